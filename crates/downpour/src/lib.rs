@@ -1,0 +1,1 @@
+//! The product: objects, sessions, command line.

@@ -1,0 +1,1 @@
+//! Deterministic network of many machines in virtual time.

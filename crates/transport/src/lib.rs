@@ -1,0 +1,1 @@
+//! Drivers: sockets, pacing, coding, sealing, and the HTTPS control and pull endpoints.
