@@ -9,6 +9,8 @@
 extern crate alloc;
 
 mod ids;
+mod pacer;
+pub mod rate;
 mod time;
 mod units;
 
@@ -16,5 +18,6 @@ pub use ids::{
     BLOCK_SYMBOLS_MAX, BlockId, BlockKind, Epoch, Geometry, PacketNumber, REPAIR_SYMBOLS_MAX,
     ReceiverId, Round, StreamId, SymbolId,
 };
+pub use pacer::{BURST_PACKETS_MAX, BURST_TIME, Pacer};
 pub use time::{Duration, Timestamp};
 pub use units::Rate;

@@ -1,0 +1,123 @@
+//! When the next burst may leave.
+//!
+//! Absolute deadlines: each burst moves the deadline forward by the time that its bytes take at the
+//! rate, counted from the deadline and not from now, so that a late wake-up does not lower the mean
+//! rate. What was missed is caught up, but at most [`CATCH_UP_BURSTS`] bursts of it: after a longer stall
+//! the schedule starts again, because a line-rate flood would overflow a short queue.
+//!
+//! The pacer decides; sleeping is the driver's. A burst is at most [`BURST_TIME`] of data, at least one
+//! datagram and at most [`BURST_PACKETS_MAX`] (one segmented send).
+
+use crate::time::{Duration, Timestamp};
+use crate::units::Rate;
+
+/// Longest stretch of data that leaves at once.
+pub const BURST_TIME: Duration = Duration::from_micros(500);
+
+/// Most datagrams that leave at once: as many full-size segments as one UDP send can carry (64 KiB).
+pub const BURST_PACKETS_MAX: u32 = 44;
+
+/// How much lost time is caught up after a late wake-up, in bursts.
+const CATCH_UP_BURSTS: u32 = 2;
+
+/// Token bucket with absolute deadlines.
+#[derive(Clone, Copy, Debug)]
+pub struct Pacer {
+    rate: Rate,
+    packet_len: u32,
+    due: Timestamp,
+}
+
+impl Pacer {
+    /// A pacer whose first burst may leave at `now`. `packet_len` is the size of a full datagram.
+    pub const fn new(now: Timestamp, rate: Rate, packet_len: u32) -> Self {
+        Self { rate, packet_len, due: now }
+    }
+
+    /// The rate from now on. A deadline that is already set keeps the spacing of what has left.
+    pub const fn set_rate(&mut self, rate: Rate) {
+        self.rate = rate;
+    }
+
+    /// The rate in force.
+    pub const fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// How many full datagrams the next burst may have.
+    pub fn burst_packets(&self) -> u32 {
+        let bytes = self.rate.bytes_in(BURST_TIME);
+        let packets = bytes / u64::from(self.packet_len.max(1));
+        u32::try_from(packets).unwrap_or(u32::MAX).clamp(1, BURST_PACKETS_MAX)
+    }
+
+    /// When the next burst may leave: at or before `now` means at once.
+    pub const fn next_send(&self, _now: Timestamp) -> Timestamp {
+        self.due
+    }
+
+    /// `bytes` have just left (UDP payload). Returns by how much more than can be caught up the sender
+    /// was late: not zero means that the rate was not kept.
+    pub fn on_sent(&mut self, now: Timestamp, bytes: u64) -> Duration {
+        let earliest = now - self.catch_up();
+        let missed = earliest.since(self.due);
+        self.due = self.due.max(earliest) + self.rate.time_for(bytes);
+        missed
+    }
+
+    /// The farthest that a deadline may lie in the past.
+    fn catch_up(&self) -> Duration {
+        let burst = u64::from(self.burst_packets()) * u64::from(self.packet_len);
+        self.rate.time_for(burst).saturating_mul(CATCH_UP_BURSTS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BURST_PACKETS_MAX, Pacer};
+    use crate::time::{Duration, Timestamp};
+    use crate::units::Rate;
+
+    const LEN: u32 = 1472;
+
+    #[test]
+    fn bursts_are_short_in_time_and_in_packets() {
+        let at = |mbps| Pacer::new(Timestamp::ZERO, Rate::from_mbps(mbps), LEN).burst_packets();
+        assert_eq!(at(1), 1);
+        assert_eq!(at(100), 4);
+        assert_eq!(at(1_000), 42);
+        assert_eq!(at(10_000), BURST_PACKETS_MAX);
+    }
+
+    #[test]
+    fn late_wake_ups_do_not_lower_the_mean_rate() {
+        let rate = Rate::from_mbps(100);
+        let mut pacer = Pacer::new(Timestamp::ZERO, rate, LEN);
+        let mut sent = 0;
+        let mut now = Timestamp::ZERO;
+        for turn in 0..10_000u64 {
+            // Up to 0.4 ms late, never two bursts.
+            now = now.max(pacer.next_send(now)) + Duration::from_micros(turn * 7 % 400);
+            let bytes = u64::from(pacer.burst_packets()) * u64::from(LEN);
+            assert_eq!(pacer.on_sent(now, bytes), Duration::ZERO);
+            sent += bytes;
+        }
+        let mean = Rate::of(sent, now.since(Timestamp::ZERO));
+        assert!(mean.bps() > 99_900_000 && mean.bps() < 100_200_000, "{mean}");
+    }
+
+    #[test]
+    fn a_stall_is_not_caught_up_by_a_flood() {
+        let rate = Rate::from_mbps(100);
+        let mut pacer = Pacer::new(Timestamp::ZERO, rate, LEN);
+        let stall = Timestamp::from_nanos(1_000_000_000);
+        let burst = u64::from(pacer.burst_packets()) * u64::from(LEN);
+        assert!(pacer.on_sent(stall, burst) > Duration::from_millis(990));
+        let mut at_once = 1;
+        while pacer.next_send(stall) <= stall {
+            pacer.on_sent(stall, burst);
+            at_once += 1;
+        }
+        assert_eq!(at_once, 3);
+    }
+}

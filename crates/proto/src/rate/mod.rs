@@ -1,0 +1,128 @@
+//! Rate control: how fast a session may send.
+//!
+//! One trait, several controllers. The sender machine digests each receiver's answer to a poll into a
+//! [`RateSample`] and gives it to the controller; the controller answers with one rate for the whole
+//! group, which the [pacer](crate::Pacer) turns into departures.
+//!
+//! Invariants: a controller never reads a clock, never allocates without a limit (it remembers at most
+//! [`RECEIVERS_MAX`] receivers), and its rate is never zero and never above its ceiling.
+//! Deliberately absent: who leaves the group. A controller follows the least capable receiver that
+//! still answers; [`RateController::sustainable`] is what the straggler policy judges by.
+
+mod fixed;
+
+pub use fixed::Fixed;
+
+use crate::ids::ReceiverId;
+use crate::time::{Duration, Timestamp};
+use crate::units::Rate;
+use core::fmt;
+
+/// A controller remembers at most this many receivers: those that answer every poll. In larger groups
+/// the least recently heard is forgotten first.
+pub const RECEIVERS_MAX: usize = 64;
+
+/// One receiver's report on the datagrams between two polls that it answered.
+///
+/// Consecutive samples of a receiver are contiguous: each begins at the poll that closed the one
+/// before. A lost poll or answer only makes the next sample longer.
+#[derive(Clone, Copy, Debug)]
+pub struct RateSample {
+    /// Whose report this is.
+    pub receiver: ReceiverId,
+    /// Datagrams that left after the opening poll, up to and with the closing one.
+    pub sent_packets: u64,
+    /// Their bytes (UDP payload).
+    pub sent_bytes: u64,
+    /// From the opening poll's departure to the closing one's, on the sender's clock.
+    pub send_interval: Duration,
+    /// How many of `sent_packets` arrived.
+    pub received_packets: u64,
+    /// From the opening poll's arrival to the closing one's, on the receiver's clock.
+    pub receive_interval: Duration,
+    /// When the closing poll left, on the sender's clock.
+    pub poll_sent: Timestamp,
+    /// Bytes that left after the closing poll, until now.
+    pub bytes_since: u64,
+    /// From the closing poll's departure to the answer's arrival, less the time that the receiver
+    /// held the answer back.
+    pub rtt: Duration,
+    /// The closing poll's arrival on the receiver's clock minus its departure on the sender's, in
+    /// nanoseconds. The clocks' offset does not matter: the controller takes the least seen lately as
+    /// its base, and outlives a drift of 100 ppm.
+    pub transit_ns: i64,
+    /// Datagrams that the receiver's own socket dropped in the interval: congestion of the host.
+    pub host_drops: u64,
+    /// Datagrams that came with the ECN mark "congestion experienced".
+    pub ce_marks: u64,
+    /// The sender had nothing to send, or fell behind its pacer, in a part of the interval: that not
+    /// more arrived says nothing about the path.
+    pub app_limited: bool,
+}
+
+/// Decides the rate of a session.
+///
+/// Call contract: `now` never runs backwards over all calls; [`on_tick`](Self::on_tick) follows each
+/// poll that was sent; [`rate`](Self::rate) may be read at any time and is read again after each of the
+/// other calls.
+pub trait RateController: Send + fmt::Debug {
+    /// Takes one receiver's report.
+    fn on_sample(&mut self, now: Timestamp, sample: &RateSample);
+
+    /// A poll has just left. `bytes_sent` counts all bytes of the stream so far, the poll included.
+    /// Not hearing from anybody for several round trips makes the rate fall.
+    fn on_tick(&mut self, now: Timestamp, bytes_sent: u64);
+
+    /// The receiver is gone, complete, or pulls from now on: it no longer holds the rate down.
+    fn on_receiver_gone(&mut self, receiver: ReceiverId);
+
+    /// The rate now, counted over UDP payloads. Never zero.
+    fn rate(&self) -> Rate;
+
+    /// Never faster than this.
+    fn set_ceiling(&mut self, ceiling: Rate);
+
+    /// What this receiver's path could take, as far as is known: `None` before the first sample. For a
+    /// receiver that does not limit the session it is a lower bound.
+    fn sustainable(&self, receiver: ReceiverId) -> Option<Rate>;
+
+    /// Whom the rate follows. It should answer each poll.
+    fn limiting(&self) -> Option<ReceiverId>;
+
+    /// For reports.
+    fn summary(&self) -> RateSummary;
+}
+
+/// What a controller believes, for progress lines, reports and traces.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RateSummary {
+    /// Where the controller is in its life.
+    pub phase: RatePhase,
+    /// The rate now.
+    pub rate: Rate,
+    /// The narrowest link's rate as far as is known.
+    pub bottleneck: Option<Rate>,
+    /// Share of datagrams that the limiting receiver's path loses whatever the rate, 0 to 1.
+    pub random_loss: f64,
+    /// Delay above the least seen, at the limiting receiver.
+    pub queue_delay: Duration,
+    /// Whom the rate follows.
+    pub limiting: Option<ReceiverId>,
+}
+
+/// Where a controller is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RatePhase {
+    /// The rate is set by hand.
+    Fixed,
+    /// Growing fast: no limit has been met yet.
+    Startup,
+    /// At the knee: the narrowest link is busy, its queue short.
+    Hold,
+    /// The narrowest link has become wider: growing again.
+    Climb,
+    /// Others keep the queue full: taking a share by their rules.
+    Compete,
+    /// Nobody has answered for long: slowing down.
+    Silent,
+}
