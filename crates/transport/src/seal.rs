@@ -1,0 +1,762 @@
+//! Sealing and opening of datagrams, in place, without allocation.
+//!
+//! A datagram is a 16-byte header in clear, a payload, and a 16-byte tag. The payload is encrypted and
+//! the header authenticated. Key: HKDF-SHA256 of the epoch's secret with the stream id and the upper 40
+//! bits of the packet number (a key lives for 2^24 datagrams); nonce: the 64-bit packet number
+//! (`docs/protocol.md#SEAL-1`). Feedback is sealed likewise under a secret of one receiver.
+//!
+//! How a datagram is opened: length, epoch and stream are compared; the full packet number is rebuilt from
+//! its low 32 bits and the highest one seen; the replay window is asked; then the tag is checked; only a
+//! genuine datagram moves the window or displaces a key in the cache. So a forger costs at most
+//! one key derivation and one tag check for each datagram, and no state.
+//!
+//! Invariants:
+//! - [`SealKeys`] seals strictly rising packet numbers only: a nonce cannot repeat under a key. A new
+//!   incarnation of a sender takes a new secret.
+//! - [`OpenKeys`] lets each packet number through once.
+//!
+//! Not here: where secrets come from (JOIN and the TLS exporter), what a message means.
+
+use downpour_proto::{Epoch, PacketNumber, ReceiverId, StreamId};
+use ring::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, Tag, UnboundKey};
+use ring::hkdf::{HKDF_SHA256, Prk, Salt};
+use ring::rand::{SecureRandom, SystemRandom};
+use std::fmt;
+
+/// Bytes of the header, in clear but authenticated.
+pub const HEADER_LEN: usize = 16;
+/// Bytes of the tag after the payload.
+pub const TAG_LEN: usize = 16;
+/// Bytes that sealing and the header add to a payload.
+pub const OVERHEAD: usize = HEADER_LEN + TAG_LEN;
+
+/// Longest datagram looked at: a jumbo frame's. Longer ones are dropped unread.
+pub const DATAGRAM_LEN_MAX: usize = 9216;
+
+const _: () = assert!(DATAGRAM_LEN_MAX > OVERHEAD);
+const _: () = assert!(STREAM_WINDOW.is_multiple_of(64) && FEEDBACK_WINDOW.is_multiple_of(64));
+
+/// Which cipher seals a session. The sender chooses; the number travels in the reply to JOIN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suite {
+    /// AES-256-GCM: for processors with AES instructions.
+    Aes256Gcm,
+    /// ChaCha20-Poly1305: 2.5 times slower than AES in hardware, much faster than AES in software.
+    ChaCha20Poly1305,
+}
+
+impl Suite {
+    /// The faster one on this machine.
+    pub fn preferred() -> Self {
+        #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+        let has_aes = std::arch::is_x86_feature_detected!("aes")
+            && std::arch::is_x86_feature_detected!("pclmulqdq");
+        #[cfg(target_arch = "aarch64")]
+        let has_aes = std::arch::is_aarch64_feature_detected!("aes");
+        #[cfg(not(any(target_arch = "x86", target_arch = "x86_64", target_arch = "aarch64")))]
+        let has_aes = false;
+        if has_aes { Self::Aes256Gcm } else { Self::ChaCha20Poly1305 }
+    }
+
+    /// The number on the wire.
+    pub const fn id(self) -> u8 {
+        match self {
+            Self::Aes256Gcm => 1,
+            Self::ChaCha20Poly1305 => 2,
+        }
+    }
+
+    /// From the number on the wire; `None` for one we do not know.
+    pub const fn from_id(id: u8) -> Option<Self> {
+        match id {
+            1 => Some(Self::Aes256Gcm),
+            2 => Some(Self::ChaCha20Poly1305),
+            _ => None,
+        }
+    }
+
+    fn algorithm(self) -> &'static ring::aead::Algorithm {
+        match self {
+            Self::Aes256Gcm => &AES_256_GCM,
+            Self::ChaCha20Poly1305 => &CHACHA20_POLY1305,
+        }
+    }
+}
+
+/// 32 secret bytes: of an epoch, or of one receiver's feedback. Never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret([u8; 32]);
+
+impl Secret {
+    /// From the JOIN reply or the TLS exporter.
+    pub const fn new(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// A fresh one; `None` when the system gives no randomness.
+    pub fn random() -> Option<Self> {
+        let mut bytes = [0; 32];
+        SystemRandom::new().fill(&mut bytes).ok()?;
+        Some(Self(bytes))
+    }
+
+    /// The bytes, to be sent over TLS and nowhere else.
+    pub const fn expose(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// What keys are for; part of each key's derivation, so that none serves two purposes.
+#[derive(Clone, Copy)]
+enum Purpose {
+    Stream,
+    Feedback(ReceiverId),
+}
+
+/// Derives the key of each run of 2^24 packet numbers from one secret.
+struct Schedule {
+    suite: Suite,
+    prk: Prk,
+    info: [u8; INFO_LEN],
+}
+
+const INFO_LABEL: &[u8; 16] = b"downpour seal v1";
+const INFO_LEN: usize = INFO_LABEL.len() + 2 + 4 + 4;
+/// Datagrams under one key: 2^24, 24 GB, far below the bound of AES-GCM.
+const KEY_RUN_BITS: u32 = 24;
+
+impl Schedule {
+    fn new(suite: Suite, secret: &Secret, stream: StreamId, purpose: Purpose) -> Self {
+        let (purpose, receiver) = match purpose {
+            Purpose::Stream => (0, 0),
+            Purpose::Feedback(receiver) => (1, receiver.0),
+        };
+        let mut info = [0; INFO_LEN];
+        info[..16].copy_from_slice(INFO_LABEL);
+        info[16] = suite.id();
+        info[17] = purpose;
+        info[18..22].copy_from_slice(&stream.0.to_be_bytes());
+        info[22..].copy_from_slice(&receiver.to_be_bytes());
+        Self { suite, prk: Salt::new(HKDF_SHA256, b"").extract(&secret.0), info }
+    }
+
+    fn key(&self, run: u64) -> LessSafeKey {
+        let run = run.to_be_bytes();
+        let info = [self.info.as_slice(), run.as_slice()];
+        // Cannot fail: 32 bytes are asked for, and HKDF-SHA256 gives up to 255 · 32.
+        let okm = self.prk.expand(&info, self.suite.algorithm());
+        let okm = okm.expect("a key is shorter than HKDF's limit");
+        LessSafeKey::new(UnboundKey::from(okm))
+    }
+}
+
+fn run_of(number: u64) -> u64 {
+    number >> KEY_RUN_BITS
+}
+
+fn nonce_of(number: u64) -> Nonce {
+    let mut nonce = [0; 12];
+    nonce[4..].copy_from_slice(&number.to_be_bytes());
+    Nonce::assume_unique_for_key(nonce)
+}
+
+/// The fields of the header that sealing depends on; the others are the engine's.
+struct Outline {
+    epoch: u8,
+    stream: u32,
+    number_low: u32,
+}
+
+impl Outline {
+    fn of(header: &[u8; HEADER_LEN]) -> Self {
+        let word = |at: usize| {
+            u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
+        Self { epoch: header[1], stream: word(2), number_low: word(6) }
+    }
+}
+
+/// Why a datagram was not sealed: a mistake of the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SealError {
+    /// Shorter than header and tag.
+    TooShort,
+    /// Its packet number is not above the last one.
+    NumberNotRising,
+    /// Its header names another stream, epoch or packet number.
+    HeaderDiffers,
+}
+
+impl fmt::Display for SealError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TooShort => "datagram shorter than header and tag",
+            Self::NumberNotRising => "packet number not above the last one sealed",
+            Self::HeaderDiffers => "header names another stream, epoch or packet number",
+        })
+    }
+}
+
+impl std::error::Error for SealError {}
+
+/// Seals what one originator sends: a stream, or one receiver's feedback.
+pub struct SealKeys {
+    schedule: Schedule,
+    stream: StreamId,
+    epoch: Epoch,
+    purpose: Purpose,
+    last: u64,
+    run: u64,
+    key: LessSafeKey,
+}
+
+impl SealKeys {
+    /// For the datagrams of a stream.
+    pub fn stream(suite: Suite, secret: &Secret, stream: StreamId, epoch: Epoch) -> Self {
+        Self::new(suite, secret, stream, epoch, Purpose::Stream)
+    }
+
+    /// For one receiver's feedback about a stream. Its epoch is always 0: a receiver has one key.
+    pub fn feedback(suite: Suite, secret: &Secret, stream: StreamId, from: ReceiverId) -> Self {
+        Self::new(suite, secret, stream, Epoch(0), Purpose::Feedback(from))
+    }
+
+    fn new(
+        suite: Suite,
+        secret: &Secret,
+        stream: StreamId,
+        epoch: Epoch,
+        purpose: Purpose,
+    ) -> Self {
+        let schedule = Schedule::new(suite, secret, stream, purpose);
+        let key = schedule.key(0);
+        Self { schedule, stream, epoch, purpose, last: 0, run: 0, key }
+    }
+
+    /// Goes on under a new epoch's secret; packet numbers keep rising.
+    pub fn change_epoch(&mut self, epoch: Epoch, secret: &Secret) {
+        self.schedule = Schedule::new(self.schedule.suite, secret, self.stream, self.purpose);
+        self.epoch = epoch;
+        self.key = self.schedule.key(self.run);
+    }
+
+    /// Seals `datagram`: header, payload, and [`TAG_LEN`] bytes of room at the end. The header must already
+    /// be complete.
+    pub fn seal(&mut self, number: PacketNumber, datagram: &mut [u8]) -> Result<(), SealError> {
+        let (header, rest) =
+            datagram.split_first_chunk_mut::<HEADER_LEN>().ok_or(SealError::TooShort)?;
+        let (payload, room) = rest.split_last_chunk_mut::<TAG_LEN>().ok_or(SealError::TooShort)?;
+        let outline = Outline::of(header);
+        let names_us = outline.stream == self.stream.0
+            && outline.epoch == self.epoch.0
+            && outline.number_low == number.0 as u32;
+        if !names_us {
+            return Err(SealError::HeaderDiffers);
+        }
+        if number.0 <= self.last {
+            return Err(SealError::NumberNotRising);
+        }
+        if run_of(number.0) != self.run {
+            self.run = run_of(number.0);
+            self.key = self.schedule.key(self.run);
+        }
+        self.last = number.0;
+        let tag = self
+            .key
+            .seal_in_place_separate_tag(nonce_of(number.0), Aad::from(&*header), payload)
+            // Fails only above 64 GB of payload.
+            .expect("a datagram is shorter than the cipher's limit");
+        room.copy_from_slice(tag.as_ref());
+        Ok(())
+    }
+}
+
+/// Why a datagram was dropped. A peer's doing, never an error of ours; counted, not logged one by one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reject {
+    /// Shorter than header and tag.
+    Truncated,
+    /// Longer than the session's datagrams are.
+    Oversized,
+    /// Another stream's: two sessions share a group, or somebody guesses.
+    WrongStream,
+    /// An epoch whose secret we do not have.
+    WrongEpoch,
+    /// Seen before, or too old to tell.
+    Replayed,
+    /// The tag is not right.
+    Forged,
+}
+
+/// How many datagrams were dropped, by reason.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RejectCounts {
+    /// See [`Reject::Truncated`].
+    pub truncated: u64,
+    /// See [`Reject::Oversized`].
+    pub oversized: u64,
+    /// See [`Reject::WrongStream`].
+    pub wrong_stream: u64,
+    /// See [`Reject::WrongEpoch`].
+    pub wrong_epoch: u64,
+    /// See [`Reject::Replayed`].
+    pub replayed: u64,
+    /// See [`Reject::Forged`].
+    pub forged: u64,
+}
+
+impl RejectCounts {
+    /// Counts one.
+    pub fn count(&mut self, reject: Reject) {
+        *match reject {
+            Reject::Truncated => &mut self.truncated,
+            Reject::Oversized => &mut self.oversized,
+            Reject::WrongStream => &mut self.wrong_stream,
+            Reject::WrongEpoch => &mut self.wrong_epoch,
+            Reject::Replayed => &mut self.replayed,
+            Reject::Forged => &mut self.forged,
+        } += 1;
+    }
+
+    /// All together.
+    pub const fn total(&self) -> u64 {
+        self.truncated
+            + self.oversized
+            + self.wrong_stream
+            + self.wrong_epoch
+            + self.replayed
+            + self.forged
+    }
+}
+
+/// A genuine datagram.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Opened<'a> {
+    /// All 64 bits of its packet number.
+    pub number: PacketNumber,
+    /// Header and decrypted payload, without the tag.
+    pub plain: &'a [u8],
+}
+
+/// Opens what one originator sent.
+pub struct OpenKeys {
+    stream: StreamId,
+    suite: Suite,
+    purpose: Purpose,
+    len_max: usize,
+    // The current epoch first, then the one before it, whose datagrams may still be under way.
+    epochs: Vec<(Epoch, Schedule)>,
+    cache: KeyCache,
+    window: ReplayWindow,
+    rejects: RejectCounts,
+}
+
+/// Epochs whose datagrams are accepted.
+const EPOCHS_MAX: usize = 2;
+/// Packet numbers remembered of a stream: 90 MB, a second at 750 Mbit/s.
+const STREAM_WINDOW: usize = 65_536;
+/// Packet numbers remembered of a receiver's feedback.
+const FEEDBACK_WINDOW: usize = 64;
+
+impl OpenKeys {
+    /// For the datagrams of a stream, of which `next` is about to come. `next` may be off by up to 2^31; a
+    /// receiver learns it at JOIN.
+    pub fn stream(
+        suite: Suite,
+        secret: &Secret,
+        stream: StreamId,
+        epoch: Epoch,
+        next: PacketNumber,
+    ) -> Self {
+        let window = ReplayWindow::new(STREAM_WINDOW, next.0.saturating_sub(1));
+        Self::new(suite, (epoch, secret), stream, Purpose::Stream, window)
+    }
+
+    /// For one receiver's feedback about a stream.
+    pub fn feedback(suite: Suite, secret: &Secret, stream: StreamId, from: ReceiverId) -> Self {
+        let window = ReplayWindow::new(FEEDBACK_WINDOW, 0);
+        Self::new(suite, (Epoch(0), secret), stream, Purpose::Feedback(from), window)
+    }
+
+    fn new(
+        suite: Suite,
+        (epoch, secret): (Epoch, &Secret),
+        stream: StreamId,
+        purpose: Purpose,
+        window: ReplayWindow,
+    ) -> Self {
+        let schedule = Schedule::new(suite, secret, stream, purpose);
+        Self {
+            stream,
+            suite,
+            purpose,
+            len_max: DATAGRAM_LEN_MAX,
+            epochs: vec![(epoch, schedule)],
+            cache: KeyCache::default(),
+            window,
+            rejects: RejectCounts::default(),
+        }
+    }
+
+    /// Drops datagrams longer than `len`, tag included, unread.
+    pub fn limit_len(&mut self, len: usize) {
+        self.len_max = len.min(DATAGRAM_LEN_MAX);
+    }
+
+    /// Accepts a new epoch's datagrams too; the one before the last is forgotten.
+    pub fn add_epoch(&mut self, epoch: Epoch, secret: &Secret) {
+        self.cache.forget(epoch);
+        self.epochs.retain(|(known, _)| *known != epoch);
+        let schedule = Schedule::new(self.suite, secret, self.stream, self.purpose);
+        self.epochs.insert(0, (epoch, schedule));
+        if let Some((old, _)) = self.epochs.get(EPOCHS_MAX) {
+            self.cache.forget(*old);
+        }
+        self.epochs.truncate(EPOCHS_MAX);
+    }
+
+    /// The highest packet number of a genuine datagram.
+    pub fn highest(&self) -> PacketNumber {
+        PacketNumber(self.window.highest)
+    }
+
+    /// What was dropped so far.
+    pub fn rejects(&self) -> RejectCounts {
+        self.rejects
+    }
+
+    /// Decrypts `datagram` in place, or counts why not; what is then in `datagram` must not be used.
+    pub fn open<'a>(&mut self, datagram: &'a mut [u8]) -> Result<Opened<'a>, Reject> {
+        self.try_open(datagram).inspect_err(|reject| self.rejects.count(*reject))
+    }
+
+    fn try_open<'a>(&mut self, datagram: &'a mut [u8]) -> Result<Opened<'a>, Reject> {
+        let len = datagram.len();
+        if len > self.len_max {
+            return Err(Reject::Oversized);
+        }
+        let (header, rest) =
+            datagram.split_first_chunk_mut::<HEADER_LEN>().ok_or(Reject::Truncated)?;
+        let (payload, tag) = rest.split_last_chunk_mut::<TAG_LEN>().ok_or(Reject::Truncated)?;
+        let outline = Outline::of(header);
+        if outline.stream != self.stream.0 {
+            return Err(Reject::WrongStream);
+        }
+        let epoch = Epoch(outline.epoch);
+        let schedule = self.epochs.iter().find(|(known, _)| *known == epoch);
+        let (_, schedule) = schedule.ok_or(Reject::WrongEpoch)?;
+        let number = full_number(self.window.highest, outline.number_low);
+        if !self.window.is_new(number) {
+            return Err(Reject::Replayed);
+        }
+        let run = run_of(number);
+        let known = self.cache.find(epoch, run);
+        let fresh = if known.is_none() { Some(schedule.key(run)) } else { None };
+        // One of the two is there.
+        let key = known.or(fresh.as_ref()).ok_or(Reject::Forged)?;
+        let (nonce, tag) = (nonce_of(number), Tag::from(*tag));
+        key.open_in_place_separate_tag(nonce, Aad::from(&*header), tag, payload, 0..)
+            .map_err(|_| Reject::Forged)?;
+        if let Some(fresh) = fresh {
+            self.cache.keep(epoch, run, fresh);
+        }
+        self.window.mark(number);
+        Ok(Opened { number: PacketNumber(number), plain: &datagram[..len - TAG_LEN] })
+    }
+}
+
+/// The number nearest to `highest` + 1 whose low 32 bits are `low`.
+fn full_number(highest: u64, low: u32) -> u64 {
+    const SPAN: u64 = 1 << 32;
+    let expected = highest.saturating_add(1);
+    let same = (expected & !(SPAN - 1)) | u64::from(low);
+    if expected.saturating_sub(same) >= SPAN / 2 {
+        same.checked_add(SPAN).unwrap_or(same)
+    } else if same.saturating_sub(expected) > SPAN / 2 {
+        same.checked_sub(SPAN).unwrap_or(same)
+    } else {
+        same
+    }
+}
+
+/// Keys that opened something lately. Small: runs change every 2^24 datagrams.
+#[derive(Default)]
+struct KeyCache {
+    keys: Vec<(Epoch, u64, LessSafeKey)>,
+    next: usize,
+}
+
+const KEYS_CACHED: usize = 4;
+
+impl KeyCache {
+    fn find(&self, epoch: Epoch, run: u64) -> Option<&LessSafeKey> {
+        let found = self.keys.iter().find(|(e, r, _)| *e == epoch && *r == run);
+        found.map(|(_, _, key)| key)
+    }
+
+    fn keep(&mut self, epoch: Epoch, run: u64, key: LessSafeKey) {
+        if self.keys.len() < KEYS_CACHED {
+            self.keys.push((epoch, run, key));
+        } else {
+            self.keys[self.next] = (epoch, run, key);
+            self.next = (self.next + 1) % KEYS_CACHED;
+        }
+    }
+
+    fn forget(&mut self, epoch: Epoch) {
+        self.keys.retain(|(known, _, _)| *known != epoch);
+        self.next = 0;
+    }
+}
+
+/// Which of the last packet numbers were seen; a ring of bits below the highest.
+struct ReplayWindow {
+    highest: u64,
+    bits: Box<[u64]>,
+}
+
+impl ReplayWindow {
+    fn new(width: usize, highest: u64) -> Self {
+        Self { highest, bits: vec![0; width / 64].into_boxed_slice() }
+    }
+
+    fn width(&self) -> u64 {
+        self.bits.len() as u64 * 64
+    }
+
+    fn place(&self, number: u64) -> (usize, u64) {
+        let at = number % self.width();
+        ((at / 64) as usize, 1 << (at % 64))
+    }
+
+    fn is_new(&self, number: u64) -> bool {
+        if number > self.highest {
+            return true;
+        }
+        let (word, bit) = self.place(number);
+        // Number 0 is never sent.
+        number != 0 && self.highest - number < self.width() && self.bits[word] & bit == 0
+    }
+
+    fn mark(&mut self, number: u64) {
+        if number > self.highest {
+            if number - self.highest >= self.width() {
+                self.bits.fill(0);
+            } else {
+                for skipped in self.highest + 1..=number {
+                    let (word, bit) = self.place(skipped);
+                    self.bits[word] &= !bit;
+                }
+            }
+            self.highest = number;
+        }
+        let (word, bit) = self.place(number);
+        self.bits[word] |= bit;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        HEADER_LEN, OVERHEAD, OpenKeys, Opened, Reject, RejectCounts, ReplayWindow, SealError,
+        SealKeys, Secret, Suite, TAG_LEN, full_number,
+    };
+    use downpour_proto::{Epoch, PacketNumber, ReceiverId, StreamId};
+    use proptest::prelude::{ProptestConfig, any, prop_assert_eq, proptest};
+    use std::collections::HashSet;
+
+    const STREAM: StreamId = StreamId(0xfeed_0001);
+    const SECRET: Secret = Secret::new([7; 32]);
+    const PAYLOAD: &[u8] = b"sixteen and some";
+
+    fn plain(epoch: Epoch, stream: StreamId, number: u64) -> Vec<u8> {
+        let mut datagram = vec![1, epoch.0];
+        datagram.extend(stream.0.to_be_bytes());
+        datagram.extend((number as u32).to_be_bytes());
+        datagram.extend([9; 6]);
+        datagram.extend(PAYLOAD);
+        datagram.extend([0; TAG_LEN]);
+        datagram
+    }
+
+    fn sealer() -> SealKeys {
+        SealKeys::stream(Suite::Aes256Gcm, &SECRET, STREAM, Epoch(0))
+    }
+
+    fn opener() -> OpenKeys {
+        OpenKeys::stream(Suite::Aes256Gcm, &SECRET, STREAM, Epoch(0), PacketNumber(1))
+    }
+
+    fn sealed(keys: &mut SealKeys, number: u64) -> Vec<u8> {
+        let mut datagram = plain(keys.epoch, STREAM, number);
+        keys.seal(PacketNumber(number), &mut datagram).unwrap();
+        datagram
+    }
+
+    #[test]
+    fn what_is_sealed_opens_under_each_suite() {
+        for suite in [Suite::Aes256Gcm, Suite::ChaCha20Poly1305] {
+            assert_eq!(Suite::from_id(suite.id()), Some(suite));
+            let mut keys = SealKeys::stream(suite, &SECRET, STREAM, Epoch(0));
+            let mut open = OpenKeys::stream(suite, &SECRET, STREAM, Epoch(0), PacketNumber(1));
+            // Numbers on both sides of a key's run and of the 32 bits in the header.
+            for number in [1, 2, (1 << 24) - 1, 1 << 24, (1 << 31) + 5, 1 << 32, (1 << 32) + 1] {
+                let mut datagram = sealed(&mut keys, number);
+                assert_ne!(&datagram[HEADER_LEN..][..PAYLOAD.len()], PAYLOAD);
+                let Opened { number: got, plain } = open.open(&mut datagram).unwrap();
+                assert_eq!(got, PacketNumber(number));
+                assert_eq!(&plain[HEADER_LEN..], PAYLOAD);
+            }
+            assert_eq!(open.rejects().total(), 0);
+        }
+    }
+
+    #[test]
+    fn an_empty_payload_is_sealed_too() {
+        let mut datagram = plain(Epoch(0), STREAM, 1);
+        datagram.truncate(OVERHEAD);
+        sealer().seal(PacketNumber(1), &mut datagram).unwrap();
+        assert_eq!(opener().open(&mut datagram).unwrap().plain.len(), HEADER_LEN);
+    }
+
+    #[test]
+    fn each_reason_is_counted() {
+        let mut keys = sealer();
+        let mut open = opener();
+        // Not a power of two: number 0, one flipped bit away, would count as replayed.
+        let genuine = sealed(&mut keys, 3);
+        for bit in 0..genuine.len() * 8 {
+            let mut bent = genuine.clone();
+            bent[bit / 8] ^= 1 << (bit % 8);
+            assert!(open.open(&mut bent).is_err(), "bit {bit}");
+        }
+        // A bit of the packet number leads to another nonce, so it counts as forged.
+        let forged = (1 + 4 + 6 + PAYLOAD.len() + TAG_LEN) as u64 * 8;
+        let mut expected =
+            RejectCounts { wrong_epoch: 8, wrong_stream: 32, forged, ..Default::default() };
+        assert_eq!(open.rejects(), expected);
+
+        assert_eq!(open.open(&mut genuine.clone()).map(|o| o.number), Ok(PacketNumber(3)));
+        assert_eq!(open.open(&mut genuine.clone()), Err(Reject::Replayed));
+        assert_eq!(open.open(&mut genuine[..OVERHEAD - 1].to_vec()), Err(Reject::Truncated));
+        assert_eq!(open.open(&mut []), Err(Reject::Truncated));
+        open.limit_len(genuine.len());
+        let mut longer = genuine.clone();
+        longer.push(0);
+        assert_eq!(open.open(&mut longer), Err(Reject::Oversized));
+        expected.replayed = 1;
+        expected.truncated = 2;
+        expected.oversized = 1;
+        assert_eq!(open.rejects(), expected);
+        assert_eq!(open.rejects().total(), expected.total());
+    }
+
+    #[test]
+    fn other_secrets_streams_and_purposes_do_not_open() {
+        let datagram = sealed(&mut sealer(), 1);
+        let other = Secret::random().unwrap();
+        let mut open =
+            OpenKeys::stream(Suite::Aes256Gcm, &other, STREAM, Epoch(0), PacketNumber(1));
+        assert_eq!(open.open(&mut datagram.clone()), Err(Reject::Forged));
+        let mut open = OpenKeys::feedback(Suite::Aes256Gcm, &SECRET, STREAM, ReceiverId(1));
+        assert_eq!(open.open(&mut datagram.clone()), Err(Reject::Forged));
+        let mut keys = SealKeys::feedback(Suite::Aes256Gcm, &SECRET, STREAM, ReceiverId(1));
+        assert!(open.open(&mut sealed(&mut keys, 1)).is_ok());
+        let mut open = OpenKeys::feedback(Suite::Aes256Gcm, &SECRET, STREAM, ReceiverId(2));
+        assert_eq!(open.open(&mut sealed(&mut keys, 2)), Err(Reject::Forged));
+    }
+
+    #[test]
+    fn a_nonce_is_never_used_twice() {
+        let mut keys = sealer();
+        sealed(&mut keys, 5);
+        for number in [0, 4, 5] {
+            let mut datagram = plain(Epoch(0), STREAM, number);
+            let result = keys.seal(PacketNumber(number), &mut datagram);
+            assert_eq!(result, Err(SealError::NumberNotRising));
+        }
+        let mut datagram = plain(Epoch(0), STREAM, 6);
+        assert_eq!(keys.seal(PacketNumber(7), &mut datagram), Err(SealError::HeaderDiffers));
+        assert_eq!(keys.seal(PacketNumber(7), &mut [0; 20]), Err(SealError::TooShort));
+    }
+
+    #[test]
+    fn two_epochs_are_open_at_a_time() {
+        let mut keys = sealer();
+        let mut open = opener();
+        let secrets = [SECRET, Secret::new([1; 32]), Secret::new([2; 32])];
+        let first = sealed(&mut keys, 1);
+        let stale = sealed(&mut keys, 2);
+        keys.change_epoch(Epoch(1), &secrets[1]);
+        let second = sealed(&mut keys, 3);
+        assert_eq!(open.open(&mut second.clone()), Err(Reject::WrongEpoch));
+        open.add_epoch(Epoch(1), &secrets[1]);
+        assert!(open.open(&mut second.clone()).is_ok());
+        assert!(open.open(&mut first.clone()).is_ok());
+        open.add_epoch(Epoch(2), &secrets[2]);
+        keys.change_epoch(Epoch(2), &secrets[2]);
+        assert!(open.open(&mut sealed(&mut keys, 4)).is_ok());
+        assert_eq!(open.open(&mut stale.clone()), Err(Reject::WrongEpoch));
+    }
+
+    #[test]
+    fn a_late_joiner_knows_the_upper_bits_from_the_join() {
+        let mut keys = sealer();
+        let number = (5 << 32) + 17;
+        let mut datagram = sealed(&mut keys, number);
+        let next = PacketNumber(number - 1000);
+        let mut open = OpenKeys::stream(Suite::Aes256Gcm, &SECRET, STREAM, Epoch(0), next);
+        assert_eq!(open.open(&mut datagram).unwrap().number, PacketNumber(number));
+    }
+
+    #[test]
+    fn the_full_number_is_the_nearest() {
+        for (highest, low, full) in [
+            (0, 1, 1),
+            (0, u32::MAX, u64::from(u32::MAX)),
+            (u64::from(u32::MAX), 0, 1 << 32),
+            (1 << 32, u32::MAX, u64::from(u32::MAX)),
+            ((7 << 32) + 100, 99, (7 << 32) + 99),
+            (u64::MAX, 5, u64::MAX - u64::from(u32::MAX) + 5),
+        ] {
+            assert_eq!(full_number(highest, low), full, "{highest} {low}");
+        }
+    }
+
+    // docs/protocol.md#SEAL-3: each packet number passes once.
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+        #[test]
+        fn the_window_agrees_with_a_set(steps in proptest::collection::vec((any::<bool>(), 0u64..150), 1..300)) {
+            let mut window = ReplayWindow::new(128, 1000);
+            let (mut seen, mut highest) = (HashSet::new(), 1000u64);
+            for (forward, distance) in steps {
+                let number = if forward { highest + distance } else { highest.saturating_sub(distance) };
+                let expected = (number > highest || highest - number < 128) && !seen.contains(&number);
+                prop_assert_eq!(window.is_new(number), expected);
+                if expected {
+                    window.mark(number);
+                    seen.insert(number);
+                    highest = highest.max(number);
+                }
+            }
+        }
+
+        #[test]
+        fn noise_never_opens_or_panics(mut noise in proptest::collection::vec(any::<u8>(), 0..200), ours in any::<bool>()) {
+            if ours && noise.len() > 6 {
+                noise[1] = 0;
+                noise[2..6].copy_from_slice(&STREAM.0.to_be_bytes());
+            }
+            let mut open = opener();
+            assert!(open.open(&mut noise).is_err());
+            prop_assert_eq!((open.rejects().total(), open.highest()), (1, PacketNumber(0)));
+        }
+    }
+}
