@@ -1,5 +1,7 @@
 //! Drivers: sockets, pacing, coding, sealing, and the HTTPS control and pull endpoints.
 
+pub mod identity;
+
 mod blocks;
 mod codec;
 mod seal;
