@@ -1,1 +1,8 @@
 //! The product: objects, sessions, command line.
+
+pub mod cli;
+pub mod home;
+pub mod ports;
+pub mod progress;
+pub mod report;
+pub mod units;

@@ -1,0 +1,70 @@
+//! Errors as the operator sees them: what happened, and what to do about it.
+//!
+//! Only the command line talks to the operator. Everything below has small error types of its own; the
+//! step to a [`Fault`] is made where it is known what the user was about to do.
+
+use std::fmt;
+
+/// The exit status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// All receivers have everything.
+    Complete = 0,
+    /// Some receiver or file failed; the report says which.
+    Incomplete = 1,
+    /// The command line cannot be meant as it stands.
+    Usage = 2,
+    /// Nothing was begun.
+    CouldNotStart = 3,
+}
+
+/// Why a verb ends without a report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// What happened, with the name of the thing it happened to.
+    pub what: String,
+    /// What to do about it.
+    pub todo: String,
+    /// The status to end with.
+    pub exit: Exit,
+}
+
+impl Fault {
+    /// The command line cannot be meant as it stands.
+    pub fn usage(what: impl Into<String>, todo: impl Into<String>) -> Self {
+        Self { what: what.into(), todo: todo.into(), exit: Exit::Usage }
+    }
+
+    /// Nothing was begun.
+    pub fn start(what: impl Into<String>, todo: impl Into<String>) -> Self {
+        Self { what: what.into(), todo: todo.into(), exit: Exit::CouldNotStart }
+    }
+
+    /// Begun, and ended with less than everything.
+    pub fn incomplete(what: impl Into<String>, todo: impl Into<String>) -> Self {
+        Self { what: what.into(), todo: todo.into(), exit: Exit::Incomplete }
+    }
+}
+
+impl fmt::Display for Fault {
+    /// Two plain lines.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "downpour: {}\n  what to do: {}", self.what, self.todo)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+#[cfg(test)]
+mod tests {
+    use super::{Exit, Fault};
+
+    #[test]
+    fn a_fault_is_two_plain_lines() {
+        let fault = Fault::start("port 28800 is in use", "choose other ports with --ports");
+        assert_eq!(fault.to_string().lines().count(), 2);
+        assert_eq!(fault.exit as u8, 3);
+        assert_eq!(Exit::Usage as u8, 2);
+    }
+}

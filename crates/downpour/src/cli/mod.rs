@@ -1,0 +1,89 @@
+//! The command line: typed, then resolved, then used.
+//!
+//! 1. *Typed*: each verb's `…Args` is what clap understood; its doc comments are the help text.
+//! 2. *Resolved*: `…Args::resolve` looks at the machine (paths, interfaces, files named by options) and
+//!    gives a `…Plan` in which every default is filled in and nothing contradicts. All usage errors come
+//!    from here or from clap, before anything is opened.
+//! 3. *Used*: the session takes the plan and never sees an option.
+//!
+//! Exit status: 0 all receivers complete; 1 some receiver or file failed; 2 usage; 3 could not start.
+//! A verb stands here when it works, not before.
+
+mod fault;
+mod network;
+mod ports;
+mod receive;
+mod send;
+
+pub use fault::{Exit, Fault};
+pub use network::{Interface, NetworkArgs, NetworkPlan};
+pub use receive::{ReceiveArgs, ReceivePlan, Target, TicketText};
+pub use send::{Payload, Profile, SendArgs, SendPlan, StartRule};
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Sends files to many machines at once and proves that they arrived.
+#[derive(Debug, Parser)]
+#[command(name = "downpour", version, about, arg_required_else_help = true)]
+#[command(after_help = "Exit status: 0 all receivers complete; 1 some receiver or file failed; \
+                        2 usage; 3 could not start.")]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Ports(ports::PortsArgs),
+}
+
+/// What a verb prints besides its result. The same for all of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+pub struct OutputArgs {
+    /// Write a report of the session to this file, as JSON
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub report: Option<PathBuf>,
+    /// Print the report to standard output, as JSON, instead of the summary
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+    /// Show no progress and no summary; errors still go to standard error
+    #[arg(long, short, help_heading = "Output")]
+    pub quiet: bool,
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    // Clap prints help to standard output with status 0, and usage errors with status 2.
+    let cli = Cli::parse();
+    let done = match cli.verb {
+        Verb::Ports(args) => args.run(),
+    };
+    let exit = done.unwrap_or_else(|fault| {
+        eprintln!("{fault}");
+        fault.exit
+    });
+    ExitCode::from(exit as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Cli;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_and_option_has_help() {
+        for verb in Cli::command().get_subcommands() {
+            assert!(verb.get_about().is_some(), "{}", verb.get_name());
+            for option in verb.get_arguments() {
+                assert!(option.get_help().is_some(), "{} {}", verb.get_name(), option.get_id());
+            }
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! `downpour receive`: its options, and the plan that they resolve to.
+//!
+//! The ticket comes as the string itself, from a file (`@FILE`) or from standard input (`-`), so that a
+//! secret need not stand in a process list. What it says is checked by `ticket`, not here.
+
+use super::{Fault, Interface, OutputArgs};
+use crate::units::{parse_duration, parse_share, parse_size};
+use clap::Args;
+use std::io::{self, IsTerminal, Read};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A ticket is a few hundred bytes; more is another kind of file.
+const TICKET_BYTES_MAX: u64 = 64 * 1024;
+/// Longest name of a machine.
+const NAME_BYTES_MAX: usize = 255;
+
+/// Receive what a ticket's sender sends
+#[derive(Clone, Debug, Args)]
+pub struct ReceiveArgs {
+    /// The ticket that the sender printed; @FILE reads it from a file, - from standard input
+    #[arg(value_name = "TICKET")]
+    pub ticket: String,
+    /// Folder to place files in, a block device, or - for standard output
+    #[arg(long, value_name = "DIR", required_unless_present = "discard")]
+    pub out: Option<PathBuf>,
+    /// Verify everything and keep nothing
+    #[arg(long, conflicts_with = "out")]
+    pub discard: bool,
+    /// Replace files that are there and differ
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Restore ACLs, extended attributes and capabilities
+    #[arg(long)]
+    pub xattrs: bool,
+    /// How long to wait for the sender, such as 30s or 24h
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "5min")]
+    pub join_timeout: Duration,
+    /// Name of this machine in the sender's report [default: the host name]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Memory for blocks that are not yet complete
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MB")]
+    pub memory: u64,
+    /// Interface of the multicast data, by name or address [default: the one with the route to the
+    /// group]
+    #[arg(long, value_name = "IF", help_heading = "Network")]
+    pub interface: Option<String>,
+    /// Drop this share of the stream's datagrams as they arrive, to see recovery at work
+    #[arg(long, value_name = "SHARE", value_parser = parse_share, help_heading = "Network")]
+    pub inject_loss: Option<f64>,
+    /// What to print.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// [`ReceiveArgs`], resolved.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReceivePlan {
+    /// The ticket as text.
+    pub ticket: TicketText,
+    /// Where the bytes go.
+    pub target: Target,
+    /// Replace files that differ.
+    pub overwrite: bool,
+    /// With ACLs, extended attributes and capabilities.
+    pub xattrs: bool,
+    /// How long to wait for the sender.
+    pub join_timeout: Duration,
+    /// Name of this machine.
+    pub name: String,
+    /// Memory for open blocks, bytes.
+    pub memory_bytes: u64,
+    /// `None`: the one with the route to the group.
+    pub interface: Option<Interface>,
+    /// Share of datagrams to drop on purpose.
+    pub inject_loss: f64,
+    /// What to print.
+    pub output: OutputArgs,
+}
+
+/// Where the bytes go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A folder; made when it is missing.
+    Tree(PathBuf),
+    /// A block device, written in place.
+    Device(PathBuf),
+    /// Standard output, in order.
+    Pipe,
+    /// Verified and forgotten.
+    Discard,
+}
+
+/// A ticket's text, trimmed. Not shown by `Debug`: it is a secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TicketText(String);
+
+impl std::fmt::Debug for TicketText {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TicketText(..)")
+    }
+}
+
+impl TicketText {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// From an argument: the string itself, `@FILE`, or `-`.
+    pub fn read(argument: &str) -> Result<Self, Fault> {
+        let advice = "give the line that `downpour send` printed, @FILE, or - for standard input";
+        let cannot = |place: &str, error: io::Error| {
+            Fault::start(format!("cannot read the ticket from {place}: {error}"), advice)
+        };
+        let text = match argument.strip_prefix('@') {
+            Some(path) => {
+                std::fs::File::open(path).and_then(read_short).map_err(|e| cannot(path, e))
+            }
+            None if argument == "-" => {
+                read_short(io::stdin().lock()).map_err(|e| cannot("standard input", e))
+            }
+            None => Ok(argument.to_owned()),
+        }?;
+        let text = text.trim();
+        if text.is_empty() {
+            return Err(Fault::usage("the ticket is empty", advice));
+        }
+        if !text.contains(':') && Path::new(text).exists() {
+            let what = format!("`{text}` is a file, not a ticket");
+            return Err(Fault::usage(what, format!("to read the ticket in it, write @{text}")));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+fn read_short(from: impl Read) -> io::Result<String> {
+    let mut text = String::new();
+    from.take(TICKET_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+impl ReceiveArgs {
+    /// Looks at the machine and settles everything.
+    pub fn resolve(self) -> Result<ReceivePlan, Fault> {
+        Ok(ReceivePlan {
+            ticket: TicketText::read(&self.ticket)?,
+            target: resolve_target(self.out, self.discard)?,
+            overwrite: self.overwrite,
+            xattrs: self.xattrs,
+            join_timeout: self.join_timeout,
+            name: resolve_name(self.name)?,
+            memory_bytes: self.memory,
+            interface: self.interface.as_deref().map(Interface::find).transpose()?,
+            inject_loss: self.inject_loss.unwrap_or(0.0),
+            output: self.output,
+        })
+    }
+}
+
+fn resolve_target(out: Option<PathBuf>, discard: bool) -> Result<Target, Fault> {
+    let path = match out {
+        _ if discard => return Ok(Target::Discard),
+        Some(path) if path.as_os_str() == "-" => {
+            if io::stdout().is_terminal() {
+                let what = "standard output is a terminal";
+                return Err(Fault::usage(what, "pipe it into a program, or give --out a folder"));
+            }
+            return Ok(Target::Pipe);
+        }
+        Some(path) => path,
+        // Unreachable by clap's own rule; said again for callers of the library.
+        None => return Err(Fault::usage("no target is given", "add --out DIR or --discard")),
+    };
+    match std::fs::metadata(&path) {
+        Ok(meta) if meta.is_dir() => Ok(Target::Tree(path)),
+        Ok(meta) if meta.file_type().is_block_device() => Ok(Target::Device(path)),
+        Ok(_) => Err(Fault::usage(
+            format!("{} is neither a folder nor a block device", path.display()),
+            "give --out a folder: files keep the names that the sender gave them",
+        )),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Target::Tree(path)),
+        Err(error) => Err(Fault::start(
+            format!("cannot use {} as the target: {error}", path.display()),
+            "check the path and your rights on the folders above it",
+        )),
+    }
+}
+
+fn resolve_name(name: Option<String>) -> Result<String, Fault> {
+    let name = match name {
+        Some(name) => name,
+        None => std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default(),
+    };
+    let name = name.trim();
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(char::is_control) {
+        let what = format!("`{}` is no name for a machine", name.escape_debug());
+        return Err(Fault::usage(what, "give --name one printable line of at most 255 bytes"));
+    }
+    Ok(name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ReceiveArgs, ReceivePlan, Target};
+    use crate::cli::{Exit, Fault};
+    use clap::Parser;
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ReceiveArgs,
+    }
+
+    fn resolve(line: &[&str]) -> Result<ReceivePlan, Fault> {
+        let line = Line::try_parse_from([&["receive"], line].concat()).unwrap();
+        line.args.resolve()
+    }
+
+    #[test]
+    fn defaults_are_filled_in() {
+        let plan = resolve(&["downpour1:abc", "--out", "/tmp"]).unwrap();
+        assert_eq!(plan.ticket.as_str(), "downpour1:abc");
+        assert_eq!(plan.target, Target::Tree(PathBuf::from("/tmp")));
+        assert_eq!(plan.join_timeout, Duration::from_secs(300));
+        assert_eq!((plan.memory_bytes, plan.inject_loss), (256_000_000, 0.0));
+        assert!(!plan.name.is_empty());
+    }
+
+    #[test]
+    fn targets_are_told_apart() {
+        let target = |line: &[&str]| resolve(&[&["downpour1:abc"], line].concat());
+        assert_eq!(target(&["--discard"]).unwrap().target, Target::Discard);
+        let new = target(&["--out", "/tmp/downpour-not-there"]).unwrap().target;
+        assert!(matches!(new, Target::Tree(_)));
+        let file = target(&["--out", "/etc/hosts"]).unwrap_err();
+        assert_eq!(file.exit, Exit::Usage);
+        let below = target(&["--out", "/etc/hosts/x"]).unwrap_err();
+        assert_eq!(below.exit, Exit::CouldNotStart);
+        assert!(Line::try_parse_from(["receive", "downpour1:abc"]).is_err(), "no target");
+    }
+
+    #[test]
+    fn tickets_come_from_files_too() {
+        let path = std::env::temp_dir().join(format!("downpour-ticket-{}", std::process::id()));
+        std::fs::write(&path, "downpour1:abc\n").unwrap();
+        let file = path.to_str().unwrap();
+        let plan = resolve(&[&format!("@{file}"), "--discard"]).unwrap();
+        assert_eq!(plan.ticket.as_str(), "downpour1:abc");
+        assert!(!format!("{plan:?}").contains("abc"), "a ticket is a secret");
+        let forgot = resolve(&[file, "--discard"]).unwrap_err();
+        assert!(forgot.todo.contains(&format!("@{file}")), "{forgot}");
+        std::fs::remove_file(&path).unwrap();
+        let gone = resolve(&[&format!("@{file}"), "--discard"]).unwrap_err();
+        assert_eq!(gone.exit, Exit::CouldNotStart);
+        assert!(resolve(&[" ", "--discard"]).is_err());
+    }
+
+    #[test]
+    fn machines_have_printable_names() {
+        let plan = resolve(&["downpour1:abc", "--discard", "--name", "node7"]).unwrap();
+        assert_eq!(plan.name, "node7");
+        assert!(resolve(&["downpour1:abc", "--discard", "--name", "a\nb"]).is_err());
+    }
+}

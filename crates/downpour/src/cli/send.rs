@@ -1,0 +1,329 @@
+//! `downpour send`: its options, and the plan that they resolve to.
+//!
+//! The plan's paths exist and can be looked at; whether each file below them can be read is found by the
+//! walk, which reports all that cannot at once. Paths are read as rsync reads them: `a/tree` arrives as
+//! OUT/tree, `a/tree/` and `.` arrive as their contents.
+
+use super::{Fault, NetworkArgs, NetworkPlan, OutputArgs};
+use crate::units::{HostPort, parse_duration, parse_rate, parse_share};
+use clap::{Args, ValueEnum};
+use downpour_proto::Rate;
+use std::collections::BTreeSet;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Names in a file given with `--expect`; more is surely another kind of file.
+const EXPECTED_MAX: usize = 100_000;
+
+/// Send files and trees to all receivers at once
+#[derive(Clone, Debug, Args)]
+pub struct SendArgs {
+    /// Files and folders to send; `tree` arrives as OUT/tree, `tree/` as its contents, `-` is standard
+    /// input
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<PathBuf>,
+    /// Name under which standard input arrives
+    #[arg(long, value_name = "NAME", default_value = "stdin")]
+    pub name: String,
+    /// Use the ticket in this file, made by `downpour ticket new`, instead of a new one
+    #[arg(long, value_name = "FILE")]
+    pub ticket: Option<PathBuf>,
+    /// Where receivers reach this sender for control and pull [default: any address, the first free
+    /// port of --ports]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: Option<HostPort>,
+    /// Preserve ACLs, extended attributes and capabilities
+    #[arg(long)]
+    pub xattrs: bool,
+
+    /// Start as soon as this many receivers have joined
+    #[arg(long, value_name = "N", help_heading = "Start")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub receivers: Option<u32>,
+    /// Start when the machines named in this file, one a line, have joined; each must complete
+    #[arg(long, value_name = "FILE", help_heading = "Start")]
+    pub expect: Option<PathBuf>,
+    /// Start after this time with whoever is there, such as 30s or 5min
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Start")]
+    pub start_after: Option<Duration>,
+
+    /// Never send faster than this, such as 100mbit or 12MB/s [default: as fast as all can take it]
+    #[arg(long, value_name = "RATE", value_parser = parse_rate, help_heading = "Rate")]
+    pub rate: Option<Rate>,
+    /// How the rate is found
+    #[arg(long, value_enum, default_value_t = Profile::Auto, help_heading = "Rate")]
+    pub profile: Profile,
+    /// Share of the rate that pulls get together while the stream runs
+    #[arg(long, value_name = "SHARE", value_parser = parse_share, default_value = "4%")]
+    #[arg(help_heading = "Rate")]
+    pub pull_share: f64,
+
+    /// Network options.
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    /// What to print.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// A named bundle of policies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Profile {
+    /// Finds the rate that the network and all receivers can take
+    Auto,
+    /// Sends at --rate, whatever happens
+    Fixed,
+}
+
+/// [`SendArgs`], resolved.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SendPlan {
+    /// What to send.
+    pub payload: Payload,
+    /// Ticket made ahead; `None` makes a new one.
+    pub ticket: Option<PathBuf>,
+    /// Address of control and pull; `None` is any address and the first free port.
+    pub listen: Option<HostPort>,
+    /// With ACLs, extended attributes and capabilities.
+    pub xattrs: bool,
+    /// When to start.
+    pub start: StartRule,
+    /// Ceiling, or with [`Profile::Fixed`] the rate itself.
+    pub rate: Option<Rate>,
+    /// How the rate is found.
+    pub profile: Profile,
+    /// Share of the rate for all pulls together while the stream runs.
+    pub pull_share: f64,
+    /// Interface, group, ports.
+    pub network: NetworkPlan,
+    /// What to print.
+    pub output: OutputArgs,
+}
+
+/// What is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// Files and folders, as typed: a trailing slash has a meaning.
+    Paths(Vec<PathBuf>),
+    /// Standard input, under a name.
+    Pipe {
+        /// The file's name at the receivers.
+        name: String,
+    },
+}
+
+/// When the data starts: when all of `receivers` and `expect` hold, or when `after` is over, or when the
+/// user presses Enter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StartRule {
+    /// So many have joined.
+    pub receivers: Option<u32>,
+    /// These have joined. A missing one makes the exit status 1.
+    pub expect: BTreeSet<String>,
+    /// With whoever is there by then.
+    pub after: Option<Duration>,
+    /// Enter on the terminal starts.
+    pub enter: bool,
+}
+
+impl SendArgs {
+    /// Looks at the machine and settles everything.
+    pub fn resolve(self) -> Result<SendPlan, Fault> {
+        let payload = resolve_payload(self.paths, self.name)?;
+        // Standard input cannot be the data and the Enter key at once.
+        let enter = matches!(payload, Payload::Paths(_)) && io::stdin().is_terminal();
+        let expect = self.expect.as_deref().map(read_expected).transpose()?.unwrap_or_default();
+        let start = StartRule { receivers: self.receivers, expect, after: self.start_after, enter };
+        start.check()?;
+        if self.profile == Profile::Fixed && self.rate.is_none() {
+            return Err(Fault::usage(
+                "--profile fixed needs the rate to send at",
+                "add --rate, such as --rate 100mbit",
+            ));
+        }
+        Ok(SendPlan {
+            payload,
+            ticket: self.ticket,
+            listen: self.listen,
+            xattrs: self.xattrs,
+            start,
+            rate: self.rate,
+            profile: self.profile,
+            pull_share: self.pull_share,
+            network: self.network.resolve()?,
+            output: self.output,
+        })
+    }
+}
+
+impl StartRule {
+    fn check(&self) -> Result<(), Fault> {
+        let never = self.receivers.is_none() && self.expect.is_empty() && self.after.is_none();
+        if never && !self.enter {
+            return Err(Fault::usage(
+                "nothing says when to start, and there is no terminal to press Enter on",
+                "add --receivers N, --expect FILE or --start-after TIME",
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn resolve_payload(paths: Vec<PathBuf>, name: String) -> Result<Payload, Fault> {
+    if paths.iter().any(|path| path.as_os_str() == "-") {
+        if paths.len() > 1 {
+            return Err(Fault::usage(
+                "standard input (-) cannot be sent together with files",
+                "send it in a session of its own, or save it to a file first",
+            ));
+        }
+        if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
+            return Err(Fault::usage(
+                format!("`{name}` is no name for a file"),
+                "give --name a plain file name, such as --name disk.img",
+            ));
+        }
+        return Ok(Payload::Pipe { name });
+    }
+    for path in &paths {
+        // A dangling symlink is an object like any other, so the link itself must be there.
+        if let Err(error) = std::fs::symlink_metadata(path) {
+            return Err(Fault::start(
+                format!("cannot send {}: {error}", path.display()),
+                "check the path (it is taken relative to the folder you are in) and your rights",
+            ));
+        }
+    }
+    check_arrival_names(&paths)?;
+    Ok(Payload::Paths(paths))
+}
+
+/// Two paths may not arrive under one name. Contents of folders are compared by the walk.
+fn check_arrival_names(paths: &[PathBuf]) -> Result<(), Fault> {
+    let mut seen = BTreeSet::new();
+    for path in paths.iter().filter(|path| !sends_contents(path)) {
+        if let Some(name) = path.file_name()
+            && !seen.insert(name)
+        {
+            return Err(Fault::usage(
+                format!("two of the paths would arrive as OUT/{}", name.to_string_lossy()),
+                "rename one, or send the folder that holds both",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a path stands for what is in it rather than for itself: `a/tree/`, `.`, `..`.
+fn sends_contents(path: &Path) -> bool {
+    use std::os::unix::ffi::OsStrExt as _;
+    let bytes = path.as_os_str().as_bytes();
+    bytes.ends_with(b"/") || bytes.ends_with(b"/.") || path.file_name().is_none() || bytes == b"."
+}
+
+fn read_expected(path: &Path) -> Result<BTreeSet<String>, Fault> {
+    let advice = "write one machine's name a line, as it calls itself (`receive --name`); # starts a \
+                  comment";
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Fault::usage(
+            format!("cannot read the expected names in {}: {error}", path.display()),
+            advice,
+        )
+    })?;
+    let mut names = BTreeSet::new();
+    for line in text.lines() {
+        let name = line.split('#').next().unwrap_or_default().trim();
+        if !name.is_empty() && !names.insert(name.to_owned()) {
+            let what = format!("{} names {name} twice", path.display());
+            return Err(Fault::usage(what, "give each machine a name of its own"));
+        }
+    }
+    if names.is_empty() || names.len() > EXPECTED_MAX {
+        let what = format!("{} holds {} names", path.display(), names.len());
+        return Err(Fault::usage(what, advice));
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Payload, Profile, SendArgs, SendPlan};
+    use crate::cli::{Exit, Fault};
+    use clap::Parser;
+    use std::time::Duration;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: SendArgs,
+    }
+
+    fn resolve(line: &[&str]) -> Result<SendPlan, Fault> {
+        let line = Line::try_parse_from([&["send"], line].concat()).unwrap();
+        line.args.resolve()
+    }
+
+    #[test]
+    fn defaults_are_filled_in() {
+        let plan = resolve(&["/", "--receivers", "8"]).unwrap();
+        assert_eq!(plan.start.receivers, Some(8));
+        assert_eq!((plan.profile, plan.rate), (Profile::Auto, None));
+        assert_eq!((plan.network.ttl, plan.pull_share), (1, 0.04));
+        assert_eq!(plan.network.ports, crate::ports::PortRange::DEFAULT);
+    }
+
+    #[test]
+    fn quantities_have_units() {
+        let plan = resolve(&["/", "--rate", "12MB/s", "--start-after", "5min"]).unwrap();
+        assert_eq!(plan.rate.unwrap().bps(), 96_000_000);
+        assert_eq!(plan.start.after, Some(Duration::from_secs(300)));
+        let error = Line::try_parse_from(["send", "/", "--rate", "100"]).err().unwrap();
+        assert!(error.to_string().contains("100mbit"), "{error}");
+        assert_eq!(error.exit_code(), Exit::Usage as i32);
+    }
+
+    #[test]
+    fn what_cannot_be_sent_is_said_before_anything_starts() {
+        let missing = resolve(&["/no/such/path", "--receivers", "1"]).unwrap_err();
+        assert_eq!(missing.exit, Exit::CouldNotStart);
+        assert!(missing.what.contains("/no/such/path"), "{missing}");
+        let twice = resolve(&["/etc/hosts", "/usr/../etc/hosts", "--receivers", "1"]).unwrap_err();
+        assert!(twice.what.contains("OUT/hosts"), "{twice}");
+        // Contents do not collide by the folder's own name.
+        assert!(resolve(&["/etc/", "/etc", "--receivers", "1"]).is_ok());
+        let mixed = resolve(&["-", "/etc", "--receivers", "1"]).unwrap_err();
+        assert_eq!(mixed.exit, Exit::Usage);
+    }
+
+    #[test]
+    fn standard_input_has_a_plain_name() {
+        let plan = resolve(&["-", "--name", "disk.img", "--receivers", "1"]).unwrap();
+        assert_eq!(plan.payload, Payload::Pipe { name: "disk.img".to_owned() });
+        assert!(!plan.start.enter, "the Enter key is not free");
+        assert!(resolve(&["-", "--name", "../x", "--receivers", "1"]).is_err());
+    }
+
+    #[test]
+    fn a_session_that_would_never_start_is_refused() {
+        // Standard input is the data, so nobody can press Enter.
+        let fault = resolve(&["-"]).unwrap_err();
+        assert!(fault.todo.contains("--receivers"), "{fault}");
+        assert!(resolve(&["/", "--profile", "fixed", "--receivers", "1"]).is_err());
+    }
+
+    #[test]
+    fn expected_names_come_from_a_file() {
+        let path = std::env::temp_dir().join(format!("downpour-expect-{}", std::process::id()));
+        let file = path.to_str().unwrap();
+        std::fs::write(&path, "# rack 1\nnode1\n node2 # spare\n\n").unwrap();
+        let plan = resolve(&["/", "--expect", file]).unwrap();
+        assert_eq!(plan.start.expect.iter().collect::<Vec<_>>(), ["node1", "node2"]);
+        std::fs::write(&path, "node1\nnode1\n").unwrap();
+        assert!(resolve(&["/", "--expect", file]).unwrap_err().what.contains("twice"));
+        std::fs::write(&path, "# nobody\n").unwrap();
+        assert!(resolve(&["/", "--expect", file]).is_err());
+        std::fs::remove_file(&path).unwrap();
+        assert!(resolve(&["/", "--expect", file]).unwrap_err().what.contains("cannot read"));
+    }
+}

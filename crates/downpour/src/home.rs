@@ -1,0 +1,144 @@
+//! Where Downpour keeps its own things: configuration and keys, state, data.
+//!
+//! `$DOWNPOUR_HOME` holds all three when it is set; else they follow the XDG base directories
+//! (`$XDG_CONFIG_HOME/downpour`, …, each with its default below `$HOME`). Folders are created with mode
+//! 0700 when first needed, because keys live there; one that other users may write to is refused.
+//!
+//! Deliberately absent: reading any file inside. Each owner of a file does that.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Environment variable that moves everything below one folder.
+pub const VARIABLE: &str = "DOWNPOUR_HOME";
+
+/// The three folders. They need not exist yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Home {
+    config: PathBuf,
+    state: PathBuf,
+    data: PathBuf,
+}
+
+/// Why a folder of our own cannot be used.
+#[derive(Debug)]
+pub enum HomeError {
+    /// Neither `$DOWNPOUR_HOME` nor `$HOME` is set to an absolute path.
+    NoHome,
+    /// The folder could not be made.
+    Create(PathBuf, io::Error),
+    /// Other users may write to it, so keys in it cannot be trusted.
+    OpenToOthers(PathBuf),
+}
+
+impl fmt::Display for HomeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoHome => write!(f, "no place for keys and state: $HOME is not set"),
+            Self::Create(path, error) => write!(f, "cannot create {}: {error}", path.display()),
+            Self::OpenToOthers(path) => {
+                write!(f, "other users may write to {}", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for HomeError {}
+
+impl Home {
+    /// From the process's environment.
+    pub fn locate() -> Result<Self, HomeError> {
+        Self::locate_in(|name| std::env::var_os(name))
+    }
+
+    /// From an environment given as a function. Relative paths count as not set, as XDG wants it.
+    pub fn locate_in(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, HomeError> {
+        let path = |name| variable(name).map(PathBuf::from).filter(|p| p.is_absolute());
+        if let Some(root) = path(VARIABLE) {
+            return Ok(Self {
+                config: root.join("config"),
+                state: root.join("state"),
+                data: root.join("data"),
+            });
+        }
+        let home = path("HOME");
+        let below = |name, default: &str| {
+            let base = path(name).or_else(|| home.as_ref().map(|home| home.join(default)));
+            base.map(|base| base.join("downpour")).ok_or(HomeError::NoHome)
+        };
+        Ok(Self {
+            config: below("XDG_CONFIG_HOME", ".config")?,
+            state: below("XDG_STATE_HOME", ".local/state")?,
+            data: below("XDG_DATA_HOME", ".local/share")?,
+        })
+    }
+
+    /// Keys and what the user sets; created when missing.
+    pub fn config(&self) -> Result<&Path, HomeError> {
+        prepare(&self.config)
+    }
+
+    /// What a later run needs of an earlier one; created when missing.
+    pub fn state(&self) -> Result<&Path, HomeError> {
+        prepare(&self.state)
+    }
+
+    /// What is large and can be made again; created when missing.
+    pub fn data(&self) -> Result<&Path, HomeError> {
+        prepare(&self.data)
+    }
+}
+
+fn prepare(path: &Path) -> Result<&Path, HomeError> {
+    const WRITABLE_BY_OTHERS: u32 = 0o022;
+    let create = |error| HomeError::Create(path.to_owned(), error);
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(create)?;
+    let mode = fs::metadata(path).map_err(create)?.permissions().mode();
+    if mode & WRITABLE_BY_OTHERS != 0 {
+        return Err(HomeError::OpenToOthers(path.to_owned()));
+    }
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Home, HomeError};
+    use std::ffi::OsString;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
+    fn environment(pairs: &[(&str, &str)]) -> Result<Home, HomeError> {
+        let lookup = |name: &str| {
+            pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value))
+        };
+        Home::locate_in(lookup)
+    }
+
+    #[test]
+    fn downpour_home_wins_over_xdg_over_home() {
+        let own = environment(&[("DOWNPOUR_HOME", "/d"), ("HOME", "/h")]).unwrap();
+        assert_eq!(own.config, Path::new("/d/config"));
+        let xdg = environment(&[("XDG_STATE_HOME", "/s"), ("HOME", "/h")]).unwrap();
+        assert_eq!(xdg.state, Path::new("/s/downpour"));
+        assert_eq!(xdg.config, Path::new("/h/.config/downpour"));
+        let relative = environment(&[("DOWNPOUR_HOME", "d"), ("HOME", "/h")]).unwrap();
+        assert_eq!(relative.data, Path::new("/h/.local/share/downpour"));
+        assert!(matches!(environment(&[]), Err(HomeError::NoHome)));
+    }
+
+    #[test]
+    fn folders_are_private_and_open_ones_are_refused() {
+        let root = std::env::temp_dir().join(format!("downpour-home-{}", std::process::id()));
+        let home = environment(&[("DOWNPOUR_HOME", root.to_str().unwrap())]).unwrap();
+        let config = home.config().unwrap().to_owned();
+        assert_eq!(fs::metadata(&config).unwrap().permissions().mode() & 0o777, 0o700);
+        fs::set_permissions(&config, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(home.config(), Err(HomeError::OpenToOthers(_))));
+        fs::remove_dir_all(&root).unwrap();
+    }
+}

@@ -1,0 +1,415 @@
+//! What a session did, for machines (`--report`, `--json`) and for people (the summary at the end).
+//!
+//! The JSON has a schema number: fields may be added under the same number, and are only renamed or
+//! removed under the next. Units stand at the end of each name. The sender's report tells of all
+//! receivers, a receiver's of itself alone.
+//!
+//! The exit status follows from the report and from nothing else, so the two cannot disagree.
+
+use crate::units::{show_bytes, show_duration};
+use downpour_proto::Rate;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+/// Version of the report's fields.
+pub const SCHEMA: u32 = 1;
+
+/// Rows of receivers in the summary for people; the JSON has all of them.
+const SUMMARY_ROWS_MAX: usize = 32;
+/// Names of failed or skipped objects in the summary for people.
+const SUMMARY_NAMES_MAX: usize = 10;
+
+/// The whole report.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`SCHEMA`] of the program that wrote it.
+    pub schema: u32,
+    /// Version of that program.
+    pub downpour: String,
+    /// Which side wrote it.
+    pub role: Role,
+    /// The session as a whole.
+    pub session: SessionReport,
+    /// One entry for each receiver that joined or was expected.
+    pub receivers: Vec<ReceiverReport>,
+    /// Objects that did not arrive, with the reason.
+    pub failed: Vec<Named>,
+    /// Objects left out on purpose (fifos, devices), with the reason.
+    pub skipped: Vec<Named>,
+    /// Whatever else the operator should know: small kernel buffers, no multicast, fallbacks taken.
+    pub notices: Vec<String>,
+}
+
+/// Which side a report is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Of the whole session.
+    Sender,
+    /// Of one receiver.
+    Receiver,
+}
+
+/// A named thing and what is to be said about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Named {
+    /// Path or name; bytes that are not UTF-8 are shown escaped.
+    pub name: String,
+    /// Why.
+    pub why: String,
+}
+
+/// Totals of the session.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SessionReport {
+    /// Random identity of the session, hexadecimal.
+    pub id: String,
+    /// What was sent, as the sender named it.
+    pub name: String,
+    /// Group address and port; absent when all receivers were served by unicast.
+    pub group: Option<String>,
+    /// Interface of the multicast data.
+    pub interface: Option<String>,
+    /// Name of the profile.
+    pub profile: String,
+    /// The ceiling given by `--rate`.
+    pub rate_limit_bps: Option<u64>,
+    /// Seconds since 1970 at the start of the data.
+    pub started_unix_s: f64,
+    /// From the start of the data until the last receiver's fate was known.
+    pub duration_s: f64,
+    /// Objects: files, folders, links.
+    pub objects: u64,
+    /// Bytes of file contents, holes left out.
+    pub data_bytes: u64,
+    /// Bytes sent, by kind.
+    pub sent: SentBytes,
+    /// Symbols of data and manifest blocks as they are, without coding.
+    pub source_symbols: u64,
+    /// Repair symbols sent with their block, before any NACK.
+    pub proactive_repair_symbols: u64,
+    /// Repair symbols sent because of NACKs.
+    pub repair_symbols: u64,
+    /// Polls sent.
+    pub rounds: u64,
+    /// Feedback messages received.
+    pub feedback_messages: u64,
+    /// Their bytes (UDP payload).
+    pub feedback_bytes: u64,
+    /// Group round trip at the end.
+    pub grtt_ms: f64,
+    /// `data_bytes` over `duration_s`.
+    pub goodput_bps: u64,
+    /// All bytes sent (UDP payload of the stream, and pulls) over data bytes, less one.
+    pub overhead: f64,
+}
+
+/// Bytes that the sender sent, by kind. Stream bytes are UDP payloads: header, symbol, tag.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SentBytes {
+    /// Source symbols of data blocks.
+    pub source_bytes: u64,
+    /// Repair symbols sent with their block.
+    pub proactive_repair_bytes: u64,
+    /// Repair symbols sent because of NACKs.
+    pub repair_bytes: u64,
+    /// Symbols of manifest blocks.
+    pub manifest_bytes: u64,
+    /// Polls, advertisements, probes.
+    pub control_bytes: u64,
+    /// Answers to pulls (HTTPS bodies).
+    pub pull_bytes: u64,
+}
+
+impl SentBytes {
+    /// Everything.
+    pub const fn total(&self) -> u64 {
+        self.source_bytes
+            + self.proactive_repair_bytes
+            + self.repair_bytes
+            + self.manifest_bytes
+            + self.control_bytes
+            + self.pull_bytes
+    }
+}
+
+/// One receiver.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReceiverReport {
+    /// As it named itself, or as `--expect` named it.
+    pub name: String,
+    /// Where it connected from; empty when it never did.
+    pub address: String,
+    /// Its node key, hexadecimal; empty when it never joined.
+    pub key: String,
+    /// How it ended.
+    #[serde(flatten)]
+    pub state: ReceiverState,
+    /// Whether the join probe reached it by multicast.
+    pub multicast: bool,
+    /// Seconds after the start of the data at which it joined; 0 when it was there before.
+    pub joined_s: f64,
+    /// Seconds after the start of the data until its receipt, or until it was given up.
+    pub ended_s: f64,
+    /// Payload bytes that it took from the stream.
+    pub stream_bytes: u64,
+    /// Bytes that it pulled by unicast.
+    pub pull_bytes: u64,
+    /// Bytes that it had before the session and did not need.
+    pub kept_bytes: u64,
+    /// Mean rate of its data, by stream and pull.
+    pub rate_bps: u64,
+    /// Share of the stream's datagrams that did not reach it.
+    pub loss: f64,
+    /// Repair symbols that it used.
+    pub repair_symbols: u64,
+    /// NACKs that it sent.
+    pub nacks: u64,
+}
+
+/// How a receiver ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "kebab-case")]
+pub enum ReceiverState {
+    /// Everything is there, verified, and its receipt is back.
+    Complete,
+    /// The same, but it left the stream and finished by unicast.
+    Pulled {
+        /// Why it left the stream.
+        why: String,
+    },
+    /// It told us that it cannot complete.
+    Failed {
+        /// In its own words: disk full, target not writable, file changed while being sent.
+        why: String,
+    },
+    /// It vanished, and did not come back in time.
+    Gone {
+        /// What was last heard.
+        why: String,
+    },
+    /// `--expect` names it, and it never joined.
+    Absent,
+}
+
+impl ReceiverState {
+    /// Whether everything arrived.
+    pub const fn is_complete(&self) -> bool {
+        matches!(self, Self::Complete | Self::Pulled { .. })
+    }
+
+    const fn word(&self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::Pulled { .. } => "pulled",
+            Self::Failed { .. } => "failed",
+            Self::Gone { .. } => "gone",
+            Self::Absent => "absent",
+        }
+    }
+
+    fn why(&self) -> &str {
+        match self {
+            Self::Complete | Self::Absent => "",
+            Self::Pulled { why } | Self::Failed { why } | Self::Gone { why } => why,
+        }
+    }
+}
+
+impl Report {
+    /// Whether every receiver has everything. False when there was none at all.
+    pub fn is_complete(&self) -> bool {
+        !self.receivers.is_empty()
+            && self.failed.is_empty()
+            && self.receivers.iter().all(|receiver| receiver.state.is_complete())
+    }
+
+    /// As JSON, for `--json` and `--report`.
+    pub fn to_json(&self) -> String {
+        // Cannot fail: every field is a number, text or list of such, and no map has odd keys.
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
+    /// Writes the JSON so that a reader finds the old file or the whole new one.
+    pub fn write(&self, path: &Path) -> io::Result<()> {
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{}.part", std::process::id()));
+        let part = path.with_file_name(name);
+        let written = std::fs::write(&part, self.to_json());
+        written.and_then(|()| std::fs::rename(&part, path)).inspect_err(|_| {
+            // Best effort: what is reported is the first error.
+            let _ = std::fs::remove_file(&part);
+        })
+    }
+
+    /// The summary for people, several lines.
+    pub fn summary(&self) -> String {
+        let mut out = String::new();
+        self.summarise(&mut out).expect("writing to a String cannot fail");
+        out
+    }
+
+    fn summarise(&self, out: &mut String) -> std::fmt::Result {
+        let session = &self.session;
+        writeln!(
+            out,
+            "{}: {} in {} objects, {}, {}",
+            if self.is_complete() { "complete" } else { "NOT complete" },
+            show_bytes(session.data_bytes),
+            session.objects,
+            show_duration(Duration::from_secs_f64(session.duration_s.max(0.0))),
+            Rate::from_bps(session.goodput_bps),
+        )?;
+        if self.role == Role::Sender {
+            let sent = &session.sent;
+            let repair = sent.proactive_repair_bytes + sent.repair_bytes;
+            writeln!(
+                out,
+                "sent: {} = {} source + {} repair + {} manifest + {} control + {} by pull; \
+                 overhead {:.1} %; {} rounds, {} feedback messages",
+                show_bytes(sent.total()),
+                show_bytes(sent.source_bytes),
+                show_bytes(repair),
+                show_bytes(sent.manifest_bytes),
+                show_bytes(sent.control_bytes),
+                show_bytes(sent.pull_bytes),
+                session.overhead * 100.0,
+                session.rounds,
+                session.feedback_messages,
+            )?;
+        }
+        self.summarise_receivers(out)?;
+        summarise_names(out, "failed", &self.failed)?;
+        summarise_names(out, "skipped", &self.skipped)?;
+        for notice in &self.notices {
+            writeln!(out, "notice: {notice}")?;
+        }
+        Ok(())
+    }
+
+    fn summarise_receivers(&self, out: &mut String) -> std::fmt::Result {
+        let mut rows: Vec<_> = self.receivers.iter().collect();
+        // What went wrong comes first, so that a cut list never hides it.
+        rows.sort_by_key(|receiver| receiver.state.is_complete());
+        let width = rows.iter().map(|r| r.name.chars().count()).max().unwrap_or(0).min(32);
+        for receiver in rows.iter().take(SUMMARY_ROWS_MAX) {
+            let state = receiver.state.word();
+            write!(out, "  {:<width$}  {state:<8}", receiver.name)?;
+            if receiver.state != ReceiverState::Absent {
+                write!(
+                    out,
+                    "  {:>10}  {:>10} by stream  {:>10} by pull  loss {:>5.2} %  {}",
+                    show_duration(Duration::from_secs_f64(receiver.ended_s.max(0.0))),
+                    show_bytes(receiver.stream_bytes),
+                    show_bytes(receiver.pull_bytes),
+                    receiver.loss * 100.0,
+                    Rate::from_bps(receiver.rate_bps),
+                )?;
+            }
+            let why = receiver.state.why();
+            writeln!(out, "{}{why}", if why.is_empty() { "" } else { "  " })?;
+        }
+        let more = rows.len().saturating_sub(SUMMARY_ROWS_MAX);
+        if more > 0 {
+            writeln!(out, "  and {more} more (--report has all of them)")?;
+        }
+        Ok(())
+    }
+}
+
+fn summarise_names(out: &mut String, word: &str, names: &[Named]) -> std::fmt::Result {
+    for Named { name, why } in names.iter().take(SUMMARY_NAMES_MAX) {
+        writeln!(out, "{word}: {name}: {why}")?;
+    }
+    let more = names.len().saturating_sub(SUMMARY_NAMES_MAX);
+    if more > 0 {
+        writeln!(out, "{word}: and {more} more (--report has all of them)")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Named, ReceiverReport, ReceiverState, Report, Role, SCHEMA, SessionReport};
+
+    fn receiver(name: &str, state: ReceiverState) -> ReceiverReport {
+        ReceiverReport {
+            name: name.to_owned(),
+            address: "192.0.2.7:4000".to_owned(),
+            key: String::new(),
+            state,
+            multicast: true,
+            joined_s: 0.0,
+            ended_s: 2.5,
+            stream_bytes: 1_000_000,
+            pull_bytes: 0,
+            kept_bytes: 0,
+            rate_bps: 3_200_000,
+            loss: 0.021,
+            repair_symbols: 9,
+            nacks: 1,
+        }
+    }
+
+    fn report(receivers: Vec<ReceiverReport>) -> Report {
+        Report {
+            schema: SCHEMA,
+            downpour: "0.1.0".to_owned(),
+            role: Role::Sender,
+            session: SessionReport { data_bytes: 1_000_000, objects: 3, ..Default::default() },
+            receivers,
+            failed: vec![],
+            skipped: vec![Named { name: "a/pipe".to_owned(), why: "a fifo".to_owned() }],
+            notices: vec![],
+        }
+    }
+
+    #[test]
+    fn json_is_read_back_and_has_flat_states() {
+        let full = "disk full".to_owned();
+        let before = report(vec![
+            receiver("a", ReceiverState::Complete),
+            receiver("b", ReceiverState::Failed { why: full }),
+        ]);
+        let json = before.to_json();
+        assert!(json.contains("\"state\": \"failed\"") && json.contains("\"why\": \"disk full\""));
+        assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), before);
+    }
+
+    #[test]
+    fn complete_means_every_receiver_and_at_least_one() {
+        let slow = ReceiverState::Pulled { why: "too slow".to_owned() };
+        assert!(report(vec![receiver("a", slow)]).is_complete());
+        assert!(!report(vec![]).is_complete());
+        let absent = receiver("b", ReceiverState::Absent);
+        assert!(!report(vec![receiver("a", ReceiverState::Complete), absent]).is_complete());
+        let mut changed = report(vec![receiver("a", ReceiverState::Complete)]);
+        changed.failed.push(Named { name: "f".to_owned(), why: "changed".to_owned() });
+        assert!(!changed.is_complete());
+    }
+
+    #[test]
+    fn the_summary_names_trouble_first_and_never_cuts_it() {
+        let mut receivers: Vec<_> =
+            (0..100).map(|i| receiver(&format!("n{i}"), ReceiverState::Complete)).collect();
+        receivers.push(receiver("lost", ReceiverState::Gone { why: "silent".to_owned() }));
+        let text = report(receivers).summary();
+        let first = text.lines().find(|line| line.starts_with("  ")).unwrap();
+        assert!(first.contains("lost") && first.contains("silent"), "{text}");
+        assert!(text.contains("and 69 more"), "{text}");
+        assert!(text.starts_with("NOT complete") && text.contains("skipped: a/pipe"), "{text}");
+    }
+
+    #[test]
+    fn written_files_are_whole() {
+        let path = std::env::temp_dir().join(format!("downpour-report-{}", std::process::id()));
+        let report = report(vec![receiver("a", ReceiverState::Complete)]);
+        report.write(&path).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), report.to_json());
+        std::fs::remove_file(&path).unwrap();
+        assert!(report.write(std::path::Path::new("/nonexistent/report.json")).is_err());
+    }
+}
