@@ -1,0 +1,76 @@
+//! The group's round trip, after RFC 5401 section 5.1 (GRTT): the greatest round trip among the receivers that
+//! answer, falling slowly when a greater one is no longer heard.
+
+use crate::time::Duration;
+
+/// Least value: below it timers would be shorter than a scheduler's tick.
+pub const GRTT_MIN: Duration = Duration::from_micros(200);
+
+/// Greatest value: what RFC 5401 suggests for the Internet.
+pub const GRTT_MAX: Duration = Duration::from_secs(15);
+
+/// Estimates the group's round trip.
+#[derive(Clone, Debug)]
+pub struct Grtt {
+    value: Duration,
+    /// Greatest sample of the current round.
+    peak: Duration,
+}
+
+impl Grtt {
+    /// Starts from `initial`, the join's TLS round trip.
+    pub fn new(initial: Duration) -> Self {
+        Self { value: initial.clamp(GRTT_MIN, GRTT_MAX), peak: Duration::ZERO }
+    }
+
+    /// A receiver's round trip.
+    pub fn on_sample(&mut self, rtt: Duration) {
+        self.peak = self.peak.max(rtt);
+    }
+
+    /// A round ends: a greater peak counts at once up to twice the value (one late wake-up is not the
+    /// group's round trip), a lesser one by a tenth a round (RFC 5401 section 5.1).
+    pub fn on_round(&mut self) {
+        if self.peak.is_zero() {
+            return;
+        }
+        self.value = if self.peak > self.value {
+            self.peak.min(self.value * 2)
+        } else {
+            self.peak.max(self.value * 9 / 10)
+        }
+        .clamp(GRTT_MIN, GRTT_MAX);
+        self.peak = Duration::ZERO;
+    }
+
+    /// The estimate.
+    pub const fn value(&self) -> Duration {
+        self.value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{GRTT_MIN, Grtt};
+    use crate::time::Duration;
+
+    #[test]
+    fn follows_the_slowest_up_fast_and_down_slowly() {
+        let ms = Duration::from_millis;
+        let mut grtt = Grtt::new(ms(10));
+        grtt.on_sample(ms(5));
+        grtt.on_sample(ms(15));
+        grtt.on_round();
+        assert_eq!(grtt.value(), ms(15));
+        grtt.on_sample(ms(1));
+        grtt.on_round();
+        assert_eq!(grtt.value(), ms(15) * 9 / 10);
+        grtt.on_round();
+        assert_eq!(grtt.value(), ms(15) * 9 / 10, "a round without answers says nothing");
+        for _ in 0..100 {
+            grtt.on_sample(Duration::from_nanos(1));
+            grtt.on_round();
+        }
+        assert_eq!(grtt.value(), GRTT_MIN);
+    }
+}

@@ -1,0 +1,55 @@
+//! The share of the stream's datagrams that one receiver loses.
+//!
+//! Fed with (sent, received) of the spans between its reports. Two memories: the fast one (about 2,000
+//! datagrams) steers repair; both start as a plain average, so that the first report already counts.
+
+/// Datagrams after which an old sample weighs 1/e.
+const MEMORY_DATAGRAMS: f64 = 4_000.0;
+
+/// A receiver's loss estimate.
+#[derive(Clone, Debug, Default)]
+pub struct Loss {
+    sent: f64,
+    lost: f64,
+}
+
+impl Loss {
+    /// Of `sent` datagrams in a span, `received` came. More than were sent (reordering at the span's edge)
+    /// counts as none lost.
+    pub fn on_span(&mut self, sent: u64, received: u64) {
+        let keep = libm::exp(-(sent as f64) / MEMORY_DATAGRAMS);
+        self.sent = self.sent * keep + sent as f64;
+        self.lost = self.lost * keep + sent as f64 - received as f64;
+    }
+
+    /// The estimate in 0 ..= 1; `None` before the first report.
+    pub fn share(&self) -> Option<f64> {
+        (self.sent > 0.0).then(|| (self.lost / self.sent).clamp(0.0, 1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Loss;
+
+    #[test]
+    fn the_first_report_counts_and_old_ones_fade() {
+        let mut loss = Loss::default();
+        assert_eq!(loss.share(), None);
+        loss.on_span(100, 90);
+        assert!((loss.share().unwrap() - 0.1).abs() < 1e-9);
+        for _ in 0..400 {
+            loss.on_span(100, 100);
+        }
+        assert!(loss.share().unwrap() < 0.001);
+    }
+
+    #[test]
+    fn reordering_at_a_spans_edge_is_not_negative_loss() {
+        let mut loss = Loss::default();
+        loss.on_span(10, 12);
+        assert_eq!(loss.share(), Some(0.0));
+        loss.on_span(10, 8);
+        assert!(loss.share().unwrap() < 0.001, "what came early is missing later");
+    }
+}

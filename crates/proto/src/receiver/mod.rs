@@ -1,0 +1,705 @@
+//! The receiving machine of a session.
+//!
+//! It notes which symbols have come, answers polls, NACKs by count what is lacking and not on its way,
+//! says when a block can be rebuilt, and what has to be pulled because the stream is past it.
+//!
+//! Deliberately absent: bytes (the driver keeps symbols and rebuilds blocks when asked by [`Work`]) and
+//! objects (whether all is there is the store's to say).
+
+mod block;
+mod pulls;
+
+pub use pulls::PULLS_MAX;
+
+use crate::feedback::FeedbackPolicy;
+use crate::ids::{BlockId, BlockKind, Epoch, Geometry, ReceiverId, Round, StreamId, SymbolId};
+use crate::range_set::RangeSet;
+use crate::rng::Rng;
+use crate::time::{Duration, Timestamp};
+use crate::timer::{Deadline, Reason, TimerTable};
+use crate::wire::{
+    Advert, FEEDBACK_NEEDS_MAX, Feedback, Header, Kind, Need, OpenBlock, ParseError, Poll,
+};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use block::{Partial, Stage};
+use core::ops::Range;
+use pulls::Pulls;
+
+/// Most blocks of which symbols are kept at once: the sender's window and as many that wait for a pull.
+pub const PARTIAL_BLOCKS_MAX: usize = 256;
+
+/// The stream counts as lost when nothing of it came for this long, or ten GRTT.
+const SILENCE_MIN: Duration = Duration::from_secs(3);
+
+/// What a receiver needs to know from the start.
+#[derive(Debug)]
+pub struct ReceiverConfig {
+    /// Sizes of symbols and blocks.
+    pub geometry: Geometry,
+    /// The stream to listen to.
+    pub stream: StreamId,
+    /// Key version that feedback carries.
+    pub epoch: Epoch,
+    /// Our number in the session.
+    pub me: ReceiverId,
+    /// When we speak.
+    pub feedback: Box<dyn FeedbackPolicy>,
+    /// Blocks of which symbols are kept at once, 1 ..= [`PARTIAL_BLOCKS_MAX`]; each costs the driver K·T bytes.
+    pub partial_blocks: usize,
+    /// Something is held from an earlier attempt: ask for it by [`Work::Seed`].
+    pub resume: bool,
+    /// The stream is listened to; otherwise everything is pulled.
+    pub on_stream: bool,
+}
+
+/// What to do with a datagram's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disposition {
+    /// Keep the symbol: it is new and wanted.
+    Keep,
+    /// Nothing to keep.
+    Drop,
+}
+
+/// What the driver shall do and report back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// See which source symbols of the block are held from before; answer by [`Receiver::seeded`].
+    Seed {
+        /// Which block.
+        block: BlockId,
+        /// Its source symbols.
+        k: u16,
+    },
+    /// Enough symbols are there: rebuild what is lacking and store the block.
+    Complete {
+        /// Which block.
+        block: BlockId,
+        /// Its source symbols.
+        k: u16,
+        /// Source symbols are lacking.
+        decode: bool,
+    },
+    /// Get the block from the sender over TLS.
+    Pull(Pull),
+    /// Forget the symbols of the block.
+    Forget {
+        /// Which block.
+        block: BlockId,
+    },
+}
+
+/// A pull of one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pull {
+    /// Repair symbols `from .. until`; answer by [`Receiver::pulled_repair`].
+    Repair {
+        /// Which block.
+        block: BlockId,
+        /// First repair index.
+        from: u16,
+        /// One past the last.
+        until: u16,
+    },
+    /// All its bytes; answer by [`Receiver::pulled_bytes`].
+    Bytes {
+        /// Which block.
+        block: BlockId,
+    },
+}
+
+/// How a block ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkDone {
+    /// Stored.
+    Stored(BlockId),
+    /// There was no room for it, or it could not be verified yet: it has to come again.
+    Refused(BlockId),
+    /// Its bytes were false: it has to come again, as bytes, over TLS.
+    False(BlockId),
+    /// The pull failed.
+    PullFailed(BlockId),
+}
+
+/// What the driver should know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Nothing of the stream has come for too long: tell the sender that we pull.
+    StreamLost,
+    /// The stream is heard again.
+    StreamHeard,
+}
+
+/// Counters for progress and reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReceiverStats {
+    /// Authentic datagrams of the stream.
+    pub received: u64,
+    /// Symbols among them that were not wanted: duplicates, or repair that others needed.
+    pub unneeded: u64,
+    /// Symbols for which there was no room.
+    pub no_room: u64,
+    /// Feedback messages sent.
+    pub feedback: u64,
+    /// NACKs (block and count) in them.
+    pub nacks: u64,
+    /// Blocks stored.
+    pub stored: u64,
+    /// Blocks that took decoding.
+    pub decoded: u64,
+    /// Pulls begun.
+    pub pulls: u64,
+    /// Blocks whose bytes were false.
+    pub false_blocks: u64,
+    /// Datagrams marked Congestion Experienced.
+    pub ce_marks: u64,
+}
+
+/// The newest poll, as far as answers need it.
+#[derive(Clone, Debug)]
+struct LastPoll {
+    poll: Poll,
+    at: Timestamp,
+    received: u64,
+}
+
+/// The receiving machine.
+///
+/// Contract: call one input or command, then drain [`poll_transmit`](Self::poll_transmit),
+/// [`poll_work`](Self::poll_work) and [`poll_event`](Self::poll_event) until each is `None`, then read
+/// [`poll_timeout`](Self::poll_timeout). After [`handle_datagram`](Self::handle_datagram) draining may wait
+/// until the end of a batch. `now` never runs backwards; a spurious timeout is harmless.
+#[derive(Debug)]
+pub struct Receiver {
+    config: ReceiverConfig,
+    now: Timestamp,
+    rng: Rng,
+    partial: BTreeMap<BlockId, Partial>,
+    data: RangeSet,
+    manifest: RangeSet,
+    data_end: u32,
+    manifest_end: u32,
+    finished: bool,
+    last_poll: Option<LastPoll>,
+    /// A report or NACK is to be sent now.
+    feedback_due: bool,
+    /// Something changed that may let a pull start.
+    pull_check: bool,
+    /// Blocks that the stream shall not bring again (raw ids): they were refused or false.
+    by_pull: RangeSet,
+    pulls: Pulls,
+    timers: TimerTable,
+    work: VecDeque<Work>,
+    events: VecDeque<Event>,
+    stats: ReceiverStats,
+    host_drops: u64,
+    counter: u64,
+    silent: bool,
+}
+
+impl Receiver {
+    /// A machine for one session; `seed` decides its random waits.
+    pub fn new(config: ReceiverConfig, seed: u64, now: Timestamp) -> Self {
+        debug_assert!((1..=PARTIAL_BLOCKS_MAX).contains(&config.partial_blocks));
+        let mut timers = TimerTable::default();
+        if config.on_stream {
+            timers.set(Reason::Silence, now + SILENCE_MIN);
+        }
+        Self {
+            now,
+            rng: Rng::new(seed),
+            partial: BTreeMap::new(),
+            data: RangeSet::new(),
+            manifest: RangeSet::new(),
+            data_end: 0,
+            manifest_end: 0,
+            finished: false,
+            last_poll: None,
+            feedback_due: false,
+            pull_check: false,
+            by_pull: RangeSet::new(),
+            pulls: Pulls::default(),
+            timers,
+            work: VecDeque::new(),
+            events: VecDeque::new(),
+            stats: ReceiverStats::default(),
+            host_drops: 0,
+            counter: 0,
+            silent: false,
+            config,
+        }
+    }
+
+    fn advance(&mut self, now: Timestamp) {
+        debug_assert!(now >= self.now, "time ran backwards");
+        self.now = now;
+    }
+
+    // Commands.
+
+    /// These blocks are held from an earlier attempt.
+    pub fn have(&mut self, now: Timestamp, kind: BlockKind, blocks: Range<u32>) {
+        self.advance(now);
+        let drop: Vec<BlockId> = self
+            .partial
+            .iter()
+            .filter(|(id, p)| {
+                id.kind() == kind && blocks.contains(&id.number()) && p.stage == Stage::Collecting
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        drop.into_iter().for_each(|block| self.forget(block));
+        self.held_mut(kind).insert_range(blocks);
+    }
+
+    /// What the control plane says of the sender's progress; with the stream the polls say it.
+    pub fn update_ends(&mut self, now: Timestamp, data: u32, manifest: u32, finished: bool) {
+        self.advance(now);
+        self.data_end = self.data_end.max(data);
+        self.manifest_end = self.manifest_end.max(manifest);
+        self.finished |= finished;
+        self.pull_check = true;
+    }
+
+    /// Joins or leaves the stream, as the sender has told us or because it is not heard.
+    pub fn set_on_stream(&mut self, now: Timestamp, on_stream: bool) {
+        self.advance(now);
+        self.config.on_stream = on_stream;
+        self.pull_check = true;
+        if on_stream {
+            self.timers.set(Reason::Silence, now + SILENCE_MIN);
+        } else {
+            self.timers.stop(Reason::Silence);
+            self.timers.stop(Reason::Nack);
+            self.feedback_due = false;
+        }
+    }
+
+    /// The socket buffer has dropped this many datagrams since it was opened.
+    pub fn set_host_drops(&mut self, drops: u64) {
+        self.host_drops = drops;
+    }
+
+    // Inputs.
+
+    /// An authentic datagram of the stream. `Keep`: the driver keeps the symbol.
+    pub fn handle_datagram(
+        &mut self,
+        now: Timestamp,
+        header: &Header,
+        body: &[u8],
+        ce: bool,
+    ) -> Result<Disposition, ParseError> {
+        self.advance(now);
+        self.stats.received += 1;
+        self.stats.ce_marks += u64::from(ce);
+        match header.kind {
+            Kind::Symbol { block, k, symbol } => {
+                if body.len() != usize::from(self.config.geometry.symbol_len) {
+                    return Err(ParseError::Truncated);
+                }
+                Ok(self.on_symbol(block, k, symbol))
+            }
+            Kind::Poll => {
+                self.on_poll(Poll::parse(body)?);
+                Ok(Disposition::Drop)
+            }
+            Kind::Advert => {
+                let advert = Advert::parse(body)?;
+                advert.blocks.iter().for_each(|listing| self.on_listing(listing, None));
+                Ok(Disposition::Drop)
+            }
+            Kind::Probe => Ok(Disposition::Drop),
+            Kind::Feedback { .. } => Err(ParseError::UnknownType),
+        }
+    }
+
+    /// The answer to [`Work::Seed`].
+    pub fn seeded(&mut self, now: Timestamp, block: BlockId, held: &[Range<u16>]) {
+        self.advance(now);
+        if let Some(partial) = self.partial.get_mut(&block) {
+            held.iter().for_each(|range| partial.insert_source(range.clone()));
+            self.complete_if_ready(block);
+        }
+    }
+
+    /// The answer to [`Pull::Repair`]: the symbols are with the driver.
+    pub fn pulled_repair(&mut self, now: Timestamp, block: BlockId, repair: Range<u16>) {
+        self.advance(now);
+        self.pulls.end(block);
+        self.pull_check = true;
+        if let Some(partial) = self.partial.get_mut(&block) {
+            if partial.stage == Stage::Pulling {
+                partial.stage = Stage::Collecting;
+            }
+            repair.for_each(|index| {
+                partial.insert(SymbolId::repair(index));
+            });
+            // What was pulled is not asked for again, should it not suffice.
+            partial.planned = partial.planned.max(partial.k + partial.held().min(partial.k));
+            self.complete_if_ready(block);
+        }
+    }
+
+    /// The answer to [`Pull::Bytes`]: the block is with the driver, whole. True: store it and answer by
+    /// [`handle_work`](Self::handle_work); false: the stream was first.
+    #[must_use]
+    pub fn pulled_bytes(&mut self, now: Timestamp, block: BlockId, k: u16) -> bool {
+        self.advance(now);
+        self.pull_check = true;
+        let completing = self.partial.get(&block).is_some_and(|p| p.stage == Stage::Completing);
+        if self.holds(block) || completing {
+            self.pulls.end(block);
+            return false;
+        }
+        self.partial.entry(block).or_insert_with(|| Partial::new(k)).stage = Stage::Completing;
+        true
+    }
+
+    /// How a block ended.
+    pub fn handle_work(&mut self, now: Timestamp, done: WorkDone) {
+        self.advance(now);
+        self.pull_check = true;
+        match done {
+            WorkDone::Stored(block) => {
+                self.stats.stored += 1;
+                self.pulls.end(block);
+                self.by_pull.remove(block.raw());
+                self.forget(block);
+                self.held_mut(block.kind()).insert(block.number());
+            }
+            WorkDone::Refused(block) | WorkDone::False(block) => {
+                self.stats.false_blocks += u64::from(matches!(done, WorkDone::False(_)));
+                self.by_pull.insert(block.raw());
+                self.fail_pull(block);
+                self.forget(block);
+            }
+            WorkDone::PullFailed(block) => {
+                self.fail_pull(block);
+                if let Some(partial) = self.partial.get_mut(&block)
+                    && partial.stage == Stage::Pulling
+                {
+                    partial.stage = Stage::Collecting;
+                }
+            }
+        }
+    }
+
+    /// What is due by time alone.
+    pub fn handle_timeout(&mut self, now: Timestamp) {
+        self.advance(now);
+        while let Some(reason) = self.timers.expire(now) {
+            match reason {
+                Reason::Nack => self.feedback_due |= !self.needs().is_empty(),
+                Reason::Pull => self.pull_check = true,
+                Reason::Silence => {
+                    self.silent = true;
+                    self.events.push_back(Event::StreamLost);
+                }
+                Reason::Pace | Reason::Poll | Reason::Advert | Reason::Settle | Reason::Review => {}
+            }
+        }
+    }
+
+    // Outputs.
+
+    /// The feedback to send now: its header and counter; the body replaces what `message` held.
+    #[must_use]
+    pub fn poll_transmit(
+        &mut self,
+        now: Timestamp,
+        message: &mut Vec<u8>,
+    ) -> Option<(Header, u64)> {
+        self.advance(now);
+        if !core::mem::take(&mut self.feedback_due) || !self.config.on_stream {
+            return None;
+        }
+        let last = self.last_poll.as_ref()?;
+        let needs = self.needs();
+        for need in &needs {
+            if let Some(partial) = self.partial.get_mut(&need.block) {
+                partial.nacked_at = Some(now);
+            }
+        }
+        self.stats.feedback += 1;
+        self.stats.nacks += needs.len() as u64;
+        message.clear();
+        Feedback {
+            round: last.poll.round,
+            hold: now.since(last.at),
+            polled_at: last.at,
+            received: last.received,
+            host_drops: self.host_drops + self.stats.no_room,
+            ce_marks: self.stats.ce_marks,
+            data_held: self.data.len() as u32,
+            needs,
+        }
+        .emit(message);
+        self.counter += 1;
+        let header = Header {
+            epoch: self.config.epoch,
+            stream: self.config.stream,
+            packet_low: self.counter as u32,
+            kind: Kind::Feedback { receiver: self.config.me },
+        };
+        Some((header, self.counter))
+    }
+
+    /// The next thing for the driver to do.
+    #[must_use]
+    pub fn poll_work(&mut self) -> Option<Work> {
+        if let Some(work) = self.work.pop_front() {
+            return Some(work);
+        }
+        if core::mem::take(&mut self.pull_check) {
+            self.start_pulls();
+        }
+        self.work.pop_front()
+    }
+
+    /// The next thing for the driver to know.
+    #[must_use]
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout) next, and why.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Deadline> {
+        self.timers.next()
+    }
+
+    // State.
+
+    /// Everything below the final ends is stored.
+    pub fn has_all(&self) -> bool {
+        self.finished
+            && self.data.first_gap(0..self.data_end).is_none()
+            && self.manifest.first_gap(0..self.manifest_end).is_none()
+    }
+
+    /// Data blocks stored.
+    pub fn data_held(&self) -> u64 {
+        self.data.len()
+    }
+
+    /// Whether a block is stored.
+    pub fn holds(&self, block: BlockId) -> bool {
+        match block.kind() {
+            BlockKind::Data => self.data.contains(block.number()),
+            BlockKind::Manifest => self.manifest.contains(block.number()),
+        }
+    }
+
+    /// Blocks of which symbols are kept.
+    pub fn partial_blocks(&self) -> usize {
+        self.partial.len()
+    }
+
+    /// Counters.
+    pub const fn stats(&self) -> &ReceiverStats {
+        &self.stats
+    }
+
+    // Inside.
+
+    const fn held_mut(&mut self, kind: BlockKind) -> &mut RangeSet {
+        match kind {
+            BlockKind::Data => &mut self.data,
+            BlockKind::Manifest => &mut self.manifest,
+        }
+    }
+
+    /// The stream was heard.
+    fn heard(&mut self) {
+        if core::mem::take(&mut self.silent) {
+            self.events.push_back(Event::StreamHeard);
+        }
+        if self.config.on_stream {
+            let grtt = self.last_poll.as_ref().map_or(Duration::ZERO, |l| l.poll.grtt);
+            self.timers.set(Reason::Silence, self.now + SILENCE_MIN.max(grtt * 10));
+        }
+    }
+
+    fn on_symbol(&mut self, block: BlockId, k: u16, symbol: SymbolId) -> Disposition {
+        if self.holds(block) || self.by_pull.contains(block.raw()) {
+            self.stats.unneeded += 1;
+            return Disposition::Drop;
+        }
+        if !self.partial.contains_key(&block) && !self.make_room(block, k) {
+            self.stats.no_room += 1;
+            return Disposition::Drop;
+        }
+        let Some(partial) = self.partial.get_mut(&block) else { return Disposition::Drop };
+        let wanted = partial.k == k && partial.stage != Stage::Completing && partial.lacks() > 0;
+        if !wanted || !partial.insert(symbol) {
+            self.stats.unneeded += 1;
+            return Disposition::Drop;
+        }
+        self.complete_if_ready(block);
+        Disposition::Keep
+    }
+
+    /// Makes an entry for the block; false when too many are kept and none can go.
+    fn make_room(&mut self, block: BlockId, k: u16) -> bool {
+        if self.partial.len() >= self.config.partial_blocks {
+            // The oldest that the stream no longer serves goes: it will be pulled as bytes.
+            let newest = self.last_poll.as_ref().map(|l| l.poll.round);
+            let closed = self.partial.iter().find(|(_, p)| {
+                p.stage == Stage::Collecting && p.listed.is_some() && p.listed != newest
+            });
+            let Some(victim) = closed.map(|(id, _)| *id) else { return false };
+            self.forget(victim);
+        }
+        self.partial.insert(block, Partial::new(k));
+        if self.config.resume {
+            self.work.push_back(Work::Seed { block, k });
+        }
+        true
+    }
+
+    fn forget(&mut self, block: BlockId) {
+        if self.partial.remove(&block).is_some() {
+            self.work.push_back(Work::Forget { block });
+        }
+    }
+
+    fn complete_if_ready(&mut self, block: BlockId) {
+        let Some(partial) = self.partial.get_mut(&block) else { return };
+        if partial.lacks() > 0 || partial.stage == Stage::Completing {
+            return;
+        }
+        partial.stage = Stage::Completing;
+        let (k, decode) = (partial.k, partial.needs_decoding());
+        self.stats.decoded += u64::from(decode);
+        self.work.push_back(Work::Complete { block, k, decode });
+    }
+
+    fn on_poll(&mut self, poll: Poll) {
+        let newer = self.last_poll.as_ref().is_none_or(|l| poll.round > l.poll.round);
+        if !newer {
+            return;
+        }
+        self.data_end = self.data_end.max(poll.data_end);
+        self.manifest_end = self.manifest_end.max(poll.manifest_end);
+        self.finished |= poll.finished;
+        for listing in &poll.blocks {
+            self.on_listing(listing, Some(poll.round));
+        }
+        let reports = self.config.feedback.reports(self.config.me, &poll, &mut self.rng);
+        self.last_poll = Some(LastPoll { at: self.now, received: self.stats.received, poll });
+        self.heard();
+        self.pull_check = true;
+        self.schedule_nack();
+        self.feedback_due |= reports;
+    }
+
+    fn on_listing(&mut self, listing: &OpenBlock, round: Option<Round>) {
+        if self.holds(listing.block) || self.by_pull.contains(listing.block.raw()) {
+            return;
+        }
+        if !self.partial.contains_key(&listing.block)
+            && (round.is_none() || !self.make_room(listing.block, listing.k))
+        {
+            return;
+        }
+        if let Some(partial) = self.partial.get_mut(&listing.block).filter(|p| p.k == listing.k) {
+            partial.on_listing(listing);
+            partial.listed = round.or(partial.listed);
+        }
+    }
+
+    /// Draws a back-off if something is lacking that is not on its way.
+    fn schedule_nack(&mut self) {
+        if self.timers.is_set(Reason::Nack) || self.needs().is_empty() {
+            return;
+        }
+        let Some(last) = &self.last_poll else { return };
+        let wait = self.config.feedback.backoff(self.config.me, &last.poll, &mut self.rng);
+        if wait.is_zero() {
+            self.feedback_due = true;
+        } else {
+            self.timers.set(Reason::Nack, self.now + wait);
+        }
+    }
+
+    /// What to NACK now, oldest first: not what the newest poll has closed, nor what was asked for within
+    /// a round trip (`docs/protocol.md#FB-5`).
+    fn needs(&self) -> Vec<Need> {
+        let Some(last) = &self.last_poll else { return Vec::new() };
+        let recently = last.poll.grtt + Duration::from_millis(1);
+        let wanted = self.partial.iter().filter(|(_, p)| {
+            p.stage == Stage::Collecting
+                && p.listed == Some(last.poll.round)
+                && p.nacked_at.is_none_or(|at| self.now.since(at) >= recently)
+        });
+        wanted
+            .filter_map(|(block, p)| {
+                let count = p.shortfall();
+                (count > 0).then_some(Need { block: *block, planned: p.planned, count })
+            })
+            .take(FEEDBACK_NEEDS_MAX)
+            .collect()
+    }
+
+    fn fail_pull(&mut self, block: BlockId) {
+        let at = self.pulls.fail(self.now, block);
+        self.timers.set_earlier(Reason::Pull, at);
+    }
+
+    /// Starts the pulls that may run: the manifest first, then data in order.
+    fn start_pulls(&mut self) {
+        let ends = [(BlockKind::Manifest, self.manifest_end), (BlockKind::Data, self.data_end)];
+        for (kind, end) in ends {
+            let mut from = 0;
+            while self.pulls.has_room() {
+                let held = if kind == BlockKind::Data { &self.data } else { &self.manifest };
+                let Some(number) = held.first_gap(from..end) else { break };
+                from = number + 1;
+                let block = match kind {
+                    BlockKind::Data => BlockId::data(number),
+                    BlockKind::Manifest => BlockId::manifest(number),
+                };
+                if let Some(block) = block {
+                    self.start_pull(block);
+                }
+            }
+        }
+        if let Some(at) = self.pulls.next_retry(self.now) {
+            self.timers.set_earlier(Reason::Pull, at);
+        }
+    }
+
+    fn start_pull(&mut self, block: BlockId) {
+        if !self.pulls.may_start(self.now, block) || self.still_served(block) {
+            return;
+        }
+        let repair = self
+            .partial
+            .get(&block)
+            .filter(|p| p.stage == Stage::Collecting)
+            .and_then(Partial::pull_repair);
+        let pull = match repair {
+            Some(repair) => Pull::Repair { block, from: repair.start, until: repair.end },
+            None => Pull::Bytes { block },
+        };
+        if let Some(partial) = self.partial.get_mut(&block) {
+            partial.stage = Stage::Pulling;
+        }
+        self.stats.pulls += 1;
+        self.pulls.start(block);
+        self.work.push_back(Work::Pull(pull));
+    }
+
+    /// The block is being completed, or the stream may still bring it.
+    fn still_served(&self, block: BlockId) -> bool {
+        let newest = self.last_poll.as_ref().map(|l| l.poll.round);
+        match self.partial.get(&block) {
+            Some(p) if p.stage == Stage::Completing => true,
+            Some(p) if self.config.on_stream => p.listed.is_none() || p.listed == newest,
+            _ => self.config.on_stream && self.last_poll.is_none(),
+        }
+    }
+}

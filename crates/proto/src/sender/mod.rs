@@ -1,0 +1,569 @@
+//! The sending machine of a session.
+//!
+//! What the driver offers goes out in order as blocks of symbols; what receivers ask for goes out as
+//! repair; polls open rounds and draw feedback; the rate controller and the pacer say when. The type
+//! here only routes: members, window, straggler policy, rounds and the policies of rate and recovery are
+//! leaves of their own.
+//!
+//! Deliberately absent: bytes. The machine works on symbol numbers, the driver keeps the bytes and codes them
+//! when asked by [`Work`]. Also absent: who may join, receipts, TLS: the driver tells the outcome by the
+//! commands.
+
+mod members;
+mod repair;
+mod rounds;
+mod straggler;
+mod transmit;
+mod window;
+
+pub use members::{Delivery, MEMBERS_MAX};
+pub use window::{ENCODE_BATCH, WINDOW_BLOCKS_MAX};
+
+use crate::budget::{Budget, Shares};
+use crate::grtt::Grtt;
+use crate::ids::{BlockId, BlockKind, Epoch, Geometry, PacketNumber, ReceiverId, Round, StreamId};
+use crate::pacer::Pacer;
+use crate::range_set::RangeSet;
+use crate::rate::{RateController, RatePhase, RateSummary};
+use crate::recovery::Recovery;
+use crate::time::{Duration, Timestamp};
+use crate::timer::{Deadline, Reason, TimerTable};
+use crate::units::Rate;
+use crate::wire::{HEADER_LEN, Header, TAG_LEN};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use members::{Member, Members};
+use rounds::RoundLog;
+use straggler::{REVIEW_INTERVAL, Standing, Stragglers, Verdict};
+use window::{Offered, Window};
+
+/// Most blocks offered and not yet opened; [`Sender::offer_room`] says how many more fit.
+pub const OFFERED_MAX: usize = 4096;
+
+/// Most work and events that wait to be polled. The driver drains both after each input.
+const QUEUE_MAX: usize = 8 * WINDOW_BLOCKS_MAX;
+
+/// What a session needs to know from the start.
+#[derive(Debug)]
+pub struct SenderConfig {
+    /// Sizes of symbols and blocks.
+    pub geometry: Geometry,
+    /// This stream.
+    pub stream: StreamId,
+    /// Key version that headers carry.
+    pub epoch: Epoch,
+    /// Rate control.
+    pub rate: Box<dyn RateController>,
+    /// Repair.
+    pub recovery: Box<dyn Recovery>,
+    /// Round trip of the join, until the stream has its own.
+    pub initial_rtt: Duration,
+    /// Most blocks open at once, 1 ..= [`WINDOW_BLOCKS_MAX`]; each costs the driver K·T bytes and its repair.
+    pub window_blocks: usize,
+    /// Share of the rate that pulls get while the stream runs, 0 ..= 1.
+    pub pull_share: f64,
+}
+
+/// What the driver shall do and report back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Read the block's k·T bytes and keep them.
+    Load {
+        /// Which block.
+        block: BlockId,
+        /// Its source symbols.
+        k: u16,
+    },
+    /// Make repair symbols `from .. from + count` of a loaded block and keep them.
+    Encode {
+        /// Which block.
+        block: BlockId,
+        /// First repair index.
+        from: u16,
+        /// How many.
+        count: u16,
+    },
+    /// Forget the block's bytes and repair.
+    Release {
+        /// Which block.
+        block: BlockId,
+    },
+}
+
+/// What the driver has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkDone {
+    /// [`Work::Load`] is done.
+    Loaded(BlockId),
+    /// The block's bytes cannot be had. It is dropped; receivers find out by pulling it.
+    LoadFailed(BlockId),
+    /// [`Work::Encode`] is done: repair symbols below `until` are there.
+    Encoded {
+        /// Which block.
+        block: BlockId,
+        /// One past the last repair symbol made.
+        until: u16,
+    },
+}
+
+/// What the driver should know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The receiver cannot keep up: tell it to leave the multicast group and pull.
+    LeaveStream(ReceiverId),
+    /// The receiver may come back to the multicast group.
+    ReturnToStream(ReceiverId),
+    /// Everything offered was sent and settled, and [`Sender::finish`] was called.
+    StreamDone,
+}
+
+/// A datagram to send now. The driver adds the body and the seal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Its header. For `Kind::Symbol` the driver appends that symbol's T bytes, for the others the message
+    /// that [`Sender::poll_transmit`] wrote.
+    pub header: Header,
+    /// Its full packet number, for the seal.
+    pub packet: PacketNumber,
+}
+
+/// Counters and estimates for progress and reports. Bytes are UDP payload.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SenderStats {
+    /// Datagrams with source symbols.
+    pub source_symbols: u64,
+    /// Datagrams with repair symbols.
+    pub repair_symbols: u64,
+    /// Polls, advertisements and probes.
+    pub messages: u64,
+    /// All bytes of the stream.
+    pub bytes: u64,
+    /// Bytes of polls, advertisements and probes among them.
+    pub message_bytes: u64,
+    /// Feedback messages that came.
+    pub feedback: u64,
+    /// NACKs (block and count) in them.
+    pub nacks: u64,
+    /// NACKs that were not answered on the stream.
+    pub nacks_refused: u64,
+    /// Blocks settled and closed.
+    pub blocks_closed: u64,
+    /// Blocks opened again for a late NACK.
+    pub blocks_reopened: u64,
+}
+
+/// One receiver, for progress and reports.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MemberStats {
+    /// How it is served.
+    pub delivery: Delivery,
+    /// Loss share lately, if it has reported.
+    pub loss: Option<f64>,
+    /// Round trip of its last answer.
+    pub rtt: Option<Duration>,
+    /// Data blocks it holds.
+    pub data_held: u32,
+    /// Feedback messages from it.
+    pub feedback: u64,
+    /// Datagrams of the stream that it got.
+    pub received: u64,
+    /// Datagrams that its socket buffer had no room for.
+    pub host_drops: u64,
+}
+
+/// The sending machine.
+///
+/// Contract: call one input or command (`handle_*`, [`offer`](Self::offer), [`join`](Self::join), …), then drain
+/// [`poll_transmit`](Self::poll_transmit), [`poll_work`](Self::poll_work) and [`poll_event`](Self::poll_event)
+/// until each is `None`, then read [`poll_timeout`](Self::poll_timeout). `now` never runs backwards; a
+/// spurious [`handle_timeout`](Self::handle_timeout) is harmless.
+#[derive(Debug)]
+pub struct Sender {
+    config: SenderConfig,
+    now: Timestamp,
+    started: bool,
+    finished: bool,
+    done: bool,
+    members: Members,
+    window: Window,
+    rounds: RoundLog,
+    grtt: Grtt,
+    pacer: Pacer,
+    budget: Budget,
+    stragglers: Stragglers,
+    timers: TimerTable,
+    work: VecDeque<Work>,
+    events: VecDeque<Event>,
+    /// Datagrams left in the burst that the pacer let go, and what of it was sent.
+    burst_left: u32,
+    burst_bytes: u64,
+    packet: PacketNumber,
+    round: Round,
+    probe_due: bool,
+    poll_due: bool,
+    /// Blocks whose plan grew since the last advertisement.
+    advert: Vec<BlockId>,
+    advert_due: bool,
+    /// A symbol was sent since the last poll.
+    unpolled: bool,
+    /// Polls in a row with no symbol before them.
+    idle_polls: u32,
+    /// Times that the sender could not keep the rate for its own reasons.
+    limited: u64,
+    limited_marked: bool,
+    stats: SenderStats,
+}
+
+impl Sender {
+    /// A machine that sends nothing before [`start`](Self::start).
+    pub fn new(config: SenderConfig, now: Timestamp) -> Self {
+        debug_assert!((1..=WINDOW_BLOCKS_MAX).contains(&config.window_blocks));
+        let datagram = u32::from(config.geometry.symbol_len) + (HEADER_LEN + TAG_LEN) as u32;
+        Self {
+            now,
+            started: false,
+            finished: false,
+            done: false,
+            members: Members::default(),
+            window: Window::default(),
+            rounds: RoundLog::default(),
+            grtt: Grtt::new(config.initial_rtt),
+            pacer: Pacer::new(now, config.rate.rate(), datagram),
+            budget: Budget::new(config.pull_share),
+            stragglers: Stragglers::new(now),
+            timers: TimerTable::default(),
+            work: VecDeque::new(),
+            events: VecDeque::new(),
+            burst_left: 0,
+            burst_bytes: 0,
+            packet: PacketNumber(0),
+            round: Round(0),
+            probe_due: false,
+            poll_due: false,
+            advert: Vec::new(),
+            advert_due: false,
+            unpolled: false,
+            idle_polls: 0,
+            limited: 0,
+            limited_marked: false,
+            stats: SenderStats::default(),
+            config,
+        }
+    }
+
+    fn advance(&mut self, now: Timestamp) {
+        debug_assert!(now >= self.now, "time ran backwards");
+        self.now = now;
+    }
+
+    // Commands.
+
+    /// Begins to send: polls at once, symbols as soon as blocks are loaded.
+    pub fn start(&mut self, now: Timestamp) {
+        self.advance(now);
+        if !self.started {
+            self.started = true;
+            self.poll_due = true;
+            self.timers.set(Reason::Pace, now);
+            self.timers.set(Reason::Review, now + REVIEW_INTERVAL);
+        }
+    }
+
+    /// How many more blocks may be offered now.
+    pub fn offer_room(&self) -> usize {
+        OFFERED_MAX - self.window.offered.len()
+    }
+
+    /// Offers the next block, of `k` source symbols. Blocks are sent in the order offered.
+    ///
+    /// # Panics
+    /// In debug builds, past [`offer_room`](Self::offer_room), after [`finish`](Self::finish), or with `k`
+    /// outside 1 ..= K.
+    pub fn offer(&mut self, now: Timestamp, block: BlockId, k: u16) {
+        self.advance(now);
+        debug_assert!(self.offer_room() > 0 && !self.finished);
+        debug_assert!((1..=self.config.geometry.block_symbols).contains(&k));
+        self.window.offered.push_back(Offered { block, k });
+        self.wake_pacer();
+    }
+
+    /// Nothing more will be offered.
+    pub fn finish(&mut self, now: Timestamp) {
+        self.advance(now);
+        self.finished = true;
+        self.wake_pacer();
+    }
+
+    /// Multicasts a full-size probe, for receivers that are joining.
+    pub fn probe(&mut self, now: Timestamp) {
+        self.advance(now);
+        self.probe_due = true;
+    }
+
+    /// A receiver takes part from now on. False: the session is full.
+    pub fn join(&mut self, now: Timestamp, id: ReceiverId, delivery: Delivery) -> bool {
+        self.advance(now);
+        self.stragglers.forget(id);
+        let fits = self.members.insert(id, Member::new(now, delivery));
+        self.wake_pacer();
+        fits
+    }
+
+    /// The receiver holds these data and manifest blocks from an earlier attempt.
+    pub fn have(&mut self, now: Timestamp, id: ReceiverId, data: RangeSet, manifest: RangeSet) {
+        self.advance(now);
+        if let Some(member) = self.members.by_id.get_mut(&id) {
+            data.iter().for_each(|r| member.had_data.insert_range(r));
+            manifest.iter().for_each(|r| member.had_manifest.insert_range(r));
+        }
+        self.wake_pacer();
+    }
+
+    /// The receiver changes between stream and pull, or has ended (complete, left, failed or dead).
+    pub fn set_delivery(&mut self, now: Timestamp, id: ReceiverId, delivery: Delivery) {
+        self.advance(now);
+        let old = self.members.set_delivery(id, delivery);
+        if old == Some(Delivery::Stream) && delivery != Delivery::Stream {
+            self.config.rate.on_receiver_gone(id);
+        }
+        if delivery != Delivery::Pull {
+            self.stragglers.forget(id);
+        }
+        if let Some(member) = self.members.by_id.get_mut(&id) {
+            member.restart_spans();
+        }
+        self.apply_rate();
+        self.wake_pacer();
+    }
+
+    /// Never faster than this from now on.
+    pub fn set_ceiling(&mut self, now: Timestamp, ceiling: Rate) {
+        self.advance(now);
+        self.config.rate.set_ceiling(ceiling);
+        self.apply_rate();
+    }
+
+    // Inputs.
+
+    /// Something that was asked for by [`Work`] is done.
+    pub fn handle_work(&mut self, now: Timestamp, done: WorkDone) {
+        self.advance(now);
+        match done {
+            WorkDone::Loaded(block) => {
+                if let Some(open) = self.window.find(block) {
+                    open.loaded = true;
+                }
+            }
+            WorkDone::LoadFailed(block) => {
+                if let Some(at) = self.window.open.iter().position(|b| b.block == block) {
+                    self.close(at);
+                }
+            }
+            WorkDone::Encoded { block, until } => {
+                if let Some(open) = self.window.find(block) {
+                    open.encoded = open.encoded.max(until);
+                }
+            }
+        }
+        self.schedule_encoding();
+        self.wake_pacer();
+    }
+
+    /// What is due by time alone.
+    pub fn handle_timeout(&mut self, now: Timestamp) {
+        self.advance(now);
+        while let Some(reason) = self.timers.expire(now) {
+            match reason {
+                Reason::Pace => self.begin_burst(),
+                Reason::Poll => self.poll_due = true,
+                Reason::Advert => self.advert_due = !self.advert.is_empty(),
+                Reason::Settle => self.settle(),
+                Reason::Review => self.review(),
+                Reason::Nack | Reason::Silence | Reason::Pull => {}
+            }
+        }
+    }
+
+    // Outputs.
+
+    /// The next thing for the driver to do.
+    #[must_use]
+    pub fn poll_work(&mut self) -> Option<Work> {
+        self.work.pop_front()
+    }
+
+    /// The next thing for the driver to know.
+    #[must_use]
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout) next, and why.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Deadline> {
+        self.timers.next()
+    }
+
+    // State, for progress, reports and the control plane.
+
+    /// One past the highest data and manifest blocks opened, and whether these ends are final: what a
+    /// receiver without the stream is told by the control plane.
+    pub fn ends(&self) -> (u32, u32, bool) {
+        let last = self.finished && self.window.offered.is_empty();
+        (self.window.data_end, self.window.manifest_end, last)
+    }
+
+    /// What the stream and the pulls may use now.
+    pub fn shares(&self) -> Shares {
+        let busy = !(self.window.offered.is_empty() && self.window.open.is_empty());
+        let busy = busy && self.started && self.members.streaming() > 0;
+        self.budget.divide(self.config.rate.rate(), busy, self.members.pulling() > 0)
+    }
+
+    /// Counters.
+    pub const fn stats(&self) -> &SenderStats {
+        &self.stats
+    }
+
+    /// Blocks open now.
+    pub fn open_blocks(&self) -> usize {
+        self.window.open.len()
+    }
+
+    /// Rounds so far.
+    pub const fn round(&self) -> Round {
+        self.round
+    }
+
+    /// The group's round trip.
+    pub const fn grtt(&self) -> Duration {
+        self.grtt.value()
+    }
+
+    /// What the rate controller believes.
+    pub fn rate_summary(&self) -> RateSummary {
+        self.config.rate.summary()
+    }
+
+    /// One receiver.
+    pub fn member(&self, id: ReceiverId) -> Option<MemberStats> {
+        self.members.by_id.get(&id).map(|m| MemberStats {
+            delivery: m.delivery,
+            loss: m.loss.share(),
+            rtt: m.rtt,
+            data_held: m.data_held,
+            feedback: m.messages,
+            received: m.received,
+            host_drops: m.host_drops,
+        })
+    }
+
+    // Inside.
+
+    fn push_work(&mut self, work: Work) {
+        debug_assert!(self.work.len() < QUEUE_MAX, "the driver does not drain poll_work");
+        self.work.push_back(work);
+    }
+
+    fn push_event(&mut self, event: Event) {
+        self.events.push_back(event);
+    }
+
+    fn apply_rate(&mut self) {
+        self.pacer.set_rate(self.shares().stream);
+    }
+
+    /// Opens blocks while there is room and little left to send.
+    fn fill_window(&mut self) {
+        if !self.started {
+            return;
+        }
+        // Read ahead what is sent within 50 ms, two blocks at least: a read never stalls the stream.
+        let symbol = u64::from(self.config.geometry.symbol_len);
+        let ahead = self.pacer.rate().bytes_in(Duration::from_millis(50)) / symbol
+            + 2 * u64::from(self.config.geometry.block_symbols);
+        while let Some(next) = self.window.offered.front().copied() {
+            if self.skippable(next.block) {
+                self.window.skip_next();
+                continue;
+            }
+            let full = self.window.open.len() >= self.config.window_blocks;
+            if full || self.window.backlog() >= ahead || self.members.streaming() == 0 {
+                return;
+            }
+            if let Some(opened) = self.window.open_next() {
+                self.push_work(Work::Load { block: opened.block, k: opened.k });
+            }
+        }
+        self.check_done();
+    }
+
+    /// Nobody on the stream needs the block, and somebody is there to say so.
+    fn skippable(&self, block: BlockId) -> bool {
+        if self.members.streaming() == 0 {
+            return self.members.pulling() > 0;
+        }
+        self.members.on_stream().all(|(_, m)| match block.kind() {
+            BlockKind::Data => m.had_data.contains(block.number()),
+            BlockKind::Manifest => m.had_manifest.contains(block.number()),
+        })
+    }
+
+    fn close(&mut self, index: usize) {
+        let Some(closed) = self.window.close(index) else { return };
+        self.config.recovery.on_settled(closed.k, closed.asked);
+        self.stats.blocks_closed += 1;
+        self.push_work(Work::Release { block: closed.block });
+        self.check_done();
+    }
+
+    fn check_done(&mut self) {
+        let empty = self.window.open.is_empty() && self.window.offered.is_empty();
+        if self.finished && empty && !self.done {
+            self.done = true;
+            self.apply_rate();
+            self.push_event(Event::StreamDone);
+        } else if !empty {
+            self.done = false;
+        }
+    }
+
+    /// Looks the members over for stragglers.
+    fn review(&mut self) {
+        self.timers.set(Reason::Review, self.now + REVIEW_INTERVAL);
+        let standings: Vec<Standing> = self
+            .members
+            .on_stream()
+            .filter(|(_, m)| m.span.0 > 0)
+            .map(|(id, m)| Standing { id, loss: m.loss.share().unwrap_or(0.0), span: m.span })
+            .collect();
+        standings.iter().for_each(|s| {
+            if let Some(member) = self.members.by_id.get_mut(&s.id) {
+                member.span = (0, 0);
+            }
+        });
+        let busy = !self.window.open.is_empty();
+        let summary = self.config.rate.summary();
+        let rising = matches!(summary.phase, RatePhase::Startup | RatePhase::Fixed);
+        let limiting = summary.limiting.filter(|_| busy && !rising);
+        match self.stragglers.review(self.now, &standings, limiting) {
+            Some(Verdict::Try(id)) => self.config.rate.on_receiver_gone(id),
+            Some(Verdict::Leave(id)) => {
+                self.members.set_delivery(id, Delivery::Pull);
+                self.config.rate.on_receiver_gone(id);
+                self.push_event(Event::LeaveStream(id));
+            }
+            Some(Verdict::Return(id)) => {
+                self.members.set_delivery(id, Delivery::Stream);
+                if let Some(member) = self.members.by_id.get_mut(&id) {
+                    member.restart_spans();
+                    member.loss = crate::loss::Loss::default();
+                }
+                self.push_event(Event::ReturnToStream(id));
+            }
+            Some(Verdict::Keep(_)) | None => {}
+        }
+        self.apply_rate();
+    }
+}

@@ -1,0 +1,113 @@
+//! Feedback comes in: it is digested into rate, loss and round trip, and its NACKs into repair.
+
+use super::{Delivery, Sender};
+use crate::feedback::GROUP_WITHOUT_BACKOFF;
+use crate::ids::ReceiverId;
+use crate::time::{Duration, Timestamp};
+use crate::timer::Reason;
+use crate::wire::{Feedback, Need, ParseError};
+
+/// A NACK above this share of k is answered on the stream only when many ask (`docs/protocol.md#REP-6`).
+const BIG_NEED_SHARE: u16 = 4;
+
+/// NACKs up to this count are always answered, whatever k.
+const SMALL_NEED: u16 = 32;
+
+/// Share of the group that must ask for much of a block before the stream gives it.
+const BIG_ASKERS_SHARE: u32 = 4;
+
+/// Advertisements are at least this far apart, or a quarter of the GRTT (`docs/protocol.md#FB-4`).
+const ADVERT_INTERVAL_MIN: Duration = Duration::from_millis(1);
+
+impl Sender {
+    /// An authentic feedback body from `from`.
+    pub fn handle_feedback(
+        &mut self,
+        now: Timestamp,
+        from: ReceiverId,
+        body: &[u8],
+    ) -> Result<(), ParseError> {
+        self.advance(now);
+        let report = Feedback::parse(body)?;
+        let bytes = self.stats.bytes;
+        let Some(member) = self.members.by_id.get_mut(&from) else {
+            return Ok(());
+        };
+        self.stats.feedback += 1;
+        let sample = member.on_report(now, from, &report, &self.rounds, bytes);
+        if member.delivery != Delivery::Stream {
+            return Ok(());
+        }
+        let share = member.loss.share().unwrap_or(0.0);
+        if let Some(sample) = sample
+            && self.stragglers.on_trial() != Some(from)
+        {
+            self.grtt.on_sample(sample.rtt);
+            self.config.rate.on_sample(now, &sample);
+            self.apply_rate();
+        }
+        for need in &report.needs {
+            self.stats.nacks += 1;
+            if !self.serve(from, need, share) {
+                self.stats.nacks_refused += 1;
+            }
+        }
+        if !report.needs.is_empty() {
+            self.idle_polls = 0;
+            self.schedule_encoding();
+            self.wake_pacer();
+        }
+        Ok(())
+    }
+
+    /// Plans repair for one NACK; false when the stream does not give it.
+    fn serve(&mut self, from: ReceiverId, need: &Need, share: f64) -> bool {
+        let last = self.last_blocks();
+        let quorum = (self.members.streaming() / BIG_ASKERS_SHARE).max(1) as usize;
+        let reopened = self.window.find(need.block).is_none();
+        let open = if reopened {
+            // protocol.md#REP-7: a NACK that comes late reopens the block, if it asks for little.
+            if need.count > SMALL_NEED {
+                return false;
+            }
+            self.window.reopen(need.block)
+        } else {
+            self.window.find(need.block)
+        };
+        let Some(open) = open else { return false };
+        let big = need.count > SMALL_NEED.max(open.k / BIG_NEED_SHARE);
+        if big && open.big_asker(from) < quorum {
+            return false;
+        }
+        let planned = self.config.recovery.on_need(need.planned, need.count, share, last);
+        let (block, k) = (open.block, open.k);
+        if open.raise(planned) {
+            open.asked = true;
+            self.advertise(block);
+        }
+        if reopened {
+            self.stats.blocks_reopened += 1;
+            self.done = false;
+            self.push_work(super::Work::Load { block, k });
+            let settles_at = self.now + Duration::from_millis(50);
+            if let Some(open) = self.window.find(block).filter(|b| b.sent == b.planned) {
+                open.settles_at = Some(settles_at);
+                self.timers.set_earlier(Reason::Settle, settles_at);
+            }
+        }
+        true
+    }
+
+    /// Tells the others at once, where others wait (`docs/protocol.md#FB-4`).
+    fn advertise(&mut self, block: crate::ids::BlockId) {
+        if self.members.streaming() <= GROUP_WITHOUT_BACKOFF || self.advert.contains(&block) {
+            return;
+        }
+        self.advert.push(block);
+        if !self.timers.is_set(Reason::Advert) {
+            self.advert_due = true;
+            let again = self.now + (self.grtt.value() / 4).max(ADVERT_INTERVAL_MIN);
+            self.timers.set(Reason::Advert, again);
+        }
+    }
+}

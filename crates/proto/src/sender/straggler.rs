@@ -1,0 +1,265 @@
+//! Who holds the others back (`docs/protocol.md#STRAG`).
+//!
+//! The rate follows the least capable receiver, so what the others could take is not seen while it is
+//! followed. Therefore a *trial*: the limiting receiver is left out of the rate for a short while. If the
+//! stream then outruns it by more than two to one, it leaves the stream and pulls; if not, it is followed
+//! again and the next trial comes later and later. A receiver that loses far more than the others leaves
+//! without a trial. Who left is asked back after a wait, on trial; each failure doubles the wait.
+
+use crate::ids::ReceiverId;
+use crate::time::{Duration, Timestamp};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+/// How often the members are looked over.
+pub(super) const REVIEW_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A trial lasts at most this.
+const TRIAL_TIME: Duration = Duration::from_millis(1_500);
+
+/// The first part of a trial is not judged: the rate has to rise first.
+const TRIAL_RAMP: Duration = Duration::from_millis(500);
+
+/// Wait before the next trial after one that failed; doubles up to the second.
+const TRIAL_PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(120));
+
+/// Wait before a receiver that left the stream is asked back; doubles up to the second.
+const RETURN_PAUSE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(160));
+
+/// Who gets less than this share of what the stream sends cannot keep up.
+const KEEPS_UP_SHARE: f64 = 0.5;
+
+/// Loss above this, and above [`LOSS_RATIO`] times the median of the others, is repair that only one needs.
+const LOSS_MIN: f64 = 0.15;
+const LOSS_RATIO: f64 = 3.0;
+
+/// For this long.
+const LOSS_TIME: Duration = Duration::from_secs(2);
+
+/// Members of which this much is remembered.
+const REMEMBERED_MAX: usize = 1_024;
+
+/// What to do with a receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Leave it out of the rate for now.
+    Try(ReceiverId),
+    /// It keeps up: follow it again.
+    Keep(ReceiverId),
+    /// It leaves the stream and pulls.
+    Leave(ReceiverId),
+    /// It may come back to the stream, on trial.
+    Return(ReceiverId),
+}
+
+/// What the policy sees of one receiver on the stream.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Standing {
+    pub(super) id: ReceiverId,
+    pub(super) loss: f64,
+    /// (sent, received) datagrams in the interval.
+    pub(super) span: (u64, u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    id: ReceiverId,
+    from: Timestamp,
+    span: (u64, u64),
+}
+
+/// The policy's memory.
+#[derive(Debug)]
+pub(super) struct Stragglers {
+    trial: Option<Trial>,
+    next_trial: Timestamp,
+    pause: Duration,
+    lossy_since: BTreeMap<ReceiverId, Timestamp>,
+    /// Who left the stream: when it may return, and the wait after that.
+    away: BTreeMap<ReceiverId, (Timestamp, Duration)>,
+}
+
+impl Stragglers {
+    pub(super) const fn new(now: Timestamp) -> Self {
+        Self {
+            trial: None,
+            next_trial: now,
+            pause: TRIAL_PAUSE.0,
+            lossy_since: BTreeMap::new(),
+            away: BTreeMap::new(),
+        }
+    }
+
+    /// Whom the rate must not follow now.
+    pub(super) fn on_trial(&self) -> Option<ReceiverId> {
+        self.trial.map(|t| t.id)
+    }
+
+    pub(super) fn forget(&mut self, id: ReceiverId) {
+        self.trial = self.trial.filter(|t| t.id != id);
+        self.lossy_since.remove(&id);
+        self.away.remove(&id);
+    }
+
+    /// Looks the members over. `limiting`: whom the rate follows, once it has stopped rising.
+    pub(super) fn review(
+        &mut self,
+        now: Timestamp,
+        standings: &[Standing],
+        limiting: Option<ReceiverId>,
+    ) -> Option<Verdict> {
+        if let Some(id) = self.due_back(now) {
+            self.trial = Some(Trial { id, from: now, span: (0, 0) });
+            return Some(Verdict::Return(id));
+        }
+        if standings.len() < 2 {
+            self.trial = None;
+            self.lossy_since.clear();
+            return None;
+        }
+        if let Some(id) = self.lossy(now, standings) {
+            return Some(self.leave(now, id));
+        }
+        if self.trial.is_some() {
+            return self.judge(now, standings);
+        }
+        let id = limiting.filter(|_| now >= self.next_trial)?;
+        self.trial = Some(Trial { id, from: now, span: (0, 0) });
+        Some(Verdict::Try(id))
+    }
+
+    fn due_back(&mut self, now: Timestamp) -> Option<ReceiverId> {
+        if self.trial.is_some() {
+            return None;
+        }
+        let (id, slot) = self.away.iter_mut().find(|(_, (at, _))| *at <= now)?;
+        slot.0 = Timestamp::MAX; // On trial now; `leave` sets the next wait.
+        Some(*id)
+    }
+
+    fn leave(&mut self, now: Timestamp, id: ReceiverId) -> Verdict {
+        self.trial = self.trial.filter(|t| t.id != id);
+        self.lossy_since.remove(&id);
+        let pause = self.away.get(&id).map_or(RETURN_PAUSE.0, |(_, last)| *last * 2);
+        let pause = pause.min(RETURN_PAUSE.1);
+        if self.away.len() < REMEMBERED_MAX {
+            self.away.insert(id, (now + pause, pause));
+        }
+        self.next_trial = now + TRIAL_RAMP;
+        Verdict::Leave(id)
+    }
+
+    /// The trial's verdict, if it is time.
+    fn judge(&mut self, now: Timestamp, standings: &[Standing]) -> Option<Verdict> {
+        let trial = self.trial.as_mut()?;
+        let (id, since) = (trial.id, now.since(trial.from));
+        if since >= TRIAL_RAMP
+            && let Some(standing) = standings.iter().find(|s| s.id == id)
+        {
+            trial.span.0 += standing.span.0;
+            trial.span.1 += standing.span.1;
+        }
+        if since < TRIAL_TIME {
+            return None;
+        }
+        let (sent, received) = trial.span;
+        self.trial = None;
+        if sent > 0 && (received as f64) < KEEPS_UP_SHARE * sent as f64 {
+            self.pause = TRIAL_PAUSE.0;
+            return Some(self.leave(now, id));
+        }
+        self.next_trial = now + self.pause;
+        self.pause = (self.pause * 2).min(TRIAL_PAUSE.1);
+        Some(Verdict::Keep(id))
+    }
+
+    /// A receiver that has lost far more than the others for long enough.
+    fn lossy(&mut self, now: Timestamp, standings: &[Standing]) -> Option<ReceiverId> {
+        let mut losses: Vec<f64> = standings.iter().map(|s| s.loss).collect();
+        losses.sort_by(f64::total_cmp);
+        // The lower median: with two receivers the better one is the yardstick.
+        let median = losses[(losses.len() - 1) / 2];
+        let limit = LOSS_MIN.max(LOSS_RATIO * median);
+        for standing in standings {
+            if standing.loss <= limit || self.on_trial() == Some(standing.id) {
+                self.lossy_since.remove(&standing.id);
+                continue;
+            }
+            let since = *self.lossy_since.entry(standing.id).or_insert(now);
+            if now.since(since) >= LOSS_TIME {
+                return Some(standing.id);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{REVIEW_INTERVAL, Standing, Stragglers, Verdict};
+    use crate::ids::ReceiverId;
+    use crate::time::{Duration, Timestamp};
+    use alloc::vec::Vec;
+
+    /// Runs reviews for `secs`; receiver 1 gets `share` of the stream while on trial, all of it otherwise.
+    fn verdicts(secs: u64, share: f64, loss: f64) -> Vec<(u64, Verdict)> {
+        let mut policy = Stragglers::new(Timestamp::ZERO);
+        let mut seen = Vec::new();
+        let mut away = false;
+        for step in 0..secs * 10 {
+            let now = Timestamp::ZERO + REVIEW_INTERVAL * step as u32;
+            let got = if policy.on_trial().is_some() { (share * 1000.0) as u64 } else { 1000 };
+            let slow = Standing { id: ReceiverId(1), loss, span: (1000, got) };
+            let healthy = Standing { id: ReceiverId(2), loss: 0.0, span: (1000, 1000) };
+            let standings = [healthy, healthy, slow];
+            let limiting = if away { ReceiverId(2) } else { ReceiverId(1) };
+            let here = if away { &standings[..2] } else { &standings[..] };
+            if let Some(v) = policy.review(now, here, Some(limiting)) {
+                seen.push((step / 10, v));
+                match v {
+                    Verdict::Leave(_) => away = true,
+                    Verdict::Return(_) => away = false,
+                    Verdict::Try(_) | Verdict::Keep(_) => {}
+                }
+            }
+        }
+        seen
+    }
+
+    #[test]
+    fn a_receiver_with_a_tenth_of_the_rate_leaves_within_two_seconds() {
+        let seen = verdicts(3, 0.1, 0.0);
+        assert_eq!(seen[0].1, Verdict::Try(ReceiverId(1)));
+        assert!(matches!(seen[1], (0..2, Verdict::Leave(ReceiverId(1)))), "{seen:?}");
+    }
+
+    #[test]
+    fn one_that_is_merely_slower_stays_and_is_tried_ever_less_often() {
+        let seen = verdicts(100, 0.8, 0.0);
+        assert!(seen.iter().all(|(_, v)| !matches!(v, Verdict::Leave(_))));
+        let trials = seen.iter().filter(|(_, v)| matches!(v, Verdict::Try(_))).count();
+        assert!((3..=6).contains(&trials), "{seen:?}");
+    }
+
+    #[test]
+    fn one_that_loses_a_third_leaves_and_is_asked_back_on_trial() {
+        let seen = verdicts(40, 0.9, 0.3);
+        let left = seen.iter().position(|(_, v)| *v == Verdict::Leave(ReceiverId(1))).unwrap();
+        assert!(seen[left].0 <= 5, "{seen:?}");
+        assert!(
+            seen[left..]
+                .iter()
+                .any(|(at, v)| { *v == Verdict::Return(ReceiverId(1)) && *at >= seen[left].0 + 9 })
+        );
+    }
+
+    #[test]
+    fn a_single_receiver_is_never_a_straggler() {
+        let mut policy = Stragglers::new(Timestamp::ZERO);
+        let only = Standing { id: ReceiverId(1), loss: 0.5, span: (1000, 100) };
+        for step in 0..100u32 {
+            let now = Timestamp::ZERO + Duration::from_millis(100) * step;
+            assert_eq!(policy.review(now, &[only], Some(ReceiverId(1))), None);
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! What leaves, and in which order: messages that are due, repair of older blocks, then new source.
+
+use super::Sender;
+use super::rounds::SentRound;
+use super::{ENCODE_BATCH, Transmit, Work};
+use crate::feedback::backoff_grtt;
+use crate::ids::{PacketNumber, Round};
+use crate::time::{Duration, Timestamp};
+use crate::timer::Reason;
+use crate::wire::{Advert, HEADER_LEN, Header, Kind, Poll, TAG_LEN};
+use alloc::vec::Vec;
+
+/// Rounds are at least this long, and at least the time of [`ROUND_BYTES`] of data (`docs/protocol.md#FB-1`).
+const ROUND_MIN: Duration = Duration::from_millis(5);
+const ROUND_BYTES: u64 = 32_000;
+
+/// Longest wait between polls while nothing is sent.
+const ROUND_IDLE_MAX: Duration = Duration::from_millis(250);
+
+/// Idle polls before they become rarer: receivers may still be short of what was sent last.
+const IDLE_POLLS_FAST: u32 = 8;
+
+/// Receivers that shall report in a round though they need nothing.
+const REPORTS_PER_ROUND: u32 = 8;
+
+/// Added to the time in which a block settles: a receiver's late wake-up on a busy host.
+const SETTLE_SLACK: Duration = Duration::from_millis(20);
+
+impl Sender {
+    /// The next datagram to send now, or `None` until the next deadline or input. A message's body replaces
+    /// what `message` held.
+    #[must_use]
+    pub fn poll_transmit(&mut self, now: Timestamp, message: &mut Vec<u8>) -> Option<Transmit> {
+        self.advance(now);
+        message.clear();
+        if self.probe_due {
+            self.probe_due = false;
+            message.resize(usize::from(self.config.geometry.symbol_len), 0);
+            return Some(self.transmit(Kind::Probe, message.len()));
+        }
+        if !self.started {
+            return None;
+        }
+        if self.poll_due {
+            return Some(self.transmit_poll(message));
+        }
+        if self.advert_due {
+            return Some(self.transmit_advert(message));
+        }
+        if self.burst_left == 0 {
+            return None;
+        }
+        if let Some(transmit) = self.transmit_symbol() {
+            return Some(transmit);
+        }
+        self.fill_window();
+        self.ran_dry(message)
+    }
+
+    /// The pacer's deadline has come.
+    pub(super) fn begin_burst(&mut self) {
+        let due = self.pacer.next_send(self.now);
+        if due > self.now {
+            self.timers.set(Reason::Pace, due);
+            return;
+        }
+        self.burst_left = self.pacer.burst_packets();
+        self.fill_window();
+    }
+
+    /// There may be something to send again.
+    pub(super) fn wake_pacer(&mut self) {
+        if self.started && self.burst_left == 0 && !self.timers.is_set(Reason::Pace) {
+            self.timers.set(Reason::Pace, self.pacer.next_send(self.now).max(self.now));
+        }
+    }
+
+    /// Ends the burst: what was sent moves the pacer's deadline.
+    fn end_burst(&mut self) {
+        self.burst_left = 0;
+        if self.burst_bytes > 0 {
+            if !self.pacer.on_sent(self.now, self.burst_bytes).is_zero() {
+                self.limited += 1;
+            }
+            self.burst_bytes = 0;
+        }
+    }
+
+    /// The pacer would let symbols go, but there are none.
+    fn ran_dry(&mut self, message: &mut Vec<u8>) -> Option<Transmit> {
+        self.end_burst();
+        if !self.limited_marked {
+            self.limited_marked = true;
+            self.limited += 1;
+        }
+        // What was sent last is polled for at once: in the end game nobody waits for the next round.
+        if self.unpolled {
+            return Some(self.transmit_poll(message));
+        }
+        None
+    }
+
+    fn transmit(&mut self, kind: Kind, body: usize) -> Transmit {
+        self.packet = PacketNumber(self.packet.0 + 1);
+        let bytes = (HEADER_LEN + body + TAG_LEN) as u64;
+        self.stats.bytes += bytes;
+        if !matches!(kind, Kind::Symbol { .. }) {
+            self.stats.messages += 1;
+            self.stats.message_bytes += bytes;
+        }
+        self.burst_bytes += bytes;
+        let header = Header {
+            epoch: self.config.epoch,
+            stream: self.config.stream,
+            packet_low: self.packet.0 as u32,
+            kind,
+        };
+        Transmit { header, packet: self.packet }
+    }
+
+    fn transmit_symbol(&mut self) -> Option<Transmit> {
+        let at = self.window.open.iter().position(|b| b.next_symbol().is_some())?;
+        let open = &mut self.window.open[at];
+        let symbol = open.next_symbol()?;
+        let kind = Kind::Symbol { block: open.block, k: open.k, symbol };
+        open.sent += 1;
+        let (sent, k) = (open.sent, open.k);
+        match symbol.repair_index() {
+            None => self.stats.source_symbols += 1,
+            Some(_) => self.stats.repair_symbols += 1,
+        }
+        if sent == k {
+            self.plan_proactive(at);
+        }
+        if self.window.open[at].sent == self.window.open[at].planned {
+            let settles_at = self.now + self.settle_time();
+            self.window.open[at].settles_at = Some(settles_at);
+            self.timers.set_earlier(Reason::Settle, settles_at);
+        }
+        self.unpolled = true;
+        self.idle_polls = 0;
+        self.limited_marked = false;
+        let transmit = self.transmit(kind, usize::from(self.config.geometry.symbol_len));
+        self.burst_left -= 1;
+        if self.burst_left == 0 {
+            self.end_burst();
+            self.timers.set(Reason::Pace, self.pacer.next_send(self.now));
+        }
+        Some(transmit)
+    }
+
+    /// A block's source is all sent: its repair follows at once, by the losses known now.
+    fn plan_proactive(&mut self, at: usize) {
+        let losses = self.members.losses(self.stragglers.on_trial());
+        let last = self.last_blocks();
+        let open = &mut self.window.open[at];
+        if open.proactive_done {
+            return;
+        }
+        open.proactive_done = true;
+        let planned = open.k + self.config.recovery.proactive(open.k, &losses, last);
+        open.raise(planned);
+        self.schedule_encoding();
+    }
+
+    /// Nothing comes after the blocks that are open.
+    pub(super) fn last_blocks(&self) -> bool {
+        self.finished && self.window.offered.is_empty()
+    }
+
+    /// Asks for the repair symbols that are planned, or soon will be.
+    pub(super) fn schedule_encoding(&mut self) {
+        // Once anyone has lost anything a first batch is made ahead, before the source has been sent.
+        let lossy = self.members.on_stream().any(|(_, m)| m.loss.share().is_some_and(|s| s > 1e-4));
+        let mut wanted = Vec::new();
+        for open in &mut self.window.open {
+            let ahead = if lossy { ENCODE_BATCH.min(open.k / 4) } else { 0 };
+            if let Some((from, count)) = open.encode_next(ahead) {
+                wanted.push(Work::Encode { block: open.block, from, count });
+            }
+        }
+        wanted.into_iter().for_each(|work| self.push_work(work));
+    }
+
+    fn round_interval(&self) -> Duration {
+        let busy = ROUND_MIN.max(self.grtt.value()).max(self.pacer.rate().time_for(ROUND_BYTES));
+        let rarer = self.idle_polls.saturating_sub(IDLE_POLLS_FAST).min(10);
+        if rarer == 0 { busy } else { busy.max((busy * (1 << rarer)).min(ROUND_IDLE_MAX)) }
+    }
+
+    /// How long after its last planned symbol a block stays open: two polls may be lost, and the slowest
+    /// receiver's back-off and answer have their time (`docs/protocol.md#REP-5`).
+    fn settle_time(&self) -> Duration {
+        let backoff = backoff_grtt(self.members.streaming());
+        self.round_interval() * 2 + self.grtt.value().mul_f64(2.0 + backoff) + SETTLE_SLACK
+    }
+
+    /// Closes the blocks whose time has come.
+    pub(super) fn settle(&mut self) {
+        let mut at = 0;
+        while at < self.window.open.len() {
+            match self.window.open[at].settles_at {
+                Some(due) if due <= self.now => self.close(at),
+                Some(due) => {
+                    self.timers.set_earlier(Reason::Settle, due);
+                    at += 1;
+                }
+                None => at += 1,
+            }
+        }
+        self.wake_pacer();
+    }
+
+    fn transmit_poll(&mut self, message: &mut Vec<u8>) -> Transmit {
+        self.poll_due = false;
+        self.advert_due = false;
+        self.advert.clear();
+        self.timers.stop(Reason::Advert);
+        if !self.unpolled {
+            self.idle_polls += 1;
+        }
+        self.unpolled = false;
+        self.grtt.on_round();
+        self.round = Round(self.round.0.wrapping_add(1));
+        let streaming = self.members.streaming();
+        let share = if streaming <= REPORTS_PER_ROUND {
+            u16::MAX
+        } else {
+            (u32::from(u16::MAX) * REPORTS_PER_ROUND / streaming) as u16
+        };
+        let (data_end, manifest_end, finished) = self.ends();
+        let poll = Poll {
+            round: self.round,
+            packet: PacketNumber(self.packet.0 + 1),
+            sent_at: self.now,
+            group_size: streaming,
+            grtt: self.grtt.value(),
+            finished,
+            clr: self.config.rate.limiting(),
+            report_share: share,
+            data_end,
+            manifest_end,
+            blocks: self.window.listings(),
+        };
+        poll.emit(message);
+        let transmit = self.transmit(Kind::Poll, message.len());
+        self.rounds.push(SentRound {
+            round: self.round,
+            packet: self.packet,
+            at: self.now,
+            bytes: self.stats.bytes,
+            limited: self.limited,
+        });
+        self.config.rate.on_tick(self.now, self.stats.bytes);
+        self.apply_rate();
+        self.timers.set(Reason::Poll, self.now + self.round_interval());
+        transmit
+    }
+
+    fn transmit_advert(&mut self, message: &mut Vec<u8>) -> Transmit {
+        self.advert_due = false;
+        let listed = core::mem::take(&mut self.advert);
+        let blocks = self.window.open.iter().filter(|b| listed.contains(&b.block));
+        Advert { blocks: blocks.map(super::window::Open::listing).collect() }.emit(message);
+        self.transmit(Kind::Advert, message.len())
+    }
+}

@@ -1,0 +1,40 @@
+//! Reads big-endian fields off the front of a slice; never past its end.
+
+use super::ParseError;
+
+/// What is left to parse.
+#[derive(Debug)]
+pub(super) struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(super) const fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], ParseError> {
+        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(ParseError::Truncated)?;
+        self.0 = rest;
+        Ok(*head)
+    }
+
+    pub(super) fn u8(&mut self) -> Result<u8, ParseError> {
+        Ok(u8::from_be_bytes(self.take()?))
+    }
+
+    pub(super) fn u16(&mut self) -> Result<u16, ParseError> {
+        Ok(u16::from_be_bytes(self.take()?))
+    }
+
+    pub(super) fn u32(&mut self) -> Result<u32, ParseError> {
+        Ok(u32::from_be_bytes(self.take()?))
+    }
+
+    pub(super) fn u64(&mut self) -> Result<u64, ParseError> {
+        Ok(u64::from_be_bytes(self.take()?))
+    }
+
+    /// All bytes must have been used.
+    pub(super) const fn end(self) -> Result<(), ParseError> {
+        if self.0.is_empty() { Ok(()) } else { Err(ParseError::Trailing) }
+    }
+}
