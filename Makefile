@@ -1,0 +1,60 @@
+# What people and CI run. Each target works on a fresh clone; see CONTRIBUTING.md.
+#
+#   make demo      one sender, eight receivers, real files, on this machine      [DEMO=path]
+#   make test      everything that can be tested here; what cannot is named as skipped
+#   make lint      formatting, clippy, documentation, licences and advisories
+#   make bench     the measurements of docs/results/ at full size (needs root)
+#   make fuzz      each fuzz target for FUZZ_SECONDS (needs the nightly toolchain)
+
+SHELL := /bin/bash
+CARGO ?= cargo
+TOOLS := $(CURDIR)/target/tools
+FUZZ_SECONDS ?= 60
+# Commands that tests call and the Debian packages that hold them.
+TEST_PACKAGES := nft:nftables ethtool:ethtool ip:iproute2 tc:iproute2
+
+.PHONY: demo test test-setup lint bench fuzz deny
+
+demo:
+	$(CARGO) build --release --locked -p downpour
+	target/release/downpour demo $(if $(DEMO),"$(DEMO)")
+
+test: test-setup
+	$(CARGO) test --workspace --locked
+
+# Installs what the tests need, as root on Debian; elsewhere says what is missing. Never fails: a test
+# whose tools are absent names itself as skipped.
+test-setup:
+	@missing=""; \
+	for pair in $(TEST_PACKAGES); do \
+	  PATH="$$PATH:/usr/sbin:/sbin" command -v "$${pair%%:*}" >/dev/null || missing="$$missing $${pair##*:}"; \
+	done; \
+	[ -z "$$missing" ] && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing$$missing"; \
+	  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y $$missing; } </dev/null >/dev/null \
+	    || echo "skipped: test-setup: could not install$$missing"; \
+	else \
+	  echo "skipped: test-setup: install$$missing to run the network tests"; \
+	fi
+
+lint: deny
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --document-private-items
+
+# Licences, bans and sources need no network. The advisory database does; when it cannot be had, that is
+# said by name.
+deny: $(TOOLS)/bin/cargo-deny
+	$(TOOLS)/bin/cargo-deny --locked check licenses bans sources
+	@if timeout 60 $(TOOLS)/bin/cargo-deny --locked fetch db >$(TOOLS)/fetch.log 2>&1; then \
+	  $(TOOLS)/bin/cargo-deny --locked --offline check advisories; \
+	else \
+	  echo "skipped: advisories: the advisory database cannot be fetched here ($(TOOLS)/fetch.log)"; \
+	fi
+
+# Not in the workspace's target folder: the features it needs would rebuild our own dependencies.
+$(TOOLS)/bin/cargo-deny:
+	@mkdir -p $(TOOLS)
+	CARGO_TARGET_DIR=$(TOOLS)/build $(CARGO) install cargo-deny --locked --version 0.20.2 --root $(TOOLS)
+	@rm -rf $(TOOLS)/build
