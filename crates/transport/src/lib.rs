@@ -1,14 +1,25 @@
 //! Drivers: sockets, pacing, coding, sealing, and the HTTPS control and pull endpoints.
 
+#![deny(unsafe_code)]
+
 pub mod identity;
 
 mod blocks;
 mod codec;
+mod interface;
+mod pace;
 mod seal;
+mod udp;
 
 pub use blocks::{Accepted, BlockSink, BlockSource, SourceError};
 pub use codec::{CodecError, Decoder, Encoder, SymbolSet};
+pub use interface::{Interface, InterfaceError};
+pub use pace::{Clock, INTERESTS_MAX, Interest, SPIN_MAX, Waker, Woken, set_timer_slack, wait};
 pub use seal::{
     DATAGRAM_LEN_MAX, HEADER_LEN, OVERHEAD, OpenKeys, Opened, Reject, RejectCounts, SealError,
     SealKeys, Secret, Suite, TAG_LEN,
+};
+pub use udp::{
+    Datagram, Group, GroupError, MulticastReceiver, MulticastSender, RecvBatch, RecvOptions,
+    SEGMENTS_MAX, SEND_LEN_MAX, SendOptions, UdpError, UnicastSocket,
 };

@@ -1,0 +1,222 @@
+//! Multicast between two machines: network namespaces joined by a veth pair, which each test makes and
+//! removes. Covers what loopback cannot: IPv6, source-specific groups, and a path with an MTU.
+//!
+//! Needs root and the `ip` tool; without them each test says so by name and passes.
+
+use downpour_transport::{
+    Clock, Group, Interest, Interface, MulticastReceiver, MulticastSender, RecvBatch, RecvOptions,
+    SendOptions, Woken, wait,
+};
+use nix::sched::{CloneFlags, setns};
+use std::fs::File;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+/// Two namespaces, `left` and `right`, each with one end, `wire`, of a veth pair. 10.77.0.1 and fd77::1 are
+/// left (and 10.77.0.3, fd77::3), 10.77.0.2 and fd77::2 right.
+struct Pair {
+    left: String,
+    right: String,
+}
+
+fn ip(arguments: &str) {
+    let status = Command::new("ip").args(arguments.split_whitespace()).status().unwrap();
+    assert!(status.success(), "ip {arguments}");
+}
+
+impl Pair {
+    /// `None`, after saying why, when this process may not make namespaces.
+    fn new(test: &str, mtu: u32) -> Option<Self> {
+        if !nix::unistd::geteuid().is_root() {
+            println!("skipped: {test}: needs root to make network namespaces");
+            return None;
+        }
+        if Command::new("ip").arg("-V").stdout(Stdio::null()).status().is_err() {
+            println!("skipped: {test}: needs the ip tool (iproute2)");
+            return None;
+        }
+        let name = |side| format!("dp-{}-{test}-{side}", std::process::id());
+        let pair = Self { left: name("l"), right: name("r") };
+        for side in [&pair.left, &pair.right] {
+            ip(&format!("netns add {side}"));
+            // Else an IPv6 address cannot be used for a second or two after the link is up.
+            let off = "echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad";
+            let status = Command::new("ip").args(["netns", "exec", side, "sh", "-c", off]).status();
+            assert!(status.unwrap().success(), "{off}");
+        }
+        let (left, right) = (&pair.left, &pair.right);
+        ip(&format!("-n {left} link add wire type veth peer name wire netns {right}"));
+        let addresses = [
+            (left, "10.77.0.1/24"),
+            (left, "10.77.0.3/24"),
+            (left, "fd77::1/64"),
+            (left, "fd77::3/64"),
+            (right, "10.77.0.2/24"),
+            (right, "fd77::2/64"),
+        ];
+        for (side, address) in addresses {
+            let nodad = if address.contains(':') { "nodad" } else { "" };
+            ip(&format!("-n {side} addr add {address} dev wire {nodad}"));
+        }
+        for side in [left, right] {
+            ip(&format!("-n {side} link set wire mtu {mtu} up"));
+        }
+        Some(pair)
+    }
+
+    /// Runs `work` in a thread that lives in the namespace; what it opens stays there.
+    fn inside<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> T {
+        let file = File::open(format!("/run/netns/{namespace}")).unwrap();
+        thread::scope(|scope| {
+            let entered = scope.spawn(move || {
+                setns(file, CloneFlags::CLONE_NEWNET).unwrap();
+                work()
+            });
+            entered.join().unwrap()
+        })
+    }
+
+    fn receiver(&self, group: &Group) -> MulticastReceiver {
+        Self::inside(&self.right, || {
+            let wire = Interface::choose(Some("wire"), group.address()).unwrap();
+            MulticastReceiver::join(group, &wire, &RecvOptions::default()).unwrap()
+        })
+    }
+
+    fn sender(&self, group: &Group, prefer: Option<&str>) -> MulticastSender {
+        Self::inside(&self.left, || {
+            let mut wire = Interface::named("wire").unwrap();
+            if let Some(only) = prefer {
+                wire.addresses = vec![only.parse().unwrap()];
+            }
+            MulticastSender::open(group, &wire, &SendOptions::default()).unwrap()
+        })
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        for side in [&self.left, &self.right] {
+            let _ = Command::new("ip").args(["netns", "delete", side]).status();
+        }
+    }
+}
+
+fn group(address: &str, source: Option<&str>) -> Group {
+    let address: SocketAddr = address.parse().unwrap();
+    Group::new(address, source.map(|s| s.parse().unwrap())).unwrap()
+}
+
+/// Datagrams that come until nothing has come for `quiet`.
+fn collect(receiver: &MulticastReceiver, quiet: Duration) -> Vec<(SocketAddr, Vec<u8>)> {
+    let clock = Clock::start();
+    let mut batch = RecvBatch::new();
+    let mut all = Vec::new();
+    loop {
+        let interests = [Interest::Read(receiver.as_fd())];
+        if wait(&clock, clock.now() + quiet, &interests).unwrap() == Woken::Deadline {
+            return all;
+        }
+        receiver.recv(&mut batch).unwrap();
+        all.extend(batch.datagrams().map(|d| (d.from, d.bytes.to_vec())));
+    }
+}
+
+const QUIET: Duration = Duration::from_millis(300);
+
+/// Sends until something arrives: a link carries nothing for a moment after it was set up.
+fn until_heard(receiver: &MulticastReceiver, sender: &MulticastSender) {
+    let mut tries = 0;
+    while collect(receiver, Duration::from_millis(50)).is_empty() {
+        tries += 1;
+        assert!(tries < 100, "nothing arrives");
+        let _ = sender.send(b"hello", 5);
+    }
+    collect(receiver, QUIET);
+}
+
+fn delivers(pair: &Pair, group: &Group, segment_len: usize) {
+    let receiver = pair.receiver(group);
+    let sender = pair.sender(group, None);
+    until_heard(&receiver, &sender);
+    let bytes: Vec<u8> = (0..100 * segment_len).map(|i| (i / segment_len) as u8).collect();
+    assert_eq!(sender.send(&bytes, segment_len).unwrap(), bytes.len());
+    let got: Vec<Vec<u8>> = collect(&receiver, QUIET).into_iter().map(|(_, bytes)| bytes).collect();
+    assert_eq!(got.len(), 100);
+    assert!(got.concat() == bytes);
+}
+
+#[test]
+fn ipv4_any_source() {
+    let Some(pair) = Pair::new("v4", 1500) else { return };
+    delivers(&pair, &group("239.255.77.1:17077", None), 1472);
+}
+
+#[test]
+fn ipv6_any_source_wide_and_link_local() {
+    let Some(pair) = Pair::new("v6", 1500) else { return };
+    delivers(&pair, &group("[ff15::7777]:17077", None), 1452);
+    delivers(&pair, &group("[ff12::7777]:17078", None), 1452);
+}
+
+/// The right sender is heard, another sender to the same group is not.
+fn source_specific(pair: &Pair, address: &str, source: &str, other: &str) {
+    let group = group(address, Some(source));
+    let mut receiver = pair.receiver(&group);
+    let (wanted, unwanted) = (pair.sender(&group, Some(source)), pair.sender(&group, Some(other)));
+    until_heard(&receiver, &wanted);
+    unwanted.send(b"unwanted", 8).unwrap();
+    wanted.send(b"wanted", 6).unwrap();
+    let got = collect(&receiver, QUIET);
+    assert_eq!(got, [(wanted.local_addr().unwrap(), b"wanted".to_vec())]);
+    receiver.leave().unwrap();
+    wanted.send(b"wanted", 6).unwrap();
+    assert!(collect(&receiver, QUIET).is_empty());
+    receiver.rejoin().unwrap();
+    wanted.send(b"again", 5).unwrap();
+    assert_eq!(collect(&receiver, QUIET).len(), 1);
+}
+
+#[test]
+fn ipv4_source_specific() {
+    let Some(pair) = Pair::new("ssm4", 1500) else { return };
+    source_specific(&pair, "232.77.0.1:17077", "10.77.0.1", "10.77.0.3");
+}
+
+#[test]
+fn ipv6_source_specific() {
+    let Some(pair) = Pair::new("ssm6", 1500) else { return };
+    source_specific(&pair, "[ff35::7777]:17077", "fd77::1", "fd77::3");
+}
+
+#[test]
+fn a_datagram_longer_than_the_mtu_is_refused_not_fragmented() {
+    let Some(pair) = Pair::new("mtu", 1400) else { return };
+    let group = group("239.255.77.2:17077", None);
+    let wire = Pair::inside(&pair.left, || Interface::named("wire").unwrap());
+    assert_eq!(wire.mtu, 1400);
+    let receiver = pair.receiver(&group);
+    let sender = pair.sender(&group, None);
+    until_heard(&receiver, &sender);
+    assert!(sender.send(&[0; 1373], 1373).is_err());
+    assert!(sender.send(&[0; 2 * 1373], 1373).is_err());
+    sender.send(&[0; 1372], 1372).unwrap();
+    assert_eq!(collect(&receiver, QUIET).len(), 1);
+}
+
+#[test]
+fn no_route_names_the_interfaces() {
+    let Some(pair) = Pair::new("route", 1500) else { return };
+    let error = Pair::inside(&pair.left, || {
+        Interface::choose(None, "239.255.77.3".parse().unwrap()).unwrap_err().to_string()
+    });
+    assert!(error.contains("no route") && error.contains("wire (10.77.0.1)"), "{error}");
+    ip(&format!("-n {} route add 239.0.0.0/8 dev wire", pair.left));
+    let found = Pair::inside(&pair.left, || {
+        Interface::choose(None, "239.255.77.3".parse().unwrap()).unwrap()
+    });
+    assert_eq!(found.name, "wire");
+}
