@@ -524,22 +524,27 @@ impl Receiver {
     }
 
     fn on_symbol(&mut self, block: BlockId, k: u16, symbol: SymbolId) -> Disposition {
+        // The common case first, with one look-up: a block that is being collected.
+        if let Some(partial) = self.partial.get_mut(&block) {
+            let wanted = partial.k == k && partial.stage != Stage::Completing;
+            if !wanted || partial.lacks() == 0 || !partial.insert(symbol) {
+                self.stats.unneeded += 1;
+                return Disposition::Drop;
+            }
+            if partial.lacks() == 0 {
+                self.complete_if_ready(block);
+            }
+            return Disposition::Keep;
+        }
         if self.holds(block) || self.by_pull.contains(block.raw()) {
             self.stats.unneeded += 1;
             return Disposition::Drop;
         }
-        if !self.partial.contains_key(&block) && !self.make_room(block, k) {
+        if !self.make_room(block, k) {
             self.stats.no_room += 1;
             return Disposition::Drop;
         }
-        let Some(partial) = self.partial.get_mut(&block) else { return Disposition::Drop };
-        let wanted = partial.k == k && partial.stage != Stage::Completing && partial.lacks() > 0;
-        if !wanted || !partial.insert(symbol) {
-            self.stats.unneeded += 1;
-            return Disposition::Drop;
-        }
-        self.complete_if_ready(block);
-        Disposition::Keep
+        self.on_symbol(block, k, symbol)
     }
 
     /// Makes an entry for the block; false when too many are kept and none can go.
