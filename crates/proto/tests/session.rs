@@ -78,7 +78,6 @@ impl Net {
         let config = ReceiverConfig {
             geometry: GEOMETRY,
             stream: StreamId(9),
-            epoch: Epoch(0),
             me,
             feedback: Box::new(Rounds),
             partial_blocks: 128,

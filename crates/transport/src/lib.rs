@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 pub mod identity;
+pub mod session;
 
 mod blocks;
 mod codec;

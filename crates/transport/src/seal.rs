@@ -282,6 +282,8 @@ impl SealKeys {
 pub enum Reject {
     /// Shorter than header and tag.
     Truncated,
+    /// A header or body that does not parse.
+    Malformed,
     /// Longer than the session's datagrams are.
     Oversized,
     /// Another stream's: two sessions share a group, or somebody guesses.
@@ -299,6 +301,8 @@ pub enum Reject {
 pub struct RejectCounts {
     /// See [`Reject::Truncated`].
     pub truncated: u64,
+    /// See [`Reject::Malformed`].
+    pub malformed: u64,
     /// See [`Reject::Oversized`].
     pub oversized: u64,
     /// See [`Reject::WrongStream`].
@@ -316,6 +320,7 @@ impl RejectCounts {
     pub fn count(&mut self, reject: Reject) {
         *match reject {
             Reject::Truncated => &mut self.truncated,
+            Reject::Malformed => &mut self.malformed,
             Reject::Oversized => &mut self.oversized,
             Reject::WrongStream => &mut self.wrong_stream,
             Reject::WrongEpoch => &mut self.wrong_epoch,
@@ -327,6 +332,7 @@ impl RejectCounts {
     /// All together.
     pub const fn total(&self) -> u64 {
         self.truncated
+            + self.malformed
             + self.oversized
             + self.wrong_stream
             + self.wrong_epoch

@@ -40,8 +40,6 @@ pub struct ReceiverConfig {
     pub geometry: Geometry,
     /// The stream to listen to.
     pub stream: StreamId,
-    /// Key version that feedback carries.
-    pub epoch: Epoch,
     /// Our number in the session.
     pub me: ReceiverId,
     /// When we speak.
@@ -439,7 +437,7 @@ impl Receiver {
         .emit(message);
         self.counter += 1;
         let header = Header {
-            epoch: self.config.epoch,
+            epoch: Epoch(0), // A receiver has one key (protocol.md#KEY-3).
             stream: self.config.stream,
             packet_low: self.counter as u32,
             kind: Kind::Feedback { receiver: self.config.me },

@@ -421,6 +421,16 @@ impl Sender {
         self.budget.divide(self.config.rate.rate(), busy, self.members.pulling() > 0)
     }
 
+    /// This stream's id.
+    pub const fn stream(&self) -> StreamId {
+        self.config.stream
+    }
+
+    /// Blocks offered and not yet opened.
+    pub fn backlog(&self) -> usize {
+        self.window.offered.len()
+    }
+
     /// Counters.
     pub const fn stats(&self) -> &SenderStats {
         &self.stats

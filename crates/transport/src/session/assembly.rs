@@ -1,0 +1,136 @@
+//! The symbols of blocks that are being received.
+//!
+//! Source symbols go straight to their place in the block's buffer, repair symbols beside it. Buffers are
+//! reused; how many there are is bounded by the machine, which admits no more blocks than it was told.
+
+use crate::{Decoder, SymbolSet};
+use downpour_proto::{BLOCK_SYMBOLS_MAX, BlockId, SymbolId};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Buffers kept for reuse.
+const SPARE_MAX: usize = 8;
+
+/// Room for repair symbols that a new buffer starts with.
+const REPAIR_ROOM: usize = 96;
+
+/// One block's symbols.
+#[derive(Default)]
+pub(super) struct Symbols {
+    /// k·T bytes; what is not in `present` is undefined.
+    pub(super) bytes: Vec<u8>,
+    present: SymbolSet,
+    repair_ids: Vec<u16>,
+    repair: Vec<u8>,
+}
+
+impl Symbols {
+    /// A block that is there already, all of it.
+    pub(super) fn whole(bytes: Vec<u8>) -> Self {
+        Self { bytes, ..Self::default() }
+    }
+
+    fn reset(&mut self, len: usize, symbol_len: usize) {
+        self.bytes.resize(len, 0);
+        self.present = SymbolSet::EMPTY;
+        self.repair_ids.clear();
+        self.repair.clear();
+        self.repair.reserve(REPAIR_ROOM * symbol_len);
+    }
+
+    fn insert(&mut self, symbol: SymbolId, body: &[u8]) {
+        match symbol.repair_index() {
+            Some(index) => {
+                if !self.repair_ids.contains(&index) {
+                    self.repair_ids.push(index);
+                    self.repair.extend_from_slice(body);
+                }
+            }
+            None => {
+                let at = usize::from(symbol.raw()) * body.len();
+                if let Some(room) = self.bytes.get_mut(at..at + body.len()) {
+                    room.copy_from_slice(body);
+                    self.present.insert(symbol.raw());
+                }
+            }
+        }
+    }
+
+    /// Rebuilds the source symbols that are lacking; false when the symbols do not suffice.
+    pub(super) fn rebuild(&mut self, decoder: &mut Decoder, symbol_len: usize) -> bool {
+        let ids = self.repair_ids.iter().copied();
+        let mut repair: Vec<(u16, &[u8])> = ids.zip(self.repair.chunks_exact(symbol_len)).collect();
+        repair.sort_unstable_by_key(|(index, _)| *index);
+        decoder.decode(&mut self.bytes, symbol_len, &self.present, repair).is_ok()
+    }
+}
+
+/// All blocks under way.
+pub(super) struct Assembly {
+    symbol_len: usize,
+    blocks: BTreeMap<BlockId, Symbols>,
+    spare: Vec<Symbols>,
+}
+
+impl Assembly {
+    pub(super) fn new(symbol_len: u16) -> Self {
+        let symbol_len = usize::from(symbol_len);
+        Self { symbol_len, blocks: BTreeMap::new(), spare: Vec::new() }
+    }
+
+    fn entry(&mut self, block: BlockId, k: u16) -> &mut Symbols {
+        let Self { symbol_len, blocks, spare } = self;
+        blocks.entry(block).or_insert_with(|| {
+            let mut symbols = spare.pop().unwrap_or_default();
+            symbols.reset(usize::from(k) * *symbol_len, *symbol_len);
+            symbols
+        })
+    }
+
+    /// Keeps a symbol that the machine wants.
+    pub(super) fn insert(&mut self, block: BlockId, k: u16, symbol: SymbolId, body: &[u8]) {
+        self.entry(block, k).insert(symbol, body);
+    }
+
+    /// Keeps source symbols from before, where the stream has not brought them already.
+    pub(super) fn seed(&mut self, block: BlockId, k: u16, bytes: &[u8], held: &[Range<u16>]) {
+        let symbol_len = self.symbol_len;
+        let symbols = self.entry(block, k);
+        for index in held.iter().cloned().flatten().filter(|i| *i < k.min(BLOCK_SYMBOLS_MAX)) {
+            let at = usize::from(index) * symbol_len;
+            if let Some(body) = bytes.get(at..at + symbol_len) {
+                symbols.insert(SymbolId::source(index), body);
+            }
+        }
+    }
+
+    /// Keeps pulled repair symbols `range` of a block under way; false when it is not.
+    pub(super) fn insert_repair(
+        &mut self,
+        block: BlockId,
+        range: Range<u16>,
+        bytes: &[u8],
+    ) -> bool {
+        let Some(symbols) = self.blocks.get_mut(&block) else { return false };
+        let bodies = bytes.chunks_exact(self.symbol_len);
+        range.zip(bodies).for_each(|(index, body)| symbols.insert(SymbolId::repair(index), body));
+        true
+    }
+
+    pub(super) fn take(&mut self, block: BlockId) -> Option<Symbols> {
+        self.blocks.remove(&block)
+    }
+
+    /// Gives a buffer back for reuse.
+    pub(super) fn recycle(&mut self, symbols: Symbols) {
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(symbols);
+        }
+    }
+
+    pub(super) fn forget(&mut self, block: BlockId) {
+        if let Some(symbols) = self.blocks.remove(&block) {
+            self.recycle(symbols);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The drivers: a machine of `downpour_proto`, its sockets, its clock and its workers.
+//!
+//! Each driver is one thread that owns the machine and the sockets and keeps time. Reading, coding, hashing
+//! and writing are done by worker threads, so that a slow disk or decode never stalls a timer. The owner
+//! (the product's session) talks to the driver by a handle; the driver talks back by a callback that must
+//! not block.
+//!
+//! ```text
+//!  owner --commands--> driver thread --jobs--> workers
+//!        <--callback--               <--done--
+//!        <--snapshot (shared)
+//! ```
+//!
+//! Deliberately absent: HTTPS. Pulls are ordered by the callback and their bytes come back as commands.
+
+mod assembly;
+mod receive;
+mod send;
+mod workers;
+
+use crate::UdpError;
+use std::fmt;
+use std::io;
+
+pub use receive::{ReceiveEvent, ReceiveHandle, ReceiveSetup, ReceiveSnapshot, StreamIn};
+pub use send::{SendEvent, SendHandle, SendSetup, SendSnapshot, StreamOut};
+
+/// A driver could not be started.
+#[derive(Debug)]
+pub enum SessionError {
+    /// A socket could not be made ready.
+    Udp(UdpError),
+    /// The system gives no more threads or descriptors.
+    Threads(io::Error),
+}
+
+impl fmt::Display for SessionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Udp(error) => error.fmt(f),
+            Self::Threads(error) => write!(f, "cannot start the session's threads: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for SessionError {}
+
+impl From<UdpError> for SessionError {
+    fn from(error: UdpError) -> Self {
+        Self::Udp(error)
+    }
+}
+
+impl From<io::Error> for SessionError {
+    fn from(error: io::Error) -> Self {
+        Self::Threads(error)
+    }
+}

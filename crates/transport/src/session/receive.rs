@@ -1,0 +1,512 @@
+//! The receiver's driver.
+//!
+//! Each turn: datagrams that came are opened in place and shown to the machine, and the symbols it wants are
+//! copied into their block; then commands, finished work, what is due by time; then feedback; then sleep.
+//! Rebuilding, verifying and writing are the workers'.
+//!
+//! Invariant: nothing is allocated per datagram.
+
+use super::SessionError;
+use super::assembly::{Assembly, Symbols};
+use super::workers::Workers;
+use crate::{
+    Accepted, BlockSink, Clock, Decoder, Group, Interest, Interface, MulticastReceiver, OpenKeys,
+    RecvBatch, RecvOptions, RejectCounts, SealKeys, Secret, Suite, UnicastSocket, Waker,
+    set_timer_slack, wait,
+};
+use downpour_proto::receiver::{Disposition, Event, Pull, ReceiverStats, Work, WorkDone};
+use downpour_proto::wire::{HEADER_LEN, Header, Kind, TAG_LEN};
+use downpour_proto::{
+    BlockId, BlockKind, Duration, Epoch, PacketNumber, Receiver, ReceiverConfig, Rng, Timestamp,
+};
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::sync::mpsc::{Receiver as Inbox, Sender as Channel, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+/// How often the snapshot is renewed and the socket's drops are read.
+const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Receive calls in one turn, each of up to 16 messages.
+const RECV_CALLS_MAX: usize = 4;
+
+/// Send and receive buffer of the feedback socket.
+const FEEDBACK_BUFFER_LEN: usize = 256 << 10;
+
+/// Where the stream comes from.
+#[derive(Debug)]
+pub struct StreamIn {
+    /// The group.
+    pub group: Group,
+    /// The interface to hear it on.
+    pub interface: Interface,
+    /// Socket options.
+    pub options: RecvOptions,
+}
+
+/// What a receiver's driver needs.
+pub struct ReceiveSetup {
+    /// The machine's configuration.
+    pub machine: ReceiverConfig,
+    /// Decides the machine's random waits; logged by the owner.
+    pub seed: u64,
+    /// Where the stream comes from; `None`: everything is pulled.
+    pub stream: Option<StreamIn>,
+    /// Where feedback goes.
+    pub feedback: SocketAddr,
+    /// The cipher.
+    pub suite: Suite,
+    /// Version of the stream's key.
+    pub epoch: Epoch,
+    /// Its secret.
+    pub secret: Secret,
+    /// The secret that our feedback is sealed with.
+    pub feedback_secret: Secret,
+    /// Where blocks go.
+    pub sink: Arc<dyn BlockSink>,
+    /// Share of the datagrams to drop unseen, 0 ..= 1: for demonstrations and tests.
+    pub inject_loss: f64,
+    /// Told what happens; called on the driver's thread, must not block.
+    pub on_event: Box<dyn FnMut(ReceiveEvent) + Send>,
+}
+
+/// What the owner should know or do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReceiveEvent {
+    /// A datagram of the stream came for the first time: multicast works.
+    Heard,
+    /// Nothing of the stream has come for too long.
+    StreamLost,
+    /// The stream is heard again.
+    StreamHeard,
+    /// Pull this, and answer by [`ReceiveHandle::pulled_bytes`], [`ReceiveHandle::pulled_repair`] or
+    /// [`ReceiveHandle::pull_failed`].
+    Pull(Pull),
+    /// The sink has failed for good.
+    SinkFailed,
+}
+
+/// What the driver shows of itself, renewed every 50 ms.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReceiveSnapshot {
+    /// Counters.
+    pub stats: ReceiverStats,
+    /// Data blocks stored.
+    pub data_held: u64,
+    /// Datagrams that were dropped, by reason.
+    pub rejects: RejectCounts,
+    /// Datagrams that the socket buffer had no room for.
+    pub host_drops: u64,
+    /// Bytes of receive buffer that the kernel granted.
+    pub buffer_len: usize,
+    /// Everything below the final ends is stored.
+    pub has_all: bool,
+}
+
+enum Command {
+    Have(BlockKind, Range<u32>),
+    UpdateEnds(u32, u32, bool),
+    SetOnStream(bool),
+    PulledBytes(BlockId, Vec<u8>),
+    PulledRepair(BlockId, Range<u16>, Vec<u8>),
+    PullFailed(BlockId),
+    Stop,
+}
+
+/// The owner's end of a receiver's driver. Dropping it stops the driver.
+pub struct ReceiveHandle {
+    commands: Channel<Command>,
+    waker: Waker,
+    shared: Arc<Mutex<ReceiveSnapshot>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ReceiveHandle {
+    /// Joins the group and starts the driver.
+    pub fn spawn(setup: ReceiveSetup) -> Result<Self, SessionError> {
+        let socket = match &setup.stream {
+            Some(stream) => {
+                Some(MulticastReceiver::join(&stream.group, &stream.interface, &stream.options)?)
+            }
+            None => None,
+        };
+        let feedback = UnicastSocket::towards(setup.feedback, FEEDBACK_BUFFER_LEN)?;
+        let (commands, inbox) = channel();
+        let waker = Waker::new()?;
+        let shared = Arc::new(Mutex::new(ReceiveSnapshot {
+            buffer_len: socket.as_ref().map_or(0, MulticastReceiver::buffer_len),
+            ..ReceiveSnapshot::default()
+        }));
+        let ends = Ends { inbox, waker: waker.clone(), shared: Arc::clone(&shared) };
+        let driver = Driver::new(setup, socket, feedback, ends)?;
+        let thread =
+            thread::Builder::new().name("downpour-recv".to_owned()).spawn(move || driver.run())?;
+        Ok(Self { commands, waker, shared, thread: Some(thread) })
+    }
+
+    fn tell(&self, command: Command) {
+        // Fails only when the driver has ended, and then nothing is left to be told.
+        let _ = self.commands.send(command);
+        self.waker.wake();
+    }
+
+    /// See [`Receiver::have`].
+    pub fn have(&self, kind: BlockKind, blocks: Range<u32>) {
+        self.tell(Command::Have(kind, blocks));
+    }
+
+    /// See [`Receiver::update_ends`].
+    pub fn update_ends(&self, data: u32, manifest: u32, finished: bool) {
+        self.tell(Command::UpdateEnds(data, manifest, finished));
+    }
+
+    /// Leaves the multicast group, or joins it again.
+    pub fn set_on_stream(&self, on_stream: bool) {
+        self.tell(Command::SetOnStream(on_stream));
+    }
+
+    /// The bytes of a whole block (k·T, zero padded) that was to be pulled.
+    pub fn pulled_bytes(&self, block: BlockId, bytes: Vec<u8>) {
+        self.tell(Command::PulledBytes(block, bytes));
+    }
+
+    /// Repair symbols of a block that were to be pulled.
+    pub fn pulled_repair(&self, block: BlockId, range: Range<u16>, bytes: Vec<u8>) {
+        self.tell(Command::PulledRepair(block, range, bytes));
+    }
+
+    /// A pull brought nothing.
+    pub fn pull_failed(&self, block: BlockId) {
+        self.tell(Command::PullFailed(block));
+    }
+
+    /// The newest snapshot.
+    pub fn snapshot(&self) -> ReceiveSnapshot {
+        *lock(&self.shared)
+    }
+
+    /// Ends the driver, and waits until it has ended.
+    pub fn stop(mut self) -> ReceiveSnapshot {
+        self.end();
+        self.snapshot()
+    }
+
+    fn end(&mut self) {
+        self.tell(Command::Stop);
+        if let Some(thread) = self.thread.take() {
+            // A driver that panicked has said so on stderr.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for ReceiveHandle {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn lock(shared: &Mutex<ReceiveSnapshot>) -> MutexGuard<'_, ReceiveSnapshot> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+enum Job {
+    Seed { block: BlockId, k: u16, bytes: Vec<u8> },
+    Complete { block: BlockId, decode: bool, symbols: Symbols },
+}
+
+enum Done {
+    Seeded { block: BlockId, k: u16, bytes: Vec<u8>, held: Vec<Range<u16>> },
+    Completed { block: BlockId, accepted: Accepted, symbols: Symbols },
+}
+
+struct Ends {
+    inbox: Inbox<Command>,
+    waker: Waker,
+    shared: Arc<Mutex<ReceiveSnapshot>>,
+}
+
+struct Driver {
+    clock: Clock,
+    machine: Receiver,
+    socket: Option<MulticastReceiver>,
+    feedback: UnicastSocket,
+    feedback_to: SocketAddr,
+    open: OpenKeys,
+    seal: SealKeys,
+    assembly: Assembly,
+    symbol_len: usize,
+    workers: Workers<Job, Done>,
+    ends: Ends,
+    on_event: Box<dyn FnMut(ReceiveEvent) + Send>,
+    inject_loss: f64,
+    rng: Rng,
+    heard: bool,
+    malformed: u64,
+    host_drops: u64,
+    message: Vec<u8>,
+    datagram: Vec<u8>,
+    snapshot_at: Timestamp,
+    stop: bool,
+}
+
+impl Driver {
+    fn new(
+        setup: ReceiveSetup,
+        socket: Option<MulticastReceiver>,
+        feedback: UnicastSocket,
+        ends: Ends,
+    ) -> io::Result<Self> {
+        let clock = Clock::start();
+        let (stream, epoch, me) = (setup.machine.stream, setup.epoch, setup.machine.me);
+        let symbol_len = setup.machine.geometry.symbol_len;
+        let sink = setup.sink;
+        let workers = Workers::start("downpour-store", &ends.waker, || {
+            let (sink, mut decoder) = (Arc::clone(&sink), Decoder::new());
+            move |job| work(job, &*sink, &mut decoder, usize::from(symbol_len))
+        })?;
+        let mut open = OpenKeys::stream(setup.suite, &setup.secret, stream, epoch, PacketNumber(1));
+        open.limit_len(HEADER_LEN + usize::from(symbol_len) + TAG_LEN);
+        Ok(Self {
+            machine: Receiver::new(setup.machine, setup.seed, clock.now()),
+            clock,
+            socket,
+            feedback,
+            feedback_to: setup.feedback,
+            open,
+            seal: SealKeys::feedback(setup.suite, &setup.feedback_secret, stream, me),
+            assembly: Assembly::new(symbol_len),
+            symbol_len: usize::from(symbol_len),
+            workers,
+            ends,
+            on_event: setup.on_event,
+            inject_loss: setup.inject_loss,
+            rng: Rng::new(setup.seed ^ 0x6C6F_7373),
+            heard: false,
+            malformed: 0,
+            host_drops: 0,
+            message: Vec::new(),
+            datagram: Vec::new(),
+            snapshot_at: Timestamp::ZERO,
+            stop: false,
+        })
+    }
+
+    fn run(mut self) {
+        set_timer_slack();
+        let mut inbound = RecvBatch::new();
+        while !self.stop {
+            let more = self.receive(&mut inbound);
+            self.take_commands();
+            self.take_results();
+            let now = self.clock.now();
+            self.machine.handle_timeout(now);
+            self.drain(now);
+            self.publish(now);
+            if !more {
+                self.sleep();
+            }
+        }
+        self.publish(Timestamp::MAX);
+    }
+
+    fn sleep(&self) {
+        let deadline = self.machine.poll_timeout().map_or(Timestamp::MAX, |d| d.at);
+        let deadline = deadline.min(self.snapshot_at + SNAPSHOT_INTERVAL);
+        let waker = Interest::Read(self.ends.waker.as_fd());
+        // An error here would be a bad descriptor, which cannot be; at worst the loop turns at once.
+        let _ = match &self.socket {
+            Some(socket) => wait(&self.clock, deadline, &[Interest::Read(socket.as_fd()), waker]),
+            None => wait(&self.clock, deadline, &[waker]),
+        };
+    }
+
+    /// Takes datagrams; true when more are likely waiting.
+    fn receive(&mut self, inbound: &mut RecvBatch) -> bool {
+        for _ in 0..RECV_CALLS_MAX {
+            let Some(socket) = &self.socket else { return false };
+            // An error is a queued ICMP message or nothing to read.
+            let Ok(1..) = socket.recv(inbound) else { return false };
+            let now = self.clock.now();
+            for datagram in inbound.datagrams() {
+                if self.inject_loss > 0.0 && self.rng.unit() < self.inject_loss {
+                    continue;
+                }
+                self.take_datagram(now, datagram.bytes, datagram.is_marked);
+            }
+            if !inbound.is_full() {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn take_datagram(&mut self, now: Timestamp, bytes: &mut [u8], ce: bool) {
+        let Ok(header) = Header::parse(bytes) else {
+            self.malformed += 1;
+            return;
+        };
+        let Ok(opened) = self.open.open(bytes) else { return };
+        let body = &opened.plain[HEADER_LEN..];
+        match self.machine.handle_datagram(now, &header, body, ce) {
+            Ok(Disposition::Keep) => {
+                if let Kind::Symbol { block, k, symbol } = header.kind {
+                    self.assembly.insert(block, k, symbol, body);
+                }
+            }
+            Ok(Disposition::Drop) => {}
+            Err(_) => self.malformed += 1,
+        }
+        if !self.heard {
+            self.heard = true;
+            (self.on_event)(ReceiveEvent::Heard);
+        }
+    }
+
+    fn take_commands(&mut self) {
+        self.ends.waker.clear();
+        while let Ok(command) = self.ends.inbox.try_recv() {
+            let now = self.clock.now();
+            match command {
+                Command::Have(kind, blocks) => self.machine.have(now, kind, blocks),
+                Command::UpdateEnds(data, manifest, finished) => {
+                    self.machine.update_ends(now, data, manifest, finished);
+                }
+                Command::SetOnStream(on) => self.set_on_stream(now, on),
+                Command::PulledBytes(block, bytes) => self.pulled_bytes(now, block, bytes),
+                Command::PulledRepair(block, range, bytes) => {
+                    self.assembly.insert_repair(block, range.clone(), &bytes);
+                    self.machine.pulled_repair(now, block, range);
+                }
+                Command::PullFailed(block) => {
+                    self.machine.handle_work(now, WorkDone::PullFailed(block));
+                }
+                Command::Stop => self.stop = true,
+            }
+            self.drain(now);
+        }
+    }
+
+    fn set_on_stream(&mut self, now: Timestamp, on_stream: bool) {
+        if let Some(socket) = &mut self.socket {
+            let changed = if on_stream { socket.rejoin() } else { socket.leave() };
+            if changed.is_err() && on_stream {
+                return; // Still without the stream: pulling goes on.
+            }
+        }
+        self.machine.set_on_stream(now, on_stream && self.socket.is_some());
+    }
+
+    fn pulled_bytes(&mut self, now: Timestamp, block: BlockId, bytes: Vec<u8>) {
+        let k = bytes.len().div_ceil(self.symbol_len) as u16;
+        if self.machine.pulled_bytes(now, block, k) {
+            self.assembly.forget(block);
+            let symbols = Symbols::whole(bytes);
+            self.workers.post(Job::Complete { block, decode: false, symbols });
+        }
+    }
+
+    fn take_results(&mut self) {
+        while let Some(done) = self.workers.take() {
+            let now = self.clock.now();
+            match done {
+                Done::Seeded { block, k, bytes, held } => {
+                    self.assembly.seed(block, k, &bytes, &held);
+                    self.machine.seeded(now, block, &held);
+                }
+                Done::Completed { block, accepted, symbols } => {
+                    self.assembly.recycle(symbols);
+                    let outcome = match accepted {
+                        Accepted::Kept => WorkDone::Stored(block),
+                        Accepted::Refused => WorkDone::Refused(block),
+                        Accepted::False => WorkDone::False(block),
+                        Accepted::Failed => {
+                            (self.on_event)(ReceiveEvent::SinkFailed);
+                            WorkDone::Refused(block)
+                        }
+                    };
+                    self.machine.handle_work(now, outcome);
+                }
+            }
+            self.drain(now);
+        }
+    }
+
+    /// Hands out the machine's work, events and feedback.
+    fn drain(&mut self, now: Timestamp) {
+        while let Some(work) = self.machine.poll_work() {
+            match work {
+                Work::Seed { block, k } => {
+                    let bytes = vec![0; usize::from(k) * self.symbol_len];
+                    self.workers.post(Job::Seed { block, k, bytes });
+                }
+                Work::Complete { block, decode, .. } => match self.assembly.take(block) {
+                    Some(symbols) => self.workers.post(Job::Complete { block, decode, symbols }),
+                    None => self.machine.handle_work(now, WorkDone::Refused(block)),
+                },
+                Work::Pull(pull) => (self.on_event)(ReceiveEvent::Pull(pull)),
+                Work::Forget { block } => self.assembly.forget(block),
+            }
+        }
+        while let Some(event) = self.machine.poll_event() {
+            (self.on_event)(match event {
+                Event::StreamLost => ReceiveEvent::StreamLost,
+                Event::StreamHeard => ReceiveEvent::StreamHeard,
+            });
+        }
+        while let Some((header, counter)) = self.machine.poll_transmit(now, &mut self.message) {
+            self.send_feedback(&header, counter);
+        }
+    }
+
+    fn send_feedback(&mut self, header: &Header, counter: u64) {
+        self.datagram.clear();
+        self.datagram.extend_from_slice(&header.emit());
+        self.datagram.extend_from_slice(&self.message);
+        self.datagram.resize(self.datagram.len() + TAG_LEN, 0);
+        if self.seal.seal(PacketNumber(counter), &mut self.datagram).is_ok() {
+            // Lost like any datagram: the next poll asks again.
+            let _ = self.feedback.send(&self.datagram, self.feedback_to);
+        }
+    }
+
+    fn publish(&mut self, now: Timestamp) {
+        if now < self.snapshot_at + SNAPSHOT_INTERVAL {
+            return;
+        }
+        self.snapshot_at = now;
+        if let Some(drops) = self.socket.as_ref().and_then(|s| s.drops().ok()) {
+            // The kernel's counter has 32 bits: what was added since the last look counts.
+            let added = drops.wrapping_sub(self.host_drops as u32);
+            self.host_drops += u64::from(added);
+            self.machine.set_host_drops(self.host_drops);
+        }
+        let mut shared = lock(&self.ends.shared);
+        shared.stats = *self.machine.stats();
+        shared.data_held = self.machine.data_held();
+        shared.rejects = self.open.rejects();
+        shared.rejects.malformed += self.malformed;
+        shared.host_drops = self.host_drops;
+        shared.has_all = self.machine.has_all();
+    }
+}
+
+fn work(job: Job, sink: &dyn BlockSink, decoder: &mut Decoder, symbol_len: usize) -> Done {
+    match job {
+        Job::Seed { block, k, mut bytes } => {
+            let held = sink.seed(block, &mut bytes);
+            Done::Seeded { block, k, bytes, held }
+        }
+        Job::Complete { block, decode, mut symbols } => {
+            let whole = !decode || symbols.rebuild(decoder, symbol_len);
+            // Symbols that do not suffice although the machine counted them: a bug, not data loss.
+            debug_assert!(whole, "{block} cannot be rebuilt");
+            let accepted =
+                if whole { sink.accept(block, &symbols.bytes) } else { Accepted::Refused };
+            Done::Completed { block, accepted, symbols }
+        }
+    }
+}

@@ -1,0 +1,654 @@
+//! The sender's driver.
+//!
+//! Each turn: feedback that came, commands, finished work; what is due by time; then all that may leave,
+//! assembled as one buffer of equal segments, sealed in place and sent in one call; then sleep until
+//! the next deadline or input.
+//!
+//! Invariant: the machine is drained (transmit, work, events) before each sleep.
+
+use super::SessionError;
+use super::workers::Workers;
+use crate::{
+    BlockSource, Clock, Encoder, Group, Interest, Interface, MulticastSender, OpenKeys, RecvBatch,
+    Reject, RejectCounts, SEGMENTS_MAX, SEND_LEN_MAX, SealKeys, Secret, SendOptions, Suite,
+    UnicastSocket, Waker, set_timer_slack, wait,
+};
+use downpour_proto::rate::RateSummary;
+use downpour_proto::sender::{Delivery, Event, MemberStats, SenderStats, Transmit, Work, WorkDone};
+use downpour_proto::wire::{HEADER_LEN, Header, Kind, TAG_LEN};
+use downpour_proto::{
+    BlockId, Duration, RangeSet, Rate, ReceiverId, Sender, SenderConfig, Shares, Timestamp,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::mpsc::{Receiver, Sender as Channel, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+/// How often the snapshot is renewed.
+const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Feedback receive calls in one turn: a flood of feedback must not keep the stream from leaving.
+const FEEDBACK_CALLS_MAX: usize = 4;
+
+/// Datagrams that leave before the driver looks for feedback again.
+const TURN_DATAGRAMS_MAX: usize = 256;
+
+/// Where the stream goes.
+#[derive(Debug)]
+pub struct StreamOut {
+    /// The group.
+    pub group: Group,
+    /// The interface that it leaves by.
+    pub interface: Interface,
+    /// Socket options.
+    pub options: SendOptions,
+}
+
+/// What a sender's driver needs.
+pub struct SendSetup {
+    /// The machine's configuration.
+    pub machine: SenderConfig,
+    /// Where the stream goes; `None`: all receivers pull.
+    pub stream: Option<StreamOut>,
+    /// Where feedback comes in.
+    pub feedback: UnicastSocket,
+    /// The cipher.
+    pub suite: Suite,
+    /// The secret of the stream's epoch.
+    pub secret: Secret,
+    /// Where the bytes come from.
+    pub source: Arc<dyn BlockSource>,
+    /// Told what happens; called on the driver's thread, must not block.
+    pub on_event: Box<dyn FnMut(SendEvent) + Send>,
+}
+
+/// What the owner should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SendEvent {
+    /// Tell the receiver to leave the multicast group.
+    LeaveStream(ReceiverId),
+    /// Tell the receiver that it may come back to the multicast group.
+    ReturnToStream(ReceiverId),
+    /// Everything offered was sent and settled.
+    StreamDone,
+    /// A block's bytes could not be had.
+    SourceFailed {
+        /// Which block.
+        block: BlockId,
+        /// Why.
+        reason: String,
+    },
+    /// The kernel refuses to send to the group; told once.
+    SendFailed {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What the driver shows of itself, renewed every 100 ms.
+#[derive(Clone, Debug, Default)]
+pub struct SendSnapshot {
+    /// Counters.
+    pub stats: SenderStats,
+    /// What the rate controller believes.
+    pub rate: Option<RateSummary>,
+    /// What stream and pulls may use.
+    pub shares: Option<Shares>,
+    /// One past the highest data and manifest blocks opened, and whether that is final.
+    pub ends: (u32, u32, bool),
+    /// The group's round trip.
+    pub grtt: Duration,
+    /// Rounds so far.
+    pub rounds: u32,
+    /// Each member.
+    pub members: BTreeMap<ReceiverId, MemberStats>,
+    /// Feedback that was dropped, by reason.
+    pub rejects: RejectCounts,
+    /// Datagrams that the kernel refused.
+    pub send_errors: u64,
+    /// Blocks offered and not yet opened.
+    pub backlog: usize,
+}
+
+enum Command {
+    Start,
+    Offer(Vec<(BlockId, u16)>),
+    Finish,
+    Probe,
+    Join(ReceiverId, Delivery, Secret),
+    Have(ReceiverId, RangeSet, RangeSet),
+    SetDelivery(ReceiverId, Delivery),
+    SetCeiling(Rate),
+    Stop,
+}
+
+#[derive(Default)]
+struct Shared {
+    snapshot: Mutex<SendSnapshot>,
+    renewed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, SendSnapshot> {
+        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The owner's end of a sender's driver. Dropping the last one stops it.
+pub struct SendHandle {
+    commands: Channel<Command>,
+    waker: Waker,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl SendHandle {
+    /// Opens the stream's socket and starts the driver. Nothing is sent before [`probe`](Self::probe) or
+    /// [`start`](Self::start).
+    pub fn spawn(setup: SendSetup) -> Result<Self, SessionError> {
+        let socket = match &setup.stream {
+            Some(out) => Some(MulticastSender::open(&out.group, &out.interface, &out.options)?),
+            None => None,
+        };
+        let (commands, inbox) = channel();
+        let waker = Waker::new()?;
+        let shared = Arc::new(Shared::default());
+        let driver = Driver::new(setup, socket, inbox, waker.clone(), Arc::clone(&shared))?;
+        let thread =
+            thread::Builder::new().name("downpour-send".to_owned()).spawn(move || driver.run())?;
+        Ok(Self { commands, waker, shared, thread: Some(thread) })
+    }
+
+    fn tell(&self, command: Command) {
+        // Fails only when the driver has ended, and then nothing is left to be told.
+        let _ = self.commands.send(command);
+        self.waker.wake();
+    }
+
+    /// See [`Sender::start`].
+    pub fn start(&self) {
+        self.tell(Command::Start);
+    }
+
+    /// See [`Sender::offer`]; any number, they wait here until the machine has room.
+    pub fn offer(&self, blocks: Vec<(BlockId, u16)>) {
+        self.shared.lock().backlog += blocks.len();
+        self.tell(Command::Offer(blocks));
+    }
+
+    /// See [`Sender::finish`].
+    pub fn finish(&self) {
+        self.tell(Command::Finish);
+    }
+
+    /// See [`Sender::probe`].
+    pub fn probe(&self) {
+        self.tell(Command::Probe);
+    }
+
+    /// See [`Sender::join`]. `feedback` is the secret that its feedback is sealed with.
+    pub fn join(&self, id: ReceiverId, delivery: Delivery, feedback: Secret) {
+        self.tell(Command::Join(id, delivery, feedback));
+    }
+
+    /// See [`Sender::have`].
+    pub fn have(&self, id: ReceiverId, data: RangeSet, manifest: RangeSet) {
+        self.tell(Command::Have(id, data, manifest));
+    }
+
+    /// See [`Sender::set_delivery`].
+    pub fn set_delivery(&self, id: ReceiverId, delivery: Delivery) {
+        self.tell(Command::SetDelivery(id, delivery));
+    }
+
+    /// See [`Sender::set_ceiling`].
+    pub fn set_ceiling(&self, ceiling: Rate) {
+        self.tell(Command::SetCeiling(ceiling));
+    }
+
+    /// The newest snapshot.
+    pub fn snapshot(&self) -> SendSnapshot {
+        self.shared.lock().clone()
+    }
+
+    /// What pulls may use now.
+    pub fn pull_rate(&self) -> Option<Rate> {
+        self.shared.lock().shares.map(|s| s.pulls)
+    }
+
+    /// Blocks (or seconds may pass) until at most `blocks` are offered and not opened; false after `limit`.
+    pub fn wait_backlog(&self, blocks: usize, limit: Duration) -> bool {
+        let guard = self.shared.lock();
+        let waited = self.shared.renewed.wait_timeout_while(guard, limit, |s| s.backlog > blocks);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    /// Ends the driver, and waits until it has ended.
+    pub fn stop(mut self) -> SendSnapshot {
+        self.end();
+        self.snapshot()
+    }
+
+    fn end(&mut self) {
+        self.tell(Command::Stop);
+        if let Some(thread) = self.thread.take() {
+            // A driver that panicked has said so on stderr.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for SendHandle {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+enum Job {
+    Load { block: BlockId, bytes: Vec<u8> },
+    Encode { block: BlockId, source: Arc<Vec<u8>>, from: u16, until: u16 },
+}
+
+enum Done {
+    Loaded { block: BlockId, bytes: Vec<u8> },
+    LoadFailed { block: BlockId, reason: String },
+    Encoded { block: BlockId, from: u16, until: u16, symbols: Vec<u8> },
+}
+
+/// The bytes of an open block.
+struct Loaded {
+    source: Arc<Vec<u8>>,
+    /// First repair index and symbols, in order of index.
+    repair: Vec<(u16, Vec<u8>)>,
+}
+
+struct Driver {
+    clock: Clock,
+    machine: Sender,
+    socket: Option<MulticastSender>,
+    feedback: UnicastSocket,
+    seal: SealKeys,
+    suite: Suite,
+    open: BTreeMap<ReceiverId, OpenKeys>,
+    blocks: BTreeMap<BlockId, Loaded>,
+    spare: Vec<Vec<u8>>,
+    workers: Workers<Job, Done>,
+    inbox: Receiver<Command>,
+    waker: Waker,
+    shared: Arc<Shared>,
+    on_event: Box<dyn FnMut(SendEvent) + Send>,
+    waiting: VecDeque<(BlockId, u16)>,
+    finish: bool,
+    symbol_len: usize,
+    /// Sealed segments that have not left yet; all but the last are of `segment_len`.
+    batch: Vec<u8>,
+    segment_len: usize,
+    message: Vec<u8>,
+    send_errors: u64,
+    snapshot_at: Timestamp,
+    rejects: RejectCounts,
+    stop: bool,
+}
+
+/// Block buffers kept for reuse.
+const SPARE_MAX: usize = 8;
+
+impl Driver {
+    fn new(
+        setup: SendSetup,
+        socket: Option<MulticastSender>,
+        inbox: Receiver<Command>,
+        waker: Waker,
+        shared: Arc<Shared>,
+    ) -> io::Result<Self> {
+        let clock = Clock::start();
+        let symbol_len = usize::from(setup.machine.geometry.symbol_len);
+        let (stream, epoch) = (setup.machine.stream, setup.machine.epoch);
+        let source = setup.source;
+        let workers = Workers::start("downpour-read", &waker, || {
+            let (source, mut encoder) = (Arc::clone(&source), Encoder::new());
+            move |job| work(job, &*source, &mut encoder, symbol_len)
+        })?;
+        Ok(Self {
+            machine: Sender::new(setup.machine, clock.now()),
+            clock,
+            socket,
+            feedback: setup.feedback,
+            seal: SealKeys::stream(setup.suite, &setup.secret, stream, epoch),
+            suite: setup.suite,
+            open: BTreeMap::new(),
+            blocks: BTreeMap::new(),
+            spare: Vec::new(),
+            workers,
+            inbox,
+            waker,
+            shared,
+            on_event: setup.on_event,
+            waiting: VecDeque::new(),
+            finish: false,
+            symbol_len,
+            batch: Vec::with_capacity(SEND_LEN_MAX + HEADER_LEN + symbol_len + TAG_LEN),
+            segment_len: 0,
+            message: Vec::new(),
+            send_errors: 0,
+            snapshot_at: Timestamp::ZERO,
+            rejects: RejectCounts::default(),
+            stop: false,
+        })
+    }
+
+    fn run(mut self) {
+        set_timer_slack();
+        let mut inbound = RecvBatch::new();
+        while !self.stop {
+            self.take_feedback(&mut inbound);
+            self.take_commands();
+            self.take_results();
+            let now = self.clock.now();
+            self.machine.handle_timeout(now);
+            let more = self.transmit();
+            self.drain(now);
+            self.publish(now);
+            if !more {
+                self.sleep();
+            }
+        }
+        self.publish(Timestamp::MAX);
+    }
+
+    fn sleep(&self) {
+        let deadline = self.machine.poll_timeout().map_or(Timestamp::MAX, |d| d.at);
+        let deadline = deadline.min(self.snapshot_at + SNAPSHOT_INTERVAL);
+        let inputs = [Interest::Read(self.feedback.as_fd()), Interest::Read(self.waker.as_fd())];
+        let blocked = self.socket.as_ref().filter(|_| !self.batch.is_empty());
+        // An error here would be a bad descriptor, which cannot be; at worst the loop turns at once.
+        let _ = match blocked {
+            Some(socket) => {
+                let [feedback, waker] = inputs;
+                let output = Interest::ReadWrite(socket.as_fd());
+                wait(&self.clock, deadline, &[feedback, waker, output])
+            }
+            None => wait(&self.clock, deadline, &inputs),
+        };
+    }
+
+    fn take_feedback(&mut self, inbound: &mut RecvBatch) {
+        for _ in 0..FEEDBACK_CALLS_MAX {
+            // An error is a queued ICMP message or nothing to read: neither says anything about a member.
+            let Ok(received @ 1..) = self.feedback.recv(inbound) else { return };
+            for datagram in inbound.datagrams() {
+                let header = Header::parse(datagram.bytes);
+                let Ok(Header { kind: Kind::Feedback { receiver }, .. }) = header else {
+                    self.rejects.count(Reject::Malformed);
+                    continue;
+                };
+                let Some(keys) = self.open.get_mut(&receiver) else {
+                    self.rejects.count(Reject::WrongStream);
+                    continue;
+                };
+                match keys.open(datagram.bytes) {
+                    Ok(opened) => {
+                        let now = self.clock.now();
+                        let body = &opened.plain[HEADER_LEN..];
+                        if self.machine.handle_feedback(now, receiver, body).is_err() {
+                            self.rejects.count(Reject::Malformed);
+                        }
+                    }
+                    Err(reject) => self.rejects.count(reject),
+                }
+            }
+            if received == 0 || !inbound.is_full() {
+                return;
+            }
+        }
+    }
+
+    fn take_commands(&mut self) {
+        self.waker.clear();
+        while let Ok(command) = self.inbox.try_recv() {
+            let now = self.clock.now();
+            match command {
+                Command::Start => self.machine.start(now),
+                Command::Offer(blocks) => self.waiting.extend(blocks),
+                Command::Finish => self.finish = true,
+                Command::Probe => self.machine.probe(now),
+                Command::Join(id, delivery, secret) => {
+                    let stream = self.machine.stream();
+                    self.open.insert(id, OpenKeys::feedback(self.suite, &secret, stream, id));
+                    self.machine.join(now, id, delivery);
+                }
+                Command::Have(id, data, manifest) => self.machine.have(now, id, data, manifest),
+                Command::SetDelivery(id, delivery) => self.machine.set_delivery(now, id, delivery),
+                Command::SetCeiling(ceiling) => self.machine.set_ceiling(now, ceiling),
+                Command::Stop => self.stop = true,
+            }
+        }
+        self.pass_offers();
+    }
+
+    fn pass_offers(&mut self) {
+        let now = self.clock.now();
+        while self.machine.offer_room() > 0
+            && let Some((block, k)) = self.waiting.pop_front()
+        {
+            self.machine.offer(now, block, k);
+        }
+        if self.finish && self.waiting.is_empty() {
+            self.finish = false;
+            self.machine.finish(now);
+        }
+    }
+
+    fn take_results(&mut self) {
+        while let Some(done) = self.workers.take() {
+            let now = self.clock.now();
+            let done = match done {
+                Done::Loaded { block, bytes } => {
+                    let loaded = Loaded { source: Arc::new(bytes), repair: Vec::new() };
+                    self.blocks.insert(block, loaded);
+                    WorkDone::Loaded(block)
+                }
+                Done::LoadFailed { block, reason } => {
+                    (self.on_event)(SendEvent::SourceFailed { block, reason });
+                    WorkDone::LoadFailed(block)
+                }
+                Done::Encoded { block, from, until, symbols } => {
+                    if let Some(loaded) = self.blocks.get_mut(&block) {
+                        loaded.repair.push((from, symbols));
+                    }
+                    WorkDone::Encoded { block, until }
+                }
+            };
+            self.machine.handle_work(now, done);
+            self.drain(now);
+        }
+    }
+
+    /// Hands out the machine's work and events.
+    fn drain(&mut self, now: Timestamp) {
+        while let Some(work) = self.machine.poll_work() {
+            match work {
+                Work::Load { block, k } => {
+                    let mut bytes = self.spare.pop().unwrap_or_default();
+                    bytes.clear();
+                    bytes.resize(usize::from(k) * self.symbol_len, 0);
+                    self.workers.post(Job::Load { block, bytes });
+                }
+                Work::Encode { block, from, count } => match self.blocks.get(&block) {
+                    Some(loaded) => {
+                        let source = Arc::clone(&loaded.source);
+                        self.workers.post(Job::Encode { block, source, from, until: from + count });
+                    }
+                    None => self.machine.handle_work(now, WorkDone::LoadFailed(block)),
+                },
+                Work::Release { block } => self.release(block),
+            }
+        }
+        while let Some(event) = self.machine.poll_event() {
+            (self.on_event)(match event {
+                Event::LeaveStream(id) => SendEvent::LeaveStream(id),
+                Event::ReturnToStream(id) => SendEvent::ReturnToStream(id),
+                Event::StreamDone => SendEvent::StreamDone,
+            });
+        }
+        self.pass_offers();
+    }
+
+    fn release(&mut self, block: BlockId) {
+        let Some(loaded) = self.blocks.remove(&block) else { return };
+        if self.spare.len() < SPARE_MAX
+            && let Ok(bytes) = Arc::try_unwrap(loaded.source)
+        {
+            self.spare.push(bytes);
+        }
+    }
+
+    /// Sends what may leave now; true when there is more at once.
+    fn transmit(&mut self) -> bool {
+        if !self.flush() {
+            return false;
+        }
+        let mut message = std::mem::take(&mut self.message);
+        let mut more = true;
+        for _ in 0..TURN_DATAGRAMS_MAX {
+            let now = self.clock.now();
+            let Some(transmit) = self.machine.poll_transmit(now, &mut message) else {
+                more = false;
+                break;
+            };
+            if !self.append(&transmit, &message) {
+                break;
+            }
+        }
+        self.message = message;
+        self.flush() && more
+    }
+
+    /// Seals a datagram onto the batch; false when the batch could not be sent on.
+    fn append(&mut self, transmit: &Transmit, message: &[u8]) -> bool {
+        let start = self.batch.len();
+        self.batch.extend_from_slice(&transmit.header.emit());
+        match transmit.header.kind {
+            Kind::Symbol { block, symbol, .. } => {
+                let bytes = symbol_bytes(&self.blocks, block, symbol.raw(), self.symbol_len);
+                // The machine sends only what it was told is there.
+                debug_assert!(bytes.is_some(), "{block} {symbol:?} is not loaded");
+                let Some(bytes) = bytes else {
+                    self.batch.truncate(start);
+                    return true;
+                };
+                self.batch.extend_from_slice(bytes);
+            }
+            _ => self.batch.extend_from_slice(message),
+        }
+        self.batch.resize(self.batch.len() + TAG_LEN, 0);
+        if self.seal.seal(transmit.packet, &mut self.batch[start..]).is_err() {
+            self.batch.truncate(start);
+            return true;
+        }
+        let len = self.batch.len() - start;
+        if start == 0 {
+            self.segment_len = len;
+        }
+        // A segment of another length ends the batch: only the last may be shorter.
+        let full = self.batch.len() + self.segment_len > SEND_LEN_MAX
+            || self.batch.len() >= SEGMENTS_MAX * self.segment_len;
+        if len > self.segment_len {
+            let tail = self.batch.split_off(start);
+            let sent = self.flush();
+            self.batch.extend_from_slice(&tail);
+            self.segment_len = len;
+            return sent;
+        }
+        if full || len < self.segment_len { self.flush() } else { true }
+    }
+
+    /// Sends the batch; false when the kernel took only a part of it.
+    fn flush(&mut self) -> bool {
+        if self.batch.is_empty() {
+            return true;
+        }
+        let Some(socket) = &self.socket else {
+            self.batch.clear();
+            return true;
+        };
+        match socket.send(&self.batch, self.segment_len) {
+            Ok(sent) if sent >= self.batch.len() => {
+                self.batch.clear();
+                true
+            }
+            Ok(sent) => {
+                self.batch.drain(..sent);
+                false
+            }
+            Err(error) => {
+                // Lost like any datagram: the receivers will ask for it.
+                self.send_errors += 1;
+                if self.send_errors == 1 {
+                    (self.on_event)(SendEvent::SendFailed { reason: error.to_string() });
+                }
+                self.batch.clear();
+                true
+            }
+        }
+    }
+
+    fn publish(&mut self, now: Timestamp) {
+        if now < self.snapshot_at + SNAPSHOT_INTERVAL {
+            return;
+        }
+        self.snapshot_at = now;
+        let machine = &self.machine;
+        let members =
+            self.open.keys().filter_map(|id| machine.member(*id).map(|m| (*id, m))).collect();
+        let snapshot = SendSnapshot {
+            stats: *machine.stats(),
+            rate: Some(machine.rate_summary()),
+            shares: Some(machine.shares()),
+            ends: machine.ends(),
+            grtt: machine.grtt(),
+            rounds: machine.round().0,
+            members,
+            rejects: self.rejects,
+            send_errors: self.send_errors,
+            backlog: self.waiting.len() + machine.backlog(),
+        };
+        *self.shared.lock() = snapshot;
+        self.shared.renewed.notify_all();
+    }
+}
+
+/// The bytes of a symbol that the machine has been told is there.
+fn symbol_bytes(
+    blocks: &BTreeMap<BlockId, Loaded>,
+    block: BlockId,
+    symbol: u16,
+    symbol_len: usize,
+) -> Option<&[u8]> {
+    let loaded = blocks.get(&block)?;
+    match symbol.checked_sub(downpour_proto::BLOCK_SYMBOLS_MAX) {
+        None => loaded.source.get(usize::from(symbol) * symbol_len..)?.get(..symbol_len),
+        Some(index) => {
+            let (from, symbols) = loaded.repair.iter().rev().find(|(from, _)| *from <= index)?;
+            symbols.get(usize::from(index - from) * symbol_len..)?.get(..symbol_len)
+        }
+    }
+}
+
+fn work(job: Job, source: &dyn BlockSource, encoder: &mut Encoder, symbol_len: usize) -> Done {
+    match job {
+        Job::Load { block, mut bytes } => match source.read(block, &mut bytes) {
+            Ok(()) => Done::Loaded { block, bytes },
+            Err(error) => Done::LoadFailed { block, reason: error.reason },
+        },
+        Job::Encode { block, source, from, until } => {
+            let mut symbols = vec![0; usize::from(until - from) * symbol_len];
+            // The arguments are the machine's, whose ranges are within the code's.
+            let made = encoder.encode(&source, symbol_len, from..until, &mut symbols);
+            debug_assert!(made.is_ok(), "{made:?}");
+            Done::Encoded { block, from, until, symbols }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! A few threads that take jobs from one queue and post results for a driver.
+
+use crate::Waker;
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+/// Most worker threads of a session. Coding and hashing run near memory speed: more would only compete.
+const WORKERS_MAX: usize = 4;
+
+/// The queue's far end: jobs go in, results come out. The threads end when it is dropped.
+pub(super) struct Workers<Job, Done> {
+    jobs: Sender<Job>,
+    done: Receiver<Done>,
+}
+
+impl<Job: Send + 'static, Done: Send + 'static> Workers<Job, Done> {
+    /// Starts the threads; `make` gives each its own function, so that it can keep working space.
+    pub(super) fn start<F>(name: &str, waker: &Waker, make: impl Fn() -> F) -> io::Result<Self>
+    where
+        F: FnMut(Job) -> Done + Send + 'static,
+    {
+        let (jobs, queue) = channel::<Job>();
+        let (results, done) = channel();
+        let queue = Arc::new(Mutex::new(queue));
+        let threads = thread::available_parallelism().map_or(2, usize::from).clamp(1, WORKERS_MAX);
+        for _ in 0..threads {
+            let (queue, results, waker) = (Arc::clone(&queue), results.clone(), waker.clone());
+            let mut work = make();
+            thread::Builder::new().name(name.to_owned()).spawn(move || {
+                loop {
+                    // Held only while taking a job; a worker that panicked has lost its own job, no more.
+                    let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let Ok(job) = job else { return };
+                    if results.send(work(job)).is_err() {
+                        return;
+                    }
+                    waker.wake();
+                }
+            })?;
+        }
+        Ok(Self { jobs, done })
+    }
+
+    pub(super) fn post(&self, job: Job) {
+        // Fails only when all workers have panicked; then nothing completes and the session times out.
+        let _ = self.jobs.send(job);
+    }
+
+    pub(super) fn take(&self) -> Option<Done> {
+        self.done.try_recv().ok()
+    }
+}

@@ -1,0 +1,220 @@
+//! A sender and receivers over real sockets: loopback multicast, sealed, with injected loss; every byte is
+//! compared. No control plane: the test hands out the secrets and serves the pulls itself.
+
+use downpour_proto::receiver::Pull;
+use downpour_proto::sender::Delivery;
+use downpour_proto::{
+    BlockId, Epoch, Geometry, PULL_SHARE_DEFAULT, Parity, Rate, ReceiverConfig, ReceiverId, Rounds,
+    SenderConfig, StreamId, rate,
+};
+use downpour_transport::session::{
+    ReceiveEvent, ReceiveHandle, ReceiveSetup, SendEvent, SendHandle, SendSetup, StreamIn,
+    StreamOut,
+};
+use downpour_transport::{
+    Accepted, BlockSink, BlockSource, Encoder, Group, Interface, RecvOptions, Secret, SendOptions,
+    SourceError, Suite, UnicastSocket,
+};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const GEOMETRY: Geometry = Geometry::IPV4;
+/// After this long the session hangs: far more than it takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+struct Bytes(Vec<u8>);
+
+impl Bytes {
+    fn random(len: usize) -> Self {
+        let mut state = 1u64;
+        let bytes = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        });
+        Self(bytes.take(len).collect())
+    }
+
+    fn block(&self, block: BlockId) -> Vec<u8> {
+        let k = GEOMETRY.symbols_of(block.number(), self.0.len() as u64);
+        let mut bytes = vec![0; usize::from(k) * usize::from(GEOMETRY.symbol_len)];
+        self.read(block, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+impl BlockSource for Bytes {
+    fn read(&self, block: BlockId, buf: &mut [u8]) -> Result<(), SourceError> {
+        let start = block.number() as usize * GEOMETRY.block_len() as usize;
+        let len = buf.len().min(self.0.len() - start);
+        buf[..len].copy_from_slice(&self.0[start..start + len]);
+        Ok(())
+    }
+}
+
+struct Sink {
+    source: Arc<Bytes>,
+    stored: AtomicU64,
+    seen: Mutex<Vec<bool>>,
+    done: Sender<()>,
+}
+
+impl BlockSink for Sink {
+    fn seed(&self, _: BlockId, _: &mut [u8]) -> Vec<Range<u16>> {
+        Vec::new()
+    }
+
+    fn accept(&self, block: BlockId, data: &[u8]) -> Accepted {
+        assert!(self.source.block(block) == data, "{block} has wrong bytes");
+        let mut seen = self.seen.lock().unwrap();
+        assert!(!std::mem::replace(&mut seen[block.number() as usize], true), "{block} came twice");
+        if self.stored.fetch_add(1, Ordering::Relaxed) + 1 == seen.len() as u64 {
+            let _ = self.done.send(());
+        }
+        Accepted::Kept
+    }
+}
+
+struct Net {
+    source: Arc<Bytes>,
+    group: Group,
+    interface: Interface,
+    secret: Secret,
+}
+
+impl Net {
+    fn receiver(
+        &self,
+        id: u32,
+        loss: f64,
+        feedback: SocketAddr,
+        done: Sender<()>,
+    ) -> (ReceiveHandle, Receiver<Pull>) {
+        let (orders, ordered) = channel();
+        let blocks = GEOMETRY.blocks(self.source.0.len() as u64);
+        let sink = Sink {
+            source: Arc::clone(&self.source),
+            stored: AtomicU64::new(0),
+            seen: Mutex::new(vec![false; blocks as usize]),
+            done,
+        };
+        let options = RecvOptions::default();
+        let setup = ReceiveSetup {
+            machine: ReceiverConfig {
+                geometry: GEOMETRY,
+                stream: StreamId(7),
+                me: ReceiverId(id),
+                feedback: Box::new(Rounds),
+                partial_blocks: 64,
+                resume: false,
+                on_stream: true,
+            },
+            seed: u64::from(id),
+            stream: Some(StreamIn {
+                group: self.group,
+                interface: self.interface.clone(),
+                options,
+            }),
+            feedback,
+            suite: Suite::preferred(),
+            epoch: Epoch(0),
+            secret: self.secret.clone(),
+            feedback_secret: Secret::new([id as u8; 32]),
+            sink: Arc::new(sink),
+            inject_loss: loss,
+            on_event: Box::new(move |event| {
+                if let ReceiveEvent::Pull(pull) = event {
+                    let _ = orders.send(pull);
+                }
+            }),
+        };
+        (ReceiveHandle::spawn(setup).unwrap(), ordered)
+    }
+
+    fn sender(&self, rate: Rate, feedback: UnicastSocket) -> SendHandle {
+        let (group, interface) = (self.group, self.interface.clone());
+        SendHandle::spawn(SendSetup {
+            machine: SenderConfig {
+                geometry: GEOMETRY,
+                stream: StreamId(7),
+                epoch: Epoch(0),
+                rate: Box::new(rate::Fixed::new(rate)),
+                recovery: Box::new(Parity::default()),
+                initial_rtt: Duration::from_millis(1),
+                window_blocks: 64,
+                pull_share: PULL_SHARE_DEFAULT,
+            },
+            stream: Some(StreamOut { group, interface, options: SendOptions::default() }),
+            feedback,
+            suite: Suite::preferred(),
+            secret: self.secret.clone(),
+            source: Arc::clone(&self.source) as Arc<dyn BlockSource>,
+            on_event: Box::new(|event| assert!(!matches!(event, SendEvent::SourceFailed { .. }))),
+        })
+        .unwrap()
+    }
+
+    fn serve(&self, handle: &ReceiveHandle, order: Pull) {
+        match order {
+            Pull::Bytes { block } => handle.pulled_bytes(block, self.source.block(block)),
+            Pull::Repair { block, from, until } => {
+                let symbol_len = usize::from(GEOMETRY.symbol_len);
+                let mut symbols = vec![0; usize::from(until - from) * symbol_len];
+                let bytes = self.source.block(block);
+                Encoder::new().encode(&bytes, symbol_len, from..until, &mut symbols).unwrap();
+                handle.pulled_repair(block, from..until, symbols);
+            }
+        }
+    }
+}
+
+/// Delivers `len` bytes to `receivers`; (source, repair) symbols sent.
+fn deliver(len: usize, receivers: u32, loss: f64, rate: Rate, port: u16) -> (u64, u64) {
+    let net = Net {
+        source: Arc::new(Bytes::random(len)),
+        group: Group::new(SocketAddr::from(([239, 77, 3, 1], port)), None).unwrap(),
+        interface: Interface::named("lo").unwrap(),
+        secret: Secret::random().unwrap(),
+    };
+    let feedback = UnicastSocket::bind("127.0.0.1:0".parse().unwrap(), 1 << 20).unwrap();
+    let feedback_to = feedback.local_addr().unwrap();
+    let (done, finished) = channel();
+    let handles: Vec<_> =
+        (1..=receivers).map(|id| net.receiver(id, loss, feedback_to, done.clone())).collect();
+    let sender = net.sender(rate, feedback);
+    for id in 1..=receivers {
+        sender.join(ReceiverId(id), Delivery::Stream, Secret::new([id as u8; 32]));
+    }
+    let blocks = 0..GEOMETRY.blocks(len as u64) as u32;
+    let offer = |n| (BlockId::data(n).unwrap(), GEOMETRY.symbols_of(n, len as u64));
+    sender.offer(blocks.map(offer).collect());
+    sender.finish();
+    sender.start();
+    let begun = Instant::now();
+    let mut complete = 0;
+    while complete < receivers {
+        assert!(begun.elapsed() < PATIENCE, "{complete} of {receivers} are complete");
+        complete += u32::from(finished.recv_timeout(Duration::from_millis(5)).is_ok());
+        for (handle, ordered) in &handles {
+            ordered.try_iter().for_each(|order| net.serve(handle, order));
+        }
+    }
+    let stats = sender.stop().stats;
+    eprintln!("{len} bytes to {receivers} in {:?}: {stats:?}", begun.elapsed());
+    (stats.source_symbols, stats.repair_symbols)
+}
+
+#[test]
+fn one_small_object_is_one_symbol() {
+    assert_eq!(deliver(133, 2, 0.0, Rate::from_mbps(50), 47_301).0, 1);
+}
+
+#[test]
+fn every_byte_arrives_through_loss() {
+    let (source, repair) = deliver(32 << 20, 4, 0.05, Rate::from_mbps(400), 47_302);
+    assert_eq!(source, (32u64 << 20).div_ceil(1440));
+    assert!(repair > source / 20, "{repair} repair symbols cannot have sufficed");
+}
