@@ -2,6 +2,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod control;
 pub mod identity;
 pub mod session;
 

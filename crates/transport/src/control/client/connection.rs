@@ -1,0 +1,240 @@
+//! One HTTP/1.1 connection to the sender, and how to get one.
+//!
+//! All addresses of a ticket are tried, each a moment after the one before, and the first that shows the
+//! pinned key wins; later connections begin with that one.
+
+use super::ClientLimits;
+use super::error::{AttemptError, ConnectError, Fault, innermost};
+use crate::Secret;
+use crate::control::api::{FEEDBACK_LABEL, SessionId, Token};
+use crate::control::error::ApiError;
+use crate::identity::wrong_server_key;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{AUTHORIZATION, HOST, HeaderValue};
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use socket2::SockRef;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// Addresses of one ticket that are tried; further ones are not looked at.
+pub(super) const ADDRS_MAX: usize = 16;
+/// Between the starts of two attempts.
+const STAGGER: Duration = Duration::from_millis(250);
+/// Bytes of an answer that is not bulk.
+const REPLY_LEN_MAX: usize = 1024 * 1024;
+
+/// Where the sender is and how to speak to it.
+pub(super) struct Target {
+    pub(super) addrs: Vec<String>,
+    pub(super) tls: Arc<rustls::ClientConfig>,
+    pub(super) token: Token,
+    pub(super) limits: ClientLimits,
+    /// The address that led to the sender before.
+    pub(super) known: Mutex<Option<SocketAddr>>,
+}
+
+pub(super) struct Connection {
+    http: SendRequest<Full<Bytes>>,
+    tls: SharedTls,
+    pub(super) peer: SocketAddr,
+    pub(super) local: IpAddr,
+    pub(super) rtt: Duration,
+    driver: JoinHandle<()>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Target {
+    /// A new connection.
+    pub(super) async fn open(self: &Arc<Self>) -> Result<Connection, ConnectError> {
+        let known = *self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = known.map(|addr| addr.to_string());
+        let others = self.addrs.iter().take(ADDRS_MAX).filter(|addr| Some(*addr) != known.as_ref());
+        let addrs: Vec<String> = known.iter().chain(others).cloned().collect();
+        let mut attempts = JoinSet::new();
+        for (index, addr) in (0u32..).zip(addrs) {
+            let target = self.clone();
+            attempts.spawn(async move {
+                sleep(STAGGER * index).await;
+                let result = target.attempt(&addr).await;
+                (addr, result)
+            });
+        }
+        let mut tried = Vec::new();
+        while let Some(attempt) = attempts.join_next().await {
+            match attempt {
+                Ok((_, Ok(connection))) => {
+                    let peer = Some(connection.peer);
+                    *self.known.lock().unwrap_or_else(PoisonError::into_inner) = peer;
+                    return Ok(connection);
+                }
+                Ok((addr, Err(error))) => tried.push((addr, error)),
+                Err(_) => {}
+            }
+        }
+        Err(ConnectError { tried })
+    }
+
+    async fn attempt(&self, addr: &str) -> Result<Connection, AttemptError> {
+        let resolve = tokio::net::lookup_host(addr);
+        let resolved = timeout(self.limits.connect_time_max, resolve).await;
+        let resolved = resolved.map_err(|_| AttemptError::TimedOut)?;
+        let resolved = resolved.map_err(|error| AttemptError::Resolve(error.to_string()))?;
+        let mut last = AttemptError::Resolve("no address".to_owned());
+        for addr in resolved {
+            match self.connect(addr).await {
+                Ok(connection) => return Ok(connection),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    async fn connect(&self, addr: SocketAddr) -> Result<Connection, AttemptError> {
+        let failed = |error: io::Error| AttemptError::Connect(error.to_string());
+        let begun = Instant::now();
+        let tcp = timeout(self.limits.connect_time_max, TcpStream::connect(addr)).await;
+        let tcp = tcp.map_err(|_| AttemptError::TimedOut)?.map_err(failed)?;
+        let rtt = begun.elapsed();
+        tcp.set_nodelay(true).map_err(failed)?;
+        // Where the kernel lacks it, a dead sender is noticed by the events' silence alone.
+        let _ = SockRef::from(&tcp).set_tcp_user_timeout(Some(self.limits.reply_time_max));
+        let local = tcp.local_addr().map_err(failed)?.ip();
+
+        let name = ServerName::try_from("downpour").expect("a valid name");
+        let shake = TlsConnector::from(self.tls.clone()).connect(name, tcp);
+        let tls = timeout(self.limits.handshake_time_max, shake).await;
+        let tls = tls.map_err(|_| AttemptError::TimedOut)?.map_err(tls_failure)?;
+        let tls = SharedTls(Arc::new(Mutex::new(tls)));
+        let (http, driver) = handshake(TokioIo::new(tls.clone()))
+            .await
+            .map_err(|error| AttemptError::Tls(innermost(&error)))?;
+        // Its errors come to light in the request that they break.
+        let driver = tokio::spawn(async move { drop(driver.await) });
+        Ok(Connection { http, tls, peer: addr, local, rtt, driver })
+    }
+}
+
+fn tls_failure(error: io::Error) -> AttemptError {
+    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match tls.and_then(wrong_server_key) {
+        Some(wrong) => AttemptError::WrongKey(wrong),
+        None => AttemptError::Tls(error.to_string()),
+    }
+}
+
+impl Connection {
+    /// Whether the other side has closed it.
+    pub(super) fn is_closed(&self) -> bool {
+        self.http.is_closed()
+    }
+
+    /// The secret that this connection and nothing else shares with the sender.
+    pub(super) fn feedback(&self, session: &SessionId) -> Result<Secret, Fault> {
+        let tls = self.tls.lock();
+        tls.get_ref()
+            .1
+            .export_keying_material([0; 32], FEEDBACK_LABEL, Some(session.as_bytes()))
+            .map(Secret::new)
+            .map_err(|error| Fault::Lost(error.to_string()))
+    }
+
+    /// Sends a request. An answer that says no is an error.
+    pub(super) async fn send(
+        &mut self,
+        target: &Target,
+        mut request: Request<Full<Bytes>>,
+        reply_time_max: Duration,
+    ) -> Result<Response<Incoming>, Fault> {
+        let headers = request.headers_mut();
+        headers.insert(HOST, HeaderValue::from_static("downpour"));
+        let bearer = format!("Bearer {}", target.token.to_text());
+        // Base64url is made of letters that headers may have.
+        let mut bearer = HeaderValue::from_str(&bearer).expect("letters");
+        bearer.set_sensitive(true);
+        headers.insert(AUTHORIZATION, bearer);
+        let exchange = async {
+            self.http.ready().await?;
+            self.http.send_request(request).await
+        };
+        let response = timeout(reply_time_max, exchange)
+            .await
+            .map_err(|_| Fault::Lost(format!("no answer within {reply_time_max:?}")))??;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status();
+        let bytes = read_reply(response.into_body(), reply_time_max).await?;
+        match serde_json::from_slice::<ApiError>(&bytes) {
+            Ok(error) => Err(Fault::Refused(error)),
+            Err(_) => Err(Fault::BadReply(format!("HTTP status {status} without a reason"))),
+        }
+    }
+}
+
+/// The whole of a short answer.
+pub(super) async fn read_reply(body: Incoming, time_max: Duration) -> Result<Bytes, Fault> {
+    match timeout(time_max, Limited::new(body, REPLY_LEN_MAX).collect()).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) => Err(Fault::Lost(error.to_string())),
+        Err(_) => Err(Fault::Lost("the answer broke off".to_owned())),
+    }
+}
+
+/// A TLS stream that hyper drives and from which keys can still be exported.
+#[derive(Clone)]
+struct SharedTls(Arc<Mutex<TlsStream<TcpStream>>>);
+
+impl SharedTls {
+    fn lock(&self) -> MutexGuard<'_, TlsStream<TcpStream>> {
+        // After a panic inside rustls the connection fails by itself.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AsyncRead for SharedTls {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.lock()).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for SharedTls {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.lock()).poll_write(cx, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.lock()).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.lock()).poll_shutdown(cx)
+    }
+}

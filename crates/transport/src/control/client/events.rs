@@ -1,0 +1,70 @@
+//! The sender's events, and the sign that it lives.
+
+use super::connection::Connection;
+use super::error::{EventsEnd, innermost};
+use crate::control::api::Event;
+use bytes::BytesMut;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+
+/// Bytes of one line. A reason has 512.
+const LINE_LEN_MAX: usize = 8 * 1024;
+
+/// A subscription. While it lives the sender counts this receiver as alive.
+pub struct EventStream {
+    body: Incoming,
+    buffer: BytesMut,
+    heard: Instant,
+    silence_time_max: Duration,
+    /// The body ends when the connection does.
+    _connection: Connection,
+}
+
+impl EventStream {
+    pub(super) fn new(connection: Connection, body: Incoming, silence_time_max: Duration) -> Self {
+        Self {
+            body,
+            buffer: BytesMut::new(),
+            heard: Instant::now(),
+            silence_time_max,
+            _connection: connection,
+        }
+    }
+
+    /// The next event; pings and unknown ones are passed over. Nothing is lost when the future is dropped
+    /// before it is ready.
+    pub async fn next(&mut self) -> Result<Event, EventsEnd> {
+        loop {
+            while let Some(event) = self.line()? {
+                if !matches!(event, Event::Ping | Event::Unknown) {
+                    return Ok(event);
+                }
+            }
+            let deadline = self.heard + self.silence_time_max;
+            let frame = match timeout_at(deadline, self.body.frame()).await {
+                Err(_) => return Err(EventsEnd::Silent(self.silence_time_max)),
+                Ok(None) => return Err(EventsEnd::Closed),
+                Ok(Some(Err(error))) => return Err(EventsEnd::Lost(innermost(&error))),
+                Ok(Some(Ok(frame))) => frame,
+            };
+            self.heard = Instant::now();
+            if let Ok(data) = frame.into_data() {
+                self.buffer.extend_from_slice(&data);
+            }
+        }
+    }
+
+    fn line(&mut self) -> Result<Option<Event>, EventsEnd> {
+        let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') else {
+            if self.buffer.len() > LINE_LEN_MAX {
+                return Err(EventsEnd::Lost("an endless line".to_owned()));
+            }
+            return Ok(None);
+        };
+        let line = self.buffer.split_to(end + 1);
+        let event = serde_json::from_slice(&line);
+        event.map(Some).map_err(|error| EventsEnd::Lost(error.to_string()))
+    }
+}

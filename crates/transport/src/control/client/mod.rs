@@ -1,0 +1,393 @@
+//! The receiver's side of control and bulk.
+//!
+//! One connection for requests, opened anew when the sender has closed it; one for the stream of events; a
+//! few for pulls, kept for the next pull. The feedback secret is that of the connection on which the
+//! receiver joined, also when that is gone.
+
+mod connection;
+mod error;
+mod events;
+
+pub use error::{AttemptError, ConnectError, EventsEnd, JoinError, PullError, RequestError};
+pub use events::EventStream;
+
+use crate::Secret;
+use crate::control::api::{
+    HaveRequest, JoinReply, JoinRequest, LeaveRequest, RECEIVER_HEADER, ReadyRequest,
+    SESSION_HEADER, SignedReceipt, Token, clip,
+};
+use crate::identity::{Identity, PublicKey, client_config};
+use bytes::Bytes;
+use connection::{Connection, Target, read_reply};
+use downpour_proto::{BlockId, BlockKind};
+use error::Fault;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue, RANGE};
+use hyper::{Method, Request, Response, StatusCode};
+use serde::Serialize;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Idle connections kept for the next pull.
+const IDLE_MAX: usize = 16;
+
+/// What one client waits for. Each field's default is what its comment says.
+#[derive(Clone, Debug)]
+pub struct ClientLimits {
+    /// Resolving a name, and a TCP connection: 5 s each.
+    pub connect_time_max: Duration,
+    /// A TLS handshake: 5 s.
+    pub handshake_time_max: Duration,
+    /// The answer to a request: 30 s.
+    pub reply_time_max: Duration,
+    /// The next bytes of a pull: 60 s, because pulls wait in the sender's budget.
+    pub pull_time_max: Duration,
+    /// The sender's next ping: 5 s.
+    pub silence_time_max: Duration,
+}
+
+impl Default for ClientLimits {
+    fn default() -> Self {
+        Self {
+            connect_time_max: Duration::from_secs(5),
+            handshake_time_max: Duration::from_secs(5),
+            reply_time_max: Duration::from_secs(30),
+            pull_time_max: Duration::from_secs(60),
+            silence_time_max: Duration::from_secs(5),
+        }
+    }
+}
+
+/// How to reach a sender: what a ticket says, and who asks.
+#[derive(Clone, Debug)]
+pub struct ClientSetup {
+    /// `host:port` each; tried in this order, with a short head start each.
+    pub addrs: Vec<String>,
+    /// The sender's key.
+    pub server: PublicKey,
+    /// What admits.
+    pub token: Token,
+    /// The receiver's own key.
+    pub identity: Arc<Identity>,
+    /// How long to wait for what.
+    pub limits: ClientLimits,
+}
+
+/// What joining gave.
+#[derive(Clone, Debug)]
+pub struct Joined {
+    /// The sender's answer.
+    pub reply: JoinReply,
+    /// Seals this receiver's feedback.
+    pub feedback: Secret,
+    /// One round trip to the sender, by the TCP handshake.
+    pub rtt: Duration,
+    /// The address that led to the sender.
+    pub sender: SocketAddr,
+    /// This machine's address towards the sender.
+    pub local: IpAddr,
+}
+
+/// Bytes to pull.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pull {
+    /// Of the data space or the manifest.
+    Bytes(BlockKind, Range<u64>),
+    /// Repair symbols of a block.
+    Repair(BlockId, Range<u16>),
+}
+
+/// A receiver's way to its sender. All methods may be called at once.
+pub struct ControlClient {
+    target: Arc<Target>,
+    control: tokio::sync::Mutex<Option<Connection>>,
+    idle: Mutex<Vec<Connection>>,
+    joined: Mutex<Option<JoinReply>>,
+}
+
+impl ControlClient {
+    /// Connects to the first address where the holder of the pinned key answers.
+    pub async fn connect(setup: ClientSetup) -> Result<Self, ConnectError> {
+        let target = Arc::new(Target {
+            addrs: setup.addrs,
+            tls: client_config(&setup.identity, setup.server),
+            token: setup.token,
+            limits: setup.limits,
+            known: Mutex::new(None),
+        });
+        let control = tokio::sync::Mutex::new(Some(target.open().await?));
+        Ok(Self { target, control, idle: Mutex::default(), joined: Mutex::default() })
+    }
+
+    /// Asks to be taken in. On an error that passes, connect anew.
+    pub async fn join(&self, request: &JoinRequest) -> Result<Joined, JoinError> {
+        let mut control = self.control.lock().await;
+        let mut connection = match control.take() {
+            Some(connection) if !connection.is_closed() => connection,
+            _ => self.target.open().await?,
+        };
+        let limit = self.target.limits.reply_time_max;
+        let request = post("/v1/join", request, None);
+        let response = connection.send(&self.target, request, limit).await?;
+        let bytes = read_reply(response.into_body(), limit).await?;
+        let nonsense = |reason: String| JoinError::Lost(format!("the answer has {reason}"));
+        let reply: JoinReply =
+            serde_json::from_slice(&bytes).map_err(|error| nonsense(error.to_string()))?;
+        reply.check().map_err(|reason| nonsense(reason.to_owned()))?;
+        let joined = Joined {
+            feedback: connection.feedback(&reply.session)?,
+            rtt: connection.rtt,
+            sender: connection.peer,
+            local: connection.local,
+            reply: reply.clone(),
+        };
+        *self.lock_joined() = Some(reply);
+        *control = Some(connection);
+        Ok(joined)
+    }
+
+    /// Says how the join probe was heard.
+    pub async fn ready(&self, request: ReadyRequest) -> Result<(), RequestError> {
+        self.tell("/v1/ready", &request).await
+    }
+
+    /// Says which blocks need not come. A long list goes in several requests.
+    pub async fn have(&self, request: HaveRequest) -> Result<(), RequestError> {
+        for piece in request.into_pieces() {
+            self.tell("/v1/have", &piece).await?;
+        }
+        Ok(())
+    }
+
+    /// Hands in a receipt.
+    pub async fn receipt(&self, receipt: &SignedReceipt) -> Result<(), RequestError> {
+        self.tell("/v1/receipt", receipt).await
+    }
+
+    /// Says goodbye.
+    pub async fn leave(&self, reason: &str, error: bool) -> Result<(), RequestError> {
+        self.tell("/v1/leave", &LeaveRequest { reason: clip(reason).to_owned(), error }).await
+    }
+
+    /// Listens for the sender's events, on a connection of its own.
+    pub async fn events(&self) -> Result<EventStream, RequestError> {
+        let mut connection = self.target.open().await?;
+        let limits = &self.target.limits;
+        let request = get("/v1/events", self.lock_joined().as_ref());
+        let response = connection.send(&self.target, request, limits.reply_time_max).await?;
+        Ok(EventStream::new(connection, response.into_body(), limits.silence_time_max))
+    }
+
+    /// Bytes of the data space.
+    pub async fn data(&self, range: Range<u64>) -> Result<Vec<u8>, PullError> {
+        self.pull_whole(Pull::Bytes(BlockKind::Data, range)).await
+    }
+
+    /// Bytes of the manifest.
+    pub async fn manifest(&self, range: Range<u64>) -> Result<Vec<u8>, PullError> {
+        self.pull_whole(Pull::Bytes(BlockKind::Manifest, range)).await
+    }
+
+    /// Repair symbols of `block`, one after the other.
+    pub async fn repair(&self, block: BlockId, symbols: Range<u16>) -> Result<Vec<u8>, PullError> {
+        self.pull_whole(Pull::Repair(block, symbols)).await
+    }
+
+    async fn pull_whole(&self, pull: Pull) -> Result<Vec<u8>, PullError> {
+        let mut bytes = Vec::new();
+        self.pull(&pull, &mut bytes).await.map(|()| bytes)
+    }
+
+    /// Pulls into `bytes`, which has the beginning already from an earlier try that broke off. What has
+    /// come is kept there also when this one breaks off.
+    pub async fn pull(&self, pull: &Pull, bytes: &mut Vec<u8>) -> Result<(), PullError> {
+        let whole = self.pull_len(pull)?;
+        while (bytes.len() as u64) < whole {
+            self.pull_more(pull, whole, bytes).await?;
+        }
+        Ok(())
+    }
+
+    /// How many bytes a pull gives.
+    fn pull_len(&self, pull: &Pull) -> Result<u64, PullError> {
+        match pull {
+            Pull::Bytes(_, range) => Ok(range.end.saturating_sub(range.start)),
+            Pull::Repair(_, symbols) => {
+                let joined = self.lock_joined();
+                let symbol_len = joined.as_ref().ok_or(PullError::Rejoin)?.geometry.symbol_len;
+                Ok(u64::from(symbol_len) * symbols.len() as u64)
+            }
+        }
+    }
+
+    /// One request for what is missing of a pull.
+    async fn pull_more(
+        &self,
+        pull: &Pull,
+        whole: u64,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), PullError> {
+        let request = self.pull_request(pull, bytes)?;
+        let left = whole - bytes.len() as u64;
+        let (connection, response) = self.send_idle(request).await?;
+        check_range(pull, bytes.len() as u64, &response)?;
+        let mut body = response.into_body();
+        let (mut came, limit) = (0, self.target.limits.pull_time_max);
+        loop {
+            let lost = || PullError::Lost(format!("nothing came for {limit:?}"));
+            let frame = match timeout(limit, body.frame()).await.map_err(|_| lost())? {
+                None => break,
+                Some(frame) => frame.map_err(Fault::from)?,
+            };
+            let Ok(data) = frame.into_data() else { continue };
+            came += data.len() as u64;
+            if came > left {
+                return Err(PullError::BadReply("more bytes than were asked for".to_owned()));
+            }
+            bytes.extend_from_slice(&data);
+        }
+        if came == 0 {
+            return Err(PullError::BadReply("no bytes".to_owned()));
+        }
+        self.keep(connection);
+        Ok(())
+    }
+
+    fn pull_request(
+        &self,
+        pull: &Pull,
+        bytes: &mut Vec<u8>,
+    ) -> Result<Request<Full<Bytes>>, PullError> {
+        let joined = self.lock_joined();
+        match pull {
+            Pull::Bytes(kind, range) => {
+                let path = match kind {
+                    BlockKind::Data => "/v1/data",
+                    BlockKind::Manifest => "/v1/manifest",
+                };
+                let mut request = get(path, joined.as_ref());
+                let header =
+                    format!("bytes={}-{}", range.start + bytes.len() as u64, range.end - 1);
+                request.headers_mut().insert(RANGE, ascii(&header));
+                Ok(request)
+            }
+            Pull::Repair(block, symbols) => {
+                let geometry = joined.as_ref().ok_or(PullError::Rejoin)?.geometry;
+                let have = bytes.len() / usize::from(geometry.symbol_len);
+                bytes.truncate(have * usize::from(geometry.symbol_len));
+                let (from, count) = (usize::from(symbols.start) + have, symbols.len() - have);
+                let path = format!("/v1/repair/{block}?from={from}&count={count}");
+                Ok(get(&path, joined.as_ref()))
+            }
+        }
+    }
+
+    /// Sends a request on an idle connection, or on a new one. An idle one that turns out to have been
+    /// closed is no error.
+    async fn send_idle(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<(Connection, Response<Incoming>), Fault> {
+        let limit = self.target.limits.pull_time_max;
+        let idle = self.lock_idle().pop().filter(|connection| !connection.is_closed());
+        if let Some(mut connection) = idle {
+            match connection.send(&self.target, request.clone(), limit).await {
+                Err(Fault::Lost(_)) => {}
+                result => return Ok((connection, result?)),
+            }
+        }
+        let mut connection = self.target.open().await?;
+        let response = connection.send(&self.target, request, limit).await?;
+        Ok((connection, response))
+    }
+
+    fn keep(&self, connection: Connection) {
+        let mut idle = self.lock_idle();
+        if idle.len() < IDLE_MAX {
+            idle.push(connection);
+        }
+    }
+
+    /// A message whose answer is nothing. All of them can be sent twice.
+    async fn tell<T: Serialize>(&self, path: &str, body: &T) -> Result<(), RequestError> {
+        let limit = self.target.limits.reply_time_max;
+        let request = post(path, body, self.lock_joined().as_ref());
+        let mut control = self.control.lock().await;
+        if let Some(mut connection) = control.take().filter(|connection| !connection.is_closed()) {
+            match connection.send(&self.target, request.clone(), limit).await {
+                Err(Fault::Lost(_)) => {}
+                result => {
+                    *control = Some(connection);
+                    return result.map(drop).map_err(RequestError::from);
+                }
+            }
+        }
+        let mut connection = self.target.open().await?;
+        let result = connection.send(&self.target, request, limit).await;
+        *control = Some(connection);
+        result.map(drop).map_err(RequestError::from)
+    }
+
+    fn lock_joined(&self) -> MutexGuard<'_, Option<JoinReply>> {
+        // Both of these are changed by one assignment: a panic in between leaves them whole.
+        self.joined.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_idle(&self) -> MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Finds an answer to another question than the one asked.
+fn check_range(pull: &Pull, have: u64, response: &Response<Incoming>) -> Result<(), PullError> {
+    let Pull::Bytes(_, range) = pull else { return Ok(()) };
+    let first = response
+        .headers()
+        .get(CONTENT_RANGE)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|text| text.strip_prefix("bytes ")?.split_once('-')?.0.parse::<u64>().ok());
+    if response.status() == StatusCode::PARTIAL_CONTENT && first == Some(range.start + have) {
+        return Ok(());
+    }
+    Err(PullError::BadReply("another range than was asked for".to_owned()))
+}
+
+fn get(path: &str, joined: Option<&JoinReply>) -> Request<Full<Bytes>> {
+    request(Method::GET, path, Bytes::new(), joined)
+}
+
+fn post<T: Serialize>(path: &str, body: &T, joined: Option<&JoinReply>) -> Request<Full<Bytes>> {
+    // Types of this crate made of strings, numbers and lists: nothing that JSON could refuse.
+    let body = serde_json::to_vec(body).expect("a body has a JSON form");
+    let mut request = request(Method::POST, path, body.into(), joined);
+    let json = HeaderValue::from_static("application/json");
+    request.headers_mut().insert(CONTENT_TYPE, json);
+    request
+}
+
+fn request(
+    method: Method,
+    path: &str,
+    body: Bytes,
+    joined: Option<&JoinReply>,
+) -> Request<Full<Bytes>> {
+    let mut request = Request::new(Full::new(body));
+    *request.method_mut() = method;
+    // Made here of constants and digits.
+    *request.uri_mut() = path.parse().expect("constants and digits");
+    if let Some(reply) = joined {
+        let headers = request.headers_mut();
+        headers.insert(SESSION_HEADER, ascii(&reply.session.to_text()));
+        headers.insert(RECEIVER_HEADER, ascii(&reply.receiver.to_string()));
+    }
+    request
+}
+
+fn ascii(text: &str) -> HeaderValue {
+    // Digits, base64url and constants: letters that headers may have.
+    HeaderValue::from_str(text).expect("letters that headers may have")
+}

@@ -1,0 +1,133 @@
+//! What the control endpoint answers when it does not do what was asked: a stable code for programs and
+//! a sentence for people. The HTTP status follows from the code.
+
+use hyper::StatusCode;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Why a request was refused. The text forms are stable: programs match them, old ones too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    /// The request is not understood, or a value in it is out of range.
+    BadRequest,
+    /// No token, or not this session's.
+    WrongToken,
+    /// The token is right, but its time is over.
+    TicketExpired,
+    /// The session does not take this node.
+    NotAllowed,
+    /// The request names a receiver that has not joined, or that another node is.
+    NotMember,
+    /// The request names another session: the sender was restarted. Join again.
+    UnknownSession,
+    /// There is no such path.
+    NotFound,
+    /// There is such a path, but not with this method.
+    WrongMethod,
+    /// The body did not come in time.
+    Timeout,
+    /// The two sides speak different versions of the protocol.
+    WrongVersion,
+    /// The session has ended.
+    SessionOver,
+    /// The body is larger than the limit.
+    TooLarge,
+    /// Nothing of the byte range is there, or not yet.
+    RangeNotSatisfiable,
+    /// The receipt is not signed by the node that sends it, or is about another session.
+    BadReceipt,
+    /// Bytes cannot be read any more, or have changed since they were hashed.
+    SourceFailed,
+    /// The session is full, or busy. Try again later.
+    Busy,
+    /// A bug, or the sender's machine failed.
+    Internal,
+    /// A code that this version does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+impl ErrorCode {
+    /// The HTTP status that goes with it.
+    pub const fn status(self) -> StatusCode {
+        match self {
+            Self::BadRequest => StatusCode::BAD_REQUEST,
+            Self::WrongToken => StatusCode::UNAUTHORIZED,
+            Self::TicketExpired | Self::NotAllowed | Self::NotMember => StatusCode::FORBIDDEN,
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::WrongMethod => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Timeout => StatusCode::REQUEST_TIMEOUT,
+            Self::UnknownSession | Self::WrongVersion => StatusCode::CONFLICT,
+            Self::SessionOver => StatusCode::GONE,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::RangeNotSatisfiable => StatusCode::RANGE_NOT_SATISFIABLE,
+            Self::BadReceipt => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
+            Self::SourceFailed | Self::Internal | Self::Unknown => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
+        }
+    }
+
+    /// Whether the same request may succeed later without anybody changing anything.
+    pub const fn is_passing(self) -> bool {
+        match self {
+            Self::Timeout | Self::RangeNotSatisfiable | Self::Busy => true,
+            Self::BadRequest
+            | Self::WrongToken
+            | Self::TicketExpired
+            | Self::NotAllowed
+            | Self::NotMember
+            | Self::UnknownSession
+            | Self::NotFound
+            | Self::WrongMethod
+            | Self::WrongVersion
+            | Self::SessionOver
+            | Self::TooLarge
+            | Self::BadReceipt
+            | Self::SourceFailed
+            | Self::Internal
+            | Self::Unknown => false,
+        }
+    }
+}
+
+/// The JSON body of every answer that is not a success.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApiError {
+    /// For programs.
+    pub code: ErrorCode,
+    /// For people: what is wrong and, where there is something, what to do.
+    pub message: String,
+}
+
+impl ApiError {
+    /// An answer with `code`.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}
+
+impl fmt::Display for ApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for ApiError {}
+
+#[cfg(test)]
+mod tests {
+    use super::{ApiError, ErrorCode};
+
+    #[test]
+    fn codes_keep_their_text_and_new_ones_do_not_break_old_programs() {
+        let error = ApiError::new(ErrorCode::RangeNotSatisfiable, "m");
+        let text = r#"{"code":"range_not_satisfiable","message":"m"}"#;
+        assert_eq!(serde_json::to_string(&error).unwrap(), text);
+        let newer = r#"{"code":"on_fire","message":"m","since":1}"#;
+        let error: ApiError = serde_json::from_str(newer).unwrap();
+        assert_eq!(error.code, ErrorCode::Unknown);
+    }
+}

@@ -1,0 +1,40 @@
+//! Control and bulk over HTTPS: the sender serves, receivers ask.
+//!
+//! HTTP/1.1 over TLS 1.3 with both keys pinned or told (`identity::tls`), so that curl is a working client.
+//! One [`ControlServer`] serves one session, which stands behind the [`SessionHandler`] trait. A receiver has
+//! one connection for requests, one for the stream of events, whose life is the sign of both sides' life,
+//! and a few for pulls.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `api` | the JSON bodies |
+//! | `error` | the codes of refusals |
+//! | `budget` | the rate that all pulls share |
+//! | `server/` | listener, limits, routes, byte ranges, event streams |
+//! | `client/` | connections, requests, events |
+//!
+//! Deliberately absent: HTTP/2, redirects, cookies, compression, names in certificates.
+
+mod api;
+mod budget;
+mod client;
+mod error;
+mod server;
+mod text;
+
+pub use api::{
+    BadReceipt, BlockRange, Event, FEEDBACK_LABEL, HAVE_RANGES_MAX, HaveRequest, InstanceId,
+    JoinReply, JoinRequest, LeaveRequest, NAME_LEN_MAX, ObjectFailure, PROTOCOL_VERSION,
+    REASON_LEN_MAX, RECEIPT_LEN_MAX, RECEIVER_HEADER, ReadyRequest, Receipt, SESSION_HEADER,
+    SessionId, SignedReceipt, Token,
+};
+pub use budget::{PIECE_LEN_MAX, PullBudget};
+pub use client::{
+    AttemptError, ClientLimits, ClientSetup, ConnectError, ControlClient, EventStream, EventsEnd,
+    JoinError, Joined, Pull, PullError, RequestError,
+};
+pub use error::{ApiError, ErrorCode};
+pub use server::{
+    BODY_LEN_MAX, BindError, Conn, ControlServer, EventSender, Extent, Member, NotListening,
+    ServerLimits, ServerSetup, SessionHandler,
+};

@@ -1,0 +1,294 @@
+//! The sender's side of control and bulk: one server, one session.
+//!
+//! 1. `mod` accepts connections and shakes hands; `crowd` says who has to make room, `stall` gives up on
+//!    who takes nothing.
+//! 2. `routes` checks token, session and receiver, reads the body and calls the [`SessionHandler`].
+//! 3. `bulk` streams byte ranges and repair symbols, a piece at a time, each with the budget's leave.
+//! 4. `members` knows who has joined, and who listens for events (`body`).
+
+mod body;
+mod bulk;
+mod crowd;
+mod handler;
+mod limits;
+mod members;
+mod routes;
+mod stall;
+
+pub use handler::{Conn, EventSender, Extent, Member, NotListening, SessionHandler};
+pub use limits::{BODY_LEN_MAX, ServerLimits};
+
+use crate::Secret;
+use crate::control::api::{FEEDBACK_LABEL, SessionId, Token};
+use crate::control::budget::PullBudget;
+use crate::control::error::{ApiError, ErrorCode};
+use crate::identity::{ClientKeys, Identity, PublicKey, node_key, server_config};
+use body::Outgoing;
+use bytes::Bytes;
+use crowd::{Crowd, Place};
+use hyper::Response;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use limits::{HEAD_LEN_MAX, HEADERS_MAX};
+use members::Members;
+use stall::{StallGuard, WatchSilence};
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+type Answer = Response<Outgoing>;
+
+/// After a failed accept: most likely no file descriptor was left, which passes.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What a server is made of, besides its session.
+#[derive(Debug)]
+pub struct ServerSetup {
+    /// Whose key the ticket names.
+    pub identity: Arc<Identity>,
+    /// Which node keys may connect.
+    pub clients: ClientKeys,
+    /// This run of the sender.
+    pub session: SessionId,
+    /// What the ticket admits with.
+    pub token: Token,
+    /// When the ticket ends, seconds since 1970. Receivers that have joined before may stay.
+    pub expires_unix_s: u64,
+    /// What all pulls share.
+    pub budget: Arc<PullBudget>,
+    /// What is allowed.
+    pub limits: ServerLimits,
+}
+
+/// The server cannot listen.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on TCP {addr}: {source}{}", advice(source))]
+pub struct BindError {
+    /// Where.
+    pub addr: SocketAddr,
+    /// Why not.
+    pub source: io::Error,
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "; another program has this port: choose another one",
+        io::ErrorKind::AddrNotAvailable => "; no interface of this machine has this address",
+        io::ErrorKind::PermissionDenied => "; ports below 1024 need root",
+        _ => "",
+    }
+}
+
+/// A running server. Dropping it ends all connections at once.
+#[derive(Debug)]
+pub struct ControlServer {
+    local_addr: SocketAddr,
+    stop: watch::Sender<bool>,
+    task: AbortOnDrop,
+}
+
+#[derive(Debug)]
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// What all connections share.
+struct Core<H> {
+    handler: Arc<H>,
+    clients: ClientKeys,
+    session: SessionId,
+    token: Token,
+    expires_unix_s: u64,
+    budget: Arc<PullBudget>,
+    limits: ServerLimits,
+    members: Arc<Members>,
+    reads: Semaphore,
+    repairs: Arc<Semaphore>,
+}
+
+impl ControlServer {
+    /// Listens on `addr` (port 0: any) and serves on the present runtime.
+    pub async fn bind<H: SessionHandler>(
+        addr: SocketAddr,
+        setup: ServerSetup,
+        handler: Arc<H>,
+    ) -> Result<Self, BindError> {
+        let failed = |source| BindError { addr, source };
+        let listener = TcpListener::bind(addr).await.map_err(failed)?;
+        let local_addr = listener.local_addr().map_err(failed)?;
+        let tls = TlsAcceptor::from(server_config(&setup.identity));
+        let core = Arc::new(Core {
+            handler,
+            clients: setup.clients,
+            session: setup.session,
+            token: setup.token,
+            expires_unix_s: setup.expires_unix_s,
+            budget: setup.budget,
+            members: Arc::default(),
+            reads: Semaphore::new(setup.limits.reads_max),
+            repairs: Arc::new(Semaphore::new(setup.limits.repairs_max)),
+            limits: setup.limits,
+        });
+        let (stop, stopped) = watch::channel(false);
+        let task = AbortOnDrop(tokio::spawn(accept(listener, tls, core, stopped)));
+        Ok(Self { local_addr, stop, task })
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Takes no more connections, ends the streams of events after what is queued, lets answers under
+    /// way finish for at most `grace`, then ends all connections.
+    pub async fn stop(mut self, grace: Duration) {
+        self.stop.send_replace(true);
+        let _ = timeout(grace, &mut self.task.0).await;
+    }
+}
+
+async fn accept<H: SessionHandler>(
+    listener: TcpListener,
+    tls: TlsAcceptor,
+    core: Arc<Core<H>>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let limits = &core.limits;
+    let crowd = Crowd::new(limits.connections_max, limits.connections_per_peer_max);
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((tcp, peer)) => {
+                    if let Some(place) = crowd.enter(peer.ip()) {
+                        let core = core.clone();
+                        let tls = tls.clone();
+                        connections.spawn(serve(tcp, peer, place, tls, core, stopped.clone()));
+                    }
+                }
+                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+            },
+            Some(_) = connections.join_next() => {}
+            _ = stopped.changed() => break,
+        }
+    }
+    drop(listener);
+    core.members.end_streams();
+    while connections.join_next().await.is_some() {}
+}
+
+/// One connection from its first byte to its last.
+async fn serve<H: SessionHandler>(
+    tcp: TcpStream,
+    peer: SocketAddr,
+    place: Place,
+    tls: TlsAcceptor,
+    core: Arc<Core<H>>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let place = Arc::new(place);
+    let limits = &core.limits;
+    let shake = shake_hands(tcp, peer, &tls, &core);
+    let (tls, conn, silence) = tokio::select! {
+        shaken = timeout(limits.handshake_time_max, shake) => match shaken {
+            Ok(Some(shaken)) => shaken,
+            Ok(None) | Err(_) => return,
+        },
+        () = place.evicted() => return,
+        _ = stopped.changed() => return,
+    };
+    let context = Arc::new(Connection { conn, silence, place: place.clone() });
+    let service = service_fn(|request| {
+        let (core, context) = (core.clone(), context.clone());
+        async move { Ok::<_, Infallible>(routes::answer(core, context, request).await) }
+    });
+    let http = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head_time_max)
+        .max_buf_size(HEAD_LEN_MAX)
+        .max_headers(HEADERS_MAX)
+        .serve_connection(TokioIo::new(tls), service);
+    let mut http = pin!(http);
+    tokio::select! {
+        _ = http.as_mut() => return,
+        () = place.evicted() => return,
+        _ = stopped.changed() => {}
+    }
+    http.as_mut().graceful_shutdown();
+    // What went wrong on a connection is the client's to see.
+    let _ = http.await;
+}
+
+/// What the requests of one connection share.
+struct Connection {
+    conn: Conn,
+    silence: WatchSilence,
+    place: Arc<Place>,
+}
+
+async fn shake_hands<H: SessionHandler>(
+    tcp: TcpStream,
+    peer: SocketAddr,
+    tls: &TlsAcceptor,
+    core: &Core<H>,
+) -> Option<(TlsStream<StallGuard>, Conn, WatchSilence)> {
+    let limits = &core.limits;
+    let (tcp, silence) = StallGuard::new(tcp, limits.stall_time_max, limits.silence_time_max);
+    let begun = Instant::now();
+    let stream = tls.accept(tcp).await.ok()?;
+    let handshake = begun.elapsed();
+    let (_, tls) = stream.get_ref();
+    let node: PublicKey = node_key(tls.peer_certificates()?.first()?)?;
+    let session = core.session.as_bytes();
+    let secret = tls.export_keying_material([0; 32], FEEDBACK_LABEL, Some(session)).ok()?;
+    let conn = Conn { node, peer, feedback: Secret::new(secret), handshake };
+    Some((stream, conn, silence))
+}
+
+impl<H: SessionHandler> Core<H> {
+    /// Runs `work` where it may block, a few at once.
+    async fn blocking<T, W>(&self, work: W) -> Result<T, ApiError>
+    where
+        T: Send + 'static,
+        W: FnOnce(&H) -> Result<T, ApiError> + Send + 'static,
+    {
+        let over = || ApiError::new(ErrorCode::SessionOver, "the session has ended");
+        let _permit = self.reads.acquire().await.map_err(|_| over())?;
+        let handler = self.handler.clone();
+        match tokio::task::spawn_blocking(move || work(&handler)).await {
+            Ok(result) => result,
+            Err(error) if error.is_cancelled() => Err(over()),
+            Err(_) => Err(ApiError::new(ErrorCode::Internal, "the sender failed; see its log")),
+        }
+    }
+}
+
+/// The answer that says no.
+fn refusal(error: &ApiError) -> Answer {
+    let mut answer = json(error);
+    *answer.status_mut() = error.code.status();
+    answer
+}
+
+fn json<T: serde::Serialize>(value: &T) -> Answer {
+    // Types of this crate made of strings, numbers and lists: nothing that JSON could refuse.
+    let bytes = serde_json::to_vec(value).expect("a body has a JSON form");
+    let mut answer = Response::new(Outgoing::Whole(Some(Bytes::from(bytes))));
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer
+}

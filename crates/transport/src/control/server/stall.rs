@@ -1,0 +1,166 @@
+//! A TCP stream that fails when the other side takes nothing for too long.
+//!
+//! Under TLS, so that it covers the handshake too. A slow reader is no stalled one: each byte that the kernel
+//! takes starts the time anew. For a connection of events the kernel's own timer is shortened
+//! (TCP_USER_TIMEOUT), because its few bytes would fit into the send buffer for hours.
+
+use socket2::SockRef;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep};
+
+/// Set when the connection has become one of events.
+pub(super) type WatchSilence = Arc<AtomicBool>;
+
+#[derive(Debug)]
+pub(super) struct StallGuard {
+    inner: TcpStream,
+    stall_time_max: Duration,
+    silence_time_max: Duration,
+    watch: WatchSilence,
+    watching: bool,
+    timer: Pin<Box<Sleep>>,
+    stalled: bool,
+}
+
+impl StallGuard {
+    pub(super) fn new(
+        inner: TcpStream,
+        stall_time_max: Duration,
+        silence_time_max: Duration,
+    ) -> (Self, WatchSilence) {
+        // What the kernel refuses here costs comfort, not correctness.
+        let _ = inner.set_nodelay(true);
+        let _ = SockRef::from(&inner).set_tcp_user_timeout(Some(stall_time_max));
+        let watch = WatchSilence::default();
+        let guard = Self {
+            inner,
+            stall_time_max,
+            silence_time_max,
+            watch: watch.clone(),
+            watching: false,
+            timer: Box::pin(sleep(stall_time_max)),
+            stalled: false,
+        };
+        (guard, watch)
+    }
+
+    fn check<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        result: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if result.is_ready() {
+            self.stalled = false;
+            return result;
+        }
+        if !self.stalled {
+            self.stalled = true;
+            self.timer.as_mut().reset(Instant::now() + self.stall_time_max);
+        }
+        ready!(self.timer.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    fn watch_silence(&mut self) {
+        if !self.watching && self.watch.load(Ordering::Relaxed) {
+            self.watching = true;
+            let _ = SockRef::from(&self.inner).set_tcp_user_timeout(Some(self.silence_time_max));
+        }
+    }
+}
+
+impl AsyncRead for StallGuard {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for StallGuard {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.watch_silence();
+        let result = Pin::new(&mut self.inner).poll_write(cx, buf);
+        self.check(cx, result)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.watch_silence();
+        let result = Pin::new(&mut self.inner).poll_write_vectored(cx, bufs);
+        self.check(cx, result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::StallGuard;
+    use std::io::ErrorKind;
+    use std::time::Duration;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    async fn pair(stall: Duration) -> (StallGuard, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (server, _) = listener.accept().await.unwrap();
+        (StallGuard::new(server, stall, stall).0, client)
+    }
+
+    #[tokio::test]
+    async fn who_takes_nothing_is_given_up() {
+        let (mut server, _client) = pair(Duration::from_millis(100)).await;
+        let error = loop {
+            if let Err(error) = server.write_all(&[0; 1 << 20]).await {
+                break error;
+            }
+        };
+        assert!(matches!(error.kind(), ErrorKind::TimedOut), "{error}");
+    }
+
+    #[tokio::test]
+    async fn who_takes_a_little_is_served() {
+        const LEN: usize = 16 << 20;
+        let (mut server, mut client) = pair(Duration::from_secs(60)).await;
+        let reader = tokio::spawn(async move {
+            let mut total = 0;
+            let mut buf = vec![0; 1 << 16];
+            while total < LEN {
+                total += client.read(&mut buf).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            total
+        });
+        server.write_all(&vec![7; LEN]).await.unwrap();
+        assert_eq!(reader.await.unwrap(), LEN);
+    }
+}

@@ -1,0 +1,216 @@
+//! Bytes: ranges, repair symbols, the budget, failing sources, readers that stop, and curl.
+
+use crate::world::{Setup, World, code, join_request, until};
+use downpour_proto::{BlockId, BlockKind, Rate};
+use downpour_transport::control::{ControlClient, ErrorCode, Pull, PullError, ServerLimits};
+use downpour_transport::identity::{CERTIFICATE_FILE, Identity, KEY_FILE, client_config};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+
+#[tokio::test]
+async fn ranges_give_the_bytes_they_name() {
+    let mut world = World::new(Setup::default()).await;
+    let (client, _) = world.member().await;
+    let data = &world.session.data;
+    for (from, to) in
+        [(0, 1), (0, data.len()), (1_000_000, 1_600_000), (data.len() - 1, data.len())]
+    {
+        let bytes = client.data(from as u64..to as u64).await.unwrap();
+        assert!(bytes == data[from..to], "{from}..{to}");
+    }
+    assert_eq!(client.data(5..5).await, Ok(Vec::new()));
+    let bytes = client.manifest(10..20).await.unwrap();
+    assert_eq!(bytes, data[10..20].iter().map(|byte| byte ^ 0xff).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn http_ranges_follow_the_standard() {
+    let world = World::new(Setup { data_len: 5000, ..Setup::default() }).await;
+    let data = &world.session.data;
+    let (status, head, body) = world.raw("GET /v1/data HTTP/1.1\r\n").await;
+    assert!(status == 200 && body == *data && head.contains("accept-ranges: bytes"), "{head}");
+    assert!(head.contains("content-length: 5000"), "{head}");
+    for (range, content_range, expected) in [
+        ("0-9", "bytes 0-9/5000", 0..10),
+        ("4990-", "bytes 4990-4999/5000", 4990..5000),
+        ("-10", "bytes 4990-4999/5000", 4990..5000),
+        ("4000-9999999", "bytes 4000-4999/5000", 4000..5000),
+    ] {
+        let request = format!("GET /v1/data HTTP/1.1\r\nRange: bytes={range}\r\n");
+        let (status, head, body) = world.raw(&request).await;
+        assert!(
+            status == 206 && head.contains(&format!("content-range: {content_range}")),
+            "{head}"
+        );
+        assert!(body == data[expected.clone()], "{range}");
+    }
+    let (status, head, body) = world.raw("GET /v1/data HTTP/1.1\r\nRange: bytes=5000-\r\n").await;
+    assert_eq!((status, code(&body)), (416, ErrorCode::RangeNotSatisfiable));
+    assert!(head.contains("content-range: bytes */5000"), "{head}");
+    // How long the manifest will be is not known yet.
+    let (status, head, _) = world.raw("GET /v1/manifest HTTP/1.1\r\nRange: bytes=0-9\r\n").await;
+    assert!(status == 206 && head.contains("content-range: bytes 0-9/*"), "{head}");
+}
+
+#[tokio::test]
+async fn a_manifest_grows_under_its_readers() {
+    let mut world = World::new(Setup::default()).await;
+    let (client, _) = world.member().await;
+    let mut bytes = Vec::new();
+    let pull = Pull::Bytes(BlockKind::Manifest, 0..1500);
+    let error = client.pull(&pull, &mut bytes).await.unwrap_err();
+    assert!(error == PullError::NotYet && error.is_passing(), "{error}");
+    assert_eq!(bytes.len(), 1000, "what was there is kept");
+    world.session.manifest_len.store(1500, Ordering::Relaxed);
+    client.pull(&pull, &mut bytes).await.unwrap();
+    assert_eq!(bytes, client.manifest(0..1500).await.unwrap());
+}
+
+#[tokio::test]
+async fn repair_symbols_come_one_after_the_other() {
+    let mut world = World::new(Setup::default()).await;
+    let (client, _) = world.member().await;
+    let block = BlockId::data(3).unwrap();
+    let bytes = client.repair(block, 7..300).await.unwrap();
+    let expected: Vec<u8> = (7u16..300).flat_map(|symbol| vec![symbol as u8; 1440]).collect();
+    assert!(bytes == expected);
+
+    // Broken off in the middle of the third symbol: that one is asked for again, the two before are not.
+    let mut bytes = expected[..2 * 1440 + 100].to_vec();
+    let before = world.budget.granted();
+    client.pull(&Pull::Repair(block, 7..300), &mut bytes).await.unwrap();
+    assert!(bytes == expected);
+    assert_eq!(world.budget.granted() - before, 291 * 1440);
+
+    let error = client.repair(BlockId::data(9).unwrap(), 0..1).await.unwrap_err();
+    assert!(matches!(error, PullError::Refused(_)) && !error.is_passing(), "{error}");
+}
+
+#[tokio::test]
+async fn no_byte_goes_without_the_budgets_leave() {
+    let mut world = World::new(Setup::default()).await;
+    let (client, _) = world.member().await;
+    let client = Arc::new(client);
+    world.budget.set_rate(Rate::from_bps(0));
+    let pull = tokio::spawn({
+        let client = client.clone();
+        async move { client.data(0..2_000_000).await }
+    });
+    until(|| world.budget.active() == 1).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!pull.is_finished() && world.budget.granted() == 0);
+
+    world.budget.set_rate(Rate::MAX);
+    let bytes = pull.await.unwrap().unwrap();
+    assert!(bytes == world.session.data[..2_000_000]);
+    assert_eq!(world.budget.granted(), 2_000_000);
+    until(|| world.budget.active() == 0).await;
+}
+
+#[tokio::test]
+async fn who_gives_up_frees_the_budget() {
+    let mut world = World::new(Setup::default()).await;
+    let (client, _) = world.member().await;
+    world.budget.set_rate(Rate::from_bps(0));
+    let gave_up = tokio::time::timeout(Duration::from_millis(100), client.data(0..100)).await;
+    assert!(gave_up.is_err());
+    until(|| world.budget.active() == 0).await;
+    world.budget.set_rate(Rate::MAX);
+    assert_eq!(client.data(0..100).await.unwrap().len(), 100);
+    assert_eq!(world.budget.granted(), 100);
+}
+
+#[tokio::test]
+async fn who_stops_reading_frees_the_budget() {
+    let limits = ServerLimits { stall_time_max: Duration::from_millis(200), ..Default::default() };
+    let world = World::new(Setup { limits, data_len: 30_000_000, ..Setup::default() }).await;
+    let config = client_config(&Identity::generate(), world.sender.public_key());
+    let mut tls = world.tls(config).await;
+    let bearer = world.token.to_text();
+    let head = format!("GET /v1/data HTTP/1.1\r\nAuthorization: Bearer {bearer}\r\n\r\n");
+    tls.write_all(head.as_bytes()).await.unwrap();
+    until(|| world.budget.granted() > 0).await;
+    until(|| world.budget.active() == 0).await;
+    assert!(world.budget.granted() < 30_000_000);
+    drop(tls);
+}
+
+#[tokio::test]
+async fn a_failing_source_is_named() {
+    let mut world = World::new(Setup::default()).await;
+    let (client, _) = world.member().await;
+    world.session.broken_from.store(1_000_000, Ordering::Relaxed);
+    let error = client.data(1_000_000..1_000_001).await.unwrap_err();
+    assert_eq!(error, PullError::SourceFailed("a.txt has changed".into()));
+
+    // In the middle: what came before is kept, and the next try says why.
+    let pull = Pull::Bytes(BlockKind::Data, 0..2_000_000);
+    let mut bytes = Vec::new();
+    let error = client.pull(&pull, &mut bytes).await.unwrap_err();
+    assert!(matches!(error, PullError::Lost(_)), "{error}");
+    assert!(!bytes.is_empty() && bytes == world.session.data[..bytes.len()]);
+    let error = loop {
+        // The pieces that come before the broken one may be smaller than it.
+        match client.pull(&pull, &mut bytes).await.unwrap_err() {
+            PullError::Lost(_) => {}
+            error => break error,
+        }
+    };
+    assert_eq!(error, PullError::SourceFailed("a.txt has changed".into()));
+}
+
+#[tokio::test]
+async fn pulls_use_their_connections_again() {
+    let limits = ServerLimits { connections_max: 3, ..Default::default() };
+    let mut world = World::new(Setup { limits, ..Setup::default() }).await;
+    let (client, _) = world.member().await;
+    let _events = client.events().await.unwrap();
+    // One connection is left: if each pull took a new one, some would be turned away.
+    for at in 0..50 {
+        assert_eq!(client.data(at..at + 1000).await.unwrap().len(), 1000);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn curl_is_a_client() {
+    if Command::new("curl").arg("--version").output().is_err() {
+        println!("skipped: curl_is_a_client: curl is not installed");
+        return;
+    }
+    let world = World::new(Setup::default()).await;
+    let home = tempfile::tempdir().unwrap();
+    Identity::load_or_create(home.path()).unwrap();
+    let curl = |range: &str| {
+        let out = Command::new("curl")
+            .args(["--silent", "--show-error", "--insecure", "--dump-header", "-"])
+            .arg("--cert")
+            .arg(home.path().join(CERTIFICATE_FILE))
+            .arg("--key")
+            .arg(home.path().join(KEY_FILE))
+            .args(["--header", &format!("Authorization: Bearer {}", world.token.to_text())])
+            .args(["--range", range])
+            .arg(format!("https://{}/v1/data", world.server.local_addr()))
+            .output()
+            .unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        out.stdout
+    };
+    let answer = curl("1000000-1499999");
+    assert!(answer.starts_with(b"HTTP/1.1 206"));
+    assert!(answer.ends_with(&world.session.data[1_000_000..1_500_000]));
+    assert!(curl("9000000-").starts_with(b"HTTP/1.1 416"));
+}
+
+#[tokio::test]
+async fn a_pull_needs_no_membership_but_its_repair_does() {
+    let world = World::new(Setup::default()).await;
+    let client: ControlClient = world.client().await;
+    assert_eq!(client.data(0..10).await.unwrap().len(), 10);
+    let block = BlockId::data(0).unwrap();
+    assert_eq!(client.repair(block, 0..1).await, Err(PullError::Rejoin));
+    client.join(&join_request("anna")).await.unwrap();
+    assert_eq!(client.repair(block, 0..1).await.unwrap().len(), 1440);
+}

@@ -1,0 +1,222 @@
+//! The control endpoint with real sockets on 127.0.0.1: stories of receivers, of strangers, and of bytes.
+
+mod bulk;
+mod strangers;
+mod world;
+
+use downpour_transport::Secret;
+use downpour_transport::control::{
+    BlockRange, ControlClient, Event, EventsEnd, HaveRequest, JoinError, LeaveRequest,
+    ObjectFailure, PROTOCOL_VERSION, ReadyRequest, Receipt, RequestError, ServerLimits,
+};
+use downpour_transport::identity::Identity;
+use std::sync::Arc;
+use std::time::Duration;
+use world::{Setup, Told, World, join_request};
+
+fn receipt(world: &World, receiver: downpour_proto::ReceiverId) -> Receipt {
+    Receipt {
+        session: world.session.id,
+        receiver,
+        manifest_digest: [3; 32],
+        made_unix_s: 1_800_000_000,
+        finished: true,
+        objects_complete: 8,
+        objects_failed: 1,
+        bytes_complete: 1000,
+        bytes_by_stream: 900,
+        bytes_by_pull: 60,
+        bytes_held: 40,
+        failures: vec![ObjectFailure { object: 5, reason: "disk full".into() }],
+    }
+}
+
+#[tokio::test]
+async fn a_receiver_joins_works_and_leaves() {
+    let mut world = World::new(Setup::default()).await;
+    let setup = world.client_setup();
+    let identity = setup.identity.clone();
+    let client = ControlClient::connect(setup).await.unwrap();
+
+    let joined = client.join(&join_request("anna")).await.unwrap();
+    assert_eq!(joined.reply.session, world.session.id);
+    assert_eq!(joined.sender, world.server.local_addr());
+    let Told::Join { node, feedback, name } = world.told().await else { panic!("not a join") };
+    assert_eq!((node, name.as_str()), (identity.public_key(), "anna"));
+    // Both ends of the one connection export the same secret, and the session's id is in it.
+    assert!(feedback == joined.feedback && feedback != Secret::new([0; 32]));
+
+    let mut events = client.events().await.unwrap();
+    assert_eq!(world.told().await, Told::Subscribed(1));
+
+    let ready = ReadyRequest { multicast: true, candidates: false };
+    client.ready(ready).await.unwrap();
+    assert_eq!(world.told().await, Told::Ready(1, ready));
+
+    let have = HaveRequest { data: vec![BlockRange(0, 7)], manifest: Vec::new(), examined: 2 };
+    client.have(have.clone()).await.unwrap();
+    assert_eq!(world.told().await, Told::Have(1, have));
+
+    let told = [
+        Event::Start,
+        Event::LeaveGroup { reason: "too slow".into() },
+        Event::ReturnToGroup,
+        Event::Closing,
+        Event::Shutdown { reason: "done\n\"really\"".into() },
+    ];
+    for event in &told {
+        world.session.send(1, event.clone());
+    }
+    for event in &told {
+        assert_eq!(events.next().await.as_ref(), Ok(event));
+    }
+
+    let receipt = receipt(&world, joined.reply.receiver);
+    client.receipt(&receipt.clone().sign(&identity)).await.unwrap();
+    assert_eq!(world.told().await, Told::Receipt(1, Box::new(receipt)));
+
+    client.leave("all done", false).await.unwrap();
+    let leave = LeaveRequest { reason: "all done".into(), error: false };
+    assert_eq!(world.told().await, Told::Leave(1, leave));
+    drop((events, client));
+    assert_eq!(world.told().await, Told::Unsubscribed(1));
+}
+
+#[tokio::test]
+async fn a_receipt_of_another_is_refused() {
+    let mut world = World::new(Setup::default()).await;
+    let (client, joined) = world.member().await;
+    let forged = receipt(&world, joined.reply.receiver).sign(&Identity::generate());
+    let error = client.receipt(&forged).await.unwrap_err();
+    assert!(matches!(error, RequestError::Refused(_)), "{error}");
+    world.told_nothing();
+}
+
+#[tokio::test]
+async fn receivers_on_one_machine_are_told_apart() {
+    let mut world = World::new(Setup::default()).await;
+    let setup = world.client_setup();
+    let first = ControlClient::connect(setup.clone()).await.unwrap();
+    let second = ControlClient::connect(setup).await.unwrap();
+    first.join(&join_request("anna")).await.unwrap();
+    second.join(&join_request("anna")).await.unwrap();
+    let (one, two) = (world.told().await, world.told().await);
+    let (Told::Join { feedback: a, .. }, Told::Join { feedback: b, .. }) = (one, two) else {
+        panic!("not joins")
+    };
+    assert!(a != b, "each connection has a secret of its own");
+    let ready = ReadyRequest { multicast: false, candidates: true };
+    second.ready(ready).await.unwrap();
+    assert_eq!(world.told().await, Told::Ready(2, ready));
+}
+
+#[tokio::test]
+async fn the_sender_learns_that_a_receiver_died() {
+    let mut world = World::new(Setup::default()).await;
+    let (client, _) = world.member().await;
+    let events = client.events().await.unwrap();
+    assert_eq!(world.told().await, Told::Subscribed(1));
+    drop(events);
+    assert_eq!(world.told().await, Told::Unsubscribed(1));
+}
+
+#[tokio::test]
+async fn a_receiver_that_listens_anew_has_not_died() {
+    let mut world = World::new(Setup::default()).await;
+    let (client, _) = world.member().await;
+    let mut before = client.events().await.unwrap();
+    assert_eq!(world.told().await, Told::Subscribed(1));
+    let mut events = client.events().await.unwrap();
+    assert_eq!(world.told().await, Told::Subscribed(1));
+    assert_eq!(before.next().await, Err(EventsEnd::Closed));
+    drop(before);
+    world.session.send(1, Event::Start);
+    assert_eq!(events.next().await, Ok(Event::Start));
+    world.told_nothing();
+    drop(events);
+    assert_eq!(world.told().await, Told::Unsubscribed(1));
+}
+
+#[tokio::test]
+async fn a_receiver_learns_that_the_sender_died() {
+    let mut world = World::new(Setup::default()).await;
+    let (client, _) = world.member().await;
+    let mut events = client.events().await.unwrap();
+    drop(world);
+    assert!(matches!(events.next().await, Err(EventsEnd::Lost(_))));
+    let error = client.leave("bye", false).await.unwrap_err();
+    assert!(matches!(error, RequestError::Unreachable(_)) && error.is_passing(), "{error}");
+}
+
+#[tokio::test]
+async fn a_receiver_learns_that_the_sender_is_silent() {
+    let limits = ServerLimits { ping_every: Duration::from_secs(3600), ..Default::default() };
+    let world = World::new(Setup { limits, ..Setup::default() }).await;
+    let mut setup = world.client_setup();
+    setup.limits.silence_time_max = Duration::from_millis(300);
+    let client = ControlClient::connect(setup).await.unwrap();
+    client.join(&join_request("anna")).await.unwrap();
+    let mut events = client.events().await.unwrap();
+    let silent = EventsEnd::Silent(Duration::from_millis(300));
+    assert_eq!(events.next().await, Err(silent));
+}
+
+#[tokio::test]
+async fn pings_keep_a_quiet_session_alive() {
+    let limits = ServerLimits { ping_every: Duration::from_millis(50), ..Default::default() };
+    let mut world = World::new(Setup { limits, ..Setup::default() }).await;
+    let mut setup = world.client_setup();
+    setup.limits.silence_time_max = Duration::from_millis(1500);
+    let client = ControlClient::connect(setup).await.unwrap();
+    client.join(&join_request("anna")).await.unwrap();
+    let mut events = client.events().await.unwrap();
+    assert!(matches!(world.told().await, Told::Join { .. }));
+    assert_eq!(world.told().await, Told::Subscribed(1));
+    // Twice as long as the silence that is allowed; pings alone do not make an event.
+    let waited = tokio::time::timeout(Duration::from_secs(3), events.next()).await;
+    assert!(waited.is_err(), "{waited:?}");
+    world.session.send(1, Event::Closing);
+    assert_eq!(events.next().await, Ok(Event::Closing));
+}
+
+#[tokio::test]
+async fn a_session_that_ends_in_order_delivers_its_last_events() {
+    let mut world = World::new(Setup::default()).await;
+    let (client, _) = world.member().await;
+    let mut events = client.events().await.unwrap();
+    assert_eq!(world.told().await, Told::Subscribed(1));
+    let last = Event::Shutdown { reason: "all complete".into() };
+    world.session.send(1, last.clone());
+    world.server.stop(Duration::from_secs(30)).await;
+    assert_eq!(events.next().await, Ok(last));
+    assert_eq!(events.next().await, Err(EventsEnd::Closed));
+    assert_eq!(world.session.events.lock().unwrap()[&1].send(Event::Start).ok(), None);
+}
+
+#[tokio::test]
+async fn a_restarted_sender_asks_to_join_again() {
+    let sender = Arc::new(Identity::generate());
+    let mut world = World::new(Setup { sender: sender.clone(), ..Setup::default() }).await;
+    let (token, port) = (world.token, world.server.local_addr().port());
+    let (client, first) = world.member().await;
+    world.server.stop(Duration::from_secs(30)).await;
+
+    let again = Setup { sender, token, port, ..Setup::default() };
+    let world = World::new(again).await;
+    let error = client.leave("bye", false).await.unwrap_err();
+    assert_eq!(error, RequestError::Rejoin);
+    let second = client.join(&join_request("anna")).await.unwrap();
+    assert_eq!(second.reply.session, world.session.id);
+    assert!(second.reply.session != first.reply.session && second.feedback != first.feedback);
+    client.leave("bye", false).await.unwrap();
+}
+
+#[tokio::test]
+async fn other_versions_are_told_so() {
+    let world = World::new(Setup::default()).await;
+    let client = world.client().await;
+    let mut request = join_request("anna");
+    request.protocol = PROTOCOL_VERSION + 1;
+    let error = client.join(&request).await.unwrap_err();
+    assert!(matches!(error, JoinError::WrongVersion(_)) && !error.is_passing(), "{error}");
+}

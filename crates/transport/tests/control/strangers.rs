@@ -1,0 +1,257 @@
+//! Those who should not be here, and those who behave badly.
+
+use crate::world::{Setup, World, code, join_request};
+use downpour_transport::control::{
+    AttemptError, BODY_LEN_MAX, ControlClient, ErrorCode, JoinError, ServerLimits, Token,
+};
+use downpour_transport::identity::{ClientKeys, Identity, client_config};
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+#[tokio::test]
+async fn a_server_with_another_key_is_not_spoken_to() {
+    let mut world = World::new(Setup::default()).await;
+    let mut setup = world.client_setup();
+    setup.server = Identity::generate().public_key();
+    let expected = setup.server;
+    let error = ControlClient::connect(setup).await.err().unwrap();
+    let wrong = error.wrong_key().unwrap();
+    assert_eq!((wrong.expected, wrong.seen), (expected, world.sender.public_key()));
+    let text = error.to_string();
+    assert!(text.contains(&expected.to_string()) && text.contains("127.0.0.1"), "{text}");
+    world.told_nothing();
+}
+
+#[tokio::test]
+async fn every_address_of_a_ticket_is_tried() {
+    let world = World::new(Setup::default()).await;
+    let impostor = World::new(Setup::default()).await;
+    let mut setup = world.client_setup();
+    let good = setup.addrs[0].clone();
+    let bad = impostor.server.local_addr().to_string();
+    setup.addrs = vec!["127.0.0.1:1".into(), "no port".into(), bad.clone(), good];
+    let client = ControlClient::connect(setup.clone()).await.unwrap();
+    client.join(&join_request("anna")).await.unwrap();
+
+    setup.addrs.truncate(3);
+    let error = ControlClient::connect(setup).await.err().unwrap();
+    assert_eq!(error.tried.len(), 3, "{error}");
+    let of = |addr: &str| &error.tried.iter().find(|tried| tried.0 == addr).unwrap().1;
+    assert!(matches!(of("127.0.0.1:1"), AttemptError::Connect(_)), "{error}");
+    assert!(matches!(of("no port"), AttemptError::Resolve(_)), "{error}");
+    assert!(matches!(of(&bad), AttemptError::WrongKey(_)), "{error}");
+}
+
+#[tokio::test]
+async fn a_wrong_token_opens_nothing() {
+    let mut world = World::new(Setup::default()).await;
+    let mut setup = world.client_setup();
+    setup.token = Token::random().unwrap();
+    let client = ControlClient::connect(setup).await.unwrap();
+    let error = client.join(&join_request("mallory")).await.unwrap_err();
+    assert_eq!(error, JoinError::WrongToken);
+    assert!(client.data(0..10).await.is_err());
+
+    world.token = Token::random().unwrap();
+    let (status, head, body) = world.raw("GET /v1/data HTTP/1.1\r\n").await;
+    assert_eq!((status, code(&body)), (401, ErrorCode::WrongToken));
+    assert!(head.contains("www-authenticate: bearer"), "{head}");
+    let (status, _, _) = world.raw("GET /nowhere HTTP/1.1\r\n").await;
+    assert_eq!(status, 401, "a stranger does not learn what exists");
+    world.told_nothing();
+}
+
+#[tokio::test]
+async fn a_ticket_ends_for_newcomers_only() {
+    let world = World::new(Setup { expires_unix_s: 1_700_000_000, ..Setup::default() }).await;
+    let error = world.client().await.join(&join_request("late")).await.unwrap_err();
+    assert!(matches!(error, JoinError::Expired(_)) && !error.is_passing(), "{error}");
+    assert!(error.to_string().contains("ask for a new one"), "{error}");
+    let (status, _, body) = world.raw("GET /v1/data HTTP/1.1\r\n").await;
+    assert_eq!((status, code(&body)), (403, ErrorCode::TicketExpired));
+}
+
+#[tokio::test]
+async fn a_node_that_is_not_on_the_list_is_told_its_key() {
+    let friend = Arc::new(Identity::generate());
+    let clients = ClientKeys::Only(BTreeSet::from([friend.public_key()]));
+    let world = World::new(Setup { clients, ..Setup::default() }).await;
+    let mut setup = world.client_setup();
+    let stranger = setup.identity.public_key();
+    let client = ControlClient::connect(setup.clone()).await.unwrap();
+    let error = client.join(&join_request("mallory")).await.unwrap_err();
+    assert!(matches!(error, JoinError::NotAllowed(_)), "{error}");
+    assert!(error.to_string().contains(&stranger.to_string()), "{error}");
+
+    setup.identity = friend;
+    let client = ControlClient::connect(setup).await.unwrap();
+    client.join(&join_request("anna")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_without_certificate_gets_no_answer() {
+    let world = World::new(Setup::default()).await;
+    let mut config = (*client_config(&Identity::generate(), world.sender.public_key())).clone();
+    config.client_auth_cert_resolver = Arc::new(NoCertificate);
+    let mut tls = world.tls(Arc::new(config)).await;
+    let head =
+        format!("GET /v1/data HTTP/1.1\r\nAuthorization: Bearer {}\r\n\r\n", world.token.to_text());
+    let _ = tls.write_all(head.as_bytes()).await;
+    let mut answer = Vec::new();
+    let error = tls.read_to_end(&mut answer).await.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::ConnectionReset), "{error}");
+    assert!(answer.is_empty());
+}
+
+#[derive(Debug)]
+struct NoCertificate;
+
+impl rustls::client::ResolvesClientCert for NoCertificate {
+    fn resolve(
+        &self,
+        _hints: &[&[u8]],
+        _schemes: &[rustls::SignatureScheme],
+    ) -> Option<Arc<rustls::sign::CertifiedKey>> {
+        None
+    }
+
+    fn has_certs(&self) -> bool {
+        false
+    }
+}
+
+#[tokio::test]
+async fn a_member_cannot_speak_for_another() {
+    let mut world = World::new(Setup::default()).await;
+    let (_client, joined) = world.member().await;
+    let session = joined.reply.session.to_text();
+    // Another node, with the right token, and the first one's number.
+    let head = format!(
+        "POST /v1/leave HTTP/1.1\r\nContent-Length: 0\r\n\
+         Downpour-Session: {session}\r\nDownpour-Receiver: 1\r\n"
+    );
+    let (status, _, body) = world.raw(&head).await;
+    assert_eq!((status, code(&body)), (403, ErrorCode::NotMember));
+    let (status, _, body) = world.raw("GET /v1/events HTTP/1.1\r\n").await;
+    assert_eq!((status, code(&body)), (403, ErrorCode::NotMember));
+    world.told_nothing();
+}
+
+#[tokio::test]
+async fn nonsense_is_answered_with_its_code() {
+    let mut world = World::new(Setup::default()).await;
+    for (head, expected) in [
+        ("GET /v2/data HTTP/1.1\r\n", ErrorCode::NotFound),
+        ("GET /v1/join HTTP/1.1\r\n", ErrorCode::WrongMethod),
+        ("DELETE /v1/data HTTP/1.1\r\n", ErrorCode::WrongMethod),
+        ("POST /v1/join HTTP/1.1\r\nContent-Length: 0\r\n", ErrorCode::BadRequest),
+        ("GET /v1/repair/d1 HTTP/1.1\r\n", ErrorCode::BadRequest),
+        ("GET /v1/repair/d1?from=0&count=2000 HTTP/1.1\r\n", ErrorCode::BadRequest),
+        ("GET /v1/repair/d9?from=0&count=1 HTTP/1.1\r\n", ErrorCode::NotFound),
+        ("GET /v1/data HTTP/1.1\r\nDownpour-Session: x\r\n", ErrorCode::UnknownSession),
+    ] {
+        let (status, _, body) = world.raw(head).await;
+        assert_eq!((status, code(&body)), (expected.status().as_u16(), expected), "{head}");
+    }
+    world.told_nothing();
+}
+
+#[tokio::test]
+async fn bodies_and_heads_have_limits() {
+    let mut world = World::new(Setup::default()).await;
+    let announced = format!("POST /v1/join HTTP/1.1\r\nContent-Length: {}\r\n", BODY_LEN_MAX + 1);
+    let (status, _, body) = world.raw(&announced).await;
+    assert_eq!((status, code(&body)), (413, ErrorCode::TooLarge));
+
+    // Not announced, but sent.
+    let config = client_config(&Identity::generate(), world.sender.public_key());
+    let mut tls = world.tls(config).await;
+    let head = format!(
+        "POST /v1/join HTTP/1.1\r\nAuthorization: Bearer {}\r\nTransfer-Encoding: chunked\r\n\r\n",
+        world.token.to_text()
+    );
+    tls.write_all(head.as_bytes()).await.unwrap();
+    let mut piece = b"10000\r\n".to_vec();
+    piece.extend([b' '; 0x10000]);
+    piece.extend(b"\r\n");
+    for _ in 0..BODY_LEN_MAX / 0x10000 + 1 {
+        if tls.write_all(&piece).await.is_err() {
+            break;
+        }
+    }
+    let mut answer = vec![0; 12];
+    // The refusal, or a reset because it refuses to read on.
+    if tls.read_exact(&mut answer).await.is_ok() {
+        assert_eq!(&answer, b"HTTP/1.1 413");
+    }
+
+    let long = format!("GET /v1/data HTTP/1.1\r\nX: {}\r\n", "x".repeat(100_000));
+    let config = client_config(&Identity::generate(), world.sender.public_key());
+    let mut tls = world.tls(config).await;
+    let _ = tls.write_all(long.as_bytes()).await;
+    let mut answer = vec![0; 12];
+    if tls.read_exact(&mut answer).await.is_ok() {
+        assert_eq!(&answer, b"HTTP/1.1 431");
+    }
+    world.told_nothing();
+    world.client().await.join(&join_request("anna")).await.unwrap();
+}
+
+#[tokio::test]
+async fn two_hundred_idle_connections_harm_nobody() {
+    let limits = ServerLimits { connections_max: 64, ..Default::default() };
+    let mut world = World::new(Setup { limits, ..Setup::default() }).await;
+    let (client, _) = world.member().await;
+    let mut events = client.events().await.unwrap();
+    let mut idle = Vec::new();
+    for _ in 0..200 {
+        idle.push(TcpStream::connect(world.server.local_addr()).await.unwrap());
+    }
+    world.client().await.join(&join_request("anna")).await.unwrap();
+    // Some that have shaken hands, too.
+    let config = client_config(&Identity::generate(), world.sender.public_key());
+    let mut shaken = Vec::new();
+    for _ in 0..100 {
+        shaken.push(world.tls(config.clone()).await);
+    }
+    world.client().await.join(&join_request("berta")).await.unwrap();
+    // Who was there before them still is.
+    world.session.send(1, downpour_transport::control::Event::Start);
+    events.next().await.unwrap();
+    let mut closed = 0;
+    for mut tcp in idle {
+        let mut byte = [0];
+        let read = tcp.read(&mut byte);
+        if let Ok(Ok(0) | Err(_)) = tokio::time::timeout(Duration::from_millis(1), read).await {
+            closed += 1;
+        }
+    }
+    assert!(closed >= 136, "{closed} of 200 idle connections had to make room");
+}
+
+#[tokio::test]
+async fn who_says_nothing_is_sent_away() {
+    let short = Duration::from_millis(200);
+    let limits =
+        ServerLimits { handshake_time_max: short, head_time_max: short, ..Default::default() };
+    let world = World::new(Setup { limits, ..Setup::default() }).await;
+    let mut tcp = TcpStream::connect(world.server.local_addr()).await.unwrap();
+    let config = client_config(&Identity::generate(), world.sender.public_key());
+    let mut tls = world.tls(config.clone()).await;
+    let mut half = world.tls(config).await;
+    half.write_all(b"GET /v1/data HTTP/1.1\r\nHos").await.unwrap();
+    // Each of these ends only because the server ends it.
+    let mut answer = Vec::new();
+    let _ = tcp.read_to_end(&mut answer).await;
+    let _ = tls.read_to_end(&mut answer).await;
+    let _ = half.read_to_end(&mut answer).await;
+    // A client whose idle connection was ended notices nothing.
+    let client = world.client().await;
+    client.join(&join_request("anna")).await.unwrap();
+    tokio::time::sleep(3 * short).await;
+    client.leave("bye", false).await.unwrap();
+}

@@ -1,0 +1,278 @@
+//! A session that records what it is told, a server in front of it, and clients, all on 127.0.0.1.
+
+use downpour_proto::{BlockId, BlockKind, Epoch, Geometry, Rate, ReceiverId, StreamId};
+use downpour_transport::Secret;
+use downpour_transport::control::{
+    ApiError, ClientLimits, ClientSetup, Conn, ControlClient, ControlServer, ErrorCode, Event,
+    EventSender, Extent, HaveRequest, InstanceId, JoinReply, JoinRequest, Joined, LeaveRequest,
+    Member, PIECE_LEN_MAX, PROTOCOL_VERSION, PullBudget, ReadyRequest, Receipt, ServerLimits,
+    ServerSetup, SessionHandler, SessionId, SignedReceipt, Token,
+};
+use downpour_transport::identity::{ClientKeys, Identity, PublicKey, client_config};
+use rustls::pki_types::ServerName;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// What the session was told.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Told {
+    Join { node: PublicKey, feedback: Secret, name: String },
+    Ready(u32, ReadyRequest),
+    Have(u32, HaveRequest),
+    Receipt(u32, Box<Receipt>),
+    Leave(u32, LeaveRequest),
+    Subscribed(u32),
+    Unsubscribed(u32),
+}
+
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    pub(crate) data: Vec<u8>,
+    pub(crate) manifest_len: AtomicU64,
+    /// Reads at or beyond this fail.
+    pub(crate) broken_from: AtomicU64,
+    pub(crate) events: Mutex<BTreeMap<u32, EventSender>>,
+    publisher: PublicKey,
+    receivers: AtomicU32,
+    told: mpsc::UnboundedSender<Told>,
+}
+
+impl Session {
+    fn tell(&self, told: Told) -> Result<(), ApiError> {
+        let _ = self.told.send(told);
+        Ok(())
+    }
+
+    pub(crate) fn send(&self, receiver: u32, event: Event) {
+        self.events.lock().unwrap()[&receiver].send(event).unwrap();
+    }
+}
+
+impl SessionHandler for Session {
+    async fn join(&self, from: &Conn, request: JoinRequest) -> Result<JoinReply, ApiError> {
+        let (node, feedback) = (from.node, from.feedback.clone());
+        self.tell(Told::Join { node, feedback, name: request.name })?;
+        Ok(JoinReply {
+            session: self.id,
+            name: "test".into(),
+            publisher: self.publisher,
+            receiver: ReceiverId(self.receivers.fetch_add(1, Ordering::Relaxed) + 1),
+            stream: StreamId(4),
+            epoch: Epoch(0),
+            epoch_secret: Secret::new([9; 32]),
+            suite: 1,
+            group: None,
+            source: None,
+            feedback: "0.0.0.0:4001".parse().unwrap(),
+            geometry: Geometry::IPV4,
+            data_len: Some(self.data.len() as u64),
+            started: false,
+        })
+    }
+
+    async fn ready(&self, member: &Member, request: ReadyRequest) -> Result<(), ApiError> {
+        self.tell(Told::Ready(member.receiver.0, request))
+    }
+
+    async fn have(&self, member: &Member, request: HaveRequest) -> Result<(), ApiError> {
+        self.tell(Told::Have(member.receiver.0, request))
+    }
+
+    async fn receipt(
+        &self,
+        member: &Member,
+        receipt: Receipt,
+        proof: SignedReceipt,
+    ) -> Result<(), ApiError> {
+        assert_eq!(proof.verify(&member.node).as_ref(), Ok(&receipt));
+        self.tell(Told::Receipt(member.receiver.0, Box::new(receipt)))
+    }
+
+    async fn leave(&self, member: &Member, request: LeaveRequest) -> Result<(), ApiError> {
+        self.tell(Told::Leave(member.receiver.0, request))
+    }
+
+    fn subscribed(&self, member: &Member, events: EventSender) {
+        self.events.lock().unwrap().insert(member.receiver.0, events);
+        let _ = self.told.send(Told::Subscribed(member.receiver.0));
+    }
+
+    fn unsubscribed(&self, member: &Member) {
+        let _ = self.told.send(Told::Unsubscribed(member.receiver.0));
+    }
+
+    fn extent(&self, kind: BlockKind) -> Extent {
+        match kind {
+            BlockKind::Data => Extent { len: self.data.len() as u64, complete: true },
+            BlockKind::Manifest => {
+                Extent { len: self.manifest_len.load(Ordering::Relaxed), complete: false }
+            }
+        }
+    }
+
+    fn read(&self, kind: BlockKind, range: Range<u64>) -> Result<Vec<u8>, ApiError> {
+        assert!(range.end - range.start <= PIECE_LEN_MAX as u64);
+        if range.end > self.broken_from.load(Ordering::Relaxed) {
+            return Err(ApiError::new(ErrorCode::SourceFailed, "a.txt has changed"));
+        }
+        let bytes = self.data[range.start as usize..range.end as usize].to_vec();
+        match kind {
+            BlockKind::Data => Ok(bytes),
+            BlockKind::Manifest => Ok(bytes.iter().map(|byte| byte ^ 0xff).collect()),
+        }
+    }
+
+    fn repair(&self, block: BlockId, symbols: Range<u16>) -> Result<Vec<u8>, ApiError> {
+        if block.number() > 5 {
+            return Err(ApiError::new(ErrorCode::NotFound, "there is no such block"));
+        }
+        Ok(symbols.flat_map(|symbol| vec![symbol as u8; 1440]).collect())
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) server: ControlServer,
+    pub(crate) sender: Arc<Identity>,
+    pub(crate) session: Arc<Session>,
+    pub(crate) token: Token,
+    pub(crate) budget: Arc<PullBudget>,
+    told: mpsc::UnboundedReceiver<Told>,
+}
+
+/// How a world differs from the usual one.
+pub(crate) struct Setup {
+    pub(crate) sender: Arc<Identity>,
+    pub(crate) token: Token,
+    pub(crate) clients: ClientKeys,
+    pub(crate) expires_unix_s: u64,
+    pub(crate) limits: ServerLimits,
+    pub(crate) port: u16,
+    pub(crate) data_len: usize,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            sender: Arc::new(Identity::generate()),
+            token: Token::random().unwrap(),
+            clients: ClientKeys::Any,
+            expires_unix_s: u64::MAX,
+            limits: ServerLimits::default(),
+            port: 0,
+            data_len: 3_000_000,
+        }
+    }
+}
+
+impl World {
+    pub(crate) async fn new(setup: Setup) -> Self {
+        let (tell, told) = mpsc::unbounded_channel();
+        let session = Arc::new(Session {
+            id: SessionId::random().unwrap(),
+            data: (0..setup.data_len)
+                .map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8)
+                .collect(),
+            manifest_len: AtomicU64::new(1000),
+            broken_from: AtomicU64::new(u64::MAX),
+            events: Mutex::default(),
+            publisher: setup.sender.public_key(),
+            receivers: AtomicU32::new(0),
+            told: tell,
+        });
+        let budget = PullBudget::new(Rate::MAX);
+        let server_setup = ServerSetup {
+            identity: setup.sender.clone(),
+            clients: setup.clients,
+            session: session.id,
+            token: setup.token,
+            expires_unix_s: setup.expires_unix_s,
+            budget: budget.clone(),
+            limits: setup.limits,
+        };
+        let addr = ([127, 0, 0, 1], setup.port).into();
+        let server = ControlServer::bind(addr, server_setup, session.clone()).await.unwrap();
+        Self { server, sender: setup.sender, session, token: setup.token, budget, told }
+    }
+
+    /// What the session was told next.
+    pub(crate) async fn told(&mut self) -> Told {
+        self.told.recv().await.unwrap()
+    }
+
+    pub(crate) fn told_nothing(&mut self) {
+        assert_eq!(self.told.try_recv().ok(), None);
+    }
+
+    pub(crate) fn client_setup(&self) -> ClientSetup {
+        ClientSetup {
+            addrs: vec![self.server.local_addr().to_string()],
+            server: self.sender.public_key(),
+            token: self.token,
+            identity: Arc::new(Identity::generate()),
+            limits: ClientLimits::default(),
+        }
+    }
+
+    pub(crate) async fn client(&self) -> ControlClient {
+        ControlClient::connect(self.client_setup()).await.unwrap()
+    }
+
+    /// A client that has joined; the session has been told so.
+    pub(crate) async fn member(&mut self) -> (ControlClient, Joined) {
+        let client = self.client().await;
+        let joined = client.join(&join_request("anna")).await.unwrap();
+        assert!(matches!(self.told().await, Told::Join { .. }));
+        (client, joined)
+    }
+
+    /// A bare TLS connection.
+    pub(crate) async fn tls(&self, config: Arc<rustls::ClientConfig>) -> TlsStream<TcpStream> {
+        let tcp = TcpStream::connect(self.server.local_addr()).await.unwrap();
+        let name = ServerName::try_from("downpour").unwrap();
+        TlsConnector::from(config).connect(name, tcp).await.unwrap()
+    }
+
+    /// Sends `head` and an empty line as they are, with the token, and reads one answer to its end.
+    pub(crate) async fn raw(&self, head: &str) -> (u16, String, Vec<u8>) {
+        let config = client_config(&Identity::generate(), self.sender.public_key());
+        let mut tls = self.tls(config).await;
+        let bearer = self.token.to_text();
+        let text =
+            format!("{head}Host: x\r\nConnection: close\r\nAuthorization: Bearer {bearer}\r\n\r\n");
+        tls.write_all(text.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let _ = tls.read_to_end(&mut answer).await;
+        let end = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
+        let body = answer.split_off(end);
+        let head = String::from_utf8(answer).unwrap().to_lowercase();
+        (head[9..12].parse().unwrap(), head, body)
+    }
+}
+
+pub(crate) fn join_request(name: &str) -> JoinRequest {
+    JoinRequest {
+        protocol: PROTOCOL_VERSION,
+        software: "test 1".into(),
+        name: name.into(),
+        instance: InstanceId::random().unwrap(),
+    }
+}
+
+pub(crate) fn code(body: &[u8]) -> ErrorCode {
+    serde_json::from_slice::<ApiError>(body).unwrap().code
+}
+
+/// Waits until `what` holds. A test that waits in vain is ended by its harness.
+pub(crate) async fn until(what: impl Fn() -> bool) {
+    while !what() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
