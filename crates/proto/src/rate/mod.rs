@@ -9,8 +9,10 @@
 //! Deliberately absent: who leaves the group. A controller follows the least capable receiver that
 //! still answers; [`RateController::sustainable`] is what the straggler policy judges by.
 
+mod auto;
 mod fixed;
 
+pub use auto::Auto;
 pub use fixed::Fixed;
 
 use crate::ids::ReceiverId;
@@ -25,7 +27,9 @@ pub const RECEIVERS_MAX: usize = 64;
 /// One receiver's report on the datagrams between two polls that it answered.
 ///
 /// Consecutive samples of a receiver are contiguous: each begins at the poll that closed the one
-/// before. A lost poll or answer only makes the next sample longer.
+/// before. A lost poll or answer only makes the next sample longer. The very first answer of a receiver
+/// closes an empty sample (nothing sent, intervals zero), for the sake of its `rtt` and `transit_ns`:
+/// the delay of a path that is still empty.
 #[derive(Clone, Copy, Debug)]
 pub struct RateSample {
     /// Whose report this is.

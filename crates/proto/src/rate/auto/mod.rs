@@ -1,0 +1,146 @@
+//! `auto`: fills the pipe without being told its rate, and keeps its queue short.
+//!
+//! Each receiver that answers has a [`Path`] with an estimate of capacity, queue and random loss, and
+//! a rate that it allows; the session sends at the least of them. No report from anybody for several
+//! answer times halves the rate, again and again.
+//!
+//! Deliberately absent: any reaction to loss as such. Loss counts only when it is more than chance
+//! explains, and then only as a measure of what the path delivers.
+
+mod base;
+mod loss;
+mod path;
+
+use super::{RECEIVERS_MAX, RateController, RatePhase, RateSample, RateSummary};
+use crate::ids::ReceiverId;
+use crate::time::{Duration, Timestamp};
+use crate::units::Rate;
+use alloc::collections::BTreeMap;
+use path::Path;
+
+/// Before anything is known.
+const INITIAL: Rate = Rate::from_mbps(10);
+/// Never slower: a stream that stops learns nothing.
+const RATE_MIN: Rate = Rate::from_bps(128_000);
+/// Silence of so many answer times, and at least this long, halves the rate.
+const SILENT_DELAYS: f64 = 4.0;
+const SILENT_MIN: Duration = Duration::from_millis(300);
+
+/// The default controller.
+#[derive(Debug)]
+pub struct Auto {
+    paths: BTreeMap<ReceiverId, Path>,
+    limiting: Option<ReceiverId>,
+    rate: f64,
+    ceiling: Rate,
+    heard: Timestamp,
+    silent: f64,
+    phase: RatePhase,
+}
+
+impl Auto {
+    /// Starts at 10 Mbit/s, a rate that every link is thought to stand for the first round trips.
+    pub fn new(now: Timestamp) -> Self {
+        Self {
+            paths: BTreeMap::new(),
+            limiting: None,
+            rate: INITIAL.bps() as f64 / 8.0,
+            ceiling: Rate::MAX,
+            heard: now,
+            silent: 1.0,
+            phase: RatePhase::Startup,
+        }
+    }
+
+    /// The rate is the least that a path allows.
+    fn decide(&mut self) {
+        let least = self.paths.iter().min_by(|a, b| a.1.allowed().total_cmp(&b.1.allowed()));
+        let Some((id, path)) = least else { return };
+        self.limiting = Some(*id);
+        self.phase = if self.silent < 1.0 { RatePhase::Silent } else { path.phase() };
+        self.rate = path.allowed() * self.silent;
+    }
+
+    fn advance(&mut self, now: Timestamp) {
+        let rate = self.rate().bps() as f64 / 8.0;
+        for path in self.paths.values_mut() {
+            path.advance(now, rate);
+        }
+    }
+
+    fn make_room(&mut self) {
+        if self.paths.len() >= RECEIVERS_MAX {
+            let oldest = self.paths.iter().min_by_key(|(_, p)| p.heard).map(|(id, _)| *id);
+            if let Some(id) = oldest {
+                self.paths.remove(&id);
+            }
+        }
+    }
+}
+
+impl RateController for Auto {
+    fn on_sample(&mut self, now: Timestamp, sample: &RateSample) {
+        self.heard = now;
+        self.silent = 1.0;
+        self.advance(now);
+        if !self.paths.contains_key(&sample.receiver) {
+            self.make_room();
+        }
+        let rate = self.rate;
+        let path = self.paths.entry(sample.receiver).or_insert_with(|| Path::new(now, rate));
+        path.on_sample(now, sample);
+        self.decide();
+    }
+
+    fn on_tick(&mut self, now: Timestamp, _bytes_sent: u64) {
+        self.advance(now);
+        for path in self.paths.values_mut() {
+            path.on_poll(now);
+        }
+        let delay = self.paths.values().map(Path::delay).fold(0.0, f64::max);
+        let patience = Duration::from_secs_f64(delay * SILENT_DELAYS).max(SILENT_MIN);
+        if now.since(self.heard) > patience {
+            self.heard = now;
+            self.silent *= 0.5;
+            self.phase = RatePhase::Silent;
+            self.rate *= 0.5;
+        }
+        self.decide();
+    }
+
+    fn on_receiver_gone(&mut self, receiver: ReceiverId) {
+        self.paths.remove(&receiver);
+        self.limiting = None;
+        self.decide();
+    }
+
+    fn rate(&self) -> Rate {
+        Rate::from_bps((self.rate * 8.0) as u64).max(RATE_MIN).min(self.ceiling)
+    }
+
+    fn set_ceiling(&mut self, ceiling: Rate) {
+        self.ceiling = ceiling;
+    }
+
+    fn sustainable(&self, receiver: ReceiverId) -> Option<Rate> {
+        let (capacity, _) = self.paths.get(&receiver)?.capacity();
+        (capacity > 0.0).then(|| Rate::from_bps((capacity * 8.0) as u64))
+    }
+
+    fn limiting(&self) -> Option<ReceiverId> {
+        self.limiting
+    }
+
+    fn summary(&self) -> RateSummary {
+        let path = self.limiting.and_then(|id| self.paths.get(&id));
+        let bottleneck = path.map(Path::capacity).filter(|(_, known)| *known);
+        RateSummary {
+            phase: self.phase,
+            rate: self.rate(),
+            bottleneck: bottleneck.map(|(c, _)| Rate::from_bps((c * 8.0) as u64)),
+            random_loss: path.map_or(0.0, Path::random_loss),
+            queue_delay: path.map_or(Duration::ZERO, Path::queue),
+            limiting: self.limiting,
+        }
+    }
+}

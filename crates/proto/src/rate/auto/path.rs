@@ -1,0 +1,440 @@
+//! What one receiver's answers say about its path, and what that path allows.
+//!
+//! A path's queue is a known integrator: it grows by what is sent and shrinks at the capacity. So two
+//! numbers are estimated, the queue and the capacity, and the rate is the capacity plus what brings the
+//! queue to its target:
+//!
+//! 1. Queue: delay above the least, the least of a few samples when they come close together (hosts
+//!    are late at times, never early). What has left since the sample's poll is added, what was served
+//!    since then subtracted: the delay of the answer does not make the loop swing.
+//! 2. Capacity: while the queue is never empty, the narrowest link takes as long for what was sent in a
+//!    sample as the sending took, and the growth of the queue besides. Bytes sent over that time is the rate *at the sender* which the link
+//!    takes, whatever is lost by chance, before or behind it. If the queue overflowed, what arrived counts,
+//!    divided by the share that chance leaves. While the queue is empty, the same ratio is a lower bound.
+//! 3. While a queue stands: hold. When it stays away although the rate was meant to build it, the link
+//!    has become wider: the step doubles each round until a queue stands (climb); at the start likewise,
+//!    from doubling on (startup).
+
+use super::base::Base;
+use super::loss::RandomLoss;
+use crate::rate::{RatePhase, RateSample};
+use crate::time::{Duration, Timestamp};
+use alloc::collections::VecDeque;
+
+/// Samples that are remembered.
+const SPANS_MAX: usize = 64;
+/// Samples whose polls left within this time share the least of their delays.
+const HICCUP: Duration = Duration::from_millis(15);
+/// Queue at 100 Mbit/s, in seconds; it falls with the square root of the rate, so that two sessions
+/// of unlike rates move towards each other.
+const QUEUE_AT_100M: f64 = 0.004;
+const QUEUE_MIN: f64 = 0.001;
+const QUEUE_MAX: f64 = 0.005;
+/// Bytes in a full datagram, for the least sensible queue.
+const PACKET: f64 = 1500.0;
+/// Growth of a round at the start.
+const STARTUP_GAIN: f64 = 2.0;
+/// Largest growth of a round while climbing.
+const CLIMB_MAX: f64 = 1.0;
+/// The queue is let run empty this often.
+const DRAIN_EVERY: Duration = Duration::from_secs(4);
+/// A queue that counts as empty.
+const DRAINED: f64 = 0.0003;
+/// After each time the queue is held short for this long.
+const LEARN_FOR: Duration = Duration::from_millis(400);
+/// Queues below this share of the wished one are short: they cannot have overflowed.
+const LOW: f64 = 0.5;
+/// The queue may have become larger: what is believed grows by this with each drain.
+const FULL_GROWTH: f64 = 1.1;
+/// So many samples in a row with more loss than chance explains are overflow even without a queue.
+const EXCESSES: u32 = 3;
+/// Bounds of the rate relative to the capacity while holding.
+const HOLD_MIN: f64 = 0.5;
+const HOLD_MAX: f64 = 1.25;
+
+/// One sample, as the estimates need it. Times in seconds, sizes in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    poll_sent: Timestamp,
+    sent: f64,
+    arrived: f64,
+    send: f64,
+    receive: f64,
+    queue_raw: f64,
+    busy: bool,
+    excess: bool,
+}
+
+/// The path to one receiver.
+#[derive(Clone, Debug)]
+pub(super) struct Path {
+    transit: Base,
+    round_trip: Base,
+    loss: RandomLoss,
+    spans: VecDeque<Span>,
+    phase: RatePhase,
+    /// Bytes per second at the sender; a lower bound while not `saturated`.
+    capacity: f64,
+    saturated: bool,
+    /// At the last sample.
+    queue: f64,
+    /// How much later than the least of its neighbours a sample is, on average.
+    jitter: f64,
+    /// Where the queue was when it overflowed.
+    queue_full: Option<f64>,
+    /// Expected now; kept up to date by [`advance`](Self::advance).
+    predicted: f64,
+    advanced: Timestamp,
+    /// Answer delay: round trip and sample length, smoothed.
+    delay: f64,
+    /// Samples in a row that looked congested at the start.
+    suspects: u32,
+    /// Samples in a row that lost more than chance explains.
+    excesses: u32,
+    /// When the rate was last cut because of losses without a queue.
+    slowed: Timestamp,
+    climb: f64,
+    climb_due: Timestamp,
+    emptied: Timestamp,
+    draining: bool,
+    learning: bool,
+    allowed: f64,
+    pub(super) heard: Timestamp,
+}
+
+impl Path {
+    /// A path of which nothing is known; `rate` (bytes/s) is what the session sends now.
+    pub(super) fn new(now: Timestamp, rate: f64) -> Self {
+        Self {
+            transit: Base::new(),
+            round_trip: Base::new(),
+            loss: RandomLoss::new(),
+            spans: VecDeque::new(),
+            phase: RatePhase::Startup,
+            capacity: 0.0,
+            saturated: false,
+            queue: 0.0,
+            jitter: 0.0,
+            queue_full: None,
+            predicted: 0.0,
+            advanced: now,
+            delay: 0.0,
+            suspects: 0,
+            excesses: 0,
+            slowed: Timestamp::ZERO,
+            climb: 0.0,
+            climb_due: now,
+            emptied: now,
+            draining: false,
+            learning: true,
+            allowed: rate * STARTUP_GAIN,
+            heard: now,
+        }
+    }
+
+    /// What the path allows, bytes per second.
+    pub(super) const fn allowed(&self) -> f64 {
+        self.allowed
+    }
+
+    pub(super) const fn phase(&self) -> RatePhase {
+        self.phase
+    }
+
+    /// Bytes per second that the path takes, and whether it is more than a lower bound.
+    pub(super) const fn capacity(&self) -> (f64, bool) {
+        (self.capacity, self.saturated)
+    }
+
+    pub(super) const fn random_loss(&self) -> f64 {
+        self.loss.share()
+    }
+
+    pub(super) fn queue(&self) -> Duration {
+        Duration::from_secs_f64(self.queue)
+    }
+
+    /// How long an answer takes, from the beginning of what it tells about.
+    pub(super) const fn delay(&self) -> f64 {
+        self.delay
+    }
+
+    pub(super) fn on_sample(&mut self, now: Timestamp, sample: &RateSample) {
+        self.heard = now;
+        let by_transit = self.transit.excess(sample.poll_sent, sample.transit_ns);
+        let rtt_ns = i64::try_from(sample.rtt.as_nanos()).unwrap_or(i64::MAX);
+        let by_rtt = self.round_trip.excess(sample.poll_sent, rtt_ns);
+        let queue_raw = by_transit.min(by_rtt).as_secs_f64();
+        if sample.sent_packets == 0 || sample.send_interval.is_zero() {
+            self.queue = queue_raw;
+            self.delay = sample.rtt.as_secs_f64();
+            return;
+        }
+        let delay = sample.rtt.as_secs_f64() + sample.send_interval.as_secs_f64();
+        self.delay += if self.delay > 0.0 { 0.25 * (delay - self.delay) } else { delay };
+        let before = self.queue;
+        self.queue = self.least_queue(sample.poll_sent, queue_raw);
+        self.jitter += 0.05 * ((queue_raw - self.queue).min(QUEUE_MIN) - self.jitter);
+        let lost = sample.sent_packets.saturating_sub(sample.received_packets) as f64;
+        let sent_packets = sample.sent_packets as f64;
+        let peak = before.max(self.queue);
+        let excess = self.is_overflow(now, sample, sent_packets, lost, peak);
+        let low = self.busy_above();
+        let send = sample.send_interval.as_secs_f64();
+        let span = Span {
+            poll_sent: sample.poll_sent,
+            sent: sample.sent_bytes as f64,
+            arrived: sample.sent_bytes as f64 * (1.0 - lost / sent_packets),
+            send,
+            receive: (send + self.queue - before).max(0.2 * send),
+            queue_raw,
+            busy: before > low && self.queue > low,
+            excess,
+        };
+        if self.spans.len() == SPANS_MAX {
+            self.spans.pop_front();
+        }
+        self.spans.push_back(span);
+        let stretched = span.receive / send;
+        match self.phase {
+            RatePhase::Startup => self.startup(now, &span, stretched, sample.app_limited),
+            _ => self.hold(now, &span, sample.app_limited),
+        }
+        self.predict(now, sample);
+        self.allow();
+    }
+
+    /// Time has passed at `rate` (bytes/s).
+    pub(super) fn advance(&mut self, now: Timestamp, rate: f64) {
+        let passed = now.since(self.advanced).as_secs_f64();
+        self.advanced = now;
+        if self.capacity > 0.0 {
+            let grown = self.predicted + passed * (rate / self.capacity - 1.0);
+            self.predicted = self.bounded(grown);
+        }
+    }
+
+    /// A poll has left: it will tell the queue as it is now.
+    pub(super) fn on_poll(&mut self, now: Timestamp) {
+        if self.phase != RatePhase::Hold {
+            return;
+        }
+        // Somebody else's queue does not run empty for our sake.
+        let patience = Duration::from_secs_f64(0.05 + 3.0 * self.delay);
+        if self.draining
+            && (self.predicted <= DRAINED || now.since(self.emptied) > DRAIN_EVERY + patience)
+        {
+            self.draining = false;
+            self.emptied = now;
+            self.learning = true;
+            self.queue_full = self.queue_full.map(|full| full * FULL_GROWTH);
+        } else if now.since(self.emptied) > DRAIN_EVERY {
+            self.draining = true;
+        }
+        let learn_for = LEARN_FOR.max(Duration::from_secs_f64(2.0 * self.delay));
+        self.learning &= now.since(self.emptied) < learn_for || !self.loss.is_known();
+        self.allow();
+    }
+
+    /// Least delay of the newest samples that left within [`HICCUP`].
+    fn least_queue(&self, poll_sent: Timestamp, raw: f64) -> f64 {
+        let since = poll_sent - HICCUP;
+        let recent = self.spans.iter().rev().take_while(|s| s.poll_sent >= since);
+        recent.fold(raw, |least, s| least.min(s.queue_raw))
+    }
+
+    /// Whether a queue overflowed in the sample; learns the random loss and the full queue.
+    fn is_overflow(
+        &mut self,
+        now: Timestamp,
+        sample: &RateSample,
+        sent: f64,
+        lost: f64,
+        peak: f64,
+    ) -> bool {
+        if peak > LOW * self.wish() {
+            // With a queue like this, losses may be overflow and teach nothing about chance.
+            let likely = peak > self.likely_full();
+            let overflow = self.loss.is_overflow(sent, lost, likely);
+            match self.queue_full {
+                Some(full) if peak > full => self.queue_full = Some(peak),
+                Some(full) if overflow => self.queue_full = Some(0.5 * (full + peak)),
+                None if overflow => self.queue_full = Some(peak),
+                _ => {}
+            }
+            // Below the likely limit the shorter queue that is now aimed at is answer enough.
+            return overflow && likely || sample.host_drops > 0;
+        }
+        let excess = self.loss.is_excess(sent, lost);
+        self.excesses = if excess { self.excesses + 1 } else { 0 };
+        if sample.host_drops > 0 {
+            return true;
+        }
+        // No queue to blame. If slowing down does not help, it is chance.
+        let opened = sample.poll_sent - sample.send_interval;
+        if self.excesses < EXCESSES || opened < self.slowed || self.slowed_in_vain(opened) {
+            if excess && opened >= self.slowed {
+                self.loss.doubt();
+            }
+            self.loss.learn(sent, lost);
+            return false;
+        }
+        self.slowed = now;
+        true
+    }
+
+    /// Whether the rate was cut for the sake of losses shortly before `opened`.
+    fn slowed_in_vain(&self, opened: Timestamp) -> bool {
+        self.slowed > Timestamp::ZERO && opened.since(self.slowed) < Duration::from_secs(2)
+    }
+
+    fn startup(&mut self, now: Timestamp, span: &Span, stretched: f64, app_limited: bool) {
+        // Faster than it was sent is only what had been queued before.
+        let measured = self.measured(span).min(span.sent / span.send);
+        let target = self.target();
+        let standing = self.queue > target && stretched > 1.05 || self.queue > 3.0 * target;
+        let clear = span.excess || self.queue > 3.0 * target || stretched > 1.25 && standing;
+        self.suspects = if standing { self.suspects + 1 } else { 0 };
+        if clear || self.suspects >= 2 {
+            self.capacity = measured.max(self.capacity * 0.5);
+            self.saturated = true;
+            self.phase = RatePhase::Hold;
+            self.emptied = now;
+            return;
+        }
+        if measured > self.capacity {
+            self.capacity = measured;
+        }
+        if self.suspects == 0 && !app_limited {
+            self.allowed = self.allowed.max(self.capacity * STARTUP_GAIN);
+        }
+    }
+
+    fn hold(&mut self, now: Timestamp, span: &Span, app_limited: bool) {
+        let (bytes, time, busy_time) = self.window();
+        if busy_time > 0.0 {
+            let estimate = bytes / time;
+            let gain = (busy_time / self.window_len()).clamp(0.1, 1.0);
+            self.capacity += gain * (estimate - self.capacity);
+            self.saturated = true;
+            self.climb = 0.0;
+            self.climb_due = now + Duration::from_secs_f64(2.0 * self.delay);
+            self.phase = RatePhase::Hold;
+            return;
+        }
+        if span.excess {
+            self.capacity = self.capacity.min(self.measured(span));
+            self.climb = 0.0;
+            self.climb_due = now + Duration::from_secs(1);
+            return;
+        }
+        let measured = self.measured(span).min(span.sent / span.send);
+        if measured < 0.97 * self.capacity || app_limited {
+            return;
+        }
+        // The rate is there, the queue is not.
+        self.capacity = self.capacity.max(measured.min(self.allowed));
+        if now >= self.climb_due {
+            let least = self.target() / self.time_constant();
+            self.climb = (self.climb * 2.0).clamp(least, CLIMB_MAX);
+            self.climb_due = now + Duration::from_secs_f64(self.delay);
+            if self.climb > 0.1 {
+                self.phase = RatePhase::Climb;
+                self.saturated = false;
+            }
+        }
+    }
+
+    /// Rate at the sender that this span shows.
+    fn measured(&self, span: &Span) -> f64 {
+        let bytes = if span.excess {
+            (span.arrived / (1.0 - self.loss.share())).min(span.sent)
+        } else {
+            span.sent
+        };
+        bytes / span.receive.max(1e-9)
+    }
+
+    /// Bytes and receive time of the newest busy spans, and that time again (0: not busy now).
+    fn window(&self) -> (f64, f64, f64) {
+        let mut bytes = 0.0;
+        let mut time = 0.0;
+        for span in self.spans.iter().rev().take_while(|s| s.busy) {
+            bytes += self.measured(span) * span.receive;
+            time += span.receive;
+            if time >= self.window_len() {
+                break;
+            }
+        }
+        (bytes, time, time)
+    }
+
+    /// Over how much time the capacity is measured.
+    fn window_len(&self) -> f64 {
+        (2.0 * self.delay).max(0.1)
+    }
+
+    /// The queue that is expected when what leaves now arrives.
+    fn predict(&mut self, now: Timestamp, sample: &RateSample) {
+        self.advanced = now;
+        let grown = if self.capacity > 0.0 {
+            let served = now.since(sample.poll_sent).as_secs_f64();
+            self.queue + sample.bytes_since as f64 / self.capacity - served
+        } else {
+            self.queue
+        };
+        self.predicted = self.bounded(grown);
+    }
+
+    /// A queue is never less than empty nor more than full.
+    fn bounded(&self, queue: f64) -> f64 {
+        queue.clamp(0.0, self.queue_full.unwrap_or(10.0).max(self.queue))
+    }
+
+    fn allow(&mut self) {
+        if self.phase == RatePhase::Startup {
+            return;
+        }
+        let factor = if self.draining {
+            1.0 - (self.predicted + 0.001) / self.time_constant()
+        } else {
+            1.0 + (self.target() - self.predicted) / self.time_constant()
+        };
+        let factor = factor.clamp(HOLD_MIN, HOLD_MAX);
+        let factor =
+            if self.draining { factor } else { factor.max(1.0 + self.climb).min(1.0 + CLIMB_MAX) };
+        let factor = if self.climb > 0.0 { factor } else { factor.min(HOLD_MAX) };
+        self.allowed = self.capacity * factor;
+    }
+
+    /// The queue to hold now: a short one for a while after each drain, in which losses teach what is
+    /// chance.
+    fn target(&self) -> f64 {
+        if self.learning { 0.8 * LOW * self.wish() } else { self.wish() }
+    }
+
+    /// The queue to hold in general.
+    fn wish(&self) -> f64 {
+        if self.capacity <= 0.0 {
+            return QUEUE_MAX;
+        }
+        let wish = QUEUE_AT_100M * libm::sqrt(12.5e6 / self.capacity);
+        let full = self.queue_full.map_or(f64::MAX, |full| full / 2.5);
+        wish.min(QUEUE_MAX).min(full).max(QUEUE_MIN).max(1.5 * PACKET / self.capacity)
+    }
+
+    /// With a queue above this, overflow is the likely cause of losses.
+    fn likely_full(&self) -> f64 {
+        self.queue_full.map_or(2.0 * self.wish(), |full| 0.6 * full)
+    }
+
+    /// Above this the link has certainly been busy.
+    fn busy_above(&self) -> f64 {
+        (0.25 * self.wish()).max(2.0 * self.jitter)
+    }
+
+    /// How fast a wrong queue is set right.
+    fn time_constant(&self) -> f64 {
+        self.delay.max(0.02)
+    }
+}

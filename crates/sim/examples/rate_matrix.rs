@@ -1,0 +1,47 @@
+//! All cells of the rate matrix, on all cores. Prints the cells that miss something and a summary; with
+//! `all`, every cell.
+
+use downpour_sim::stream::{Cell, Verdict};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+fn main() {
+    let all = std::env::args().any(|a| a == "all");
+    let verdicts = run(&Cell::all());
+    let mut missed = BTreeMap::new();
+    for verdict in &verdicts {
+        if let Some(what) = verdict.misses() {
+            *missed.entry(what).or_insert(0) += 1;
+        }
+        if all || verdict.misses().is_some() {
+            println!("{}", verdict.line());
+        }
+    }
+    let mean = |f: fn(&Verdict) -> f64| verdicts.iter().map(f).sum::<f64>() / verdicts.len() as f64;
+    println!(
+        "{} cells, mean utilisation {:.4}, mean dropped {:.4} %, missed {missed:?}",
+        verdicts.len(),
+        mean(|v| v.utilisation),
+        mean(|v| v.dropped) * 100.0
+    );
+}
+
+fn run(cells: &[Cell]) -> Vec<Verdict> {
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(BTreeMap::new());
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(cell) = cells.get(index) else { break };
+                    let verdict = cell.run(index as u64 + 1, false);
+                    done.lock().unwrap().insert(index, verdict);
+                }
+            });
+        }
+    });
+    done.into_inner().unwrap().into_values().collect()
+}

@@ -1,0 +1,177 @@
+//! The matrix of cells that `auto` is judged by.
+
+use super::{Answers, Noise, ReceiverSetup, SessionSetup, Setup, run};
+use crate::link::{FRAME_LEN, LinkConfig};
+use crate::loss::Loss;
+use downpour_proto::rate::Auto;
+use downpour_proto::{Duration, Rate, Timestamp};
+
+/// One cell.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cell {
+    /// Rate of the shared link, Mbit/s.
+    pub mbps: u64,
+    /// Its queue; at least ten frames.
+    pub queue_ms: u64,
+    /// Round trip without queue.
+    pub rtt_us: u64,
+    /// Loss of each receiver.
+    pub loss_pct: f64,
+    /// Mean burst; 0: independent.
+    pub burst: f64,
+    /// 1; 4 with unlike round trips; 8 of which one has a bottleneck of its own.
+    pub receivers: usize,
+}
+
+/// What came of a cell.
+#[derive(Clone, Copy, Debug)]
+pub struct Verdict {
+    /// The cell.
+    pub cell: Cell,
+    /// Bound over wall time: utilisation from start to end.
+    pub utilisation: f64,
+    /// Median standing queue.
+    pub queue: Duration,
+    /// When 90 % of the rate was first reached.
+    pub ramp: Duration,
+    /// Share of what was sent that queues dropped.
+    pub dropped: f64,
+}
+
+/// How long the file of a cell lasts at the full rate.
+const LASTS: Duration = Duration::from_secs(30);
+/// The narrow receiver's link, as a share of the shared one.
+const NARROW: f64 = 0.6;
+
+impl Cell {
+    /// Every cell.
+    pub fn all() -> Vec<Self> {
+        let mut cells = Vec::new();
+        for mbps in [5, 20, 100, 300] {
+            for queue_ms in [5, 50, 500] {
+                for rtt_us in [200, 10_000, 50_000, 200_000] {
+                    for (loss_pct, burst) in [
+                        (0.0, 0.0),
+                        (0.1, 0.0),
+                        (1.0, 0.0),
+                        (5.0, 0.0),
+                        (0.1, 10.0),
+                        (1.0, 10.0),
+                        (5.0, 10.0),
+                    ] {
+                        for receivers in [1, 4, 8] {
+                            cells.push(Self { mbps, queue_ms, rtt_us, loss_pct, burst, receivers });
+                        }
+                    }
+                }
+            }
+        }
+        cells
+    }
+
+    fn loss(&self) -> Loss {
+        let share = self.loss_pct / 100.0;
+        match (self.loss_pct, self.burst) {
+            (0.0, _) => Loss::None,
+            (_, 0.0) => Loss::Random(share),
+            (_, burst) => Loss::Burst { share, burst },
+        }
+    }
+
+    fn receiver(&self, index: usize) -> ReceiverSetup {
+        let rtt = Duration::from_micros(self.rtt_us);
+        let stretch = match self.receivers {
+            4 => [1.0, 0.3, 0.6, 0.1][index],
+            _ => 1.0,
+        };
+        let queue = Duration::from_millis(self.queue_ms);
+        let own = (self.receivers == 8 && index == 3).then(|| {
+            LinkConfig::bottleneck(Rate::from_mbps(self.mbps).scale(NARROW), queue, Duration::ZERO)
+        });
+        ReceiverSetup {
+            rtt: rtt.mul_f64(stretch),
+            own,
+            loss: self.loss(),
+            drift_ppm: [60.0, -90.0, 0.0, 100.0][index % 4],
+            noise: Noise {
+                usual: Duration::from_micros(100),
+                hiccup_share: 0.01,
+                hiccup: Duration::from_millis(5),
+            },
+        }
+    }
+
+    /// Runs it.
+    pub fn run(&self, seed: u64, trace: bool) -> Verdict {
+        let shared = Rate::from_mbps(self.mbps);
+        let narrow = if self.receivers == 8 { shared.scale(NARROW) } else { shared };
+        let frames = narrow.bytes_in(LASTS) / FRAME_LEN;
+        let queue = Duration::from_millis(self.queue_ms);
+        let report = run(Setup {
+            seed,
+            shared: LinkConfig::bottleneck(shared, queue, Duration::ZERO),
+            changes: Vec::new(),
+            sessions: vec![SessionSetup {
+                start: Duration::ZERO,
+                controller: Box::new(Auto::new(Timestamp::ZERO)),
+                receivers: (0..self.receivers).map(|i| self.receiver(i)).collect(),
+                packets: (frames as f64 * (1.0 - self.loss_pct / 100.0)) as u64,
+                answers: Answers { loss: self.loss_pct / 100.0 },
+                trace,
+            }],
+            cubic_rtts: Vec::new(),
+            end: LASTS * 3,
+        });
+        let outcome = &report.sessions[0];
+        let wall = outcome.wall.map_or(f64::MAX, |w| w.as_secs_f64());
+        Verdict {
+            cell: *self,
+            utilisation: LASTS.as_secs_f64() / wall,
+            queue: outcome.queue(0.5),
+            ramp: outcome
+                .reached(narrow.scale(1.0 - self.loss_pct / 100.0), 0.9)
+                .unwrap_or(LASTS * 3),
+            dropped: (report.shared_dropped + outcome.own_dropped) as f64 / outcome.sent as f64,
+        }
+    }
+}
+
+impl Verdict {
+    /// The first requirement that the cell misses.
+    pub fn misses(&self) -> Option<&'static str> {
+        let rtt = Duration::from_micros(self.cell.rtt_us);
+        let need = if self.cell.rtt_us >= 200_000 { 0.85 } else { 0.93 };
+        if self.utilisation < need {
+            return Some("utilisation");
+        }
+        if self.queue > (rtt / 4).max(Duration::from_millis(10)) {
+            return Some("queue");
+        }
+        if self.ramp > rtt * 10 + Duration::from_millis(500) {
+            return Some("ramp");
+        }
+        if self.dropped > if self.cell.rtt_us >= 200_000 { 0.03 } else { 0.01 } {
+            return Some("dropped");
+        }
+        None
+    }
+
+    /// One line of the table.
+    pub fn line(&self) -> String {
+        let c = &self.cell;
+        let kind = if c.burst > 0.0 { "burst" } else { "random" };
+        format!(
+            "{:>3} Mbit/s  queue {:>3} ms  rtt {:>5.1} ms  loss {:>3} % {kind:<6} x{}  util {:.3}  queue {:>6.2} ms  ramp {:.1} s  dropped {:.3} %  {}",
+            c.mbps,
+            c.queue_ms,
+            c.rtt_us as f64 / 1e3,
+            c.loss_pct,
+            c.receivers,
+            self.utilisation,
+            self.queue.as_secs_f64() * 1e3,
+            self.ramp.as_secs_f64(),
+            self.dropped * 100.0,
+            self.misses().unwrap_or("")
+        )
+    }
+}

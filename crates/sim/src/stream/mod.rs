@@ -1,0 +1,135 @@
+//! A bare stream against one bottleneck: what the rate controllers are judged by.
+//!
+//! A session here has no blocks and no repair: datagrams leave at the pacer's word, polls go with them
+//! in the engine's cadence, and each receiver answers each poll with its counts. All flows share one
+//! link; behind it each receiver may have a narrower link of its own, its delay, its loss, its clock
+//! drift and its host's noise. TCP flows (CUBIC) may share the link.
+//!
+//! As every link is a FIFO, a datagram's whole way is computed when it leaves: the event queue holds
+//! only departures, answers and acknowledgements.
+
+mod cubic;
+mod matrix;
+mod session;
+
+pub use matrix::{Cell, Verdict};
+pub use session::{Answers, Noise, Outcome, ReceiverSetup, SessionSetup};
+
+use crate::link::{Link, LinkConfig};
+use crate::rng::Rng;
+use cubic::Cubic;
+use downpour_proto::{Duration, Rate, Timestamp};
+use session::{Answer, Session};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Everything about a run.
+#[derive(Debug)]
+pub struct Setup {
+    /// Of all randomness.
+    pub seed: u64,
+    /// The link that all flows share; its delay should be zero (delays are the receivers').
+    pub shared: LinkConfig,
+    /// When the shared link's rate changes, and to what.
+    pub changes: Vec<(Duration, Rate)>,
+    /// The multicast sessions.
+    pub sessions: Vec<SessionSetup>,
+    /// Round-trip times of TCP flows that run all the time.
+    pub cubic_rtts: Vec<Duration>,
+    /// When to stop, unless all sessions are done before.
+    pub end: Duration,
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Report {
+    /// One for each session.
+    pub sessions: Vec<Outcome>,
+    /// Frame bytes that the TCP flows got through.
+    pub cubic_bytes: u64,
+    /// Frame bytes that the shared link carried.
+    pub shared_bytes: u64,
+    /// What the shared queue dropped.
+    pub shared_dropped: u64,
+    /// When the run ended.
+    pub ended: Timestamp,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Depart { session: usize },
+    Answer { session: usize, answer: Answer },
+    CubicStart { flow: usize },
+    CubicAck { flow: usize, delivered: bool },
+    Change { rate_bps: u64 },
+}
+
+/// Events in order of time, and of insertion within one instant.
+#[derive(Debug, Default)]
+struct Events {
+    heap: BinaryHeap<Reverse<(Timestamp, u64, Event)>>,
+    inserted: u64,
+}
+
+impl Events {
+    fn push(&mut self, at: Timestamp, event: Event) {
+        self.inserted += 1;
+        self.heap.push(Reverse((at, self.inserted, event)));
+    }
+
+    fn pop(&mut self) -> Option<(Timestamp, Event)> {
+        self.heap.pop().map(|Reverse((at, _, event))| (at, event))
+    }
+}
+
+/// Runs to the end.
+pub fn run(setup: Setup) -> Report {
+    let mut rng = Rng::new(setup.seed);
+    let mut shared = Link::new(setup.shared);
+    let mut events = Events::default();
+    for (index, session) in setup.sessions.iter().enumerate() {
+        events.push(Timestamp::ZERO + session.start, Event::Depart { session: index });
+    }
+    for (at, rate) in &setup.changes {
+        events.push(Timestamp::ZERO + *at, Event::Change { rate_bps: rate.bps() });
+    }
+    for flow in 0..setup.cubic_rtts.len() {
+        events.push(Timestamp::ZERO, Event::CubicStart { flow });
+    }
+    let mut sessions: Vec<Session> =
+        setup.sessions.into_iter().map(|s| Session::new(s, &mut rng)).collect();
+    let mut cubics: Vec<Cubic> = setup.cubic_rtts.iter().map(|rtt| Cubic::new(*rtt)).collect();
+    let end = Timestamp::ZERO + setup.end;
+    let mut now = Timestamp::ZERO;
+    while let Some((at, event)) = events.pop() {
+        if at > end || sessions.iter().all(Session::is_done) && !sessions.is_empty() {
+            break;
+        }
+        now = at;
+        match event {
+            Event::Depart { session } => {
+                let next = sessions[session].depart(now, &mut shared, |at, answer| {
+                    events.push(at, Event::Answer { session, answer });
+                });
+                events.push(next, Event::Depart { session });
+            }
+            Event::Answer { session, answer } => sessions[session].on_answer(now, answer),
+            Event::CubicStart { flow } | Event::CubicAck { flow, .. } => {
+                if let Event::CubicAck { delivered, .. } = event {
+                    cubics[flow].on_ack(now, delivered);
+                }
+                while let Some((at, delivered)) = cubics[flow].send(now, &mut shared) {
+                    events.push(at, Event::CubicAck { flow, delivered });
+                }
+            }
+            Event::Change { rate_bps } => shared.set_rate(now, Rate::from_bps(rate_bps)),
+        }
+    }
+    Report {
+        sessions: sessions.into_iter().map(Session::outcome).collect(),
+        cubic_bytes: cubics.iter().map(|c| c.delivered_bytes).sum(),
+        shared_bytes: shared.carried_bytes,
+        shared_dropped: shared.dropped,
+        ended: now,
+    }
+}
