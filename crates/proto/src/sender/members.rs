@@ -43,6 +43,8 @@ pub(super) struct Member {
     pub(super) span: (u64, u64),
     /// Feedback messages so far.
     pub(super) messages: u64,
+    /// NACKs in them.
+    pub(super) nacks: u64,
     pub(super) received: u64,
     pub(super) host_drops: u64,
 }
@@ -69,6 +71,7 @@ impl Member {
             heard_at: now,
             span: (0, 0),
             messages: 0,
+            nacks: 0,
             received: 0,
             host_drops: 0,
         }
@@ -91,6 +94,7 @@ impl Member {
     ) -> Option<RateSample> {
         self.heard_at = now;
         self.messages += 1;
+        self.nacks += report.needs.len() as u64;
         self.data_held = report.data_held;
         let sent = *rounds.find(report.round)?;
         let rtt = now.since(sent.at).saturating_sub(report.hold);

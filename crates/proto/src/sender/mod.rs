@@ -135,6 +135,10 @@ pub struct SenderStats {
     pub source_symbols: u64,
     /// Datagrams with repair symbols.
     pub repair_symbols: u64,
+    /// Of these, sent before any NACK of theirs.
+    pub proactive_symbols: u64,
+    /// Datagrams with symbols of manifest blocks, source or repair.
+    pub manifest_symbols: u64,
     /// Polls, advertisements and probes.
     pub messages: u64,
     /// All bytes of the stream.
@@ -143,6 +147,8 @@ pub struct SenderStats {
     pub message_bytes: u64,
     /// Feedback messages that came.
     pub feedback: u64,
+    /// Their bytes.
+    pub feedback_bytes: u64,
     /// NACKs (block and count) in them.
     pub nacks: u64,
     /// NACKs that were not answered on the stream.
@@ -166,6 +172,8 @@ pub struct MemberStats {
     pub data_held: u32,
     /// Feedback messages from it.
     pub feedback: u64,
+    /// NACKs (block and count) in them.
+    pub nacks: u64,
     /// Datagrams of the stream that it got.
     pub received: u64,
     /// Datagrams that its socket buffer had no room for.
@@ -213,6 +221,7 @@ pub struct Sender {
     limited: u64,
     limited_marked: bool,
     stats: SenderStats,
+    ceiling: Rate,
 }
 
 impl Sender {
@@ -248,6 +257,7 @@ impl Sender {
             limited: 0,
             limited_marked: false,
             stats: SenderStats::default(),
+            ceiling: Rate::MAX,
             config,
         }
     }
@@ -340,6 +350,7 @@ impl Sender {
     /// Never faster than this from now on.
     pub fn set_ceiling(&mut self, now: Timestamp, ceiling: Rate) {
         self.advance(now);
+        self.ceiling = ceiling;
         self.config.rate.set_ceiling(ceiling);
         self.apply_rate();
     }
@@ -416,8 +427,12 @@ impl Sender {
 
     /// What the stream and the pulls may use now.
     pub fn shares(&self) -> Shares {
-        let busy = !(self.window.offered.is_empty() && self.window.open.is_empty());
-        let busy = busy && self.started && self.members.streaming() > 0;
+        let waiting = !(self.window.offered.is_empty() && self.window.open.is_empty());
+        let busy = waiting && self.started;
+        if self.members.streaming() == 0 {
+            // Nobody reports on the stream: TCP finds the pulls' rate by itself.
+            return Shares { stream: self.config.rate.rate(), pulls: self.ceiling };
+        }
         self.budget.divide(self.config.rate.rate(), busy, self.members.pulling() > 0)
     }
 
@@ -464,6 +479,7 @@ impl Sender {
             rtt: m.rtt,
             data_held: m.data_held,
             feedback: m.messages,
+            nacks: m.nacks,
             received: m.received,
             host_drops: m.host_drops,
         })

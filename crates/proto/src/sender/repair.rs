@@ -5,7 +5,7 @@ use crate::feedback::GROUP_WITHOUT_BACKOFF;
 use crate::ids::ReceiverId;
 use crate::time::{Duration, Timestamp};
 use crate::timer::Reason;
-use crate::wire::{Feedback, Need, ParseError};
+use crate::wire::{Feedback, HEADER_LEN, Need, ParseError, TAG_LEN};
 
 /// A NACK above this share of k is answered on the stream only when many ask (`docs/protocol.md#REP-6`).
 const BIG_NEED_SHARE: u16 = 4;
@@ -34,6 +34,7 @@ impl Sender {
             return Ok(());
         };
         self.stats.feedback += 1;
+        self.stats.feedback_bytes += (HEADER_LEN + body.len() + TAG_LEN) as u64;
         let sample = member.on_report(now, from, &report, &self.rounds, bytes);
         if member.delivery != Delivery::Stream {
             return Ok(());

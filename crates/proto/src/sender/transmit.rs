@@ -4,7 +4,7 @@ use super::Sender;
 use super::rounds::SentRound;
 use super::{ENCODE_BATCH, Transmit, Work};
 use crate::feedback::backoff_grtt;
-use crate::ids::{PacketNumber, Round};
+use crate::ids::{BlockKind, PacketNumber, Round};
 use crate::time::{Duration, Timestamp};
 use crate::timer::Reason;
 use crate::wire::{Advert, HEADER_LEN, Header, Kind, Poll, TAG_LEN};
@@ -127,8 +127,12 @@ impl Sender {
         let (sent, k) = (open.sent, open.k);
         match symbol.repair_index() {
             None => self.stats.source_symbols += 1,
-            Some(_) => self.stats.repair_symbols += 1,
+            Some(index) => {
+                self.stats.repair_symbols += 1;
+                self.stats.proactive_symbols += u64::from(index < open.proactive);
+            }
         }
+        self.stats.manifest_symbols += u64::from(open.block.kind() == BlockKind::Manifest);
         if sent == k {
             self.plan_proactive(at);
         }
@@ -158,8 +162,8 @@ impl Sender {
             return;
         }
         open.proactive_done = true;
-        let planned = open.k + self.config.recovery.proactive(open.k, &losses, last);
-        open.raise(planned);
+        open.proactive = self.config.recovery.proactive(open.k, &losses, last);
+        open.raise(open.k + open.proactive);
         self.schedule_encoding();
     }
 

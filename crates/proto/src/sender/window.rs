@@ -47,6 +47,8 @@ pub(super) struct Open {
     /// Somebody asked for more than was planned.
     pub(super) asked: bool,
     pub(super) proactive_done: bool,
+    /// Repair symbols planned unasked.
+    pub(super) proactive: u16,
     pub(super) settles_at: Option<Timestamp>,
     pub(super) big_askers: Vec<ReceiverId>,
 }
@@ -63,6 +65,7 @@ impl Open {
             encoded: 0,
             asked: false,
             proactive_done: false,
+            proactive: 0,
             settles_at: None,
             big_askers: Vec::new(),
         }

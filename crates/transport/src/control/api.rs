@@ -42,6 +42,8 @@ pub const REASON_LEN_MAX: usize = 512;
 pub const HAVE_RANGES_MAX: usize = 16_384;
 /// Bytes of a receipt's text. Twice this, the worst that quoting makes of it, is within the body's limit.
 pub const RECEIPT_LEN_MAX: usize = 500_000;
+/// Entries of one [`Event::Manifest`]: an event is one line of at most 8 KiB.
+pub const MANIFEST_SYMBOLS_MAX: usize = 1_000;
 const SYMBOL_LEN_MAX: u16 = 65_000;
 
 text::bytes16! {
@@ -327,6 +329,31 @@ pub enum Event {
     Ping,
     /// The stream begins.
     Start,
+    /// How far the sender is: blocks below these ends may be had. The stream's polls say the same.
+    Ends {
+        /// One past the highest data block.
+        data: u32,
+        /// One past the highest manifest block.
+        manifest: u32,
+        /// Nothing more will come.
+        finished: bool,
+        /// Bytes of the data space, once known.
+        data_len: Option<u64>,
+    },
+    /// Source symbols of manifest blocks, which a pull must know.
+    Manifest {
+        /// Number of the first block of the list.
+        first: u32,
+        /// One entry a block; at most [`MANIFEST_SYMBOLS_MAX`].
+        symbols: Vec<u16>,
+    },
+    /// The sender gives up a file: it has changed, or cannot be read any more.
+    Withdrawn {
+        /// Its index in the manifest.
+        object: u32,
+        /// For the report.
+        reason: String,
+    },
     /// Leave the multicast group and pull: this receiver is too slow for the stream.
     LeaveGroup {
         /// For the report.

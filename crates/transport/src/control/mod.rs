@@ -24,9 +24,9 @@ mod text;
 
 pub use api::{
     BadReceipt, BlockRange, Event, FEEDBACK_LABEL, HAVE_RANGES_MAX, HaveRequest, InstanceId,
-    JoinReply, JoinRequest, LeaveRequest, NAME_LEN_MAX, ObjectFailure, PROTOCOL_VERSION,
-    REASON_LEN_MAX, RECEIPT_LEN_MAX, RECEIVER_HEADER, ReadyRequest, Receipt, SESSION_HEADER,
-    SessionId, SignedReceipt, Token,
+    JoinReply, JoinRequest, LeaveRequest, MANIFEST_SYMBOLS_MAX, NAME_LEN_MAX, ObjectFailure,
+    PROTOCOL_VERSION, REASON_LEN_MAX, RECEIPT_LEN_MAX, RECEIVER_HEADER, ReadyRequest, Receipt,
+    SESSION_HEADER, SessionId, SignedReceipt, Token,
 };
 pub use budget::{PIECE_LEN_MAX, PullBudget};
 pub use client::{
