@@ -1,6 +1,7 @@
 //! The control endpoint with real sockets on 127.0.0.1: stories of receivers, of strangers, and of bytes.
 
 mod bulk;
+mod pulls;
 mod strangers;
 mod world;
 

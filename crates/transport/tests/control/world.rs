@@ -39,6 +39,10 @@ pub(crate) struct Session {
     pub(crate) manifest_len: AtomicU64,
     /// Reads at or beyond this fail.
     pub(crate) broken_from: AtomicU64,
+    /// So many reads at or beyond half of the data are put off.
+    pub(crate) busy: AtomicU32,
+    /// Bytes that were read.
+    pub(crate) read: AtomicU64,
     pub(crate) events: Mutex<BTreeMap<u32, EventSender>>,
     publisher: PublicKey,
     receivers: AtomicU32,
@@ -123,6 +127,15 @@ impl SessionHandler for Session {
         if range.end > self.broken_from.load(Ordering::Relaxed) {
             return Err(ApiError::new(ErrorCode::SourceFailed, "a.txt has changed"));
         }
+        if range.end > self.data.len() as u64 / 2
+            && self
+                .busy
+                .try_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
+                .is_ok()
+        {
+            return Err(ApiError::new(ErrorCode::Busy, "later"));
+        }
+        self.read.fetch_add(range.end - range.start, Ordering::Relaxed);
         let bytes = self.data[range.start as usize..range.end as usize].to_vec();
         match kind {
             BlockKind::Data => Ok(bytes),
@@ -182,6 +195,8 @@ impl World {
                 .collect(),
             manifest_len: AtomicU64::new(1000),
             broken_from: AtomicU64::new(u64::MAX),
+            busy: AtomicU32::new(0),
+            read: AtomicU64::new(0),
             events: Mutex::default(),
             publisher: setup.sender.public_key(),
             receivers: AtomicU32::new(0),

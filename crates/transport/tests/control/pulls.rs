@@ -1,0 +1,156 @@
+//! The pull engine against a real server.
+
+use crate::world::{Setup, World, until};
+use downpour_proto::{BlockId, BlockKind, Rate};
+use downpour_transport::control::{Pull, PullError};
+use downpour_transport::pull::{
+    PULL_LEN_MAX, PULL_QUEUE_MAX, PullLimits, PullRefused, Pulled, Puller,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+fn data(from: u64, to: u64) -> Pull {
+    Pull::Bytes(BlockKind::Data, from..to)
+}
+
+async fn puller(world: &mut World, limits: PullLimits) -> (Puller, mpsc::Receiver<Pulled>) {
+    let (client, _) = world.member().await;
+    Puller::start(Arc::new(client), limits)
+}
+
+fn quick() -> PullLimits {
+    let pause = Duration::from_millis(10);
+    PullLimits { pause_first: pause, pause_max: 2 * pause, ..PullLimits::default() }
+}
+
+#[tokio::test]
+async fn all_kinds_of_pulls_are_answered() {
+    let mut world = World::new(Setup::default()).await;
+    let (puller, mut results) = puller(&mut world, quick()).await;
+    for at in 0..100 {
+        puller.request(at, data(at * 20_000, (at + 1) * 20_000)).unwrap();
+    }
+    puller.request(100, Pull::Bytes(BlockKind::Manifest, 0..1000)).unwrap();
+    puller.request(101, Pull::Repair(BlockId::data(0).unwrap(), 5..6)).unwrap();
+    let mut pulled = BTreeMap::new();
+    for _ in 0..102 {
+        let result = results.recv().await.unwrap();
+        pulled.insert(result.id, result.outcome.unwrap());
+    }
+    for at in 0..100 {
+        let from = at as usize * 20_000;
+        assert!(pulled[&at] == world.session.data[from..from + 20_000], "{at}");
+    }
+    assert_eq!(pulled[&100].len(), 1000);
+    assert_eq!(pulled[&101], vec![5; 1440]);
+    assert_eq!(puller.under_way(), 0);
+}
+
+#[tokio::test]
+async fn only_so_many_run_at_once() {
+    let mut world = World::new(Setup::default()).await;
+    let (puller, mut results) = puller(&mut world, PullLimits { parallel: 3, ..quick() }).await;
+    world.budget.set_rate(Rate::from_bps(0));
+    for at in 0..10 {
+        puller.request(at, data(at, at + 1000)).unwrap();
+    }
+    until(|| world.budget.active() == 3).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!((world.budget.active(), puller.under_way()), (3, 10));
+    world.budget.set_rate(Rate::MAX);
+    for _ in 0..10 {
+        results.recv().await.unwrap().outcome.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_pull_that_breaks_off_goes_on_where_it_was() {
+    const LEN: u64 = 12_000_000;
+    let mut world = World::new(Setup { data_len: LEN as usize, ..Setup::default() }).await;
+    let (puller, mut results) = puller(&mut world, quick()).await;
+    world.session.busy.store(3, Ordering::Relaxed);
+    puller.request(1, data(0, LEN)).unwrap();
+    let bytes = results.recv().await.unwrap().outcome.unwrap();
+    assert!(bytes == world.session.data);
+    assert_eq!(world.session.busy.load(Ordering::Relaxed), 0, "it did break off");
+    // What was in the queue to the socket is read again; what had arrived is not.
+    let again = world.session.read.load(Ordering::Relaxed) - LEN;
+    assert!(again < 2_000_000, "{again} bytes were read twice");
+}
+
+#[tokio::test]
+async fn errors_that_do_not_pass_are_told_at_once() {
+    let mut world = World::new(Setup::default()).await;
+    let limits = PullLimits { pause_first: Duration::from_secs(3600), ..PullLimits::default() };
+    let (puller, mut results) = puller(&mut world, limits).await;
+    world.session.broken_from.store(0, Ordering::Relaxed);
+    puller.request(1, data(0, 10)).unwrap();
+    let failed = PullError::SourceFailed("a.txt has changed".into());
+    let expected = Pulled { id: 1, pull: data(0, 10), outcome: Err(failed) };
+    assert_eq!(results.recv().await.unwrap(), expected);
+}
+
+#[tokio::test]
+async fn a_dead_sender_is_given_up_in_the_end() {
+    let mut world = World::new(Setup::default()).await;
+    let limits = PullLimits { tries_max: 3, ..quick() };
+    let (puller, mut results) = puller(&mut world, limits).await;
+    drop(world);
+    puller.request(1, data(0, 10)).unwrap();
+    let error = results.recv().await.unwrap().outcome.unwrap_err();
+    assert!(matches!(error, PullError::Unreachable(_)), "{error}");
+}
+
+#[tokio::test]
+async fn a_cancelled_pull_gives_no_result() {
+    let mut world = World::new(Setup::default()).await;
+    let (puller, mut results) = puller(&mut world, PullLimits { parallel: 1, ..quick() }).await;
+    world.budget.set_rate(Rate::from_bps(0));
+    for id in 1..=3 {
+        puller.request(id, data(0, id)).unwrap();
+    }
+    until(|| world.budget.active() == 1).await;
+    assert!(puller.cancel(1), "runs");
+    assert!(puller.cancel(2), "waits");
+    assert!(!puller.cancel(2) && !puller.cancel(77));
+    world.budget.set_rate(Rate::MAX);
+    assert_eq!(results.recv().await.unwrap().id, 3);
+    assert!(!puller.cancel(3), "has come");
+    // The number is free again.
+    puller.request(1, data(0, 5)).unwrap();
+    assert_eq!(results.recv().await.unwrap().outcome.unwrap().len(), 5);
+
+    world.budget.set_rate(Rate::from_bps(0));
+    puller.request(4, data(0, 5)).unwrap();
+    puller.request(5, data(0, 5)).unwrap();
+    until(|| world.budget.active() == 1).await;
+    puller.cancel_all();
+    until(|| world.budget.active() == 0).await;
+    assert_eq!(puller.under_way(), 0);
+    puller.request(6, data(0, 5)).unwrap();
+    until(|| world.budget.active() == 1).await;
+    drop(puller);
+    until(|| world.budget.active() == 0).await;
+    assert_eq!(results.recv().await, None);
+}
+
+#[tokio::test]
+async fn the_queue_has_an_end() {
+    let mut world = World::new(Setup::default()).await;
+    let (puller, mut results) = puller(&mut world, PullLimits { parallel: 1, ..quick() }).await;
+    world.budget.set_rate(Rate::from_bps(0));
+    assert_eq!(puller.request(0, data(0, PULL_LEN_MAX + 1)), Err(PullRefused::TooLong));
+    puller.request(0, data(0, 1)).unwrap();
+    until(|| world.budget.active() == 1).await;
+    assert_eq!(puller.request(0, data(0, 1)), Err(PullRefused::Duplicate(0)));
+    for id in 1..=PULL_QUEUE_MAX as u64 {
+        puller.request(id, data(0, 1)).unwrap();
+    }
+    assert_eq!(puller.request(9999, data(0, 1)), Err(PullRefused::QueueFull));
+    world.budget.set_rate(Rate::MAX);
+    assert_eq!(results.recv().await.unwrap().id, 0);
+    until(|| puller.request(9999, data(0, 1)) != Err(PullRefused::QueueFull)).await;
+}
