@@ -58,3 +58,17 @@ $(TOOLS)/bin/cargo-deny:
 	@mkdir -p $(TOOLS)
 	CARGO_TARGET_DIR=$(TOOLS)/build $(CARGO) install cargo-deny --locked --version 0.20.2 --root $(TOOLS)
 	@rm -rf $(TOOLS)/build
+
+# Finds nothing or fails; what it finds lies in fuzz/artifacts. AddressSanitizer keeps freed memory for a
+# while, hence the limit.
+fuzz: $(TOOLS)/bin/cargo-fuzz
+	@export PATH="$(TOOLS)/bin:$$PATH"; set -e; \
+	for target in $$($(CARGO) +nightly fuzz list); do \
+	  echo "fuzz: $$target, $(FUZZ_SECONDS) s"; \
+	  $(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=3000 -verbosity=0 -print_final_stats=1; \
+	done
+
+$(TOOLS)/bin/cargo-fuzz:
+	@mkdir -p $(TOOLS)
+	CARGO_TARGET_DIR=$(TOOLS)/build $(CARGO) install cargo-fuzz --locked --version 0.13.2 --root $(TOOLS)
+	@rm -rf $(TOOLS)/build
