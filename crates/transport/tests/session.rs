@@ -214,7 +214,7 @@ fn one_small_object_is_one_symbol() {
 
 #[test]
 fn every_byte_arrives_through_loss() {
-    let (source, repair) = deliver(32 << 20, 4, 0.05, Rate::from_mbps(400), 47_302);
-    assert_eq!(source, (32u64 << 20).div_ceil(1440));
+    let (source, repair) = deliver(64 << 20, 4, 0.05, Rate::from_mbps(400), 47_302);
+    assert_eq!(source, (64u64 << 20).div_ceil(1440));
     assert!(repair > source / 20, "{repair} repair symbols cannot have sufficed");
 }

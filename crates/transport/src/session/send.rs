@@ -512,8 +512,12 @@ impl Driver {
         }
         let mut message = std::mem::take(&mut self.message);
         let mut more = true;
+        // One reading for each batch: sealing one takes some 15 µs, reading the clock for each datagram 2 %.
+        let mut now = self.clock.now();
         for _ in 0..TURN_DATAGRAMS_MAX {
-            let now = self.clock.now();
+            if self.batch.is_empty() {
+                now = self.clock.now();
+            }
             let Some(transmit) = self.machine.poll_transmit(now, &mut message) else {
                 more = false;
                 break;
