@@ -5,4 +5,5 @@ pub mod home;
 pub mod ports;
 pub mod progress;
 pub mod report;
+pub mod ticket;
 pub mod units;
