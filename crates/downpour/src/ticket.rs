@@ -7,9 +7,7 @@
 //!
 //! A ticket lets in whoever has it until it expires. It holds no private key.
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use downpour_transport::control::Token;
+use downpour_transport::control::{Token, decode_base64url, encode_base64url};
 use downpour_transport::identity::PublicKey;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -240,13 +238,13 @@ impl fmt::Display for Ticket {
     /// The ticket itself: a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let json = serde_json::to_vec(self).map_err(|_| fmt::Error)?;
-        let text = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(json));
+        let text = format!("{PREFIX}{}", encode_base64url(&json));
         write!(f, "{text}.{}", check_of(&text))
     }
 }
 
 fn check_of(text: &str) -> String {
-    URL_SAFE_NO_PAD.encode(&blake3::hash(text.as_bytes()).as_bytes()[..CHECK_LEN])
+    encode_base64url(&blake3::hash(text.as_bytes()).as_bytes()[..CHECK_LEN])
 }
 
 impl FromStr for Ticket {
@@ -273,7 +271,7 @@ impl FromStr for Ticket {
             return Err(TicketError::Damaged);
         }
         let nonsense = |error: &dyn fmt::Display| TicketError::Nonsense(error.to_string());
-        let json = URL_SAFE_NO_PAD.decode(body).map_err(|error| nonsense(&error))?;
+        let json = decode_base64url(body).ok_or_else(|| nonsense(&"not base64url"))?;
         let ticket: Self = serde_json::from_slice(&json).map_err(|error| nonsense(&error))?;
         ticket.check()?;
         Ok(ticket)
@@ -323,9 +321,7 @@ fn utc(unix_s: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::{ALLOW_MAX, PREFIX, TICKET_LEN_MAX, Ticket, TicketError, check_of, span, utc};
-    use base64::Engine;
-    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-    use downpour_transport::control::Token;
+    use downpour_transport::control::{Token, encode_base64url};
     use downpour_transport::identity::{Identity, PublicKey};
     use proptest::prelude::{any, proptest};
     use std::os::unix::fs::PermissionsExt;
@@ -344,7 +340,7 @@ mod tests {
 
     /// A ticket of any JSON, with a digest that fits.
     fn around(json: &str) -> String {
-        let text = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(json));
+        let text = format!("{PREFIX}{}", encode_base64url(json.as_bytes()));
         format!("{text}.{}", check_of(&text))
     }
 

@@ -38,3 +38,4 @@ pub use server::{
     BODY_LEN_MAX, BindError, Conn, ControlServer, EventSender, Extent, Member, NotListening,
     ServerLimits, ServerSetup, SessionHandler,
 };
+pub use text::{decode as decode_base64url, encode as encode_base64url};

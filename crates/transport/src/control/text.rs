@@ -3,12 +3,19 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-pub(crate) fn encode(bytes: &[u8]) -> String {
+/// Bytes as base64url without padding: how keys, tokens and tickets are written.
+pub fn encode(bytes: &[u8]) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-pub(crate) fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
-    URL_SAFE_NO_PAD.decode(text).ok()?.try_into().ok()
+/// The bytes behind [`encode`]; `None` when the text is not exactly what it gives.
+pub fn decode(text: &str) -> Option<Vec<u8>> {
+    URL_SAFE_NO_PAD.decode(text).ok()
+}
+
+/// The same for a length that is known.
+pub(crate) fn decode_array<const N: usize>(text: &str) -> Option<[u8; N]> {
+    decode(text)?.try_into().ok()
 }
 
 /// 16 bytes with a text form of 22 characters. `shown` decides what `Debug` prints.
@@ -44,7 +51,7 @@ macro_rules! bytes16 {
 
             /// From [`Self::to_text`].
             pub fn from_text(text: &str) -> Option<Self> {
-                $crate::control::text::decode(text).map(Self)
+                $crate::control::text::decode_array(text).map(Self)
             }
         }
 
@@ -81,7 +88,7 @@ pub(crate) mod bytes32 {
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<[u8; 32], D::Error> {
-        super::decode(&String::deserialize(from)?)
+        super::decode_array(&String::deserialize(from)?)
             .ok_or_else(|| serde::de::Error::custom("expected 32 bytes of base64url"))
     }
 }
