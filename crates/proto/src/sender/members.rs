@@ -106,18 +106,17 @@ impl Member {
             host_drops: report.host_drops,
             ce_marks: report.ce_marks,
         };
-        let Some(last) = &self.last else {
-            self.last = Some(next);
-            return None;
+        let is_overtaken = self.last.as_ref().is_some_and(|last| sent.packet <= last.sent.packet);
+        if is_overtaken {
+            return None; // By a later answer, or this is a second NACK to the same poll.
+        }
+        // Counters that run backwards are a receiver's lie or its restart: start again. The first
+        // report closes an empty span: its delays tell of a path that is still empty.
+        let backwards = |last: &LastReport| {
+            report.received < last.received || report.polled_at < last.polled_at
         };
-        if sent.packet <= last.sent.packet {
-            return None; // Overtaken by a later answer, or a second NACK to the same poll.
-        }
-        // Counters that run backwards are a receiver's lie or its restart: start again.
-        if report.received < last.received || report.polled_at < last.polled_at {
-            self.last = Some(next);
-            return None;
-        }
+        let last = self.last.take().filter(|last| !backwards(last));
+        let last = last.as_ref().unwrap_or(&next);
         let sample = RateSample {
             receiver: me,
             sent_packets: sent.packet.0 - last.sent.packet.0,

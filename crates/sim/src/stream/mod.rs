@@ -9,9 +9,11 @@
 //! only departures, answers and acknowledgements.
 
 mod cubic;
+mod dynamics;
 mod matrix;
 mod session;
 
+pub use dynamics::Bed;
 pub use matrix::{Cell, Verdict};
 pub use session::{Answers, Noise, Outcome, ReceiverSetup, SessionSetup};
 

@@ -5,7 +5,7 @@
 //! begins on a lossy radio link must not take its first burst for congestion.
 
 /// More random loss than this is not believed.
-const SHARE_MAX: f64 = 0.5;
+const SHARE_MAX: f64 = 0.35;
 /// Memory of the mean, in datagrams.
 const HORIZON: f64 = 4000.0;
 /// Loss that is thought possible before anything is known.
@@ -17,6 +17,8 @@ const DISPERSION_START: f64 = 10.0;
 const DISPERSION_MAX: f64 = 24.0;
 /// The same when overflow is the first guess.
 const LIKELY_SIGMAS: f64 = 2.0;
+/// Overflow of more than this share is severe.
+const MUCH: f64 = 0.1;
 /// What each sample leaves of the sums under a standing queue.
 const QUEUED_MEMORY: f64 = 0.98;
 /// So many datagrams teach the random loss well enough.
@@ -25,6 +27,17 @@ const KNOWN: f64 = 300.0;
 const DOUBT: f64 = 500.0;
 /// Standard deviations that are still chance.
 const SIGMAS: f64 = 4.0;
+
+/// Whether a queue overflows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Overflow {
+    /// Not that it could be told from chance.
+    No,
+    /// A little: a shorter queue is answer enough.
+    Mild,
+    /// What was sent does not tell the capacity, what arrived does.
+    Severe,
+}
 
 /// The random loss of one path.
 #[derive(Clone, Copy, Debug)]
@@ -61,26 +74,37 @@ impl RandomLoss {
         lost > sent * share + SIGMAS * libm::sqrt(variance) + 3.0
     }
 
-    /// Whether losses under a standing queue are more than chance explains. `likely` says that the queue
-    /// is so long that overflow is the first guess.
-    pub(super) fn is_overflow(&mut self, sent: f64, lost: f64, likely: bool) -> bool {
+    /// What losses under a standing queue mean. `likely` says that the queue is so long that overflow is
+    /// the first guess.
+    pub(super) fn judge_queued(&mut self, sent: f64, lost: f64, likely: bool) -> Overflow {
         self.queued_sent = self.queued_sent * QUEUED_MEMORY + sent;
         self.queued_lost = self.queued_lost * QUEUED_MEMORY + lost;
         let share = self.expected();
-        let above = |sent: f64, lost: f64, dispersion: f64, sigmas: f64| {
-            lost > sent * share + sigmas * libm::sqrt(sent * (share + 0.002) * dispersion) + 1.0
+        let above = |sent: f64, lost: f64, sigmas: f64| {
+            let variance = sent * (share + 0.002) * self.dispersion;
+            lost > sent * share + sigmas * libm::sqrt(variance) + 1.0
         };
-        let overflow = likely && above(sent, lost, self.dispersion, LIKELY_SIGMAS)
-            || above(self.queued_sent, self.queued_lost, self.dispersion, SIGMAS);
-        if overflow {
+        let now = likely && above(sent, lost, LIKELY_SIGMAS);
+        let lately = above(self.queued_sent, self.queued_lost, SIGMAS);
+        let much = self.queued_lost > self.queued_sent * (share + MUCH);
+        if lately {
             (self.queued_sent, self.queued_lost) = (0.0, 0.0);
         }
-        overflow
+        match () {
+            () if now || lately && much => Overflow::Severe,
+            () if lately => Overflow::Mild,
+            () => Overflow::No,
+        }
     }
 
     /// Whether enough has been seen to tell chance from overflow.
     pub(super) fn is_known(&self) -> bool {
         self.seen >= KNOWN
+    }
+
+    /// Whether more has been seen than a burst or two.
+    pub(super) fn is_half_known(&self) -> bool {
+        self.seen >= 0.5 * KNOWN
     }
 
     /// The share that chance takes, or what must be thought possible.

@@ -16,7 +16,7 @@
 //!    from doubling on (startup).
 
 use super::base::Base;
-use super::loss::RandomLoss;
+use super::loss::{Overflow, RandomLoss};
 use crate::rate::{RatePhase, RateSample};
 use crate::time::{Duration, Timestamp};
 use alloc::collections::VecDeque;
@@ -38,6 +38,14 @@ const STARTUP_GAIN: f64 = 2.0;
 const CLIMB_MAX: f64 = 1.0;
 /// The queue is let run empty this often.
 const DRAIN_EVERY: Duration = Duration::from_secs(4);
+/// Whatever the estimates say: never faster than this, relative to the most that lately arrived.
+const DELIVERED_MAX: f64 = 2.5;
+/// How long that is remembered, in seconds.
+const PEAK_MEMORY: f64 = 10.0;
+/// Random loss so much above what is believed is not believed before slowing down was in vain.
+const SURPRISE: f64 = 0.2;
+/// So far below empty is aimed while draining, because the estimates may be a little wrong.
+const DRAIN_MARGIN: f64 = 0.001;
 /// A queue that counts as empty.
 const DRAINED: f64 = 0.0003;
 /// After each time the queue is held short for this long.
@@ -89,8 +97,12 @@ pub(super) struct Path {
     delay: f64,
     /// Samples in a row that looked congested at the start.
     suspects: u32,
+    /// The most that arrived, bytes per second, fading.
+    delivered_peak: f64,
     /// Samples in a row that lost more than chance explains.
     excesses: u32,
+    /// Random loss that slowing down has shown to be random.
+    believed: f64,
     /// When the rate was last cut because of losses without a queue.
     slowed: Timestamp,
     climb: f64,
@@ -120,14 +132,16 @@ impl Path {
             advanced: now,
             delay: 0.0,
             suspects: 0,
+            delivered_peak: 0.0,
             excesses: 0,
+            believed: 0.0,
             slowed: Timestamp::ZERO,
             climb: 0.0,
             climb_due: now,
             emptied: now,
             draining: false,
             learning: true,
-            allowed: rate * STARTUP_GAIN,
+            allowed: rate,
             heard: now,
         }
     }
@@ -195,6 +209,9 @@ impl Path {
             self.spans.pop_front();
         }
         self.spans.push_back(span);
+        let delivered = span.arrived / span.receive.max(span.send);
+        self.delivered_peak =
+            delivered.max(self.delivered_peak * libm::exp(-span.send / PEAK_MEMORY));
         let stretched = span.receive / send;
         match self.phase {
             RatePhase::Startup => self.startup(now, &span, stretched, sample.app_limited),
@@ -216,7 +233,7 @@ impl Path {
 
     /// A poll has left: it will tell the queue as it is now.
     pub(super) fn on_poll(&mut self, now: Timestamp) {
-        if self.phase != RatePhase::Hold {
+        if self.phase == RatePhase::Startup {
             return;
         }
         // Somebody else's queue does not run empty for our sake.
@@ -255,23 +272,36 @@ impl Path {
         if peak > LOW * self.wish() {
             // With a queue like this, losses may be overflow and teach nothing about chance.
             let likely = peak > self.likely_full();
-            let overflow = self.loss.is_overflow(sent, lost, likely);
+            let overflow = self.loss.judge_queued(sent, lost, likely);
             match self.queue_full {
                 Some(full) if peak > full => self.queue_full = Some(peak),
-                Some(full) if overflow => self.queue_full = Some(0.5 * (full + peak)),
-                None if overflow => self.queue_full = Some(peak),
+                Some(full) if overflow != Overflow::No => {
+                    self.queue_full = Some(0.5 * (full + peak));
+                }
+                None if overflow != Overflow::No => self.queue_full = Some(peak),
                 _ => {}
             }
-            // Below the likely limit the shorter queue that is now aimed at is answer enough.
-            return overflow && likely || sample.host_drops > 0;
+            return overflow == Overflow::Severe || sample.host_drops > 0;
         }
         let excess = self.loss.is_excess(sent, lost);
         self.excesses = if excess { self.excesses + 1 } else { 0 };
         if sample.host_drops > 0 {
             return true;
         }
-        // No queue to blame. If slowing down does not help, it is chance.
         let opened = sample.poll_sent - sample.send_interval;
+        if self.loss.share() > self.believed + SURPRISE
+            && self.loss.is_half_known()
+            && opened >= self.slowed
+        {
+            if self.slowed_in_vain(opened) {
+                self.believed = self.loss.share();
+            } else {
+                self.loss = RandomLoss::new();
+                self.slowed = now;
+                return true;
+            }
+        }
+        // No queue to blame. If slowing down does not help, it is chance.
         if self.excesses < EXCESSES || opened < self.slowed || self.slowed_in_vain(opened) {
             if excess && opened >= self.slowed {
                 self.loss.doubt();
@@ -306,7 +336,8 @@ impl Path {
             self.capacity = measured;
         }
         if self.suspects == 0 && !app_limited {
-            self.allowed = self.allowed.max(self.capacity * STARTUP_GAIN);
+            let limit = DELIVERED_MAX * self.delivered_peak;
+            self.allowed = self.allowed.max((self.capacity * STARTUP_GAIN).min(limit));
         }
     }
 
@@ -395,16 +426,14 @@ impl Path {
         if self.phase == RatePhase::Startup {
             return;
         }
-        let factor = if self.draining {
-            1.0 - (self.predicted + 0.001) / self.time_constant()
+        let wish = if self.draining { -DRAIN_MARGIN } else { self.target() };
+        let factor = 1.0 + (wish - self.predicted) / self.time_constant();
+        let factor = if self.climb > 0.0 && !self.draining {
+            factor.max(1.0 + self.climb)
         } else {
-            1.0 + (self.target() - self.predicted) / self.time_constant()
+            factor.clamp(HOLD_MIN, HOLD_MAX)
         };
-        let factor = factor.clamp(HOLD_MIN, HOLD_MAX);
-        let factor =
-            if self.draining { factor } else { factor.max(1.0 + self.climb).min(1.0 + CLIMB_MAX) };
-        let factor = if self.climb > 0.0 { factor } else { factor.min(HOLD_MAX) };
-        self.allowed = self.capacity * factor;
+        self.allowed = (self.capacity * factor).min(DELIVERED_MAX * self.delivered_peak);
     }
 
     /// The queue to hold now: a short one for a while after each drain, in which losses teach what is

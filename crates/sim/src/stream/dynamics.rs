@@ -1,0 +1,107 @@
+//! What the matrix does not show: a rate that changes, a second session, TCP beside.
+
+use super::{Answers, Noise, Outcome, ReceiverSetup, Report, SessionSetup, Setup, run};
+use crate::link::{FRAME_LEN, LinkConfig};
+use crate::loss::Loss;
+use downpour_proto::rate::Auto;
+use downpour_proto::{Duration, Rate, Timestamp};
+
+/// The link of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Bed {
+    /// Its rate, Mbit/s.
+    pub mbps: u64,
+    /// Its queue.
+    pub queue_ms: u64,
+    /// Round trip of everybody, without queue.
+    pub rtt_us: u64,
+    /// Random loss of the session's receivers.
+    pub loss_pct: f64,
+    /// Seed.
+    pub seed: u64,
+    /// Prints a line for each answer of the first session.
+    pub trace: bool,
+}
+
+impl Bed {
+    fn session(&self, start: Duration, trace: bool) -> SessionSetup {
+        let receiver = ReceiverSetup {
+            rtt: Duration::from_micros(self.rtt_us),
+            own: None,
+            loss: if self.loss_pct > 0.0 {
+                Loss::Random(self.loss_pct / 100.0)
+            } else {
+                Loss::None
+            },
+            drift_ppm: 50.0,
+            noise: Noise {
+                usual: Duration::from_micros(100),
+                hiccup_share: 0.01,
+                hiccup: Duration::from_millis(5),
+            },
+        };
+        SessionSetup {
+            start,
+            controller: Box::new(Auto::new(Timestamp::ZERO + start)),
+            receivers: vec![receiver; 2],
+            packets: u64::MAX,
+            answers: Answers::default(),
+            trace,
+        }
+    }
+
+    fn run(&self, starts: &[u64], changes: &[(u64, u64)], cubics: usize, seconds: u64) -> Report {
+        run(Setup {
+            seed: self.seed,
+            shared: LinkConfig::bottleneck(
+                Rate::from_mbps(self.mbps),
+                Duration::from_millis(self.queue_ms),
+                Duration::ZERO,
+            ),
+            changes: changes
+                .iter()
+                .map(|(at, mbps)| (Duration::from_secs(*at), Rate::from_mbps(*mbps)))
+                .collect(),
+            sessions: starts
+                .iter()
+                .enumerate()
+                .map(|(i, s)| self.session(Duration::from_secs(*s), self.trace && i == 0))
+                .collect(),
+            cubic_rtts: vec![Duration::from_micros(self.rtt_us); cubics],
+            end: Duration::from_secs(seconds),
+        })
+    }
+
+    /// The rate falls to `low` at 10 s and is back at 20 s. Returns utilisation of the link between two
+    /// seconds after each change and the next one.
+    pub fn change(&self, low: u64) -> (f64, f64) {
+        let report = self.run(&[0], &[(10, low), (20, self.mbps)], 0, 30);
+        let good = 1.0 - self.loss_pct / 100.0;
+        let used = |from: u64, to: u64, mbps: u64| {
+            let outcome = &report.sessions[0];
+            let rate = outcome.rate_between(Duration::from_secs(from), Duration::from_secs(to));
+            rate.bps() as f64 / (mbps as f64 * 1e6 * good)
+        };
+        (used(12, 20, low), used(22, 29, self.mbps))
+    }
+
+    /// Two sessions, the second begins at 5 s. The share of the larger from 15 to 60 s, and how much of
+    /// the link both use.
+    pub fn two(&self) -> (f64, f64) {
+        let report = self.run(&[0, 5], &[], 0, 60);
+        let rate = |o: &Outcome| {
+            o.rate_between(Duration::from_secs(15), Duration::from_secs(60)).bps() as f64
+        };
+        let (a, b) = (rate(&report.sessions[0]), rate(&report.sessions[1]));
+        (a.max(b) / (a + b), (a + b) / (self.mbps as f64 * 1e6 * (1.0 - self.loss_pct / 100.0)))
+    }
+
+    /// Beside `flows` CUBIC flows for a minute: the TCP flows' share together, and how much of the link is used.
+    pub fn beside_tcp(&self, flows: usize) -> (f64, f64) {
+        let report = self.run(&[2], &[], flows, 60);
+        let ours = report.sessions[0].received[0] * FRAME_LEN;
+        let share = report.cubic_bytes as f64 / (ours + report.cubic_bytes) as f64;
+        let full = Rate::from_mbps(self.mbps).bytes_in(Duration::from_secs(60)) as f64;
+        (share, report.shared_bytes as f64 / full)
+    }
+}
