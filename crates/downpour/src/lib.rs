@@ -1,6 +1,7 @@
 //! The product: objects, sessions, command line.
 
 pub mod cli;
+pub mod demo;
 pub mod home;
 pub mod ports;
 pub mod progress;
