@@ -14,6 +14,7 @@ mod network;
 mod ports;
 mod receive;
 mod send;
+mod ticket;
 
 pub use fault::{Exit, Fault};
 pub use network::{Interface, NetworkArgs, NetworkPlan};
@@ -36,6 +37,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Ticket(ticket::TicketArgs),
     Ports(ports::PortsArgs),
 }
 
@@ -58,6 +60,7 @@ pub fn main() -> ExitCode {
     // Clap prints help to standard output with status 0, and usage errors with status 2.
     let cli = Cli::parse();
     let done = match cli.verb {
+        Verb::Ticket(args) => args.run(),
         Verb::Ports(args) => args.run(),
     };
     let exit = done.unwrap_or_else(|fault| {
