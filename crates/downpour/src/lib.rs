@@ -3,6 +3,7 @@
 pub mod cli;
 pub mod demo;
 pub mod home;
+pub mod object;
 pub mod ports;
 pub mod progress;
 pub mod report;

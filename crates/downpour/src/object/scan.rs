@@ -1,0 +1,476 @@
+//! The sender's walk: paths on this machine become a tree, and a note of where each file lies.
+//!
+//! Paths are taken as rsync takes them: `a/big` becomes `big`, `a/tree` becomes `tree`; `a/tree/`, `.`
+//! and `..` give the contents. The order does not depend on the disk: names are sorted by their bytes.
+//! Every folder is opened relative to its parent and no link is followed, so that nobody can move the
+//! walk elsewhere. Nothing is read here but names, metadata and the places of holes.
+//!
+//! Deliberately absent: filters, and metadata of the top folder itself when its contents are sent (the
+//! receiver's `--out` is the receiver's).
+
+use super::limits::{FILE_EXTENTS_MAX, PROBLEMS_LISTED_MAX};
+use super::tree::{
+    EntryId, Extents, Meta, Mtime, NewEntry, NewKind, STAGING_NAME, Tree, TreeBuilder, TreeError,
+    Xattr, printable,
+};
+use super::xattr;
+use rustix::fs::{Access, AtFlags, CWD, Dir, FileType, Mode, OFlags, SeekFrom, Stat};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// What a walk should do.
+#[derive(Clone, Debug, Default)]
+pub struct ScanOptions {
+    /// Also take extended attributes, ACLs and capabilities. Default: no. Costs two more calls a file.
+    pub xattrs: bool,
+    /// Leave out what cannot be read, with a notice, instead of refusing to start. Default: no.
+    pub skip_unreadable: bool,
+}
+
+/// Something that was left out, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// Path on this machine.
+    pub path: PathBuf,
+    /// What it is, or what went wrong.
+    pub reason: String,
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", printable(self.path.as_os_str().as_bytes()), self.reason)
+    }
+}
+
+/// Why there is nothing to send.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ScanError {
+    /// Paths that are missing or cannot be read.
+    Unreadable {
+        /// The first of them.
+        problems: Vec<Notice>,
+        /// How many there are.
+        count: usize,
+    },
+    /// Two paths would be placed at the same name.
+    Duplicate {
+        /// That name.
+        name: String,
+        /// Where they come from.
+        paths: [PathBuf; 2],
+    },
+    /// A limit of the format.
+    Tree(TreeError),
+}
+
+impl fmt::Display for ScanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable { problems, count } => {
+                writeln!(f, "{count} of the paths to send cannot be read:")?;
+                problems.iter().try_for_each(|problem| writeln!(f, "  {problem}"))?;
+                if *count > problems.len() {
+                    writeln!(f, "  and {} more", count - problems.len())?;
+                }
+                write!(
+                    f,
+                    "Correct the paths or their permissions, run as a user who may read them, "
+                )?;
+                write!(f, "or leave them out with --skip-unreadable.")
+            }
+            Self::Duplicate { name, paths } => write!(
+                f,
+                "{} and {} would both be placed at {name}. Send them one after the other, or rename one.",
+                paths[0].display(),
+                paths[1].display()
+            ),
+            Self::Tree(error) => write!(f, "cannot be sent: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ScanError {}
+
+/// What a file looked like, to notice when it changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fingerprint {
+    pub(crate) dev: u64,
+    pub(crate) ino: u64,
+    pub(crate) ctime: (i64, u32),
+}
+
+impl Fingerprint {
+    pub(crate) fn of(stat: &Stat) -> Self {
+        Self {
+            dev: stat.st_dev,
+            ino: stat.st_ino,
+            ctime: (stat.st_ctime, stat.st_ctime_nsec as u32),
+        }
+    }
+}
+
+/// A tree, and where its files lie.
+#[derive(Debug)]
+pub struct Scan {
+    tree: Tree,
+    notices: Vec<Notice>,
+    pub(super) origin: Origin,
+}
+
+/// Where the entries of a tree lie on this machine.
+#[derive(Debug, Default)]
+pub(super) struct Origin {
+    /// First entry of each path given, and the folder it lies in.
+    roots: Vec<(u32, PathBuf)>,
+    /// One for each entry.
+    pub(super) fingerprints: Vec<Fingerprint>,
+}
+
+impl Origin {
+    /// Path of an entry on this machine.
+    pub(super) fn path(&self, tree: &Tree, id: EntryId) -> PathBuf {
+        let root = self.roots.partition_point(|(first, _)| *first <= id.0);
+        let folder = root.checked_sub(1).map(|i| self.roots[i].1.clone()).unwrap_or_default();
+        folder.join(OsStr::from_bytes(&tree.path(id)))
+    }
+}
+
+impl Scan {
+    /// Walks `paths`.
+    pub fn new(paths: &[PathBuf], options: &ScanOptions) -> Result<Self, ScanError> {
+        let mut walk = Walk {
+            builder: TreeBuilder::new(),
+            origin: Origin::default(),
+            notices: Vec::new(),
+            problems: Vec::new(),
+            problem_count: 0,
+            links: HashMap::new(),
+            options,
+        };
+        let tops = walk.tops(paths)?;
+        for top in tops {
+            let first = walk.builder.tree().len();
+            walk.origin.roots.push((first, top.folder.clone()));
+            walk.entry(CWD, &top.at, &top.name, 0, &top.at)?;
+        }
+        walk.finish()
+    }
+
+    /// The tree.
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// What was left out.
+    pub fn notices(&self) -> &[Notice] {
+        &self.notices
+    }
+
+    pub(super) fn into_parts(self) -> (Tree, Origin) {
+        (self.tree, self.origin)
+    }
+
+    /// A tree of one entry, called `name`, for the bytes of a pipe.
+    pub(super) fn stream_tree(name: &[u8], mtime: Mtime) -> Result<Tree, TreeError> {
+        let mut builder = TreeBuilder::new();
+        let meta = Meta { mode: 0o644, uid: 0, gid: 0, mtime };
+        let kind = NewKind::Stream;
+        builder.push(NewEntry { depth: 0, name, kind, meta, xattrs: Vec::new() })?;
+        Ok(builder.finish())
+    }
+}
+
+/// A path that becomes an entry at the top of the tree.
+struct Top {
+    name: Vec<u8>,
+    folder: PathBuf,
+    at: PathBuf,
+}
+
+struct Walk<'a> {
+    builder: TreeBuilder,
+    origin: Origin,
+    notices: Vec<Notice>,
+    problems: Vec<Notice>,
+    problem_count: usize,
+    /// Files with more than one name: the entry of the first.
+    links: HashMap<(u64, u64), u32>,
+    options: &'a ScanOptions,
+}
+
+impl Walk<'_> {
+    fn finish(self) -> Result<Scan, ScanError> {
+        if self.problem_count > 0 {
+            return Err(ScanError::Unreadable {
+                problems: self.problems,
+                count: self.problem_count,
+            });
+        }
+        Ok(Scan { tree: self.builder.finish(), notices: self.notices, origin: self.origin })
+    }
+
+    fn problem(&mut self, path: &Path, reason: impl Into<String>) {
+        let notice = Notice { path: path.to_owned(), reason: reason.into() };
+        if self.options.skip_unreadable {
+            return self.notices.push(notice);
+        }
+        self.problem_count += 1;
+        if self.problems.len() < PROBLEMS_LISTED_MAX {
+            self.problems.push(notice);
+        }
+    }
+
+    /// All entries at the top, sorted, none twice.
+    fn tops(&mut self, paths: &[PathBuf]) -> Result<Vec<Top>, ScanError> {
+        let mut tops: Vec<Top> = Vec::new();
+        for path in paths {
+            let bytes = path.as_os_str().as_bytes();
+            let name = bytes.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+            if !matches!(name, b"" | b"." | b"..") {
+                let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+                tops.push(Top { name: name.to_vec(), folder, at: path.clone() });
+                continue;
+            }
+            let listed = open_folder(CWD, path, OFlags::empty()).and_then(|fd| names(&fd));
+            match listed {
+                Err(error) => self.problem(path, explain(error)),
+                Ok(names) => tops.extend(names.into_iter().map(|name| {
+                    let at = path.join(OsStr::from_bytes(&name));
+                    Top { name, folder: path.clone(), at }
+                })),
+            }
+        }
+        tops.sort_by(|a, b| a.name.cmp(&b.name));
+        tops.retain(|top| {
+            let ours = top.name == STAGING_NAME;
+            if ours {
+                let reason = "Downpour's own folder, left out".into();
+                self.notices.push(Notice { path: top.at.clone(), reason });
+            }
+            !ours
+        });
+        if let Some(pair) = tops.windows(2).find(|pair| pair[0].name == pair[1].name) {
+            let paths = [pair[0].at.clone(), pair[1].at.clone()];
+            return Err(ScanError::Duplicate { name: printable(&pair[0].name), paths });
+        }
+        Ok(tops)
+    }
+
+    /// Adds one entry, and all below. `at` is relative to `folder`; `path` is for messages.
+    fn entry(
+        &mut self,
+        folder: BorrowedFd<'_>,
+        at: &Path,
+        name: &[u8],
+        depth: u32,
+        path: &Path,
+    ) -> Result<(), ScanError> {
+        let stat = match rustix::fs::statat(folder, at, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(error) => {
+                self.problem(path, explain(error));
+                return Ok(());
+            }
+        };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => self.folder(folder, at, &Found { name, depth, path, stat }),
+            FileType::RegularFile => self.file(folder, at, &Found { name, depth, path, stat }),
+            FileType::Symlink => self.symlink(folder, at, &Found { name, depth, path, stat }),
+            other => {
+                let what = match other {
+                    FileType::Fifo => "a fifo, left out",
+                    FileType::Socket => "a socket, left out",
+                    FileType::CharacterDevice => "a character device, left out",
+                    FileType::BlockDevice => "a block device, left out",
+                    _ => "of an unknown kind, left out",
+                };
+                self.notices.push(Notice { path: path.to_owned(), reason: what.into() });
+                Ok(())
+            }
+        }
+    }
+
+    fn folder(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        at: &Path,
+        found: &Found<'_>,
+    ) -> Result<(), ScanError> {
+        let opened = open_folder(parent, at, OFlags::NOFOLLOW)
+            .and_then(|fd| names(&fd).map(|names| (fd, names)));
+        let (fd, names) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.problem(found.path, explain(error));
+                return Ok(());
+            }
+        };
+        self.push(found, NewKind::Folder)?;
+        for name in names {
+            let at = Path::new(OsStr::from_bytes(&name));
+            self.entry(fd.as_fd(), at, &name, found.depth + 1, &found.path.join(at))?;
+        }
+        Ok(())
+    }
+
+    fn file(
+        &mut self,
+        folder: BorrowedFd<'_>,
+        at: &Path,
+        found: &Found<'_>,
+    ) -> Result<(), ScanError> {
+        let key = (found.stat.st_dev, found.stat.st_ino);
+        if found.stat.st_nlink > 1 {
+            if let Some(to) = self.links.get(&key) {
+                return self.push(found, NewKind::HardLink { to: *to });
+            }
+        }
+        if let Err(error) = rustix::fs::accessat(folder, at, Access::READ_OK, AtFlags::EACCESS) {
+            self.problem(found.path, explain(error));
+            return Ok(());
+        }
+        let size = found.stat.st_size as u64;
+        let mut extents = None;
+        if (found.stat.st_blocks as u64).saturating_mul(512) < size {
+            match rustix::fs::openat(folder, at, file_flags(), Mode::empty()) {
+                Ok(fd) => extents = data_extents(&fd, size),
+                Err(error) => {
+                    self.problem(found.path, explain(error));
+                    return Ok(());
+                }
+            }
+        }
+        let extents = extents.as_deref().map_or(Extents::Dense, Extents::Sparse);
+        let id = self.builder.tree().len();
+        self.push(found, NewKind::File { size, extents })?;
+        if found.stat.st_nlink > 1 {
+            self.links.insert(key, id);
+        }
+        Ok(())
+    }
+
+    fn symlink(
+        &mut self,
+        folder: BorrowedFd<'_>,
+        at: &Path,
+        found: &Found<'_>,
+    ) -> Result<(), ScanError> {
+        match rustix::fs::readlinkat(folder, at, Vec::new()) {
+            Ok(text) => self.push(found, NewKind::Symlink { text: text.as_bytes() }),
+            Err(error) => {
+                self.problem(found.path, explain(error));
+                Ok(())
+            }
+        }
+    }
+
+    fn push(&mut self, found: &Found<'_>, kind: NewKind<'_>) -> Result<(), ScanError> {
+        let hard = matches!(kind, NewKind::HardLink { .. });
+        let link = hard || matches!(kind, NewKind::Symlink { .. });
+        let meta = if hard { Meta::default() } else { meta(&found.stat, link) };
+        let xattrs = if hard { Vec::new() } else { self.xattrs(found) };
+        let entry = NewEntry { depth: found.depth, name: found.name, kind, meta, xattrs };
+        self.builder.push(entry).map_err(ScanError::Tree)?;
+        self.origin.fingerprints.push(Fingerprint::of(&found.stat));
+        Ok(())
+    }
+
+    fn xattrs(&mut self, found: &Found<'_>) -> Vec<Xattr> {
+        if !self.options.xattrs {
+            return Vec::new();
+        }
+        xattr::read(found.path).unwrap_or_else(|error| {
+            let reason = format!("extended attributes left out: {error}");
+            self.notices.push(Notice { path: found.path.to_owned(), reason });
+            Vec::new()
+        })
+    }
+}
+
+struct Found<'a> {
+    name: &'a [u8],
+    depth: u32,
+    path: &'a Path,
+    stat: Stat,
+}
+
+fn meta(stat: &Stat, link: bool) -> Meta {
+    Meta {
+        mode: if link { 0 } else { (stat.st_mode & 0o7777) as u16 },
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        mtime: mtime(stat),
+    }
+}
+
+/// Time of last modification.
+pub(crate) fn mtime(stat: &Stat) -> Mtime {
+    Mtime { secs: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 }
+}
+
+/// How a file is opened for reading: never through a link, never waiting for a fifo's other end.
+pub(crate) fn file_flags() -> OFlags {
+    OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC
+}
+
+fn open_folder(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(at, path, flags, Mode::empty())
+}
+
+/// The names in a folder, sorted.
+fn names(fd: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(fd)? {
+        let name = entry?.file_name().to_bytes().to_vec();
+        if name != b"." && name != b".." {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Where a file holds data; `None` when it has no holes or the file system cannot tell. Past
+/// [`FILE_EXTENTS_MAX`] pieces the rest counts as data.
+fn data_extents(fd: &OwnedFd, size: u64) -> Option<Vec<(u64, u64)>> {
+    let mut extents = Vec::new();
+    let mut at = 0;
+    while at < size {
+        let start = match rustix::fs::seek(fd, SeekFrom::Data(at)) {
+            Ok(start) if start < size => start,
+            Ok(_) | Err(Errno::NXIO) => break,
+            Err(_) => return None,
+        };
+        let mut end = rustix::fs::seek(fd, SeekFrom::Hole(start)).ok()?.min(size);
+        if extents.len() + 1 == FILE_EXTENTS_MAX {
+            end = size;
+        }
+        if end <= start {
+            return None; // it shrank under us: reading will notice
+        }
+        extents.push((start, end - start));
+        at = end;
+    }
+    if extents == [(0, size)] { None } else { Some(extents) }
+}
+
+/// An error of the operating system, with what to do where that is not plain.
+pub(crate) fn explain(error: Errno) -> String {
+    match error {
+        Errno::NOENT => "no such file or folder".into(),
+        Errno::ACCESS | Errno::PERM => "permission denied".into(),
+        Errno::MFILE => "too many open files: raise the limit (ulimit -n)".into(),
+        Errno::NOTDIR => "not a folder (without the closing '/' it can be sent as a file)".into(),
+        other => std::io::Error::from(other).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

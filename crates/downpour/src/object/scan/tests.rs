@@ -1,0 +1,161 @@
+//! Walks over real folders.
+
+use super::{Scan, ScanError, ScanOptions};
+use crate::object::tree::{Kind, Tree};
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+fn paths(tree: &Tree) -> Vec<Vec<u8>> {
+    tree.ids().map(|id| tree.path(id)).collect()
+}
+
+fn scan(paths: &[PathBuf]) -> Scan {
+    Scan::new(paths, &ScanOptions::default()).unwrap()
+}
+
+fn folder() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir_all(at("tree/sub/empty")).unwrap();
+    fs::write(at("tree/b"), b"bee").unwrap();
+    fs::write(at("tree/sub/a"), b"").unwrap();
+    fs::hard_link(at("tree/b"), at("tree/sub/link")).unwrap();
+    symlink("../b", at("tree/sub/sym")).unwrap();
+    fs::write(dir.path().join("tree").join(OsStr::from_bytes(b"\xff\nname")), b"x").unwrap();
+    dir
+}
+
+#[test]
+fn a_folder_is_sent_by_its_name_and_its_contents_with_a_slash() {
+    let dir = folder();
+    let by_name = scan(&[dir.path().join("tree")]);
+    let expected: Vec<&[u8]> = vec![
+        b"tree",
+        b"tree/b",
+        b"tree/sub",
+        b"tree/sub/a",
+        b"tree/sub/empty",
+        b"tree/sub/link",
+        b"tree/sub/sym",
+        b"tree/\xff\nname",
+    ];
+    assert_eq!(paths(by_name.tree()), expected);
+    for contents in ["tree/", "tree/.", "tree/sub/.."] {
+        let scan = scan(&[dir.path().join(contents)]);
+        let inner: Vec<_> = expected[1..].iter().map(|path| path[5..].to_vec()).collect();
+        assert_eq!(paths(scan.tree()), inner, "{contents}");
+        let id = scan.tree().ids().last().unwrap();
+        let path = scan.origin.path(scan.tree(), id);
+        assert_eq!(fs::read(path).unwrap(), b"x", "entries are found again on disk");
+    }
+}
+
+#[test]
+fn kinds_and_metadata_are_those_of_the_disk() {
+    let dir = folder();
+    let scan = scan(&[dir.path().join("tree"), dir.path().join("tree/b")]);
+    let tree = scan.tree();
+    assert_eq!(tree.path(crate::object::EntryId(0)), b"b", "sorted over all paths");
+    for id in tree.ids() {
+        let (entry, path) = (tree.entry(id), scan.origin.path(tree, id));
+        let meta = fs::symlink_metadata(&path).unwrap();
+        match entry.kind {
+            Kind::HardLink { to } => {
+                let target = fs::metadata(scan.origin.path(tree, to)).unwrap();
+                assert_eq!(target.ino(), meta.ino());
+            }
+            Kind::Symlink { text } => assert_eq!(text, b"../b"),
+            Kind::File { size } => assert_eq!(size, meta.len()),
+            _ => assert!(meta.is_dir()),
+        }
+        if !matches!(entry.kind, Kind::HardLink { .. }) {
+            assert_eq!(
+                (entry.meta.mtime.secs, meta.mtime_nsec()),
+                (meta.mtime(), entry.meta.mtime.nanos.into())
+            );
+        }
+    }
+    assert_eq!(tree.files(), 3, "b and its two other names are one file");
+}
+
+#[test]
+fn holes_stay_holes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sparse");
+    let mut file = fs::File::create(&path).unwrap();
+    file.seek(SeekFrom::Start(1 << 20)).unwrap();
+    file.write_all(&[7; 4096]).unwrap();
+    file.set_len(1 << 33).unwrap();
+    let scan = scan(&[path]);
+    let tree = scan.tree();
+    assert_eq!(tree.size(), 1 << 33);
+    let data = tree.data_len().unwrap();
+    if data == 1 << 33 {
+        return println!("skipped: holes_stay_holes: this file system has no holes");
+    }
+    assert!(data < 1 << 17, "{data}");
+}
+
+#[test]
+fn what_cannot_be_read_is_named() {
+    let dir = folder();
+    let missing = dir.path().join("missing");
+    let error = Scan::new(std::slice::from_ref(&missing), &ScanOptions::default()).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("missing: no such file") && text.contains("--skip-unreadable"), "{text}");
+    let options = ScanOptions { skip_unreadable: true, ..ScanOptions::default() };
+    let scan = Scan::new(&[missing, dir.path().join("tree")], &options).unwrap();
+    assert_eq!(scan.notices().len(), 1);
+    if rustix::process::geteuid().is_root() {
+        return println!("skipped: unreadable folders: root can read everything");
+    }
+    fs::set_permissions(dir.path().join("tree/sub"), fs::Permissions::from_mode(0)).unwrap();
+    let error = Scan::new(&[dir.path().join("tree")], &ScanOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("tree/sub: permission denied"), "{error}");
+}
+
+#[test]
+fn the_same_name_twice_is_refused() {
+    let dir = folder();
+    let twice = [dir.path().join("tree/b"), dir.path().join("tree/sub/../b")];
+    let error = Scan::new(&twice, &ScanOptions::default()).unwrap_err();
+    assert!(matches!(error, ScanError::Duplicate { .. }), "{error}");
+}
+
+#[test]
+fn sockets_fifos_and_our_own_folder_are_left_out_by_name() {
+    let dir = folder();
+    let fifo = dir.path().join("tree/fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("tree/sock")).unwrap();
+    fs::create_dir_all(dir.path().join("tree/.downpour/x")).unwrap();
+    fs::create_dir_all(dir.path().join("tree/sub/.downpour")).unwrap();
+    let scan = scan(&[dir.path().join("tree/")]);
+    let notices: Vec<String> = scan.notices().iter().map(ToString::to_string).collect();
+    assert_eq!(notices.len(), 3);
+    for what in ["fifo: a fifo", "sock: a socket", ".downpour: Downpour's own"] {
+        assert!(notices.iter().any(|notice| notice.contains(what)), "{what}: {notices:?}");
+    }
+    assert!(paths(scan.tree()).contains(&b"sub/.downpour".to_vec()), "only the top one is ours");
+}
+
+#[test]
+fn extended_attributes_are_taken_when_asked() {
+    let dir = folder();
+    let path = dir.path().join("tree/b");
+    let set = rustix::fs::setxattr(&path, "user.note", b"hi", rustix::fs::XattrFlags::empty());
+    if set.is_err() {
+        return println!("skipped: extended attributes: this file system has none");
+    }
+    let take = |xattrs| {
+        let options = ScanOptions { xattrs, ..ScanOptions::default() };
+        let scan = Scan::new(&[Path::new(&path).to_owned()], &options).unwrap();
+        scan.tree().entry(crate::object::EntryId(0)).xattrs.to_vec()
+    };
+    assert_eq!(take(false), []);
+    assert_eq!(take(true)[0].value, b"hi");
+}
