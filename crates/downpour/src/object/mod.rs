@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | `limits` | every limit, named |
 //! | `tree`, `layout` | entries; extents, groups and the data space |
-//! | `digest`, `wire` | BLAKE3 of groups; varints |
+//! | `digest`, `group`, `wire` | BLAKE3 of groups; varints |
 //! | `manifest` | signed sections, emitted and parsed |
 //! | `scan` | the disk -> a tree |
 //! | `source` | a tree -> blocks and sections |
@@ -20,17 +20,28 @@
 //! manifest says.
 
 mod digest;
+mod group;
+mod journal;
 mod layout;
 pub mod limits;
 mod manifest;
+mod place;
 mod scan;
+mod source;
+mod store;
 mod tree;
 mod wire;
 mod xattr;
 
 pub use digest::Digest;
 pub use manifest::{ManifestError, ManifestId};
+pub use place::{Durability, OpenError};
 pub use scan::{Notice, Scan, ScanError, ScanOptions};
+pub use source::{Ahead, ContentSource, Section, Withdrawn};
+pub use store::{
+    Destination, FolderOptions, RawOptions, SectionKnown, Store, StoreConfig, StoreEvent,
+    StoreFailure, Summary, TreeKnown,
+};
 pub use tree::{
     Entry, EntryId, Kind, Meta, Mtime, STAGING_NAME, Tree, TreeError, TreeProblem, Xattr, printable,
 };

@@ -17,9 +17,9 @@ mod section;
 mod tests;
 mod tree_codec;
 
-pub(crate) use digests::{DigestSection, Withdrawal};
+pub(crate) use digests::{DigestSection, Known, Withdrawal, files_ending};
 pub use section::ManifestId;
-pub(crate) use section::{Chain, SECTION_LEN_MIN, declared_len};
+pub(crate) use section::{Chain, declared_index, declared_len};
 pub(crate) use tree_codec::{TreeDecoder, TreeEncoder};
 
 use super::tree::{Tree, TreeError};

@@ -1,0 +1,304 @@
+//! What survives a receiver that is killed: which groups of which partial files are verified.
+//!
+//! An append-only file of records, each with its own check, written without buffering or sync:
+//!
+//!     length 1 | kind 1 | payload … | first 8 bytes of the record's BLAKE3
+//!
+//! A killed process loses nothing that it wrote. A crashed machine may have lost file data that the
+//! journal speaks of, so the journal also records on which boot and mount its records were made:
+//! groups of another boot count only after they have been hashed again. A torn tail is cut off.
+//!
+//! Records speak of content (path, size, digest), not of a session: a sender that was started again,
+//! with a changed tree even, finds what still fits.
+
+use super::digest::Digest;
+use super::wire::{Reader, put_varint};
+use rustix::fs::{AtFlags, StatxFlags};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::os::fd::{AsFd, OwnedFd};
+
+const KIND_BOOT: u8 = 1;
+const KIND_PART: u8 = 2;
+const KIND_GROUP: u8 = 3;
+const CHECK_LEN: usize = 8;
+
+/// Names the content of a partial file: path and size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PartKey([u8; 16]);
+
+impl PartKey {
+    /// `size` is `None` for a stream.
+    pub(crate) fn new(path: &[u8], size: Option<u64>) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&size.unwrap_or(u64::MAX).to_be_bytes());
+        hasher.update(path);
+        let mut key = [0; 16];
+        key.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        Self(key)
+    }
+
+    /// The partial file's name.
+    pub(crate) fn file_name(self) -> Vec<u8> {
+        self.0.iter().flat_map(|byte| format!("{byte:02x}").into_bytes()).collect()
+    }
+}
+
+/// What the journal knows of one partial file: digests of its groups by index, and whether each was
+/// written on this boot.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct PartRecord {
+    number: u64,
+    pub(crate) groups: HashMap<u64, (Digest, bool)>,
+}
+
+/// An open journal.
+pub(crate) struct Journal {
+    file: OwnedFd,
+    parts: HashMap<PartKey, PartRecord>,
+    next_number: u64,
+    buf: Vec<u8>,
+}
+
+/// Which boot and mount this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Boot([u8; 24]);
+
+impl Boot {
+    /// Of this machine, for the file system that `fd` is on.
+    pub(crate) fn here(fd: impl AsFd) -> Self {
+        let id = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let mount = rustix::fs::statx(fd.as_fd(), "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)
+            .map_or(0, |stat| stat.stx_mnt_id);
+        let mut boot = [0; 24];
+        boot[..16].copy_from_slice(&blake3::hash(&id).as_bytes()[..16]);
+        boot[16..].copy_from_slice(&mount.to_be_bytes());
+        Self(boot)
+    }
+}
+
+impl Journal {
+    /// Reads what is there, cuts off a torn tail, and appends from then on.
+    pub(crate) fn open(file: OwnedFd, boot: Boot) -> Result<Self, std::io::Error> {
+        let (parts, buf) = (HashMap::new(), Vec::new());
+        let mut journal = Self { file, parts, next_number: 0, buf };
+        let mut reader = BufReader::new(File::from(journal.file.try_clone()?));
+        let (mut good, mut this_boot) = (0u64, false);
+        while let Some(record) = read_record(&mut reader)? {
+            if journal.replay(&record, boot, &mut this_boot).is_none() {
+                break;
+            }
+            good += record.len() as u64;
+        }
+        rustix::fs::ftruncate(&journal.file, good)?;
+        rustix::fs::seek(&journal.file, rustix::fs::SeekFrom::Start(good))?;
+        if !this_boot {
+            journal.record(KIND_BOOT, &boot.0);
+            journal.flush()?;
+        }
+        Ok(journal)
+    }
+
+    fn replay(&mut self, record: &[u8], boot: Boot, this_boot: &mut bool) -> Option<()> {
+        let mut reader = Reader::new(&record[2..record.len() - CHECK_LEN]);
+        match record[1] {
+            KIND_BOOT => *this_boot = reader.array().ok()? == boot.0,
+            KIND_PART => {
+                let number = reader.varint().ok()?;
+                let key = PartKey(reader.array().ok()?);
+                self.next_number = self.next_number.max(number.checked_add(1)?);
+                self.parts.insert(key, PartRecord { number, groups: HashMap::new() });
+            }
+            KIND_GROUP => {
+                let key = PartKey(reader.array().ok()?);
+                let (number, index) = (reader.varint().ok()?, reader.varint().ok()?);
+                let digest = Digest(reader.array().ok()?);
+                // A part that was begun anew has another number: what was known before is void.
+                if let Some(part) = self.parts.get_mut(&key).filter(|part| part.number == number) {
+                    part.groups.insert(index, (digest, *this_boot));
+                }
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// What is known of a partial file.
+    pub(crate) fn part(&self, key: PartKey) -> Option<&PartRecord> {
+        self.parts.get(&key)
+    }
+
+    /// A partial file is begun, or begun anew: nothing of it is verified.
+    pub(crate) fn begin(&mut self, key: PartKey) -> Result<(), Errno> {
+        let number = self.next_number;
+        self.next_number += 1;
+        self.parts.insert(key, PartRecord { number, groups: HashMap::new() });
+        let mut payload = Vec::new();
+        put_varint(&mut payload, number);
+        payload.extend_from_slice(&key.0);
+        self.record(KIND_PART, &payload);
+        self.flush()
+    }
+
+    /// A group is verified and written.
+    pub(crate) fn verified(
+        &mut self,
+        key: PartKey,
+        index: u64,
+        digest: Digest,
+    ) -> Result<(), Errno> {
+        let Some(part) = self.parts.get(&key) else {
+            return Ok(());
+        };
+        let mut payload = key.0.to_vec();
+        put_varint(&mut payload, part.number);
+        put_varint(&mut payload, index);
+        payload.extend_from_slice(&digest.0);
+        self.record(KIND_GROUP, &payload);
+        self.flush()
+    }
+
+    fn record(&mut self, kind: u8, payload: &[u8]) {
+        let start = self.buf.len();
+        let len = 2 + payload.len() + CHECK_LEN;
+        self.buf.push(u8::try_from(len).expect("payloads are at most 68 bytes"));
+        self.buf.push(kind);
+        self.buf.extend_from_slice(payload);
+        let check = Digest::of(&self.buf[start..]);
+        self.buf.extend_from_slice(&check.0[..CHECK_LEN]);
+    }
+
+    fn flush(&mut self) -> Result<(), Errno> {
+        let mut rest = &self.buf[..];
+        while !rest.is_empty() {
+            match rustix::io::write(&self.file, rest) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(len) => rest = &rest[len..],
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.buf.clear();
+        Ok(())
+    }
+}
+
+/// The next whole record; `None` at the end and at the first that is torn or damaged.
+fn read_record(reader: &mut impl Read) -> Result<Option<Vec<u8>>, std::io::Error> {
+    let mut record = vec![0];
+    if !read_full(reader, &mut record)? {
+        return Ok(None);
+    }
+    let len = usize::from(record[0]);
+    if len < 2 + CHECK_LEN {
+        return Ok(None);
+    }
+    record.resize(len, 0);
+    if !read_full(reader, &mut record[1..])? {
+        return Ok(None);
+    }
+    let (signed, check) = record.split_at(len - CHECK_LEN);
+    Ok((Digest::of(signed).0[..CHECK_LEN] == *check).then_some(record))
+}
+
+fn read_full(reader: &mut impl Read, buf: &mut [u8]) -> Result<bool, std::io::Error> {
+    match reader.read_exact(buf) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Boot, Journal, PartKey};
+    use crate::object::digest::Digest;
+    use std::fs::{File, OpenOptions};
+    use std::path::Path;
+
+    const BOOT: Boot = Boot([1; 24]);
+
+    fn open(path: &Path, boot: Boot) -> Journal {
+        let file =
+            OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path);
+        Journal::open(file.unwrap().into(), boot).unwrap()
+    }
+
+    fn write(path: &Path) -> PartKey {
+        let key = PartKey::new(b"a/b", Some(77));
+        let mut journal = open(path, BOOT);
+        journal.begin(key).unwrap();
+        for index in 0..3 {
+            journal.verified(key, index, Digest::of(&[index as u8])).unwrap();
+        }
+        key
+    }
+
+    #[test]
+    fn groups_come_back_and_count_for_their_boot_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let key = write(&path);
+        let journal = open(&path, BOOT);
+        assert_eq!(journal.part(key).unwrap().groups[&2], (Digest::of(&[2]), true));
+        assert!(journal.part(PartKey::new(b"a/b", Some(78))).is_none());
+        let mut other = open(&path, Boot([2; 24]));
+        assert_eq!(other.part(key).unwrap().groups[&2], (Digest::of(&[2]), false));
+        other.verified(key, 2, Digest::of(&[9])).unwrap();
+        let again = open(&path, Boot([2; 24]));
+        let groups = &again.part(key).unwrap().groups;
+        assert_eq!((groups[&1].1, groups[&2]), (false, (Digest::of(&[9]), true)));
+    }
+
+    #[test]
+    fn a_part_begun_anew_has_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let key = write(&path);
+        open(&path, BOOT).begin(key).unwrap();
+        assert!(open(&path, BOOT).part(key).unwrap().groups.is_empty());
+    }
+
+    #[test]
+    fn torn_anywhere_the_rest_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let key = write(&path);
+        let whole = std::fs::read(&path).unwrap();
+        let mut seen = std::collections::HashSet::new();
+        for len in (0..whole.len()).rev() {
+            std::fs::write(&path, &whole[..len]).unwrap();
+            let mut journal = open(&path, BOOT);
+            let count = journal.part(key).map(|part| part.groups.len());
+            seen.insert(count);
+            assert!(count.is_none_or(|count| count < 3));
+            // What is appended after a cut must be found again.
+            journal.begin(key).unwrap();
+            journal.verified(key, 7, Digest::of(b"7")).unwrap();
+            drop(journal);
+            assert!(open(&path, BOOT).part(key).unwrap().groups.contains_key(&7), "{len}");
+        }
+        assert_eq!(seen.len(), 4, "no part, and 0, 1, 2 groups");
+    }
+
+    #[test]
+    fn damage_ends_what_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let key = write(&path);
+        let whole = std::fs::read(&path).unwrap();
+        for at in 0..whole.len() {
+            let mut bad = whole.clone();
+            bad[at] ^= 0x40;
+            std::fs::write(&path, bad).unwrap();
+            let journal = open(&path, BOOT);
+            let groups = journal.part(key).map(|part| part.groups.clone()).unwrap_or_default();
+            for (index, (digest, _)) in groups {
+                assert_eq!(digest, Digest::of(&[index as u8]), "{at}");
+            }
+        }
+        assert!(File::open(&path).is_ok());
+    }
+}

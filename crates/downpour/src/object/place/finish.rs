@@ -1,0 +1,162 @@
+//! What comes after all data: links, then metadata of folders, deepest first, then the sync.
+
+use super::{Durability, Existing, PlaceError, Placer};
+use crate::object::tree::{EntryId, Kind};
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+
+const TEMPORARY: &[u8] = b"link";
+
+/// What the last step has to report.
+#[derive(Debug, Default)]
+pub(crate) struct Finish {
+    pub(crate) failed: Vec<(u32, String)>,
+    pub(crate) notices: Vec<(u32, String)>,
+}
+
+impl Placer {
+    /// Makes links and finishes folders. `failed` tells which entries have failed before.
+    pub(crate) fn finish(
+        &self,
+        failed: &dyn Fn(EntryId) -> bool,
+        report: &mut Finish,
+    ) -> Result<(), PlaceError> {
+        let tree = self.beneath.tree().clone();
+        for id in tree.ids() {
+            let outcome = match tree.entry(id).kind {
+                _ if failed(id) => continue,
+                Kind::Symlink { text } => self.symlink(id, text, &mut report.notices),
+                Kind::HardLink { to } if failed(to) => {
+                    let reason =
+                        format!("{}, of which it is another name, failed", tree.path_text(to));
+                    Err(PlaceError::Object(reason))
+                }
+                Kind::HardLink { to } => self.hard_link(id, to, &mut report.notices),
+                _ => continue,
+            };
+            match outcome {
+                Ok(()) => {}
+                Err(PlaceError::Object(reason)) => report.failed.push((id.0, reason)),
+                Err(other) => return Err(other),
+            }
+        }
+        for id in tree.ids().rev() {
+            let entry = tree.entry(id);
+            if entry.kind != Kind::Folder || failed(id) {
+                continue;
+            }
+            match self.beneath.folder(id) {
+                Ok(fd) => {
+                    let notices = self.meta.apply(fd.as_fd(), &entry);
+                    report.notices.extend(notices.into_iter().map(|text| (id.0, text)));
+                    if self.durability == Durability::EachFile {
+                        rustix::fs::fsync(&*fd).map_err(|e| self.failure(e, "syncing", id))?;
+                    }
+                }
+                Err(error) => report.notices.push((id.0, self.note(error, "metadata not set"))),
+            }
+        }
+        if self.durability != Durability::None {
+            rustix::fs::syncfs(&**self.beneath.root())
+                .map_err(|error| PlaceError::of(error, "syncing the target"))?;
+        }
+        Ok(())
+    }
+
+    fn symlink(
+        &self,
+        id: EntryId,
+        text: &[u8],
+        notices: &mut Vec<(u32, String)>,
+    ) -> Result<(), PlaceError> {
+        let fail = |error| self.failure(error, "making the link", id);
+        let (parent, entry) =
+            (self.beneath.parent(id).map_err(fail)?, self.beneath.tree().entry(id));
+        let existing = self.existing(id).map_err(fail)?;
+        let same = existing == Existing::Other
+            && rustix::fs::readlinkat(&*parent, entry.name, Vec::new())
+                .is_ok_and(|now| now.as_bytes() == text);
+        if !same {
+            self.may_replace(existing).map_err(PlaceError::Object)?;
+            if existing == Existing::Nothing {
+                rustix::fs::symlinkat(text, &*parent, entry.name).map_err(fail)?;
+            } else {
+                self.staging.remove_part(TEMPORARY);
+                rustix::fs::symlinkat(text, self.staging.parts(), TEMPORARY).map_err(fail)?;
+                match self.put_name(TEMPORARY, id, true) {
+                    Err(Errno::XDEV) => replace(&parent, entry.name, |name| {
+                        rustix::fs::symlinkat(text, &*parent, name)
+                    }),
+                    other => other,
+                }
+                .map_err(fail)?;
+            }
+        }
+        let link_notices = self.meta.apply_to_link(&*parent, entry.name, &entry);
+        notices.extend(link_notices.into_iter().map(|text| (id.0, text)));
+        Ok(())
+    }
+
+    fn hard_link(
+        &self,
+        id: EntryId,
+        to: EntryId,
+        notices: &mut Vec<(u32, String)>,
+    ) -> Result<(), PlaceError> {
+        let fail = |error| self.failure(error, "making the hard link", id);
+        let tree = self.beneath.tree();
+        let (parent, name) = (self.beneath.parent(id).map_err(fail)?, tree.entry(id).name);
+        let (target_parent, target) = (self.beneath.parent(to).map_err(fail)?, tree.entry(to).name);
+        let stat =
+            |folder: &OwnedFd, name| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
+        let target_stat = stat(&target_parent, target).map_err(fail)?;
+        let existing = self.existing(id).map_err(fail)?;
+        if existing != Existing::Nothing {
+            let now = stat(&parent, name).map_err(fail)?;
+            if (now.st_dev, now.st_ino) == (target_stat.st_dev, target_stat.st_ino) {
+                return Ok(());
+            }
+            self.may_replace(existing).map_err(PlaceError::Object)?;
+        }
+        let link = |name: &[u8]| {
+            rustix::fs::linkat(&*target_parent, target, &*parent, name, AtFlags::empty())
+        };
+        let linked = match existing {
+            Existing::Nothing => link(name),
+            _ => replace(&parent, name, link),
+        };
+        match linked {
+            // Another file system, or one without hard links: a copy has the same content.
+            Err(error @ (Errno::XDEV | Errno::PERM | Errno::NOTSUP | Errno::MLINK)) => {
+                let replaces = existing != Existing::Nothing;
+                self.copy_of(id, to, replaces)?;
+                notices.push((id.0, self.note(error, "copied instead of linked")));
+                Ok(())
+            }
+            other => other.map_err(fail),
+        }
+    }
+
+    fn copy_of(&self, id: EntryId, to: EntryId, replaces: bool) -> Result<(), PlaceError> {
+        let fail = |error| self.failure(error, "copying", id);
+        let from = self.open_existing(to).map_err(fail)?;
+        let parent = self.beneath.parent(id).map_err(fail)?;
+        self.copy_across(id, to, &from, &parent, replaces).map(drop)
+    }
+}
+
+/// Makes something under a temporary name beside its place, and renames it over what is there.
+fn replace(
+    parent: &OwnedFd,
+    name: &[u8],
+    make: impl FnOnce(&[u8]) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    const BESIDE: &[u8] = b".downpour-link.tmp";
+    let _ = rustix::fs::unlinkat(parent, BESIDE, AtFlags::empty());
+    make(BESIDE)?;
+    let renamed = rustix::fs::renameat(parent, BESIDE, parent, name);
+    // Gone after a rename, except where both were names of one file already.
+    let _ = rustix::fs::unlinkat(parent, BESIDE, AtFlags::empty());
+    renamed
+}

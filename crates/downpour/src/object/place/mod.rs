@@ -1,0 +1,71 @@
+//! Placing: the only code that writes below the target folder.
+//!
+//! Every path is walked one name at a time from the descriptor of the folder above, with openat2 and
+//! `RESOLVE_BENEATH | NO_SYMLINKS | NO_MAGICLINKS` (on kernels without it: `O_NOFOLLOW`, which is as
+//! strict for a single name). Names come from a checked [`Tree`](super::Tree). So nothing is ever
+//! written through a link, or outside of the target.
+//!
+//! | module | does |
+//! | --- | --- |
+//! | `beneath` | opens by name; the cache of folders |
+//! | `staging` | `OUT/.downpour`: lock, partial files, space reserve |
+//! | `meta` | owner, mode, attributes, times, in the order that keeps them |
+//! | `put` | a finished file to its name, atomically |
+//! | `finish` | links, folders' metadata, sync |
+
+mod beneath;
+mod finish;
+mod meta;
+mod put;
+mod staging;
+
+pub(crate) use beneath::Beneath;
+pub(crate) use finish::Finish;
+pub(crate) use meta::MetaPolicy;
+pub(crate) use put::{Existing, Placer, write_all_at};
+pub use staging::OpenError;
+pub(crate) use staging::Staging;
+
+use super::scan::explain;
+use rustix::io::Errno;
+
+/// When data must be on the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// The operating system decides. A crash of the machine may lose what a receipt has claimed.
+    None,
+    /// Everything is synced once before the receipt; a file that replaces another one, before it does.
+    #[default]
+    AtEnd,
+    /// Each file is synced before it gets its name, and each folder at the end. Slow for small files.
+    EachFile,
+}
+
+/// Why something was not placed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PlaceError {
+    /// This object only.
+    Object(String),
+    /// The disk is full, or the quota used up.
+    Full(String),
+    /// The target as a whole cannot be used any more.
+    Target(String),
+}
+
+impl PlaceError {
+    /// Sorts an error of the operating system. `doing` says what was tried, with the path.
+    pub(crate) fn of(error: Errno, doing: &str) -> Self {
+        let text = format!("{doing}: {}", explain(error));
+        match error {
+            Errno::NOSPC | Errno::DQUOT => Self::Full(text),
+            Errno::IO | Errno::ROFS | Errno::NODEV | Errno::NXIO | Errno::STALE => {
+                Self::Target(text)
+            }
+            Errno::LOOP => {
+                Self::Object(format!("{doing}: a symbolic link is in the way, not followed"))
+            }
+            Errno::FBIG => Self::Object(format!("{doing}: too large a file for this file system")),
+            _ => Self::Object(text),
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! A file to its name: atomically, by rename, with its metadata already right.
+
+use super::beneath::{FOLDER_FLAGS, open_in};
+use super::{Beneath, Durability, MetaPolicy, PlaceError, Staging};
+use crate::object::layout::Extent;
+use crate::object::scan::explain;
+use crate::object::tree::EntryId;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+const DIFFERS: &str = "exists and differs: --overwrite replaces it";
+
+/// What is at an entry's place already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Existing {
+    Nothing,
+    /// A regular file of this size.
+    File(u64),
+    Folder,
+    /// A link or a special file.
+    Other,
+}
+
+/// Places entries of one tree below one target.
+pub(crate) struct Placer {
+    pub(crate) beneath: Beneath,
+    pub(crate) staging: Arc<Staging>,
+    pub(crate) meta: MetaPolicy,
+    pub(crate) durability: Durability,
+    pub(crate) overwrite: bool,
+}
+
+impl Placer {
+    fn doing(&self, what: &str, id: EntryId) -> String {
+        format!("{what} {}", self.beneath.tree().path_text(id))
+    }
+
+    /// Makes a folder, or takes the one that is there.
+    pub(crate) fn make_folder(&self, id: EntryId) -> Result<(), PlaceError> {
+        let fail = |error| PlaceError::of(error, &self.doing("making the folder", id));
+        let parent = self.beneath.parent(id).map_err(fail)?;
+        let name = self.beneath.tree().entry(id).name;
+        match rustix::fs::mkdirat(&*parent, name, Mode::RWXU) {
+            Ok(()) => return Ok(()),
+            Err(Errno::EXIST) => {}
+            Err(error) => return Err(fail(error)),
+        }
+        match self.existing(id).map_err(fail)? {
+            Existing::Folder => {}
+            Existing::Other => return Err(fail(Errno::LOOP)),
+            _ => {
+                let text = self.doing("making the folder", id);
+                return Err(PlaceError::Object(format!("{text}: a file is in the way")));
+            }
+        }
+        // A folder of ours that we may not write: as when a read-only tree is received again.
+        let stat = self.stat(id).map_err(fail)?;
+        let ours = stat.st_uid == rustix::process::geteuid().as_raw();
+        if ours && stat.st_mode & 0o700 != 0o700 && !self.meta.root {
+            let mode = Mode::from_raw_mode((stat.st_mode & 0o7777) | 0o700);
+            // By descriptor, as the name may become a link; O_PATH, as it may be unreadable.
+            let folder = open_in(&*parent, name, FOLDER_FLAGS | OFlags::PATH, Mode::empty());
+            let folder = folder.map_err(fail)?;
+            let path = format!("/proc/self/fd/{}", folder.as_raw_fd());
+            rustix::fs::chmod(path, mode).map_err(fail)?;
+        }
+        open_in(&*parent, name, FOLDER_FLAGS, Mode::empty()).map(drop).map_err(fail)
+    }
+
+    fn stat(&self, id: EntryId) -> Result<Stat, Errno> {
+        let name = self.beneath.tree().entry(id).name;
+        let parent = self.beneath.parent(id)?;
+        rustix::fs::statat(&*parent, name, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    /// What is at the place of an entry.
+    pub(crate) fn existing(&self, id: EntryId) -> Result<Existing, Errno> {
+        match self.stat(id) {
+            Err(Errno::NOENT) => Ok(Existing::Nothing),
+            Err(error) => Err(error),
+            Ok(stat) => Ok(match FileType::from_raw_mode(stat.st_mode) {
+                FileType::RegularFile => Existing::File(stat.st_size as u64),
+                FileType::Directory => Existing::Folder,
+                _ => Existing::Other,
+            }),
+        }
+    }
+
+    /// Opens the file at an entry's place for reading.
+    pub(crate) fn open_existing(&self, id: EntryId) -> Result<OwnedFd, Errno> {
+        let parent = self.beneath.parent(id)?;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        open_in(&*parent, self.beneath.tree().entry(id).name, flags, Mode::empty())
+    }
+
+    /// Gives metadata to a file that was there and is identical. Returns notices.
+    pub(crate) fn adopt(&self, id: EntryId) -> Result<Vec<String>, PlaceError> {
+        let fd = self
+            .open_existing(id)
+            .map_err(|error| PlaceError::of(error, &self.doing("opening", id)))?;
+        Ok(self.meta.apply(fd.as_fd(), &self.beneath.tree().entry(id)))
+    }
+
+    /// Gives a finished partial file its metadata and its name. Returns notices.
+    pub(crate) fn put(
+        &self,
+        id: EntryId,
+        part: &OwnedFd,
+        part_name: &[u8],
+        replaces: bool,
+    ) -> Result<Vec<String>, PlaceError> {
+        let fail = |error| PlaceError::of(error, &self.doing("placing", id));
+        let entry = self.beneath.tree().entry(id);
+        let notices = self.meta.apply(part.as_fd(), &entry);
+        let sync = match self.durability {
+            Durability::None => false,
+            Durability::AtEnd => replaces,
+            Durability::EachFile => true,
+        };
+        if sync {
+            rustix::fs::fdatasync(part).map_err(fail)?;
+        }
+        let parent = self.beneath.parent(id).map_err(fail)?;
+        let from = (self.staging.parts(), part_name);
+        match rename(from, (&*parent, entry.name), replaces) {
+            Ok(()) => Ok(notices),
+            Err(Errno::EXIST) => Err(PlaceError::Object(DIFFERS.into())),
+            Err(Errno::XDEV) => {
+                let notices = self.copy_across(id, id, part, &parent, replaces)?;
+                self.staging.remove_part(part_name);
+                Ok(notices)
+            }
+            Err(error) => Err(fail(error)),
+        }
+    }
+
+    /// The place is on another file system than `from`, which holds the content of entry `content`:
+    /// copies next to it, then renames.
+    pub(super) fn copy_across(
+        &self,
+        id: EntryId,
+        content: EntryId,
+        from: &OwnedFd,
+        parent: &OwnedFd,
+        replaces: bool,
+    ) -> Result<Vec<String>, PlaceError> {
+        let fail = |error| PlaceError::of(error, &self.doing("placing", id));
+        let tree = self.beneath.tree();
+        let name = format!(".downpour-{}.tmp", id.0);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let copy = open_in(parent, name.as_bytes(), flags, mode).map_err(fail)?;
+        let size = rustix::fs::fstat(from).map_err(fail)?.st_size as u64;
+        let extents = &tree.layout().extents()[tree.extents(content)];
+        let done = copy_extents(from, &copy, extents, size)
+            .and_then(|()| rustix::fs::ftruncate(&copy, size))
+            .and_then(|()| match self.durability {
+                Durability::None => Ok(()),
+                // The sync at the end is for the target's own file system.
+                _ => rustix::fs::fdatasync(&copy),
+            });
+        let like = tree.entry(content);
+        let placed = done.map(|()| self.meta.apply(copy.as_fd(), &like)).and_then(|notices| {
+            let to = (parent, tree.entry(id).name);
+            rename((parent, name.as_bytes()), to, replaces).map(|()| notices)
+        });
+        placed.map_err(|error| {
+            let _ = rustix::fs::unlinkat(parent, name.as_bytes(), AtFlags::empty());
+            match error {
+                Errno::EXIST => PlaceError::Object(DIFFERS.into()),
+                error => fail(error),
+            }
+        })
+    }
+
+    /// Whether what is at the place of an entry may be replaced, and a reason if not.
+    pub(crate) fn may_replace(&self, existing: Existing) -> Result<(), String> {
+        match existing {
+            Existing::Nothing => Ok(()),
+            Existing::Folder => Err("a folder is in the way".into()),
+            Existing::File(_) | Existing::Other if self.overwrite => Ok(()),
+            Existing::File(_) => Err(DIFFERS.into()),
+            Existing::Other => Err("something else is in the way: --overwrite replaces it".into()),
+        }
+    }
+
+    /// Puts a name in place that was made in the staging folder (a link).
+    pub(super) fn put_name(
+        &self,
+        temporary: &[u8],
+        id: EntryId,
+        replaces: bool,
+    ) -> Result<(), Errno> {
+        let parent = self.beneath.parent(id)?;
+        let name = self.beneath.tree().entry(id).name;
+        rename((self.staging.parts(), temporary), (&*parent, name), replaces)
+    }
+
+    pub(super) fn failure(&self, error: Errno, what: &str, id: EntryId) -> PlaceError {
+        PlaceError::of(error, &self.doing(what, id))
+    }
+
+    /// The text of an error that only makes a notice.
+    pub(super) fn note(&self, error: Errno, what: &str) -> String {
+        format!("{what}: {}", explain(error))
+    }
+}
+
+/// Renames; fails with EXIST when something is there that must not be replaced.
+fn rename(from: (&OwnedFd, &[u8]), to: (&OwnedFd, &[u8]), replaces: bool) -> Result<(), Errno> {
+    if replaces {
+        return rustix::fs::renameat(from.0, from.1, to.0, to.1);
+    }
+    match rustix::fs::renameat_with(from.0, from.1, to.0, to.1, RenameFlags::NOREPLACE) {
+        // This file system (or kernel) cannot promise it: look, then rename.
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            match rustix::fs::statat(to.0, to.1, AtFlags::SYMLINK_NOFOLLOW) {
+                Err(Errno::NOENT) => rustix::fs::renameat(from.0, from.1, to.0, to.1),
+                Err(error) => Err(error),
+                Ok(_) => Err(Errno::EXIST),
+            }
+        }
+        other => other,
+    }
+}
+
+/// Writes all of `bytes`.
+pub(crate) fn write_all_at(fd: &OwnedFd, mut bytes: &[u8], mut at: u64) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match rustix::io::pwrite(fd, bytes, at) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(len) => {
+                bytes = &bytes[len..];
+                at += len as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Copies the data of a file and leaves its holes. A stream's one extent ends where the file does.
+fn copy_extents(from: &OwnedFd, to: &OwnedFd, extents: &[Extent], size: u64) -> Result<(), Errno> {
+    let mut buf = vec![0; 1 << 20];
+    for extent in extents {
+        let (mut at, end) = (extent.start, size.min(extent.start + extent.len));
+        while at < end {
+            let len = (end - at).min(buf.len() as u64) as usize;
+            match rustix::io::pread(from, &mut buf[..len], at) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(len) => {
+                    write_all_at(to, &buf[..len], at)?;
+                    at += len as u64;
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
+}

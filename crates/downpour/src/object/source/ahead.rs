@@ -1,0 +1,307 @@
+//! Hashing ahead: the manifest's sections, each just before the data that it covers.
+//!
+//! 1. Sections of the tree, which cost no reading.
+//! 2. For each span of about 64 MiB: its groups are hashed by a few threads, the section is signed and
+//!    kept, and the data blocks that it completes may be offered. The reading also warms the page cache
+//!    for the blocks that follow.
+//!
+//! Nothing is read twice before the session starts, and memory holds one group per thread.
+
+use super::{Content, ContentSource, SourceError, failed, lock};
+use crate::object::digest::{Digest, merge_root};
+use crate::object::group::{group_digest, zero_digest};
+use crate::object::layout::Group;
+use crate::object::limits::{
+    DATA_LEN_MAX, GROUP_LEN, REASON_LEN_MAX, SECTION_GROUPS_MAX, SECTION_SPAN,
+    ZERO_GROUPS_HASHED_MAX,
+};
+use crate::object::manifest::{
+    Chain, DigestSection, ManifestId, Withdrawal, files_ending, tree_bodies,
+};
+use crate::object::tree::{EntryId, Tree};
+use downpour_proto::BlockId;
+use downpour_transport::identity::Identity;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, mpsc::TrySendError};
+
+/// A section that was emitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Section {
+    /// Its number.
+    pub index: u32,
+    /// New manifest blocks. Offer them first, so that data can be verified as they arrive.
+    pub manifest: Range<u32>,
+    /// New data blocks that may be offered.
+    pub data: Range<u32>,
+    /// Whether it is the last.
+    pub last: bool,
+}
+
+/// Emits a source's sections, in order.
+pub struct Ahead {
+    source: Arc<ContentSource>,
+    publisher: Arc<Identity>,
+    threads: usize,
+    chain: Chain,
+    tree_bodies: VecDeque<Vec<u8>>,
+    offered: u32,
+    /// The group of a stream that was read to see whether there is one.
+    next_group: Option<Vec<u8>>,
+    /// Files that earlier sections withdrew.
+    told: std::collections::HashSet<u32>,
+    ended: bool,
+}
+
+impl ContentSource {
+    /// The sections of this source, signed by `publisher`. `threads` hash at the same time. Call once.
+    pub fn ahead(
+        self: &Arc<Self>,
+        id: ManifestId,
+        publisher: Arc<Identity>,
+        threads: usize,
+    ) -> Ahead {
+        Ahead {
+            source: self.clone(),
+            publisher,
+            threads: threads.max(1),
+            chain: Chain::new(id),
+            tree_bodies: tree_bodies(&self.tree).into(),
+            offered: 0,
+            next_group: None,
+            told: std::collections::HashSet::new(),
+            ended: false,
+        }
+    }
+}
+
+impl Iterator for Ahead {
+    type Item = Result<Section, SourceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let section = self.step();
+        self.ended = !matches!(&section, Ok(section) if !section.last);
+        Some(section)
+    }
+}
+
+impl Ahead {
+    /// Runs on a thread of its own, at most `ahead` sections before what was taken from the channel.
+    /// Dropping the channel ends the thread.
+    pub fn spawn(self, ahead: usize) -> Receiver<Result<Section, SourceError>> {
+        let (sender, receiver) = sync_channel(ahead);
+        let started = std::thread::Builder::new().name("downpour-hash".into()).spawn({
+            let sender = sender.clone();
+            move || {
+                for section in self {
+                    if sender.send(section).is_err() {
+                        return;
+                    }
+                }
+            }
+        });
+        if let Err(error) = started {
+            // The channel is empty, and open as long as `receiver` is: only its size can stop this.
+            let error = Err(failed(format!("cannot start a thread: {error}")));
+            if let Err(TrySendError::Full(_)) = sender.try_send(error) {
+                debug_assert!(false, "a channel without room was asked for");
+            }
+        }
+        receiver
+    }
+
+    fn step(&mut self) -> Result<Section, SourceError> {
+        if let Some(body) = self.tree_bodies.pop_front() {
+            let last = self.tree_bodies.is_empty() && self.source.tree.data_len() == Some(0);
+            return Ok(self.emit(&body, None, last));
+        }
+        let (section, last) = match &self.source.content {
+            Content::Files(_) => self.hash_files(),
+            Content::Stream(_) => self.hash_stream()?,
+        };
+        Ok(self.emit(&section.emit(), Some(&section), last))
+    }
+
+    fn emit(&mut self, body: &[u8], digests: Option<&DigestSection>, last: bool) -> Section {
+        let bytes = self.chain.seal(body, last, &self.publisher);
+        let mut record = lock(&self.source.record);
+        let index = record.sections();
+        let manifest = record.push(bytes);
+        if let Some(section) = digests {
+            record.cover(section);
+        }
+        if last {
+            record.end(self.chain.digest());
+        }
+        let data = self.offered..record.offered();
+        self.offered = data.end;
+        Section { index, manifest, data, last }
+    }
+
+    fn hash_files(&mut self) -> (DigestSection, bool) {
+        let layout = self.source.tree.layout();
+        let groups = {
+            let record = lock(&self.source.record);
+            next_span(&self.source.tree, record.digests().len() as u32, record.covered())
+        };
+        let mut given_up: BTreeMap<u32, String> = BTreeMap::new();
+        for withdrawn in self.source.withdrawn() {
+            // Files that changed after all their digests were out cannot be told here any more.
+            if self.source.tree.groups_of(withdrawn.entry).end > groups.start {
+                given_up.insert(withdrawn.entry.0, withdrawn.reason);
+            }
+        }
+        let hashed = self.hash_groups(groups.clone());
+        let mut digests = vec![Digest::NONE; groups.len()];
+        for (number, outcome) in hashed {
+            match outcome {
+                Ok(digest) => digests[(number - groups.start) as usize] = digest,
+                Err(reason) => {
+                    given_up.entry(layout.group(number).entry).or_insert(reason);
+                }
+            }
+        }
+        for number in groups.clone() {
+            if given_up.contains_key(&layout.group(number).entry) {
+                digests[(number - groups.start) as usize] = Digest::NONE;
+            }
+        }
+        let roots = files_ending(&self.source.tree, groups.clone(), None)
+            .into_iter()
+            .filter(|entry| !given_up.contains_key(entry))
+            .map(|entry| (entry, self.root(entry, groups.start, &digests)))
+            .collect();
+        let mut withdrawn = Vec::new();
+        for (entry, reason) in given_up {
+            if self.told.insert(entry) {
+                self.source.withdraw(entry, reason.clone(), true);
+                withdrawn.push(Withdrawal { entry, reason: cut(reason) });
+            }
+        }
+        let data_end = layout.group(groups.end - 1).data.end;
+        let last = groups.end == layout.groups();
+        (DigestSection { groups, data_end, withdrawn, digests, roots }, last)
+    }
+
+    /// Digests of `groups`, in no order.
+    fn hash_groups(&self, groups: Range<u32>) -> Vec<(u32, Result<Digest, String>)> {
+        let Content::Files(files) = &self.source.content else { return Vec::new() };
+        let batch = (groups.len() / (self.threads * 8)).clamp(1, 64) as u32;
+        let next = AtomicU32::new(groups.start);
+        let work = || {
+            let (mut scratch, mut out) = (Vec::new(), Vec::new());
+            loop {
+                let first = next.fetch_add(batch, Ordering::Relaxed);
+                if first >= groups.end {
+                    return out;
+                }
+                for number in first..groups.end.min(first + batch) {
+                    out.push((number, files.digest(number, &mut scratch)));
+                }
+            }
+        };
+        let helpers = self.threads.min(groups.len()) - 1;
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..helpers).map(|_| scope.spawn(work)).collect();
+            let mut out = work();
+            for thread in threads {
+                match thread.join() {
+                    Ok(part) => out.extend(part),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            out
+        })
+    }
+
+    /// The digest of a whole file, all of whose groups are hashed; the newest of them in `digests`,
+    /// from group `first`.
+    fn root(&self, entry: u32, first: u32, digests: &[Digest]) -> Option<Digest> {
+        let tree = &self.source.tree;
+        let len = tree.file_size(EntryId(entry))?;
+        let of_file = tree.groups_of(EntryId(entry));
+        let count = len.div_ceil(GROUP_LEN);
+        if count - of_file.len() as u64 > ZERO_GROUPS_HASHED_MAX {
+            return None;
+        }
+        let record = lock(&self.source.record);
+        let known = |number: u32| match number.checked_sub(first) {
+            Some(i) => digests[i as usize],
+            None => record.digests()[number as usize],
+        };
+        let mut all = Vec::with_capacity(count as usize);
+        for number in of_file {
+            let index = tree.layout().group(number).index;
+            (all.len() as u64..index).for_each(|zero| all.push(zero_digest(zero, len)));
+            all.push(known(number));
+        }
+        (all.len() as u64..count).for_each(|zero| all.push(zero_digest(zero, len)));
+        Some(merge_root(&all, len))
+    }
+
+    fn hash_stream(&mut self) -> Result<(DigestSection, bool), SourceError> {
+        let Content::Stream(stream) = &self.source.content else {
+            return Err(failed("not a stream"));
+        };
+        let (first, start) = {
+            let record = lock(&self.source.record);
+            (record.digests().len() as u32, record.covered())
+        };
+        let limit =
+            DATA_LEN_MAX.min(u64::from(BlockId::NUMBER_END) * self.source.geometry.block_len());
+        let mut group = match self.next_group.take() {
+            Some(group) => group,
+            None => stream.take_group()?,
+        };
+        let (mut end, mut digests, mut last) = (start, Vec::new(), false);
+        while !last && digests.len() as u64 * GROUP_LEN < SECTION_SPAN {
+            let next = if group.len() as u64 == GROUP_LEN { stream.take_group()? } else { vec![] };
+            last = next.is_empty();
+            let here =
+                Group { entry: 0, index: end / GROUP_LEN, data: end..end + group.len() as u64 };
+            // As long as more follows, any length above one group gives the same digest.
+            let len = if last { here.data.end } else { here.data.end.max(GROUP_LEN + 1) };
+            if !group.is_empty() {
+                digests.push(group_digest(self.source.tree.layout(), &here, len, &group));
+            }
+            end = here.data.end;
+            if end > limit {
+                return Err(failed("the input is too long for one session"));
+            }
+            group = next;
+        }
+        self.next_group = Some(group);
+        let roots = files_ending(&self.source.tree, 0..0, last.then_some(end))
+            .into_iter()
+            .map(|entry| {
+                let all = [lock(&self.source.record).digests(), &digests[..]].concat();
+                (entry, Some(merge_root(&all, end)))
+            })
+            .collect();
+        let groups = first..first + digests.len() as u32;
+        let section =
+            DigestSection { groups, data_end: end, withdrawn: Vec::new(), digests, roots };
+        Ok((section, last))
+    }
+}
+
+/// The groups of the next section.
+fn next_span(tree: &Tree, first: u32, start: u64) -> Range<u32> {
+    let layout = tree.layout();
+    let end = layout.data_len().min(start + SECTION_SPAN);
+    first..(layout.group_at(end - 1) + 1).min(first + SECTION_GROUPS_MAX)
+}
+
+fn cut(mut reason: String) -> String {
+    let mut len = reason.len().min(REASON_LEN_MAX);
+    while !reason.is_char_boundary(len) {
+        len -= 1;
+    }
+    reason.truncate(len);
+    reason
+}

@@ -1,0 +1,104 @@
+//! Files on the sender's disk: read at the places the tree says, and watched for change.
+
+use crate::object::digest::Digest;
+use crate::object::group::group_digest;
+use crate::object::layout::Piece;
+use crate::object::limits::OPEN_FILES_MAX;
+use crate::object::scan::{Fingerprint, Origin, explain, file_flags, mtime};
+use crate::object::tree::{EntryId, Tree};
+use rustix::fs::{CWD, Mode};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+
+/// The reason that receivers and the report show.
+pub(super) const CHANGED: &str = "changed while being sent: send it again when it is at rest";
+
+pub(super) struct Files {
+    tree: Arc<Tree>,
+    origin: Origin,
+    /// Open files of more than one group; emptied when full, as reading is mostly in order.
+    open: Mutex<HashMap<u32, Arc<OwnedFd>>>,
+}
+
+impl Files {
+    pub(super) fn new(tree: Arc<Tree>, origin: Origin) -> Self {
+        Self { tree, origin, open: Mutex::new(HashMap::new()) }
+    }
+
+    /// Reads `run`, pieces of one file that are contiguous in the data space. Returns whether the
+    /// change time has moved since the scan; an error is a reason to withdraw the file.
+    pub(super) fn read(&self, run: &[Piece], buf: &mut [u8]) -> Result<bool, String> {
+        let entry = run[0].entry;
+        let fd = self.open(entry)?;
+        let mut rest = buf;
+        for piece in run {
+            let (part, after) = rest.split_at_mut(piece.len() as usize);
+            read_exact_at(&fd, part, piece.start)?;
+            rest = after;
+        }
+        self.look(entry, &fd)
+    }
+
+    /// Digest of one group, read anew.
+    pub(super) fn digest(&self, number: u32, scratch: &mut Vec<u8>) -> Result<Digest, String> {
+        let layout = self.tree.layout();
+        let group = layout.group(number);
+        scratch.resize((group.data.end - group.data.start) as usize, 0);
+        let run: Vec<Piece> = layout.pieces(group.data.clone()).collect();
+        self.read(&run, scratch)?;
+        let len = self.tree.file_size(EntryId(group.entry)).unwrap_or(0);
+        Ok(group_digest(layout, &group, len, scratch))
+    }
+
+    fn open(&self, entry: u32) -> Result<Arc<OwnedFd>, String> {
+        if let Some(fd) = super::lock(&self.open).get(&entry) {
+            return Ok(fd.clone());
+        }
+        let path = self.origin.path(&self.tree, EntryId(entry));
+        let fd =
+            rustix::fs::openat(CWD, &path, file_flags(), Mode::empty()).map_err(
+                |error| match error {
+                    Errno::NOENT | Errno::LOOP | Errno::NOTDIR => CHANGED.into(),
+                    other => format!("cannot be read: {}", explain(other)),
+                },
+            )?;
+        let fd = Arc::new(fd);
+        if self.tree.groups_of(EntryId(entry)).len() > 1 {
+            let mut open = super::lock(&self.open);
+            if open.len() >= OPEN_FILES_MAX {
+                open.clear();
+            }
+            open.insert(entry, fd.clone());
+        }
+        Ok(fd)
+    }
+
+    /// Whether the file is still the one that was scanned.
+    fn look(&self, entry: u32, fd: &OwnedFd) -> Result<bool, String> {
+        let id = EntryId(entry);
+        let stat = rustix::fs::fstat(fd).map_err(|error| explain(error))?;
+        let (seen, known) = (Fingerprint::of(&stat), self.origin.fingerprints[entry as usize]);
+        let same = (seen.dev, seen.ino) == (known.dev, known.ino)
+            && Some(stat.st_size as u64) == self.tree.file_size(id)
+            && mtime(&stat) == self.tree.entry(id).meta.mtime;
+        if same { Ok(seen.ctime != known.ctime) } else { Err(CHANGED.into()) }
+    }
+}
+
+/// Fills `buf` from `offset`; the file's end comes too early when it was cut.
+pub(super) fn read_exact_at(fd: &OwnedFd, mut buf: &mut [u8], mut at: u64) -> Result<(), String> {
+    while !buf.is_empty() {
+        match rustix::io::pread(fd, &mut *buf, at) {
+            Ok(0) => return Err(CHANGED.into()),
+            Ok(len) => {
+                buf = &mut buf[len..];
+                at += len as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(format!("cannot be read: {}", explain(error))),
+        }
+    }
+    Ok(())
+}

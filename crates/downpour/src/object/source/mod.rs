@@ -1,0 +1,274 @@
+//! The sender's bytes: blocks of the data space read from files, and the manifest's blocks.
+//!
+//! Life of a session's content:
+//! 1. [`ContentSource::files`] takes a [`Scan`], or [`ContentSource::stream`] a pipe.
+//! 2. [`ContentSource::ahead`] gives an iterator that hashes ahead and emits sections; each says which
+//!    manifest blocks are new and which data blocks may now be offered.
+//! 3. The transport reads blocks, in any order, from several threads, as often as it needs.
+//!
+//! A file that changes, shrinks or vanishes is *withdrawn*: its bytes read as zeros from then on, which
+//! no receiver accepts, and everything else in the same blocks still arrives. A withdrawal known before
+//! the file's digests are out travels in the manifest; a later one is told to `on_withdrawn`, and the
+//! session must tell the receivers ([`super::Store::withdraw`]).
+//!
+//! Every read is followed by a look at size and times. When only the change time moved (a chmod, a
+//! new hard link), and whenever a block is read again for repair, whole groups are compared with their
+//! recorded digests.
+
+mod ahead;
+mod files;
+mod record;
+mod stream;
+
+pub use ahead::{Ahead, Section};
+
+use super::layout::Piece;
+use super::scan::Scan;
+use super::tree::{EntryId, Tree};
+use downpour_proto::{BlockId, BlockKind, Geometry};
+use downpour_transport::{BlockSource, SourceError};
+use files::Files;
+use record::Record;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use stream::Stream;
+
+/// A file that will not be delivered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Withdrawn {
+    /// The file.
+    pub entry: EntryId,
+    /// Its path below the target.
+    pub path: String,
+    /// Why: it changed, or could not be read.
+    pub reason: String,
+    /// Whether the manifest tells it. If not, receivers must be told by other means.
+    pub in_manifest: bool,
+}
+
+type OnWithdrawn = Box<dyn Fn(&Withdrawn) + Send + Sync>;
+
+/// Reads what a session sends. See the module's text.
+pub struct ContentSource {
+    tree: Arc<Tree>,
+    geometry: Geometry,
+    content: Content,
+    record: Mutex<Record>,
+    withdrawn: Mutex<HashMap<u32, Withdrawn>>,
+    on_withdrawn: OnWithdrawn,
+}
+
+enum Content {
+    Files(Files),
+    Stream(Stream),
+}
+
+fn failed(reason: impl Into<String>) -> SourceError {
+    SourceError { reason: reason.into() }
+}
+
+/// The state behind a mutex. A thread that panicked while it held one has left whole values: each
+/// change here is a single assignment or insertion.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ContentSource {
+    /// The files of a scan. `on_withdrawn` is called, from any thread, for each file given up.
+    pub fn files(
+        scan: Scan,
+        geometry: Geometry,
+        on_withdrawn: impl Fn(&Withdrawn) + Send + Sync + 'static,
+    ) -> Result<Arc<Self>, SourceError> {
+        let (tree, origin) = scan.into_parts();
+        let tree = Arc::new(tree);
+        if geometry.blocks(tree.layout().data_len()) > u64::from(BlockId::NUMBER_END) {
+            return Err(failed("too much data for one session: send it in several"));
+        }
+        let content = Content::Files(Files::new(tree.clone(), origin));
+        Ok(Self::new(tree, geometry, content, Box::new(on_withdrawn)))
+    }
+
+    fn new(
+        tree: Arc<Tree>,
+        geometry: Geometry,
+        content: Content,
+        on_withdrawn: OnWithdrawn,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            tree,
+            geometry,
+            content,
+            record: Mutex::new(Record::new(geometry)),
+            withdrawn: Mutex::new(HashMap::new()),
+            on_withdrawn,
+        })
+    }
+
+    /// What is sent.
+    pub fn tree(&self) -> &Arc<Tree> {
+        &self.tree
+    }
+
+    /// The session's sizes.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Length of the data space; `None` while a pipe has not ended.
+    pub fn data_len(&self) -> Option<u64> {
+        self.tree.data_len().or_else(|| lock(&self.record).final_len())
+    }
+
+    /// Source symbols of a block that may be offered; `None` for others.
+    pub fn symbols(&self, block: BlockId) -> Option<u16> {
+        let record = lock(&self.record);
+        match block.kind() {
+            BlockKind::Manifest => record.manifest_symbols(block.number()),
+            BlockKind::Data => record.data_symbols(block.number()),
+        }
+    }
+
+    /// A section as it was emitted, for a receiver that pulls the manifest.
+    pub fn section(&self, index: u32) -> Option<Arc<[u8]>> {
+        lock(&self.record).section(index)
+    }
+
+    /// Hash of the last section, which stands for the whole manifest; `None` before it is out.
+    pub fn manifest_digest(&self) -> Option<super::Digest> {
+        lock(&self.record).manifest_digest()
+    }
+
+    /// Files given up so far.
+    pub fn withdrawn(&self) -> Vec<Withdrawn> {
+        let mut all: Vec<_> = lock(&self.withdrawn).values().cloned().collect();
+        all.sort_by_key(|withdrawn| withdrawn.entry);
+        all
+    }
+
+    /// Reads `buf.len()` bytes of the data space from `offset`, for a receiver that pulls bytes. What
+    /// is not covered by an emitted section cannot be read.
+    pub fn read_data(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {
+        let end = offset.checked_add(buf.len() as u64);
+        let covered = lock(&self.record).covered();
+        match end {
+            Some(end) if end <= covered => self.fill(offset..end, buf),
+            _ => Err(failed("bytes were asked for that no manifest section covers yet")),
+        }
+    }
+
+    fn read_data_block(&self, number: u32, buf: &mut [u8]) -> Result<(), SourceError> {
+        let (range, again) = {
+            let mut record = lock(&self.record);
+            let range = record.data_range(number);
+            (range, record.mark_read(number))
+        };
+        let len = (range.end - range.start) as usize;
+        let Some(buf) = buf.get_mut(..len).filter(|_| len > 0) else {
+            return Err(failed(format!("data block {number} was asked for before its time")));
+        };
+        self.fill(range.clone(), buf)?;
+        if again { self.check_repair(range, buf) } else { Ok(()) }
+    }
+
+    /// Reads a range of the data space, withdrawing files that cannot be read as promised.
+    fn fill(&self, range: Range<u64>, buf: &mut [u8]) -> Result<(), SourceError> {
+        let files = match &self.content {
+            Content::Stream(stream) => return stream.read(range.start, buf),
+            Content::Files(files) => files,
+        };
+        let mut pieces = self.tree.layout().pieces(range.clone()).peekable();
+        let mut run: Vec<Piece> = Vec::new();
+        while let Some(piece) = pieces.next() {
+            let entry = piece.entry;
+            run.push(piece);
+            if pieces.peek().is_some_and(|next| next.entry == entry) {
+                continue;
+            }
+            let from = (run[0].data.start - range.start) as usize;
+            let to = (run[run.len() - 1].data.end - range.start) as usize;
+            let part = &mut buf[from..to];
+            if !self.is_withdrawn(entry) {
+                let outcome = files.read(&run, part).and_then(|touched| match touched {
+                    true => self.check_touched(files, &run),
+                    false => Ok(()),
+                });
+                if let Err(reason) = outcome {
+                    self.withdraw(entry, reason, false);
+                }
+            }
+            if self.is_withdrawn(entry) {
+                part.fill(0);
+            }
+            run.clear();
+        }
+        Ok(())
+    }
+
+    /// The change time moved, but neither size nor modification time: compares the groups read.
+    fn check_touched(&self, files: &Files, run: &[Piece]) -> Result<(), String> {
+        let data = run[0].data.start..run[run.len() - 1].data.end;
+        let mut scratch = Vec::new();
+        for group in self.tree.layout().groups_in(data) {
+            let recorded = lock(&self.record).digest(group);
+            if recorded.is_some_and(|known| Ok(known) != files.digest(group, &mut scratch)) {
+                return Err(files::CHANGED.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// A block read again must be the block that was sent: compares each group that lies in it whole.
+    fn check_repair(&self, range: Range<u64>, buf: &mut [u8]) -> Result<(), SourceError> {
+        let layout = self.tree.layout();
+        for number in layout.groups_in(range.clone()) {
+            let Some((group, len, known)) = lock(&self.record).group(&self.tree, number) else {
+                continue;
+            };
+            let inside = range.start <= group.data.start && group.data.end <= range.end;
+            if !inside || self.is_withdrawn(group.entry) {
+                continue;
+            }
+            let (from, to) = (group.data.start - range.start, group.data.end - range.start);
+            let part = &mut buf[from as usize..to as usize];
+            if super::group::group_digest(layout, &group, len, part) == known {
+                continue;
+            }
+            if self.tree.is_stream() {
+                return Err(failed(format!("the input {}", files::CHANGED)));
+            }
+            self.withdraw(group.entry, files::CHANGED.into(), false);
+            part.fill(0);
+        }
+        Ok(())
+    }
+
+    fn is_withdrawn(&self, entry: u32) -> bool {
+        lock(&self.withdrawn).contains_key(&entry)
+    }
+
+    fn withdraw(&self, entry: u32, reason: String, in_manifest: bool) {
+        let path = self.tree.path_text(EntryId(entry));
+        let withdrawn = Withdrawn { entry: EntryId(entry), path, reason, in_manifest };
+        let known = lock(&self.withdrawn).insert(entry, withdrawn.clone());
+        // Told once, and again when it has become part of the manifest.
+        if known.is_none_or(|known| known.in_manifest != in_manifest) {
+            (self.on_withdrawn)(&withdrawn);
+        }
+    }
+}
+
+impl BlockSource for ContentSource {
+    fn read(&self, block: BlockId, buf: &mut [u8]) -> Result<(), SourceError> {
+        match block.kind() {
+            BlockKind::Data => self.read_data_block(block.number(), buf),
+            BlockKind::Manifest => lock(&self.record)
+                .read_manifest(block.number(), buf)
+                .ok_or_else(|| failed(format!("manifest block {block} does not exist"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

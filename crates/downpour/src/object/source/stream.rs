@@ -1,0 +1,139 @@
+//! The bytes of a pipe (`send -`).
+//!
+//! Any block may be asked for again: for repair, by a receiver that joins late, or by one that pulls.
+//! So what came through a pipe is kept in a spool file that has no name (it vanishes with the process)
+//! until [`super::ContentSource::release_before`] gives the front of it back. Input that can be read
+//! again by itself, as in `send - < file` or `send - < /dev/sdb`, is not spooled.
+
+use super::files::read_exact_at;
+use super::{Content, ContentSource, SourceError, failed, lock};
+use crate::object::limits::GROUP_LEN;
+use crate::object::scan::{Scan, explain};
+use crate::object::tree::Mtime;
+use downpour_proto::Geometry;
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+pub(super) struct Stream {
+    input: OwnedFd,
+    /// Where the bytes are read again, and the offset there of the stream's first byte.
+    again: OwnedFd,
+    base: u64,
+    spool: Option<PathBuf>,
+    /// Bytes before this were given back.
+    released: AtomicU64,
+    /// Bytes taken from the input.
+    taken: Mutex<u64>,
+}
+
+impl ContentSource {
+    /// The bytes of `input` as one file called `name`. They are spooled in `spool_folder` when `input`
+    /// cannot be read twice.
+    pub fn stream(
+        input: OwnedFd,
+        name: &[u8],
+        spool_folder: &Path,
+        geometry: Geometry,
+    ) -> Result<Arc<Self>, SourceError> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mtime = Mtime { secs: now.as_secs() as i64, nanos: now.subsec_nanos() };
+        let tree = Scan::stream_tree(name, mtime).map_err(|error| failed(error.to_string()))?;
+        let stat = rustix::fs::fstat(&input).map_err(|error| failed(explain(error)))?;
+        let twice = matches!(
+            FileType::from_raw_mode(stat.st_mode),
+            FileType::RegularFile | FileType::BlockDevice
+        );
+        let (again, base, spool) = if twice {
+            let again = input.try_clone().map_err(|error| failed(error.to_string()))?;
+            let base = rustix::fs::tell(&input).map_err(|error| failed(explain(error)))?;
+            (again, base, None)
+        } else {
+            (spool_file(spool_folder)?, 0, Some(spool_folder.to_owned()))
+        };
+        let released = AtomicU64::new(0);
+        let stream = Stream { input, again, base, spool, released, taken: Mutex::new(0) };
+        let content = Content::Stream(stream);
+        Ok(Self::new(Arc::new(tree), geometry, content, Box::new(|_| {})))
+    }
+
+    /// Data blocks before `number` will not be read again: their spooled bytes are given back. Does
+    /// nothing for files. A receiver that joins later cannot be served in full any more.
+    pub fn release_before(&self, number: u32) {
+        let Content::Stream(stream) = &self.content else { return };
+        let end = u64::from(number) * self.geometry.block_len();
+        if stream.spool.is_some() && stream.released.fetch_max(end, Ordering::Relaxed) < end {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            // Only space is at stake: where holes cannot be punched the spool stays as it is.
+            let _ = rustix::fs::fallocate(&stream.again, flags, 0, end);
+        }
+    }
+}
+
+impl Stream {
+    pub(super) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {
+        if offset < self.released.load(Ordering::Relaxed) {
+            return Err(failed("bytes of the input were asked for after they were given back"));
+        }
+        read_exact_at(&self.again, buf, self.base + offset)
+            .map_err(|reason| failed(format!("the input {reason}")))
+    }
+
+    /// Takes the next bytes of the input, up to a group; less only at its end.
+    pub(super) fn take_group(&self) -> Result<Vec<u8>, SourceError> {
+        let mut taken = lock(&self.taken);
+        let mut group = vec![0; GROUP_LEN as usize];
+        let mut len = 0;
+        while len < group.len() {
+            match rustix::io::read(&self.input, &mut group[len..]) {
+                Ok(0) => break,
+                Ok(more) => len += more,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(failed(format!("the input: {}", explain(error)))),
+            }
+        }
+        group.truncate(len);
+        if let Some(folder) = &self.spool {
+            self.write(&group, *taken).map_err(|error| {
+                let (path, error) = (folder.display(), explain(error));
+                failed(format!("spooling the input in {path}: {error}; name another folder"))
+            })?;
+        }
+        *taken += len as u64;
+        Ok(group)
+    }
+
+    fn write(&self, mut bytes: &[u8], mut at: u64) -> Result<(), Errno> {
+        while !bytes.is_empty() {
+            let len = match rustix::io::pwrite(&self.again, bytes, at) {
+                Err(Errno::INTR) => 0,
+                other => other?,
+            };
+            bytes = &bytes[len..];
+            at += len as u64;
+        }
+        Ok(())
+    }
+}
+
+/// A file without a name.
+fn spool_file(folder: &Path) -> Result<OwnedFd, SourceError> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    let unnamed = rustix::fs::open(folder, flags | OFlags::TMPFILE, mode);
+    let opened = unnamed.or_else(|_| {
+        // The file system has no unnamed files: make one, and take its name away.
+        let path = folder.join(format!(".downpour-spool-{}", std::process::id()));
+        let fd = rustix::fs::open(&path, flags | OFlags::CREATE | OFlags::EXCL, mode)?;
+        rustix::fs::unlink(&path)?;
+        Ok(fd)
+    });
+    opened.map_err(|error: Errno| {
+        let (path, error) = (folder.display(), explain(error));
+        failed(format!("the spool folder {path}: {error}; name another one"))
+    })
+}

@@ -1,0 +1,273 @@
+//! From verified sections to what the store knows: the tree, digests, and what is held already.
+
+use super::event::{SectionKnown, StoreEvent, StoreFailure, TreeKnown};
+use super::progress::Progress;
+use super::sections::{Genuine, Next};
+use super::target::{Fault, Held, KnownGroup};
+use super::{Store, lock};
+use crate::object::digest::{Digest, merge_root};
+use crate::object::limits::GROUP_LEN;
+use crate::object::manifest::{
+    BodyError, DigestSection, Known, ManifestError, TreeDecoder, declared_len, is_tree_body,
+};
+use crate::object::tree::{EntryId, Tree};
+use downpour_proto::BlockId;
+use downpour_transport::Accepted;
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What only the reader of sections needs.
+#[derive(Default)]
+pub(super) struct Intake {
+    decoder: Option<TreeDecoder>,
+    withdrawn: HashSet<u32>,
+    /// All digests so far, to check roots.
+    digests: Vec<Digest>,
+}
+
+impl Store {
+    pub(super) fn accept_manifest(&self, block: u32, data: &[u8]) -> Accepted {
+        {
+            let mut sections = lock(&self.sections);
+            if !sections.insert(block, data) {
+                return Accepted::Refused;
+            }
+            if sections.working {
+                return Accepted::Kept;
+            }
+            sections.working = true;
+        }
+        let mut is_false = false;
+        loop {
+            let next = {
+                let mut sections = lock(&self.sections);
+                let next = sections.next();
+                sections.working = matches!(next, Next::Section(_) | Next::Forged(_));
+                next
+            };
+            let failure = match next {
+                Next::Nothing => break,
+                Next::Forged(blocks) => {
+                    for other in blocks {
+                        is_false |= other == block;
+                        if other != block {
+                            self.forgotten(BlockId::manifest(other), true);
+                        }
+                    }
+                    continue;
+                }
+                Next::Malformed(error) => StoreFailure::Manifest(error),
+                Next::Section(section) => match self.take_section(section) {
+                    Ok(()) => continue,
+                    Err(failure) => failure,
+                },
+            };
+            self.fail(failure);
+            return Accepted::Failed;
+        }
+        if self.failure.get().is_some() {
+            return Accepted::Failed;
+        }
+        if is_false { Accepted::False } else { Accepted::Kept }
+    }
+
+    /// Takes sections as a pull of the manifest gives them, one after the other, from any that is not
+    /// later than the next one. Returns the bytes used up: whole sections. Not to be called from
+    /// within an event.
+    pub fn accept_sections(&self, bytes: &[u8]) -> Result<usize, ManifestError> {
+        let geometry = self.config.geometry;
+        let (block_len, symbol) = (geometry.block_len() as usize, usize::from(geometry.symbol_len));
+        let mut used = 0;
+        while bytes.len() - used >= 4 {
+            let len = declared_len(&bytes[used..])?;
+            let Some(section) = bytes.get(used..used + len) else { break };
+            let (first, next) = lock(&self.sections).position();
+            let index = crate::object::manifest::declared_index(section)?;
+            used += len;
+            if index < next {
+                continue;
+            }
+            for (i, part) in section.chunks(block_len).enumerate() {
+                let mut block = part.to_vec();
+                block.resize(part.len().next_multiple_of(symbol), 0);
+                self.accept_manifest(first + i as u32, &block);
+            }
+            // Another thread may be at work on sections: it takes ours along, in finite time.
+            while lock(&self.sections).working {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            if self.failure.get().is_some() {
+                break;
+            }
+            if lock(&self.sections).position().1 == next {
+                return Err(ManifestError::Forged("the pulled section does not fit"));
+            }
+        }
+        Ok(used)
+    }
+
+    /// Forgets manifest blocks that wait for others. For the end of a stream, when the manifest is not
+    /// complete although all its blocks were sent: one of them may have told a false length. Returns
+    /// what must come again.
+    pub fn doubt_manifest(&self) -> Vec<BlockId> {
+        lock(&self.sections).doubt().into_iter().filter_map(BlockId::manifest).collect()
+    }
+
+    fn take_section(&self, section: Genuine) -> Result<(), StoreFailure> {
+        // Only one thread is here at a time (`Sections::working`).
+        let mut intake = lock(&self.intake);
+        let malformed = |error: BodyError| StoreFailure::Manifest(error.at(section.index));
+        match self.tree.get() {
+            None => {
+                let decoder = intake.decoder.get_or_insert_with(TreeDecoder::new);
+                if decoder.body(&section.body).map_err(malformed)? {
+                    let more = BodyError::Text("it is the last, and the tree is not complete");
+                    return if section.last { Err(malformed(more)) } else { Ok(()) };
+                }
+                let tree = intake.decoder.take().map(|decoder| Arc::new(decoder.finish()));
+                match tree {
+                    Some(tree) if section.last == (tree.data_len() == Some(0)) => {
+                        self.start(tree, &section)
+                    }
+                    _ => Err(malformed(BodyError::Text("digests are missing"))),
+                }
+            }
+            Some(_) if is_tree_body(&section.body) => {
+                Err(malformed(BodyError::Text("the tree comes twice")))
+            }
+            Some(tree) => {
+                let tree = tree.clone();
+                let known = Known {
+                    tree: &tree,
+                    groups: intake.digests.len() as u32,
+                    last: section.last,
+                    withdrawn: &|entry| intake.withdrawn.contains(&entry),
+                };
+                let digests = DigestSection::parse(&section.body, &known).map_err(malformed)?;
+                intake.digests.extend_from_slice(&digests.digests);
+                intake.withdrawn.extend(digests.withdrawn.iter().map(|w| w.entry));
+                check_roots(&tree, &digests, &intake.digests).map_err(malformed)?;
+                self.cover(&tree, &digests, &section)
+            }
+        }
+    }
+
+    fn start(&self, tree: Arc<Tree>, section: &Genuine) -> Result<(), StoreFailure> {
+        let started = self.target.start(&tree)?;
+        let known = TreeKnown {
+            entries: tree.len(),
+            files: tree.files(),
+            data_len: tree.data_len(),
+            space_needed: started.space_needed,
+            candidates: started.candidates,
+        };
+        lock(&self.progress).start(tree.clone());
+        // Set once, here, by the only thread that reads sections.
+        let _ = self.tree.set(tree);
+        self.event(StoreEvent::Tree(known));
+        for (entry, reason) in started.failed {
+            self.fail_object(EntryId(entry), reason);
+        }
+        if section.last {
+            let decided = lock(&self.progress).end_of_section(true);
+            self.known(section, decided, 0);
+        }
+        Ok(())
+    }
+
+    /// Takes a section's digests: first what is held of it is found, then blocks may come.
+    fn cover(
+        &self,
+        tree: &Arc<Tree>,
+        digests: &DigestSection,
+        section: &Genuine,
+    ) -> Result<(), StoreFailure> {
+        for withdrawal in &digests.withdrawn {
+            let reason = format!("withdrawn by the sender: {}", withdrawal.reason);
+            self.fail_object(EntryId(withdrawal.entry), reason);
+        }
+        let held = self.find_held(tree, digests, section.last)?;
+        for (entry, reason) in held.failed {
+            self.fail_object(EntryId(entry), reason);
+        }
+        let (mut complete, mut early) = (Vec::new(), Vec::new());
+        let decided = {
+            let mut progress = lock(&self.progress);
+            let decided = progress.cover(digests, section.last);
+            for number in held.groups {
+                let data = tree.layout().group(number).data;
+                progress.bytes_held += data.end.min(digests.data_end) - data.start;
+                complete.extend(progress.mark(number));
+            }
+            if tree.is_stream() {
+                complete.extend(progress.stream_complete());
+            }
+            early.extend(progress.take_early(decided.clone()));
+            decided
+        };
+        for entry in complete {
+            self.complete(entry);
+        }
+        self.known(section, decided, digests.data_end);
+        for (block, data) in early {
+            match self.accept_data(block, &data) {
+                Accepted::False => self.forgotten(BlockId::data(block), true),
+                Accepted::Refused => self.forgotten(BlockId::data(block), false),
+                Accepted::Kept | Accepted::Failed => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn find_held(
+        &self,
+        tree: &Tree,
+        digests: &DigestSection,
+        last: bool,
+    ) -> Result<Held, StoreFailure> {
+        let known: Vec<KnownGroup> = {
+            let progress = lock(&self.progress);
+            let groups = digests.groups.clone().zip(&digests.digests);
+            let wanted = groups.filter(|(number, _)| {
+                !progress.is_failed(EntryId(tree.layout().group(*number).entry))
+            });
+            let known = |(number, digest): (u32, &Digest)| {
+                Progress::known(tree, number, *digest, digests.data_end, last)
+            };
+            wanted.map(known).collect()
+        };
+        match self.target.held(&known) {
+            Ok(held) => Ok(held),
+            Err(Fault::Fatal(failure)) => Err(failure),
+            // A target names objects in `Held`.
+            Err(Fault::Object(reason)) => Err(StoreFailure::Target(reason)),
+            Err(Fault::NoRoom) => Ok(Held::default()),
+        }
+    }
+
+    fn known(&self, section: &Genuine, decided: Range<u32>, data_end: u64) {
+        let Some(tree) = self.tree.get() else { return };
+        let (held, needed) = lock(&self.progress).split(tree, decided);
+        let (index, last) = (section.index, section.last);
+        self.event(StoreEvent::Section(SectionKnown { index, held, needed, last, data_end }));
+        self.finish_if_done();
+    }
+}
+
+/// Roots of files without whole groups of zeros follow from the digests of their groups.
+fn check_roots(tree: &Tree, section: &DigestSection, digests: &[Digest]) -> Result<(), BodyError> {
+    for (entry, root) in &section.roots {
+        let id = EntryId(*entry);
+        let len = tree.file_size(id).unwrap_or(section.data_end);
+        let groups = tree.groups_of(id);
+        let groups = groups.start as usize..digests.len().min(groups.end as usize);
+        let Some(root) = root.filter(|_| groups.len() as u64 == len.div_ceil(GROUP_LEN)) else {
+            continue;
+        };
+        if merge_root(&digests[groups], len) != root {
+            return Err(BodyError::Text("a file's digest does not follow from its groups"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,489 @@
+//! The receiver's end: manifest and data blocks in any order become verified objects in their place.
+//!
+//! 1. Manifest blocks are put together to sections, whose chain and signatures are checked (`sections`).
+//! 2. With the tree, the target gets ready: folders, space, what is there already. [`StoreEvent::Tree`].
+//! 3. With each digest section, what is held of its span is found: identical files, and the journal's
+//!    groups. [`StoreEvent::Section`] tells which blocks are still needed.
+//! 4. A data block is cut into groups. A group that lies in it whole is verified and written straight
+//!    from it; one that straddles blocks is put together first. A block whose digests are not known yet
+//!    waits in memory, up to a limit.
+//! 5. A file is placed when its last group is written; links, folders' metadata and the sync come at the
+//!    end. [`StoreEvent::Complete`].
+//!
+//! A group that does not fit its digest is dropped, and the blocks it came from must come again. Nothing
+//! false is ever placed. Dropping the store at any time loses only what was in memory: the journal and
+//! the partial files are there for the next.
+//!
+//! Locks: `sections` and `progress` are held for bookkeeping only, never during hashing, I/O or events.
+
+mod event;
+mod folder;
+mod intake;
+mod progress;
+mod raw;
+mod sections;
+mod sinks;
+mod target;
+
+pub use event::{SectionKnown, StoreEvent, StoreFailure, Summary, TreeKnown};
+pub use folder::FolderOptions;
+pub use raw::RawOptions;
+
+use super::manifest::ManifestId;
+use super::place::OpenError;
+use super::tree::{EntryId, Tree};
+use downpour_proto::{BlockId, BlockKind, Geometry};
+use downpour_transport::identity::PublicKey;
+use downpour_transport::{Accepted, BlockSink};
+use intake::Intake;
+use progress::{Claim, Pending, Progress};
+use sections::Sections;
+use std::borrow::Cow;
+use std::io::Write;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use target::{Fault, KnownGroup, Target};
+
+/// What a store must know beforehand.
+#[derive(Clone, Debug)]
+pub struct StoreConfig {
+    /// The session's sizes, as told at JOIN.
+    pub geometry: Geometry,
+    /// Whose signature the manifest must have.
+    pub publisher: PublicKey,
+    /// Which manifest, as told at JOIN.
+    pub manifest: ManifestId,
+    /// Bytes of memory for blocks that come before their digests. Default 64 MiB. More are refused, and
+    /// pulled later.
+    pub early_bytes_max: usize,
+    /// Bytes of memory for groups of which a part is missing, because they straddle blocks. Default
+    /// 64 MiB. More are written to partial files, or refused where there are none.
+    pub pending_bytes_max: u64,
+}
+
+impl StoreConfig {
+    /// With the default limits.
+    pub fn new(geometry: Geometry, publisher: PublicKey, manifest: ManifestId) -> Self {
+        let (early_bytes_max, pending_bytes_max) = (64 << 20, 64 << 20);
+        Self { geometry, publisher, manifest, early_bytes_max, pending_bytes_max }
+    }
+}
+
+/// Where the objects go.
+pub enum Destination {
+    /// Below a folder (`--out DIR`).
+    Folder(FolderOptions),
+    /// Nowhere: everything is verified (`--discard`).
+    Discard,
+    /// One file or stream, in order (`--out -`). Out of order at most `window` bytes are held.
+    Pipe {
+        /// Where the bytes are written.
+        out: Box<dyn Write + Send>,
+        /// Bytes of memory; at least 2 MiB are used. A good value is 256 MiB.
+        window: u64,
+    },
+    /// One file or stream, onto a block device or into an existing file.
+    Raw(RawOptions),
+}
+
+type OnEvent = Box<dyn Fn(StoreEvent) + Send + Sync>;
+
+/// Takes blocks, verifies, places. See the module's text.
+pub struct Store {
+    config: StoreConfig,
+    target: Box<dyn Target>,
+    on_event: OnEvent,
+    sections: Mutex<Sections>,
+    intake: Mutex<Intake>,
+    tree: OnceLock<Arc<Tree>>,
+    progress: Mutex<Progress>,
+    failure: OnceLock<StoreFailure>,
+}
+
+/// The state behind a mutex; see `source::lock` for why a poisoned one is still good.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What became of a part of a group that straddles blocks.
+enum Joined {
+    Waiting,
+    Complete(Vec<u8>),
+    NoRoom,
+}
+
+/// What a block gave.
+#[derive(Default)]
+struct Outcome {
+    verified: Vec<KnownGroup>,
+    failed: Vec<(EntryId, String)>,
+    /// Other blocks that share a group which proved false.
+    suspects: Vec<u32>,
+    is_false: bool,
+    refused: bool,
+    fatal: Option<StoreFailure>,
+}
+
+impl Store {
+    /// Opens the destination. A folder is made if need be, and locked.
+    pub fn open(
+        config: StoreConfig,
+        destination: Destination,
+        on_event: impl Fn(StoreEvent) + Send + Sync + 'static,
+    ) -> Result<Self, OpenError> {
+        let target: Box<dyn Target> = match destination {
+            Destination::Folder(options) => Box::new(folder::FolderTarget::open(options)?),
+            Destination::Discard => Box::new(sinks::Discard),
+            Destination::Pipe { out, window } => Box::new(sinks::Pipe::new(out, window)),
+            Destination::Raw(options) => Box::new(raw::RawTarget::open(options)?),
+        };
+        let sections = Sections::new(config.geometry, config.publisher, config.manifest);
+        let progress = Progress::new(config.geometry, config.early_bytes_max);
+        Ok(Self {
+            config,
+            target,
+            on_event: Box::new(on_event),
+            sections: Mutex::new(sections),
+            intake: Mutex::new(Intake::default()),
+            tree: OnceLock::new(),
+            progress: Mutex::new(progress),
+            failure: OnceLock::new(),
+        })
+    }
+
+    /// The tree, once it is known.
+    pub fn tree(&self) -> Option<&Arc<Tree>> {
+        self.tree.get()
+    }
+
+    /// Why the store has failed for good, if it has.
+    pub fn failure(&self) -> Option<&StoreFailure> {
+        self.failure.get()
+    }
+
+    /// The sender has given an object up, as it told outside of the manifest.
+    pub fn withdraw(&self, entry: EntryId, reason: &str) {
+        if self.tree.get().is_some_and(|tree| entry.0 < tree.len()) {
+            self.fail_object(entry, format!("withdrawn by the sender: {reason}"));
+            self.finish_if_done();
+        }
+    }
+
+    fn event(&self, event: StoreEvent) {
+        (self.on_event)(event);
+    }
+
+    fn fail(&self, failure: StoreFailure) {
+        if self.failure.set(failure.clone()).is_ok() {
+            self.event(StoreEvent::Failed(failure));
+        }
+    }
+
+    fn fail_object(&self, entry: EntryId, reason: String) {
+        let Some(tree) = self.tree.get() else { return };
+        let Some(not_needed) = lock(&self.progress).fail(entry, &reason) else { return };
+        self.target.abandon(entry);
+        self.event(StoreEvent::ObjectFailed { entry, path: tree.path_text(entry), reason });
+        if !not_needed.is_empty() {
+            self.event(StoreEvent::NotNeeded(not_needed));
+        }
+    }
+
+    fn notices(&self, entry: EntryId, texts: Vec<String>) {
+        for text in texts {
+            let path = self.tree.get().map(|tree| tree.path_text(entry)).unwrap_or_default();
+            self.event(StoreEvent::Notice { path, text });
+        }
+    }
+
+    fn accept_data(&self, block: u32, data: &[u8]) -> Accepted {
+        let claim = lock(&self.progress).claim(block, data, |number| self.target.admits(number));
+        match (claim, self.tree.get()) {
+            (Claim::Work(work), Some(tree)) => self.work(block, data, &work, tree),
+            (Claim::Kept | Claim::Work(_), _) => Accepted::Kept,
+            (Claim::Refused, _) => Accepted::Refused,
+            (Claim::False, _) => Accepted::False,
+        }
+    }
+
+    /// Verifies and writes the groups of a claimed block.
+    fn work(&self, block: u32, data: &[u8], work: &[KnownGroup], tree: &Tree) -> Accepted {
+        let start = u64::from(block) * self.config.geometry.block_len();
+        let mut outcome = Outcome::default();
+        for known in work {
+            let range = known.group.data.clone();
+            let from = range.start.max(start);
+            let to = range.end.min(start + data.len() as u64);
+            let part = &data[(from - start) as usize..(to - start) as usize];
+            let bytes = if part.len() as u64 == known.data_len() {
+                Cow::Borrowed(part)
+            } else {
+                match self.join(block, known, from - range.start, part) {
+                    Ok(Joined::Waiting) => continue,
+                    Ok(Joined::Complete(bytes)) => Cow::Owned(bytes),
+                    Ok(Joined::NoRoom) => {
+                        outcome.refused = true;
+                        continue;
+                    }
+                    Err(fault) => {
+                        outcome.fault(known, fault);
+                        continue;
+                    }
+                }
+            };
+            self.verify_and_write(block, known, &bytes, tree, &mut outcome);
+            if outcome.fatal.is_some() {
+                break;
+            }
+        }
+        self.settle(block, outcome)
+    }
+
+    fn verify_and_write(
+        &self,
+        block: u32,
+        known: &KnownGroup,
+        bytes: &[u8],
+        tree: &Tree,
+        outcome: &mut Outcome,
+    ) {
+        if known.verify(tree, bytes) {
+            match self.target.write(known, bytes) {
+                Ok(()) => outcome.verified.push(known.clone()),
+                Err(fault) => outcome.fault(known, fault),
+            }
+            return;
+        }
+        outcome.is_false = true;
+        let len = self.config.geometry.block_len();
+        let blocks =
+            (known.group.data.start / len) as u32..known.group.data.end.div_ceil(len) as u32;
+        outcome.suspects.extend(blocks.filter(|other| *other != block));
+    }
+
+    /// Books what a block gave, and does what follows from it.
+    fn settle(&self, block: u32, outcome: Outcome) -> Accepted {
+        let (is_false, refused) = (outcome.is_false, outcome.refused);
+        let mut complete = Vec::new();
+        {
+            let mut progress = lock(&self.progress);
+            progress.unclaim(block);
+            for known in &outcome.verified {
+                progress.bytes_received += known.data_len();
+                complete.extend(progress.mark(known.number));
+            }
+            if outcome.is_false {
+                // What else the block has brought is as doubtful.
+                for pending in progress.pending.values() {
+                    lock(pending).parts.retain(|(from, _)| *from != block);
+                }
+            }
+        }
+        for entry in complete {
+            self.complete(entry);
+        }
+        for (entry, reason) in outcome.failed {
+            self.fail_object(entry, reason);
+        }
+        for other in outcome.suspects {
+            self.forgotten(BlockId::data(other), true);
+        }
+        if let Some(failure) = outcome.fatal {
+            self.fail(failure);
+            return Accepted::Failed;
+        }
+        self.finish_if_done();
+        match (is_false, refused) {
+            _ if self.failure.get().is_some() => Accepted::Failed,
+            (true, _) => Accepted::False,
+            (false, true) => Accepted::Refused,
+            (false, false) => Accepted::Kept,
+        }
+    }
+
+    fn forgotten(&self, block: Option<BlockId>, poisoned: bool) {
+        if let Some(block) = block {
+            self.event(StoreEvent::Forgotten { block, poisoned });
+        }
+    }
+
+    /// Adds a part to a group that straddles blocks.
+    fn join(&self, block: u32, known: &KnownGroup, at: u64, part: &[u8]) -> Result<Joined, Fault> {
+        let pending = {
+            let mut progress = lock(&self.progress);
+            match progress.pending.get(&known.number) {
+                Some(pending) => pending.clone(),
+                None => {
+                    let full =
+                        progress.pending_len + known.data_len() > self.config.pending_bytes_max;
+                    let spilled = full && !self.target.bounds_pending();
+                    progress.pending_len += if spilled { 0 } else { known.data_len() };
+                    let bytes = if spilled { 0 } else { known.data_len() as usize };
+                    let new = Pending { bytes: vec![0; bytes], spilled, ..Pending::default() };
+                    let new = Arc::new(Mutex::new(new));
+                    progress.pending.insert(known.number, new.clone());
+                    new
+                }
+            }
+        };
+        let mut pending = lock(&pending);
+        if pending.taken {
+            return Ok(Joined::Waiting);
+        }
+        let range = at..at + part.len() as u64;
+        if !pending.spilled {
+            pending.bytes[at as usize..range.end as usize].copy_from_slice(part);
+        } else if !self.target.spill(known, at, part)? {
+            if pending.parts.is_empty() {
+                lock(&self.progress).pending.remove(&known.number);
+            }
+            return Ok(Joined::NoRoom);
+        }
+        pending.parts.retain(|(from, _)| *from != block);
+        pending.parts.push((block, range));
+        let have: u64 = pending.parts.iter().map(|(_, range)| range.end - range.start).sum();
+        if have < known.data_len() {
+            return Ok(Joined::Waiting);
+        }
+        pending.taken = true;
+        let mut bytes = std::mem::take(&mut pending.bytes);
+        let spilled = pending.spilled;
+        drop(pending);
+        {
+            let mut progress = lock(&self.progress);
+            if progress.pending.remove(&known.number).is_some() && !spilled {
+                progress.pending_len -= known.data_len();
+            }
+        }
+        if spilled {
+            bytes = vec![0; known.data_len() as usize];
+            if !self.target.read(known, &mut bytes) {
+                return Ok(Joined::NoRoom);
+            }
+        }
+        Ok(Joined::Complete(bytes))
+    }
+
+    /// All groups of an entry are there.
+    fn complete(&self, entry: EntryId) {
+        let Some(tree) = self.tree.get() else { return };
+        let len = lock(&self.progress).len_of(tree, entry);
+        match self.target.complete(entry, len) {
+            Ok(notices) => {
+                self.notices(entry, notices);
+                lock(&self.progress).done(entry);
+            }
+            Err(Fault::Fatal(failure)) => self.fail(failure),
+            Err(Fault::Object(reason)) => self.fail_object(entry, reason),
+            Err(Fault::NoRoom) => self.fail_object(entry, "there was no room".into()),
+        }
+    }
+
+    fn finish_if_done(&self) {
+        if self.failure.get().is_some() || !lock(&self.progress).may_finish() {
+            return;
+        }
+        let failed = |entry: EntryId| lock(&self.progress).is_failed(entry);
+        match self.target.finish(&failed) {
+            Err(failure) => self.fail(failure),
+            Ok(finished) => {
+                for (entry, text) in finished.notices {
+                    self.notices(EntryId(entry), vec![text]);
+                }
+                for (entry, reason) in finished.failed {
+                    self.fail_object(EntryId(entry), reason);
+                }
+                let summary = self.summary();
+                self.event(StoreEvent::Complete(summary));
+            }
+        }
+    }
+
+    /// How it stands, or ended.
+    pub fn summary(&self) -> Summary {
+        let manifest = lock(&self.sections).digest();
+        let progress = lock(&self.progress);
+        let (mut failed, mut complete) = (Vec::new(), 0);
+        if let Some(tree) = self.tree.get() {
+            for (entry, reason) in &progress.failures {
+                failed.push((tree.path_text(EntryId(*entry)), reason.clone()));
+            }
+            complete = tree.len() - failed.len() as u32;
+        }
+        Summary {
+            complete: if progress.finishing { complete } else { 0 },
+            failed,
+            bytes_received: progress.bytes_received,
+            bytes_held: progress.bytes_held,
+            manifest: progress.finishing.then_some(manifest),
+        }
+    }
+
+    fn seed_data(&self, block: u32, buf: &mut [u8], tree: &Tree) -> Vec<Range<u16>> {
+        let (groups, range) = {
+            let progress = lock(&self.progress);
+            (progress.verified_in(block), progress.range_of(block))
+        };
+        let (mut spans, mut scratch): (Vec<Range<u64>>, Vec<u8>) = (Vec::new(), Vec::new());
+        for known in groups {
+            scratch.resize(known.data_len() as usize, 0);
+            if !self.target.read(&known, &mut scratch) || !known.verify(tree, &scratch) {
+                continue;
+            }
+            let data = known.group.data;
+            let (from, to) = (data.start.max(range.start), data.end.min(range.end));
+            let Some(into) =
+                buf.get_mut((from - range.start) as usize..(to - range.start) as usize)
+            else {
+                continue;
+            };
+            into.copy_from_slice(
+                &scratch[(from - data.start) as usize..(to - data.start) as usize],
+            );
+            match spans.last_mut() {
+                Some(last) if last.end == from - range.start => last.end = to - range.start,
+                _ => spans.push(from - range.start..to - range.start),
+            }
+        }
+        let (len, symbol) = (range.end - range.start, u64::from(self.config.geometry.symbol_len));
+        let whole = spans.into_iter().filter_map(|span| {
+            // The padding after the end of the data is zeros, as it is in `buf`.
+            let end = if span.end == len { len.div_ceil(symbol) } else { span.end / symbol };
+            let symbols = span.start.div_ceil(symbol) as u16..end as u16;
+            (!symbols.is_empty()).then_some(symbols)
+        });
+        whole.collect()
+    }
+}
+
+impl Outcome {
+    fn fault(&mut self, known: &KnownGroup, fault: Fault) {
+        match fault {
+            Fault::Object(reason) => self.failed.push((known.entry(), reason)),
+            Fault::NoRoom => self.refused = true,
+            Fault::Fatal(failure) => self.fatal = Some(failure),
+        }
+    }
+}
+
+impl BlockSink for Store {
+    fn seed(&self, block: BlockId, buf: &mut [u8]) -> Vec<Range<u16>> {
+        match (block.kind(), self.tree.get()) {
+            (BlockKind::Data, Some(tree)) => self.seed_data(block.number(), buf, tree),
+            _ => Vec::new(),
+        }
+    }
+
+    fn accept(&self, block: BlockId, data: &[u8]) -> Accepted {
+        if self.failure.get().is_some() {
+            return Accepted::Failed;
+        }
+        match block.kind() {
+            BlockKind::Data => self.accept_data(block.number(), data),
+            BlockKind::Manifest => self.accept_manifest(block.number(), data),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,358 @@
+//! What a store knows of its groups and blocks: plain bookkeeping, under one lock, without any I/O.
+//!
+//! Invariants: groups below `digests.len()` are *covered*; blocks below `decided` lie in covered data
+//! only. `objects_left` counts files with data that are neither placed nor failed. A block in `busy` is
+//! in the hands of a thread.
+
+use super::target::KnownGroup;
+use crate::object::digest::Digest;
+use crate::object::limits::GROUP_LEN;
+use crate::object::manifest::DigestSection;
+use crate::object::tree::{EntryId, Tree};
+use downpour_proto::Geometry;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+/// One bit for each group or entry; grows as needed.
+#[derive(Debug, Default)]
+pub(super) struct Bits(Vec<u64>);
+
+impl Bits {
+    pub(super) fn set(&mut self, i: u32) -> bool {
+        let (word, bit) = (i as usize / 64, 1 << (i % 64));
+        if self.0.len() <= word {
+            self.0.resize(word + 1, 0);
+        }
+        let new = self.0[word] & bit == 0;
+        self.0[word] |= bit;
+        new
+    }
+
+    pub(super) fn has(&self, i: u32) -> bool {
+        self.0.get(i as usize / 64).is_some_and(|word| word & (1 << (i % 64)) != 0)
+    }
+}
+
+/// A group that lies in several blocks, not all of which have come.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    /// All of the group's data, or nothing when they are spilled.
+    pub(super) bytes: Vec<u8>,
+    /// Which block brought which part, within the group.
+    pub(super) parts: Vec<(u32, Range<u64>)>,
+    pub(super) spilled: bool,
+    /// Complete, and taken by a thread.
+    pub(super) taken: bool,
+}
+
+/// What to do with a block.
+pub(super) enum Claim {
+    /// Verify and write these groups.
+    Work(Vec<KnownGroup>),
+    /// Nothing: it holds nothing that is needed, or is kept until its digests come.
+    Kept,
+    Refused,
+    False,
+}
+
+pub(super) struct Progress {
+    geometry: Geometry,
+    early_max: usize,
+    tree: Option<Arc<Tree>>,
+    digests: Vec<Digest>,
+    covered: u64,
+    decided: u32,
+    last: bool,
+    verified: Bits,
+    failed: Bits,
+    /// Files with data that are placed.
+    done: Bits,
+    left: HashMap<u32, u32>,
+    objects_left: u32,
+    busy: HashSet<u32>,
+    early: HashMap<u32, Box<[u8]>>,
+    early_len: usize,
+    pub(super) pending: HashMap<u32, Arc<Mutex<Pending>>>,
+    pub(super) pending_len: u64,
+    pub(super) failures: Vec<(u32, String)>,
+    pub(super) bytes_received: u64,
+    pub(super) bytes_held: u64,
+    pub(super) finishing: bool,
+}
+
+impl Progress {
+    pub(super) fn new(geometry: Geometry, early_max: usize) -> Self {
+        Self {
+            geometry,
+            early_max,
+            tree: None,
+            digests: Vec::new(),
+            covered: 0,
+            decided: 0,
+            last: false,
+            verified: Bits::default(),
+            failed: Bits::default(),
+            done: Bits::default(),
+            left: HashMap::new(),
+            objects_left: 0,
+            busy: HashSet::new(),
+            early: HashMap::new(),
+            early_len: 0,
+            pending: HashMap::new(),
+            pending_len: 0,
+            failures: Vec::new(),
+            bytes_received: 0,
+            bytes_held: 0,
+            finishing: false,
+        }
+    }
+
+    /// The tree is known.
+    pub(super) fn start(&mut self, tree: Arc<Tree>) {
+        self.objects_left = tree.ids().filter(|id| !tree.extents(*id).is_empty()).count() as u32;
+        self.tree = Some(tree);
+    }
+
+    pub(super) fn is_failed(&self, id: EntryId) -> bool {
+        self.failed.has(id.0)
+    }
+
+    /// Groups covered so far.
+    pub(super) fn covered_groups(&self) -> u32 {
+        self.digests.len() as u32
+    }
+
+    pub(super) fn covered(&self) -> u64 {
+        self.covered
+    }
+
+    /// Length of a stream, once it is known.
+    pub(super) fn len_of(&self, tree: &Tree, id: EntryId) -> u64 {
+        tree.file_size(id).unwrap_or(self.covered)
+    }
+
+    /// Takes the digests of a section. Returns the blocks that are decided by it.
+    pub(super) fn cover(&mut self, section: &DigestSection, last: bool) -> Range<u32> {
+        self.digests.extend_from_slice(&section.digests);
+        self.covered = section.data_end;
+        self.end_of_section(last)
+    }
+
+    /// The last section of the tree may be the last of all.
+    pub(super) fn end_of_section(&mut self, last: bool) -> Range<u32> {
+        self.last = last;
+        let before = self.decided;
+        self.decided = match last {
+            true => self.geometry.blocks(self.covered) as u32,
+            false => (self.covered / self.geometry.block_len()) as u32,
+        };
+        before..self.decided
+    }
+
+    /// The group `number` with its digest, as told by a section that covers up to `end`.
+    pub(super) fn known(
+        tree: &Tree,
+        number: u32,
+        digest: Digest,
+        end: u64,
+        last: bool,
+    ) -> KnownGroup {
+        let mut group = tree.layout().group(number);
+        let size = tree.file_size(EntryId(group.entry));
+        group.data.end = group.data.end.min(end);
+        // Of a stream that goes on, any length above one group gives the same digests.
+        let file_len = size.unwrap_or(if last { end } else { end.max(GROUP_LEN + 1) });
+        KnownGroup { number, group, file_len, digest }
+    }
+
+    fn known_group(&self, tree: &Tree, number: u32) -> KnownGroup {
+        let digest = self.digests[number as usize];
+        Self::known(tree, number, digest, self.covered, self.last)
+    }
+
+    fn is_wanted(&self, tree: &Tree, number: u32) -> bool {
+        !self.verified.has(number) && !self.failed.has(tree.layout().group(number).entry)
+    }
+
+    /// Bytes of a decided block in the data space.
+    pub(super) fn range_of(&self, block: u32) -> Range<u64> {
+        let start = u64::from(block) * self.geometry.block_len();
+        start..self.covered.min(start + self.geometry.block_len())
+    }
+
+    /// Groups of a decided block that are needed.
+    fn wanted_in(&self, tree: &Tree, block: u32) -> Vec<u32> {
+        let groups = tree.layout().groups_in(self.range_of(block));
+        groups.filter(|number| self.is_wanted(tree, *number)).collect()
+    }
+
+    /// Decides what to do with a block that came.
+    pub(super) fn claim(&mut self, block: u32, data: &[u8], admits: impl Fn(u32) -> bool) -> Claim {
+        if self.busy.contains(&block) {
+            return Claim::Refused;
+        }
+        let tree = match &self.tree {
+            Some(tree) if block < self.decided => tree.clone(),
+            _ if self.last => return Claim::False,
+            _ => return self.keep_early(block, data),
+        };
+        let range = self.range_of(block);
+        if (data.len() as u64) < range.end - range.start {
+            return Claim::False;
+        }
+        let wanted = self.wanted_in(&tree, block);
+        if wanted.is_empty() {
+            return Claim::Kept;
+        }
+        if !wanted.iter().all(|number| admits(*number)) {
+            return Claim::Refused;
+        }
+        self.busy.insert(block);
+        Claim::Work(wanted.into_iter().map(|number| self.known_group(&tree, number)).collect())
+    }
+
+    fn keep_early(&mut self, block: u32, data: &[u8]) -> Claim {
+        if self.early.contains_key(&block) {
+            return Claim::Kept;
+        }
+        if self.early_len + data.len() > self.early_max {
+            return Claim::Refused;
+        }
+        self.early_len += data.len();
+        self.early.insert(block, data.into());
+        Claim::Kept
+    }
+
+    /// Blocks that came before their digests and can be verified now.
+    pub(super) fn take_early(&mut self, decided: Range<u32>) -> Vec<(u32, Box<[u8]>)> {
+        let end = if self.last { u32::MAX } else { decided.end };
+        let mut ready: Vec<u32> = self.early.keys().copied().filter(|block| *block < end).collect();
+        ready.sort_unstable();
+        let take = |block| Some((block, self.early.remove(&block)?));
+        let taken: Vec<_> = ready.into_iter().filter_map(take).collect();
+        self.early_len -= taken.iter().map(|(_, data)| data.len()).sum::<usize>();
+        taken
+    }
+
+    /// A thread is done with a block.
+    pub(super) fn unclaim(&mut self, block: u32) {
+        self.busy.remove(&block);
+    }
+
+    /// A group is verified and written, or was held. Returns its entry when that was its last group.
+    pub(super) fn mark(&mut self, number: u32) -> Option<EntryId> {
+        let tree = self.tree.clone()?;
+        if !self.verified.set(number) {
+            return None;
+        }
+        let entry = EntryId(tree.layout().group(number).entry);
+        self.count_down(&tree, entry)
+    }
+
+    /// One group of an entry less. The length of a stream is not known before its last section.
+    fn count_down(&mut self, tree: &Tree, entry: EntryId) -> Option<EntryId> {
+        if tree.is_stream() {
+            return self.stream_complete();
+        }
+        let all = tree.groups_of(entry).len() as u32;
+        let left = self.left.entry(entry.0).or_insert(all);
+        *left -= 1;
+        if *left > 0 {
+            return None;
+        }
+        self.left.remove(&entry.0);
+        (!self.is_failed(entry)).then_some(entry)
+    }
+
+    /// The stream, if its last section is known and all its groups are verified. Asked again when the
+    /// last section comes; says so once.
+    pub(super) fn stream_complete(&mut self) -> Option<EntryId> {
+        let complete = self.last
+            && !self.left.contains_key(&0)
+            && (0..self.covered_groups()).all(|number| self.verified.has(number));
+        if !complete {
+            return None;
+        }
+        self.left.insert(0, 0);
+        (!self.is_failed(EntryId(0))).then_some(EntryId(0))
+    }
+
+    /// A file is placed.
+    pub(super) fn done(&mut self, id: EntryId) {
+        if !self.failed.has(id.0) && self.done.set(id.0) {
+            self.objects_left -= 1;
+        }
+    }
+
+    /// An entry has failed. Returns `None` when it was known to have, else the decided blocks that need
+    /// not come any more.
+    pub(super) fn fail(&mut self, id: EntryId, reason: &str) -> Option<Vec<Range<u32>>> {
+        if self.done.has(id.0) || !self.failed.set(id.0) {
+            return None;
+        }
+        self.failures.push((id.0, reason.to_owned()));
+        let tree = self.tree.clone()?;
+        if tree.extents(id).is_empty() {
+            return Some(Vec::new());
+        }
+        self.objects_left = self.objects_left.saturating_sub(1);
+        let groups = tree.groups_of(id);
+        self.pending.retain(|number, _| !groups.contains(number));
+        self.pending_len = self
+            .pending
+            .keys()
+            .map(|number| {
+                let data = tree.layout().group(*number).data;
+                data.end - data.start
+            })
+            .sum();
+        let data = tree.data_of(id);
+        let len = self.geometry.block_len();
+        let blocks = (data.start / len) as u32..(data.end.min(self.covered).div_ceil(len)) as u32;
+        let blocks = blocks.start..blocks.end.min(self.decided);
+        Some(self.split(&tree, blocks).0)
+    }
+
+    /// Splits decided blocks into those of which nothing is needed, and the others.
+    pub(super) fn split(
+        &self,
+        tree: &Tree,
+        blocks: Range<u32>,
+    ) -> (Vec<Range<u32>>, Vec<Range<u32>>) {
+        let (mut held, mut needed) = (Vec::new(), Vec::new());
+        for block in blocks {
+            let groups = tree.layout().groups_in(self.range_of(block));
+            let wanted = groups.into_iter().any(|number| self.is_wanted(tree, number));
+            append(if wanted { &mut needed } else { &mut held }, block);
+        }
+        (held, needed)
+    }
+
+    /// Verified groups of a block.
+    pub(super) fn verified_in(&self, block: u32) -> Vec<KnownGroup> {
+        let Some(tree) = self.tree.as_ref().filter(|_| block < self.decided) else {
+            return Vec::new();
+        };
+        let groups = tree.layout().groups_in(self.range_of(block));
+        groups
+            .filter(|number| self.verified.has(*number))
+            .map(|number| self.known_group(tree, number))
+            .collect()
+    }
+
+    /// Whether only the last step is left. Says so once.
+    pub(super) fn may_finish(&mut self) -> bool {
+        let ready = self.last && self.objects_left == 0 && !self.finishing;
+        self.finishing |= ready;
+        ready
+    }
+}
+
+/// Appends a number to ranges that end before it.
+fn append(ranges: &mut Vec<Range<u32>>, number: u32) {
+    match ranges.last_mut() {
+        Some(last) if last.end == number => last.end += 1,
+        _ => ranges.push(number..number + 1),
+    }
+}

@@ -1,0 +1,180 @@
+//! One file or stream onto a block device, or into an existing file.
+//!
+//! Groups are written at their places as they come; there is no staging and no journal. To resume, what
+//! is on the device is compared with the manifest (`reuse`), which reads all of it.
+
+use super::folder::read_full_at;
+use super::sinks::only_file;
+use super::target::{Fault, Finished, Held, KnownGroup, Started, Target};
+use super::{StoreFailure, lock};
+use crate::object::digest::{GroupHasher, Output};
+use crate::object::limits::GROUP_LEN;
+use crate::object::place::{OpenError, PlaceError, write_all_at};
+use crate::object::scan::explain;
+use crate::object::tree::{EntryId, Tree};
+use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// What is written in place.
+#[derive(Clone, Debug)]
+pub struct RawOptions {
+    /// A block device that nothing uses, or an existing file.
+    pub path: PathBuf,
+    /// Compare what is there with the manifest first, and take only what differs: to resume, or to
+    /// update an image. Costs reading all of it.
+    pub reuse: bool,
+}
+
+pub(super) struct RawTarget {
+    options: RawOptions,
+    fd: OwnedFd,
+    is_device: bool,
+    tree: OnceLock<Arc<Tree>>,
+    complete: Mutex<bool>,
+}
+
+impl RawTarget {
+    pub(super) fn open(options: RawOptions) -> Result<Self, OpenError> {
+        let fail = |reason: String| OpenError::Target { path: options.path.clone(), reason };
+        let stat = rustix::fs::stat(&options.path).map_err(|error| fail(explain(error)))?;
+        let is_device = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::BlockDevice => true,
+            FileType::RegularFile => false,
+            _ => return Err(fail("it is neither a block device nor a file".into())),
+        };
+        // On a device, O_EXCL fails while anything is mounted from it.
+        let exclusive = if is_device { OFlags::EXCL } else { OFlags::empty() };
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | exclusive;
+        let fd = rustix::fs::open(&options.path, flags, Mode::empty()).map_err(|error| {
+            fail(match error {
+                Errno::BUSY => "it is in use: unmount what is on it".into(),
+                other => explain(other),
+            })
+        })?;
+        match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Err(OpenError::Locked(options.path)),
+            other => other.map_err(|error| fail(explain(error)))?,
+        }
+        Ok(Self { options, fd, is_device, tree: OnceLock::new(), complete: Mutex::new(false) })
+    }
+
+    fn fault(&self, error: Errno) -> Fault {
+        PlaceError::of(error, &format!("writing {}", self.options.path.display())).into()
+    }
+
+    /// Writes zeros where whole groups hold no data: what was on the device must not shine through.
+    fn zero_holes(&self, tree: &Tree, len: u64) -> Result<(), Errno> {
+        let mut at = 0;
+        for number in tree.groups_of(EntryId(0)) {
+            let group = tree.layout().group(number);
+            if group.start() >= len {
+                break;
+            }
+            self.zero(at, group.start())?;
+            at = (group.start() + GROUP_LEN).min(len);
+        }
+        self.zero(at, len)
+    }
+
+    fn zero(&self, start: u64, end: u64) -> Result<(), Errno> {
+        if start >= end {
+            return Ok(());
+        }
+        let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+        if rustix::fs::fallocate(&self.fd, flags, start, end - start).is_ok() {
+            return Ok(());
+        }
+        let zeros = vec![0; GROUP_LEN as usize];
+        let mut at = start;
+        while at < end {
+            let len = (end - at).min(GROUP_LEN);
+            write_all_at(&self.fd, &zeros[..len as usize], at)?;
+            at += len;
+        }
+        Ok(())
+    }
+}
+
+impl Target for RawTarget {
+    fn start(&self, tree: &Arc<Tree>) -> Result<Started, StoreFailure> {
+        let id = only_file(tree, "a device")?;
+        if let (true, Some(needed)) = (self.is_device, tree.file_size(id)) {
+            let end = rustix::fs::seek(&self.fd, SeekFrom::End(0));
+            let available = end.map_err(|error| StoreFailure::Target(explain(error)))?;
+            if needed > available {
+                let doing = format!("writing {}", self.options.path.display());
+                let (needed, available) = (Some(needed), Some(available));
+                return Err(StoreFailure::DiskFull { needed, available, doing });
+            }
+        }
+        // Called once: nothing is there yet.
+        let _ = self.tree.set(tree.clone());
+        Ok(Started { candidates: self.options.reuse, ..Started::default() })
+    }
+
+    fn held(&self, groups: &[KnownGroup]) -> Result<Held, Fault> {
+        let mut held = Held::default();
+        let mut content = Vec::new();
+        for known in groups.iter().filter(|_| self.options.reuse) {
+            content.resize(known.len() as usize, 0);
+            if !read_full_at(&self.fd, &mut content, known.group.start()) {
+                continue;
+            }
+            let mut hasher = GroupHasher::new(Output::of(known.group.index, known.file_len));
+            hasher.update(&content);
+            if hasher.finish() == known.digest {
+                held.groups.push(known.number);
+            }
+        }
+        Ok(held)
+    }
+
+    fn write(&self, known: &KnownGroup, data: &[u8]) -> Result<(), Fault> {
+        let Some(tree) = self.tree.get() else { return Err(Fault::NoRoom) };
+        let start = known.group.start();
+        if known.is_dense() {
+            return write_all_at(&self.fd, data, start).map_err(|error| self.fault(error));
+        }
+        let mut content = vec![0; known.len() as usize];
+        for (at, bytes) in known.parts(tree, data) {
+            let from = (at - start) as usize;
+            content[from..from + bytes.len()].copy_from_slice(bytes);
+        }
+        write_all_at(&self.fd, &content, start).map_err(|error| self.fault(error))
+    }
+
+    fn read(&self, known: &KnownGroup, data: &mut [u8]) -> bool {
+        let Some(tree) = self.tree.get() else { return false };
+        let start = known.group.data.start;
+        tree.layout().pieces(known.group.data.clone()).all(|piece| {
+            let from = (piece.data.start - start) as usize;
+            read_full_at(&self.fd, &mut data[from..from + piece.len() as usize], piece.start)
+        })
+    }
+
+    fn complete(&self, _: EntryId, len: u64) -> Result<Vec<String>, Fault> {
+        let Some(tree) = self.tree.get() else { return Err(Fault::NoRoom) };
+        self.zero_holes(tree, len).map_err(|error| self.fault(error))?;
+        if !self.is_device {
+            rustix::fs::ftruncate(&self.fd, len).map_err(|error| self.fault(error))?;
+        }
+        *lock(&self.complete) = true;
+        Ok(Vec::new())
+    }
+
+    fn finish(&self, failed: &dyn Fn(EntryId) -> bool) -> Result<Finished, StoreFailure> {
+        let size = self.tree.get().and_then(|tree| tree.file_size(EntryId(0)));
+        let without_data = !*lock(&self.complete) && !failed(EntryId(0));
+        if let Some(size) = size.filter(|_| without_data) {
+            self.complete(EntryId(0), size).map_err(|_| {
+                StoreFailure::Target(format!("cannot write {}", self.options.path.display()))
+            })?;
+        }
+        rustix::fs::fdatasync(&self.fd)
+            .map_err(|error| StoreFailure::Target(format!("syncing: {}", explain(error))))?;
+        Ok(Finished::default())
+    }
+}
