@@ -2,7 +2,9 @@
 //!
 //! An append-only file of records, each with its own check, written without buffering or sync:
 //!
-//!     length 1 | kind 1 | payload … | first 8 bytes of the record's BLAKE3
+//! ```text
+//! length 1 | kind 1 | payload … | first 8 bytes of the record's BLAKE3
+//! ```
 //!
 //! A killed process loses nothing that it wrote. A crashed machine may have lost file data that the
 //! journal speaks of, so the journal also records on which boot and mount its records were made:

@@ -326,10 +326,9 @@ impl Walk<'_> {
         found: &Found<'_>,
     ) -> Result<(), ScanError> {
         let key = (found.stat.st_dev, found.stat.st_ino);
-        if found.stat.st_nlink > 1 {
-            if let Some(to) = self.links.get(&key) {
-                return self.push(found, NewKind::HardLink { to: *to });
-            }
+        let first = self.links.get(&key).filter(|_| found.stat.st_nlink > 1);
+        if let Some(to) = first {
+            return self.push(found, NewKind::HardLink { to: *to });
         }
         if let Err(error) = rustix::fs::accessat(folder, at, Access::READ_OK, AtFlags::EACCESS) {
             self.problem(found.path, explain(error));

@@ -1,8 +1,10 @@
 //! Digest sections: the digests of a span of groups, in order.
 //!
-//!     kind 1 | first group | groups | end in the data space | withdrawn: count, (entry, reason)… |
-//!     digest 32 for each group of a file not withdrawn |
-//!     for each such file longer than a group whose last group is here: 0, or 1 and its root 32
+//! ```text
+//! kind 1 | first group | groups | end in the data space | withdrawn: count, (entry, reason)… |
+//! digest 32 for each group of a file not withdrawn |
+//! for each such file longer than a group whose last group is here: 0, or 1 and its root 32
+//! ```
 //!
 //! Which groups and files these are follows from the tree, so that the parser knows every length
 //! before it reads, and there is one way to write a section.
@@ -151,7 +153,7 @@ fn check_end(known: &Known<'_>, groups: &Range<u32>, data_end: u64) -> Result<()
         return Err(BodyError::Text("it has more groups than the tree"));
     }
     let ok = if known.tree.is_stream() {
-        let whole = data_end % GROUP_LEN == 0;
+        let whole = data_end.is_multiple_of(GROUP_LEN);
         data_end.div_ceil(GROUP_LEN) == u64::from(groups.end)
             && (known.last || (whole && !groups.is_empty()))
     } else {

@@ -5,7 +5,9 @@
 //! time is a difference. 20,000 files of one release take about 20 bytes each. The state runs on from
 //! one section to the next.
 //!
-//!     flags 1 | depth | shared | rest of the name | mode? | uid, gid? | mtime, nanos | by kind … | xattrs?
+//! ```text
+//! flags 1 | depth | shared | rest of the name | mode? | uid, gid? | mtime, nanos | by kind … | xattrs?
+//! ```
 //!
 //! Every choice is forced (`shared` is as long as it can be, a flag is set when it can be), so that
 //! what the decoder accepts, the encoder emits the same.

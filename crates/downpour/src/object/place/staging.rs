@@ -1,8 +1,10 @@
 //! `OUT/.downpour`: where a receiver keeps what is not finished.
 //!
-//!     lock       held while a receiver runs into this target
-//!     journal    which groups of which partial files are verified (see `journal`)
-//!     parts/     partial files
+//! ```text
+//! lock       held while a receiver runs into this target
+//! journal    which groups of which partial files are verified (see `journal`)
+//! parts/     partial files
+//! ```
 //!
 //! Space is reserved by one file without a name that is as large as what is still to come. It shrinks
 //! as partial files grow, and vanishes with the process whatever happens to it.

@@ -113,7 +113,7 @@ fn what_cannot_be_read_is_named() {
     if rustix::process::geteuid().is_root() {
         return println!("skipped: unreadable folders: root can read everything");
     }
-    fs::set_permissions(dir.path().join("tree/sub"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(dir.path().join("tree/sub"), fs::Permissions::from_mode(0o000)).unwrap();
     let error = Scan::new(&[dir.path().join("tree")], &ScanOptions::default()).unwrap_err();
     assert!(error.to_string().contains("tree/sub: permission denied"), "{error}");
 }

@@ -78,7 +78,7 @@ impl Files {
     /// Whether the file is still the one that was scanned.
     fn look(&self, entry: u32, fd: &OwnedFd) -> Result<bool, String> {
         let id = EntryId(entry);
-        let stat = rustix::fs::fstat(fd).map_err(|error| explain(error))?;
+        let stat = rustix::fs::fstat(fd).map_err(explain)?;
         let (seen, known) = (Fingerprint::of(&stat), self.origin.fingerprints[entry as usize]);
         let same = (seen.dev, seen.ino) == (known.dev, known.ino)
             && Some(stat.st_size as u64) == self.tree.file_size(id)

@@ -269,6 +269,3 @@ impl BlockSource for ContentSource {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

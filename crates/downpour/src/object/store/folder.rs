@@ -226,10 +226,10 @@ impl FolderTarget {
             if !ready.is_single(id) && extents.len() <= ALLOCATED_EXTENTS_MAX {
                 for extent in extents {
                     let flags = FallocateFlags::KEEP_SIZE;
-                    match rustix::fs::fallocate(&fd, flags, extent.start, extent.len) {
-                        Err(error @ (Errno::NOSPC | Errno::DQUOT)) => return Err(fail(error)),
-                        // Only speed is lost where it is not supported.
-                        Ok(()) | Err(_) => {}
+                    let outcome = rustix::fs::fallocate(&fd, flags, extent.start, extent.len);
+                    // Where it is not supported only speed is lost.
+                    if let Err(error @ (Errno::NOSPC | Errno::DQUOT)) = outcome {
+                        return Err(fail(error));
                     }
                 }
             }

@@ -484,6 +484,3 @@ impl BlockSink for Store {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -123,10 +123,6 @@ impl Progress {
         self.digests.len() as u32
     }
 
-    pub(super) fn covered(&self) -> u64 {
-        self.covered
-    }
-
     /// Length of a stream, once it is known.
     pub(super) fn len_of(&self, tree: &Tree, id: EntryId) -> u64 {
         tree.file_size(id).unwrap_or(self.covered)

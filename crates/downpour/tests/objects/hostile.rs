@@ -1,0 +1,150 @@
+//! Manifests that a publisher signed, and that break the rules: refused, and nothing is written outside.
+//! The rules themselves are tested where they are checked; here, that the store keeps to them.
+
+use crate::harness::{SMALL, pair};
+use downpour::object::{
+    Destination, FolderOptions, ManifestId, Store, StoreConfig, StoreEvent, StoreFailure,
+};
+use downpour_proto::BlockId;
+use downpour_transport::identity::Identity;
+use downpour_transport::{Accepted, BlockSink};
+use std::sync::{Arc, Mutex};
+
+fn varint(mut value: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+    out
+}
+
+/// An entry as on the wire: kind, depth, name, content. Modes alternate, as none may be told twice.
+fn entry(kind: u8, depth: u64, name: &[u8], mode: u64, content: &[u8]) -> Vec<u8> {
+    let mut out = vec![kind | 16];
+    out.extend(varint(depth));
+    out.push(0);
+    out.extend(varint(name.len() as u64));
+    out.extend_from_slice(name);
+    if kind != 3 {
+        out.extend(varint(mode));
+    }
+    out.extend([0, 0]);
+    out.extend_from_slice(content);
+    out
+}
+
+/// A signed section with this body.
+fn section(key: &Identity, body: &[u8]) -> Vec<u8> {
+    let len = 58 + body.len() + 64;
+    let mut out = (len as u32).to_be_bytes().to_vec();
+    out.push(1);
+    out.extend([5; 16]);
+    out.extend([0; 4 + 32]);
+    out.push(0);
+    out.extend_from_slice(body);
+    let digest = blake3::hash(&out);
+    let signature = key.sign("downpour manifest section 1", digest.as_bytes());
+    out.extend_from_slice(signature.as_bytes());
+    out
+}
+
+/// Offers a tree of these entries. Returns what the store says of it.
+fn offer(entries: &[Vec<u8>]) -> String {
+    let (dir, _, out) = pair();
+    let key = Identity::generate();
+    let mut body = vec![1, 0];
+    body.extend(varint(entries.len() as u64));
+    body.extend(entries.concat());
+    let mut block = section(&key, &body);
+    let count = block.len().div_ceil(256);
+    block.resize(count * 256, 0);
+    let config = StoreConfig::new(SMALL, key.public_key(), ManifestId([5; 16]));
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let told = events.clone();
+    let store = Store::open(config, Destination::Folder(FolderOptions::new(&out)), move |event| {
+        told.lock().unwrap().push(event);
+    })
+    .unwrap();
+    let mut accepted = Accepted::Kept;
+    for (i, part) in block.chunks(SMALL.block_len() as usize).enumerate() {
+        accepted = store.accept(BlockId::manifest(i as u32).unwrap(), part);
+    }
+    assert_eq!(accepted, Accepted::Failed);
+    assert_eq!(store.accept(BlockId::data(0).unwrap(), &[0; 256]), Accepted::Failed);
+    let events = events.lock().unwrap().clone();
+    let [StoreEvent::Failed(StoreFailure::Manifest(error))] = &events[..] else {
+        panic!("{events:?}");
+    };
+    drop(store);
+    let outside = std::fs::read_dir(dir.path()).unwrap().count();
+    let inside: Vec<_> = std::fs::read_dir(&out).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!((outside, inside), (2, vec![".downpour".into()]), "nothing is written");
+    error.to_string()
+}
+
+#[test]
+fn names_that_lead_outside() {
+    let file = varint(0);
+    for name in [&b"../x"[..], b"/etc/passwd", b"..", b"a/../../x", b"", b"a\0b"] {
+        let text = offer(&[entry(1, 0, b"A", 1, &file), entry(1, 0, name, 2, &file)]);
+        assert!(text.contains(&downpour::object::printable(name)), "{text}");
+    }
+}
+
+#[test]
+fn over_long_names() {
+    let text = offer(&[entry(1, 0, &[b'x'; 300], 1, &varint(0))]);
+    assert!(text.contains("longer than 255"), "{text}");
+}
+
+#[test]
+fn a_file_through_a_link() {
+    let mut link = varint(9);
+    link.extend(b"/tmp/evil");
+    let text = offer(&[entry(3, 0, b"link", 0, &link), entry(1, 1, b"x", 1, &varint(0))]);
+    assert!(text.contains("not a folder"), "{text}");
+    // The same name as link, then as folder with the file in it.
+    let mut again = vec![16];
+    again.extend([0, 4, 0, 7, 0, 0]);
+    let text = offer(&[entry(3, 0, b"link", 0, &link), again]);
+    assert!(text.contains("comes twice"), "{text}");
+}
+
+#[test]
+fn impossible_sizes() {
+    let text = offer(&[entry(1, 0, b"huge", 1, &varint(1 << 60))]);
+    assert!(text.starts_with("the manifest is refused: huge: the size"), "{text}");
+    let overlapping: Vec<u8> = [100, 1, 0, 101].iter().flat_map(|v| varint(*v)).collect();
+    let text = offer(&[entry(2, 0, b"over", 1, &overlapping)]);
+    assert!(text.contains("over: its data"), "{text}");
+}
+
+#[test]
+fn more_entries_than_the_limit() {
+    // 4,194,305 empty folders, in names of three bytes and more, would be 40 MB in one section: the
+    // count alone is refused for lack of bytes, and memory stays small.
+    let mut body = varint(u64::from(u32::MAX));
+    body.extend(entry(0, 0, b"a", 1, &[]));
+    let (_dir, _, out) = pair();
+    let key = Identity::generate();
+    let block = section(&key, &[&[1, 0][..], &body].concat());
+    let mut block = block.clone();
+    block.resize(block.len().next_multiple_of(256), 0);
+    let config = StoreConfig::new(SMALL, key.public_key(), ManifestId([5; 16]));
+    let store = Store::open(config, Destination::Folder(FolderOptions::new(&out)), |_| {}).unwrap();
+    assert_eq!(store.accept(BlockId::manifest(0).unwrap(), &block), Accepted::Failed);
+    assert!(store.failure().unwrap().to_string().contains("ends too early"));
+}
+
+#[test]
+fn another_manifest_of_the_same_publisher() {
+    let (_dir, _, out) = pair();
+    let key = Identity::generate();
+    let mut block = section(&key, &[1, 0, 0]);
+    block.resize(256, 0);
+    let config = StoreConfig::new(SMALL, key.public_key(), ManifestId([6; 16]));
+    let store = Store::open(config, Destination::Folder(FolderOptions::new(&out)), |_| {}).unwrap();
+    assert_eq!(store.accept(BlockId::manifest(0).unwrap(), &block), Accepted::False);
+}

@@ -1,0 +1,11 @@
+//! Source to store without a network: what is sent arrives identical, whatever happens in between.
+
+mod harness;
+mod hostile;
+mod poison;
+mod resume;
+mod roundtrip;
+mod sending;
+mod space;
+mod targets;
+mod twice;

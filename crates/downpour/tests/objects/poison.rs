@@ -1,0 +1,137 @@
+//! False bytes are never placed, and what they spoil comes again.
+
+use crate::harness::{MIDDLE, Random, SMALL, Sender, assert_same, contents, pair, write};
+use downpour::object::StoreEvent;
+use downpour_proto::{BlockId, BlockKind, Geometry};
+use downpour_transport::{Accepted, BlockSink};
+use std::collections::VecDeque;
+
+/// Carries all blocks, each poisoned with probability 1 in `rate` on its first few tries.
+fn poisoned(geometry: Geometry, seed: u64, rate: u64, shuffled: bool) {
+    let (_dir, a, b) = pair();
+    let mut random = Random(seed);
+    write(a.join("big"), &random.bytes(6_000_000));
+    for i in 0..60 {
+        let len = random.below(40_000) as usize;
+        write(a.join(format!("{i}")), &random.bytes(len));
+    }
+    let sender = Sender::new(&contents(&a), geometry);
+    let receiver = sender.to_folder(&b);
+    let mut order = sender.order();
+    if shuffled {
+        random.shuffle(&mut order);
+    }
+    let mut queue: VecDeque<(BlockId, u32)> = order.into_iter().map(|id| (id, 0)).collect();
+    let (mut told, mut seen, mut poisonings) = (0, 0, 0);
+    while let Some((id, tries)) = queue.pop_front() {
+        let mut block = sender.block(id);
+        let poison = tries < 2 && random.below(rate) == 0;
+        if poison {
+            let at = random.below(block.len() as u64) as usize;
+            block[at] ^= 1 << random.below(8);
+            poisonings += 1;
+        }
+        match receiver.store.accept(id, &block) {
+            Accepted::Kept => {}
+            Accepted::Refused => queue.push_back((id, tries)),
+            Accepted::False => {
+                told += 1;
+                queue.push_back((id, tries + 1));
+            }
+            Accepted::Failed => panic!("{:?}", receiver.store.failure()),
+        }
+        let events = receiver.events();
+        for event in &events[seen..] {
+            if let StoreEvent::Forgotten { block, poisoned } = event {
+                told += u32::from(*poisoned);
+                queue.push_back((*block, 2));
+            }
+        }
+        seen = events.len();
+    }
+    assert_same(&a, &b);
+    assert!(poisonings > 0 && told > 0, "{poisonings} poisonings, {told} found");
+}
+
+#[test]
+fn poisoned_blocks_come_again() {
+    for seed in 1..4 {
+        poisoned(MIDDLE, seed, 4, false);
+        poisoned(MIDDLE, seed, 4, true);
+    }
+    poisoned(Geometry::IPV4, 9, 3, true);
+    poisoned(SMALL, 10, 20, true);
+}
+
+#[test]
+fn every_false_manifest_byte_is_noticed() {
+    let (_dir, a, _) = pair();
+    write(a.join("f"), b"some bytes");
+    let sender = Sender::new(&contents(&a), SMALL);
+    let id = BlockId::manifest(0).unwrap();
+    let genuine = sender.block(id);
+    let len = sender.source.section(0).unwrap().len();
+    for at in 0..len {
+        let (_dir, _, b) = pair();
+        let receiver = sender.to_folder(&b);
+        let mut block = genuine.clone();
+        block[at] ^= 0x10;
+        assert_eq!(receiver.store.accept(id, &block), Accepted::False, "{at}");
+        assert_eq!(receiver.store.accept(id, &genuine), Accepted::Kept);
+        assert!(receiver.store.tree().is_some());
+    }
+}
+
+#[test]
+fn a_false_length_does_not_wait_for_ever() {
+    let (_dir, a, b) = pair();
+    let mut random = Random(1);
+    for i in 0..3000 {
+        write(a.join(format!("file with a long name {:016x} {i}", random.next())), b"");
+    }
+    write(a.join("x"), b"x");
+    let sender = Sender::new(&contents(&a), SMALL);
+    let blocks = sender.sections[0].manifest.clone();
+    assert!(blocks.len() > 2);
+    let mut receiver = sender.to_folder(&b);
+    let first = BlockId::manifest(0).unwrap();
+    let mut block = sender.block(first);
+    block[..4].copy_from_slice(&(1u32 << 23).to_be_bytes());
+    assert_eq!(receiver.store.accept(first, &block), Accepted::Kept, "nobody can know yet");
+    receiver.suspicious = true;
+    receiver.carry(&sender, sender.order());
+    // The real end of the section contradicts the length; the first block came again, as told.
+    assert_same(&a, &b);
+}
+
+#[test]
+fn doubt_asks_for_everything_that_waits() {
+    let (_dir, a, b) = pair();
+    write(a.join("x"), b"x");
+    let sender = Sender::new(&contents(&a), SMALL);
+    let mut receiver = sender.to_folder(&b);
+    let first = BlockId::manifest(0).unwrap();
+    // Forged with a full block of symbols, as a member of the group could.
+    let mut block = vec![0; SMALL.block_len() as usize];
+    block[..4].copy_from_slice(&(1u32 << 23).to_be_bytes());
+    assert_eq!(receiver.store.accept(first, &block), Accepted::Kept);
+    assert_eq!(receiver.store.doubt_manifest(), [first]);
+    receiver.carry(&sender, sender.order());
+    assert_same(&a, &b);
+}
+
+#[test]
+fn blocks_of_wrong_length_or_past_the_end_are_false() {
+    let (_dir, a, b) = pair();
+    write(a.join("x"), &[1; 100_000]);
+    let sender = Sender::new(&contents(&a), SMALL);
+    let mut receiver = sender.to_folder(&b);
+    let manifest =
+        sender.order().into_iter().filter(|id| id.kind() == BlockKind::Manifest).collect();
+    receiver.carry(&sender, manifest);
+    let block = |n| BlockId::data(n).unwrap();
+    assert_eq!(receiver.store.accept(block(0), &[1; 256]), Accepted::False);
+    assert_eq!(receiver.store.accept(block(7), &[1; 16384]), Accepted::False);
+    receiver.carry(&sender, sender.order());
+    assert_same(&a, &b);
+}

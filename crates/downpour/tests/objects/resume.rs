@@ -1,0 +1,180 @@
+//! A receiver that is killed loses what was in memory, and no more.
+
+use crate::harness::{MIDDLE, Random, Sender, assert_same, contents, pair, write};
+use crate::roundtrip::sparse;
+use downpour::object::StoreEvent;
+use downpour_proto::{BlockId, Geometry};
+use downpour_transport::BlockSink;
+use std::fs;
+use std::path::Path;
+
+fn tree(a: &Path) {
+    let mut random = Random(9);
+    write(a.join("big"), &random.bytes(20_000_000));
+    for i in 0..50 {
+        write(a.join(format!("small/{i}")), &random.bytes(10_000));
+    }
+    sparse(&a.join("holes"), 30 << 20, &[(1 << 20, 3_000_000), (20 << 20, 2_000_000)]);
+    write(a.join("zz"), &random.bytes(3_000_000));
+}
+
+/// Carries the first `count` blocks of those needed, then drops the store as a kill would.
+fn attempt(sender: &Sender, out: &Path, count: usize, seed: Option<u64>) -> u64 {
+    let mut receiver = sender.to_folder(out);
+    let (manifest, mut data): (Vec<_>, Vec<_>) =
+        sender.order().into_iter().partition(|id| id.raw() >= BlockId::NUMBER_END);
+    receiver.carry(sender, manifest);
+    if let Some(seed) = seed {
+        Random(seed).shuffle(&mut data);
+    }
+    receiver.carry(sender, vec![]);
+    let data: Vec<_> =
+        data.into_iter().filter(|id| !receiver.not_needed.contains(&id.number())).collect();
+    let carried = receiver.carried;
+    receiver.carry(sender, data.into_iter().take(count).collect());
+    receiver.carried - carried
+}
+
+#[test]
+fn killed_anywhere_it_goes_on_from_there() {
+    let (_dir, a, _) = pair();
+    tree(&a);
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let (blocks, data) = (sender.data_blocks() as usize, sender.source.data_len().unwrap());
+    for percent in [0, 5, 50, 95, 99] {
+        let (_dir, _, b) = pair();
+        let first = attempt(&sender, &b, blocks * percent / 100, Some(5));
+        let mut second = sender.to_folder(&b);
+        second.carry_needed(&sender);
+        assert_same(&a, &b);
+        let summary = second.summary();
+        assert_eq!(summary.bytes_received + summary.bytes_held, data);
+        // In random order, groups at the borders of what came are incomplete; they come again.
+        let again = (first + summary.bytes_received).saturating_sub(data);
+        println!("{percent} %: {} held, {again} again", summary.bytes_held);
+        assert!(percent < 50 || summary.bytes_held > 0);
+    }
+}
+
+#[test]
+fn in_order_little_is_taken_again() {
+    for percent in [5, 50, 95] {
+        let (_dir, a, b) = pair();
+        write(a.join("file"), &Random(3).bytes(64 << 20));
+        let sender = Sender::new(&contents(&a), Geometry::IPV4);
+        let order = sender.order();
+        let data = sender.source.data_len().unwrap();
+        let mut first = sender.to_folder(&b);
+        first.carry(&sender, order[..order.len() * percent / 100].to_vec());
+        let before = first.carried;
+        drop(first);
+        // The sender was started again, too: another session with another key.
+        let sender = Sender::new(&contents(&a), Geometry::IPV4);
+        let mut second = sender.to_folder(&b);
+        second.carry_needed(&sender);
+        assert_same(&a, &b);
+        let again = (before + second.carried).saturating_sub(data);
+        assert!(again < data / 20, "{percent} %: {again} of {data}");
+    }
+}
+
+#[test]
+fn killed_many_times_it_still_ends() {
+    let (_dir, a, b) = pair();
+    tree(&a);
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    for _ in 0..8 {
+        attempt(&sender, &b, 8, None);
+        attempt(&sender, &b, 3, Some(3));
+    }
+    let mut last = sender.to_folder(&b);
+    last.carry_needed(&sender);
+    assert_same(&a, &b);
+    assert!(last.summary().bytes_held > 5_000_000);
+}
+
+#[test]
+fn what_was_complete_but_not_renamed_is_not_taken_again() {
+    let (_dir, a, b) = pair();
+    write(a.join("file"), &Random(3).bytes(5_000_000));
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    sender.to_folder(&b).carry(&sender, sender.order());
+    // As if the rename had not happened: the file is a part, and its journal says all of it.
+    let receiver = sender.to_folder(&b);
+    drop(receiver);
+    fs::rename(b.join("file"), b.join("elsewhere")).unwrap();
+    let mut receiver = sender.to_folder(&b);
+    let order = sender.order();
+    receiver.carry(&sender, order[..order.len() - 1].to_vec());
+    let last = *order.last().unwrap();
+    drop(receiver);
+    let mut receiver = sender.to_folder(&b);
+    receiver.carry_needed(&sender);
+    let summary = receiver.summary();
+    assert!(summary.bytes_received <= (1 << 20) + sender.block(last).len() as u64);
+    assert_eq!(fs::read(a.join("file")).unwrap(), fs::read(b.join("file")).unwrap());
+}
+
+#[test]
+fn a_changed_tree_uses_what_still_fits() {
+    let (_dir, a, b) = pair();
+    tree(&a);
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let order = sender.order();
+    let mut first = sender.to_folder(&b);
+    first.carry(&sender, order[..order.len() / 2].to_vec());
+    drop(first);
+    write(a.join("a new one"), &Random(77).bytes(1_000_000));
+    fs::remove_file(a.join("zz")).unwrap();
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let mut second = sender.to_folder(&b);
+    second.carry_needed(&sender);
+    assert_same(&a, &b);
+    assert!(second.summary().bytes_held > 5_000_000, "{:?}", second.summary());
+}
+
+#[test]
+fn a_partial_file_that_was_tampered_with_is_noticed() {
+    let (_dir, a, b) = pair();
+    write(a.join("file"), &Random(3).bytes(8_000_000));
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let order = sender.order();
+    let mut first = sender.to_folder(&b);
+    first.carry(&sender, order[..order.len() - 3].to_vec());
+    drop(first);
+    let parts: Vec<_> = fs::read_dir(b.join(".downpour/parts")).unwrap().collect();
+    let part = parts[0].as_ref().unwrap().path();
+    fs::File::options().write(true).open(&part).unwrap().set_len(5).unwrap();
+    let mut second = sender.to_folder(&b);
+    second.carry_needed(&sender);
+    assert_same(&a, &b);
+}
+
+#[test]
+fn the_partly_held_block_is_seeded() {
+    let (_dir, a, b) = pair();
+    write(a.join("file"), &Random(3).bytes(8 << 20));
+    let sender = Sender::new(&contents(&a), Geometry::IPV4);
+    let order = sender.order();
+    let mut first = sender.to_folder(&b);
+    // Tree, digests and data blocks 0, 1: groups 0 and 1 are whole, group 2 is not.
+    first.carry(&sender, order[..4].to_vec());
+    drop(first);
+    let mut second = sender.to_folder(&b);
+    second.carry(&sender, order[..2].to_vec());
+    let block = BlockId::data(1).unwrap();
+    let genuine = sender.block(block);
+    let mut buf = vec![0; genuine.len()];
+    let ranges = second.store.seed(block, &mut buf);
+    // Block 1 starts at 1,474,560; group 1 ends at 2,097,152: 432 symbols.
+    assert_eq!(ranges, std::iter::once(0..432).collect::<Vec<_>>());
+    assert_eq!(buf[..432 * 1440], genuine[..432 * 1440]);
+    let needed = second.events().into_iter().find_map(|event| match event {
+        StoreEvent::Section(section) => Some((section.held, section.needed)),
+        _ => None,
+    });
+    let one = |range| std::iter::once(range).collect::<Vec<_>>();
+    assert_eq!(needed, Some((one(0..1), one(1..6))));
+    second.carry_needed(&sender);
+    assert_same(&a, &b);
+}

@@ -1,0 +1,326 @@
+//! Trees of every kind of entry arrive identical, in any order of blocks.
+
+use crate::harness::{MIDDLE, Random, SMALL, Sender, assert_same, contents, look_at, pair, write};
+use downpour::object::{Destination, FolderOptions, ScanOptions, StoreEvent};
+use downpour_proto::{BlockId, Geometry};
+use downpour_transport::{Accepted, BlockSink};
+use std::ffi::OsStr;
+use std::fs::{self, File, FileTimes, Permissions};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+fn set_mtime(path: &Path, secs: u64, nanos: u32) {
+    let time = SystemTime::UNIX_EPOCH + Duration::new(secs, nanos);
+    File::open(path).unwrap().set_times(FileTimes::new().set_modified(time)).unwrap();
+}
+
+/// One of everything that a file system can hold.
+fn everything(a: &Path) {
+    let mut random = Random(7);
+    for i in 0..60 {
+        let len = random.below(30_000) as usize;
+        write(a.join(format!("many/{}/{i}", i % 7)), &random.bytes(len));
+    }
+    write(a.join("empty"), b"");
+    fs::create_dir_all(a.join("folders/deep/deeper/deepest")).unwrap();
+    write(a.join("exact"), &random.bytes(2 << 20));
+    write(a.join("ragged"), &random.bytes((3 << 20) + 12345));
+    write(a.join("group"), &random.bytes(1 << 20));
+    write(a.join("group+1"), &random.bytes((1 << 20) + 1));
+    write(a.join(OsStr::from_bytes(b"new\nline \xff\xfe")), b"not UTF-8");
+    write(a.join(OsStr::from_bytes(&[b'n'; 255])), b"long name");
+    fs::hard_link(a.join("ragged"), a.join("a hard link")).unwrap();
+    fs::hard_link(a.join("ragged"), a.join("zz hard link")).unwrap();
+    symlink("../outside", a.join("link out")).unwrap();
+    symlink("ragged", a.join("link")).unwrap();
+    symlink("/nowhere", a.join("broken")).unwrap();
+    sparse(&a.join("holes"), 20 << 20, &[(1 << 20, 5000), (7 << 20, 1 << 20), (15 << 20, 9)]);
+    sparse(&a.join("trailing hole"), 9 << 20, &[(0, 100_000)]);
+    sparse(&a.join("one hole"), 3 << 20, &[]);
+    sparse(&a.join("small hole"), 100_000, &[(50_000, 10)]);
+    write(a.join("locked/inner/file"), b"read only");
+    fs::set_permissions(a.join("locked/inner/file"), Permissions::from_mode(0o400)).unwrap();
+    fs::set_permissions(a.join("exact"), Permissions::from_mode(0o751)).unwrap();
+    set_mtime(&a.join("ragged"), 1_234_567_890, 123_456_789);
+    set_mtime(&a.join("folders/deep"), 1, 1);
+    for folder in ["locked/inner", "locked"] {
+        set_mtime(&a.join(folder), 1_000_000_000, 999_999_999);
+        fs::set_permissions(a.join(folder), Permissions::from_mode(0o555)).unwrap();
+    }
+}
+
+pub(crate) fn sparse(path: &Path, len: u64, data: &[(u64, u64)]) {
+    let file = File::create(path).unwrap();
+    file.set_len(len).unwrap();
+    for (at, len) in data {
+        file.write_all_at(&vec![0xAB; *len as usize], *at).unwrap();
+    }
+}
+
+/// So that the temporary folder can be removed by those who are not root.
+fn unlock(root: &Path) {
+    for folder in ["locked", "locked/inner"] {
+        let _ = fs::set_permissions(root.join(folder), Permissions::from_mode(0o755));
+    }
+}
+
+fn arrives(geometry: Geometry, seed: Option<u64>) {
+    let (_dir, a, b) = pair();
+    everything(&a);
+    let sender = Sender::new(&contents(&a), geometry);
+    let mut receiver = sender.to_folder(&b);
+    let mut order = sender.order();
+    if let Some(seed) = seed {
+        Random(seed).shuffle(&mut order);
+    }
+    receiver.carry(&sender, order);
+    let summary = receiver.summary();
+    assert_eq!(summary.failed, []);
+    assert_eq!(summary.complete, sender.source.tree().len());
+    assert_eq!(Some(summary.bytes_received), sender.source.data_len());
+    assert_eq!(summary.manifest, sender.source.manifest_digest());
+    assert_same(&a, &b);
+    for name in ["holes", "trailing hole", "one hole"] {
+        let (sent, got) =
+            (fs::metadata(a.join(name)).unwrap(), fs::metadata(b.join(name)).unwrap());
+        assert!(got.blocks() <= sent.blocks() + 16, "{name}: holes stay holes");
+    }
+    unlock(&a);
+    unlock(&b);
+}
+
+#[test]
+fn everything_arrives_in_order() {
+    arrives(Geometry::IPV4, None);
+    arrives(MIDDLE, None);
+}
+
+#[test]
+fn everything_arrives_in_any_order() {
+    for seed in 1..4 {
+        arrives(MIDDLE, Some(seed));
+    }
+    arrives(SMALL, Some(4));
+    arrives(Geometry::IPV6, Some(5));
+}
+
+#[test]
+fn blocks_that_come_twice_do_no_harm() {
+    let (_dir, a, b) = pair();
+    everything(&a);
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let mut receiver = sender.to_folder(&b);
+    let mut order = sender.order();
+    order.extend(sender.order());
+    Random(11).shuffle(&mut order);
+    receiver.carry(&sender, order);
+    assert_same(&a, &b);
+    assert_eq!(Some(receiver.summary().bytes_received), sender.source.data_len());
+    unlock(&a);
+    unlock(&b);
+}
+
+#[test]
+fn several_threads_may_bring_blocks() {
+    let (_dir, a, b) = pair();
+    everything(&a);
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let receiver = sender.to_folder(&b);
+    let mut order = sender.order();
+    Random(12).shuffle(&mut order);
+    std::thread::scope(|scope| {
+        for part in order.chunks(order.len().div_ceil(4)) {
+            let (sender, store) = (&sender, &receiver.store);
+            scope.spawn(move || {
+                for id in part {
+                    while store.accept(*id, &sender.block(*id)) == Accepted::Refused {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+    });
+    assert_same(&a, &b);
+    assert_eq!(receiver.summary().failed, []);
+    unlock(&a);
+    unlock(&b);
+}
+
+#[test]
+fn little_memory_is_enough() {
+    let (_dir, a, b) = pair();
+    write(a.join("big"), &Random(1).bytes(12_345_678));
+    write(a.join("small"), &Random(2).bytes(300_000));
+    sparse(&a.join("holes"), 9 << 20, &[(100, 3 << 20), (7 << 20, 1 << 20)]);
+    let sender = Sender::new(&contents(&a), SMALL);
+    let mut config = sender.config();
+    config.early_bytes_max = 40_000;
+    config.pending_bytes_max = 2 << 20;
+    for discard in [false, true] {
+        let destination = match discard {
+            false => Destination::Folder(FolderOptions::new(&b)),
+            true => Destination::Discard,
+        };
+        let mut receiver = crate::harness::Receiver::new(config.clone(), destination);
+        let mut order = sender.order();
+        if !discard {
+            Random(3).shuffle(&mut order);
+        }
+        receiver.carry(&sender, order);
+        assert_eq!(receiver.summary().failed, []);
+    }
+    assert_same(&a, &b);
+}
+
+#[test]
+fn a_file_above_four_gib_keeps_its_holes() {
+    let (_dir, a, b) = pair();
+    let len = (5 << 30) + 77;
+    sparse(&a.join("huge"), len, &[(4096, 9000), ((4 << 30) + 5, 3 << 20), (len - 5, 5)]);
+    let sender = Sender::new(&contents(&a), Geometry::IPV4);
+    if sender.source.data_len() == Some(len) {
+        return println!("skipped: a_file_above_four_gib: this file system has no holes");
+    }
+    let mut receiver = sender.to_folder(&b);
+    receiver.carry(&sender, sender.order());
+    assert_same(&a, &b);
+    assert!(fs::metadata(b.join("huge")).unwrap().blocks() * 512 < 8 << 20);
+}
+
+#[test]
+fn a_tiny_session_is_three_small_blocks() {
+    let (_dir, a, b) = pair();
+    write(a.join("tiny"), &[1; 133]);
+    let sender = Sender::new(&[a.join("tiny")], Geometry::IPV4);
+    let order = sender.order();
+    let symbols: Vec<_> = order.iter().map(|id| sender.source.symbols(*id)).collect();
+    assert_eq!(symbols, [Some(1); 3]);
+    sender.to_folder(&b).carry(&sender, order);
+    assert_same(&a, &b);
+}
+
+#[test]
+fn nothing_at_all_is_a_session_too() {
+    let (_dir, a, b) = pair();
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let mut receiver = sender.to_folder(&b);
+    receiver.carry(&sender, sender.order());
+    assert_eq!(receiver.summary().complete, 0);
+    assert_same(&a, &b);
+    write(a.join("x/empty"), b"");
+    let sender = Sender::new(&[a.join("x")], MIDDLE);
+    let mut receiver = sender.to_folder(&b);
+    receiver.carry(&sender, sender.order());
+    assert_same(&a, &b);
+}
+
+#[test]
+fn the_manifest_is_small_and_may_be_pulled() {
+    let (_dir, a, b) = pair();
+    write(a.join("f"), &Random(5).bytes(40 << 20));
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let sections: Vec<_> =
+        (0..sender.sections.len() as u32).map(|i| sender.source.section(i).unwrap()).collect();
+    let bytes = sections.concat();
+    assert!(bytes.len() < 40 * 32 + 1000, "32 KB for each GiB: {}", bytes.len());
+    let mut receiver = sender.to_folder(&b);
+    // A part of the stream came before, and the pull ends in the middle of a section.
+    let first = sender.block(BlockId::manifest(0).unwrap());
+    receiver.store.accept(BlockId::manifest(0).unwrap(), &first);
+    let used = receiver.store.accept_sections(&bytes[..bytes.len() - 1]).unwrap();
+    assert_eq!(used, sections[0].len());
+    assert_eq!(receiver.store.accept_sections(&bytes[used..]).unwrap(), bytes.len() - used);
+    receiver.carry_needed(&sender);
+    assert_same(&a, &b);
+}
+
+#[test]
+fn setuid_needs_root_and_a_word() {
+    let (_dir, a, b) = pair();
+    write(a.join("tool"), b"#!");
+    fs::set_permissions(a.join("tool"), Permissions::from_mode(0o6755)).unwrap();
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let mut receiver = sender.to_folder(&b);
+    receiver.carry(&sender, sender.order());
+    assert_eq!(fs::metadata(b.join("tool")).unwrap().mode() & 0o7777, 0o755);
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: setuid_needs_root: this is not root");
+    }
+    let options = FolderOptions { setuid: true, ..FolderOptions::new(&b) };
+    let mut receiver = sender.receiver(Destination::Folder(options));
+    receiver.carry(&sender, sender.order());
+    assert_eq!(fs::metadata(b.join("tool")).unwrap().mode() & 0o7777, 0o6755);
+}
+
+#[test]
+fn owners_arrive_as_root() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: owners_arrive_as_root: this is not root");
+    }
+    let (_dir, a, b) = pair();
+    write(a.join("d/f"), b"x");
+    symlink("f", a.join("d/l")).unwrap();
+    for path in ["d", "d/f", "d/l"] {
+        std::os::unix::fs::lchown(a.join(path), Some(1234), Some(4321)).unwrap();
+    }
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    sender.to_folder(&b).carry(&sender, sender.order());
+    assert_same(&a, &b);
+}
+
+#[test]
+fn attributes_arrive_when_asked() {
+    let (_dir, a, b) = pair();
+    write(a.join("f"), b"x");
+    let set = |name: &str, value: &[u8]| {
+        rustix::fs::setxattr(a.join("f"), name, value, rustix::fs::XattrFlags::empty())
+    };
+    if set("user.note", b"hello").is_err() {
+        return println!("skipped: attributes_arrive_when_asked: no attributes here");
+    }
+    let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let capable = set("security.capability", &capability).is_ok();
+    // user::rw-, user:1234:r--, group::r--, mask::r--, other::---
+    let acl = [
+        &[2u8, 0, 0, 0][..],
+        &[1, 0, 6, 0, 255, 255, 255, 255],
+        &[2, 0, 4, 0, 210, 4, 0, 0],
+        &[4, 0, 4, 0, 255, 255, 255, 255],
+        &[16, 0, 4, 0, 255, 255, 255, 255],
+        &[32, 0, 0, 0, 255, 255, 255, 255],
+    ]
+    .concat();
+    let listed = set("system.posix_acl_access", &acl).is_ok();
+    let options = ScanOptions { xattrs: true, ..ScanOptions::default() };
+    let mut sender = Sender::scanned(&contents(&a), MIDDLE, &options);
+    sender.hash();
+    let mut plain = sender.to_folder(&b);
+    plain.carry(&sender, sender.order());
+    let read = |name: &str| {
+        let mut value = [0; 256];
+        let len = rustix::fs::getxattr(b.join("f"), name, &mut value[..]).ok()?;
+        Some(value[..len].to_vec())
+    };
+    assert_eq!(read("user.note"), None);
+    let options = FolderOptions { xattrs: true, ..FolderOptions::new(&b) };
+    let mut receiver = sender.receiver(Destination::Folder(options));
+    receiver.carry(&sender, sender.order());
+    let notice = |e: &StoreEvent| matches!(e, StoreEvent::Notice { .. });
+    assert!(!receiver.events().iter().any(notice), "{:?}", receiver.events());
+    assert_eq!(read("user.note").as_deref(), Some(&b"hello"[..]));
+    assert_eq!(read("security.capability").is_some(), capable);
+    assert_eq!(read("system.posix_acl_access").is_some(), listed);
+    assert_same(&a, &b);
+}
+
+#[test]
+fn staging_leaves_no_trace() {
+    let (_dir, a, b) = pair();
+    write(a.join("f"), &Random(5).bytes(3 << 20));
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let mut receiver = sender.to_folder(&b);
+    receiver.carry(&sender, sender.order());
+    assert_eq!(look_at(&b).len(), 1);
+}

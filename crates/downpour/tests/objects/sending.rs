@@ -1,0 +1,163 @@
+//! The sender's side: files that change, repairs, and what receivers are told.
+
+use crate::harness::{MIDDLE, Random, SMALL, Sender, assert_same, contents, pair, write};
+use downpour::object::{ScanOptions, StoreEvent};
+use downpour_proto::{BlockId, Geometry};
+use downpour_transport::{Accepted, BlockSink, BlockSource};
+use std::fs::{self, FileTimes, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+fn change_in_secret(path: &Path, bytes: &[u8]) {
+    let modified = fs::metadata(path).unwrap().modified().unwrap();
+    fs::write(path, bytes).unwrap();
+    let times = FileTimes::new().set_modified(modified);
+    fs::File::open(path).unwrap().set_times(times).unwrap();
+}
+
+#[test]
+fn a_file_that_changed_before_it_was_hashed_is_withdrawn_in_the_manifest() {
+    let (_dir, a, b) = pair();
+    write(a.join("bad"), &[1; 3_000_000]);
+    write(a.join("gone"), b"gone");
+    write(a.join("good"), &Random(1).bytes(2_000_000));
+    write(a.join("short"), &[2; 2_000_000]);
+    let mut sender = Sender::scanned(&contents(&a), MIDDLE, &ScanOptions::default());
+    write(a.join("bad"), &[3; 3_000_000]);
+    fs::remove_file(a.join("gone")).unwrap();
+    fs::File::options().write(true).open(a.join("short")).unwrap().set_len(5).unwrap();
+    sender.hash();
+    let told: Vec<_> =
+        sender.withdrawn.lock().unwrap().iter().map(|w| (w.path.clone(), w.in_manifest)).collect();
+    assert_eq!(told, [("bad".into(), true), ("gone".into(), true), ("short".into(), true)]);
+    let mut receiver = sender.to_folder(&b);
+    receiver.carry_needed(&sender);
+    let failures = receiver.failures();
+    let names: Vec<_> = failures.keys().map(String::as_str).collect();
+    assert_eq!(names, ["bad", "gone", "short"]);
+    assert!(failures["bad"].contains("changed while being sent"), "{failures:?}");
+    assert_eq!(fs::read(b.join("good")).unwrap(), fs::read(a.join("good")).unwrap());
+    assert_eq!(fs::read_dir(&b).unwrap().count(), 1);
+}
+
+#[test]
+fn a_file_that_changes_after_its_digests_are_out_fails_alone() {
+    for in_secret in [false, true] {
+        let (_dir, a, b) = pair();
+        write(a.join("bad"), &Random(1).bytes(3_000_000));
+        for i in 0..20 {
+            write(a.join(format!("small{i}")), &Random(i + 2).bytes(20_000));
+        }
+        let sender = Sender::new(&contents(&a), MIDDLE);
+        let receiver = sender.to_folder(&b);
+        let order = sender.order();
+        for id in &order[..4] {
+            assert_eq!(receiver.store.accept(*id, &sender.block(*id)), Accepted::Kept);
+        }
+        let other = Random(99).bytes(3_000_000);
+        if in_secret {
+            change_in_secret(&a.join("bad"), &other);
+        } else {
+            write(a.join("bad"), &other);
+        }
+        let mut again = Vec::new();
+        for id in &order[4..] {
+            if receiver.store.accept(*id, &sender.block(*id)) == Accepted::False {
+                again.push(*id);
+            }
+        }
+        let withdrawn = sender.source.withdrawn();
+        assert_eq!(withdrawn.len(), 1, "the sender knows");
+        assert_eq!((withdrawn[0].path.as_str(), withdrawn[0].in_manifest), ("bad", false));
+        assert!(!again.is_empty(), "the receiver believes nothing false");
+        receiver.store.withdraw(withdrawn[0].entry, &withdrawn[0].reason);
+        for event in receiver.events() {
+            if let StoreEvent::Forgotten { block, .. } = event {
+                again.push(block);
+            }
+        }
+        for id in again {
+            assert_eq!(receiver.store.accept(id, &sender.block(id)), Accepted::Kept);
+        }
+        let failures = receiver.failures();
+        assert_eq!(failures.keys().collect::<Vec<_>>(), ["bad"]);
+        fs::remove_file(a.join("bad")).unwrap();
+        let modified = fs::metadata(&a).unwrap().modified().unwrap();
+        assert!(modified.elapsed().is_ok());
+        assert_same(&a, &b);
+    }
+}
+
+#[test]
+fn a_repair_is_checked_against_what_was_promised() {
+    let (_dir, a, _) = pair();
+    write(a.join("bad"), &Random(1).bytes(300_000));
+    write(a.join("other"), &Random(2).bytes(10_000));
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let block = BlockId::data(0).unwrap();
+    let first = sender.block(block);
+    assert_eq!(sender.block(block), first);
+    change_in_secret(&a.join("bad"), &Random(3).bytes(300_000));
+    let repair = sender.block(block);
+    assert_eq!(sender.source.withdrawn().len(), 1);
+    assert_eq!(repair[..300_000], vec![0; 300_000], "nothing of it is sent any more");
+    assert_eq!(repair[300_000..], first[300_000..], "the rest of the block is");
+}
+
+#[test]
+fn a_new_mode_or_link_is_no_change() {
+    let (_dir, a, b) = pair();
+    write(a.join("f"), &Random(1).bytes(3_000_000));
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    fs::set_permissions(a.join("f"), Permissions::from_mode(0o600)).unwrap();
+    fs::hard_link(a.join("f"), a.join("new link")).unwrap();
+    let mut receiver = sender.to_folder(&b);
+    receiver.carry(&sender, sender.order());
+    assert_eq!(receiver.summary().failed, []);
+    assert_eq!(sender.source.withdrawn(), []);
+}
+
+#[test]
+fn what_no_section_covers_cannot_be_read() {
+    let (_dir, a, _) = pair();
+    write(a.join("f"), &Random(1).bytes(100_000));
+    let sender = Sender::scanned(&contents(&a), SMALL, &ScanOptions::default());
+    let mut buf = vec![0; SMALL.block_len() as usize];
+    for id in [BlockId::data(0), BlockId::manifest(0), BlockId::data(99)] {
+        assert!(sender.source.read(id.unwrap(), &mut buf).is_err());
+        assert_eq!(sender.source.symbols(id.unwrap()), None);
+    }
+    assert!(sender.source.read_data(0, &mut buf).is_err());
+}
+
+#[test]
+fn sections_say_what_may_be_offered() {
+    let (_dir, a, _) = pair();
+    write(a.join("f"), &Random(1).bytes(150 << 20));
+    let sender = Sender::new(&contents(&a), Geometry::IPV4);
+    let data: Vec<_> = sender.sections.iter().map(|section| section.data.clone()).collect();
+    let whole = |mib: u64| ((mib << 20) / Geometry::IPV4.block_len()) as u32;
+    let all = Geometry::IPV4.blocks(150 << 20) as u32;
+    assert_eq!(data, [0..0, 0..whole(64), whole(64)..whole(128), whole(128)..all]);
+    let manifest: Vec<_> = sender.sections.iter().map(|section| section.manifest.clone()).collect();
+    assert_eq!(manifest, [0..1, 1..2, 2..3, 3..4]);
+    let mut bytes = vec![0; 5_000];
+    sender.source.read_data(100 << 20, &mut bytes).unwrap();
+    assert_eq!(bytes, fs::read(a.join("f")).unwrap()[100 << 20..][..5_000]);
+}
+
+#[test]
+fn hashing_runs_ahead_on_its_own_thread() {
+    let (_dir, a, b) = pair();
+    write(a.join("f"), &Random(1).bytes(3_000_000));
+    let mut sender = Sender::scanned(&contents(&a), MIDDLE, &ScanOptions::default());
+    let ahead = sender.source.ahead(sender.id, sender.publisher.clone(), 2);
+    let sections = ahead.spawn(1);
+    let mut receiver = sender.to_folder(&b);
+    while let Ok(section) = sections.recv() {
+        sender.sections.push(section.unwrap());
+        let order = sender.order();
+        receiver.carry(&sender, order);
+    }
+    assert_same(&a, &b);
+}

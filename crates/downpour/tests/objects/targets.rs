@@ -1,0 +1,242 @@
+//! Streams, pipes, the void, and files written in place.
+
+use crate::harness::{MIDDLE, Random, SMALL, Sender, contents, pair, write};
+use crate::roundtrip::sparse;
+use downpour::object::{ContentSource, Destination, RawOptions, StoreEvent};
+use downpour_proto::{BlockId, Geometry};
+use downpour_transport::{Accepted, BlockSink, BlockSource};
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A pipe that gives `bytes`.
+fn piped(bytes: Vec<u8>) -> OwnedFd {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    std::thread::spawn(move || writer.write_all(&bytes));
+    reader.into()
+}
+
+fn streaming(input: OwnedFd, spool: &Path, geometry: Geometry) -> Sender {
+    let source = ContentSource::stream(input, b"stdin", spool, geometry).unwrap();
+    assert_eq!(source.data_len(), None);
+    let mut sender = Sender::of(source, Arc::default());
+    sender.hash();
+    sender
+}
+
+const MIB: usize = 1 << 20;
+
+#[test]
+fn a_stream_arrives_whatever_its_length() {
+    for len in [0, 1, MIB - 1, MIB, MIB + 1, 2 * MIB, 5 * MIB + 77] {
+        let (dir, _, b) = pair();
+        let bytes = Random(4).bytes(len);
+        let sender = streaming(piped(bytes.clone()), dir.path(), MIDDLE);
+        assert_eq!(sender.source.data_len(), Some(len as u64));
+        let mut receiver = sender.to_folder(&b);
+        let mut order = sender.order();
+        Random(len as u64 + 1).shuffle(&mut order);
+        receiver.carry(&sender, order);
+        assert_eq!(receiver.summary().failed, []);
+        assert!(fs::read(b.join("stdin")).unwrap() == bytes, "{len}");
+
+        let out = Shared::default();
+        let destination = Destination::Pipe { out: Box::new(out.clone()), window: 2 << 20 };
+        let mut receiver = sender.receiver(destination);
+        receiver.carry(&sender, sender.order());
+        receiver.summary();
+        assert!(*out.0.lock().unwrap() == bytes, "{len}");
+    }
+}
+
+#[test]
+fn a_long_stream_has_several_sections_and_resumes() {
+    let (dir, _, b) = pair();
+    let bytes = Random(4).bytes(130 * MIB + 5);
+    let sender = streaming(piped(bytes.clone()), dir.path(), Geometry::IPV4);
+    assert_eq!(sender.sections.len(), 4, "tree, 64 MiB, 64 MiB, the rest");
+    let mut first = sender.to_folder(&b);
+    let order = sender.order();
+    first.carry(&sender, order[..order.len() / 2].to_vec());
+    drop(first);
+    let mut second = sender.to_folder(&b);
+    second.carry_needed(&sender);
+    assert!(fs::read(b.join("stdin")).unwrap() == bytes);
+    assert!(second.summary().bytes_held > 60 << 20);
+}
+
+#[test]
+fn input_that_can_be_read_twice_is_not_spooled() {
+    let (_dir, a, b) = pair();
+    let bytes = Random(4).bytes(3 * MIB);
+    write(a.join("input"), &bytes);
+    let input = File::open(a.join("input")).unwrap();
+    rustix::fs::seek(&input, rustix::fs::SeekFrom::Start(1000)).unwrap();
+    // A spool folder that does not exist is not needed.
+    let sender = streaming(input.into(), Path::new("/nowhere"), MIDDLE);
+    sender.to_folder(&b).carry(&sender, sender.order());
+    assert!(fs::read(b.join("stdin")).unwrap() == bytes[1000..]);
+}
+
+#[test]
+fn what_is_released_cannot_be_read_again() {
+    let (dir, _, _) = pair();
+    let sender = streaming(piped(Random(4).bytes(3 * MIB)), dir.path(), MIDDLE);
+    let mut buf = vec![0; MIDDLE.block_len() as usize];
+    let block = |n| BlockId::data(n).unwrap();
+    sender.source.release_before(2);
+    assert!(sender.source.read(block(1), &mut buf).is_err());
+    assert!(sender.source.read(block(2), &mut buf).is_ok());
+}
+
+#[test]
+fn a_spool_folder_that_is_missing_is_named() {
+    let error = ContentSource::stream(piped(vec![1]), b"stdin", Path::new("/nowhere"), MIDDLE);
+    let text = error.err().unwrap().to_string();
+    assert!(text.contains("/nowhere") && text.contains("another"), "{text}");
+}
+
+#[test]
+fn a_pipe_gets_one_file_in_order_with_zeros_for_holes() {
+    let (_dir, a, _) = pair();
+    sparse(&a.join("f"), 9 << 20, &[(2 << 20, 700_000), (5 << 20, 3)]);
+    for (geometry, window, seed) in [(MIDDLE, 4 << 20, 1), (SMALL, 2 << 20, 2)] {
+        let sender = Sender::new(&contents(&a), geometry);
+        let out = Shared::default();
+        let destination = Destination::Pipe { out: Box::new(out.clone()), window };
+        let mut receiver = sender.receiver(destination);
+        let mut order = sender.order();
+        Random(seed).shuffle(&mut order);
+        receiver.carry(&sender, order);
+        receiver.summary();
+        assert!(*out.0.lock().unwrap() == fs::read(a.join("f")).unwrap());
+    }
+}
+
+#[test]
+fn a_pipe_takes_no_tree() {
+    let (_dir, a, _) = pair();
+    write(a.join("x"), b"x");
+    write(a.join("y"), b"y");
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let out = Box::new(Shared::default());
+    let receiver = sender.receiver(Destination::Pipe { out, window: 0 });
+    let id = BlockId::manifest(0).unwrap();
+    assert_eq!(receiver.store.accept(id, &sender.block(id)), Accepted::Failed);
+    let text = receiver.store.failure().unwrap().to_string();
+    assert!(text.contains("takes one file"), "{text}");
+}
+
+#[test]
+fn a_broken_pipe_is_the_end() {
+    struct Broken;
+    impl Write for Broken {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::BrokenPipe.into())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let (_dir, a, _) = pair();
+    write(a.join("x"), &[1; 100_000]);
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let receiver = sender.receiver(Destination::Pipe { out: Box::new(Broken), window: 0 });
+    let answers: Vec<_> =
+        sender.order().into_iter().map(|id| receiver.store.accept(id, &sender.block(id))).collect();
+    assert_eq!(answers, [Accepted::Kept, Accepted::Kept, Accepted::Failed]);
+    assert!(receiver.store.failure().unwrap().to_string().contains("output"));
+}
+
+#[test]
+fn nothing_is_kept_of_what_is_discarded_but_all_is_verified() {
+    let (_dir, a, _) = pair();
+    write(a.join("x"), &Random(1).bytes(5 * MIB));
+    write(a.join("y"), b"y");
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let mut receiver = sender.receiver(Destination::Discard);
+    receiver.carry(&sender, sender.order());
+    assert_eq!(Some(receiver.summary().bytes_received), sender.source.data_len());
+    let receiver = sender.receiver(Destination::Discard);
+    let mut answers = Vec::new();
+    for id in sender.order() {
+        let mut block = sender.block(id);
+        block[7] ^= u8::from(id == BlockId::data(2).unwrap());
+        answers.push(receiver.store.accept(id, &block));
+    }
+    let forgotten =
+        receiver.events().into_iter().any(|e| matches!(e, StoreEvent::Forgotten { .. }));
+    assert!(answers.contains(&Accepted::False) || forgotten);
+}
+
+#[test]
+fn a_file_is_written_in_place_and_what_is_there_already_is_not_taken() {
+    let (dir, a, _) = pair();
+    sparse(&a.join("image"), 9 << 20, &[(0, 3 << 20), (5 << 20, 700_000), (6 << 20, 1 << 20)]);
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let path = dir.path().join("target");
+    write(&path, &Random(8).bytes(12 << 20));
+    let raw = |reuse| Destination::Raw(RawOptions { path: path.clone(), reuse });
+    let mut receiver = sender.receiver(raw(false));
+    let mut order = sender.order();
+    Random(6).shuffle(&mut order);
+    receiver.carry(&sender, order);
+    receiver.summary();
+    assert!(fs::read(&path).unwrap() == fs::read(a.join("image")).unwrap(), "holes are zeros");
+    drop(receiver);
+
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[2 << 20] ^= 1;
+    write(&path, &bytes);
+    let mut receiver = sender.receiver(raw(true));
+    receiver.carry_needed(&sender);
+    assert_eq!(receiver.summary().bytes_received, 1 << 20);
+    assert!(fs::read(&path).unwrap() == fs::read(a.join("image")).unwrap());
+}
+
+#[test]
+fn a_block_device_is_written_in_place() {
+    let (dir, a, _) = pair();
+    let backing = dir.path().join("backing");
+    write(&backing, &Random(8).bytes(12 << 20));
+    let attach =
+        std::process::Command::new("losetup").args(["-f", "--show"]).arg(&backing).output();
+    let device = match attach {
+        Ok(output) if output.status.success() => String::from_utf8(output.stdout).unwrap(),
+        _ => return println!("skipped: a_block_device: cannot attach a loop device (not root)"),
+    };
+    let path = Path::new(device.trim());
+    sparse(&a.join("image"), 9 << 20, &[(0, 3 << 20), (5 << 20, 700_000)]);
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let raw = RawOptions { path: path.to_owned(), reuse: false };
+    let mut receiver = sender.receiver(Destination::Raw(raw.clone()));
+    receiver.carry(&sender, sender.order());
+    receiver.summary();
+    let same = fs::read(path).unwrap()[..9 << 20] == fs::read(a.join("image")).unwrap();
+    sparse(&a.join("image"), 13 << 20, &[(0, 3 << 20)]);
+    drop(receiver);
+    let too_large = Sender::new(&contents(&a), MIDDLE);
+    let receiver = too_large.receiver(Destination::Raw(raw));
+    let id = BlockId::manifest(0).unwrap();
+    let answer = receiver.store.accept(id, &too_large.block(id));
+    drop(receiver);
+    let _ = std::process::Command::new("losetup").arg("-d").arg(path).status();
+    assert!(same);
+    assert_eq!(answer, Accepted::Failed);
+}
