@@ -1,10 +1,17 @@
 //! Deterministic network of many machines in virtual time.
+//!
+//! [`world`] runs whole sessions: the engine's own machines, on a tree network, without bytes. [`stream`]
+//! runs bare streams against one bottleneck, for the rate controllers. Both are made of the same links
+//! and loss processes, and all of a run follows from one printed seed.
 
 mod link;
 mod loss;
+mod network;
 mod rng;
 pub mod stream;
+pub mod world;
 
 pub use link::{FRAME_LEN, HEADERS_LEN, Link, LinkConfig};
 pub use loss::{Loss, LossProcess};
+pub use network::{EdgeConfig, Network, NodeId};
 pub use rng::Rng;

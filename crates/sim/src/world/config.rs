@@ -1,0 +1,146 @@
+//! What a world is made of.
+
+use crate::link::LinkConfig;
+use crate::loss::Loss;
+use crate::network::{EdgeConfig, NodeId};
+use downpour_proto::rate::{Auto, Fixed};
+use downpour_proto::{Duration, Geometry, PULL_SHARE_DEFAULT, Rate, Timestamp};
+use std::ops::Range;
+
+/// Everything about a world.
+#[derive(Clone, Debug)]
+pub struct WorldConfig {
+    /// Of all randomness.
+    pub seed: u64,
+    /// The inner network; edge `i` leads to node `i + 1`.
+    pub edges: Vec<EdgeConfig>,
+    /// Who listens.
+    pub receivers: Vec<ReceiverConfig>,
+    /// Bytes of data.
+    pub data_len: u64,
+    /// Bytes of manifest, sent first.
+    pub manifest_len: u64,
+    /// Symbols and blocks.
+    pub geometry: Geometry,
+    /// Who decides the rate.
+    pub controller: Controller,
+    /// The rate is never above this.
+    pub ceiling: Option<Rate>,
+    /// Blocks that the sender keeps open at most.
+    pub window_blocks: usize,
+    /// Blocks that a receiver keeps at most.
+    pub partial_blocks: usize,
+    /// How long reading a block takes the sender.
+    pub load_time: Duration,
+    /// How long coding a batch of repair takes the sender, rebuilding a block a receiver.
+    pub code_time: Duration,
+    /// Share of feedback that gets lost.
+    pub feedback_loss: f64,
+    /// Share of polls that get lost besides, for each receiver.
+    pub poll_loss: f64,
+    /// The run ends at the latest at this time.
+    pub end: Duration,
+    /// Every symbol is followed and checked; costs memory and time.
+    pub check: bool,
+}
+
+/// Which rate controller.
+#[derive(Clone, Copy, Debug)]
+pub enum Controller {
+    /// [`Auto`].
+    Auto,
+    /// [`Fixed`].
+    Fixed(Rate),
+}
+
+impl Controller {
+    pub(super) fn build(self) -> Box<dyn downpour_proto::rate::RateController> {
+        match self {
+            Self::Auto => Box::new(Auto::new(Timestamp::ZERO)),
+            Self::Fixed(rate) => Box::new(Fixed::new(rate)),
+        }
+    }
+}
+
+/// One receiver and the last edge on its way.
+#[derive(Clone, Debug)]
+pub struct ReceiverConfig {
+    /// Where its edge begins.
+    pub node: NodeId,
+    /// Rate, queue and delay of its edge.
+    pub link: LinkConfig,
+    /// What its edge loses.
+    pub loss: Loss,
+    /// Up to so much later, each datagram on its own: datagrams overtake each other.
+    pub jitter: Duration,
+    /// Share of datagrams that come twice.
+    pub duplicates: f64,
+    /// When it joins.
+    pub joins: Duration,
+    /// When its machine dies, if it does.
+    pub dies: Option<Duration>,
+    /// When its edge is cut.
+    pub cuts: Vec<Range<Timestamp>>,
+    /// Multicast does not reach it: it pulls from the start.
+    pub pull_only: bool,
+}
+
+impl ReceiverConfig {
+    /// One that is there from the start, behind a clean edge from `node` with this delay.
+    pub const fn at(node: NodeId, delay: Duration) -> Self {
+        Self {
+            node,
+            link: LinkConfig::wire(delay),
+            loss: Loss::None,
+            jitter: Duration::ZERO,
+            duplicates: 0.0,
+            joins: Duration::ZERO,
+            dies: None,
+            cuts: Vec::new(),
+            pull_only: false,
+        }
+    }
+
+    /// With this loss on its edge.
+    #[must_use]
+    pub const fn losing(mut self, loss: Loss) -> Self {
+        self.loss = loss;
+        self
+    }
+
+    /// Its datagrams may not come in the order and at the pace of its node's.
+    pub(super) fn is_rough(&self) -> bool {
+        self.link.rate != Rate::MAX || !self.jitter.is_zero() || self.duplicates > 0.0
+    }
+}
+
+impl WorldConfig {
+    /// `receivers` behind one shared link of `rate` with a 20 ms queue; half of `rtt` is on it.
+    pub fn star(receivers: usize, rate: Rate, rtt: Duration, loss: Loss) -> Self {
+        let link = LinkConfig::bottleneck(rate, Duration::from_millis(20), rtt / 4);
+        let receiver = ReceiverConfig::at(NodeId(1), rtt / 4).losing(loss);
+        Self {
+            seed: 1,
+            edges: vec![EdgeConfig::from_sender(link)],
+            receivers: vec![receiver; receivers],
+            data_len: 16 << 20,
+            manifest_len: 40_000,
+            geometry: Geometry::IPV4,
+            controller: Controller::Auto,
+            ceiling: None,
+            window_blocks: 64,
+            partial_blocks: 128,
+            load_time: Duration::from_micros(500),
+            code_time: Duration::from_micros(500),
+            feedback_loss: 0.0,
+            poll_loss: 0.0,
+            end: Duration::from_secs(600),
+            check: true,
+        }
+    }
+
+    /// Share of the pull budget while the stream runs.
+    pub(super) const fn pull_share() -> f64 {
+        PULL_SHARE_DEFAULT
+    }
+}

@@ -1,0 +1,272 @@
+//! A receiver's driver without bytes.
+//!
+//! The datagrams of its node are not delivered one by one: they wait in the node's log, and a receiver
+//! *catches up* when something may come of it, that is when a poll or an advertisement has come, a timer
+//! is due or the control plane speaks. So a run through 64 datagrams touches one receiver's memory and not
+//! 64 times all receivers'.
+
+use super::config::{ReceiverConfig, WorldConfig};
+use super::ledger::Ledger;
+use crate::link::Link;
+use crate::loss::LossProcess;
+use crate::network::is_cut;
+use crate::rng::Rng;
+use downpour_proto::receiver::{self, Disposition};
+use downpour_proto::wire::{Header, Kind};
+use downpour_proto::{Duration, Receiver, ReceiverId, Rounds, StreamId, Timestamp};
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
+use std::rc::Rc;
+
+/// Datagrams by number in which a duplicate is noticed.
+const REPLAY_WINDOW: u64 = 1024;
+
+/// A datagram on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Datagram {
+    pub(super) number: u64,
+    pub(super) header: Header,
+    pub(super) body: Rc<[u8]>,
+    pub(super) frame_len: u64,
+}
+
+/// What a node's receivers have been sent and not all of them have seen.
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    first: u64,
+    entries: VecDeque<(Timestamp, Datagram)>,
+}
+
+impl Log {
+    pub(super) fn push(&mut self, at: Timestamp, datagram: Datagram) {
+        self.entries.push_back((at, datagram));
+    }
+
+    pub(super) fn end(&self) -> u64 {
+        self.first + self.entries.len() as u64
+    }
+
+    /// Everybody has seen what arrived up to `at`.
+    pub(super) fn forget(&mut self, at: Timestamp) {
+        while self.entries.front().is_some_and(|(arrival, _)| *arrival <= at) {
+            self.entries.pop_front();
+            self.first += 1;
+        }
+    }
+
+    fn entry(&self, number: u64) -> Option<&(Timestamp, Datagram)> {
+        self.entries.get(usize::try_from(number.checked_sub(self.first)?).ok()?)
+    }
+}
+
+/// A datagram in a rough edge, by arrival.
+#[derive(Debug)]
+struct Coming {
+    at: Timestamp,
+    inserted: u64,
+    datagram: Datagram,
+}
+
+impl PartialEq for Coming {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.inserted) == (other.at, other.inserted)
+    }
+}
+impl Eq for Coming {}
+impl PartialOrd for Coming {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Coming {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.inserted).cmp(&(other.at, other.inserted))
+    }
+}
+
+/// One receiver: machine, last edge, what it has been sent.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) id: ReceiverId,
+    pub(super) config: ReceiverConfig,
+    pub(super) machine: Receiver,
+    pub(super) joined: bool,
+    pub(super) dead: bool,
+    pub(super) receipted: bool,
+    pub(super) completed_at: Option<Timestamp>,
+    pub(super) on_stream: bool,
+    /// The earliest timer event that is queued.
+    pub(super) timer: Timestamp,
+    pub(super) ledger: Option<Ledger>,
+    pub(super) most_partial: usize,
+    pub(super) link: Link,
+    loss: LossProcess,
+    poll_loss: f64,
+    rng: Rng,
+    next: u64,
+    rough: Option<Rough>,
+    zeros: Rc<[u8]>,
+}
+
+/// State of an edge that delays each datagram on its own.
+#[derive(Debug, Default)]
+struct Rough {
+    coming: BinaryHeap<Reverse<Coming>>,
+    inserted: u64,
+    seen: BTreeSet<u64>,
+}
+
+impl Host {
+    pub(super) fn new(index: usize, world: &WorldConfig, zeros: &Rc<[u8]>, rng: &mut Rng) -> Self {
+        let config = world.receivers[index].clone();
+        let id = ReceiverId(index as u32 + 1);
+        let machine = receiver_config(world, id, !config.pull_only);
+        let start = Timestamp::ZERO + config.joins;
+        Self {
+            id,
+            machine: Receiver::new(machine, rng.next_u64(), start),
+            joined: false,
+            dead: false,
+            receipted: false,
+            completed_at: None,
+            on_stream: !config.pull_only,
+            timer: Timestamp::MAX,
+            ledger: world.check.then(Ledger::default),
+            most_partial: 0,
+            link: Link::new(config.link),
+            loss: LossProcess::new(config.loss, rng.fork()),
+            poll_loss: world.poll_loss,
+            rng: rng.fork(),
+            next: 0,
+            rough: config.is_rough().then(Rough::default),
+            zeros: Rc::clone(zeros),
+            config,
+        }
+    }
+
+    /// Takes part from now on: what the log holds already is not for it.
+    pub(super) fn join(&mut self, log_end: u64) {
+        self.joined = true;
+        self.next = log_end;
+    }
+
+    pub(super) const fn is_rough(&self) -> bool {
+        self.rough.is_some()
+    }
+
+    pub(super) const fn is_listening(&self) -> bool {
+        self.joined && !self.dead
+    }
+
+    /// A datagram enters the rough edge at `at`. Returns when to look at the receiver: at once for
+    /// messages, never for symbols.
+    pub(super) fn enter(&mut self, at: Timestamp, datagram: &Datagram) -> [Option<Timestamp>; 2] {
+        let mut look = [None; 2];
+        let Some(rough) = &mut self.rough else { return look };
+        let copies = 1 + usize::from(self.rng.chance(self.config.duplicates));
+        for slot in look.iter_mut().take(copies) {
+            let Some(out) = self.link.send(at, datagram.frame_len) else { continue };
+            let late = self.config.jitter.mul_f64(self.rng.unit());
+            rough.inserted += 1;
+            rough.coming.push(Reverse(Coming {
+                at: out + late,
+                inserted: rough.inserted,
+                datagram: datagram.clone(),
+            }));
+            *slot = is_message(datagram).then_some(out + late);
+        }
+        look
+    }
+
+    /// Shows the machine all that has arrived by `now`.
+    pub(super) fn catch_up(&mut self, now: Timestamp, log: &Log) {
+        if !self.is_listening() {
+            return;
+        }
+        if self.rough.is_some() {
+            while let Some(coming) = self.next_coming(now) {
+                if self.is_fresh(coming.datagram.number) {
+                    self.deliver(coming.at, &coming.datagram);
+                }
+            }
+            return;
+        }
+        let delay = self.config.link.delay;
+        while let Some((at, datagram)) = log.entry(self.next) {
+            let at = *at + delay;
+            if at > now {
+                break;
+            }
+            self.next += 1;
+            self.deliver(at, datagram);
+        }
+    }
+
+    fn next_coming(&mut self, now: Timestamp) -> Option<Coming> {
+        let coming = &mut self.rough.as_mut()?.coming;
+        if coming.peek().is_none_or(|c| c.0.at > now) {
+            return None;
+        }
+        coming.pop().map(|c| c.0)
+    }
+
+    /// The seal's window refuses what came before.
+    fn is_fresh(&mut self, number: u64) -> bool {
+        let Some(rough) = &mut self.rough else { return true };
+        let newest = rough.seen.last().copied().unwrap_or(0);
+        if number + REPLAY_WINDOW <= newest || !rough.seen.insert(number) {
+            return false;
+        }
+        while rough.seen.first().is_some_and(|n| *n + REPLAY_WINDOW <= newest.max(number)) {
+            rough.seen.pop_first();
+        }
+        true
+    }
+
+    fn deliver(&mut self, at: Timestamp, datagram: &Datagram) {
+        if self.loss.is_lost() || !self.on_stream && self.config.pull_only {
+            return;
+        }
+        if is_cut(&self.config.cuts, at) || is_message(datagram) && self.rng.chance(self.poll_loss)
+        {
+            return;
+        }
+        let body: &[u8] = match datagram.header.kind {
+            Kind::Symbol { .. } => &self.zeros,
+            _ => &datagram.body,
+        };
+        let done = self.machine.handle_datagram(at, &datagram.header, body, false);
+        let disposition = done.expect("the sender's datagrams are well formed");
+        if let Kind::Symbol { block, symbol, .. } = datagram.header.kind
+            && disposition == Disposition::Keep
+            && let Some(ledger) = &mut self.ledger
+        {
+            ledger.keep(self.id, block, symbol);
+        }
+    }
+
+    /// Propagation from its node to it.
+    pub(super) const fn delay(&self) -> Duration {
+        self.config.link.delay
+    }
+}
+
+pub(super) const fn is_message(datagram: &Datagram) -> bool {
+    !matches!(datagram.header.kind, Kind::Symbol { .. })
+}
+
+fn receiver_config(
+    world: &WorldConfig,
+    me: ReceiverId,
+    on_stream: bool,
+) -> downpour_proto::ReceiverConfig {
+    downpour_proto::ReceiverConfig {
+        geometry: world.geometry,
+        stream: StreamId(1),
+        me,
+        feedback: Box::new(Rounds),
+        partial_blocks: world.partial_blocks.min(receiver::PARTIAL_BLOCKS_MAX),
+        resume: false,
+        on_stream,
+    }
+}

@@ -1,0 +1,658 @@
+//! A whole session in virtual time: the engine's sender and receivers, without bytes, on a tree network.
+//!
+//! The world is the driver of all machines at once. It does at once (or after a set time) what they ask for,
+//! carries datagrams and feedback over the [`Network`], and plays the control plane: joins, receipts,
+//! who leaves the stream, pulls. All follows from one seed.
+//!
+//! Invariants that it checks: blocks come of K distinct symbols, once; a receiver and the sender keep no
+//! more than they may; time never runs backwards.
+
+mod config;
+mod events;
+mod host;
+mod ledger;
+mod outcome;
+mod pulls;
+
+pub use config::{Controller, ReceiverConfig, WorldConfig};
+pub use outcome::{Fate, Outcome, ReceiverOutcome, bound};
+
+use crate::link::HEADERS_LEN;
+use crate::network::{Network, NodeId, is_cut};
+use crate::rng::Rng;
+use downpour_proto::receiver::{Event as ReceiverEvent, Pull, Work as ReceiverWork, WorkDone};
+use downpour_proto::sender::{
+    Delivery, Event as SenderEvent, Work as SenderWork, WorkDone as SenderDone,
+};
+use downpour_proto::wire::{HEADER_LEN, Kind, TAG_LEN};
+use downpour_proto::{
+    BlockId, Duration, Epoch, Parity, ReceiverId, Sender, SenderConfig, StreamId, SymbolId,
+    Timestamp,
+};
+use events::{Event, Events, Index, ToReceiver, ToSender};
+use host::{Datagram, Host, Log};
+use pulls::{CHUNK_LEN, PATIENCE, PullServer, Request, block_of};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// How often the control plane tells receivers off the stream how far it is.
+const ENDS_INTERVAL: Duration = Duration::from_millis(250);
+
+/// The sender gives up a receiver that died silently after this.
+const DEATH_NOTICED: Duration = Duration::from_secs(5);
+
+/// Receivers of one node with the same delay: they see the same datagrams at the same times.
+#[derive(Debug)]
+struct Group {
+    node: NodeId,
+    delay: Duration,
+    log: Log,
+    members: Vec<Index>,
+}
+
+/// A world at work. See [`World::run`].
+#[derive(Debug)]
+pub struct World {
+    config: WorldConfig,
+    now: Timestamp,
+    rng: Rng,
+    events: Events,
+    network: Network,
+    sender: Sender,
+    hosts: Vec<Host>,
+    groups: Vec<Group>,
+    rough: Vec<Index>,
+    group_of: Vec<Option<usize>>,
+    offers: VecDeque<(BlockId, u16)>,
+    offered_all: bool,
+    sender_timer: Timestamp,
+    pulls: PullServer,
+    number: u64,
+    message: Vec<u8>,
+    empty: Rc<[u8]>,
+    stats: outcome::Counters,
+    unfinished: usize,
+    stream_done_at: Option<Timestamp>,
+}
+
+impl World {
+    /// A world in which nothing has happened.
+    pub fn new(config: WorldConfig) -> Self {
+        let mut rng = Rng::new(config.seed);
+        let network = Network::new(config.edges.clone(), &mut rng);
+        let zeros: Rc<[u8]> = vec![0; usize::from(config.geometry.symbol_len)].into();
+        let hosts: Vec<Host> =
+            (0..config.receivers.len()).map(|i| Host::new(i, &config, &zeros, &mut rng)).collect();
+        let (groups, group_of, rough) = group(&hosts);
+        let rtts = hosts.iter().map(|h| (network.delay(h.config.node) + h.delay()) * 2);
+        let sender = Sender::new(
+            SenderConfig {
+                geometry: config.geometry,
+                stream: StreamId(1),
+                epoch: Epoch(0),
+                rate: config.controller.build(),
+                recovery: Box::new(Parity::default()),
+                initial_rtt: rtts.max().unwrap_or_default(),
+                window_blocks: config.window_blocks,
+                pull_share: WorldConfig::pull_share(),
+            },
+            Timestamp::ZERO,
+        );
+        Self {
+            offers: blocks(&config),
+            unfinished: hosts.len(),
+            now: Timestamp::ZERO,
+            events: Events::default(),
+            network,
+            sender,
+            hosts,
+            groups,
+            rough,
+            group_of,
+            offered_all: false,
+            sender_timer: Timestamp::MAX,
+            pulls: PullServer::default(),
+            number: 0,
+            message: Vec::new(),
+            empty: Rc::from([]),
+            stats: outcome::Counters::default(),
+            stream_done_at: None,
+            rng,
+            config,
+        }
+    }
+
+    /// Runs a session to its end.
+    pub fn run(config: WorldConfig) -> Outcome {
+        let mut world = Self::new(config);
+        world.begin();
+        let end = Timestamp::ZERO + world.config.end;
+        while world.unfinished > 0 {
+            let Some((at, event)) = world.events.pop() else { break };
+            if at > end {
+                break;
+            }
+            debug_assert!(at >= world.now);
+            world.now = at;
+            world.handle(event);
+        }
+        world.outcome()
+    }
+
+    fn begin(&mut self) {
+        for index in 0..self.hosts.len() {
+            let host = &self.hosts[index].config;
+            if let Some(dies) = host.dies {
+                self.events.push(Timestamp::ZERO + dies, Event::Death(index));
+            }
+            if host.joins.is_zero() {
+                self.join(index);
+            } else {
+                self.events.push(Timestamp::ZERO + host.joins, Event::Join(index));
+            }
+        }
+        if let Some(ceiling) = self.config.ceiling {
+            self.sender.set_ceiling(self.now, ceiling);
+        }
+        self.sender.start(self.now);
+        self.events.push(self.now + ENDS_INTERVAL, Event::Ends);
+        self.drive_sender();
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::SenderTimer => {
+                self.sender_timer = Timestamp::MAX;
+                self.sender.handle_timeout(self.now);
+                self.drive_sender();
+            }
+            Event::SenderWork(done) => {
+                self.sender.handle_work(self.now, done);
+                self.drive_sender();
+            }
+            Event::GroupMessage(group) => self.group_message(group),
+            Event::Message(index) => self.drive_receiver(index),
+            Event::ReceiverTimer(index) => {
+                self.hosts[index].timer = Timestamp::MAX;
+                self.drive_receiver(index);
+            }
+            Event::ReceiverWork(index, done) => {
+                self.catch_up(index);
+                self.receiver_done(index, done);
+                self.drive_receiver(index);
+            }
+            Event::Feedback(from, body) => {
+                self.stats.on_feedback(self.sender.round());
+                let taken = self.sender.handle_feedback(self.now, from, &body);
+                taken.expect("the receivers' feedback is well formed");
+                self.drive_sender();
+            }
+            Event::Join(index) => {
+                self.join(index);
+                self.drive_sender();
+            }
+            Event::Death(index) => self.die(index),
+            Event::ToSender(from, what) => self.at_sender(from, what),
+            Event::ToReceiver(index, what) => self.at_receiver(index, what),
+            Event::Serve => {
+                self.pulls.scheduled = false;
+                self.serve();
+            }
+            Event::Ends => {
+                self.tell_ends();
+                self.events.push(self.now + ENDS_INTERVAL, Event::Ends);
+            }
+        }
+    }
+
+    // Joining and leaving.
+
+    fn join(&mut self, index: Index) {
+        let log_end = self.group_of[index].map_or(0, |group| self.groups[group].log.end());
+        let host = &mut self.hosts[index];
+        if host.dead {
+            return;
+        }
+        host.join(log_end);
+        let delivery = if host.config.pull_only { Delivery::Pull } else { Delivery::Stream };
+        let id = host.id;
+        assert!(self.sender.join(self.now, id, delivery), "the session is full");
+        self.drive_receiver(index);
+    }
+
+    fn die(&mut self, index: Index) {
+        let host = &mut self.hosts[index];
+        if host.dead || host.receipted {
+            return;
+        }
+        host.dead = true;
+        let id = host.id;
+        self.unfinished -= usize::from(host.completed_at.is_none());
+        let noticed = self.now + DEATH_NOTICED;
+        self.events.push(noticed, Event::ToSender(id, ToSender::Delivery(Delivery::Ended)));
+    }
+
+    // The sender's driver.
+
+    fn drive_sender(&mut self) {
+        loop {
+            self.offer();
+            let mut message = std::mem::take(&mut self.message);
+            while let Some(transmit) = self.sender.poll_transmit(self.now, &mut message) {
+                self.multicast(&transmit, &message);
+            }
+            self.message = message;
+            let mut worked = false;
+            while let Some(work) = self.sender.poll_work() {
+                worked |= self.sender_work(work);
+            }
+            while let Some(event) = self.sender.poll_event() {
+                self.sender_event(event);
+            }
+            if !worked {
+                break;
+            }
+        }
+        assert!(self.sender.open_blocks() <= self.config.window_blocks.max(128));
+        if let Some(deadline) = self.sender.poll_timeout()
+            && deadline.at < self.sender_timer
+        {
+            self.sender_timer = deadline.at.max(self.now);
+            self.events.push(self.sender_timer, Event::SenderTimer);
+        }
+    }
+
+    fn offer(&mut self) {
+        while self.sender.offer_room() > 0 {
+            let Some((block, k)) = self.offers.pop_front() else { break };
+            self.sender.offer(self.now, block, k);
+        }
+        if self.offers.is_empty() && !self.offered_all {
+            self.offered_all = true;
+            self.sender.finish(self.now);
+        }
+    }
+
+    /// True when the machine was told the result at once.
+    fn sender_work(&mut self, work: SenderWork) -> bool {
+        let (done, after) = match work {
+            SenderWork::Load { block, .. } => (SenderDone::Loaded(block), self.config.load_time),
+            SenderWork::Encode { block, from, count } => {
+                (SenderDone::Encoded { block, until: from + count }, self.config.code_time)
+            }
+            SenderWork::Release { .. } => return false,
+        };
+        if after.is_zero() {
+            self.sender.handle_work(self.now, done);
+        } else {
+            self.events.push(self.now + after, Event::SenderWork(done));
+        }
+        after.is_zero()
+    }
+
+    fn sender_event(&mut self, event: SenderEvent) {
+        match event {
+            SenderEvent::LeaveStream(id) => self.tell(id, ToReceiver::OnStream(false)),
+            SenderEvent::ReturnToStream(id) => self.tell(id, ToReceiver::OnStream(true)),
+            SenderEvent::StreamDone => {
+                self.stream_done_at = Some(self.now);
+                self.tell_ends();
+            }
+        }
+    }
+
+    fn multicast(&mut self, transmit: &downpour_proto::sender::Transmit, message: &[u8]) {
+        self.number += 1;
+        let is_symbol = matches!(transmit.header.kind, Kind::Symbol { .. });
+        let body_len =
+            if is_symbol { usize::from(self.config.geometry.symbol_len) } else { message.len() };
+        let datagram = Datagram {
+            number: self.number,
+            header: transmit.header,
+            body: if is_symbol { Rc::clone(&self.empty) } else { message.into() },
+            frame_len: (HEADER_LEN + body_len + TAG_LEN) as u64 + HEADERS_LEN,
+        };
+        self.stats.on_sent(&datagram, is_symbol);
+        let arrivals = self.network.multicast(self.now, datagram.frame_len);
+        for (index, group) in self.groups.iter_mut().enumerate() {
+            let Some(at) = arrivals[group.node.0] else { continue };
+            if !is_symbol {
+                self.events.push(at + group.delay, Event::GroupMessage(index));
+            }
+            group.log.push(at, datagram.clone());
+        }
+        for &index in &self.rough {
+            let host = &mut self.hosts[index];
+            if !host.is_listening() || !host.on_stream {
+                continue;
+            }
+            let Some(at) = arrivals[host.config.node.0] else { continue };
+            for look in host.enter(at, &datagram).into_iter().flatten() {
+                self.events.push(look, Event::Message(index));
+            }
+        }
+    }
+
+    // The receivers' driver.
+
+    fn group_message(&mut self, group: usize) {
+        let members = std::mem::take(&mut self.groups[group].members);
+        for &index in &members {
+            self.drive_receiver(index);
+        }
+        let group = &mut self.groups[group];
+        group.members = members;
+        group.log.forget(self.now - group.delay);
+    }
+
+    fn catch_up(&mut self, index: Index) {
+        let host = &mut self.hosts[index];
+        match self.group_of[index] {
+            Some(group) => host.catch_up(self.now, &self.groups[group].log),
+            None => host.catch_up(self.now, &Log::default()),
+        }
+    }
+
+    fn drive_receiver(&mut self, index: Index) {
+        if !self.hosts[index].is_listening() {
+            return;
+        }
+        self.catch_up(index);
+        self.hosts[index].machine.handle_timeout(self.now);
+        while let Some(work) = self.hosts[index].machine.poll_work() {
+            self.receiver_work(index, work);
+        }
+        while let Some(event) = self.hosts[index].machine.poll_event() {
+            self.receiver_event(index, event);
+        }
+        self.send_feedback(index);
+        self.look_at(index);
+    }
+
+    /// Bounds, completion, next timer.
+    fn look_at(&mut self, index: Index) {
+        let host = &mut self.hosts[index];
+        let partial = host.machine.partial_blocks();
+        host.most_partial = host.most_partial.max(partial);
+        if let Some(ledger) = &host.ledger {
+            assert!(ledger.kept_blocks() <= partial.max(self.config.partial_blocks));
+        }
+        if host.completed_at.is_none() && host.machine.has_all() {
+            host.completed_at = Some(self.now);
+            host.dead = true; // It has left; the sender learns of it by the receipt.
+            self.unfinished -= 1;
+            let (id, back) = (host.id, self.back(index));
+            self.events.push(back, Event::ToSender(id, ToSender::Receipt));
+            return;
+        }
+        if let Some(deadline) = host.machine.poll_timeout()
+            && deadline.at < host.timer
+        {
+            host.timer = deadline.at.max(self.now);
+            self.events.push(host.timer, Event::ReceiverTimer(index));
+        }
+    }
+
+    fn receiver_work(&mut self, index: Index, work: ReceiverWork) {
+        match work {
+            ReceiverWork::Seed { block, .. } => {
+                self.hosts[index].machine.seeded(self.now, block, &[]);
+            }
+            ReceiverWork::Complete { block, k, decode } => {
+                let host = &mut self.hosts[index];
+                if let Some(ledger) = &mut host.ledger {
+                    ledger.complete(host.id, block, k);
+                }
+                let done = WorkDone::Stored(block);
+                let after = if decode { self.config.code_time } else { Duration::ZERO };
+                if after.is_zero() {
+                    self.receiver_done(index, done);
+                } else {
+                    self.events.push(self.now + after, Event::ReceiverWork(index, done));
+                }
+            }
+            ReceiverWork::Pull(pull) => {
+                let (id, at) = (self.hosts[index].id, self.back(index));
+                self.events.push(at, Event::ToSender(id, ToSender::Pull(pull)));
+            }
+            ReceiverWork::Forget { block } => {
+                if let Some(ledger) = &mut self.hosts[index].ledger {
+                    ledger.forget(block);
+                }
+            }
+        }
+    }
+
+    fn receiver_done(&mut self, index: Index, done: WorkDone) {
+        let host = &mut self.hosts[index];
+        if let (Some(ledger), WorkDone::Stored(block)) = (&mut host.ledger, done) {
+            ledger.store(host.id, block);
+        }
+        host.machine.handle_work(self.now, done);
+    }
+
+    fn receiver_event(&mut self, index: Index, event: ReceiverEvent) {
+        let (on_stream, delivery) = match event {
+            ReceiverEvent::StreamLost => (false, Delivery::Pull),
+            ReceiverEvent::StreamHeard => (true, Delivery::Stream),
+        };
+        let (id, at) = (self.hosts[index].id, self.back(index));
+        self.hosts[index].machine.set_on_stream(self.now, on_stream);
+        self.events.push(at, Event::ToSender(id, ToSender::Delivery(delivery)));
+    }
+
+    fn send_feedback(&mut self, index: Index) {
+        let mut message = std::mem::take(&mut self.message);
+        while self.hosts[index].machine.poll_transmit(self.now, &mut message).is_some() {
+            let len = (HEADER_LEN + message.len() + TAG_LEN) as u64 + HEADERS_LEN;
+            self.stats.feedback_bytes += len;
+            let (node, at) = (self.hosts[index].config.node, self.back_now(index));
+            let cut = self.network.is_cut(self.now, node)
+                || is_cut(&self.hosts[index].config.cuts, self.now);
+            if !cut && !self.rng.chance(self.config.feedback_loss) {
+                let id = self.hosts[index].id;
+                self.events.push(at, Event::Feedback(id, message.clone()));
+            }
+        }
+        self.message = message;
+    }
+
+    // The control plane: TLS, so that what a cut holds up comes when the way is open again.
+
+    fn back_now(&self, index: Index) -> Timestamp {
+        let host = &self.hosts[index];
+        self.now + self.network.delay(host.config.node) + host.delay()
+    }
+
+    fn back(&self, index: Index) -> Timestamp {
+        let host = &self.hosts[index];
+        let mut leaves = self.now;
+        while self.network.is_cut(leaves, host.config.node) || is_cut(&host.config.cuts, leaves) {
+            leaves = leaves + Duration::from_millis(200);
+        }
+        leaves + self.network.delay(host.config.node) + host.delay()
+    }
+
+    fn tell(&mut self, id: ReceiverId, what: ToReceiver) {
+        let index = id.0 as usize - 1;
+        let at = self.back(index);
+        self.events.push(at, Event::ToReceiver(index, what));
+    }
+
+    fn tell_ends(&mut self) {
+        let (data, manifest, finished) = self.sender.ends();
+        for index in 0..self.hosts.len() {
+            let host = &self.hosts[index];
+            let needs = host.is_listening() && (!host.on_stream || self.stream_done_at.is_some());
+            if needs {
+                self.tell(self.hosts[index].id, ToReceiver::Ends(data, manifest, finished));
+            }
+        }
+    }
+
+    fn at_sender(&mut self, from: ReceiverId, what: ToSender) {
+        let index = from.0 as usize - 1;
+        match what {
+            ToSender::Delivery(delivery) => {
+                if !self.hosts[index].receipted {
+                    self.sender.set_delivery(self.now, from, delivery);
+                }
+            }
+            ToSender::Receipt => {
+                self.hosts[index].receipted = true;
+                self.sender.set_delivery(self.now, from, Delivery::Ended);
+            }
+            ToSender::Pull(pull) => {
+                let left = match pull {
+                    Pull::Repair { from, until, .. } => u64::from(until - from),
+                    Pull::Bytes { block } => u64::from(self.symbols_of(block)),
+                } * u64::from(self.config.geometry.symbol_len);
+                let request =
+                    Request { receiver: index, pull, left, ready_at: self.now, asked_at: self.now };
+                self.pulls.requests.push_back(request);
+                self.serve();
+            }
+        }
+        self.drive_sender();
+    }
+
+    fn at_receiver(&mut self, index: Index, what: ToReceiver) {
+        if !self.hosts[index].is_listening() {
+            return;
+        }
+        self.catch_up(index);
+        let now = self.now;
+        let host = &mut self.hosts[index];
+        match what {
+            ToReceiver::OnStream(on) => {
+                host.on_stream = on;
+                host.machine.set_on_stream(now, on);
+            }
+            ToReceiver::Ends(data, manifest, finished) => {
+                host.machine.update_ends(now, data, manifest, finished);
+            }
+            ToReceiver::Pulled(Pull::Repair { block, from, until }) => {
+                if let Some(ledger) = &mut host.ledger {
+                    (from..until).for_each(|i| ledger.pulled(block, SymbolId::repair(i)));
+                }
+                host.machine.pulled_repair(now, block, from..until);
+            }
+            ToReceiver::Pulled(Pull::Bytes { block }) => {
+                let k = self.symbols_of(block);
+                let host = &mut self.hosts[index];
+                if host.machine.pulled_bytes(now, block, k) {
+                    if let Some(ledger) = &mut host.ledger {
+                        ledger.pulled_whole(block);
+                    }
+                    self.receiver_done(index, WorkDone::Stored(block));
+                }
+            }
+            ToReceiver::PullFailed(pull) => {
+                host.machine.handle_work(now, WorkDone::PullFailed(block_of(&pull)));
+            }
+        }
+        self.drive_receiver(index);
+    }
+
+    fn symbols_of(&self, block: BlockId) -> u16 {
+        let len = match block.kind() {
+            downpour_proto::BlockKind::Data => self.config.data_len,
+            downpour_proto::BlockKind::Manifest => self.config.manifest_len,
+        };
+        self.config.geometry.symbols_of(block.number(), len)
+    }
+
+    /// Serves pulls as far as the budget goes.
+    fn serve(&mut self) {
+        loop {
+            let mut request = match self.pulls.next(self.now) {
+                Ok(request) => request,
+                Err(again) => {
+                    if let Some(at) = again.filter(|_| !self.pulls.scheduled) {
+                        self.pulls.scheduled = true;
+                        self.events.push(at, Event::Serve);
+                    }
+                    return;
+                }
+            };
+            if !self.hosts[request.receiver].is_listening() {
+                continue;
+            }
+            let chunk = request.left.min(CHUNK_LEN);
+            self.pulls.spend(self.now, chunk, self.sender.shares().pulls);
+            match self.carry(request.receiver, chunk) {
+                Some(at) if request.left == chunk => {
+                    let event = ToReceiver::Pulled(request.pull);
+                    self.events.push(at, Event::ToReceiver(request.receiver, event));
+                }
+                Some(at) => {
+                    request.left -= chunk;
+                    request.ready_at = at;
+                    request.asked_at = self.now;
+                    self.pulls.requests.push_back(request);
+                }
+                None if self.now.since(request.asked_at) > PATIENCE => {
+                    let at = self.back(request.receiver);
+                    let event = ToReceiver::PullFailed(request.pull);
+                    self.events.push(at, Event::ToReceiver(request.receiver, event));
+                }
+                None => {
+                    // TCP sends it again.
+                    request.ready_at = self.back_now(request.receiver) + Duration::from_millis(1);
+                    self.pulls.requests.push_back(request);
+                }
+            }
+        }
+    }
+
+    /// Sends `bytes` to one receiver by TCP; `None` if anything was lost.
+    fn carry(&mut self, index: Index, bytes: u64) -> Option<Timestamp> {
+        let node = self.hosts[index].config.node;
+        if is_cut(&self.hosts[index].config.cuts, self.now) {
+            return None;
+        }
+        let mut at = self.now;
+        for _ in 0..bytes.div_ceil(1448) {
+            let reached = self.network.unicast(self.now, node, crate::link::FRAME_LEN)?;
+            at = self.hosts[index].link.send(reached, crate::link::FRAME_LEN)?;
+        }
+        Some(at)
+    }
+}
+
+/// The blocks of a session in the order of sending.
+fn blocks(config: &WorldConfig) -> VecDeque<(BlockId, u16)> {
+    let geometry = config.geometry;
+    let number = |n: u64| u32::try_from(n).expect("fewer blocks than ids");
+    let manifest = (0..number(geometry.blocks(config.manifest_len))).map(|n| {
+        let block = BlockId::manifest(n).expect("fewer blocks than ids");
+        (block, geometry.symbols_of(n, config.manifest_len))
+    });
+    let data = (0..number(geometry.blocks(config.data_len))).map(|n| {
+        let block = BlockId::data(n).expect("fewer blocks than ids");
+        (block, geometry.symbols_of(n, config.data_len))
+    });
+    manifest.chain(data).collect()
+}
+
+/// Sorts the receivers into groups; those with rough edges stand alone.
+fn group(hosts: &[Host]) -> (Vec<Group>, Vec<Option<usize>>, Vec<Index>) {
+    let (mut groups, mut group_of, mut rough): (Vec<Group>, _, _) =
+        (Vec::new(), Vec::new(), vec![]);
+    for (index, host) in hosts.iter().enumerate() {
+        if host.is_rough() {
+            rough.push(index);
+            group_of.push(None);
+            continue;
+        }
+        let (node, delay) = (host.config.node, host.delay());
+        let found = groups.iter().rposition(|g| g.node == node && g.delay == delay);
+        let at = found.unwrap_or_else(|| {
+            groups.push(Group { node, delay, log: Log::default(), members: Vec::new() });
+            groups.len() - 1
+        });
+        groups[at].members.push(index);
+        group_of.push(Some(at));
+    }
+    (groups, group_of, rough)
+}
