@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn a_cut_edge_passes_nothing() {
         let mut edge = EdgeConfig::from_sender(LinkConfig::wire(Duration::ZERO));
-        let at = |s| Timestamp::from_nanos(s * 1_000_000_000);
+        let at = |s: u64| Timestamp::from_nanos(s * 1_000_000_000);
         edge.cuts.push(at(1)..at(2));
         let mut network = Network::new(vec![edge], &mut Rng::new(1));
         assert!(network.unicast(at(0), NodeId(1), 100).is_some());
