@@ -1,4 +1,259 @@
 //! `downpour demo`: shows what the program does, on one machine, without root.
+//!
+//! 1. Picks a tree: the one given, or Rust's own sources and documentation.
+//! 2. Starts the receivers as programs of their own, on loopback multicast, each dropping its own share of the
+//!    datagrams; then the sender, whose progress is seen.
+//! 3. Compares every receiver's tree with the source, byte by byte.
+//! 4. Sends the same tree to one receiver after the other over plain TCP, at the same rate.
+//! 5. Prints both, and removes all that it made.
+//!
+//! Everything is done by the program's own command line; what is here only starts, compares and prints.
 
+mod stage;
 pub mod tcp;
 pub mod tree;
+
+use crate::cli::{Exit, Fault};
+use crate::report::Report;
+use crate::units::{show_bytes, show_duration};
+use downpour_proto::Rate;
+use stage::Stage;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tree::{Amount, Picked};
+
+/// What a tree that shows something has at least.
+const LEAST: Amount = Amount { files: 2_000, bytes: 200_000_000 };
+/// The receivers have their receipts when the sender ends; they only have to end.
+const RECEIVERS_END: Duration = Duration::from_secs(30);
+
+/// What to show.
+#[derive(Clone, Debug)]
+pub struct DemoPlan {
+    /// The tree; `None` picks one.
+    pub path: Option<PathBuf>,
+    /// How many.
+    pub receivers: usize,
+    /// Share of datagrams that each drops.
+    pub loss: f64,
+    /// For multicast and TCP alike.
+    pub rate: Rate,
+    /// Folder to work in.
+    pub place: Option<PathBuf>,
+}
+
+/// Runs the demo to its end.
+pub fn run(plan: &DemoPlan) -> Result<Exit, Fault> {
+    let picked = pick(plan)?;
+    let Amount { files, bytes } = picked.amount;
+    let place = place(plan, bytes)?;
+    let program = std::env::current_exe().map_err(|error| broken("find this program", &error))?;
+    let mut stage = Stage::set(&place, program).map_err(|error| {
+        let what = format!("cannot make a folder in {}: {error}", place.display());
+        Fault::start(what, "name another with --place")
+    })?;
+    println!("Sending {} in {files} files:", show_bytes(bytes));
+    picked.paths.iter().for_each(|path| println!("  {}", path.display()));
+    println!(
+        "to {} receivers on loopback multicast, each losing {} % of the datagrams, at {}.\n",
+        plan.receivers,
+        plan.loss * 100.0,
+        plan.rate
+    );
+    let report = by_multicast(plan, &picked, &mut stage)?;
+    let verified = Instant::now();
+    compare(plan, &picked, &stage)?;
+    println!(
+        "\nEvery tree compared with the source, byte by byte: {} identical ({}).\n",
+        plan.receivers,
+        show_duration(verified.elapsed())
+    );
+    println!("The same to one after the other over plain TCP, without loss, at {}:", plan.rate);
+    let (tcp_time, tcp_bytes) = by_tcp(plan, &picked, &stage)?;
+    summarise(plan, &report, tcp_time, tcp_bytes);
+    Ok(Exit::Complete)
+}
+
+fn pick(plan: &DemoPlan) -> Result<Picked, Fault> {
+    let Some(path) = &plan.path else {
+        let picked = tree::pick(tree::rust_folders(|name| std::env::var_os(name)), LEAST);
+        if picked.amount.files == 0 {
+            let what = "no Rust sources or documentation were found on this machine";
+            return Err(Fault::start(what, "name a folder to send: downpour demo PATH"));
+        }
+        return Ok(picked);
+    };
+    // Without its trailing slash: the folder itself arrives, under its own name.
+    let path = path.canonicalize().map_err(|error| {
+        Fault::start(format!("cannot send {}: {error}", path.display()), "check the path")
+    })?;
+    let amount = tree::measure(&path).map_err(|error| {
+        let what = format!("cannot read all of {}: {error}", path.display());
+        Fault::start(what, "name a folder whose files you may read")
+    })?;
+    Ok(Picked { paths: vec![path], amount })
+}
+
+/// Memory when there is room: the demo shows the network, not the disk.
+fn place(plan: &DemoPlan, bytes: u64) -> Result<PathBuf, Fault> {
+    // Blocks and folders take more than the bytes in them.
+    let needed = bytes / 2 * 3 * plan.receivers as u64;
+    let shm = PathBuf::from("/dev/shm");
+    let choices = match &plan.place {
+        Some(place) => vec![place.clone()],
+        None => vec![shm, std::env::temp_dir()],
+    };
+    let room = |place: &PathBuf| {
+        let stat = rustix::fs::statvfs(place.as_path());
+        stat.is_ok_and(|stat| stat.f_bavail * stat.f_frsize > needed)
+    };
+    choices.into_iter().find(room).ok_or_else(|| {
+        Fault::start(
+            format!("the receivers' folders need {} of room", show_bytes(needed)),
+            "name a place with --place, a smaller tree, or fewer --receivers",
+        )
+    })
+}
+
+fn by_multicast(plan: &DemoPlan, picked: &Picked, stage: &mut Stage) -> Result<Report, Fault> {
+    let ticket = stage.path("ticket");
+    let address = free_address().map_err(|error| broken("find a free port", &error))?;
+    let mut make = stage.command(["ticket", "new", "--address", &address, "--expires", "1h"]);
+    make.arg("--out").arg(&ticket);
+    let made = make.output().map_err(|error| broken("make a ticket", &error))?;
+    if !made.status.success() {
+        let what = String::from_utf8_lossy(&made.stderr).trim().to_owned();
+        return Err(Fault::start(what, "try `downpour ticket new` by hand"));
+    }
+    for index in 0..plan.receivers {
+        start_receiver(plan, stage, index, &ticket)
+            .map_err(|error| broken("start a receiver", &error))?;
+    }
+    let report = stage.path("report.json");
+    let mut send = stage.command(["send", "--interface", "lo", "--listen", &address]);
+    send.arg("--receivers").arg(plan.receivers.to_string());
+    send.arg("--rate").arg(format!("{}bit", plan.rate.bps()));
+    send.arg("--ticket").arg(&ticket).arg("--report").arg(&report).args(&picked.paths);
+    let status = stage.run("send", send).map_err(|error| broken("run the sender", &error))?;
+    let ended = stage.wait_for_all(RECEIVERS_END);
+    let failed = ended.map_err(|error| broken("wait for the receivers", &error))?;
+    if !status.is_some_and(|status| status.success()) || !failed.is_empty() {
+        return Err(ended_early(stage, &failed));
+    }
+    let text = fs::read_to_string(&report).map_err(|error| broken("read the report", &error))?;
+    serde_json::from_str(&text).map_err(|error| broken("read the report", &error.into()))
+}
+
+fn start_receiver(
+    plan: &DemoPlan,
+    stage: &mut Stage,
+    index: usize,
+    ticket: &Path,
+) -> io::Result<()> {
+    let name = receiver_name(index);
+    let out = stage.path(&name);
+    fs::create_dir(&out)?;
+    let mut argument = OsString::from("@");
+    argument.push(ticket);
+    let mut receive = stage.command(["receive", "--interface", "lo", "--quiet", "--name", &name]);
+    receive.arg("--inject-loss").arg(format!("{}%", plan.loss * 100.0));
+    receive.arg("--out").arg(out).arg(argument);
+    // Each is a node of its own, as on eight machines.
+    receive.env(crate::home::VARIABLE, stage.path(&format!("{name}.home")));
+    stage.start(&name, receive)
+}
+
+fn receiver_name(index: usize) -> String {
+    format!("receiver-{}", index + 1)
+}
+
+fn compare(plan: &DemoPlan, picked: &Picked, stage: &Stage) -> Result<(), Fault> {
+    for index in 0..plan.receivers {
+        let out = stage.path(&receiver_name(index));
+        for path in &picked.paths {
+            let copy = out.join(path.file_name().unwrap_or_default());
+            let found = tree::differences(path, &copy)
+                .map_err(|error| broken("compare the trees", &error))?;
+            if let Some(first) = found.first() {
+                let what = format!("{} differences, the first: {first}", found.len());
+                return Err(Fault::incomplete(what, "this is a fault of downpour: report it"));
+            }
+        }
+        if stage.is_stopped() {
+            return Err(ended_early(stage, &[]));
+        }
+        // The TCP run needs the room.
+        fs::remove_dir_all(&out).map_err(|error| broken("remove a compared tree", &error))?;
+    }
+    Ok(())
+}
+
+fn by_tcp(plan: &DemoPlan, picked: &Picked, stage: &Stage) -> Result<(Duration, u64), Fault> {
+    let start = Instant::now();
+    let mut sent = 0;
+    for index in 0..plan.receivers {
+        let out = stage.path(&receiver_name(index));
+        let begun = Instant::now();
+        let done = fs::create_dir(&out)
+            .and_then(|()| tcp::send_once(&picked.paths, &out, plan.rate, |_| !stage.is_stopped()));
+        match done {
+            Ok(bytes) => sent += bytes,
+            Err(_) if stage.is_stopped() => return Err(ended_early(stage, &[])),
+            Err(error) => return Err(broken("send over TCP", &error)),
+        }
+        println!("  {}: {}", receiver_name(index), show_duration(begun.elapsed()));
+        fs::remove_dir_all(&out).map_err(|error| broken("remove a tree", &error))?;
+    }
+    Ok((start.elapsed(), sent))
+}
+
+fn summarise(plan: &DemoPlan, report: &Report, tcp_time: Duration, tcp_bytes: u64) {
+    let session = &report.session;
+    let time = Duration::from_secs_f64(session.duration_s.max(0.0));
+    let n = plan.receivers as u64;
+    let reached = Rate::of(session.data_bytes * n, time);
+    println!("\n                  time        sent once per …      bytes sent    to all together");
+    println!(
+        "downpour   {:>11}   all receivers       {:>12}    {reached}",
+        show_duration(time),
+        show_bytes(session.sent.total()),
+    );
+    println!(
+        "TCP        {:>11}   receiver            {:>12}    {}",
+        show_duration(tcp_time),
+        show_bytes(tcp_bytes),
+        Rate::of(session.data_bytes * n, tcp_time),
+    );
+    println!(
+        "\n{:.1} times as fast, with {:.1} times fewer bytes; overhead over one copy {:.1} %, at {} % loss.",
+        tcp_time.as_secs_f64() / time.as_secs_f64().max(0.001),
+        tcp_bytes as f64 / session.sent.total().max(1) as f64,
+        session.overhead * 100.0,
+        plan.loss * 100.0,
+    );
+}
+
+fn ended_early(stage: &Stage, failed: &[String]) -> Fault {
+    if stage.is_stopped() {
+        return Fault::incomplete("stopped", "nothing is left behind; run it again when you like");
+    }
+    let what = match failed.first() {
+        Some(first) => format!("the demo failed ({} receivers, {first})", failed.len()),
+        None => "the demo failed: the sender said why above".to_owned(),
+    };
+    Fault::incomplete(what, "check that loopback carries multicast: ip link show lo")
+}
+
+/// Something that does not fail on a sound machine.
+fn broken(doing: &str, error: &io::Error) -> Fault {
+    Fault::incomplete(format!("cannot {doing}: {error}"), "free memory or disk space and try again")
+}
+
+/// A port that was free a moment ago. Another program may take it; the demo then says so.
+fn free_address() -> io::Result<String> {
+    let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?;
+    Ok(listener.local_addr()?.to_string())
+}

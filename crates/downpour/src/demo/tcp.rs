@@ -168,7 +168,8 @@ mod tests {
         fs::write(source.join("empty"), b"").unwrap();
         symlink("sub/big", source.join("link")).unwrap();
         let start = Instant::now();
-        let sent = send_once(&[source.clone()], &target, Rate::from_mbps(16), |_| true).unwrap();
+        let sent = send_once(std::slice::from_ref(&source), &target, Rate::from_mbps(16), |_| true)
+            .unwrap();
         // 600 kB at 2 MB/s, less the last pieces, which nothing waits after.
         assert!(start.elapsed() > Duration::from_millis(200), "{:?}", start.elapsed());
         assert!(sent > 600_000);

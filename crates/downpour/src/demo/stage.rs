@@ -1,0 +1,187 @@
+//! The demo's folder and the programs that it starts, all gone when it ends.
+//!
+//! Whatever way the demo ends (done, failed, Ctrl-C), dropping the [`Stage`] ends the programs that still
+//! run and removes the folder. Ctrl-C is only noted; the demo asks `is_stopped` where it waits.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often a wait looks whether something has happened.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Programs that were asked to end get this long before they are killed.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A private folder and running programs.
+pub(super) struct Stage {
+    folder: PathBuf,
+    program: PathBuf,
+    running: Vec<Program>,
+    stopped: Arc<AtomicBool>,
+}
+
+struct Program {
+    name: String,
+    child: Child,
+    status: Option<ExitStatus>,
+}
+
+impl Stage {
+    /// Makes the folder, below `place`, for running `program`.
+    pub(super) fn set(place: &Path, program: PathBuf) -> io::Result<Self> {
+        let folder = place.join(format!("downpour-demo-{}", std::process::id()));
+        fs::create_dir(&folder)?;
+        let stopped = Arc::new(AtomicBool::new(false));
+        listen_for_interrupt(Arc::clone(&stopped));
+        Ok(Self { folder, program, running: Vec::new(), stopped })
+    }
+
+    /// A path in the folder.
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Whether the user pressed Ctrl-C.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// The program with these arguments, its keys and state in the folder.
+    pub(super) fn command<S: AsRef<OsStr>>(
+        &self,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(arguments).env(crate::home::VARIABLE, self.path("home")).stdin(Stdio::null());
+        command
+    }
+
+    /// Starts a program that runs beside the others. What it says goes to `name`.log in the folder.
+    pub(super) fn start(&mut self, name: &str, mut command: Command) -> io::Result<()> {
+        let log = fs::File::create(self.path(&format!("{name}.log")))?;
+        let child = command.stdout(log.try_clone()?).stderr(log).spawn()?;
+        self.running.push(Program { name: name.to_owned(), child, status: None });
+        Ok(())
+    }
+
+    /// Runs a program to its end, with the terminal as its own.
+    pub(super) fn run(
+        &mut self,
+        name: &str,
+        mut command: Command,
+    ) -> io::Result<Option<ExitStatus>> {
+        let child = command.spawn()?;
+        self.running.push(Program { name: name.to_owned(), child, status: None });
+        loop {
+            let last = self.running.last_mut().expect("pushed above");
+            if let Some(status) = last.look()? {
+                self.running.pop();
+                return Ok(Some(status));
+            }
+            if self.is_stopped() {
+                return Ok(None);
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Waits until all that was started has ended, at most `limit`. Gives the names of those that failed or
+    /// still run, each with what it said last.
+    pub(super) fn wait_for_all(&mut self, limit: Duration) -> io::Result<Vec<String>> {
+        let end = Instant::now() + limit;
+        loop {
+            let mut all = true;
+            for program in &mut self.running {
+                all &= program.look()?.is_some();
+            }
+            if all || self.is_stopped() || Instant::now() > end {
+                break;
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        let failed = self.running.iter().filter(|p| !p.status.is_some_and(|s| s.success()));
+        let say =
+            |program: &Program| format!("{}: {}", program.name, self.last_words(&program.name));
+        Ok(failed.map(say).collect())
+    }
+
+    fn last_words(&self, name: &str) -> String {
+        let text = fs::read_to_string(self.path(&format!("{name}.log"))).unwrap_or_default();
+        let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        lines[lines.len().saturating_sub(2)..].join(" ")
+    }
+}
+
+impl Program {
+    fn look(&mut self) -> io::Result<Option<ExitStatus>> {
+        if self.status.is_none() {
+            self.status = self.child.try_wait()?;
+        }
+        Ok(self.status)
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        // After Ctrl-C the terminal has told the programs too: they may say goodbye to each other.
+        let end = Instant::now() + PATIENCE;
+        let still_runs = |running: &mut Vec<Program>| {
+            running.iter_mut().any(|program| matches!(program.look(), Ok(None)))
+        };
+        while self.is_stopped() && still_runs(&mut self.running) && Instant::now() < end {
+            thread::sleep(LOOK_EVERY);
+        }
+        for program in self.running.iter_mut().filter(|program| program.status.is_none()) {
+            // Neither can fail for a child of ours that has not been waited for.
+            let _ = program.child.kill();
+            let _ = program.child.wait();
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn listen_for_interrupt(stopped: Arc<AtomicBool>) {
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        if let Ok(runtime) = runtime
+            && runtime.block_on(tokio::signal::ctrl_c()).is_ok()
+        {
+            stopped.store(true, Ordering::Relaxed);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Stage;
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    #[test]
+    fn programs_and_folder_are_gone_afterwards() {
+        let mut stage = Stage::set(&std::env::temp_dir(), PathBuf::from("sh")).unwrap();
+        let folder = stage.path("");
+        let good = stage.command(["-c", "exit 0"]);
+        stage.start("good", good).unwrap();
+        let bad = stage.command(["-c", "echo no such luck; exit 3"]);
+        stage.start("bad", bad).unwrap();
+        let slow = stage.command(["-c", "echo $$ >\"$DOWNPOUR_HOME.pid\"; exec sleep 600"]);
+        stage.start("slow", slow).unwrap();
+        while !stage.path("home.pid").exists() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let failed = stage.wait_for_all(Duration::from_millis(300)).unwrap();
+        assert_eq!(failed.len(), 2, "{failed:?}");
+        assert!(failed[0].contains("no such luck"), "{failed:?}");
+        let pid = std::fs::read_to_string(stage.path("home.pid")).unwrap();
+        drop(stage);
+        assert!(!folder.exists());
+        assert!(!PathBuf::from(format!("/proc/{}", pid.trim())).exists());
+    }
+}
