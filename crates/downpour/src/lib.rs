@@ -7,5 +7,6 @@ pub mod object;
 pub mod ports;
 pub mod progress;
 pub mod report;
+pub mod session;
 pub mod ticket;
 pub mod units;

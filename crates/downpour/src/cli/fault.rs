@@ -3,8 +3,6 @@
 //! Only the command line talks to the operator. Everything below has small error types of its own; the
 //! step to a [`Fault`] is made where it is known what the user was about to do.
 
-use crate::home::HomeError;
-use downpour_transport::identity::IdentityError;
 use std::fmt;
 
 /// The exit status.
@@ -57,28 +55,6 @@ impl fmt::Display for Fault {
 }
 
 impl std::error::Error for Fault {}
-
-/// Our own folders cannot be used.
-pub(super) fn home_fault(error: &HomeError) -> Fault {
-    let todo = match error {
-        HomeError::NoHome => "set DOWNPOUR_HOME to a folder of your own".to_owned(),
-        HomeError::Create(..) => {
-            "check your rights there, or set DOWNPOUR_HOME to a folder of your own".to_owned()
-        }
-        HomeError::OpenToOthers(path) => format!("run: chmod go-w {}", path.display()),
-    };
-    Fault::start(error.to_string(), todo)
-}
-
-/// This node's key cannot be used.
-pub(super) fn identity_fault(error: &IdentityError) -> Fault {
-    let todo = match error {
-        IdentityError::Io { .. } => "check your rights there, or set DOWNPOUR_HOME",
-        IdentityError::Exposed { .. } => "if others have read it, move it away: a new one is made",
-        IdentityError::NotAKey { .. } => "a node with a new key is another node to its partners",
-    };
-    Fault::start(error.to_string(), todo)
-}
 
 #[cfg(test)]
 mod tests {

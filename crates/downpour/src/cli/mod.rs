@@ -21,6 +21,8 @@ pub use network::{Interface, NetworkArgs, NetworkPlan};
 pub use receive::{ReceiveArgs, ReceivePlan, Target, TicketText};
 pub use send::{Payload, Profile, SendArgs, SendPlan, StartRule};
 
+use crate::report::Report;
+use crate::session;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -37,6 +39,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Send(Box<SendArgs>),
+    Receive(Box<ReceiveArgs>),
     Ticket(ticket::TicketArgs),
     Ports(ports::PortsArgs),
 }
@@ -55,11 +59,40 @@ pub struct OutputArgs {
     pub quiet: bool,
 }
 
+impl OutputArgs {
+    /// Prints and writes the report; the exit status follows from it.
+    fn show(&self, report: &Report) -> Result<Exit, Fault> {
+        if !self.quiet {
+            eprint!("{}", report.summary());
+        }
+        if self.json {
+            print!("{}", report.to_json());
+        }
+        let exit = if report.is_complete() { Exit::Complete } else { Exit::Incomplete };
+        if let Some(path) = &self.report {
+            report.write(path).map_err(|error| Fault {
+                what: format!("cannot write the report {}: {error}", path.display()),
+                todo: "choose a file in a folder that you may write to".to_owned(),
+                exit: Exit::Incomplete,
+            })?;
+        }
+        Ok(exit)
+    }
+}
+
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     // Clap prints help to standard output with status 0, and usage errors with status 2.
     let cli = Cli::parse();
     let done = match cli.verb {
+        Verb::Send(args) => args.resolve().and_then(|plan| {
+            let output = plan.output.clone();
+            output.show(&session::send(plan)?)
+        }),
+        Verb::Receive(args) => args.resolve().and_then(|plan| {
+            let output = plan.output.clone();
+            output.show(&session::receive(plan)?)
+        }),
         Verb::Ticket(args) => args.run(),
         Verb::Ports(args) => args.run(),
     };

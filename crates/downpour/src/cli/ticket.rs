@@ -1,13 +1,8 @@
-//! `downpour ticket`: makes tickets ahead of time, and says what is in one.
-//!
-//! A ticket made here is for a sender on this machine: it holds this node's public key, so that whoever
-//! joins with it talks to this node or to nobody.
+//! `downpour ticket`: tickets made ahead of time, so that receivers and sender may start in any order.
 
-use super::fault::{home_fault, identity_fault};
-use super::network::check_group;
 use super::{Exit, Fault, TicketText};
 use crate::home::Home;
-use crate::ticket::{ADDRS_MAX, ALLOW_MAX, Ticket};
+use crate::ticket::Ticket;
 use crate::units::{HostPort, parse_duration, show_duration};
 use clap::{Args, Subcommand};
 use downpour_transport::control::Token;
@@ -16,7 +11,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Make a ticket ahead of time, or see what is in one
+/// Make a ticket ahead of time, or show what one says
 #[derive(Debug, Args)]
 pub(super) struct TicketArgs {
     #[command(subcommand)]
@@ -29,27 +24,28 @@ enum TicketVerb {
     Show(ShowArgs),
 }
 
-/// Make a ticket for a sender on this machine, so that receivers and sender may start in any order
+/// Make a ticket for a later `downpour send --ticket FILE` on this machine
 #[derive(Debug, Args)]
 struct NewArgs {
-    /// Where receivers will reach the sender; may be given several times
+    /// Where the sender will listen, as receivers reach it; may be given several times
     #[arg(long, value_name = "HOST:PORT", required = true)]
     address: Vec<HostPort>,
-    /// Multicast group and port to use [default: the sender chooses]
+    /// Multicast group of the session [default: chosen by `send`]
     #[arg(long, value_name = "ADDR:PORT")]
     group: Option<SocketAddr>,
-    /// How long the ticket lets anyone in, such as 24h or 7d
+    /// How long the ticket admits
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "24h")]
     expires: Duration,
-    /// Let in only the node with this key, as reports show it; may be given several times
+    /// Node key that is let in, as `downpour ticket show` prints it; may be given several times
+    /// [default: everybody who has the ticket]
     #[arg(long, value_name = "KEY")]
     allow: Vec<PublicKey>,
-    /// File to write, readable by you alone
+    /// File to write; only its owner can read it
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
 }
 
-/// Say what is in a ticket, without its secret
+/// Show what a ticket says, without its secret
 #[derive(Debug, Args)]
 struct ShowArgs {
     /// The ticket; @FILE reads it from a file, - from standard input
@@ -68,134 +64,67 @@ impl TicketArgs {
 
 impl NewArgs {
     fn run(self) -> Result<Exit, Fault> {
-        let home = Home::locate().map_err(|error| home_fault(&error))?;
-        let config = home.config().map_err(|error| home_fault(&error))?;
-        let identity = Identity::load_or_create(config).map_err(|error| identity_fault(&error))?;
-        let (out, good_for) = (self.out.clone(), self.expires);
-        let ticket = self.ticket(identity.public_key())?;
-        ticket.write_file(&out).map_err(|error| {
-            Fault::start(
-                format!("cannot write the ticket to {error}"),
-                "give --out a file in a folder that you may write to",
-            )
-        })?;
-        println!("{}: good for {}", out.display(), show_duration(good_for));
-        Ok(Exit::Complete)
-    }
-
-    fn ticket(self, key: PublicKey) -> Result<Ticket, Fault> {
+        if let Some(port) = self.address.iter().find(|address| address.port == 0) {
+            return Err(Fault::usage(
+                format!("`{port}` has no port that receivers could connect to"),
+                "give the port that the sender will listen on; `downpour ports` lists the usual ones",
+            ));
+        }
         if let Some(group) = self.group {
-            // Whether it is to be joined by source is the sender's choice later.
-            check_group(group, true)?;
+            super::network::check_group(group, true)?;
         }
-        if let Some(address) = self.address.iter().find(|address| address.port == 0) {
-            return Err(Fault::usage(
-                format!("{address} has no port yet"),
-                "give the port that the sender will listen on, such as one of `downpour ports`",
-            ));
-        }
-        if self.address.len() > ADDRS_MAX || self.allow.len() > ALLOW_MAX {
-            return Err(Fault::usage(
-                format!("a ticket holds {ADDRS_MAX} addresses and {ALLOW_MAX} keys at most"),
-                "make several tickets",
-            ));
-        }
-        let token = Token::random().ok_or_else(|| {
-            Fault::start("the system gives no random numbers", "check /dev/urandom")
-        })?;
+        let advice = "set $DOWNPOUR_HOME to a folder of your own";
+        let start = |error: &dyn std::error::Error| Fault::start(error.to_string(), advice);
+        let home = Home::locate().map_err(|e| start(&e))?;
+        let folder = home.config().map_err(|e| start(&e))?;
+        let identity = Identity::load_or_create(folder).map_err(|e| start(&e))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let ticket = Ticket {
             addrs: self.address.iter().map(ToString::to_string).collect(),
-            key,
-            token,
+            key: identity.public_key(),
+            token: Token::random().ok_or_else(|| {
+                Fault::start("the system gives no random numbers", "check /dev/urandom")
+            })?,
             expires_unix_s: (now + self.expires).as_secs(),
             group: self.group,
             allow: (!self.allow.is_empty()).then_some(self.allow),
         };
-        let advice = "write addresses as host:4000, 192.0.2.7:4000 or [2001:db8::7]:4000";
-        ticket.check().map_err(|error| Fault::usage(error.to_string(), advice))?;
-        Ok(ticket)
+        ticket.check().map_err(|e| Fault::usage(e.to_string(), "correct the options"))?;
+        ticket.write_file(&self.out).map_err(|e| {
+            Fault::start(e.to_string(), "choose a file in a folder that you may write to")
+        })?;
+        println!("{}: admits for {}", self.out.display(), show_duration(self.expires));
+        println!("sender:    downpour send PATH… --ticket {}", self.out.display());
+        println!("receivers: downpour receive @{} --out DIR", self.out.display());
+        Ok(Exit::Complete)
     }
 }
 
 impl ShowArgs {
     fn run(self) -> Result<Exit, Fault> {
-        let ticket = parse(&TicketText::read(&self.ticket)?)?;
-        println!("addresses  {}", ticket.addrs.join(" "));
-        println!("sender     {}", ticket.key);
+        let text = TicketText::read(&self.ticket)?;
+        let ticket: Ticket =
+            text.as_str().parse().map_err(|error: crate::ticket::TicketError| {
+                Fault::usage(error.to_string(), "copy the whole line that the sender printed")
+            })?;
+        println!("sender   {}", ticket.addrs.join(", "));
+        println!("key      {}", ticket.key);
         if let Some(group) = ticket.group {
-            println!("group      {group}");
-        }
-        for key in ticket.allow.iter().flatten() {
-            println!("lets in    {key}");
+            println!("group    {group}");
         }
         match ticket.check_time(SystemTime::now()) {
-            Ok(()) => println!("good for   {}", show_duration(remaining(&ticket))),
-            Err(expired) => println!("expired    {} ago", show_duration(expired.since)),
+            Ok(()) => {
+                let now =
+                    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+                let left = Duration::from_secs(ticket.expires_unix_s.saturating_sub(now));
+                println!("admits   for {} more", show_duration(left));
+            }
+            Err(expired) => println!("admits   nobody: {expired}"),
+        }
+        match &ticket.allow {
+            None => println!("allowed  everybody who has it"),
+            Some(keys) => keys.iter().for_each(|key| println!("allowed  {key}")),
         }
         Ok(Exit::Complete)
-    }
-}
-
-/// The ticket that a text is.
-pub(super) fn parse(text: &TicketText) -> Result<Ticket, Fault> {
-    text.as_str().parse().map_err(|error: crate::ticket::TicketError| {
-        Fault::usage(
-            error.to_string(),
-            "give the line that the sender printed, whole; @FILE reads it from a file",
-        )
-    })
-}
-
-fn remaining(ticket: &Ticket) -> Duration {
-    let end = UNIX_EPOCH + Duration::from_secs(ticket.expires_unix_s);
-    end.duration_since(SystemTime::now()).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::NewArgs;
-    use crate::cli::{Exit, Fault};
-    use crate::ticket::Ticket;
-    use clap::Parser;
-    use downpour_transport::identity::Identity;
-    use std::time::{Duration, SystemTime};
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: NewArgs,
-    }
-
-    fn ticket(line: &[&str]) -> Result<Ticket, Fault> {
-        let line = Line::try_parse_from([&["new", "--out", "t"], line].concat()).unwrap();
-        line.args.ticket(Identity::generate().public_key())
-    }
-
-    #[test]
-    fn a_new_ticket_is_read_back_and_lasts_as_told() {
-        let line = ["--address", "node7:28800", "--address", "[fd77::1]:28800", "--expires", "2h"];
-        let ticket = ticket(&[&line[..], &["--group", "239.192.7.1:28819"]].concat()).unwrap();
-        assert_eq!(ticket.to_string().parse(), Ok(ticket.clone()));
-        assert_eq!(ticket.addrs, ["node7:28800", "[fd77::1]:28800"]);
-        let now = SystemTime::now();
-        assert!(ticket.check_time(now + Duration::from_secs(7_100)).is_ok());
-        assert!(ticket.check_time(now + Duration::from_secs(7_300)).is_err());
-    }
-
-    #[test]
-    fn tickets_that_could_not_work_are_not_made() {
-        for line in [
-            &["--address", "node7:0"][..],
-            &["--address", "no/de:1"],
-            &["--address", "node7:1", "--group", "10.0.0.1:1"],
-        ] {
-            let parsed = Line::try_parse_from([&["new", "--out", "t"], line].concat());
-            let key = Identity::generate().public_key();
-            let refused = parsed
-                .map_err(|_| Exit::Usage)
-                .and_then(|line| line.args.ticket(key).map_err(|fault| fault.exit));
-            assert_eq!(refused.unwrap_err(), Exit::Usage, "{line:?}");
-        }
     }
 }

@@ -137,6 +137,8 @@ pub struct ReceiverStats {
     pub received: u64,
     /// Symbols among them that were not wanted: duplicates, or repair that others needed.
     pub unneeded: u64,
+    /// Repair symbols kept.
+    pub repair_kept: u64,
     /// Symbols for which there was no room.
     pub no_room: u64,
     /// Feedback messages sent.
@@ -250,6 +252,15 @@ impl Receiver {
             .collect();
         drop.into_iter().for_each(|block| self.forget(block));
         self.held_mut(kind).insert_range(blocks);
+    }
+
+    /// A block that was stored must come again after all, as bytes over TLS: what it held proved false.
+    pub fn forgotten(&mut self, now: Timestamp, block: BlockId) {
+        self.advance(now);
+        self.held_mut(block.kind()).remove(block.number());
+        self.by_pull.insert(block.raw());
+        self.stats.false_blocks += 1;
+        self.pull_check = true;
     }
 
     /// What the control plane says of the sender's progress; with the stream the polls say it.
@@ -529,6 +540,7 @@ impl Receiver {
                 self.stats.unneeded += 1;
                 return Disposition::Drop;
             }
+            self.stats.repair_kept += u64::from(symbol.repair_index().is_some());
             if partial.lacks() == 0 {
                 self.complete_if_ready(block);
             }

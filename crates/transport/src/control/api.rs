@@ -240,6 +240,9 @@ pub struct Receipt {
     pub bytes_by_pull: u64,
     /// Of these, bytes that were here before.
     pub bytes_held: u64,
+    /// Repair symbols that it used, instead of source symbols that were lost.
+    #[serde(default)]
+    pub repair_symbols: u64,
     /// Why objects failed; the first ones when they do not all fit.
     pub failures: Vec<ObjectFailure>,
 }
@@ -499,6 +502,7 @@ mod tests {
             bytes_by_stream: 900,
             bytes_by_pull: 100,
             bytes_held: 0,
+            repair_symbols: 3,
             failures,
         }
     }

@@ -115,6 +115,7 @@ pub struct ReceiveSnapshot {
 
 enum Command {
     Have(BlockKind, Range<u32>),
+    Forgotten(BlockId),
     UpdateEnds(u32, u32, bool),
     SetOnStream(bool),
     PulledBytes(BlockId, Vec<u8>),
@@ -163,6 +164,11 @@ impl ReceiveHandle {
     /// See [`Receiver::have`].
     pub fn have(&self, kind: BlockKind, blocks: Range<u32>) {
         self.tell(Command::Have(kind, blocks));
+    }
+
+    /// See [`Receiver::forgotten`].
+    pub fn forgotten(&self, block: BlockId) {
+        self.tell(Command::Forgotten(block));
     }
 
     /// See [`Receiver::update_ends`].
@@ -425,6 +431,7 @@ impl Driver {
             let now = self.clock.now();
             match command {
                 Command::Have(kind, blocks) => self.machine.have(now, kind, blocks),
+                Command::Forgotten(block) => self.machine.forgotten(now, block),
                 Command::UpdateEnds(data, manifest, finished) => {
                     self.machine.update_ends(now, data, manifest, finished);
                 }

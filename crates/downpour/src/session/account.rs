@@ -1,0 +1,368 @@
+//! Progress and report of a session, from the roster, the driver's snapshot and the receipts.
+
+use super::roster::{Peer, Stage};
+use crate::cli::ReceivePlan;
+use crate::object::Summary;
+use crate::progress::{Phase, Row, Snapshot};
+use crate::report::{
+    Named, ReceiverReport, ReceiverState, Report, Role, SCHEMA, SentBytes, SessionReport,
+};
+use downpour_proto::sender::{Delivery, MemberStats};
+use downpour_proto::{BlockId, BlockKind, Duration, Geometry, Rate, ReceiverId};
+use downpour_transport::OVERHEAD;
+use downpour_transport::control::Joined;
+use downpour_transport::session::{ReceiveSnapshot, SendSnapshot};
+use std::collections::BTreeMap;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// What the sender's account is made of, besides the peers.
+pub(super) struct Ledger {
+    pub(super) opened: Instant,
+    pub(super) started: Option<Instant>,
+    pub(super) geometry: Geometry,
+    pub(super) data_len: Option<u64>,
+    /// Bytes and time of the last look, for present rates.
+    pub(super) last: (Instant, u64),
+    pub(super) rate: Rate,
+}
+
+impl Ledger {
+    /// Notes how much has been sent; the present rate is over a second or so.
+    pub(super) fn observe(&mut self, now: Instant, bytes: u64) {
+        let since = now.duration_since(self.last.0);
+        if since >= Duration::from_millis(500) {
+            self.rate = Rate::of(bytes.saturating_sub(self.last.1), since);
+            self.last = (now, bytes);
+        }
+    }
+
+    fn held_bytes(&self, blocks: u32) -> u64 {
+        let bytes = u64::from(blocks) * self.geometry.block_len();
+        self.data_len.map_or(bytes, |len| bytes.min(len))
+    }
+
+    pub(super) fn snapshot<'a>(
+        &self,
+        phase: Phase,
+        sent: &SendSnapshot,
+        peers: impl Iterator<Item = (ReceiverId, &'a Peer)>,
+    ) -> Snapshot {
+        let receivers = peers.map(|(id, peer)| {
+            let member = sent.members.get(&id);
+            let done = match (&peer.stage, self.data_len) {
+                (Stage::Complete, Some(len)) => len,
+                _ => self.held_bytes(member.map_or(0, |m| m.data_held)),
+            };
+            let since = self.started.map_or(Duration::ZERO, |at| at.elapsed());
+            Row {
+                name: peer.name.clone(),
+                state: state_word(peer, member),
+                done_bytes: done,
+                rate: if since.is_zero() { Rate::from_bps(0) } else { Rate::of(done, since) },
+                loss: member.and_then(|m| m.loss).unwrap_or(0.0),
+            }
+        });
+        let source = sent.stats.source_symbols.max(1) as f64;
+        Snapshot {
+            elapsed: self.opened.elapsed(),
+            phase,
+            data_bytes: self.data_len,
+            rate: self.rate,
+            repair: sent.stats.repair_symbols as f64 / source,
+            receivers: receivers.collect(),
+        }
+    }
+}
+
+fn state_word(peer: &Peer, member: Option<&MemberStats>) -> &'static str {
+    match (&peer.stage, member.map(|m| m.delivery)) {
+        (Stage::Joined, _) => "joining",
+        (Stage::Ready, Some(Delivery::Pull)) => "pull",
+        (Stage::Ready, _) => "stream",
+        (Stage::Complete, _) => "complete",
+        (Stage::Failed(_), _) => "failed",
+        (Stage::Gone { .. }, _) => "gone",
+    }
+}
+
+/// What only the session knows of itself.
+pub(super) struct Heading {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) group: Option<String>,
+    pub(super) interface: Option<String>,
+    pub(super) profile: &'static str,
+    pub(super) rate_limit: Option<Rate>,
+    pub(super) objects: u64,
+    pub(super) pull_bytes: u64,
+    pub(super) skipped: Vec<Named>,
+    pub(super) failed: Vec<Named>,
+    pub(super) notices: Vec<String>,
+    /// Names that `--expect` gave and that never joined.
+    pub(super) absent: Vec<String>,
+}
+
+/// The sender's report.
+pub(super) fn report(
+    heading: Heading,
+    ledger: &Ledger,
+    sent: &SendSnapshot,
+    peers: &BTreeMap<ReceiverId, &Peer>,
+) -> Report {
+    let started = ledger.started.unwrap_or(ledger.opened);
+    let ended = peers.values().filter_map(|p| p.ended_at).max().unwrap_or_else(Instant::now);
+    let duration = ended.saturating_duration_since(started);
+    let data_bytes = ledger.data_len.unwrap_or(0);
+    let bytes = sent_bytes(ledger.geometry, sent, heading.pull_bytes);
+    let mut receivers: Vec<ReceiverReport> = peers
+        .iter()
+        .map(|(id, peer)| receiver_report(peer, sent.members.get(id), started))
+        .collect();
+    receivers.extend(heading.absent.into_iter().map(absent));
+    let overhead = match data_bytes {
+        0 => 0.0,
+        data => bytes.total() as f64 / data as f64 - 1.0,
+    };
+    Report {
+        schema: SCHEMA,
+        downpour: env!("CARGO_PKG_VERSION").to_owned(),
+        role: Role::Sender,
+        session: SessionReport {
+            id: heading.id,
+            name: heading.name,
+            group: heading.group,
+            interface: heading.interface,
+            profile: heading.profile.to_owned(),
+            rate_limit_bps: heading.rate_limit.map(Rate::bps),
+            started_unix_s: unix_s(started),
+            duration_s: duration.as_secs_f64(),
+            objects: heading.objects,
+            data_bytes,
+            sent: bytes,
+            source_symbols: sent.stats.source_symbols,
+            proactive_repair_symbols: sent.stats.proactive_symbols,
+            repair_symbols: sent.stats.repair_symbols - sent.stats.proactive_symbols,
+            rounds: u64::from(sent.rounds),
+            feedback_messages: sent.stats.feedback,
+            feedback_bytes: sent.stats.feedback_bytes,
+            grtt_ms: sent.grtt.as_secs_f64() * 1e3,
+            goodput_bps: rate_bps(data_bytes, duration),
+            overhead,
+        },
+        receivers,
+        failed: heading.failed,
+        skipped: heading.skipped,
+        notices: heading.notices,
+    }
+}
+
+fn rate_bps(bytes: u64, time: Duration) -> u64 {
+    if time.is_zero() { 0 } else { Rate::of(bytes, time).bps() }
+}
+
+/// Seconds since 1970 of an instant of this process.
+fn unix_s(at: Instant) -> f64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.saturating_sub(at.elapsed()).as_secs_f64()
+}
+
+fn sent_bytes(geometry: Geometry, sent: &SendSnapshot, pull_bytes: u64) -> SentBytes {
+    let datagram = u64::from(geometry.symbol_len) + OVERHEAD as u64;
+    let stats = &sent.stats;
+    let data_source = stats.source_symbols.saturating_sub(stats.manifest_symbols);
+    SentBytes {
+        source_bytes: data_source * datagram,
+        proactive_repair_bytes: stats.proactive_symbols * datagram,
+        repair_bytes: (stats.repair_symbols - stats.proactive_symbols) * datagram,
+        manifest_bytes: stats.manifest_symbols.min(stats.source_symbols) * datagram,
+        control_bytes: stats.message_bytes,
+        pull_bytes,
+    }
+}
+
+fn receiver_report(peer: &Peer, member: Option<&MemberStats>, started: Instant) -> ReceiverReport {
+    let state = match &peer.stage {
+        Stage::Complete => match &peer.left_stream {
+            Some(why) => ReceiverState::Pulled { why: why.clone() },
+            None => ReceiverState::Complete,
+        },
+        Stage::Failed(why) => ReceiverState::Failed { why: why.clone() },
+        Stage::Gone { .. } => ReceiverState::Gone {
+            why: "its connection closed, and it did not come back".to_owned(),
+        },
+        Stage::Joined | Stage::Ready => {
+            ReceiverState::Gone { why: "the session ended before it was complete".to_owned() }
+        }
+    };
+    let ended = peer.ended_at.unwrap_or_else(Instant::now);
+    let (joined_s, ended_s) = (
+        peer.joined_at.saturating_duration_since(started).as_secs_f64(),
+        ended.saturating_duration_since(started).as_secs_f64(),
+    );
+    let receipt = peer.receipt.as_ref();
+    let (stream_bytes, pull_bytes, kept_bytes) =
+        receipt.map_or((0, 0, 0), |r| (r.bytes_by_stream, r.bytes_by_pull, r.bytes_held));
+    let active = Duration::from_secs_f64((ended_s - joined_s).max(0.0));
+    ReceiverReport {
+        name: peer.name.clone(),
+        address: peer.addr.to_string(),
+        key: peer.node.to_string(),
+        state,
+        multicast: peer.multicast,
+        joined_s,
+        ended_s,
+        stream_bytes,
+        pull_bytes,
+        kept_bytes,
+        rate_bps: rate_bps(stream_bytes + pull_bytes, active),
+        loss: member.and_then(|m| m.loss).unwrap_or(0.0),
+        repair_symbols: receipt.map_or(0, |r| r.repair_symbols),
+        nacks: member.map_or(0, |m| m.nacks),
+    }
+}
+
+fn absent(name: String) -> ReceiverReport {
+    ReceiverReport {
+        name,
+        address: String::new(),
+        key: String::new(),
+        state: ReceiverState::Absent,
+        multicast: false,
+        joined_s: 0.0,
+        ended_s: 0.0,
+        stream_bytes: 0,
+        pull_bytes: 0,
+        kept_bytes: 0,
+        rate_bps: 0,
+        loss: 0.0,
+        repair_symbols: 0,
+        nacks: 0,
+    }
+}
+
+/// What a receiver keeps account of.
+pub(super) struct ReceiverAccount {
+    joined_at: Instant,
+    session: String,
+    name: String,
+    address: String,
+    pub(super) objects: u32,
+    /// Bytes of data blocks that were pulled.
+    pub(super) data_pulled: u64,
+    pub(super) failed: Vec<(String, String)>,
+    pub(super) failure: Option<String>,
+    pub(super) notices: Vec<String>,
+}
+
+impl ReceiverAccount {
+    pub(super) fn new(joined: &Joined, notices: Vec<String>) -> Self {
+        Self {
+            joined_at: Instant::now(),
+            session: joined.reply.session.to_text(),
+            name: joined.reply.name.clone(),
+            address: joined.sender.to_string(),
+            objects: 0,
+            data_pulled: 0,
+            failed: Vec::new(),
+            failure: None,
+            notices,
+        }
+    }
+
+    pub(super) fn pulled(&mut self, block: BlockId, bytes: u64) {
+        if block.kind() == BlockKind::Data {
+            self.data_pulled += bytes;
+        }
+    }
+
+    /// The receiver's report of itself.
+    pub(super) fn report(
+        self,
+        plan: &ReceivePlan,
+        summary: &Summary,
+        driver: &ReceiveSnapshot,
+        data_len: Option<u64>,
+        left_stream: Option<String>,
+    ) -> Report {
+        let time = self.joined_at.elapsed();
+        let data_bytes = data_len.unwrap_or(summary.bytes_received + summary.bytes_held);
+        let by_pull = self.data_pulled.min(summary.bytes_received);
+        let state = match (self.failure, self.failed.len(), left_stream.clone()) {
+            (Some(why), _, _) => ReceiverState::Failed { why },
+            (None, 1.., _) => {
+                ReceiverState::Failed { why: format!("{} objects failed", self.failed.len()) }
+            }
+            (None, 0, Some(why)) => ReceiverState::Pulled { why },
+            (None, 0, None) => ReceiverState::Complete,
+        };
+        let receiver = ReceiverReport {
+            name: plan.name.clone(),
+            address: self.address,
+            key: String::new(),
+            state,
+            multicast: left_stream.is_none(),
+            joined_s: 0.0,
+            ended_s: time.as_secs_f64(),
+            stream_bytes: summary.bytes_received - by_pull,
+            pull_bytes: by_pull,
+            kept_bytes: summary.bytes_held,
+            rate_bps: rate_bps(summary.bytes_received, time),
+            loss: 0.0,
+            repair_symbols: driver.stats.repair_kept,
+            nacks: driver.stats.nacks,
+        };
+        Report {
+            schema: SCHEMA,
+            downpour: env!("CARGO_PKG_VERSION").to_owned(),
+            role: Role::Receiver,
+            session: SessionReport {
+                id: self.session,
+                name: self.name,
+                started_unix_s: unix_s(self.joined_at),
+                duration_s: time.as_secs_f64(),
+                objects: u64::from(self.objects),
+                data_bytes,
+                feedback_messages: driver.stats.feedback,
+                goodput_bps: rate_bps(data_bytes, time),
+                ..SessionReport::default()
+            },
+            receivers: vec![receiver],
+            failed: self.failed.into_iter().map(|(name, why)| Named { name, why }).collect(),
+            skipped: Vec::new(),
+            notices: self.notices,
+        }
+    }
+}
+
+/// A receiver's progress.
+pub(super) fn receiver_snapshot(
+    account: &ReceiverAccount,
+    plan: &ReceivePlan,
+    driver: &ReceiveSnapshot,
+    data_len: Option<u64>,
+    geometry: Geometry,
+) -> Snapshot {
+    let elapsed = account.joined_at.elapsed();
+    let bytes = driver.data_held * geometry.block_len();
+    let done = data_len.map_or(bytes, |len| bytes.min(len));
+    let rate = if elapsed.is_zero() { Rate::from_bps(0) } else { Rate::of(done, elapsed) };
+    let row = Row {
+        name: plan.name.clone(),
+        state: if driver.has_all { "storing" } else { "stream" },
+        done_bytes: done,
+        rate,
+        loss: 0.0,
+    };
+    let waiting = driver.stats.received == 0 && driver.data_held == 0;
+    Snapshot {
+        elapsed,
+        phase: match waiting {
+            true => Phase::Waiting { what: "for the sender to start".to_owned() },
+            false => Phase::Streaming,
+        },
+        data_bytes: data_len,
+        rate,
+        repair: 0.0,
+        receivers: vec![row],
+    }
+}

@@ -1,0 +1,567 @@
+//! One session as a receiver lives it: from the JOIN's answer to the receipt, or to the loss of the sender.
+//!
+//! Four parties speak here: the sender's events, the driver (stream), the store (objects) and the puller. They
+//! meet in one queue and one loop, which only passes on; what each does is its own affair.
+
+use super::account::{ReceiverAccount, receiver_snapshot};
+use super::faults;
+use super::receive::Node;
+use crate::cli::{Fault, ReceivePlan, Target};
+use crate::object::{
+    Destination, EntryId, FolderOptions, ManifestId, OpenError, RawOptions, Store, StoreConfig,
+    StoreEvent, Summary,
+};
+use crate::progress::Progress;
+use crate::report::Report;
+use downpour_proto::receiver::Pull as Order;
+use downpour_proto::{
+    BlockId, BlockKind, Duration, Geometry, ReceiverConfig, Rounds, receiver::PARTIAL_BLOCKS_MAX,
+};
+use downpour_transport::control::{
+    BlockRange, ControlClient, Event, EventStream, HaveRequest, Joined, ObjectFailure, Pull,
+    ReadyRequest, Receipt, RequestError,
+};
+use downpour_transport::pull::{PullLimits, Pulled, Puller};
+use downpour_transport::session::{ReceiveEvent, ReceiveHandle, ReceiveSetup, StreamIn};
+use downpour_transport::{BlockSink, Group, Interface, RecvOptions, Suite};
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+
+/// How long to wait for a join probe before all is pulled.
+const PROBE_TIME: Duration = Duration::from_millis(1_000);
+
+/// How often progress is shown.
+const TICK: Duration = Duration::from_millis(200);
+
+/// How often a receipt is tried, a second apart: the sender may be busy.
+const RECEIPT_TRIES: u32 = 5;
+
+/// Less receive buffer than this loses bursts at 1 Gbit/s whenever the program has to wait 10 ms.
+const BUFFER_LEN_GOOD: usize = 1 << 20;
+
+/// What an attempt needs.
+pub(super) struct Attempt<'a> {
+    pub(super) plan: &'a ReceivePlan,
+    pub(super) identity: &'a Node,
+    pub(super) client: Arc<ControlClient>,
+    pub(super) joined: Joined,
+    pub(super) progress: &'a mut Progress,
+}
+
+/// How an attempt ends.
+pub(super) enum Ended {
+    /// For good: complete, failed or interrupted.
+    Report(Box<Report>),
+    /// The sender is gone: try again.
+    SenderLost(String),
+}
+
+/// What the parties say.
+enum Said {
+    Driver(ReceiveEvent),
+    Store(StoreEvent),
+}
+
+/// Why the loop ends.
+enum Verdict {
+    Complete(Summary),
+    Failed(String),
+    SenderLost(String),
+    Interrupted,
+}
+
+struct Run<'a> {
+    plan: &'a ReceivePlan,
+    client: Arc<ControlClient>,
+    joined: Joined,
+    store: Arc<Store>,
+    driver: ReceiveHandle,
+    puller: Puller,
+    /// Orders by the number of their pull.
+    orders: HashMap<u64, Order>,
+    last_order: u64,
+    /// Orders that wait until the sender has said how long their block is.
+    unknown: Vec<Order>,
+    manifest_symbols: Vec<u16>,
+    data_len: Option<u64>,
+    account: ReceiverAccount,
+    failures: Vec<ObjectFailure>,
+    left_stream: Option<String>,
+    sections_examined: u32,
+}
+
+/// Takes part in the session.
+pub(super) async fn attempt(
+    run: Attempt<'_>,
+    mut interrupted: Pin<&mut impl Future<Output = io::Result<()>>>,
+) -> Result<Ended, Fault> {
+    let Attempt { plan, identity, client, joined, progress } = run;
+    let (said, mut heard) = mpsc::unbounded_channel();
+    let candidates = may_hold(&plan.target);
+    let store = Arc::new(open_store(plan, &joined, said.clone())?);
+    let mut events = match client.events().await {
+        Ok(events) => events,
+        Err(error) => return lost(error),
+    };
+    let (stream, mut notices) = stream_in(plan, &joined)?;
+    let has_stream = stream.is_some();
+    let driver = spawn_driver(plan, &joined, stream, &store, said)?;
+    notices.extend(buffer_notice(&driver, has_stream));
+    let (puller, mut pulled) = Puller::start(Arc::clone(&client), PullLimits::default());
+    let data_len = joined.reply.data_len;
+    let mut run = Run {
+        plan,
+        account: ReceiverAccount::new(&joined, notices),
+        client,
+        joined,
+        store,
+        driver,
+        puller,
+        orders: HashMap::new(),
+        last_order: 0,
+        unknown: Vec::new(),
+        manifest_symbols: Vec::new(),
+        data_len,
+        failures: Vec::new(),
+        left_stream: None,
+        sections_examined: 0,
+    };
+    if let Err(error) = run.become_ready(&mut heard, has_stream, candidates).await {
+        return lost(error);
+    }
+    let geometry = run.joined.reply.geometry;
+    let mut tick = tokio::time::interval(TICK);
+    let verdict = loop {
+        let verdict = tokio::select! {
+            event = next_event(&mut events) => match event {
+                Ok(event) => run.on_sender(event),
+                Err(why) => Some(Verdict::SenderLost(why)),
+            },
+            Some(said) = heard.recv() => run.on_said(said).await,
+            Some(pulled) = pulled.recv() => { run.on_pulled(pulled); None }
+            _ = tick.tick() => {
+                let snapshot = run.driver.snapshot();
+                progress.show(&receiver_snapshot(&run.account, plan, &snapshot, run.data_len, geometry));
+                None
+            }
+            _ = &mut interrupted => Some(Verdict::Interrupted),
+        };
+        if let Some(verdict) = verdict {
+            break verdict;
+        }
+    };
+    run.finish(verdict, identity).await
+}
+
+fn lost(error: RequestError) -> Result<Ended, Fault> {
+    if error.is_passing() {
+        return Ok(Ended::SenderLost(error.to_string()));
+    }
+    Err(Fault::incomplete(error.to_string(), "ask the sender for a new ticket and try again"))
+}
+
+async fn next_event(events: &mut EventStream) -> Result<Event, String> {
+    events.next().await.map_err(|end| end.to_string())
+}
+
+/// Something is there that may prove to be what is sent, or a part of it.
+fn may_hold(target: &Target) -> bool {
+    match target {
+        Target::Tree(out) => std::fs::read_dir(out).is_ok_and(|mut dir| dir.next().is_some()),
+        Target::Device(_) => true,
+        Target::Pipe | Target::Discard => false,
+    }
+}
+
+fn open_store(
+    plan: &ReceivePlan,
+    joined: &Joined,
+    said: UnboundedSender<Said>,
+) -> Result<Store, Fault> {
+    let reply = &joined.reply;
+    let manifest = ManifestId(*reply.session.as_bytes());
+    let config = StoreConfig::new(reply.geometry, reply.publisher, manifest);
+    let destination = match &plan.target {
+        Target::Tree(out) => Destination::Folder(FolderOptions {
+            overwrite: plan.overwrite,
+            setuid: true,
+            xattrs: plan.xattrs,
+            ..FolderOptions::new(out)
+        }),
+        Target::Discard => Destination::Discard,
+        Target::Pipe => {
+            Destination::Pipe { out: Box::new(io::stdout()), window: plan.memory_bytes }
+        }
+        Target::Device(path) => Destination::Raw(RawOptions { path: path.clone(), reuse: true }),
+    };
+    let opened = Store::open(config, destination, move |event| {
+        // Fails only when the attempt is over.
+        let _ = said.send(Said::Store(event));
+    });
+    opened.map_err(|error: OpenError| {
+        Fault::start(error.to_string(), "check --out and your rights there, or give another folder")
+    })
+}
+
+/// Where to hear the stream; `None` when there is none to be heard here, with the reason as a notice.
+fn stream_in(
+    plan: &ReceivePlan,
+    joined: &Joined,
+) -> Result<(Option<StreamIn>, Vec<String>), Fault> {
+    let reply = &joined.reply;
+    let Some(addr) = reply.group else { return Ok((None, Vec::new())) };
+    let group = match Group::new(addr, reply.source) {
+        Ok(group) => group,
+        Err(error) => return Ok((None, vec![format!("the sender's group is unusable: {error}")])),
+    };
+    let wanted = plan.interface.as_ref().map(ToString::to_string);
+    // The interface that leads to the sender hears its stream; else the one with the route to the group.
+    let towards_sender =
+        Some(joined.local.to_string()).filter(|_| addr.is_ipv4() == joined.local.is_ipv4());
+    let first = wanted.clone().or(towards_sender);
+    let chosen = Interface::choose(first.as_deref(), addr.ip()).or_else(|error| {
+        if wanted.is_some() { Err(error) } else { Interface::choose(None, addr.ip()) }
+    });
+    match chosen {
+        Ok(interface) => {
+            let options = RecvOptions::default();
+            Ok((Some(StreamIn { group, interface, options }), Vec::new()))
+        }
+        Err(error) if wanted.is_some() => {
+            Err(Fault::start(error.to_string(), "name another --interface"))
+        }
+        Err(error) => Ok((None, vec![format!("no multicast here, everything is pulled: {error}")])),
+    }
+}
+
+fn buffer_notice(driver: &ReceiveHandle, has_stream: bool) -> Option<String> {
+    let granted = driver.snapshot().buffer_len;
+    (has_stream && granted < BUFFER_LEN_GOOD).then(|| {
+        format!(
+            "the kernel grants a receive buffer of only {granted} bytes, so fast streams will lose \
+             datagrams here: set sysctl net.core.rmem_max to 16777216 or more"
+        )
+    })
+}
+
+fn spawn_driver(
+    plan: &ReceivePlan,
+    joined: &Joined,
+    stream: Option<StreamIn>,
+    store: &Arc<Store>,
+    said: UnboundedSender<Said>,
+) -> Result<ReceiveHandle, Fault> {
+    let reply = &joined.reply;
+    let feedback = if reply.feedback.ip().is_unspecified() {
+        SocketAddr::new(joined.sender.ip(), reply.feedback.port())
+    } else {
+        reply.feedback
+    };
+    let blocks = plan.memory_bytes / reply.geometry.block_len();
+    let session = reply.session.as_bytes();
+    let seed =
+        session.iter().fold(u64::from(reply.receiver.0), |s, b| s.rotate_left(8) ^ u64::from(*b));
+    let setup = ReceiveSetup {
+        machine: ReceiverConfig {
+            geometry: reply.geometry,
+            stream: reply.stream,
+            me: reply.receiver,
+            feedback: Box::new(Rounds),
+            partial_blocks: (blocks as usize).clamp(8, PARTIAL_BLOCKS_MAX),
+            resume: matches!(plan.target, Target::Tree(_) | Target::Device(_)),
+            on_stream: stream.is_some(),
+        },
+        seed,
+        stream,
+        feedback,
+        // Checked when the reply came.
+        suite: Suite::from_id(reply.suite).unwrap_or_else(Suite::preferred),
+        epoch: reply.epoch,
+        secret: reply.epoch_secret.clone(),
+        feedback_secret: joined.feedback.clone(),
+        sink: Arc::clone(store) as Arc<dyn BlockSink>,
+        inject_loss: plan.inject_loss,
+        on_event: Box::new(move |event| {
+            // Fails only when the attempt is over.
+            let _ = said.send(Said::Driver(event));
+        }),
+    };
+    ReceiveHandle::spawn(setup).map_err(faults::session)
+}
+
+impl Run<'_> {
+    /// Waits for the probe and says how it went.
+    async fn become_ready(
+        &mut self,
+        heard: &mut UnboundedReceiver<Said>,
+        has_stream: bool,
+        candidates: bool,
+    ) -> Result<(), RequestError> {
+        let probe = async {
+            while let Some(said) = heard.recv().await {
+                if matches!(said, Said::Driver(ReceiveEvent::Heard)) {
+                    return true;
+                }
+            }
+            false
+        };
+        let multicast =
+            has_stream && tokio::time::timeout(PROBE_TIME, probe).await.unwrap_or(false);
+        if !multicast {
+            self.driver.set_on_stream(false);
+            self.left_stream = Some("multicast does not reach this machine".to_owned());
+        }
+        self.client.ready(ReadyRequest { multicast, candidates }).await
+    }
+
+    fn on_sender(&mut self, event: Event) -> Option<Verdict> {
+        match event {
+            Event::Ends { data, manifest, finished, data_len } => {
+                self.data_len = data_len.or(self.data_len);
+                self.driver.update_ends(data, manifest, finished);
+                self.retry_unknown();
+            }
+            Event::Manifest { first, symbols } => {
+                // A new subscription tells the list from its start again.
+                self.manifest_symbols.truncate(first as usize);
+                if self.manifest_symbols.len() == first as usize {
+                    self.manifest_symbols.extend_from_slice(&symbols);
+                }
+                self.retry_unknown();
+            }
+            Event::Withdrawn { object, reason } => self.store.withdraw(EntryId(object), &reason),
+            Event::LeaveGroup { reason } => {
+                self.driver.set_on_stream(false);
+                self.left_stream = Some(reason);
+            }
+            Event::ReturnToGroup => self.driver.set_on_stream(true),
+            Event::Shutdown { reason } => return Some(Verdict::Failed(reason)),
+            Event::Ping | Event::Start | Event::Closing | Event::Unknown => {}
+        }
+        None
+    }
+
+    async fn on_said(&mut self, said: Said) -> Option<Verdict> {
+        match said {
+            Said::Driver(event) => self.on_driver(event).await,
+            Said::Store(event) => return self.on_store(event).await,
+        }
+        None
+    }
+
+    async fn on_driver(&mut self, event: ReceiveEvent) {
+        match event {
+            ReceiveEvent::Pull(order) => self.pull(order),
+            ReceiveEvent::StreamLost => {
+                self.driver.set_on_stream(false);
+                self.left_stream = Some("the stream was not heard any more".to_owned());
+                // If it cannot be told, the event stream will end as well.
+                let _ =
+                    self.client.ready(ReadyRequest { multicast: false, candidates: false }).await;
+            }
+            ReceiveEvent::Heard | ReceiveEvent::StreamHeard | ReceiveEvent::SinkFailed => {}
+        }
+    }
+
+    async fn on_store(&mut self, event: StoreEvent) -> Option<Verdict> {
+        match event {
+            StoreEvent::Tree(tree) => {
+                self.account.objects = tree.entries;
+                self.data_len = tree.data_len.or(self.data_len);
+                if !tree.candidates {
+                    return self.say_have(Vec::new(), u32::MAX).await;
+                }
+            }
+            StoreEvent::Section(section) => {
+                if section.last {
+                    self.data_len = Some(section.data_end);
+                }
+                self.held(&section.held);
+                return self.say_have(section.held, section.index + 1).await;
+            }
+            StoreEvent::NotNeeded(ranges) => {
+                self.held(&ranges);
+                return self.say_have(ranges, self.sections_examined).await;
+            }
+            StoreEvent::Forgotten { block, .. } => self.driver.forgotten(block),
+            StoreEvent::Notice { path, text } => {
+                self.account.notices.push(format!("{path}: {text}"));
+            }
+            StoreEvent::ObjectFailed { entry, path, reason } => {
+                let object = entry.0;
+                self.failures.push(ObjectFailure { object, reason: format!("{path}: {reason}") });
+                self.account.failed.push((path, reason));
+            }
+            StoreEvent::Failed(failure) => return Some(Verdict::Failed(failure.to_string())),
+            StoreEvent::Complete(summary) => return Some(Verdict::Complete(summary)),
+        }
+        None
+    }
+
+    fn held(&self, ranges: &[Range<u32>]) {
+        ranges.iter().for_each(|range| self.driver.have(BlockKind::Data, range.clone()));
+    }
+
+    async fn say_have(&mut self, data: Vec<Range<u32>>, examined: u32) -> Option<Verdict> {
+        self.sections_examined = self.sections_examined.max(examined);
+        let data = data.into_iter().map(BlockRange::from).collect();
+        let request = HaveRequest { data, manifest: Vec::new(), examined: self.sections_examined };
+        match self.client.have(request).await {
+            Ok(()) => None,
+            Err(error) => Some(Verdict::SenderLost(error.to_string())),
+        }
+    }
+
+    fn pull(&mut self, order: Order) {
+        let Some(pull) = self.pull_of(order) else {
+            self.unknown.push(order);
+            return;
+        };
+        self.last_order += 1;
+        self.orders.insert(self.last_order, order);
+        if self.puller.request(self.last_order, pull).is_err() {
+            self.orders.remove(&self.last_order);
+            self.driver.pull_failed(block_of(order));
+        }
+    }
+
+    fn retry_unknown(&mut self) {
+        for order in std::mem::take(&mut self.unknown) {
+            self.pull(order);
+        }
+    }
+
+    /// What to ask the sender for; `None` while the block's length is not known.
+    fn pull_of(&self, order: Order) -> Option<Pull> {
+        let geometry = self.joined.reply.geometry;
+        match order {
+            Order::Repair { block, from, until } => Some(Pull::Repair(block, from..until)),
+            Order::Bytes { block } => {
+                let start = u64::from(block.number()) * geometry.block_len();
+                match block.kind() {
+                    BlockKind::Data => {
+                        let end = self.data_len.map_or(start + geometry.block_len(), |len| {
+                            len.min(start + geometry.block_len())
+                        });
+                        (start < end).then_some(Pull::Bytes(BlockKind::Data, start..end))
+                    }
+                    BlockKind::Manifest => {
+                        let k = *self.manifest_symbols.get(block.number() as usize)?;
+                        let len = u64::from(k) * u64::from(geometry.symbol_len);
+                        Some(Pull::Bytes(BlockKind::Manifest, start..start + len))
+                    }
+                }
+            }
+        }
+    }
+
+    fn on_pulled(&mut self, pulled: Pulled) {
+        let Some(order) = self.orders.remove(&pulled.id) else { return };
+        let block = block_of(order);
+        match (pulled.outcome, order) {
+            (Ok(mut bytes), Order::Bytes { block }) => {
+                self.account.pulled(block, bytes.len() as u64);
+                pad(&mut bytes, self.joined.reply.geometry);
+                self.driver.pulled_bytes(block, bytes);
+            }
+            (Ok(bytes), Order::Repair { block, from, until }) => {
+                self.account.pulled(block, bytes.len() as u64);
+                self.driver.pulled_repair(block, from..until, bytes);
+            }
+            (Err(_), _) => self.driver.pull_failed(block),
+        }
+    }
+
+    /// The receipt, the goodbye, and the report.
+    async fn finish(mut self, verdict: Verdict, identity: &Node) -> Result<Ended, Fault> {
+        self.puller.cancel_all();
+        let snapshot = self.driver.snapshot();
+        let mut summary = match verdict {
+            Verdict::SenderLost(why) => return Ok(Ended::SenderLost(why)),
+            Verdict::Complete(summary) => summary,
+            Verdict::Failed(reason) => {
+                // The session may be over already: then there is nobody to tell.
+                let _ = self.client.leave(&reason, true).await;
+                self.account.failure = Some(reason);
+                self.store.summary()
+            }
+            Verdict::Interrupted => {
+                let reason = "interrupted; what has arrived is kept for the next attempt";
+                let _ = self.client.leave(reason, true).await;
+                self.account.failure = Some(reason.to_owned());
+                self.store.summary()
+            }
+        };
+        if self.account.failure.is_none() {
+            let receipt = self.receipt(&summary, snapshot.stats.repair_kept);
+            if let Err(error) = send_receipt(&self.client, receipt, identity).await {
+                self.account.notices.push(format!("the receipt could not be delivered: {error}"));
+                return Ok(Ended::SenderLost(error.to_string()));
+            }
+        }
+        summary
+            .failed
+            .retain(|(path, _)| !self.account.failed.iter().any(|(known, _)| known == path));
+        self.account.failed.extend(summary.failed.clone());
+        let report =
+            self.account.report(self.plan, &summary, &snapshot, self.data_len, self.left_stream);
+        Ok(Ended::Report(Box::new(report)))
+    }
+
+    fn receipt(&self, summary: &Summary, repair_symbols: u64) -> Receipt {
+        let by_pull = self.account.data_pulled.min(summary.bytes_received);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Receipt {
+            session: self.joined.reply.session,
+            receiver: self.joined.reply.receiver,
+            manifest_digest: summary.manifest.map_or([0; 32], |digest| digest.0),
+            made_unix_s: now.as_secs(),
+            finished: true,
+            objects_complete: u64::from(summary.complete),
+            objects_failed: summary.failed.len() as u64,
+            bytes_complete: summary.bytes_received + summary.bytes_held,
+            bytes_by_stream: summary.bytes_received - by_pull,
+            bytes_by_pull: by_pull,
+            bytes_held: summary.bytes_held,
+            repair_symbols,
+            failures: self.failures.clone(),
+        }
+    }
+}
+
+async fn send_receipt(
+    client: &ControlClient,
+    receipt: Receipt,
+    identity: &Node,
+) -> Result<(), RequestError> {
+    let signed = receipt.sign(identity);
+    let mut tries = 1;
+    loop {
+        match client.receipt(&signed).await {
+            Err(error) if error.is_passing() && tries < RECEIPT_TRIES => {
+                tries += 1;
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            done => return done,
+        }
+    }
+}
+
+const fn block_of(order: Order) -> BlockId {
+    match order {
+        Order::Repair { block, .. } | Order::Bytes { block } => block,
+    }
+}
+
+/// The last symbol of the data space's last block is filled up with zeros.
+fn pad(bytes: &mut Vec<u8>, geometry: Geometry) {
+    let whole = bytes.len().next_multiple_of(usize::from(geometry.symbol_len));
+    bytes.resize(whole, 0);
+}

@@ -1,0 +1,267 @@
+//! What receivers ask of a sender over HTTPS, answered from the session's shared state.
+//!
+//! Nothing here waits: the roster's lock is held for bookkeeping only, and reads run on the server's own
+//! threads.
+
+use super::roster::{Newcomer, Roster};
+use crate::object::ContentSource;
+use downpour_proto::sender::Delivery;
+use downpour_proto::{BlockId, BlockKind, RangeSet, ReceiverId};
+use downpour_transport::control::{
+    ApiError, Conn, ErrorCode, Event, EventSender, Extent, HaveRequest, JoinReply, JoinRequest,
+    LeaveRequest, MANIFEST_SYMBOLS_MAX, Member, ReadyRequest, Receipt, SessionHandler,
+    SignedReceipt,
+};
+use downpour_transport::session::SendHandle;
+use downpour_transport::{BlockSource, Encoder};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// When probes follow a JOIN; the receiver waits for a second in all.
+const PROBES_AT: [Duration; 5] = [
+    Duration::ZERO,
+    Duration::from_millis(50),
+    Duration::from_millis(150),
+    Duration::from_millis(350),
+    Duration::from_millis(700),
+];
+
+/// How far the session is.
+#[derive(Debug, Default)]
+pub(super) struct Stand {
+    pub(super) roster: Roster,
+    pub(super) started: bool,
+    /// Source symbols of the manifest's blocks so far.
+    pub(super) manifest: Vec<u16>,
+    /// One past the last data block offered.
+    pub(super) data_end: u32,
+    /// Everything was offered.
+    pub(super) offered_all: bool,
+    /// Files given up, for receivers that come later.
+    pub(super) withdrawn: Vec<(u32, String)>,
+    pub(super) notices: Vec<String>,
+    /// Why nothing more can be offered.
+    pub(super) source_failed: Option<String>,
+    /// Ends as told last.
+    pub(super) told_ends: (u32, u32, bool),
+    pub(super) receipts: Vec<(ReceiverId, SignedReceipt)>,
+}
+
+/// The session's shared state.
+pub(super) struct Shared {
+    pub(super) stand: Mutex<Stand>,
+    /// Something changed that the session's loop waits for.
+    pub(super) changed: Notify,
+    pub(super) driver: SendHandle,
+    pub(super) source: Arc<ContentSource>,
+    /// The reply to JOIN but for the receiver's number and what is known only then.
+    pub(super) reply: JoinReply,
+}
+
+impl Shared {
+    pub(super) fn stand(&self) -> MutexGuard<'_, Stand> {
+        // A thread that panicked while it held the lock has left whole entries.
+        self.stand.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What pull-only receivers must know; told again when it has changed.
+    pub(super) fn tell_ends(&self, ends: (u32, u32, bool)) {
+        let mut stand = self.stand();
+        if stand.told_ends != ends {
+            stand.told_ends = ends;
+            stand.roster.tell_all(&self.ends_event(ends));
+        }
+    }
+
+    fn ends_event(&self, (data, manifest, finished): (u32, u32, bool)) -> Event {
+        Event::Ends { data, manifest, finished, data_len: self.source.data_len() }
+    }
+}
+
+/// The handler: a name for `Arc<Shared>` on which the trait can stand.
+pub(super) struct Endpoint(pub(super) Arc<Shared>);
+
+fn gone() -> ApiError {
+    ApiError::new(ErrorCode::NotMember, "this receiver is not in the session any more")
+}
+
+fn unreadable(reason: impl ToString) -> ApiError {
+    ApiError::new(ErrorCode::SourceFailed, reason.to_string())
+}
+
+impl SessionHandler for Endpoint {
+    async fn join(&self, from: &Conn, request: JoinRequest) -> Result<JoinReply, ApiError> {
+        let shared = &self.0;
+        let who = Newcomer {
+            name: request.name,
+            node: from.node,
+            instance: request.instance,
+            addr: from.peer,
+        };
+        let (receiver, started) = {
+            let mut stand = shared.stand();
+            let (receiver, old) = stand.roster.join(who);
+            if let Some(old) = old {
+                shared.driver.set_delivery(old, Delivery::Ended);
+            }
+            (receiver, stand.started)
+        };
+        // It takes part once it is ready.
+        shared.driver.join(receiver, Delivery::Ended, from.feedback.clone());
+        let prober = Arc::clone(shared);
+        tokio::spawn(async move {
+            let begun = tokio::time::Instant::now();
+            for at in PROBES_AT {
+                tokio::time::sleep_until(begun + at).await;
+                prober.driver.probe();
+            }
+        });
+        let data_len = shared.source.data_len();
+        Ok(JoinReply { receiver, started, data_len, ..shared.reply.clone() })
+    }
+
+    async fn ready(&self, member: &Member, request: ReadyRequest) -> Result<(), ApiError> {
+        let shared = &self.0;
+        let mut stand = shared.stand();
+        if !stand.roster.ready(member.receiver, request.multicast, request.candidates) {
+            return Err(gone());
+        }
+        let delivery = if request.multicast { Delivery::Stream } else { Delivery::Pull };
+        shared.driver.set_delivery(member.receiver, delivery);
+        shared.changed.notify_one();
+        Ok(())
+    }
+
+    async fn have(&self, member: &Member, request: HaveRequest) -> Result<(), ApiError> {
+        let shared = &self.0;
+        let set = |ranges: &[downpour_transport::control::BlockRange]| -> RangeSet {
+            ranges.iter().map(|range| Range::from(*range)).collect()
+        };
+        shared.driver.have(member.receiver, set(&request.data), set(&request.manifest));
+        shared.stand().roster.examined(member.receiver, request.examined);
+        shared.changed.notify_one();
+        Ok(())
+    }
+
+    async fn receipt(
+        &self,
+        member: &Member,
+        receipt: Receipt,
+        proof: SignedReceipt,
+    ) -> Result<(), ApiError> {
+        let shared = &self.0;
+        let mut stand = shared.stand();
+        if stand.roster.receipt(member.receiver, receipt) {
+            shared.driver.set_delivery(member.receiver, Delivery::Ended);
+            stand.receipts.push((member.receiver, proof));
+        }
+        shared.changed.notify_one();
+        Ok(())
+    }
+
+    async fn leave(&self, member: &Member, request: LeaveRequest) -> Result<(), ApiError> {
+        let shared = &self.0;
+        shared.stand().roster.leave(member.receiver, request.reason);
+        shared.driver.set_delivery(member.receiver, Delivery::Ended);
+        shared.changed.notify_one();
+        Ok(())
+    }
+
+    fn subscribed(&self, member: &Member, events: EventSender) {
+        let shared = &self.0;
+        let mut stand = shared.stand();
+        stand.roster.subscribe(member.receiver, events);
+        let manifest = stand.manifest.clone();
+        let (started, ends) = (stand.started, stand.told_ends);
+        let withdrawn = stand.withdrawn.clone();
+        let Some(peer) = stand.roster.find(member.receiver) else { return };
+        for (index, symbols) in manifest.chunks(MANIFEST_SYMBOLS_MAX).enumerate() {
+            let first = (index * MANIFEST_SYMBOLS_MAX) as u32;
+            peer.tell(Event::Manifest { first, symbols: symbols.to_vec() });
+        }
+        for (object, reason) in withdrawn {
+            peer.tell(Event::Withdrawn { object, reason });
+        }
+        if started {
+            peer.tell(Event::Start);
+        }
+        peer.tell(shared.ends_event(ends));
+    }
+
+    fn unsubscribed(&self, member: &Member) {
+        let shared = &self.0;
+        if shared.stand().roster.unsubscribe(member.receiver) {
+            shared.driver.set_delivery(member.receiver, Delivery::Ended);
+        }
+        shared.changed.notify_one();
+    }
+
+    fn extent(&self, kind: BlockKind) -> Extent {
+        let shared = &self.0;
+        let stand = shared.stand();
+        let block_len = shared.reply.geometry.block_len();
+        let symbol_len = u64::from(shared.reply.geometry.symbol_len);
+        let len = match kind {
+            BlockKind::Data => {
+                let offered = u64::from(stand.data_end) * block_len;
+                shared.source.data_len().map_or(offered, |len| len.min(offered))
+            }
+            BlockKind::Manifest => match stand.manifest.split_last() {
+                Some((last, before)) => {
+                    before.len() as u64 * block_len + u64::from(*last) * symbol_len
+                }
+                None => 0,
+            },
+        };
+        Extent { len, complete: stand.offered_all }
+    }
+
+    fn read(&self, kind: BlockKind, range: Range<u64>) -> Result<Vec<u8>, ApiError> {
+        let source = &self.0.source;
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        match kind {
+            BlockKind::Data => {
+                source.read_data(range.start, &mut bytes).map_err(unreadable)?;
+            }
+            BlockKind::Manifest => self.read_manifest(range, &mut bytes)?,
+        }
+        Ok(bytes)
+    }
+
+    fn repair(&self, block: BlockId, symbols: Range<u16>) -> Result<Vec<u8>, ApiError> {
+        let source = &self.0.source;
+        let symbol_len = usize::from(self.0.reply.geometry.symbol_len);
+        let k = source.symbols(block).ok_or_else(|| unreadable("there is no such block"))?;
+        let mut bytes = vec![0; usize::from(k) * symbol_len];
+        source.read(block, &mut bytes).map_err(unreadable)?;
+        let mut repair = vec![0; symbols.len() * symbol_len];
+        let encoded = Encoder::new().encode(&bytes, symbol_len, symbols, &mut repair);
+        encoded.map_err(unreadable)?;
+        Ok(repair)
+    }
+}
+
+impl Endpoint {
+    /// The manifest's bytes lie block by block, each K·T apart, the rest of a short block zeros.
+    fn read_manifest(&self, range: Range<u64>, bytes: &mut [u8]) -> Result<(), ApiError> {
+        let block_len = self.0.reply.geometry.block_len();
+        let symbol_len = usize::from(self.0.reply.geometry.symbol_len);
+        let mut at = range.start;
+        while at < range.end {
+            let number = u32::try_from(at / block_len).map_err(unreadable)?;
+            let block = BlockId::manifest(number).ok_or_else(|| unreadable("no such block"))?;
+            let k = self.0.source.symbols(block).ok_or_else(|| unreadable("no such block"))?;
+            let mut whole = vec![0; usize::from(k) * symbol_len];
+            self.0.source.read(block, &mut whole).map_err(unreadable)?;
+            let end = range.end.min((u64::from(number) + 1) * block_len);
+            let from = ((at % block_len) as usize).min(whole.len());
+            let until = (from + (end - at) as usize).min(whole.len());
+            let to = (at - range.start) as usize;
+            bytes[to..to + until - from].copy_from_slice(&whole[from..until]);
+            at = end;
+        }
+        Ok(())
+    }
+}

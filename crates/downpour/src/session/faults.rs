@@ -1,0 +1,45 @@
+//! What the lower layers' errors mean to the operator of a session: the step from each to a [`Fault`].
+
+use crate::cli::Fault;
+use crate::home::{Home, HomeError};
+use crate::object::ScanError;
+use downpour_transport::identity::{Identity, IdentityError};
+use std::fmt::Display;
+use std::sync::Arc;
+
+pub(super) fn home(error: &HomeError) -> Fault {
+    let todo = "set $DOWNPOUR_HOME to a folder of your own that only you can write to";
+    Fault::start(error.to_string(), todo)
+}
+
+pub(super) fn scan(error: &ScanError) -> Fault {
+    let todo = "check the paths and your rights, or send only what you may read";
+    Fault::start(error.to_string(), todo)
+}
+
+pub(super) fn source(error: impl Display) -> Fault {
+    Fault::start(error.to_string(), "check that the data can be read, and that its disk has room")
+}
+
+pub(super) fn randomness() -> Fault {
+    Fault::start("the system gives no random numbers", "check that /dev/urandom is there")
+}
+
+pub(super) fn threads(error: impl Display) -> Fault {
+    let what = format!("cannot start threads: {error}");
+    Fault::start(what, "raise the limit on processes (ulimit -u)")
+}
+
+pub(super) fn session(error: impl Display) -> Fault {
+    let todo = "try another --interface, --group or --ports; `downpour ports` lists what is used";
+    Fault::start(error.to_string(), todo)
+}
+
+/// This node's key.
+pub(super) fn identity(home: &Home) -> Result<Arc<Identity>, Fault> {
+    let folder = home.config().map_err(|error| self::home(&error))?;
+    let loaded = Identity::load_or_create(folder);
+    loaded.map(Arc::new).map_err(|error: IdentityError| {
+        Fault::start(error.to_string(), "check the folder, or set $DOWNPOUR_HOME to another")
+    })
+}

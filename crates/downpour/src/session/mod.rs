@@ -1,0 +1,29 @@
+//! One delivery, as the product runs it: the glue between objects, the transport's drivers and the control
+//! plane.
+//!
+//! | file | does |
+//! | --- | --- |
+//! | `send` | opens everything, waits for receivers, runs the session, ends it |
+//! | `network` | interface, group, ports and symbol size from the plan |
+//! | `roster` | what the sender knows of each receiver, and whether the session is over |
+//! | `endpoint` | what receivers ask over HTTPS |
+//! | `emit` | sections out of the hash-ahead, blocks into the driver |
+//! | `account` | progress and report |
+//! | `receive` | finds the sender, and again if it vanishes |
+//! | `attempt` | one session as a receiver lives it |
+//!
+//! Deliberately absent: protocol rules (`downpour-proto`) and anything that reads an option.
+
+mod account;
+mod attempt;
+mod emit;
+mod endpoint;
+mod faults;
+mod network;
+mod open;
+mod receive;
+mod roster;
+mod send;
+
+pub use receive::receive;
+pub use send::send;

@@ -1,0 +1,159 @@
+//! Interface, group, ports and symbol size of a session, from the plan and from this machine.
+
+use crate::cli::{Fault, NetworkPlan};
+use crate::ports::PortRange;
+use crate::units::HostPort;
+use downpour_proto::{BLOCK_SYMBOLS_MAX, Geometry, Rng};
+use downpour_transport::session::StreamOut;
+use downpour_transport::{Group, Interface, OVERHEAD, SendOptions, UnicastSocket};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+
+/// Bytes of IPv4 or IPv6 header and UDP header.
+const HEADERS_V4: u32 = 20 + 8;
+const HEADERS_V6: u32 = 40 + 8;
+
+/// The MTU taken when the interface's is larger and the user says nothing: what nearly every path takes.
+const MTU_USUAL: u32 = 1500;
+
+/// Bytes of buffer that feedback may fill while the sender is not scheduled.
+const FEEDBACK_BUFFER_LEN: usize = 4 << 20;
+
+/// Addresses that one ticket names at most.
+const ADDRS_MAX: usize = 8;
+
+/// Where the stream goes; `None` with the reason when all receivers must pull.
+pub(super) fn stream_out(
+    plan: &NetworkPlan,
+    group: Option<SocketAddr>,
+    seed: u64,
+) -> Result<Result<StreamOut, String>, Fault> {
+    let wanted = plan.interface.as_ref().map(ToString::to_string);
+    let chosen = group.unwrap_or_else(|| random_group(plan.ports, seed));
+    let interface = match Interface::choose(wanted.as_deref(), chosen.ip()) {
+        Ok(interface) => interface,
+        // The user named neither: there is still unicast.
+        Err(error) if wanted.is_none() && group.is_none() => return Ok(Err(error.to_string())),
+        Err(error) => {
+            let todo = "name another --interface or --group; `ip address` lists what is there";
+            return Err(Fault::start(error.to_string(), todo));
+        }
+    };
+    let source = plan.source_specific.then(|| interface.address_for(chosen.ip())).flatten();
+    let group = Group::new(chosen, source).map_err(|error| {
+        Fault::usage(error.to_string(), "give another --group, or --source-specific")
+    })?;
+    let options = SendOptions { hops: plan.ttl, ..SendOptions::default() };
+    Ok(Ok(StreamOut { group, interface, options }))
+}
+
+/// A group of the organisation-local scope (RFC 2365), at random so that sessions rarely meet.
+fn random_group(ports: PortRange, seed: u64) -> SocketAddr {
+    let bits = Rng::new(seed).next_u64();
+    let address = Ipv4Addr::new(239, 192, (bits >> 8) as u8, (bits as u8).clamp(1, 254));
+    SocketAddr::new(address.into(), ports.multicast())
+}
+
+/// Symbols as long as one datagram takes.
+pub(super) fn geometry(plan: &NetworkPlan, stream: Option<&StreamOut>) -> Geometry {
+    let is_v6 = stream.is_some_and(|out| out.group.address().is_ipv6());
+    let headers = if is_v6 { HEADERS_V6 } else { HEADERS_V4 };
+    let of_interface = stream.map_or(MTU_USUAL, |out| out.interface.mtu.min(MTU_USUAL));
+    let mtu = plan.mtu.map_or(of_interface, u32::from);
+    // Even, because the code works on 16-bit words.
+    let symbol_len = (mtu - headers - OVERHEAD as u32) & !1;
+    Geometry { symbol_len: symbol_len as u16, block_symbols: BLOCK_SYMBOLS_MAX }
+}
+
+/// TCP addresses to try to listen on: the one asked for, or all ports of the range.
+pub(super) fn listen_candidates(
+    listen: Option<&HostPort>,
+    ports: PortRange,
+) -> Result<Vec<SocketAddr>, Fault> {
+    match listen {
+        Some(listen) => {
+            let found = (listen.host.as_str(), listen.port).to_socket_addrs();
+            let found: Vec<_> = found.map(Iterator::collect).map_err(|error: io::Error| {
+                let what = format!("cannot listen on {listen}: {error}");
+                Fault::usage(what, "give --listen one of this machine's addresses and a port")
+            })?;
+            Ok(found)
+        }
+        None => Ok(ports.ports().map(|p| (IpAddr::V6(Ipv6Addr::UNSPECIFIED), p).into()).collect()),
+    }
+}
+
+/// The feedback socket: on the control port's number if that is free, else on any of the range.
+pub(super) fn feedback_socket(
+    control: SocketAddr,
+    stream: Option<&StreamOut>,
+    ports: PortRange,
+) -> Result<UnicastSocket, Fault> {
+    let is_v6 = stream.is_some_and(|out| out.group.address().is_ipv6());
+    let any: IpAddr =
+        if is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    let mut last = None;
+    for port in std::iter::once(control.port()).chain(ports.ports()) {
+        match UnicastSocket::bind((any, port).into(), FEEDBACK_BUFFER_LEN) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => last = Some(error),
+        }
+    }
+    let what = last.map_or_else(|| "no UDP port is free".to_owned(), |error| error.to_string());
+    Err(Fault::start(what, format!("free one of the ports {ports}, or give other --ports")))
+}
+
+/// The addresses at which receivers may reach a listener: `first` (the stream's interface) first.
+pub(super) fn own_addrs(listen: SocketAddr, first: Option<IpAddr>) -> Vec<String> {
+    if !listen.ip().is_unspecified() {
+        return vec![listen.to_string()];
+    }
+    let all = Interface::all().unwrap_or_default();
+    let usable = |address: &IpAddr| match address {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(v6) => (v6.segments()[0] & 0xffc0) != 0xfe80,
+    };
+    let others = all.iter().filter(|i| i.is_up && !i.is_loopback).flat_map(|i| i.addresses.clone());
+    let mut addrs: Vec<IpAddr> = Vec::new();
+    for address in first.into_iter().chain(others.filter(usable)) {
+        if !addrs.contains(&address) {
+            addrs.push(address);
+        }
+    }
+    if addrs.is_empty() {
+        addrs.push(Ipv4Addr::LOCALHOST.into());
+    }
+    let with_port = |address| SocketAddr::new(address, listen.port()).to_string();
+    addrs.into_iter().take(ADDRS_MAX).map(with_port).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{geometry, random_group};
+    use crate::cli::NetworkPlan;
+    use crate::ports::PortRange;
+    use downpour_proto::Geometry;
+
+    #[test]
+    fn symbols_fill_one_datagram() {
+        let mut plan = NetworkPlan {
+            interface: None,
+            group: None,
+            source_specific: false,
+            ttl: 1,
+            mtu: None,
+            ports: PortRange::DEFAULT,
+        };
+        assert_eq!(geometry(&plan, None), Geometry::IPV4);
+        plan.mtu = Some(9000);
+        assert_eq!(geometry(&plan, None).symbol_len, 8940);
+        plan.mtu = Some(577);
+        assert_eq!(geometry(&plan, None).symbol_len % 2, 0);
+    }
+
+    #[test]
+    fn groups_are_of_the_organisation_and_differ() {
+        let (a, b) = (random_group(PortRange::DEFAULT, 1), random_group(PortRange::DEFAULT, 2));
+        assert!(a.to_string().starts_with("239.192.") && a != b);
+    }
+}

@@ -1,0 +1,380 @@
+//! Opens everything that a sender's session needs, in the order in which a user would want to hear of
+//! errors: paths, keys, ticket, interface and group, ports.
+
+use super::emit::emit;
+use super::endpoint::{Endpoint, Shared, Stand};
+use super::{faults, network};
+use crate::cli::{Fault, Payload, Profile, SendPlan};
+use crate::home::Home;
+use crate::object::{ContentSource, ManifestId, Scan, ScanOptions, Withdrawn};
+use crate::report::Named;
+use crate::ticket::Ticket;
+use crate::units::HostPort;
+use downpour_proto::rate::{Auto, Fixed, RateController};
+use downpour_proto::{
+    Epoch, Geometry, Parity, Rate, ReceiverId, SenderConfig, StreamId, Timestamp,
+};
+use downpour_transport::control::{
+    ControlServer, Event, JoinReply, PullBudget, ServerLimits, ServerSetup, SessionId, Token,
+};
+use downpour_transport::identity::{ClientKeys, Identity};
+use downpour_transport::session::{SendEvent, SendHandle, SendSetup, StreamOut};
+use downpour_transport::{Secret, Suite, UnicastSocket};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::Notify;
+
+/// How long a ticket printed by `send` admits.
+const TICKET_LIFE: Duration = Duration::from_secs(24 * 3600);
+
+/// Round trip that timers start from, until the stream has measured its own.
+const INITIAL_RTT: Duration = Duration::from_millis(20);
+
+/// Sections hashed ahead of the one that is being offered.
+const SECTIONS_AHEAD: usize = 1;
+
+/// Threads that hash at once.
+const HASH_THREADS_MAX: usize = 4;
+
+/// Everything that is open while a session runs.
+pub(super) struct Open {
+    pub(super) shared: Arc<Shared>,
+    pub(super) server: ControlServer,
+    pub(super) budget: Arc<PullBudget>,
+    pub(super) ticket: Ticket,
+    /// Group and interface, as text.
+    pub(super) stream: Option<(String, String)>,
+    pub(super) skipped: Vec<Named>,
+    pub(super) stop: Arc<AtomicBool>,
+    pub(super) emitting: JoinHandle<()>,
+}
+
+/// Opens it all; receivers can join from then on.
+pub(super) async fn open(plan: &SendPlan) -> Result<Open, Fault> {
+    let home = Home::locate().map_err(|error| faults::home(&error))?;
+    let scan = scan(plan)?;
+    let skipped = scan.as_ref().map(skipped).unwrap_or_default();
+    let identity = faults::identity(&home)?;
+    let given = given_ticket(plan, &identity)?;
+    let group = plan.network.group.or(given.as_ref().and_then(|ticket| ticket.group));
+    let session = SessionId::random().ok_or_else(faults::randomness)?;
+    let (stream, no_stream) = match network::stream_out(&plan.network, group, number(&session))? {
+        Ok(stream) => (Some(stream), None),
+        Err(why) => (None, Some(why)),
+    };
+    let geometry = network::geometry(&plan.network, stream.as_ref());
+    let withdrawals = Arc::new(Withdrawals::default());
+    let source = content(plan, &home, scan, geometry, &withdrawals)?;
+    let listen = plan.listen.clone().or_else(|| given.as_ref().and_then(listen_hint));
+    let candidates = network::listen_candidates(listen.as_ref(), plan.network.ports)?;
+    let first = stream.as_ref().and_then(|out| out.interface.address_for(out.group.address()));
+    let names = stream.as_ref().map(|out| (out.group.to_string(), out.interface.name.clone()));
+    let wanted = candidates.first().copied().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
+    let feedback = network::feedback_socket(wanted, stream.as_ref(), plan.network.ports)?;
+    let reply = reply(plan, session, &identity, stream.as_ref(), &feedback, &source)?;
+    let shared = spawn_driver(plan, stream, feedback, reply, source)?;
+    withdrawals.attach(&shared);
+    if let Some(why) = no_stream {
+        shared.stand().notices.push(format!("no multicast, all receivers pull: {why}"));
+    }
+    let budget = PullBudget::new(plan.rate.unwrap_or(Rate::MAX));
+    let token = match &given {
+        Some(ticket) => ticket.token,
+        None => Token::random().ok_or_else(faults::randomness)?,
+    };
+    let expires_unix_s =
+        given.as_ref().map_or_else(|| unix_now() + TICKET_LIFE.as_secs(), |t| t.expires_unix_s);
+    let setup = || ServerSetup {
+        identity: Arc::clone(&identity),
+        clients: clients(given.as_ref()),
+        session,
+        token,
+        expires_unix_s,
+        budget: Arc::clone(&budget),
+        limits: ServerLimits::default(),
+    };
+    let server = bind(&candidates, setup, &shared).await?;
+    let ticket = given.unwrap_or_else(|| Ticket {
+        addrs: network::own_addrs(server.local_addr(), first),
+        key: identity.public_key(),
+        token,
+        expires_unix_s,
+        group: None,
+        allow: None,
+    });
+    let stop = Arc::new(AtomicBool::new(false));
+    let emitting = spawn_emit(&shared, session, identity, &stop)?;
+    Ok(Open { shared, server, budget, ticket, stream: names, skipped, stop, emitting })
+}
+
+fn scan(plan: &SendPlan) -> Result<Option<Scan>, Fault> {
+    let Payload::Paths(paths) = &plan.payload else { return Ok(None) };
+    let options = ScanOptions { xattrs: plan.xattrs, ..ScanOptions::default() };
+    Scan::new(paths, &options).map(Some).map_err(|error| faults::scan(&error))
+}
+
+fn skipped(scan: &Scan) -> Vec<Named> {
+    let named = |notice: &crate::object::Notice| Named {
+        name: notice.path.display().to_string(),
+        why: notice.reason.clone(),
+    };
+    scan.notices().iter().map(named).collect()
+}
+
+/// The ticket made ahead of time, which must be one of ours.
+fn given_ticket(plan: &SendPlan, identity: &Identity) -> Result<Option<Ticket>, Fault> {
+    let Some(path) = &plan.ticket else { return Ok(None) };
+    let advice = "make one with `downpour ticket new --address HOST:PORT --out FILE`";
+    let ticket = Ticket::read_file(path).map_err(|e| Fault::start(e.to_string(), advice))?;
+    let in_time = ticket.check_time(SystemTime::now());
+    in_time.map_err(|e| Fault::start(format!("{}: {e}", path.display()), advice))?;
+    if ticket.key != identity.public_key() {
+        let what = format!("the ticket {} was made by another node", path.display());
+        let todo = "send from the node (and $DOWNPOUR_HOME) where `ticket new` was run";
+        return Err(Fault::start(what, todo));
+    }
+    Ok(Some(ticket))
+}
+
+/// The port that a ticket made ahead of time promises, on all addresses of this machine.
+fn listen_hint(ticket: &Ticket) -> Option<HostPort> {
+    let addr: HostPort = ticket.addrs.first()?.parse().ok()?;
+    Some(HostPort { host: "::".to_owned(), port: addr.port })
+}
+
+fn clients(ticket: Option<&Ticket>) -> ClientKeys {
+    match ticket.and_then(|ticket| ticket.allow.as_ref()) {
+        Some(allow) => ClientKeys::Only(allow.iter().copied().collect()),
+        None => ClientKeys::Any,
+    }
+}
+
+/// Files given up while the session runs. The source exists before the session does.
+#[derive(Default)]
+struct Withdrawals {
+    shared: OnceLock<Weak<Shared>>,
+    early: Mutex<Vec<Withdrawn>>,
+}
+
+impl Withdrawals {
+    fn on_withdrawn(&self, withdrawn: &Withdrawn) {
+        match self.shared.get().and_then(Weak::upgrade) {
+            Some(shared) => tell_withdrawn(&shared, withdrawn),
+            None => self.early().push(withdrawn.clone()),
+        }
+    }
+
+    fn early(&self) -> std::sync::MutexGuard<'_, Vec<Withdrawn>> {
+        self.early.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn attach(&self, shared: &Arc<Shared>) {
+        // Set once: a session attaches once.
+        let _ = self.shared.set(Arc::downgrade(shared));
+        self.early().drain(..).for_each(|withdrawn| tell_withdrawn(shared, &withdrawn));
+    }
+}
+
+fn tell_withdrawn(shared: &Shared, withdrawn: &Withdrawn) {
+    if withdrawn.in_manifest {
+        return; // The manifest tells it.
+    }
+    let (object, reason) = (withdrawn.entry.0, withdrawn.reason.clone());
+    let mut stand = shared.stand();
+    stand.withdrawn.push((object, reason.clone()));
+    stand.roster.tell_all(&Event::Withdrawn { object, reason });
+}
+
+fn content(
+    plan: &SendPlan,
+    home: &Home,
+    scan: Option<Scan>,
+    geometry: Geometry,
+    withdrawals: &Arc<Withdrawals>,
+) -> Result<Arc<ContentSource>, Fault> {
+    match (scan, &plan.payload) {
+        (Some(scan), _) => {
+            let withdrawals = Arc::clone(withdrawals);
+            ContentSource::files(scan, geometry, move |w| withdrawals.on_withdrawn(w))
+        }
+        (None, Payload::Pipe { name }) => {
+            let input = std::io::stdin().as_fd().try_clone_to_owned().map_err(faults::source)?;
+            let spool = home.state().map_err(|error| faults::home(&error))?;
+            ContentSource::stream(input, name.as_bytes(), spool, geometry)
+        }
+        (None, Payload::Paths(_)) => unreachable!("paths have been scanned"),
+    }
+    .map_err(faults::source)
+}
+
+/// What the session is called: the last part of its only path, or a count.
+fn name(plan: &SendPlan) -> String {
+    match &plan.payload {
+        Payload::Pipe { name } => name.clone(),
+        Payload::Paths(paths) => match paths.as_slice() {
+            [path] => path
+                .canonicalize()
+                .ok()
+                .and_then(|p| p.file_name().map(|n| n.to_string_lossy().into_owned()))
+                .unwrap_or_else(|| path.display().to_string()),
+            paths => format!("{} paths", paths.len()),
+        },
+    }
+    .chars()
+    .take(100)
+    .collect()
+}
+
+fn reply(
+    plan: &SendPlan,
+    session: SessionId,
+    identity: &Identity,
+    stream: Option<&StreamOut>,
+    feedback: &UnicastSocket,
+    source: &ContentSource,
+) -> Result<JoinReply, Fault> {
+    let bits = number(&session);
+    Ok(JoinReply {
+        session,
+        name: name(plan),
+        publisher: identity.public_key(),
+        receiver: ReceiverId(0),
+        stream: StreamId((bits ^ (bits >> 32)) as u32),
+        epoch: Epoch(0),
+        epoch_secret: Secret::random().ok_or_else(faults::randomness)?,
+        suite: Suite::preferred().id(),
+        group: stream.map(|out| SocketAddr::new(out.group.address(), out.group.port())),
+        source: stream.and_then(|out| out.group.source()),
+        feedback: feedback.local_addr().map_err(faults::session)?,
+        geometry: source.geometry(),
+        data_len: source.data_len(),
+        started: false,
+    })
+}
+
+/// 64 of the session's random bits.
+fn number(session: &SessionId) -> u64 {
+    session.as_bytes().iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+}
+
+fn spawn_driver(
+    plan: &SendPlan,
+    stream: Option<StreamOut>,
+    feedback: UnicastSocket,
+    reply: JoinReply,
+    source: Arc<ContentSource>,
+) -> Result<Arc<Shared>, Fault> {
+    let mut rate: Box<dyn RateController> = match (plan.profile, plan.rate) {
+        (Profile::Fixed, Some(rate)) => Box::new(Fixed::new(rate)),
+        _ => Box::new(Auto::new(Timestamp::ZERO)),
+    };
+    if let Some(ceiling) = plan.rate {
+        rate.set_ceiling(ceiling);
+    }
+    // The driver speaks to a session that does not exist yet: what it says is told when it does.
+    let slot: Arc<OnceLock<Weak<Shared>>> = Arc::default();
+    let listener = Arc::clone(&slot);
+    let setup = SendSetup {
+        machine: SenderConfig {
+            geometry: reply.geometry,
+            stream: reply.stream,
+            epoch: reply.epoch,
+            rate,
+            recovery: Box::new(Parity::default()),
+            initial_rtt: INITIAL_RTT,
+            window_blocks: downpour_proto::sender::WINDOW_BLOCKS_MAX,
+            pull_share: plan.pull_share,
+        },
+        stream,
+        feedback,
+        suite: Suite::preferred(),
+        secret: reply.epoch_secret.clone(),
+        source: Arc::clone(&source) as Arc<dyn downpour_transport::BlockSource>,
+        on_event: Box::new(move |event| {
+            if let Some(shared) = listener.get().and_then(Weak::upgrade) {
+                on_driver(&shared, event);
+            }
+        }),
+    };
+    let driver = SendHandle::spawn(setup).map_err(faults::session)?;
+    let shared = Arc::new(Shared {
+        stand: Mutex::new(Stand::default()),
+        changed: Notify::new(),
+        driver,
+        source,
+        reply,
+    });
+    // Set once: this is the only place.
+    let _ = slot.set(Arc::downgrade(&shared));
+    Ok(shared)
+}
+
+fn on_driver(shared: &Shared, event: SendEvent) {
+    let mut stand = shared.stand();
+    match event {
+        SendEvent::LeaveStream(id) => {
+            if let Some(peer) = stand.roster.find(id) {
+                let reason = "it could not keep up with the others";
+                peer.left_stream = Some(reason.to_owned());
+                peer.tell(Event::LeaveGroup { reason: reason.to_owned() });
+            }
+        }
+        SendEvent::ReturnToStream(id) => {
+            if let Some(peer) = stand.roster.find(id) {
+                peer.tell(Event::ReturnToGroup);
+            }
+        }
+        SendEvent::StreamDone => stand.roster.tell_all(&Event::Closing),
+        SendEvent::SourceFailed { block, reason } => {
+            stand.notices.push(format!("block {block} could not be read: {reason}"));
+        }
+        SendEvent::SendFailed { reason } => {
+            stand.notices.push(format!("the network refuses the stream: {reason}"));
+        }
+    }
+    shared.changed.notify_one();
+}
+
+async fn bind(
+    candidates: &[SocketAddr],
+    setup: impl Fn() -> ServerSetup,
+    shared: &Arc<Shared>,
+) -> Result<ControlServer, Fault> {
+    let mut last = None;
+    for addr in candidates {
+        match ControlServer::bind(*addr, setup(), Arc::new(Endpoint(Arc::clone(shared)))).await {
+            Ok(server) => return Ok(server),
+            Err(error) => last = Some(error),
+        }
+    }
+    let what = last.map_or_else(|| "no port to listen on".to_owned(), |error| error.to_string());
+    Err(Fault::start(what, "end the program that has the port, or give --listen or other --ports"))
+}
+
+fn spawn_emit(
+    shared: &Arc<Shared>,
+    session: SessionId,
+    publisher: Arc<Identity>,
+    stop: &Arc<AtomicBool>,
+) -> Result<JoinHandle<()>, Fault> {
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(HASH_THREADS_MAX);
+    let manifest = ManifestId(*session.as_bytes());
+    let sections = shared.source.ahead(manifest, publisher, threads).spawn(SECTIONS_AHEAD);
+    let (shared, stop) = (Arc::clone(shared), Arc::clone(stop));
+    let spawned = thread::Builder::new().name("downpour-emit".to_owned()).spawn(move || {
+        if let Err(error) = emit(&shared, &sections, &stop) {
+            let mut stand = shared.stand();
+            stand.source_failed = Some(error.reason);
+            shared.changed.notify_one();
+        }
+    });
+    spawned.map_err(faults::threads)
+}
+
+fn unix_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}

@@ -1,0 +1,168 @@
+//! Finds the sender, takes part, and finds it again if it vanishes.
+//!
+//! A receiver waits for its sender: before the first JOIN and after a loss alike, up to the time given by
+//! `--join-timeout`. What has arrived is kept meanwhile (`object::store`), so an attempt after a loss gets
+//! only what is missing.
+
+use super::attempt::{Attempt, Ended, attempt};
+use super::faults;
+use crate::cli::{Fault, ReceivePlan, Target};
+use crate::home::Home;
+use crate::progress::{Phase, Progress, Snapshot};
+use crate::report::Report;
+use crate::ticket::Ticket;
+use downpour_proto::Rate;
+use downpour_transport::control::{
+    ClientLimits, ClientSetup, ControlClient, InstanceId, JoinError, JoinRequest, Joined,
+    PROTOCOL_VERSION,
+};
+use downpour_transport::identity::Identity;
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+/// Pause before the sender is tried again; doubles up to the second.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+
+/// Receives what a ticket's sender sends, and reports it.
+pub fn receive(plan: ReceivePlan) -> Result<Report, Fault> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(2).enable_all().build().map_err(faults::threads)?;
+    runtime.block_on(run(plan))
+}
+
+/// Why there is no report.
+enum Stop {
+    Fault(Fault),
+    Interrupted,
+}
+
+async fn run(plan: ReceivePlan) -> Result<Report, Fault> {
+    let mut progress = Progress::new(plan.output.quiet);
+    let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
+    let ticket = read_ticket(&plan)?;
+    let home = Home::locate().map_err(|error| faults::home(&error))?;
+    let identity = faults::identity(&home)?;
+    let setup = ClientSetup {
+        addrs: ticket.addrs.clone(),
+        server: ticket.key,
+        token: ticket.token,
+        identity: Arc::clone(&identity),
+        limits: ClientLimits::default(),
+    };
+    let request = JoinRequest {
+        protocol: PROTOCOL_VERSION,
+        software: format!("downpour {}", env!("CARGO_PKG_VERSION")),
+        name: plan.name.clone(),
+        instance: instance(&plan.target)?,
+    };
+    loop {
+        let waiting = join(&setup, &request, plan.join_timeout, &mut progress);
+        let joined = tokio::select! {
+            joined = waiting => joined,
+            _ = &mut interrupted => Err(Stop::Interrupted),
+        };
+        let (client, joined) = joined.map_err(|stop| match stop {
+            Stop::Fault(fault) => fault,
+            Stop::Interrupted => Fault::start(
+                "interrupted while waiting for the sender",
+                "run it again: what has arrived is kept",
+            ),
+        })?;
+        let run = Attempt {
+            plan: &plan,
+            identity: &identity,
+            client: Arc::new(client),
+            joined,
+            progress: &mut progress,
+        };
+        match attempt(run, interrupted.as_mut()).await? {
+            Ended::Report(report) => {
+                progress.finish();
+                return Ok(*report);
+            }
+            Ended::SenderLost(why) => {
+                progress.say(&format!("the sender is lost ({why}); waiting for it to come back"));
+            }
+        }
+    }
+}
+
+fn read_ticket(plan: &ReceivePlan) -> Result<Ticket, Fault> {
+    let advice = "ask the sender for a ticket; `downpour send` prints one";
+    let ticket: Ticket = plan
+        .ticket
+        .as_str()
+        .parse()
+        .map_err(|error: crate::ticket::TicketError| Fault::start(error.to_string(), advice))?;
+    let in_time = ticket.check_time(SystemTime::now());
+    in_time.map_err(|expired| Fault::start(expired.to_string(), advice))?;
+    Ok(ticket)
+}
+
+/// The same for each run into the same place, so that the sender knows us again.
+fn instance(target: &Target) -> Result<InstanceId, Fault> {
+    let path = match target {
+        Target::Tree(path) | Target::Device(path) => path,
+        Target::Pipe | Target::Discard => {
+            return InstanceId::random().ok_or_else(faults::randomness);
+        }
+    };
+    // A folder that is made later has the same name from the start.
+    let absolute = path.canonicalize().or_else(|_| std::path::absolute(path));
+    let absolute = absolute.unwrap_or_else(|_| path.clone());
+    let hash = blake3::hash(absolute.as_os_str().as_bytes());
+    let (head, _) = hash.as_bytes().split_first_chunk().unwrap_or((&[0; 16], &[]));
+    Ok(InstanceId::from_bytes(*head))
+}
+
+/// Tries until the sender takes us in, the time is over, or trying is of no use.
+async fn join(
+    setup: &ClientSetup,
+    request: &JoinRequest,
+    limit: Duration,
+    progress: &mut Progress,
+) -> Result<(ControlClient, Joined), Stop> {
+    let begun = Instant::now();
+    let mut pause = PAUSE.0;
+    loop {
+        let tried = match ControlClient::connect(setup.clone()).await {
+            Ok(client) => client.join(request).await.map(|joined| (client, joined)),
+            Err(error) if error.wrong_key().is_some() => {
+                let todo = "the ticket is for another sender, or somebody is in between: ask for a \
+                            new ticket";
+                return Err(Stop::Fault(Fault::start(error.to_string(), todo)));
+            }
+            Err(error) => Err(JoinError::Lost(error.to_string())),
+        };
+        let error = match tried {
+            Ok(done) => return Ok(done),
+            Err(error) if !error.is_passing() => {
+                let todo = "ask the sender for a ticket that is valid now";
+                return Err(Stop::Fault(Fault::start(error.to_string(), todo)));
+            }
+            Err(error) => error,
+        };
+        if begun.elapsed() + pause > limit {
+            let what = format!("the sender did not answer within {limit:?}: {error}");
+            let todo = "start the sender, check the ticket's address and the firewall (TCP and UDP; \
+                        `downpour ports`), or give a longer --join-timeout";
+            return Err(Stop::Fault(Fault::start(what, todo)));
+        }
+        progress.show(&Snapshot {
+            elapsed: begun.elapsed(),
+            phase: Phase::Waiting {
+                what: format!("for the sender at {}", setup.addrs.join(" or ")),
+            },
+            data_bytes: None,
+            rate: Rate::from_bps(0),
+            repair: 0.0,
+            receivers: Vec::new(),
+        });
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE.1);
+    }
+}
+
+/// Signs in this node's name.
+pub(super) type Node = Arc<Identity>;

@@ -1,0 +1,295 @@
+//! What the sender knows of each receiver, and whether the session is over.
+//!
+//! A receiver joins, says that it is ready, and ends: complete by its receipt, failed by its own word, or
+//! gone when its event stream has closed. Who is gone may come back within [`GRACE`]; the session does
+//! not wait longer (`docs/protocol.md#CTL-3`). A receiver that comes back joins anew, and its old entry is
+//! taken out: the report has one line for each machine's target.
+
+use downpour_proto::ReceiverId;
+use downpour_transport::control::{Event, EventSender, InstanceId, Receipt};
+use downpour_transport::identity::PublicKey;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// How long a receiver that died may take to come back.
+pub(super) const GRACE: Duration = Duration::from_secs(10);
+
+/// Where a receiver stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Has joined; the probe is under way.
+    Joined,
+    /// Takes part.
+    Ready,
+    /// Its last receipt is here, and nothing failed.
+    Complete,
+    /// It told us that it cannot complete, or that some objects failed.
+    Failed(String),
+    /// Its event stream has closed.
+    Gone {
+        /// When.
+        at: Instant,
+    },
+}
+
+/// One receiver.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) name: String,
+    pub(super) node: PublicKey,
+    pub(super) instance: InstanceId,
+    pub(super) addr: SocketAddr,
+    pub(super) stage: Stage,
+    /// The probe reached it.
+    pub(super) multicast: bool,
+    /// Why it pulls everything, if it does.
+    pub(super) left_stream: Option<String>,
+    /// It may hold some of the data: sections wait for its answer.
+    candidates: bool,
+    /// It has looked at the sections below this one.
+    examined: u32,
+    pub(super) joined_at: Instant,
+    pub(super) ended_at: Option<Instant>,
+    pub(super) receipt: Option<Receipt>,
+    events: Option<EventSender>,
+}
+
+impl Peer {
+    fn is_live(&self) -> bool {
+        matches!(self.stage, Stage::Joined | Stage::Ready)
+    }
+
+    fn end(&mut self, stage: Stage) {
+        self.stage = stage;
+        self.ended_at = Some(Instant::now());
+    }
+
+    pub(super) fn tell(&self, event: Event) {
+        if let Some(events) = &self.events {
+            // Who does not listen any more is told nothing; `unsubscribed` follows.
+            let _ = events.send(event);
+        }
+    }
+}
+
+/// All receivers of a session.
+#[derive(Debug, Default)]
+pub(super) struct Roster {
+    peers: BTreeMap<ReceiverId, Peer>,
+    last_id: u32,
+}
+
+/// Who joins.
+pub(super) struct Newcomer {
+    pub(super) name: String,
+    pub(super) node: PublicKey,
+    pub(super) instance: InstanceId,
+    pub(super) addr: SocketAddr,
+}
+
+impl Roster {
+    /// Takes a receiver in; also the entry that it replaces, if it was here before.
+    pub(super) fn join(&mut self, who: Newcomer) -> (ReceiverId, Option<ReceiverId>) {
+        let same = |peer: &Peer| peer.node == who.node && peer.instance == who.instance;
+        let old = self.peers.iter().find(|(_, peer)| same(peer)).map(|(id, _)| *id);
+        if let Some(old) = old {
+            self.peers.remove(&old);
+        }
+        self.last_id += 1;
+        let id = ReceiverId(self.last_id);
+        let peer = Peer {
+            name: who.name,
+            node: who.node,
+            instance: who.instance,
+            addr: who.addr,
+            stage: Stage::Joined,
+            multicast: false,
+            left_stream: None,
+            candidates: false,
+            examined: 0,
+            joined_at: Instant::now(),
+            ended_at: None,
+            receipt: None,
+            events: None,
+        };
+        self.peers.insert(id, peer);
+        (id, old)
+    }
+
+    pub(super) fn find(&mut self, id: ReceiverId) -> Option<&mut Peer> {
+        self.peers.get_mut(&id)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ReceiverId, &Peer)> {
+        self.peers.iter().map(|(id, peer)| (*id, peer))
+    }
+
+    /// The receiver is ready; false when it is not one of ours any more.
+    pub(super) fn ready(&mut self, id: ReceiverId, multicast: bool, candidates: bool) -> bool {
+        let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.is_live()) else {
+            return false;
+        };
+        if !multicast {
+            let why = "multicast does not reach it";
+            peer.left_stream.get_or_insert_with(|| why.to_owned());
+        }
+        if peer.stage == Stage::Joined {
+            peer.candidates = candidates;
+        }
+        peer.multicast |= multicast;
+        peer.stage = Stage::Ready;
+        true
+    }
+
+    pub(super) fn examined(&mut self, id: ReceiverId, sections: u32) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.examined = peer.examined.max(sections);
+        }
+    }
+
+    /// Whether to hold a section's data back until those who may hold it have looked: only when all may,
+    /// for what one lacks is sent anyway.
+    pub(super) fn waits_for(&self, section: u32) -> bool {
+        let mut ready = self.peers.values().filter(|peer| peer.stage == Stage::Ready).peekable();
+        ready.peek().is_some()
+            && self.peers.values().filter(|p| p.stage == Stage::Ready).all(|p| p.candidates)
+            && ready.any(|peer| peer.examined <= section)
+    }
+
+    pub(super) fn receipt(&mut self, id: ReceiverId, receipt: Receipt) -> bool {
+        let Some(peer) = self.peers.get_mut(&id) else { return false };
+        let finished = receipt.finished;
+        if finished {
+            peer.end(match receipt.objects_failed {
+                0 => Stage::Complete,
+                n => {
+                    let first = receipt.failures.first().map_or("", |f| f.reason.as_str());
+                    Stage::Failed(format!("{n} objects failed: {first}"))
+                }
+            });
+        }
+        peer.receipt = Some(receipt);
+        finished
+    }
+
+    /// The receiver goes by its own word, before it is complete.
+    pub(super) fn leave(&mut self, id: ReceiverId, reason: String) {
+        if let Some(peer) = self.peers.get_mut(&id)
+            && peer.is_live()
+        {
+            peer.end(Stage::Failed(reason));
+        }
+    }
+
+    pub(super) fn subscribe(&mut self, id: ReceiverId, events: EventSender) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.events = Some(events);
+        }
+    }
+
+    /// The event stream has closed; true when that is a death.
+    pub(super) fn unsubscribe(&mut self, id: ReceiverId) -> bool {
+        let Some(peer) = self.peers.get_mut(&id) else { return false };
+        peer.events = None;
+        if peer.is_live() {
+            peer.end(Stage::Gone { at: Instant::now() });
+            return true;
+        }
+        false
+    }
+
+    /// Tells everybody who listens.
+    pub(super) fn tell_all(&self, event: &Event) {
+        self.peers.values().for_each(|peer| peer.tell(event.clone()));
+    }
+
+    pub(super) fn ready_count(&self) -> usize {
+        self.peers.values().filter(|peer| peer.stage == Stage::Ready).count()
+    }
+
+    /// Which of `expected` are not ready.
+    pub(super) fn missing<'a>(&self, expected: &'a BTreeSet<String>) -> Vec<&'a str> {
+        let here: BTreeSet<&str> = self
+            .peers
+            .values()
+            .filter(|p| p.stage == Stage::Ready)
+            .map(|p| p.name.as_str())
+            .collect();
+        expected.iter().map(String::as_str).filter(|name| !here.contains(name)).collect()
+    }
+
+    /// Nobody is left to wait for.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        self.peers.values().all(|peer| match &peer.stage {
+            Stage::Joined | Stage::Ready => false,
+            Stage::Complete | Stage::Failed(_) => true,
+            Stage::Gone { at } => now.duration_since(*at) >= GRACE,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{GRACE, Newcomer, Roster, Stage};
+    use downpour_transport::control::InstanceId;
+    use downpour_transport::identity::Identity;
+    use std::collections::BTreeSet;
+    use std::time::Instant;
+
+    fn newcomer(name: &str, instance: u8) -> Newcomer {
+        Newcomer {
+            name: name.to_owned(),
+            node: Identity::generate().public_key(),
+            instance: InstanceId::from_bytes([instance; 16]),
+            addr: "127.0.0.1:1".parse().unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_dead_receiver_is_waited_for_a_while_and_replaces_itself_when_it_returns() {
+        let mut roster = Roster::default();
+        let who = newcomer("a", 1);
+        let (node, instance, addr) = (who.node, who.instance, who.addr);
+        let (first, _) = roster.join(who);
+        assert!(roster.ready(first, true, false));
+        assert!(!roster.is_over(Instant::now()));
+        assert!(roster.unsubscribe(first), "a death");
+        assert!(!roster.is_over(Instant::now()), "it may come back");
+        assert!(roster.is_over(Instant::now() + GRACE));
+        let again = Newcomer { name: "a".to_owned(), node, instance, addr };
+        let (second, old) = roster.join(again);
+        assert_eq!(old, Some(first));
+        assert_eq!(roster.iter().count(), 1);
+        assert!(!roster.is_over(Instant::now() + GRACE), "it is here");
+        roster.leave(second, "disk full".to_owned());
+        assert!(roster.is_over(Instant::now()));
+        assert_eq!(roster.find(second).unwrap().stage, Stage::Failed("disk full".to_owned()));
+        assert!(!roster.unsubscribe(second), "no death after goodbye");
+    }
+
+    #[test]
+    fn sections_wait_only_while_all_may_hold_them() {
+        let mut roster = Roster::default();
+        assert!(!roster.waits_for(0));
+        let (a, _) = roster.join(newcomer("a", 1));
+        roster.ready(a, true, true);
+        assert!(roster.waits_for(0));
+        roster.examined(a, 1);
+        assert!(!roster.waits_for(0) && roster.waits_for(1));
+        let (b, _) = roster.join(newcomer("b", 2));
+        roster.ready(b, true, false);
+        assert!(!roster.waits_for(1), "b needs everything");
+    }
+
+    #[test]
+    fn missing_machines_are_named() {
+        let mut roster = Roster::default();
+        let (a, _) = roster.join(newcomer("a", 1));
+        let expected: BTreeSet<String> = ["a".to_owned(), "b".to_owned()].into();
+        assert_eq!(roster.missing(&expected), ["a", "b"], "joined is not ready");
+        roster.ready(a, false, false);
+        assert_eq!(roster.missing(&expected), ["b"]);
+        assert_eq!(roster.ready_count(), 1);
+    }
+}

@@ -1,0 +1,245 @@
+//! A session as its sender runs it.
+//!
+//! 1. Everything is opened (`open`) and the ticket printed; receivers join while the first section is hashed.
+//! 2. When the start rule is met the stream starts; `emit` feeds it.
+//! 3. It is over when everything was offered and nobody is left to wait for, or the user interrupts.
+//! 4. Receivers are told, everything is closed, and the report says how each one ended.
+
+use super::account::{Heading, Ledger, report};
+use super::endpoint::Shared;
+use super::faults;
+use super::open::{Open, open};
+use super::roster::{Peer, Roster};
+use crate::cli::{Fault, Profile, SendPlan, StartRule};
+use crate::progress::{Phase, Progress, Snapshot};
+use crate::report::{Named, Report};
+use downpour_proto::{Rate, ReceiverId};
+use downpour_transport::control::Event;
+use downpour_transport::session::SendSnapshot;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often the session is looked at when nothing happens.
+const TICK: Duration = Duration::from_millis(50);
+
+/// What a receiver that is still being answered gets to finish with, at the end.
+const CLOSING_TIME: Duration = Duration::from_millis(300);
+
+/// Runs a session and reports it.
+pub fn send(plan: SendPlan) -> Result<Report, Fault> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(2).enable_all().build().map_err(faults::threads)?;
+    runtime.block_on(run(plan))
+}
+
+async fn run(plan: SendPlan) -> Result<Report, Fault> {
+    let opened = open(&plan).await?;
+    let mut progress = Progress::new(plan.output.quiet);
+    announce(&plan, &opened);
+    let shared = Arc::clone(&opened.shared);
+    let now = Instant::now();
+    let mut ledger = Ledger {
+        opened: now,
+        started: None,
+        geometry: shared.reply.geometry,
+        data_len: shared.source.data_len(),
+        last: (now, 0),
+        rate: Rate::from_bps(0),
+    };
+    let enter = enter_pressed(plan.start.enter);
+    let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
+    let ended = loop {
+        let snapshot = shared.driver.snapshot();
+        observe(&opened, &mut ledger, &snapshot);
+        if ledger.started.is_none() && may_start(&plan.start, &opened, &ledger, &enter) {
+            start(&opened, &mut ledger);
+        }
+        if let Some(ended) = is_over(&opened, &ledger, &plan.start) {
+            break ended;
+        }
+        progress.show(&shown(&shared, &plan.start, &ledger, &snapshot));
+        tokio::select! {
+            _ = &mut interrupted => break Ended::Interrupted,
+            () = shared.changed.notified() => {}
+            () = tokio::time::sleep(TICK) => {}
+        }
+    };
+    progress.finish();
+    close(&plan, opened, ledger, &ended).await
+}
+
+/// Why a session ends.
+enum Ended {
+    /// Nobody is left to wait for.
+    Over,
+    /// By the user.
+    Interrupted,
+    /// The data cannot be read on.
+    SourceFailed(String),
+}
+
+/// The ticket goes to standard output, by itself, so that it can be piped.
+fn announce(plan: &SendPlan, opened: &Open) {
+    let mut out = std::io::stdout();
+    // A closed standard output must not end a transfer: the ticket may be in a file.
+    let _ = writeln!(out, "{}", opened.ticket).and_then(|()| out.flush());
+    if plan.output.quiet {
+        return;
+    }
+    let tree = opened.shared.source.tree();
+    let size = opened
+        .shared
+        .source
+        .data_len()
+        .map_or_else(String::new, |len| format!(", {}", crate::units::show_bytes(len)));
+    let place = match &opened.stream {
+        Some((group, interface)) => format!("to {group} on {interface}"),
+        None => "by unicast only".to_owned(),
+    };
+    let name = &opened.shared.reply.name;
+    eprintln!("sending {name}: {} objects{size}, {place}", tree.len());
+    eprintln!("receivers: downpour receive TICKET --out DIR   (the ticket is the line above)");
+}
+
+fn observe(opened: &Open, ledger: &mut Ledger, snapshot: &SendSnapshot) {
+    let shared = &opened.shared;
+    ledger.data_len = shared.source.data_len();
+    ledger.observe(Instant::now(), snapshot.stats.bytes + opened.budget.granted());
+    if let Some(shares) = snapshot.shares {
+        opened.budget.set_rate(shares.pulls);
+    }
+    shared.tell_ends(snapshot.ends);
+}
+
+fn may_start(rule: &StartRule, opened: &Open, ledger: &Ledger, enter: &AtomicBool) -> bool {
+    let stand = opened.shared.stand();
+    let ready = stand.roster.ready_count();
+    let expected_are_here =
+        !rule.expect.is_empty() && stand.roster.missing(&rule.expect).is_empty();
+    let enough = rule.receivers.is_some_and(|n| ready >= n as usize);
+    let late = rule.after.is_some_and(|after| ledger.opened.elapsed() >= after);
+    let named =
+        (enough || rule.receivers.is_none()) && (expected_are_here || rule.expect.is_empty());
+    let by_rule = named && (rule.receivers.is_some() || !rule.expect.is_empty());
+    by_rule || late || (ready > 0 && enter.load(Ordering::Relaxed))
+}
+
+fn start(opened: &Open, ledger: &mut Ledger) {
+    let now = Instant::now();
+    ledger.started = Some(now);
+    ledger.last = (now, 0);
+    opened.shared.driver.start();
+    let mut stand = opened.shared.stand();
+    stand.started = true;
+    stand.roster.tell_all(&Event::Start);
+}
+
+fn is_over(opened: &Open, ledger: &Ledger, rule: &StartRule) -> Option<Ended> {
+    let stand = opened.shared.stand();
+    if let Some(reason) = &stand.source_failed {
+        return Some(Ended::SourceFailed(reason.clone()));
+    }
+    ledger.started?;
+    let nobody = stand.roster.iter().next().is_none();
+    // Nobody came by the time that was set: there is nothing to wait for.
+    let over = if nobody { rule.after.is_some() } else { stand.roster.is_over(Instant::now()) };
+    over.then_some(Ended::Over)
+}
+
+fn shown(shared: &Shared, rule: &StartRule, ledger: &Ledger, snapshot: &SendSnapshot) -> Snapshot {
+    let stand = shared.stand();
+    let phase = phase(&stand.roster, rule, ledger, snapshot);
+    ledger.snapshot(phase, snapshot, stand.roster.iter())
+}
+
+fn phase(roster: &Roster, rule: &StartRule, ledger: &Ledger, snapshot: &SendSnapshot) -> Phase {
+    if ledger.started.is_some() {
+        let (_, _, finished) = snapshot.ends;
+        return if finished { Phase::Finishing } else { Phase::Streaming };
+    }
+    let ready = roster.ready_count();
+    let mut what = match rule.receivers {
+        Some(n) => format!("{ready} of {n} receivers are ready"),
+        None => format!("{ready} receivers are ready"),
+    };
+    let missing = roster.missing(&rule.expect);
+    if !missing.is_empty() {
+        let named: Vec<&str> = missing.iter().copied().take(5).collect();
+        let more = if missing.len() > named.len() { ", …" } else { "" };
+        what.push_str(&format!("; missing: {}{more}", named.join(", ")));
+    }
+    if rule.enter {
+        what.push_str("; press Enter to start");
+    }
+    Phase::Waiting { what }
+}
+
+/// A flag that a thread sets when a line comes from the terminal.
+fn enter_pressed(wanted: bool) -> Arc<AtomicBool> {
+    let pressed = Arc::new(AtomicBool::new(false));
+    if wanted {
+        let flag = Arc::clone(&pressed);
+        // Ends with the process: a read from a terminal cannot be called off.
+        thread::spawn(move || {
+            let mut line = String::new();
+            if std::io::stdin().read_line(&mut line).is_ok_and(|n| n > 0) {
+                flag.store(true, Ordering::Relaxed);
+            }
+        });
+    }
+    pressed
+}
+
+async fn close(
+    plan: &SendPlan,
+    opened: Open,
+    mut ledger: Ledger,
+    ended: &Ended,
+) -> Result<Report, Fault> {
+    let Open { shared, server, budget, stream, skipped, stop, emitting, .. } = opened;
+    stop.store(true, Ordering::Relaxed);
+    let reason = match ended {
+        Ended::Over => "the session is over",
+        Ended::Interrupted => "the sender was interrupted",
+        Ended::SourceFailed(_) => "the sender cannot read its data any more",
+    };
+    shared.stand().roster.tell_all(&Event::Shutdown { reason: reason.to_owned() });
+    server.stop(CLOSING_TIME).await;
+    // It looks at `stop` every few milliseconds, and a panic has been told on stderr.
+    let _ = tokio::task::spawn_blocking(move || emitting.join()).await;
+    ledger.data_len = shared.source.data_len();
+    let snapshot = shared.driver.snapshot();
+    let stand = shared.stand();
+    let mut notices = stand.notices.clone();
+    match ended {
+        Ended::Over => {}
+        Ended::Interrupted => notices.push("interrupted before everybody was complete".to_owned()),
+        Ended::SourceFailed(why) => notices.push(format!("the data cannot be read on: {why}")),
+    }
+    let failed = shared.source.withdrawn().into_iter();
+    let peers: BTreeMap<ReceiverId, &Peer> = stand.roster.iter().collect();
+    let joined: BTreeSet<&str> = peers.values().map(|peer| peer.name.as_str()).collect();
+    let absent = plan.start.expect.iter().filter(|name| !joined.contains(name.as_str()));
+    let heading = Heading {
+        id: shared.reply.session.to_text(),
+        name: shared.reply.name.clone(),
+        group: stream.as_ref().map(|(group, _)| group.clone()),
+        interface: stream.map(|(_, interface)| interface),
+        profile: match plan.profile {
+            Profile::Auto => "auto",
+            Profile::Fixed => "fixed",
+        },
+        rate_limit: plan.rate,
+        objects: u64::from(shared.source.tree().len()),
+        pull_bytes: budget.granted(),
+        skipped,
+        failed: failed.map(|w| Named { name: w.path, why: w.reason }).collect(),
+        notices,
+        absent: absent.cloned().collect(),
+    };
+    Ok(report(heading, &ledger, &snapshot, &peers))
+}
