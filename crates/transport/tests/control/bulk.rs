@@ -111,6 +111,21 @@ async fn no_byte_goes_without_the_budgets_leave() {
 }
 
 #[tokio::test]
+async fn a_pull_counts_as_active_until_its_last_byte() {
+    let mut world = World::new(Setup::default()).await;
+    let (client, _) = world.member().await;
+    // The first piece goes at once, the next would in hours.
+    world.budget.set_rate(Rate::from_bps(8));
+    let pull = tokio::spawn(async move { client.data(0..2_000_000).await });
+    until(|| world.budget.granted() > 0).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(world.budget.active() == 1 && world.budget.granted() < 100_000);
+    world.budget.set_rate(Rate::MAX);
+    assert!(pull.await.unwrap().unwrap() == world.session.data[..2_000_000]);
+    until(|| world.budget.active() == 0).await;
+}
+
+#[tokio::test]
 async fn who_gives_up_frees_the_budget() {
     let mut world = World::new(Setup::default()).await;
     let (client, _) = world.member().await;
@@ -118,9 +133,18 @@ async fn who_gives_up_frees_the_budget() {
     let gave_up = tokio::time::timeout(Duration::from_millis(100), client.data(0..100)).await;
     assert!(gave_up.is_err());
     until(|| world.budget.active() == 0).await;
+
+    // The same in the middle, where the first piece has gone and the next would in hours.
+    world.budget.set_rate(Rate::from_bps(8));
+    tokio::select! {
+        _ = client.data(0..2_000_000) => panic!("at one byte a second"),
+        () = until(|| world.budget.granted() > 0) => {}
+    }
+    until(|| world.budget.active() == 0).await;
+    let before = world.budget.granted();
     world.budget.set_rate(Rate::MAX);
     assert_eq!(client.data(0..100).await.unwrap().len(), 100);
-    assert_eq!(world.budget.granted(), 100);
+    assert_eq!(world.budget.granted() - before, 100);
 }
 
 #[tokio::test]

@@ -3,19 +3,21 @@
 mod bulk;
 mod pulls;
 mod strangers;
+mod vanished;
 mod world;
 
+use downpour_proto::ReceiverId;
 use downpour_transport::Secret;
 use downpour_transport::control::{
-    BlockRange, ControlClient, Event, EventsEnd, HaveRequest, JoinError, LeaveRequest,
-    ObjectFailure, PROTOCOL_VERSION, ReadyRequest, Receipt, RequestError, ServerLimits,
+    BlockRange, ControlClient, ErrorCode, Event, EventsEnd, HaveRequest, JoinError, LeaveRequest,
+    ObjectFailure, PROTOCOL_VERSION, ReadyRequest, Receipt, RequestError, ServerLimits, SessionId,
 };
 use downpour_transport::identity::Identity;
 use std::sync::Arc;
 use std::time::Duration;
 use world::{Setup, Told, World, join_request};
 
-fn receipt(world: &World, receiver: downpour_proto::ReceiverId) -> Receipt {
+fn receipt(world: &World, receiver: ReceiverId) -> Receipt {
     Receipt {
         session: world.session.id,
         receiver,
@@ -28,6 +30,7 @@ fn receipt(world: &World, receiver: downpour_proto::ReceiverId) -> Receipt {
         bytes_by_stream: 900,
         bytes_by_pull: 60,
         bytes_held: 40,
+        repair_symbols: 3,
         failures: vec![ObjectFailure { object: 5, reason: "disk full".into() }],
     }
 }
@@ -90,6 +93,24 @@ async fn a_receipt_of_another_is_refused() {
     let forged = receipt(&world, joined.reply.receiver).sign(&Identity::generate());
     let error = client.receipt(&forged).await.unwrap_err();
     assert!(matches!(error, RequestError::Refused(_)), "{error}");
+    world.told_nothing();
+}
+
+#[tokio::test]
+async fn a_receipt_of_another_session_is_refused() {
+    let mut world = World::new(Setup::default()).await;
+    let setup = world.client_setup();
+    let identity = setup.identity.clone();
+    let client = ControlClient::connect(setup).await.unwrap();
+    let joined = client.join(&join_request("anna")).await.unwrap();
+    assert!(matches!(world.told().await, Told::Join { .. }));
+    let mine = receipt(&world, joined.reply.receiver);
+    let session = SessionId::from_bytes([0; 16]);
+    for old in [Receipt { session, ..mine.clone() }, Receipt { receiver: ReceiverId(9), ..mine }] {
+        let error = client.receipt(&old.sign(&identity)).await.unwrap_err();
+        let RequestError::Refused(error) = error else { panic!("{error}") };
+        assert_eq!(error.code, ErrorCode::BadReceipt);
+    }
     world.told_nothing();
 }
 

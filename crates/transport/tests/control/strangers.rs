@@ -62,6 +62,11 @@ async fn a_wrong_token_opens_nothing() {
     assert!(head.contains("www-authenticate: bearer"), "{head}");
     let (status, _, _) = world.raw("GET /nowhere HTTP/1.1\r\n").await;
     assert_eq!(status, 401, "a stranger does not learn what exists");
+    for authorization in ["", "Authorization: Bearer\r\n", "Authorization: Basic AAAA\r\n"] {
+        let head = format!("GET /v1/data HTTP/1.1\r\n{authorization}");
+        let (status, _, _) = world.raw_without_token(&head).await;
+        assert_eq!(status, 401, "{authorization:?}");
+    }
     world.told_nothing();
 }
 

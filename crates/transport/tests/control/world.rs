@@ -257,11 +257,14 @@ impl World {
 
     /// Sends `head` and an empty line as they are, with the token, and reads one answer to its end.
     pub(crate) async fn raw(&self, head: &str) -> (u16, String, Vec<u8>) {
+        let bearer = self.token.to_text();
+        self.raw_without_token(&format!("{head}Authorization: Bearer {bearer}\r\n")).await
+    }
+
+    pub(crate) async fn raw_without_token(&self, head: &str) -> (u16, String, Vec<u8>) {
         let config = client_config(&Identity::generate(), self.sender.public_key());
         let mut tls = self.tls(config).await;
-        let bearer = self.token.to_text();
-        let text =
-            format!("{head}Host: x\r\nConnection: close\r\nAuthorization: Bearer {bearer}\r\n\r\n");
+        let text = format!("{head}Host: x\r\nConnection: close\r\n\r\n");
         tls.write_all(text.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
         let _ = tls.read_to_end(&mut answer).await;

@@ -202,6 +202,8 @@ async fn serve<H: SessionHandler>(
     mut stopped: watch::Receiver<bool>,
 ) {
     let place = Arc::new(place);
+    // A listener on [::] sees IPv4 addresses in IPv6 clothes.
+    let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     let limits = &core.limits;
     let shake = shake_hands(tcp, peer, &tls, &core);
     let (tls, conn, silence) = tokio::select! {
