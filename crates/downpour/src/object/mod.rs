@@ -16,6 +16,55 @@
 //! | `place` | the only code that writes below the target folder |
 //! | `journal` | what survives a killed receiver |
 //!
+//! Both sides, with a loop in the place of the transport:
+//!
+//! ```
+//! use downpour::object::*;
+//! use downpour_proto::{BlockId, Geometry};
+//! use downpour_transport::{Accepted, BlockSink, BlockSource, identity::Identity};
+//! use std::sync::Arc;
+//! # let dir = tempfile::tempdir()?;
+//! # let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+//! # std::fs::create_dir(&from)?;
+//! # std::fs::write(from.join("file"), b"content")?;
+//!
+//! // The sender: scan, then hash ahead on a thread of its own.
+//! let scan = Scan::new(&[from], &ScanOptions::default())?;
+//! scan.notices().iter().for_each(|notice| eprintln!("{notice}"));
+//! let tell_receivers = |withdrawn: &Withdrawn| eprintln!("{}: {}", withdrawn.path, withdrawn.reason);
+//! let source = ContentSource::files(scan, Geometry::IPV4, tell_receivers)?;
+//! let (publisher, id) = (Arc::new(Identity::generate()), ManifestId([7; 16]));
+//! let sections = source.ahead(id, publisher.clone(), 2).spawn(1);
+//!
+//! // The receiver: JOIN has told geometry, publisher and id.
+//! let config = StoreConfig::new(Geometry::IPV4, publisher.public_key(), id);
+//! let out = Destination::Folder(FolderOptions::new(&to));
+//! let store = Store::open(config, out, |event| match event {
+//!     StoreEvent::Section(section) => println!("have {:?}, need {:?}", section.held, section.needed),
+//!     StoreEvent::Forgotten { block, poisoned } => println!("pull {block} again ({poisoned})"),
+//!     StoreEvent::NotNeeded(blocks) => println!("no need of {blocks:?}"),
+//!     StoreEvent::ObjectFailed { path, reason, .. } => println!("{path}: {reason}"),
+//!     StoreEvent::Failed(failure) => println!("{failure}"),
+//!     StoreEvent::Complete(summary) => println!("send the receipt: {summary:?}"),
+//!     _ => {}
+//! })?;
+//!
+//! // The transport: each section's manifest blocks, then the data blocks that it completes.
+//! for section in sections {
+//!     let section = section?;
+//!     let manifest = section.manifest.filter_map(BlockId::manifest);
+//!     for block in manifest.chain(section.data.filter_map(BlockId::data)) {
+//!         let symbols = source.symbols(block).expect("offered by this section");
+//!         let mut bytes = vec![0; usize::from(symbols) * usize::from(Geometry::IPV4.symbol_len)];
+//!         source.read(block, &mut bytes)?;
+//!         assert_eq!(store.accept(block, &bytes), Accepted::Kept);
+//!     }
+//! }
+//! assert_eq!(store.summary().manifest, source.manifest_digest());
+//! # assert_eq!(std::fs::read(to.join("from/file"))?, b"content");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! Deliberately absent: symbols, datagrams, sessions (the transport's), and any trust in what a
 //! manifest says.
 

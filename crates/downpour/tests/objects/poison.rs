@@ -1,7 +1,7 @@
 //! False bytes are never placed, and what they spoil comes again.
 
-use crate::harness::{MIDDLE, Random, SMALL, Sender, assert_same, contents, pair, write};
-use downpour::object::StoreEvent;
+use crate::harness::{MIDDLE, Random, Receiver, SMALL, Sender, assert_same, contents, pair, write};
+use downpour::object::{Destination, FolderOptions, StoreEvent};
 use downpour_proto::{BlockId, BlockKind, Geometry};
 use downpour_transport::{Accepted, BlockSink};
 use std::collections::VecDeque;
@@ -61,6 +61,46 @@ fn poisoned_blocks_come_again() {
     }
     poisoned(Geometry::IPV4, 9, 3, true);
     poisoned(SMALL, 10, 20, true);
+}
+
+/// Threads that bring random blocks, some of them false, some twice, with and without memory for groups
+/// that straddle blocks: whatever is placed is genuine.
+#[test]
+fn nothing_false_is_placed_whoever_comes_when() {
+    for (seed, pending_bytes_max) in [(1, 0), (2, 1 << 20), (3, u64::MAX), (4, 0)] {
+        let (_dir, a, b) = pair();
+        write(a.join("big"), &Random(seed).bytes(3_000_000));
+        write(a.join("small"), &Random(seed + 9).bytes(50_000));
+        let sender = Sender::new(&contents(&a), SMALL);
+        let mut config = sender.config();
+        config.pending_bytes_max = pending_bytes_max;
+        let folder = Destination::Folder(FolderOptions::new(&b));
+        let receiver = Receiver::new(config, folder);
+        let blocks: Vec<_> = sender.order().into_iter().map(|id| (id, sender.block(id))).collect();
+        let is_complete = || {
+            let events = receiver.events.lock().unwrap();
+            events.iter().any(|event| matches!(event, StoreEvent::Complete(_)))
+        };
+        std::thread::scope(|scope| {
+            for thread in 1..5 {
+                let (blocks, store) = (&blocks, &receiver.store);
+                scope.spawn(move || {
+                    let mut random = Random(seed * 1000 + thread);
+                    while !is_complete() {
+                        let (id, block) = &blocks[random.below(blocks.len() as u64) as usize];
+                        let mut block = block.clone();
+                        if random.below(60) == 0 {
+                            let at = random.below(block.len() as u64) as usize;
+                            block[at] ^= 1;
+                        }
+                        store.accept(*id, &block);
+                    }
+                });
+            }
+        });
+        assert_same(&a, &b);
+        assert_eq!(receiver.summary().failed, []);
+    }
 }
 
 #[test]

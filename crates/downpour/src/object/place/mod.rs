@@ -22,7 +22,7 @@ mod staging;
 pub(crate) use beneath::Beneath;
 pub(crate) use finish::Finish;
 pub(crate) use meta::MetaPolicy;
-pub(crate) use put::{Existing, Placer, write_all_at};
+pub(crate) use put::{DIFFERS, Existing, Placer, write_all_at};
 pub use staging::OpenError;
 pub(crate) use staging::Staging;
 

@@ -10,7 +10,8 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-const DIFFERS: &str = "exists and differs: --overwrite replaces it";
+/// The reason of an object that would replace another.
+pub(crate) const DIFFERS: &str = "exists and differs: --overwrite replaces it";
 
 /// What is at an entry's place already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -91,6 +91,9 @@ impl Staging {
         match Self::lock(&fd) {
             Ok((folder, lock)) => Self::with(fd, folder, lock).map_err(|e| target(explain(e))),
             Err(Errno::WOULDBLOCK) => Err(OpenError::Locked(out.to_owned())),
+            Err(Errno::PERM) => Err(target(
+                "others may write to its folder .downpour, or own it: remove that folder".into(),
+            )),
             Err(error) => Err(target(explain(error))),
         }
     }
@@ -111,6 +114,12 @@ impl Staging {
                 Err(Errno::NOENT) => continue,
                 other => other?,
             };
+            // Who can write there could swap what has been verified for what has not.
+            let stat = rustix::fs::fstat(&folder)?;
+            let ours = stat.st_uid == rustix::process::geteuid().as_raw();
+            if !ours || stat.st_mode & 0o022 != 0 {
+                return Err(Errno::PERM);
+            }
             let flags = OFlags::RDWR | OFlags::CREATE;
             let lock = match open_in(&folder, LOCK, flags, PRIVATE_FILE) {
                 Err(Errno::NOENT) => continue,

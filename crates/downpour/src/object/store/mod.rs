@@ -36,7 +36,7 @@ use downpour_proto::{BlockId, BlockKind, Geometry};
 use downpour_transport::identity::PublicKey;
 use downpour_transport::{Accepted, BlockSink};
 use intake::Intake;
-use progress::{Claim, Pending, Progress};
+use progress::{Claim, Progress};
 use sections::Sections;
 use std::borrow::Cow;
 use std::io::Write;
@@ -117,8 +117,9 @@ enum Joined {
 struct Outcome {
     verified: Vec<KnownGroup>,
     failed: Vec<(EntryId, String)>,
-    /// Other blocks that share a group which proved false.
-    suspects: Vec<u32>,
+    /// Other blocks that must come again, as they share a group that was not kept; and whether they
+    /// are suspected to be false.
+    again: Vec<(u32, bool)>,
     is_false: bool,
     refused: bool,
     fatal: Option<StoreFailure>,
@@ -247,23 +248,34 @@ impl Store {
         tree: &Tree,
         outcome: &mut Outcome,
     ) {
-        if known.verify(tree, bytes) {
-            match self.target.write(known, bytes) {
-                Ok(()) => outcome.verified.push(known.clone()),
-                Err(fault) => outcome.fault(known, fault),
+        let genuine = known.verify(tree, bytes);
+        match genuine.then(|| self.target.write(known, bytes)) {
+            Some(Ok(())) => return outcome.verified.push(known.clone()),
+            Some(Err(fault @ (Fault::Object(_) | Fault::Fatal(_)))) => {
+                return outcome.fault(known, fault);
             }
-            return;
+            Some(Err(Fault::NoRoom)) => outcome.refused = true,
+            None => outcome.is_false = true,
         }
-        outcome.is_false = true;
+        // The group begins anew, so all blocks that it lies in must come again.
+        lock(&self.progress).forget_pending(known.number);
         let len = self.config.geometry.block_len();
-        let blocks =
-            (known.group.data.start / len) as u32..known.group.data.end.div_ceil(len) as u32;
-        outcome.suspects.extend(blocks.filter(|other| *other != block));
+        let (start, end) = (known.group.data.start, known.group.data.end);
+        let others =
+            ((start / len) as u32..end.div_ceil(len) as u32).filter(|other| *other != block);
+        outcome.again.extend(others.map(|other| (other, !genuine)));
     }
 
     /// Books what a block gave, and does what follows from it.
     fn settle(&self, block: u32, outcome: Outcome) -> Accepted {
         let (is_false, refused) = (outcome.is_false, outcome.refused);
+        if is_false {
+            // What else the block has brought is as doubtful.
+            let all_pending = lock(&self.progress).all_pending();
+            for pending in all_pending {
+                lock(&pending).parts.retain(|(from, _)| *from != block);
+            }
+        }
         let mut complete = Vec::new();
         {
             let mut progress = lock(&self.progress);
@@ -272,12 +284,6 @@ impl Store {
                 progress.bytes_received += known.data_len();
                 complete.extend(progress.mark(known.number));
             }
-            if outcome.is_false {
-                // What else the block has brought is as doubtful.
-                for pending in progress.pending.values() {
-                    lock(pending).parts.retain(|(from, _)| *from != block);
-                }
-            }
         }
         for entry in complete {
             self.complete(entry);
@@ -285,8 +291,8 @@ impl Store {
         for (entry, reason) in outcome.failed {
             self.fail_object(entry, reason);
         }
-        for other in outcome.suspects {
-            self.forgotten(BlockId::data(other), true);
+        for (other, suspected) in outcome.again {
+            self.forgotten(BlockId::data(other), suspected);
         }
         if let Some(failure) = outcome.fatal {
             self.fail(failure);
@@ -309,24 +315,24 @@ impl Store {
 
     /// Adds a part to a group that straddles blocks.
     fn join(&self, block: u32, known: &KnownGroup, at: u64, part: &[u8]) -> Result<Joined, Fault> {
-        let pending = {
-            let mut progress = lock(&self.progress);
-            match progress.pending.get(&known.number) {
-                Some(pending) => pending.clone(),
-                None => {
-                    let full =
-                        progress.pending_len + known.data_len() > self.config.pending_bytes_max;
-                    let spilled = full && !self.target.bounds_pending();
-                    progress.pending_len += if spilled { 0 } else { known.data_len() };
-                    let bytes = if spilled { 0 } else { known.data_len() as usize };
-                    let new = Pending { bytes: vec![0; bytes], spilled, ..Pending::default() };
-                    let new = Arc::new(Mutex::new(new));
-                    progress.pending.insert(known.number, new.clone());
-                    new
-                }
-            }
+        let (number, len) = (known.number, known.data_len());
+        let max = match self.target.bounds_pending() {
+            true => u64::MAX,
+            false => self.config.pending_bytes_max,
+        };
+        let Some(pending) = lock(&self.progress).pending(number, len, max) else {
+            return Ok(Joined::Waiting);
         };
         let mut pending = lock(&pending);
+        if pending.spilled
+            && pending.parts.is_empty()
+            && !pending.taken
+            && lock(&self.progress).charge(number, len, max)
+        {
+            // There was no room when it was begun, and there is now.
+            pending.spilled = false;
+            pending.bytes = vec![0; len as usize];
+        }
         if pending.taken {
             return Ok(Joined::Waiting);
         }
@@ -334,31 +340,23 @@ impl Store {
         if !pending.spilled {
             pending.bytes[at as usize..range.end as usize].copy_from_slice(part);
         } else if !self.target.spill(known, at, part)? {
-            if pending.parts.is_empty() {
-                lock(&self.progress).pending.remove(&known.number);
-            }
             return Ok(Joined::NoRoom);
         }
         pending.parts.retain(|(from, _)| *from != block);
         pending.parts.push((block, range));
         let have: u64 = pending.parts.iter().map(|(_, range)| range.end - range.start).sum();
-        if have < known.data_len() {
+        if have < len {
             return Ok(Joined::Waiting);
         }
         pending.taken = true;
         let mut bytes = std::mem::take(&mut pending.bytes);
         let spilled = pending.spilled;
         drop(pending);
-        {
-            let mut progress = lock(&self.progress);
-            if progress.pending.remove(&known.number).is_some() && !spilled {
-                progress.pending_len -= known.data_len();
-            }
-        }
         if spilled {
-            bytes = vec![0; known.data_len() as usize];
+            bytes = vec![0; len as usize];
             if !self.target.read(known, &mut bytes) {
-                return Ok(Joined::NoRoom);
+                // The same as bytes that came false: they do not verify.
+                bytes.clear();
             }
         }
         Ok(Joined::Complete(bytes))

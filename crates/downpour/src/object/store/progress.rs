@@ -42,8 +42,16 @@ pub(super) struct Pending {
     /// Which block brought which part, within the group.
     pub(super) parts: Vec<(u32, Range<u64>)>,
     pub(super) spilled: bool,
-    /// Complete, and taken by a thread.
+    /// Complete, and in the hands of a thread until it is verified or forgotten. Parts that come
+    /// meanwhile are ignored: spilled ones would overwrite what that thread reads and writes.
     pub(super) taken: bool,
+}
+
+/// A pending group, and the memory that it is charged with. Locked in this order: the group, then
+/// `Progress`.
+struct Slot {
+    pending: Arc<Mutex<Pending>>,
+    charged: u64,
 }
 
 /// What to do with a block.
@@ -73,8 +81,8 @@ pub(super) struct Progress {
     busy: HashSet<u32>,
     early: HashMap<u32, Box<[u8]>>,
     early_len: usize,
-    pub(super) pending: HashMap<u32, Arc<Mutex<Pending>>>,
-    pub(super) pending_len: u64,
+    pending: HashMap<u32, Slot>,
+    pending_len: u64,
     pub(super) failures: Vec<(u32, String)>,
     pub(super) bytes_received: u64,
     pub(super) bytes_held: u64,
@@ -239,6 +247,7 @@ impl Progress {
     /// A group is verified and written, or was held. Returns its entry when that was its last group.
     pub(super) fn mark(&mut self, number: u32) -> Option<EntryId> {
         let tree = self.tree.clone()?;
+        self.forget_pending(number);
         if !self.verified.set(number) {
             return None;
         }
@@ -274,6 +283,55 @@ impl Progress {
         (!self.is_failed(EntryId(0))).then_some(EntryId(0))
     }
 
+    /// The pending group `number`, begun if need be, in memory if there is room below `max`. `None`
+    /// when it is verified: nothing may touch it any more, wherever it is kept.
+    pub(super) fn pending(
+        &mut self,
+        number: u32,
+        len: u64,
+        max: u64,
+    ) -> Option<Arc<Mutex<Pending>>> {
+        if self.verified.has(number) {
+            return None;
+        }
+        if let Some(slot) = self.pending.get(&number) {
+            return Some(slot.pending.clone());
+        }
+        let pending = Arc::new(Mutex::new(Pending { spilled: true, ..Pending::default() }));
+        self.pending.insert(number, Slot { pending: pending.clone(), charged: 0 });
+        if self.charge(number, len, max) {
+            // Nobody else has seen it yet.
+            let mut pending = super::lock(&pending);
+            pending.spilled = false;
+            pending.bytes = vec![0; len as usize];
+        }
+        Some(pending)
+    }
+
+    /// Charges a pending group with memory, if there is room. Returns whether there was.
+    pub(super) fn charge(&mut self, number: u32, len: u64, max: u64) -> bool {
+        let room = self.pending_len.saturating_add(len) <= max;
+        match self.pending.get_mut(&number) {
+            Some(slot) if room => {
+                slot.charged = len;
+                self.pending_len += len;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn forget_pending(&mut self, number: u32) {
+        if let Some(slot) = self.pending.remove(&number) {
+            self.pending_len -= slot.charged;
+        }
+    }
+
+    /// All pending groups, to look through them without holding this lock.
+    pub(super) fn all_pending(&self) -> Vec<Arc<Mutex<Pending>>> {
+        self.pending.values().map(|slot| slot.pending.clone()).collect()
+    }
+
     /// A file is placed.
     pub(super) fn done(&mut self, id: EntryId) {
         if !self.failed.has(id.0) && self.done.set(id.0) {
@@ -295,14 +353,7 @@ impl Progress {
         self.objects_left = self.objects_left.saturating_sub(1);
         let groups = tree.groups_of(id);
         self.pending.retain(|number, _| !groups.contains(number));
-        self.pending_len = self
-            .pending
-            .keys()
-            .map(|number| {
-                let data = tree.layout().group(*number).data;
-                data.end - data.start
-            })
-            .sum();
+        self.pending_len = self.pending.values().map(|slot| slot.charged).sum();
         let data = tree.data_of(id);
         let len = self.geometry.block_len();
         let blocks = (data.start / len) as u32..(data.end.min(self.covered).div_ceil(len)) as u32;

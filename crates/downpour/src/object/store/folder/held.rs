@@ -1,0 +1,198 @@
+//! What is held already: identical files in place, groups of earlier attempts, and groups of files that
+//! are to be replaced.
+
+use super::{DIFFERS, FolderTarget, Ready, State, lock};
+use crate::object::place::Existing;
+use crate::object::store::target::{Fault, Held, KnownGroup};
+use crate::object::tree::{EntryId, Tree};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+
+impl FolderTarget {
+    /// Finds what is held of one file's groups, which are all of one section.
+    pub(super) fn held_of(
+        &self,
+        ready: &Ready,
+        id: EntryId,
+        groups: &[KnownGroup],
+        held: &mut Held,
+    ) -> Result<(), Fault> {
+        let there = ready.existing(id);
+        let known_here = lock(&ready.files).states.contains_key(&id.0);
+        if there == Existing::Nothing && !known_here && self.resumable(ready, id).is_none() {
+            return Ok(());
+        }
+        if !known_here {
+            self.first_state(ready, id, groups);
+        }
+        let existing = match there {
+            Existing::File(_) => ready.placer.open_existing(id).ok(),
+            _ => None,
+        };
+        let mut data = Vec::new();
+        for known in groups {
+            if self.is_journaled(ready, known, &mut data) {
+                held.groups.push(known.number);
+                continue;
+            }
+            let same =
+                existing.as_ref().is_some_and(|fd| read_group(&ready.tree, known, fd, &mut data));
+            let in_place = match lock(&ready.files).states.get_mut(&id.0) {
+                Some(State::InPlace(so_far)) => {
+                    if same {
+                        so_far.push(known.clone());
+                    }
+                    true
+                }
+                _ => false,
+            };
+            match (in_place, same) {
+                (true, true) => held.groups.push(known.number),
+                (true, false) if !self.options.overwrite => {
+                    held.failed.push((id.0, DIFFERS.into()));
+                    return Ok(());
+                }
+                // Becomes a part, when the first group for it comes.
+                (true, false) => {}
+                (false, true) => {
+                    let part = self.part(ready, id)?;
+                    self.write_to(ready, known, &data, &part)?;
+                    held.groups.push(known.number);
+                }
+                (false, false) => {}
+            }
+            if in_place && !same {
+                self.leave_place(ready, id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A file in place differs: from now on it is a part.
+    fn leave_place(&self, ready: &Ready, id: EntryId) -> Result<(), Fault> {
+        {
+            let mut files = lock(&ready.files);
+            if matches!(files.states.get(&id.0), Some(State::InPlace(groups)) if groups.is_empty())
+            {
+                files.states.remove(&id.0);
+                return Ok(());
+            }
+        }
+        self.part(ready, id).map(drop)
+    }
+
+    /// The state of a file when the first of its groups are known.
+    fn first_state(&self, ready: &Ready, id: EntryId, groups: &[KnownGroup]) {
+        let len = groups.first().map(|known| known.file_len);
+        let same_size = matches!(ready.existing(id), Existing::File(size) if Some(size) == len);
+        let resumable = self.resumable(ready, id);
+        let state = match resumable {
+            Some(allocated) if !same_size || self.options.overwrite => {
+                self.staging.release(ready.data_len(id).saturating_sub(allocated));
+                State::Part
+            }
+            _ if same_size && !ready.tree.is_stream() => State::InPlace(Vec::new()),
+            _ => return,
+        };
+        lock(&ready.files).states.insert(id.0, state);
+    }
+
+    /// Whether an earlier attempt has written a group, as the journal or the partial file itself tells.
+    fn is_journaled(&self, ready: &Ready, known: &KnownGroup, data: &mut Vec<u8>) -> bool {
+        let id = known.entry();
+        if !matches!(lock(&ready.files).states.get(&id.0), Some(State::Part)) || ready.is_single(id)
+        {
+            return false;
+        }
+        let recorded = {
+            let journal = lock(&self.journal);
+            journal
+                .part(ready.key(id))
+                .and_then(|part| part.groups.get(&known.group.index).copied())
+        };
+        match recorded {
+            Some((digest, true)) => digest == known.digest,
+            // Of another boot: the data may not have reached the disk.
+            Some((digest, false)) if digest == known.digest => {
+                let genuine = self
+                    .part(ready, id)
+                    .is_ok_and(|part| read_group(&ready.tree, known, &part, data));
+                let journal = || {
+                    let (key, index) = (ready.key(id), known.group.index);
+                    lock(&self.journal).verified(key, index, digest)
+                };
+                genuine && journal().is_ok()
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Reads the data of a group from a file that has them at their places.
+pub(super) fn read_data(tree: &Tree, known: &KnownGroup, fd: &OwnedFd, data: &mut [u8]) -> bool {
+    let start = known.group.data.start;
+    tree.layout().pieces(known.group.data.clone()).all(|piece| {
+        let from = (piece.data.start - start) as usize;
+        read_full_at(fd, &mut data[from..from + piece.len() as usize], piece.start)
+    })
+}
+
+/// Reads a group into `data`, and tells whether it is genuine. Its inner holes must be zeros, too.
+pub(super) fn read_group(
+    tree: &Tree,
+    known: &KnownGroup,
+    fd: &OwnedFd,
+    data: &mut Vec<u8>,
+) -> bool {
+    data.resize(known.data_len() as usize, 0);
+    if !read_data(tree, known, fd, data) || !known.verify(tree, data) {
+        return false;
+    }
+    let (mut at, end) = (known.group.start(), known.group.start() + known.len());
+    known.is_dense()
+        || tree.layout().pieces(known.group.data.clone()).all(|piece| {
+            let before = at..piece.start;
+            at = piece.start + piece.len();
+            is_zero(fd, before.start, before.end)
+        }) && is_zero(fd, at, end)
+}
+
+pub(in crate::object::store) fn read_full_at(
+    fd: &OwnedFd,
+    mut buf: &mut [u8],
+    mut at: u64,
+) -> bool {
+    while !buf.is_empty() {
+        match rustix::io::pread(fd, &mut *buf, at) {
+            Ok(0) => return false,
+            Ok(len) => {
+                buf = &mut buf[len..];
+                at += len as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+/// Whether a range of a file holds nothing but zeros. Its holes are not read.
+pub(super) fn is_zero(fd: &OwnedFd, mut at: u64, end: u64) -> bool {
+    let mut buf = Vec::new();
+    while at < end {
+        match rustix::fs::seek(fd, SeekFrom::Data(at)) {
+            Ok(data) => at = data,
+            Err(Errno::NXIO) => return true,
+            // This file system cannot tell: read all of it.
+            Err(_) => {}
+        }
+        let len = end.saturating_sub(at).min(1 << 16);
+        buf.resize(len as usize, 0);
+        if !read_full_at(fd, &mut buf, at) || buf.iter().any(|byte| *byte != 0) {
+            return len == 0;
+        }
+        at += len;
+    }
+    true
+}

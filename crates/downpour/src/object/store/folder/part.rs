@@ -1,0 +1,146 @@
+//! Partial files: room for them, making and resuming them, writing to them.
+
+use super::held::read_group;
+use super::{DISK_BLOCK, FolderTarget, Ready, State, lock};
+use crate::object::limits::OPEN_FILES_MAX;
+use crate::object::place::{PlaceError, write_all_at};
+use crate::object::scan::explain;
+use crate::object::store::StoreFailure;
+use crate::object::store::target::{Fault, KnownGroup};
+use crate::object::tree::EntryId;
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// Files in more pieces than this are not allocated beforehand.
+const ALLOCATED_EXTENTS_MAX: usize = 64;
+
+impl FolderTarget {
+    /// Bytes of a partial file that an earlier attempt has allocated.
+    pub(super) fn resumable(&self, ready: &Ready, id: EntryId) -> Option<u64> {
+        if ready.is_single(id) || lock(&self.journal).part(ready.key(id))?.groups.is_empty() {
+            return None;
+        }
+        let part = self.staging.open_part(&ready.part_name(id)).ok()?;
+        let stat = rustix::fs::fstat(&part).ok()?;
+        let fits = ready.tree.file_size(id).is_none_or(|size| stat.st_size as u64 == size);
+        fits.then_some(stat.st_blocks as u64 * 512)
+    }
+
+    /// Checks for room, and takes it.
+    pub(super) fn reserve(&self, ready: &Ready, needed: u64) -> Result<(), StoreFailure> {
+        let available =
+            |error: Errno| StoreFailure::Target(format!("free space: {}", explain(error)));
+        let mut free = self.staging.available().map_err(available)?;
+        if needed > free {
+            // Partial files of other sessions go before this one fails.
+            let ours: HashSet<Vec<u8>> = ready.tree.ids().map(|id| ready.part_name(id)).collect();
+            self.staging.remove_parts(|name| ours.contains(name)).map_err(available)?;
+            free = self.staging.available().map_err(available)?;
+        }
+        let full =
+            |doing| StoreFailure::DiskFull { needed: Some(needed), available: Some(free), doing };
+        if needed > free {
+            return Err(full("reserving space".into()));
+        }
+        match self.staging.reserve(needed) {
+            Ok(()) => Ok(()),
+            Err(PlaceError::Full(doing)) => Err(full(doing)),
+            Err(PlaceError::Object(reason) | PlaceError::Target(reason)) => {
+                Err(StoreFailure::Target(reason))
+            }
+        }
+    }
+
+    /// The open partial file of an entry, made if need be.
+    pub(super) fn part(&self, ready: &Ready, id: EntryId) -> Result<Arc<OwnedFd>, Fault> {
+        let mut files = lock(&ready.files);
+        if let Some(fd) = files.open.get(&id.0) {
+            return Ok(fd.clone());
+        }
+        let fail = |error| ready.failure(error, id);
+        let fd = match files.states.remove(&id.0) {
+            Some(State::Part) => self.staging.open_part(&ready.part_name(id)).map_err(fail)?,
+            Some(State::InPlace(groups)) => {
+                let fd = self.create(ready, id)?;
+                self.copy_identical(ready, id, &groups, &fd)?;
+                fd
+            }
+            None => self.create(ready, id)?,
+        };
+        files.states.insert(id.0, State::Part);
+        let fd = Arc::new(fd);
+        if files.open.len() >= OPEN_FILES_MAX {
+            files.open.clear();
+        }
+        files.open.insert(id.0, fd.clone());
+        Ok(fd)
+    }
+
+    pub(super) fn create(&self, ready: &Ready, id: EntryId) -> Result<OwnedFd, Fault> {
+        let fail = |error| ready.failure(error, id);
+        self.staging.release(ready.data_len(id).next_multiple_of(DISK_BLOCK));
+        let fd = self.staging.create_part(&ready.part_name(id)).map_err(fail)?;
+        if let Some(size) = ready.tree.file_size(id) {
+            let extents = &ready.tree.layout().extents()[ready.tree.extents(id)];
+            if !ready.is_single(id) && extents.len() <= ALLOCATED_EXTENTS_MAX {
+                for extent in extents {
+                    let flags = FallocateFlags::KEEP_SIZE;
+                    let outcome = rustix::fs::fallocate(&fd, flags, extent.start, extent.len);
+                    // Where it is not supported only speed is lost.
+                    if let Err(error @ (Errno::NOSPC | Errno::DQUOT)) = outcome {
+                        return Err(fail(error));
+                    }
+                }
+            }
+            let end = extents.last().map_or(0, |last| last.start + last.len);
+            if !ready.is_single(id) || end < size {
+                rustix::fs::ftruncate(&fd, size).map_err(fail)?;
+            }
+        }
+        if !ready.is_single(id) {
+            lock(&self.journal).begin(ready.key(id)).map_err(fail)?;
+        }
+        Ok(fd)
+    }
+
+    /// Copies groups that were identical in a file which then proved to differ.
+    pub(super) fn copy_identical(
+        &self,
+        ready: &Ready,
+        id: EntryId,
+        groups: &[KnownGroup],
+        part: &OwnedFd,
+    ) -> Result<(), Fault> {
+        let existing = ready.placer.open_existing(id).map_err(|error| ready.failure(error, id))?;
+        let mut data = Vec::new();
+        for known in groups {
+            if !read_group(&ready.tree, known, &existing, &mut data) {
+                return Err(Fault::Object("it changes while it is being received".into()));
+            }
+            self.write_to(ready, known, &data, part)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn write_to(
+        &self,
+        ready: &Ready,
+        known: &KnownGroup,
+        data: &[u8],
+        part: &OwnedFd,
+    ) -> Result<(), Fault> {
+        let id = known.entry();
+        let fail = |error| ready.failure(error, id);
+        for (at, bytes) in known.parts(&ready.tree, data) {
+            write_all_at(part, bytes, at).map_err(fail)?;
+        }
+        if !ready.is_single(id) {
+            let (key, index) = (ready.key(id), known.group.index);
+            lock(&self.journal).verified(key, index, known.digest).map_err(fail)?;
+        }
+        Ok(())
+    }
+}
