@@ -9,6 +9,7 @@
 //! Exit status: 0 all receivers complete; 1 some receiver or file failed; 2 usage; 3 could not start.
 //! A verb stands here when it works, not before.
 
+mod demo;
 mod fault;
 mod network;
 mod ports;
@@ -41,6 +42,7 @@ struct Cli {
 enum Verb {
     Send(Box<SendArgs>),
     Receive(Box<ReceiveArgs>),
+    Demo(demo::DemoArgs),
     Ticket(ticket::TicketArgs),
     Ports(ports::PortsArgs),
 }
@@ -93,6 +95,7 @@ pub fn main() -> ExitCode {
             let output = plan.output.clone();
             output.show(&session::receive(plan)?)
         }),
+        Verb::Demo(args) => args.run(),
         Verb::Ticket(args) => args.run(),
         Verb::Ports(args) => args.run(),
     };

@@ -22,11 +22,16 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 use tree::{Amount, Picked};
 
 /// What a tree that shows something has at least.
 const LEAST: Amount = Amount { files: 2_000, bytes: 200_000_000 };
+/// Folders of more than this are taken apart, so that the tree is not much larger than [`LEAST`].
+const PART_BYTES: u64 = 20_000_000;
+/// Paths that are named; the rest are counted.
+const PATHS_SHOWN: usize = 5;
 /// The receivers have their receipts when the sender ends; they only have to end.
 const RECEIVERS_END: Duration = Duration::from_secs(30);
 
@@ -56,7 +61,10 @@ pub fn run(plan: &DemoPlan) -> Result<Exit, Fault> {
         Fault::start(what, "name another with --place")
     })?;
     println!("Sending {} in {files} files:", show_bytes(bytes));
-    picked.paths.iter().for_each(|path| println!("  {}", path.display()));
+    picked.paths.iter().take(PATHS_SHOWN).for_each(|path| println!("  {}", path.display()));
+    if picked.paths.len() > PATHS_SHOWN {
+        println!("  and {} more folders", picked.paths.len() - PATHS_SHOWN);
+    }
     println!(
         "to {} receivers on loopback multicast, each losing {} % of the datagrams, at {}.\n",
         plan.receivers,
@@ -79,7 +87,8 @@ pub fn run(plan: &DemoPlan) -> Result<Exit, Fault> {
 
 fn pick(plan: &DemoPlan) -> Result<Picked, Fault> {
     let Some(path) = &plan.path else {
-        let picked = tree::pick(tree::rust_folders(|name| std::env::var_os(name)), LEAST);
+        let picked =
+            tree::pick(tree::rust_folders(|name| std::env::var_os(name)), LEAST, PART_BYTES);
         if picked.amount.files == 0 {
             let what = "no Rust sources or documentation were found on this machine";
             return Err(Fault::start(what, "name a folder to send: downpour demo PATH"));
@@ -137,6 +146,8 @@ fn by_multicast(plan: &DemoPlan, picked: &Picked, stage: &mut Stage) -> Result<R
     send.arg("--receivers").arg(plan.receivers.to_string());
     send.arg("--rate").arg(format!("{}bit", plan.rate.bps()));
     send.arg("--ticket").arg(&ticket).arg("--report").arg(&report).args(&picked.paths);
+    // The ticket, which is in a file already.
+    send.stdout(Stdio::null());
     let status = stage.run("send", send).map_err(|error| broken("run the sender", &error))?;
     let ended = stage.wait_for_all(RECEIVERS_END);
     let failed = ended.map_err(|error| broken("wait for the receivers", &error))?;
@@ -214,21 +225,18 @@ fn summarise(plan: &DemoPlan, report: &Report, tcp_time: Duration, tcp_bytes: u6
     let session = &report.session;
     let time = Duration::from_secs_f64(session.duration_s.max(0.0));
     let n = plan.receivers as u64;
-    let reached = Rate::of(session.data_bytes * n, time);
-    println!("\n                  time        sent once per …      bytes sent    to all together");
+    let row = |name: &str, time: Duration, bytes: u64, how: &str| {
+        let together = Rate::of(session.data_bytes * n, time).to_string();
+        let (time, bytes) = (show_duration(time), show_bytes(bytes));
+        println!("  {name:<9} {time:>13} {bytes:>12} {together:>16}   {how}");
+    };
+    println!("\n  {:<9} {:>13} {:>12} {:>16}", "", "time", "sent", "to all together");
+    row("downpour", time, session.sent.total(), "once, to all at the same time");
+    row("TCP", tcp_time, tcp_bytes, "once for each receiver, one after the other");
     println!(
-        "downpour   {:>11}   all receivers       {:>12}    {reached}",
-        show_duration(time),
-        show_bytes(session.sent.total()),
-    );
-    println!(
-        "TCP        {:>11}   receiver            {:>12}    {}",
-        show_duration(tcp_time),
-        show_bytes(tcp_bytes),
-        Rate::of(session.data_bytes * n, tcp_time),
-    );
-    println!(
-        "\n{:.1} times as fast, with {:.1} times fewer bytes; overhead over one copy {:.1} %, at {} % loss.",
+        "\nBoth held to {}. downpour took {:.1} times less time and sent {:.1} times fewer bytes;\n\
+         its overhead over a single copy is {:.1} %, at {} % loss.",
+        plan.rate,
         tcp_time.as_secs_f64() / time.as_secs_f64().max(0.001),
         tcp_bytes as f64 / session.sent.total().max(1) as f64,
         session.overhead * 100.0,

@@ -32,17 +32,26 @@ pub struct Picked {
     pub amount: Amount,
 }
 
-/// Takes folders from `candidates`, in order, until there is at least `least`; or all of them.
-pub fn pick(candidates: impl IntoIterator<Item = PathBuf>, least: Amount) -> Picked {
+/// Takes folders from `candidates`, in order, until there is at least `least`; or all of them. A folder
+/// of more than `part` bytes is looked into, so that one large folder does not make the sum much larger
+/// than it must be.
+pub fn pick(candidates: impl IntoIterator<Item = PathBuf>, least: Amount, part: u64) -> Picked {
     let mut picked = Picked::default();
     let mut names = BTreeSet::new();
-    for path in candidates {
+    let mut waiting: Vec<_> = candidates.into_iter().collect();
+    waiting.reverse();
+    while let Some(path) = waiting.pop() {
         if picked.amount.files >= least.files && picked.amount.bytes >= least.bytes {
             break;
         }
-        let name = path.file_name().unwrap_or_default().to_owned();
         // What cannot be read is not a candidate; the sender would say so of each file.
         let Ok(amount) = measure(&path) else { continue };
+        let inside: Vec<_> = children(&path).into_iter().filter(|path| path.is_dir()).collect();
+        if amount.bytes > part && !inside.is_empty() {
+            waiting.extend(inside.into_iter().rev());
+            continue;
+        }
+        let name = path.file_name().unwrap_or_default().to_owned();
         if amount.files > 0 && names.insert(name) {
             picked.amount.files += amount.files;
             picked.amount.bytes += amount.bytes;
@@ -52,19 +61,16 @@ pub fn pick(candidates: impl IntoIterator<Item = PathBuf>, least: Amount) -> Pic
     picked
 }
 
-/// The folders with Rust's own sources and documentation on this machine, and those of packages.
+/// The folders with Rust's own libraries, documentation and sources on this machine, and those of
+/// packages: a few large files first, then many small ones.
 pub fn rust_folders(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let home = variable("HOME").map(PathBuf::from).unwrap_or_default();
     let root =
         |name, default: &str| variable(name).map_or_else(|| home.join(default), PathBuf::from);
-    let mut found = Vec::new();
-    for toolchain in children(&root("RUSTUP_HOME", ".rustup").join("toolchains")) {
-        found.extend(children(&toolchain.join("share/doc")));
-        found.extend(children(&toolchain.join("lib/rustlib")));
-    }
-    for registry in children(&root("CARGO_HOME", ".cargo").join("registry/src")) {
-        found.extend(children(&registry));
-    }
+    let toolchains = children(&root("RUSTUP_HOME", ".rustup").join("toolchains"));
+    let registries = children(&root("CARGO_HOME", ".cargo").join("registry/src"));
+    let below = |name: &str| toolchains.iter().map(|t| t.join(name)).collect::<Vec<_>>();
+    let mut found = [below("lib/rustlib"), below("share/doc"), registries].concat();
     found.retain(|path| path.is_dir());
     found
 }
@@ -256,9 +262,11 @@ mod tests {
             fs::create_dir_all(path).unwrap();
             fs::write(path.join("f"), [0; 10]).unwrap();
         }
-        let picked = pick(paths.clone(), Amount { files: 1, bytes: 20 });
+        let picked = pick(paths.clone(), Amount { files: 1, bytes: 20 }, 10);
         assert_eq!(picked.paths, [paths[0].clone(), paths[2].clone()]);
-        let all = pick(paths, Amount { files: 100, bytes: 0 });
+        let all = pick(paths, Amount { files: 100, bytes: 0 }, 10);
         assert_eq!(all.amount, Amount { files: 3, bytes: 30 });
+        let inside = pick([scratch.0.clone()], Amount { files: 2, bytes: 0 }, 10);
+        assert_eq!(inside.paths, [scratch.0.join("x/a"), scratch.0.join("x/b")]);
     }
 }

@@ -1,0 +1,164 @@
+//! Runs the real program, on a machine of the test network or on this one, and sees how it ends.
+//!
+//! Each machine has a home and an output folder of its own in one scratch folder on tmpfs, so that the disk
+//! does not decide. A program that a test forgot is killed when its handle is dropped.
+
+use crate::network::Host;
+use downpour::report::Report;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test fails instead of hanging. Not a measure of speed.
+pub(crate) const HANG: Duration = Duration::from_secs(240);
+
+/// Scratch folder of one test.
+pub(crate) struct Scratch {
+    folder: tempfile::TempDir,
+}
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        let place = ["/dev/shm", "/tmp"].into_iter().find(|place| Path::new(place).is_dir());
+        let place = place.expect("a place for temporary files");
+        let folder = tempfile::Builder::new().prefix("downpour-test-").tempdir_in(place);
+        Self { folder: folder.expect("a folder") }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The program as the machine `name` runs it: in `host`'s namespace, or here.
+    pub(crate) fn program(&self, host: Option<&Host>, name: &str, arguments: &[&str]) -> Command {
+        let program = env!("CARGO_BIN_EXE_downpour");
+        let mut command = match host {
+            Some(host) => host.command(program),
+            None => Command::new(program),
+        };
+        command.args(arguments).env("DOWNPOUR_HOME", self.path(&format!("{name}.home")));
+        command.env_remove("DOWNPOUR_PORTS").stdin(Stdio::null());
+        command
+    }
+
+    /// Starts it. What it prints goes to files.
+    pub(crate) fn start(&self, host: Option<&Host>, name: &str, arguments: &[&str]) -> Running {
+        self.start_command(name, self.program(host, name, arguments))
+    }
+
+    pub(crate) fn start_command(&self, name: &str, mut command: Command) -> Running {
+        let (out, err) = (self.path(&format!("{name}.out")), self.path(&format!("{name}.err")));
+        command.stdout(fs::File::create(&out).unwrap()).stderr(fs::File::create(&err).unwrap());
+        let child = command.spawn().expect("the program starts");
+        Running { name: name.to_owned(), child, out, err }
+    }
+
+    /// Runs it to its end.
+    pub(crate) fn run(&self, host: Option<&Host>, name: &str, arguments: &[&str]) -> Output {
+        self.program(host, name, arguments).output().expect("the program runs")
+    }
+
+    /// Makes a ticket for a sender at `address`; gives the file.
+    pub(crate) fn ticket(&self, address: &str) -> PathBuf {
+        let path = self.path("ticket");
+        let file = path.to_str().unwrap();
+        let made = self.run(None, "sender", &["ticket", "new", "--address", address, "--out", file]);
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        path
+    }
+
+    /// The report that the machine `name` wrote to its `--report` file.
+    pub(crate) fn report(&self, name: &str) -> Report {
+        let path = self.path(&format!("{name}.json"));
+        let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        serde_json::from_str(&text).expect("a report")
+    }
+}
+
+/// A program under way.
+pub(crate) struct Running {
+    name: String,
+    child: Child,
+    out: PathBuf,
+    err: PathBuf,
+}
+
+/// How a program ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// Exit status; `None` when a signal ended it.
+    pub(crate) code: Option<i32>,
+    /// What it printed.
+    pub(crate) out: String,
+    /// What it said.
+    pub(crate) err: String,
+}
+
+impl Running {
+    /// Waits for its end.
+    pub(crate) fn wait(mut self) -> Ended {
+        let end = Instant::now() + HANG;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("our child") {
+                return Ended { code: status.code(), out: self.out(), err: self.err() };
+            }
+            assert!(Instant::now() < end, "{} hangs:\n{}", self.name, self.err());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// As a machine that loses power.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("our child");
+        self.child.wait().expect("our child");
+    }
+
+    /// As Ctrl-C.
+    pub(crate) fn interrupt(&self) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    }
+
+    pub(crate) fn is_over(&mut self) -> bool {
+        self.child.try_wait().expect("our child").is_some()
+    }
+
+    pub(crate) fn out(&self) -> String {
+        fs::read_to_string(&self.out).unwrap_or_default()
+    }
+
+    pub(crate) fn err(&self) -> String {
+        fs::read_to_string(&self.err).unwrap_or_default()
+    }
+
+    /// Waits until `what` gives something.
+    pub(crate) fn until<T>(&mut self, mut what: impl FnMut(&Self) -> Option<T>) -> T {
+        let end = Instant::now() + HANG;
+        loop {
+            if let Some(found) = what(self) {
+                return found;
+            }
+            assert!(!self.is_over(), "{} ended:\n{}{}", self.name, self.out(), self.err());
+            assert!(Instant::now() < end, "{} hangs:\n{}", self.name, self.err());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Fails only when it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Ended {
+    /// Panics, with all that was said, unless the exit status is `code`.
+    #[track_caller]
+    pub(crate) fn expect(&self, code: i32) -> &Self {
+        assert_eq!(self.code, Some(code), "\n{}\n{}", self.out, self.err);
+        self
+    }
+}
