@@ -151,6 +151,34 @@ fn a_partial_file_that_was_tampered_with_is_noticed() {
 }
 
 #[test]
+fn after_a_reboot_groups_are_hashed_before_they_count() {
+    let (_dir, a, b) = pair();
+    write(a.join("file"), &Random(3).bytes(8 << 20));
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let order = sender.order();
+    let mut first = sender.to_folder(&b);
+    first.carry(&sender, order[..order.len() - 1].to_vec());
+    drop(first);
+    // The journal's first record tells the boot; this makes it another one.
+    let path = b.join(".downpour/journal");
+    let mut journal = fs::read(&path).unwrap();
+    journal[2] ^= 1;
+    let check = blake3::hash(&journal[..26]);
+    journal[26..34].copy_from_slice(&check.as_bytes()[..8]);
+    fs::write(&path, journal).unwrap();
+    // And this is what a crash does: a group that was written never reached the disk.
+    let part = fs::read_dir(b.join(".downpour/parts")).unwrap().next().unwrap().unwrap().path();
+    let file = fs::File::options().write(true).open(part).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0; 4096], 3 << 20).unwrap();
+    let mut second = sender.to_folder(&b);
+    second.carry_needed(&sender);
+    assert_same(&a, &b);
+    let summary = second.summary();
+    assert!(summary.bytes_held >= 5 << 20, "{summary:?}");
+    assert!(summary.bytes_received >= 1 << 20, "the damaged group is taken again: {summary:?}");
+}
+
+#[test]
 fn the_partly_held_block_is_seeded() {
     let (_dir, a, b) = pair();
     write(a.join("file"), &Random(3).bytes(8 << 20));

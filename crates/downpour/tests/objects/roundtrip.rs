@@ -181,7 +181,9 @@ fn a_file_above_four_gib_keeps_its_holes() {
     sparse(&a.join("huge"), len, &[(4096, 9000), ((4 << 30) + 5, 3 << 20), (len - 5, 5)]);
     let sender = Sender::new(&contents(&a), Geometry::IPV4);
     if sender.source.data_len() == Some(len) {
-        return println!("skipped: a_file_above_four_gib: this file system has no holes");
+        return println!(
+            "skipped: a_file_above_four_gib_keeps_its_holes: this file system has no holes"
+        );
     }
     let mut receiver = sender.to_folder(&b);
     receiver.carry(&sender, sender.order());
@@ -246,7 +248,7 @@ fn setuid_needs_root_and_a_word() {
     receiver.carry(&sender, sender.order());
     assert_eq!(fs::metadata(b.join("tool")).unwrap().mode() & 0o7777, 0o755);
     if !rustix::process::geteuid().is_root() {
-        return println!("skipped: setuid_needs_root: this is not root");
+        return println!("skipped: setuid_needs_root_and_a_word (as root): this is not root");
     }
     let options = FolderOptions { setuid: true, ..FolderOptions::new(&b) };
     let mut receiver = sender.receiver(Destination::Folder(options));

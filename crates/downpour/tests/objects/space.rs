@@ -17,7 +17,7 @@ impl<'a> Tmpfs<'a> {
             .args(["-t", "tmpfs", "-o", &options, "downpour-test"])
             .arg(at)
             .status();
-        mounted.is_ok_and(|status| status.success()).then_some(Self(at))
+        mounted.is_ok_and(|status| status.success()).then(|| Self(at))
     }
 }
 
@@ -31,7 +31,9 @@ impl Drop for Tmpfs<'_> {
 fn too_little_space_is_said_before_the_start() {
     let (_dir, a, b) = pair();
     let Some(_mounted) = Tmpfs::mount(&b, "4m") else {
-        return println!("skipped: too_little_space: cannot mount a tmpfs (not root)");
+        return println!(
+            "skipped: too_little_space_is_said_before_the_start: cannot mount a tmpfs (not root)"
+        );
     };
     write(a.join("file"), &Random(1).bytes(6 << 20));
     let sender = Sender::new(&contents(&a), MIDDLE);
@@ -54,7 +56,9 @@ fn too_little_space_is_said_before_the_start() {
 fn a_disk_that_fills_on_the_way_fails_clearly_and_resumes() {
     let (_dir, a, b) = pair();
     let Some(_mounted) = Tmpfs::mount(&b, "16m") else {
-        return println!("skipped: a_disk_that_fills: cannot mount a tmpfs (not root)");
+        return println!(
+            "skipped: a_disk_that_fills_on_the_way_fails_clearly_and_resumes: cannot mount a tmpfs (not root)"
+        );
     };
     write(a.join("file"), &Random(1).bytes(6 << 20));
     for i in 0..30 {
@@ -97,7 +101,9 @@ fn a_mount_below_the_target_is_reached_by_copy() {
     let (_dir, a, b) = pair();
     let inner = b.join("inner");
     let Some(_mounted) = Tmpfs::mount(&inner, "40m") else {
-        return println!("skipped: a_mount_below_the_target: cannot mount a tmpfs (not root)");
+        return println!(
+            "skipped: a_mount_below_the_target_is_reached_by_copy: cannot mount a tmpfs (not root)"
+        );
     };
     write(a.join("inner/file"), &Random(1).bytes(3 << 20));
     write(a.join("inner/small"), b"small");
@@ -124,7 +130,7 @@ fn a_mount_below_the_target_is_reached_by_copy() {
 fn a_read_only_target_says_so() {
     let (_dir, a, b) = pair();
     let Some(_mounted) = Tmpfs::mount(&b, "4m") else {
-        return println!("skipped: a_read_only_target: cannot mount a tmpfs (not root)");
+        return println!("skipped: a_read_only_target_says_so: cannot mount a tmpfs (not root)");
     };
     write(a.join("file"), b"x");
     let sender = Sender::new(&contents(&a), MIDDLE);

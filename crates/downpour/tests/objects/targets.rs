@@ -219,7 +219,11 @@ fn a_block_device_is_written_in_place() {
         std::process::Command::new("losetup").args(["-f", "--show"]).arg(&backing).output();
     let device = match attach {
         Ok(output) if output.status.success() => String::from_utf8(output.stdout).unwrap(),
-        _ => return println!("skipped: a_block_device: cannot attach a loop device (not root)"),
+        _ => {
+            return println!(
+                "skipped: a_block_device_is_written_in_place: cannot attach a loop device (not root)"
+            );
+        }
     };
     let path = Path::new(device.trim());
     sparse(&a.join("image"), 9 << 20, &[(0, 3 << 20), (5 << 20, 700_000)]);

@@ -89,7 +89,9 @@ fn holes_that_are_not_empty_are_a_difference() {
     sparse(&a.join("holes"), 7 << 20, &[(1 << 20, 4096), (5 << 20, 70_000)]);
     let sender = Sender::new(&contents(&a), MIDDLE);
     if sender.source.data_len() == Some(7 << 20) {
-        return println!("skipped: holes_that_are_not_empty: this file system has no holes");
+        return println!(
+            "skipped: holes_that_are_not_empty_are_a_difference: this file system has no holes"
+        );
     }
     for at in [0, 3 << 20, (5 << 20) + 200_000, (7 << 20) - 1] {
         fs::create_dir_all(&b).unwrap();
