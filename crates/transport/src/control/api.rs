@@ -376,6 +376,25 @@ pub enum Event {
     Unknown,
 }
 
+impl Event {
+    /// With reasons within their limit, so that each event is a line of bounded length.
+    pub(super) fn clipped(mut self) -> Self {
+        match &mut self {
+            Self::LeaveGroup { reason }
+            | Self::Shutdown { reason }
+            | Self::Withdrawn { reason, .. } => reason.truncate(clip(reason).len()),
+            Self::Ping
+            | Self::Start
+            | Self::Ends { .. }
+            | Self::Manifest { .. }
+            | Self::ReturnToGroup
+            | Self::Closing
+            | Self::Unknown => {}
+        }
+        self
+    }
+}
+
 /// The first bytes of `text`, at most [`REASON_LEN_MAX`], without cutting a character.
 pub(super) fn clip(text: &str) -> &str {
     let mut end = text.len().min(REASON_LEN_MAX);

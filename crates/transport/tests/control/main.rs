@@ -10,7 +10,8 @@ use downpour_proto::ReceiverId;
 use downpour_transport::Secret;
 use downpour_transport::control::{
     BlockRange, ControlClient, ErrorCode, Event, EventsEnd, HaveRequest, JoinError, LeaveRequest,
-    ObjectFailure, PROTOCOL_VERSION, ReadyRequest, Receipt, RequestError, ServerLimits, SessionId,
+    MANIFEST_SYMBOLS_MAX, ObjectFailure, PROTOCOL_VERSION, REASON_LEN_MAX, ReadyRequest, Receipt,
+    RequestError, ServerLimits, SessionId,
 };
 use downpour_transport::identity::Identity;
 use std::sync::Arc;
@@ -213,6 +214,40 @@ async fn a_session_that_ends_in_order_delivers_its_last_events() {
     assert_eq!(events.next().await, Ok(last));
     assert_eq!(events.next().await, Err(EventsEnd::Closed));
     assert_eq!(world.session.events.lock().unwrap()[&1].send(Event::Start).ok(), None);
+}
+
+#[tokio::test]
+async fn no_event_is_missed_without_notice() {
+    let mut world = World::new(Setup::default()).await;
+    let (client, _) = world.member().await;
+    let mut events = client.events().await.unwrap();
+    assert_eq!(world.told().await, Told::Subscribed(1));
+    let sender = world.session.events.lock().unwrap()[&1].clone();
+    // This thread is the runtime, too: nothing is sent meanwhile.
+    let reason = "\u{1}".repeat(10_000);
+    let queued = (0..1_000_000)
+        .take_while(|_| sender.send(Event::LeaveGroup { reason: reason.clone() }).is_ok())
+        .count();
+    assert!((1000..1_000_000).contains(&queued), "{queued}");
+    let mut came = 0;
+    let end = loop {
+        match events.next().await {
+            Ok(_) => came += 1,
+            Err(end) => break end,
+        }
+    };
+    assert!(end == EventsEnd::Closed && came <= queued, "{end}, {came} of {queued}");
+    assert_eq!(world.told().await, Told::Unsubscribed(1));
+
+    // Long reasons are cut, and what is within the limits comes whole.
+    let mut events = client.events().await.unwrap();
+    assert_eq!(world.told().await, Told::Subscribed(1));
+    world.session.send(1, Event::Shutdown { reason });
+    let cut = "\u{1}".repeat(REASON_LEN_MAX);
+    assert_eq!(events.next().await, Ok(Event::Shutdown { reason: cut }));
+    let list = Event::Manifest { first: 7, symbols: vec![1024; MANIFEST_SYMBOLS_MAX] };
+    world.session.send(1, list.clone());
+    assert_eq!(events.next().await, Ok(list));
 }
 
 #[tokio::test]

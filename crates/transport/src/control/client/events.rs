@@ -2,15 +2,19 @@
 
 use super::connection::Connection;
 use super::error::{EventsEnd, innermost};
-use crate::control::api::Event;
+use crate::control::api::{Event, MANIFEST_SYMBOLS_MAX, REASON_LEN_MAX};
 use bytes::BytesMut;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// Bytes of one line. A reason has 512.
+/// Bytes of one line.
 const LINE_LEN_MAX: usize = 8 * 1024;
+
+// JSON makes up to six characters of one byte of a reason, and a number of symbols has up to five.
+const _: () = assert!(6 * REASON_LEN_MAX + 200 <= LINE_LEN_MAX);
+const _: () = assert!(5 * MANIFEST_SYMBOLS_MAX + 200 <= LINE_LEN_MAX);
 
 /// A subscription. While it lives the sender counts this receiver as alive.
 pub struct EventStream {

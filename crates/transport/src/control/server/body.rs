@@ -5,6 +5,8 @@ use crate::control::api::Event;
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio::sync::mpsc;
 use tokio::time::Interval;
@@ -31,6 +33,7 @@ impl Outgoing {
 /// with it the subscription.
 pub(super) struct EventBody {
     pub(super) queue: mpsc::Receiver<Event>,
+    pub(super) overflowed: Arc<AtomicBool>,
     pub(super) ping: Interval,
     pub(super) _subscription: Subscription,
 }
@@ -77,6 +80,9 @@ impl Body for Outgoing {
 
 impl EventBody {
     fn poll_line(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if self.overflowed.load(Ordering::Relaxed) {
+            return Poll::Ready(None);
+        }
         let event = match self.queue.poll_recv(cx) {
             Poll::Ready(Some(event)) => event,
             Poll::Ready(None) => return Poll::Ready(None),

@@ -10,6 +10,8 @@ use downpour_proto::{BlockId, BlockKind, ReceiverId};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -115,6 +117,8 @@ pub struct EventSender {
     /// Weak, because the server decides when a stream ends.
     pub(super) queue: mpsc::WeakSender<Event>,
     pub(super) receiver: ReceiverId,
+    /// An event found no room: the stream has to end, because one is missing.
+    pub(super) overflowed: Arc<AtomicBool>,
 }
 
 /// The receiver does not listen any more. The handler is told by [`SessionHandler::unsubscribed`].
@@ -126,11 +130,15 @@ pub struct NotListening {
 }
 
 impl EventSender {
-    /// Queues an event. Never blocks; callable from any thread.
+    /// Queues an event. Never blocks; callable from any thread. An event that finds no room ends the stream,
+    /// so that a receiver never misses one without noticing. Reasons are cut to their limit.
     pub fn send(&self, event: Event) -> Result<(), NotListening> {
         let gone = NotListening { receiver: self.receiver };
         let queue = self.queue.upgrade().ok_or(gone)?;
-        queue.try_send(event).map_err(|_| gone)
+        queue.try_send(event.clipped()).map_err(|_| {
+            self.overflowed.store(true, Ordering::Relaxed);
+            gone
+        })
     }
 
     /// The receiver that it leads to.

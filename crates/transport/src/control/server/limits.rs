@@ -13,8 +13,9 @@ pub(super) const HEADERS_MAX: usize = 48;
 pub(super) const MEMBERS_MAX: usize = 65_536;
 /// Pieces of one pull between the reader and the socket.
 pub(super) const PIECE_QUEUE_MAX: usize = 2;
-/// Events that wait for one receiver; a receiver that lets more pile up is taken for dead.
-pub(super) const EVENT_QUEUE_MAX: usize = 64;
+/// Events that wait for one receiver. When more pile up its stream of events is ended: it listens anew, or is
+/// dead.
+pub(super) const EVENT_QUEUE_MAX: usize = 8192;
 
 const _: () = assert!(2 * RECEIPT_LEN_MAX < BODY_LEN_MAX);
 

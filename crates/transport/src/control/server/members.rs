@@ -11,6 +11,7 @@ use crate::control::api::Event;
 use crate::identity::PublicKey;
 use downpour_proto::ReceiverId;
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 
@@ -51,10 +52,12 @@ impl Members {
         self: &Arc<Self>,
         member: Member,
         handler: &Arc<H>,
-    ) -> Option<(mpsc::Receiver<Event>, Subscription)> {
+    ) -> Option<Subscribed> {
         let (sender, queue) = mpsc::channel(EVENT_QUEUE_MAX);
         let receiver = member.receiver;
-        let events = EventSender { queue: sender.downgrade(), receiver };
+        let overflowed = Arc::<AtomicBool>::default();
+        let events =
+            EventSender { queue: sender.downgrade(), receiver, overflowed: overflowed.clone() };
         let mut table = self.lock();
         let entry = table.get_mut(&receiver.0)?;
         entry.events = Some(sender);
@@ -64,7 +67,8 @@ impl Members {
         drop(table);
         let (members, handler) = (self.clone(), handler.clone());
         let ended = move || members.unsubscribe(&member, number, &*handler);
-        Some((queue, Subscription { ended: Some(Box::new(ended)) }))
+        let subscription = Subscription { ended: Some(Box::new(ended)) };
+        Some(Subscribed { queue, overflowed, subscription })
     }
 
     fn unsubscribe<H: SessionHandler>(&self, member: &Member, number: u64, handler: &H) {
@@ -86,6 +90,13 @@ impl Members {
         // Each change of the table is one assignment: a panic in between leaves it whole.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What a new stream of events is fed by.
+pub(super) struct Subscribed {
+    pub(super) queue: mpsc::Receiver<Event>,
+    pub(super) overflowed: Arc<AtomicBool>,
+    pub(super) subscription: Subscription,
 }
 
 /// One stream of events. Tells of its end when dropped.

@@ -7,6 +7,7 @@
 use super::body::{EventBody, Outgoing};
 use super::bulk::{self, Wanted};
 use super::limits::BODY_LEN_MAX;
+use super::members::Subscribed;
 use super::{Answer, Connection, Core, Member, SessionHandler, json, refusal};
 use crate::control::api::{
     HaveRequest, JoinRequest, LeaveRequest, PROTOCOL_VERSION, RECEIVER_HEADER, ReadyRequest,
@@ -177,13 +178,14 @@ fn events<H: SessionHandler>(
     connection: &Connection,
     member: Member,
 ) -> Result<Answer, ApiError> {
-    let Some((queue, subscription)) = core.members.subscribe(member, &core.handler) else {
+    let Some(subscribed) = core.members.subscribe(member, &core.handler) else {
         return Err(ApiError::new(ErrorCode::NotMember, "join first"));
     };
     connection.silence.store(true, Ordering::Relaxed);
     let mut ping = interval(core.limits.ping_every);
     ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let body = EventBody { queue, ping, _subscription: subscription };
+    let Subscribed { queue, overflowed, subscription } = subscribed;
+    let body = EventBody { queue, overflowed, ping, _subscription: subscription };
     let mut answer = Response::new(Outgoing::Events(body));
     let ndjson = HeaderValue::from_static("application/x-ndjson");
     answer.headers_mut().insert(CONTENT_TYPE, ndjson);
