@@ -103,7 +103,8 @@ pub struct SessionReport {
     pub grtt_ms: f64,
     /// `data_bytes` over `duration_s`.
     pub goodput_bps: u64,
-    /// All bytes sent (UDP payload of the stream, and pulls) over data bytes, less one.
+    /// All bytes sent (UDP payload of the stream, and pulls) over the data bytes that the stream had to
+    /// carry, less one; 0 when it had none to carry.
     pub overhead: f64,
 }
 

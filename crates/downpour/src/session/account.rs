@@ -119,9 +119,12 @@ pub(super) fn report(
         .map(|(id, peer)| receiver_report(peer, sent.members.get(id), started))
         .collect();
     receivers.extend(heading.absent.into_iter().map(absent));
-    let overhead = match data_bytes {
+    // Over what had to be sent, which is less than the data when receivers held some of it already.
+    let symbols = sent.stats.source_symbols.saturating_sub(sent.stats.manifest_symbols);
+    let needed = (symbols * u64::from(ledger.geometry.symbol_len)).min(data_bytes);
+    let overhead = match needed {
         0 => 0.0,
-        data => bytes.total() as f64 / data as f64 - 1.0,
+        needed => bytes.total() as f64 / needed as f64 - 1.0,
     };
     Report {
         schema: SCHEMA,

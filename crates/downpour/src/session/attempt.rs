@@ -482,7 +482,7 @@ impl Run<'_> {
     /// The receipt, the goodbye, and the report.
     async fn finish(mut self, verdict: Verdict, identity: &Node) -> Result<Ended, Fault> {
         self.puller.cancel_all();
-        let snapshot = self.driver.snapshot();
+        let snapshot = self.driver.stop();
         let mut summary = match verdict {
             Verdict::SenderLost(why) => return Ok(Ended::SenderLost(why)),
             Verdict::Complete(summary) => summary,

@@ -23,8 +23,10 @@ const IDLE_POLLS_FAST: u32 = 8;
 /// Receivers that shall report in a round though they need nothing.
 const REPORTS_PER_ROUND: u32 = 8;
 
-/// Added to the time in which a block settles: a receiver's late wake-up on a busy host.
-const SETTLE_SLACK: Duration = Duration::from_millis(20);
+/// Added to the time in which a block settles, for receivers on busy hosts that answer late: the time of so
+/// many blocks, within these bounds. An open block costs memory, one closed too early a pull.
+const SETTLE_SLACK_BLOCKS: u64 = 32;
+const SETTLE_SLACK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(150));
 
 impl Sender {
     /// The next datagram to send now, or `None` until the next deadline or input. A message's body replaces
@@ -196,7 +198,9 @@ impl Sender {
     /// receiver's back-off and answer have their time (`docs/protocol.md#REP-5`).
     fn settle_time(&self) -> Duration {
         let backoff = backoff_grtt(self.members.streaming());
-        self.round_interval() * 2 + self.grtt.value().mul_f64(2.0 + backoff) + SETTLE_SLACK
+        let blocks = self.config.geometry.block_len() * SETTLE_SLACK_BLOCKS;
+        let slack = self.pacer.rate().time_for(blocks).clamp(SETTLE_SLACK.0, SETTLE_SLACK.1);
+        self.round_interval() * 2 + self.grtt.value().mul_f64(2.0 + backoff) + slack
     }
 
     /// Closes the blocks whose time has come.

@@ -129,7 +129,7 @@ pub struct ReceiveHandle {
     commands: Channel<Command>,
     waker: Waker,
     shared: Arc<Mutex<ReceiveSnapshot>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl ReceiveHandle {
@@ -152,7 +152,7 @@ impl ReceiveHandle {
         let driver = Driver::new(setup, socket, feedback, ends)?;
         let thread =
             thread::Builder::new().name("downpour-recv".to_owned()).spawn(move || driver.run())?;
-        Ok(Self { commands, waker, shared, thread: Some(thread) })
+        Ok(Self { commands, waker, shared, thread: Mutex::new(Some(thread)) })
     }
 
     fn tell(&self, command: Command) {
@@ -201,24 +201,21 @@ impl ReceiveHandle {
         *lock(&self.shared)
     }
 
-    /// Ends the driver, and waits until it has ended.
-    pub fn stop(mut self) -> ReceiveSnapshot {
-        self.end();
-        self.snapshot()
-    }
-
-    fn end(&mut self) {
+    /// Ends the driver, waits until it has ended, and gives its last snapshot.
+    pub fn stop(&self) -> ReceiveSnapshot {
         self.tell(Command::Stop);
-        if let Some(thread) = self.thread.take() {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
             // A driver that panicked has said so on stderr.
             let _ = thread.join();
         }
+        self.snapshot()
     }
 }
 
 impl Drop for ReceiveHandle {
     fn drop(&mut self) {
-        self.end();
+        self.stop();
     }
 }
 

@@ -141,7 +141,7 @@ pub struct SendHandle {
     commands: Channel<Command>,
     waker: Waker,
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl SendHandle {
@@ -158,7 +158,7 @@ impl SendHandle {
         let driver = Driver::new(setup, socket, inbox, waker.clone(), Arc::clone(&shared))?;
         let thread =
             thread::Builder::new().name("downpour-send".to_owned()).spawn(move || driver.run())?;
-        Ok(Self { commands, waker, shared, thread: Some(thread) })
+        Ok(Self { commands, waker, shared, thread: Mutex::new(Some(thread)) })
     }
 
     fn tell(&self, command: Command) {
@@ -225,24 +225,21 @@ impl SendHandle {
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
-    /// Ends the driver, and waits until it has ended.
-    pub fn stop(mut self) -> SendSnapshot {
-        self.end();
-        self.snapshot()
-    }
-
-    fn end(&mut self) {
+    /// Ends the driver, waits until it has ended, and gives its last snapshot.
+    pub fn stop(&self) -> SendSnapshot {
         self.tell(Command::Stop);
-        if let Some(thread) = self.thread.take() {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
             // A driver that panicked has said so on stderr.
             let _ = thread.join();
         }
+        self.snapshot()
     }
 }
 
 impl Drop for SendHandle {
     fn drop(&mut self) {
-        self.end();
+        self.stop();
     }
 }
 

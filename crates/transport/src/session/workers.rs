@@ -4,15 +4,18 @@ use crate::Waker;
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 /// Most worker threads of a session. Coding and hashing run near memory speed: more would only compete.
 const WORKERS_MAX: usize = 4;
 
-/// The queue's far end: jobs go in, results come out. The threads end when it is dropped.
+/// The queue's far end: jobs go in, results come out. Dropping it ends the threads and waits for them: what
+/// their function holds (a store's lock) is free afterwards.
 pub(super) struct Workers<Job, Done> {
-    jobs: Sender<Job>,
+    /// `None` only while it is being dropped.
+    jobs: Option<Sender<Job>>,
     done: Receiver<Done>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl<Job: Send + 'static, Done: Send + 'static> Workers<Job, Done> {
@@ -24,11 +27,13 @@ impl<Job: Send + 'static, Done: Send + 'static> Workers<Job, Done> {
         let (jobs, queue) = channel::<Job>();
         let (results, done) = channel();
         let queue = Arc::new(Mutex::new(queue));
-        let threads = thread::available_parallelism().map_or(2, usize::from).clamp(1, WORKERS_MAX);
-        for _ in 0..threads {
+        let count = thread::available_parallelism().map_or(2, usize::from).clamp(1, WORKERS_MAX);
+        let mut threads = Vec::new();
+        for _ in 0..count {
             let (queue, results, waker) = (Arc::clone(&queue), results.clone(), waker.clone());
             let mut work = make();
-            thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let thread = thread::Builder::new().name(name.to_owned());
+            threads.push(thread.spawn(move || {
                 loop {
                     // Held only while taking a job; a worker that panicked has lost its own job, no more.
                     let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -38,17 +43,27 @@ impl<Job: Send + 'static, Done: Send + 'static> Workers<Job, Done> {
                     }
                     waker.wake();
                 }
-            })?;
+            })?);
         }
-        Ok(Self { jobs, done })
+        Ok(Self { jobs: Some(jobs), done, threads })
     }
 
     pub(super) fn post(&self, job: Job) {
         // Fails only when all workers have panicked; then nothing completes and the session times out.
-        let _ = self.jobs.send(job);
+        let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
     }
 
     pub(super) fn take(&self) -> Option<Done> {
         self.done.try_recv().ok()
+    }
+}
+
+impl<Job, Done> Drop for Workers<Job, Done> {
+    fn drop(&mut self) {
+        self.jobs = None;
+        for thread in self.threads.drain(..) {
+            // A worker that panicked has said so on stderr.
+            let _ = thread.join();
+        }
     }
 }
