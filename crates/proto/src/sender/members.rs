@@ -39,6 +39,8 @@ pub(super) struct Member {
     pub(super) had_manifest: RangeSet,
     last: Option<LastReport>,
     pub(super) heard_at: Timestamp,
+    /// When it came to the stream: of blocks opened before, it has missed a part.
+    pub(super) on_stream_since: Timestamp,
     /// (sent, received) datagrams since the straggler policy last looked.
     pub(super) span: (u64, u64),
     /// Feedback messages so far.
@@ -69,6 +71,7 @@ impl Member {
             had_manifest: RangeSet::new(),
             last: None,
             heard_at: now,
+            on_stream_since: now,
             span: (0, 0),
             messages: 0,
             nacks: 0,

@@ -342,6 +342,9 @@ impl Sender {
         }
         if let Some(member) = self.members.by_id.get_mut(&id) {
             member.restart_spans();
+            if old != Some(Delivery::Stream) {
+                member.on_stream_since = now;
+            }
         }
         self.apply_rate();
         self.wake_pacer();
@@ -518,7 +521,7 @@ impl Sender {
             if full || self.window.backlog() >= ahead || self.members.streaming() == 0 {
                 return;
             }
-            if let Some(opened) = self.window.open_next() {
+            if let Some(opened) = self.window.open_next(self.now) {
                 self.push_work(Work::Load { block: opened.block, k: opened.k });
             }
         }
@@ -584,6 +587,7 @@ impl Sender {
                 self.members.set_delivery(id, Delivery::Stream);
                 if let Some(member) = self.members.by_id.get_mut(&id) {
                     member.restart_spans();
+                    member.on_stream_since = self.now;
                     member.loss = crate::loss::Loss::default();
                 }
                 self.push_event(Event::ReturnToStream(id));

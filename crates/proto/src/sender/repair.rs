@@ -64,6 +64,7 @@ impl Sender {
     /// Plans repair for one NACK; false when the stream does not give it.
     fn serve(&mut self, from: ReceiverId, need: &Need, share: f64) -> bool {
         let last = self.last_blocks();
+        let since = self.members.by_id.get(&from).map_or(self.now, |m| m.on_stream_since);
         let quorum = (self.members.streaming() / BIG_ASKERS_SHARE).max(1) as usize;
         let reopened = self.window.find(need.block).is_none();
         let open = if reopened {
@@ -77,7 +78,7 @@ impl Sender {
         };
         let Some(open) = open else { return false };
         let big = need.count > SMALL_NEED.max(open.k / BIG_NEED_SHARE);
-        if big && open.big_asker(from) < quorum {
+        if big && (open.opened_at < since || open.big_asker(from) < quorum) {
             return false;
         }
         let planned = self.config.recovery.on_need(need.planned, need.count, share, last);

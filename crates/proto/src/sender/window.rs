@@ -35,6 +35,7 @@ pub(super) struct Offered {
 pub(super) struct Open {
     pub(super) block: BlockId,
     pub(super) k: u16,
+    pub(super) opened_at: Timestamp,
     /// Its bytes are with the driver.
     pub(super) loaded: bool,
     /// Symbols sent: the source in order, then repair in order.
@@ -54,10 +55,11 @@ pub(super) struct Open {
 }
 
 impl Open {
-    fn new(offered: Offered) -> Self {
+    fn new(offered: Offered, opened_at: Timestamp) -> Self {
         Self {
             block: offered.block,
             k: offered.k,
+            opened_at,
             loaded: false,
             sent: 0,
             planned: offered.k,
@@ -131,10 +133,10 @@ pub(super) struct Window {
 
 impl Window {
     /// The next offered block becomes open.
-    pub(super) fn open_next(&mut self) -> Option<Offered> {
+    pub(super) fn open_next(&mut self, now: Timestamp) -> Option<Offered> {
         let offered = self.offered.pop_front()?;
         self.pass(offered.block);
-        self.open.push_back(Open::new(offered));
+        self.open.push_back(Open::new(offered, now));
         Some(offered)
     }
 
@@ -179,7 +181,7 @@ impl Window {
         }
         let at = self.recent.iter().position(|b| b.block == block)?;
         let closed = self.recent.remove(at)?;
-        let mut open = Open::new(Offered { block, k: closed.k });
+        let mut open = Open::new(Offered { block, k: closed.k }, Timestamp::ZERO);
         open.sent = closed.sent;
         open.planned = closed.sent;
         open.proactive_done = true;
@@ -196,12 +198,13 @@ impl Window {
 mod tests {
     use super::{Offered, Window};
     use crate::ids::{BlockId, SymbolId};
+    use crate::time::Timestamp;
 
     #[test]
     fn symbols_go_source_first_then_encoded_repair() {
         let mut window = Window::default();
         window.offered.push_back(Offered { block: BlockId::data(3).unwrap(), k: 2 });
-        window.open_next();
+        window.open_next(Timestamp::ZERO);
         assert_eq!(window.data_end, 4);
         let open = &mut window.open[0];
         assert_eq!(open.next_symbol(), None, "not loaded");
@@ -223,7 +226,7 @@ mod tests {
         let block = BlockId::data(0).unwrap();
         let mut window = Window::default();
         window.offered.push_back(Offered { block, k: 2 });
-        window.open_next();
+        window.open_next(Timestamp::ZERO);
         window.open[0].sent = 2;
         window.close(0);
         assert!(window.find(block).is_none());
