@@ -191,6 +191,7 @@ impl Driver {
         let feedback = Feedback {
             round: Round(round),
             hold: Duration::from_micros(u64::from(hold_us)),
+            queue: Duration::ZERO,
             polled_at: self.now,
             received,
             host_drops: u64::from(drops),

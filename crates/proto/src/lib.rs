@@ -15,6 +15,7 @@
 
 extern crate alloc;
 
+mod base_delay;
 mod budget;
 mod feedback;
 mod grtt;
@@ -32,6 +33,7 @@ mod timer;
 mod units;
 pub mod wire;
 
+pub use base_delay::BaseDelay;
 pub use budget::{Budget, PULL_SHARE_DEFAULT, Shares};
 pub use feedback::{FeedbackPolicy, GROUP_WITHOUT_BACKOFF, Rounds};
 pub use grtt::{GRTT_MAX, GRTT_MIN, Grtt};

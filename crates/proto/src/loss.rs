@@ -6,6 +6,10 @@
 /// Datagrams after which an old sample weighs 1/e.
 const MEMORY_DATAGRAMS: f64 = 4_000.0;
 
+/// Datagrams that the group's mean loss counts for in a receiver's estimate. In a large group most receivers
+/// have reported little, and repair is planned for the unluckiest estimate.
+const PRIOR_DATAGRAMS: f64 = 1_000.0;
+
 /// A receiver's loss estimate.
 #[derive(Clone, Debug, Default)]
 pub struct Loss {
@@ -20,6 +24,17 @@ impl Loss {
         let keep = libm::exp(-(sent as f64) / MEMORY_DATAGRAMS);
         self.sent = self.sent * keep + sent as f64;
         self.lost = self.lost * keep + sent as f64 - received as f64;
+    }
+
+    /// (lost, sent) that the estimate stands on.
+    pub(crate) const fn counts(&self) -> (f64, f64) {
+        (self.lost, self.sent)
+    }
+
+    /// The estimate when `mean` is expected of such receivers: few datagrams say little about one.
+    pub(crate) fn share_among(&self, mean: f64) -> f64 {
+        let weighed = self.lost + mean * PRIOR_DATAGRAMS;
+        (weighed / (self.sent + PRIOR_DATAGRAMS)).clamp(0.0, 1.0)
     }
 
     /// The estimate in 0 ..= 1; `None` before the first report.

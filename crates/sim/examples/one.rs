@@ -21,6 +21,7 @@ fn main() {
         WorldConfig::star(receivers as usize, rate, Duration::from_secs_f64(rtt_ms / 1e3), loss);
     config.data_len = (mib * 1048576.0) as u64;
     config.check = receivers < 100.0;
+    config.trace = std::env::var_os("TRACE").is_some();
     let len = config.data_len;
     let begun = std::time::Instant::now();
     let out = World::run(config);

@@ -106,7 +106,7 @@ mod tests {
                 poll_sent: Timestamp::from_nanos(round * 10_000_000),
                 bytes_since: 0,
                 rtt: Duration::from_millis(1),
-                transit_ns: 0,
+                queue_delay: Duration::ZERO,
                 host_drops: 0,
                 ce_marks: 0,
                 app_limited: false,

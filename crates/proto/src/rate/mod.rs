@@ -28,8 +28,8 @@ pub const RECEIVERS_MAX: usize = 64;
 ///
 /// Consecutive samples of a receiver are contiguous: each begins at the poll that closed the one
 /// before. A lost poll or answer only makes the next sample longer. The very first answer of a receiver
-/// closes an empty sample (nothing sent, intervals zero), for the sake of its `rtt` and `transit_ns`:
-/// the delay of a path that is still empty.
+/// closes an empty sample (nothing sent, intervals zero), for the sake of its `rtt` and
+/// `queue_delay`.
 #[derive(Clone, Copy, Debug)]
 pub struct RateSample {
     /// Whose report this is.
@@ -51,10 +51,9 @@ pub struct RateSample {
     /// From the closing poll's departure to the answer's arrival, less the time that the receiver
     /// held the answer back.
     pub rtt: Duration,
-    /// The closing poll's arrival on the receiver's clock minus its departure on the sender's, in
-    /// nanoseconds. The clocks' offset does not matter: the controller takes the least seen lately as
-    /// its base, and outlives a drift of 100 ppm.
-    pub transit_ns: i64,
+    /// How much longer the closing poll was on its way than the fastest of the last ten seconds, by the
+    /// receiver's own books ([`BaseDelay`](crate::BaseDelay)): it sees every poll, not only those it answers.
+    pub queue_delay: Duration,
     /// Datagrams that the receiver's own socket dropped in the interval: congestion of the host.
     pub host_drops: u64,
     /// Datagrams that came with the ECN mark "congestion experienced".

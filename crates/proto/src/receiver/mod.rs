@@ -11,6 +11,7 @@ mod pulls;
 
 pub use pulls::PULLS_MAX;
 
+use crate::base_delay::BaseDelay;
 use crate::feedback::FeedbackPolicy;
 use crate::ids::{BlockId, BlockKind, Epoch, Geometry, ReceiverId, Round, StreamId, SymbolId};
 use crate::range_set::RangeSet;
@@ -162,6 +163,8 @@ pub struct ReceiverStats {
 struct LastPoll {
     poll: Poll,
     at: Timestamp,
+    /// How much longer it took than the fastest lately.
+    queue: Duration,
     received: u64,
 }
 
@@ -183,6 +186,7 @@ pub struct Receiver {
     manifest_end: u32,
     finished: bool,
     last_poll: Option<LastPoll>,
+    base_delay: BaseDelay,
     /// A report or NACK is to be sent now.
     feedback_due: bool,
     /// Something changed that may let a pull start.
@@ -217,6 +221,7 @@ impl Receiver {
             manifest_end: 0,
             finished: false,
             last_poll: None,
+            base_delay: BaseDelay::new(),
             feedback_due: false,
             pull_check: false,
             by_pull: RangeSet::new(),
@@ -438,6 +443,7 @@ impl Receiver {
         Feedback {
             round: last.poll.round,
             hold: now.since(last.at),
+            queue: last.queue,
             polled_at: last.at,
             received: last.received,
             host_drops: self.host_drops + self.stats.no_room,
@@ -604,7 +610,11 @@ impl Receiver {
             self.on_listing(listing, Some(poll.round));
         }
         let reports = self.config.feedback.reports(self.config.me, &poll, &mut self.rng);
-        self.last_poll = Some(LastPoll { at: self.now, received: self.stats.received, poll });
+        // The clocks differ by something that changes slowly: only the difference of delays counts.
+        let transit = self.now.as_nanos().wrapping_sub(poll.sent_at.as_nanos()) as i64;
+        let queue = self.base_delay.excess(self.now, transit);
+        let received = self.stats.received;
+        self.last_poll = Some(LastPoll { at: self.now, queue, received, poll });
         self.heard();
         self.pull_check = true;
         self.schedule_nack();

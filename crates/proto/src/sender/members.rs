@@ -4,7 +4,7 @@
 //! it reports is digested here into loss, round trip and [`RateSample`]s.
 
 use super::rounds::{RoundLog, SentRound};
-use crate::ids::ReceiverId;
+use crate::ids::{PacketNumber, ReceiverId};
 use crate::loss::Loss;
 use crate::range_set::RangeSet;
 use crate::rate::RateSample;
@@ -12,9 +12,13 @@ use crate::recovery::LossTable;
 use crate::time::{Duration, Timestamp};
 use crate::wire::Feedback;
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 /// Most members of a session.
 pub const MEMBERS_MAX: usize = 200_000;
+
+/// A report holds for so many datagrams.
+const REPORT_HOLDS: u64 = 4_000;
 
 /// How a member gets its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +134,7 @@ impl Member {
             poll_sent: sent.at,
             bytes_since: bytes_now - sent.bytes,
             rtt,
-            transit_ns: report.polled_at.as_nanos() as i64 - sent.at.as_nanos() as i64,
+            queue_delay: report.queue,
             host_drops: report.host_drops.saturating_sub(last.host_drops),
             ce_marks: report.ce_marks.saturating_sub(last.ce_marks),
             app_limited: sent.limited != last.sent.limited,
@@ -203,21 +207,87 @@ impl Members {
         self.by_id.iter().filter(|(_, m)| m.delivery == Delivery::Stream).map(|(id, m)| (*id, m))
     }
 
-    /// The losses of those on the stream; who has not reported counts with the mean of those who have.
-    pub(super) fn losses(&self, except: Option<ReceiverId>) -> LossTable {
-        let mut table = LossTable::default();
-        let (mut known, mut sum) = (0.0, 0.0);
-        for (id, member) in self.on_stream() {
-            if let Some(share) = member.loss.share().filter(|_| Some(id) != except) {
-                table.add(share, 1.0);
-                known += 1.0;
-                sum += share;
+    /// The losses of those on the stream when `packet` goes out. Who has not reported lately counts with the mean of
+    /// those who have: in a large group a receiver reports seldom, and a report on the session's first
+    /// second, in which the rate was still being found, says nothing about now.
+    pub(super) fn losses(&self, packet: PacketNumber, except: Option<ReceiverId>) -> LossTable {
+        let mut lately: Vec<&Loss> = Vec::new();
+        let mut any: Vec<&Loss> = Vec::new();
+        let streaming = self.on_stream().filter(|(id, _)| Some(*id) != except);
+        for (_, member) in streaming.filter(|(_, m)| m.loss.share().is_some()) {
+            any.push(&member.loss);
+            let last = member.last.as_ref().map_or(0, |last| last.sent.packet.0);
+            if last + REPORT_HOLDS >= packet.0 {
+                lately.push(&member.loss);
             }
         }
-        if known > 0.0 {
-            let rest = f64::from(self.streaming) - known;
-            table.add(sum / known, rest.max(0.0));
+        let known = if lately.is_empty() { any } else { lately };
+        let (lost, sent) = known.iter().fold((0.0, 0.0), |(lost, sent), loss| {
+            (lost + loss.counts().0, sent + loss.counts().1)
+        });
+        let mut table = LossTable::default();
+        if sent <= 0.0 {
+            return table;
         }
+        let mean = (lost / sent).clamp(0.0, 1.0);
+        known.iter().for_each(|loss| table.add(loss.share_among(mean), 1.0));
+        table.add(mean, (f64::from(self.streaming) - known.len() as f64).max(0.0));
         table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Delivery, LastReport, Member, Members, REPORT_HOLDS, SentRound};
+    use crate::ids::{PacketNumber, ReceiverId, Round};
+    use crate::time::Timestamp;
+
+    /// A group in which everybody has reported once, at `packet`, with these (sent, received).
+    fn group(size: u32, packet: u64, span: impl Fn(u32) -> (u64, u64)) -> Members {
+        let mut members = Members::default();
+        for id in 0..size {
+            let mut member = Member::new(Timestamp::ZERO, Delivery::Stream);
+            let (sent, received) = span(id);
+            member.loss.on_span(sent, received);
+            member.last = Some(LastReport {
+                sent: SentRound {
+                    round: Round(1),
+                    packet: PacketNumber(packet),
+                    at: Timestamp::ZERO,
+                    bytes: 0,
+                    limited: 0,
+                },
+                received,
+                polled_at: Timestamp::ZERO,
+                host_drops: 0,
+                ce_marks: 0,
+            });
+            members.insert(ReceiverId(id + 1), member);
+        }
+        members
+    }
+
+    #[test]
+    fn short_reports_of_many_receivers_do_not_inflate_the_plan() {
+        // 5 % each; over 40 datagrams one sees nothing lost and another 15 %.
+        let members = group(1_000, 100, |id| (40, 40 - u64::from(id % 5)));
+        let table = members.losses(PacketNumber(200), None);
+        // DESIGN 3.1: 79 symbols for 1,000 receivers at 5 %.
+        let repair = table.repair_for(1024, 1.0, 1024);
+        assert!((76..=86).contains(&repair), "{repair}");
+    }
+
+    #[test]
+    fn what_was_lost_while_the_rate_was_being_found_is_forgotten() {
+        let mut members = group(1_000, 100, |_| (200, 100));
+        let now = PacketNumber(100 + REPORT_HOLDS + 1);
+        for id in 1..=50 {
+            let member = members.by_id.get_mut(&ReceiverId(id)).unwrap();
+            member.loss = crate::loss::Loss::default();
+            member.loss.on_span(4_000, 3_800);
+            member.last.as_mut().unwrap().sent.packet = now;
+        }
+        let repair = members.losses(now, None).repair_for(1024, 1.0, 1024);
+        assert!((76..=86).contains(&repair), "{repair}");
     }
 }

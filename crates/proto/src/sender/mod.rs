@@ -436,7 +436,9 @@ impl Sender {
             // Nobody reports on the stream: TCP finds the pulls' rate by itself.
             return Shares { stream: self.config.rate.rate(), pulls: self.ceiling };
         }
-        self.budget.divide(self.config.rate.rate(), busy, self.members.pulling() > 0)
+        let shares = self.budget.divide(self.config.rate.rate(), busy, self.members.pulling() > 0);
+        // An idle stream measures nothing: its last rate must not hold the pulls down.
+        if busy { shares } else { Shares { pulls: self.ceiling, ..shares } }
     }
 
     /// This stream's id.

@@ -1,5 +1,6 @@
 //! Feedback comes in: it is digested into rate, loss and round trip, and its NACKs into repair.
 
+use super::window::BIG_ASKERS_MAX;
 use super::{Delivery, Sender};
 use crate::feedback::GROUP_WITHOUT_BACKOFF;
 use crate::ids::ReceiverId;
@@ -65,7 +66,9 @@ impl Sender {
     fn serve(&mut self, from: ReceiverId, need: &Need, share: f64) -> bool {
         let last = self.last_blocks();
         let since = self.members.by_id.get(&from).map_or(self.now, |m| m.on_stream_since);
-        let quorum = (self.members.streaming() / BIG_ASKERS_SHARE).max(1) as usize;
+        let asking = (self.members.streaming() / BIG_ASKERS_SHARE).max(1) as usize;
+        // Of a large group so many asking within a round trip are no coincidence.
+        let quorum = asking.min(BIG_ASKERS_MAX);
         let reopened = self.window.find(need.block).is_none();
         let open = if reopened {
             // protocol.md#REP-7: a NACK that comes late reopens the block, if it asks for little.

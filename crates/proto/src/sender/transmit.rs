@@ -20,8 +20,12 @@ const ROUND_IDLE_MAX: Duration = Duration::from_millis(250);
 /// Idle polls before they become rarer: receivers may still be short of what was sent last.
 const IDLE_POLLS_FAST: u32 = 8;
 
-/// Receivers that shall report in a round though they need nothing.
-const REPORTS_PER_ROUND: u32 = 8;
+/// Receivers that shall report in a round though they need nothing, besides the limiting one: eight of a small
+/// group and in a session's first rounds, fewer the larger the group is. With the NACKs, feedback to a
+/// thousand receivers stays below a hundredth of the data (`docs/protocol.md#FB-2`).
+const REPORTS_MAX: u32 = 8;
+const FIRST_ROUNDS: u32 = 8;
+const REPORTS_OF_GROUP: u32 = 64;
 
 /// Added to the time in which a block settles, for receivers on busy hosts that answer late: the time of so
 /// many blocks, within these bounds. An open block costs memory, one closed too early a pull.
@@ -157,7 +161,7 @@ impl Sender {
 
     /// A block's source is all sent: its repair follows at once, by the losses known now.
     fn plan_proactive(&mut self, at: usize) {
-        let losses = self.members.losses(self.stragglers.on_trial());
+        let losses = self.members.losses(self.packet, self.stragglers.on_trial());
         let last = self.last_blocks();
         let open = &mut self.window.open[at];
         if open.proactive_done {
@@ -231,10 +235,13 @@ impl Sender {
         self.grtt.on_round();
         self.round = Round(self.round.0.wrapping_add(1));
         let streaming = self.members.streaming();
-        let share = if streaming <= REPORTS_PER_ROUND {
+        let first = self.round.0 <= FIRST_ROUNDS;
+        let of_group = (REPORTS_OF_GROUP / streaming.max(1)).clamp(1, REPORTS_MAX);
+        let reports = if first { REPORTS_MAX } else { of_group };
+        let share = if streaming <= reports {
             u16::MAX
         } else {
-            (u32::from(u16::MAX) * REPORTS_PER_ROUND / streaming) as u16
+            (u32::from(u16::MAX) * reports / streaming) as u16
         };
         let (data_end, manifest_end, finished) = self.ends();
         let poll = Poll {

@@ -21,7 +21,7 @@ const RECENT_BLOCKS: usize = 256;
 pub const ENCODE_BATCH: u16 = 128;
 
 /// Receivers remembered that asked for much of one block.
-const BIG_ASKERS_MAX: usize = 16;
+pub(super) const BIG_ASKERS_MAX: usize = 16;
 
 /// A block offered by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -31,6 +31,9 @@ pub struct Feedback {
     pub round: Round,
     /// From the poll's arrival to this message's leaving. Whole microseconds on the wire.
     pub hold: Duration,
+    /// How much longer the poll was on its way than the fastest of the last ten seconds. Whole microseconds
+    /// on the wire.
+    pub queue: Duration,
     /// Arrival of the poll, on the receiver's clock.
     pub polled_at: Timestamp,
     /// Authentic datagrams of the stream that had come when the poll came, the poll included.
@@ -52,6 +55,8 @@ impl Feedback {
         out.extend_from_slice(&self.round.0.to_be_bytes());
         let hold_us = u32::try_from(self.hold.as_micros()).unwrap_or(u32::MAX);
         out.extend_from_slice(&hold_us.to_be_bytes());
+        let queue_us = u32::try_from(self.queue.as_micros()).unwrap_or(u32::MAX);
+        out.extend_from_slice(&queue_us.to_be_bytes());
         out.extend_from_slice(&self.polled_at.as_nanos().to_be_bytes());
         out.extend_from_slice(&self.received.to_be_bytes());
         out.extend_from_slice(&self.host_drops.to_be_bytes());
@@ -70,6 +75,7 @@ impl Feedback {
         let mut reader = Reader::new(body);
         let round = Round(reader.u32()?);
         let hold = Duration::from_micros(u64::from(reader.u32()?));
+        let queue = Duration::from_micros(u64::from(reader.u32()?));
         let polled_at = Timestamp::from_nanos(reader.u64()?);
         let (received, host_drops, ce_marks) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let data_held = reader.u32()?;
@@ -79,7 +85,7 @@ impl Feedback {
         }
         let needs = (0..count).map(|_| parse_need(&mut reader)).collect::<Result<_, _>>()?;
         reader.end()?;
-        Ok(Self { round, hold, polled_at, received, host_drops, ce_marks, data_held, needs })
+        Ok(Self { round, hold, queue, polled_at, received, host_drops, ce_marks, data_held, needs })
     }
 }
 
@@ -104,7 +110,7 @@ mod tests {
         #[test]
         fn emitted_feedback_parses_to_itself(
             (round, hold_us, at, received, host_drops) in any::<(u32, u32, u64, u64, u64)>(),
-            (ce_marks, data_held) in any::<(u64, u32)>(),
+            (ce_marks, data_held, queue_us) in any::<(u64, u32, u32)>(),
             needs in proptest::collection::vec(
                 (0u32..1 << 27, 0u16..=2048, 1u16..=1024), 0..=FEEDBACK_NEEDS_MAX),
         ) {
@@ -117,6 +123,7 @@ mod tests {
             let feedback = Feedback {
                 round: Round(round),
                 hold: Duration::from_micros(u64::from(hold_us)),
+                queue: Duration::from_micros(u64::from(queue_us)),
                 polled_at: Timestamp::from_nanos(at),
                 received,
                 host_drops,

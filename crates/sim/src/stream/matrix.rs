@@ -144,7 +144,9 @@ impl Verdict {
         if self.utilisation < need {
             return Some("utilisation");
         }
-        if self.queue > (rtt / 4).max(Duration::from_millis(10)) {
+        // The frame that is being sent counts too.
+        let frame = Rate::from_mbps(self.cell.mbps).scale(NARROW).time_for(FRAME_LEN);
+        if self.queue > (rtt / 4).max(Duration::from_millis(10)) + frame {
             return Some("queue");
         }
         if self.ramp > rtt * 10 + Duration::from_millis(500) {

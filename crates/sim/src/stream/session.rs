@@ -4,7 +4,7 @@ use crate::link::{FRAME_LEN, HEADERS_LEN, Link, LinkConfig};
 use crate::loss::{Loss, LossProcess};
 use crate::rng::Rng;
 use downpour_proto::rate::{RateController, RateSample, RateSummary};
-use downpour_proto::{Duration, Pacer, Rate, ReceiverId, Timestamp};
+use downpour_proto::{BaseDelay, Duration, Pacer, Rate, ReceiverId, Timestamp};
 use std::collections::VecDeque;
 
 const PAYLOAD_LEN: u64 = FRAME_LEN - HEADERS_LEN;
@@ -130,6 +130,7 @@ pub(super) struct Answer {
     round: u64,
     received: u64,
     arrived_ns: u64,
+    queue: Duration,
     held: Duration,
 }
 
@@ -153,6 +154,7 @@ struct Receiver {
     /// The answer that closed the last sample, and its poll.
     last: Option<(Answer, Poll)>,
     rtt: Option<f64>,
+    base: BaseDelay,
 }
 
 #[derive(Debug)]
@@ -193,6 +195,7 @@ impl Session {
                 data: 0,
                 last: None,
                 rtt: None,
+                base: BaseDelay::new(),
                 setup,
             })
             .collect();
@@ -285,11 +288,14 @@ impl Session {
                 let noticed = at + receiver.setup.noise.draw(&mut receiver.rng);
                 let held = Duration::from_micros(receiver.rng.below(200));
                 let drift = 1.0 + receiver.setup.drift_ppm * 1e-6;
+                let arrived_ns = (noticed.as_nanos() as f64 * drift) as u64 + 77_000_000_000;
+                let transit = arrived_ns as i64 - now.as_nanos() as i64;
                 let report = Answer {
+                    queue: receiver.base.excess(noticed, transit),
                     receiver: index,
                     round: self.round,
                     received: receiver.received,
-                    arrived_ns: (noticed.as_nanos() as f64 * drift) as u64 + 77_000_000_000,
+                    arrived_ns,
                     held,
                 };
                 let back = noticed + held + receiver.setup.rtt / 2;
@@ -330,7 +336,7 @@ impl Session {
             poll_sent: poll.sent,
             bytes_since: self.sent_bytes - poll.bytes,
             rtt,
-            transit_ns: answer.arrived_ns as i64 - poll.sent.as_nanos() as i64,
+            queue_delay: answer.queue,
             host_drops: 0,
             ce_marks: 0,
             app_limited: poll.missed > opened.missed,

@@ -42,6 +42,8 @@ pub struct WorldConfig {
     pub end: Duration,
     /// Every symbol is followed and checked; costs memory and time.
     pub check: bool,
+    /// Prints a line for each report that the rate controller takes.
+    pub trace: bool,
 }
 
 /// Which rate controller.
@@ -136,6 +138,7 @@ impl WorldConfig {
             poll_loss: 0.0,
             end: Duration::from_secs(600),
             check: true,
+            trace: false,
         }
     }
 

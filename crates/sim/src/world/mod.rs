@@ -185,6 +185,9 @@ impl World {
                 self.stats.on_feedback(self.sender.round());
                 let taken = self.sender.handle_feedback(self.now, from, &body);
                 taken.expect("the receivers' feedback is well formed");
+                if self.config.trace {
+                    self.print_trace(from);
+                }
                 self.drive_sender();
             }
             Event::Join(index) => {
@@ -203,6 +206,29 @@ impl World {
                 self.events.push(self.now + ENDS_INTERVAL, Event::Ends);
             }
         }
+    }
+
+    fn print_trace(&self, from: ReceiverId) {
+        let (rate, stats) = (self.sender.rate_summary(), self.sender.stats());
+        println!(
+            "{:?} from {from} round {:?}: {} {:?} bottleneck {:?} queue {:?} chance {:.4} limiting {:?} \
+             grtt {:?} open {} source {} repair {} ({} proactive) nacks {} dropped {}",
+            self.now,
+            self.sender.round(),
+            rate.rate,
+            rate.phase,
+            rate.bottleneck.map(|r| r.to_string()),
+            rate.queue_delay,
+            rate.random_loss,
+            rate.limiting,
+            self.sender.grtt(),
+            self.sender.open_blocks(),
+            stats.source_symbols,
+            stats.repair_symbols,
+            stats.proactive_symbols,
+            stats.nacks,
+            self.network.dropped(),
+        );
     }
 
     // Joining and leaving.

@@ -7,7 +7,6 @@
 //! Deliberately absent: any reaction to loss as such. Loss counts only when it is more than chance
 //! explains, and then only as a measure of what the path delivers.
 
-mod base;
 mod loss;
 mod path;
 
@@ -22,6 +21,8 @@ use path::Path;
 const INITIAL: Rate = Rate::from_mbps(10);
 /// Never slower: a stream that stops learns nothing.
 const RATE_MIN: Rate = Rate::from_bps(128_000);
+/// A path that has not answered so many polls is no longer followed, unless it limits the rate.
+const SPARSE_POLLS: f64 = 8.0;
 /// Silence of so many answer times, and at least this long, halves the rate.
 const SILENT_DELAYS: f64 = 4.0;
 const SILENT_MIN: Duration = Duration::from_millis(300);
@@ -32,6 +33,13 @@ pub struct Auto {
     paths: BTreeMap<ReceiverId, Path>,
     limiting: Option<ReceiverId>,
     rate: f64,
+    /// What the paths allow, before silence is counted.
+    followed_rate: f64,
+    /// Some path has shown its limit: a new one need not be tried from the beginning.
+    established: bool,
+    /// Between the polls, smoothed, in seconds.
+    poll_interval: f64,
+    ticked: Timestamp,
     ceiling: Rate,
     heard: Timestamp,
     silent: f64,
@@ -45,6 +53,10 @@ impl Auto {
             paths: BTreeMap::new(),
             limiting: None,
             rate: INITIAL.bps() as f64 / 8.0,
+            followed_rate: INITIAL.bps() as f64 / 8.0,
+            established: false,
+            poll_interval: 0.0,
+            ticked: now,
             ceiling: Rate::MAX,
             heard: now,
             silent: 1.0,
@@ -52,13 +64,31 @@ impl Auto {
         }
     }
 
-    /// The rate is the least that a path allows.
-    fn decide(&mut self) {
-        let least = self.paths.iter().min_by(|a, b| a.1.allowed().total_cmp(&b.1.allowed()));
+    /// The rate is the least that a path allows, of those that answer most polls. In a large group
+    /// only the limiting receiver and a few others do.
+    fn decide(&mut self, now: Timestamp) {
+        let limiting = self.limiting;
+        let is_followed = |id: &ReceiverId, path: &Path| {
+            Some(*id) == limiting || now.since(path.heard).as_secs_f64() < self.memory(path)
+        };
+        let followed = self.paths.iter().filter(|(id, path)| is_followed(id, path));
+        let least = followed.min_by(|a, b| a.1.allowed().total_cmp(&b.1.allowed()));
         let Some((id, path)) = least else { return };
+        if path.allowed().is_infinite() && limiting.is_some() {
+            return; // Whom we follow has not told enough yet: wait for it.
+        }
         self.limiting = Some(*id);
+        self.established |= path.capacity().1;
         self.phase = if self.silent < 1.0 { RatePhase::Silent } else { path.phase() };
-        self.rate = path.allowed() * self.silent;
+        if path.allowed().is_finite() {
+            self.followed_rate = path.allowed();
+        }
+        self.rate = self.followed_rate * self.silent;
+    }
+
+    /// For how long a path's answer holds, in seconds.
+    fn memory(&self, path: &Path) -> f64 {
+        SPARSE_POLLS * self.poll_interval + 2.0 * path.delay().min(1.0)
     }
 
     fn advance(&mut self, now: Timestamp) {
@@ -70,7 +100,8 @@ impl Auto {
 
     fn make_room(&mut self) {
         if self.paths.len() >= RECEIVERS_MAX {
-            let oldest = self.paths.iter().min_by_key(|(_, p)| p.heard).map(|(id, _)| *id);
+            let others = self.paths.iter().filter(|(id, _)| Some(**id) != self.limiting);
+            let oldest = others.min_by_key(|(_, p)| p.heard).map(|(id, _)| *id);
             if let Some(id) = oldest {
                 self.paths.remove(&id);
             }
@@ -86,13 +117,23 @@ impl RateController for Auto {
         if !self.paths.contains_key(&sample.receiver) {
             self.make_room();
         }
+        let sparse = sample.send_interval.as_secs_f64() > SPARSE_POLLS * self.poll_interval;
         let rate = self.rate;
-        let path = self.paths.entry(sample.receiver).or_insert_with(|| Path::new(now, rate));
-        path.on_sample(now, sample);
-        self.decide();
+        let known = self.established.then_some(rate);
+        let path = self.paths.entry(sample.receiver).or_insert_with(|| Path::new(now, known));
+        if sparse && self.poll_interval > 0.0 {
+            path.on_sparse_sample(now, sample, rate);
+        } else {
+            path.on_sample(now, sample);
+        }
+        self.decide(now);
     }
 
     fn on_tick(&mut self, now: Timestamp, _bytes_sent: u64) {
+        let interval = now.since(self.ticked).as_secs_f64();
+        let gain = if self.poll_interval > 0.0 { 0.25 } else { 1.0 };
+        self.poll_interval += gain * (interval - self.poll_interval);
+        self.ticked = now;
         self.advance(now);
         for path in self.paths.values_mut() {
             path.on_poll(now);
@@ -102,16 +143,14 @@ impl RateController for Auto {
         if now.since(self.heard) > patience {
             self.heard = now;
             self.silent *= 0.5;
-            self.phase = RatePhase::Silent;
-            self.rate *= 0.5;
         }
-        self.decide();
+        self.decide(now);
     }
 
     fn on_receiver_gone(&mut self, receiver: ReceiverId) {
         self.paths.remove(&receiver);
-        self.limiting = None;
-        self.decide();
+        self.limiting = self.limiting.filter(|id| *id != receiver);
+        self.decide(self.ticked);
     }
 
     fn rate(&self) -> Rate {

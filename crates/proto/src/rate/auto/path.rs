@@ -15,7 +15,6 @@
 //!    has become wider: the step doubles each round until a queue stands (climb); at the start likewise,
 //!    from doubling on (startup).
 
-use super::base::Base;
 use super::loss::{Overflow, RandomLoss};
 use crate::rate::{RatePhase, RateSample};
 use crate::time::{Duration, Timestamp};
@@ -34,6 +33,8 @@ const QUEUE_MAX: f64 = 0.005;
 const PACKET: f64 = 1500.0;
 /// Growth of a round at the start.
 const STARTUP_GAIN: f64 = 2.0;
+/// Growth of a round with which a climb begins when the limit has never been seen.
+const CLIMB_BLIND: f64 = 0.25;
 /// Largest growth of a round while climbing.
 const CLIMB_MAX: f64 = 1.0;
 /// The queue is let run empty this often.
@@ -52,6 +53,8 @@ const DRAINED: f64 = 0.0003;
 const LEARN_FOR: Duration = Duration::from_millis(400);
 /// Queues below this share of the wished one are short: they cannot have overflowed.
 const LOW: f64 = 0.5;
+/// Share of the longest harmless queue below which losses are chance.
+const SAFE: f64 = 0.8;
 /// The queue may have become larger: what is believed grows by this with each drain.
 const FULL_GROWTH: f64 = 1.1;
 /// So many samples in a row with more loss than chance explains are overflow even without a queue.
@@ -76,8 +79,6 @@ struct Span {
 /// The path to one receiver.
 #[derive(Clone, Debug)]
 pub(super) struct Path {
-    transit: Base,
-    round_trip: Base,
     loss: RandomLoss,
     spans: VecDeque<Span>,
     phase: RatePhase,
@@ -88,6 +89,8 @@ pub(super) struct Path {
     queue: f64,
     /// How much later than the least of its neighbours a sample is, on average.
     jitter: f64,
+    /// The longest queue lately that lost no more than chance takes: a shorter one does not overflow.
+    queue_safe: f64,
     /// Where the queue was when it overflowed.
     queue_full: Option<f64>,
     /// Expected now; kept up to date by [`advance`](Self::advance).
@@ -115,18 +118,18 @@ pub(super) struct Path {
 }
 
 impl Path {
-    /// A path of which nothing is known; `rate` (bytes/s) is what the session sends now.
-    pub(super) fn new(now: Timestamp, rate: f64) -> Self {
+    /// A path of which nothing is known: it allows anything. `rate` (bytes/s) is what the session has
+    /// found already.
+    pub(super) fn new(now: Timestamp, rate: Option<f64>) -> Self {
         Self {
-            transit: Base::new(),
-            round_trip: Base::new(),
             loss: RandomLoss::new(),
             spans: VecDeque::new(),
-            phase: RatePhase::Startup,
-            capacity: 0.0,
+            phase: if rate.is_some() { RatePhase::Hold } else { RatePhase::Startup },
+            capacity: rate.unwrap_or(0.0),
             saturated: false,
             queue: 0.0,
             jitter: 0.0,
+            queue_safe: 0.0,
             queue_full: None,
             predicted: 0.0,
             advanced: now,
@@ -141,7 +144,7 @@ impl Path {
             emptied: now,
             draining: false,
             learning: true,
-            allowed: rate,
+            allowed: f64::INFINITY,
             heard: now,
         }
     }
@@ -175,10 +178,7 @@ impl Path {
 
     pub(super) fn on_sample(&mut self, now: Timestamp, sample: &RateSample) {
         self.heard = now;
-        let by_transit = self.transit.excess(sample.poll_sent, sample.transit_ns);
-        let rtt_ns = i64::try_from(sample.rtt.as_nanos()).unwrap_or(i64::MAX);
-        let by_rtt = self.round_trip.excess(sample.poll_sent, rtt_ns);
-        let queue_raw = by_transit.min(by_rtt).as_secs_f64();
+        let queue_raw = sample.queue_delay.as_secs_f64();
         if sample.sent_packets == 0 || sample.send_interval.is_zero() {
             self.queue = queue_raw;
             self.delay = sample.rtt.as_secs_f64();
@@ -191,8 +191,7 @@ impl Path {
         self.jitter += 0.05 * ((queue_raw - self.queue).min(QUEUE_MIN) - self.jitter);
         let lost = sample.sent_packets.saturating_sub(sample.received_packets) as f64;
         let sent_packets = sample.sent_packets as f64;
-        let peak = before.max(self.queue);
-        let excess = self.is_overflow(now, sample, sent_packets, lost, peak);
+        let excess = self.is_overflow(now, sample, (sent_packets, lost), before);
         let low = self.busy_above();
         let send = sample.send_interval.as_secs_f64();
         let span = Span {
@@ -221,6 +220,28 @@ impl Path {
         self.allow();
     }
 
+    /// A sample over many rounds: this receiver answers only now and then. It tells whether the path is in
+    /// trouble at `rate` (bytes/s); if it is, the path is followed from here on.
+    pub(super) fn on_sparse_sample(&mut self, now: Timestamp, sample: &RateSample, rate: f64) {
+        self.heard = now;
+        self.spans.clear();
+        self.delay = sample.rtt.as_secs_f64();
+        self.allowed = f64::INFINITY;
+        self.queue = sample.queue_delay.as_secs_f64();
+        let sent = sample.sent_packets as f64;
+        let lost = sample.sent_packets.saturating_sub(sample.received_packets) as f64;
+        let is_queued = self.queue > 4.0 * QUEUE_MAX;
+        let is_lossy = self.loss.is_half_known() && self.loss.is_excess(sent, lost);
+        if !is_queued && !is_lossy {
+            self.loss.learn(sent, lost);
+            return;
+        }
+        // Not slower than now: many may report the same trouble.
+        self.capacity = rate;
+        self.phase = RatePhase::Hold;
+        self.allowed = self.capacity;
+    }
+
     /// Time has passed at `rate` (bytes/s).
     pub(super) fn advance(&mut self, now: Timestamp, rate: f64) {
         let passed = now.since(self.advanced).as_secs_f64();
@@ -233,7 +254,7 @@ impl Path {
 
     /// A poll has left: it will tell the queue as it is now.
     pub(super) fn on_poll(&mut self, now: Timestamp) {
-        if self.phase == RatePhase::Startup {
+        if self.phase == RatePhase::Startup || self.spans.is_empty() {
             return;
         }
         // Somebody else's queue does not run empty for our sake.
@@ -245,6 +266,7 @@ impl Path {
             self.emptied = now;
             self.learning = true;
             self.queue_full = self.queue_full.map(|full| full * FULL_GROWTH);
+            self.queue_safe /= FULL_GROWTH;
         } else if now.since(self.emptied) > DRAIN_EVERY {
             self.draining = true;
         }
@@ -265,16 +287,29 @@ impl Path {
         &mut self,
         now: Timestamp,
         sample: &RateSample,
-        sent: f64,
-        lost: f64,
-        peak: f64,
+        (sent, lost): (f64, f64),
+        before: f64,
     ) -> bool {
+        let peak = before.max(self.queue);
+        // A single late sample is no long queue.
+        let standing = before.min(self.queue);
+        let usual = lost <= self.loss.share() * sent;
+        if usual && standing > self.queue_safe {
+            self.queue_safe = standing;
+        }
         if peak > LOW * self.wish() {
             // With a queue like this, losses may be overflow and teach nothing about chance.
-            let likely = peak > self.likely_full();
+            let safe = peak < SAFE * self.queue_safe;
+            let likely = !safe && peak > self.likely_full();
             let overflow = self.loss.judge_queued(sent, lost, likely);
+            if safe {
+                if overflow != Overflow::Severe {
+                    return sample.host_drops > 0;
+                }
+                self.queue_safe = 0.0;
+            }
             match self.queue_full {
-                Some(full) if peak > full => self.queue_full = Some(peak),
+                Some(full) if standing > full => self.queue_full = Some(standing),
                 Some(full) if overflow != Overflow::No => {
                     self.queue_full = Some(0.5 * (full + peak));
                 }
@@ -327,7 +362,7 @@ impl Path {
         self.suspects = if standing { self.suspects + 1 } else { 0 };
         if clear || self.suspects >= 2 {
             self.capacity = measured.max(self.capacity * 0.5);
-            self.saturated = true;
+            self.saturated = self.queue > target;
             self.phase = RatePhase::Hold;
             self.emptied = now;
             return;
@@ -337,7 +372,8 @@ impl Path {
         }
         if self.suspects == 0 && !app_limited {
             let limit = DELIVERED_MAX * self.delivered_peak;
-            self.allowed = self.allowed.max((self.capacity * STARTUP_GAIN).min(limit));
+            let before = if self.allowed.is_finite() { self.allowed } else { 0.0 };
+            self.allowed = before.max((self.capacity * STARTUP_GAIN).min(limit));
         }
     }
 
@@ -366,7 +402,8 @@ impl Path {
         // The rate is there, the queue is not.
         self.capacity = self.capacity.max(measured.min(self.allowed));
         if now >= self.climb_due {
-            let least = self.target() / self.time_constant();
+            let gentle = self.target() / self.time_constant();
+            let least = if self.saturated { gentle } else { gentle.max(CLIMB_BLIND) };
             self.climb = (self.climb * 2.0).clamp(least, CLIMB_MAX);
             self.climb_due = now + Duration::from_secs_f64(self.delay);
             if self.climb > 0.1 {
@@ -423,7 +460,7 @@ impl Path {
     }
 
     fn allow(&mut self) {
-        if self.phase == RatePhase::Startup {
+        if self.phase == RatePhase::Startup || self.spans.is_empty() {
             return;
         }
         let wish = if self.draining { -DRAIN_MARGIN } else { self.target() };
