@@ -35,7 +35,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
 /// How long to wait for a join probe before all is pulled.
-const PROBE_TIME: Duration = Duration::from_millis(1_000);
+const PROBE_TIME: Duration = Duration::from_millis(1_500);
 
 /// How often progress is shown.
 const TICK: Duration = Duration::from_millis(200);

@@ -16,17 +16,7 @@ use downpour_transport::session::SendHandle;
 use downpour_transport::{BlockSource, Encoder};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use tokio::sync::Notify;
-
-/// When probes follow a JOIN; the receiver waits for a second in all.
-const PROBES_AT: [Duration; 5] = [
-    Duration::ZERO,
-    Duration::from_millis(50),
-    Duration::from_millis(150),
-    Duration::from_millis(350),
-    Duration::from_millis(700),
-];
 
 /// How far the session is.
 #[derive(Debug, Default)]
@@ -110,14 +100,7 @@ impl SessionHandler for Endpoint {
         };
         // It takes part once it is ready.
         shared.driver.join(receiver, Delivery::Ended, from.feedback.clone());
-        let prober = Arc::clone(shared);
-        tokio::spawn(async move {
-            let begun = tokio::time::Instant::now();
-            for at in PROBES_AT {
-                tokio::time::sleep_until(begun + at).await;
-                prober.driver.probe();
-            }
-        });
+        shared.changed.notify_one();
         let data_len = shared.source.data_len();
         Ok(JoinReply { receiver, started, data_len, ..shared.reply.clone() })
     }

@@ -9,7 +9,7 @@ use super::account::{Heading, Ledger, report};
 use super::endpoint::Shared;
 use super::faults;
 use super::open::{Open, open};
-use super::roster::{Peer, Roster};
+use super::roster::{Peer, Roster, Stage};
 use crate::cli::{Fault, Profile, SendPlan, StartRule};
 use crate::progress::{Phase, Progress, Snapshot};
 use crate::report::{Named, Report};
@@ -113,6 +113,10 @@ fn observe(opened: &Open, ledger: &mut Ledger, snapshot: &SendSnapshot) {
         opened.budget.set_rate(shares.pulls);
     }
     shared.tell_ends(snapshot.ends);
+    // Probes go out for as long as somebody listens for them; he gives up by himself.
+    if shared.stand().roster.iter().any(|(_, peer)| peer.stage == Stage::Joined) {
+        shared.driver.probe();
+    }
 }
 
 fn may_start(rule: &StartRule, opened: &Open, ledger: &Ledger, enter: &AtomicBool) -> bool {
@@ -212,7 +216,7 @@ async fn close(
     // It looks at `stop` every few milliseconds, and a panic has been told on stderr.
     let _ = tokio::task::spawn_blocking(move || emitting.join()).await;
     ledger.data_len = shared.source.data_len();
-    let snapshot = shared.driver.snapshot();
+    let snapshot = shared.driver.stop();
     let stand = shared.stand();
     let mut notices = stand.notices.clone();
     match ended {
