@@ -31,7 +31,7 @@ use downpour_proto::{
 };
 use events::{Event, Events, Index, ToReceiver, ToSender};
 use host::{Datagram, Host, Log};
-use pulls::{CHUNK_LEN, PATIENCE, PullServer, Request, block_of};
+use pulls::{PIECE_LEN, PATIENCE, PullServer, Request, block_of};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -604,15 +604,15 @@ impl World {
             if !self.hosts[request.receiver].is_listening() {
                 continue;
             }
-            let chunk = request.left.min(CHUNK_LEN);
-            self.pulls.spend(self.now, chunk, self.sender.shares().pulls);
-            match self.carry(request.receiver, chunk) {
-                Some(at) if request.left == chunk => {
+            let piece = request.left.min(PIECE_LEN);
+            self.pulls.spend(self.now, piece, self.sender.shares().pulls);
+            match self.carry(request.receiver, piece) {
+                Some(at) if request.left == piece => {
                     let event = ToReceiver::Pulled(request.pull);
                     self.events.push(at, Event::ToReceiver(request.receiver, event));
                 }
                 Some(at) => {
-                    request.left -= chunk;
+                    request.left -= piece;
                     request.ready_at = at;
                     request.asked_at = self.now;
                     self.pulls.requests.push_back(request);

@@ -1,11 +1,11 @@
-//! The sender's pull endpoint: it serves in turns, a chunk at a time, within the pulls' share of the budget.
+//! The sender's pull endpoint: it serves in turns, a piece at a time, within the pulls' share of the budget.
 
 use downpour_proto::receiver::Pull;
 use downpour_proto::{BlockId, Duration, Rate, Timestamp};
 use std::collections::VecDeque;
 
 /// Bytes that are sent at once.
-pub(super) const CHUNK_LEN: u64 = 16 << 10;
+pub(super) const PIECE_LEN: u64 = 16 << 10;
 
 /// A request whose way is cut fails after this.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
@@ -15,7 +15,7 @@ pub(super) struct Request {
     pub(super) receiver: usize,
     pub(super) pull: Pull,
     pub(super) left: u64,
-    /// The chunk before is at the receiver from here on.
+    /// The piece before is at the receiver from here on.
     pub(super) ready_at: Timestamp,
     pub(super) asked_at: Timestamp,
 }
@@ -23,7 +23,7 @@ pub(super) struct Request {
 #[derive(Debug, Default)]
 pub(super) struct PullServer {
     pub(super) requests: VecDeque<Request>,
-    /// The budget allows the next chunk at this time.
+    /// The budget allows the next piece at this time.
     pub(super) free_at: Timestamp,
     pub(super) scheduled: bool,
     pub(super) bytes: u64,
