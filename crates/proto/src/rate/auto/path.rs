@@ -404,7 +404,7 @@ impl Path {
         if now >= self.climb_due {
             let gentle = self.target() / self.time_constant();
             let least = if self.saturated { gentle } else { gentle.max(CLIMB_BLIND) };
-            self.climb = (self.climb * 2.0).clamp(least, CLIMB_MAX);
+            self.climb = (self.climb * 2.0).max(least).min(CLIMB_MAX);
             self.climb_due = now + Duration::from_secs_f64(self.delay);
             if self.climb > 0.1 {
                 self.phase = RatePhase::Climb;
