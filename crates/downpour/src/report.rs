@@ -267,19 +267,24 @@ impl Report {
         if self.role == Role::Sender {
             let sent = &session.sent;
             let repair = sent.proactive_repair_bytes + sent.repair_bytes;
-            writeln!(
+            write!(
                 out,
-                "sent: {} = {} source + {} repair + {} manifest + {} control + {} by pull; \
-                 overhead {:.1} %; {} rounds, {} feedback messages",
+                "sent: {} = {} source + {} repair + {} manifest + {} control + {} by pull; ",
                 show_bytes(sent.total()),
                 show_bytes(sent.source_bytes),
                 show_bytes(repair),
                 show_bytes(sent.manifest_bytes),
                 show_bytes(sent.control_bytes),
                 show_bytes(sent.pull_bytes),
-                session.overhead * 100.0,
-                session.rounds,
-                session.feedback_messages,
+            )?;
+            // Below zero when receivers had much of it already: then it says nothing.
+            if session.overhead >= 0.0 {
+                write!(out, "overhead {:.1} %; ", session.overhead * 100.0)?;
+            }
+            writeln!(
+                out,
+                "{} rounds, {} feedback messages",
+                session.rounds, session.feedback_messages
             )?;
         }
         self.summarise_receivers(out)?;

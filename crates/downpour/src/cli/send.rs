@@ -36,6 +36,9 @@ pub struct SendArgs {
     /// Preserve ACLs, extended attributes and capabilities
     #[arg(long)]
     pub xattrs: bool,
+    /// Leave out what cannot be read, and name it in the report, instead of sending nothing
+    #[arg(long)]
+    pub skip_unreadable: bool,
 
     /// Start as soon as this many receivers have joined
     #[arg(long, value_name = "N", help_heading = "Start")]
@@ -87,6 +90,8 @@ pub struct SendPlan {
     pub listen: Option<HostPort>,
     /// With ACLs, extended attributes and capabilities.
     pub xattrs: bool,
+    /// Without what cannot be read.
+    pub skip_unreadable: bool,
     /// When to start.
     pub start: StartRule,
     /// Ceiling, or with [`Profile::Fixed`] the rate itself.
@@ -147,6 +152,7 @@ impl SendArgs {
             ticket: self.ticket,
             listen: self.listen,
             xattrs: self.xattrs,
+            skip_unreadable: self.skip_unreadable,
             start,
             rate: self.rate,
             profile: self.profile,

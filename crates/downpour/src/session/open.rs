@@ -113,7 +113,7 @@ pub(super) async fn open(plan: &SendPlan) -> Result<Open, Fault> {
 
 fn scan(plan: &SendPlan) -> Result<Option<Scan>, Fault> {
     let Payload::Paths(paths) = &plan.payload else { return Ok(None) };
-    let options = ScanOptions { xattrs: plan.xattrs, ..ScanOptions::default() };
+    let options = ScanOptions { xattrs: plan.xattrs, skip_unreadable: plan.skip_unreadable };
     Scan::new(paths, &options).map(Some).map_err(|error| faults::scan(&error))
 }
 

@@ -1,5 +1,11 @@
-//! The real program on a real kernel network, in namespaces. Needs root; without, each test says
-//! `skipped: <name>: <why>`.
+//! The real program, on loopback and on a real kernel network in namespaces. The latter needs root;
+//! without, each such test says `skipped: <name>: <why>`.
 
+mod bad_input;
+mod hardship;
+mod lossy;
 mod network;
 mod network_itself;
+mod payload;
+mod program;
+mod sessions;

@@ -63,7 +63,8 @@ impl Scratch {
     pub(crate) fn ticket(&self, address: &str) -> PathBuf {
         let path = self.path("ticket");
         let file = path.to_str().unwrap();
-        let made = self.run(None, "sender", &["ticket", "new", "--address", address, "--out", file]);
+        let made =
+            self.run(None, "sender", &["ticket", "new", "--address", address, "--out", file]);
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         path
     }

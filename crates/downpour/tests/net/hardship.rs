@@ -1,0 +1,186 @@
+//! Receivers and senders that die, come back, come late, are slow, or have no room: who is hurt, and who is
+//! not.
+
+use crate::lossy::{Session, full_size};
+use crate::network::{Network, Spec};
+use crate::payload;
+use crate::program::{Running, Scratch};
+use downpour::report::ReceiverState;
+use std::fs;
+use std::path::Path;
+
+/// Bytes of the file that is sent.
+fn size() -> u64 {
+    if full_size() { 128 << 20 } else { 24 << 20 }
+}
+
+fn setting(test: &str, receivers: usize) -> Option<(Network, Scratch)> {
+    let spec = Spec { receivers, rate: Some("100mbit".to_owned()), loss: 0.01, ..Spec::default() };
+    let network = Network::build_or_skip(test, &spec)?;
+    let scratch = Scratch::new();
+    payload::file(&scratch.path("file"), size());
+    Some((network, scratch))
+}
+
+/// Waits until a receiver has stored this share of the file, as its interface counts.
+fn until_received(running: &mut Running, network: &Network, receiver: usize, share: f64) {
+    let start = network.receivers[receiver].counters();
+    let enough = (size() as f64 * share) as u64;
+    running.until(|_| {
+        let received = network.receivers[receiver].counters().since(start).rx_bytes;
+        (received >= enough).then_some(())
+    });
+}
+
+fn same(scratch: &Scratch, receiver: usize) {
+    let copy = scratch.path(&format!("r{receiver}/file"));
+    assert!(fs::read(scratch.path("file")).unwrap() == fs::read(copy).unwrap(), "r{receiver}");
+}
+
+#[test]
+fn a_killed_receiver_resumes_and_gets_little_twice() {
+    let test = "a_killed_receiver_resumes_and_gets_little_twice";
+    for share in [0.05, 0.5, 0.95] {
+        let Some((network, scratch)) = setting(test, 2) else { return };
+        let session = Session::new(&network, &scratch);
+        let mut receivers = vec![session.receiver(0, &[]), session.receiver(1, &[])];
+        let sender = session.sender(&[&scratch.path("file")], &["--receivers", "2"]);
+        let before = [0, 1].map(|index: usize| network.receivers[index].counters());
+        until_received(&mut receivers[1], &network, 1, share);
+        receivers[1].kill();
+        receivers[1] = session.receiver(1, &[]);
+        sender.wait().expect(0);
+        receivers.into_iter().for_each(|receiver| {
+            receiver.wait().expect(0);
+        });
+        (0..2).for_each(|index| same(&scratch, index));
+        let received =
+            |index: usize| network.receivers[index].counters().since(before[index]).rx_bytes;
+        let again = received(1).saturating_sub(received(0)) as f64 / size() as f64;
+        println!(
+            "measured: receiver killed at {share}: received again {:.2} % of the file",
+            again * 100.0
+        );
+        // What was in memory when it died, blocks not yet whole among it, has to come again.
+        let limit = if full_size() { 0.05 } else { 0.30 };
+        assert!(again < limit, "killed at {share}: {again}");
+    }
+}
+
+#[test]
+fn a_killed_sender_is_started_again_and_goes_on() {
+    let test = "a_killed_sender_is_started_again_and_goes_on";
+    let Some((network, scratch)) = setting(test, 2) else { return };
+    let session = Session::new(&network, &scratch);
+    let mut receivers = vec![session.receiver(0, &[]), session.receiver(1, &[])];
+    let mut sender = session.sender(&[&scratch.path("file")], &["--receivers", "2"]);
+    let before = network.receivers[0].counters();
+    until_received(&mut receivers[0], &network, 0, 0.5);
+    sender.kill();
+    let sender = session.sender(&[&scratch.path("file")], &["--receivers", "2"]);
+    sender.wait().expect(0);
+    receivers.into_iter().for_each(|receiver| {
+        receiver.wait().expect(0);
+    });
+    (0..2).for_each(|index| same(&scratch, index));
+    let received = network.receivers[0].counters().since(before).rx_bytes as f64;
+    let again = received / (size() as f64 * 1514.0 / 1440.0) - 1.0;
+    println!("measured: sender killed at 0.5: received again {:.2} % of the file", again * 100.0);
+    let limit = if full_size() { 0.05 } else { 0.30 };
+    assert!(again < limit, "{again}");
+}
+
+#[test]
+fn a_late_receiver_completes() {
+    let Some((network, scratch)) = setting("a_late_receiver_completes", 3) else { return };
+    let session = Session::new(&network, &scratch);
+    let mut receivers = vec![session.receiver(0, &[]), session.receiver(1, &[])];
+    let sender = session.sender(&[&scratch.path("file")], &["--receivers", "2"]);
+    until_received(&mut receivers[0], &network, 0, 0.5);
+    receivers.push(session.receiver(2, &[]));
+    sender.wait().expect(0);
+    receivers.into_iter().for_each(|receiver| {
+        receiver.wait().expect(0);
+    });
+    (0..3).for_each(|index| same(&scratch, index));
+    let report = session.outcome().report;
+    let late = report.receivers.iter().find(|r| r.name == "r2").unwrap();
+    assert!(late.pull_bytes > size() / 4 && late.joined_s > 0.0, "{late:?}");
+    let ended = |name: &str| report.receivers.iter().find(|r| r.name == name).unwrap().ended_s;
+    println!("measured: late joiner at 0.5: others {:.2} s, it {:.2} s", ended("r0"), ended("r2"));
+}
+
+/// One run with five healthy receivers; with trouble also a full disk, a slow link, and one killed for good.
+fn five_and_trouble(trouble: bool) -> Option<f64> {
+    let test = "trouble_at_three_does_not_hurt_five";
+    let spec = Spec {
+        receivers: 8,
+        rate: Some("100mbit".to_owned()),
+        slow: Some((5, "10mbit".to_owned())),
+        snooping: true,
+        ..Spec::default()
+    };
+    let network = Network::build_or_skip(test, &spec)?;
+    let scratch = Scratch::new();
+    payload::file(&scratch.path("file"), size());
+    let session = Session::new(&network, &scratch);
+    let n = if trouble { 8 } else { 5 };
+    let mut receivers: Vec<_> = (0..5).map(|index| session.receiver(index, &[])).collect();
+    let full = scratch.path("r6");
+    if trouble {
+        receivers.push(session.receiver(5, &[]));
+        small_disk(&full, size() / 2);
+        receivers.push(session.receiver(6, &[]));
+        receivers.push(session.receiver(7, &[]));
+    }
+    let sender = session.sender(&[&scratch.path("file")], &["--receivers", &n.to_string()]);
+    if trouble {
+        until_received(&mut receivers[7], &network, 7, 0.4);
+        receivers[7].kill();
+    }
+    let ended = sender.wait();
+    ended.expect(if trouble { 1 } else { 0 });
+    let done = if trouble { 6 } else { 5 };
+    let states: Vec<_> = receivers.into_iter().map(Running::wait).collect();
+    states.iter().take(done).for_each(|state| {
+        state.expect(0);
+    });
+    (0..done).for_each(|index| same(&scratch, index));
+    let report = session.outcome().report;
+    let of =
+        |index: usize| report.receivers.iter().find(|r| r.name == format!("r{index}")).unwrap();
+    if trouble {
+        unmount(&full);
+        assert!(matches!(of(5).state, ReceiverState::Pulled { .. }), "{:?}", of(5));
+        assert!(
+            matches!(&of(6).state, ReceiverState::Failed { why } if why.contains("space")),
+            "{:?}",
+            of(6)
+        );
+        assert!(matches!(of(7).state, ReceiverState::Gone { .. }), "{:?}", of(7));
+        assert!(ended.err.contains("space") && ended.err.contains("gone"), "{}", ended.err);
+    }
+    (0..5).for_each(|index| assert_eq!(of(index).state, ReceiverState::Complete));
+    let last = (0..5).map(|index| of(index).ended_s).fold(0.0, f64::max);
+    println!("measured: five healthy receivers, trouble {trouble}: {last:.2} s");
+    Some(last)
+}
+
+#[test]
+fn trouble_at_three_does_not_hurt_five() {
+    let Some(without) = five_and_trouble(false) else { return };
+    let Some(with) = five_and_trouble(true) else { return };
+    println!("measured: the healthy take {:.3} times as long with the trouble", with / without);
+}
+
+/// A file system of `bytes` at `path`.
+fn small_disk(path: &Path, bytes: u64) {
+    fs::create_dir_all(path).unwrap();
+    let size = format!("size={bytes}");
+    let arguments = ["-t", "tmpfs", "-o", &size, "downpour-test", path.to_str().unwrap()];
+    assert!(std::process::Command::new("mount").args(arguments).status().unwrap().success());
+}
+
+fn unmount(path: &Path) {
+    assert!(std::process::Command::new("umount").arg(path).status().unwrap().success());
+}

@@ -1,0 +1,189 @@
+//! Sessions of the real program on this machine's loopback: no root needed.
+
+use crate::payload;
+use crate::program::{Running, Scratch};
+use downpour::report::ReceiverState;
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// A port of its own for each test: they run side by side.
+pub(crate) fn address() -> String {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let offset = NEXT.fetch_add(1, Ordering::Relaxed);
+    // Below the ephemeral ports, above the program's own range; apart for two runs of the tests at a time.
+    let base = 29_000 + (std::process::id() % 30) as u16 * 100;
+    format!("127.0.0.1:{}", base + offset)
+}
+
+fn receiver(scratch: &Scratch, index: usize, ticket: &Path, more: &[&str]) -> Running {
+    let name = format!("r{index}");
+    let (out, report) = (scratch.path(&name), scratch.path(&format!("{name}.json")));
+    let ticket = format!("@{}", ticket.display());
+    let arguments = ["receive", &ticket, "--interface", "lo", "--name", &name, "--report"];
+    let target = ["--out", out.to_str().unwrap()];
+    let target =
+        if more.contains(&"--discard") || more.contains(&"--out") { &[][..] } else { &target };
+    let arguments = [&arguments[..], &[report.to_str().unwrap()], target, more].concat();
+    scratch.start(None, &name, &arguments)
+}
+
+fn sender(
+    scratch: &Scratch,
+    address: &str,
+    ticket: &Path,
+    paths: &[&Path],
+    more: &[&str],
+) -> Running {
+    let report = scratch.path("sender.json");
+    let (ticket, report) = (ticket.to_str().unwrap(), report.to_str().unwrap());
+    let arguments =
+        ["send", "--interface", "lo", "--listen", address, "--ticket", ticket, "--report", report];
+    let paths: Vec<&str> = paths.iter().map(|path| path.to_str().unwrap()).collect();
+    scratch.start(None, "sender", &[&arguments[..], more, &paths].concat())
+}
+
+#[test]
+fn a_tree_arrives_everywhere_as_it_was_through_loss() {
+    let scratch = Scratch::new();
+    let tree = scratch.path("tree");
+    payload::tree(&tree, 300, 12_000_000);
+    let address = address();
+    let ticket = scratch.ticket(&address);
+    let receivers: Vec<_> =
+        (0..3).map(|i| receiver(&scratch, i, &ticket, &["--inject-loss", "3%"])).collect();
+    let sender =
+        sender(&scratch, &address, &ticket, &[&tree], &["--receivers", "3", "--rate", "80mbit"]);
+    sender.wait().expect(0);
+    for (index, receiver) in receivers.into_iter().enumerate() {
+        receiver.wait().expect(0);
+        payload::assert_same(&tree, &scratch.path(&format!("r{index}/tree")));
+    }
+    let report = scratch.report("sender");
+    assert!(report.is_complete() && report.receivers.len() == 3);
+    assert!(report.receivers.iter().all(|r| r.multicast && r.loss > 0.01), "{report:?}");
+    assert!(report.session.overhead < 0.25, "{report:?}");
+}
+
+#[test]
+fn a_second_run_sends_nothing_again_and_replaces_only_when_told() {
+    let scratch = Scratch::new();
+    let tree = scratch.path("tree");
+    payload::tree(&tree, 40, 6_000_000);
+    let address = address();
+    let ticket = scratch.ticket(&address);
+    let run = |more: &[&str]| {
+        let receiver = receiver(&scratch, 0, &ticket, more);
+        let rule = ["--receivers", "1", "--rate", "200mbit"];
+        let sender = sender(&scratch, &address, &ticket, &[&tree], &rule);
+        (sender.wait(), receiver.wait(), scratch.report("sender"))
+    };
+    let (sent, received, first) = run(&[]);
+    sent.expect(0);
+    received.expect(0);
+    let (sent, received, second) = run(&[]);
+    sent.expect(0);
+    received.expect(0);
+    let fresh = first.session.sent.total();
+    assert!(fresh > 5_000_000, "{first:?}");
+    assert!(second.session.sent.total() < fresh / 20, "{second:?}");
+
+    let changed = scratch.path("r0/tree/odd/one");
+    fs::remove_file(&changed).unwrap();
+    fs::write(&changed, "another text, of the user's own").unwrap();
+    let (sent, received, _) = run(&[]);
+    sent.expect(1);
+    received.expect(1);
+    assert_eq!(fs::read_to_string(&changed).unwrap(), "another text, of the user's own");
+    let (sent, received, _) = run(&["--overwrite"]);
+    sent.expect(0);
+    received.expect(0);
+    payload::assert_same(&tree, &scratch.path("r0/tree"));
+}
+
+#[test]
+fn paths_arrive_as_with_rsync() {
+    let scratch = Scratch::new();
+    let tree = scratch.path("tree");
+    payload::tree(&tree, 5, 50_000);
+    payload::file(&scratch.path("big"), 300_000);
+    let address = address();
+    let ticket = scratch.ticket(&address);
+    let contents = format!("{}/", tree.display());
+    let receiver = receiver(&scratch, 0, &ticket, &[]);
+    let paths = [Path::new(&contents), &scratch.path("big")];
+    let rule = ["--receivers", "1", "--rate", "200mbit"];
+    sender(&scratch, &address, &ticket, &paths, &rule).wait().expect(0);
+    receiver.wait().expect(0);
+    let same = |name: &str| fs::read(scratch.path(name)).unwrap();
+    assert_eq!(same("big"), same("r0/big"));
+    assert!(scratch.path("r0/odd/empty folder").is_dir() && !scratch.path("r0/tree").exists());
+}
+
+#[test]
+fn a_pipe_comes_out_of_a_pipe_in_order() {
+    let scratch = Scratch::new();
+    payload::file(&scratch.path("data"), 9_000_001);
+    let address = address();
+    let ticket = scratch.ticket(&address);
+    let receiver =
+        receiver(&scratch, 0, &ticket, &["--out", "-", "--inject-loss", "2%", "--quiet"]);
+    let file = ticket.to_str().unwrap();
+    let arguments = ["send", "-", "--interface", "lo", "--listen", &address, "--ticket", file];
+    let rule = ["--receivers", "1", "--rate", "100mbit"];
+    let mut command = scratch.program(None, "sender", &[&arguments[..], &rule].concat());
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let data = fs::read(scratch.path("data")).unwrap();
+    stdin.write_all(&data).unwrap();
+    drop(stdin);
+    let ended = child.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    receiver.wait().expect(0);
+    assert!(fs::read(scratch.path("r0.out")).unwrap() == data);
+}
+
+#[test]
+fn an_expected_machine_that_never_comes_is_named() {
+    let scratch = Scratch::new();
+    payload::file(&scratch.path("big"), 500_000);
+    fs::write(scratch.path("expected"), "r0\nnode-of-fred\n").unwrap();
+    let address = address();
+    let ticket = scratch.ticket(&address);
+    let receiver = receiver(&scratch, 0, &ticket, &["--discard"]);
+    let expected = scratch.path("expected");
+    let rule = ["--expect", expected.to_str().unwrap(), "--start-after", "2s", "--rate", "100mbit"];
+    let ended = sender(&scratch, &address, &ticket, &[&scratch.path("big")], &rule).wait();
+    ended.expect(1);
+    assert!(ended.err.contains("node-of-fred"), "{}", ended.err);
+    receiver.wait().expect(0);
+    let report = scratch.report("sender");
+    let absent = report.receivers.iter().find(|r| r.name == "node-of-fred").unwrap();
+    assert_eq!(absent.state, ReceiverState::Absent);
+}
+
+#[test]
+fn interrupts_end_both_sides_cleanly_and_say_what_remains() {
+    let scratch = Scratch::new();
+    payload::file(&scratch.path("big"), 40_000_000);
+    let address = address();
+    let ticket = scratch.ticket(&address);
+    let mut receivers =
+        vec![receiver(&scratch, 0, &ticket, &[]), receiver(&scratch, 1, &ticket, &[])];
+    let rule = ["--receivers", "2", "--rate", "20mbit"];
+    let mut sender = sender(&scratch, &address, &ticket, &[&scratch.path("big")], &rule);
+    sender.until(|s| s.err().contains("phase=streaming").then_some(()));
+    std::thread::sleep(std::time::Duration::from_millis(800));
+    receivers[1].interrupt();
+    let left = receivers.pop().unwrap().wait();
+    left.expect(1);
+    assert!(!left.err.trim().is_empty());
+    sender.interrupt();
+    let ended = sender.wait();
+    ended.expect(1);
+    assert!(ended.err.contains("interrupt"), "{}", ended.err);
+    receivers.pop().unwrap().interrupt();
+}
