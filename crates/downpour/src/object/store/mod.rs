@@ -422,6 +422,10 @@ impl Store {
             let progress = lock(&self.progress);
             (progress.verified_in(block), progress.range_of(block))
         };
+        // A block that no section covers yet has no bytes that could be held.
+        if range.is_empty() {
+            return Vec::new();
+        }
         let (mut spans, mut scratch): (Vec<Range<u64>>, Vec<u8>) = (Vec::new(), Vec::new());
         for known in groups {
             scratch.resize(known.data_len() as usize, 0);
