@@ -158,7 +158,10 @@ async fn join(
         progress.show(&Snapshot {
             elapsed: begun.elapsed(),
             phase: Phase::Waiting {
-                what: format!("for the sender at {}", setup.addrs[..setup.addrs.len() / 2].join(" or ")),
+                what: format!(
+                    "for the sender at {}",
+                    setup.addrs[..setup.addrs.len() / 2].join(" or ")
+                ),
             },
             data_bytes: None,
             rate: Rate::from_bps(0),

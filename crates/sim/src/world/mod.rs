@@ -31,7 +31,7 @@ use downpour_proto::{
 };
 use events::{Event, Events, Index, ToReceiver, ToSender};
 use host::{Datagram, Host, Log};
-use pulls::{PIECE_LEN, PATIENCE, PullServer, Request, block_of};
+use pulls::{PATIENCE, PIECE_LEN, PullServer, Request, block_of};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
