@@ -11,11 +11,13 @@ use std::path::Path;
 
 /// Bytes of the file that is sent.
 fn size() -> u64 {
-    if full_size() { 128 << 20 } else { 24 << 20 }
+    if full_size() { 512 << 20 } else { 24 << 20 }
 }
 
 fn setting(test: &str, receivers: usize) -> Option<(Network, Scratch)> {
-    let spec = Spec { receivers, rate: Some("100mbit".to_owned()), loss: 0.01, ..Spec::default() };
+    // With snooping: what the stream carries while a receiver is dead does not count as received.
+    let rate = Some("100mbit".to_owned());
+    let spec = Spec { receivers, rate, loss: 0.01, snooping: true, ..Spec::default() };
     let network = Network::build_or_skip(test, &spec)?;
     let scratch = Scratch::new();
     payload::file(&scratch.path("file"), size());
@@ -61,33 +63,49 @@ fn a_killed_receiver_resumes_and_gets_little_twice() {
             "measured: receiver killed at {share}: received again {:.2} % of the file",
             again * 100.0
         );
-        // What was in memory when it died, blocks not yet whole among it, has to come again.
-        let limit = if full_size() { 0.05 } else { 0.30 };
-        assert!(again < limit, "killed at {share}: {again}");
+        let report = session.outcome().report;
+        let its = report.receivers.iter().find(|r| r.name == "r1").unwrap();
+        let kept = its.kept_bytes as f64 / size() as f64;
+        // Blocks under way when it died are lost, some ten of them.
+        assert!(kept > share - OPEN_BYTES / size() as f64, "killed at {share}: {its:?}");
+        assert!(again < again_max(), "killed at {share}: {again} {its:?}");
     }
 }
 
 #[test]
 fn a_killed_sender_is_started_again_and_goes_on() {
     let test = "a_killed_sender_is_started_again_and_goes_on";
-    let Some((network, scratch)) = setting(test, 2) else { return };
-    let session = Session::new(&network, &scratch);
-    let mut receivers = vec![session.receiver(0, &[]), session.receiver(1, &[])];
-    let mut sender = session.sender(&[&scratch.path("file")], &["--receivers", "2"]);
-    let before = network.receivers[0].counters();
-    until_received(&mut receivers[0], &network, 0, 0.5);
-    sender.kill();
-    let sender = session.sender(&[&scratch.path("file")], &["--receivers", "2"]);
-    sender.wait().expect(0);
-    receivers.into_iter().for_each(|receiver| {
-        receiver.wait().expect(0);
-    });
-    (0..2).for_each(|index| same(&scratch, index));
-    let received = network.receivers[0].counters().since(before).rx_bytes as f64;
-    let again = received / (size() as f64 * 1514.0 / 1440.0) - 1.0;
+    let mut received = Vec::new();
+    for killed in [false, true] {
+        let Some((network, scratch)) = setting(test, 2) else { return };
+        let session = Session::new(&network, &scratch);
+        let before = network.receivers[0].counters();
+        let mut receivers = vec![session.receiver(0, &[]), session.receiver(1, &[])];
+        let mut sender = session.sender(&[&scratch.path("file")], &["--receivers", "2"]);
+        if killed {
+            until_received(&mut receivers[0], &network, 0, 0.5);
+            sender.kill();
+            sender = session.sender(&[&scratch.path("file")], &["--receivers", "2"]);
+        }
+        sender.wait().expect(0);
+        for receiver in receivers {
+            receiver.wait().expect(0);
+        }
+        (0..2).for_each(|index| same(&scratch, index));
+        received.push(network.receivers[0].counters().since(before).rx_bytes as f64);
+    }
+    let again = (received[1] - received[0]) / size() as f64;
     println!("measured: sender killed at 0.5: received again {:.2} % of the file", again * 100.0);
-    let limit = if full_size() { 0.05 } else { 0.30 };
-    assert!(again < limit, "{again}");
+    assert!(again < again_max(), "{again}");
+}
+
+/// Bytes of blocks that a receiver may have in memory, and loses when it is killed.
+const OPEN_BYTES: f64 = 12e6;
+
+/// Share of the file that may come twice: what was in memory, and stream and pull overlapping once at the
+/// return. It does not grow with the file.
+fn again_max() -> f64 {
+    if full_size() { 0.05 } else { 16e6 / size() as f64 }
 }
 
 #[test]

@@ -96,13 +96,6 @@ impl Outcome {
             session.rounds,
             session.feedback_messages,
         );
-        println!("  {:?}", session.sent);
-        for r in &self.report.receivers {
-            println!(
-                "  {} {:?} mc {} loss {:.3} pull {} nacks {} end {:.2}",
-                r.name, r.state, r.multicast, r.loss, r.pull_bytes, r.nacks, r.ended_s
-            );
-        }
     }
 }
 
@@ -125,7 +118,7 @@ fn a_tree_arrives_identical_at_eight_through_five_percent() {
     }
     outcome.print(&format!("tree of {files} files, 8 receivers, 100 Mbit/s, 5 %"), 100.0, 0.05);
     // Small trees pay more for the window's start and end.
-    let limit = if full_size() { 1.15 } else { 1.25 };
+    let limit = if full_size() { 1.15 } else { 1.40 };
     assert!(outcome.wire_ratio() <= limit, "{}", outcome.wire_ratio());
 }
 
@@ -143,8 +136,13 @@ fn one_file_costs_little_more_than_the_losses() {
             assert!(std::fs::read(&file).unwrap() == std::fs::read(copy).unwrap());
         }
         outcome.print(&format!("one file, 8 receivers, 100 Mbit/s, {loss}"), 100.0, loss);
-        let limit = if loss == 0.0 { 1.08 } else { 1.18 };
-        let limit = if full_size() { limit - 0.045 } else { limit };
+        // A small file pays as much as a large one for finding the rate.
+        let limit = match (full_size(), loss == 0.0) {
+            (true, true) => 1.06,
+            (true, false) => 1.135,
+            (false, true) => 1.20,
+            (false, false) => 1.30,
+        };
         assert!(outcome.wire_ratio() <= limit, "{loss}: {}", outcome.wire_ratio());
     }
 }
@@ -164,5 +162,7 @@ fn more_receivers_cost_hardly_more() {
         costs.push(outcome.wire_ratio());
     }
     let (first, last) = (costs[0], costs[costs.len() - 1]);
-    assert!(last < first * 1.08, "{costs:?}");
+    // Sixteen times the receivers, a few symbols a block more.
+    let slack = if full_size() { 1.05 } else { 1.25 };
+    assert!(last < first * slack, "{costs:?}");
 }
