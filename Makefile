@@ -59,6 +59,10 @@ $(TOOLS)/bin/cargo-deny:
 	CARGO_TARGET_DIR=$(TOOLS)/build $(CARGO) install cargo-deny --locked --version 0.20.2 --root $(TOOLS)
 	@rm -rf $(TOOLS)/build
 
+# Sizes as the results pages have them; prints lines that begin with `measured:`. On an idle machine.
+bench: test-setup
+	DOWNPOUR_FULL=1 $(CARGO) test --release --locked -p downpour --test net -- lossy hardship --nocapture --test-threads 1
+
 # Finds nothing or fails; what it finds lies in fuzz/artifacts. AddressSanitizer keeps freed memory for a
 # while, hence the limit.
 fuzz: $(TOOLS)/bin/cargo-fuzz

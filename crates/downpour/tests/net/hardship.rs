@@ -181,6 +181,9 @@ fn five_and_trouble(trouble: bool) -> Option<f64> {
     (0..5).for_each(|index| assert_eq!(of(index).state, ReceiverState::Complete));
     let last = (0..5).map(|index| of(index).ended_s).fold(0.0, f64::max);
     println!("measured: five healthy receivers, trouble {trouble}: {last:.2} s");
+    for receiver in &report.receivers {
+        println!("  {} {:?}: {:.2} s", receiver.name, receiver.state, receiver.ended_s);
+    }
     Some(last)
 }
 

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long anything may take before a test fails instead of hanging. Not a measure of speed.
-pub(crate) const HANG: Duration = Duration::from_secs(240);
+pub(crate) const HANG: Duration = Duration::from_secs(600);
 
 /// Scratch folder of one test.
 pub(crate) struct Scratch {
