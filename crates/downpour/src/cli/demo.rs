@@ -21,7 +21,7 @@ pub(super) struct DemoArgs {
     #[arg(long, value_name = "SHARE", value_parser = parse_share, default_value = "2%")]
     loss: f64,
     /// Rate that multicast and TCP are both held to
-    #[arg(long, value_name = "RATE", value_parser = parse_rate, default_value = "300mbit")]
+    #[arg(long, value_name = "RATE", value_parser = parse_rate, default_value = "200mbit")]
     rate: Rate,
     /// Where to make the receivers' folders; everything there is removed again [default: /dev/shm if
     /// there is room, else the folder for temporary files]
