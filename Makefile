@@ -19,8 +19,12 @@ demo:
 	$(CARGO) build --release --locked -p downpour
 	target/release/downpour demo $(if $(DEMO),"$(DEMO)")
 
+# The network tests go one at a time: each runs many programs, and measures what they cost.
 test: test-setup
-	$(CARGO) test --workspace --locked
+	$(CARGO) test --workspace --locked --exclude downpour
+	$(CARGO) test --locked -p downpour --lib --bins --test house --test objects
+	$(CARGO) test --locked -p downpour --doc
+	$(CARGO) test --locked -p downpour --test net -- --test-threads=1
 
 # Installs what the tests need, as root on Debian; elsewhere says what is missing. Never fails: a test
 # whose tools are absent names itself as skipped.
@@ -37,6 +41,11 @@ test-setup:
 	else \
 	  echo "skipped: test-setup: install$$missing to run the network tests"; \
 	fi
+
+# The measurements of docs/results/, one after the other, on an otherwise idle machine. Each prints a line
+# `measured: …`; one that misses its figure fails.
+bench: test-setup
+	DOWNPOUR_FULL=1 $(CARGO) test --release --locked -p downpour --test net -- --nocapture --test-threads=1 lossy hardship
 
 lint: deny
 	$(CARGO) fmt --all --check
