@@ -15,7 +15,8 @@ use crate::progress::Progress;
 use crate::report::Report;
 use downpour_proto::receiver::Pull as Order;
 use downpour_proto::{
-    BlockId, BlockKind, Duration, Geometry, ReceiverConfig, Rounds, receiver::PARTIAL_BLOCKS_MAX,
+    BlockId, BlockKind, Duration, Geometry, RangeSet, ReceiverConfig, Rounds,
+    receiver::PARTIAL_BLOCKS_MAX,
 };
 use downpour_transport::control::{
     BlockRange, ControlClient, Event, EventStream, HaveRequest, Joined, ObjectFailure, Pull,
@@ -87,8 +88,11 @@ struct Run<'a> {
     /// Orders by the number of their pull.
     orders: HashMap<u64, Order>,
     last_order: u64,
-    /// Orders that wait until the sender has said how long their block is.
+    /// Orders that wait until the sender has said how long their block is, or the store what it holds of it.
     unknown: Vec<Order>,
+    /// One past the last data block of which the store has said whether it is held.
+    looked_end: u32,
+    held: RangeSet,
     manifest_symbols: Vec<u16>,
     data_len: Option<u64>,
     account: ReceiverAccount,
@@ -127,6 +131,8 @@ pub(super) async fn attempt(
         orders: HashMap::new(),
         last_order: 0,
         unknown: Vec::new(),
+        looked_end: 0,
+        held: RangeSet::new(),
         manifest_symbols: Vec::new(),
         data_len,
         failures: Vec::new(),
@@ -383,11 +389,18 @@ impl Run<'_> {
                 if section.last {
                     self.data_len = Some(section.data_end);
                 }
-                self.held(&section.held);
+                let block_len = self.joined.reply.geometry.block_len();
+                let looked = match section.last {
+                    true => section.data_end.div_ceil(block_len),
+                    false => section.data_end / block_len,
+                };
+                self.looked_end = u32::try_from(looked).unwrap_or(u32::MAX);
+                self.hold(&section.held);
+                self.retry_unknown();
                 return self.say_have(section.held, section.index + 1).await;
             }
             StoreEvent::NotNeeded(ranges) => {
-                self.held(&ranges);
+                self.hold(&ranges);
                 return self.say_have(ranges, self.sections_examined).await;
             }
             StoreEvent::Forgotten { block, .. } => self.driver.forgotten(block),
@@ -405,8 +418,11 @@ impl Run<'_> {
         None
     }
 
-    fn held(&self, ranges: &[Range<u32>]) {
-        ranges.iter().for_each(|range| self.driver.have(BlockKind::Data, range.clone()));
+    fn hold(&mut self, ranges: &[Range<u32>]) {
+        for range in ranges {
+            self.held.insert_range(range.clone());
+            self.driver.have(BlockKind::Data, range.clone());
+        }
     }
 
     async fn say_have(&mut self, data: Vec<Range<u32>>, examined: u32) -> Option<Verdict> {
@@ -420,7 +436,14 @@ impl Run<'_> {
     }
 
     fn pull(&mut self, order: Order) {
-        let Some(pull) = self.pull_of(order) else {
+        let block = block_of(order);
+        let is_data = block.kind() == BlockKind::Data;
+        if is_data && self.held.contains(block.number()) {
+            return; // The driver has been told, and has called the pull off.
+        }
+        // What is held from before is known with the section that covers it: not earlier.
+        let looked = !is_data || block.number() < self.looked_end;
+        let Some(pull) = self.pull_of(order).filter(|_| looked) else {
             self.unknown.push(order);
             return;
         };
@@ -428,7 +451,7 @@ impl Run<'_> {
         self.orders.insert(self.last_order, order);
         if self.puller.request(self.last_order, pull).is_err() {
             self.orders.remove(&self.last_order);
-            self.driver.pull_failed(block_of(order));
+            self.driver.pull_failed(block);
         }
     }
 

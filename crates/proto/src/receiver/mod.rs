@@ -251,11 +251,13 @@ impl Receiver {
             .partial
             .iter()
             .filter(|(id, p)| {
-                id.kind() == kind && blocks.contains(&id.number()) && p.stage == Stage::Collecting
+                id.kind() == kind && blocks.contains(&id.number()) && p.stage != Stage::Completing
             })
             .map(|(id, _)| *id)
             .collect();
         drop.into_iter().for_each(|block| self.forget(block));
+        self.pulls.end_within(kind, &blocks);
+        self.pull_check = true;
         self.held_mut(kind).insert_range(blocks);
     }
 
@@ -679,7 +681,7 @@ impl Receiver {
         let ends = [(BlockKind::Manifest, self.manifest_end), (BlockKind::Data, self.data_end)];
         for (kind, end) in ends {
             let mut from = 0;
-            while self.pulls.has_room() {
+            while self.pulls.has_room(kind) {
                 let held = if kind == BlockKind::Data { &self.data } else { &self.manifest };
                 let Some(number) = held.first_gap(from..end) else { break };
                 from = number + 1;

@@ -3,9 +3,10 @@
 //! A block is pulled when the sender has passed it and no longer lists it: its repair is over. The manifest
 //! goes first, then data in order. Few pulls run at once; a failed one waits, longer each time.
 
-use crate::ids::BlockId;
+use crate::ids::{BlockId, BlockKind};
 use crate::time::{Duration, Timestamp};
 use alloc::collections::{BTreeMap, BTreeSet};
+use core::ops::Range;
 
 /// Pulls that run at once.
 pub const PULLS_MAX: usize = 8;
@@ -24,8 +25,18 @@ pub(super) struct Pulls {
 }
 
 impl Pulls {
-    pub(super) fn has_room(&self) -> bool {
-        self.running.len() < PULLS_MAX
+    /// The manifest always has room of its own: pulls of data may be waiting for it.
+    pub(super) fn has_room(&self, kind: BlockKind) -> bool {
+        let max = match kind {
+            BlockKind::Data => PULLS_MAX,
+            BlockKind::Manifest => 2 * PULLS_MAX,
+        };
+        self.running.len() < max
+    }
+
+    /// Those under way for blocks of `kind` within `numbers` are not needed any more.
+    pub(super) fn end_within(&mut self, kind: BlockKind, numbers: &Range<u32>) {
+        self.running.retain(|block| block.kind() != kind || !numbers.contains(&block.number()));
     }
 
     pub(super) fn is_running(&self, block: BlockId) -> bool {
