@@ -42,11 +42,6 @@ test-setup:
 	  echo "skipped: test-setup: install$$missing to run the network tests"; \
 	fi
 
-# The measurements of docs/results/, one after the other, on an otherwise idle machine. Each prints a line
-# `measured: …`; one that misses its figure fails.
-bench: test-setup
-	DOWNPOUR_FULL=1 $(CARGO) test --release --locked -p downpour --test net -- --nocapture --test-threads=1 lossy hardship
-
 lint: deny
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
