@@ -3,7 +3,7 @@
 //! A datagram is a 16-byte header in clear, a payload, and a 16-byte tag. The payload is encrypted and
 //! the header authenticated. Key: HKDF-SHA256 of the epoch's secret with the stream id and the upper 40
 //! bits of the packet number (a key lives for 2^24 datagrams); nonce: the 64-bit packet number
-//! (`docs/protocol.md#SEAL-1`). Feedback is sealed likewise under a secret of one receiver.
+//! (`docs/protocol.md#KEY-1`). Feedback is sealed likewise under a secret of one receiver.
 //!
 //! How a datagram is opened: length, epoch and stream are compared; the full packet number is rebuilt from
 //! its low 32 bits and the highest one seen; the replay window is asked; then the tag is checked; only a
@@ -735,7 +735,7 @@ mod tests {
         }
     }
 
-    // docs/protocol.md#SEAL-3: each packet number passes once.
+    // docs/protocol.md#KEY-2: each packet number passes once.
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
         #[test]
