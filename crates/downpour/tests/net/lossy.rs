@@ -135,8 +135,8 @@ fn one_file_costs_little_more_than_the_losses() {
             assert!(std::fs::read(&file).unwrap() == std::fs::read(copy).unwrap());
         }
         outcome.print(&format!("one file, 8 receivers, 100 Mbit/s, {loss}"), 100.0, loss);
-        // On a busy machine receivers may miss the join probe and pull; what it costs is judged on an idle
-        // one, at full size.
+        // Not asserted at small size: a run beside other tests has sent 5.57 times the data, for a reason that
+        // is not known (docs/results/sessions.md).
         let limit = if loss == 0.0 { 1.06 } else { 1.135 };
         let ratio = outcome.wire_ratio();
         assert!(!full_size() || ratio <= limit, "{loss}: {ratio}");
