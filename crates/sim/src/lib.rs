@@ -9,6 +9,7 @@ mod loss;
 mod network;
 mod rng;
 pub mod stream;
+pub mod swarm;
 pub mod world;
 
 pub use link::{FRAME_LEN, HEADERS_LEN, Link, LinkConfig};

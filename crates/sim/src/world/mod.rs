@@ -17,7 +17,7 @@ mod pulls;
 pub use config::{Controller, ReceiverConfig, WorldConfig};
 pub use outcome::{Fate, Outcome, ReceiverOutcome, bound};
 
-use crate::link::HEADERS_LEN;
+use crate::link::{FRAME_LEN, HEADERS_LEN};
 use crate::network::{Network, NodeId, is_cut};
 use crate::rng::Rng;
 use downpour_proto::receiver::{Event as ReceiverEvent, Pull, Work as ReceiverWork, WorkDone};
@@ -31,7 +31,7 @@ use downpour_proto::{
 };
 use events::{Event, Events, Index, ToReceiver, ToSender};
 use host::{Datagram, Host, Log};
-use pulls::{PATIENCE, PIECE_LEN, PullServer, Request, block_of};
+use pulls::{PATIENCE, PIECE_LEN, PullServer, Request, TCP_PAYLOAD_LEN, block_of};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -40,6 +40,9 @@ const ENDS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The sender gives up a receiver that died silently after this.
 const DEATH_NOTICED: Duration = Duration::from_secs(5);
+
+/// More events than this within one instant are a loop.
+const AT_ONCE_MAX: u32 = 1_000_000;
 
 /// Receivers of one node with the same delay: they see the same datagrams at the same times.
 #[derive(Debug)]
@@ -127,12 +130,15 @@ impl World {
         let mut world = Self::new(config);
         world.begin();
         let end = Timestamp::ZERO + world.config.end;
+        let mut at_once = 0;
         while world.unfinished > 0 {
             let Some((at, event)) = world.events.pop() else { break };
             if at > end {
                 break;
             }
             debug_assert!(at >= world.now);
+            at_once = if at == world.now { at_once + 1 } else { 0 };
+            assert!(at_once < AT_ONCE_MAX, "time stands still at {at:?}: {event:?}");
             world.now = at;
             world.handle(event);
         }
@@ -606,43 +612,41 @@ impl World {
             }
             let piece = request.left.min(PIECE_LEN);
             self.pulls.spend(self.now, piece, self.sender.shares().pulls);
-            match self.carry(request.receiver, piece) {
-                Some(at) if request.left == piece => {
-                    let event = ToReceiver::Pulled(request.pull);
-                    self.events.push(at, Event::ToReceiver(request.receiver, event));
-                }
-                Some(at) => {
-                    request.left -= piece;
-                    request.ready_at = at;
-                    request.asked_at = self.now;
-                    self.pulls.requests.push_back(request);
-                }
-                None if self.now.since(request.asked_at) > PATIENCE => {
-                    let at = self.back(request.receiver);
-                    let event = ToReceiver::PullFailed(request.pull);
-                    self.events.push(at, Event::ToReceiver(request.receiver, event));
-                }
-                None => {
-                    // TCP sends it again.
-                    request.ready_at = self.back_now(request.receiver) + Duration::from_millis(1);
-                    self.pulls.requests.push_back(request);
-                }
+            let (carried, at) = self.carry(request.receiver, piece);
+            request.left -= carried;
+            if carried > 0 {
+                request.asked_at = self.now;
+            }
+            if request.left == 0 {
+                let event = ToReceiver::Pulled(request.pull);
+                self.events.push(at, Event::ToReceiver(request.receiver, event));
+            } else if self.now.since(request.asked_at) > PATIENCE {
+                let at = self.back(request.receiver);
+                let event = ToReceiver::PullFailed(request.pull);
+                self.events.push(at, Event::ToReceiver(request.receiver, event));
+            } else {
+                request.ready_at = at;
+                self.pulls.requests.push_back(request);
             }
         }
     }
 
-    /// Sends `bytes` to one receiver by TCP; `None` if anything was lost.
-    fn carry(&mut self, index: Index, bytes: u64) -> Option<Timestamp> {
+    /// Sends `bytes` to one receiver by TCP: how many arrive, and when the next may be sent (when the last
+    /// has arrived, or a loss has been noticed).
+    fn carry(&mut self, index: Index, bytes: u64) -> (u64, Timestamp) {
         let node = self.hosts[index].config.node;
+        let noticed = self.back_now(index) + Duration::from_millis(1);
         if is_cut(&self.hosts[index].config.cuts, self.now) {
-            return None;
+            return (0, noticed);
         }
-        let mut at = self.now;
-        for _ in 0..bytes.div_ceil(1448) {
-            let reached = self.network.unicast(self.now, node, crate::link::FRAME_LEN)?;
-            at = self.hosts[index].link.send(reached, crate::link::FRAME_LEN)?;
+        let (mut left, mut last) = (bytes, None);
+        while left > 0 {
+            let Some(at) = self.network.unicast(self.now, node, FRAME_LEN) else { break };
+            let Some(at) = self.hosts[index].link.send(at, FRAME_LEN) else { break };
+            left -= left.min(TCP_PAYLOAD_LEN);
+            last = Some(at);
         }
-        Some(at)
+        (bytes - left, if left == 0 { last.unwrap_or(noticed) } else { noticed })
     }
 }
 

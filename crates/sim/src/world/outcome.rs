@@ -86,6 +86,12 @@ impl Counters {
 
 impl World {
     pub(super) fn outcome(self) -> Outcome {
+        if self.config.trace {
+            for host in self.hosts.iter().filter(|h| h.completed_at.is_none() && !h.dead) {
+                println!("unfinished: {:?}", host.machine);
+            }
+            println!("pulls: {:?}", self.pulls);
+        }
         let since_start = |at: Timestamp| at.since(Timestamp::ZERO);
         let receivers = self.hosts.iter().map(|host| ReceiverOutcome {
             id: host.id,

@@ -5,7 +5,10 @@ use downpour_proto::{BlockId, Duration, Rate, Timestamp};
 use std::collections::VecDeque;
 
 /// Bytes that are sent at once.
-pub(super) const PIECE_LEN: u64 = 16 << 10;
+pub(super) const PIECE_LEN: u64 = 4 * TCP_PAYLOAD_LEN;
+
+/// Payload of a full TCP packet.
+pub(super) const TCP_PAYLOAD_LEN: u64 = 1448;
 
 /// A request whose way is cut fails after this.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);

@@ -201,7 +201,10 @@ impl Path {
             send,
             receive: (send + self.queue - before).max(0.2 * send),
             queue_raw,
-            busy: before > low && self.queue > low,
+            // What a pausing sender sent says little about the path, unless its queue is long.
+            busy: before > low
+                && self.queue > low
+                && (!sample.app_limited || self.queue > 2.0 * self.wish()),
             excess,
         };
         if self.spans.len() == SPANS_MAX {
