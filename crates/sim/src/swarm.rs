@@ -36,6 +36,9 @@ pub fn world(seed: u64) -> WorldConfig {
     // At most four seconds' worth and 300 blocks, so that a swarm takes minutes.
     let most = Rate::from_mbps(rate).bytes_in(Duration::from_secs(4));
     let most = most.min(300 * 1440 * u64::from(symbols));
+    // Whoever has the narrowest link gets it in a minute.
+    let narrowest = receivers.iter().map(|r| r.link.rate).min().unwrap_or(Rate::MAX);
+    let most = most.min(narrowest.bytes_in(Duration::from_secs(60)));
     let loads = pick(&mut rng, &[0, 0, 500, 20_000]);
     let codes = pick(&mut rng, &[0, 0, 500, 20_000]);
     WorldConfig {
@@ -157,4 +160,19 @@ fn receiver(rng: &mut Rng, nodes: usize, delay: Duration) -> ReceiverConfig {
     receiver.cuts = cuts(rng, 0.08);
     receiver.pull_only = rng.chance(0.05);
     receiver
+}
+
+#[cfg(test)]
+mod tests {
+    use super::run;
+
+    #[test]
+    fn random_sessions_hold() {
+        // Many more: `cargo run --release -p downpour-sim --example swarm`.
+        for seed in 1..=40 {
+            if let Err(why) = run(seed) {
+                panic!("SEED={seed}: {why}");
+            }
+        }
+    }
 }

@@ -113,12 +113,23 @@ impl Partial {
         self.lacks().saturating_sub(coming)
     }
 
-    /// Repair indices that a pull may ask for: what the stream never sends. `None` when the block is not
-    /// worth completing that way.
+    /// Repair indices that a pull may ask for: what the stream has not planned as far as we know, and what is
+    /// not here (the stream may have gone on without our hearing of it). `None` when the block is not worth
+    /// completing that way.
     pub(super) fn pull_repair(&self) -> Option<Range<u16>> {
-        let from = self.planned.saturating_sub(self.k);
+        let from = self.planned.saturating_sub(self.k).max(self.repair_end());
         let until = from + self.lacks();
         (self.held() > 0 && until <= REPAIR_SYMBOLS_MAX).then_some(from..until)
+    }
+
+    /// One past the highest repair index here.
+    fn repair_end(&self) -> u16 {
+        let words = self.symbols.iter().enumerate().rev();
+        let highest = words
+            .filter(|(_, word)| **word != 0)
+            .map(|(at, word)| at as u16 * 64 + 63 - word.leading_zeros() as u16)
+            .next();
+        highest.and_then(|id| id.checked_sub(BLOCK_SYMBOLS_MAX)).map_or(0, |index| index + 1)
     }
 }
 
@@ -145,6 +156,19 @@ mod tests {
         assert_eq!(partial.shortfall(), 2);
         assert_eq!(partial.pull_repair(), Some(2..4), "ids that the stream will not send");
         assert!(partial.needs_decoding());
+    }
+
+    #[test]
+    fn a_pull_asks_for_nothing_that_is_here() {
+        let mut partial = Partial::new(4);
+        [89, 90, 95].into_iter().for_each(|i| assert!(partial.insert(SymbolId::repair(i))));
+        partial.on_listing(&OpenBlock {
+            block: BlockId::data(0).unwrap(),
+            k: 4,
+            sent: 93,
+            planned: 93,
+        });
+        assert_eq!(partial.pull_repair(), Some(96..97));
     }
 
     #[test]

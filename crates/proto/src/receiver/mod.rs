@@ -574,6 +574,8 @@ impl Receiver {
                 p.stage == Stage::Collecting && p.listed.is_some() && p.listed != newest
             });
             let Some(victim) = closed.map(|(id, _)| *id) else { return false };
+            // A late symbol must not begin it anew: the driver has yet to be told that it goes.
+            self.by_pull.insert(victim.raw());
             self.forget(victim);
         }
         self.partial.insert(block, Partial::new(k));
@@ -720,12 +722,23 @@ impl Receiver {
         self.work.push_back(Work::Pull(pull));
     }
 
+    /// One past the highest block that the sender has opened.
+    const fn end(&self, kind: BlockKind) -> u32 {
+        match kind {
+            BlockKind::Data => self.data_end,
+            BlockKind::Manifest => self.manifest_end,
+        }
+    }
+
     /// The block is being completed, or the stream may still bring it.
     fn still_served(&self, block: BlockId) -> bool {
         let newest = self.last_poll.as_ref().map(|l| l.poll.round);
         match self.partial.get(&block) {
             Some(p) if p.stage == Stage::Completing => true,
-            Some(p) if self.config.on_stream => p.listed.is_none() || p.listed == newest,
+            // What no poll has listed and is below the end was closed before a poll came through.
+            Some(p) if self.config.on_stream => {
+                p.listed == newest || p.listed.is_none() && block.number() >= self.end(block.kind())
+            }
             _ => self.config.on_stream && self.last_poll.is_none(),
         }
     }

@@ -1,0 +1,96 @@
+//! The receiving machine alone, in situations that a network brings seldom.
+
+use downpour_proto::receiver::{Disposition, Pull, Work};
+use downpour_proto::wire::{Header, Kind, OpenBlock, Poll};
+use downpour_proto::{
+    BlockId, Duration, Epoch, Geometry, PacketNumber, Receiver, ReceiverConfig, ReceiverId, Round,
+    Rounds, StreamId, SymbolId, Timestamp,
+};
+
+const NOW: Timestamp = Timestamp::from_nanos(1_000_000);
+const GEOMETRY: Geometry = Geometry { symbol_len: 2, block_symbols: 8 };
+
+fn receiver() -> Receiver {
+    let config = ReceiverConfig {
+        geometry: GEOMETRY,
+        stream: StreamId(1),
+        me: ReceiverId(1),
+        feedback: Box::new(Rounds),
+        partial_blocks: 8,
+        resume: false,
+        on_stream: true,
+    };
+    Receiver::new(config, 1, Timestamp::ZERO)
+}
+
+const fn header(kind: Kind) -> Header {
+    Header { epoch: Epoch(0), stream: StreamId(1), packet_low: 0, kind }
+}
+
+fn symbol(receiver: &mut Receiver, number: u32, index: u16) -> Disposition {
+    let block = BlockId::data(number).expect("small");
+    let header = header(Kind::Symbol { block, k: 8, symbol: SymbolId::source(index) });
+    receiver.handle_datagram(NOW, &header, &[0, 0], false).expect("well formed")
+}
+
+fn hear(receiver: &mut Receiver, poll: &[u8]) {
+    receiver.handle_datagram(NOW, &header(Kind::Poll), poll, false).expect("well formed");
+}
+
+fn poll(round: u32, data_end: u32, blocks: Vec<OpenBlock>) -> Vec<u8> {
+    let mut body = Vec::new();
+    Poll {
+        round: Round(round),
+        packet: PacketNumber(100),
+        sent_at: Timestamp::ZERO,
+        group_size: 1,
+        grtt: Duration::from_millis(10),
+        finished: true,
+        clr: None,
+        report_share: 0,
+        data_end,
+        manifest_end: 0,
+        blocks,
+    }
+    .emit(&mut body);
+    body
+}
+
+#[test]
+fn a_block_that_was_closed_before_any_poll_listed_it_is_pulled() {
+    let mut receiver = receiver();
+    let block = BlockId::data(0).expect("small");
+    assert_eq!(symbol(&mut receiver, 0, 3), Disposition::Keep);
+    assert_eq!(receiver.poll_work(), None, "the stream may still bring it");
+    hear(&mut receiver, &poll(7, 1, Vec::new()));
+    let pull = Pull::Repair { block, from: 0, until: 7 };
+    assert_eq!(receiver.poll_work(), Some(Work::Pull(pull)));
+}
+
+#[test]
+fn a_block_that_opened_after_the_newest_poll_is_waited_for() {
+    let mut receiver = receiver();
+    hear(&mut receiver, &poll(7, 0, Vec::new()));
+    assert_eq!(symbol(&mut receiver, 0, 3), Disposition::Keep);
+    assert_eq!(receiver.poll_work(), None);
+}
+
+#[test]
+fn a_block_that_had_to_go_is_not_begun_anew_by_late_symbols() {
+    let mut receiver = receiver();
+    (0..8).for_each(|number| assert_eq!(symbol(&mut receiver, number, 0), Disposition::Keep));
+    let listed = (0..8).map(|number| OpenBlock {
+        block: BlockId::data(number).expect("small"),
+        k: 8,
+        sent: 8,
+        planned: 8,
+    });
+    hear(&mut receiver, &poll(7, 8, listed.collect()));
+    hear(&mut receiver, &poll(8, 9, Vec::new()));
+    assert_eq!(symbol(&mut receiver, 8, 0), Disposition::Keep, "there is room: block 0 goes");
+    assert_eq!(symbol(&mut receiver, 0, 1), Disposition::Drop);
+    let work: Vec<Work> = std::iter::from_fn(|| receiver.poll_work()).collect();
+    let block = BlockId::data(0).expect("small");
+    assert!(work.contains(&Work::Forget { block }), "{work:?}");
+    assert!(work.contains(&Work::Pull(Pull::Bytes { block })), "{work:?}");
+}
