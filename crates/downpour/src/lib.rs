@@ -2,6 +2,7 @@
 
 pub mod cli;
 pub mod demo;
+pub mod descriptors;
 pub mod home;
 pub mod object;
 pub mod ports;

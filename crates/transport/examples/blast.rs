@@ -215,6 +215,7 @@ fn receive(options: &Options, id: u32) -> Outcome<()> {
         suite: Suite::preferred(),
         epoch: Epoch(0),
         secret: SECRET,
+        packet: downpour_proto::PacketNumber(0),
         feedback_secret: Secret::new([id as u8; 32]),
         sink: Arc::new(sink),
         inject_loss: options.loss,

@@ -623,6 +623,24 @@ mod tests {
         }
     }
 
+    // docs/protocol.md#KEY-2: who joins late is told where the stream is.
+    #[test]
+    fn a_late_receiver_opens_what_comes_after_the_number_told_at_join() {
+        let suite = Suite::Aes256Gcm;
+        for told in [(1 << 32) - 3, (1 << 33) + 7, 5 << 40] {
+            let mut keys = sealer();
+            let next = PacketNumber(told + 1);
+            let mut late = OpenKeys::stream(suite, &SECRET, STREAM, Epoch(0), next);
+            for number in told + 1..told + 5 {
+                let opened = sealed(&mut keys, number);
+                assert_eq!(late.open(&mut opened.clone()).unwrap().number, PacketNumber(number));
+            }
+            // Without being told it takes them for others, and none is genuine then.
+            let other = sealed(&mut keys, told + 6);
+            assert_eq!(opener().open(&mut other.clone()), Err(Reject::Forged), "{told}");
+        }
+    }
+
     #[test]
     fn an_empty_payload_is_sealed_too() {
         let mut datagram = plain(Epoch(0), STREAM, 1);

@@ -4,11 +4,11 @@
 use downpour_proto::receiver::Pull;
 use downpour_proto::sender::Delivery;
 use downpour_proto::{
-    BlockId, Epoch, Geometry, PULL_SHARE_DEFAULT, Parity, Rate, ReceiverConfig, ReceiverId, Rounds,
-    SenderConfig, StreamId, rate,
+    BlockId, Epoch, Geometry, PULL_SHARE_DEFAULT, PacketNumber, Parity, Rate, ReceiverConfig,
+    ReceiverId, Rounds, SenderConfig, StreamId, rate,
 };
 use downpour_transport::session::{
-    ReceiveEvent, ReceiveHandle, ReceiveSetup, SendEvent, SendHandle, SendSetup, StreamIn,
+    Broken, ReceiveEvent, ReceiveHandle, ReceiveSetup, SendEvent, SendHandle, SendSetup, StreamIn,
     StreamOut,
 };
 use downpour_transport::{
@@ -101,8 +101,24 @@ impl Net {
             seen: Mutex::new(vec![false; blocks as usize]),
             done,
         };
+        let setup = self.receive_setup(id, loss, feedback, Arc::new(sink));
+        let on_event = Box::new(move |event| {
+            if let ReceiveEvent::Pull(pull) = event {
+                let _ = orders.send(pull);
+            }
+        });
+        (ReceiveHandle::spawn(ReceiveSetup { on_event, ..setup }).unwrap(), ordered)
+    }
+
+    fn receive_setup(
+        &self,
+        id: u32,
+        loss: f64,
+        feedback: SocketAddr,
+        sink: Arc<dyn BlockSink>,
+    ) -> ReceiveSetup {
         let options = RecvOptions::default();
-        let setup = ReceiveSetup {
+        ReceiveSetup {
             machine: ReceiverConfig {
                 geometry: GEOMETRY,
                 stream: StreamId(7),
@@ -122,21 +138,17 @@ impl Net {
             suite: Suite::preferred(),
             epoch: Epoch(0),
             secret: self.secret.clone(),
+            packet: PacketNumber(0),
             feedback_secret: Secret::new([id as u8; 32]),
-            sink: Arc::new(sink),
+            sink,
             inject_loss: loss,
-            on_event: Box::new(move |event| {
-                if let ReceiveEvent::Pull(pull) = event {
-                    let _ = orders.send(pull);
-                }
-            }),
-        };
-        (ReceiveHandle::spawn(setup).unwrap(), ordered)
+            on_event: Box::new(|_| {}),
+        }
     }
 
-    fn sender(&self, rate: Rate, feedback: UnicastSocket) -> SendHandle {
+    fn send_setup(&self, rate: Rate, feedback: UnicastSocket) -> SendSetup {
         let (group, interface) = (self.group, self.interface.clone());
-        SendHandle::spawn(SendSetup {
+        SendSetup {
             machine: SenderConfig {
                 geometry: GEOMETRY,
                 stream: StreamId(7),
@@ -153,8 +165,7 @@ impl Net {
             secret: self.secret.clone(),
             source: Arc::clone(&self.source) as Arc<dyn BlockSource>,
             on_event: Box::new(|event| assert!(!matches!(event, SendEvent::SourceFailed { .. }))),
-        })
-        .unwrap()
+        }
     }
 
     fn serve(&self, handle: &ReceiveHandle, order: Pull) {
@@ -173,18 +184,13 @@ impl Net {
 
 /// Delivers `len` bytes to `receivers`; (source, repair) symbols sent.
 fn deliver(len: usize, receivers: u32, loss: f64, rate: Rate, port: u16) -> (u64, u64) {
-    let net = Net {
-        source: Arc::new(Bytes::random(len)),
-        group: Group::new(SocketAddr::from(([239, 77, 3, 1], port)), None).unwrap(),
-        interface: Interface::named("lo").unwrap(),
-        secret: Secret::random().unwrap(),
-    };
+    let net = net(len, port);
     let feedback = UnicastSocket::bind("127.0.0.1:0".parse().unwrap(), 1 << 20).unwrap();
     let feedback_to = feedback.local_addr().unwrap();
     let (done, finished) = channel();
     let handles: Vec<_> =
         (1..=receivers).map(|id| net.receiver(id, loss, feedback_to, done.clone())).collect();
-    let sender = net.sender(rate, feedback);
+    let sender = SendHandle::spawn(net.send_setup(rate, feedback)).unwrap();
     for id in 1..=receivers {
         sender.join(ReceiverId(id), Delivery::Stream, Secret::new([id as u8; 32]));
     }
@@ -217,4 +223,97 @@ fn every_byte_arrives_through_loss() {
     let (source, repair) = deliver(64 << 20, 4, 0.05, Rate::from_mbps(400), 47_302);
     assert_eq!(source, (64u64 << 20).div_ceil(1440));
     assert!(repair > source / 20, "{repair} repair symbols cannot have sufficed");
+}
+
+/// A disk driver with a bug in it.
+struct Faulty;
+
+impl BlockSource for Faulty {
+    fn read(&self, block: BlockId, _: &mut [u8]) -> Result<(), SourceError> {
+        panic!("no reading of {block}");
+    }
+}
+
+impl BlockSink for Faulty {
+    fn seed(&self, _: BlockId, _: &mut [u8]) -> Vec<Range<u16>> {
+        Vec::new()
+    }
+
+    fn accept(&self, block: BlockId, _: &[u8]) -> Accepted {
+        panic!("no storing of {block}");
+    }
+}
+
+fn net(len: usize, port: u16) -> Net {
+    Net {
+        source: Arc::new(Bytes::random(len)),
+        group: Group::new(SocketAddr::from(([239, 77, 3, 1], port)), None).unwrap(),
+        interface: Interface::named("lo").unwrap(),
+        secret: Secret::random().unwrap(),
+    }
+}
+
+fn only_block(sender: &SendHandle) {
+    sender.join(ReceiverId(1), Delivery::Stream, Secret::new([1; 32]));
+    sender.offer(vec![(BlockId::data(0).unwrap(), 1)]);
+    sender.finish();
+    sender.start();
+}
+
+#[test]
+fn a_source_that_panics_ends_the_sender_with_its_words() {
+    let feedback = UnicastSocket::bind("127.0.0.1:0".parse().unwrap(), 1 << 20).unwrap();
+    let (told, broken) = channel();
+    let on_event = Box::new(move |event| {
+        if let SendEvent::Broken(broken) = event {
+            let _ = told.send(broken);
+        }
+    });
+    let setup = net(100, 47_303).send_setup(Rate::from_mbps(10), feedback);
+    let sender =
+        SendHandle::spawn(SendSetup { source: Arc::new(Faulty), on_event, ..setup }).unwrap();
+    only_block(&sender);
+    let Broken { what } = broken.recv_timeout(PATIENCE).expect("told in time");
+    assert!(what.contains("no reading of") && what.contains("downpour-read"), "{what}");
+    sender.stop();
+}
+
+#[test]
+fn a_callback_that_panics_ends_the_sender_too() {
+    let feedback = UnicastSocket::bind("127.0.0.1:0".parse().unwrap(), 1 << 20).unwrap();
+    let (told, broken) = channel();
+    let on_event = Box::new(move |event| match event {
+        SendEvent::Broken(broken) => told.send(broken).unwrap(),
+        event => panic!("no handling of {event:?}"),
+    });
+    let setup = net(100, 47_304).send_setup(Rate::from_mbps(10), feedback);
+    let sender = SendHandle::spawn(SendSetup { on_event, ..setup }).unwrap();
+    // Nobody is there: all is done at once, and that is told.
+    sender.finish();
+    sender.start();
+    let Broken { what } = broken.recv_timeout(PATIENCE).expect("told in time");
+    assert!(what.contains("no handling of") && what.contains("downpour-send"), "{what}");
+    sender.stop();
+}
+
+#[test]
+fn a_sink_that_panics_ends_the_receiver_with_its_words() {
+    let net = net(100, 47_305);
+    let feedback = UnicastSocket::bind("127.0.0.1:0".parse().unwrap(), 1 << 20).unwrap();
+    let feedback_to = feedback.local_addr().unwrap();
+    let (told, broken) = channel();
+    let on_event = Box::new(move |event| {
+        if let ReceiveEvent::Broken(broken) = event {
+            let _ = told.send(broken);
+        }
+    });
+    let sink = Arc::new(Faulty);
+    let setup = net.receive_setup(1, 0.0, feedback_to, sink);
+    let receiver = ReceiveHandle::spawn(ReceiveSetup { on_event, ..setup }).unwrap();
+    let sender = SendHandle::spawn(net.send_setup(Rate::from_mbps(10), feedback)).unwrap();
+    only_block(&sender);
+    let Broken { what } = broken.recv_timeout(PATIENCE).expect("told in time");
+    assert!(what.contains("no storing of") && what.contains("downpour-store"), "{what}");
+    receiver.stop();
+    sender.stop();
 }

@@ -190,9 +190,7 @@ fn receiver_report(peer: &Peer, member: Option<&MemberStats>, started: Instant) 
             None => ReceiverState::Complete,
         },
         Stage::Failed(why) => ReceiverState::Failed { why: why.clone() },
-        Stage::Gone { .. } => ReceiverState::Gone {
-            why: "its connection closed, and it did not come back".to_owned(),
-        },
+        Stage::Gone { why, .. } => ReceiverState::Gone { why: (*why).to_owned() },
         Stage::Joined | Stage::Ready => {
             ReceiverState::Gone { why: "the session ended before it was complete".to_owned() }
         }

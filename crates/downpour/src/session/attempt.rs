@@ -15,7 +15,7 @@ use crate::progress::Progress;
 use crate::report::Report;
 use downpour_proto::receiver::Pull as Order;
 use downpour_proto::{
-    BlockId, BlockKind, Duration, Geometry, RangeSet, ReceiverConfig, Rounds,
+    BlockId, BlockKind, Duration, Geometry, PacketNumber, RangeSet, ReceiverConfig, Rounds,
     receiver::PARTIAL_BLOCKS_MAX,
 };
 use downpour_transport::control::{
@@ -139,8 +139,10 @@ pub(super) async fn attempt(
         left_stream: None,
         sections_examined: 0,
     };
-    if let Err(error) = run.become_ready(&mut heard, has_stream, candidates).await {
-        return lost(error);
+    match run.become_ready(&mut heard, has_stream, candidates).await {
+        Ok(None) => {}
+        Ok(Some(verdict)) => return run.finish(verdict, identity).await,
+        Err(error) => return lost(error),
     }
     let geometry = run.joined.reply.geometry;
     let mut tick = tokio::time::interval(TICK);
@@ -291,6 +293,7 @@ fn spawn_driver(
         suite: Suite::from_id(reply.suite).unwrap_or_else(Suite::preferred),
         epoch: reply.epoch,
         secret: reply.epoch_secret.clone(),
+        packet: PacketNumber(reply.packet),
         feedback_secret: joined.feedback.clone(),
         sink: Arc::clone(store) as Arc<dyn BlockSink>,
         inject_loss: plan.inject_loss,
@@ -303,28 +306,36 @@ fn spawn_driver(
 }
 
 impl Run<'_> {
-    /// Waits for the probe and says how it went.
+    /// Waits for the probe and says how it went. A verdict when the driver has ended meanwhile.
     async fn become_ready(
         &mut self,
         heard: &mut UnboundedReceiver<Said>,
         has_stream: bool,
         candidates: bool,
-    ) -> Result<(), RequestError> {
+    ) -> Result<Option<Verdict>, RequestError> {
         let probe = async {
             while let Some(said) = heard.recv().await {
-                if matches!(said, Said::Driver(ReceiveEvent::Heard)) {
-                    return true;
+                match said {
+                    Said::Driver(ReceiveEvent::Heard) => return Ok(true),
+                    Said::Driver(ReceiveEvent::Broken(broken)) => return Err(broken),
+                    Said::Driver(_) | Said::Store(_) => {}
                 }
             }
-            false
+            Ok(false)
         };
-        let multicast =
-            has_stream && tokio::time::timeout(PROBE_TIME, probe).await.unwrap_or(false);
+        let multicast = match has_stream {
+            true => tokio::time::timeout(PROBE_TIME, probe).await.unwrap_or(Ok(false)),
+            false => Ok(false),
+        };
+        let multicast = match multicast {
+            Ok(multicast) => multicast,
+            Err(broken) => return Ok(Some(Verdict::Failed(broken.to_string()))),
+        };
         if !multicast {
             self.driver.set_on_stream(false);
             self.left_stream = Some("multicast does not reach this machine".to_owned());
         }
-        self.client.ready(ReadyRequest { multicast, candidates }).await
+        self.client.ready(ReadyRequest { multicast, candidates }).await.map(|()| None)
     }
 
     fn on_sender(&mut self, event: Event) -> Option<Verdict> {
@@ -356,6 +367,9 @@ impl Run<'_> {
 
     async fn on_said(&mut self, said: Said) -> Option<Verdict> {
         match said {
+            Said::Driver(ReceiveEvent::Broken(broken)) => {
+                return Some(Verdict::Failed(broken.to_string()));
+            }
             Said::Driver(event) => self.on_driver(event).await,
             Said::Store(event) => return self.on_store(event).await,
         }
@@ -372,7 +386,10 @@ impl Run<'_> {
                 let _ =
                     self.client.ready(ReadyRequest { multicast: false, candidates: false }).await;
             }
-            ReceiveEvent::Heard | ReceiveEvent::StreamHeard | ReceiveEvent::SinkFailed => {}
+            ReceiveEvent::Heard
+            | ReceiveEvent::StreamHeard
+            | ReceiveEvent::SinkFailed
+            | ReceiveEvent::Broken(_) => {}
         }
     }
 

@@ -55,7 +55,8 @@ pub(super) fn emit(
             return Ok(());
         }
     }
-    Ok(())
+    // The last section returns above: the thread that hashes has gone without it.
+    Err(SourceError { reason: "internal error, the thread that hashes has failed".to_owned() })
 }
 
 fn offer(shared: &Shared, blocks: impl Iterator<Item = BlockId>) {

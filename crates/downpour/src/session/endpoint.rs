@@ -32,11 +32,18 @@ pub(super) struct Stand {
     /// Files given up, for receivers that come later.
     pub(super) withdrawn: Vec<(u32, String)>,
     pub(super) notices: Vec<String>,
-    /// Why nothing more can be offered.
-    pub(super) source_failed: Option<String>,
+    /// Why the session cannot go on.
+    pub(super) ended: Option<String>,
     /// Ends as told last.
     pub(super) told_ends: (u32, u32, bool),
     pub(super) receipts: Vec<(ReceiverId, SignedReceipt)>,
+}
+
+impl Stand {
+    /// Tells receivers of the files given up, as far as they take it.
+    pub(super) fn tell_withdrawn(&mut self) {
+        self.roster.tell_withdrawn(&self.withdrawn);
+    }
 }
 
 /// The session's shared state.
@@ -102,7 +109,8 @@ impl SessionHandler for Endpoint {
         shared.driver.join(receiver, Delivery::Ended, from.feedback.clone());
         shared.changed.notify_one();
         let data_len = shared.source.data_len();
-        Ok(JoinReply { receiver, started, data_len, ..shared.reply.clone() })
+        let packet = shared.driver.snapshot().packet.map_or(0, |packet| packet.0);
+        Ok(JoinReply { receiver, started, data_len, packet, ..shared.reply.clone() })
     }
 
     async fn ready(&self, member: &Member, request: ReadyRequest) -> Result<(), ApiError> {
@@ -158,19 +166,16 @@ impl SessionHandler for Endpoint {
         stand.roster.subscribe(member.receiver, events);
         let manifest = stand.manifest.clone();
         let (started, ends) = (stand.started, stand.told_ends);
-        let withdrawn = stand.withdrawn.clone();
         let Some(peer) = stand.roster.find(member.receiver) else { return };
         for (index, symbols) in manifest.chunks(MANIFEST_SYMBOLS_MAX).enumerate() {
             let first = (index * MANIFEST_SYMBOLS_MAX) as u32;
             peer.tell(Event::Manifest { first, symbols: symbols.to_vec() });
         }
-        for (object, reason) in withdrawn {
-            peer.tell(Event::Withdrawn { object, reason });
-        }
         if started {
             peer.tell(Event::Start);
         }
         peer.tell(shared.ends_event(ends));
+        stand.tell_withdrawn();
     }
 
     fn unsubscribed(&self, member: &Member) {

@@ -5,6 +5,7 @@ use super::emit::emit;
 use super::endpoint::{Endpoint, Shared, Stand};
 use super::{faults, network};
 use crate::cli::{Fault, Payload, Profile, SendPlan};
+use crate::descriptors;
 use crate::home::Home;
 use crate::object::{ContentSource, ManifestId, Scan, ScanOptions, Withdrawn};
 use crate::report::Named;
@@ -22,6 +23,7 @@ use downpour_transport::session::{SendEvent, SendHandle, SendSetup, StreamOut};
 use downpour_transport::{Secret, Suite, UnicastSocket};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
@@ -55,6 +57,7 @@ pub(super) struct Open {
 
 /// Opens it all; receivers can join from then on.
 pub(super) async fn open(plan: &SendPlan) -> Result<Open, Fault> {
+    let room = descriptors::room(descriptors::raise());
     let home = Home::locate().map_err(|error| faults::home(&error))?;
     let scan = scan(plan)?;
     let skipped = scan.as_ref().map(skipped).unwrap_or_default();
@@ -78,6 +81,7 @@ pub(super) async fn open(plan: &SendPlan) -> Result<Open, Fault> {
     let reply = reply(plan, session, &identity, stream.as_ref(), &feedback, &source)?;
     let shared = spawn_driver(plan, stream, feedback, reply, source)?;
     withdrawals.attach(&shared);
+    shared.stand().notices.extend(room.notice);
     if let Some(why) = no_stream {
         shared.stand().notices.push(format!("no multicast, all receivers pull: {why}"));
     }
@@ -95,7 +99,7 @@ pub(super) async fn open(plan: &SendPlan) -> Result<Open, Fault> {
         token,
         expires_unix_s,
         budget: Arc::clone(&budget),
-        limits: ServerLimits::default(),
+        limits: ServerLimits { connections_max: room.connections, ..ServerLimits::default() },
     };
     let server = bind(&candidates, setup, &shared).await?;
     let ticket = given.unwrap_or_else(|| Ticket {
@@ -185,8 +189,8 @@ fn tell_withdrawn(shared: &Shared, withdrawn: &Withdrawn) {
     }
     let (object, reason) = (withdrawn.entry.0, withdrawn.reason.clone());
     let mut stand = shared.stand();
-    stand.withdrawn.push((object, reason.clone()));
-    stand.roster.tell_all(&Event::Withdrawn { object, reason });
+    stand.withdrawn.push((object, reason));
+    stand.tell_withdrawn();
 }
 
 fn content(
@@ -253,6 +257,7 @@ fn reply(
         geometry: source.geometry(),
         data_len: source.data_len(),
         started: false,
+        packet: 0,
     })
 }
 
@@ -332,6 +337,7 @@ fn on_driver(shared: &Shared, event: SendEvent) {
         SendEvent::SourceFailed { block, reason } => {
             stand.notices.push(format!("block {block} could not be read: {reason}"));
         }
+        SendEvent::Broken(broken) => stand.ended = Some(broken.to_string()),
         SendEvent::SendFailed { reason } => {
             stand.notices.push(format!("the network refuses the stream: {reason}"));
         }
@@ -366,11 +372,15 @@ fn spawn_emit(
     let sections = shared.source.ahead(manifest, publisher, threads).spawn(SECTIONS_AHEAD);
     let (shared, stop) = (Arc::clone(shared), Arc::clone(stop));
     let spawned = thread::Builder::new().name("downpour-emit".to_owned()).spawn(move || {
-        if let Err(error) = emit(&shared, &sections, &stop) {
-            let mut stand = shared.stand();
-            stand.source_failed = Some(error.reason);
-            shared.changed.notify_one();
-        }
+        // Nothing that the loop holds is used again.
+        let emitted = catch_unwind(AssertUnwindSafe(|| emit(&shared, &sections, &stop)));
+        let failed = match emitted {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => format!("the data cannot be read on: {}", error.reason),
+            Err(_) => "internal error, thread downpour-emit has failed".to_owned(),
+        };
+        shared.stand().ended = Some(failed);
+        shared.changed.notify_one();
     });
     spawned.map_err(faults::threads)
 }

@@ -7,6 +7,7 @@
 use super::attempt::{Attempt, Ended, attempt};
 use super::faults;
 use crate::cli::{Fault, ReceivePlan, Target};
+use crate::descriptors;
 use crate::home::Home;
 use crate::progress::{Phase, Progress, Snapshot};
 use crate::report::Report;
@@ -38,6 +39,8 @@ enum Stop {
 }
 
 async fn run(plan: ReceivePlan) -> Result<Report, Fault> {
+    // A store keeps many files open; what is too few for it shows as an error that names the limit.
+    descriptors::raise();
     let mut progress = Progress::new(plan.output.quiet);
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
     let ticket = read_ticket(&plan)?;

@@ -3,7 +3,11 @@
 //! A receiver joins, says that it is ready, and ends: complete by its receipt, failed by its own word, or
 //! gone when its event stream has closed. Who is gone may come back within [`GRACE`]; the session does
 //! not wait longer (`docs/protocol.md#CTL-3`). A receiver that comes back joins anew, and its old entry is
-//! taken out: the report has one line for each machine's target.
+//! taken out: the report has one line for each machine's target. A receiver that joins and does not listen for
+//! events has given no sign of life, and is gone after [`LISTEN_TIME_MAX`].
+//!
+//! What was withdrawn is told in portions, as each receiver takes it: a disk that fails withdraws more at
+//! once than any queue has room for.
 
 use downpour_proto::ReceiverId;
 use downpour_transport::control::{Event, EventSender, InstanceId, Receipt};
@@ -14,6 +18,12 @@ use std::time::{Duration, Instant};
 
 /// How long a receiver that died may take to come back.
 pub(super) const GRACE: Duration = Duration::from_secs(10);
+
+/// How long a receiver that joined may take to listen for events.
+pub(super) const LISTEN_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Room in a receiver's queue of events that is left to what is more urgent than withdrawals.
+const URGENT_EVENTS: usize = 1024;
 
 /// Where a receiver stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,10 +36,12 @@ pub(super) enum Stage {
     Complete,
     /// It told us that it cannot complete, or that some objects failed.
     Failed(String),
-    /// Its event stream has closed.
+    /// It gives no sign of life.
     Gone {
-        /// When.
+        /// Since when.
         at: Instant,
+        /// What was seen of it last.
+        why: &'static str,
     },
 }
 
@@ -53,6 +65,10 @@ pub(super) struct Peer {
     pub(super) ended_at: Option<Instant>,
     pub(super) receipt: Option<Receipt>,
     events: Option<EventSender>,
+    /// It has listened for events.
+    listened: bool,
+    /// Withdrawals that this subscription has been told.
+    told_withdrawn: usize,
 }
 
 impl Peer {
@@ -112,6 +128,8 @@ impl Roster {
             ended_at: None,
             receipt: None,
             events: None,
+            listened: false,
+            told_withdrawn: 0,
         };
         self.peers.insert(id, peer);
         (id, old)
@@ -185,6 +203,35 @@ impl Roster {
     pub(super) fn subscribe(&mut self, id: ReceiverId, events: EventSender) {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.events = Some(events);
+            peer.listened = true;
+            peer.told_withdrawn = 0;
+        }
+    }
+
+    /// Gives up those that joined and never listened; who they are.
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<ReceiverId> {
+        let silent = |peer: &Peer| {
+            let late = now.saturating_duration_since(peer.joined_at) >= LISTEN_TIME_MAX;
+            peer.is_live() && !peer.listened && late
+        };
+        let mut expired = Vec::new();
+        for (id, peer) in self.peers.iter_mut().filter(|(_, peer)| silent(peer)) {
+            peer.end(Stage::Gone { at: now, why: "it joined, and was not heard of again" });
+            expired.push(*id);
+        }
+        expired
+    }
+
+    /// Tells of the withdrawals that are new to each receiver, as far as its queue has room; the rest when
+    /// this is called again.
+    pub(super) fn tell_withdrawn(&mut self, withdrawn: &[(u32, String)]) {
+        for peer in self.peers.values_mut() {
+            let Some(events) = &peer.events else { continue };
+            let room = events.room().saturating_sub(URGENT_EVENTS);
+            for (object, reason) in withdrawn.iter().skip(peer.told_withdrawn).take(room) {
+                peer.tell(Event::Withdrawn { object: *object, reason: reason.clone() });
+                peer.told_withdrawn += 1;
+            }
         }
     }
 
@@ -193,7 +240,8 @@ impl Roster {
         let Some(peer) = self.peers.get_mut(&id) else { return false };
         peer.events = None;
         if peer.is_live() {
-            peer.end(Stage::Gone { at: Instant::now() });
+            let why = "its connection closed, and it did not come back";
+            peer.end(Stage::Gone { at: Instant::now(), why });
             return true;
         }
         false
@@ -224,14 +272,14 @@ impl Roster {
         self.peers.values().all(|peer| match &peer.stage {
             Stage::Joined | Stage::Ready => false,
             Stage::Complete | Stage::Failed(_) => true,
-            Stage::Gone { at } => now.duration_since(*at) >= GRACE,
+            Stage::Gone { at, .. } => now.duration_since(*at) >= GRACE,
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{GRACE, Newcomer, Roster, Stage};
+    use super::{GRACE, LISTEN_TIME_MAX, Newcomer, Roster, Stage};
     use downpour_transport::control::InstanceId;
     use downpour_transport::identity::Identity;
     use std::collections::BTreeSet;
@@ -280,6 +328,19 @@ mod tests {
         let (b, _) = roster.join(newcomer("b", 2));
         roster.ready(b, true, false);
         assert!(!roster.waits_for(1), "b needs everything");
+    }
+
+    #[test]
+    fn who_joins_and_never_listens_is_not_waited_for() {
+        let mut roster = Roster::default();
+        let (a, _) = roster.join(newcomer("a", 1));
+        let joined = Instant::now();
+        assert!(roster.expire(joined).is_empty() && !roster.is_over(joined));
+        let late = joined + LISTEN_TIME_MAX;
+        assert_eq!(roster.expire(late), [a]);
+        assert!(roster.expire(late).is_empty(), "once");
+        assert!(!roster.is_over(late) && roster.is_over(late + GRACE));
+        assert!(!roster.ready(a, true, false), "it has to join again");
     }
 
     #[test]

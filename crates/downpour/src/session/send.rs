@@ -13,6 +13,7 @@ use super::roster::{Peer, Roster, Stage};
 use crate::cli::{Fault, Profile, SendPlan, StartRule};
 use crate::progress::{Phase, Progress, Snapshot};
 use crate::report::{Named, Report};
+use downpour_proto::sender::Delivery;
 use downpour_proto::{Rate, ReceiverId};
 use downpour_transport::control::Event;
 use downpour_transport::session::SendSnapshot;
@@ -78,8 +79,8 @@ enum Ended {
     Over,
     /// By the user.
     Interrupted,
-    /// The data cannot be read on.
-    SourceFailed(String),
+    /// It cannot go on: the data cannot be read, or one of our threads has failed.
+    Failed(String),
 }
 
 /// The ticket goes to standard output, by itself, so that it can be piped.
@@ -113,8 +114,13 @@ fn observe(opened: &Open, ledger: &mut Ledger, snapshot: &SendSnapshot) {
         opened.budget.set_rate(shares.pulls);
     }
     shared.tell_ends(snapshot.ends);
+    let mut stand = shared.stand();
+    stand.tell_withdrawn();
+    for gone in stand.roster.expire(Instant::now()) {
+        shared.driver.set_delivery(gone, Delivery::Ended);
+    }
     // Probes go out for as long as somebody listens for them; he gives up by himself.
-    if shared.stand().roster.iter().any(|(_, peer)| peer.stage == Stage::Joined) {
+    if stand.roster.iter().any(|(_, peer)| peer.stage == Stage::Joined) {
         shared.driver.probe();
     }
 }
@@ -144,8 +150,8 @@ fn start(opened: &Open, ledger: &mut Ledger) {
 
 fn is_over(opened: &Open, ledger: &Ledger, rule: &StartRule) -> Option<Ended> {
     let stand = opened.shared.stand();
-    if let Some(reason) = &stand.source_failed {
-        return Some(Ended::SourceFailed(reason.clone()));
+    if let Some(reason) = &stand.ended {
+        return Some(Ended::Failed(reason.clone()));
     }
     ledger.started?;
     let nobody = stand.roster.iter().next().is_none();
@@ -207,11 +213,11 @@ async fn close(
     let Open { shared, server, budget, stream, skipped, stop, emitting, .. } = opened;
     stop.store(true, Ordering::Relaxed);
     let reason = match ended {
-        Ended::Over => "the session is over",
-        Ended::Interrupted => "the sender was interrupted",
-        Ended::SourceFailed(_) => "the sender cannot read its data any more",
+        Ended::Over => "the session is over".to_owned(),
+        Ended::Interrupted => "the sender was interrupted".to_owned(),
+        Ended::Failed(why) => format!("the sender cannot go on: {why}"),
     };
-    shared.stand().roster.tell_all(&Event::Shutdown { reason: reason.to_owned() });
+    shared.stand().roster.tell_all(&Event::Shutdown { reason });
     server.stop(CLOSING_TIME).await;
     // It looks at `stop` every few milliseconds, and a panic has been told on stderr.
     let _ = tokio::task::spawn_blocking(move || emitting.join()).await;
@@ -222,7 +228,7 @@ async fn close(
     match ended {
         Ended::Over => {}
         Ended::Interrupted => notices.push("interrupted before everybody was complete".to_owned()),
-        Ended::SourceFailed(why) => notices.push(format!("the data cannot be read on: {why}")),
+        Ended::Failed(why) => notices.push(why.clone()),
     }
     let failed = shared.source.withdrawn().into_iter();
     let peers: BTreeMap<ReceiverId, &Peer> = stand.roster.iter().collect();

@@ -510,6 +510,11 @@ impl Receiver {
         }
     }
 
+    /// Whether symbols of the block are still wanted.
+    pub fn is_collecting(&self, block: BlockId) -> bool {
+        self.partial.get(&block).is_some_and(|partial| partial.stage != Stage::Completing)
+    }
+
     /// Blocks of which symbols are kept.
     pub fn partial_blocks(&self) -> usize {
         self.partial.len()

@@ -235,7 +235,7 @@ impl Sender {
             finished: false,
             done: false,
             members: Members::default(),
-            window: Window::default(),
+            window: Window::new(config.window_blocks),
             rounds: RoundLog::default(),
             grtt: Grtt::new(config.initial_rtt),
             pacer: Pacer::new(now, config.rate.rate(), datagram),
@@ -461,6 +461,11 @@ impl Sender {
         self.window.open.len()
     }
 
+    /// The highest packet number sent.
+    pub const fn packet(&self) -> PacketNumber {
+        self.packet
+    }
+
     /// Rounds so far.
     pub const fn round(&self) -> Round {
         self.round
@@ -519,7 +524,7 @@ impl Sender {
                 self.window.skip_next();
                 continue;
             }
-            let full = self.window.open.len() >= self.config.window_blocks;
+            let full = self.window.is_full();
             if full || self.window.backlog() >= ahead || self.members.streaming() == 0 {
                 return;
             }

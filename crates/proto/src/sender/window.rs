@@ -122,8 +122,10 @@ impl Open {
 }
 
 /// Offered, open and lately closed blocks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Window {
+    /// Most blocks open at once.
+    limit: usize,
     pub(super) offered: VecDeque<Offered>,
     pub(super) open: VecDeque<Open>,
     recent: VecDeque<OpenBlock>,
@@ -132,6 +134,22 @@ pub(super) struct Window {
 }
 
 impl Window {
+    pub(super) const fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            offered: VecDeque::new(),
+            open: VecDeque::new(),
+            recent: VecDeque::new(),
+            data_end: 0,
+            manifest_end: 0,
+        }
+    }
+
+    /// No further block can be opened now.
+    pub(super) fn is_full(&self) -> bool {
+        self.open.len() >= self.limit
+    }
+
     /// The next offered block becomes open.
     pub(super) fn open_next(&mut self, now: Timestamp) -> Option<Offered> {
         let offered = self.offered.pop_front()?;
@@ -176,7 +194,7 @@ impl Window {
 
     /// Opens a block again that was closed not long ago, with all of it counted as sent.
     pub(super) fn reopen(&mut self, block: BlockId) -> Option<&mut Open> {
-        if self.open.len() >= WINDOW_BLOCKS_MAX {
+        if self.is_full() {
             return None;
         }
         let at = self.recent.iter().position(|b| b.block == block)?;
@@ -202,7 +220,7 @@ mod tests {
 
     #[test]
     fn symbols_go_source_first_then_encoded_repair() {
-        let mut window = Window::default();
+        let mut window = Window::new(1);
         window.offered.push_back(Offered { block: BlockId::data(3).unwrap(), k: 2 });
         window.open_next(Timestamp::ZERO);
         assert_eq!(window.data_end, 4);
@@ -224,7 +242,7 @@ mod tests {
     #[test]
     fn a_closed_block_can_be_reopened_for_a_late_nack() {
         let block = BlockId::data(0).unwrap();
-        let mut window = Window::default();
+        let mut window = Window::new(1);
         window.offered.push_back(Offered { block, k: 2 });
         window.open_next(Timestamp::ZERO);
         window.open[0].sent = 2;
@@ -233,5 +251,19 @@ mod tests {
         let open = window.reopen(block).unwrap();
         assert_eq!((open.sent, open.planned, open.loaded), (2, 2, false));
         assert!(window.reopen(block).is_none());
+    }
+
+    #[test]
+    fn a_full_window_reopens_nothing() {
+        let block = BlockId::data(0).unwrap();
+        let mut window = Window::new(1);
+        window.offered.push_back(Offered { block, k: 2 });
+        window.open_next(Timestamp::ZERO);
+        window.close(0);
+        window.offered.push_back(Offered { block: BlockId::data(1).unwrap(), k: 2 });
+        window.open_next(Timestamp::ZERO);
+        assert!(window.reopen(block).is_none(), "each open block costs the driver its bytes");
+        window.close(0);
+        assert!(window.reopen(block).is_some());
     }
 }

@@ -73,7 +73,8 @@ pub struct JoinRequest {
 }
 
 impl JoinRequest {
-    pub(super) fn check(&self) -> Result<(), &'static str> {
+    /// Whether what it says can be meant.
+    pub fn check(&self) -> Result<(), &'static str> {
         if self.name.len() > NAME_LEN_MAX || self.software.len() > NAME_LEN_MAX {
             return Err("name and software have at most 255 bytes");
         }
@@ -117,10 +118,14 @@ pub struct JoinReply {
     pub data_len: Option<u64>,
     /// Whether the stream runs already.
     pub started: bool,
+    /// The stream's packet number by now: from it the receiver rebuilds the upper bits of those that come.
+    #[serde(default)]
+    pub packet: u64,
 }
 
 impl JoinReply {
-    pub(super) fn check(&self) -> Result<(), &'static str> {
+    /// Whether what it says can be meant.
+    pub fn check(&self) -> Result<(), &'static str> {
         let Geometry { symbol_len, block_symbols } = self.geometry;
         if symbol_len == 0 || symbol_len % 2 != 0 || symbol_len > SYMBOL_LEN_MAX {
             return Err("a symbol length that is zero, odd or too large");
@@ -177,7 +182,8 @@ impl From<BlockRange> for Range<u32> {
 }
 
 impl HaveRequest {
-    pub(super) fn check(&self) -> Result<(), &'static str> {
+    /// Whether what it says can be meant.
+    pub fn check(&self) -> Result<(), &'static str> {
         if self.data.len() + self.manifest.len() > HAVE_RANGES_MAX {
             return Err("more ranges than fit into one request");
         }
@@ -195,7 +201,7 @@ impl HaveRequest {
 
     /// In pieces that each fit into one request. Only the last carries `examined`: it is true when all of
     /// them have arrived.
-    pub(super) fn into_pieces(self) -> Vec<Self> {
+    pub fn into_pieces(self) -> Vec<Self> {
         let mut pieces = Vec::new();
         for data in self.data.chunks(HAVE_RANGES_MAX) {
             pieces.push(Self { data: data.to_vec(), ..Self::default() });
@@ -316,7 +322,8 @@ pub struct LeaveRequest {
 }
 
 impl LeaveRequest {
-    pub(super) fn check(&self) -> Result<(), &'static str> {
+    /// Whether what it says can be meant.
+    pub fn check(&self) -> Result<(), &'static str> {
         if self.reason.len() > REASON_LEN_MAX {
             return Err("a reason has at most 512 bytes");
         }
@@ -378,7 +385,7 @@ pub enum Event {
 
 impl Event {
     /// With reasons within their limit, so that each event is a line of bounded length.
-    pub(super) fn clipped(mut self) -> Self {
+    pub fn clipped(mut self) -> Self {
         match &mut self {
             Self::LeaveGroup { reason }
             | Self::Shutdown { reason }
@@ -449,6 +456,7 @@ mod tests {
             geometry: Geometry::IPV4,
             data_len: None,
             started: false,
+            packet: 1 << 40,
         }
     }
 

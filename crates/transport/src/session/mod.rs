@@ -11,6 +11,8 @@
 //!        <--snapshot (shared)
 //! ```
 //!
+//! A thread that panics ends the session: its driver stops, and says so by the callback ([`Broken`]).
+//!
 //! Deliberately absent: HTTPS. Pulls are ordered by the callback and their bytes come back as commands.
 
 mod assembly;
@@ -19,11 +21,34 @@ mod send;
 mod workers;
 
 use crate::UdpError;
+use std::any::Any;
 use std::fmt;
 use std::io;
 
 pub use receive::{ReceiveEvent, ReceiveHandle, ReceiveSetup, ReceiveSnapshot, StreamIn};
 pub use send::{SendEvent, SendHandle, SendSetup, SendSnapshot, StreamOut};
+
+/// A thread of the session has panicked, and the driver has ended: a bug, which must not leave anybody
+/// waiting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// Which thread, and what it said.
+    pub what: String,
+}
+
+impl Broken {
+    fn new(thread: &str, panic: &(dyn Any + Send)) -> Self {
+        let said = panic.downcast_ref::<&str>().copied();
+        let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        Self { what: format!("thread {thread} has failed: {}", said.unwrap_or("no reason given")) }
+    }
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "internal error, {}", self.what)
+    }
+}
 
 /// A driver could not be started.
 #[derive(Debug)]

@@ -6,9 +6,9 @@
 //!
 //! Invariant: nothing is allocated per datagram.
 
-use super::SessionError;
 use super::assembly::{Assembly, Symbols};
 use super::workers::Workers;
+use super::{Broken, SessionError};
 use crate::{
     Accepted, BlockSink, Clock, Decoder, Group, Interest, Interface, MulticastReceiver, OpenKeys,
     RecvBatch, RecvOptions, RejectCounts, SealKeys, Secret, Suite, UnicastSocket, Waker,
@@ -23,6 +23,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver as Inbox, Sender as Channel, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -70,6 +71,8 @@ pub struct ReceiveSetup {
     pub epoch: Epoch,
     /// Its secret.
     pub secret: Secret,
+    /// A packet number that it has reached lately (`docs/protocol.md#KEY-2`).
+    pub packet: PacketNumber,
     /// The secret that our feedback is sealed with.
     pub feedback_secret: Secret,
     /// Where blocks go.
@@ -81,7 +84,7 @@ pub struct ReceiveSetup {
 }
 
 /// What the owner should know or do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReceiveEvent {
     /// A datagram of the stream came for the first time: multicast works.
     Heard,
@@ -94,6 +97,8 @@ pub enum ReceiveEvent {
     Pull(Pull),
     /// The sink has failed for good.
     SinkFailed,
+    /// The driver has ended, because it or a worker panicked. The last event.
+    Broken(Broken),
 }
 
 /// What the driver shows of itself, renewed every 50 ms.
@@ -149,9 +154,14 @@ impl ReceiveHandle {
             ..ReceiveSnapshot::default()
         }));
         let ends = Ends { inbox, waker: waker.clone(), shared: Arc::clone(&shared) };
-        let driver = Driver::new(setup, socket, feedback, ends)?;
-        let thread =
-            thread::Builder::new().name("downpour-recv".to_owned()).spawn(move || driver.run())?;
+        let mut driver = Driver::new(setup, socket, feedback, ends)?;
+        let thread = thread::Builder::new().name("downpour-recv".to_owned());
+        let thread = thread.spawn(move || {
+            // Of a driver that panicked only the callback is used again.
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| driver.run())) {
+                (driver.on_event)(ReceiveEvent::Broken(Broken::new("downpour-recv", &*panic)));
+            }
+        })?;
         Ok(Self { commands, waker, shared, thread: Mutex::new(Some(thread)) })
     }
 
@@ -206,7 +216,7 @@ impl ReceiveHandle {
         self.tell(Command::Stop);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // A driver that panicked has said so on stderr.
+            // A driver that panicked has said so by its last event.
             let _ = thread.join();
         }
         self.snapshot()
@@ -314,7 +324,8 @@ impl Driver {
             let (sink, mut decoder) = (Arc::clone(&sink), Decoder::new());
             move |job| work(job, &*sink, &mut decoder, usize::from(symbol_len))
         })?;
-        let mut open = OpenKeys::stream(setup.suite, &setup.secret, stream, epoch, PacketNumber(1));
+        let next = PacketNumber(setup.packet.0.saturating_add(1));
+        let mut open = OpenKeys::stream(setup.suite, &setup.secret, stream, epoch, next);
         open.limit_len(HEADER_LEN + usize::from(symbol_len) + TAG_LEN);
         Ok(Self {
             machine: Receiver::new(setup.machine, setup.seed, clock.now()),
@@ -342,7 +353,7 @@ impl Driver {
         })
     }
 
-    fn run(mut self) {
+    fn run(&mut self) {
         set_timer_slack();
         let mut inbound = RecvBatch::new();
         while !self.stop {
@@ -469,10 +480,21 @@ impl Driver {
     fn take_results(&mut self) {
         while let Some(done) = self.workers.take() {
             let now = self.clock.now();
+            let done = match done {
+                Ok(done) => done,
+                Err(broken) => {
+                    (self.on_event)(ReceiveEvent::Broken(broken));
+                    self.stop = true;
+                    return;
+                }
+            };
             match done {
                 Done::Seeded { block, k, bytes, held } => {
-                    self.assembly.seed(block, k, &bytes, &held);
-                    self.machine.seeded(now, block, &held);
+                    // The stream may have been first: then nobody would take the block out again.
+                    if self.machine.is_collecting(block) {
+                        self.assembly.seed(block, k, &bytes, &held);
+                        self.machine.seeded(now, block, &held);
+                    }
                 }
                 Done::Completed { block, accepted, symbols } => {
                     self.assembly.recycle(symbols);

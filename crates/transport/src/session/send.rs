@@ -6,8 +6,8 @@
 //!
 //! Invariant: the machine is drained (transmit, work, events) before each sleep.
 
-use super::SessionError;
 use super::workers::Workers;
+use super::{Broken, SessionError};
 use crate::{
     BlockSource, Clock, Encoder, Group, Interest, Interface, MulticastSender, OpenKeys, RecvBatch,
     Reject, RejectCounts, SEGMENTS_MAX, SEND_LEN_MAX, SealKeys, Secret, SendOptions, Suite,
@@ -17,11 +17,13 @@ use downpour_proto::rate::RateSummary;
 use downpour_proto::sender::{Delivery, Event, MemberStats, SenderStats, Transmit, Work, WorkDone};
 use downpour_proto::wire::{HEADER_LEN, Header, Kind, TAG_LEN};
 use downpour_proto::{
-    BlockId, Duration, RangeSet, Rate, ReceiverId, Sender, SenderConfig, Shares, Timestamp,
+    BlockId, Duration, PacketNumber, RangeSet, Rate, ReceiverId, Sender, SenderConfig, Shares,
+    Timestamp,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender as Channel, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -85,6 +87,8 @@ pub enum SendEvent {
         /// Why.
         reason: String,
     },
+    /// The driver has ended, because it or a worker panicked. The last event.
+    Broken(Broken),
 }
 
 /// What the driver shows of itself, renewed every 100 ms.
@@ -102,6 +106,8 @@ pub struct SendSnapshot {
     pub grtt: Duration,
     /// Rounds so far.
     pub rounds: u32,
+    /// The highest packet number sent.
+    pub packet: Option<PacketNumber>,
     /// Each member.
     pub members: BTreeMap<ReceiverId, MemberStats>,
     /// Feedback that was dropped, by reason.
@@ -155,9 +161,14 @@ impl SendHandle {
         let (commands, inbox) = channel();
         let waker = Waker::new()?;
         let shared = Arc::new(Shared::default());
-        let driver = Driver::new(setup, socket, inbox, waker.clone(), Arc::clone(&shared))?;
-        let thread =
-            thread::Builder::new().name("downpour-send".to_owned()).spawn(move || driver.run())?;
+        let mut driver = Driver::new(setup, socket, inbox, waker.clone(), Arc::clone(&shared))?;
+        let thread = thread::Builder::new().name("downpour-send".to_owned());
+        let thread = thread.spawn(move || {
+            // Of a driver that panicked only the callback is used again.
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| driver.run())) {
+                (driver.on_event)(SendEvent::Broken(Broken::new("downpour-send", &*panic)));
+            }
+        })?;
         Ok(Self { commands, waker, shared, thread: Mutex::new(Some(thread)) })
     }
 
@@ -230,7 +241,7 @@ impl SendHandle {
         self.tell(Command::Stop);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // A driver that panicked has said so on stderr.
+            // A driver that panicked has said so by its last event.
             let _ = thread.join();
         }
         self.snapshot()
@@ -336,7 +347,7 @@ impl Driver {
         })
     }
 
-    fn run(mut self) {
+    fn run(&mut self) {
         set_timer_slack();
         let mut inbound = RecvBatch::new();
         while !self.stop {
@@ -441,6 +452,14 @@ impl Driver {
     fn take_results(&mut self) {
         while let Some(done) = self.workers.take() {
             let now = self.clock.now();
+            let done = match done {
+                Ok(done) => done,
+                Err(broken) => {
+                    (self.on_event)(SendEvent::Broken(broken));
+                    self.stop = true;
+                    return;
+                }
+            };
             let done = match done {
                 Done::Loaded { block, bytes } => {
                     let loaded = Loaded { source: Arc::new(bytes), repair: Vec::new() };
@@ -611,6 +630,7 @@ impl Driver {
             ends: machine.ends(),
             grtt: machine.grtt(),
             rounds: machine.round().0,
+            packet: Some(machine.packet()),
             members,
             rejects: self.rejects,
             send_errors: self.send_errors,

@@ -1,7 +1,12 @@
 //! A few threads that take jobs from one queue and post results for a driver.
+//!
+//! A job that panics has found a bug: its thread ends, and the driver is told in the place of the result, so
+//! that the session ends with a reason instead of waiting for it.
 
+use super::Broken;
 use crate::Waker;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -14,7 +19,7 @@ const WORKERS_MAX: usize = 4;
 pub(super) struct Workers<Job, Done> {
     /// `None` only while it is being dropped.
     jobs: Option<Sender<Job>>,
-    done: Receiver<Done>,
+    done: Receiver<Result<Done, Broken>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -38,10 +43,15 @@ impl<Job: Send + 'static, Done: Send + 'static> Workers<Job, Done> {
                     // Held only while taking a job; a worker that panicked has lost its own job, no more.
                     let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(job) = job else { return };
-                    if results.send(work(job)).is_err() {
+                    // Nothing of a job that panicked is used again: its thread and its session end.
+                    let done = catch_unwind(AssertUnwindSafe(|| work(job)))
+                        .map_err(|panic| Broken::new(&thread_name(), &*panic));
+                    let is_broken = done.is_err();
+                    let is_unwanted = results.send(done).is_err();
+                    waker.wake();
+                    if is_broken || is_unwanted {
                         return;
                     }
-                    waker.wake();
                 }
             })?);
         }
@@ -49,13 +59,18 @@ impl<Job: Send + 'static, Done: Send + 'static> Workers<Job, Done> {
     }
 
     pub(super) fn post(&self, job: Job) {
-        // Fails only when all workers have panicked; then nothing completes and the session times out.
+        // Fails only when all workers have panicked, which they have told.
         let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
     }
 
-    pub(super) fn take(&self) -> Option<Done> {
+    /// The next result, or word of a worker that panicked.
+    pub(super) fn take(&self) -> Option<Result<Done, Broken>> {
         self.done.try_recv().ok()
     }
+}
+
+fn thread_name() -> String {
+    thread::current().name().unwrap_or("a worker").to_owned()
 }
 
 impl<Job, Done> Drop for Workers<Job, Done> {

@@ -78,6 +78,7 @@ impl SessionHandler for Session {
             feedback: "0.0.0.0:4001".parse().unwrap(),
             geometry: Geometry::IPV4,
             data_len: Some(self.data.len() as u64),
+            packet: 0,
             started: false,
         })
     }

@@ -141,6 +141,11 @@ impl EventSender {
         })
     }
 
+    /// How many more events its queue has room for; 0 when nobody listens.
+    pub fn room(&self) -> usize {
+        self.queue.upgrade().map_or(0, |queue| queue.capacity())
+    }
+
     /// The receiver that it leads to.
     pub fn receiver(&self) -> ReceiverId {
         self.receiver

@@ -1,0 +1,81 @@
+//! How many files and connections the system lets this process have open at once.
+//!
+//! The usual soft limit of 1024 is a relic of `select`, which nothing here uses: it is raised to the hard
+//! limit at the start. What is left of it after the caches of open files is for receivers.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Files that a session has open besides connections: caches, sockets, what the runtime needs.
+const FILES_OF_OURS: usize = 448;
+/// Connections that a receiver has at most: requests, events, pulls.
+const CONNECTIONS_OF_ONE: usize = 6;
+/// More connections than this cost more memory than a sender should take.
+const CONNECTIONS_MAX: usize = 8192;
+/// As many as fit under any limit; below it files take turns.
+const CONNECTIONS_MIN: usize = 64;
+/// Fewer connections than this are worth a word.
+const CONNECTIONS_FEW: usize = 1024;
+
+const _: () = assert!(
+    crate::object::limits::OPEN_FILES_MAX * 2 + crate::object::limits::OPEN_FOLDERS_MAX + 64
+        <= FILES_OF_OURS
+);
+
+/// How many connections a sender may take, and what to tell the operator when that is few.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Connections at once.
+    pub connections: usize,
+    /// What to tell.
+    pub notice: Option<String>,
+}
+
+/// Raises the limit on open files as far as the system allows; what it is then.
+pub fn raise() -> usize {
+    let now = getrlimit(Resource::Nofile);
+    let wanted = Rlimit { current: now.maximum, maximum: now.maximum };
+    // Refused at worst: then what there is has to do.
+    let granted = if setrlimit(Resource::Nofile, wanted).is_ok() { wanted } else { now };
+    // No limit at all is said by none.
+    granted.current.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
+}
+
+/// What `files` open files suffice for.
+pub fn room(files: usize) -> Room {
+    let left = files.saturating_sub(FILES_OF_OURS);
+    let connections = left.clamp(CONNECTIONS_MIN, CONNECTIONS_MAX);
+    let notice = (connections < CONNECTIONS_FEW).then(|| {
+        format!(
+            "this system lets the program open only {files} files, which suffice for about {} \
+             receivers at once: raise the limit before the start (ulimit -n 65536)",
+            connections / CONNECTIONS_OF_ONE
+        )
+    });
+    Room { connections, notice }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CONNECTIONS_MAX, CONNECTIONS_MIN, raise, room};
+    use rustix::process::{Resource, getrlimit};
+
+    #[test]
+    fn the_soft_limit_is_raised_to_the_hard_one() {
+        let files = raise();
+        let limit = getrlimit(Resource::Nofile);
+        assert_eq!(limit.current, limit.maximum);
+        assert_eq!(limit.current.map_or(usize::MAX, |limit| limit as usize), files);
+    }
+
+    #[test]
+    fn a_small_limit_is_told_with_what_it_suffices_for() {
+        let small = room(1024);
+        let text = small.notice.expect("a notice");
+        assert!(text.contains("1024 files") && text.contains("about 96 receivers"), "{text}");
+        assert!(text.contains("ulimit -n"), "{text}");
+        assert_eq!(small.connections, 576);
+        assert_eq!(room(0).connections, CONNECTIONS_MIN);
+        assert_eq!(room(1 << 20).connections, CONNECTIONS_MAX);
+        assert_eq!(room(1 << 20).notice, None);
+    }
+}
