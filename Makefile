@@ -73,7 +73,8 @@ fuzz: $(TOOLS)/bin/cargo-fuzz
 	@export PATH="$(TOOLS)/bin:$$PATH"; set -e; \
 	for target in $$($(CARGO) +nightly fuzz list); do \
 	  echo "fuzz: $$target, $(FUZZ_SECONDS) s"; \
-	  $(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=3000 -verbosity=0 -print_final_stats=1; \
+	  mkdir -p fuzz/corpus/$$target; seeds=fuzz/seeds/$$target; [ -d $$seeds ] || seeds=; \
+	  $(CARGO) +nightly fuzz run $$target fuzz/corpus/$$target $$seeds -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=3000 -verbosity=0 -print_final_stats=1; \
 	done
 
 $(TOOLS)/bin/cargo-fuzz:

@@ -83,6 +83,8 @@ mod wire;
 mod xattr;
 
 pub use digest::Digest;
+#[cfg(fuzzing)]
+pub use manifest::fuzzing;
 pub use manifest::{ManifestError, ManifestId};
 pub use place::{Durability, OpenError};
 pub use scan::{Notice, Scan, ScanError, ScanOptions};

@@ -12,6 +12,8 @@
 //! A parsed section, emitted again, gives the same bytes: there is one way to say each thing.
 
 mod digests;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod section;
 #[cfg(test)]
 mod tests;
