@@ -7,7 +7,7 @@
 #![no_main]
 
 use arbitrary::Arbitrary;
-use downpour_proto::receiver::{Disposition, Pull, Work, WorkDone};
+use downpour_proto::receiver::{Arrival, Disposition, Pull, Work, WorkDone};
 use downpour_proto::wire::{Advert, Header, Kind, OpenBlock, Poll};
 use downpour_proto::{
     BlockId, BlockKind, Duration, Epoch, Geometry, PacketNumber, Receiver, ReceiverConfig,
@@ -135,7 +135,8 @@ impl Driver {
 
     fn datagram(&mut self, kind: Kind, body: &[u8], ce: bool) {
         let header = Header { epoch: Epoch(0), stream: StreamId(1), packet_low: 1, kind };
-        let Ok(disposition) = self.machine.handle_datagram(self.now, &header, body, ce) else {
+        let arrival = Arrival { at: self.now, is_marked: ce };
+        let Ok(disposition) = self.machine.handle_datagram(self.now, arrival, &header, body) else {
             return;
         };
         if let (Disposition::Keep, Kind::Symbol { block, symbol, .. }) = (disposition, kind) {

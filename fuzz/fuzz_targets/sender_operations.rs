@@ -161,7 +161,7 @@ impl Driver {
             Operation::Feedback { .. } => self.feedback(operation),
             Operation::Raw { who: raw, body } => {
                 // A body that is no feedback is refused, which is all there is to it.
-                let _ = self.machine.handle_feedback(self.now, who(raw), &body);
+                let _ = self.machine.handle_feedback(self.now, self.now, who(raw), &body);
             }
             Operation::Wait { micros } => {
                 self.now = self.now + Duration::from_micros(u64::from(micros % 1_000_000));
@@ -201,7 +201,7 @@ impl Driver {
         };
         let mut body = Vec::new();
         feedback.emit(&mut body);
-        self.machine.handle_feedback(self.now, who(raw), &body).expect("what was emitted parses");
+        self.machine.handle_feedback(self.now, self.now, who(raw), &body).expect("what was emitted parses");
     }
 
     fn answer(&mut self, which: u8, fail: bool) {

@@ -1,6 +1,6 @@
 //! The receiving machine alone, in situations that a network brings seldom.
 
-use downpour_proto::receiver::{Disposition, Pull, Work};
+use downpour_proto::receiver::{Arrival, Disposition, Pull, Work};
 use downpour_proto::wire::{Header, Kind, OpenBlock, Poll};
 use downpour_proto::{
     BlockId, Duration, Epoch, Geometry, PacketNumber, Receiver, ReceiverConfig, ReceiverId, Round,
@@ -30,11 +30,13 @@ const fn header(kind: Kind) -> Header {
 fn symbol(receiver: &mut Receiver, number: u32, index: u16) -> Disposition {
     let block = BlockId::data(number).expect("small");
     let header = header(Kind::Symbol { block, k: 8, symbol: SymbolId::source(index) });
-    receiver.handle_datagram(NOW, &header, &[0, 0], false).expect("well formed")
+    receiver.handle_datagram(NOW, Arrival::now(NOW), &header, &[0, 0]).expect("well formed")
 }
 
 fn hear(receiver: &mut Receiver, poll: &[u8]) {
-    receiver.handle_datagram(NOW, &header(Kind::Poll), poll, false).expect("well formed");
+    receiver
+        .handle_datagram(NOW, Arrival::now(NOW), &header(Kind::Poll), poll)
+        .expect("well formed");
 }
 
 fn poll(round: u32, data_end: u32, blocks: Vec<OpenBlock>) -> Vec<u8> {

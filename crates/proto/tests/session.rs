@@ -2,7 +2,7 @@
 //! with how much repair, and does it say the right things when receivers come and go? The large networks,
 //! queues and random swarms are in `downpour-sim`.
 
-use downpour_proto::receiver::{self, Disposition, Pull};
+use downpour_proto::receiver::{self, Arrival, Disposition, Pull};
 use downpour_proto::sender::{self, Delivery};
 use downpour_proto::wire::Kind;
 use downpour_proto::{
@@ -196,7 +196,7 @@ impl Net {
         let now = self.now;
         match to {
             To::Sender(from, body) => {
-                self.sender.handle_feedback(now, from, &body).unwrap();
+                self.sender.handle_feedback(now, now, from, &body).unwrap();
                 self.drain_sender();
             }
             To::Receiver(at, header, body) => {
@@ -204,7 +204,8 @@ impl Net {
                 if !node.alive {
                     return;
                 }
-                let disposition = node.machine.handle_datagram(now, &header, &body, false).unwrap();
+                let disposition =
+                    node.machine.handle_datagram(now, Arrival::now(now), &header, &body).unwrap();
                 if let (Disposition::Keep, Kind::Symbol { block, symbol, .. }) =
                     (disposition, header.kind)
                 {

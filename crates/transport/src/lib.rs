@@ -12,16 +12,18 @@ mod codec;
 mod interface;
 mod pace;
 mod seal;
+mod turns;
 mod udp;
 
 pub use blocks::{Accepted, BlockSink, BlockSource, SourceError};
 pub use codec::{CodecError, Decoder, Encoder, SymbolSet};
 pub use interface::{Interface, InterfaceError};
-pub use pace::{Clock, INTERESTS_MAX, Interest, SPIN_MAX, Waker, Woken, set_timer_slack, wait};
+pub use pace::{Clock, INTERESTS_MAX, Interest, SPIN_MAX, Waker, Woken, wait};
 pub use seal::{
     DATAGRAM_LEN_MAX, HEADER_LEN, OVERHEAD, OpenKeys, Opened, Reject, RejectCounts, SealError,
     SealKeys, Secret, Suite, TAG_LEN,
 };
+pub use turns::{take_long_turns, take_short_turns};
 pub use udp::{
     Datagram, Group, GroupError, MulticastReceiver, MulticastSender, RecvBatch, RecvOptions,
     SEGMENTS_MAX, SEND_LEN_MAX, SendOptions, UdpError, UnicastSocket,

@@ -3,8 +3,8 @@
 //!
 //! What to send when is decided by `downpour_proto`; this module only sleeps. It sleeps in `ppoll` until
 //! shortly before the deadline and spins the rest, because the kernel wakes a thread about 25 µs late
-//! (p50) and 60 µs at p99, which at 1 Gbit/s are five datagrams. The thread's timer slack is set to 1 ns, else
-//! 50 µs are added. Deadlines are absolute, so a late wake-up does not lower the mean rate.
+//! (p50) and 60 µs at p99, which at 1 Gbit/s are five datagrams. The thread's timer slack must be 1 ns
+//! ([`take_short_turns`](crate::take_short_turns)), else 50 µs are added. Deadlines are absolute, so a late wake-up does not lower the mean rate.
 //!
 //! Not here: pacing by the kernel; SO_MAX_PACING_RATE and SO_TXTIME need a qdisc that is rarely there.
 
@@ -107,12 +107,6 @@ fn poll(interests: &[Interest<'_>], timeout: Option<Duration>) -> io::Result<boo
     }
 }
 
-/// Asks the kernel to wake this thread on time (timer slack 1 ns). Without it waits end 50 µs late, so a
-/// refusal is not an error.
-pub fn set_timer_slack() {
-    let _ = nix::sys::prctl::set_timerslack(1);
-}
-
 /// Ends another thread's [`wait`]: that thread waits for [`Waker::as_fd`] to be readable and then calls
 /// [`Waker::clear`].
 #[derive(Clone, Debug)]
@@ -148,14 +142,15 @@ impl AsFd for Waker {
 
 #[cfg(test)]
 mod tests {
-    use super::{Clock, Interest, Waker, Woken, set_timer_slack, wait};
+    use super::{Clock, Interest, Waker, Woken, wait};
+    use crate::take_short_turns;
     use downpour_proto::Timestamp;
     use std::os::fd::AsFd;
     use std::time::Duration;
 
     #[test]
     fn a_wait_never_ends_before_its_deadline() {
-        set_timer_slack();
+        take_short_turns();
         let clock = Clock::start();
         for micros in [0, 1, 29, 30, 31, 500, 2_000] {
             let deadline = clock.now() + Duration::from_micros(micros);

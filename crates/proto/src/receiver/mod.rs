@@ -168,6 +168,24 @@ struct LastPoll {
     received: u64,
 }
 
+/// How a datagram came to the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// When the host's kernel had it, not when the driver came round to it: a busy host must not look like a
+    /// queue on the path.
+    pub at: Timestamp,
+    /// It bears the ECN mark "congestion experienced".
+    pub is_marked: bool,
+}
+
+impl Arrival {
+    /// It came just now, unmarked.
+    #[must_use]
+    pub const fn now(at: Timestamp) -> Self {
+        Self { at, is_marked: false }
+    }
+}
+
 /// The receiving machine.
 ///
 /// Contract: call one input or command, then drain [`poll_transmit`](Self::poll_transmit),
@@ -304,13 +322,14 @@ impl Receiver {
     pub fn handle_datagram(
         &mut self,
         now: Timestamp,
+        arrival: Arrival,
         header: &Header,
         body: &[u8],
-        ce: bool,
     ) -> Result<Disposition, ParseError> {
+        debug_assert!(arrival.at <= now, "a datagram is handled after it arrived");
         self.advance(now);
         self.stats.received += 1;
-        self.stats.ce_marks += u64::from(ce);
+        self.stats.ce_marks += u64::from(arrival.is_marked);
         match header.kind {
             Kind::Symbol { block, k, symbol } => {
                 if body.len() != usize::from(self.config.geometry.symbol_len) {
@@ -319,7 +338,7 @@ impl Receiver {
                 Ok(self.on_symbol(block, k, symbol))
             }
             Kind::Poll => {
-                self.on_poll(Poll::parse(body)?);
+                self.on_poll(arrival.at, Poll::parse(body)?);
                 Ok(Disposition::Drop)
             }
             Kind::Advert => {
@@ -607,11 +626,13 @@ impl Receiver {
         self.work.push_back(Work::Complete { block, k, decode });
     }
 
-    fn on_poll(&mut self, poll: Poll) {
+    fn on_poll(&mut self, arrived: Timestamp, poll: Poll) {
         let newer = self.last_poll.as_ref().is_none_or(|l| poll.round > l.poll.round);
         if !newer {
             return;
         }
+        // The wall clock may have been set back between two arrivals.
+        let arrived = self.last_poll.as_ref().map_or(arrived, |l| l.at.max(arrived));
         self.data_end = self.data_end.max(poll.data_end);
         self.manifest_end = self.manifest_end.max(poll.manifest_end);
         self.finished |= poll.finished;
@@ -620,10 +641,10 @@ impl Receiver {
         }
         let reports = self.config.feedback.reports(self.config.me, &poll, &mut self.rng);
         // The clocks differ by something that changes slowly: only the difference of delays counts.
-        let transit = self.now.as_nanos().wrapping_sub(poll.sent_at.as_nanos()) as i64;
+        let transit = arrived.as_nanos().wrapping_sub(poll.sent_at.as_nanos()) as i64;
         let queue = self.base_delay.excess(self.now, transit);
         let received = self.stats.received;
-        self.last_poll = Some(LastPoll { at: self.now, queue, received, poll });
+        self.last_poll = Some(LastPoll { at: arrived, queue, received, poll });
         self.heard();
         self.pull_check = true;
         self.schedule_nack();
@@ -727,12 +748,12 @@ impl Receiver {
         self.work.push_back(Work::Pull(pull));
     }
 
-    /// One past the highest block that the sender has opened.
-    const fn end(&self, kind: BlockKind) -> u32 {
-        match kind {
-            BlockKind::Data => self.data_end,
-            BlockKind::Manifest => self.manifest_end,
-        }
+    /// The newest poll tells that the stream has opened the block, and what came before it brought nothing.
+    fn is_past(&self, block: BlockId) -> bool {
+        self.last_poll.as_ref().is_some_and(|last| match block.kind() {
+            BlockKind::Data => block.number() < last.poll.data_end,
+            BlockKind::Manifest => block.number() < last.poll.manifest_end,
+        })
     }
 
     /// The block is being completed, or the stream may still bring it.
@@ -740,11 +761,12 @@ impl Receiver {
         let newest = self.last_poll.as_ref().map(|l| l.poll.round);
         match self.partial.get(&block) {
             Some(p) if p.stage == Stage::Completing => true,
-            // What no poll has listed and is below the end was closed before a poll came through.
+            // What no poll has listed and the newest one counts as opened was closed before a poll came through.
+            // What it does not count, the control plane may know of already.
             Some(p) if self.config.on_stream => {
-                p.listed == newest || p.listed.is_none() && block.number() >= self.end(block.kind())
+                p.listed == newest || p.listed.is_none() && !self.is_past(block)
             }
-            _ => self.config.on_stream && self.last_poll.is_none(),
+            _ => self.config.on_stream && !self.is_past(block),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! it reports is digested here into loss, round trip and [`RateSample`]s.
 
 use super::rounds::{RoundLog, SentRound};
-use crate::ids::{PacketNumber, ReceiverId};
+use crate::ids::{PacketNumber, ReceiverId, Round};
 use crate::loss::Loss;
 use crate::range_set::RangeSet;
 use crate::rate::RateSample;
@@ -93,18 +93,18 @@ impl Member {
     /// Takes a report; the sample is of the span since the one before, if there was one.
     pub(super) fn on_report(
         &mut self,
-        now: Timestamp,
+        arrived: Timestamp,
         me: ReceiverId,
         report: &Feedback,
         rounds: &RoundLog,
         bytes_now: u64,
     ) -> Option<RateSample> {
-        self.heard_at = now;
+        self.heard_at = arrived;
         self.messages += 1;
         self.nacks += report.needs.len() as u64;
         self.data_held = report.data_held;
         let sent = *rounds.find(report.round)?;
-        let rtt = now.since(sent.at).saturating_sub(report.hold);
+        let rtt = arrived.since(sent.at).saturating_sub(report.hold);
         self.rtt = Some(rtt);
         let next = LastReport {
             sent,
@@ -158,6 +158,11 @@ pub(super) struct Members {
 }
 
 impl Members {
+    /// Whether all on the stream have answered this round's poll or a later one.
+    pub(super) fn have_answered(&self, round: Round) -> bool {
+        self.on_stream().all(|(_, m)| m.last.as_ref().is_some_and(|last| last.sent.round >= round))
+    }
+
     pub(super) const fn streaming(&self) -> u32 {
         self.streaming
     }

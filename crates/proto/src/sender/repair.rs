@@ -21,10 +21,11 @@ const BIG_ASKERS_SHARE: u32 = 4;
 const ADVERT_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
 impl Sender {
-    /// An authentic feedback body from `from`.
+    /// An authentic feedback body from `from`, which the host's kernel had at `arrived`.
     pub fn handle_feedback(
         &mut self,
         now: Timestamp,
+        arrived: Timestamp,
         from: ReceiverId,
         body: &[u8],
     ) -> Result<(), ParseError> {
@@ -36,7 +37,7 @@ impl Sender {
         };
         self.stats.feedback += 1;
         self.stats.feedback_bytes += (HEADER_LEN + body.len() + TAG_LEN) as u64;
-        let sample = member.on_report(now, from, &report, &self.rounds, bytes);
+        let sample = member.on_report(arrived, from, &report, &self.rounds, bytes);
         if member.delivery != Delivery::Stream {
             return Ok(());
         }

@@ -3,7 +3,7 @@
 use super::Sender;
 use super::rounds::SentRound;
 use super::{ENCODE_BATCH, Transmit, Work};
-use crate::feedback::backoff_grtt;
+use crate::feedback::{GROUP_WITHOUT_BACKOFF, backoff_grtt};
 use crate::ids::{BlockKind, PacketNumber, Round};
 use crate::time::{Duration, Timestamp};
 use crate::timer::Reason;
@@ -31,6 +31,10 @@ const REPORTS_OF_GROUP: u32 = 64;
 /// many blocks, within these bounds. An open block costs memory, one closed too early a pull.
 const SETTLE_SLACK_BLOCKS: u64 = 32;
 const SETTLE_SLACK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(150));
+
+/// For so long more a small group's block is kept open for those who have not answered since all of it was
+/// sent (`docs/protocol.md#REP-5`).
+const LAST_CALL: Duration = Duration::from_millis(500);
 
 impl Sender {
     /// The next datagram to send now, or `None` until the next deadline or input. A message's body replaces
@@ -144,7 +148,9 @@ impl Sender {
         }
         if self.window.open[at].sent == self.window.open[at].planned {
             let settles_at = self.now + self.settle_time();
-            self.window.open[at].settles_at = Some(settles_at);
+            let open = &mut self.window.open[at];
+            open.settles_at = Some(settles_at);
+            open.last_call = Some((Round(self.round.0.wrapping_add(1)), settles_at + LAST_CALL));
             self.timers.set_earlier(Reason::Settle, settles_at);
         }
         self.unpolled = true;
@@ -212,8 +218,9 @@ impl Sender {
         let mut at = 0;
         while at < self.window.open.len() {
             match self.window.open[at].settles_at {
-                Some(due) if due <= self.now => self.close(at),
+                Some(due) if due <= self.now && !self.is_awaited(at) => self.close(at),
                 Some(due) => {
+                    let due = due.max(self.now + ROUND_MIN);
                     self.timers.set_earlier(Reason::Settle, due);
                     at += 1;
                 }
@@ -221,6 +228,14 @@ impl Sender {
             }
         }
         self.wake_pacer();
+    }
+
+    /// Somebody who always answers has not yet said whether it needs more of the block.
+    fn is_awaited(&self, at: usize) -> bool {
+        let small = self.members.streaming() <= GROUP_WITHOUT_BACKOFF;
+        let roomy = 2 * self.window.open.len() <= self.config.window_blocks;
+        let Some((round, until)) = self.window.open[at].last_call else { return false };
+        small && roomy && self.now < until && !self.members.have_answered(round)
     }
 
     fn transmit_poll(&mut self, message: &mut Vec<u8>) -> Transmit {

@@ -5,7 +5,7 @@
 //! nobody has asked for more for long enough, and then *closed*. Who still lacks it pulls; a late NACK can
 //! reopen a block that was closed not long ago.
 
-use crate::ids::{BlockId, BlockKind, REPAIR_SYMBOLS_MAX, ReceiverId, SymbolId};
+use crate::ids::{BlockId, BlockKind, REPAIR_SYMBOLS_MAX, ReceiverId, Round, SymbolId};
 use crate::time::Timestamp;
 use crate::wire::{OpenBlock, POLL_BLOCKS_MAX};
 use alloc::collections::VecDeque;
@@ -51,6 +51,8 @@ pub(super) struct Open {
     /// Repair symbols planned unasked.
     pub(super) proactive: u16,
     pub(super) settles_at: Option<Timestamp>,
+    /// The first poll that tells all the plan as sent, and until when answers to it are waited for.
+    pub(super) last_call: Option<(Round, Timestamp)>,
     pub(super) big_askers: Vec<ReceiverId>,
 }
 
@@ -69,6 +71,7 @@ impl Open {
             proactive_done: false,
             proactive: 0,
             settles_at: None,
+            last_call: None,
             big_askers: Vec::new(),
         }
     }
@@ -93,6 +96,7 @@ impl Open {
         }
         self.planned = planned;
         self.settles_at = None;
+        self.last_call = None;
         true
     }
 

@@ -11,7 +11,7 @@ use crate::link::Link;
 use crate::loss::LossProcess;
 use crate::network::is_cut;
 use crate::rng::Rng;
-use downpour_proto::receiver::{self, Disposition};
+use downpour_proto::receiver::{self, Arrival, Disposition};
 use downpour_proto::wire::{Header, Kind};
 use downpour_proto::{Duration, Receiver, ReceiverId, Rounds, StreamId, Timestamp};
 use std::cmp::Reverse;
@@ -235,7 +235,7 @@ impl Host {
             Kind::Symbol { .. } => &self.zeros,
             _ => &datagram.body,
         };
-        let done = self.machine.handle_datagram(at, &datagram.header, body, false);
+        let done = self.machine.handle_datagram(at, Arrival::now(at), &datagram.header, body);
         let disposition = done.expect("the sender's datagrams are well formed");
         if let Kind::Symbol { block, symbol, .. } = datagram.header.kind
             && disposition == Disposition::Keep

@@ -189,7 +189,7 @@ impl World {
             }
             Event::Feedback(from, body) => {
                 self.stats.on_feedback(self.sender.round());
-                let taken = self.sender.handle_feedback(self.now, from, &body);
+                let taken = self.sender.handle_feedback(self.now, self.now, from, &body);
                 taken.expect("the receivers' feedback is well formed");
                 if self.config.trace {
                     self.print_trace(from);

@@ -12,9 +12,9 @@ use super::{Broken, SessionError};
 use crate::{
     Accepted, BlockSink, Clock, Decoder, Group, Interest, Interface, MulticastReceiver, OpenKeys,
     RecvBatch, RecvOptions, RejectCounts, SealKeys, Secret, Suite, UnicastSocket, Waker,
-    set_timer_slack, wait,
+    take_short_turns, wait,
 };
-use downpour_proto::receiver::{Disposition, Event, Pull, ReceiverStats, Work, WorkDone};
+use downpour_proto::receiver::{Arrival, Disposition, Event, Pull, ReceiverStats, Work, WorkDone};
 use downpour_proto::wire::{HEADER_LEN, Header, Kind, TAG_LEN};
 use downpour_proto::{
     BlockId, BlockKind, Duration, Epoch, PacketNumber, Receiver, ReceiverConfig, Rng, Timestamp,
@@ -354,7 +354,7 @@ impl Driver {
     }
 
     fn run(&mut self) {
-        set_timer_slack();
+        take_short_turns();
         let mut inbound = RecvBatch::new();
         while !self.stop {
             let more = self.receive(&mut inbound);
@@ -402,7 +402,8 @@ impl Driver {
                 if self.inject_loss > 0.0 && self.rng.unit() < self.inject_loss {
                     continue;
                 }
-                self.take_datagram(now, datagram.bytes, datagram.is_marked);
+                let arrival = Arrival { at: now - datagram.waited, is_marked: datagram.is_marked };
+                self.take_datagram(now, arrival, datagram.bytes);
             }
             if !inbound.is_full() {
                 return false;
@@ -411,14 +412,14 @@ impl Driver {
         true
     }
 
-    fn take_datagram(&mut self, now: Timestamp, bytes: &mut [u8], ce: bool) {
+    fn take_datagram(&mut self, now: Timestamp, arrival: Arrival, bytes: &mut [u8]) {
         let Ok(header) = Header::parse(bytes) else {
             self.malformed += 1;
             return;
         };
         let Ok(opened) = self.open.open(bytes) else { return };
         let body = &opened.plain[HEADER_LEN..];
-        match self.machine.handle_datagram(now, &header, body, ce) {
+        match self.machine.handle_datagram(now, arrival, &header, body) {
             Ok(Disposition::Keep) => {
                 if let Kind::Symbol { block, k, symbol } = header.kind {
                     self.assembly.insert(block, k, symbol, body);

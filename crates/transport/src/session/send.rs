@@ -11,7 +11,7 @@ use super::{Broken, SessionError};
 use crate::{
     BlockSource, Clock, Encoder, Group, Interest, Interface, MulticastSender, OpenKeys, RecvBatch,
     Reject, RejectCounts, SEGMENTS_MAX, SEND_LEN_MAX, SealKeys, Secret, SendOptions, Suite,
-    UnicastSocket, Waker, set_timer_slack, wait,
+    UnicastSocket, Waker, take_short_turns, wait,
 };
 use downpour_proto::rate::RateSummary;
 use downpour_proto::sender::{Delivery, Event, MemberStats, SenderStats, Transmit, Work, WorkDone};
@@ -348,7 +348,7 @@ impl Driver {
     }
 
     fn run(&mut self) {
-        set_timer_slack();
+        take_short_turns();
         let mut inbound = RecvBatch::new();
         while !self.stop {
             self.take_feedback(&mut inbound);
@@ -399,8 +399,9 @@ impl Driver {
                 match keys.open(datagram.bytes) {
                     Ok(opened) => {
                         let now = self.clock.now();
+                        let arrived = now - datagram.waited;
                         let body = &opened.plain[HEADER_LEN..];
-                        if self.machine.handle_feedback(now, receiver, body).is_err() {
+                        if self.machine.handle_feedback(now, arrived, receiver, body).is_err() {
                             self.rejects.count(Reject::Malformed);
                         }
                     }

@@ -4,7 +4,7 @@
 //! that the session ends with a reason instead of waiting for it.
 
 use super::Broken;
-use crate::Waker;
+use crate::{Waker, take_long_turns};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -39,6 +39,7 @@ impl<Job: Send + 'static, Done: Send + 'static> Workers<Job, Done> {
             let mut work = make();
             let thread = thread::Builder::new().name(name.to_owned());
             threads.push(thread.spawn(move || {
+                take_long_turns();
                 loop {
                     // Held only while taking a job; a worker that panicked has lost its own job, no more.
                     let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();

@@ -8,6 +8,7 @@ use socket2::InterfaceIndexOrAddress;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, SystemTime};
 
 /// How to receive from a group.
 #[derive(Clone, Copy, Debug)]
@@ -130,6 +131,8 @@ pub struct Datagram<'a> {
     pub from: SocketAddr,
     /// Whether a router marked congestion.
     pub is_marked: bool,
+    /// How long it lay in the socket before this receive call took it; zero where the kernel does not say.
+    pub waited: Duration,
 }
 
 /// Room for the datagrams of one receive call.
@@ -137,10 +140,14 @@ pub struct RecvBatch {
     storage: Vec<u8>,
     metas: [RecvMeta; MESSAGES_MAX],
     filled: usize,
+    /// The wall clock after the last call, which is what the kernel stamps datagrams by.
+    received: Duration,
 }
 
 /// Messages per receive call. With receive offload each holds up to 64 datagrams.
 const MESSAGES_MAX: usize = 16;
+/// Longer waits are taken for a step of the wall clock.
+const WAITED_MAX: Duration = Duration::from_millis(250);
 /// Longest message: all of a GRO list.
 const MESSAGE_LEN_MAX: usize = 65_536;
 
@@ -153,6 +160,7 @@ impl RecvBatch {
             storage: vec![0; MESSAGES_MAX * MESSAGE_LEN_MAX],
             metas: [RecvMeta::default(); MESSAGES_MAX],
             filled: 0,
+            received: Duration::ZERO,
         }
     }
 
@@ -165,19 +173,26 @@ impl RecvBatch {
         let mut bufs: [IoSliceMut<'_>; MESSAGES_MAX] =
             std::array::from_fn(|_| IoSliceMut::new(rooms.next().unwrap_or_default()));
         self.filled = recv(&mut bufs, &mut self.metas)?;
+        let wall_clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        self.received = wall_clock.unwrap_or_default();
         Ok(self.filled)
     }
 
     /// The datagrams of the last call, in the order of their arrival.
     pub fn datagrams(&mut self) -> impl Iterator<Item = Datagram<'_>> {
+        let received = self.received;
         let messages = self.storage.chunks_exact_mut(MESSAGE_LEN_MAX).zip(&self.metas);
-        messages.take(self.filled).flat_map(|(room, meta)| {
+        messages.take(self.filled).flat_map(move |(room, meta)| {
             let len = meta.len.min(MESSAGE_LEN_MAX);
+            let waited = meta
+                .timestamp
+                .map_or(Duration::ZERO, |stamp| received.saturating_sub(stamp).min(WAITED_MAX));
             // An empty datagram has stride 0.
-            room[..len].chunks_mut(meta.stride.max(1)).map(|bytes| Datagram {
+            room[..len].chunks_mut(meta.stride.max(1)).map(move |bytes| Datagram {
                 bytes,
                 from: meta.addr,
                 is_marked: meta.ecn == Some(EcnCodepoint::Ce),
+                waited,
             })
         })
     }

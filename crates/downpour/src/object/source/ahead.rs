@@ -98,6 +98,7 @@ impl Ahead {
         let started = std::thread::Builder::new().name("downpour-hash".into()).spawn({
             let sender = sender.clone();
             move || {
+                downpour_transport::take_long_turns();
                 for section in self {
                     if sender.send(section).is_err() {
                         return;
