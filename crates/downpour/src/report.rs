@@ -19,6 +19,8 @@ pub const SCHEMA: u32 = 1;
 
 /// Rows of receivers in the summary for people; the JSON has all of them.
 const SUMMARY_ROWS_MAX: usize = 32;
+/// Fewer dropped datagrams than this are not shown to people; the JSON has them.
+const REJECTED_SHOWN_MIN: u64 = 100;
 /// Names of failed or skipped objects in the summary for people.
 const SUMMARY_NAMES_MAX: usize = 10;
 
@@ -106,6 +108,60 @@ pub struct SessionReport {
     /// All bytes sent (UDP payload of the stream, and pulls) over the data bytes that the stream had to
     /// carry, less one; 0 when it had none to carry.
     pub overhead: f64,
+    /// What came in and was dropped, by reason. The sender's report counts feedback and connections, a receiver's the
+    /// stream.
+    #[serde(default)]
+    pub rejected: Rejected,
+}
+
+/// Datagrams (and connections) that were dropped: not those that the network lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rejected {
+    /// Shorter than a header and a seal.
+    pub truncated: u64,
+    /// Longer than any of the session.
+    pub oversized: u64,
+    /// Not understood.
+    pub malformed: u64,
+    /// Of another session, or of nobody who has joined.
+    pub wrong_stream: u64,
+    /// Under a version of the key that this side does not have.
+    pub wrong_epoch: u64,
+    /// Seen before, or too old to tell.
+    pub replayed: u64,
+    /// Not sealed with the session's key.
+    pub forged: u64,
+    /// Connections that ended without having shown the ticket's token.
+    pub strangers: u64,
+}
+
+impl Rejected {
+    /// Datagrams, whatever the reason.
+    pub const fn datagrams(&self) -> u64 {
+        self.truncated
+            + self.oversized
+            + self.malformed
+            + self.wrong_stream
+            + self.wrong_epoch
+            + self.replayed
+            + self.forged
+    }
+
+    /// Each reason that occurred, largest first.
+    fn reasons(&self) -> Vec<(&'static str, u64)> {
+        let all = [
+            ("truncated", self.truncated),
+            ("oversized", self.oversized),
+            ("malformed", self.malformed),
+            ("of another session", self.wrong_stream),
+            ("under another key version", self.wrong_epoch),
+            ("replayed or late", self.replayed),
+            ("forged", self.forged),
+        ];
+        let mut occurred: Vec<_> = all.into_iter().filter(|(_, count)| *count > 0).collect();
+        occurred.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        occurred
+    }
 }
 
 /// Bytes that the sender sent, by kind. Stream bytes are UDP payloads: header, symbol, tag.
@@ -287,11 +343,24 @@ impl Report {
                 session.rounds, session.feedback_messages
             )?;
         }
+        self.summarise_rejected(out)?;
         self.summarise_receivers(out)?;
         summarise_names(out, "failed", &self.failed)?;
         summarise_names(out, "skipped", &self.skipped)?;
         for notice in &self.notices {
             writeln!(out, "notice: {notice}")?;
+        }
+        Ok(())
+    }
+
+    fn summarise_rejected(&self, out: &mut String) -> std::fmt::Result {
+        let rejected = &self.session.rejected;
+        // Duplicates and stray datagrams of other sessions are everyday: only what tells something is shown.
+        if rejected.datagrams() >= REJECTED_SHOWN_MIN {
+            let reasons = rejected.reasons();
+            let reasons = reasons.iter().map(|(reason, count)| format!("{count} {reason}"));
+            let reasons: Vec<_> = reasons.collect();
+            writeln!(out, "dropped: {} datagrams: {}", rejected.datagrams(), reasons.join(", "))?;
         }
         Ok(())
     }
@@ -339,7 +408,9 @@ fn summarise_names(out: &mut String, word: &str, names: &[Named]) -> std::fmt::R
 
 #[cfg(test)]
 mod tests {
-    use super::{Named, ReceiverReport, ReceiverState, Report, Role, SCHEMA, SessionReport};
+    use super::{
+        Named, ReceiverReport, ReceiverState, Rejected, Report, Role, SCHEMA, SessionReport,
+    };
 
     fn receiver(name: &str, state: ReceiverState) -> ReceiverReport {
         ReceiverReport {
@@ -407,6 +478,16 @@ mod tests {
         assert!(first.contains("lost") && first.contains("silent"), "{text}");
         assert!(text.contains("and 69 more"), "{text}");
         assert!(text.starts_with("NOT complete") && text.contains("skipped: a/pipe"), "{text}");
+    }
+
+    #[test]
+    fn what_was_dropped_is_shown_with_its_reasons() {
+        let mut report = report(vec![receiver("a", ReceiverState::Complete)]);
+        report.session.rejected = Rejected { forged: 700, replayed: 9, ..Rejected::default() };
+        let text = report.summary();
+        assert!(text.contains("dropped: 709 datagrams: 700 forged, 9 replayed"), "{text}");
+        report.session.rejected.forged = 0;
+        assert!(!report.summary().contains("dropped"), "a few are everyday");
     }
 
     #[test]

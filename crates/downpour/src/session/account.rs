@@ -5,13 +5,13 @@ use crate::cli::ReceivePlan;
 use crate::object::Summary;
 use crate::progress::{Phase, Row, Snapshot};
 use crate::report::{
-    Named, ReceiverReport, ReceiverState, Report, Role, SCHEMA, SentBytes, SessionReport,
+    Named, ReceiverReport, ReceiverState, Rejected, Report, Role, SCHEMA, SentBytes, SessionReport,
 };
 use downpour_proto::sender::{Delivery, MemberStats};
 use downpour_proto::{BlockId, BlockKind, Duration, Geometry, Rate, ReceiverId};
-use downpour_transport::OVERHEAD;
 use downpour_transport::control::Joined;
 use downpour_transport::session::{ReceiveSnapshot, SendSnapshot};
+use downpour_transport::{OVERHEAD, RejectCounts};
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -95,6 +95,8 @@ pub(super) struct Heading {
     pub(super) rate_limit: Option<Rate>,
     pub(super) objects: u64,
     pub(super) pull_bytes: u64,
+    /// Connections that showed no token.
+    pub(super) strangers: u64,
     pub(super) skipped: Vec<Named>,
     pub(super) failed: Vec<Named>,
     pub(super) notices: Vec<String>,
@@ -151,11 +153,25 @@ pub(super) fn report(
             grtt_ms: sent.grtt.as_secs_f64() * 1e3,
             goodput_bps: rate_bps(data_bytes, duration),
             overhead,
+            rejected: Rejected { strangers: heading.strangers, ..rejected(&sent.rejects) },
         },
         receivers,
         failed: heading.failed,
         skipped: heading.skipped,
         notices: heading.notices,
+    }
+}
+
+fn rejected(counts: &RejectCounts) -> Rejected {
+    Rejected {
+        truncated: counts.truncated,
+        oversized: counts.oversized,
+        malformed: counts.malformed,
+        wrong_stream: counts.wrong_stream,
+        wrong_epoch: counts.wrong_epoch,
+        replayed: counts.replayed,
+        forged: counts.forged,
+        strangers: 0,
     }
 }
 
@@ -325,6 +341,7 @@ impl ReceiverAccount {
                 data_bytes,
                 feedback_messages: driver.stats.feedback,
                 goodput_bps: rate_bps(data_bytes, time),
+                rejected: rejected(&driver.rejects),
                 ..SessionReport::default()
             },
             receivers: vec![receiver],

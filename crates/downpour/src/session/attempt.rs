@@ -44,6 +44,9 @@ const TICK: Duration = Duration::from_millis(200);
 /// How often a receipt is tried, a second apart: the sender may be busy.
 const RECEIPT_TRIES: u32 = 5;
 
+/// After so many false blocks the stream is left (`docs/protocol.md#KEY-4`).
+const FALSE_BLOCKS_MAX: u32 = 3;
+
 /// Less receive buffer than this loses bursts at 1 Gbit/s whenever the program has to wait 10 ms.
 const BUFFER_LEN_GOOD: usize = 1 << 20;
 
@@ -99,6 +102,8 @@ struct Run<'a> {
     failures: Vec<ObjectFailure>,
     left_stream: Option<String>,
     sections_examined: u32,
+    /// Blocks whose bytes contradicted the manifest.
+    false_blocks: u32,
 }
 
 /// Takes part in the session.
@@ -138,6 +143,7 @@ pub(super) async fn attempt(
         failures: Vec::new(),
         left_stream: None,
         sections_examined: 0,
+        false_blocks: 0,
     };
     match run.become_ready(&mut heard, has_stream, candidates).await {
         Ok(None) => {}
@@ -358,6 +364,7 @@ impl Run<'_> {
                 self.driver.set_on_stream(false);
                 self.left_stream = Some(reason);
             }
+            Event::ReturnToGroup if self.false_blocks >= FALSE_BLOCKS_MAX => {}
             Event::ReturnToGroup => self.driver.set_on_stream(true),
             Event::Shutdown { reason } => return Some(Verdict::Failed(reason)),
             Event::Ping | Event::Start | Event::Closing | Event::Unknown => {}
@@ -380,16 +387,29 @@ impl Run<'_> {
         match event {
             ReceiveEvent::Pull(order) => self.pull(order),
             ReceiveEvent::StreamLost => {
-                self.driver.set_on_stream(false);
-                self.left_stream = Some("the stream was not heard any more".to_owned());
-                // If it cannot be told, the event stream will end as well.
-                let _ =
-                    self.client.ready(ReadyRequest { multicast: false, candidates: false }).await;
+                self.leave_stream("the stream was not heard any more").await
             }
+            ReceiveEvent::FalseBlock => self.on_false_block().await,
             ReceiveEvent::Heard
             | ReceiveEvent::StreamHeard
             | ReceiveEvent::SinkFailed
             | ReceiveEvent::Broken(_) => {}
+        }
+    }
+
+    /// Goes on by pulling.
+    async fn leave_stream(&mut self, why: &str) {
+        self.driver.set_on_stream(false);
+        self.left_stream = Some(why.to_owned());
+        // If it cannot be told, the event stream will end as well.
+        let _ = self.client.ready(ReadyRequest { multicast: false, candidates: false }).await;
+    }
+
+    /// Somebody who has the group's key sends false symbols: what they spoil is pulled, and soon all is.
+    async fn on_false_block(&mut self) {
+        self.false_blocks += 1;
+        if self.false_blocks == FALSE_BLOCKS_MAX {
+            self.leave_stream("somebody in the group sends false symbols").await;
         }
     }
 
@@ -420,7 +440,12 @@ impl Run<'_> {
                 self.hold(&ranges);
                 return self.say_have(ranges, self.sections_examined).await;
             }
-            StoreEvent::Forgotten { block, .. } => self.driver.forgotten(block),
+            StoreEvent::Forgotten { block, poisoned } => {
+                self.driver.forgotten(block);
+                if poisoned {
+                    self.on_false_block().await;
+                }
+            }
             StoreEvent::Notice { path, text } => {
                 self.account.notices.push(format!("{path}: {text}"));
             }
@@ -539,6 +564,12 @@ impl Run<'_> {
                 self.store.summary()
             }
         };
+        if self.false_blocks > 0 {
+            self.account.notices.push(format!(
+                "{} blocks held false bytes: somebody in the group forges symbols; none was kept",
+                self.false_blocks
+            ));
+        }
         if self.account.failure.is_none() {
             let receipt = self.receipt(&summary, snapshot.stats.repair_kept);
             if let Err(error) = send_receipt(&self.client, receipt, identity).await {

@@ -218,6 +218,7 @@ async fn close(
         Ended::Failed(why) => format!("the sender cannot go on: {why}"),
     };
     shared.stand().roster.tell_all(&Event::Shutdown { reason });
+    let strangers = server.strangers();
     server.stop(CLOSING_TIME).await;
     // It looks at `stop` every few milliseconds, and a panic has been told on stderr.
     let _ = tokio::task::spawn_blocking(move || emitting.join()).await;
@@ -246,6 +247,7 @@ async fn close(
         rate_limit: plan.rate,
         objects: u64::from(shared.source.tree().len()),
         pull_bytes: budget.granted(),
+        strangers,
         skipped,
         failed: failed.map(|w| Named { name: w.path, why: w.reason }).collect(),
         notices,

@@ -3,6 +3,8 @@
 
 mod bad_input;
 mod hardship;
+mod hostile;
+mod hostile_hands;
 mod lossy;
 mod network;
 mod network_itself;

@@ -94,19 +94,30 @@ pub(crate) struct Ended {
     pub(crate) out: String,
     /// What it said.
     pub(crate) err: String,
+    /// Most memory that it had (VmHWM), as far as it was seen; bytes.
+    pub(crate) memory: u64,
 }
 
 impl Running {
     /// Waits for its end.
     pub(crate) fn wait(mut self) -> Ended {
         let end = Instant::now() + HANG;
+        let mut memory = 0;
         loop {
+            memory = self.memory().unwrap_or(memory);
             if let Some(status) = self.child.try_wait().expect("our child") {
-                return Ended { code: status.code(), out: self.out(), err: self.err() };
+                return Ended { code: status.code(), out: self.out(), err: self.err(), memory };
             }
             assert!(Instant::now() < end, "{} hangs:\n{}", self.name, self.err());
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// Most memory that it has had so far, bytes; `None` when it is over.
+    fn memory(&self) -> Option<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        line.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|kib| kib << 10)
     }
 
     /// As a machine that loses power.

@@ -121,6 +121,37 @@ fn impossible_sizes() {
     assert!(text.contains("over: its data"), "{text}");
 }
 
+/// A tree as large as real ones are is taken; it costs memory in proportion to its bytes, and no disk.
+#[test]
+fn a_million_entries_are_known_and_nothing_is_made_of_them_yet() {
+    const ENTRIES: u32 = 1_000_000;
+    let (_dir, _, out) = pair();
+    let key = Identity::generate();
+    let mut body = vec![1, 0];
+    body.extend(varint(u64::from(ENTRIES)));
+    let mut previous = String::new();
+    for number in 0..ENTRIES {
+        // Told as briefly as it can be, as it must: what is shared with the name before is left out.
+        let name = format!("{number:06}");
+        let shared = previous.bytes().zip(name.bytes()).take_while(|(a, b)| a == b).count();
+        body.extend([25, 0, shared as u8, (name.len() - shared) as u8]);
+        body.extend_from_slice(&name.as_bytes()[shared..]);
+        // One byte in each: the data has yet to come.
+        body.extend([0, 0, 1]);
+        previous = name;
+    }
+    let mut block = section(&key, &body);
+    block.resize(block.len().next_multiple_of(256), 0);
+    let config = StoreConfig::new(SMALL, key.public_key(), ManifestId([5; 16]));
+    let store = Store::open(config, Destination::Folder(FolderOptions::new(&out)), |_| {}).unwrap();
+    for (i, part) in block.chunks(SMALL.block_len() as usize).enumerate() {
+        assert_eq!(store.accept(BlockId::manifest(i as u32).unwrap(), part), Accepted::Kept);
+    }
+    assert_eq!(store.tree().unwrap().len(), ENTRIES);
+    let made = std::fs::read_dir(&out).unwrap().filter(|e| e.as_ref().unwrap().path().is_file());
+    assert_eq!(made.count(), 0);
+}
+
 #[test]
 fn more_entries_than_the_limit() {
     // 4,194,305 empty folders, in names of three bytes and more, would be 40 MB in one section: the

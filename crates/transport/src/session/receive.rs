@@ -95,6 +95,8 @@ pub enum ReceiveEvent {
     /// Pull this, and answer by [`ReceiveHandle::pulled_bytes`], [`ReceiveHandle::pulled_repair`] or
     /// [`ReceiveHandle::pull_failed`].
     Pull(Pull),
+    /// A block was rebuilt from authentic symbols, and its bytes are false: a member forges.
+    FalseBlock,
     /// The sink has failed for good.
     SinkFailed,
     /// The driver has ended, because it or a worker panicked. The last event.
@@ -302,6 +304,7 @@ struct Driver {
     arrivals: Arrivals,
     heard: bool,
     malformed: u64,
+    truncated: u64,
     host_drops: u64,
     message: Vec<u8>,
     datagram: Vec<u8>,
@@ -345,6 +348,7 @@ impl Driver {
             arrivals: Arrivals::default(),
             heard: false,
             malformed: 0,
+            truncated: 0,
             host_drops: 0,
             message: Vec::new(),
             datagram: Vec::new(),
@@ -414,7 +418,10 @@ impl Driver {
 
     fn take_datagram(&mut self, now: Timestamp, arrival: Arrival, bytes: &mut [u8]) {
         let Ok(header) = Header::parse(bytes) else {
-            self.malformed += 1;
+            match bytes.len() < HEADER_LEN + TAG_LEN {
+                true => self.truncated += 1,
+                false => self.malformed += 1,
+            }
             return;
         };
         let Ok(opened) = self.open.open(bytes) else { return };
@@ -502,7 +509,10 @@ impl Driver {
                     let outcome = match accepted {
                         Accepted::Kept => WorkDone::Stored(block),
                         Accepted::Refused => WorkDone::Refused(block),
-                        Accepted::False => WorkDone::False(block),
+                        Accepted::False => {
+                            (self.on_event)(ReceiveEvent::FalseBlock);
+                            WorkDone::False(block)
+                        }
                         Accepted::Failed => {
                             (self.on_event)(ReceiveEvent::SinkFailed);
                             WorkDone::Refused(block)
@@ -569,6 +579,7 @@ impl Driver {
         shared.data_held = self.machine.data_held();
         shared.rejects = self.open.rejects();
         shared.rejects.malformed += self.malformed;
+        shared.rejects.truncated += self.truncated;
         shared.host_drops = self.host_drops;
         shared.has_all = self.machine.has_all();
     }

@@ -387,6 +387,10 @@ impl Driver {
             // An error is a queued ICMP message or nothing to read: neither says anything about a member.
             let Ok(received @ 1..) = self.feedback.recv(inbound) else { return };
             for datagram in inbound.datagrams() {
+                if datagram.bytes.len() < HEADER_LEN + TAG_LEN {
+                    self.rejects.count(Reject::Truncated);
+                    continue;
+                }
                 let header = Header::parse(datagram.bytes);
                 let Ok(Header { kind: Kind::Feedback { receiver }, .. }) = header else {
                     self.rejects.count(Reject::Malformed);

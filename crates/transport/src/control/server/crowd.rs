@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 
@@ -15,6 +15,8 @@ use tokio::sync::Notify;
 pub(super) struct Crowd {
     connections_max: usize,
     per_peer_max: usize,
+    /// Connections that ended without proof.
+    strangers: Arc<AtomicU64>,
     places: Mutex<Places>,
 }
 
@@ -38,8 +40,13 @@ struct Shared {
 }
 
 impl Crowd {
-    pub(super) fn new(connections_max: usize, per_peer_max: usize) -> Arc<Self> {
-        Arc::new(Self { connections_max, per_peer_max, places: Mutex::default() })
+    pub(super) fn new(
+        connections_max: usize,
+        per_peer_max: usize,
+        strangers: Arc<AtomicU64>,
+    ) -> Arc<Self> {
+        let places = Mutex::default();
+        Arc::new(Self { connections_max, per_peer_max, strangers, places })
     }
 
     /// A place for a connection from `peer`, `None` when there is none to be had.
@@ -96,6 +103,9 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        if !self.shared.proven.load(Ordering::Relaxed) {
+            self.crowd.strangers.fetch_add(1, Ordering::Relaxed);
+        }
         let mut places = self.crowd.places.lock().unwrap_or_else(PoisonError::into_inner);
         places.by_age.remove(&self.number);
     }
@@ -105,6 +115,8 @@ impl Drop for Place {
 mod tests {
     use super::Crowd;
     use std::net::IpAddr;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     fn ip(last: u8) -> IpAddr {
         IpAddr::from([127, 0, 0, last])
@@ -112,7 +124,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_oldest_stranger_makes_room() {
-        let crowd = Crowd::new(3, 3);
+        let strangers = Arc::<AtomicU64>::default();
+        let crowd = Crowd::new(3, 3, strangers.clone());
         let known = crowd.enter(ip(1)).unwrap();
         known.prove();
         let stranger = crowd.enter(ip(2)).unwrap();
@@ -126,11 +139,12 @@ mod tests {
         assert!(crowd.enter(ip(5)).is_none(), "all are known");
         drop(known);
         assert!(crowd.enter(ip(5)).is_some());
+        assert_eq!(strangers.load(Ordering::Relaxed), 2, "the one that made room, and the last");
     }
 
     #[tokio::test]
     async fn one_address_crowds_out_only_itself() {
-        let crowd = Crowd::new(10, 2);
+        let crowd = Crowd::new(10, 2, Arc::default());
         let other = crowd.enter(ip(1)).unwrap();
         let first = crowd.enter(ip(2)).unwrap();
         let _second = crowd.enter(ip(2)).unwrap();

@@ -39,6 +39,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -94,6 +95,7 @@ fn advice(error: &io::Error) -> &'static str {
 #[derive(Debug)]
 pub struct ControlServer {
     local_addr: SocketAddr,
+    strangers: Arc<AtomicU64>,
     stop: watch::Sender<bool>,
     task: AbortOnDrop,
 }
@@ -145,13 +147,22 @@ impl ControlServer {
             limits: setup.limits,
         });
         let (stop, stopped) = watch::channel(false);
-        let task = AbortOnDrop(tokio::spawn(accept(listener, tls, core, stopped)));
-        Ok(Self { local_addr, stop, task })
+        let limits = &core.limits;
+        let strangers = Arc::default();
+        let (most, per_peer) = (limits.connections_max, limits.connections_per_peer_max);
+        let crowd = Crowd::new(most, per_peer, Arc::clone(&strangers));
+        let task = AbortOnDrop(tokio::spawn(accept(listener, tls, core, crowd, stopped)));
+        Ok(Self { local_addr, strangers, stop, task })
     }
 
     /// Where it listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
+    }
+
+    /// Connections that have ended without showing the token.
+    pub fn strangers(&self) -> u64 {
+        self.strangers.load(Ordering::Relaxed)
     }
 
     /// Takes no more connections, ends the streams of events after what is queued, lets answers under
@@ -166,10 +177,9 @@ async fn accept<H: SessionHandler>(
     listener: TcpListener,
     tls: TlsAcceptor,
     core: Arc<Core<H>>,
+    crowd: Arc<Crowd>,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let limits = &core.limits;
-    let crowd = Crowd::new(limits.connections_max, limits.connections_per_peer_max);
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
