@@ -47,7 +47,7 @@ async fn run(plan: ReceivePlan) -> Result<Report, Fault> {
     let home = Home::locate().map_err(|error| faults::home(&error))?;
     let identity = faults::identity(&home)?;
     let setup = ClientSetup {
-        addrs: twice(&ticket.addrs),
+        addrs: ticket.addrs.clone(),
         server: ticket.key,
         token: ticket.token,
         identity: Arc::clone(&identity),
@@ -89,12 +89,6 @@ async fn run(plan: ReceivePlan) -> Result<Report, Fault> {
             }
         }
     }
-}
-
-/// Each address twice, tried with a short head start each: where every twentieth packet is lost, waiting
-/// for the kernel to repeat a lost SYN would cost one receiver in ten a second.
-fn twice(addrs: &[String]) -> Vec<String> {
-    addrs.iter().chain(addrs).cloned().collect()
 }
 
 fn read_ticket(plan: &ReceivePlan) -> Result<Ticket, Fault> {
@@ -161,10 +155,7 @@ async fn join(
         progress.show(&Snapshot {
             elapsed: begun.elapsed(),
             phase: Phase::Waiting {
-                what: format!(
-                    "for the sender at {}",
-                    setup.addrs[..setup.addrs.len() / 2].join(" or ")
-                ),
+                what: format!("for the sender at {}", setup.addrs.join(" or ")),
             },
             data_bytes: None,
             rate: Rate::from_bps(0),

@@ -1,7 +1,8 @@
 //! One HTTP/1.1 connection to the sender, and how to get one.
 //!
-//! All addresses of a ticket are tried, each a moment after the one before, and the first that shows the
-//! pinned key wins; later connections begin with that one.
+//! All addresses of a ticket are tried, each a moment after the one before, and then all once more: the first
+//! that shows the pinned key wins; later connections begin with that one. The second turn is for lossy links:
+//! waiting for the kernel to repeat a lost SYN would cost a second.
 
 use super::ClientLimits;
 use super::error::{AttemptError, ConnectError, Fault, innermost};
@@ -33,6 +34,8 @@ use tokio_rustls::client::TlsStream;
 
 /// Addresses of one ticket that are tried; further ones are not looked at.
 pub(super) const ADDRS_MAX: usize = 16;
+/// How often each address is tried.
+const TURNS: usize = 2;
 /// Between the starts of two attempts.
 const STAGGER: Duration = Duration::from_millis(250);
 /// Bytes of an answer that is not bulk.
@@ -71,7 +74,8 @@ impl Target {
         let others = self.addrs.iter().take(ADDRS_MAX).filter(|addr| Some(*addr) != known.as_ref());
         let addrs: Vec<String> = known.iter().chain(others).cloned().collect();
         let mut attempts = JoinSet::new();
-        for (index, addr) in (0u32..).zip(addrs) {
+        let turns = std::iter::repeat_n(addrs, TURNS).flatten();
+        for (index, addr) in (0u32..).zip(turns) {
             let target = self.clone();
             attempts.spawn(async move {
                 sleep(STAGGER * index).await;
@@ -87,8 +91,10 @@ impl Target {
                     *self.known.lock().unwrap_or_else(PoisonError::into_inner) = peer;
                     return Ok(connection);
                 }
-                Ok((addr, Err(error))) => tried.push((addr, error)),
-                Err(_) => {}
+                Ok((addr, Err(error))) if tried.iter().all(|(known, _)| *known != addr) => {
+                    tried.push((addr, error));
+                }
+                Ok(_) | Err(_) => {}
             }
         }
         Err(ConnectError { tried })
