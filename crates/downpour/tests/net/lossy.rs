@@ -118,7 +118,7 @@ fn a_tree_arrives_identical_at_eight_through_five_percent() {
     }
     outcome.print(&format!("tree of {files} files, 8 receivers, 100 Mbit/s, 5 %"), 100.0, 0.05);
     let ratio = outcome.wire_ratio();
-    assert!(!full_size() || ratio <= 1.15, "{ratio}");
+    assert!(ratio <= if full_size() { 1.15 } else { 1.25 }, "{ratio}");
 }
 
 #[test]
@@ -135,11 +135,10 @@ fn one_file_costs_little_more_than_the_losses() {
             assert!(std::fs::read(&file).unwrap() == std::fs::read(copy).unwrap());
         }
         outcome.print(&format!("one file, 8 receivers, 100 Mbit/s, {loss}"), 100.0, loss);
-        // Not asserted at small size: a run beside other tests has sent 5.57 times the data, for a reason that
-        // is not known (docs/results/sessions.md).
-        let limit = if loss == 0.0 { 1.06 } else { 1.135 };
+        // Little data does not make up for the joining, and for the first losses, which are repaired by asking.
+        let limit = if loss == 0.0 { 1.06 } else { 1.135 } + if full_size() { 0.0 } else { 0.05 };
         let ratio = outcome.wire_ratio();
-        assert!(!full_size() || ratio <= limit, "{loss}: {ratio}");
+        assert!(ratio <= limit, "{loss}: {ratio}");
     }
 }
 
@@ -159,5 +158,6 @@ fn more_receivers_cost_hardly_more() {
     }
     let (first, last) = (costs[0], costs[costs.len() - 1]);
     // Sixteen times the receivers, a few symbols a block more.
-    assert!(!full_size() || last < first * 1.05, "{costs:?}");
+    let limit = if full_size() { 1.05 } else { 1.10 };
+    assert!(last < first * limit, "{costs:?}");
 }

@@ -42,8 +42,9 @@ fn send(to: SocketAddr, count: usize) {
     let socket = UdpSocket::bind((any, 0)).unwrap();
     for _ in 0..count {
         socket.send_to(&[0; PAYLOAD], to).unwrap();
-        // Slow enough that no queue overflows: what is lost is lost on purpose.
-        std::thread::sleep(Duration::from_micros(200));
+        // A socket holds about 90 of these: one that is not read for 90 ms loses nothing but what is lost on
+        // purpose.
+        std::thread::sleep(Duration::from_millis(1));
     }
     for _ in 0..20 {
         std::thread::sleep(Duration::from_millis(5));
@@ -126,8 +127,8 @@ fn each_receiver_loses_its_own_share() {
         network.receivers.iter().map(|host| Receiving::start(host, GROUP)).collect();
     send_from(&network.sender, GROUP, 4000);
     let counts: Vec<_> = receiving.into_iter().map(Receiving::count).collect();
-    // Five standard deviations of 4000 draws are 69; a busy machine drops some of its own.
-    assert!(counts.iter().all(|count| (3500..=3869).contains(count)), "{counts:?}");
+    // Five standard deviations of 4000 draws are 69.
+    assert!(counts.iter().all(|count| (3731..=3869).contains(count)), "{counts:?}");
 }
 
 #[test]
