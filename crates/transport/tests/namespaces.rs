@@ -121,7 +121,7 @@ fn collect(receiver: &MulticastReceiver, quiet: Duration) -> Vec<(SocketAddr, Ve
             return all;
         }
         receiver.recv(&mut batch).unwrap();
-        all.extend(batch.datagrams().map(|d| (d.from, d.bytes.to_vec())));
+        all.extend(batch.datagrams().map(|d| (*d.from, d.bytes.to_vec())));
     }
 }
 

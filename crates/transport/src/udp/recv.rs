@@ -128,7 +128,7 @@ pub struct Datagram<'a> {
     /// Its bytes.
     pub bytes: &'a mut [u8],
     /// Who sent it, as the IP header claims.
-    pub from: SocketAddr,
+    pub from: &'a SocketAddr,
     /// Whether a router marked congestion.
     pub is_marked: bool,
     /// How long it lay in the socket before this receive call took it; zero where the kernel does not say.
@@ -190,7 +190,7 @@ impl RecvBatch {
             // An empty datagram has stride 0.
             room[..len].chunks_mut(meta.stride.max(1)).map(move |bytes| Datagram {
                 bytes,
-                from: meta.addr,
+                from: &meta.addr,
                 is_marked: meta.ecn == Some(EcnCodepoint::Ce),
                 waited,
             })

@@ -233,6 +233,9 @@ impl Store {
                 }
             };
             self.verify_and_write(block, known, &bytes, tree, &mut outcome);
+            if let Cow::Owned(bytes) = bytes {
+                lock(&self.progress).recycle(bytes);
+            }
             if outcome.fatal.is_some() {
                 break;
             }

@@ -14,6 +14,9 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
+/// Group buffers kept for reuse, of a group's length (1 MiB) at most.
+const SPARE_MAX: usize = 8;
+
 /// One bit for each group or entry; grows as needed.
 #[derive(Debug, Default)]
 pub(super) struct Bits(Vec<u64>);
@@ -83,6 +86,8 @@ pub(super) struct Progress {
     early_len: usize,
     pending: HashMap<u32, Slot>,
     pending_len: u64,
+    /// Buffers of groups that are done: fresh memory costs a page fault for every four kilobytes.
+    spare: Vec<Vec<u8>>,
     pub(super) failures: Vec<(u32, String)>,
     pub(super) bytes_received: u64,
     pub(super) bytes_held: u64,
@@ -109,6 +114,7 @@ impl Progress {
             early_len: 0,
             pending: HashMap::new(),
             pending_len: 0,
+            spare: Vec::new(),
             failures: Vec::new(),
             bytes_received: 0,
             bytes_held: 0,
@@ -303,9 +309,17 @@ impl Progress {
             // Nobody else has seen it yet.
             let mut pending = super::lock(&pending);
             pending.spilled = false;
-            pending.bytes = vec![0; len as usize];
+            pending.bytes = self.spare.pop().unwrap_or_default();
+            pending.bytes.resize(len as usize, 0);
         }
         Some(pending)
+    }
+
+    /// Keeps a group's buffer for another one.
+    pub(super) fn recycle(&mut self, bytes: Vec<u8>) {
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(bytes);
+        }
     }
 
     /// Charges a pending group with memory, if there is room. Returns whether there was.
