@@ -19,7 +19,8 @@ struct Input<'a> {
 fuzz_target!(|input: Input| {
     // As it is, and with what every tree has in front of it.
     let ready = [&[1, 0], input.tree].concat();
-    for body in [input.tree, &ready] {
+    let rooted = [&[1, 2], input.tree].concat();
+    for body in [input.tree, &ready, &rooted] {
         if let Some(tree) = fuzzing::tree(body) {
             let (groups, gone) = (u32::from(input.groups), u32::from(input.gone));
             fuzzing::digests(&tree, groups, input.last, gone, &input.digests);

@@ -32,6 +32,8 @@ struct Input {
 enum Body {
     Tree {
         more: bool,
+        /// What the target folder becomes: flags, mode, the rest.
+        root: Option<(u8, u16, Vec<u8>)>,
         entries: Vec<Entry>,
     },
     Digests {
@@ -111,8 +113,15 @@ impl Entry {
 impl Body {
     fn bytes(&self) -> Vec<u8> {
         match self {
-            Self::Tree { more, entries } => {
-                let mut out = vec![1, u8::from(*more)];
+            Self::Tree { more, root, entries } => {
+                let mut out = vec![1, u8::from(*more) | u8::from(root.is_some()) << 1];
+                if let Some((flags, mode, rest)) = root {
+                    out.push(flags % 64);
+                    if flags & 8 == 0 {
+                        out.extend(varint(u64::from(mode % 4096)));
+                    }
+                    out.extend(rest);
+                }
                 out.extend(varint(entries.len() as u64));
                 entries.iter().for_each(|entry| out.extend(entry.bytes()));
                 out

@@ -11,7 +11,7 @@ use downpour_proto::Rate;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Version of the report's fields.
@@ -292,14 +292,22 @@ impl Report {
 
     /// Writes the JSON so that a reader finds the old file or the whole new one.
     pub fn write(&self, path: &Path) -> io::Result<()> {
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}.part", std::process::id()));
-        let part = path.with_file_name(name);
+        let part = part_of(path);
         let written = std::fs::write(&part, self.to_json());
         written.and_then(|()| std::fs::rename(&part, path)).inspect_err(|_| {
             // Best effort: what is reported is the first error.
             let _ = std::fs::remove_file(&part);
         })
+    }
+
+    /// Whether a report could be written there: asked before a session, as after it is too late.
+    pub fn check_path(path: &Path) -> io::Result<()> {
+        if path.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        let part = part_of(path);
+        std::fs::File::create(&part)?;
+        std::fs::remove_file(&part)
     }
 
     /// The summary for people, several lines.
@@ -393,6 +401,13 @@ impl Report {
         }
         Ok(())
     }
+}
+
+/// Where it is written before it gets its name.
+fn part_of(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.part", std::process::id()));
+    path.with_file_name(name)
 }
 
 fn summarise_names(out: &mut String, word: &str, names: &[Named]) -> std::fmt::Result {

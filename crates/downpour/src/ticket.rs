@@ -1,8 +1,8 @@
-//! Tickets: all that a receiver needs to find its sender and to be let in, as one string.
+//! Tickets: all that a receiver needs to find its sender and to be let in, as one string
+//! (`docs/protocol.md#TICK`).
 //!
-//! `downpour1:BODY.CHECK`. BODY is JSON in base64url without padding, so that it can be looked at; CHECK
-//! is the first four bytes of the BLAKE3 of everything before the dot, in base64url, so that a letter lost in
-//! a mail is found here and not as a refusal by the sender. White space anywhere is passed over: mail
+//! The body is JSON, so that it can be looked at. The digest at the end is there so that a letter lost in a
+//! mail is found here and not as a refusal by the sender, and white space is passed over because mail
 //! programs break lines.
 //!
 //! A ticket lets in whoever has it until it expires. It holds no private key.
@@ -37,7 +37,7 @@ const _: () = assert!(
     (ADDRS_MAX * (ADDR_LEN_MAX + 3) + ALLOW_MAX * KEY_JSON_LEN + 500) * 4 / 3 < TICKET_LEN_MAX
 );
 
-/// How to reach a sender, and the permission to.
+/// How to reach a sender, and the permission to (`docs/protocol.md#TICK-2`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ticket {
     /// Where the sender listens: `host:port`, `1.2.3.4:port` or `[::1]:port` each.

@@ -62,6 +62,18 @@ pub struct OutputArgs {
 }
 
 impl OutputArgs {
+    /// Asked before the session: a report that cannot be written should not cost one.
+    fn check(&self) -> Result<(), Fault> {
+        let Some(path) = &self.report else { return Ok(()) };
+        Report::check_path(path).map_err(|error| {
+            let what = format!("the report {} could not be written: {error}", path.display());
+            Fault::start(
+                what,
+                "give --report a file in a folder that is there and that you may write to",
+            )
+        })
+    }
+
     /// Prints and writes the report; the exit status follows from it.
     fn show(&self, report: &Report) -> Result<Exit, Fault> {
         if !self.quiet {
@@ -72,11 +84,15 @@ impl OutputArgs {
         }
         let exit = if report.is_complete() { Exit::Complete } else { Exit::Incomplete };
         if let Some(path) = &self.report {
-            report.write(path).map_err(|error| Fault {
+            let written = report.write(path).map_err(|error| Fault {
                 what: format!("cannot write the report {}: {error}", path.display()),
-                todo: "choose a file in a folder that you may write to".to_owned(),
+                todo: "take it from standard output, where it has gone instead".to_owned(),
                 exit: Exit::Incomplete,
-            })?;
+            });
+            if written.is_err() && !self.json {
+                print!("{}", report.to_json());
+            }
+            written?;
         }
         Ok(exit)
     }
@@ -89,10 +105,12 @@ pub fn main() -> ExitCode {
     let done = match cli.verb {
         Verb::Send(args) => args.resolve().and_then(|plan| {
             let output = plan.output.clone();
+            output.check()?;
             output.show(&session::send(plan)?)
         }),
         Verb::Receive(args) => args.resolve().and_then(|plan| {
             let output = plan.output.clone();
+            output.check()?;
             output.show(&session::receive(plan)?)
         }),
         Verb::Demo(args) => args.run(),

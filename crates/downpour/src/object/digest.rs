@@ -1,4 +1,4 @@
-//! Digests: BLAKE3, one value per group of a file.
+//! Digests: BLAKE3, one value per group of a file (`docs/protocol.md#MAN-11`).
 //!
 //! A file longer than [`GROUP_LEN`] has a chaining value per group, and these merge into exactly
 //! `blake3(file)`. A shorter file's only group carries that root itself. A digest is over the logical

@@ -5,8 +5,10 @@
 //! Every folder is opened relative to its parent and no link is followed, so that nobody can move the
 //! walk elsewhere. Nothing is read here but names, metadata and the places of holes.
 //!
-//! Deliberately absent: filters, and metadata of the top folder itself when its contents are sent (the
-//! receiver's `--out` is the receiver's).
+//! When a folder's contents are sent, the target folder gets that folder's metadata, those of the first if
+//! there are several, as `rsync -a` does.
+//!
+//! Deliberately absent: filters.
 
 use super::limits::{FILE_EXTENTS_MAX, PROBLEMS_LISTED_MAX};
 use super::tree::{
@@ -237,13 +239,21 @@ impl Walk<'_> {
                 tops.push(Top { name: name.to_vec(), folder, at: path.clone() });
                 continue;
             }
-            let listed = open_folder(CWD, path, OFlags::empty()).and_then(|fd| names(&fd));
+            let listed = open_folder(CWD, path, OFlags::empty())
+                .and_then(|fd| Ok((rustix::fs::fstat(&fd)?, names(&fd)?)));
             match listed {
                 Err(error) => self.problem(path, explain(error)),
-                Ok(names) => tops.extend(names.into_iter().map(|name| {
-                    let at = path.join(OsStr::from_bytes(&name));
-                    Top { name, folder: path.clone(), at }
-                })),
+                Ok((stat, names)) => {
+                    if self.builder.tree().root().is_none() {
+                        let xattrs = self.xattrs(path);
+                        let told = self.builder.set_root(meta(&stat, false), &xattrs);
+                        told.map_err(ScanError::Tree)?;
+                    }
+                    tops.extend(names.into_iter().map(|name| {
+                        let at = path.join(OsStr::from_bytes(&name));
+                        Top { name, folder: path.clone(), at }
+                    }));
+                }
             }
         }
         tops.sort_by(|a, b| a.name.cmp(&b.name));
@@ -373,20 +383,20 @@ impl Walk<'_> {
         let hard = matches!(kind, NewKind::HardLink { .. });
         let link = hard || matches!(kind, NewKind::Symlink { .. });
         let meta = if hard { Meta::default() } else { meta(&found.stat, link) };
-        let xattrs = if hard { Vec::new() } else { self.xattrs(found) };
+        let xattrs = if hard { Vec::new() } else { self.xattrs(found.path) };
         let entry = NewEntry { depth: found.depth, name: found.name, kind, meta, xattrs };
         self.builder.push(entry).map_err(ScanError::Tree)?;
         self.origin.fingerprints.push(Fingerprint::of(&found.stat));
         Ok(())
     }
 
-    fn xattrs(&mut self, found: &Found<'_>) -> Vec<Xattr> {
+    fn xattrs(&mut self, path: &Path) -> Vec<Xattr> {
         if !self.options.xattrs {
             return Vec::new();
         }
-        xattr::read(found.path).unwrap_or_else(|error| {
+        xattr::read(path).unwrap_or_else(|error| {
             let reason = format!("extended attributes left out: {error}");
-            self.notices.push(Notice { path: found.path.to_owned(), reason });
+            self.notices.push(Notice { path: path.to_owned(), reason });
             Vec::new()
         })
     }

@@ -133,7 +133,7 @@ pub struct TreeError {
     pub problem: TreeProblem,
 }
 
-/// A rule that a tree must keep.
+/// A rule that a tree must keep (`docs/protocol.md#MAN-9`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TreeProblem {
@@ -252,6 +252,8 @@ pub struct Tree {
     layout: Layout,
     xattr_sets: Vec<Vec<Xattr>>,
     xattr_of: HashMap<u32, u32>,
+    /// Of the target folder itself, and its set of attributes.
+    root: Option<(Meta, Option<u32>)>,
     size: u64,
     files: u32,
 }
@@ -275,6 +277,19 @@ impl Tree {
     /// Size of all files, holes counted; of a stream, 0.
     pub fn size(&self) -> u64 {
         self.size
+    }
+
+    /// What the target folder itself becomes, as an entry without a name: told when a folder's contents are
+    /// sent.
+    pub fn root(&self) -> Option<Entry<'_>> {
+        let (meta, set) = self.root?;
+        let xattrs = set.map_or(&[][..], |set| &self.xattr_sets[set as usize]);
+        Some(Entry { parent: None, name: b"", kind: Kind::Folder, meta, xattrs })
+    }
+
+    /// The set of extended attributes of the target folder.
+    pub(crate) fn root_xattr_set(&self) -> Option<u32> {
+        self.root.and_then(|(_, set)| set)
     }
 
     /// Length of the data space, `None` for a stream.
@@ -412,6 +427,7 @@ impl TreeBuilder {
                 layout: Layout::default(),
                 xattr_sets: Vec::new(),
                 xattr_of: HashMap::new(),
+                root: None,
                 size: 0,
                 files: 0,
             },
@@ -434,6 +450,15 @@ impl TreeBuilder {
 
     pub(crate) fn finish(self) -> Tree {
         self.tree
+    }
+
+    /// Says what the target folder itself becomes: before all entries.
+    pub(crate) fn set_root(&mut self, meta: Meta, xattrs: &[Xattr]) -> Result<(), TreeError> {
+        debug_assert!(self.tree.is_empty() && self.tree.root.is_none());
+        let error = |problem| TreeError { path: "the top folder".to_owned(), problem };
+        check_folder(&meta).map_err(error)?;
+        self.tree.root = Some((meta, self.intern(xattrs).map_err(error)?));
+        Ok(())
     }
 
     /// Appends an entry; its number is the number of entries before.
@@ -510,7 +535,7 @@ impl TreeBuilder {
     fn check_kind(&self, kind: &NewKind<'_>) -> Result<(), TreeProblem> {
         match kind {
             NewKind::Folder => Ok(()),
-            NewKind::Stream if self.tree.is_empty() => Ok(()),
+            NewKind::Stream if self.tree.is_empty() && self.tree.root.is_none() => Ok(()),
             NewKind::Stream => Err(TreeProblem::Stream),
             NewKind::Symlink { text } => {
                 let ok = (1..=SYMLINK_LEN_MAX).contains(&text.len()) && !text.contains(&0);
@@ -626,12 +651,16 @@ fn check_name(name: &[u8], depth: u32) -> Result<(), TreeProblem> {
     }
 }
 
+fn check_folder(meta: &Meta) -> Result<(), TreeProblem> {
+    let ok = meta.mode <= 0o7777 && meta.mtime.nanos < 1_000_000_000;
+    if ok { Ok(()) } else { Err(TreeProblem::Meta) }
+}
+
 fn check_meta(entry: &NewEntry<'_>) -> Result<(), TreeProblem> {
+    check_folder(&entry.meta)?;
     let link = matches!(entry.kind, NewKind::Symlink { .. } | NewKind::HardLink { .. });
     let hard = matches!(entry.kind, NewKind::HardLink { .. });
-    let ok = entry.meta.mode <= 0o7777
-        && entry.meta.mtime.nanos < 1_000_000_000
-        && (!link || entry.meta.mode == 0)
+    let ok = (!link || entry.meta.mode == 0)
         && (!hard || (entry.meta == Meta::default() && entry.xattrs.is_empty()));
     if ok { Ok(()) } else { Err(TreeProblem::Meta) }
 }

@@ -1,4 +1,4 @@
-//! Varints and byte strings: how the manifest and the journal are written.
+//! Varints and byte strings: how the manifest (`docs/protocol.md#MAN-5`) and the journal are written.
 //!
 //! A [`Reader`] never panics and accepts exactly one encoding of each value (the shortest varint), so
 //! that emitting what was parsed gives the same bytes.

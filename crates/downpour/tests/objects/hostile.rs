@@ -1,7 +1,7 @@
 //! Manifests that a publisher signed, and that break the rules: refused, and nothing is written outside.
 //! The rules themselves are tested where they are checked; here, that the store keeps to them.
 
-use crate::harness::{SMALL, pair};
+use crate::harness::{SMALL, Sender, contents, pair, write};
 use downpour::object::{
     Destination, FolderOptions, ManifestId, Store, StoreConfig, StoreEvent, StoreFailure,
 };
@@ -87,9 +87,88 @@ fn offer(entries: &[Vec<u8>]) -> String {
 #[test]
 fn names_that_lead_outside() {
     let file = varint(0);
-    for name in [&b"../x"[..], b"/etc/passwd", b"..", b"a/../../x", b"", b"a\0b"] {
+    for name in
+        [&b"../x"[..], b"/etc/passwd", b"..", b".", b"a/../../x", b"a/.", b"", b"a\0b", b"\0"]
+    {
         let text = offer(&[entry(1, 0, b"A", 1, &file), entry(1, 0, name, 2, &file)]);
         assert!(text.contains(&downpour::object::printable(name)), "{text}");
+        assert!(text.contains("the name is"), "{text}");
+        // As a component in the middle of a path.
+        let middle =
+            [entry(0, 0, b"A", 1, &[]), entry(0, 1, name, 2, &[]), entry(1, 2, b"x", 3, &file)];
+        assert!(offer(&middle).contains("the name is"), "{name:?}");
+    }
+    let text = offer(&[entry(0, 0, b".downpour", 1, &[])]);
+    assert!(text.contains("the receiver's own folder"), "{text}");
+}
+
+#[test]
+fn names_that_come_twice() {
+    let (file, mut link) = (varint(0), varint(4));
+    link.extend(b"/etc");
+    // A name shares all it can with the one before: all of it.
+    let again = |kind: u8, content: &[u8]| {
+        let mut out = vec![kind | 16];
+        out.extend([0, 4, 0]);
+        if kind != 3 {
+            out.extend(varint(7));
+        }
+        out.extend([0, 0]);
+        out.extend_from_slice(content);
+        out
+    };
+    let first = [
+        entry(1, 0, b"same", 1, &file),
+        entry(0, 0, b"same", 1, &[]),
+        entry(3, 0, b"same", 1, &link),
+    ];
+    for one in first {
+        for two in [again(1, &file), again(0, &[]), again(3, &link)] {
+            let text = offer(&[one.clone(), two]);
+            assert!(text.contains("same: the path comes twice"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn hard_links_to_anything_but_an_earlier_file() {
+    let mut link = varint(11);
+    link.extend(b"/etc/shadow");
+    let hard = |back: u64| {
+        let mut out = vec![4, 0, 0, 4];
+        out.extend(b"hard");
+        out.extend(varint(back));
+        out
+    };
+    // One back is the link out of the target, two back a folder; none and three lie outside of the tree.
+    for back in [0, 1, 2, 3, 4, u64::from(u32::MAX)] {
+        let entries = [entry(0, 0, b"a", 1, &[]), entry(3, 0, b"b", 0, &link), hard(back)];
+        let text = offer(&entries);
+        assert!(text.contains("hard: it is a hard link to something"), "{back}: {text}");
+    }
+}
+
+/// What the first session was allowed to place, the second may not use as a way out.
+#[test]
+fn a_folder_where_the_session_before_has_placed_a_link() {
+    for overwrite in [false, true] {
+        let (dir, a, out) = pair();
+        let outside = dir.path().join("outside");
+        std::fs::create_dir(&outside).unwrap();
+        std::os::unix::fs::symlink(&outside, a.join("way")).unwrap();
+        let first = Sender::new(&contents(&a), SMALL);
+        first.to_folder(&out).carry(&first, first.order());
+        assert_eq!(std::fs::read_link(out.join("way")).unwrap(), outside);
+        std::fs::remove_file(a.join("way")).unwrap();
+        write(a.join("way/file"), &[1; 3000]);
+        write(a.join("way/deeper/file"), b"small");
+        let second = Sender::new(&contents(&a), SMALL);
+        let options = FolderOptions { overwrite, ..FolderOptions::new(&out) };
+        let mut receiver = second.receiver(Destination::Folder(options));
+        receiver.carry(&second, second.order());
+        let failures = receiver.failures();
+        assert!(failures["way/file"].contains("folder"), "{failures:?}");
+        assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0, "{overwrite}");
     }
 }
 
@@ -97,6 +176,11 @@ fn names_that_lead_outside() {
 fn over_long_names() {
     let text = offer(&[entry(1, 0, &[b'x'; 300], 1, &varint(0))]);
     assert!(text.contains("longer than 255"), "{text}");
+    // Each name is fine, all of them together are not.
+    let name = |depth: u64| [b'a' + (depth % 2) as u8; 250];
+    let deep: Vec<_> = (0..17).map(|depth| entry(0, depth, &name(depth), depth + 1, &[])).collect();
+    let text = offer(&deep);
+    assert!(text.contains("longer than 4095"), "{text}");
 }
 
 #[test]

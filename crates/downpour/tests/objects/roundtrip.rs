@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File, FileTimes, Permissions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 fn set_mtime(path: &Path, secs: u64, nanos: u32) {
@@ -89,6 +89,57 @@ fn arrives(geometry: Geometry, seed: Option<u64>) {
     }
     unlock(&a);
     unlock(&b);
+}
+
+/// Sends `paths` to `out`, made before by the receiver if `exists`; what the folder looks like then.
+fn target_after(paths: &[PathBuf], out: &Path, exists: bool) -> (u32, i64, i64) {
+    if exists {
+        fs::create_dir(out).unwrap();
+        fs::set_permissions(out, Permissions::from_mode(0o700)).unwrap();
+    }
+    let sender = Sender::new(paths, SMALL);
+    let mut receiver = sender.to_folder(out);
+    receiver.carry(&sender, sender.order());
+    assert_eq!(receiver.summary().failed, []);
+    let meta = fs::metadata(out).unwrap();
+    (meta.mode() & 0o7777, meta.mtime(), meta.mtime_nsec())
+}
+
+/// As with `rsync -a`, whether the target is there or not: contents bring their folder's mode and time, those
+/// of the first folder if there are several; a folder sent by its name brings none.
+#[test]
+fn the_target_becomes_as_the_folder_whose_contents_are_sent() {
+    let (dir, a, _) = pair();
+    let other = dir.path().join("other");
+    write(a.join("sub/file"), b"in it");
+    write(other.join("another"), b"in the other");
+    for (folder, mode, secs) in [(&a, 0o750, 981_173_106), (&other, 0o711, 1_012_694_400)] {
+        fs::set_permissions(folder, Permissions::from_mode(mode)).unwrap();
+        set_mtime(folder, secs, 123_456_789);
+    }
+    let (of_a, of_other) = ((0o750, 981_173_106, 123_456_789), (0o711, 1_012_694_400, 123_456_789));
+    let slash = |folder: &Path| folder.join("");
+    let cases = [
+        (vec![slash(&a)], of_a),
+        (vec![a.join(".")], of_a),
+        (vec![a.join("sub/..")], of_a),
+        (vec![slash(&a), slash(&other)], of_a),
+        (vec![slash(&other), slash(&a)], of_other),
+        (vec![other.join("another"), slash(&a)], of_a),
+    ];
+    for (number, (paths, expected)) in cases.iter().enumerate() {
+        for exists in [false, true] {
+            let out = dir.path().join(format!("out{number}{exists}"));
+            assert_eq!(target_after(paths, &out, exists), *expected, "{paths:?} {exists}");
+        }
+    }
+    let named = target_after(std::slice::from_ref(&a), &dir.path().join("named"), true);
+    assert_eq!(named.0, 0o700);
+    assert_ne!(named.1, of_a.1);
+    fs::create_dir(dir.path().join("empty")).unwrap();
+    set_mtime(&dir.path().join("empty"), 5, 6);
+    let empty = target_after(&[slash(&dir.path().join("empty"))], &dir.path().join("none"), false);
+    assert_eq!((empty.1, empty.2), (5, 6), "also without entries");
 }
 
 #[test]

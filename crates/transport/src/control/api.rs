@@ -1,7 +1,7 @@
-//! The bodies of the control endpoints (`docs/protocol.md#CTL-1`).
+//! The bodies of the control endpoints (`docs/protocol.md#CTL-6` to `#CTL-14`).
 //!
-//! JSON. Fields that are not known are ignored, so that either side may be newer. Byte strings are
-//! base64url without padding; times are seconds since 1970 (UTC); lengths are bytes.
+//! JSON. Fields that are not known are ignored, so that either side may be newer. Times are seconds since
+//! 1970 (UTC); lengths are bytes.
 //!
 //! | request | body | answer |
 //! | --- | --- | --- |
@@ -14,8 +14,7 @@
 //! | `GET /v1/data`, `GET /v1/manifest` | header `Range` | bytes |
 //! | `GET /v1/repair/{block}?from=i&count=n` | | `n` repair symbols of block `d7` or `m7` |
 //!
-//! All need `Authorization: Bearer TOKEN` and a client certificate. `ready`, `events`, `have`, `receipt` and
-//! `leave` need the headers [`SESSION_HEADER`] and [`RECEIVER_HEADER`] as well; the others may have them.
+//! Which headers each needs: `docs/protocol.md#CTL-7`.
 
 use super::text;
 use crate::Secret;
@@ -59,7 +58,7 @@ text::bytes16! {
     Token, "a token", |_| "..".to_owned()
 }
 
-/// A receiver asks to be taken in.
+/// A receiver asks to be taken in (`docs/protocol.md#CTL-8`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinRequest {
     /// [`PROTOCOL_VERSION`] of the receiver.
@@ -82,7 +81,7 @@ impl JoinRequest {
     }
 }
 
-/// All that a receiver needs to hear the stream.
+/// All that a receiver needs to hear the stream (`docs/protocol.md#CTL-9`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinReply {
     /// This run of the sender.
@@ -154,7 +153,7 @@ pub struct ReadyRequest {
     pub candidates: bool,
 }
 
-/// Blocks that need not be sent to this receiver.
+/// Blocks that need not be sent to this receiver (`docs/protocol.md#CTL-11`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HaveRequest {
     /// Data blocks held, ascending, disjoint.
@@ -219,7 +218,8 @@ impl HaveRequest {
     }
 }
 
-/// A receiver's statement of what it has, placed and verified. Cumulative: the last one counts.
+/// A receiver's statement of what it has, placed and verified. Cumulative: the last one counts
+/// (`docs/protocol.md#CTL-12`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {
     /// Of which session.
@@ -331,7 +331,7 @@ impl LeaveRequest {
     }
 }
 
-/// What the sender tells a receiver outside the stream.
+/// What the sender tells a receiver outside the stream (`docs/protocol.md#CTL-13`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {

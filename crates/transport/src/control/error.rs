@@ -1,5 +1,5 @@
 //! What the control endpoint answers when it does not do what was asked: a stable code for programs and
-//! a sentence for people. The HTTP status follows from the code.
+//! a sentence for people (`docs/protocol.md#CTL-15`). The HTTP status follows from the code.
 
 use hyper::StatusCode;
 use serde::{Deserialize, Serialize};

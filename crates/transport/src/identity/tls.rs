@@ -1,4 +1,4 @@
-//! TLS 1.3 between pinned keys.
+//! TLS 1.3 between pinned keys (`docs/protocol.md#CTL-1`).
 //!
 //! The client knows the server's public key beforehand: the certificate's SubjectPublicKeyInfo must be
 //! that key and the handshake must be signed by it. The server demands a certificate and takes any

@@ -1,10 +1,4 @@
-//! Digest sections: the digests of a span of groups, in order.
-//!
-//! ```text
-//! kind 1 | first group | groups | end in the data space | withdrawn: count, (entry, reason)… |
-//! digest 32 for each group of a file not withdrawn |
-//! for each such file longer than a group whose last group is here: 0, or 1 and its root 32
-//! ```
+//! Digest sections: the digests of a span of groups, in order (`docs/protocol.md#MAN-10`).
 //!
 //! Which groups and files these are follows from the tree, so that the parser knows every length
 //! before it reads, and there is one way to write a section.

@@ -1,4 +1,4 @@
-//! The manifest: a chain of signed sections that say what a session carries.
+//! The manifest: a chain of signed sections that say what a session carries (`docs/protocol.md#MAN`).
 //!
 //! 1. The first sections hold the *tree*: every entry, with sizes and holes, without digests.
 //! 2. Each further section holds the *digests* of a span of the data space (about 64 MiB), in order,
@@ -9,7 +9,8 @@
 //! publisher's signature, so that no member of the group can make another accept false bytes. The
 //! signature covers nothing of the session except the manifest's id, which JOIN tells by TLS.
 //!
-//! A parsed section, emitted again, gives the same bytes: there is one way to say each thing.
+//! A parsed section, emitted again, gives the same bytes: there is one way to say each thing
+//! (`docs/protocol.md#MAN-5`).
 
 mod digests;
 #[cfg(fuzzing)]

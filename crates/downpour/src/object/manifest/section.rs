@@ -1,12 +1,4 @@
-//! How a section is framed, chained and signed.
-//!
-//! ```text
-//! length 4 | format 1 | manifest id 16 | index 4 | hash of the previous section 32 | flags 1 |
-//! body … | Ed25519 signature 64
-//! ```
-//!
-//! Integers are big endian; the length counts everything. The signature is the publisher's, over a
-//! domain string and the BLAKE3 hash of all bytes before it.
+//! How a section is framed, chained and signed (`docs/protocol.md#MAN-6`).
 
 use super::ManifestError;
 use crate::object::digest::Digest;

@@ -97,16 +97,22 @@ fn build(builder: &mut TreeBuilder, depth: u32, mut children: Vec<(Vec<u8>, Meta
 }
 
 fn tree() -> impl Strategy<Value = Tree> {
-    prop::collection::vec((Just(b"top".to_vec()), meta(), any::<bool>(), node()), 0..6).prop_map(
-        |mut top| {
-            for (i, child) in top.iter_mut().enumerate() {
-                child.0.push(i as u8 + 1);
-            }
-            let mut builder = TreeBuilder::new();
-            build(&mut builder, 0, top);
-            builder.finish()
-        },
-    )
+    let top = prop::collection::vec((Just(b"top".to_vec()), meta(), any::<bool>(), node()), 0..6);
+    let root = prop::option::of((meta(), any::<bool>()));
+    (root, top).prop_map(|(root, mut top)| {
+        for (i, child) in top.iter_mut().enumerate() {
+            child.0.push(i as u8 + 1);
+        }
+        let mut builder = TreeBuilder::new();
+        if let Some((meta, attributed)) = root {
+            let xattr = Xattr { name: b"user.a".to_vec(), value: vec![1; 5] };
+            builder
+                .set_root(meta, if attributed { std::slice::from_ref(&xattr) } else { &[] })
+                .unwrap();
+        }
+        build(&mut builder, 0, top);
+        builder.finish()
+    })
 }
 
 fn decode(bodies: &[Vec<u8>]) -> Result<Tree, BodyError> {
@@ -119,6 +125,8 @@ fn decode(bodies: &[Vec<u8>]) -> Result<Tree, BodyError> {
 
 fn assert_same(a: &Tree, b: &Tree) {
     assert_eq!((a.len(), a.layout()), (b.len(), b.layout()));
+    let root = |tree: &Tree| tree.root().map(|root| (root.meta, root.xattrs.to_vec()));
+    assert_eq!(root(a), root(b));
     for id in a.ids() {
         let (x, y) = (a.entry(id), b.entry(id));
         assert_eq!((x.parent, x.name, x.kind, x.meta), (y.parent, y.name, y.kind, y.meta));
@@ -147,7 +155,7 @@ proptest! {
             body.truncate(at + 1);
         }
         if let Ok(changed) = decode(std::slice::from_ref(&body)) {
-            body[1] = 0; // whether more follow is not the tree's
+            body[1] &= !1; // whether more follow is not the tree's
             prop_assert_eq!(tree_bodies(&changed), vec![body]);
         }
     }
@@ -312,6 +320,25 @@ fn hostile_sizes_are_refused_and_named() {
     let many: Vec<_> =
         (0..2u8).map(|i| raw(1, 0, &[b'a' + i], &varints(&[FILE_LEN_MAX >> (4 + i)]))).collect();
     assert_eq!(refused(&many), ("b".into(), TreeProblem::DataTooLong));
+}
+
+#[test]
+fn the_target_folder_is_told_once_and_as_a_folder() {
+    // Flags, mode, owner unchanged, time; then no entries.
+    let told = |kind: u8, mode: u64| {
+        let mut body = vec![1, 3, kind | 16];
+        put_varint(&mut body, mode);
+        body.extend([0, 0, 0]);
+        body
+    };
+    let mut decoder = TreeDecoder::new();
+    assert_eq!(decoder.body(&told(0, 0o750)), Ok(true));
+    assert!(matches!(decoder.body(&told(0, 0o755)), Err(BodyError::Text("unknown flags"))));
+    assert_eq!(decoder.finish().root().unwrap().meta.mode, 0o750);
+    assert!(matches!(TreeDecoder::new().body(&told(1, 0o750)), Err(BodyError::Text(_))));
+    let beyond = TreeDecoder::new().body(&told(0, 0o10000));
+    let Err(BodyError::Tree(error)) = beyond else { panic!("{beyond:?}") };
+    assert_eq!(error.problem, TreeProblem::Meta);
 }
 
 #[test]

@@ -1,13 +1,9 @@
-//! Tree sections: entries in few bytes, and back.
+//! Tree sections: entries in few bytes, and back (`docs/protocol.md#MAN-7`, `#MAN-8`).
 //!
 //! An entry is told relative to the one before: the depth says which open folder it is in, the name
 //! shares a prefix with the previous name, mode and owner are left out when they did not change, the
 //! time is a difference. 20,000 files of one release take about 20 bytes each. The state runs on from
 //! one section to the next.
-//!
-//! ```text
-//! flags 1 | depth | shared | rest of the name | mode? | uid, gid? | mtime, nanos | by kind … | xattrs?
-//! ```
 //!
 //! Every choice is forced (`shared` is as long as it can be, a flag is set when it can be), so that
 //! what the decoder accepts, the encoder emits the same.
@@ -32,6 +28,11 @@ const SAME_MODE: u8 = 8;
 const SAME_OWNER: u8 = 16;
 const HAS_XATTRS: u8 = 32;
 const FLAGS_END: u8 = 64;
+
+/// Flags of a body.
+const BODY_MORE: u8 = 1;
+const BODY_ROOT: u8 = 2;
+const BODY_FLAGS_END: u8 = 4;
 
 /// What an entry is told relative to.
 #[derive(Clone, Debug, Default)]
@@ -86,6 +87,15 @@ impl<'a> TreeEncoder<'a> {
             return None;
         }
         let (mut entries, first) = (Vec::new(), self.next);
+        // Only the body that has the first entry, if there is any, starts here.
+        let root = self.tree.root().filter(|_| first == 0);
+        let mut head = Vec::new();
+        if let Some(root) = &root {
+            let flags = self.flags(KIND_FOLDER, root);
+            head.push(flags);
+            self.meta(flags, &root.meta, &mut head);
+            self.xattrs(self.tree.root_xattr_set(), root.xattrs, &mut head);
+        }
         while self.next < self.tree.len()
             && entries.len() < SECTION_TREE_LEN
             && self.next - first < count
@@ -94,7 +104,10 @@ impl<'a> TreeEncoder<'a> {
             self.next += 1;
         }
         self.done = self.next == self.tree.len();
-        let mut body = vec![BODY_TREE, u8::from(!self.done)];
+        let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+        let flags = flag(!self.done, BODY_MORE) | flag(root.is_some(), BODY_ROOT);
+        let mut body = vec![BODY_TREE, flags];
+        body.append(&mut head);
         put_varint(&mut body, u64::from(self.next - first));
         body.append(&mut entries);
         Some(body)
@@ -110,30 +123,29 @@ impl<'a> TreeEncoder<'a> {
         if entry.kind == Kind::Folder {
             self.open.push(id);
         }
-        let kind = self.kind(&entry, id);
-        let meta = entry.meta;
-        let same_mode = has_mode(kind) && *self.previous.mode(kind) == meta.mode;
-        let same_owner = kind != KIND_HARD_LINK
-            && (self.previous.uid, self.previous.gid) == (meta.uid, meta.gid);
-        let flag = |set: bool, bit: u8| if set { bit } else { 0 };
-        out.push(
-            kind | flag(same_mode, SAME_MODE)
-                | flag(same_owner, SAME_OWNER)
-                | flag(!entry.xattrs.is_empty(), HAS_XATTRS),
-        );
+        let flags = self.flags(self.kind(&entry, id), &entry);
+        out.push(flags);
         put_varint(out, depth as u64);
         let shared = self.previous.shared(entry.name);
         put_varint(out, shared as u64);
         put_bytes(out, &entry.name[shared..]);
         self.previous.name.clear();
         self.previous.name.extend_from_slice(entry.name);
-        if kind != KIND_HARD_LINK {
-            self.meta(kind, &meta, (same_mode, same_owner), out);
-        }
+        self.meta(flags, &entry.meta, out);
         self.content(&entry, id, out);
-        if let Some(set) = self.tree.xattr_set(id) {
-            self.xattrs(set, entry.xattrs, out);
-        }
+        self.xattrs(self.tree.xattr_set(id), entry.xattrs, out);
+    }
+
+    /// The first byte of an entry.
+    fn flags(&mut self, kind: u8, entry: &Entry<'_>) -> u8 {
+        let meta = entry.meta;
+        let same_mode = has_mode(kind) && *self.previous.mode(kind) == meta.mode;
+        let same_owner = kind != KIND_HARD_LINK
+            && (self.previous.uid, self.previous.gid) == (meta.uid, meta.gid);
+        let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+        kind | flag(same_mode, SAME_MODE)
+            | flag(same_owner, SAME_OWNER)
+            | flag(!entry.xattrs.is_empty(), HAS_XATTRS)
     }
 
     fn kind(&self, entry: &Entry<'_>, id: EntryId) -> u8 {
@@ -155,12 +167,16 @@ impl<'a> TreeEncoder<'a> {
         }
     }
 
-    fn meta(&mut self, kind: u8, meta: &Meta, same: (bool, bool), out: &mut Vec<u8>) {
-        if has_mode(kind) && !same.0 {
+    fn meta(&mut self, flags: u8, meta: &Meta, out: &mut Vec<u8>) {
+        let kind = flags & KIND_MASK;
+        if kind == KIND_HARD_LINK {
+            return;
+        }
+        if has_mode(kind) && flags & SAME_MODE == 0 {
             put_varint(out, u64::from(meta.mode));
             *self.previous.mode(kind) = meta.mode;
         }
-        if !same.1 {
+        if flags & SAME_OWNER == 0 {
             put_varint(out, u64::from(meta.uid));
             put_varint(out, u64::from(meta.gid));
             (self.previous.uid, self.previous.gid) = (meta.uid, meta.gid);
@@ -192,7 +208,8 @@ impl<'a> TreeEncoder<'a> {
         }
     }
 
-    fn xattrs(&mut self, set: u32, xattrs: &[Xattr], out: &mut Vec<u8>) {
+    fn xattrs(&mut self, set: Option<u32>, xattrs: &[Xattr], out: &mut Vec<u8>) {
+        let Some(set) = set else { return };
         if set < self.sets_written {
             return put_varint(out, u64::from(set) + 1);
         }
@@ -212,12 +229,14 @@ pub(crate) struct TreeDecoder {
     previous: Previous,
     sets: Vec<Vec<Xattr>>,
     extents: Vec<(u64, u64)>,
+    /// No body has come yet.
+    first: bool,
 }
 
 impl TreeDecoder {
     pub(crate) fn new() -> Self {
         let (builder, previous) = (TreeBuilder::new(), Previous::default());
-        Self { builder, previous, sets: Vec::new(), extents: Vec::new() }
+        Self { builder, previous, sets: Vec::new(), extents: Vec::new(), first: true }
     }
 
     /// Reads one body. Returns whether more follow.
@@ -226,11 +245,15 @@ impl TreeDecoder {
         if reader.byte()? != BODY_TREE {
             return Err(BodyError::Text("a part of the tree is missing"));
         }
-        let more = match reader.byte()? {
-            0 => false,
-            1 => true,
-            _ => return Err(BodyError::Text("unknown flags")),
-        };
+        let flags = reader.byte()?;
+        let has_root = flags & BODY_ROOT != 0;
+        if flags >= BODY_FLAGS_END || has_root && !self.first {
+            return Err(BodyError::Text("unknown flags"));
+        }
+        self.first = false;
+        if has_root {
+            self.root(&mut reader)?;
+        }
         let count: u32 = reader.number()?;
         for _ in 0..count {
             self.entry(&mut reader)?;
@@ -239,11 +262,26 @@ impl TreeDecoder {
             return Err(BodyError::Text("bytes follow its last entry"));
         }
         // Memory is bounded by the bytes that came: each entry takes at least six of them.
-        Ok(more)
+        Ok(flags & BODY_MORE != 0)
     }
 
     pub(crate) fn finish(self) -> Tree {
         self.builder.finish()
+    }
+
+    /// What the target folder itself becomes: a folder's entry without depth and name.
+    fn root(&mut self, reader: &mut Reader<'_>) -> Result<(), BodyError> {
+        let flags = reader.byte()?;
+        if flags >= FLAGS_END || flags & KIND_MASK != KIND_FOLDER {
+            return Err(BodyError::Text("the top is not a folder"));
+        }
+        let meta = self.meta(flags, KIND_FOLDER, reader)?;
+        // The first set of all, if there is one.
+        if flags & HAS_XATTRS != 0 {
+            self.sets.push(self.xattrs(reader)?.0);
+        }
+        self.builder.set_root(meta, self.sets.first().map_or(&[], Vec::as_slice))?;
+        Ok(())
     }
 
     fn entry(&mut self, reader: &mut Reader<'_>) -> Result<(), BodyError> {

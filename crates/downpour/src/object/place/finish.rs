@@ -64,6 +64,13 @@ impl Placer {
         Ok(())
     }
 
+    /// The target folder's own metadata, where the tree tells them.
+    pub(crate) fn finish_target(&self) -> Vec<String> {
+        let target = self.beneath.root();
+        let root = self.beneath.tree().root();
+        root.map_or_else(Vec::new, |root| self.meta.apply(target.as_fd(), &root))
+    }
+
     fn symlink(
         &self,
         id: EntryId,

@@ -391,6 +391,9 @@ impl Store {
                 for (entry, text) in finished.notices {
                     self.notices(EntryId(entry), vec![text]);
                 }
+                for text in finished.of_target {
+                    self.event(StoreEvent::Notice { path: ".".to_owned(), text });
+                }
                 for (entry, reason) in finished.failed {
                     self.fail_object(EntryId(entry), reason);
                 }

@@ -102,6 +102,8 @@ pub(super) struct Held {
 pub(super) struct Finished {
     pub(super) failed: Vec<(u32, String)>,
     pub(super) notices: Vec<(u32, String)>,
+    /// About the target folder itself.
+    pub(super) of_target: Vec<String>,
 }
 
 /// Where verified groups go. All methods may be called from several threads at once, but those of one

@@ -1,4 +1,4 @@
-//! Byte ranges of the data space and the manifest, and repair symbols.
+//! Byte ranges of the data space and the manifest, and repair symbols (`docs/protocol.md#CTL-14`).
 //!
 //! Each piece asks the shared budget first, is read on a blocking thread, and goes to the connection
 //! through a short queue. The first piece is read before the answer begins, so that a failing source is a

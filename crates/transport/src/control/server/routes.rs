@@ -1,8 +1,8 @@
 //! From a request to the handler and back.
 //!
-//! In this order: the node's key; the token; the ticket's time, for those who have not joined; the session and the receiver
-//! named in the headers; the path and method; the body. So a stranger learns nothing but that it
-//! is one.
+//! In this order (`docs/protocol.md#CTL-7`): the node's key; the token; path and method; the session and the
+//! receiver named in the headers; the ticket's time, for those who have not joined; the body. So a stranger
+//! learns nothing but that it is one.
 
 use super::body::{EventBody, Outgoing};
 use super::bulk::{self, Wanted};

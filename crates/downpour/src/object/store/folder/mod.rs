@@ -356,9 +356,12 @@ impl Target for FolderTarget {
         }
         let failed = |id: EntryId| failed(id) || failed_here.contains(&id);
         ready.placer.finish(&failed, &mut report).map_err(|error| fatal(error.into()))?;
+        let mut of_target = Vec::new();
         if let Err(error) = self.staging.remove() {
-            report.notices.push((0, format!("the staging folder stays: {}", explain(error))));
+            of_target.push(format!("the staging folder stays: {}", explain(error)));
         }
-        Ok(Finished { failed: report.failed, notices: report.notices })
+        // After the last change of what is in it.
+        of_target.extend(ready.placer.finish_target());
+        Ok(Finished { failed: report.failed, notices: report.notices, of_target })
     }
 }
