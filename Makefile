@@ -11,7 +11,7 @@ CARGO ?= cargo
 TOOLS := $(CURDIR)/target/tools
 FUZZ_SECONDS ?= 60
 # Commands that tests call and the Debian packages that hold them.
-TEST_PACKAGES := nft:nftables ethtool:ethtool ip:iproute2 tc:iproute2
+TEST_PACKAGES := nft:nftables ethtool:ethtool ip:iproute2 tc:iproute2 chrt:util-linux setsid:util-linux
 
 .PHONY: demo test test-setup lint bench fuzz deny
 

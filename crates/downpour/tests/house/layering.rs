@@ -15,6 +15,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("downpour-transport", &["downpour-proto"]),
     ("downpour", &["downpour-proto", "downpour-transport"]),
     ("downpour-sim", &["downpour-proto"]),
+    ("downpour-lab", &[]),
 ];
 
 /// All that the engine may use from outside: without std, sockets, clocks.
@@ -22,7 +23,7 @@ const ENGINE_MAY_USE: &[&str] = &["libm"];
 
 /// Small vocabulary crates, which several of ours may name. Everything else is named by one alone, so
 /// that replacing it touches one crate.
-const SHARED: &[&str] = &["serde", "serde_json", "tokio", "rustix"];
+const SHARED: &[&str] = &["clap", "serde", "serde_json", "tokio", "rustix"];
 
 /// Paths that a crate's own sources may not mention, tests aside.
 const FORBIDDEN: &[(&str, &[&str])] = &[

@@ -1,0 +1,221 @@
+//! The emulator's loop: read what came, write what is due, sleep until the next.
+//!
+//! One thread for all links. At real-time priority a sleep ends some 20 us late; it does not spin, because
+//! two cores have to carry the programs under test as well.
+
+use super::pipe::{Carries, Nanos, Pipe};
+use super::tap::Tap;
+use super::{Account, HELD_MAX, Order};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::time::{ClockId, clock_gettime};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io::{self, Write as _};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+
+/// Frames read from one device before the others, and what is due, have their turn.
+const BATCH: usize = 64;
+/// Longest frame: jumbo, with its header.
+const FRAME_BYTES: usize = 9216;
+/// Longest sleep, so that orders are seen.
+const SLEEP_MAX: Nanos = 20_000_000;
+/// Lateness is counted in steps of 1 us up to here, then as this.
+const LATE_STEPS: usize = 20_000;
+
+/// EIO.
+const DEVICE_IS_DOWN: i32 = 5;
+
+/// One end of a link: what comes in here goes through the pipe to the other.
+struct End {
+    tap: Tap,
+    pipe: Pipe,
+}
+
+/// A frame under way.
+struct Frame {
+    to: usize,
+    bytes: Vec<u8>,
+}
+
+struct Emulator {
+    /// The two ends of link i are 2i (near) and 2i + 1 (far).
+    ends: Vec<End>,
+    /// When each frame is due; the count keeps frames of one instant in order.
+    calendar: BinaryHeap<Reverse<(Nanos, u64, usize)>>,
+    count: u64,
+    held: Vec<Frame>,
+    free: Vec<usize>,
+    account: Account,
+    lateness: Vec<u64>,
+}
+
+/// Serves until standard input closes.
+pub(crate) fn serve() -> io::Result<()> {
+    let mut first = String::new();
+    io::stdin().read_line(&mut first)?;
+    let Order::Build { wires, seed } = serde_json::from_str(&first)? else {
+        return Err(io::Error::other("the first order must be to build"));
+    };
+    let mut ends = Vec::new();
+    for (wire, number) in wires.into_iter().zip(0..) {
+        for (name, shape, way) in [(wire.near, wire.up, 0), (wire.far, wire.down, 1)] {
+            let pipe = Pipe::new(shape, seed.wrapping_add(2 * number + way));
+            ends.push(End { tap: Tap::new(&name)?, pipe });
+        }
+    }
+    let (sender, orders) = channel();
+    std::thread::spawn(move || {
+        for line in io::stdin().lines().map_while(Result::ok) {
+            let Ok(order) = serde_json::from_str::<Order>(&line) else { break };
+            if sender.send(order).is_err() {
+                break;
+            }
+        }
+    });
+    println!("ready");
+    io::stdout().flush()?;
+    let account = Emulator::new(ends).run(&orders)?;
+    println!("{}", serde_json::to_string(&account)?);
+    Ok(())
+}
+
+impl Emulator {
+    fn new(ends: Vec<End>) -> Self {
+        Self {
+            ends,
+            calendar: BinaryHeap::new(),
+            count: 0,
+            held: Vec::new(),
+            free: Vec::new(),
+            account: Account::default(),
+            lateness: vec![0; LATE_STEPS + 1],
+        }
+    }
+
+    fn run(mut self, orders: &Receiver<Order>) -> io::Result<Account> {
+        let mut buffer = vec![0; FRAME_BYTES];
+        loop {
+            match orders.try_recv() {
+                Ok(order) => self.obey(order),
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => return Ok(self.account()),
+            }
+            let ready = self.sleep()?;
+            for end in ready {
+                for _ in 0..BATCH {
+                    let Some(len) = self.ends[end].tap.read(&mut buffer)? else { break };
+                    self.take(end, &buffer[..len]);
+                }
+            }
+            self.deliver();
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        if let Order::Reshape { wire, up, down } = order
+            && let Some([near, far]) = self.ends.get_mut(2 * wire..2 * wire + 2)
+        {
+            near.pipe.reshape(up);
+            far.pipe.reshape(down);
+        }
+    }
+
+    /// Sleeps until something is due or comes in; gives the ends at which something did.
+    fn sleep(&self) -> io::Result<Vec<usize>> {
+        let due = self.calendar.peek().map(|Reverse((due, ..))| *due);
+        let wait = due.map_or(SLEEP_MAX, |due| due.saturating_sub(now()).min(SLEEP_MAX));
+        let timeout = Timespec { tv_sec: 0, tv_nsec: wait as i64 };
+        let mut fds: Vec<_> =
+            self.ends.iter().map(|end| PollFd::new(&end.tap, PollFlags::IN)).collect();
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let ready = fds.iter().enumerate().filter(|(_, fd)| fd.revents().contains(PollFlags::IN));
+        Ok(ready.map(|(end, _)| end).collect())
+    }
+
+    /// A frame came in at `end`.
+    fn take(&mut self, end: usize, bytes: &[u8]) {
+        let pipe = &mut self.ends[end].pipe;
+        let Some(due) = pipe.admit(now(), bytes.len(), carries(bytes)) else { return };
+        if self.calendar.len() >= HELD_MAX {
+            self.account.own_drops += 1;
+            return;
+        }
+        let to = end ^ 1;
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                let frame = &mut self.held[slot];
+                frame.to = to;
+                frame.bytes.clear();
+                frame.bytes.extend_from_slice(bytes);
+                slot
+            }
+            None => {
+                self.held.push(Frame { to, bytes: bytes.to_vec() });
+                self.held.len() - 1
+            }
+        };
+        self.calendar.push(Reverse((due, self.count, slot)));
+        self.count += 1;
+    }
+
+    /// Writes what is due.
+    fn deliver(&mut self) {
+        while let Some(Reverse((due, _, slot))) = self.calendar.peek().copied() {
+            let late = match now().checked_sub(due) {
+                Some(late) => late,
+                None => break,
+            };
+            self.calendar.pop();
+            let frame = &self.held[slot];
+            match self.ends[frame.to].tap.write(&frame.bytes) {
+                Ok(()) => self.account.delivered += 1,
+                // The device is down: no machine is there yet, so no frame is missed.
+                Err(e) if e.raw_os_error() == Some(DEVICE_IS_DOWN) => {}
+                Err(_) => self.account.own_drops += 1,
+            }
+            self.free.push(slot);
+            self.lateness[(late as usize / 1000).min(LATE_STEPS)] += 1;
+            self.account.late_max_us = self.account.late_max_us.max(late as f64 / 1e3);
+        }
+    }
+
+    fn account(mut self) -> Account {
+        let total: u64 = self.lateness.iter().sum();
+        let weighed = self.lateness.iter().zip(0..).map(|(count, us): (&u64, u64)| count * us);
+        self.account.late_mean_us = weighed.sum::<u64>() as f64 / total.max(1) as f64;
+        let mut rest = total / 100;
+        let latest = self.lateness.iter().enumerate().rev().find(|(_, count)| {
+            let found = rest < **count;
+            rest = rest.saturating_sub(**count);
+            found
+        });
+        self.account.late_p99_us = latest.map_or(0.0, |(us, _)| us as f64);
+        let fates: Vec<_> = self.ends.iter().map(|end| end.pipe.fates()).collect();
+        self.account.wires = fates.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+        self.account
+    }
+}
+
+/// What an Ethernet frame carries.
+fn carries(frame: &[u8]) -> Carries {
+    const TCP: u8 = 6;
+    const UDP: u8 = 17;
+    let protocol = match frame.get(12..14) {
+        Some([0x08, 0x00]) => frame.get(23),
+        Some([0x86, 0xdd]) => frame.get(20),
+        _ => None,
+    };
+    match protocol {
+        Some(&TCP | &UDP) => Carries::Data,
+        _ => Carries::Upkeep,
+    }
+}
+
+/// The monotonic clock, which all namespaces share.
+pub(crate) fn now() -> Nanos {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as Nanos * 1_000_000_000 + time.tv_nsec as Nanos
+}

@@ -1,0 +1,96 @@
+//! The lab's network does what it is asked, and nothing of it stays behind.
+//!
+//! Needs root and the tools that `make test-setup` installs; else it says `skipped`.
+
+use serde_json::Value;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test fails instead of hanging. Not a measure of speed.
+const HANG: Duration = Duration::from_secs(300);
+
+fn lab() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_lab"))
+}
+
+/// Rows of `lab emulator check`, or why there can be none.
+fn checked() -> Result<Vec<Value>, String> {
+    let output = lab().args(["emulator", "check", "--quick", "--json"]).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    if error.contains("needs ") {
+        return Err(error);
+    }
+    assert!(output.status.success(), "{error}");
+    Ok(serde_json::from_slice(&output.stdout).unwrap())
+}
+
+fn number(row: &Value, name: &str) -> f64 {
+    row[name].as_f64().unwrap_or_else(|| panic!("{name} in {row}"))
+}
+
+#[test]
+fn links_delay_lose_and_limit_as_asked() {
+    let rows = match checked() {
+        Ok(rows) => rows,
+        Err(why) => return println!("skipped: links_delay_lose_and_limit_as_asked: {why}"),
+    };
+    assert!(rows.len() > 12);
+    for row in &rows {
+        let what = row["what"].as_str().unwrap();
+        let (sent, received) = (number(row, "sent"), number(row, "received"));
+        let lost = row["lost"].as_array().unwrap();
+        let [asked, queue, own] = [0, 1, 2].map(|i| lost[i].as_f64().unwrap());
+        // Whatever did not arrive was lost for a reason that was counted; those that say that the probe is
+        // over are among the counted.
+        assert!((0.0..=asked + queue + own).contains(&(sent - received)), "{row}");
+        assert!(own <= sent * 1e-5, "{row}");
+        let delay_us = what
+            .strip_prefix("delay ")
+            .and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok())
+            .map_or(0.0, |ms| ms * 1e3);
+        // Nothing is early. How late a busy machine makes it is measured, not asserted.
+        assert!(row["delay_us"][0].as_f64().unwrap() >= delay_us, "{row}");
+        let losses = if what.contains("losses of 5 %") { 0.03..0.07 } else { 0.0..1.0 };
+        assert!(losses.contains(&((sent - received) / sent)), "{row}");
+        let in_a_row = (sent - received) / number(row, "gaps").max(1.0);
+        assert!(!what.contains("ten in a row") || (6.0..15.0).contains(&in_a_row), "{row}");
+        // A third of 30 Mbit/s does not fit into 20, but for what the queue holds.
+        assert!(!what.contains("offered") || (0.6..0.85).contains(&(received / sent)), "{row}");
+        let overtaken = number(row, "overtaken") / sent;
+        assert!(!what.contains("overtaken") || (0.002..0.03).contains(&overtaken), "{row}");
+    }
+}
+
+#[test]
+fn nothing_stays_behind_of_a_lab_that_was_killed() {
+    let mut child = lab();
+    child.args(["emulator", "check", "--quick"]).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = child.spawn().unwrap();
+    let name = format!("lab{}", child.id());
+    let traces = || {
+        let namespaces = Command::new("ip").args(["netns", "list"]).output();
+        let namespaces = namespaces.map(|o| String::from_utf8_lossy(&o.stdout).into_owned());
+        let here = namespaces.is_ok_and(|list| list.contains(&format!("{name}-")));
+        here || Path::new("/dev/shm").join(&name).exists()
+    };
+    let end = Instant::now() + HANG;
+    while !traces() {
+        if child.try_wait().unwrap().is_some() {
+            let mut why = String::new();
+            let _ = BufReader::new(child.stderr.take().unwrap()).read_line(&mut why);
+            assert!(why.contains("needs "), "{why}");
+            return println!("skipped: nothing_stays_behind_of_a_lab_that_was_killed: {why}");
+        }
+        assert!(Instant::now() < end);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    while traces() {
+        assert!(Instant::now() < end, "{name} is still there");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
