@@ -9,6 +9,9 @@ use crate::units::Rate;
 /// Default share of the rate that pulls get while the stream runs.
 pub const PULL_SHARE_DEFAULT: f64 = 0.04;
 
+/// Largest share: a stream that gets nothing never ends.
+const PULL_SHARE_MAX: f64 = 0.9;
+
 /// Divides the sender's rate.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
@@ -25,9 +28,9 @@ pub struct Shares {
 }
 
 impl Budget {
-    /// A budget in which pulls get `pull_share` (0 ..= 1) while the stream runs.
+    /// A budget in which pulls get `pull_share` (0 to [`PULL_SHARE_MAX`]) while the stream runs.
     pub const fn new(pull_share: f64) -> Self {
-        Self { pull_share: pull_share.clamp(0.0, 1.0) }
+        Self { pull_share: pull_share.clamp(0.0, PULL_SHARE_MAX) }
     }
 
     /// Divides `total`.
@@ -56,5 +59,6 @@ mod tests {
         assert_eq!(beside.stream.bps() + beside.pulls.bps(), total.bps());
         assert_eq!(budget.divide(total, true, false).stream, total);
         assert_eq!(budget.divide(total, false, true).pulls, total);
+        assert_eq!(Budget::new(1.0).divide(total, true, true).stream, Rate::from_mbps(10));
     }
 }

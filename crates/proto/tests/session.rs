@@ -362,6 +362,24 @@ fn a_receiver_that_loses_a_third_leaves_the_stream_and_pulls() {
 }
 
 #[test]
+fn a_ceiling_of_nothing_makes_the_stream_slow_and_no_deadline_impossible() {
+    let mut net = Net::new(&[0.0], Duration::from_millis(1), 10);
+    net.sender.start(net.now);
+    let polls = |net: &mut Net, step: Duration| {
+        net.now = net.now + step;
+        net.sender.handle_timeout(net.now);
+        let mut message = Vec::new();
+        std::iter::from_fn(|| net.sender.poll_transmit(net.now, &mut message)).count()
+    };
+    // Polls that nobody answers become rarer, by powers of two.
+    let before: usize = (0..2000).map(|_| polls(&mut net, Duration::from_millis(5))).sum();
+    assert!(before > 12, "{before}");
+    net.sender.set_ceiling(net.now, Rate::from_bps(0));
+    let after: usize = (0..20).map(|_| polls(&mut net, Duration::from_secs(400 * 3600))).sum();
+    assert!(after > 1, "{after}");
+}
+
+#[test]
 fn blocks_that_everybody_has_are_not_sent() {
     let mut net = Net::new(&[0.0; 2], Duration::from_millis(1), 100);
     let held: RangeSet = std::iter::once(0..39).collect();

@@ -38,6 +38,9 @@ use rounds::RoundLog;
 use straggler::{REVIEW_INTERVAL, Standing, Stragglers, Verdict};
 use window::{Offered, Window};
 
+/// The stream's rate under any ceiling, also one of zero: every deadline must come.
+const STREAM_RATE_MIN: Rate = Rate::from_bps(1);
+
 /// Most blocks offered and not yet opened; [`Sender::offer_room`] says how many more fit.
 pub const OFFERED_MAX: usize = 4096;
 
@@ -507,7 +510,7 @@ impl Sender {
     }
 
     fn apply_rate(&mut self) {
-        self.pacer.set_rate(self.shares().stream);
+        self.pacer.set_rate(self.shares().stream.max(STREAM_RATE_MIN));
     }
 
     /// Opens blocks while there is room and little left to send.
