@@ -13,6 +13,8 @@ const CONNECTIONS_OF_ONE: usize = 6;
 const CONNECTIONS_MAX: usize = 8192;
 /// As many as fit under any limit; below it files take turns.
 const CONNECTIONS_MIN: usize = 64;
+/// With fewer files connections are taken in turns, and none gets on.
+const FILES_MIN: usize = 64;
 /// Fewer connections than this are worth a word.
 const CONNECTIONS_FEW: usize = 1024;
 
@@ -40,8 +42,11 @@ pub fn raise() -> usize {
     granted.current.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
 }
 
-/// What `files` open files suffice for.
-pub fn room(files: usize) -> Room {
+/// What `files` open files suffice for; `Err` when they are too few to begin with.
+pub fn room(files: usize) -> Result<Room, usize> {
+    if files < FILES_MIN {
+        return Err(files);
+    }
     let left = files.saturating_sub(FILES_OF_OURS);
     let connections = left.clamp(CONNECTIONS_MIN, CONNECTIONS_MAX);
     let notice = (connections < CONNECTIONS_FEW).then(|| {
@@ -51,7 +56,7 @@ pub fn room(files: usize) -> Room {
             connections / CONNECTIONS_OF_ONE
         )
     });
-    Room { connections, notice }
+    Ok(Room { connections, notice })
 }
 
 #[cfg(test)]
@@ -69,13 +74,14 @@ mod tests {
 
     #[test]
     fn a_small_limit_is_told_with_what_it_suffices_for() {
-        let small = room(1024);
+        let small = room(1024).expect("enough");
         let text = small.notice.expect("a notice");
         assert!(text.contains("1024 files") && text.contains("about 96 receivers"), "{text}");
         assert!(text.contains("ulimit -n"), "{text}");
         assert_eq!(small.connections, 576);
-        assert_eq!(room(0).connections, CONNECTIONS_MIN);
-        assert_eq!(room(1 << 20).connections, CONNECTIONS_MAX);
-        assert_eq!(room(1 << 20).notice, None);
+        assert_eq!(room(63), Err(63));
+        assert_eq!(room(64).map(|room| room.connections), Ok(CONNECTIONS_MIN));
+        let large = room(1 << 20).expect("enough");
+        assert_eq!((large.connections, large.notice), (CONNECTIONS_MAX, None));
     }
 }

@@ -321,12 +321,16 @@ impl Report {
         let session = &self.session;
         writeln!(
             out,
-            "{}: {} in {} objects, {}, {}",
+            "{}: {} in {} objects, {}{}",
             if self.is_complete() { "complete" } else { "NOT complete" },
             show_bytes(session.data_bytes),
             session.objects,
             show_duration(Duration::from_secs_f64(session.duration_s.max(0.0))),
-            Rate::from_bps(session.goodput_bps),
+            // Of all that there was to send: it says nothing of a part.
+            match self.is_complete() {
+                true => format!(", {}", Rate::from_bps(session.goodput_bps)),
+                false => String::new(),
+            },
         )?;
         if self.role == Role::Sender {
             let sent = &session.sent;

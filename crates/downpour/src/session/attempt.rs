@@ -106,8 +106,21 @@ struct Run<'a> {
     false_blocks: u32,
 }
 
-/// Takes part in the session.
+/// Takes part in the session. If that cannot be, the sender is told why, and does not wait.
 pub(super) async fn attempt(
+    run: Attempt<'_>,
+    interrupted: Pin<&mut impl Future<Output = io::Result<()>>>,
+) -> Result<Ended, Fault> {
+    let client = Arc::clone(&run.client);
+    let ended = take_part(run, interrupted).await;
+    if let Err(fault) = &ended {
+        // The session may be over already: then there is nobody to tell.
+        let _ = client.leave(&fault.what, true).await;
+    }
+    ended
+}
+
+async fn take_part(
     run: Attempt<'_>,
     mut interrupted: Pin<&mut impl Future<Output = io::Result<()>>>,
 ) -> Result<Ended, Fault> {
@@ -122,7 +135,7 @@ pub(super) async fn attempt(
     let (stream, mut notices) = stream_in(plan, &joined)?;
     let has_stream = stream.is_some();
     let driver = spawn_driver(plan, &joined, stream, &store, said)?;
-    notices.extend(buffer_notice(&driver, has_stream));
+    notices.extend(buffer_notice(driver.snapshot().buffer_len).filter(|_| has_stream));
     let (puller, mut pulled) = Puller::start(Arc::clone(&client), PullLimits::default());
     let data_len = joined.reply.data_len;
     let mut run = Run {
@@ -255,9 +268,8 @@ fn stream_in(
     }
 }
 
-fn buffer_notice(driver: &ReceiveHandle, has_stream: bool) -> Option<String> {
-    let granted = driver.snapshot().buffer_len;
-    (has_stream && granted < BUFFER_LEN_GOOD).then(|| {
+fn buffer_notice(granted: usize) -> Option<String> {
+    (granted < BUFFER_LEN_GOOD).then(|| {
         format!(
             "the kernel grants a receive buffer of only {granted} bytes, so fast streams will lose \
              datagrams here: set sysctl net.core.rmem_max to 16777216 or more"
@@ -635,4 +647,16 @@ const fn block_of(order: Order) -> BlockId {
 fn pad(bytes: &mut Vec<u8>, geometry: Geometry) {
     let whole = bytes.len().next_multiple_of(usize::from(geometry.symbol_len));
     bytes.resize(whole, 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BUFFER_LEN_GOOD, buffer_notice};
+
+    #[test]
+    fn a_buffer_that_is_too_small_names_the_sysctl() {
+        assert_eq!(buffer_notice(BUFFER_LEN_GOOD), None);
+        let text = buffer_notice(212_992).unwrap();
+        assert!(text.contains("212992") && text.contains("sysctl net.core.rmem_max"), "{text}");
+    }
 }

@@ -57,7 +57,11 @@ pub(super) struct Open {
 
 /// Opens it all; receivers can join from then on.
 pub(super) async fn open(plan: &SendPlan) -> Result<Open, Fault> {
-    let room = descriptors::room(descriptors::raise());
+    let room = descriptors::room(descriptors::raise()).map_err(|few| {
+        let what =
+            format!("this system lets the program open only {few} files, too few for a session");
+        Fault::start(what, "raise the limit before the start (ulimit -n 65536)")
+    })?;
     let home = Home::locate().map_err(|error| faults::home(&error))?;
     let scan = scan(plan)?;
     let skipped = scan.as_ref().map(skipped).unwrap_or_default();
@@ -273,13 +277,10 @@ fn spawn_driver(
     reply: JoinReply,
     source: Arc<ContentSource>,
 ) -> Result<Arc<Shared>, Fault> {
-    let mut rate: Box<dyn RateController> = match (plan.profile, plan.rate) {
+    let rate: Box<dyn RateController> = match (plan.profile, plan.rate) {
         (Profile::Fixed, Some(rate)) => Box::new(Fixed::new(rate)),
         _ => Box::new(Auto::new(Timestamp::ZERO)),
     };
-    if let Some(ceiling) = plan.rate {
-        rate.set_ceiling(ceiling);
-    }
     // The driver speaks to a session that does not exist yet: what it says is told when it does.
     let slot: Arc<OnceLock<Weak<Shared>>> = Arc::default();
     let listener = Arc::clone(&slot);
@@ -306,6 +307,10 @@ fn spawn_driver(
         }),
     };
     let driver = SendHandle::spawn(setup).map_err(faults::session)?;
+    if let Some(ceiling) = plan.rate {
+        // The machine's, not only the controller's: it holds the pulls as well.
+        driver.set_ceiling(ceiling);
+    }
     let shared = Arc::new(Shared {
         stand: Mutex::new(Stand::default()),
         changed: Notify::new(),

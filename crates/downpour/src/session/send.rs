@@ -53,9 +53,11 @@ async fn run(plan: SendPlan) -> Result<Report, Fault> {
     };
     let enter = enter_pressed(plan.start.enter);
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
+    let mut told = BTreeSet::new();
     let ended = loop {
         let snapshot = shared.driver.snapshot();
         observe(&opened, &mut ledger, &snapshot);
+        tell_failures(&shared.stand().roster, &mut told, &progress);
         if ledger.started.is_none() && may_start(&plan.start, &opened, &ledger, &enter) {
             start(&opened, &mut ledger);
         }
@@ -104,6 +106,19 @@ fn announce(plan: &SendPlan, opened: &Open) {
     let name = &opened.shared.reply.name;
     eprintln!("sending {name}: {} objects{size}, {place}", tree.len());
     eprintln!("receivers: downpour receive TICKET --out DIR   (the ticket is the line above)");
+    // What may be the reason why it does not get on.
+    opened.shared.stand().notices.iter().for_each(|notice| eprintln!("notice: {notice}"));
+}
+
+/// Says at once, and once, which receiver has failed: one that could not begin is waited for otherwise.
+fn tell_failures(roster: &Roster, told: &mut BTreeSet<ReceiverId>, progress: &Progress) {
+    for (id, peer) in roster.iter() {
+        if let Stage::Failed(why) = &peer.stage
+            && told.insert(id)
+        {
+            progress.say(&format!("{} failed: {why}", peer.name));
+        }
+    }
 }
 
 fn observe(opened: &Open, ledger: &mut Ledger, snapshot: &SendSnapshot) {

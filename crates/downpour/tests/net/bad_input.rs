@@ -1,13 +1,17 @@
 //! What goes wrong before or at the start: each time a message that says what to do, and the right exit
 //! status. No root needed, but for a disk that is full.
 
-use crate::network::Network;
+use crate::hardship::{small_disk, unmount};
+use crate::network::{Network, Spec};
 use crate::payload;
 use crate::program::{Ended, Scratch};
-use crate::sessions::address;
+use crate::sessions::{address, receiver, sender};
+use downpour::report::ReceiverState;
 use std::fs;
+use std::io::{Seek as _, SeekFrom, Write as _};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::Command;
 
 #[track_caller]
@@ -26,16 +30,26 @@ fn what_cannot_start_says_why_and_what_to_do() {
     let file = scratch.path("file");
     payload::file(&file, 1000);
     let file = file.to_str().unwrap();
+    let below = &format!("{file}/below");
     let address = address();
     let taken = TcpListener::bind(&address).unwrap();
     let send = ["send", "--receivers", "1", "--interface", "lo"];
     let damaged = "downpour1:eyJhZGRycyI6WyIxMjcuMC4wLjE6Mjk5MDEiXSwi.AAAAAA";
-    let cases: [(&[&str], i32, &[&str]); 11] = [
+    let folder = scratch.path("folder");
+    fs::create_dir(&folder).unwrap();
+    let folder = folder.to_str().unwrap();
+    let cases: [(&[&str], i32, &[&str]); 17] = [
         (&["/no/such/path"], 3, &["/no/such/path"]),
         (&[file, "--interface", "eth77"], 2, &["eth77", "lo"]),
         (&[file, "--group", "10.0.0.1:5000"], 2, &["10.0.0.1", "239."]),
         (&[file, "--listen", &address], 3, &[&address]),
         (&[file, "--ticket", "/no/such/ticket"], 3, &["/no/such/ticket"]),
+        (&[file, "--ticket", file], 3, &[file, "not a ticket", "ticket new"]),
+        (&[file, "--expect", "/no/such/list"], 2, &["/no/such/list", "one machine's name a line"]),
+        (&[file, "--report", "/no/such/folder/r"], 3, &["/no/such/folder/r", "give --report"]),
+        (&[file, "--report", folder], 3, &[folder, "give --report"]),
+        (&["RECEIVE", damaged, "--discard", "--report", folder], 3, &[folder, "give --report"]),
+        (&["RECEIVE", "downpour1:a", "--out", below], 3, &[below, "rights"]),
         (&[file, "--profile", "fixed"], 2, &["--rate"]),
         (&["RECEIVE", "downpour1:abc", "--discard"], 3, &["ticket"]),
         (&["RECEIVE", damaged, "--discard"], 3, &["ticket"]),
@@ -137,4 +151,210 @@ fn a_file_that_cannot_be_read_is_named_and_left_out_only_when_told() {
     assert!(fs::read(out.join("tree/good")).unwrap() == fs::read(tree.join("good")).unwrap());
     let skipped = scratch.report("sender").skipped;
     assert!(skipped.len() == 1 && skipped[0].name.contains("secret"), "{skipped:?}");
+}
+
+/// What is done to a file while it is sent, and whether it can still arrive as it was.
+type Change = (&'static str, fn(&Path), bool);
+
+const CHANGES: [Change; 4] = [
+    ("truncated", |path| open(path).set_len(100_000).unwrap(), false),
+    ("grown", |path| append(path, SeekFrom::End(0)), false),
+    ("overwritten in the middle", |path| append(path, SeekFrom::Start(20_000_000)), false),
+    // What is open can be read to its end.
+    ("deleted", |path| fs::remove_file(path).unwrap(), true),
+];
+
+fn open(path: &Path) -> fs::File {
+    fs::File::options().write(true).open(path).unwrap()
+}
+
+fn append(path: &Path, at: SeekFrom) {
+    let mut file = open(path);
+    file.seek(at).unwrap();
+    file.write_all(b"something else").unwrap();
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_sent_fails_alone_and_is_named() {
+    for (what, change, may_arrive) in CHANGES {
+        let scratch = Scratch::new();
+        let (tree, out) = (scratch.path("tree"), scratch.path("r0"));
+        fs::create_dir(&tree).unwrap();
+        payload::file(&tree.join("before"), 100_000);
+        payload::file(&tree.join("victim"), 24_000_000);
+        payload::file(&tree.join("whole"), 200_000);
+        let was = fs::read(tree.join("victim")).unwrap();
+        let address = address();
+        let ticket = scratch.ticket(&address);
+        let mut receiver = receiver(&scratch, 0, &ticket, &[]);
+        let rule = ["--receivers", "1", "--rate", "60mbit"];
+        let sender = sender(&scratch, &address, &ticket, &[&tree], &rule);
+        // Its first bytes are here, its last ones have not been read.
+        let parts = out.join(".downpour/parts");
+        receiver.until(|_| {
+            fs::read_dir(&parts)
+                .ok()?
+                .find_map(|part| part.ok()?.metadata().ok().filter(|meta| meta.len() > 0))
+        });
+        change(&tree.join("victim"));
+        let (sent, received) = (sender.wait(), receiver.wait());
+        for name in ["before", "whole"] {
+            assert!(
+                fs::read(tree.join(name)).unwrap()
+                    == fs::read(out.join("tree").join(name)).unwrap()
+            );
+        }
+        if let Ok(arrived) = fs::read(out.join("tree/victim")) {
+            assert!(may_arrive && arrived == was, "{what}");
+            sent.expect(0);
+            received.expect(0);
+            continue;
+        }
+        for ended in [sent, received] {
+            ended.expect(1);
+            let named = ended.err.contains("failed: tree/victim: ");
+            assert!(
+                named && ended.err.contains("changed while being sent"),
+                "{what}: {}",
+                ended.err
+            );
+        }
+        let failed = scratch.report("sender").failed;
+        assert!(failed.len() == 1 && failed[0].name == "tree/victim", "{what}: {failed:?}");
+    }
+}
+
+/// The sender is told why, and the next receiver finds it waiting.
+#[test]
+fn a_target_that_cannot_be_written_or_is_too_small_is_told_on_both_sides() {
+    let test = "a_target_that_cannot_be_written_or_is_too_small_is_told_on_both_sides";
+    if let Some(why) = Network::missing() {
+        println!("skipped: {test}: {why}");
+        return;
+    }
+    let scratch = Scratch::new();
+    let file = scratch.path("file");
+    payload::file(&file, 9_000_000);
+    let address = address();
+    let ticket = scratch.ticket(&address);
+    let rule = ["--receivers", "1", "--rate", "200mbit"];
+    let mut waiting = sender(&scratch, &address, &ticket, &[&file], &rule);
+    // A folder that nobody can make, not even root.
+    let nowhere = "/proc/downpour-test";
+    let ended = receiver(&scratch, 7, &ticket, &["--out", nowhere]).wait();
+    expect(&ended, 3, &["cannot write to /proc/downpour-test", "--out"]);
+    waiting.until(|sender| {
+        let text = sender.err();
+        text.contains("r7 failed: cannot write to /proc/downpour-test").then_some(())
+    });
+    let small = scratch.path("r0");
+    small_disk(&small, 4 << 20);
+    let received = receiver(&scratch, 0, &ticket, &[]).wait();
+    let (sent, left) = (waiting.wait(), fs::read_dir(&small).unwrap().count());
+    unmount(&small);
+    received.expect(1);
+    sent.expect(1);
+    assert_eq!(left, 1, "only what the next attempt goes on from");
+    for ended in [received, sent] {
+        assert!(
+            ended.err.contains("not enough space") && ended.err.contains("are free"),
+            "{}",
+            ended.err
+        );
+        assert!(ended.err.contains("Make room and start again"), "{}", ended.err);
+    }
+    // Once there is room.
+    let again = receiver(&scratch, 0, &ticket, &[]);
+    sender(&scratch, &address, &ticket, &[&file], &rule).wait().expect(0);
+    again.wait().expect(0);
+}
+
+fn limited(
+    scratch: &Scratch,
+    name: &str,
+    files: u32,
+    arguments: &[&str],
+) -> crate::program::Running {
+    let program = scratch.program(None, name, arguments);
+    let mut command = Command::new("prlimit");
+    command.arg(format!("--nofile={files}:{files}")).arg(program.get_program());
+    command.args(program.get_args()).env("DOWNPOUR_HOME", scratch.path(&format!("{name}.home")));
+    scratch.start_command(name, command)
+}
+
+#[test]
+fn few_open_files_suffice_for_sixteen_receivers_and_too_few_are_refused() {
+    let scratch = Scratch::new();
+    let file = scratch.path("file");
+    payload::file(&file, 3_000_000);
+    let address = address();
+    let ticket = scratch.ticket(&address);
+    let (ticket, file) = (ticket.to_str().unwrap(), file.to_str().unwrap());
+    let send = ["send", file, "--ticket", ticket, "--listen", &address, "--interface", "lo"];
+    let send = [&send[..], &["--receivers", "16", "--rate", "100mbit"]].concat();
+    expect(&limited(&scratch, "sender", 50, &send).wait(), 3, &["only 50 files", "ulimit -n"]);
+
+    let from = format!("@{ticket}");
+    let receivers: Vec<_> = (0..16)
+        .map(|index| {
+            let name = format!("r{index}");
+            let receive = ["receive", &from, "--interface", "lo", "--discard", "--name", &name];
+            limited(&scratch, &name, 64, &receive)
+        })
+        .collect();
+    let ended = limited(&scratch, "sender", 128, &send).wait();
+    ended.expect(0);
+    assert!(ended.err.contains("only 128 files, which suffice for about 10"), "{}", ended.err);
+    for receiver in receivers {
+        receiver.wait().expect(0);
+    }
+}
+
+/// All is pulled instead, no faster than the sender may send, and both sides say why.
+#[test]
+fn without_a_route_to_the_group_all_is_pulled() {
+    let test = "without_a_route_to_the_group_all_is_pulled";
+    let spec = Spec { receivers: 1, ..Spec::default() };
+    let Some(network) = Network::build_or_skip(test, &spec) else { return };
+    let scratch = Scratch::new();
+    let file = scratch.path("file");
+    payload::file(&file, 8_000_000);
+    let forget = |host: &crate::network::Host| {
+        let done = host.command("ip").args(["route", "del", "224.0.0.0/4"]).status().unwrap();
+        assert!(done.success());
+    };
+    let ticket = scratch.ticket(&format!("{}:28800", network.sender.ipv4));
+    let from = format!("@{}", ticket.display());
+    let run = |send: &[&str], receive: &[&str]| {
+        let (out, report) = (scratch.path("out"), scratch.path("sender.json"));
+        let _ = fs::remove_dir_all(&out);
+        let receive = [&["receive", &from, "--out", out.to_str().unwrap()], receive].concat();
+        let receiver = scratch.start(Some(&network.receivers[0]), "r0", &receive);
+        let ticket = ["--ticket", ticket.to_str().unwrap(), "--report", report.to_str().unwrap()];
+        let rule = ["--receivers", "1", "--rate", "50mbit", file.to_str().unwrap()];
+        let send = [&["send"], &ticket[..], &rule, send].concat();
+        let sender = scratch.start(Some(&network.sender), "sender", &send);
+        let ended = (sender.wait(), receiver.wait());
+        ended.0.expect(0);
+        ended.1.expect(0);
+        assert!(fs::read(&file).unwrap() == fs::read(out.join("file")).unwrap());
+        let report = scratch.report("sender");
+        let state = report.receivers[0].state.clone();
+        // A slow machine only makes it slower.
+        assert!(report.session.goodput_bps < 60_000_000, "{report:?}");
+        (ended, state)
+    };
+    // The receiver joins on the interface that leads to the sender: no route is needed.
+    forget(&network.receivers[0]);
+    let (_, state) = run(&["--interface", "eth0"], &[]);
+    assert!(matches!(state, ReceiverState::Complete), "{state:?}");
+    // One that leads elsewhere hears nothing.
+    let (ended, state) = run(&["--interface", "eth0"], &["--interface", "lo"]);
+    assert!(matches!(state, ReceiverState::Pulled { .. }), "{state:?}");
+    assert!(ended.1.err.contains("multicast does not reach this machine"), "{}", ended.1.err);
+    // The sender has none, and was not told an interface.
+    forget(&network.sender);
+    let (ended, state) = run(&[], &[]);
+    assert!(matches!(state, ReceiverState::Pulled { .. }), "{state:?}");
+    assert!(ended.0.err.contains("no route to group") && ended.0.err.contains("--interface"));
 }

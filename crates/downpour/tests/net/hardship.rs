@@ -195,13 +195,13 @@ fn trouble_at_three_does_not_hurt_five() {
 }
 
 /// A file system of `bytes` at `path`.
-fn small_disk(path: &Path, bytes: u64) {
+pub(crate) fn small_disk(path: &Path, bytes: u64) {
     fs::create_dir_all(path).unwrap();
     let size = format!("size={bytes}");
     let arguments = ["-t", "tmpfs", "-o", &size, "downpour-test", path.to_str().unwrap()];
     assert!(std::process::Command::new("mount").args(arguments).status().unwrap().success());
 }
 
-fn unmount(path: &Path) {
+pub(crate) fn unmount(path: &Path) {
     assert!(std::process::Command::new("umount").arg(path).status().unwrap().success());
 }

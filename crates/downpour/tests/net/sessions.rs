@@ -18,7 +18,7 @@ pub(crate) fn address() -> String {
     format!("127.0.0.1:{}", base + offset)
 }
 
-fn receiver(scratch: &Scratch, index: usize, ticket: &Path, more: &[&str]) -> Running {
+pub(crate) fn receiver(scratch: &Scratch, index: usize, ticket: &Path, more: &[&str]) -> Running {
     let name = format!("r{index}");
     let (out, report) = (scratch.path(&name), scratch.path(&format!("{name}.json")));
     let ticket = format!("@{}", ticket.display());
@@ -30,7 +30,7 @@ fn receiver(scratch: &Scratch, index: usize, ticket: &Path, more: &[&str]) -> Ru
     scratch.start(None, &name, &arguments)
 }
 
-fn sender(
+pub(crate) fn sender(
     scratch: &Scratch,
     address: &str,
     ticket: &Path,
