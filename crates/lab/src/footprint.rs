@@ -56,6 +56,19 @@ impl Footprint {
         &self.name
     }
 
+    /// Its folder on tmpfs.
+    pub(crate) fn scratch(&self) -> PathBuf {
+        scratch(&self.name)
+    }
+
+    /// Kills all programs under test that still run, also those that nobody waits for.
+    pub(crate) fn kill_programs(&self) {
+        for group in ["sender", "receivers"].iter().filter_map(|role| self.group(role)) {
+            // Not there on kernels before 5.14; then only what was started directly is killed.
+            let _ = fs::write(group.join("cgroup.kill"), "1");
+        }
+    }
+
     /// The control group of one role, where there are control groups.
     pub(crate) fn group(&self, role: &str) -> Option<PathBuf> {
         group(&self.name).map(|group| group.join(role)).filter(|group| group.is_dir())

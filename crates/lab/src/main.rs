@@ -3,17 +3,29 @@
 //! For those who work on Downpour; needs root. It knows `downpour` by its command line and its report only.
 //!
 //! - [`network`]: machines as namespaces on a bridge; [`emulator`]: links with delay.
+//! - [`experiment`], [`campaign`], [`stage`]: what is to be run, all runs, one run.
+//! - [`programs`]: how each program is run. [`meter`]: what it costs.
+//! - [`record`], [`page`], [`plot`]: figures, tables, drawings.
 //! - [`footprint`]: what that leaves on the machine, and how it is removed.
 
+mod campaign;
 mod emulator;
+mod experiment;
 mod footprint;
+mod meter;
 mod network;
+mod page;
+mod plot;
 mod probe;
+mod programs;
+mod record;
 mod shell;
+mod stage;
 mod units;
 
 use clap::{Parser, Subcommand};
 use std::io;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -27,6 +39,22 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    /// Run an experiment and write its figures
+    Run {
+        /// The experiment, such as crates/lab/experiments/short.toml
+        file: PathBuf,
+        /// Where the figures go; a folder named after the experiment when absent
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+        /// Only these programs
+        #[arg(long, value_name = "PROGRAM", value_delimiter = ',')]
+        only: Vec<String>,
+        /// This many repeats instead of the experiment's
+        #[arg(long, value_name = "N")]
+        repeats: Option<u32>,
+    },
+    /// List the programs, and which of them are here
+    Programs,
     /// Remove what labs left that were killed together with their guard
     Clean,
     /// The link emulator
@@ -35,6 +63,12 @@ enum Verb {
     /// Part of `lab`: waits for its end and removes what it left
     #[command(hide = true)]
     Guard { name: String },
+    /// Part of the TCP programs
+    #[command(subcommand, hide = true)]
+    Tcp(TcpVerb),
+    /// Part of the BitTorrent program
+    #[command(hide = true)]
+    Tracker,
     /// Part of `emulator check`
     #[command(subcommand, hide = true)]
     Probe(ProbeVerb),
@@ -62,6 +96,22 @@ enum ProbeVerb {
     Receive,
 }
 
+#[derive(Debug, Subcommand)]
+enum TcpVerb {
+    Send {
+        #[arg(long)]
+        file: PathBuf,
+        #[arg(long)]
+        congestion: String,
+        #[arg(long)]
+        sequential: bool,
+        hosts: Vec<String>,
+    },
+    Receive {
+        file: PathBuf,
+    },
+}
+
 fn main() -> ExitCode {
     match run(Arguments::parse().verb) {
         Ok(()) => ExitCode::SUCCESS,
@@ -74,11 +124,11 @@ fn main() -> ExitCode {
 
 fn run(verb: Verb) -> io::Result<()> {
     match verb {
+        Verb::Run { file, out, only, repeats } => return campaign(&file, out, &only, repeats),
+        Verb::Programs => list(),
         Verb::Clean => footprint::clean().iter().for_each(|name| println!("removed {name}")),
         Verb::Emulator(EmulatorVerb::Check { quick, json }) => {
-            if let Some(why) = network::missing() {
-                return Err(io::Error::other(why));
-            }
+            can_build()?;
             let rows = emulator::check::check(quick)?;
             match json {
                 true => println!("{}", serde_json::to_string_pretty(&rows)?),
@@ -87,10 +137,50 @@ fn run(verb: Verb) -> io::Result<()> {
         }
         Verb::Emulator(EmulatorVerb::Serve) => emulator::serve::serve()?,
         Verb::Guard { name } => footprint::guard(&name)?,
+        Verb::Tcp(TcpVerb::Send { file, congestion, sequential, hosts }) => {
+            programs::tcp::send(&file, &hosts, &congestion, sequential)?;
+        }
+        Verb::Tcp(TcpVerb::Receive { file }) => programs::tcp::receive(&file)?,
+        Verb::Tracker => programs::aria2::track()?,
         Verb::Probe(ProbeVerb::Send { to, count, bytes, interval_ns }) => {
             probe::send(&to, count, bytes, Duration::from_nanos(interval_ns))?;
         }
         Verb::Probe(ProbeVerb::Receive) => probe::receive()?,
     }
     Ok(())
+}
+
+fn can_build() -> io::Result<()> {
+    network::missing().map_or(Ok(()), |why| Err(io::Error::other(why)))
+}
+
+fn campaign(
+    file: &Path,
+    out: Option<PathBuf>,
+    only: &[String],
+    repeats: Option<u32>,
+) -> io::Result<()> {
+    let mut experiment = experiment::Experiment::read(file)?;
+    if !only.is_empty() {
+        experiment.programs.retain(|name| only.contains(name));
+    }
+    experiment.repeats = repeats.unwrap_or(experiment.repeats);
+    can_build()?;
+    let named = || Path::new("target/lab").join(file.file_stem().unwrap_or_default());
+    let out = out.unwrap_or_else(named);
+    std::fs::create_dir_all(&out)?;
+    let (records, surroundings) = campaign::run(&experiment, &out)?;
+    page::write(&experiment, &surroundings, &records, &out)?;
+    println!("{}", out.join("README.md").display());
+    Ok(())
+}
+
+fn list() {
+    for program in programs::all() {
+        let state = match program.missing() {
+            Some(tool) => format!("skipped: {tool} is not installed"),
+            None => program.version(),
+        };
+        println!("{:18} {state}: {}", program.name, program.about);
+    }
 }

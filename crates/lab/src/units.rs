@@ -1,6 +1,6 @@
-//! Quantities as experiments write them: `100mbit`, `20ms`.
+//! Quantities as experiments write them: `100mbit`, `64MiB`, `20ms`.
 //!
-//! Rates count in thousands and bits, as tc does; times in seconds with a prefix.
+//! Rates count in thousands and bits, as tc does; sizes in either; times in seconds with a prefix.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -11,17 +11,35 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rate(pub(crate) u64);
 
+/// Bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Size(pub(crate) u64);
+
 /// A time span.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Span(pub(crate) Duration);
 
 const RATES: &[(&str, f64)] = &[("gbit", 1e9), ("mbit", 1e6), ("kbit", 1e3), ("bit", 1.0)];
+const SIZES: &[(&str, f64)] = &[
+    ("GiB", (1u64 << 30) as f64),
+    ("MiB", (1u64 << 20) as f64),
+    ("KiB", 1024.0),
+    ("GB", 1e9),
+    ("MB", 1e6),
+    ("kB", 1e3),
+    ("B", 1.0),
+];
 const SPANS: &[(&str, f64)] = &[("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
 
 impl Rate {
     /// How long `bytes` take.
     pub(crate) fn time_of(self, bytes: usize) -> Duration {
         Duration::from_nanos((bytes as u64 * 8).saturating_mul(1_000_000_000) / self.0.max(1))
+    }
+
+    /// This share of it, in kbit/s, as programs want to be told.
+    pub(crate) fn kbit(self, share: f64) -> u64 {
+        (self.0 as f64 * share / 1e3) as u64
     }
 }
 
@@ -91,6 +109,7 @@ macro_rules! quantity {
 }
 
 quantity!(Rate, RATES, |bits| Rate(bits.round() as u64), |rate| rate.0 as f64);
+quantity!(Size, SIZES, |bytes| Size(bytes.round() as u64), |size| size.0 as f64);
 
 impl FromStr for Span {
     type Err = String;
@@ -127,7 +146,7 @@ impl<'de> Deserialize<'de> for Span {
 
 #[cfg(test)]
 mod tests {
-    use super::{Rate, Span};
+    use super::{Rate, Size, Span};
     use std::time::Duration;
 
     #[test]
@@ -135,10 +154,14 @@ mod tests {
         for text in ["100mbit", "1gbit", "1.5mbit", "20kbit"] {
             assert_eq!(text.parse::<Rate>().unwrap().to_string(), text);
         }
+        for text in ["64MiB", "1GiB", "7MB", "100B", "1.5kB"] {
+            assert_eq!(text.parse::<Size>().unwrap().to_string(), text);
+        }
         for text in ["20ms", "2s", "0", "1.5ms", "200us"] {
             assert_eq!(text.parse::<Span>().unwrap().to_string(), text);
         }
         assert_eq!("100mbit".parse::<Rate>().unwrap(), Rate(100_000_000));
+        assert_eq!("64MiB".parse::<Size>().unwrap(), Size(64 << 20));
         assert_eq!("20ms".parse::<Span>().unwrap().0, Duration::from_millis(20));
     }
 
@@ -152,5 +175,6 @@ mod tests {
     #[test]
     fn a_rate_knows_how_long_bytes_take() {
         assert_eq!(Rate(100_000_000).time_of(1514), Duration::from_nanos(121_120));
+        assert_eq!(Rate(20_000_000).kbit(0.95), 19_000);
     }
 }

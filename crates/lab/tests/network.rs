@@ -94,3 +94,46 @@ fn nothing_stays_behind_of_a_lab_that_was_killed() {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
+
+#[test]
+fn an_experiment_leaves_its_figures() {
+    let folder = std::env::temp_dir().join(format!("downpour-lab-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("small.toml");
+    let text = r#"
+        title = "Small"
+        programs = ["tcp-parallel"]
+        repeats = 2
+        [cell]
+        size = "1MiB"
+        receivers = 2
+        rate = "100mbit"
+        [sweep]
+        loss = [0.0, 0.01]
+        [[plot]]
+        x = "loss"
+        y = "wire_over_size"
+    "#;
+    std::fs::write(&file, text).unwrap();
+    let output = lab().arg("run").arg(&file).arg("--out").arg(folder.join("out")).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    if error.contains("needs ") {
+        return println!("skipped: an_experiment_leaves_its_figures: {error}");
+    }
+    assert!(output.status.success(), "{error}");
+    let read = |name: &str| std::fs::read_to_string(folder.join("out").join(name)).unwrap();
+    let runs: Value = serde_json::from_str(&read("runs.json")).unwrap();
+    let runs = runs["runs"].as_array().unwrap().clone();
+    assert_eq!(runs.len(), 4);
+    for run in &runs {
+        assert_eq!((&run["complete"], &run["trouble"]), (&2.into(), &"".into()), "{run}");
+        // Two copies, with headers, acknowledgements aside, and what was lost again.
+        assert!((2.05..2.6).contains(&number(run, "wire_over_size")), "{run}");
+        assert_eq!(number(run, "loss") > 0.0, number(run, "lost_asked") > 0.0, "{run}");
+        assert_eq!(run["lost_own"], 0, "{run}");
+    }
+    assert_eq!(read("runs.csv").lines().count(), 5);
+    assert!(read("README.md").contains("| tcp-parallel | 4/4 |"));
+    assert!(read("plot-1.svg").starts_with("<svg"));
+    std::fs::remove_dir_all(folder).unwrap();
+}

@@ -1,5 +1,6 @@
 //! The emulator of one network, as a process.
 
+use super::Link;
 use crate::emulator::{Account, Order, TAP_QUEUE, Wire};
 use crate::footprint::Footprint;
 use crate::network::machine::in_group;
@@ -47,14 +48,21 @@ impl Emulated {
         Ok(emulated)
     }
 
+    /// Changes the link at this port of the bridge.
+    pub(super) fn reshape(&self, port: &str, link: &Link) -> io::Result<()> {
+        let wire = self.wires.iter().position(|wire| wire.far == port);
+        let wire = wire.ok_or_else(|| io::Error::other(format!("{port} is not emulated")))?;
+        self.order(&Order::Reshape { wire, up: link.up.clone(), down: link.down.clone() })
+    }
+
     /// Ends it; gives what it did.
     pub(super) fn stop(mut self) -> io::Result<Account> {
         self.orders = None;
         Ok(serde_json::from_str(&self.answer()?)?)
     }
 
-    fn order(&mut self, order: &Order) -> io::Result<()> {
-        let orders = self.orders.as_mut().expect("it has not been stopped");
+    fn order(&self, order: &Order) -> io::Result<()> {
+        let mut orders = self.orders.as_ref().expect("it has not been stopped");
         writeln!(orders, "{}", serde_json::to_string(order)?)?;
         orders.flush()
     }

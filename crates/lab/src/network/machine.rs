@@ -3,6 +3,7 @@
 use crate::shell::{self, run};
 use serde_json::Value;
 use std::io;
+use std::ops::Sub;
 use std::path::Path;
 use std::process::Command;
 
@@ -78,6 +79,30 @@ impl Host {
         let expressions = entries.iter().filter_map(|entry| entry["rule"]["expr"].as_array());
         let counters = expressions.flatten().filter_map(|e| e["counter"]["packets"].as_u64());
         Ok(counters.sum())
+    }
+
+    /// Datagrams that arrived and found a full socket buffer.
+    pub(crate) fn buffer_errors(&self) -> io::Result<u64> {
+        let text = self.run("cat", &["/proc/net/snmp"])?;
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp: "));
+        let (names, values) = (lines.next().unwrap_or(""), lines.next().unwrap_or(""));
+        let mut pairs = names.split_whitespace().zip(values.split_whitespace());
+        let value = pairs.find(|(name, _)| *name == "RcvbufErrors").map(|(_, value)| value);
+        Ok(value.and_then(|value| value.parse().ok()).unwrap_or(0))
+    }
+}
+
+impl Sub for Counters {
+    type Output = Self;
+    /// What passed since.
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            rx_bytes: self.rx_bytes - earlier.rx_bytes,
+            tx_bytes: self.tx_bytes - earlier.tx_bytes,
+            rx_packets: self.rx_packets - earlier.rx_packets,
+            tx_packets: self.tx_packets - earlier.tx_packets,
+            tx_dropped: self.tx_dropped - earlier.tx_dropped,
+        }
     }
 }
 

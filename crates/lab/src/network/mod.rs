@@ -19,7 +19,7 @@
 mod emulated;
 mod machine;
 
-pub(crate) use machine::Host;
+pub(crate) use machine::{Counters, Host};
 
 use crate::emulator::pipe::Shape;
 use crate::emulator::{Account, Wire};
@@ -169,13 +169,22 @@ impl Network {
         let batch = format!("link set {port} master br0\nlink set {port} up\n");
         feed("ip", &["-n", &self.switch, "-batch", "-"], &batch)?;
         let batch = format!(
-            "addr add {}/16 dev eth0\n\
+            "addr add {}/16 brd + dev eth0\n\
              link set lo up\n\
              link set eth0 up\n\
              route add 224.0.0.0/4 dev eth0\n",
             host.ipv4
         );
         feed("ip", &["-n", namespace, "-batch", "-"], &batch).map(drop)
+    }
+
+    /// Changes the sender's link while it carries traffic.
+    ///
+    /// # Panics
+    /// When it is not an emulated one.
+    pub(crate) fn reshape_sender(&self, link: &Link) -> io::Result<()> {
+        let emulated = self.emulated.as_ref().expect("only emulated links change");
+        emulated.reshape(&port(0), link)
     }
 
     /// What has been lost so far. Ends the emulator, so only once and last.

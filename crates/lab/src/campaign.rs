@@ -1,0 +1,140 @@
+//! Runs an experiment: each cell, each program, each repeat, on a fresh network.
+//!
+//! Every run is written to `runs.jsonl` when it is over, so that nothing is lost when the campaign is stopped.
+//! Repeats go round and round over the programs, so that a slow minute of the machine hits all alike.
+
+use crate::experiment::{Cell, Experiment};
+use crate::footprint::Footprint;
+use crate::network::{Counters, Losses, Network};
+use crate::page::Surroundings;
+use crate::programs::{self, Program};
+use crate::record::Record;
+use crate::stage::{Outcome, PAYLOAD, Stage};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Runs all of it; gives the records and the programs that are not here.
+pub(crate) fn run(experiment: &Experiment, out: &Path) -> io::Result<(Vec<Record>, Surroundings)> {
+    let mut present = Vec::new();
+    let mut surroundings = Surroundings::here();
+    for name in &experiment.programs {
+        let program = programs::all().find(|program| program.name == name);
+        let program =
+            program.ok_or_else(|| io::Error::other(format!("{name}: no such program")))?;
+        match program.missing() {
+            Some(tool) => {
+                println!("skipped: {name}: {tool} is not installed");
+                surroundings.skipped.push((name.clone(), tool.to_owned()));
+            }
+            None => {
+                surroundings.programs.push((
+                    name.clone(),
+                    program.about.to_owned(),
+                    program.version(),
+                ));
+                present.push(program);
+            }
+        }
+    }
+    let footprint = Footprint::new()?;
+    let cells = experiment.cells().map_err(io::Error::other)?;
+    let total = cells.len() * present.len() * experiment.repeats as usize;
+    let mut log = OpenOptions::new().create(true).append(true).open(out.join("runs.jsonl"))?;
+    let mut records = Vec::new();
+    for cell in &cells {
+        let payload = payload(&footprint, cell.size.0)?;
+        for repeat in 1..=experiment.repeats {
+            for program in &present {
+                let record = run_one(&footprint, experiment, cell, program, repeat, &payload)?;
+                writeln!(log, "{}", serde_json::to_string(&record)?)?;
+                println!("{}/{total} {}", records.len() + 1, line(&record));
+                records.push(record);
+            }
+        }
+    }
+    Ok((records, surroundings))
+}
+
+fn run_one(
+    footprint: &Footprint,
+    experiment: &Experiment,
+    cell: &Cell,
+    program: &Program,
+    repeat: u32,
+    payload: &Path,
+) -> io::Result<Record> {
+    let spec = experiment.network(cell, program.shares_uplinks, u64::from(repeat));
+    let mut network = Network::build(footprint, &spec)?;
+    let bound_s = experiment.bound_s(cell);
+    // Without a rate the machine is the limit; a minute per GiB and receiver is far beyond it.
+    let fair = bound_s.unwrap_or(cell.size.0 as f64 / 2e7 * cell.receivers as f64);
+    let limit = Experiment::GRACE + Duration::from_secs_f64(fair * experiment.limit);
+    let before = passed(&network)?;
+    let mut stage = Stage::new(footprint, &network, cell, payload, limit)?;
+    stage.changes = experiment.changes(cell);
+    let ran = (program.run)(&mut stage);
+    let after = passed(&network)?;
+    let outcome = stage.judge(ran)?;
+    let socket = network.receivers.iter().map(|host| host.buffer_errors());
+    let lost_socket = socket.sum::<io::Result<u64>>()?;
+    let losses = network.losses()?;
+    let share = |bytes: u64| bytes as f64 / cell.size.0 as f64;
+    let given = after.iter().zip(&before).map(|(now, then)| now.tx_bytes - then.tx_bytes);
+    let given: Vec<u64> = given.collect();
+    let Outcome { complete, wall_s, usage, trouble, remark } = outcome;
+    let Losses { asked, queue, own, emulator } = losses;
+    Ok(Record {
+        program: program.name.to_owned(),
+        cell: cell.clone(),
+        repeat,
+        complete,
+        wall_s,
+        bound_s,
+        wall_over_bound: wall_s.zip(bound_s).map(|(wall, bound)| wall / bound),
+        wire_over_size: share(given[0]),
+        receivers_wire_over_size: share(given[1..].iter().sum()),
+        usage,
+        lost_asked: asked,
+        lost_queue: queue,
+        lost_own: own,
+        lost_socket,
+        emulated: emulator.as_ref().map(|account| account.delivered),
+        emulator_late_mean_us: emulator.as_ref().map(|account| account.late_mean_us),
+        emulator_late_p99_us: emulator.as_ref().map(|account| account.late_p99_us),
+        trouble,
+        remark,
+    })
+}
+
+/// What passed the sender's interface, then each receiver's.
+fn passed(network: &Network) -> io::Result<Vec<Counters>> {
+    network.hosts().map(|host| host.counters("eth0")).collect()
+}
+
+/// Random bytes, the same for all runs of one size.
+fn payload(footprint: &Footprint, bytes: u64) -> io::Result<PathBuf> {
+    let path = footprint.scratch().join(PAYLOAD);
+    if fs::metadata(&path).is_ok_and(|file| file.len() == bytes) {
+        return Ok(path);
+    }
+    let mut random = File::open("/dev/urandom")?.take(bytes);
+    io::copy(&mut random, &mut File::create(&path)?)?;
+    Ok(path)
+}
+
+/// One run for people.
+fn line(record: &Record) -> String {
+    let Record { program, cell, repeat, complete, trouble, .. } = record;
+    let Cell { size, receivers, loss, .. } = cell;
+    let seconds = |s: Option<f64>| s.map_or("-".to_owned(), |s| format!("{s:.2}"));
+    format!(
+        "{program} {repeat}: {size} to {receivers}, {:.3} % loss: {complete}/{receivers} complete, {} s, {} x bound, wire {:.3}{}{trouble}",
+        loss * 100.0,
+        seconds(record.wall_s),
+        seconds(record.wall_over_bound),
+        record.wire_over_size,
+        if trouble.is_empty() { "" } else { "; " },
+    )
+}

@@ -1,0 +1,346 @@
+//! What an experiment is: a small TOML file that says which programs run over which networks, how often, and
+//! what is drawn.
+//!
+//! ```toml
+//! title = "Eight receivers behind 100 Mbit/s"
+//! programs = ["downpour", "uftp"]
+//! repeats = 3
+//!
+//! [cell]                       # holds everywhere; the fields of `Cell`
+//! size = "64MiB"
+//! receivers = 8
+//! rate = "100mbit"
+//!
+//! [sweep]                      # every combination of these
+//! loss = [0.0, 0.05]
+//!
+//! [[link]]                     # receivers whose link differs
+//! receivers = [3]
+//! rate = "10mbit"
+//!
+//! [[change]]                   # the sender's link while it is in use, counted from the start of the sender
+//! at = "10s"
+//! rate = "20mbit"
+//!
+//! [[plot]]
+//! x = "loss"
+//! y = "wall_over_bound"
+//! ```
+
+use crate::emulator::pipe::Shape;
+use crate::network::{Link, Spec};
+use crate::units::{Rate, Size, Span};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+use toml::{Table, Value};
+
+/// Bytes of a full Ethernet frame on the wire's side, and of the UDP payload that it holds.
+const FRAME_BYTES: f64 = 1514.0;
+const PAYLOAD_BYTES: f64 = 1472.0;
+/// Most runs of one experiment.
+const RUNS_MAX: usize = 10_000;
+
+/// The file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Experiment {
+    /// In a few words.
+    pub(crate) title: String,
+    /// What it is about, for the top of its page; Markdown.
+    #[serde(default)]
+    pub(crate) text: String,
+    /// Which programs, by name.
+    pub(crate) programs: Vec<String>,
+    /// Runs of each cell and program.
+    #[serde(default = "three")]
+    pub(crate) repeats: u32,
+    /// A run is stopped after so many times its bound (and [`Experiment::GRACE`]).
+    #[serde(default = "ten")]
+    pub(crate) limit: f64,
+    /// What holds in all cells.
+    #[serde(default)]
+    cell: Table,
+    /// What varies: every combination.
+    #[serde(default)]
+    sweep: Table,
+    /// Receivers whose links differ from the others'.
+    #[serde(default)]
+    link: Vec<OddLink>,
+    /// Rates that the sender's link takes on, in order of time.
+    #[serde(default)]
+    change: Vec<Change>,
+    /// What is drawn.
+    #[serde(default)]
+    pub(crate) plot: Vec<Plot>,
+}
+
+/// One network and one size. All receivers' links are alike, but for those that `[[link]]` names.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Cell {
+    /// Of the file.
+    pub(crate) size: Size,
+    /// How many.
+    pub(crate) receivers: usize,
+    /// Rate of the sender's link; unlimited when absent.
+    pub(crate) rate: Option<Rate>,
+    /// Longest wait in its queue.
+    pub(crate) queue: Span,
+    /// Time on the way, each way, at the sender's link.
+    pub(crate) delay: Span,
+    /// Up to so much more, each way.
+    pub(crate) jitter: Span,
+    /// Share of frames that others overtake, each way.
+    pub(crate) reorder: f64,
+    /// Share of what comes in that each receiver loses, independently of the others.
+    pub(crate) loss: f64,
+    /// Mean number of losses in a row.
+    pub(crate) burst: f64,
+    /// Whether batches of datagrams travel as one, as network cards with offloads do.
+    pub(crate) offloads: bool,
+}
+
+/// The links of some receivers.
+#[derive(Clone, Debug, Deserialize)]
+struct OddLink {
+    receivers: Vec<usize>,
+    /// To the receiver, and from it save for its losses.
+    #[serde(flatten)]
+    shape: Shape,
+}
+
+/// From a time on the sender's link has another rate.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Change {
+    at: Span,
+    rate: Rate,
+}
+
+/// One drawing: a line for each program.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Plot {
+    /// A field of the cell.
+    pub(crate) x: String,
+    /// A figure of the run.
+    pub(crate) y: String,
+    /// Only cells with these values.
+    #[serde(default)]
+    pub(crate) only: serde_json::Map<String, serde_json::Value>,
+    /// In a few words; made from the rest when absent.
+    pub(crate) title: Option<String>,
+}
+
+fn three() -> u32 {
+    3
+}
+
+fn ten() -> f64 {
+    10.0
+}
+
+impl Default for Cell {
+    fn default() -> Self {
+        let Shape { queue, burst, .. } = Shape::default();
+        let none = Span::default();
+        Self {
+            size: Size(64 << 20),
+            receivers: 1,
+            rate: None,
+            queue,
+            delay: none,
+            jitter: none,
+            reorder: 0.0,
+            loss: 0.0,
+            burst,
+            offloads: false,
+        }
+    }
+}
+
+impl Experiment {
+    /// Beyond the limit that follows from the bound: for starting, joining, ending.
+    pub(crate) const GRACE: Duration = Duration::from_secs(30);
+
+    /// Reads and checks the file.
+    pub(crate) fn read(path: &Path) -> io::Result<Self> {
+        let wrong = |why: String| io::Error::other(format!("{}: {why}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
+        Self::parse(&text).map_err(wrong)
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let experiment: Self = toml::from_str(text).map_err(|e| e.to_string())?;
+        let cells = experiment.cells()?;
+        let runs = cells.len() * experiment.programs.len() * experiment.repeats as usize;
+        if !(1..=RUNS_MAX).contains(&runs) {
+            return Err(format!("{runs} runs, of at most {RUNS_MAX}"));
+        }
+        Ok(experiment)
+    }
+
+    /// Every combination of what varies; what is named last varies fastest.
+    pub(crate) fn cells(&self) -> Result<Vec<Cell>, String> {
+        let mut tables = vec![self.cell.clone()];
+        for (name, values) in &self.sweep {
+            let Value::Array(values) = values else {
+                return Err(format!("sweep.{name}: needs a list"));
+            };
+            let each = |table: Table| {
+                values.iter().map(move |value| {
+                    let mut table = table.clone();
+                    table.insert(name.clone(), value.clone());
+                    table
+                })
+            };
+            tables = tables.into_iter().flat_map(each).collect();
+        }
+        tables.into_iter().map(|table| table.try_into().map_err(|e| format!("cell: {e}"))).collect()
+    }
+
+    /// What varies, by name.
+    pub(crate) fn varies(&self) -> impl Iterator<Item = &str> {
+        self.sweep.keys().map(String::as_str)
+    }
+
+    /// The shortest time that one copy of the file can take on the sender's link, in full UDP datagrams, when
+    /// this share of them is lost; `None` without a rate.
+    pub(crate) fn bound_s(&self, cell: &Cell) -> Option<f64> {
+        let mut rate = cell.rate?.0 as f64;
+        let bits = cell.size.0 as f64 * (FRAME_BYTES / PAYLOAD_BYTES) * 8.0;
+        let (mut left, mut time) = (bits / (1.0 - cell.loss), 0.0);
+        for change in &self.change {
+            let until = change.at.0.as_secs_f64();
+            let sent = (until - time) * rate;
+            if sent >= left {
+                break;
+            }
+            (left, time, rate) = (left - sent, until, change.rate.0 as f64);
+        }
+        Some(time + left / rate)
+    }
+
+    /// The sender's link as it becomes while it is in use, and when.
+    pub(crate) fn changes(&self, cell: &Cell) -> Vec<(Duration, Link)> {
+        let link = |change: &Change| {
+            let mut link = self.network(cell, false, 0).sender;
+            link.up.rate = Some(change.rate);
+            (change.at.0, link)
+        };
+        self.change.iter().map(link).collect()
+    }
+
+    /// The network of a cell. With `both_ways` the receivers' links have the sender's rate too, in both
+    /// directions, for programs whose receivers send to one another.
+    pub(crate) fn network(&self, cell: &Cell, both_ways: bool, seed: u64) -> Spec {
+        let Cell { rate, queue, delay, jitter, reorder, .. } = *cell;
+        let plain = Shape::default();
+        let down = Shape { delay, jitter, reorder, ..plain.clone() };
+        // Only an emulated link can change.
+        let emulated = !self.change.is_empty();
+        let sender = Link { up: Shape { rate, queue, ..down.clone() }, down, emulated };
+        let shared = if both_ways { rate } else { None };
+        let up = Shape { rate: shared, queue, ..plain };
+        let down = Shape { loss: cell.loss, burst: cell.burst, ..up.clone() };
+        let mut receivers = vec![Link { up, down, emulated: false }; cell.receivers];
+        for OddLink { receivers: which, shape } in &self.link {
+            for i in which.iter().filter(|i| **i < cell.receivers) {
+                let link = &mut receivers[*i];
+                link.up = Shape { loss: 0.0, burst: 1.0, ..shape.clone() };
+                link.down = shape.clone();
+            }
+        }
+        Spec { sender, receivers, offloads: cell.offloads, seed }
+    }
+}
+
+impl Cell {
+    /// A field by its name in the file; `None` when there is no such field.
+    pub(crate) fn field(&self, name: &str) -> Option<serde_json::Value> {
+        serde_json::to_value(self).ok()?.get(name).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Cell, Change, Experiment};
+    use crate::units::{Rate, Size};
+
+    const TEXT: &str = r#"
+        title = "a"
+        programs = ["downpour", "uftp"]
+        [cell]
+        rate = "100mbit"
+        [sweep]
+        size = ["64MiB", "256MiB"]
+        receivers = [1, 8]
+        loss = [0.0, 0.01, 0.05]
+        [[link]]
+        receivers = [3, 99]
+        rate = "10mbit"
+        loss = 0.3
+        [[plot]]
+        x = "loss"
+        y = "wall_over_bound"
+        only = { receivers = 8 }
+    "#;
+
+    #[test]
+    fn every_combination_becomes_a_cell() {
+        let experiment = Experiment::parse(TEXT).unwrap();
+        let cells = experiment.cells().unwrap();
+        assert_eq!(cells.len(), 12);
+        assert!(cells.iter().all(|cell| cell.rate == Some(Rate(100_000_000))));
+        let wanted = Cell {
+            size: Size(256 << 20),
+            receivers: 8,
+            rate: Some(Rate(100_000_000)),
+            loss: 0.05,
+            ..Cell::default()
+        };
+        assert!(cells.contains(&wanted));
+    }
+
+    #[test]
+    fn a_receiver_may_have_a_link_of_its_own() {
+        let experiment = Experiment::parse(TEXT).unwrap();
+        let cell = Cell { receivers: 8, loss: 0.05, ..Cell::default() };
+        let spec = experiment.network(&cell, false, 1);
+        assert_eq!(spec.receivers[2].down.loss, 0.05);
+        assert_eq!(spec.receivers[3].down.loss, 0.3);
+        assert_eq!(spec.receivers[3].up.loss, 0.0);
+        assert_eq!(spec.receivers[3].up.rate, Some(Rate(10_000_000)));
+    }
+
+    #[test]
+    fn mistakes_are_refused() {
+        for (old, new) in [
+            ("loss = [0.0, 0.01, 0.05]", "los = [0.0]"),
+            ("loss = [0.0, 0.01, 0.05]", "loss = 0.05"),
+            ("loss = [0.0, 0.01, 0.05]", "loss = []"),
+            ("rate = \"100mbit\"", "rate = 100"),
+            ("title = \"a\"", ""),
+            ("y = ", "z = "),
+        ] {
+            assert!(Experiment::parse(&TEXT.replacen(old, new, 1)).is_err(), "{new}");
+        }
+    }
+
+    #[test]
+    fn the_bound_is_that_of_full_datagrams() {
+        let mut experiment = Experiment::parse(TEXT).unwrap();
+        let rate = Some(Rate(100_000_000));
+        let cell = Cell { rate, loss: 0.05, ..Cell::default() };
+        assert!((experiment.bound_s(&cell).unwrap() - 5.812).abs() < 0.001);
+        assert_eq!(experiment.bound_s(&Cell { rate: None, ..cell.clone() }), None);
+        let change =
+            |at: &str, rate: &str| Change { at: at.parse().unwrap(), rate: rate.parse().unwrap() };
+        // Five seconds at a fifth of the rate cost four.
+        experiment.change = vec![change("2s", "20mbit"), change("7s", "100mbit")];
+        assert!((experiment.bound_s(&cell).unwrap() - 9.812).abs() < 0.001);
+        assert_eq!(experiment.changes(&cell)[0].1.up.rate, Some(Rate(20_000_000)));
+    }
+}

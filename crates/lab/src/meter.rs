@@ -1,0 +1,129 @@
+//! What a run costs in CPU time, of whom, and whether the machine was the limit.
+//!
+//! Programs run in control groups, one for the sender, one for all receivers, one for the emulator; the
+//! kernel counts exactly what each used, and for how long somebody in it waited for a CPU. Where there are no
+//! control groups, that is unknown.
+
+use crate::footprint::Footprint;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+/// CPU was the limit when the programs used this share of the machine,
+const OURS_BOUND: f64 = 0.85;
+/// or the sender, or the mean receiver, this share of one core.
+const CORE_BOUND: f64 = 0.95;
+/// The machine was full when this share was in use, whoever used it.
+const FULL: f64 = 0.90;
+/// The kernel counts the machine's time in hundredths of a second.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Readings at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Meter {
+    at: Instant,
+    sender_s: Option<f64>,
+    receivers_s: Option<f64>,
+    network_s: Option<f64>,
+    waited_s: Option<f64>,
+    /// Of all cores, without idling and without work of low priority.
+    busy_s: f64,
+    /// Packets that the kernel dropped between two interfaces, on the whole machine.
+    dropped: u64,
+}
+
+/// What was used between two moments.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Usage {
+    /// CPU seconds of the sender's programs.
+    pub(crate) sender_cpu_s: Option<f64>,
+    /// CPU seconds of all receivers' programs.
+    pub(crate) receivers_cpu_s: Option<f64>,
+    /// CPU seconds of the emulator.
+    pub(crate) emulator_cpu_s: Option<f64>,
+    /// Share of the time in which some program under test waited for a CPU.
+    pub(crate) cpu_waited: Option<f64>,
+    /// Share of all cores that the above used.
+    pub(crate) cpu_ours: f64,
+    /// Share of all cores that was in use, work of low priority aside.
+    pub(crate) cpu_busy: f64,
+    /// CPU seconds in use that were nobody's of the above: the kernel's network, other work.
+    pub(crate) other_cpu_s: f64,
+    /// Whether CPU was the limit.
+    pub(crate) cpu_bound: bool,
+    /// Whether the machine was full: of network work in the kernel, or of others' work.
+    pub(crate) cpu_full: bool,
+    /// Packets dropped between two interfaces, on the whole machine.
+    pub(crate) backlog_drops: u64,
+}
+
+impl Meter {
+    /// Now.
+    pub(crate) fn read(footprint: &Footprint) -> Self {
+        let groups = ["sender", "receivers", "network"].map(|role| footprint.group(role));
+        let [sender_s, receivers_s, network_s] =
+            groups.each_ref().map(|group| used_s(group.as_deref()?));
+        let waited = groups.iter().flatten().filter_map(|group| waited_s(group));
+        let waited_s = waited.reduce(f64::max);
+        let (at, busy_s, dropped) = (Instant::now(), busy_s(), backlog_drops());
+        Self { at, sender_s, receivers_s, network_s, waited_s, busy_s, dropped }
+    }
+
+    /// What was used since, by a sender and this many receivers.
+    pub(crate) fn since(&self, earlier: &Self, receivers: usize) -> Usage {
+        let span = (self.at - earlier.at).as_secs_f64().max(1e-3);
+        let between = |now: Option<f64>, then: Option<f64>| Some(now? - then?);
+        let sender = between(self.sender_s, earlier.sender_s);
+        let all = between(self.receivers_s, earlier.receivers_s);
+        let network = between(self.network_s, earlier.network_s);
+        let busy_s = self.busy_s - earlier.busy_s;
+        let ours: f64 = [sender, all, network].into_iter().flatten().sum();
+        let (cpu_ours, cpu_busy) = (ours / span / cores(), busy_s / span / cores());
+        let one_core = [sender, all.map(|all| all / receivers.max(1) as f64)];
+        let on_one_core = one_core.into_iter().flatten().fold(0.0, f64::max) / span;
+        Usage {
+            sender_cpu_s: sender,
+            receivers_cpu_s: all,
+            emulator_cpu_s: network,
+            cpu_waited: between(self.waited_s, earlier.waited_s).map(|s| s / span),
+            cpu_ours,
+            cpu_busy,
+            other_cpu_s: (busy_s - ours).max(0.0),
+            cpu_bound: cpu_ours >= OURS_BOUND || on_one_core >= CORE_BOUND,
+            cpu_full: cpu_busy >= FULL,
+            backlog_drops: self.dropped - earlier.dropped,
+        }
+    }
+}
+
+pub(crate) fn cores() -> f64 {
+    std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64)
+}
+
+fn used_s(group: &Path) -> Option<f64> {
+    let text = fs::read_to_string(group.join("cpu.stat")).ok()?;
+    let used = text.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
+    Some(used.trim().parse::<f64>().ok()? / 1e6)
+}
+
+/// How long somebody in the group has waited for a CPU.
+fn waited_s(group: &Path) -> Option<f64> {
+    let text = fs::read_to_string(group.join("cpu.pressure")).ok()?;
+    let total = text.lines().find(|line| line.starts_with("some "))?.split("total=").nth(1)?;
+    Some(total.trim().parse::<f64>().ok()? / 1e6)
+}
+
+fn busy_s() -> f64 {
+    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let line = text.lines().next().unwrap_or_default();
+    let ticks: Vec<f64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    // user, nice, system, idle, iowait, irq, softirq
+    [0, 2, 5, 6].iter().filter_map(|i| ticks.get(*i)).sum::<f64>() / TICKS_PER_SECOND
+}
+
+fn backlog_drops() -> u64 {
+    let text = fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
+    let second = text.lines().filter_map(|line| line.split_whitespace().nth(1));
+    second.filter_map(|word| u64::from_str_radix(word, 16).ok()).sum()
+}

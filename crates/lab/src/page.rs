@@ -1,0 +1,249 @@
+//! What a campaign leaves: `README.md` with tables and drawings, `runs.csv`, `runs.json`, an SVG for each plot.
+
+use crate::experiment::{Cell, Experiment, Plot};
+use crate::meter;
+use crate::plot::Drawing;
+use crate::record::{Record, csv, median};
+use crate::shell::run;
+use serde::Serialize;
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+const READING: &str = "\
+*Wall*: from the start of the sender to the last delivery (the receiver's program ends, or the finished file is in its place), median \
+(least–greatest). *× bound*: over size · (1514/1472) · 8 / (rate · (1 − loss)). *Wire*: bytes of Ethernet frames that the sender sent, over bytes \
+of the file; beside it those that all receivers together sent. *CPU s*: user and system, of the sender's programs and of all receivers' together. *CPU*: \
+share of all cores that these used, and that was in use at all, work of low priority aside; **bound** where the programs were at the limit of the machine (85 % of it, or \
+95 % of one core by the sender or by each receiver), *full* where the machine was, by network work in the kernel or by other work. *Lost by the lab*: packets that the network lost without being asked, socket buffers aside, which stand in `runs.csv`. Every file was compared \
+with the payload; a run with a receiver that lacks it has no wall time.
+";
+
+/// Where and with what it ran.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Surroundings {
+    pub(crate) command: String,
+    pub(crate) date: String,
+    pub(crate) machine: String,
+    pub(crate) load: String,
+    /// Name, what is to be known, version.
+    pub(crate) programs: Vec<(String, String, String)>,
+    /// Name, and which tool is missing.
+    pub(crate) skipped: Vec<(String, String)>,
+}
+
+impl Surroundings {
+    /// This machine, now.
+    pub(crate) fn here() -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+        let cpu = read("/proc/cpuinfo");
+        let cpu = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
+        let cpu = cpu.trim_start_matches([' ', '\t', ':']);
+        let said = |program: &str, arguments: &[&str]| {
+            run(program, arguments).unwrap_or_default().trim().to_owned()
+        };
+        let machine = format!(
+            "{} cores ({cpu}), Linux {}, TCP by default {}, socket buffers up to {} B",
+            meter::cores(),
+            read("/proc/sys/kernel/osrelease"),
+            read("/proc/sys/net/ipv4/tcp_congestion_control"),
+            read("/proc/sys/net/core/rmem_max"),
+        );
+        Self {
+            command: std::env::args().collect::<Vec<_>>().join(" "),
+            date: said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
+            machine,
+            load: read("/proc/loadavg"),
+            programs: Vec::new(),
+            skipped: Vec::new(),
+        }
+    }
+}
+
+/// Writes everything.
+pub(crate) fn write(
+    experiment: &Experiment,
+    surroundings: &Surroundings,
+    records: &[Record],
+    out: &Path,
+) -> io::Result<()> {
+    let all = serde_json::json!({ "surroundings": surroundings, "runs": records });
+    fs::write(out.join("runs.json"), serde_json::to_string_pretty(&all)?)?;
+    fs::write(out.join("runs.csv"), csv(records))?;
+    let mut text = String::new();
+    head(&mut text, experiment, surroundings, records).expect("a String takes all");
+    for (number, plot) in (1..).zip(&experiment.plot) {
+        let drawing = drawing(plot, records);
+        let name = format!("plot-{number}.svg");
+        fs::write(out.join(&name), drawing.svg())?;
+        text += &format!("![{}]({name})\n\n", drawing.title);
+    }
+    let varies: Vec<&str> = experiment.varies().collect();
+    for cell in experiment.cells().map_err(io::Error::other)? {
+        table(&mut text, experiment.bound_s(&cell), &cell, &varies, records)
+            .expect("a String takes all");
+    }
+    fs::write(out.join("README.md"), text)
+}
+
+fn head(
+    text: &mut String,
+    experiment: &Experiment,
+    surroundings: &Surroundings,
+    records: &[Record],
+) -> std::fmt::Result {
+    let Surroundings { command, date, machine, load, programs, skipped } = surroundings;
+    writeln!(text, "# {}\n", experiment.title)?;
+    if !experiment.text.is_empty() {
+        writeln!(text, "{}\n", experiment.text.trim())?;
+    }
+    writeln!(text, "Command: `{command}`\n\n{date}; {machine}; load at the start {load}.\n")?;
+    writeln!(text, "{READING}")?;
+    let lost: u64 = records.iter().map(|record| record.lost_own).sum();
+    let emulated: u64 = records.iter().filter_map(|record| record.emulated).sum();
+    write!(text, "The lab lost {lost} packets by itself in all runs together")?;
+    if emulated > 0 {
+        let late = records.iter().filter_map(|record| record.emulator_late_p99_us);
+        let late = late.fold(0.0, f64::max);
+        write!(
+            text,
+            "; {emulated} frames went through the emulator, of which one in a hundred was up to {late:.0} us late"
+        )?;
+    }
+    writeln!(text, ".\n\n| program | version | |\n| --- | --- | --- |")?;
+    for (name, about, version) in programs {
+        writeln!(text, "| {name} | {version} | {about} |")?;
+    }
+    for (name, tool) in skipped {
+        writeln!(text, "| {name} | **skipped** | {tool} is not installed |")?;
+    }
+    writeln!(text)
+}
+
+fn table(
+    text: &mut String,
+    bound_s: Option<f64>,
+    cell: &Cell,
+    varies: &[&str],
+    records: &[Record],
+) -> std::fmt::Result {
+    let values = varies.iter().map(|name| format!("{name} {}", shown(cell, name)));
+    let values: Vec<String> = values.collect();
+    let heading = if values.is_empty() { "All runs".to_owned() } else { values.join(", ") };
+    let bound = bound_s.map_or(String::new(), |s| format!(" (bound {s:.2} s)"));
+    writeln!(text, "## {heading}{bound}\n")?;
+    writeln!(
+        text,
+        "| program | complete | wall s | × bound | wire | receivers' | CPU s sender / receivers | CPU ours / all | lost by the lab | |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    )?;
+    let here: Vec<&Record> = records.iter().filter(|record| record.cell == *cell).collect();
+    let mut names: Vec<&str> = Vec::new();
+    for record in &here {
+        if !names.contains(&record.program.as_str()) {
+            names.push(&record.program);
+        }
+    }
+    for name in names {
+        let runs: Vec<&Record> =
+            here.iter().copied().filter(|record| record.program == name).collect();
+        row(text, name, cell.receivers * runs.len(), &runs)?;
+    }
+    writeln!(text)
+}
+
+fn row(text: &mut String, name: &str, wanted: usize, runs: &[&Record]) -> std::fmt::Result {
+    let spread = |figure: &str, digits: usize| {
+        let values = runs.iter().filter_map(|record| record.figure(figure));
+        let Some([middle, least, greatest]) = median(values) else { return "-".to_owned() };
+        if runs.len() == 1 {
+            return format!("{middle:.digits$}");
+        }
+        format!("{middle:.digits$} ({least:.digits$}–{greatest:.digits$})")
+    };
+    let only = |figure: &str, digits: usize| {
+        let values = runs.iter().filter_map(|record| record.figure(figure));
+        median(values).map_or("-".to_owned(), |[middle, ..]| format!("{middle:.digits$}"))
+    };
+    let complete: usize = runs.iter().map(|record| record.complete).sum();
+    let bound = runs.iter().any(|record| record.usage.cpu_bound);
+    let full = runs.iter().any(|record| record.usage.cpu_full);
+    let limit = if bound {
+        " **bound**"
+    } else if full {
+        " *full*"
+    } else {
+        ""
+    };
+    let lost: u64 = runs.iter().map(|record| record.lost_own).sum();
+    let mut troubles: Vec<String> = Vec::new();
+    for trouble in runs.iter().map(|record| record.trouble.replace('|', "/")) {
+        if !trouble.is_empty() && !troubles.contains(&trouble) {
+            troubles.push(trouble);
+        }
+    }
+    let percent = |share: fn(&Record) -> f64| {
+        let shares = runs.iter().map(|record| share(record) * 100.0);
+        median(shares).map_or(0.0, |[middle, ..]| middle)
+    };
+    let (ours, busy) = (percent(|r| r.usage.cpu_ours), percent(|r| r.usage.cpu_busy));
+    writeln!(
+        text,
+        "| {name} | {complete}/{wanted} | {} | {} | {} | {} | {} / {} | {ours:.0} / {busy:.0} %{limit} | {lost} | {} |",
+        spread("wall_s", 2),
+        spread("wall_over_bound", 3),
+        spread("wire_over_size", 3),
+        only("receivers_wire_over_size", 3),
+        only("sender_cpu_s", 2),
+        only("receivers_cpu_s", 2),
+        troubles.join("; "),
+    )
+}
+
+/// A field of a cell, for people.
+fn shown(cell: &Cell, name: &str) -> String {
+    match cell.field(name) {
+        Some(Value::String(text)) => text,
+        Some(Value::Number(share)) if name == "loss" || name == "reorder" => {
+            let percent = format!("{:.3}", share.as_f64().unwrap_or(0.0) * 100.0);
+            format!("{} %", percent.trim_end_matches('0').trim_end_matches('.'))
+        }
+        Some(value) => value.to_string(),
+        None => "none".to_owned(),
+    }
+}
+
+fn drawing(plot: &Plot, records: &[Record]) -> Drawing {
+    let fits = |record: &&Record| {
+        plot.only.iter().all(|(name, value)| record.cell.field(name).as_ref() == Some(value))
+    };
+    let records: Vec<&Record> = records.iter().filter(fits).collect();
+    let (mut columns, mut names): (Vec<String>, Vec<String>) = Default::default();
+    for record in &records {
+        let column = shown(&record.cell, &plot.x);
+        if !columns.contains(&column) {
+            columns.push(column);
+        }
+        if !names.contains(&record.program) {
+            names.push(record.program.clone());
+        }
+    }
+    let value = |name: &str, column: &str| {
+        let here =
+            records.iter().filter(|r| r.program == name && shown(&r.cell, &plot.x) == column);
+        median(here.filter_map(|record| record.figure(&plot.y)))
+    };
+    let line = |name: String| {
+        let values = columns.iter().map(|column| value(&name, column)).collect();
+        (name, values)
+    };
+    let lines = names.into_iter().map(line).collect();
+    let only: Vec<_> = plot.only.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let title = plot.title.clone().unwrap_or_else(|| {
+        let only = if only.is_empty() { String::new() } else { format!("; {}", only.join(", ")) };
+        format!("{} against {}{only}", plot.y, plot.x).replace('"', "")
+    });
+    Drawing { title, x: plot.x.clone(), y: plot.y.clone(), columns, lines }
+}

@@ -1,0 +1,229 @@
+//! Drawings as SVG: a line for each program, a mark for each median, a bar from the least to the greatest.
+//!
+//! Knows nothing of experiments. The values of x stand at equal distances, as words; y starts at zero, or is
+//! logarithmic when the values are far apart.
+
+use std::fmt::Write as _;
+
+const WIDTH: f64 = 820.0;
+const HEIGHT: f64 = 440.0;
+const LEFT: f64 = 70.0;
+const RIGHT: f64 = 200.0;
+const TOP: f64 = 40.0;
+const BOTTOM: f64 = 60.0;
+/// From here on y is logarithmic.
+const FAR_APART: f64 = 15.0;
+/// Lines across.
+const TICKS: f64 = 6.0;
+/// Told apart also by those who see few colours, together with the marks.
+const COLOURS: &[&str] = &[
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933",
+    "#882255", "#44aa99",
+];
+
+/// One drawing.
+pub(crate) struct Drawing {
+    pub(crate) title: String,
+    pub(crate) x: String,
+    pub(crate) y: String,
+    /// Values of x, as they are to be shown.
+    pub(crate) columns: Vec<String>,
+    /// Name, and for each column the median, the least and the greatest.
+    pub(crate) lines: Vec<(String, Vec<Option<[f64; 3]>>)>,
+}
+
+/// How y becomes a height.
+struct Scale {
+    low: f64,
+    high: f64,
+    is_log: bool,
+}
+
+impl Drawing {
+    /// As the text of an SVG file.
+    pub(crate) fn svg(&self) -> String {
+        let mut svg = String::new();
+        self.draw(&mut svg).expect("writing to a String cannot fail");
+        svg
+    }
+
+    fn draw(&self, svg: &mut String) -> std::fmt::Result {
+        writeln!(
+            svg,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+             font-family=\"sans-serif\" font-size=\"12\">\n\
+             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>"
+        )?;
+        words(
+            svg,
+            LEFT,
+            TOP - 16.0,
+            "start",
+            &format!("<tspan font-size=\"15\">{}</tspan>", escaped(&self.title)),
+        )?;
+        let scale = Scale::of(self.lines.iter().flat_map(|(_, values)| values).flatten());
+        self.axes(svg, &scale)?;
+        for (number, line) in self.lines.iter().enumerate() {
+            self.line(svg, &scale, number, line)?;
+        }
+        writeln!(svg, "</svg>")
+    }
+
+    fn axes(&self, svg: &mut String, scale: &Scale) -> std::fmt::Result {
+        let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
+        for value in scale.ticks() {
+            let y = scale.height(value);
+            writeln!(svg, "<path d=\"M{LEFT} {y:.1}H{right}\" stroke=\"#ddd\" fill=\"none\"/>")?;
+            words(svg, LEFT - 8.0, y + 4.0, "end", &figure(value))?;
+        }
+        for (column, name) in self.columns.iter().enumerate() {
+            words(svg, self.place(column), bottom + 20.0, "middle", &escaped(name))?;
+        }
+        writeln!(
+            svg,
+            "<path d=\"M{LEFT} {TOP}V{bottom}H{right}\" stroke=\"#444\" fill=\"none\"/>"
+        )?;
+        words(svg, f64::midpoint(LEFT, right), HEIGHT - 14.0, "middle", &escaped(&self.x))?;
+        let middle = f64::midpoint(TOP, bottom);
+        writeln!(
+            svg,
+            "<text transform=\"translate(18 {middle}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+            escaped(&self.y)
+        )
+    }
+
+    fn line(
+        &self,
+        svg: &mut String,
+        scale: &Scale,
+        number: usize,
+        (name, values): &(String, Vec<Option<[f64; 3]>>),
+    ) -> std::fmt::Result {
+        let colour = COLOURS[number % COLOURS.len()];
+        // Lines that would hide one another stand a little apart.
+        let apart = (number as f64 - self.lines.len() as f64 / 2.0) * 3.0;
+        let mut path = String::new();
+        let mut pen = 'M';
+        for (column, value) in values.iter().enumerate() {
+            let Some([median, least, greatest]) = *value else {
+                pen = 'M';
+                continue;
+            };
+            let (x, y) = (self.place(column) + apart, scale.height(median));
+            let (low, high) = (scale.height(least), scale.height(greatest));
+            write!(path, "{pen}{x:.1} {y:.1}")?;
+            pen = 'L';
+            writeln!(svg, "<path d=\"M{x:.1} {low:.1}V{high:.1}\" stroke=\"{colour}\"/>")?;
+            mark(svg, number, x, y, colour)?;
+        }
+        writeln!(
+            svg,
+            "<path d=\"{path}\" stroke=\"{colour}\" stroke-width=\"1.6\" fill=\"none\"/>"
+        )?;
+        let (x, y) = (WIDTH - RIGHT + 20.0, TOP + 10.0 + 20.0 * number as f64);
+        mark(svg, number, x, y, colour)?;
+        words(svg, x + 12.0, y + 4.0, "start", &escaped(name))
+    }
+
+    fn place(&self, column: usize) -> f64 {
+        let width = (WIDTH - RIGHT - LEFT) / self.columns.len().max(1) as f64;
+        LEFT + (column as f64 + 0.5) * width
+    }
+}
+
+impl Scale {
+    fn of<'a>(values: impl Iterator<Item = &'a [f64; 3]>) -> Self {
+        let (mut low, mut high) = (f64::MAX, 0.0_f64);
+        for [_, least, greatest] in values {
+            low = low.min(*least);
+            high = high.max(*greatest);
+        }
+        if high <= 0.0 {
+            return Self { low: 0.0, high: 1.0, is_log: false };
+        }
+        if low > 0.0 && high / low > FAR_APART {
+            return Self { low: low / 1.2, high: high * 1.2, is_log: true };
+        }
+        Self { low: 0.0, high: high * 1.08, is_log: false }
+    }
+
+    fn height(&self, value: f64) -> f64 {
+        let share = if self.is_log {
+            (value / self.low).ln() / (self.high / self.low).ln()
+        } else {
+            (value - self.low) / (self.high - self.low)
+        };
+        HEIGHT - BOTTOM - share * (HEIGHT - BOTTOM - TOP)
+    }
+
+    fn ticks(&self) -> Vec<f64> {
+        if self.is_log {
+            let decades = self.low.log10().floor() as i32..=self.high.log10().ceil() as i32;
+            let all = decades.flat_map(|d| [1.0, 2.0, 5.0].map(|step| step * 10f64.powi(d)));
+            return all.filter(|v| (self.low..=self.high).contains(v)).collect();
+        }
+        let rough = (self.high - self.low) / TICKS;
+        let decade = 10f64.powf(rough.log10().floor());
+        let steps = [1.0, 2.0, 5.0, 10.0].map(|step| step * decade);
+        let step = steps.into_iter().find(|step| *step >= rough).unwrap_or(rough);
+        (0..).map(|i| f64::from(i) * step).take_while(|v| *v <= self.high).collect()
+    }
+}
+
+fn mark(svg: &mut String, number: usize, x: f64, y: f64, colour: &str) -> std::fmt::Result {
+    let shape = match number % 3 {
+        0 => "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0",
+        1 => "m-4 -4h8v8h-8z",
+        _ => "m0 -5l5 9h-10z",
+    };
+    writeln!(svg, "<path d=\"M{x:.1} {y:.1}{shape}\" fill=\"{colour}\"/>")
+}
+
+fn words(svg: &mut String, x: f64, y: f64, anchor: &str, text: &str) -> std::fmt::Result {
+    writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>")
+}
+
+/// A figure without digits that say nothing.
+fn figure(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Drawing, Scale};
+
+    #[test]
+    fn a_drawing_has_its_lines_names_and_no_open_ends() {
+        let drawing = Drawing {
+            title: "wall < bound & more".to_owned(),
+            x: "loss".to_owned(),
+            y: "wall".to_owned(),
+            columns: vec!["0".to_owned(), "0.05".to_owned()],
+            lines: vec![
+                ("one".to_owned(), vec![Some([1.0, 0.9, 1.2]), Some([2.0, 1.9, 2.2])]),
+                ("two".to_owned(), vec![None, Some([1.5, 1.5, 1.5])]),
+            ],
+        };
+        let svg = drawing.svg();
+        assert!(svg.contains("wall &lt; bound &amp; more") && svg.contains(">two</text>"));
+        assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());
+        assert!(!svg.contains("NaN") && !svg.contains("inf"));
+    }
+
+    #[test]
+    fn y_grows_upwards_and_is_logarithmic_only_when_it_must() {
+        let near = Scale::of([[1.0, 1.0, 2.0], [5.0, 4.0, 6.0]].iter());
+        assert!(!near.is_log && near.height(0.0) > near.height(6.0));
+        assert_eq!(near.ticks(), [0.0, 2.0, 4.0, 6.0]);
+        let far = Scale::of([[1.0, 1.0, 2.0], [50.0, 40.0, 60.0]].iter());
+        assert!(far.is_log && far.height(1.0) > far.height(60.0));
+        assert_eq!(far.ticks(), [1.0, 2.0, 5.0, 10.0, 20.0, 50.0]);
+        let none = Scale::of([].iter());
+        assert!(none.height(0.5).is_finite());
+    }
+}

@@ -1,0 +1,81 @@
+//! Downpour: never told the rate. The ticket is made beforehand, as for any order of starting.
+
+use super::{Program, text};
+use crate::stage::{Proof, Stage};
+use serde::Deserialize;
+use std::io;
+
+const PORT: u16 = 28_800;
+
+pub(super) const PROGRAMS: &[Program] = &[
+    Program {
+        name: "downpour",
+        about: "not told the rate; encrypted, every MiB verified, signed receipts",
+        tools: &["downpour"],
+        package: None,
+        shares_uplinks: false,
+        run: |stage| run(stage, true),
+    },
+    Program {
+        name: "downpour-discard",
+        about: "the same; receivers verify and keep nothing",
+        tools: &["downpour"],
+        package: None,
+        shares_uplinks: false,
+        run: |stage| run(stage, false),
+    },
+];
+
+/// What we read of the sender's report.
+#[derive(Deserialize)]
+struct Report {
+    session: Session,
+    receivers: Vec<Receiver>,
+}
+
+#[derive(Deserialize)]
+struct Session {
+    duration_s: f64,
+    rounds: u64,
+    feedback_messages: u64,
+}
+
+#[derive(Deserialize)]
+struct Receiver {
+    state: String,
+    pull_bytes: u64,
+}
+
+fn run(stage: &mut Stage<'_>, keep: bool) -> io::Result<()> {
+    let listen = format!("{}:{PORT}", stage.network.sender.ipv4);
+    let (ticket, report) = (text(stage.file("ticket")), text(stage.file("report.json")));
+    stage.beforehand("downpour", &["ticket", "new", "--address", &listen, "--out", &ticket])?;
+    stage.wait_senders()?;
+    for i in 0..stage.cell.receivers {
+        let (at, out, name) = (format!("@{ticket}"), text(stage.folder(i)), format!("r{i}"));
+        let target = if keep { &["--out", &out][..] } else { &["--discard"] };
+        let fixed = ["receive", &at, "--interface", "eth0", "--name", &name];
+        stage.receiver(i, "downpour", &[&fixed[..], target].concat())?;
+    }
+    stage.settle();
+    if !keep {
+        stage.proof = Proof::Vouched;
+    }
+    let (receivers, payload) = (stage.cell.receivers.to_string(), stage.payload.to_owned());
+    #[rustfmt::skip]
+    stage.sender("downpour", &[
+        "send", "--interface", "eth0", "--listen", &listen, "--ticket", &ticket,
+        "--receivers", &receivers, "--report", &report, &text(payload),
+    ])?;
+    stage.wait_receivers()?;
+    stage.wait_senders()?;
+    let report: Report = serde_json::from_str(&std::fs::read_to_string(report)?)?;
+    let Session { duration_s, rounds, feedback_messages } = report.session;
+    let pulled: u64 = report.receivers.iter().map(|receiver| receiver.pull_bytes).sum();
+    let left = report.receivers.iter().filter(|receiver| receiver.state != "complete").count();
+    stage.remark = format!(
+        "session {duration_s:.2} s, {rounds} rounds, {feedback_messages} feedback messages, \
+         {pulled} B pulled, {left} left the stream"
+    );
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! The programs under test, each an adapter of one file: how it is started, what it is told, when it has
+//! delivered.
+//!
+//! A program that is not installed is skipped, and the page says so by name.
+
+pub(crate) mod aria2;
+mod downpour;
+mod iperf3;
+mod norm;
+mod rsync;
+pub(crate) mod tcp;
+mod udpcast;
+mod uftp;
+
+use crate::shell::{find, run};
+use crate::stage::Stage;
+use std::io;
+use std::path::PathBuf;
+
+/// Share of the link's rate that programs are told which must be told one: the rest is for headers that they do
+/// not count.
+const TOLD: f64 = 0.95;
+
+/// One way of running one program.
+#[derive(Clone, Copy)]
+pub(crate) struct Program {
+    /// As experiments call it.
+    pub(crate) name: &'static str,
+    /// What is to be known about it.
+    pub(crate) about: &'static str,
+    /// What it calls.
+    pub(crate) tools: &'static [&'static str],
+    /// Debian's package that it is from, which knows its version; our own are asked themselves.
+    package: Option<&'static str>,
+    /// Whether its receivers send to one another, so that their links need the rate too.
+    pub(crate) shares_uplinks: bool,
+    /// Runs it.
+    pub(crate) run: fn(&mut Stage<'_>) -> io::Result<()>,
+}
+
+/// All of them.
+pub(crate) fn all() -> impl Iterator<Item = &'static Program> {
+    let lists = [
+        downpour::PROGRAMS,
+        udpcast::PROGRAMS,
+        uftp::PROGRAMS,
+        norm::PROGRAMS,
+        tcp::PROGRAMS,
+        rsync::PROGRAMS,
+        aria2::PROGRAMS,
+        iperf3::PROGRAMS,
+    ];
+    lists.into_iter().flatten()
+}
+
+impl Program {
+    /// The first of its tools that is not here.
+    pub(crate) fn missing(&self) -> Option<&'static str> {
+        self.tools.iter().copied().find(|name| tool(name).is_none())
+    }
+
+    /// Its version.
+    pub(crate) fn version(&self) -> String {
+        let asked = match self.package {
+            Some(package) => run("dpkg-query", &["-W", "-f", "${Package} ${Version}", package]),
+            None => tool(self.tools[0]).map_or_else(
+                || Ok(String::new()),
+                |path| run(&path.to_string_lossy(), &["--version"]),
+            ),
+        };
+        // Where there is no dpkg it stays unknown.
+        let text = asked.unwrap_or_default();
+        text.lines().next().unwrap_or_default().trim().to_owned()
+    }
+}
+
+/// Where a program is: the lab itself, beside it (our own, and what `make bench` builds), or installed.
+pub(crate) fn tool(name: &str) -> Option<PathBuf> {
+    let this = std::env::current_exe().ok()?;
+    if name == "lab" {
+        return Some(this);
+    }
+    let folder = this.parent()?;
+    let built = ["", "../tools/bin"].map(|place| folder.join(place).join(name));
+    built.into_iter().find(|path| path.is_file()).or_else(|| find(name))
+}
+
+/// Paths as arguments.
+fn text(path: PathBuf) -> String {
+    path.to_string_lossy().into_owned()
+}

@@ -1,0 +1,100 @@
+//! Plain TCP to each receiver, one after another or all at once: what a unicast copy costs at best.
+//!
+//! Sender and receiver are `lab tcp …`: a file in, a file out, nothing between.
+
+use super::{Program, text};
+use crate::stage::Stage;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::thread;
+
+const PORT: u16 = 7778;
+const BUFFER_BYTES: usize = 1 << 20;
+
+const ABOUT_CUBIC: &str = "one connection to each receiver, CUBIC";
+
+pub(super) const PROGRAMS: &[Program] = &[
+    Program {
+        name: "tcp-parallel",
+        about: ABOUT_CUBIC,
+        tools: &["lab"],
+        package: None,
+        shares_uplinks: false,
+        run: |stage| run(stage, "cubic", false),
+    },
+    Program {
+        name: "tcp-sequential",
+        about: "one receiver after another, CUBIC",
+        tools: &["lab"],
+        package: None,
+        shares_uplinks: false,
+        run: |stage| run(stage, "cubic", true),
+    },
+    Program {
+        name: "tcp-parallel-bbr",
+        about: "one connection to each receiver, BBR",
+        tools: &["lab"],
+        package: None,
+        shares_uplinks: false,
+        run: |stage| run(stage, "bbr", false),
+    },
+];
+
+fn run(stage: &mut Stage<'_>, congestion: &str, sequential: bool) -> io::Result<()> {
+    for i in 0..stage.cell.receivers {
+        let copy = text(stage.copy(i));
+        stage.receiver(i, "lab", &["tcp", "receive", &copy])?;
+    }
+    stage.settle();
+    let payload = text(stage.payload.to_owned());
+    let fixed = ["tcp", "send", "--congestion", congestion, "--file", &payload];
+    let order: &[&str] = if sequential { &["--sequential"] } else { &[] };
+    let hosts = stage.network.receivers.iter().map(|host| host.ipv4.as_str());
+    let hosts: Vec<&str> = hosts.collect();
+    stage.sender("lab", &[&fixed[..], order, &hosts].concat())?;
+    stage.wait_receivers()?;
+    stage.wait_senders()
+}
+
+/// Sends the file to each host.
+pub(crate) fn send(
+    file: &Path,
+    hosts: &[String],
+    congestion: &str,
+    sequential: bool,
+) -> io::Result<()> {
+    let to = |host: &String| -> io::Result<()> {
+        let mut file = File::open(file)?;
+        let mut stream = TcpStream::connect((host.as_str(), PORT))?;
+        rustix::net::sockopt::set_tcp_congestion(&stream, congestion)?;
+        // In the kernel: sendfile.
+        io::copy(&mut file, &mut stream)?;
+        stream.shutdown(std::net::Shutdown::Write)?;
+        // The receiver closes when it has all.
+        stream.read_to_end(&mut Vec::new()).map(drop)
+    };
+    if sequential {
+        return hosts.iter().try_for_each(to);
+    }
+    thread::scope(|scope| {
+        let all: Vec<_> = hosts.iter().map(|host| scope.spawn(move || to(host))).collect();
+        all.into_iter().try_for_each(|one| one.join().expect("no thread panics"))
+    })
+}
+
+/// Takes one file.
+pub(crate) fn receive(file: &Path) -> io::Result<()> {
+    let listener = TcpListener::bind(("0.0.0.0", PORT))?;
+    let (mut stream, _) = listener.accept()?;
+    let mut file = File::create(file)?;
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let len = stream.read(&mut buffer)?;
+        if len == 0 {
+            return Ok(());
+        }
+        file.write_all(&buffer[..len])?;
+    }
+}

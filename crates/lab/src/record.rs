@@ -1,0 +1,112 @@
+//! What one run came to, as it stands in `runs.jsonl` and `runs.csv`.
+
+use crate::experiment::Cell;
+use crate::meter::Usage;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// One run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// As the experiment calls it.
+    pub(crate) program: String,
+    #[serde(flatten)]
+    pub(crate) cell: Cell,
+    /// From 1.
+    pub(crate) repeat: u32,
+    /// Receivers that have the file.
+    pub(crate) complete: usize,
+    /// From the start of the sender to the last delivery; absent unless all have it.
+    pub(crate) wall_s: Option<f64>,
+    /// size · (1514/1472) · 8 / (rate · (1 − loss)).
+    pub(crate) bound_s: Option<f64>,
+    pub(crate) wall_over_bound: Option<f64>,
+    /// Bytes of Ethernet frames from the sender over bytes of the file.
+    pub(crate) wire_over_size: f64,
+    /// The same of all receivers together: feedback, or what they give to one another.
+    pub(crate) receivers_wire_over_size: f64,
+    #[serde(flatten)]
+    pub(crate) usage: Usage,
+    /// Packets lost on purpose.
+    pub(crate) lost_asked: u64,
+    /// Packets that found a full queue at a link.
+    pub(crate) lost_queue: u64,
+    /// Packets that the lab itself lost.
+    pub(crate) lost_own: u64,
+    /// Datagrams that found a full socket buffer at a receiver.
+    pub(crate) lost_socket: u64,
+    /// Frames that went through the emulator, and how late it was with them.
+    pub(crate) emulated: Option<u64>,
+    pub(crate) emulator_late_mean_us: Option<f64>,
+    pub(crate) emulator_late_p99_us: Option<f64>,
+    /// What went wrong; empty otherwise.
+    pub(crate) trouble: String,
+    /// What else there is to say.
+    pub(crate) remark: String,
+}
+
+impl Record {
+    fn fields(&self) -> Map<String, Value> {
+        match serde_json::to_value(self) {
+            Ok(Value::Object(fields)) => fields,
+            _ => Map::new(),
+        }
+    }
+
+    /// A figure by its name.
+    pub(crate) fn figure(&self, name: &str) -> Option<f64> {
+        self.fields().get(name)?.as_f64()
+    }
+}
+
+/// The median, and the least and the greatest; `None` of nothing.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<[f64; 3]> {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let (least, greatest) = (*values.first()?, *values.last()?);
+    let (a, b) = (values[(values.len() - 1) / 2], values[values.len() / 2]);
+    Some([f64::midpoint(a, b), least, greatest])
+}
+
+/// All records as a table for spreadsheets.
+pub(crate) fn csv(records: &[Record]) -> String {
+    let rows: Vec<Map<String, Value>> = records.iter().map(Record::fields).collect();
+    let Some(first) = rows.first() else { return String::new() };
+    let names: Vec<&String> = first.keys().collect();
+    let mut text = names.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(",") + "\n";
+    for row in &rows {
+        let values = names.iter().map(|name| match row.get(*name) {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => quoted(text),
+            Some(value) => value.to_string(),
+        });
+        text += &(values.collect::<Vec<_>>().join(",") + "\n");
+    }
+    text
+}
+
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{median, quoted};
+
+    #[test]
+    fn a_median_has_its_spread() {
+        assert_eq!(median([3.0, 1.0, 2.0]), Some([2.0, 1.0, 3.0]));
+        assert_eq!(median([4.0, 1.0]), Some([2.5, 1.0, 4.0]));
+        assert_eq!(median([]), None);
+    }
+
+    #[test]
+    fn text_with_commas_stays_one_field() {
+        assert_eq!(quoted("plain"), "plain");
+        assert_eq!(quoted("a, \"b\""), "\"a, \"\"b\"\"\"");
+    }
+}

@@ -1,0 +1,382 @@
+//! One run of one program on one network: what it may start, when its clock runs, what counts as delivered.
+//!
+//! 1. A program's adapter starts its receivers, lets them [settle](Stage::settle), and starts its senders.
+//!    The first of those starts the clock.
+//! 2. It waits for what ends a delivery: the receivers' programs, or, where those are daemons, the finished
+//!    file in its place.
+//! 3. Whatever still runs then is killed. Every receiver's file is compared with the payload, byte by byte.
+//!
+//! What programs say goes to files in the run's folder, on tmpfs like the payload.
+
+use crate::experiment::Cell;
+use crate::footprint::Footprint;
+use crate::meter::{Meter, Usage};
+use crate::network::{Host, Link, Network};
+use crate::programs::tool;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// What the file is called, at the sender and everywhere.
+pub(crate) const PAYLOAD: &str = "payload.bin";
+/// How often the stage looks whether something has ended: the clock's grain.
+const LOOK: Duration = Duration::from_millis(2);
+/// Time for receivers to listen.
+const SETTLE: Duration = Duration::from_millis(1000);
+const COMPARE_BYTES: usize = 1 << 20;
+/// Of what a program said, when it failed.
+const LAST_WORDS: usize = 200;
+
+/// How it is known that a receiver has the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// The lab compares the files.
+    Compared,
+    /// The program has verified what it discarded.
+    Vouched,
+    /// Nobody looked: a ceiling, not a delivery.
+    Unproved,
+}
+
+/// A program under way.
+struct Running {
+    what: String,
+    /// The receiver that it runs on; the sender otherwise.
+    receiver: Option<usize>,
+    child: Child,
+    ended: Option<Instant>,
+    failed: bool,
+}
+
+/// See the top of this file.
+pub(crate) struct Stage<'a> {
+    pub(crate) network: &'a Network,
+    pub(crate) cell: &'a Cell,
+    /// The file to send.
+    pub(crate) payload: &'a Path,
+    /// Set by the program's adapter, if not compared.
+    pub(crate) proof: Proof,
+    /// What becomes of the sender's link, and when; in order of time.
+    pub(crate) changes: Vec<(Duration, Link)>,
+    /// What else there is to say of the run.
+    pub(crate) remark: String,
+    footprint: &'a Footprint,
+    folder: PathBuf,
+    limit: Duration,
+    running: Vec<Running>,
+    started: Option<(Instant, Meter)>,
+    delivered: Vec<Option<Instant>>,
+}
+
+/// What a run came to.
+pub(crate) struct Outcome {
+    /// Receivers that have all, as far as that was looked at.
+    pub(crate) complete: usize,
+    /// From the start of the sender to the last delivery.
+    pub(crate) wall_s: Option<f64>,
+    /// From the start of the sender until everything was over.
+    pub(crate) usage: Usage,
+    /// What went wrong; empty otherwise.
+    pub(crate) trouble: String,
+    pub(crate) remark: String,
+}
+
+impl<'a> Stage<'a> {
+    pub(crate) fn new(
+        footprint: &'a Footprint,
+        network: &'a Network,
+        cell: &'a Cell,
+        payload: &'a Path,
+        limit: Duration,
+    ) -> io::Result<Self> {
+        let folder = footprint.scratch().join("run");
+        // Of the run before.
+        let _ = fs::remove_dir_all(&folder);
+        for i in 0..cell.receivers {
+            fs::create_dir_all(folder.join(format!("r{i}")))?;
+        }
+        let delivered = vec![None; cell.receivers];
+        let (running, started) = (Vec::new(), None);
+        let (proof, changes, remark) = (Proof::Compared, Vec::new(), String::new());
+        #[rustfmt::skip]
+        let stage = Self {
+            network, cell, payload, proof, changes, remark, footprint, folder, limit, running, started, delivered,
+        };
+        Ok(stage)
+    }
+
+    /// A file of this run that is no receiver's.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// The folder of a receiver.
+    pub(crate) fn folder(&self, receiver: usize) -> PathBuf {
+        self.folder.join(format!("r{receiver}"))
+    }
+
+    /// The file that a receiver should end up with.
+    pub(crate) fn copy(&self, receiver: usize) -> PathBuf {
+        self.folder(receiver).join(PAYLOAD)
+    }
+
+    /// This share of the link's rate, in kbit/s, for a program that must be told; a rate beyond any when the link has none.
+    pub(crate) fn told_kbit(&self, share: f64) -> u64 {
+        self.cell.rate.map_or(10_000_000, |rate| rate.kbit(share))
+    }
+
+    /// Starts a program on a receiver.
+    pub(crate) fn receiver(&mut self, i: usize, program: &str, args: &[&str]) -> io::Result<()> {
+        self.start(Some(i), program, args)
+    }
+
+    /// Starts a program on the sender, and with the first of them the clock.
+    pub(crate) fn sender(&mut self, program: &str, args: &[&str]) -> io::Result<()> {
+        self.start_clock();
+        self.start(None, program, args)
+    }
+
+    /// Starts a program on the sender that must be there before the clock runs.
+    pub(crate) fn beforehand(&mut self, program: &str, args: &[&str]) -> io::Result<()> {
+        self.start(None, program, args)
+    }
+
+    /// Gives the receivers time to listen.
+    pub(crate) fn settle(&self) {
+        std::thread::sleep(SETTLE);
+    }
+
+    /// Starts the clock.
+    fn start_clock(&mut self) {
+        if self.started.is_none() {
+            let meter = Meter::read(self.footprint);
+            self.started = Some((Instant::now(), meter));
+        }
+    }
+
+    fn start(&mut self, receiver: Option<usize>, program: &str, args: &[&str]) -> io::Result<()> {
+        let path =
+            tool(program).ok_or_else(|| io::Error::other(format!("{program}: not found")))?;
+        let host: &Host = receiver.map_or(&self.network.sender, |i| &self.network.receivers[i]);
+        let place = receiver.map_or("s".to_owned(), |i| format!("r{i}"));
+        let what = format!("{program} on {place} ({})", self.running.len());
+        let group = self.footprint.group(if receiver.is_some() { "receivers" } else { "sender" });
+        let path = path.to_str().ok_or_else(|| io::Error::other("an odd path"))?;
+        let mut command = host.command(group.as_deref(), path);
+        command.args(args).current_dir(&self.folder).stdin(Stdio::null());
+        command.env("DOWNPOUR_HOME", self.file(&format!("{place}.home")));
+        command.env_remove("DOWNPOUR_PORTS");
+        let log = File::create(self.log(self.running.len()))?;
+        command.stdout(log.try_clone()?).stderr(log);
+        let child = command.spawn()?;
+        self.running.push(Running { what, receiver, child, ended: None, failed: false });
+        Ok(())
+    }
+
+    fn log(&self, number: usize) -> PathBuf {
+        self.file(&format!("log{number}"))
+    }
+
+    /// Waits until the programs on all receivers have ended; each has delivered then.
+    pub(crate) fn wait_receivers(&mut self) -> io::Result<()> {
+        self.wait("receivers to end", |stage| {
+            for running in &stage.running {
+                if let (Some(i), Some(at), false) =
+                    (running.receiver, running.ended, running.failed)
+                {
+                    stage.delivered[i] = Some(at);
+                }
+            }
+            stage.running.iter().all(|r| r.receiver.is_none() || r.ended.is_some())
+        })
+    }
+
+    /// Waits until the programs on the sender that the clock saw start have ended.
+    pub(crate) fn wait_senders(&mut self) -> io::Result<()> {
+        self.wait("the sender to end", |stage| {
+            stage.running.iter().all(|r| r.receiver.is_some() || r.ended.is_some())
+        })
+    }
+
+    /// Waits until every receiver's folder has a file of this name: the payload, where programs put it there
+    /// when it is finished, or another that says so.
+    pub(crate) fn wait_files(&mut self, name: &str) -> io::Result<()> {
+        self.wait(name, |stage| {
+            for i in 0..stage.delivered.len() {
+                if stage.delivered[i].is_none() && stage.folder(i).join(name).exists() {
+                    stage.delivered[i] = Some(Instant::now());
+                }
+            }
+            stage.delivered.iter().all(Option::is_some)
+        })
+    }
+
+    /// Waits until the program on each receiver has said this.
+    pub(crate) fn wait_words(&mut self, words: &str) -> io::Result<()> {
+        self.wait(words, |stage| {
+            for number in 0..stage.running.len() {
+                let Some(i) = stage.running[number].receiver else { continue };
+                if stage.delivered[i].is_none() && stage.has_said(number, words) {
+                    stage.delivered[i] = Some(Instant::now());
+                }
+            }
+            stage.delivered.iter().all(Option::is_some)
+        })
+    }
+
+    fn has_said(&self, number: usize, words: &str) -> bool {
+        // Not there yet is not said yet.
+        let log = fs::read(self.log(number)).unwrap_or_default();
+        log.windows(words.len()).any(|window| window == words.as_bytes())
+    }
+
+    /// The senders have ended, and by that all is delivered.
+    pub(crate) fn all_delivered(&mut self) {
+        let now = Instant::now();
+        self.delivered.iter_mut().for_each(|at| *at = Some(now));
+    }
+
+    fn wait(&mut self, what: &str, mut over: impl FnMut(&mut Self) -> bool) -> io::Result<()> {
+        let begun = self.started.as_ref().map_or_else(Instant::now, |(at, _)| *at);
+        loop {
+            self.look()?;
+            if self.changes.first().is_some_and(|(at, _)| begun.elapsed() >= *at) {
+                self.network.reshape_sender(&self.changes.remove(0).1)?;
+            }
+            if over(self) {
+                return Ok(());
+            }
+            if begun.elapsed() > self.limit {
+                let limit = self.limit.as_secs();
+                return Err(io::Error::other(format!("waited {limit} s for {what}")));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Sees which programs have ended, and how.
+    fn look(&mut self) -> io::Result<()> {
+        for number in 0..self.running.len() {
+            let running = &mut self.running[number];
+            if running.ended.is_some() {
+                continue;
+            }
+            let Some(status) = running.child.try_wait()? else { continue };
+            running.ended = Some(Instant::now());
+            if !status.success() {
+                running.failed = true;
+                let what = running.what.clone();
+                let text = format!("{what}: {status}: {}", self.last_words(number));
+                return Err(io::Error::other(text));
+            }
+        }
+        Ok(())
+    }
+
+    fn last_words(&self, number: usize) -> String {
+        let text = fs::read(self.log(number)).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let start = text.len().saturating_sub(LAST_WORDS);
+        let start = (start..=text.len()).find(|i| text.is_char_boundary(*i)).unwrap_or(0);
+        text[start..].split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    /// Ends what still runs, and judges. `ran` is what the program's adapter came to.
+    pub(crate) fn judge(mut self, ran: io::Result<()>) -> io::Result<Outcome> {
+        let after = Meter::read(self.footprint);
+        self.stop();
+        let receivers = self.cell.receivers;
+        let usage = self.started.as_ref().map(|(_, before)| after.since(before, receivers));
+        let complete = match self.proof {
+            Proof::Compared => self.identical()?,
+            Proof::Vouched | Proof::Unproved => {
+                self.delivered.iter().filter(|at| at.is_some()).count()
+            }
+        };
+        let last = self.delivered.iter().copied().collect::<Option<Vec<_>>>();
+        let last = last.and_then(|all| all.into_iter().max());
+        let start = self.started.as_ref().map(|(at, _)| *at);
+        let wall = last.zip(start).map(|(last, start)| (last - start).as_secs_f64());
+        Ok(Outcome {
+            complete,
+            wall_s: wall.filter(|_| complete == receivers && ran.is_ok()),
+            usage: usage.unwrap_or_default(),
+            trouble: ran.err().map(|e| e.to_string()).unwrap_or_default(),
+            remark: std::mem::take(&mut self.remark),
+        })
+    }
+
+    /// Receivers whose copy is the payload.
+    fn identical(&self) -> io::Result<usize> {
+        let mut identical = 0;
+        for i in 0..self.cell.receivers {
+            let copy = self.copy(i);
+            identical += usize::from(copy.exists() && same(self.payload, &copy)?);
+        }
+        Ok(identical)
+    }
+
+    fn stop(&mut self) {
+        for running in &mut self.running {
+            if running.ended.is_none() {
+                // Fails only when it has ended already.
+                let _ = running.child.kill();
+                let _ = running.child.wait();
+            }
+        }
+        self.footprint.kill_programs();
+    }
+}
+
+impl Drop for Stage<'_> {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Whether two files have the same bytes.
+fn same(one: &Path, other: &Path) -> io::Result<bool> {
+    let (mut one, mut other) = (File::open(one)?, File::open(other)?);
+    let mut left = one.metadata()?.len();
+    if left != other.metadata()?.len() {
+        return Ok(false);
+    }
+    let (mut a, mut b) = (vec![0; COMPARE_BYTES], vec![0; COMPARE_BYTES]);
+    while left > 0 {
+        let len = left.min(COMPARE_BYTES as u64) as usize;
+        one.read_exact(&mut a[..len])?;
+        other.read_exact(&mut b[..len])?;
+        if a[..len] != b[..len] {
+            return Ok(false);
+        }
+        left -= len as u64;
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::same;
+    use std::fs;
+
+    #[test]
+    fn only_the_same_bytes_are_a_copy() {
+        let folder = std::env::temp_dir().join(format!("downpour-lab-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let write = |name: &str, bytes: &[u8]| {
+            let path = folder.join(name);
+            fs::write(&path, bytes).unwrap();
+            path
+        };
+        let long = vec![7; 2_500_000];
+        let mut other = long.clone();
+        other[2_400_000] = 8;
+        let file = write("file", &long);
+        assert!(same(&file, &write("copy", &long)).unwrap());
+        assert!(!same(&file, &write("other", &other)).unwrap());
+        assert!(!same(&file, &write("short", &long[1..])).unwrap());
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
