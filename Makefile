@@ -3,7 +3,8 @@
 #   make demo      one sender, eight receivers, real files, on this machine      [DEMO=path]
 #   make test      everything that can be tested here; what cannot is named as skipped
 #   make lint      formatting, clippy, documentation, licences and advisories
-#   make bench     the measurements of docs/results/ at full size (needs root)
+#   make bench     Downpour beside other programs, the short set: about 15 minutes (needs root)
+#   make bench-full  all experiments of the lab and the network tests at full size: about 4 hours (needs root)
 #   make fuzz      each fuzz target for FUZZ_SECONDS (needs the nightly toolchain)
 
 SHELL := /bin/bash
@@ -13,7 +14,11 @@ FUZZ_SECONDS ?= 60
 # Commands that tests call and the Debian packages that hold them.
 TEST_PACKAGES := nft:nftables ethtool:ethtool ip:iproute2 tc:iproute2 chrt:util-linux setsid:util-linux
 
-.PHONY: demo test test-setup lint bench fuzz deny
+# Programs that the lab runs beside Downpour.
+BENCH_PACKAGES := udp-sender:udpcast uftp:uftp iperf3:iperf3 rsync:rsync aria2c:aria2
+LAB := target/release/lab
+
+.PHONY: demo test test-setup lint bench bench-full bench-setup fuzz deny
 
 demo:
 	$(CARGO) build --release --locked -p downpour
@@ -27,20 +32,32 @@ test: test-setup
 	$(CARGO) test --locked -p downpour --test net -- --test-threads=1
 
 # Installs what the tests need, as root on Debian; elsewhere says what is missing. Never fails: a test
-# whose tools are absent names itself as skipped.
+# whose tools are absent names itself as skipped, and so does a program of the lab.
 test-setup:
-	@missing=""; \
-	for pair in $(TEST_PACKAGES); do \
-	  PATH="$$PATH:/usr/sbin:/sbin" command -v "$${pair%%:*}" >/dev/null || missing="$$missing $${pair##*:}"; \
-	done; \
-	[ -z "$$missing" ] && exit 0; \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  echo "installing$$missing"; \
-	  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y $$missing; } </dev/null >/dev/null \
-	    || echo "skipped: test-setup: could not install$$missing"; \
-	else \
-	  echo "skipped: test-setup: install$$missing to run the network tests"; \
-	fi
+	@$(call install,$@,$(TEST_PACKAGES))
+
+bench-setup: test-setup $(TOOLS)/bin/normCast
+	@$(call install,$@,$(BENCH_PACKAGES))
+
+# $(call install,who wants it,command:package …)
+define install
+missing=""; \
+for pair in $(2); do \
+  PATH="$$PATH:/usr/sbin:/sbin" command -v "$${pair%%:*}" >/dev/null || missing="$$missing $${pair##*:}"; \
+done; \
+[ -z "$$missing" ] && exit 0; \
+if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+  echo "installing$$missing"; \
+  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y $$missing; } </dev/null >/dev/null \
+    || echo "skipped: $(1): could not install$$missing"; \
+else \
+  echo "skipped: $(1): not installed:$$missing"; \
+fi
+endef
+
+# NORM's program for files is an example in Debian's source package.
+$(TOOLS)/bin/normCast:
+	@crates/lab/norm.sh $@ || echo "skipped: bench-setup: NORM cannot be built here"
 
 lint: deny
 	$(CARGO) fmt --all --check
@@ -63,8 +80,18 @@ $(TOOLS)/bin/cargo-deny:
 	CARGO_TARGET_DIR=$(TOOLS)/build $(CARGO) install cargo-deny --locked --version 0.20.2 --root $(TOOLS)
 	@rm -rf $(TOOLS)/build
 
-# Sizes as the results pages have them; prints lines that begin with `measured:`. On an idle machine.
-bench: test-setup
+# Figures go to target/lab/NAME/. On an idle machine: each page says how busy it was.
+bench: bench-setup
+	$(CARGO) build --release --locked -p downpour -p downpour-lab
+	$(LAB) emulator check --quick
+	$(LAB) run crates/lab/experiments/short.toml
+	$(LAB) run crates/lab/experiments/short-unicast.toml
+
+# The network tests print lines that begin with `measured:`.
+bench-full: bench
+	@set -e; for file in $(filter-out %/short.toml %/short-unicast.toml,$(wildcard crates/lab/experiments/*.toml)); do \
+	  echo "$(LAB) run $$file"; $(LAB) run $$file; \
+	done
 	DOWNPOUR_FULL=1 $(CARGO) test --release --locked -p downpour --test net -- lossy hardship --nocapture --test-threads 1
 
 # Finds nothing or fails; what it finds lies in fuzz/artifacts. AddressSanitizer keeps freed memory for a

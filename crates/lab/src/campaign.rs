@@ -71,6 +71,9 @@ fn run_one(
     // Without a rate the machine is the limit; a minute per GiB and receiver is far beyond it.
     let fair = bound_s.unwrap_or(cell.size.0 as f64 / 2e7 * cell.receivers as f64);
     let limit = Experiment::GRACE + Duration::from_secs_f64(fair * experiment.limit);
+    if cell.rate.is_none() {
+        warm(footprint, cell)?;
+    }
     let before = passed(&network)?;
     let mut stage = Stage::new(footprint, &network, cell, payload, limit)?;
     stage.changes = experiment.changes(cell);
@@ -122,6 +125,15 @@ fn payload(footprint: &Footprint, bytes: u64) -> io::Result<PathBuf> {
     let mut random = File::open("/dev/urandom")?.take(bytes);
     io::copy(&mut random, &mut File::create(&path)?)?;
     Ok(path)
+}
+
+/// Takes and gives back the memory that a run will fill. A virtual machine gets memory that was not in use from
+/// its host page by page, which would cost the first program more than all others.
+fn warm(footprint: &Footprint, cell: &Cell) -> io::Result<()> {
+    let path = footprint.scratch().join("warm");
+    let bytes = cell.size.0 * cell.receivers as u64;
+    io::copy(&mut io::repeat(0).take(bytes), &mut File::create(&path)?)?;
+    fs::remove_file(path)
 }
 
 /// One run for people.

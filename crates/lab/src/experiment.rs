@@ -267,6 +267,7 @@ impl Cell {
 #[cfg(test)]
 mod tests {
     use super::{Cell, Change, Experiment};
+    use crate::programs;
     use crate::units::{Rate, Size};
 
     const TEXT: &str = r#"
@@ -313,6 +314,22 @@ mod tests {
         assert_eq!(spec.receivers[3].down.loss, 0.3);
         assert_eq!(spec.receivers[3].up.loss, 0.0);
         assert_eq!(spec.receivers[3].up.rate, Some(Rate(10_000_000)));
+    }
+
+    #[test]
+    fn the_experiments_that_are_here_can_be_read() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/experiments");
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let experiment = Experiment::read(&path).unwrap_or_else(|e| panic!("{e}"));
+            let known = |name: &String| programs::all().any(|program| program.name == name);
+            assert!(experiment.programs.iter().all(known), "{}", path.display());
+            let cell = &experiment.cells().unwrap()[0];
+            let names = experiment.plot.iter().flat_map(|plot| plot.only.keys().chain([&plot.x]));
+            for name in names {
+                assert!(cell.field(name).is_some(), "{}: {name}", path.display());
+            }
+        }
     }
 
     #[test]

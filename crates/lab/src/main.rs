@@ -3,7 +3,7 @@
 //! For those who work on Downpour; needs root. It knows `downpour` by its command line and its report only.
 //!
 //! - [`network`]: machines as namespaces on a bridge; [`emulator`]: links with delay.
-//! - [`experiment`], [`campaign`], [`stage`]: what is to be run, all runs, one run.
+//! - [`experiment`], [`mod@campaign`], [`stage`]: what is to be run, all runs, one run.
 //! - [`programs`]: how each program is run. [`meter`]: what it costs.
 //! - [`record`], [`page`], [`plot`]: figures, tables, drawings.
 //! - [`footprint`]: what that leaves on the machine, and how it is removed.
