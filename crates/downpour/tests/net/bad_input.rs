@@ -358,3 +358,32 @@ fn without_a_route_to_the_group_all_is_pulled() {
     assert!(matches!(state, ReceiverState::Pulled { .. }), "{state:?}");
     assert!(ended.0.err.contains("no route to group") && ended.0.err.contains("--interface"));
 }
+
+/// More withdrawals than a receiver's queue of events holds, told before and while it reads the manifest.
+#[test]
+fn thousands_of_files_that_change_are_all_named() {
+    const FILES: usize = 9_500;
+    let scratch = Scratch::new();
+    let tree = scratch.path("tree");
+    fs::create_dir(&tree).unwrap();
+    payload::file(&tree.join("whole"), 300_000);
+    let name = |number: usize| tree.join(format!("f{number:05}"));
+    (0..FILES).for_each(|number| fs::write(name(number), number.to_string().repeat(50)).unwrap());
+    let address = address();
+    let ticket = scratch.ticket(&address);
+    let rule = ["--receivers", "1", "--rate", "100mbit"];
+    let mut sender = sender(&scratch, &address, &ticket, &[&tree], &rule);
+    sender.until(|sender| sender.err().contains("sending tree").then_some(()));
+    // So that most have been hashed: then it is not the manifest that tells. All fail in any case.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    (0..FILES).for_each(|number| append(&name(number), SeekFrom::Start(0)));
+    let received = receiver(&scratch, 0, &ticket, &[]).wait();
+    sender.wait().expect(1);
+    received.expect(1);
+    let out = scratch.path("r0/tree");
+    assert!(fs::read(tree.join("whole")).unwrap() == fs::read(out.join("whole")).unwrap());
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 1);
+    for side in ["sender", "r0"] {
+        assert_eq!(scratch.report(side).failed.len(), FILES, "{side}");
+    }
+}

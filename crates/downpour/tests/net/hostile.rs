@@ -45,7 +45,9 @@ fn run(network: &Network, flood: bool) -> ((Ended, Ended), (Report, Report)) {
     let receivers = [0, 1].map(|index| session.receiver(index, &[]));
     // Each is watched from the start: the memory of a program that is over cannot be read.
     let receivers = receivers.map(|receiver| thread::spawn(move || receiver.wait()));
+    let before = network.receivers[2].counters();
     let sender = send(&session, "2").wait();
+    let flooded = network.receivers[2].counters().since(before);
     sender.expect(0);
     let [first, second] = receivers.map(|receiver| receiver.join().unwrap());
     first.expect(0);
@@ -55,6 +57,16 @@ fn run(network: &Network, flood: bool) -> ((Ended, Ended), (Report, Report)) {
     if let Some(mut stranger) = stranger {
         assert!(!stranger.is_over(), "{}{}", stranger.out(), stranger.err());
         stranger.kill();
+        let report = scratch.report("sender").session;
+        let mbit = |bytes: u64| bytes as f64 * 8e-6 / report.duration_s;
+        println!(
+            "measured: {:.1} s; the stranger sent {:.0} Mbit/s, the session {:.0} Mbit/s of data",
+            report.duration_s,
+            mbit(flooded.tx_bytes),
+            mbit(report.data_bytes)
+        );
+        // As much as is carried, at least: a flood, whatever the machine is busy with.
+        assert!(flooded.tx_bytes > report.data_bytes, "{flooded:?}");
     }
     ((sender, first), (scratch.report("sender"), scratch.report("r0")))
 }

@@ -1,7 +1,7 @@
 //! The sender's side: files that change, repairs, and what receivers are told.
 
 use crate::harness::{MIDDLE, Random, SMALL, Sender, assert_same, contents, pair, write};
-use downpour::object::{ScanOptions, StoreEvent};
+use downpour::object::{EntryId, ScanOptions, StoreEvent};
 use downpour_proto::{BlockId, Geometry};
 use downpour_transport::{Accepted, BlockSink, BlockSource};
 use std::fs::{self, FileTimes, Permissions};
@@ -86,6 +86,41 @@ fn a_file_that_changes_after_its_digests_are_out_fails_alone() {
         assert!(modified.elapsed().is_ok());
         assert_same(&a, &b);
     }
+}
+
+/// By another way than the manifest, and faster.
+#[test]
+fn a_withdrawal_that_comes_before_the_manifest_is_remembered() {
+    let (_dir, a, b) = pair();
+    write(a.join("bad"), &Random(1).bytes(3_000));
+    write(a.join("good"), &Random(2).bytes(300_000));
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    write(a.join("bad"), &Random(3).bytes(3_000));
+    let mut receiver = sender.to_folder(&b);
+    receiver.suspicious = true;
+    // Read, and thereby noticed and told, before the receiver has a block of the manifest.
+    sender.block(BlockId::data(0).unwrap());
+    let withdrawn = sender.source.withdrawn();
+    assert_eq!(withdrawn.len(), 1);
+    receiver.store.withdraw(withdrawn[0].entry, &withdrawn[0].reason);
+    receiver.carry(&sender, sender.order());
+    assert_eq!(receiver.failures().keys().collect::<Vec<_>>(), ["bad"]);
+    fs::remove_file(a.join("bad")).unwrap();
+    assert_same(&a, &b);
+}
+
+#[test]
+fn more_early_withdrawals_than_can_be_kept_are_an_error_and_no_endless_wait() {
+    let (_dir, a, b) = pair();
+    write(a.join("good"), b"good");
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let receiver = sender.to_folder(&b);
+    for entry in 0..=1 << 16 {
+        assert!(receiver.store.failure().is_none(), "{entry}");
+        receiver.store.withdraw(EntryId(entry), "changed");
+    }
+    let text = receiver.store.failure().unwrap().to_string();
+    assert!(text.contains("65536 files have changed at the sender"), "{text}");
 }
 
 #[test]

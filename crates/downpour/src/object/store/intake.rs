@@ -164,8 +164,9 @@ impl Store {
         };
         lock(&self.progress).start(tree.clone());
         // Set once, here, by the only thread that reads sections.
-        let _ = self.tree.set(tree);
+        let tree = self.tree.get_or_init(|| tree);
         self.event(StoreEvent::Tree(known));
+        self.withdraw_early(tree);
         for (entry, reason) in started.failed {
             self.fail_object(EntryId(entry), reason);
         }

@@ -86,6 +86,9 @@ pub enum Destination {
     Raw(RawOptions),
 }
 
+/// Withdrawals kept until the tree is known.
+const EARLY_WITHDRAWN_MAX: usize = 1 << 16;
+
 type OnEvent = Box<dyn Fn(StoreEvent) + Send + Sync>;
 
 /// Takes blocks, verifies, places. See the module's text.
@@ -96,6 +99,8 @@ pub struct Store {
     sections: Mutex<Sections>,
     intake: Mutex<Intake>,
     tree: OnceLock<Arc<Tree>>,
+    /// Withdrawals that were told before the tree was known. At most [`EARLY_WITHDRAWN_MAX`].
+    withdrawn_early: Mutex<Vec<(EntryId, String)>>,
     progress: Mutex<Progress>,
     failure: OnceLock<StoreFailure>,
 }
@@ -147,6 +152,7 @@ impl Store {
             sections: Mutex::new(sections),
             intake: Mutex::new(Intake::default()),
             tree: OnceLock::new(),
+            withdrawn_early: Mutex::default(),
             progress: Mutex::new(progress),
             failure: OnceLock::new(),
         })
@@ -162,11 +168,32 @@ impl Store {
         self.failure.get()
     }
 
-    /// The sender has given an object up, as it told outside of the manifest.
+    /// The sender has given an object up, as it told outside of the manifest: perhaps before the manifest
+    /// itself is here.
     pub fn withdraw(&self, entry: EntryId, reason: &str) {
-        if self.tree.get().is_some_and(|tree| entry.0 < tree.len()) {
-            self.fail_object(entry, format!("withdrawn by the sender: {reason}"));
-            self.finish_if_done();
+        let reason = format!("withdrawn by the sender: {reason}");
+        let mut early = lock(&self.withdrawn_early);
+        match self.tree.get() {
+            None if early.len() < EARLY_WITHDRAWN_MAX => early.push((entry, reason)),
+            None => {
+                let what =
+                    format!("more than {EARLY_WITHDRAWN_MAX} files have changed at the sender");
+                self.fail(StoreFailure::Target(what));
+            }
+            Some(tree) if entry.0 < tree.len() => {
+                drop(early);
+                self.fail_object(entry, reason);
+                self.finish_if_done();
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// The tree has become known: what was withdrawn before can be looked up.
+    fn withdraw_early(&self, tree: &Tree) {
+        let early = std::mem::take(&mut *lock(&self.withdrawn_early));
+        for (entry, reason) in early.into_iter().filter(|(entry, _)| entry.0 < tree.len()) {
+            self.fail_object(entry, reason);
         }
     }
 
