@@ -29,6 +29,7 @@
 
 use crate::emulator::pipe::Shape;
 use crate::network::{Link, Spec};
+use crate::record::Record;
 use crate::units::{Rate, Size, Span};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -39,6 +40,8 @@ use toml::{Table, Value};
 /// Bytes of a full Ethernet frame on the wire's side, and of the UDP payload that it holds.
 const FRAME_BYTES: f64 = 1514.0;
 const PAYLOAD_BYTES: f64 = 1472.0;
+/// Most receivers: each is some processes.
+const RECEIVERS_MAX: usize = 500;
 /// Most runs of one experiment.
 const RUNS_MAX: usize = 10_000;
 
@@ -65,9 +68,9 @@ pub(crate) struct Experiment {
     /// What varies: every combination.
     #[serde(default)]
     sweep: Table,
-    /// Receivers whose links differ from the others'.
+    /// Receivers whose links differ from the others': `receivers`, and the fields of `Shape`.
     #[serde(default)]
-    link: Vec<OddLink>,
+    link: Vec<Table>,
     /// Rates that the sender's link takes on, in order of time.
     #[serde(default)]
     change: Vec<Change>,
@@ -100,15 +103,6 @@ pub(crate) struct Cell {
     pub(crate) burst: f64,
     /// Whether batches of datagrams travel as one, as network cards with offloads do.
     pub(crate) offloads: bool,
-}
-
-/// The links of some receivers.
-#[derive(Clone, Debug, Deserialize)]
-struct OddLink {
-    receivers: Vec<usize>,
-    /// To the receiver, and from it save for its losses.
-    #[serde(flatten)]
-    shape: Shape,
 }
 
 /// From a time on the sender's link has another rate.
@@ -175,6 +169,11 @@ impl Experiment {
     fn parse(text: &str) -> Result<Self, String> {
         let experiment: Self = toml::from_str(text).map_err(|e| e.to_string())?;
         let cells = experiment.cells()?;
+        cells.iter().try_for_each(Cell::check)?;
+        experiment.odd_links()?;
+        if let Some(plot) = experiment.plot.iter().find(|plot| !Record::has(&plot.y)) {
+            return Err(format!("plot: there is no figure `{}`", plot.y));
+        }
         let runs = cells.len() * experiment.programs.len() * experiment.repeats as usize;
         if !(1..=RUNS_MAX).contains(&runs) {
             return Err(format!("{runs} runs, of at most {RUNS_MAX}"));
@@ -199,6 +198,18 @@ impl Experiment {
             tables = tables.into_iter().flat_map(each).collect();
         }
         tables.into_iter().map(|table| table.try_into().map_err(|e| format!("cell: {e}"))).collect()
+    }
+
+    /// Receivers whose links differ, and how.
+    fn odd_links(&self) -> Result<Vec<(Vec<usize>, Shape)>, String> {
+        let odd = |table: &Table| {
+            let mut table = table.clone();
+            let which = table.remove("receivers").ok_or("link: needs `receivers`")?;
+            let which: Vec<usize> = which.try_into().map_err(|e| format!("link: {e}"))?;
+            let shape = table.try_into().map_err(|e| format!("link: {e}"))?;
+            Ok((which, shape))
+        };
+        self.link.iter().map(odd).collect()
     }
 
     /// What varies, by name.
@@ -246,7 +257,8 @@ impl Experiment {
         let up = Shape { rate: shared, queue, ..plain };
         let down = Shape { loss: cell.loss, burst: cell.burst, ..up.clone() };
         let mut receivers = vec![Link { up, down, emulated: false }; cell.receivers];
-        for OddLink { receivers: which, shape } in &self.link {
+        // Cannot fail: checked when the file was read.
+        for (which, shape) in self.odd_links().into_iter().flatten() {
             for i in which.iter().filter(|i| **i < cell.receivers) {
                 let link = &mut receivers[*i];
                 link.up = Shape { loss: 0.0, burst: 1.0, ..shape.clone() };
@@ -258,6 +270,20 @@ impl Experiment {
 }
 
 impl Cell {
+    fn check(&self) -> Result<(), String> {
+        let shares = [self.loss, self.reorder];
+        if !(1..=RECEIVERS_MAX).contains(&self.receivers) {
+            return Err(format!("{} receivers, of 1 to {RECEIVERS_MAX}", self.receivers));
+        }
+        if self.burst < 1.0 || shares.iter().any(|share| !(0.0..1.0).contains(share)) {
+            return Err("loss and reorder are shares below 1, burst is 1 or more".to_owned());
+        }
+        if self.size.0 == 0 || self.rate == Some(Rate(0)) {
+            return Err("nothing can be sent".to_owned());
+        }
+        Ok(())
+    }
+
     /// A field by its name in the file; `None` when there is no such field.
     pub(crate) fn field(&self, name: &str) -> Option<serde_json::Value> {
         serde_json::to_value(self).ok()?.get(name).cloned()
@@ -341,6 +367,10 @@ mod tests {
             ("rate = \"100mbit\"", "rate = 100"),
             ("title = \"a\"", ""),
             ("y = ", "z = "),
+            ("wall_over_bound", "wall_over_bond"),
+            ("receivers = [1, 8]", "receivers = [0]"),
+            ("0.01, 0.05]", "0.01, 5.0]"),
+            ("loss = 0.3", "los = 0.3"),
         ] {
             assert!(Experiment::parse(&TEXT.replacen(old, new, 1)).is_err(), "{new}");
         }

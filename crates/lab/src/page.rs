@@ -26,6 +26,8 @@ with the payload; a run with a receiver that lacks it has no wall time.
 pub(crate) struct Surroundings {
     pub(crate) command: String,
     pub(crate) date: String,
+    /// Of the sources, where the lab runs in their folder.
+    pub(crate) revision: String,
     pub(crate) machine: String,
     pub(crate) load: String,
     /// Name, what is to be known, version.
@@ -54,6 +56,7 @@ impl Surroundings {
         Self {
             command: std::env::args().collect::<Vec<_>>().join(" "),
             date: said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
+            revision: said("git", &["describe", "--always", "--dirty"]),
             machine,
             load: read("/proc/loadavg"),
             programs: Vec::new(),
@@ -94,12 +97,15 @@ fn head(
     surroundings: &Surroundings,
     records: &[Record],
 ) -> std::fmt::Result {
-    let Surroundings { command, date, machine, load, programs, skipped } = surroundings;
+    let Surroundings { command, date, revision, machine, load, programs, skipped } = surroundings;
     writeln!(text, "# {}\n", experiment.title)?;
     if !experiment.text.is_empty() {
         writeln!(text, "{}\n", experiment.text.trim())?;
     }
-    writeln!(text, "Command: `{command}`\n\n{date}; {machine}; load at the start {load}.\n")?;
+    writeln!(
+        text,
+        "Command: `{command}`\n\n{date}; revision {revision}; {machine}; load at the start {load}.\n"
+    )?;
     writeln!(text, "{READING}")?;
     let lost: u64 = records.iter().map(|record| record.lost_own).sum();
     let emulated: u64 = records.iter().filter_map(|record| record.emulated).sum();
@@ -241,9 +247,10 @@ fn drawing(plot: &Plot, records: &[Record]) -> Drawing {
     };
     let lines = names.into_iter().map(line).collect();
     let only: Vec<_> = plot.only.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let y = plot.y.replace('_', " ");
     let title = plot.title.clone().unwrap_or_else(|| {
         let only = if only.is_empty() { String::new() } else { format!("; {}", only.join(", ")) };
-        format!("{} against {}{only}", plot.y, plot.x).replace('"', "")
+        format!("{y} against {}{only}", plot.x).replace('"', "")
     });
-    Drawing { title, x: plot.x.clone(), y: plot.y.clone(), columns, lines }
+    Drawing { title, x: plot.x.clone(), y, columns, lines }
 }

@@ -12,7 +12,7 @@ const RIGHT: f64 = 200.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 60.0;
 /// From here on y is logarithmic.
-const FAR_APART: f64 = 15.0;
+const FAR_APART: f64 = 6.0;
 /// Lines across.
 const TICKS: f64 = 6.0;
 /// Told apart also by those who see few colours, together with the marks.
@@ -88,7 +88,7 @@ impl Drawing {
         writeln!(
             svg,
             "<text transform=\"translate(18 {middle}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
-            escaped(&self.y)
+            escaped(&self.y) + if scale.is_log { " (logarithmic)" } else { "" }
         )
     }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// One run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Record {
     /// As the experiment calls it.
     pub(crate) program: String,
@@ -51,6 +51,11 @@ impl Record {
             Ok(Value::Object(fields)) => fields,
             _ => Map::new(),
         }
+    }
+
+    /// Whether runs have a figure of this name.
+    pub(crate) fn has(name: &str) -> bool {
+        Self::default().fields().contains_key(name)
     }
 
     /// A figure by its name.

@@ -38,6 +38,14 @@ fn judge(program: &str, arguments: &[&str], output: io::Result<Output>) -> io::R
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+/// A call of this program at real-time priority, where that is allowed.
+pub(crate) fn prioritised<'a>(priority: &'a str, program: &'a str) -> Vec<&'a str> {
+    match run("chrt", &["-f", priority, "true"]) {
+        Ok(_) => vec!["chrt", "-f", priority, program],
+        Err(_) => vec![program],
+    }
+}
+
 /// Where a program is; system folders are looked into even when the path leaves them out.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     if program.contains('/') {

@@ -57,7 +57,7 @@ fn links_delay_lose_and_limit_as_asked() {
         let in_a_row = (sent - received) / number(row, "gaps").max(1.0);
         assert!(!what.contains("ten in a row") || (6.0..15.0).contains(&in_a_row), "{row}");
         // A third of 30 Mbit/s does not fit into 20, but for what the queue holds.
-        assert!(!what.contains("offered") || (0.6..0.85).contains(&(received / sent)), "{row}");
+        assert!(!what.contains("offered") || (0.6..0.9).contains(&(received / sent)), "{row}");
         let overtaken = number(row, "overtaken") / sent;
         assert!(!what.contains("overtaken") || (0.002..0.03).contains(&overtaken), "{row}");
     }
@@ -93,6 +93,23 @@ fn nothing_stays_behind_of_a_lab_that_was_killed() {
         assert!(Instant::now() < end, "{name} is still there");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+#[test]
+fn clean_removes_what_a_dead_lab_left() {
+    // No process has this number: it is beyond the kernel's greatest.
+    let namespace = "lab4194999-w";
+    let made = Command::new("ip").args(["netns", "add", namespace]).output();
+    if !made.is_ok_and(|output| output.status.success()) {
+        return println!("skipped: clean_removes_what_a_dead_lab_left: needs root");
+    }
+    let folder = Path::new("/dev/shm/lab4194999");
+    std::fs::create_dir_all(folder.join("run")).unwrap();
+    let output = lab().arg("clean").output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("removed lab4194999\n"));
+    let namespaces = Command::new("ip").args(["netns", "list"]).output().unwrap();
+    assert!(!String::from_utf8_lossy(&namespaces.stdout).contains(namespace));
+    assert!(!folder.exists());
 }
 
 #[test]

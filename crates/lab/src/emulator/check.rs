@@ -7,6 +7,7 @@ use super::pipe::Shape;
 use crate::footprint::Footprint;
 use crate::network::{Host, Link, Losses, Network, Spec};
 use crate::probe::Arrivals;
+use crate::shell::prioritised;
 use crate::units::{Rate, Span};
 use serde::Serialize;
 use std::io::{self, BufRead as _, BufReader, Read as _};
@@ -15,6 +16,8 @@ use std::time::Duration;
 
 /// Bytes of headers of one datagram in an Ethernet frame.
 const HEADERS: usize = 42;
+/// Below the emulator's.
+const PRIORITY: &str = "40";
 const DELAYS_MS: &[u64] = &[0, 1, 5, 10, 20, 50, 100, 200];
 
 /// What is asked of one link, and what is sent over it.
@@ -117,16 +120,18 @@ fn probe(
     interval: Duration,
 ) -> io::Result<Arrivals> {
     let this = std::env::current_exe()?;
-    let prioritised = |host: &Host| {
-        let mut command = host.command(None, "chrt");
-        command.args(["-f", "40"]).arg(&this).arg("probe");
+    let this = this.to_string_lossy();
+    let call = prioritised(PRIORITY, &this);
+    let probe = |host: &Host| {
+        let mut command = host.command(None, call[0]);
+        command.args(&call[1..]).arg("probe");
         command
     };
-    let mut receiver = prioritised(to).arg("receive").stdout(Stdio::piped()).spawn()?;
+    let mut receiver = probe(to).arg("receive").stdout(Stdio::piped()).spawn()?;
     let mut answers = BufReader::new(receiver.stdout.take().expect("piped"));
     answers.read_line(&mut String::new())?;
     let numbers = [count, bytes as u64, interval.as_nanos() as u64].map(|n| n.to_string());
-    let sent = prioritised(from).args(["send", &to.ipv4]).args(numbers).status()?;
+    let sent = probe(from).args(["send", &to.ipv4]).args(numbers).status()?;
     let mut text = String::new();
     answers.read_to_string(&mut text)?;
     if !(receiver.wait()?.success() && sent.success()) {

@@ -4,7 +4,7 @@ use super::Link;
 use crate::emulator::{Account, Order, TAP_QUEUE, Wire};
 use crate::footprint::Footprint;
 use crate::network::machine::in_group;
-use crate::shell::feed;
+use crate::shell::{feed, prioritised};
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
@@ -30,7 +30,8 @@ impl Emulated {
     ) -> io::Result<Self> {
         let this = std::env::current_exe()?;
         let mut command = in_group(footprint.group("network").as_deref(), "ip");
-        command.args(["netns", "exec", switch, "chrt", "-f", PRIORITY]).arg(this);
+        let this = this.to_string_lossy();
+        command.args(["netns", "exec", switch]).args(prioritised(PRIORITY, &this));
         command.args(["emulator", "serve"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn()?;
         let orders = child.stdin.take();

@@ -11,7 +11,8 @@
 //! 1. The bridge floods multicast: no snooping, so no querier is needed and nothing is pruned in mid-run.
 //! 2. Segmentation offloads are off on every veth unless the experiment wants them: what is lost is one
 //!    datagram, not a batch of them. TAP devices have none.
-//! 3. Only TCP and UDP are lost on purpose, so that a lost ARP does not stop a machine for a second.
+//! 3. The emulator's chance has a seed; that of nftables has none.
+//! 4. Only TCP and UDP are lost on purpose, so that a lost ARP does not stop a machine for a second.
 //!
 //! Needs root, iproute2, nftables, ethtool and util-linux; [`missing`] says what is not there. The root namespace is never
 //! touched.
@@ -27,6 +28,7 @@ use crate::footprint::Footprint;
 use crate::shell::{self, feed, run};
 use emulated::Emulated;
 use std::io;
+use std::path::Path;
 
 /// tbf lets pass at once what the link carries in this time, and this much at least.
 const TBF_BURST_MS: u64 = 5;
@@ -90,6 +92,9 @@ pub(crate) struct Losses {
 pub(crate) fn missing() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("needs root".to_owned());
+    }
+    if !Path::new("/dev/net/tun").exists() {
+        return Some("needs /dev/net/tun".to_owned());
     }
     let tool = TOOLS.iter().find(|tool| shell::find(tool).is_none())?;
     Some(format!("needs {tool} (make test-setup installs it)"))
