@@ -1,6 +1,6 @@
 //! The receiving machine alone, in situations that a network brings seldom.
 
-use downpour_proto::receiver::{Arrival, Disposition, Pull, Work};
+use downpour_proto::receiver::{Arrival, Disposition, Pull, Work, WorkDone};
 use downpour_proto::wire::{Header, Kind, OpenBlock, Poll};
 use downpour_proto::{
     BlockId, Duration, Epoch, Geometry, PacketNumber, Receiver, ReceiverConfig, ReceiverId, Round,
@@ -95,4 +95,41 @@ fn a_block_that_had_to_go_is_not_begun_anew_by_late_symbols() {
     let block = BlockId::data(0).expect("small");
     assert!(work.contains(&Work::Forget { block }), "{work:?}");
     assert!(work.contains(&Work::Pull(Pull::Bytes { block })), "{work:?}");
+}
+
+/// Ends far away cost no more than near ones: with a look at each block up to there this would take hours.
+#[test]
+fn ends_that_nothing_has_reached_are_not_searched_through() {
+    let mut receiver = receiver();
+    receiver.update_ends(NOW, BlockId::NUMBER_END, 0, true);
+    for round in 1..2_000 {
+        hear(&mut receiver, &poll(round, 1, Vec::new()));
+        while let Some(work) = receiver.poll_work() {
+            assert!(matches!(work, Work::Pull(Pull::Bytes { block }) if block.number() == 0));
+        }
+    }
+}
+
+/// What is held from before may be found when the block is on its way to the store, or there: too late.
+#[test]
+fn what_was_held_is_of_no_use_once_the_stream_has_brought_the_block() {
+    let mut receiver = receiver();
+    let block = BlockId::data(0).expect("small");
+    assert!(!receiver.is_collecting(block), "nothing is begun");
+    symbol(&mut receiver, 0, 0);
+    assert!(receiver.is_collecting(block));
+    (1..8).for_each(|index| {
+        symbol(&mut receiver, 0, index);
+    });
+    assert!(
+        std::iter::from_fn(|| receiver.poll_work()).any(|w| matches!(w, Work::Complete { .. }))
+    );
+    assert!(!receiver.is_collecting(block), "it is being completed");
+    receiver.handle_work(NOW, WorkDone::Stored(block));
+    assert!(!receiver.is_collecting(block) && receiver.partial_blocks() == 0);
+    receiver.seeded(NOW, block, std::slice::from_ref(&(0..8)));
+    assert_eq!(receiver.partial_blocks(), 0, "nothing begins anew");
+    // All that the driver is told is to forget what it may have.
+    let forget = |work| matches!(work, Work::Forget { block: b } if b == block);
+    assert!(std::iter::from_fn(|| receiver.poll_work()).all(forget));
 }

@@ -19,20 +19,25 @@ use crate::rng::Rng;
 use crate::time::{Duration, Timestamp};
 use crate::timer::{Deadline, Reason, TimerTable};
 use crate::wire::{
-    Advert, FEEDBACK_NEEDS_MAX, Feedback, Header, Kind, Need, OpenBlock, ParseError, Poll,
+    Advert, FEEDBACK_NEEDS_MAX, Feedback, Header, Kind, Need, OpenBlock, POLL_BLOCKS_MAX,
+    ParseError, Poll,
 };
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use block::{Partial, Stage};
 use core::ops::Range;
-use pulls::Pulls;
+use pulls::{FAILED_MAX, Pulls};
 
 /// Most blocks of which symbols are kept at once: the sender's window and as many that wait for a pull.
 pub const PARTIAL_BLOCKS_MAX: usize = 256;
 
 /// The stream counts as lost when nothing of it came for this long, or ten GRTT.
 const SILENCE_MIN: Duration = Duration::from_secs(3);
+
+/// Missing blocks looked at for what may be pulled, each time, whatever ends a poll claims: more than there
+/// can be that run, wait after a failure, or are still served by the stream; behind these none is different.
+const PULL_SCAN_MAX: usize = FAILED_MAX + 2 * PULLS_MAX + PARTIAL_BLOCKS_MAX + POLL_BLOCKS_MAX;
 
 /// What a receiver needs to know from the start.
 #[derive(Debug)]
@@ -709,7 +714,10 @@ impl Receiver {
         let ends = [(BlockKind::Manifest, self.manifest_end), (BlockKind::Data, self.data_end)];
         for (kind, end) in ends {
             let mut from = 0;
-            while self.pulls.has_room(kind) {
+            for _ in 0..PULL_SCAN_MAX {
+                if !self.pulls.has_room(kind) {
+                    break;
+                }
                 let held = if kind == BlockKind::Data { &self.data } else { &self.manifest };
                 let Some(number) = held.first_gap(from..end) else { break };
                 from = number + 1;

@@ -15,7 +15,7 @@ pub const PULLS_MAX: usize = 8;
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
 /// Failed blocks of which the wait is remembered.
-const FAILED_MAX: usize = 4_096;
+pub(super) const FAILED_MAX: usize = 4_096;
 
 /// Pulls under way and pulls that failed.
 #[derive(Debug, Default)]
