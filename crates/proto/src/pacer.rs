@@ -2,8 +2,9 @@
 //!
 //! Absolute deadlines: each burst moves the deadline forward by the time that its bytes take at the
 //! rate, counted from the deadline and not from now, so that a late wake-up does not lower the mean
-//! rate. What was missed is caught up, but at most [`CATCH_UP_BURSTS`] bursts of it: after a longer stall
-//! the schedule starts again, because a line-rate flood would overflow a short queue.
+//! rate. What was missed is caught up at no more than twice the rate, and at most [`CATCH_UP`] of it: the
+//! link has worked off its queue in a stall, and what is caught up fills that queue again. A flood, or more
+//! than that, would overflow a short one.
 //!
 //! The pacer decides; sleeping is the driver's. A burst is at most [`BURST_TIME`] of data, at least one
 //! datagram and at most [`BURST_PACKETS_MAX`] (one segmented send).
@@ -17,8 +18,8 @@ pub const BURST_TIME: Duration = Duration::from_micros(500);
 /// Most datagrams that leave at once: as many full-size segments as one UDP send can carry (64 KiB).
 pub const BURST_PACKETS_MAX: u32 = 44;
 
-/// How much lost time is caught up after a late wake-up, in bursts.
-const CATCH_UP_BURSTS: u32 = 2;
+/// How much lost time is caught up after a late wake-up: about the queue that `auto` keeps.
+const CATCH_UP: Duration = Duration::from_millis(8);
 
 /// Token bucket with absolute deadlines.
 #[derive(Clone, Copy, Debug)]
@@ -26,12 +27,14 @@ pub struct Pacer {
     rate: Rate,
     packet_len: u32,
     due: Timestamp,
+    /// Not twice as fast as the rate.
+    not_before: Timestamp,
 }
 
 impl Pacer {
     /// A pacer whose first burst may leave at `now`. `packet_len` is the size of a full datagram.
     pub const fn new(now: Timestamp, rate: Rate, packet_len: u32) -> Self {
-        Self { rate, packet_len, due: now }
+        Self { rate, packet_len, due: now, not_before: now }
     }
 
     /// The rate from now on. A deadline that is already set keeps the spacing of what has left.
@@ -52,23 +55,19 @@ impl Pacer {
     }
 
     /// When the next burst may leave: at or before `now` means at once.
-    pub const fn next_send(&self, _now: Timestamp) -> Timestamp {
-        self.due
+    pub fn next_send(&self, _now: Timestamp) -> Timestamp {
+        self.due.max(self.not_before)
     }
 
     /// `bytes` have just left (UDP payload). Returns by how much more than can be caught up the sender
     /// was late: not zero means that the rate was not kept.
     pub fn on_sent(&mut self, now: Timestamp, bytes: u64) -> Duration {
-        let earliest = now - self.catch_up();
+        let takes = self.rate.time_for(bytes);
+        let earliest = now - CATCH_UP.max(takes);
         let missed = earliest.since(self.due);
-        self.due = self.due.max(earliest) + self.rate.time_for(bytes);
+        self.due = self.due.max(earliest) + takes;
+        self.not_before = now + takes / 2;
         missed
-    }
-
-    /// The farthest that a deadline may lie in the past.
-    fn catch_up(&self) -> Duration {
-        let burst = u64::from(self.burst_packets()) * u64::from(self.packet_len);
-        self.rate.time_for(burst).saturating_mul(CATCH_UP_BURSTS)
     }
 }
 
@@ -107,17 +106,23 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_is_not_caught_up_by_a_flood() {
+    fn a_stall_is_caught_up_in_part_and_not_by_a_flood() {
         let rate = Rate::from_mbps(100);
         let mut pacer = Pacer::new(Timestamp::ZERO, rate, LEN);
         let stall = Timestamp::from_nanos(1_000_000_000);
         let burst = u64::from(pacer.burst_packets()) * u64::from(LEN);
         assert!(pacer.on_sent(stall, burst) > Duration::from_millis(990));
-        let mut at_once = 1;
-        while pacer.next_send(stall) <= stall {
-            pacer.on_sent(stall, burst);
-            at_once += 1;
+        let (mut now, mut sent) = (stall, burst);
+        let until = stall + Duration::from_millis(50);
+        while now < until {
+            now = pacer.next_send(now);
+            let most = Rate::from_mbps(200).bytes_in(now.since(stall)) + burst;
+            assert!(sent <= most, "{sent} bytes {:?} after the stall", now.since(stall));
+            assert_eq!(pacer.on_sent(now, burst), Duration::ZERO);
+            sent += burst;
         }
-        assert_eq!(at_once, 3);
+        let extra = sent - rate.bytes_in(now.since(stall));
+        let allowed = rate.bytes_in(super::CATCH_UP);
+        assert!((allowed..=allowed + 2 * burst).contains(&extra), "{extra} of {allowed}");
     }
 }

@@ -14,7 +14,7 @@ use super::{RECEIVERS_MAX, RateController, RatePhase, RateSample, RateSummary};
 use crate::ids::ReceiverId;
 use crate::time::{Duration, Timestamp};
 use crate::units::Rate;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, VecDeque};
 use path::Path;
 
 /// Before anything is known.
@@ -23,6 +23,8 @@ const INITIAL: Rate = Rate::from_mbps(10);
 const RATE_MIN: Rate = Rate::from_bps(128_000);
 /// A path that has not answered so many polls is no longer followed, unless it limits the rate.
 const SPARSE_POLLS: f64 = 8.0;
+/// Polls that are remembered.
+const POLLS_MAX: usize = 64;
 /// Silence of so many answer times, and at least this long, halves the rate.
 const SILENT_DELAYS: f64 = 4.0;
 const SILENT_MIN: Duration = Duration::from_millis(300);
@@ -40,6 +42,8 @@ pub struct Auto {
     /// Between the polls, smoothed, in seconds.
     poll_interval: f64,
     ticked: Timestamp,
+    /// When polls left, and the rate at that time in bytes per second.
+    polls: VecDeque<(Timestamp, f64)>,
     ceiling: Rate,
     heard: Timestamp,
     silent: f64,
@@ -57,6 +61,7 @@ impl Auto {
             established: false,
             poll_interval: 0.0,
             ticked: now,
+            polls: VecDeque::new(),
             ceiling: Rate::MAX,
             heard: now,
             silent: 1.0,
@@ -78,12 +83,17 @@ impl Auto {
             return; // Whom we follow has not told enough yet: wait for it.
         }
         self.limiting = Some(*id);
-        self.established |= path.capacity().1;
+        let found = path.capacity().1 && !self.established;
+        self.established |= found;
+        let (capacity, _) = path.capacity();
         self.phase = if self.silent < 1.0 { RatePhase::Silent } else { path.phase() };
         if path.allowed().is_finite() {
             self.followed_rate = path.allowed();
         }
         self.rate = self.followed_rate * self.silent;
+        if found {
+            self.paths.values_mut().for_each(|path| path.end_startup(capacity));
+        }
     }
 
     /// For how long a path's answer holds, in seconds.
@@ -124,7 +134,8 @@ impl RateController for Auto {
         if sparse && self.poll_interval > 0.0 {
             path.on_sparse_sample(now, sample, rate);
         } else {
-            path.on_sample(now, sample);
+            let then = self.polls.iter().find(|(at, _)| *at == sample.poll_sent);
+            path.on_sample(now, sample, then.map_or(rate, |(_, rate)| *rate));
         }
         self.decide(now);
     }
@@ -135,6 +146,10 @@ impl RateController for Auto {
         self.poll_interval += gain * (interval - self.poll_interval);
         self.ticked = now;
         self.advance(now);
+        if self.polls.len() == POLLS_MAX {
+            self.polls.pop_front();
+        }
+        self.polls.push_back((now, self.rate().bps() as f64 / 8.0));
         for path in self.paths.values_mut() {
             path.on_poll(now);
         }

@@ -23,16 +23,22 @@ use alloc::collections::VecDeque;
 /// Samples that are remembered.
 const SPANS_MAX: usize = 64;
 /// Samples whose polls left within this time share the least of their delays.
-const HICCUP: Duration = Duration::from_millis(15);
+const HICCUP: Duration = Duration::from_millis(8);
 /// Queue at 100 Mbit/s, in seconds; it falls with the square root of the rate, so that two sessions
 /// of unlike rates move towards each other.
-const QUEUE_AT_100M: f64 = 0.004;
+const QUEUE_AT_100M: f64 = 0.007;
 const QUEUE_MIN: f64 = 0.001;
-const QUEUE_MAX: f64 = 0.005;
+const QUEUE_MAX: f64 = 0.010;
 /// Bytes in a full datagram, for the least sensible queue.
 const PACKET: f64 = 1500.0;
 /// Growth of a round at the start.
 const STARTUP_GAIN: f64 = 2.0;
+/// A longer queue is not waited for at the start.
+const STARTUP_QUEUE: f64 = 0.005;
+/// A sample that takes so much longer to arrive than to leave fills a queue.
+const STARTUP_STRETCH: f64 = 1.25;
+/// Less than this arriving through a queue is overflow.
+const STARTUP_LOSSY: f64 = 0.75;
 /// Growth of a round with which a climb begins when the limit has never been seen.
 const CLIMB_BLIND: f64 = 0.25;
 /// Largest growth of a round while climbing.
@@ -71,6 +77,8 @@ struct Span {
     arrived: f64,
     send: f64,
     receive: f64,
+    /// As it was told, with the lateness of hosts.
+    receive_raw: f64,
     queue_raw: f64,
     busy: bool,
     excess: bool,
@@ -149,6 +157,15 @@ impl Path {
         }
     }
 
+    /// Another path has shown the session's limit: this one goes on from that `capacity`, no more by doubling.
+    pub(super) fn end_startup(&mut self, capacity: f64) {
+        if self.phase == RatePhase::Startup {
+            self.phase = RatePhase::Hold;
+            self.capacity = capacity;
+            self.allow();
+        }
+    }
+
     /// What the path allows, bytes per second.
     pub(super) const fn allowed(&self) -> f64 {
         self.allowed
@@ -176,7 +193,8 @@ impl Path {
         self.delay
     }
 
-    pub(super) fn on_sample(&mut self, now: Timestamp, sample: &RateSample) {
+    /// Takes a sample; its poll left at `rate` (bytes/s).
+    pub(super) fn on_sample(&mut self, now: Timestamp, sample: &RateSample, rate: f64) {
         self.heard = now;
         let queue_raw = sample.queue_delay.as_secs_f64();
         if sample.sent_packets == 0 || sample.send_interval.is_zero() {
@@ -200,6 +218,7 @@ impl Path {
             arrived: sample.sent_bytes as f64 * (1.0 - lost / sent_packets),
             send,
             receive: (send + self.queue - before).max(0.2 * send),
+            receive_raw: sample.receive_interval.as_secs_f64(),
             queue_raw,
             // What a pausing sender sent says little about the path, unless its queue is long.
             busy: before > low
@@ -214,9 +233,8 @@ impl Path {
         let delivered = span.arrived / span.receive.max(span.send);
         self.delivered_peak =
             delivered.max(self.delivered_peak * libm::exp(-span.send / PEAK_MEMORY));
-        let stretched = span.receive / send;
         match self.phase {
-            RatePhase::Startup => self.startup(now, &span, stretched, sample.app_limited),
+            RatePhase::Startup => self.startup(now, span, rate, sample.app_limited),
             _ => self.hold(now, &span, sample.app_limited),
         }
         self.predict(now, sample);
@@ -356,12 +374,23 @@ impl Path {
         self.slowed > Timestamp::ZERO && opened.since(self.slowed) < Duration::from_secs(2)
     }
 
-    fn startup(&mut self, now: Timestamp, span: &Span, stretched: f64, app_limited: bool) {
+    fn startup(&mut self, now: Timestamp, mut span: Span, rate: f64, app_limited: bool) {
+        let target = self.target().min(STARTUP_QUEUE);
+        if let Some(capacity) = self.stretched_twice() {
+            self.capacity = capacity;
+            self.saturated = true;
+            self.phase = RatePhase::Hold;
+            self.emptied = now;
+            return;
+        }
+        let stretched = span.receive / span.send;
+        // Losses alone may be chance, a queue alone a late host; both together are overflow.
+        span.excess |= self.queue > 0.5 * target && span.arrived < STARTUP_LOSSY * span.sent;
         // Faster than it was sent is only what had been queued before.
-        let measured = self.measured(span).min(span.sent / span.send);
-        let target = self.target();
+        let measured = self.measured(&span).min(span.sent / span.send);
         let standing = self.queue > target && stretched > 1.05 || self.queue > 3.0 * target;
-        let clear = span.excess || self.queue > 3.0 * target || stretched > 1.25 && standing;
+        let clear =
+            span.excess || self.queue > 3.0 * target || stretched > STARTUP_STRETCH && standing;
         self.suspects = if standing { self.suspects + 1 } else { 0 };
         if clear || self.suspects >= 2 {
             self.capacity = measured.max(self.capacity * 0.5);
@@ -373,11 +402,25 @@ impl Path {
         if measured > self.capacity {
             self.capacity = measured;
         }
-        if self.suspects == 0 && !app_limited {
+        let is_slow = span.receive_raw > STARTUP_STRETCH * span.send;
+        if self.suspects == 0 && !is_slow && !app_limited {
             let limit = DELIVERED_MAX * self.delivered_peak;
             let before = if self.allowed.is_finite() { self.allowed } else { 0.0 };
-            self.allowed = before.max((self.capacity * STARTUP_GAIN).min(limit));
+            // A sender that was late has caught up faster than the rate.
+            let sent_at = self.capacity.min(rate);
+            self.allowed = before.max((sent_at * STARTUP_GAIN).min(limit));
         }
+    }
+
+    /// What the link takes, if the last two samples took longer to arrive than to leave: one may be a late host,
+    /// and would be made good by the next.
+    fn stretched_twice(&self) -> Option<f64> {
+        let mut last = self.spans.iter().rev();
+        let (b, a) = (last.next()?, last.next()?);
+        let is_longer = |span: &Span| span.receive_raw > STARTUP_STRETCH * span.send;
+        let is_queue = b.queue_raw > a.queue_raw && a.queue_raw > QUEUE_MIN;
+        (is_longer(a) && is_longer(b) && is_queue)
+            .then(|| (a.sent + b.sent) / (a.receive_raw + b.receive_raw))
     }
 
     fn hold(&mut self, now: Timestamp, span: &Span, app_limited: bool) {
