@@ -11,12 +11,13 @@ use crate::wire::Poll;
 /// Up to this many receivers nobody waits: all of them may speak at once.
 pub const GROUP_WITHOUT_BACKOFF: u32 = 16;
 
-/// Back-off in GRTT at 100 receivers and from 1,000 on.
+/// Back-off in GRTT at 100 receivers, and how much more it is for each factor of ten above: by RFC 5401's
+/// estimate no more of a larger group speak before they are silenced.
 const BACKOFF_GRTT_100: f64 = 4.0;
-const BACKOFF_GRTT_1000: f64 = 6.0;
+const BACKOFF_GRTT_DECADE: f64 = 3.0;
 
-/// Longest back-off for a group, in units of GRTT: 0 up to 16 receivers, 4 at 100, 6 from 1,000, linear
-/// in the logarithm between (`docs/protocol.md#FB-3`).
+/// Longest back-off for a group, in units of GRTT: 0 up to 16 receivers, 4 at 100, 7 at 1,000, 10 at 10,000,
+/// linear in the logarithm between (`docs/protocol.md#FB-3`).
 pub(crate) fn backoff_grtt(group_size: u32) -> f64 {
     if group_size <= GROUP_WITHOUT_BACKOFF {
         return 0.0;
@@ -25,9 +26,9 @@ pub(crate) fn backoff_grtt(group_size: u32) -> f64 {
     let slope = if decades < 0.0 {
         BACKOFF_GRTT_100 / (2.0 - libm::log10(f64::from(GROUP_WITHOUT_BACKOFF)))
     } else {
-        BACKOFF_GRTT_1000 - BACKOFF_GRTT_100
+        BACKOFF_GRTT_DECADE
     };
-    (BACKOFF_GRTT_100 + slope * decades).min(BACKOFF_GRTT_1000)
+    BACKOFF_GRTT_100 + slope * decades
 }
 
 /// The policy of profile `auto`.
@@ -54,11 +55,11 @@ mod tests {
     use super::backoff_grtt;
 
     #[test]
-    fn backoff_grows_with_the_group_and_stops() {
+    fn backoff_grows_with_the_logarithm_of_the_group() {
         assert!(backoff_grtt(16) < f64::EPSILON);
         assert!(backoff_grtt(17) < 0.2);
         assert!((backoff_grtt(100) - 4.0).abs() < 1e-9);
-        assert!((backoff_grtt(1_000) - 6.0).abs() < 1e-9);
-        assert!((backoff_grtt(1_000_000) - 6.0).abs() < 1e-9);
+        assert!((backoff_grtt(1_000) - 7.0).abs() < 1e-9);
+        assert!((backoff_grtt(100_000) - 13.0).abs() < 1e-9);
     }
 }

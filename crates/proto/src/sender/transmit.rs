@@ -21,11 +21,13 @@ const ROUND_IDLE_MAX: Duration = Duration::from_millis(250);
 const IDLE_POLLS_FAST: u32 = 8;
 
 /// Receivers that shall report in a round though they need nothing, besides the limiting one: eight of a small
-/// group and in a session's first rounds, fewer the larger the group is. With the NACKs, feedback to a
-/// thousand receivers stays below a hundredth of the data (`docs/protocol.md#FB-2`).
+/// group and in a session's first rounds, fewer the larger the group is, and one in two rounds in groups so
+/// large that their worst receivers speak by themselves. With the NACKs, feedback to a thousand receivers stays
+/// below a hundredth of the data, and is no more from ten thousand (`docs/protocol.md#FB-2`).
 const REPORTS_MAX: u32 = 8;
 const FIRST_ROUNDS: u32 = 8;
 const REPORTS_OF_GROUP: u32 = 64;
+const LARGE_GROUP: u32 = 1_000;
 
 /// Added to the time in which a block settles, for receivers on busy hosts that answer late: the time of so
 /// many blocks, within these bounds. An open block costs memory, one closed too early a pull.
@@ -256,7 +258,8 @@ impl Sender {
         let share = if streaming <= reports {
             u16::MAX
         } else {
-            (u32::from(u16::MAX) * reports / streaming) as u16
+            let halved = if streaming > LARGE_GROUP && !first { 2 } else { 1 };
+            (u32::from(u16::MAX) * reports / (streaming * halved)) as u16
         };
         let (data_end, manifest_end, finished) = self.ends();
         let poll = Poll {
