@@ -20,15 +20,21 @@ fn main() {
     let mut config =
         WorldConfig::star(receivers as usize, rate, Duration::from_secs_f64(rtt_ms / 1e3), loss);
     config.data_len = (mib * 1048576.0) as u64;
+    if let Some(seed) = std::env::var("SEED").ok().and_then(|v| v.parse().ok()) {
+        config.seed = seed;
+    }
     config.check = receivers < 100.0;
     config.trace = std::env::var_os("TRACE").is_some();
+    if let Some(every) = std::env::var("BUSY_MS").ok().and_then(|v| v.parse().ok()) {
+        config.make_busy(Duration::from_millis(every));
+    }
     let len = config.data_len;
     let begun = std::time::Instant::now();
     let out = World::run(config);
     let floor = bound(len, rate, share);
     println!(
         "wall {:.3} s = {:.3} x bound   symbols {:.4} x source   feedback {:.3} % of bytes, {:.1} a round (most {}), \
-         {:.0}/s   rounds {}   pulls {} bytes   dropped {}   most partial {}   closed {} reopened {} refused {}   took {:.2} s",
+         {:.0}/s   rounds {}   pulls {} bytes   dropped {}   most partial {}   closed {} reopened {} refused {}  nacks {}   took {:.2} s",
         out.wall().as_secs_f64(),
         out.wall().as_secs_f64() / floor.as_secs_f64(),
         out.overhead(),
@@ -43,6 +49,7 @@ fn main() {
         out.sender.blocks_closed,
         out.sender.blocks_reopened,
         out.sender.nacks_refused,
+        out.sender.nacks,
         begun.elapsed().as_secs_f64(),
     );
 }

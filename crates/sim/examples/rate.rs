@@ -1,4 +1,4 @@
-//! One cell of the rate matrix: `rate MBPS QUEUE_MS RTT_MS LOSS_PCT BURST RECEIVERS [SEED [trace]]`.
+//! One cell of the rate matrix: `rate MBPS QUEUE_MS RTT_MS LOSS_PCT BURST RECEIVERS [SEED [narrow] [busy] [trace]]`.
 
 use downpour_sim::stream::Cell;
 
@@ -12,10 +12,14 @@ fn main() {
         loss_pct: number(3),
         burst: number(4),
         receivers: number(5) as usize,
+        narrow: args.iter().any(|a| a == "narrow"),
+        busy: args.iter().any(|a| a == "busy"),
     };
     if cell.mbps == 0 || cell.receivers == 0 {
-        eprintln!("usage: rate MBPS QUEUE_MS RTT_MS LOSS_PCT BURST RECEIVERS [SEED [trace]]");
+        eprintln!(
+            "usage: rate MBPS QUEUE_MS RTT_MS LOSS_PCT BURST RECEIVERS [SEED [narrow] [busy] [trace]]"
+        );
         std::process::exit(2);
     }
-    println!("{}", cell.run(number(6).max(1.0) as u64, args.len() > 7).line());
+    println!("{}", cell.run(number(6).max(1.0) as u64, args.iter().any(|a| a == "trace")).line());
 }

@@ -1,5 +1,5 @@
-//! All cells of the rate matrix, on all cores. Prints the cells that miss something and a summary; with
-//! `all`, every cell.
+//! All cells of the rate matrix. Prints the cells that miss something and a summary.
+//! `rate_matrix [all] [random COUNT [FIRST]]`: `all` prints every cell, `random` takes cells off the grid.
 
 use downpour_sim::stream::{Cell, Verdict};
 use std::collections::BTreeMap;
@@ -7,8 +7,17 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn main() {
-    let all = std::env::args().any(|a| a == "all");
-    let verdicts = run(&Cell::all());
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let all = args.iter().any(|a| a == "all");
+    let cells = match args.iter().position(|a| a == "random") {
+        Some(at) => {
+            let number = |i: usize| args.get(at + i).and_then(|a| a.parse::<u64>().ok());
+            let first = number(2).unwrap_or(1);
+            (first..first + number(1).unwrap_or(500)).map(Cell::random).collect()
+        }
+        None => Cell::all(),
+    };
+    let verdicts = run(&cells);
     let mut missed = BTreeMap::new();
     for verdict in &verdicts {
         if let Some(what) = verdict.misses() {
@@ -20,8 +29,9 @@ fn main() {
     }
     let mean = |f: fn(&Verdict) -> f64| verdicts.iter().map(f).sum::<f64>() / verdicts.len() as f64;
     println!(
-        "{} cells, mean utilisation {:.4}, mean dropped {:.4} %, missed {missed:?}",
+        "{} cells, {} hold, mean utilisation {:.4}, mean dropped {:.4} %, missed {missed:?}",
         verdicts.len(),
+        verdicts.iter().filter(|v| v.misses().is_none()).count(),
         mean(|v| v.utilisation),
         mean(|v| v.dropped) * 100.0
     );

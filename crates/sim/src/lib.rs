@@ -4,14 +4,17 @@
 //! runs bare streams against one bottleneck, for the rate controllers. Both are made of the same links
 //! and loss processes, and all of a run follows from one printed seed.
 
+mod hiccups;
 mod link;
 mod loss;
 mod network;
 mod rng;
+pub mod scale;
 pub mod stream;
 pub mod swarm;
 pub mod world;
 
+pub use hiccups::Hiccups;
 pub use link::{FRAME_LEN, HEADERS_LEN, Link, LinkConfig};
 pub use loss::{Loss, LossProcess};
 pub use network::{EdgeConfig, Network, NodeId};

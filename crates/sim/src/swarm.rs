@@ -4,6 +4,7 @@
 //! symbols, none stored twice (the world checks that); memory and feedback stay within their bounds; and
 //! the session ends once the faults have.
 
+use crate::hiccups::Hiccups;
 use crate::link::LinkConfig;
 use crate::loss::Loss;
 use crate::network::{EdgeConfig, NodeId};
@@ -41,7 +42,7 @@ pub fn world(seed: u64) -> WorldConfig {
     let most = most.min(narrowest.bytes_in(Duration::from_secs(60)));
     let loads = pick(&mut rng, &[0, 0, 500, 20_000]);
     let codes = pick(&mut rng, &[0, 0, 500, 20_000]);
-    WorldConfig {
+    let mut world = WorldConfig {
         seed,
         edges,
         receivers,
@@ -59,12 +60,17 @@ pub fn world(seed: u64) -> WorldConfig {
         partial_blocks: pick(&mut rng, &[8, 32, 256]),
         load_time: Duration::from_micros(loads),
         code_time: Duration::from_micros(codes),
+        hiccups: Hiccups::NONE,
         feedback_loss: some_loss(&mut rng),
         poll_loss: some_loss(&mut rng),
         end: END,
         check: true,
         trace: false,
+    };
+    if rng.chance(0.2) {
+        world.make_busy(Duration::from_millis(100));
     }
+    world
 }
 
 /// Runs a seed; what went wrong, if anything did.

@@ -1,8 +1,10 @@
 //! What the matrix does not show: a rate that changes, a second session, TCP beside.
 
 use super::{Answers, Noise, Outcome, ReceiverSetup, Report, SessionSetup, Setup, run};
+use crate::hiccups::Hiccups;
 use crate::link::{FRAME_LEN, LinkConfig};
 use crate::loss::Loss;
+use crate::rng::Rng;
 use downpour_proto::rate::Auto;
 use downpour_proto::{Duration, Rate, Timestamp};
 
@@ -15,6 +17,8 @@ pub struct Bed {
     pub queue_ms: u64,
     /// Round trip of everybody, without queue.
     pub rtt_us: u64,
+    /// Of each session.
+    pub receivers: usize,
     /// Random loss of the session's receivers.
     pub loss_pct: f64,
     /// Seed.
@@ -39,13 +43,16 @@ impl Bed {
                 hiccup_share: 0.01,
                 hiccup: Duration::from_millis(5),
             },
+            hiccups: Hiccups::NONE,
         };
         SessionSetup {
             start,
             controller: Box::new(Auto::new(Timestamp::ZERO + start)),
-            receivers: vec![receiver; 2],
+            receivers: vec![receiver; self.receivers],
             packets: u64::MAX,
             answers: Answers::default(),
+            hiccups: Hiccups::NONE,
+            fed_from: Duration::ZERO,
             trace,
         }
     }
@@ -71,6 +78,54 @@ impl Bed {
             end: Duration::from_secs(seconds),
         })
     }
+
+    /// On the grid: where rates change, sessions meet, and TCP is beside.
+    pub fn all() -> Vec<Self> {
+        let mut beds = Vec::new();
+        for rtt_us in [200, 10_000, 50_000] {
+            for queue_ms in [5, 20, 50] {
+                for loss_pct in [0.0, 5.0] {
+                    for (mbps, receivers) in [(20, 2), (100, 2), (100, 8), (300, 2)] {
+                        beds.push(Self {
+                            mbps,
+                            queue_ms,
+                            rtt_us,
+                            receivers,
+                            loss_pct,
+                            ..Self::BASE
+                        });
+                    }
+                }
+            }
+        }
+        beds
+    }
+
+    /// Off the grid.
+    pub fn random(seed: u64) -> Self {
+        let rng = &mut Rng::new(seed);
+        let between = |rng: &mut Rng, low: f64, high: f64| low * (high / low).powf(rng.unit());
+        Self {
+            mbps: between(rng, 10.0, 400.0) as u64,
+            queue_ms: between(rng, 5.0, 50.0) as u64,
+            rtt_us: between(rng, 200.0, 50_000.0) as u64,
+            receivers: 1 + rng.below(10) as usize,
+            loss_pct: if rng.chance(0.3) { 0.0 } else { between(rng, 0.05, 8.0) },
+            seed,
+            ..Self::BASE
+        }
+    }
+
+    /// 100 Mbit/s, two receivers 10 ms away, a queue of 20 ms.
+    pub const BASE: Self = Self {
+        mbps: 100,
+        queue_ms: 20,
+        rtt_us: 10_000,
+        receivers: 2,
+        loss_pct: 0.0,
+        seed: 1,
+        trace: false,
+    };
 
     /// The rate falls to `low` at 10 s and is back at 20 s. Returns utilisation of the link between two
     /// seconds after each change and the next one.

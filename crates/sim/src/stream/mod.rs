@@ -108,6 +108,13 @@ pub fn run(setup: Setup) -> Report {
             break;
         }
         now = at;
+        if let Event::Depart { session } | Event::Answer { session, .. } = &event {
+            let awake = sessions[*session].awake(now);
+            if awake > now {
+                events.push(awake, event);
+                continue;
+            }
+        }
         match event {
             Event::Depart { session } => {
                 let next = sessions[session].depart(now, &mut shared, |at, answer| {

@@ -1,5 +1,6 @@
 //! One multicast session of the bare stream: sender, polls, receivers, answers.
 
+use crate::hiccups::{HiccupProcess, Hiccups};
 use crate::link::{FRAME_LEN, HEADERS_LEN, Link, LinkConfig};
 use crate::loss::{Loss, LossProcess};
 use crate::rng::Rng;
@@ -29,6 +30,10 @@ pub struct SessionSetup {
     pub packets: u64,
     /// How the receivers answer.
     pub answers: Answers,
+    /// How busy the sender's host is.
+    pub hiccups: Hiccups,
+    /// Until then there is hardly anything to send.
+    pub fed_from: Duration,
     /// Prints a line for each answer.
     pub trace: bool,
 }
@@ -44,8 +49,10 @@ pub struct ReceiverSetup {
     pub loss: Loss,
     /// How fast its clock runs against the sender's, in parts per million.
     pub drift_ppm: f64,
-    /// How late its host notices things.
+    /// How late its clock is read.
     pub noise: Noise,
+    /// How busy its host is: answers wait, arrivals are the kernel's.
+    pub hiccups: Hiccups,
 }
 
 /// Lateness of a host, at each reading of its clock.
@@ -95,6 +102,8 @@ pub struct Outcome {
     pub queue_us: Vec<u32>,
     /// Dropped at receivers' own links, all together.
     pub own_dropped: u64,
+    /// The highest rate that was set.
+    pub rate_most: Rate,
     /// The controller's last words.
     pub summary: RateSummary,
 }
@@ -132,6 +141,8 @@ pub(super) struct Answer {
     arrived_ns: u64,
     queue: Duration,
     held: Duration,
+    /// When it is at the sender's host.
+    back: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -149,6 +160,7 @@ struct Receiver {
     own: Option<Link>,
     loss: LossProcess,
     rng: Rng,
+    hiccups: HiccupProcess,
     received: u64,
     data: u64,
     /// The answer that closed the last sample, and its poll.
@@ -164,6 +176,8 @@ pub(super) struct Session {
     receivers: Vec<Receiver>,
     rng: Rng,
     start: Timestamp,
+    fed_from: Timestamp,
+    hiccups: HiccupProcess,
     answers: Answers,
     trace: bool,
     packets: u64,
@@ -178,6 +192,7 @@ pub(super) struct Session {
     bins: Vec<u64>,
     binned: u64,
     done_at: Option<Timestamp>,
+    rate_most: Rate,
 }
 
 impl Session {
@@ -191,6 +206,7 @@ impl Session {
                 own: setup.own.map(Link::new),
                 loss: LossProcess::new(setup.loss, rng.fork()),
                 rng: rng.fork(),
+                hiccups: HiccupProcess::new(setup.hiccups, rng),
                 received: 0,
                 data: 0,
                 last: None,
@@ -205,6 +221,8 @@ impl Session {
             receivers,
             rng: rng.fork(),
             start,
+            fed_from: start + setup.fed_from,
+            hiccups: HiccupProcess::new(setup.hiccups, rng),
             answers: setup.answers,
             trace: setup.trace,
             packets: setup.packets,
@@ -219,11 +237,17 @@ impl Session {
             bins: Vec::new(),
             binned: 0,
             done_at: None,
+            rate_most: Rate::from_bps(0),
         }
     }
 
     pub(super) const fn is_done(&self) -> bool {
         self.done_at.is_some()
+    }
+
+    /// When the sender's process notices what happens now.
+    pub(super) fn awake(&self, now: Timestamp) -> Timestamp {
+        self.hiccups.awake(now)
     }
 
     /// Sends a burst, and a poll if one is due. Returns when to come again.
@@ -239,7 +263,12 @@ impl Session {
         self.look(now, shared);
         assert!(self.sent_packets < 20_000_000, "runaway rate {}", self.pacer.rate());
         let mut bytes = 0;
-        let burst = self.pacer.burst_packets();
+        let mut burst = self.pacer.burst_packets();
+        if now < self.fed_from {
+            // A datagram a round, as when the first file is still being read.
+            burst = u32::from(now >= self.poll_due);
+            self.missed += 1;
+        }
         for _ in 0..burst {
             bytes += PAYLOAD_LEN;
             self.sent_packets += 1;
@@ -258,6 +287,9 @@ impl Session {
         let least = self.receivers.iter().map(|r| r.data).min().unwrap_or(0);
         if least >= self.packets {
             self.done_at = Some(now);
+        }
+        if now < self.fed_from {
+            return self.poll_due.min(self.fed_from);
         }
         self.pacer.next_send(now).max(now)
     }
@@ -286,7 +318,9 @@ impl Session {
             for (index, receiver) in self.receivers.iter_mut().enumerate() {
                 let Some(at) = receiver.take(at, POLL_LEN + HEADERS_LEN) else { continue };
                 let noticed = at + receiver.setup.noise.draw(&mut receiver.rng);
-                let held = Duration::from_micros(receiver.rng.below(200));
+                let answered = noticed + Duration::from_micros(receiver.rng.below(200));
+                let held = receiver.hiccups.awake(answered).since(noticed);
+                let back = noticed + held + receiver.setup.rtt / 2;
                 let drift = 1.0 + receiver.setup.drift_ppm * 1e-6;
                 let arrived_ns = (noticed.as_nanos() as f64 * drift) as u64 + 77_000_000_000;
                 let transit = arrived_ns as i64 - now.as_nanos() as i64;
@@ -297,15 +331,15 @@ impl Session {
                     received: receiver.received,
                     arrived_ns,
                     held,
+                    back,
                 };
-                let back = noticed + held + receiver.setup.rtt / 2;
                 if !self.rng.chance(self.answers.loss) {
                     answer(back, report);
                 }
             }
         }
         self.controller.on_tick(now, self.sent_bytes);
-        self.pacer.set_rate(self.controller.rate());
+        self.apply_rate();
         let interval =
             self.grtt().max(POLL_INTERVAL_MIN).max(self.pacer.rate().time_for(POLL_BYTES));
         self.poll_due = now + interval;
@@ -316,7 +350,7 @@ impl Session {
             return;
         };
         let receiver = &mut self.receivers[answer.receiver];
-        let rtt = now.since(poll.sent).saturating_sub(answer.held);
+        let rtt = answer.back.since(poll.sent).saturating_sub(answer.held);
         let smooth = receiver.rtt.get_or_insert(rtt.as_secs_f64());
         *smooth += 0.25 * (rtt.as_secs_f64() - *smooth);
         // The first answer closes an empty sample.
@@ -342,7 +376,7 @@ impl Session {
             app_limited: poll.missed > opened.missed,
         };
         self.controller.on_sample(now, &sample);
-        self.pacer.set_rate(self.controller.rate());
+        self.apply_rate();
         if self.trace {
             let s = self.controller.summary();
             println!(
@@ -371,6 +405,7 @@ impl Session {
             sent: self.sent_packets,
             received: self.receivers.iter().map(|r| r.data).collect(),
             bins: self.bins,
+            rate_most: self.rate_most,
             queue_us: self.queue_us,
             own_dropped: self
                 .receivers
@@ -380,6 +415,12 @@ impl Session {
                 .sum(),
             summary: self.controller.summary(),
         }
+    }
+
+    fn apply_rate(&mut self) {
+        let rate = self.controller.rate();
+        self.rate_most = self.rate_most.max(rate);
+        self.pacer.set_rate(rate);
     }
 
     fn look(&mut self, now: Timestamp, shared: &Link) {

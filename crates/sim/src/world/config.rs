@@ -1,5 +1,6 @@
 //! What a world is made of.
 
+use crate::hiccups::Hiccups;
 use crate::link::LinkConfig;
 use crate::loss::Loss;
 use crate::network::{EdgeConfig, NodeId};
@@ -34,6 +35,8 @@ pub struct WorldConfig {
     pub load_time: Duration,
     /// How long coding a batch of repair takes the sender, rebuilding a block a receiver.
     pub code_time: Duration,
+    /// How busy the sender's host is.
+    pub hiccups: Hiccups,
     /// Share of feedback that gets lost.
     pub feedback_loss: f64,
     /// Share of polls that get lost besides, for each receiver.
@@ -77,6 +80,8 @@ pub struct ReceiverConfig {
     pub jitter: Duration,
     /// Share of datagrams that come twice.
     pub duplicates: f64,
+    /// How busy its host is.
+    pub hiccups: Hiccups,
     /// When it joins.
     pub joins: Duration,
     /// When its machine dies, if it does.
@@ -96,6 +101,7 @@ impl ReceiverConfig {
             loss: Loss::None,
             jitter: Duration::ZERO,
             duplicates: 0.0,
+            hiccups: Hiccups::NONE,
             joins: Duration::ZERO,
             dies: None,
             cuts: Vec::new(),
@@ -134,11 +140,22 @@ impl WorldConfig {
             partial_blocks: 128,
             load_time: Duration::from_micros(500),
             code_time: Duration::from_micros(500),
+            hiccups: Hiccups::NONE,
             feedback_loss: 0.0,
             poll_loss: 0.0,
             end: Duration::from_secs(600),
             check: true,
             trace: false,
+        }
+    }
+
+    /// All hosts are busy: the receivers' processes stand still for 5 to 20 ms in each stretch of `every`,
+    /// the sender's half as often for 1 to 20 ms.
+    pub fn make_busy(&mut self, every: Duration) {
+        let ms = Duration::from_millis;
+        self.hiccups = Hiccups::new(every * 2, ms(1), ms(20));
+        for receiver in &mut self.receivers {
+            receiver.hiccups = Hiccups::new(every, ms(5), ms(20));
         }
     }
 

@@ -9,6 +9,32 @@ use std::collections::BinaryHeap;
 /// Index into the world's receivers.
 pub(super) type Index = usize;
 
+/// Whose process notices an event.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Host {
+    Sender,
+    Receiver(Index),
+    /// The network's, or the control plane's own.
+    None,
+}
+
+impl Event {
+    pub(super) const fn host(&self) -> Host {
+        match self {
+            Self::SenderTimer | Self::SenderWork(_) | Self::Feedback(..) | Self::ToSender(..) => {
+                Host::Sender
+            }
+            Self::Message(index)
+            | Self::ReceiverTimer(index)
+            | Self::ReceiverWork(index, _)
+            | Self::ToReceiver(index, _) => Host::Receiver(*index),
+            Self::GroupMessage(_) | Self::Join(_) | Self::Death(_) | Self::Serve | Self::Ends => {
+                Host::None
+            }
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) enum Event {
     SenderTimer,
@@ -19,7 +45,8 @@ pub(super) enum Event {
     Message(Index),
     ReceiverTimer(Index),
     ReceiverWork(Index, ReceiverDone),
-    Feedback(ReceiverId, Vec<u8>),
+    /// It came at this time to the sender's host.
+    Feedback(ReceiverId, Timestamp, Vec<u8>),
     Join(Index),
     Death(Index),
     ToSender(ReceiverId, ToSender),

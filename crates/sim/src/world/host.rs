@@ -7,6 +7,7 @@
 
 use super::config::{ReceiverConfig, WorldConfig};
 use super::ledger::Ledger;
+use crate::hiccups::HiccupProcess;
 use crate::link::Link;
 use crate::loss::LossProcess;
 use crate::network::is_cut;
@@ -46,10 +47,9 @@ impl Log {
         self.first + self.entries.len() as u64
     }
 
-    /// Everybody has seen what arrived up to `at`.
-    pub(super) fn forget(&mut self, at: Timestamp) {
-        while self.entries.front().is_some_and(|(arrival, _)| *arrival <= at) {
-            self.entries.pop_front();
+    /// Everybody has seen those below `seen`.
+    pub(super) fn forget(&mut self, seen: u64) {
+        while self.first < seen && self.entries.pop_front().is_some() {
             self.first += 1;
         }
     }
@@ -100,6 +100,7 @@ pub(super) struct Host {
     pub(super) ledger: Option<Ledger>,
     pub(super) most_partial: usize,
     pub(super) link: Link,
+    hiccups: HiccupProcess,
     loss: LossProcess,
     poll_loss: f64,
     rng: Rng,
@@ -134,6 +135,7 @@ impl Host {
             ledger: world.check.then(Ledger::default),
             most_partial: 0,
             link: Link::new(config.link),
+            hiccups: HiccupProcess::new(config.hiccups, rng),
             loss: LossProcess::new(config.loss, rng.fork()),
             poll_loss: world.poll_loss,
             rng: rng.fork(),
@@ -148,6 +150,11 @@ impl Host {
     pub(super) fn join(&mut self, log_end: u64) {
         self.joined = true;
         self.next = log_end;
+    }
+
+    /// One past the last entry of its node's log that it has seen.
+    pub(super) const fn seen(&self) -> u64 {
+        self.next
     }
 
     pub(super) const fn is_rough(&self) -> bool {
@@ -235,7 +242,9 @@ impl Host {
             Kind::Symbol { .. } => &self.zeros,
             _ => &datagram.body,
         };
-        let done = self.machine.handle_datagram(at, Arrival::now(at), &datagram.header, body);
+        let arrival = Arrival { at, is_marked: false };
+        let seen = self.awake(at);
+        let done = self.machine.handle_datagram(seen, arrival, &datagram.header, body);
         let disposition = done.expect("the sender's datagrams are well formed");
         if let Kind::Symbol { block, symbol, .. } = datagram.header.kind
             && disposition == Disposition::Keep
@@ -243,6 +252,11 @@ impl Host {
         {
             ledger.keep(self.id, block, symbol);
         }
+    }
+
+    /// When its process notices what happens at `at`.
+    pub(super) fn awake(&self, at: Timestamp) -> Timestamp {
+        self.hiccups.awake(at)
     }
 
     /// Propagation from its node to it.

@@ -17,6 +17,7 @@ mod pulls;
 pub use config::{Controller, ReceiverConfig, WorldConfig};
 pub use outcome::{Fate, Outcome, ReceiverOutcome, bound};
 
+use crate::hiccups::HiccupProcess;
 use crate::link::{FRAME_LEN, HEADERS_LEN};
 use crate::network::{Network, NodeId, is_cut};
 use crate::rng::Rng;
@@ -62,6 +63,7 @@ pub struct World {
     events: Events,
     network: Network,
     sender: Sender,
+    hiccups: HiccupProcess,
     hosts: Vec<Host>,
     groups: Vec<Group>,
     rough: Vec<Index>,
@@ -108,6 +110,7 @@ impl World {
             events: Events::default(),
             network,
             sender,
+            hiccups: HiccupProcess::new(config.hiccups, &mut rng),
             hosts,
             groups,
             rough,
@@ -140,9 +143,23 @@ impl World {
             at_once = if at == world.now { at_once + 1 } else { 0 };
             assert!(at_once < AT_ONCE_MAX, "time stands still at {at:?}: {event:?}");
             world.now = at;
-            world.handle(event);
+            let awake = world.awake(event.host());
+            if awake > at {
+                world.events.push(awake, event);
+            } else {
+                world.handle(event);
+            }
         }
         world.outcome()
+    }
+
+    /// When the process of `host` notices what happens now.
+    fn awake(&self, host: events::Host) -> Timestamp {
+        match host {
+            events::Host::Sender => self.hiccups.awake(self.now),
+            events::Host::Receiver(index) => self.hosts[index].awake(self.now),
+            events::Host::None => self.now,
+        }
     }
 
     fn begin(&mut self) {
@@ -187,9 +204,9 @@ impl World {
                 self.receiver_done(index, done);
                 self.drive_receiver(index);
             }
-            Event::Feedback(from, body) => {
+            Event::Feedback(from, arrived, body) => {
                 self.stats.on_feedback(self.sender.round());
-                let taken = self.sender.handle_feedback(self.now, self.now, from, &body);
+                let taken = self.sender.handle_feedback(self.now, arrived, from, &body);
                 taken.expect("the receivers' feedback is well formed");
                 if self.config.trace {
                     self.print_trace(from);
@@ -370,11 +387,18 @@ impl World {
     fn group_message(&mut self, group: usize) {
         let members = std::mem::take(&mut self.groups[group].members);
         for &index in &members {
-            self.drive_receiver(index);
+            let awake = self.hosts[index].awake(self.now);
+            if awake == self.now {
+                self.drive_receiver(index);
+            } else {
+                self.events.push(awake, Event::Message(index));
+            }
         }
+        let listening = members.iter().map(|index| &self.hosts[*index]);
+        let seen = listening.filter(|h| h.is_listening()).map(Host::seen).min();
         let group = &mut self.groups[group];
         group.members = members;
-        group.log.forget(self.now - group.delay);
+        group.log.forget(seen.unwrap_or(u64::MAX));
     }
 
     fn catch_up(&mut self, index: Index) {
@@ -407,7 +431,11 @@ impl World {
         let partial = host.machine.partial_blocks();
         host.most_partial = host.most_partial.max(partial);
         if let Some(ledger) = &host.ledger {
-            assert!(ledger.kept_blocks() <= partial.max(self.config.partial_blocks));
+            let kept = ledger.kept_blocks();
+            assert!(
+                kept <= partial.max(self.config.partial_blocks),
+                "{kept} kept, {partial} known"
+            );
         }
         if host.completed_at.is_none() && host.machine.has_all() {
             host.completed_at = Some(self.now);
@@ -483,7 +511,7 @@ impl World {
                 || is_cut(&self.hosts[index].config.cuts, self.now);
             if !cut && !self.rng.chance(self.config.feedback_loss) {
                 let id = self.hosts[index].id;
-                self.events.push(at, Event::Feedback(id, message.clone()));
+                self.events.push(at, Event::Feedback(id, at, message.clone()));
             }
         }
         self.message = message;
@@ -564,7 +592,9 @@ impl World {
                 host.machine.update_ends(now, data, manifest, finished);
             }
             ToReceiver::Pulled(Pull::Repair { block, from, until }) => {
-                if let Some(ledger) = &mut host.ledger {
+                // It may have gone meanwhile.
+                let wants = host.machine.is_collecting(block);
+                if let Some(ledger) = host.ledger.as_mut().filter(|_| wants) {
                     (from..until).for_each(|i| ledger.pulled(block, SymbolId::repair(i)));
                 }
                 host.machine.pulled_repair(now, block, from..until);

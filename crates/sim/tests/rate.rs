@@ -1,0 +1,39 @@
+//! What `auto` must do on a bare stream; the whole matrix: `cargo run --release -p downpour-sim --example
+//! rate_matrix`.
+
+use downpour_sim::stream::{Bed, Cell};
+
+#[test]
+fn sampled_cells_of_the_matrix_hold() {
+    for (index, cell) in Cell::all().iter().enumerate().step_by(23) {
+        let verdict = cell.run(index as u64 + 1, false);
+        assert_eq!(verdict.misses(), None, "{}", verdict.line());
+    }
+}
+
+#[test]
+fn busy_hosts_cost_five_percent_at_most_and_the_start_does_not_swing() {
+    for (rtt_us, loss_pct) in [(500, 0.0), (500, 5.0), (20_000, 0.0), (20_000, 5.0)] {
+        for seed in 1..=3 {
+            let (mbps, queue_ms, burst, narrow) = (100, 20, 0.0, false);
+            let receivers = 8;
+            let busy = true;
+            let cell = Cell { mbps, queue_ms, rtt_us, loss_pct, burst, receivers, narrow, busy };
+            let verdict = cell.run(seed, false);
+            let line = verdict.line();
+            assert!(verdict.utilisation >= 0.95, "SEED={seed} {line}");
+            assert!(verdict.rate_most <= 2.2, "SEED={seed} {line}");
+        }
+    }
+}
+
+#[test]
+fn a_rate_that_changes_is_followed_within_two_seconds() {
+    for rtt_us in [200, 50_000] {
+        for receivers in [1, 8] {
+            let bed = Bed { rtt_us, receivers, ..Bed::BASE };
+            let (down, up) = bed.change(20);
+            assert!(down >= 0.9 && up >= 0.9, "{bed:?}: {down:.3} {up:.3}");
+        }
+    }
+}
