@@ -12,7 +12,7 @@ CARGO ?= cargo
 TOOLS := $(CURDIR)/target/tools
 FUZZ_SECONDS ?= 60
 # Commands that tests call and the Debian packages that hold them.
-TEST_PACKAGES := nft:nftables ethtool:ethtool ip:iproute2 tc:iproute2 chrt:util-linux setsid:util-linux
+TEST_PACKAGES := strace:strace nft:nftables ethtool:ethtool ip:iproute2 tc:iproute2 chrt:util-linux setsid:util-linux
 
 # Programs that the lab runs beside Downpour.
 BENCH_PACKAGES := udp-sender:udpcast uftp:uftp iperf3:iperf3 rsync:rsync aria2c:aria2

@@ -168,6 +168,7 @@ impl Driver {
                     grtt: Duration::from_micros(u64::from(grtt_us)),
                     finished,
                     clr: me.then_some(ReceiverId(1)),
+                    leaves: (share == 7).then_some(ReceiverId(1)),
                     report_share: share,
                     data_end: u32::from(ends.0) % BLOCKS,
                     manifest_end: u32::from(ends.1) % BLOCKS,

@@ -49,6 +49,7 @@ fn poll(round: u32, data_end: u32, blocks: Vec<OpenBlock>) -> Vec<u8> {
         grtt: Duration::from_millis(10),
         finished: true,
         clr: None,
+        leaves: None,
         report_share: 0,
         data_end,
         manifest_end: 0,

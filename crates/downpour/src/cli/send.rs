@@ -58,7 +58,7 @@ pub struct SendArgs {
     #[arg(long, value_enum, default_value_t = Profile::Auto, help_heading = "Rate")]
     pub profile: Profile,
     /// Share of the rate that pulls get together while the stream runs
-    #[arg(long, value_name = "SHARE", value_parser = parse_share, default_value = "4%")]
+    #[arg(long, value_name = "SHARE", value_parser = parse_share, default_value = "3%")]
     #[arg(help_heading = "Rate")]
     pub pull_share: f64,
 
@@ -275,7 +275,7 @@ mod tests {
         let plan = resolve(&["/", "--receivers", "8"]).unwrap();
         assert_eq!(plan.start.receivers, Some(8));
         assert_eq!((plan.profile, plan.rate), (Profile::Auto, None));
-        assert_eq!((plan.network.ttl, plan.pull_share), (1, 0.04));
+        assert_eq!((plan.network.ttl, plan.pull_share), (1, 0.03));
         assert_eq!(plan.network.ports, crate::ports::PortRange::DEFAULT);
     }
 

@@ -4,8 +4,8 @@
 //! meet in one queue and one loop, which only passes on; what each does is its own affair.
 
 use super::account::{ReceiverAccount, receiver_snapshot};
-use super::faults;
 use super::receive::Node;
+use super::{TOO_SLOW, faults};
 use crate::cli::{Fault, ReceivePlan, Target};
 use crate::object::{
     Destination, EntryId, FolderOptions, ManifestId, OpenError, RawOptions, Store, StoreConfig,
@@ -398,20 +398,27 @@ impl Run<'_> {
     async fn on_driver(&mut self, event: ReceiveEvent) {
         match event {
             ReceiveEvent::Pull(order) => self.pull(order),
+            // Its group is not left: when the stream is heard again, it is followed again.
             ReceiveEvent::StreamLost => {
-                self.leave_stream("the stream was not heard any more").await
+                self.say_pulling("the stream was not heard for a while").await
             }
+            ReceiveEvent::StreamHeard => {
+                let _ =
+                    self.client.ready(ReadyRequest { multicast: true, candidates: false }).await;
+            }
+            ReceiveEvent::LeaveStream => self.leave_stream(TOO_SLOW).await,
             ReceiveEvent::FalseBlock => self.on_false_block().await,
-            ReceiveEvent::Heard
-            | ReceiveEvent::StreamHeard
-            | ReceiveEvent::SinkFailed
-            | ReceiveEvent::Broken(_) => {}
+            ReceiveEvent::Heard | ReceiveEvent::SinkFailed | ReceiveEvent::Broken(_) => {}
         }
     }
 
     /// Goes on by pulling.
     async fn leave_stream(&mut self, why: &str) {
         self.driver.set_on_stream(false);
+        self.say_pulling(why).await;
+    }
+
+    async fn say_pulling(&mut self, why: &str) {
         self.left_stream = Some(why.to_owned());
         // If it cannot be told, the event stream will end as well.
         let _ = self.client.ready(ReadyRequest { multicast: false, candidates: false }).await;

@@ -1,8 +1,8 @@
 //! Sections out of the hash-ahead, blocks into the driver.
 //!
 //! One thread: it takes each section as it is hashed and signed, offers its manifest blocks, and then its
-//! data blocks; first waiting, if everybody may hold them already, until they have looked. It stays only
-//! a little ahead of what has been sent, so that memory and page cache stay small.
+//! data blocks; first waiting until the session has started and, if everybody may hold them already, until
+//! they have looked. It stays only a little ahead of what has been sent, so that memory and page cache stay small.
 
 use super::endpoint::Shared;
 use crate::object::Section;
@@ -34,12 +34,17 @@ pub(super) fn emit(
         while !stopped() && !shared.driver.wait_backlog(BACKLOG_BLOCKS, LOOK_INTERVAL * 10) {}
         publish_manifest(shared, &section);
         offer(shared, section.manifest.clone().filter_map(BlockId::manifest));
-        let until = Instant::now() + EXAMINE_TIME_MAX;
-        while !stopped() && Instant::now() < until && !section.data.is_empty() {
-            if !shared.stand().roster.waits_for(section.index) {
-                break;
+        let wait_while = |waits: &dyn Fn() -> bool| {
+            while !stopped() && waits() {
+                std::thread::sleep(LOOK_INTERVAL);
             }
-            std::thread::sleep(LOOK_INTERVAL);
+        };
+        if !section.data.is_empty() {
+            wait_while(&|| !shared.stand().started);
+            let until = Instant::now() + EXAMINE_TIME_MAX;
+            wait_while(&|| {
+                Instant::now() < until && shared.stand().roster.waits_for(section.index)
+            });
         }
         if stopped() {
             return Ok(());

@@ -27,3 +27,6 @@ mod send;
 
 pub use receive::receive;
 pub use send::send;
+
+/// Why a receiver leaves the stream when the sender says so.
+const TOO_SLOW: &str = "it could not keep up with the others";

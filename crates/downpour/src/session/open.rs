@@ -3,7 +3,7 @@
 
 use super::emit::emit;
 use super::endpoint::{Endpoint, Shared, Stand};
-use super::{faults, network};
+use super::{TOO_SLOW, faults, network};
 use crate::cli::{Fault, Payload, Profile, SendPlan};
 use crate::descriptors;
 use crate::home::Home;
@@ -328,9 +328,8 @@ fn on_driver(shared: &Shared, event: SendEvent) {
     match event {
         SendEvent::LeaveStream(id) => {
             if let Some(peer) = stand.roster.find(id) {
-                let reason = "it could not keep up with the others";
-                peer.left_stream = Some(reason.to_owned());
-                peer.tell(Event::LeaveGroup { reason: reason.to_owned() });
+                peer.left_stream = Some(TOO_SLOW.to_owned());
+                peer.tell(Event::LeaveGroup { reason: TOO_SLOW.to_owned() });
             }
         }
         SendEvent::ReturnToStream(id) => {

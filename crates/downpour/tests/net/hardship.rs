@@ -8,10 +8,12 @@ use crate::program::{Running, Scratch};
 use downpour::report::ReceiverState;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
 /// Bytes of the file that is sent.
 fn size() -> u64 {
-    if full_size() { 512 << 20 } else { 24 << 20 }
+    if full_size() { 256 << 20 } else { 24 << 20 }
 }
 
 fn setting(test: &str, receivers: usize) -> Option<(Network, Scratch)> {
@@ -66,8 +68,8 @@ fn a_killed_receiver_resumes_and_gets_little_twice() {
         let report = session.outcome().report;
         let its = report.receivers.iter().find(|r| r.name == "r1").unwrap();
         let kept = its.kept_bytes as f64 / size() as f64;
-        // Blocks under way when it died are lost, some ten of them.
-        assert!(kept > share - OPEN_BYTES / size() as f64, "killed at {share}: {its:?}");
+        // Of what came, headers and repair are no data, and blocks under way when it died are lost.
+        assert!(kept > share / 1.08 - OPEN_BYTES / size() as f64, "killed at {share}: {its:?}");
         assert!(again < again_max(), "killed at {share}: {again} {its:?}");
     }
 }
@@ -99,13 +101,49 @@ fn a_killed_sender_is_started_again_and_goes_on() {
     assert!(again < again_max(), "{again}");
 }
 
+/// Killed when all has come and is on the disk, and nothing is renamed: strace holds that call back.
+#[test]
+fn killed_before_the_rename_it_takes_nothing_again() {
+    let test = "killed_before_the_rename_it_takes_nothing_again";
+    if Command::new("strace").arg("-V").output().is_err() {
+        println!("skipped: {test}: needs strace (make test-setup installs it)");
+        return;
+    }
+    let Some((network, scratch)) = setting(test, 1) else { return };
+    let session = Session::new(&network, &scratch);
+    let before = network.receivers[0].counters();
+    let held = ["-e", "inject=renameat,renameat2:delay_enter=15s", "-o", "/dev/null"];
+    // With -D the program is our own child; it is gone when strace has slept out.
+    let strace = [&["strace", "-D", "-f", "--seccomp-bpf"], &held[..]].concat();
+    let mut receiver = session.receiver_under(&strace, 0, &[]);
+    let sender = session.sender(&[&scratch.path("file")], &["--receivers", "1"]);
+    // All has come, and nothing but polls follows.
+    let mut last = 0;
+    receiver.until(|_| {
+        std::thread::sleep(Duration::from_secs(1));
+        let came = network.receivers[0].counters().since(before).rx_bytes;
+        let grown = came - std::mem::replace(&mut last, came);
+        (came > size() && grown < 100_000).then_some(())
+    });
+    receiver.kill();
+    assert!(!scratch.path("r0/file").exists(), "it was renamed before it was killed");
+    let came = network.receivers[0].counters().since(before).rx_bytes;
+    let receiver = session.receiver(0, &[]);
+    sender.wait().expect(0);
+    receiver.wait().expect(0);
+    same(&scratch, 0);
+    let again = network.receivers[0].counters().since(before).rx_bytes - came;
+    println!("measured: receiver killed before the rename: received again {again} bytes");
+    assert!(again < size() / 100, "{again}");
+}
+
 /// Bytes of blocks that a receiver may have in memory, and loses when it is killed.
-const OPEN_BYTES: f64 = 12e6;
+const OPEN_BYTES: f64 = 9e6;
 
 /// Share of the file that may come twice: what was in memory, and stream and pull overlapping once at the
 /// return. It does not grow with the file.
 fn again_max() -> f64 {
-    if full_size() { 0.05 } else { 16e6 / size() as f64 }
+    if full_size() { 0.05 } else { OPEN_BYTES / size() as f64 }
 }
 
 #[test]
@@ -199,9 +237,9 @@ pub(crate) fn small_disk(path: &Path, bytes: u64) {
     fs::create_dir_all(path).unwrap();
     let size = format!("size={bytes}");
     let arguments = ["-t", "tmpfs", "-o", &size, "downpour-test", path.to_str().unwrap()];
-    assert!(std::process::Command::new("mount").args(arguments).status().unwrap().success());
+    assert!(Command::new("mount").args(arguments).status().unwrap().success());
 }
 
 pub(crate) fn unmount(path: &Path) {
-    assert!(std::process::Command::new("umount").arg(path).status().unwrap().success());
+    assert!(Command::new("umount").arg(path).status().unwrap().success());
 }

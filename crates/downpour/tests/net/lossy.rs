@@ -38,6 +38,11 @@ impl<'a> Session<'a> {
     }
 
     pub(crate) fn receiver(&self, index: usize, more: &[&str]) -> Running {
+        self.receiver_under(&[], index, more)
+    }
+
+    /// Run by another program, whose words come first.
+    pub(crate) fn receiver_under(&self, under: &[&str], index: usize, more: &[&str]) -> Running {
         let name = format!("r{index}");
         let (out, report) = (self.scratch.path(&name), self.scratch.path(&format!("{name}.json")));
         let discards = more.contains(&"--discard");
@@ -46,7 +51,9 @@ impl<'a> Session<'a> {
         let report = ["--report", report.to_str().unwrap()];
         let fixed = ["receive", &self.ticket, "--interface", "eth0", "--name", &name];
         let arguments = [&fixed[..], target, &report, more].concat();
-        self.scratch.start(Some(&self.network.receivers[index]), &name, &arguments)
+        let host = Some(&self.network.receivers[index]);
+        let program = self.scratch.program_under(under, host, &name, &arguments);
+        self.scratch.start_command(&name, program)
     }
 
     pub(crate) fn sender(&self, paths: &[&Path], more: &[&str]) -> Running {
@@ -135,8 +142,9 @@ fn one_file_costs_little_more_than_the_losses() {
             assert!(std::fs::read(&file).unwrap() == std::fs::read(copy).unwrap());
         }
         outcome.print(&format!("one file, 8 receivers, 100 Mbit/s, {loss}"), 100.0, loss);
-        // Little data does not make up for the joining, and for the first losses, which are repaired by asking.
-        let limit = if loss == 0.0 { 1.06 } else { 1.135 } + if full_size() { 0.0 } else { 0.05 };
+        // Little data does not make up for the joining, and for the losses while the rate is found: up to 2 MB
+        // on a busy machine.
+        let limit = if loss == 0.0 { 1.06 } else { 1.135 } + if full_size() { 0.0 } else { 0.08 };
         let ratio = outcome.wire_ratio();
         assert!(ratio <= limit, "{loss}: {ratio}");
     }

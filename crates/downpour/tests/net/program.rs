@@ -32,12 +32,23 @@ impl Scratch {
 
     /// The program as the machine `name` runs it: in `host`'s namespace, or here.
     pub(crate) fn program(&self, host: Option<&Host>, name: &str, arguments: &[&str]) -> Command {
-        let program = env!("CARGO_BIN_EXE_downpour");
+        self.program_under(&[], host, name, arguments)
+    }
+
+    /// The same, run by another program whose words come first.
+    pub(crate) fn program_under(
+        &self,
+        under: &[&str],
+        host: Option<&Host>,
+        name: &str,
+        arguments: &[&str],
+    ) -> Command {
+        let words = [under, &[env!("CARGO_BIN_EXE_downpour")], arguments].concat();
         let mut command = match host {
-            Some(host) => host.command(program),
-            None => Command::new(program),
+            Some(host) => host.command(words[0]),
+            None => Command::new(words[0]),
         };
-        command.args(arguments).env("DOWNPOUR_HOME", self.path(&format!("{name}.home")));
+        command.args(&words[1..]).env("DOWNPOUR_HOME", self.path(&format!("{name}.home")));
         command.env_remove("DOWNPOUR_PORTS").stdin(Stdio::null());
         command
     }

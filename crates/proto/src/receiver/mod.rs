@@ -8,6 +8,7 @@
 
 mod block;
 mod pulls;
+mod silence;
 
 pub use pulls::PULLS_MAX;
 
@@ -28,12 +29,10 @@ use alloc::vec::Vec;
 use block::{Partial, Stage};
 use core::ops::Range;
 use pulls::{FAILED_MAX, Pulls};
+use silence::Silence;
 
 /// Most blocks of which symbols are kept at once: the sender's window and as many that wait for a pull.
 pub const PARTIAL_BLOCKS_MAX: usize = 256;
-
-/// The stream counts as lost when nothing of it came for this long, or ten GRTT.
-const SILENCE_MIN: Duration = Duration::from_secs(3);
 
 /// Missing blocks looked at for what may be pulled, each time, whatever ends a poll claims: more than there
 /// can be that run, wait after a failure, or are still served by the stream; behind these none is different.
@@ -130,10 +129,14 @@ pub enum WorkDone {
 /// What the driver should know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
+    /// Nothing of the stream has come for a while: join the multicast group anew, a switch may have forgotten.
+    StreamQuiet,
     /// Nothing of the stream has come for too long: tell the sender that we pull.
     StreamLost,
-    /// The stream is heard again.
+    /// The stream is heard again: tell the sender that we follow it.
     StreamHeard,
+    /// The sender says to leave the multicast group and pull: this receiver cannot keep up.
+    LeaveStream,
 }
 
 /// Counters for progress and reports.
@@ -223,7 +226,7 @@ pub struct Receiver {
     stats: ReceiverStats,
     host_drops: u64,
     counter: u64,
-    silent: bool,
+    silence: Silence,
 }
 
 impl Receiver {
@@ -232,7 +235,7 @@ impl Receiver {
         debug_assert!((1..=PARTIAL_BLOCKS_MAX).contains(&config.partial_blocks));
         let mut timers = TimerTable::default();
         if config.on_stream {
-            timers.set(Reason::Silence, now + SILENCE_MIN);
+            timers.set(Reason::Silence, now + Silence::wait(Duration::ZERO));
         }
         Self {
             now,
@@ -255,7 +258,7 @@ impl Receiver {
             stats: ReceiverStats::default(),
             host_drops: 0,
             counter: 0,
-            silent: false,
+            silence: Silence::default(),
             config,
         }
     }
@@ -305,10 +308,15 @@ impl Receiver {
     /// Joins or leaves the stream, as the sender has told us or because it is not heard.
     pub fn set_on_stream(&mut self, now: Timestamp, on_stream: bool) {
         self.advance(now);
+        self.silence.end();
+        self.follow(on_stream);
+    }
+
+    fn follow(&mut self, on_stream: bool) {
         self.config.on_stream = on_stream;
         self.pull_check = true;
         if on_stream {
-            self.timers.set(Reason::Silence, now + SILENCE_MIN);
+            self.timers.set(Reason::Silence, self.now + Silence::wait(Duration::ZERO));
         } else {
             self.timers.stop(Reason::Silence);
             self.timers.stop(Reason::Nack);
@@ -434,10 +442,7 @@ impl Receiver {
             match reason {
                 Reason::Nack => self.feedback_due |= !self.needs().is_empty(),
                 Reason::Pull => self.pull_check = true,
-                Reason::Silence => {
-                    self.silent = true;
-                    self.events.push_back(Event::StreamLost);
-                }
+                Reason::Silence => self.on_silence(),
                 Reason::Pace | Reason::Poll | Reason::Advert | Reason::Settle | Reason::Review => {}
             }
         }
@@ -558,17 +563,6 @@ impl Receiver {
         }
     }
 
-    /// The stream was heard.
-    fn heard(&mut self) {
-        if core::mem::take(&mut self.silent) {
-            self.events.push_back(Event::StreamHeard);
-        }
-        if self.config.on_stream {
-            let grtt = self.last_poll.as_ref().map_or(Duration::ZERO, |l| l.poll.grtt);
-            self.timers.set(Reason::Silence, self.now + SILENCE_MIN.max(grtt * 10));
-        }
-    }
-
     fn on_symbol(&mut self, block: BlockId, k: u16, symbol: SymbolId) -> Disposition {
         // The common case first, with one look-up: a block that is being collected.
         if let Some(partial) = self.partial.get_mut(&block) {
@@ -643,6 +637,10 @@ impl Receiver {
         self.finished |= poll.finished;
         for listing in &poll.blocks {
             self.on_listing(listing, Some(poll.round));
+        }
+        if self.config.on_stream && poll.leaves == Some(self.config.me) {
+            self.set_on_stream(self.now, false);
+            self.events.push_back(Event::LeaveStream);
         }
         let reports = self.config.feedback.reports(self.config.me, &poll, &mut self.rng);
         // The clocks differ by something that changes slowly: only the difference of delays counts.

@@ -67,7 +67,7 @@ impl Sender {
     fn serve(&mut self, from: ReceiverId, need: &Need, share: f64) -> bool {
         let last = self.last_blocks();
         let since = self.members.by_id.get(&from).map_or(self.now, |m| m.on_stream_since);
-        let asking = (self.members.streaming() / BIG_ASKERS_SHARE).max(1) as usize;
+        let asking = self.members.streaming().div_ceil(BIG_ASKERS_SHARE) as usize;
         // Of a large group so many asking within a round trip are no coincidence.
         let quorum = asking.min(BIG_ASKERS_MAX);
         let reopened = self.window.find(need.block).is_none();
@@ -81,8 +81,11 @@ impl Sender {
             self.window.find(need.block)
         };
         let Some(open) = open else { return false };
-        let big = need.count > SMALL_NEED.max(open.k / BIG_NEED_SHARE);
-        if big && (open.opened_at < since || open.big_asker(from) < quorum) {
+        // Who is on trial may be drowning: the stream gives little of what it lacks (protocol.md#STRAG-6).
+        let on_trial = self.stragglers.on_trial() == Some(from);
+        let limit = if on_trial { 0 } else { open.k / BIG_NEED_SHARE };
+        let big = need.count > SMALL_NEED.max(limit);
+        if big && (on_trial || open.opened_at < since || open.big_asker(from) < quorum) {
             return false;
         }
         let planned = self.config.recovery.on_need(need.planned, need.count, share, last);

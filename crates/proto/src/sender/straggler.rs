@@ -3,10 +3,11 @@
 //! The rate follows the least capable receiver, so what the others could take is not seen while it is
 //! followed. Therefore a *trial*: the limiting receiver is left out of the rate for a short while. If the
 //! stream then outruns it by more than two to one, it leaves the stream and pulls; if not, it is followed
-//! again and the next trial comes later and later. A receiver that loses far more than the others leaves
-//! without a trial. Who left is asked back after a wait, on trial; each failure doubles the wait.
+//! again and its next trial comes later and later. Each has a pause of its own: that one was tried in vain
+//! must not keep the one who really is slow. A receiver that loses far more than the others leaves without a
+//! trial. Who left is asked back after a wait, on trial; each failure doubles the wait.
 
-use crate::ids::ReceiverId;
+use crate::ids::{ReceiverId, Round};
 use crate::time::{Duration, Timestamp};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -20,7 +21,13 @@ const TRIAL_TIME: Duration = Duration::from_millis(1_500);
 /// The first part of a trial is not judged: the rate has to rise first.
 const TRIAL_RAMP: Duration = Duration::from_millis(500);
 
-/// Wait before the next trial after one that failed; doubles up to the second.
+/// Of the rest it needs this much to be judged too slow before the time is over.
+const TRIAL_EVIDENCE: (Duration, u64) = (Duration::from_millis(200), 200);
+
+/// Between trials, whoever is tried: the rate settles in between.
+const TRIAL_GAP: Duration = Duration::from_millis(500);
+
+/// Wait before the next trial of one who has passed; doubles up to the second.
 const TRIAL_PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(120));
 
 /// Wait before a receiver that left the stream is asked back; doubles up to the second.
@@ -73,7 +80,8 @@ struct Trial {
 pub(super) struct Stragglers {
     trial: Option<Trial>,
     next_trial: Timestamp,
-    pause: Duration,
+    /// Who has passed a trial: when the next may come, and the wait after that.
+    passed: BTreeMap<ReceiverId, (Timestamp, Duration)>,
     lossy_since: BTreeMap<ReceiverId, Timestamp>,
     /// Who left the stream: when it may return, and the wait after that.
     away: BTreeMap<ReceiverId, (Timestamp, Duration)>,
@@ -84,7 +92,7 @@ impl Stragglers {
         Self {
             trial: None,
             next_trial: now,
-            pause: TRIAL_PAUSE.0,
+            passed: BTreeMap::new(),
             lossy_since: BTreeMap::new(),
             away: BTreeMap::new(),
         }
@@ -95,8 +103,18 @@ impl Stragglers {
         self.trial.map(|t| t.id)
     }
 
+    /// Of those who have left the stream, the one to name in this round's poll: on a path that loses most
+    /// of what is sent to it, it hears a poll sooner than a TCP connection brings it anything.
+    pub(super) fn leaving(&self, round: Round) -> Option<ReceiverId> {
+        let left =
+            || self.away.iter().filter(|(_, (at, _))| *at < Timestamp::MAX).map(|(id, _)| *id);
+        let count = left().count();
+        left().nth(round.0 as usize % count.max(1))
+    }
+
     pub(super) fn forget(&mut self, id: ReceiverId) {
         self.trial = self.trial.filter(|t| t.id != id);
+        self.passed.remove(&id);
         self.lossy_since.remove(&id);
         self.away.remove(&id);
     }
@@ -124,6 +142,9 @@ impl Stragglers {
             return self.judge(now, standings);
         }
         let id = limiting.filter(|_| now >= self.next_trial)?;
+        if self.passed.get(&id).is_some_and(|(at, _)| now < *at) {
+            return None;
+        }
         self.trial = Some(Trial { id, from: now, span: (0, 0) });
         Some(Verdict::Try(id))
     }
@@ -145,7 +166,7 @@ impl Stragglers {
         if self.away.len() < REMEMBERED_MAX {
             self.away.insert(id, (now + pause, pause));
         }
-        self.next_trial = now + TRIAL_RAMP;
+        self.next_trial = now + TRIAL_GAP;
         Verdict::Leave(id)
     }
 
@@ -159,17 +180,23 @@ impl Stragglers {
             trial.span.0 += standing.span.0;
             trial.span.1 += standing.span.1;
         }
-        if since < TRIAL_TIME {
-            return None;
-        }
         let (sent, received) = trial.span;
-        self.trial = None;
-        if sent > 0 && (received as f64) < KEEPS_UP_SHARE * sent as f64 {
-            self.pause = TRIAL_PAUSE.0;
+        let (evident_after, evidence) = TRIAL_EVIDENCE;
+        let evident = since >= TRIAL_RAMP + evident_after && sent >= evidence;
+        let over = since >= TRIAL_TIME;
+        if (over || evident) && (received as f64) < KEEPS_UP_SHARE * sent as f64 {
             return Some(self.leave(now, id));
         }
-        self.next_trial = now + self.pause;
-        self.pause = (self.pause * 2).min(TRIAL_PAUSE.1);
+        if !over {
+            return None;
+        }
+        self.trial = None;
+        self.next_trial = now + TRIAL_GAP;
+        let pause = self.passed.get(&id).map_or(TRIAL_PAUSE.0, |(_, last)| *last * 2);
+        let pause = pause.min(TRIAL_PAUSE.1);
+        if self.passed.len() < REMEMBERED_MAX {
+            self.passed.insert(id, (now + pause, pause));
+        }
         Some(Verdict::Keep(id))
     }
 
@@ -197,7 +224,7 @@ impl Stragglers {
 #[cfg(test)]
 mod tests {
     use super::{REVIEW_INTERVAL, Standing, Stragglers, Verdict};
-    use crate::ids::ReceiverId;
+    use crate::ids::{ReceiverId, Round};
     use crate::time::{Duration, Timestamp};
     use alloc::vec::Vec;
 
@@ -251,6 +278,29 @@ mod tests {
                 .iter()
                 .any(|(at, v)| { *v == Verdict::Return(ReceiverId(1)) && *at >= seen[left].0 + 9 })
         );
+    }
+
+    #[test]
+    fn a_trial_in_vain_does_not_delay_that_of_another() {
+        let mut policy = Stragglers::new(Timestamp::ZERO);
+        let at = |step: u32| Timestamp::ZERO + REVIEW_INTERVAL * step;
+        let (healthy, slow) = (ReceiverId(1), ReceiverId(2));
+        let left = (0..50).find(|step| {
+            // At first the healthy one seems to limit.
+            let limiting = if *step < 5 { healthy } else { slow };
+            let got = if policy.on_trial() == Some(slow) { 100 } else { 1000 };
+            let standings = [(healthy, 1000), (slow, got)].map(|(id, received)| Standing {
+                id,
+                loss: 0.0,
+                span: (1000, received),
+            });
+            policy.review(at(*step), &standings, Some(limiting)) == Some(Verdict::Leave(slow))
+        });
+        // 1.5 s of trial, half a second between, 0.7 s of trial.
+        assert!(left.is_some_and(|step| step <= 30), "{left:?}");
+        assert_eq!(policy.leaving(Round(7)), Some(slow));
+        policy.forget(slow);
+        assert_eq!(policy.leaving(Round(7)), None);
     }
 
     #[test]

@@ -270,6 +270,7 @@ impl Sender {
             grtt: self.grtt.value(),
             finished,
             clr: self.config.rate.limiting(),
+            leaves: self.stragglers.leaving(self.round),
             report_share: share,
             data_end,
             manifest_end,

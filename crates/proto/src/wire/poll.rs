@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 pub const POLL_BLOCKS_MAX: usize = 128;
 
 const ENTRY_LEN: usize = 10;
-const POLL_FIXED_LEN: usize = 44;
+const POLL_FIXED_LEN: usize = 48;
 // A full poll must fit the smallest symbol in use, so that no path takes data but not polls.
 const _: () = assert!(POLL_FIXED_LEN + POLL_BLOCKS_MAX * ENTRY_LEN <= 1420);
 
@@ -86,6 +86,8 @@ pub struct Poll {
     pub finished: bool,
     /// The current limiting receiver, which always answers.
     pub clr: Option<ReceiverId>,
+    /// Who shall leave the multicast group now and pull (`docs/protocol.md#STRAG-5`).
+    pub leaves: Option<ReceiverId>,
     /// Share of the receivers that shall answer though they need nothing, in 1/65535.
     pub report_share: u16,
     /// One past the highest data block opened so far.
@@ -108,7 +110,9 @@ impl Poll {
         let grtt_us = u32::try_from(self.grtt.as_micros()).unwrap_or(u32::MAX);
         out.extend_from_slice(&grtt_us.to_be_bytes());
         out.push(if self.finished { Self::FINISHED } else { 0 });
-        out.extend_from_slice(&self.clr.map_or(0, |id| id.0).to_be_bytes());
+        for receiver in [self.clr, self.leaves] {
+            out.extend_from_slice(&receiver.map_or(0, |id| id.0).to_be_bytes());
+        }
         out.extend_from_slice(&self.report_share.to_be_bytes());
         out.extend_from_slice(&self.data_end.to_be_bytes());
         out.extend_from_slice(&self.manifest_end.to_be_bytes());
@@ -125,6 +129,7 @@ impl Poll {
         let grtt = Duration::from_micros(u64::from(reader.u32()?));
         let flags = reader.u8()?;
         let clr = Some(ReceiverId(reader.u32()?)).filter(|id| id.0 != 0);
+        let leaves = Some(ReceiverId(reader.u32()?)).filter(|id| id.0 != 0);
         let report_share = reader.u16()?;
         let (data_end, manifest_end) = (reader.u32()?, reader.u32()?);
         let ends_ok = data_end <= BlockId::NUMBER_END && manifest_end <= BlockId::NUMBER_END;
@@ -142,6 +147,7 @@ impl Poll {
             grtt,
             finished,
             clr,
+            leaves,
             report_share,
             data_end,
             manifest_end,
@@ -191,7 +197,7 @@ mod tests {
     proptest! {
         #[test]
         fn emitted_polls_parse_to_themselves(
-            (round, packet, at, grtt_us, clr) in any::<(u32, u64, u64, u32, u32)>(),
+            (round, packet, at, grtt_us, clr, leaves) in any::<(u32, u64, u64, u32, u32, u32)>(),
             (group_size, report_share, finished) in any::<(u32, u16, bool)>(),
             (data_end, manifest_end) in (0u32..=1 << 26, 0u32..=1 << 26),
             blocks in proptest::collection::vec(open_block(), 0..=POLL_BLOCKS_MAX),
@@ -204,6 +210,7 @@ mod tests {
                 grtt: Duration::from_micros(u64::from(grtt_us)),
                 finished,
                 clr: (clr != 0).then_some(ReceiverId(clr)),
+                leaves: (leaves != 0).then_some(ReceiverId(leaves)),
                 report_share,
                 data_end,
                 manifest_end,

@@ -493,8 +493,9 @@ impl World {
 
     fn receiver_event(&mut self, index: Index, event: ReceiverEvent) {
         let (on_stream, delivery) = match event {
-            ReceiverEvent::StreamLost => (false, Delivery::Pull),
+            ReceiverEvent::StreamLost | ReceiverEvent::LeaveStream => (false, Delivery::Pull),
             ReceiverEvent::StreamHeard => (true, Delivery::Stream),
+            ReceiverEvent::StreamQuiet => return,
         };
         let (id, at) = (self.hosts[index].id, self.back(index));
         self.hosts[index].machine.set_on_stream(self.now, on_stream);

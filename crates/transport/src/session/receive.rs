@@ -92,6 +92,8 @@ pub enum ReceiveEvent {
     StreamLost,
     /// The stream is heard again.
     StreamHeard,
+    /// The sender says to leave the stream and pull: see [`ReceiveHandle::set_on_stream`].
+    LeaveStream,
     /// Pull this, and answer by [`ReceiveHandle::pulled_bytes`], [`ReceiveHandle::pulled_repair`] or
     /// [`ReceiveHandle::pull_failed`].
     Pull(Pull),
@@ -543,8 +545,16 @@ impl Driver {
         }
         while let Some(event) = self.machine.poll_event() {
             (self.on_event)(match event {
+                Event::StreamQuiet => {
+                    if let Some(socket) = &mut self.socket {
+                        // What fails here is tried again by the next silence.
+                        let _ = socket.leave().and_then(|()| socket.rejoin());
+                    }
+                    continue;
+                }
                 Event::StreamLost => ReceiveEvent::StreamLost,
                 Event::StreamHeard => ReceiveEvent::StreamHeard,
+                Event::LeaveStream => ReceiveEvent::LeaveStream,
             });
         }
         while let Some((header, counter)) = self.machine.poll_transmit(now, &mut self.message) {

@@ -1,0 +1,100 @@
+//! How long the stream may be silent (`docs/protocol.md#STRAG-4`): first it is *quiet*, then it is *lost*.
+//!
+//! Whatever is heard sets the timer anew; here is what its end means.
+
+use super::{Event, Receiver};
+use crate::time::Duration;
+use crate::timer::Reason;
+
+/// The stream counts as lost when nothing of it came for this long, or for [`LOST_GRTTS`].
+const LOST_AFTER: Duration = Duration::from_secs(3);
+const LOST_GRTTS: u32 = 10;
+
+/// It is quiet after this part of that.
+const QUIET_PART: u32 = 3;
+
+/// What the end of a wait means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Wait so much longer.
+    Quiet(Duration),
+    Lost,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Silence {
+    last: Option<Verdict>,
+}
+
+impl Silence {
+    /// How long to wait from now, when something has just been heard or the group was just joined.
+    pub(super) fn wait(grtt: Duration) -> Duration {
+        LOST_AFTER.max(grtt * LOST_GRTTS) / QUIET_PART
+    }
+
+    fn on_timeout(&mut self, grtt: Duration) -> Verdict {
+        let verdict = match self.last {
+            None => Verdict::Quiet(Self::wait(grtt) * (QUIET_PART - 1)),
+            Some(_) => Verdict::Lost,
+        };
+        self.last = Some(verdict);
+        verdict
+    }
+
+    /// Something was heard, or the group was joined or left: whether the stream had been lost.
+    pub(super) fn end(&mut self) -> bool {
+        self.last.take() == Some(Verdict::Lost)
+    }
+}
+
+impl Receiver {
+    /// The stream was heard.
+    pub(super) fn heard(&mut self) {
+        if self.silence.end() {
+            self.set_on_stream(self.now, true);
+            self.events.push_back(Event::StreamHeard);
+        }
+        if self.config.on_stream {
+            self.timers.set(Reason::Silence, self.now + Silence::wait(self.grtt()));
+        }
+    }
+
+    pub(super) fn on_silence(&mut self) {
+        let event = match self.silence.on_timeout(self.grtt()) {
+            Verdict::Quiet(rest) => {
+                self.timers.set(Reason::Silence, self.now + rest);
+                Event::StreamQuiet
+            }
+            Verdict::Lost => {
+                self.follow(false);
+                Event::StreamLost
+            }
+        };
+        self.events.push_back(event);
+    }
+
+    fn grtt(&self) -> Duration {
+        self.last_poll.as_ref().map_or(Duration::ZERO, |l| l.poll.grtt)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LOST_AFTER, Silence, Verdict};
+    use crate::time::Duration;
+
+    #[test]
+    fn quiet_comes_before_lost_and_hearing_ends_both() {
+        let grtt = Duration::from_millis(20);
+        let mut silence = Silence::default();
+        let Verdict::Quiet(rest) = silence.on_timeout(grtt) else { panic!("lost at once") };
+        assert_eq!(Silence::wait(grtt) + rest, LOST_AFTER);
+        assert!(!silence.end());
+        assert!(matches!(silence.on_timeout(grtt), Verdict::Quiet(_)));
+        assert_eq!(silence.on_timeout(grtt), Verdict::Lost);
+        assert!(silence.end());
+        assert!(!silence.end());
+        let far = Duration::from_millis(600);
+        assert!(Silence::wait(far) * 3 >= far * 10);
+    }
+}
