@@ -15,26 +15,40 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// A program as an experiment calls it: its name, and arguments that are added to the sender's.
+struct Call {
+    name: String,
+    program: &'static Program,
+    more: Vec<String>,
+}
+
+impl Call {
+    fn new(text: &str) -> io::Result<Self> {
+        let mut words = text.split_whitespace().map(str::to_owned);
+        let name = words.next().unwrap_or_default();
+        let program = programs::all().find(|program| program.name == name);
+        let program =
+            program.ok_or_else(|| io::Error::other(format!("`{name}`: no such program")))?;
+        Ok(Self { name: text.to_owned(), program, more: words.collect() })
+    }
+}
+
 /// Runs all of it; gives the records and the programs that are not here.
 pub(crate) fn run(experiment: &Experiment, out: &Path) -> io::Result<(Vec<Record>, Surroundings)> {
     let mut present = Vec::new();
     let mut surroundings = Surroundings::here();
-    for name in &experiment.programs {
-        let program = programs::all().find(|program| program.name == name);
-        let program =
-            program.ok_or_else(|| io::Error::other(format!("{name}: no such program")))?;
+    for call in &experiment.programs {
+        let call = Call::new(call)?;
+        let (name, program) = (call.name.clone(), call.program);
         match program.missing() {
             Some(tool) => {
                 println!("skipped: {name}: {tool} is not installed");
-                surroundings.skipped.push((name.clone(), tool.to_owned()));
+                surroundings.skipped.push((name, tool.to_owned()));
             }
             None => {
-                surroundings.programs.push((
-                    name.clone(),
-                    program.about.to_owned(),
-                    program.version(),
-                ));
-                present.push(program);
+                let about = program.about.to_owned();
+                surroundings.programs.push((name, about, program.version()));
+                present.push(call);
             }
         }
     }
@@ -46,8 +60,8 @@ pub(crate) fn run(experiment: &Experiment, out: &Path) -> io::Result<(Vec<Record
     for cell in &cells {
         let payload = payload(&footprint, cell.size.0)?;
         for repeat in 1..=experiment.repeats {
-            for program in &present {
-                let record = run_one(&footprint, experiment, cell, program, repeat, &payload)?;
+            for call in &present {
+                let record = run_one(&footprint, experiment, cell, call, repeat, &payload)?;
                 writeln!(log, "{}", serde_json::to_string(&record)?)?;
                 println!("{}/{total} {}", records.len() + 1, line(&record));
                 records.push(record);
@@ -61,11 +75,11 @@ fn run_one(
     footprint: &Footprint,
     experiment: &Experiment,
     cell: &Cell,
-    program: &Program,
+    call: &Call,
     repeat: u32,
     payload: &Path,
 ) -> io::Result<Record> {
-    let spec = experiment.network(cell, program.shares_uplinks, u64::from(repeat));
+    let spec = experiment.network(cell, call.program.shares_uplinks, u64::from(repeat));
     let mut network = Network::build(footprint, &spec)?;
     let bound_s = experiment.bound_s(cell);
     // Without a rate the machine is the limit; a minute per GiB and receiver is far beyond it.
@@ -77,7 +91,8 @@ fn run_one(
     let before = passed(&network)?;
     let mut stage = Stage::new(footprint, &network, cell, payload, limit)?;
     stage.changes = experiment.changes(cell);
-    let ran = (program.run)(&mut stage);
+    stage.more = &call.more;
+    let ran = (call.program.run)(&mut stage);
     let after = passed(&network)?;
     let outcome = stage.judge(ran)?;
     let socket = network.receivers.iter().map(|host| host.buffer_errors());
@@ -86,14 +101,15 @@ fn run_one(
     let share = |bytes: u64| bytes as f64 / cell.size.0 as f64;
     let given = after.iter().zip(&before).map(|(now, then)| now.tx_bytes - then.tx_bytes);
     let given: Vec<u64> = given.collect();
-    let Outcome { complete, wall_s, usage, trouble, remark } = outcome;
+    let Outcome { complete, wall_s, delivered_s, usage, trouble, remark } = outcome;
     let Losses { asked, queue, own, emulator } = losses;
     Ok(Record {
-        program: program.name.to_owned(),
+        program: call.name.clone(),
         cell: cell.clone(),
         repeat,
         complete,
         wall_s,
+        delivered_s,
         bound_s,
         wall_over_bound: wall_s.zip(bound_s).map(|(wall, bound)| wall / bound),
         wire_over_size: share(given[0]),

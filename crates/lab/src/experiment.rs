@@ -3,7 +3,7 @@
 //!
 //! ```toml
 //! title = "Eight receivers behind 100 Mbit/s"
-//! programs = ["downpour", "uftp"]
+//! programs = ["downpour", "downpour --rate 90mbit", "uftp"]
 //! repeats = 3
 //!
 //! [cell]                       # holds everywhere; the fields of `Cell`
@@ -54,7 +54,7 @@ pub(crate) struct Experiment {
     /// What it is about, for the top of its page; Markdown.
     #[serde(default)]
     pub(crate) text: String,
-    /// Which programs, by name.
+    /// Which programs, by name; words after the name are arguments for the sender's program.
     pub(crate) programs: Vec<String>,
     /// Runs of each cell and program.
     #[serde(default = "three")]
@@ -348,7 +348,8 @@ mod tests {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let experiment = Experiment::read(&path).unwrap_or_else(|e| panic!("{e}"));
-            let known = |name: &String| programs::all().any(|program| program.name == name);
+            let known =
+                |call: &String| programs::all().any(|p| call.split(' ').next() == Some(p.name));
             assert!(experiment.programs.iter().all(known), "{}", path.display());
             let cell = &experiment.cells().unwrap()[0];
             let names = experiment.plot.iter().flat_map(|plot| plot.only.keys().chain([&plot.x]));

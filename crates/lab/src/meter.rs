@@ -27,8 +27,8 @@ pub(crate) struct Meter {
     receivers_s: Option<f64>,
     network_s: Option<f64>,
     waited_s: Option<f64>,
-    /// Of all cores, without idling and without work of low priority.
-    busy_s: f64,
+    /// Of all cores: idle, or at work of low priority.
+    spare_s: f64,
     /// Packets that the kernel dropped between two interfaces, on the whole machine.
     dropped: u64,
 }
@@ -66,8 +66,8 @@ impl Meter {
             groups.each_ref().map(|group| used_s(group.as_deref()?));
         let waited = groups.iter().flatten().filter_map(|group| waited_s(group));
         let waited_s = waited.reduce(f64::max);
-        let (at, busy_s, dropped) = (Instant::now(), busy_s(), backlog_drops());
-        Self { at, sender_s, receivers_s, network_s, waited_s, busy_s, dropped }
+        let (at, spare_s, dropped) = (Instant::now(), spare_s(), backlog_drops());
+        Self { at, sender_s, receivers_s, network_s, waited_s, spare_s, dropped }
     }
 
     /// What was used since, by a sender and this many receivers.
@@ -77,7 +77,7 @@ impl Meter {
         let sender = between(self.sender_s, earlier.sender_s);
         let all = between(self.receivers_s, earlier.receivers_s);
         let network = between(self.network_s, earlier.network_s);
-        let busy_s = self.busy_s - earlier.busy_s;
+        let busy_s = (span * cores() - (self.spare_s - earlier.spare_s)).max(0.0);
         let ours: f64 = [sender, all, network].into_iter().flatten().sum();
         let (cpu_ours, cpu_busy) = (ours / span / cores(), busy_s / span / cores());
         let one_core = [sender, all.map(|all| all / receivers.max(1) as f64)];
@@ -114,12 +114,13 @@ fn waited_s(group: &Path) -> Option<f64> {
     Some(total.trim().parse::<f64>().ok()? / 1e6)
 }
 
-fn busy_s() -> f64 {
+/// The kernel samples who is at work, but counts exactly how long nobody is.
+fn spare_s() -> f64 {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     let line = text.lines().next().unwrap_or_default();
     let ticks: Vec<f64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    // user, nice, system, idle, iowait, irq, softirq
-    [0, 2, 5, 6].iter().filter_map(|i| ticks.get(*i)).sum::<f64>() / TICKS_PER_SECOND
+    // user, nice, system, idle, iowait
+    [1, 3, 4].iter().filter_map(|i| ticks.get(*i)).sum::<f64>() / TICKS_PER_SECOND
 }
 
 fn backlog_drops() -> u64 {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 /// One run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Record {
-    /// As the experiment calls it.
+    /// As the experiment calls it, arguments included.
     pub(crate) program: String,
     #[serde(flatten)]
     pub(crate) cell: Cell,
@@ -18,6 +18,8 @@ pub(crate) struct Record {
     pub(crate) complete: usize,
     /// From the start of the sender to the last delivery; absent unless all have it.
     pub(crate) wall_s: Option<f64>,
+    /// From the start of the sender to the delivery at each receiver.
+    pub(crate) delivered_s: Vec<Option<f64>>,
     /// size · (1514/1472) · 8 / (rate · (1 − loss)).
     pub(crate) bound_s: Option<f64>,
     pub(crate) wall_over_bound: Option<f64>,
@@ -83,7 +85,7 @@ pub(crate) fn csv(records: &[Record]) -> String {
         let values = names.iter().map(|name| match row.get(*name) {
             None | Some(Value::Null) => String::new(),
             Some(Value::String(text)) => quoted(text),
-            Some(value) => value.to_string(),
+            Some(value) => quoted(&value.to_string()),
         });
         text += &(values.collect::<Vec<_>>().join(",") + "\n");
     }

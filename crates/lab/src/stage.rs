@@ -58,6 +58,8 @@ pub(crate) struct Stage<'a> {
     pub(crate) payload: &'a Path,
     /// Set by the program's adapter, if not compared.
     pub(crate) proof: Proof,
+    /// Arguments that the experiment adds to those of the sender's program.
+    pub(crate) more: &'a [String],
     /// What becomes of the sender's link, and when; in order of time.
     pub(crate) changes: Vec<(Duration, Link)>,
     /// What else there is to say of the run.
@@ -68,6 +70,8 @@ pub(crate) struct Stage<'a> {
     running: Vec<Running>,
     started: Option<(Instant, Meter)>,
     delivered: Vec<Option<Instant>>,
+    /// Of receivers' programs.
+    troubles: Vec<String>,
 }
 
 /// What a run came to.
@@ -76,6 +80,8 @@ pub(crate) struct Outcome {
     pub(crate) complete: usize,
     /// From the start of the sender to the last delivery.
     pub(crate) wall_s: Option<f64>,
+    /// The same for each receiver.
+    pub(crate) delivered_s: Vec<Option<f64>>,
     /// From the start of the sender until everything was over.
     pub(crate) usage: Usage,
     /// What went wrong; empty otherwise.
@@ -98,11 +104,12 @@ impl<'a> Stage<'a> {
             fs::create_dir_all(folder.join(format!("r{i}")))?;
         }
         let delivered = vec![None; cell.receivers];
-        let (running, started) = (Vec::new(), None);
+        let (running, started, troubles) = (Vec::new(), None, Vec::new());
         let (proof, changes, remark) = (Proof::Compared, Vec::new(), String::new());
         #[rustfmt::skip]
         let stage = Self {
-            network, cell, payload, proof, changes, remark, footprint, folder, limit, running, started, delivered,
+            network, cell, payload, proof, more: &[], changes, remark, footprint, folder, limit, running,
+            started, delivered, troubles,
         };
         Ok(stage)
     }
@@ -135,7 +142,8 @@ impl<'a> Stage<'a> {
     /// Starts a program on the sender, and with the first of them the clock.
     pub(crate) fn sender(&mut self, program: &str, args: &[&str]) -> io::Result<()> {
         self.start_clock();
-        self.start(None, program, args)
+        let more = self.more.iter().map(String::as_str);
+        self.start(None, program, &args.iter().copied().chain(more).collect::<Vec<_>>())
     }
 
     /// Starts a program on the sender that must be there before the clock runs.
@@ -209,7 +217,7 @@ impl<'a> Stage<'a> {
                     stage.delivered[i] = Some(Instant::now());
                 }
             }
-            stage.delivered.iter().all(Option::is_some)
+            stage.is_settled()
         })
     }
 
@@ -222,7 +230,7 @@ impl<'a> Stage<'a> {
                     stage.delivered[i] = Some(Instant::now());
                 }
             }
-            stage.delivered.iter().all(Option::is_some)
+            stage.is_settled()
         })
     }
 
@@ -256,6 +264,12 @@ impl<'a> Stage<'a> {
         }
     }
 
+    /// Whether each receiver has delivered, or will not.
+    fn is_settled(&self) -> bool {
+        let failed = |i| self.running.iter().any(|r| r.failed && r.receiver == Some(i));
+        self.delivered.iter().enumerate().all(|(i, at)| at.is_some() || failed(i))
+    }
+
     /// Sees which programs have ended, and how.
     fn look(&mut self) -> io::Result<()> {
         for number in 0..self.running.len() {
@@ -265,12 +279,17 @@ impl<'a> Stage<'a> {
             }
             let Some(status) = running.child.try_wait()? else { continue };
             running.ended = Some(Instant::now());
-            if !status.success() {
-                running.failed = true;
-                let what = running.what.clone();
-                let text = format!("{what}: {status}: {}", self.last_words(number));
+            if status.success() {
+                continue;
+            }
+            running.failed = true;
+            let (what, of_receiver) = (running.what.clone(), running.receiver.is_some());
+            let text = format!("{what}: {status}: {}", self.last_words(number));
+            if !of_receiver {
                 return Err(io::Error::other(text));
             }
+            // The others may go on.
+            self.troubles.push(text);
         }
         Ok(())
     }
@@ -295,15 +314,19 @@ impl<'a> Stage<'a> {
                 self.delivered.iter().filter(|at| at.is_some()).count()
             }
         };
-        let last = self.delivered.iter().copied().collect::<Option<Vec<_>>>();
-        let last = last.and_then(|all| all.into_iter().max());
-        let start = self.started.as_ref().map(|(at, _)| *at);
-        let wall = last.zip(start).map(|(last, start)| (last - start).as_secs_f64());
+        let since = |at: &Instant| Some((*at - self.started.as_ref()?.0).as_secs_f64());
+        let delivered_s: Vec<_> =
+            self.delivered.iter().map(|at| at.as_ref().and_then(since)).collect();
+        let last = delivered_s.iter().copied().flatten().reduce(f64::max);
+        let all = complete == receivers && delivered_s.iter().all(Option::is_some);
+        let mut troubles = std::mem::take(&mut self.troubles);
+        troubles.extend(ran.err().map(|e| e.to_string()));
         Ok(Outcome {
             complete,
-            wall_s: wall.filter(|_| complete == receivers && ran.is_ok()),
+            wall_s: last.filter(|_| all && troubles.is_empty()),
+            delivered_s,
             usage: usage.unwrap_or_default(),
-            trouble: ran.err().map(|e| e.to_string()).unwrap_or_default(),
+            trouble: troubles.join("; "),
             remark: std::mem::take(&mut self.remark),
         })
     }
