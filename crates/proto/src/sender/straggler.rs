@@ -2,13 +2,16 @@
 //!
 //! The rate follows the least capable receiver, so what the others could take is not seen while it is
 //! followed. Therefore a *trial*: the limiting receiver is left out of the rate for a short while. If the
-//! stream then outruns it by more than two to one, it leaves the stream and pulls; if not, it is followed
-//! again and its next trial comes later and later. Each has a pause of its own: that one was tried in vain
-//! must not keep the one who really is slow. A receiver that loses far more than the others leaves without a
-//! trial. Who left is asked back after a wait, on trial; each failure doubles the wait.
+//! stream then runs more than twice as fast as before, and it gets less than half of that, it leaves the
+//! stream and pulls; if not, it is followed again and its next trial comes later and later. Where all are
+//! held up by the same thing, a slow host say, the stream gains nothing without it, and it stays. Each has a
+//! pause of its own: that one was tried in vain must not keep the one who really is slow. A receiver that loses
+//! far more than the others leaves without a trial. Who left is asked back after a wait, on trial; each failure
+//! doubles the wait.
 
 use crate::ids::{ReceiverId, Round};
 use crate::time::{Duration, Timestamp};
+use crate::units::Rate;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
@@ -72,7 +75,32 @@ pub(super) struct Standing {
 struct Trial {
     id: ReceiverId,
     from: Timestamp,
+    /// The stream's rate when it was still followed; zero if it has just come back.
+    before: Rate,
+    /// What was sent, and what of that it received, since the rate has had time to rise.
     span: (u64, u64),
+    /// Reviews in that time, and those at which the stream was more than twice as fast as before.
+    reviews: (u32, u32),
+}
+
+impl Trial {
+    const fn new(id: ReceiverId, from: Timestamp, before: Rate) -> Self {
+        Self { id, from, before, span: (0, 0), reviews: (0, 0) }
+    }
+
+    fn add(&mut self, rate: Rate, (sent, received): (u64, u64)) {
+        self.span.0 += sent;
+        self.span.1 += received;
+        self.reviews.0 += 1;
+        self.reviews.1 += u32::from(rate.scale(KEEPS_UP_SHARE) > self.before);
+    }
+
+    /// The stream is much faster without it, and it cannot follow.
+    fn has_failed(&self) -> bool {
+        let (sent, received) = self.span;
+        let gained = self.reviews.1 * 2 > self.reviews.0;
+        gained && (received as f64) < KEEPS_UP_SHARE * sent as f64
+    }
 }
 
 /// The policy's memory.
@@ -119,15 +147,16 @@ impl Stragglers {
         self.away.remove(&id);
     }
 
-    /// Looks the members over. `limiting`: whom the rate follows, once it has stopped rising.
+    /// Looks the members over. `limiting`: whom the `rate` follows, once it has stopped rising.
     pub(super) fn review(
         &mut self,
         now: Timestamp,
         standings: &[Standing],
         limiting: Option<ReceiverId>,
+        rate: Rate,
     ) -> Option<Verdict> {
         if let Some(id) = self.due_back(now) {
-            self.trial = Some(Trial { id, from: now, span: (0, 0) });
+            self.trial = Some(Trial::new(id, now, Rate::from_bps(0)));
             return Some(Verdict::Return(id));
         }
         if standings.len() < 2 {
@@ -139,13 +168,13 @@ impl Stragglers {
             return Some(self.leave(now, id));
         }
         if self.trial.is_some() {
-            return self.judge(now, standings);
+            return self.judge(now, standings, rate);
         }
         let id = limiting.filter(|_| now >= self.next_trial)?;
         if self.passed.get(&id).is_some_and(|(at, _)| now < *at) {
             return None;
         }
-        self.trial = Some(Trial { id, from: now, span: (0, 0) });
+        self.trial = Some(Trial::new(id, now, rate));
         Some(Verdict::Try(id))
     }
 
@@ -171,20 +200,18 @@ impl Stragglers {
     }
 
     /// The trial's verdict, if it is time.
-    fn judge(&mut self, now: Timestamp, standings: &[Standing]) -> Option<Verdict> {
+    fn judge(&mut self, now: Timestamp, standings: &[Standing], rate: Rate) -> Option<Verdict> {
         let trial = self.trial.as_mut()?;
         let (id, since) = (trial.id, now.since(trial.from));
         if since >= TRIAL_RAMP
             && let Some(standing) = standings.iter().find(|s| s.id == id)
         {
-            trial.span.0 += standing.span.0;
-            trial.span.1 += standing.span.1;
+            trial.add(rate, standing.span);
         }
-        let (sent, received) = trial.span;
         let (evident_after, evidence) = TRIAL_EVIDENCE;
-        let evident = since >= TRIAL_RAMP + evident_after && sent >= evidence;
+        let evident = since >= TRIAL_RAMP + evident_after && trial.span.0 >= evidence;
         let over = since >= TRIAL_TIME;
-        if (over || evident) && (received as f64) < KEEPS_UP_SHARE * sent as f64 {
+        if (over || evident) && trial.has_failed() {
             return Some(self.leave(now, id));
         }
         if !over {
@@ -226,6 +253,7 @@ mod tests {
     use super::{REVIEW_INTERVAL, Standing, Stragglers, Verdict};
     use crate::ids::{ReceiverId, Round};
     use crate::time::{Duration, Timestamp};
+    use crate::units::Rate;
     use alloc::vec::Vec;
 
     /// Runs reviews for `secs`; receiver 1 gets `share` of the stream while on trial, all of it otherwise.
@@ -236,12 +264,14 @@ mod tests {
         for step in 0..secs * 10 {
             let now = Timestamp::ZERO + REVIEW_INTERVAL * step as u32;
             let got = if policy.on_trial().is_some() { (share * 1000.0) as u64 } else { 1000 };
+            let free = away || policy.on_trial().is_some();
+            let rate = Rate::from_mbps(100).scale(if free { 1.0 } else { share });
             let slow = Standing { id: ReceiverId(1), loss, span: (1000, got) };
             let healthy = Standing { id: ReceiverId(2), loss: 0.0, span: (1000, 1000) };
             let standings = [healthy, healthy, slow];
             let limiting = if away { ReceiverId(2) } else { ReceiverId(1) };
             let here = if away { &standings[..2] } else { &standings[..] };
-            if let Some(v) = policy.review(now, here, Some(limiting)) {
+            if let Some(v) = policy.review(now, here, Some(limiting), rate) {
                 seen.push((step / 10, v));
                 match v {
                     Verdict::Leave(_) => away = true,
@@ -294,7 +324,10 @@ mod tests {
                 loss: 0.0,
                 span: (1000, received),
             });
-            policy.review(at(*step), &standings, Some(limiting)) == Some(Verdict::Leave(slow))
+            let rate = if policy.on_trial() == Some(slow) { 100 } else { 10 };
+            let verdict =
+                policy.review(at(*step), &standings, Some(limiting), Rate::from_mbps(rate));
+            verdict == Some(Verdict::Leave(slow))
         });
         // 1.5 s of trial, half a second between, 0.7 s of trial.
         assert!(left.is_some_and(|step| step <= 30), "{left:?}");
@@ -304,12 +337,31 @@ mod tests {
     }
 
     #[test]
+    fn one_whose_leaving_makes_nothing_faster_stays() {
+        let mut policy = Stragglers::new(Timestamp::ZERO);
+        let (one, other) = (ReceiverId(1), ReceiverId(2));
+        for step in 0..600 {
+            let now = Timestamp::ZERO + REVIEW_INTERVAL * step;
+            // An overloaded host: who is not followed loses most, and the stream is hardly faster.
+            let (got, rate) = if policy.on_trial() == Some(one) { (300, 120) } else { (1000, 80) };
+            let standings = [(one, got), (other, 1000)].map(|(id, received)| Standing {
+                id,
+                loss: 0.0,
+                span: (1000, received),
+            });
+            let verdict = policy.review(now, &standings, Some(one), Rate::from_mbps(rate));
+            assert_ne!(verdict, Some(Verdict::Leave(one)));
+        }
+    }
+
+    #[test]
     fn a_single_receiver_is_never_a_straggler() {
         let mut policy = Stragglers::new(Timestamp::ZERO);
         let only = Standing { id: ReceiverId(1), loss: 0.5, span: (1000, 100) };
         for step in 0..100u32 {
             let now = Timestamp::ZERO + Duration::from_millis(100) * step;
-            assert_eq!(policy.review(now, &[only], Some(ReceiverId(1))), None);
+            let rate = Rate::from_mbps(10);
+            assert_eq!(policy.review(now, &[only], Some(ReceiverId(1)), rate), None);
         }
     }
 }
