@@ -92,12 +92,17 @@ fn run_one(
     let mut stage = Stage::new(footprint, &network, cell, payload, limit)?;
     stage.changes = experiment.changes(cell);
     stage.more = &call.more;
+    stage.happenings = &experiment.happening;
     let ran = (call.program.run)(&mut stage);
     let after = passed(&network)?;
     let outcome = stage.judge(ran)?;
     let socket = network.receivers.iter().map(|host| host.buffer_errors());
     let lost_socket = socket.sum::<io::Result<u64>>()?;
     let losses = network.losses()?;
+    let odd = experiment.odd_receivers();
+    let others = outcome.delivered_s.iter().enumerate().filter(|(i, _)| !odd.contains(i));
+    let others: Option<Vec<f64>> = others.map(|(_, at)| *at).collect();
+    let others_s = others.and_then(|all| all.into_iter().reduce(f64::max));
     let share = |bytes: u64| bytes as f64 / cell.size.0 as f64;
     let given = after.iter().zip(&before).map(|(now, then)| now.tx_bytes - then.tx_bytes);
     let given: Vec<u64> = given.collect();
@@ -110,6 +115,7 @@ fn run_one(
         complete,
         wall_s,
         delivered_s,
+        others_s: others_s.filter(|_| !odd.is_empty()),
         bound_s,
         wall_over_bound: wall_s.zip(bound_s).map(|(wall, bound)| wall / bound),
         wire_over_size: share(given[0]),

@@ -18,6 +18,10 @@
 //! receivers = [3]
 //! rate = "10mbit"
 //!
+//! [[happening]]                # to some receivers, counted from the start of the sender
+//! receivers = [5]
+//! joins_at = "3s"              # or pauses_at = "2s", pauses_for = "5s"
+//!
 //! [[change]]                   # the sender's link while it is in use, counted from the start of the sender
 //! at = "10s"
 //! rate = "20mbit"
@@ -71,6 +75,9 @@ pub(crate) struct Experiment {
     /// Receivers whose links differ from the others': `receivers`, and the fields of `Shape`.
     #[serde(default)]
     link: Vec<Table>,
+    /// What befalls receivers.
+    #[serde(default)]
+    pub(crate) happening: Vec<Happening>,
     /// Rates that the sender's link takes on, in order of time.
     #[serde(default)]
     change: Vec<Change>,
@@ -103,6 +110,20 @@ pub(crate) struct Cell {
     pub(crate) burst: f64,
     /// Whether batches of datagrams travel as one, as network cards with offloads do.
     pub(crate) offloads: bool,
+}
+
+/// What befalls some receivers, in time since the start of the sender.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Happening {
+    pub(crate) receivers: Vec<usize>,
+    /// Its program starts only then.
+    pub(crate) joins_at: Option<Span>,
+    /// Its program stands still from then on,
+    pub(crate) pauses_at: Option<Span>,
+    /// for so long.
+    #[serde(default)]
+    pub(crate) pauses_for: Span,
 }
 
 /// From a time on the sender's link has another rate.
@@ -212,6 +233,14 @@ impl Experiment {
         self.link.iter().map(odd).collect()
     }
 
+    /// Receivers of a cell whose links are not like the others', or to which something happens.
+    pub(crate) fn odd_receivers(&self) -> Vec<usize> {
+        // Cannot fail: checked when the file was read.
+        let links = self.odd_links().into_iter().flatten().flat_map(|(which, _)| which);
+        let befallen = self.happening.iter().flat_map(|happening| happening.receivers.clone());
+        links.chain(befallen).collect()
+    }
+
     /// What varies, by name.
     pub(crate) fn varies(&self) -> impl Iterator<Item = &str> {
         self.sweep.keys().map(String::as_str)
@@ -309,6 +338,9 @@ mod tests {
         receivers = [3, 99]
         rate = "10mbit"
         loss = 0.3
+        [[happening]]
+        receivers = [5]
+        joins_at = "3s"
         [[plot]]
         x = "loss"
         y = "wall_over_bound"
@@ -340,6 +372,7 @@ mod tests {
         assert_eq!(spec.receivers[3].down.loss, 0.3);
         assert_eq!(spec.receivers[3].up.loss, 0.0);
         assert_eq!(spec.receivers[3].up.rate, Some(Rate(10_000_000)));
+        assert_eq!(experiment.odd_receivers(), [3, 99, 5]);
     }
 
     #[test]

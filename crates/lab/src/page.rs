@@ -14,7 +14,8 @@ use std::path::Path;
 
 const READING: &str = "\
 *Wall*: from the start of the sender to the last delivery (the receiver's program ends, or the finished file is in its place), median \
-(least–greatest). *× bound*: over size · (1514/1472) · 8 / (rate · (1 − loss)). *Wire*: bytes of Ethernet frames that the sender sent, over bytes \
+(least–greatest). *Others*: the last delivery at a receiver \
+like most, where some are not. *× bound*: over size · (1514/1472) · 8 / (rate · (1 − loss)). *Wire*: bytes of Ethernet frames that the sender sent, over bytes \
 of the file; beside it those that all receivers together sent. *CPU s*: user and system, of the sender's programs and of all receivers' together. *CPU*: \
 share of all cores that these used, and that was in use at all, work of low priority aside; **bound** where the programs were at the limit of the machine (85 % of it, or \
 95 % of one core by the sender or by each receiver), *full* where the machine was, by network work in the kernel or by other work. *Lost by the lab*: packets that the network lost without being asked, socket buffers aside, which stand in `runs.csv`. Every file was compared \
@@ -142,8 +143,8 @@ fn table(
     writeln!(text, "## {heading}{bound}\n")?;
     writeln!(
         text,
-        "| program | complete | wall s | × bound | wire | receivers' | CPU s sender / receivers | CPU ours / all | lost by the lab | |\n\
-         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+        "| program | complete | wall s | others s | × bound | wire | receivers' | CPU s sender / receivers | CPU ours / all | lost by the lab | |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     )?;
     let here: Vec<&Record> = records.iter().filter(|record| record.cell == *cell).collect();
     let mut names: Vec<&str> = Vec::new();
@@ -197,8 +198,9 @@ fn row(text: &mut String, name: &str, wanted: usize, runs: &[&Record]) -> std::f
     let (ours, busy) = (percent(|r| r.usage.cpu_ours), percent(|r| r.usage.cpu_busy));
     writeln!(
         text,
-        "| {name} | {complete}/{wanted} | {} | {} | {} | {} | {} / {} | {ours:.0} / {busy:.0} %{limit} | {lost} | {} |",
+        "| {name} | {complete}/{wanted} | {} | {} | {} | {} | {} | {} / {} | {ours:.0} / {busy:.0} %{limit} | {lost} | {} |",
         spread("wall_s", 2),
+        only("others_s", 2),
         spread("wall_over_bound", 3),
         spread("wire_over_size", 3),
         only("receivers_wire_over_size", 3),

@@ -20,6 +20,8 @@ pub(crate) struct Record {
     pub(crate) wall_s: Option<f64>,
     /// From the start of the sender to the delivery at each receiver.
     pub(crate) delivered_s: Vec<Option<f64>>,
+    /// The last delivery at a receiver like most, where some are not.
+    pub(crate) others_s: Option<f64>,
     /// size · (1514/1472) · 8 / (rate · (1 − loss)).
     pub(crate) bound_s: Option<f64>,
     pub(crate) wall_over_bound: Option<f64>,

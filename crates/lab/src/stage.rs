@@ -8,11 +8,12 @@
 //!
 //! What programs say goes to files in the run's folder, on tmpfs like the payload.
 
-use crate::experiment::Cell;
+use crate::experiment::{Cell, Happening};
 use crate::footprint::Footprint;
 use crate::meter::{Meter, Usage};
 use crate::network::{Host, Link, Network};
 use crate::programs::tool;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -50,6 +51,21 @@ struct Running {
     failed: bool,
 }
 
+/// A program that a receiver starts when the sender is at work already.
+struct Later {
+    at: Duration,
+    receiver: usize,
+    program: String,
+    args: Vec<String>,
+}
+
+/// A signal that a receiver's programs get.
+struct Pause {
+    at: Duration,
+    receiver: usize,
+    signal: Signal,
+}
+
 /// See the top of this file.
 pub(crate) struct Stage<'a> {
     pub(crate) network: &'a Network,
@@ -60,6 +76,8 @@ pub(crate) struct Stage<'a> {
     pub(crate) proof: Proof,
     /// Arguments that the experiment adds to those of the sender's program.
     pub(crate) more: &'a [String],
+    /// What befalls receivers.
+    pub(crate) happenings: &'a [Happening],
     /// What becomes of the sender's link, and when; in order of time.
     pub(crate) changes: Vec<(Duration, Link)>,
     /// What else there is to say of the run.
@@ -68,6 +86,10 @@ pub(crate) struct Stage<'a> {
     folder: PathBuf,
     limit: Duration,
     running: Vec<Running>,
+    /// Programs of receivers that join later.
+    later: Vec<Later>,
+    /// Receivers that stand still, and until when.
+    pauses: Vec<Pause>,
     started: Option<(Instant, Meter)>,
     delivered: Vec<Option<Instant>>,
     /// Of receivers' programs.
@@ -105,11 +127,12 @@ impl<'a> Stage<'a> {
         }
         let delivered = vec![None; cell.receivers];
         let (running, started, troubles) = (Vec::new(), None, Vec::new());
+        let (later, pauses) = (Vec::new(), Vec::new());
         let (proof, changes, remark) = (Proof::Compared, Vec::new(), String::new());
         #[rustfmt::skip]
         let stage = Self {
-            network, cell, payload, proof, more: &[], changes, remark, footprint, folder, limit, running,
-            started, delivered, troubles,
+            network, cell, payload, proof, more: &[], happenings: &[], changes, remark, footprint, folder,
+            limit, running, later, pauses, started, delivered, troubles,
         };
         Ok(stage)
     }
@@ -136,7 +159,20 @@ impl<'a> Stage<'a> {
 
     /// Starts a program on a receiver.
     pub(crate) fn receiver(&mut self, i: usize, program: &str, args: &[&str]) -> io::Result<()> {
-        self.start(Some(i), program, args)
+        let joins_at = self.happenings.iter().find(|h| h.receivers.contains(&i));
+        let Some(at) = joins_at.and_then(|happening| happening.joins_at) else {
+            return self.start(Some(i), program, args);
+        };
+        let (program, args) = (program.to_owned(), args.iter().copied().map(str::to_owned));
+        self.later.push(Later { at: at.0, receiver: i, program, args: args.collect() });
+        Ok(())
+    }
+
+    /// Receivers that are there when the sender starts.
+    pub(crate) fn receivers_at_start(&self) -> usize {
+        let late = self.happenings.iter().filter(|happening| happening.joins_at.is_some());
+        let late = late.flat_map(|happening| &happening.receivers);
+        self.cell.receivers - late.filter(|i| **i < self.cell.receivers).count()
     }
 
     /// Starts a program on the sender, and with the first of them the clock.
@@ -161,6 +197,14 @@ impl<'a> Stage<'a> {
         if self.started.is_none() {
             let meter = Meter::read(self.footprint);
             self.started = Some((Instant::now(), meter));
+            for happening in self.happenings {
+                let Some(at) = happening.pauses_at else { continue };
+                let until = at.0 + happening.pauses_for.0;
+                for &receiver in &happening.receivers {
+                    self.pauses.push(Pause { at: at.0, receiver, signal: Signal::STOP });
+                    self.pauses.push(Pause { at: until, receiver, signal: Signal::CONT });
+                }
+            }
         }
     }
 
@@ -197,7 +241,8 @@ impl<'a> Stage<'a> {
                     stage.delivered[i] = Some(at);
                 }
             }
-            stage.running.iter().all(|r| r.receiver.is_none() || r.ended.is_some())
+            let ended = |r: &Running| r.receiver.is_none() || r.ended.is_some();
+            stage.later.is_empty() && stage.running.iter().all(ended)
         })
     }
 
@@ -250,9 +295,7 @@ impl<'a> Stage<'a> {
         let begun = self.started.as_ref().map_or_else(Instant::now, |(at, _)| *at);
         loop {
             self.look()?;
-            if self.changes.first().is_some_and(|(at, _)| begun.elapsed() >= *at) {
-                self.network.reshape_sender(&self.changes.remove(0).1)?;
-            }
+            self.let_happen(begun.elapsed())?;
             if over(self) {
                 return Ok(());
             }
@@ -262,6 +305,31 @@ impl<'a> Stage<'a> {
             }
             std::thread::sleep(LOOK);
         }
+    }
+
+    /// What the experiment has foreseen for this moment.
+    fn let_happen(&mut self, now: Duration) -> io::Result<()> {
+        if self.started.is_none() {
+            return Ok(());
+        }
+        if self.changes.first().is_some_and(|(at, _)| now >= *at) {
+            self.network.reshape_sender(&self.changes.remove(0).1)?;
+        }
+        for pause in self.pauses.extract_if(.., |pause| now >= pause.at) {
+            let theirs = self.running.iter().filter(|r| r.receiver == Some(pause.receiver));
+            for running in theirs.filter(|running| running.ended.is_none()) {
+                if let Some(pid) = Pid::from_raw(running.child.id() as i32) {
+                    // Fails only when it has ended already.
+                    let _ = kill_process(pid, pause.signal);
+                }
+            }
+        }
+        let due: Vec<Later> = self.later.extract_if(.., |later| now >= later.at).collect();
+        for Later { receiver, program, args, .. } in due {
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            self.start(Some(receiver), &program, &args)?;
+        }
+        Ok(())
     }
 
     /// Whether each receiver has delivered, or will not.

@@ -61,7 +61,7 @@ fn run(stage: &mut Stage<'_>, keep: bool) -> io::Result<()> {
     if !keep {
         stage.proof = Proof::Vouched;
     }
-    let (receivers, payload) = (stage.cell.receivers.to_string(), stage.payload.to_owned());
+    let (receivers, payload) = (stage.receivers_at_start().to_string(), stage.payload.to_owned());
     #[rustfmt::skip]
     stage.sender("downpour", &[
         "send", "--interface", "eth0", "--listen", &listen, "--ticket", &ticket,
