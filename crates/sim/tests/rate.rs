@@ -22,7 +22,7 @@ fn busy_hosts_cost_five_percent_at_most_and_the_start_does_not_swing() {
             let verdict = cell.run(seed, false);
             let line = verdict.line();
             assert!(verdict.utilisation >= 0.95, "SEED={seed} {line}");
-            assert!(verdict.rate_most <= 2.2, "SEED={seed} {line}");
+            assert!(verdict.rate_most <= 2.5, "SEED={seed} {line}");
         }
     }
 }

@@ -10,9 +10,11 @@ use crate::timer::Reason;
 use crate::wire::{Advert, HEADER_LEN, Header, Kind, Poll, TAG_LEN};
 use alloc::vec::Vec;
 
-/// Rounds are at least this long, and at least the time of [`ROUND_BYTES`] of data (`docs/protocol.md#FB-1`).
+/// Rounds are at least this long, and at least the time of [`ROUND_BYTES`] of data, but no longer than
+/// [`ROUND_SLOW_MAX`] for that (`docs/protocol.md#FB-1`): who has become slow must hear soon that it need not be.
 const ROUND_MIN: Duration = Duration::from_millis(5);
 const ROUND_BYTES: u64 = 32_000;
+const ROUND_SLOW_MAX: Duration = Duration::from_millis(100);
 
 /// Longest wait between polls while nothing is sent.
 const ROUND_IDLE_MAX: Duration = Duration::from_millis(250);
@@ -201,7 +203,8 @@ impl Sender {
     }
 
     fn round_interval(&self) -> Duration {
-        let busy = ROUND_MIN.max(self.grtt.value()).max(self.pacer.rate().time_for(ROUND_BYTES));
+        let slow = self.pacer.rate().time_for(ROUND_BYTES).min(ROUND_SLOW_MAX);
+        let busy = ROUND_MIN.max(self.grtt.value()).max(slow);
         let rarer = self.idle_polls.saturating_sub(IDLE_POLLS_FAST).min(10);
         if rarer == 0 { busy } else { busy.max((busy * (1 << rarer)).min(ROUND_IDLE_MAX)) }
     }

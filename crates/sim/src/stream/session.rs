@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 const PAYLOAD_LEN: u64 = FRAME_LEN - HEADERS_LEN;
 const POLL_LEN: u64 = 120;
 const POLL_INTERVAL_MIN: Duration = Duration::from_millis(5);
+const POLL_SLOW_MAX: Duration = Duration::from_millis(100);
 const POLL_BYTES: u64 = 32 * 1024;
 /// Queue and rate are looked at this often.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
@@ -340,8 +341,8 @@ impl Session {
         }
         self.controller.on_tick(now, self.sent_bytes);
         self.apply_rate();
-        let interval =
-            self.grtt().max(POLL_INTERVAL_MIN).max(self.pacer.rate().time_for(POLL_BYTES));
+        let slow = self.pacer.rate().time_for(POLL_BYTES).min(POLL_SLOW_MAX);
+        let interval = self.grtt().max(POLL_INTERVAL_MIN).max(slow);
         self.poll_due = now + interval;
     }
 

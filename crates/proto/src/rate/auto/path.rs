@@ -24,11 +24,13 @@ use alloc::collections::VecDeque;
 const SPANS_MAX: usize = 64;
 /// Samples whose polls left within this time share the least of their delays.
 const HICCUP: Duration = Duration::from_millis(8);
-/// Queue at 100 Mbit/s, in seconds; it falls with the square root of the rate, so that two sessions
+/// Queue at 100 Mbit/s, in seconds; it falls with the fourth root of the rate, so that two sessions
 /// of unlike rates move towards each other.
 const QUEUE_AT_100M: f64 = 0.007;
+/// Share of a short queue that is held, at 100 Mbit/s.
+const FULL_AT_100M: f64 = 0.4;
 const QUEUE_MIN: f64 = 0.001;
-const QUEUE_MAX: f64 = 0.010;
+const QUEUE_MAX: f64 = 0.020;
 /// Bytes in a full datagram, for the least sensible queue.
 const PACKET: f64 = 1500.0;
 /// Growth of a round at the start.
@@ -45,6 +47,12 @@ const CLIMB_BLIND: f64 = 0.25;
 const CLIMB_MAX: f64 = 1.0;
 /// The queue is let run empty this often.
 const DRAIN_EVERY: Duration = Duration::from_secs(4);
+/// Sooner, but not sooner than this, when somebody else has held the queue above the wished one for so many
+/// answer delays: if that is because he takes our queue for the least delay, he will see that it is not.
+const DRAIN_SOONER: Duration = Duration::from_secs(1);
+const CROWDED_DELAYS: f64 = 5.0;
+/// A queue so much longer than the wished one is not of our making.
+const CROWDED: f64 = 1.3;
 /// Whatever the estimates say: never faster than this, relative to the most that lately arrived.
 const DELIVERED_MAX: f64 = 2.5;
 /// How long that is remembered, in seconds.
@@ -68,6 +76,8 @@ const EXCESSES: u32 = 3;
 /// Bounds of the rate relative to the capacity while holding.
 const HOLD_MIN: f64 = 0.5;
 const HOLD_MAX: f64 = 1.25;
+/// While draining: others shall not have the time to fill what we leave.
+const DRAIN_MIN: f64 = 0.15;
 
 /// One sample, as the estimates need it. Times in seconds, sizes in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -119,6 +129,9 @@ pub(super) struct Path {
     climb: f64,
     climb_due: Timestamp,
     emptied: Timestamp,
+    /// The queue has been shorter than crowded the last time.
+    roomy: Timestamp,
+    drain_began: Timestamp,
     draining: bool,
     learning: bool,
     allowed: f64,
@@ -150,6 +163,8 @@ impl Path {
             climb: 0.0,
             climb_due: now,
             emptied: now,
+            roomy: now,
+            drain_began: now,
             draining: false,
             learning: true,
             allowed: f64::INFINITY,
@@ -207,6 +222,13 @@ impl Path {
         let before = self.queue;
         self.queue = self.least_queue(sample.poll_sent, queue_raw);
         self.jitter += 0.05 * ((queue_raw - self.queue).min(QUEUE_MIN) - self.jitter);
+        if self.queue < CROWDED * self.wish() {
+            self.roomy = now;
+        }
+        if self.queue <= DRAINED && !self.draining {
+            // Whoever emptied it: all who see it will look for the next time together.
+            self.emptied = now;
+        }
         let lost = sample.sent_packets.saturating_sub(sample.received_packets) as f64;
         let sent_packets = sample.sent_packets as f64;
         let excess = self.is_overflow(now, sample, (sent_packets, lost), before);
@@ -280,20 +302,30 @@ impl Path {
         }
         // Somebody else's queue does not run empty for our sake.
         let patience = Duration::from_secs_f64(0.05 + 3.0 * self.delay);
-        if self.draining
-            && (self.predicted <= DRAINED || now.since(self.emptied) > DRAIN_EVERY + patience)
-        {
+        if self.draining && (self.predicted <= DRAINED || now.since(self.drain_began) > patience) {
             self.draining = false;
-            self.emptied = now;
-            self.learning = true;
+            self.empty(now);
             self.queue_full = self.queue_full.map(|full| full * FULL_GROWTH);
             self.queue_safe /= FULL_GROWTH;
-        } else if now.since(self.emptied) > DRAIN_EVERY {
+        } else if !self.draining
+            && (now.since(self.emptied) > DRAIN_EVERY
+                || self.is_crowded(now) && now.since(self.emptied) > DRAIN_SOONER)
+        {
             self.draining = true;
+            self.drain_began = now;
         }
         let learn_for = LEARN_FOR.max(Duration::from_secs_f64(2.0 * self.delay));
         self.learning &= now.since(self.emptied) < learn_for || !self.loss.is_known();
         self.allow();
+    }
+
+    fn is_crowded(&self, now: Timestamp) -> bool {
+        now.since(self.roomy).as_secs_f64() > CROWDED_DELAYS * self.delay.max(0.05)
+    }
+
+    fn empty(&mut self, now: Timestamp) {
+        self.emptied = now;
+        self.learning = true;
     }
 
     /// Least delay of the newest samples that left within [`HICCUP`].
@@ -514,7 +546,7 @@ impl Path {
         let factor = if self.climb > 0.0 && !self.draining {
             factor.max(1.0 + self.climb)
         } else {
-            factor.clamp(HOLD_MIN, HOLD_MAX)
+            factor.clamp(if self.draining { DRAIN_MIN } else { HOLD_MIN }, HOLD_MAX)
         };
         self.allowed = (self.capacity * factor).min(DELIVERED_MAX * self.delivered_peak);
     }
@@ -530,8 +562,9 @@ impl Path {
         if self.capacity <= 0.0 {
             return QUEUE_MAX;
         }
-        let wish = QUEUE_AT_100M * libm::sqrt(12.5e6 / self.capacity);
-        let full = self.queue_full.map_or(f64::MAX, |full| full / 2.5);
+        let wish = QUEUE_AT_100M * libm::sqrt(libm::sqrt(12.5e6 / self.capacity));
+        let share = FULL_AT_100M * libm::sqrt(wish / QUEUE_AT_100M);
+        let full = self.queue_full.map_or(f64::MAX, |full| full * share.clamp(0.25, 0.55));
         wish.min(QUEUE_MAX).min(full).max(QUEUE_MIN).max(1.5 * PACKET / self.capacity)
     }
 
