@@ -28,7 +28,7 @@ pub struct Shares {
 }
 
 impl Budget {
-    /// A budget in which pulls get `pull_share` (0 to [`PULL_SHARE_MAX`]) while the stream runs.
+    /// A budget in which pulls get `pull_share` (0 to a tenth less than all) while the stream runs.
     pub const fn new(pull_share: f64) -> Self {
         Self { pull_share: pull_share.clamp(0.0, PULL_SHARE_MAX) }
     }

@@ -9,6 +9,7 @@ use crate::payload;
 use crate::program::{Running, Scratch};
 use downpour::report::Report;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Set by `make bench`: sizes as in the issue, on an otherwise idle machine.
 pub(crate) fn full_size() -> bool {
@@ -28,6 +29,8 @@ pub(crate) struct Outcome {
     pub(crate) report: Report,
     /// What the sender's interface sent and received.
     pub(crate) wire: Counters,
+    /// From the start of the sender's program to its end, joining included.
+    wall: Duration,
 }
 
 impl<'a> Session<'a> {
@@ -67,20 +70,24 @@ impl<'a> Session<'a> {
         self.scratch.start(Some(&self.network.sender), "sender", &arguments)
     }
 
-    pub(crate) fn outcome(&self) -> Outcome {
+    /// `started`: when the sender was.
+    pub(crate) fn outcome(&self, started: Instant) -> Outcome {
+        let wall = started.elapsed();
         let wire = self.network.sender.counters().since(self.before);
-        Outcome { report: self.scratch.report("sender"), wire }
+        Outcome { report: self.scratch.report("sender"), wire, wall }
     }
 
     /// All receivers from the start, all complete; the sender is not told the rate.
     pub(crate) fn deliver(&self, paths: &[&Path], receiver: &[&str]) -> Outcome {
         let n = self.network.receivers.len();
         let receivers: Vec<_> = (0..n).map(|index| self.receiver(index, receiver)).collect();
+        let started = Instant::now();
         self.sender(paths, &["--receivers", &n.to_string()]).wait().expect(0);
+        let outcome = self.outcome(started);
         receivers.into_iter().for_each(|receiver| {
             receiver.wait().expect(0);
         });
-        self.outcome()
+        outcome
     }
 }
 
@@ -95,10 +102,11 @@ impl Outcome {
         let bits = session.data_bytes as f64 * 8.0 * (1514.0 / 1472.0);
         let bound = bits / (mbit * 1e6 * (1.0 - loss));
         println!(
-            "measured: {what}: {:.2} s, {:.3} x bound ({bound:.2} s), wire {:.3} x data, \
-             {} rounds, {} feedback messages",
+            "measured: {what}: session {:.2} s, {:.3} x bound ({bound:.2} s); wall {:.3} x bound; \
+             wire {:.3} x data, {} rounds, {} feedback messages",
             session.duration_s,
             session.duration_s / bound,
+            self.wall.as_secs_f64() / bound,
             self.wire_ratio(),
             session.rounds,
             session.feedback_messages,
