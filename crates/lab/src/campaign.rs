@@ -6,11 +6,11 @@
 use crate::experiment::{Cell, Experiment};
 use crate::footprint::Footprint;
 use crate::network::{Counters, Losses, Network};
-use crate::page::Surroundings;
+use crate::page::{self, Surroundings};
 use crate::programs::{self, Program};
 use crate::record::Record;
 use crate::stage::{Outcome, PAYLOAD, Stage};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -33,8 +33,8 @@ impl Call {
     }
 }
 
-/// Runs all of it; gives the records and the programs that are not here.
-pub(crate) fn run(experiment: &Experiment, out: &Path) -> io::Result<(Vec<Record>, Surroundings)> {
+/// Runs all of it. The page is written after each cell.
+pub(crate) fn run(experiment: &Experiment, out: &Path) -> io::Result<()> {
     let mut present = Vec::new();
     let mut surroundings = Surroundings::here();
     for call in &experiment.programs {
@@ -55,20 +55,29 @@ pub(crate) fn run(experiment: &Experiment, out: &Path) -> io::Result<(Vec<Record
     let footprint = Footprint::new()?;
     let cells = experiment.cells().map_err(io::Error::other)?;
     let total = cells.len() * present.len() * experiment.repeats as usize;
-    let mut log = OpenOptions::new().create(true).append(true).open(out.join("runs.jsonl"))?;
+    let mut log = File::create(out.join("runs.jsonl"))?;
     let mut records = Vec::new();
     for cell in &cells {
         let payload = payload(&footprint, cell.size.0)?;
         for repeat in 1..=experiment.repeats {
             for call in &present {
-                let record = run_one(&footprint, experiment, cell, call, repeat, &payload)?;
+                let record = run_one(&footprint, experiment, cell, call, repeat, &payload);
+                // One network that could not be built does not end a campaign of hours.
+                let record = record.unwrap_or_else(|e| Record {
+                    program: call.name.clone(),
+                    cell: cell.clone(),
+                    repeat,
+                    trouble: format!("the lab failed: {e}"),
+                    ..Record::default()
+                });
                 writeln!(log, "{}", serde_json::to_string(&record)?)?;
                 println!("{}/{total} {}", records.len() + 1, line(&record));
                 records.push(record);
             }
         }
+        page::write(experiment, &surroundings, &records, out)?;
     }
-    Ok((records, surroundings))
+    Ok(())
 }
 
 fn run_one(

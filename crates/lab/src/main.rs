@@ -169,8 +169,7 @@ fn campaign(
     let named = || Path::new("target/lab").join(file.file_stem().unwrap_or_default());
     let out = out.unwrap_or_else(named);
     std::fs::create_dir_all(&out)?;
-    let (records, surroundings) = campaign::run(&experiment, &out)?;
-    page::write(&experiment, &surroundings, &records, &out)?;
+    campaign::run(&experiment, &out)?;
     println!("{}", out.join("README.md").display());
     Ok(())
 }

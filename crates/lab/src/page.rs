@@ -136,6 +136,10 @@ fn table(
     varies: &[&str],
     records: &[Record],
 ) -> std::fmt::Result {
+    let here: Vec<&Record> = records.iter().filter(|record| record.cell == *cell).collect();
+    if here.is_empty() {
+        return Ok(());
+    }
     let values = varies.iter().map(|name| format!("{name} {}", shown(cell, name)));
     let values: Vec<String> = values.collect();
     let heading = if values.is_empty() { "All runs".to_owned() } else { values.join(", ") };
@@ -146,7 +150,6 @@ fn table(
         "| program | complete | wall s | others s | × bound | wire | receivers' | CPU s sender / receivers | CPU ours / all | lost by the lab | |\n\
          | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     )?;
-    let here: Vec<&Record> = records.iter().filter(|record| record.cell == *cell).collect();
     let mut names: Vec<&str> = Vec::new();
     for record in &here {
         if !names.contains(&record.program.as_str()) {
