@@ -1,7 +1,7 @@
 //! What `auto` must do on a bare stream; the whole matrix: `cargo run --release -p downpour-sim --example
 //! rate_matrix`.
 
-use downpour_sim::stream::{Bed, Cell};
+use downpour_sim::stream::{Bed, Cell, Kind};
 
 #[test]
 fn sampled_cells_of_the_matrix_hold() {
@@ -35,5 +35,28 @@ fn a_rate_that_changes_is_followed_within_two_seconds() {
             let (down, up) = bed.change(20);
             assert!(down >= 0.9 && up >= 0.9, "{bed:?}: {down:.3} {up:.3}");
         }
+    }
+}
+
+#[test]
+fn tfmcc_takes_a_share_like_one_tcps() {
+    for rtt_us in [200, 10_000] {
+        let bed = Bed { rtt_us, controller: Kind::Tfmcc, ..Bed::BASE };
+        let (tcp, used) = bed.beside_tcp(4);
+        let share = (1.0 - tcp) / (tcp / 4.0);
+        assert!((0.5..=2.0).contains(&share) && used > 0.95, "{bed:?}: {share:.2} {used:.3}");
+    }
+}
+
+#[test]
+fn background_leaves_nearly_all_to_tcp_and_uses_what_is_free() {
+    for (rtt_us, queue_ms) in [(200, 20), (10_000, 20), (10_000, 50), (50_000, 50)] {
+        let bed = Bed { rtt_us, queue_ms, controller: Kind::Background, ..Bed::BASE };
+        for flows in [1, 4] {
+            let (tcp, _) = bed.beside_tcp(flows);
+            assert!(tcp >= 0.95, "{bed:?} beside {flows}: {tcp:.3}");
+        }
+        let (_, alone) = bed.beside_tcp(0);
+        assert!(alone >= 0.6, "{bed:?} alone: {alone:.3}");
     }
 }

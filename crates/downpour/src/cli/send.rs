@@ -55,7 +55,8 @@ pub struct SendArgs {
     #[arg(long, value_name = "RATE", value_parser = parse_rate, help_heading = "Rate")]
     pub rate: Option<Rate>,
     /// How the rate is found
-    #[arg(long, value_enum, default_value_t = Profile::Auto, help_heading = "Rate")]
+    #[arg(long = "controller", alias = "profile", value_enum, default_value_t = Profile::Auto)]
+    #[arg(help_heading = "Rate")]
     pub profile: Profile,
     /// Share of the rate that pulls get together while the stream runs
     #[arg(long, value_name = "SHARE", value_parser = parse_share, default_value = "3%")]
@@ -70,13 +71,17 @@ pub struct SendArgs {
     pub output: OutputArgs,
 }
 
-/// A named bundle of policies.
+/// Who decides the rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Profile {
     /// Finds the rate that the network and all receivers can take
     Auto,
     /// Sends at --rate, whatever happens
     Fixed,
+    /// Takes a share like one TCP connection's: loss of any kind slows it down
+    Tfmcc,
+    /// Uses what others leave
+    Background,
 }
 
 /// [`SendArgs`], resolved.
@@ -143,7 +148,7 @@ impl SendArgs {
         start.check()?;
         if self.profile == Profile::Fixed && self.rate.is_none() {
             return Err(Fault::usage(
-                "--profile fixed needs the rate to send at",
+                "--controller fixed needs the rate to send at",
                 "add --rate, such as --rate 100mbit",
             ));
         }

@@ -11,7 +11,7 @@ use crate::object::{ContentSource, ManifestId, Scan, ScanOptions, Withdrawn};
 use crate::report::Named;
 use crate::ticket::Ticket;
 use crate::units::HostPort;
-use downpour_proto::rate::{Auto, Fixed, RateController};
+use downpour_proto::rate::{Auto, Background, Fixed, RateController, Tfmcc};
 use downpour_proto::{
     Epoch, Geometry, Parity, Rate, ReceiverId, SenderConfig, StreamId, Timestamp,
 };
@@ -279,6 +279,8 @@ fn spawn_driver(
 ) -> Result<Arc<Shared>, Fault> {
     let rate: Box<dyn RateController> = match (plan.profile, plan.rate) {
         (Profile::Fixed, Some(rate)) => Box::new(Fixed::new(rate)),
+        (Profile::Tfmcc, _) => Box::new(Tfmcc::new(Timestamp::ZERO)),
+        (Profile::Background, _) => Box::new(Background::new(Timestamp::ZERO)),
         _ => Box::new(Auto::new(Timestamp::ZERO)),
     };
     // The driver speaks to a session that does not exist yet: what it says is told when it does.

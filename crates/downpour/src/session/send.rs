@@ -258,6 +258,8 @@ async fn close(
         profile: match plan.profile {
             Profile::Auto => "auto",
             Profile::Fixed => "fixed",
+            Profile::Tfmcc => "tfmcc",
+            Profile::Background => "background",
         },
         rate_limit: plan.rate,
         objects: u64::from(shared.source.tree().len()),

@@ -10,10 +10,14 @@
 //! still answers; [`RateController::sustainable`] is what the straggler policy judges by.
 
 mod auto;
+mod background;
 mod fixed;
+mod tfmcc;
 
 pub use auto::Auto;
+pub use background::Background;
 pub use fixed::Fixed;
+pub use tfmcc::Tfmcc;
 
 use crate::ids::ReceiverId;
 use crate::time::{Duration, Timestamp};

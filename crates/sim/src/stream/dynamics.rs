@@ -5,7 +5,7 @@ use crate::hiccups::Hiccups;
 use crate::link::{FRAME_LEN, LinkConfig};
 use crate::loss::Loss;
 use crate::rng::Rng;
-use downpour_proto::rate::Auto;
+use downpour_proto::rate::{Auto, Background, RateController, Tfmcc};
 use downpour_proto::{Duration, Rate, Timestamp};
 
 /// The link of a run.
@@ -23,8 +23,31 @@ pub struct Bed {
     pub loss_pct: f64,
     /// Seed.
     pub seed: u64,
+    /// Who decides the rate of the sessions.
+    pub controller: Kind,
     /// Prints a line for each answer of the first session.
     pub trace: bool,
+}
+
+/// A controller that finds its rate by itself.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// [`Auto`].
+    Auto,
+    /// [`Tfmcc`].
+    Tfmcc,
+    /// [`Background`].
+    Background,
+}
+
+impl Kind {
+    fn build(self, now: Timestamp) -> Box<dyn RateController> {
+        match self {
+            Self::Auto => Box::new(Auto::new(now)),
+            Self::Tfmcc => Box::new(Tfmcc::new(now)),
+            Self::Background => Box::new(Background::new(now)),
+        }
+    }
 }
 
 impl Bed {
@@ -47,7 +70,7 @@ impl Bed {
         };
         SessionSetup {
             start,
-            controller: Box::new(Auto::new(Timestamp::ZERO + start)),
+            controller: self.controller.build(Timestamp::ZERO + start),
             receivers: vec![receiver; self.receivers],
             packets: u64::MAX,
             answers: Answers::default(),
@@ -124,6 +147,7 @@ impl Bed {
         receivers: 2,
         loss_pct: 0.0,
         seed: 1,
+        controller: Kind::Auto,
         trace: false,
     };
 
