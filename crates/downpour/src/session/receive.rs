@@ -22,7 +22,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Pause before the sender is tried again; doubles up to the second.
+/// Pause before the sender is tried again; grows by a quarter up to the second: a sender that starts a moment later
+/// is found at once.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
 /// Receives what a ticket's sender sends, and reports it.
@@ -163,7 +164,7 @@ async fn join(
             receivers: Vec::new(),
         });
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSE.1);
+        pause = (pause * 5 / 4).min(PAUSE.1);
     }
 }
 
