@@ -34,8 +34,8 @@ use tokio_rustls::client::TlsStream;
 
 /// Addresses of one ticket that are tried; further ones are not looked at.
 pub(super) const ADDRS_MAX: usize = 16;
-/// How often each address is tried.
-const TURNS: usize = 2;
+/// How often each address is tried: what a lost SYN, or a lost refusal, holds up for a second, the next turn does not.
+const TURNS: usize = 4;
 /// Between the starts of two attempts.
 const STAGGER: Duration = Duration::from_millis(250);
 /// Bytes of an answer that is not bulk.
