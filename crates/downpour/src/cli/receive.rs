@@ -4,6 +4,7 @@
 //! secret need not stand in a process list. What it says is checked by `ticket`, not here.
 
 use super::{Fault, Interface, OutputArgs};
+use crate::object::limits::{ENTRIES_DEFAULT, ENTRIES_MAX};
 use crate::units::{parse_duration, parse_share, parse_size};
 use clap::Args;
 use std::io::{self, IsTerminal, Read};
@@ -43,6 +44,10 @@ pub struct ReceiveArgs {
     /// Memory for blocks that are not yet complete
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MB")]
     pub memory: u64,
+    /// Refuse trees of more entries (files, folders, links), of which each costs memory and an inode
+    #[arg(long, value_name = "N", default_value_t = ENTRIES_DEFAULT)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(ENTRIES_MAX)))]
+    pub max_entries: u32,
     /// Interface of the multicast data, by name or address [default: the one with the route to the
     /// group]
     #[arg(long, value_name = "IF", help_heading = "Network")]
@@ -72,6 +77,8 @@ pub struct ReceivePlan {
     pub name: String,
     /// Memory for open blocks, bytes.
     pub memory_bytes: u64,
+    /// Entries of the tree at most.
+    pub entries_max: u32,
     /// `None`: the one with the route to the group.
     pub interface: Option<Interface>,
     /// Share of datagrams to drop on purpose.
@@ -153,6 +160,7 @@ impl ReceiveArgs {
             join_timeout: self.join_timeout,
             name: resolve_name(self.name)?,
             memory_bytes: self.memory,
+            entries_max: self.max_entries,
             interface: self.interface.as_deref().map(Interface::find).transpose()?,
             inject_loss: self.inject_loss.unwrap_or(0.0),
             output: self.output,

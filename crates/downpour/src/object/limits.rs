@@ -17,8 +17,12 @@ pub const PATH_LEN_MAX: usize = 4095;
 /// Longest text of a symbolic link.
 pub const SYMLINK_LEN_MAX: usize = 4095;
 
-/// Entries of one tree. About 100 bytes of memory each.
+/// Entries of one tree at most. About 100 bytes of memory each.
 pub const ENTRIES_MAX: u32 = 1 << 22;
+
+/// Entries of one tree that a receiver takes unless it is told to take more: a publisher, whoever it is,
+/// costs it some 50 MB of memory and half a million inodes.
+pub const ENTRIES_DEFAULT: u32 = 1 << 19;
 
 /// All names and link texts of a tree together, bytes of memory.
 pub const NAMES_LEN_MAX: usize = 1 << 30;

@@ -153,8 +153,8 @@ pub enum TreeProblem {
     Duplicate,
     /// It comes after an entry that sorts later.
     OutOfOrder,
-    /// More than [`ENTRIES_MAX`] entries, or too many names.
-    TooManyEntries,
+    /// More entries than this, or too many names.
+    TooManyEntries(u32),
     /// Too many data extents.
     TooManyExtents,
     /// The size is above [`FILE_LEN_MAX`].
@@ -178,6 +178,18 @@ pub enum TreeProblem {
 impl fmt::Display for TreeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self.problem {
+            TreeProblem::TooManyEntries(max) => {
+                let (path, whose) = (
+                    &self.path,
+                    match max {
+                        ENTRIES_MAX => "one session carries: send the tree in parts",
+                        _ => {
+                            "this receiver takes: give it a greater --max-entries if that is right"
+                        }
+                    },
+                );
+                return write!(f, "{path}: there are more entries than the {max} that {whose}");
+            }
             TreeProblem::NameEmpty => "the name is empty",
             TreeProblem::NameTooLong => "the name is longer than 255 bytes",
             TreeProblem::NameForbidden => "the name is '.' or '..', or has '/' or NUL in it",
@@ -186,7 +198,6 @@ impl fmt::Display for TreeError {
             TreeProblem::NotInFolder => "it lies below something that is not a folder",
             TreeProblem::Duplicate => "the path comes twice",
             TreeProblem::OutOfOrder => "the entries are not sorted",
-            TreeProblem::TooManyEntries => "there are too many entries",
             TreeProblem::TooManyExtents => "there are too many holes",
             TreeProblem::FileTooLong => "the size is above the limit of 1 PiB",
             TreeProblem::DataTooLong => "all files together are above the limit of 64 TiB",
@@ -409,6 +420,7 @@ pub(crate) struct TreeBuilder {
     last_at_top: Option<u32>,
     set_ids: HashMap<Vec<Xattr>, u32>,
     sets_len: usize,
+    entries_max: u32,
 }
 
 #[derive(Debug)]
@@ -420,6 +432,11 @@ struct Open {
 
 impl TreeBuilder {
     pub(crate) fn new() -> Self {
+        Self::with_entries_max(ENTRIES_MAX)
+    }
+
+    /// Takes no more entries than this.
+    pub(crate) fn with_entries_max(entries_max: u32) -> Self {
         Self {
             tree: Tree {
                 names: Vec::new(),
@@ -435,6 +452,7 @@ impl TreeBuilder {
             last_at_top: None,
             set_ids: HashMap::new(),
             sets_len: 0,
+            entries_max: entries_max.min(ENTRIES_MAX),
         }
     }
 
@@ -509,9 +527,9 @@ impl TreeBuilder {
         if self.tree.is_stream() {
             return Err(TreeProblem::Stream);
         }
-        if self.tree.records.len() >= ENTRIES_MAX as usize || self.tree.names.len() > NAMES_LEN_MAX
-        {
-            return Err(TreeProblem::TooManyEntries);
+        let full = self.tree.records.len() >= self.entries_max as usize;
+        if full || self.tree.names.len() > NAMES_LEN_MAX {
+            return Err(TreeProblem::TooManyEntries(self.entries_max));
         }
         let depth = entry.depth as usize;
         if depth > self.open.len() {

@@ -214,7 +214,10 @@ fn open_store(
 ) -> Result<Store, Fault> {
     let reply = &joined.reply;
     let manifest = ManifestId(*reply.session.as_bytes());
-    let config = StoreConfig::new(reply.geometry, reply.publisher, manifest);
+    let config = StoreConfig {
+        entries_max: plan.entries_max,
+        ..StoreConfig::new(reply.geometry, reply.publisher, manifest)
+    };
     let destination = match &plan.target {
         Target::Tree(out) => Destination::Folder(FolderOptions {
             overwrite: plan.overwrite,

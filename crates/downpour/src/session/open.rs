@@ -7,6 +7,7 @@ use super::{TOO_SLOW, faults, network};
 use crate::cli::{Fault, Payload, Profile, SendPlan};
 use crate::descriptors;
 use crate::home::Home;
+use crate::object::limits::ENTRIES_DEFAULT;
 use crate::object::{ContentSource, ManifestId, Scan, ScanOptions, Withdrawn};
 use crate::report::Named;
 use crate::ticket::Ticket;
@@ -65,6 +66,7 @@ pub(super) async fn open(plan: &SendPlan) -> Result<Open, Fault> {
     let home = Home::locate().map_err(|error| faults::home(&error))?;
     let scan = scan(plan)?;
     let skipped = scan.as_ref().map(skipped).unwrap_or_default();
+    let many = scan.as_ref().and_then(many_entries);
     let identity = faults::identity(&home)?;
     let given = given_ticket(plan, &identity)?;
     let group = plan.network.group.or(given.as_ref().and_then(|ticket| ticket.group));
@@ -85,7 +87,7 @@ pub(super) async fn open(plan: &SendPlan) -> Result<Open, Fault> {
     let reply = reply(plan, session, &identity, stream.as_ref(), &feedback, &source)?;
     let shared = spawn_driver(plan, stream, feedback, reply, source)?;
     withdrawals.attach(&shared);
-    shared.stand().notices.extend(room.notice);
+    shared.stand().notices.extend(room.notice.into_iter().chain(many));
     if let Some(why) = no_stream {
         shared.stand().notices.push(format!("no multicast, all receivers pull: {why}"));
     }
@@ -123,6 +125,17 @@ fn scan(plan: &SendPlan) -> Result<Option<Scan>, Fault> {
     let Payload::Paths(paths) = &plan.payload else { return Ok(None) };
     let options = ScanOptions { xattrs: plan.xattrs, skip_unreadable: plan.skip_unreadable };
     Scan::new(paths, &options).map(Some).map_err(|error| faults::scan(&error))
+}
+
+/// Receivers refuse so many entries unless they are told to take them.
+fn many_entries(scan: &Scan) -> Option<String> {
+    let entries = scan.tree().len();
+    (entries > ENTRIES_DEFAULT).then(|| {
+        format!(
+            "the tree has {entries} entries: receivers take more than {ENTRIES_DEFAULT} only when \
+             started with --max-entries {entries}"
+        )
+    })
 }
 
 fn skipped(scan: &Scan) -> Vec<Named> {

@@ -205,16 +205,12 @@ fn impossible_sizes() {
     assert!(text.contains("over: its data"), "{text}");
 }
 
-/// A tree as large as real ones are is taken; it costs memory in proportion to its bytes, and no disk.
-#[test]
-fn a_million_entries_are_known_and_nothing_is_made_of_them_yet() {
-    const ENTRIES: u32 = 1_000_000;
-    let (_dir, _, out) = pair();
-    let key = Identity::generate();
+/// A signed section with a tree of so many files of one byte each.
+fn many(key: &Identity, entries: u32) -> Vec<u8> {
     let mut body = vec![1, 0];
-    body.extend(varint(u64::from(ENTRIES)));
+    body.extend(varint(u64::from(entries)));
     let mut previous = String::new();
-    for number in 0..ENTRIES {
+    for number in 0..entries {
         // Told as briefly as it can be, as it must: what is shared with the name before is left out.
         let name = format!("{number:06}");
         let shared = previous.bytes().zip(name.bytes()).take_while(|(a, b)| a == b).count();
@@ -224,10 +220,39 @@ fn a_million_entries_are_known_and_nothing_is_made_of_them_yet() {
         body.extend([0, 0, 1]);
         previous = name;
     }
-    let mut block = section(&key, &body);
+    let mut block = section(key, &body);
     block.resize(block.len().next_multiple_of(256), 0);
+    block
+}
+
+/// A publisher may not cost a receiver that was not asked a million inodes.
+#[test]
+fn a_million_entries_are_refused_unless_they_are_wanted() {
+    const ENTRIES: u32 = 1_000_000;
+    let key = Identity::generate();
+    let block = many(&key, ENTRIES);
     let config = StoreConfig::new(SMALL, key.public_key(), ManifestId([5; 16]));
-    let store = Store::open(config, Destination::Folder(FolderOptions::new(&out)), |_| {}).unwrap();
+    assert!(config.entries_max < ENTRIES);
+
+    let (_dir, _, out) = pair();
+    let folder = || Destination::Folder(FolderOptions::new(&out));
+    let store = Store::open(config.clone(), folder(), |_| {}).unwrap();
+    let parts = || block.chunks(SMALL.block_len() as usize).enumerate();
+    let last =
+        parts().map(|(i, part)| store.accept(BlockId::manifest(i as u32).unwrap(), part)).last();
+    assert_eq!(last, Some(Accepted::Failed));
+    let why = store.failure().unwrap().to_string();
+    assert!(
+        why.contains("524288: there are more entries than the 524288")
+            && why.contains("--max-entries"),
+        "{why}"
+    );
+    assert!(store.tree().is_none());
+    drop(store);
+
+    // Wanted: known, and nothing is made of them before their data come.
+    let store =
+        Store::open(StoreConfig { entries_max: ENTRIES, ..config }, folder(), |_| {}).unwrap();
     for (i, part) in block.chunks(SMALL.block_len() as usize).enumerate() {
         assert_eq!(store.accept(BlockId::manifest(i as u32).unwrap(), part), Accepted::Kept);
     }

@@ -4,12 +4,12 @@
 
 use super::digests::Known;
 use super::{DigestSection, TreeDecoder, tree_bodies};
-use crate::object::limits::{DATA_LEN_MAX, FILE_LEN_MAX, NAME_LEN_MAX, PATH_LEN_MAX};
+use crate::object::limits::{DATA_LEN_MAX, ENTRIES_MAX, FILE_LEN_MAX, NAME_LEN_MAX, PATH_LEN_MAX};
 use crate::object::tree::{Kind, STAGING_NAME, Tree};
 
 /// Reads the body of a tree section; `None` when it is refused.
 pub fn tree(body: &[u8]) -> Option<Tree> {
-    let mut decoder = TreeDecoder::new();
+    let mut decoder = TreeDecoder::new(ENTRIES_MAX);
     let more = decoder.body(body).ok()?;
     let tree = decoder.finish();
     let mut alone = body.to_vec();

@@ -3,7 +3,7 @@
 use super::digests::Known;
 use super::{BodyError, DigestSection, TreeDecoder, TreeEncoder, Withdrawal, tree_bodies};
 use crate::object::digest::Digest;
-use crate::object::limits::{FILE_LEN_MAX, GROUP_LEN, SECTION_TREE_LEN};
+use crate::object::limits::{ENTRIES_MAX, FILE_LEN_MAX, GROUP_LEN, SECTION_TREE_LEN};
 use crate::object::tree::{
     EntryId, Extents, Kind, Meta, Mtime, NewEntry, NewKind, Tree, TreeBuilder, TreeProblem, Xattr,
 };
@@ -116,7 +116,7 @@ fn tree() -> impl Strategy<Value = Tree> {
 }
 
 fn decode(bodies: &[Vec<u8>]) -> Result<Tree, BodyError> {
-    let mut decoder = TreeDecoder::new();
+    let mut decoder = TreeDecoder::new(ENTRIES_MAX);
     for body in bodies {
         decoder.body(body)?;
     }
@@ -164,7 +164,7 @@ proptest! {
     fn no_bytes_make_the_parser_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let mut body = vec![1, 0];
         body.extend(bytes);
-        let _ = TreeDecoder::new().body(&body);
+        let _ = TreeDecoder::new(ENTRIES_MAX).body(&body);
     }
 
     #[test]
@@ -242,7 +242,7 @@ fn refused(entries: &[Vec<u8>]) -> (String, TreeProblem) {
     let mut body = vec![1, 0];
     put_varint(&mut body, entries.len() as u64);
     body.extend(entries.concat());
-    match TreeDecoder::new().body(&body) {
+    match TreeDecoder::new(ENTRIES_MAX).body(&body) {
         Err(BodyError::Tree(error)) => (error.path, error.problem),
         other => panic!("not refused by a rule of the tree: {other:?}"),
     }
@@ -331,12 +331,12 @@ fn the_target_folder_is_told_once_and_as_a_folder() {
         body.extend([0, 0, 0]);
         body
     };
-    let mut decoder = TreeDecoder::new();
+    let mut decoder = TreeDecoder::new(ENTRIES_MAX);
     assert_eq!(decoder.body(&told(0, 0o750)), Ok(true));
     assert!(matches!(decoder.body(&told(0, 0o755)), Err(BodyError::Text("unknown flags"))));
     assert_eq!(decoder.finish().root().unwrap().meta.mode, 0o750);
-    assert!(matches!(TreeDecoder::new().body(&told(1, 0o750)), Err(BodyError::Text(_))));
-    let beyond = TreeDecoder::new().body(&told(0, 0o10000));
+    assert!(matches!(TreeDecoder::new(ENTRIES_MAX).body(&told(1, 0o750)), Err(BodyError::Text(_))));
+    let beyond = TreeDecoder::new(ENTRIES_MAX).body(&told(0, 0o10000));
     let Err(BodyError::Tree(error)) = beyond else { panic!("{beyond:?}") };
     assert_eq!(error.problem, TreeProblem::Meta);
 }
@@ -365,5 +365,5 @@ fn a_million_entries_are_possible_and_split() {
 fn a_declared_count_takes_no_memory() {
     let mut body = vec![1, 0];
     put_varint(&mut body, u64::from(u32::MAX));
-    assert!(matches!(TreeDecoder::new().body(&body), Err(BodyError::Text(_))));
+    assert!(matches!(TreeDecoder::new(ENTRIES_MAX).body(&body), Err(BodyError::Text(_))));
 }

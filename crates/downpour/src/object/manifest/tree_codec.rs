@@ -234,8 +234,9 @@ pub(crate) struct TreeDecoder {
 }
 
 impl TreeDecoder {
-    pub(crate) fn new() -> Self {
-        let (builder, previous) = (TreeBuilder::new(), Previous::default());
+    /// Refuses trees of more than `entries_max` entries.
+    pub(crate) fn new(entries_max: u32) -> Self {
+        let (builder, previous) = (TreeBuilder::with_entries_max(entries_max), Previous::default());
         Self { builder, previous, sets: Vec::new(), extents: Vec::new(), first: true }
     }
 

@@ -120,7 +120,8 @@ impl Store {
         let malformed = |error: BodyError| StoreFailure::Manifest(error.at(section.index));
         match self.tree.get() {
             None => {
-                let decoder = intake.decoder.get_or_insert_with(TreeDecoder::new);
+                let max = self.config.entries_max;
+                let decoder = intake.decoder.get_or_insert_with(|| TreeDecoder::new(max));
                 if decoder.body(&section.body).map_err(malformed)? {
                     let more = BodyError::Text("it is the last, and the tree is not complete");
                     return if section.last { Err(malformed(more)) } else { Ok(()) };

@@ -29,6 +29,7 @@ pub use event::{SectionKnown, StoreEvent, StoreFailure, Summary, TreeKnown};
 pub use folder::FolderOptions;
 pub use raw::RawOptions;
 
+use super::limits::ENTRIES_DEFAULT;
 use super::manifest::ManifestId;
 use super::place::OpenError;
 use super::tree::{EntryId, Tree};
@@ -59,13 +60,22 @@ pub struct StoreConfig {
     /// Bytes of memory for groups of which a part is missing, because they straddle blocks. Default
     /// 64 MiB. More are written to partial files, or refused where there are none.
     pub pending_bytes_max: u64,
+    /// Entries of the tree that are taken. Default [`ENTRIES_DEFAULT`].
+    pub entries_max: u32,
 }
 
 impl StoreConfig {
     /// With the default limits.
     pub fn new(geometry: Geometry, publisher: PublicKey, manifest: ManifestId) -> Self {
         let (early_bytes_max, pending_bytes_max) = (64 << 20, 64 << 20);
-        Self { geometry, publisher, manifest, early_bytes_max, pending_bytes_max }
+        Self {
+            geometry,
+            publisher,
+            manifest,
+            early_bytes_max,
+            pending_bytes_max,
+            entries_max: ENTRIES_DEFAULT,
+        }
     }
 }
 
