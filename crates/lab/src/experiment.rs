@@ -20,7 +20,7 @@
 //!
 //! [[happening]]                # to some receivers, counted from the start of the sender
 //! receivers = [5]
-//! joins_at = "3s"              # or pauses_at = "2s", pauses_for = "5s"
+//! joins_at = "3s"              # or pauses_at = "2s", pauses_for = "5s"; or writes_take = "1s"
 //!
 //! [[change]]                   # the sender's link while it is in use, counted from the start of the sender
 //! at = "10s"
@@ -124,6 +124,8 @@ pub(crate) struct Happening {
     /// for so long.
     #[serde(default)]
     pub(crate) pauses_for: Span,
+    /// Each of its writes to a place in a file takes so much longer: a slow disk.
+    pub(crate) writes_take: Option<Span>,
 }
 
 /// From a time on the sender's link has another rate.

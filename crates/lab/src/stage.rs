@@ -216,8 +216,10 @@ impl<'a> Stage<'a> {
         let what = format!("{program} on {place} ({})", self.running.len());
         let group = self.footprint.group(if receiver.is_some() { "receivers" } else { "sender" });
         let path = path.to_str().ok_or_else(|| io::Error::other("an odd path"))?;
-        let mut command = host.command(group.as_deref(), path);
-        command.args(args).current_dir(&self.folder).stdin(Stdio::null());
+        let slow = receiver.and_then(|i| self.slow_disk(i)).unwrap_or_default();
+        let line: Vec<&str> = slow.iter().map(String::as_str).chain([path]).collect();
+        let mut command = host.command(group.as_deref(), line[0]);
+        command.args(&line[1..]).args(args).current_dir(&self.folder).stdin(Stdio::null());
         command.env("DOWNPOUR_HOME", self.file(&format!("{place}.home")));
         command.env_remove("DOWNPOUR_PORTS");
         let log = File::create(self.log(self.running.len()))?;
@@ -225,6 +227,16 @@ impl<'a> Stage<'a> {
         let child = command.spawn()?;
         self.running.push(Running { what, receiver, child, ended: None, failed: false });
         Ok(())
+    }
+
+    /// What to start a receiver's program by, so that its writes take longer.
+    fn slow_disk(&self, receiver: usize) -> Option<Vec<String>> {
+        let slow = self.happenings.iter().filter(|h| h.receivers.contains(&receiver));
+        let takes = slow.filter_map(|happening| happening.writes_take).next()?;
+        let inject = format!("inject=pwrite64:delay_enter={}", takes.0.as_micros());
+        let strace = ["strace", "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-e"];
+        let words = strace.into_iter().chain(["trace=pwrite64", "-e", &inject]);
+        Some(words.map(str::to_owned).collect())
     }
 
     fn log(&self, number: usize) -> PathBuf {
