@@ -149,7 +149,10 @@ impl Roster {
             return false;
         };
         if !multicast {
-            let why = "multicast does not reach it";
+            let why = match peer.multicast {
+                true => "it heard nothing of the stream for a while",
+                false => "multicast does not reach it",
+            };
             peer.left_stream.get_or_insert_with(|| why.to_owned());
         }
         if peer.stage == Stage::Joined {

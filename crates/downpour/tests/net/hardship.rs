@@ -234,7 +234,9 @@ fn five_and_trouble(trouble: bool) -> Option<f64> {
     let last = (0..5).map(|index| of(index).ended_s).fold(0.0, f64::max);
     println!("measured: five healthy receivers, trouble {trouble}: {last:.2} s");
     for receiver in &report.receivers {
-        println!("  {} {:?}: {:.2} s", receiver.name, receiver.state, receiver.ended_s);
+        let (streamed, pulled) = (receiver.stream_bytes, receiver.pull_bytes);
+        let (name, state, ended) = (&receiver.name, &receiver.state, receiver.ended_s);
+        println!("  {name} {state:?}: {ended:.2} s, {streamed} B by stream, {pulled} B by pull");
     }
     Some(last)
 }
