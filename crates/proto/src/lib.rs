@@ -7,8 +7,8 @@
 //! bytes and the erasure code meet them in the driver, which does what `poll_work` asks.
 //!
 //! Code map: `ids`, `units`, `time` the words; `wire` the datagrams; `sender`, `receiver` the machines, which
-//! route; `rate`, `recovery`, `feedback` the three policies, each behind a trait; the other files one
-//! mechanism each. Rules carry numbers of `docs/protocol.md`.
+//! route; `rate`, `recovery`, `feedback` the three policies, each behind a trait; `profile` the protocols of the
+//! papers, with machines of their own; the other files one mechanism each. Rules carry numbers of `docs/protocol.md`.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -22,6 +22,7 @@ mod grtt;
 mod ids;
 mod loss;
 mod pacer;
+pub mod profile;
 mod range_set;
 pub mod rate;
 pub mod receiver;

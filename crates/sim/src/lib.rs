@@ -1,13 +1,14 @@
 //! Deterministic network of many machines in virtual time.
 //!
 //! [`world`] runs whole sessions: the engine's own machines, on a tree network, without bytes. [`stream`]
-//! runs bare streams against one bottleneck, for the rate controllers. Both are made of the same links
+//! runs bare streams against one bottleneck, for the rate controllers; [`profiles`] the machines of the papers' profiles. All are made of the same links
 //! and loss processes, and all of a run follows from one printed seed.
 
 mod hiccups;
 mod link;
 mod loss;
 mod network;
+pub mod profiles;
 mod rng;
 pub mod scale;
 pub mod stream;

@@ -4,6 +4,7 @@
 
 pub mod control;
 pub mod identity;
+pub mod profile;
 pub mod pull;
 pub mod session;
 

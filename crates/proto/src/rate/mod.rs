@@ -6,17 +6,26 @@
 //!
 //! Invariants: a controller never reads a clock, never allocates without a limit (it remembers at most
 //! [`RECEIVERS_MAX`] receivers), and its rate is never zero and never above its ceiling.
+//! The papers' profiles have no polls, so nothing to make a sample of: their rates are of another, smaller trait,
+//! [`PacketRate`].
+//!
 //! Deliberately absent: who leaves the group. A controller follows the least capable receiver that
 //! still answers; [`RateController::sustainable`] is what the straggler policy judges by.
 
+mod afdp;
 mod auto;
 mod background;
+mod bmtp;
 mod fixed;
+mod packets;
 mod tfmcc;
 
+pub use afdp::{Afdp, AfdpLimits};
 pub use auto::Auto;
 pub use background::Background;
+pub use bmtp::Bmtp;
 pub use fixed::Fixed;
+pub use packets::{PacketRate, RateLine, Shaped};
 pub use tfmcc::Tfmcc;
 
 use crate::ids::ReceiverId;

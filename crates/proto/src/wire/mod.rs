@@ -9,7 +9,7 @@
 mod feedback;
 mod header;
 mod poll;
-mod reader;
+pub(crate) mod reader;
 
 pub use feedback::{FEEDBACK_NEEDS_MAX, Feedback, Need};
 pub use header::{HEADER_LEN, Header, Kind, TAG_LEN};

@@ -4,10 +4,10 @@ use super::ParseError;
 
 /// What is left to parse.
 #[derive(Debug)]
-pub(super) struct Reader<'a>(&'a [u8]);
+pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    pub(super) const fn new(bytes: &'a [u8]) -> Self {
+    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
@@ -17,24 +17,35 @@ impl<'a> Reader<'a> {
         Ok(*head)
     }
 
-    pub(super) fn u8(&mut self) -> Result<u8, ParseError> {
+    pub(crate) fn u8(&mut self) -> Result<u8, ParseError> {
         Ok(u8::from_be_bytes(self.take()?))
     }
 
-    pub(super) fn u16(&mut self) -> Result<u16, ParseError> {
+    pub(crate) fn u16(&mut self) -> Result<u16, ParseError> {
         Ok(u16::from_be_bytes(self.take()?))
     }
 
-    pub(super) fn u32(&mut self) -> Result<u32, ParseError> {
+    pub(crate) fn u32(&mut self) -> Result<u32, ParseError> {
         Ok(u32::from_be_bytes(self.take()?))
     }
 
-    pub(super) fn u64(&mut self) -> Result<u64, ParseError> {
+    pub(crate) fn u64(&mut self) -> Result<u64, ParseError> {
         Ok(u64::from_be_bytes(self.take()?))
     }
 
+    pub(crate) fn bytes(&mut self, len: usize) -> Result<&'a [u8], ParseError> {
+        let (head, rest) = self.0.split_at_checked(len).ok_or(ParseError::Truncated)?;
+        self.0 = rest;
+        Ok(head)
+    }
+
+    /// All that is left.
+    pub(crate) const fn rest(self) -> &'a [u8] {
+        self.0
+    }
+
     /// All bytes must have been used.
-    pub(super) const fn end(self) -> Result<(), ParseError> {
+    pub(crate) const fn end(self) -> Result<(), ParseError> {
         if self.0.is_empty() { Ok(()) } else { Err(ParseError::Trailing) }
     }
 }

@@ -12,7 +12,7 @@
 //! - Datagrams carry DF: one that does not fit the path is lost, not fragmented.
 //! - Receiving allocates nothing.
 //!
-//! Not here: what is in a datagram (`seal`), when to send (`downpour_proto`), broadcast.
+//! Not here: what is in a datagram (`seal`), when to send (`downpour_proto`).
 
 mod recv;
 mod send;

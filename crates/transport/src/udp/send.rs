@@ -107,6 +107,21 @@ impl UnicastSocket {
         Self::bind(any, buffer_len)
     }
 
+    /// Lets it send to groups and broadcast addresses on `interface`, over at most `hops` − 1 routers.
+    pub fn speak_to_groups(&self, interface: &Interface, hops: u8) -> io::Result<()> {
+        let socket = &self.link.socket;
+        if self.local_addr()?.is_ipv4() {
+            sys::set_multicast_interface_v4(socket.as_fd(), interface.index)?;
+            socket.set_multicast_ttl_v4(u32::from(hops))?;
+            socket.set_multicast_loop_v4(true)?;
+            socket.set_broadcast(true)
+        } else {
+            socket.set_multicast_if_v6(interface.index)?;
+            socket.set_multicast_hops_v6(u32::from(hops))?;
+            socket.set_multicast_loop_v6(true)
+        }
+    }
+
     /// Sends one datagram. `false` when the kernel's buffer is full: it is lost, like any datagram may be.
     pub fn send(&self, datagram: &[u8], to: SocketAddr) -> io::Result<bool> {
         Ok(self.link.send(datagram, datagram.len().max(1), to)? == datagram.len())

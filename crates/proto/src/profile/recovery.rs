@@ -1,0 +1,227 @@
+//! Who gets again what was asked for: the policy of repair of a profile's sender.
+//!
+//! [`Shared`]: once, to all (`bmtp`, and `afdp` by multicast or broadcast). [`Each`]: to everyone who asked, one after
+//! another in turn (`afdp` by unicast, `fmtp` by the asker's connection). What was asked for and not sent yet is
+//! in a set: asking twice is asking once. Its limit is that of the products that are open at the sender.
+
+use super::message::Via;
+use crate::ids::ReceiverId;
+use crate::time::{Duration, Timestamp};
+use alloc::collections::{BTreeMap, BTreeSet};
+use core::fmt;
+use core::ops::Range;
+
+/// A segment to be sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repair {
+    /// To whom; `None`: all.
+    pub to: Option<(ReceiverId, Via)>,
+    /// Of which product.
+    pub product: u32,
+    /// Which.
+    pub segment: u32,
+}
+
+/// What is sent again, and how long a product is kept for that.
+pub trait Recovery: Send + fmt::Debug {
+    /// A receiver asks for segments that have been sent. How many of them were not waiting already.
+    fn on_request(&mut self, from: ReceiverId, product: u32, segments: Range<u32>) -> u32;
+
+    /// The next to send; of receivers that `ready` says can take it.
+    fn next(&mut self, ready: &dyn Fn(ReceiverId) -> bool) -> Option<Repair>;
+
+    /// Whether there is such a one.
+    fn has_next(&self, ready: &dyn Fn(ReceiverId) -> bool) -> bool;
+
+    /// Nothing waits for this product.
+    fn is_idle(&self, product: u32) -> bool;
+
+    /// The product is released.
+    fn forget_product(&mut self, product: u32);
+
+    /// The receiver has gone.
+    fn forget_receiver(&mut self, _receiver: ReceiverId) {}
+
+    /// Until when a product is kept that somebody may still lack; `ended` is when all of it had been sent,
+    /// `asked` when something of it was last sent or asked for.
+    fn keep_until(&self, ended: Timestamp, asked: Timestamp) -> Timestamp;
+
+    /// Whether receivers say who they are and when they have all, so that a product can be released when all have.
+    fn knows_receivers(&self) -> bool;
+}
+
+/// One copy for all.
+#[derive(Debug)]
+pub struct Shared {
+    waiting: BTreeSet<(u32, u32)>,
+    quiet: Duration,
+    knows_receivers: bool,
+}
+
+impl Shared {
+    /// A product is kept for `quiet` after it was last asked for.
+    pub const fn new(quiet: Duration, knows_receivers: bool) -> Self {
+        Self { waiting: BTreeSet::new(), quiet, knows_receivers }
+    }
+}
+
+fn all_of(product: u32) -> core::ops::RangeInclusive<(u32, u32)> {
+    (product, 0)..=(product, u32::MAX)
+}
+
+fn add(waiting: &mut BTreeSet<(u32, u32)>, product: u32, segments: Range<u32>) -> u32 {
+    segments.map(|segment| u32::from(waiting.insert((product, segment)))).sum()
+}
+
+impl Recovery for Shared {
+    fn on_request(&mut self, _from: ReceiverId, product: u32, segments: Range<u32>) -> u32 {
+        add(&mut self.waiting, product, segments)
+    }
+
+    fn next(&mut self, _ready: &dyn Fn(ReceiverId) -> bool) -> Option<Repair> {
+        let (product, segment) = self.waiting.pop_first()?;
+        Some(Repair { to: None, product, segment })
+    }
+
+    fn has_next(&self, _ready: &dyn Fn(ReceiverId) -> bool) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    fn is_idle(&self, product: u32) -> bool {
+        self.waiting.range(all_of(product)).next().is_none()
+    }
+
+    fn forget_product(&mut self, product: u32) {
+        self.waiting.retain(|(number, _)| *number != product);
+    }
+
+    fn keep_until(&self, _ended: Timestamp, asked: Timestamp) -> Timestamp {
+        asked + self.quiet
+    }
+
+    fn knows_receivers(&self) -> bool {
+        self.knows_receivers
+    }
+}
+
+/// How long [`Each`] keeps a product.
+#[derive(Clone, Copy, Debug)]
+pub enum Keep {
+    /// So long after its end.
+    AfterEnd(Duration),
+    /// So long after it was last asked for.
+    Quiet(Duration),
+}
+
+/// A copy for everyone who asks.
+#[derive(Debug)]
+pub struct Each {
+    waiting: BTreeMap<ReceiverId, BTreeSet<(u32, u32)>>,
+    via: Via,
+    keep: Keep,
+    /// Whose turn was last.
+    last: ReceiverId,
+}
+
+impl Each {
+    /// Repairs go `via` there.
+    pub const fn new(via: Via, keep: Keep) -> Self {
+        Self { waiting: BTreeMap::new(), via, keep, last: ReceiverId(0) }
+    }
+}
+
+impl Recovery for Each {
+    fn on_request(&mut self, from: ReceiverId, product: u32, segments: Range<u32>) -> u32 {
+        add(self.waiting.entry(from).or_default(), product, segments)
+    }
+
+    fn next(&mut self, ready: &dyn Fn(ReceiverId) -> bool) -> Option<Repair> {
+        let after = (core::ops::Bound::Excluded(self.last), core::ops::Bound::Unbounded);
+        let turn = self.waiting.range(after).chain(self.waiting.range(..=self.last));
+        let id = turn.map(|(id, _)| *id).find(|id| ready(*id))?;
+        self.last = id;
+        let wanted = self.waiting.get_mut(&id)?;
+        let first = wanted.pop_first();
+        if wanted.is_empty() {
+            self.waiting.remove(&id);
+        }
+        let (product, segment) = first?;
+        Some(Repair { to: Some((id, self.via)), product, segment })
+    }
+
+    fn has_next(&self, ready: &dyn Fn(ReceiverId) -> bool) -> bool {
+        self.waiting.keys().any(|id| ready(*id))
+    }
+
+    fn is_idle(&self, product: u32) -> bool {
+        self.waiting.values().all(|wanted| wanted.range(all_of(product)).next().is_none())
+    }
+
+    fn forget_product(&mut self, product: u32) {
+        self.waiting.retain(|_, wanted| {
+            wanted.retain(|(number, _)| *number != product);
+            !wanted.is_empty()
+        });
+    }
+
+    fn forget_receiver(&mut self, receiver: ReceiverId) {
+        self.waiting.remove(&receiver);
+    }
+
+    fn keep_until(&self, ended: Timestamp, asked: Timestamp) -> Timestamp {
+        match self.keep {
+            Keep::AfterEnd(time) => ended + time,
+            Keep::Quiet(time) => asked + time,
+        }
+    }
+
+    fn knows_receivers(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Each, Keep, Recovery, Repair, Shared, Via};
+    use crate::ids::ReceiverId;
+    use crate::time::Duration;
+    use alloc::vec::Vec;
+
+    const A: ReceiverId = ReceiverId(1);
+    const B: ReceiverId = ReceiverId(2);
+
+    fn drain(recovery: &mut dyn Recovery) -> Vec<(Option<ReceiverId>, u32, u32)> {
+        let take = || recovery.next(&|_| true);
+        let repairs = core::iter::from_fn(take);
+        repairs.map(|Repair { to, product, segment }| (to.map(|t| t.0), product, segment)).collect()
+    }
+
+    #[test]
+    fn shared_repair_goes_once_for_all_who_asked() {
+        let mut shared = Shared::new(Duration::from_secs(5), false);
+        assert_eq!(shared.on_request(A, 7, 3..6), 3);
+        assert_eq!(shared.on_request(B, 7, 5..7), 1);
+        assert!(!shared.is_idle(7) && shared.is_idle(8));
+        assert_eq!(drain(&mut shared), [(None, 7, 3), (None, 7, 4), (None, 7, 5), (None, 7, 6)]);
+        shared.on_request(A, 7, 0..2);
+        shared.forget_product(7);
+        assert_eq!(drain(&mut shared), []);
+    }
+
+    #[test]
+    fn each_asker_gets_its_own_in_turn() {
+        let mut each = Each::new(Via::Stream, Keep::AfterEnd(Duration::from_secs(600)));
+        assert_eq!(each.on_request(A, 7, 3..5), 2);
+        assert_eq!(each.on_request(B, 7, 3..6), 3);
+        let a = |segment| (Some(A), 7, segment);
+        let b = |segment| (Some(B), 7, segment);
+        assert_eq!(each.next(&|id| id == B).unwrap().to, Some((B, Via::Stream)));
+        assert_eq!(drain(&mut each), [a(3), b(4), a(4), b(5)]);
+        each.on_request(A, 7, 0..9);
+        each.on_request(A, 8, 0..1);
+        each.forget_product(7);
+        assert!(each.is_idle(7) && !each.is_idle(8));
+        each.forget_receiver(A);
+        assert!(each.is_idle(8));
+    }
+}

@@ -1,0 +1,455 @@
+//! The sender's driver: one thread, which owns the machine and all sockets.
+//!
+//! Each turn: what came by datagram and by connection, commands, what is due by time; then all that may leave now; then
+//! sleep until a socket, a command or a deadline. The connections are watched by one epoll descriptor.
+
+use super::connection::Connection;
+use super::{ProductSource, ProfileError};
+use crate::{Clock, Interest, RecvBatch, UnicastSocket, Waker, take_short_turns, wait};
+use downpour_proto::profile::{
+    Body, MEMBERS_MAX, MemberReport, Offer, Sender, SenderConfig, SenderEvent, SenderStats, To,
+    Transmit,
+};
+use downpour_proto::rate::RateLine;
+use downpour_proto::{Duration, Rate, ReceiverId, Timestamp};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
+use std::sync::mpsc;
+
+/// Packets in one turn, so that feedback is not kept waiting.
+const TRANSMITS_MAX: usize = 256;
+/// Connections looked at in one turn.
+const READY_MAX: usize = 64;
+/// How long receivers may take to read the rest after the end.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// When the data starts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StartWhen {
+    /// So many receivers have joined by a connection.
+    pub receivers: usize,
+    /// Or with whoever is there by then.
+    pub after: Option<Duration>,
+}
+
+/// What a sender's driver needs.
+pub struct SendSetup {
+    /// The machine's configuration.
+    pub machine: SenderConfig,
+    /// What packets leave by, and status packets come by.
+    pub socket: UnicastSocket,
+    /// Where receivers connect.
+    pub control: Option<TcpListener>,
+    /// Where bytes come from.
+    pub source: Box<dyn ProductSource>,
+    /// When to start.
+    pub start: StartWhen,
+    /// Told what happens.
+    pub on_event: Box<dyn FnMut(Timestamp, SendEvent) + Send>,
+}
+
+/// What the owner may want to tell.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SendEvent {
+    /// The first packet leaves.
+    Started,
+    /// The rate was looked at; who reported the least.
+    Rate(SocketAddr, RateLine),
+    /// A receiver connected.
+    Connected(SocketAddr),
+    /// It has all of a product.
+    Complete(SocketAddr, u32),
+    /// Its connection is closed.
+    Gone(SocketAddr),
+    /// Nothing of the product will be read again.
+    Released(u32),
+    /// A segment left.
+    Sent(Body),
+}
+
+/// What became of it.
+#[derive(Clone, Debug)]
+pub struct SendOutcome {
+    /// Counters.
+    pub stats: SenderStats,
+    /// The receivers with a connection.
+    pub members: Vec<(SocketAddr, MemberReport)>,
+    /// Receivers that the sender believed to have at the end.
+    pub group_estimate: f64,
+    /// The first packet's time.
+    pub started: Timestamp,
+    /// The last packet's.
+    pub last_sent: Timestamp,
+    /// The rate at the end.
+    pub rate: Rate,
+}
+
+enum Command {
+    Offer(Offer),
+    Finish,
+}
+
+/// Offers products to a running sender, from any thread.
+#[derive(Clone, Debug)]
+pub struct SendHandle {
+    commands: mpsc::Sender<Command>,
+    waker: Waker,
+}
+
+impl std::fmt::Debug for Command {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Offer(_) => "Offer",
+            Self::Finish => "Finish",
+        })
+    }
+}
+
+impl SendHandle {
+    /// The next product.
+    pub fn offer(&self, offer: Offer) {
+        self.tell(Command::Offer(offer));
+    }
+
+    /// There will be no more.
+    pub fn finish(&self) {
+        self.tell(Command::Finish);
+    }
+
+    fn tell(&self, command: Command) {
+        // A sender that has ended takes no more.
+        let _ = self.commands.send(command);
+        self.waker.wake();
+    }
+}
+
+/// A sender that is ready to run.
+pub struct Sending {
+    machine: Sender,
+    setup: Rest,
+    commands: mpsc::Receiver<Command>,
+    waker: Waker,
+    epoll: Epoll,
+    clock: Clock,
+    /// Those with a connection.
+    connections: BTreeMap<ReceiverId, Connection>,
+    peers: BTreeMap<ReceiverId, SocketAddr>,
+    /// Those known by their datagrams only.
+    strangers: BTreeMap<SocketAddr, ReceiverId>,
+    next_id: u32,
+    packet: Vec<u8>,
+    /// The socket did not take it.
+    pending: Option<To>,
+    started: Option<Timestamp>,
+    last_sent: Timestamp,
+    done: bool,
+}
+
+struct Rest {
+    socket: UnicastSocket,
+    control: Option<TcpListener>,
+    group: Option<SocketAddr>,
+    source: Box<dyn ProductSource>,
+    start: StartWhen,
+    on_event: Box<dyn FnMut(Timestamp, SendEvent) + Send>,
+}
+
+/// A sender, and the handle that gives it products.
+pub fn prepare(setup: SendSetup) -> io::Result<(Sending, SendHandle)> {
+    let clock = Clock::start();
+    let (sender, commands) = mpsc::channel();
+    let waker = Waker::new()?;
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    if let Some(control) = &setup.control {
+        control.set_nonblocking(true)?;
+        epoll.add(control, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
+    }
+    let SendSetup { machine, socket, control, source, start, on_event } = setup;
+    let group = machine.group;
+    let sending = Sending {
+        machine: Sender::new(machine, clock.now()),
+        setup: Rest { socket, control, group, source, start, on_event },
+        commands,
+        waker: waker.clone(),
+        epoll,
+        clock,
+        connections: BTreeMap::new(),
+        peers: BTreeMap::new(),
+        strangers: BTreeMap::new(),
+        next_id: 1,
+        packet: Vec::new(),
+        pending: None,
+        started: None,
+        last_sent: Timestamp::ZERO,
+        done: false,
+    };
+    Ok((sending, SendHandle { commands: sender, waker }))
+}
+
+/// What epoll calls the listening socket.
+const LISTENER: u64 = u64::MAX;
+
+impl Sending {
+    /// Runs until everything offered is released.
+    pub fn run(mut self) -> Result<SendOutcome, ProfileError> {
+        take_short_turns();
+        let mut batch = RecvBatch::new();
+        while !self.done {
+            self.hear(&mut batch)?;
+            self.take_commands();
+            let now = self.clock.now();
+            self.begin(now);
+            self.machine.handle_timeout(now);
+            let more = self.transmit()?;
+            self.settle();
+            if !more && !self.done {
+                self.sleep()?;
+            }
+        }
+        self.end()?;
+        let started = self.started.unwrap_or_default();
+        let members = self.machine.members().map(|(id, report)| (self.peers[&id], *report));
+        Ok(SendOutcome {
+            stats: *self.machine.stats(),
+            members: members.collect(),
+            group_estimate: self.machine.group().estimate(),
+            started,
+            last_sent: self.last_sent,
+            rate: self.machine.rate(),
+        })
+    }
+
+    fn begin(&mut self, now: Timestamp) {
+        let StartWhen { receivers, after } = self.setup.start;
+        let late = after.is_some_and(|after| now.since(Timestamp::ZERO) >= after);
+        if self.started.is_none() && (self.machine.joined() >= receivers || late) {
+            self.started = Some(now);
+            self.last_sent = now;
+            self.machine.start(now);
+            (self.setup.on_event)(now, SendEvent::Started);
+        }
+    }
+
+    fn take_commands(&mut self) {
+        self.waker.clear();
+        while let Ok(command) = self.commands.try_recv() {
+            let now = self.clock.now();
+            match command {
+                // One that is refused is never released: the owner has checked its size.
+                Command::Offer(offer) => drop(self.machine.offer(now, offer)),
+                Command::Finish => self.machine.finish(now),
+            }
+        }
+    }
+
+    /// What came by datagram and by connection.
+    fn hear(&mut self, batch: &mut RecvBatch) -> Result<(), ProfileError> {
+        while self.setup.socket.recv(batch).map_err(ProfileError::Network)? > 0 {
+            let now = self.clock.now();
+            for datagram in batch.datagrams() {
+                let known = self.strangers.get(datagram.from).copied();
+                let Some(id) = known.or_else(|| {
+                    let id = ReceiverId(self.next_id);
+                    let room = self.strangers.len() < MEMBERS_MAX;
+                    room.then(|| {
+                        self.next_id += 1;
+                        self.strangers.insert(*datagram.from, id);
+                        self.peers.insert(id, *datagram.from);
+                        id
+                    })
+                }) else {
+                    continue;
+                };
+                // What is not understood is counted by the machine.
+                let _ = self.machine.handle_datagram(now, id, datagram.bytes);
+            }
+        }
+        let mut ready = [EpollEvent::empty(); READY_MAX];
+        let count = match self.epoll.wait(&mut ready, EpollTimeout::ZERO) {
+            Ok(count) => count,
+            Err(nix::errno::Errno::EINTR) => 0,
+            Err(errno) => return Err(ProfileError::Network(errno.into())),
+        };
+        for event in &ready[..count] {
+            match event.data() {
+                LISTENER => self.accept(),
+                id => self.read(ReceiverId(id as u32)),
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self) {
+        let Some(control) = &self.setup.control else { return };
+        // An error is a connection that ended before it was taken.
+        while let Ok((socket, peer)) = control.accept() {
+            let Ok(connection) = Connection::new(socket) else { continue };
+            let id = ReceiverId(self.next_id);
+            let now = self.clock.now();
+            if !self.machine.connect(now, id) {
+                continue;
+            }
+            self.next_id += 1;
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, u64::from(id.0));
+            if self.epoll.add(&connection, event).is_err() {
+                self.machine.disconnect(now, id);
+                continue;
+            }
+            self.peers.insert(id, peer);
+            self.connections.insert(id, connection);
+            (self.setup.on_event)(now, SendEvent::Connected(peer));
+        }
+    }
+
+    fn read(&mut self, id: ReceiverId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.read();
+        let now = self.clock.now();
+        while let Some(message) = connection.next(self.machine.wire()) {
+            // Counted by the machine.
+            let _ = self.machine.handle_stream(now, id, message);
+        }
+    }
+
+    /// Sends what may leave now. True: there may be more.
+    fn transmit(&mut self) -> Result<bool, ProfileError> {
+        if let Some(to) = self.pending {
+            if !self.send(to)? {
+                return Ok(false);
+            }
+            self.pending = None;
+        }
+        for _ in 0..TRANSMITS_MAX {
+            let now = self.clock.now();
+            let Some(Transmit { to, body }) = self.machine.poll_transmit(now, &mut self.packet)
+            else {
+                return Ok(false);
+            };
+            if let Some(body) = body {
+                let header = self.packet.len();
+                self.packet.resize(header + usize::from(body.len), 0);
+                let bytes = &mut self.packet[header..];
+                let read = self.setup.source.read(body.product, body.offset, bytes);
+                read.map_err(ProfileError::Data)?;
+                (self.setup.on_event)(now, SendEvent::Sent(body));
+            }
+            self.last_sent = now;
+            if !self.send(to)? {
+                self.pending = Some(to);
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// False: the socket's buffer is full.
+    fn send(&mut self, to: To) -> Result<bool, ProfileError> {
+        let send = |address: SocketAddr| {
+            self.setup.socket.send(&self.packet, address).map_err(ProfileError::Network)
+        };
+        match to {
+            To::Group => self.setup.group.map_or(Ok(true), send),
+            To::Each => {
+                // Who is reached after the buffer is full asks again.
+                for id in self.machine.joined_ids() {
+                    if let Some(address) = self.address(id) {
+                        send(address)?;
+                    }
+                }
+                Ok(true)
+            }
+            To::Datagram(id) => self.address(id).map_or(Ok(true), send),
+            To::Stream(id) => {
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.outbox().extend_from_slice(&self.packet);
+                    connection.write();
+                    self.machine.set_ready(self.clock.now(), id, connection.is_ready());
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// Where datagrams for one member go.
+    fn address(&self, id: ReceiverId) -> Option<SocketAddr> {
+        let port = self.machine.members().find(|(member, _)| *member == id)?.1.port?;
+        self.peers.get(&id).map(|peer| SocketAddr::new(peer.ip(), port))
+    }
+
+    /// Tells the owner, and closes what is closed.
+    fn settle(&mut self) {
+        let now = self.clock.now();
+        let mut closed = Vec::new();
+        for (id, connection) in &mut self.connections {
+            if connection.is_waiting() {
+                connection.write();
+            }
+            self.machine.set_ready(now, *id, connection.is_ready());
+            if connection.is_closed() {
+                closed.push(*id);
+            }
+        }
+        for id in closed {
+            // Its descriptor leaves the epoll set with it.
+            self.connections.remove(&id);
+            self.machine.disconnect(now, id);
+            (self.setup.on_event)(now, SendEvent::Gone(self.peers[&id]));
+        }
+        while let Some(event) = self.machine.poll_event() {
+            let event = match event {
+                SenderEvent::Rate(line) => SendEvent::Rate(self.peers[&line.from], line),
+                SenderEvent::Complete(id, product) => SendEvent::Complete(self.peers[&id], product),
+                SenderEvent::Released(product) => SendEvent::Released(product),
+                SenderEvent::Done => {
+                    self.done = true;
+                    continue;
+                }
+            };
+            (self.setup.on_event)(now, event);
+        }
+    }
+
+    fn sleep(&mut self) -> Result<(), ProfileError> {
+        let mut deadline = self.machine.poll_timeout().unwrap_or(Timestamp::MAX);
+        if self.started.is_none()
+            && let Some(after) = self.setup.start.after
+        {
+            deadline = deadline.min(Timestamp::ZERO + after);
+        }
+        // A connection that was full is looked at soon; epoll tells only of what comes.
+        if self.connections.values().any(Connection::is_waiting) {
+            deadline = deadline.min(self.clock.now() + Duration::from_millis(2));
+        }
+        let socket = match self.pending {
+            Some(_) => Interest::ReadWrite(self.setup.socket.as_fd()),
+            None => Interest::Read(self.setup.socket.as_fd()),
+        };
+        let interests =
+            [socket, Interest::Read(self.epoll.0.as_fd()), Interest::Read(self.waker.as_fd())];
+        wait(&self.clock, deadline, &interests).map_err(ProfileError::Network)?;
+        Ok(())
+    }
+
+    /// Sends what still waits on connections, and lets receivers close them.
+    fn end(&mut self) -> Result<(), ProfileError> {
+        while self.transmit()? {}
+        let until = self.clock.now() + LINGER;
+        while !self.connections.is_empty() && self.clock.now() < until {
+            for connection in self.connections.values_mut() {
+                connection.write();
+                if !connection.is_waiting() {
+                    connection.finish();
+                }
+                connection.read();
+                while connection.next(self.machine.wire()).is_some() {}
+            }
+            self.connections.retain(|_, connection| !connection.is_closed());
+            let soon = (self.clock.now() + Duration::from_millis(2)).min(until);
+            wait(&self.clock, soon, &[]).map_err(ProfileError::Network)?;
+        }
+        Ok(())
+    }
+}

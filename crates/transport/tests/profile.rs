@@ -1,0 +1,200 @@
+//! The papers' profiles over real sockets, on the loopback.
+
+use downpour_proto::profile::bmtp::StatusRule;
+use downpour_proto::profile::{
+    Mode, Offer, Product, ReceiverConfig, ReceiverProfile, SenderConfig, SenderProfile, afdp, bmtp,
+    fmtp,
+};
+use downpour_proto::rate::AfdpLimits;
+use downpour_proto::{Duration, Rate};
+use downpour_transport::profile::{
+    Hearing, ProductSink, ProductSource, ReceiveSetup, SendOutcome, SendSetup, StartWhen, prepare,
+    receive,
+};
+use downpour_transport::{Group, Interface, UnicastSocket};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Bytes that follow from their place.
+fn byte(at: u64) -> u8 {
+    (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8
+}
+
+struct Pattern;
+
+impl ProductSource for Pattern {
+    fn read(&mut self, product: u32, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let start = offset + u64::from(product);
+        bytes.iter_mut().zip(start..).for_each(|(b, at)| *b = byte(at));
+        Ok(())
+    }
+}
+
+/// Keeps what came; done after so many products.
+struct Kept {
+    bytes: Arc<Mutex<Vec<(u32, Vec<u8>)>>>,
+    wanted: usize,
+    done: usize,
+}
+
+impl ProductSink for Kept {
+    fn open(&mut self, number: u32, size: u64, _: &[u8], _: u64) -> io::Result<()> {
+        self.bytes.lock().unwrap().push((number, vec![0; size as usize]));
+        Ok(())
+    }
+
+    fn write(&mut self, number: u32, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut all = self.bytes.lock().unwrap();
+        let product = all.iter_mut().find(|(n, _)| *n == number).expect("opened before");
+        product.1[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn complete(&mut self, _: u32, product: &Product) -> io::Result<bool> {
+        assert!(product.is_complete());
+        self.done += 1;
+        Ok(self.done == self.wanted)
+    }
+
+    fn reject(&mut self, number: u32) -> io::Result<bool> {
+        panic!("product {number} was given up");
+    }
+}
+
+struct Scene {
+    sender: SenderProfile,
+    receiver: fn() -> ReceiverProfile,
+    mode: Mode,
+    group: Option<SocketAddr>,
+    connects: bool,
+    sizes: Vec<u64>,
+    receivers: usize,
+    loss: f64,
+}
+
+fn run(scene: Scene) -> SendOutcome {
+    let lo = Interface::named("lo").unwrap();
+    let home = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let control = scene.connects.then(|| TcpListener::bind(home).unwrap());
+    let address = control.as_ref().map(|control| control.local_addr().unwrap());
+    let socket = UnicastSocket::bind(home, 1 << 20).unwrap();
+    socket.speak_to_groups(&lo, 1).unwrap();
+    let told = scene.mode != Mode::Multicast || scene.sender.name == "afdp";
+    let hearing = match scene.group.filter(|_| !told) {
+        Some(group) => Hearing::Group(Group::new(group, None).unwrap(), lo),
+        None => Hearing::Told(Some("lo".to_owned())),
+    };
+    let receivers = (0..scene.receivers).map(|i| {
+        let (hearing, profile) = (hearing.clone(), (scene.receiver)());
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let (kept, wanted) = (Arc::clone(&bytes), scene.sizes.len());
+        let loss = scene.loss;
+        let thread = thread::spawn(move || {
+            let setup = ReceiveSetup {
+                machine: ReceiverConfig {
+                    profile,
+                    size_max: 1 << 30,
+                    products_max: 64,
+                    seed: i as u64,
+                },
+                hearing,
+                control: address.map(|address| TcpStream::connect(address).unwrap()),
+                sink: Box::new(Kept { bytes: kept, wanted, done: 0 }),
+                inject_loss: loss,
+                patience: [60 * SECOND, 60 * SECOND],
+                on_event: Box::new(|_, _| {}),
+            };
+            receive(setup).unwrap()
+        });
+        (thread, bytes)
+    });
+    let receivers: Vec<_> = receivers.collect();
+    let start = match scene.connects {
+        true => StartWhen { receivers: scene.receivers, after: None },
+        // Nobody says that it listens.
+        false => StartWhen { receivers: usize::MAX, after: Some(SECOND / 2) },
+    };
+    let (sending, handle) = prepare(SendSetup {
+        machine: SenderConfig { profile: scene.sender, mode: scene.mode, group: scene.group },
+        socket,
+        control,
+        source: Box::new(Pattern),
+        start,
+        on_event: Box::new(|_, _| {}),
+    })
+    .unwrap();
+    for (product, &size) in (0..).zip(&scene.sizes) {
+        handle.offer(Offer { product, size, offered_unix_ns: 7, metadata: b"name".to_vec() });
+    }
+    handle.finish();
+    let outcome = sending.run().unwrap();
+    for (thread, bytes) in receivers {
+        thread.join().unwrap();
+        let mut products = Arc::try_unwrap(bytes).unwrap().into_inner().unwrap();
+        products.sort_unstable_by_key(|(number, _)| *number);
+        assert_eq!(products.len(), scene.sizes.len());
+        for (number, bytes) in products {
+            assert_eq!(bytes.len() as u64, scene.sizes[number as usize]);
+            let start = u64::from(number);
+            assert!(bytes.iter().zip(start..).all(|(b, at)| *b == byte(at)), "product {number}");
+        }
+    }
+    outcome
+}
+
+#[test]
+fn bmtp_brings_a_file_to_three_that_lose_some() {
+    let outcome = run(Scene {
+        sender: bmtp::sender(2000.0, f64::INFINITY),
+        receiver: || bmtp::receiver(StatusRule::Kept),
+        mode: Mode::Multicast,
+        group: "239.192.77.1:47011".parse().ok(),
+        connects: false,
+        sizes: vec![2_000_001],
+        receivers: 3,
+        loss: 0.01,
+    });
+    assert_eq!(outcome.stats.segments, 1429);
+    assert!(outcome.stats.repairs > 0 && outcome.stats.statuses > 0);
+}
+
+#[test]
+fn afdp_brings_a_file_by_multicast_and_by_unicast() {
+    for (mode, group) in
+        [(Mode::Multicast, "239.192.77.2:47012".parse().ok()), (Mode::Unicast, None)]
+    {
+        let outcome = run(Scene {
+            sender: afdp::sender(mode, AfdpLimits::Rabid),
+            receiver: afdp::receiver,
+            mode,
+            group,
+            connects: true,
+            sizes: vec![1_000_000],
+            receivers: 2,
+            loss: 0.01,
+        });
+        assert!(outcome.members.iter().all(|(_, member)| member.completed.is_some()));
+        assert!(outcome.stats.requests > 0);
+    }
+}
+
+#[test]
+fn fmtp_brings_a_series_of_products_to_three_that_lose_some() {
+    let outcome = run(Scene {
+        sender: fmtp::sender(Rate::from_mbps(50), fmtp::KEEP),
+        receiver: || fmtp::receiver(fmtp::LINK_RATE),
+        mode: Mode::Multicast,
+        group: "239.192.77.3:47013".parse().ok(),
+        connects: true,
+        // The first is long enough not to be missed altogether.
+        sizes: (0..30).map(|n| if n == 0 { 500_000 } else { 1 + 7_777 * (n % 5) }).collect(),
+        receivers: 3,
+        loss: 0.05,
+    });
+    assert!(outcome.members.iter().all(|(_, member)| member.products == 30));
+    assert!(outcome.stats.repairs > 0 && outcome.stats.statuses == 0);
+}
