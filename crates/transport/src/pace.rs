@@ -15,6 +15,7 @@ use nix::sys::time::TimeSpec;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The part of a wait before its deadline that is spent spinning, at most. The kernel is about 25 µs late, so
@@ -111,32 +112,45 @@ fn poll(interests: &[Interest<'_>], timeout: Option<Duration>) -> io::Result<boo
 /// [`Waker::clear`].
 #[derive(Clone, Debug)]
 pub struct Waker {
-    event: Arc<EventFd>,
+    shared: Arc<Wakeups>,
+}
+
+#[derive(Debug)]
+struct Wakeups {
+    event: EventFd,
+    /// The event has been written, or is about to be: a thread that is busy need not ask the kernel.
+    pending: AtomicBool,
 }
 
 impl Waker {
     /// A new one.
     pub fn new() -> io::Result<Self> {
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
-        Ok(Self { event: Arc::new(EventFd::from_flags(flags)?) })
+        let event = EventFd::from_flags(flags)?;
+        Ok(Self { shared: Arc::new(Wakeups { event, pending: AtomicBool::new(false) }) })
     }
 
     /// Wakes the waiting thread, or keeps its next wait from sleeping.
     pub fn wake(&self) {
-        // Fails only when the counter is full, and then the thread is woken anyway.
-        let _ = self.event.write(1);
+        if !self.shared.pending.swap(true, Ordering::SeqCst) {
+            // Fails only when the counter is full, and then the thread is woken anyway.
+            let _ = self.shared.event.write(1);
+        }
     }
 
     /// Forgets the wake-ups so far. To be called before looking at what they were about.
     pub fn clear(&self) {
-        // Fails only when there were none.
-        let _ = self.event.read();
+        // Fails when it is yet to be written: then it stays pending, and ends the next wait.
+        if self.shared.pending.load(Ordering::SeqCst) && self.shared.event.read().is_ok() {
+            // Whoever finds it pending until here writes nothing: what it is about is looked at next.
+            self.shared.pending.swap(false, Ordering::SeqCst);
+        }
     }
 }
 
 impl AsFd for Waker {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
+        self.shared.event.as_fd()
     }
 }
 

@@ -35,11 +35,13 @@ const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(50);
 const RECV_CALLS_MAX: usize = 4;
 
 /// Where the kernel hands over messages one by one faster than this, the driver lets them gather: being woken
-/// costs about 7 µs each time, which on the plain path is most of the work.
+/// costs about 7 µs each time, and looking for all that may have come as much again, which on the plain path is most of
+/// the work.
 const GATHER_BELOW: Duration = Duration::from_micros(200);
 
-/// How long it lets them gather; adds as much to a round trip.
-const GATHER_TIME: Duration = Duration::from_micros(300);
+/// So many it lets gather, but for no longer than this. Answers to polls leave later by as much, and tell so.
+const GATHER_MESSAGES: u32 = 16;
+const GATHER_TIME_MAX: Duration = Duration::from_millis(1);
 
 /// Send and receive buffer of the feedback socket.
 const FEEDBACK_BUFFER_LEN: usize = 256 << 10;
@@ -270,9 +272,11 @@ impl Arrivals {
         }
     }
 
-    fn is_dense(&self, now: Timestamp) -> bool {
+    /// How long to let messages gather, if they come densely.
+    fn gather_time(&self, now: Timestamp) -> Option<Duration> {
         let gap = Duration::from_nanos(self.gap_nanos);
-        gap < GATHER_BELOW && now.since(self.last) < Self::GAP_MAX
+        let is_dense = gap < GATHER_BELOW && now.since(self.last) < Self::GAP_MAX;
+        is_dense.then(|| (gap * GATHER_MESSAGES).min(GATHER_TIME_MAX))
     }
 }
 
@@ -370,19 +374,18 @@ impl Driver {
             self.machine.handle_timeout(now);
             self.drain(now);
             self.publish(now);
-            if !more {
-                self.gather();
+            if !more && !self.gather() {
                 self.sleep();
             }
         }
         self.publish(Timestamp::MAX);
     }
 
-    /// Lets messages gather where they come fast and singly. No deadline of a receiver is finer than this.
-    fn gather(&mut self) {
-        if self.arrivals.is_dense(self.clock.now()) {
-            thread::sleep(GATHER_TIME);
-        }
+    /// Lets messages gather where they come fast and singly; false when they do not. No deadline of a receiver is
+    /// finer than this.
+    fn gather(&self) -> bool {
+        let time = self.arrivals.gather_time(self.clock.now());
+        time.inspect(|time| thread::sleep(*time)).is_some()
     }
 
     fn sleep(&self) {
@@ -614,7 +617,7 @@ fn work(job: Job, sink: &dyn BlockSink, decoder: &mut Decoder, symbol_len: usize
 
 #[cfg(test)]
 mod tests {
-    use super::Arrivals;
+    use super::{Arrivals, GATHER_TIME_MAX};
     use downpour_proto::{Duration, Timestamp};
 
     #[test]
@@ -628,16 +631,20 @@ mod tests {
             }
             now
         };
-        assert!(!arrivals.is_dense(Timestamp::ZERO), "nothing has come yet");
+        let none = None::<Duration>;
+        assert_eq!(arrivals.gather_time(Timestamp::ZERO), none, "nothing has come yet");
         let end = pass(&mut arrivals, 260, 1, 100);
-        assert!(!arrivals.is_dense(end), "segmented sends at 2 Gbit/s");
+        assert_eq!(arrivals.gather_time(end), none, "segmented sends at 2 Gbit/s");
         let end = pass(&mut arrivals, 115, 1, 100);
-        assert!(arrivals.is_dense(end), "single datagrams at 100 Mbit/s");
+        assert_eq!(arrivals.gather_time(end), Some(GATHER_TIME_MAX), "single ones at 100 Mbit/s");
         // Gathering lengthens the gaps between calls; what they bring still counts as dense.
-        let end = pass(&mut arrivals, 345, 3, 100);
-        assert!(arrivals.is_dense(end));
-        assert!(!arrivals.is_dense(end + Duration::from_millis(3)), "the stream has paused");
+        let end = pass(&mut arrivals, 1_000, 9, 100);
+        assert!(arrivals.gather_time(end).is_some());
+        let paused = end + Duration::from_millis(3);
+        assert_eq!(arrivals.gather_time(paused), none, "the stream has paused");
+        let end = pass(&mut arrivals, 140, 14, 100);
+        assert!(arrivals.gather_time(end).is_some_and(|time| time < GATHER_TIME_MAX));
         let end = pass(&mut arrivals, 20_000, 1, 100);
-        assert!(!arrivals.is_dense(end));
+        assert_eq!(arrivals.gather_time(end), none);
     }
 }
