@@ -6,6 +6,7 @@
 //! Deliberately absent: bytes (the driver keeps symbols and rebuilds blocks when asked by [`Work`]) and
 //! objects (whether all is there is the store's to say).
 
+mod backlog;
 mod block;
 mod pulls;
 mod silence;
@@ -26,6 +27,7 @@ use crate::wire::{
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
+use backlog::Backlog;
 use block::{Partial, Stage};
 use core::ops::Range;
 use pulls::{FAILED_MAX, Pulls};
@@ -37,6 +39,9 @@ pub const PARTIAL_BLOCKS_MAX: usize = 256;
 /// Missing blocks looked at for what may be pulled, each time, whatever ends a poll claims: more than there
 /// can be that run, wait after a failure, or are still served by the stream; behind these none is different.
 const PULL_SCAN_MAX: usize = FAILED_MAX + 2 * PULLS_MAX + PARTIAL_BLOCKS_MAX + POLL_BLOCKS_MAX;
+
+/// Of the blocks that are kept one in so many may wait to be stored before that counts as delay.
+const BACKLOG_SHARE: usize = 4;
 
 /// What a receiver needs to know from the start.
 #[derive(Debug)]
@@ -171,8 +176,10 @@ pub struct ReceiverStats {
 struct LastPoll {
     poll: Poll,
     at: Timestamp,
-    /// How much longer it took than the fastest lately.
+    /// How much longer it took than the fastest lately, and when it came: by that account, which the store's backlog
+    /// is a part of.
     queue: Duration,
+    told_at: Timestamp,
     received: u64,
 }
 
@@ -213,6 +220,7 @@ pub struct Receiver {
     finished: bool,
     last_poll: Option<LastPoll>,
     base_delay: BaseDelay,
+    backlog: Backlog,
     /// A report or NACK is to be sent now.
     feedback_due: bool,
     /// Something changed that may let a pull start.
@@ -248,6 +256,10 @@ impl Receiver {
             finished: false,
             last_poll: None,
             base_delay: BaseDelay::new(),
+            backlog: Backlog::new(
+                config.geometry.block_symbols,
+                config.partial_blocks / BACKLOG_SHARE,
+            ),
             feedback_due: false,
             pull_check: false,
             by_pull: RangeSet::new(),
@@ -403,6 +415,7 @@ impl Receiver {
             return false;
         }
         self.partial.entry(block).or_insert_with(|| Partial::new(k)).stage = Stage::Completing;
+        self.backlog.on_whole(self.now, k);
         true
     }
 
@@ -475,7 +488,7 @@ impl Receiver {
             round: last.poll.round,
             hold: now.since(last.at),
             queue: last.queue,
-            polled_at: last.at,
+            polled_at: last.told_at,
             received: last.received,
             host_drops: self.host_drops + self.stats.no_room,
             ce_marks: self.stats.ce_marks,
@@ -572,6 +585,7 @@ impl Receiver {
                 return Disposition::Drop;
             }
             self.stats.repair_kept += u64::from(symbol.repair_index().is_some());
+            self.backlog.on_symbol();
             if partial.lacks() == 0 {
                 self.complete_if_ready(block);
             }
@@ -609,7 +623,10 @@ impl Receiver {
     }
 
     fn forget(&mut self, block: BlockId) {
-        if self.partial.remove(&block).is_some() {
+        if let Some(partial) = self.partial.remove(&block) {
+            if partial.stage == Stage::Completing {
+                self.backlog.on_done(self.now, partial.k);
+            }
             self.work.push_back(Work::Forget { block });
         }
     }
@@ -621,6 +638,7 @@ impl Receiver {
         }
         partial.stage = Stage::Completing;
         let (k, decode) = (partial.k, partial.needs_decoding());
+        self.backlog.on_whole(self.now, k);
         self.stats.decoded += u64::from(decode);
         self.work.push_back(Work::Complete { block, k, decode });
     }
@@ -645,9 +663,12 @@ impl Receiver {
         let reports = self.config.feedback.reports(self.config.me, &poll, &mut self.rng);
         // The clocks differ by something that changes slowly: only the difference of delays counts.
         let transit = arrived.as_nanos().wrapping_sub(poll.sent_at.as_nanos()) as i64;
-        let queue = self.base_delay.excess(self.now, transit);
+        let backlog = self.backlog.delay(self.now);
+        let queue = self.base_delay.excess(self.now, transit) + backlog;
+        let told_at = self.last_poll.as_ref().map_or(arrived, |l| l.told_at);
+        let told_at = told_at.max(arrived + backlog);
         let received = self.stats.received;
-        self.last_poll = Some(LastPoll { at: arrived, queue, received, poll });
+        self.last_poll = Some(LastPoll { at: arrived, queue, told_at, received, poll });
         self.heard();
         self.pull_check = true;
         self.schedule_nack();

@@ -45,8 +45,9 @@ pub(super) struct Member {
     pub(super) heard_at: Timestamp,
     /// When it came to the stream: of blocks opened before, it has missed a part.
     pub(super) on_stream_since: Timestamp,
-    /// (sent, received) datagrams since the straggler policy last looked.
-    pub(super) span: (u64, u64),
+    /// (sent, received) datagrams since the straggler policy last looked, and the times in which they left and arrived.
+    span: (u64, u64),
+    times: (Duration, Duration),
     /// Feedback messages so far.
     pub(super) messages: u64,
     /// NACKs in them.
@@ -77,6 +78,7 @@ impl Member {
             heard_at: now,
             on_stream_since: now,
             span: (0, 0),
+            times: (Duration::ZERO, Duration::ZERO),
             messages: 0,
             nacks: 0,
             received: 0,
@@ -87,7 +89,16 @@ impl Member {
     /// Forgets what was reported: the next span starts at the next report.
     pub(super) fn restart_spans(&mut self) {
         self.last = None;
-        self.span = (0, 0);
+        self.take_span();
+    }
+
+    /// Datagrams sent since this was asked last, and what it got of them in that time: what piles up before a narrow
+    /// link, or a slow store, it has not got.
+    pub(super) fn take_span(&mut self) -> (u64, u64) {
+        let (sent, received) = core::mem::take(&mut self.span);
+        let (left, arrived) = core::mem::take(&mut self.times);
+        let share = left.as_secs_f64() / arrived.as_secs_f64().max(1e-9);
+        (sent, if share < 1.0 { (received as f64 * share) as u64 } else { received })
     }
 
     /// Takes a report; the sample is of the span since the one before, if there was one.
@@ -142,6 +153,8 @@ impl Member {
         self.loss.on_span(sample.sent_packets, sample.received_packets);
         self.span.0 += sample.sent_packets;
         self.span.1 += sample.received_packets.min(sample.sent_packets);
+        self.times.0 += sample.send_interval;
+        self.times.1 += sample.receive_interval;
         self.received = report.received;
         self.host_drops = report.host_drops;
         self.last = Some(next);
@@ -210,6 +223,11 @@ impl Members {
 
     pub(super) fn on_stream(&self) -> impl Iterator<Item = (ReceiverId, &Member)> {
         self.by_id.iter().filter(|(_, m)| m.delivery == Delivery::Stream).map(|(id, m)| (*id, m))
+    }
+
+    pub(super) fn on_stream_mut(&mut self) -> impl Iterator<Item = (ReceiverId, &mut Member)> {
+        let members = self.by_id.iter_mut().filter(|(_, m)| m.delivery == Delivery::Stream);
+        members.map(|(id, m)| (*id, m))
     }
 
     /// The losses of those on the stream when `packet` goes out. Who has not reported lately counts with the mean of

@@ -573,15 +573,14 @@ impl Sender {
         self.timers.set(Reason::Review, self.now + REVIEW_INTERVAL);
         let standings: Vec<Standing> = self
             .members
-            .on_stream()
-            .filter(|(_, m)| m.span.0 > 0)
-            .map(|(id, m)| Standing { id, loss: m.loss.share().unwrap_or(0.0), span: m.span })
+            .on_stream_mut()
+            .map(|(id, m)| Standing {
+                id,
+                loss: m.loss.share().unwrap_or(0.0),
+                span: m.take_span(),
+            })
+            .filter(|standing| standing.span.0 > 0)
             .collect();
-        standings.iter().for_each(|s| {
-            if let Some(member) = self.members.by_id.get_mut(&s.id) {
-                member.span = (0, 0);
-            }
-        });
         let busy = !self.window.open.is_empty();
         let summary = self.config.rate.summary();
         let rising = matches!(summary.phase, RatePhase::Startup | RatePhase::Fixed);

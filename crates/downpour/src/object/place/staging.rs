@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Space is reserved by one file without a name that is as large as what is still to come. It shrinks
-//! as partial files grow, and vanishes with the process whatever happens to it.
+//! as partial files grow, and vanishes with the process whatever happens to it. A file system in memory allocates by
+//! clearing every page, which costs as much as writing it: there nothing is reserved, and a full one shows when it is.
 //!
 //! All of it is removed after success, and kept for the next attempt otherwise.
 
@@ -27,6 +28,9 @@ const LOCK: &[u8] = b"lock";
 const JOURNAL: &[u8] = b"journal";
 const PARTS: &[u8] = b"parts";
 const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// File systems in memory: tmpfs and ramfs, as `statfs` numbers them.
+const IN_MEMORY: [rustix::fs::FsWord; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// The reserve shrinks by at least this at a time, so that small files do not each cost a call.
 const RELEASE_STEP: u64 = 32 << 20;
@@ -70,6 +74,7 @@ pub(crate) struct Staging {
     parts: OwnedFd,
     _lock: OwnedFd,
     reserve: Mutex<Reserve>,
+    in_memory: bool,
 }
 
 #[derive(Default)]
@@ -102,7 +107,8 @@ impl Staging {
         make_folder(&folder, PARTS)?;
         let parts = open_in(&folder, PARTS, FOLDER_FLAGS, Mode::empty())?;
         let reserve = Mutex::new(Reserve::default());
-        Ok(Self { out: Arc::new(out), folder, parts, _lock: lock, reserve })
+        let in_memory = IN_MEMORY.contains(&rustix::fs::fstatfs(&folder)?.f_type);
+        Ok(Self { out: Arc::new(out), folder, parts, _lock: lock, reserve, in_memory })
     }
 
     /// The staging folder and its lock.
@@ -177,9 +183,21 @@ impl Staging {
         Ok(fs.f_bavail.saturating_mul(fs.f_frsize))
     }
 
+    /// Allocates room for a file's bytes, where that costs less than writing them.
+    pub(crate) fn allocate(&self, file: &OwnedFd, at: u64, len: u64) -> Result<(), Errno> {
+        if self.in_memory {
+            return Ok(());
+        }
+        match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, at, len) {
+            Err(error @ (Errno::NOSPC | Errno::DQUOT)) => Err(error),
+            // Where it is not supported only speed is lost.
+            _ => Ok(()),
+        }
+    }
+
     /// Takes `len` bytes from the file system for what is to come.
     pub(crate) fn reserve(&self, len: u64) -> Result<(), PlaceError> {
-        if len == 0 {
+        if len == 0 || self.in_memory {
             return Ok(());
         }
         let unnamed = rustix::fs::openat(

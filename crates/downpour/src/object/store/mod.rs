@@ -96,6 +96,9 @@ pub enum Destination {
     Raw(RawOptions),
 }
 
+/// How often a thread with a block for which it is too early looks whether it still is.
+const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(1);
+
 /// Withdrawals kept until the tree is known.
 const EARLY_WITHDRAWN_MAX: usize = 1 << 16;
 
@@ -235,12 +238,21 @@ impl Store {
     }
 
     fn accept_data(&self, block: u32, data: &[u8]) -> Accepted {
-        let claim = lock(&self.progress).claim(block, data, |number| self.target.admits(number));
-        match (claim, self.tree.get()) {
-            (Claim::Work(work), Some(tree)) => self.work(block, data, &work, tree),
-            (Claim::Kept | Claim::Work(_), _) => Accepted::Kept,
-            (Claim::Refused, _) => Accepted::Refused,
-            (Claim::False, _) => Accepted::False,
+        loop {
+            let deciding = lock(&self.sections).working;
+            let claim =
+                lock(&self.progress).claim(block, data, |number| self.target.admits(number));
+            return match (claim, self.tree.get()) {
+                (Claim::Work(work), Some(tree)) => self.work(block, data, &work, tree),
+                (Claim::Kept | Claim::Work(_), _) => Accepted::Kept,
+                // Another thread is at work on the manifest, which may decide the block: it does not wait for us.
+                (Claim::Early, _) if deciding => {
+                    std::thread::sleep(LOOK_INTERVAL);
+                    continue;
+                }
+                (Claim::Early | Claim::Refused, _) => Accepted::Refused,
+                (Claim::False, _) => Accepted::False,
+            };
         }
     }
 

@@ -63,6 +63,8 @@ pub(super) enum Claim {
     Work(Vec<KnownGroup>),
     /// Nothing: it holds nothing that is needed, or is kept until its digests come.
     Kept,
+    /// It comes before its digests, and there is no more room to keep such blocks.
+    Early,
     Refused,
     False,
 }
@@ -227,7 +229,7 @@ impl Progress {
             return Claim::Kept;
         }
         if self.early_len + data.len() > self.early_max {
-            return Claim::Refused;
+            return Claim::Early;
         }
         self.early_len += data.len();
         self.early.insert(block, data.into());

@@ -8,7 +8,6 @@ use crate::object::scan::explain;
 use crate::object::store::StoreFailure;
 use crate::object::store::target::{Fault, KnownGroup};
 use crate::object::tree::EntryId;
-use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -87,12 +86,7 @@ impl FolderTarget {
             let extents = &ready.tree.layout().extents()[ready.tree.extents(id)];
             if !ready.is_single(id) && extents.len() <= ALLOCATED_EXTENTS_MAX {
                 for extent in extents {
-                    let flags = FallocateFlags::KEEP_SIZE;
-                    let outcome = rustix::fs::fallocate(&fd, flags, extent.start, extent.len);
-                    // Where it is not supported only speed is lost.
-                    if let Err(error @ (Errno::NOSPC | Errno::DQUOT)) = outcome {
-                        return Err(fail(error));
-                    }
+                    self.staging.allocate(&fd, extent.start, extent.len).map_err(fail)?;
                 }
             }
             let end = extents.last().map_or(0, |last| last.start + last.len);
