@@ -51,8 +51,9 @@ pub const XATTR_SETS_LEN_MAX: usize = 64 << 20;
 /// A tree section is closed when its body is longer than this.
 pub const SECTION_TREE_LEN: usize = 4 << 20;
 
-/// A digest section is closed when it covers this much of the data space …
-pub const SECTION_SPAN: u64 = 64 << 20;
+/// A digest section is closed when it covers as much of the data space as those before it together, within these
+/// bounds: the first data need not wait for much to be read …
+pub const SECTION_SPAN: (u64, u64) = (8 << 20, 64 << 20);
 
 /// … or this many groups, whichever is first.
 pub const SECTION_GROUPS_MAX: u32 = 1 << 16;

@@ -128,13 +128,14 @@ async fn take_part(
     let (said, mut heard) = mpsc::unbounded_channel();
     let candidates = may_hold(&plan.target);
     let store = Arc::new(open_store(plan, &joined, said.clone())?);
+    // Before the events: when the sender hears of us it sends a probe.
+    let (stream, mut notices) = stream_in(plan, &joined)?;
+    let has_stream = stream.is_some();
+    let driver = spawn_driver(plan, &joined, stream, &store, said)?;
     let mut events = match client.events().await {
         Ok(events) => events,
         Err(error) => return lost(error),
     };
-    let (stream, mut notices) = stream_in(plan, &joined)?;
-    let has_stream = stream.is_some();
-    let driver = spawn_driver(plan, &joined, stream, &store, said)?;
     notices.extend(buffer_notice(driver.snapshot().buffer_len).filter(|_| has_stream));
     let (puller, mut pulled) = Puller::start(Arc::clone(&client), PullLimits::default());
     let data_len = joined.reply.data_len;

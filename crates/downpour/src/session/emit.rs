@@ -19,7 +19,7 @@ const BACKLOG_BLOCKS: usize = 64;
 /// Longest wait for receivers to look at a section; then its data is sent to all.
 const EXAMINE_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// How often the thread looks whether it shall go on.
+/// How often the thread looks whether it shall go on, unless it is woken.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Runs until the last section was offered, the source failed, or `stop` is set.
@@ -36,7 +36,7 @@ pub(super) fn emit(
         offer(shared, section.manifest.clone().filter_map(BlockId::manifest));
         let wait_while = |waits: &dyn Fn() -> bool| {
             while !stopped() && waits() {
-                std::thread::sleep(LOOK_INTERVAL);
+                std::thread::park_timeout(LOOK_INTERVAL);
             }
         };
         if !section.data.is_empty() {

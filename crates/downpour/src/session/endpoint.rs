@@ -176,6 +176,8 @@ impl SessionHandler for Endpoint {
         }
         peer.tell(shared.ends_event(ends));
         stand.tell_withdrawn();
+        // It listens to the group by now: a probe.
+        shared.changed.notify_one();
     }
 
     fn unsubscribed(&self, member: &Member) {

@@ -22,9 +22,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Pause before the sender is tried again; grows by a quarter up to the second: a sender that starts a moment later
-/// is found at once.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// Pause before the sender is tried again, as a part of the time waited so far and within these bounds: what waiting
+/// has cost already grows by a thirtieth at most, and a thousand receivers that wait are a trickle.
+const PAUSE_PART: u32 = 32;
+const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
 /// Receives what a ticket's sender sends, and reports it.
 pub fn receive(plan: ReceivePlan) -> Result<Report, Fault> {
@@ -128,7 +129,6 @@ async fn join(
     progress: &mut Progress,
 ) -> Result<(ControlClient, Joined), Stop> {
     let begun = Instant::now();
-    let mut pause = PAUSE.0;
     loop {
         let tried = match ControlClient::connect(setup.clone()).await {
             Ok(client) => client.join(request).await.map(|joined| (client, joined)),
@@ -147,6 +147,7 @@ async fn join(
             }
             Err(error) => error,
         };
+        let pause = (begun.elapsed() / PAUSE_PART).clamp(PAUSE.0, PAUSE.1);
         if begun.elapsed() + pause > limit {
             let what = format!("the sender did not answer within {limit:?}: {error}");
             let todo = "start the sender, check the ticket's address and the firewall (TCP and UDP; \
@@ -164,7 +165,6 @@ async fn join(
             receivers: Vec::new(),
         });
         tokio::time::sleep(pause).await;
-        pause = (pause * 5 / 4).min(PAUSE.1);
     }
 }
 

@@ -161,6 +161,7 @@ fn start(opened: &Open, ledger: &mut Ledger) {
     let mut stand = opened.shared.stand();
     stand.started = true;
     stand.roster.tell_all(&Event::Start);
+    opened.emitting.thread().unpark();
 }
 
 fn is_over(opened: &Open, ledger: &Ledger, rule: &StartRule) -> Option<Ended> {

@@ -70,7 +70,7 @@ fn a_long_stream_has_several_sections_and_resumes() {
     let (dir, _, b) = pair();
     let bytes = Random(4).bytes(130 * MIB + 5);
     let sender = streaming(piped(bytes.clone()), dir.path(), Geometry::IPV4);
-    assert_eq!(sender.sections.len(), 4, "tree, 64 MiB, 64 MiB, the rest");
+    assert_eq!(sender.sections.len(), 7, "tree, 8, 8, 16, 32, 64 MiB, the rest");
     let mut first = sender.to_folder(&b);
     let order = sender.order();
     first.carry(&sender, order[..order.len() / 2].to_vec());

@@ -1,7 +1,7 @@
 //! Hashing ahead: the manifest's sections, each just before the data that it covers.
 //!
 //! 1. Sections of the tree, which cost no reading.
-//! 2. For each span of about 64 MiB: its groups are hashed by a few threads, the section is signed and
+//! 2. For each span, of 8 MiB at first and about 64 MiB later: its groups are hashed by a few threads, the section is signed and
 //!    kept, and the data blocks that it completes may be offered. The reading also warms the page cache
 //!    for the blocks that follow.
 //!
@@ -260,7 +260,7 @@ impl Ahead {
             None => stream.take_group()?,
         };
         let (mut end, mut digests, mut last) = (start, Vec::new(), false);
-        while !last && digests.len() as u64 * GROUP_LEN < SECTION_SPAN {
+        while !last && digests.len() as u64 * GROUP_LEN < span_len(start) {
             let next = if group.len() as u64 == GROUP_LEN { stream.take_group()? } else { vec![] };
             last = next.is_empty();
             let here =
@@ -294,8 +294,13 @@ impl Ahead {
 /// The groups of the next section.
 fn next_span(tree: &Tree, first: u32, start: u64) -> Range<u32> {
     let layout = tree.layout();
-    let end = layout.data_len().min(start + SECTION_SPAN);
+    let end = layout.data_len().min(start + span_len(start));
     first..(layout.group_at(end - 1) + 1).min(first + SECTION_GROUPS_MAX)
+}
+
+/// How much the section covers that begins here.
+fn span_len(start: u64) -> u64 {
+    start.clamp(SECTION_SPAN.0, SECTION_SPAN.1)
 }
 
 fn cut(mut reason: String) -> String {

@@ -1,14 +1,15 @@
 //! One HTTP/1.1 connection to the sender, and how to get one.
 //!
-//! All addresses of a ticket are tried, each a moment after the one before, and then all once more: the first
-//! that shows the pinned key wins; later connections begin with that one. The second turn is for lossy links:
-//! waiting for the kernel to repeat a lost SYN would cost a second.
+//! All addresses of a ticket are tried, each a moment after the one before, and then all again, until each has
+//! given an answer: the first that shows the pinned key wins; later connections begin with that one. The further
+//! turns are for lossy links: waiting for the kernel to repeat a lost SYN would cost a second.
 
 use super::ClientLimits;
 use super::error::{AttemptError, ConnectError, Fault, innermost};
 use crate::Secret;
 use crate::control::api::{FEEDBACK_LABEL, SessionId, Token};
 use crate::control::error::ApiError;
+use crate::control::hasten;
 use crate::identity::wrong_server_key;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -19,6 +20,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use socket2::SockRef;
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -36,8 +38,8 @@ use tokio_rustls::client::TlsStream;
 pub(super) const ADDRS_MAX: usize = 16;
 /// How often each address is tried: what a lost SYN, or a lost refusal, holds up for a second, the next turn does not.
 const TURNS: usize = 4;
-/// Between the starts of two attempts.
-const STAGGER: Duration = Duration::from_millis(250);
+/// Between the starts of two attempts: at first, doubled each time, and at most.
+const STAGGER: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
 /// Bytes of an answer that is not bulk.
 const REPLY_LEN_MAX: usize = 1024 * 1024;
 
@@ -74,14 +76,18 @@ impl Target {
         let others = self.addrs.iter().take(ADDRS_MAX).filter(|addr| Some(*addr) != known.as_ref());
         let addrs: Vec<String> = known.iter().chain(others).cloned().collect();
         let mut attempts = JoinSet::new();
+        let mut unanswered: BTreeSet<String> = addrs.iter().cloned().collect();
         let turns = std::iter::repeat_n(addrs, TURNS).flatten();
-        for (index, addr) in (0u32..).zip(turns) {
+        let (mut start, mut stagger) = (Duration::ZERO, STAGGER.0);
+        for addr in turns {
             let target = self.clone();
             attempts.spawn(async move {
-                sleep(STAGGER * index).await;
+                sleep(start).await;
                 let result = target.attempt(&addr).await;
                 (addr, result)
             });
+            start += stagger;
+            stagger = (stagger * 2).min(STAGGER.1);
         }
         let mut tried = Vec::new();
         while let Some(attempt) = attempts.join_next().await {
@@ -91,10 +97,18 @@ impl Target {
                     *self.known.lock().unwrap_or_else(PoisonError::into_inner) = peer;
                     return Ok(connection);
                 }
-                Ok((addr, Err(error))) if tried.iter().all(|(known, _)| *known != addr) => {
-                    tried.push((addr, error));
+                Ok((addr, Err(error))) => {
+                    if error.is_answer() {
+                        unanswered.remove(&addr);
+                    }
+                    if tried.iter().all(|(known, _)| *known != addr) {
+                        tried.push((addr, error));
+                    }
                 }
-                Ok(_) | Err(_) => {}
+                Err(_) => {}
+            }
+            if unanswered.is_empty() {
+                break; // A further turn would hear the same.
             }
         }
         Err(ConnectError { tried })
@@ -121,7 +135,7 @@ impl Target {
         let tcp = timeout(self.limits.connect_time_max, TcpStream::connect(addr)).await;
         let tcp = tcp.map_err(|_| AttemptError::TimedOut)?.map_err(failed)?;
         let rtt = begun.elapsed();
-        tcp.set_nodelay(true).map_err(failed)?;
+        hasten(&tcp);
         // Where the kernel lacks it, a dead sender is noticed by the events' silence alone.
         let _ = SockRef::from(&tcp).set_tcp_user_timeout(Some(self.limits.reply_time_max));
         let local = tcp.local_addr().map_err(failed)?.ip();

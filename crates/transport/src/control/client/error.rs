@@ -33,6 +33,13 @@ pub enum AttemptError {
     Tls(String),
 }
 
+impl AttemptError {
+    /// Whether the address, or the way to it, has said no: nothing was lost.
+    pub(super) fn is_answer(&self) -> bool {
+        matches!(self, Self::Resolve(_) | Self::Connect(_) | Self::WrongKey(_))
+    }
+}
+
 impl ConnectError {
     /// The wrong key that was seen, if one was: trying again will not help, the ticket is for another
     /// sender or somebody is in between.

@@ -1,7 +1,7 @@
 //! The receiver's side of control and bulk.
 //!
-//! One connection for requests, opened anew when the sender has closed it; one for the stream of events; a
-//! few for pulls, kept for the next pull. The feedback secret is that of the connection on which the
+//! One connection for requests, opened anew when the sender has closed it; one for the stream of events, opened
+//! while the receiver joins; a few for pulls, kept for the next pull. The feedback secret is that of the connection on which the
 //! receiver joined, also when that is gone.
 
 mod connection;
@@ -30,6 +30,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Idle connections kept for the next pull.
@@ -105,6 +106,8 @@ pub enum Pull {
 pub struct ControlClient {
     target: Arc<Target>,
     control: tokio::sync::Mutex<Option<Connection>>,
+    /// Opened ahead, for the events.
+    ahead: Mutex<Option<JoinHandle<Result<Connection, ConnectError>>>>,
     idle: Mutex<Vec<Connection>>,
     joined: Mutex<Option<JoinReply>>,
 }
@@ -120,7 +123,8 @@ impl ControlClient {
             known: Mutex::new(None),
         });
         let control = tokio::sync::Mutex::new(Some(target.open().await?));
-        Ok(Self { target, control, idle: Mutex::default(), joined: Mutex::default() })
+        let (ahead, idle, joined) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Ok(Self { target, control, ahead, idle, joined })
     }
 
     /// Asks to be taken in. On an error that passes, connect anew.
@@ -130,6 +134,8 @@ impl ControlClient {
             Some(connection) if !connection.is_closed() => connection,
             _ => self.target.open().await?,
         };
+        let target = self.target.clone();
+        *self.lock_ahead() = Some(tokio::spawn(async move { target.open().await }));
         let limit = self.target.limits.reply_time_max;
         let request = post("/v1/join", request, None);
         let response = connection.send(&self.target, request, limit).await?;
@@ -175,7 +181,12 @@ impl ControlClient {
 
     /// Listens for the sender's events, on a connection of its own.
     pub async fn events(&self) -> Result<EventStream, RequestError> {
-        let mut connection = self.target.open().await?;
+        let ahead = self.lock_ahead().take();
+        let mut connection = match ahead {
+            // It ends by a panic only.
+            Some(ahead) => ahead.await.map_err(|_| Fault::Lost("internal error".to_owned()))??,
+            None => self.target.open().await?,
+        };
         let limits = &self.target.limits;
         let request = get("/v1/events", self.lock_joined().as_ref());
         let response = connection.send(&self.target, request, limits.reply_time_max).await?;
@@ -332,8 +343,12 @@ impl ControlClient {
         result.map(drop).map_err(RequestError::from)
     }
 
+    fn lock_ahead(&self) -> MutexGuard<'_, Option<JoinHandle<Result<Connection, ConnectError>>>> {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn lock_joined(&self) -> MutexGuard<'_, Option<JoinReply>> {
-        // Both of these are changed by one assignment: a panic in between leaves them whole.
+        // All of these are changed by one assignment: a panic in between leaves them whole.
         self.joined.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -4,6 +4,7 @@
 //! takes starts the time anew. For a connection of events the kernel's own timer is shortened
 //! (TCP_USER_TIMEOUT), because its few bytes would fit into the send buffer for hours.
 
+use crate::control::hasten;
 use socket2::SockRef;
 use std::future::Future;
 use std::io;
@@ -36,8 +37,8 @@ impl StallGuard {
         stall_time_max: Duration,
         silence_time_max: Duration,
     ) -> (Self, WatchSilence) {
+        hasten(&inner);
         // What the kernel refuses here costs comfort, not correctness.
-        let _ = inner.set_nodelay(true);
         let _ = SockRef::from(&inner).set_tcp_user_timeout(Some(stall_time_max));
         let watch = WatchSilence::default();
         let guard = Self {
