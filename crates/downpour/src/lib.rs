@@ -6,6 +6,7 @@ pub mod descriptors;
 pub mod home;
 pub mod object;
 pub mod ports;
+pub mod profile;
 pub mod progress;
 pub mod report;
 pub mod session;

@@ -34,9 +34,12 @@ impl ProductSource for Pattern {
     }
 }
 
+/// Products by number, in the order in which they were opened.
+type Products = Vec<(u32, Vec<u8>)>;
+
 /// Keeps what came; done after so many products.
 struct Kept {
-    bytes: Arc<Mutex<Vec<(u32, Vec<u8>)>>>,
+    bytes: Arc<Mutex<Products>>,
     wanted: usize,
     done: usize,
 }
@@ -90,7 +93,7 @@ fn run(scene: Scene) -> SendOutcome {
     };
     let receivers = (0..scene.receivers).map(|i| {
         let (hearing, profile) = (hearing.clone(), (scene.receiver)());
-        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let bytes = Arc::new(Mutex::new(Products::new()));
         let (kept, wanted) = (Arc::clone(&bytes), scene.sizes.len());
         let loss = scene.loss;
         let thread = thread::spawn(move || {

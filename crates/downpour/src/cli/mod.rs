@@ -13,18 +13,24 @@ mod demo;
 mod fault;
 mod network;
 mod ports;
+mod profile;
 mod receive;
 mod send;
 mod ticket;
 
 pub use fault::{Exit, Fault};
 pub use network::{Interface, NetworkArgs, NetworkPlan};
+pub use profile::{
+    ModeArg, ProfileReceiveArgs, ProfileReceivePlan, ProfileSendArgs, ProfileSendPlan, Protocol,
+    ReceiveKind, SendKind,
+};
 pub use receive::{ReceiveArgs, ReceivePlan, Target, TicketText};
 pub use send::{Payload, Profile, SendArgs, SendPlan, StartRule};
 
 use crate::report::Report;
-use crate::session;
+use crate::{profile as papers, session};
 use clap::{Args, Parser, Subcommand};
+use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -74,6 +80,25 @@ impl OutputArgs {
         })
     }
 
+    /// Whether standard output is for the report alone, or for nothing.
+    pub(crate) const fn is_silent(&self) -> bool {
+        self.quiet || self.json
+    }
+
+    /// Prints and writes another kind of report.
+    pub(crate) fn write_json(&self, report: &impl Serialize, exit: Exit) -> Result<Exit, Fault> {
+        let json = serde_json::to_string_pretty(report).expect("a report has no odd keys");
+        if self.json {
+            println!("{json}");
+        }
+        let Some(path) = &self.report else { return Ok(exit) };
+        std::fs::write(path, json + "\n").map_err(|error| {
+            let what = format!("cannot write the report {}: {error}", path.display());
+            Fault::incomplete(what, "give --report a file in a folder that is there")
+        })?;
+        Ok(exit)
+    }
+
     /// Prints and writes the report; the exit status follows from it.
     fn show(&self, report: &Report) -> Result<Exit, Fault> {
         if !self.quiet {
@@ -103,6 +128,14 @@ pub fn main() -> ExitCode {
     // Clap prints help to standard output with status 0, and usage errors with status 2.
     let cli = Cli::parse();
     let done = match cli.verb {
+        Verb::Send(args) if args.is_of_paper() => args.resolve_paper().and_then(|plan| {
+            plan.output.check()?;
+            papers::send(&plan)
+        }),
+        Verb::Receive(args) if args.is_of_paper() => args.resolve_paper().and_then(|plan| {
+            plan.output.check()?;
+            papers::receive(&plan)
+        }),
         Verb::Send(args) => args.resolve().and_then(|plan| {
             let output = plan.output.clone();
             output.check()?;

@@ -3,7 +3,7 @@
 //! The ticket comes as the string itself, from a file (`@FILE`) or from standard input (`-`), so that a
 //! secret need not stand in a process list. What it says is checked by `ticket`, not here.
 
-use super::{Fault, Interface, OutputArgs};
+use super::{Fault, Interface, OutputArgs, ProfileReceiveArgs};
 use crate::object::limits::{ENTRIES_DEFAULT, ENTRIES_MAX};
 use crate::units::{parse_duration, parse_share, parse_size};
 use clap::Args;
@@ -21,8 +21,8 @@ const NAME_BYTES_MAX: usize = 255;
 #[derive(Clone, Debug, Args)]
 pub struct ReceiveArgs {
     /// The ticket that the sender printed; @FILE reads it from a file, - from standard input
-    #[arg(value_name = "TICKET")]
-    pub ticket: String,
+    #[arg(value_name = "TICKET", required_unless_present = "protocol")]
+    pub ticket: Option<String>,
     /// Folder to place files in, a block device, or - for standard output
     #[arg(long, value_name = "DIR", required_unless_present = "discard")]
     pub out: Option<PathBuf>,
@@ -55,6 +55,9 @@ pub struct ReceiveArgs {
     /// Drop this share of the stream's datagrams as they arrive, to see recovery at work
     #[arg(long, value_name = "SHARE", value_parser = parse_share, help_heading = "Network")]
     pub inject_loss: Option<f64>,
+    /// Another protocol.
+    #[command(flatten)]
+    pub paper: ProfileReceiveArgs,
     /// What to print.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -152,8 +155,10 @@ fn read_short(from: impl Read) -> io::Result<String> {
 impl ReceiveArgs {
     /// Looks at the machine and settles everything.
     pub fn resolve(self) -> Result<ReceivePlan, Fault> {
+        self.check_paper_options()?;
+        // Absent only beside `--profile auto`; an empty one is refused with advice.
         Ok(ReceivePlan {
-            ticket: TicketText::read(&self.ticket)?,
+            ticket: TicketText::read(self.ticket.as_deref().unwrap_or_default())?,
             target: resolve_target(self.out, self.discard)?,
             overwrite: self.overwrite,
             xattrs: self.xattrs,

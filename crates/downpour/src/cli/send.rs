@@ -4,7 +4,7 @@
 //! walk, which reports all that cannot at once. Paths are read as rsync reads them: `a/tree` arrives as
 //! OUT/tree, `a/tree/` and `.` arrive as their contents.
 
-use super::{Fault, NetworkArgs, NetworkPlan, OutputArgs};
+use super::{Fault, NetworkArgs, NetworkPlan, OutputArgs, ProfileSendArgs};
 use crate::units::{HostPort, parse_duration, parse_rate, parse_share};
 use clap::{Args, ValueEnum};
 use downpour_proto::Rate;
@@ -55,7 +55,7 @@ pub struct SendArgs {
     #[arg(long, value_name = "RATE", value_parser = parse_rate, help_heading = "Rate")]
     pub rate: Option<Rate>,
     /// How the rate is found
-    #[arg(long = "controller", alias = "profile", value_enum, default_value_t = Profile::Auto)]
+    #[arg(long = "controller", value_enum, default_value_t = Profile::Auto)]
     #[arg(help_heading = "Rate")]
     pub profile: Profile,
     /// Share of the rate that pulls get together while the stream runs
@@ -66,6 +66,9 @@ pub struct SendArgs {
     /// Network options.
     #[command(flatten)]
     pub network: NetworkArgs,
+    /// Another protocol.
+    #[command(flatten)]
+    pub paper: ProfileSendArgs,
     /// What to print.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -140,6 +143,7 @@ pub struct StartRule {
 impl SendArgs {
     /// Looks at the machine and settles everything.
     pub fn resolve(self) -> Result<SendPlan, Fault> {
+        self.check_paper_options()?;
         let payload = resolve_payload(self.paths, self.name)?;
         // Standard input cannot be the data and the Enter key at once.
         let enter = matches!(payload, Payload::Paths(_)) && io::stdin().is_terminal();
@@ -320,7 +324,7 @@ mod tests {
         // Standard input is the data, so nobody can press Enter.
         let fault = resolve(&["-"]).unwrap_err();
         assert!(fault.todo.contains("--receivers"), "{fault}");
-        assert!(resolve(&["/", "--profile", "fixed", "--receivers", "1"]).is_err());
+        assert!(resolve(&["/", "--controller", "fixed", "--receivers", "1"]).is_err());
     }
 
     #[test]

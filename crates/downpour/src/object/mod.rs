@@ -87,6 +87,7 @@ pub use digest::Digest;
 pub use manifest::fuzzing;
 pub use manifest::{ManifestError, ManifestId};
 pub use place::{Durability, OpenError};
+pub(crate) use place::{SingleFile, SingleTarget, is_plain_name};
 pub use scan::{Notice, Scan, ScanError, ScanOptions};
 pub use source::{Ahead, ContentSource, Section, Withdrawn};
 pub use store::{

@@ -50,7 +50,7 @@ fn what_cannot_start_says_why_and_what_to_do() {
         (&[file, "--report", folder], 3, &[folder, "give --report"]),
         (&["RECEIVE", damaged, "--discard", "--report", folder], 3, &[folder, "give --report"]),
         (&["RECEIVE", "downpour1:a", "--out", below], 3, &[below, "rights"]),
-        (&[file, "--profile", "fixed"], 2, &["--rate"]),
+        (&[file, "--controller", "fixed"], 2, &["--rate"]),
         (&["RECEIVE", "downpour1:abc", "--discard"], 3, &["ticket"]),
         (&["RECEIVE", damaged, "--discard"], 3, &["ticket"]),
         (&["RECEIVE", "@/no/such/ticket", "--discard"], 3, &["/no/such/ticket"]),

@@ -11,18 +11,21 @@
 //! | `staging` | `OUT/.downpour`: lock, partial files, space reserve |
 //! | `meta` | owner, mode, attributes, times, in the order that keeps them |
 //! | `put` | a finished file to its name, atomically |
+//! | `single` | one file without a tree |
 //! | `finish` | links, folders' metadata, sync |
 
 mod beneath;
 mod finish;
 mod meta;
 mod put;
+mod single;
 mod staging;
 
 pub(crate) use beneath::Beneath;
 pub(crate) use finish::Finish;
 pub(crate) use meta::MetaPolicy;
 pub(crate) use put::{DIFFERS, Existing, Placer, write_all_at};
+pub(crate) use single::{SingleFile, SingleTarget, is_plain_name};
 pub use staging::OpenError;
 pub(crate) use staging::Staging;
 

@@ -210,7 +210,11 @@ impl Placer {
 }
 
 /// Renames; fails with EXIST when something is there that must not be replaced.
-fn rename(from: (&OwnedFd, &[u8]), to: (&OwnedFd, &[u8]), replaces: bool) -> Result<(), Errno> {
+pub(super) fn rename(
+    from: (&OwnedFd, &[u8]),
+    to: (&OwnedFd, &[u8]),
+    replaces: bool,
+) -> Result<(), Errno> {
     if replaces {
         return rustix::fs::renameat(from.0, from.1, to.0, to.1);
     }

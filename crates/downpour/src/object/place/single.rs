@@ -1,0 +1,152 @@
+//! One file by itself, without a tree: what the papers' profiles bring.
+//!
+//! The same rules as for a tree: the name is one plain name, the bytes go to `OUT/.downpour` and get their name when
+//! all are there, no link is followed, nothing is replaced unless asked for.
+
+use super::put::rename;
+use super::{OpenError, PlaceError, Staging, write_all_at};
+use crate::object::limits::NAME_LEN_MAX;
+use crate::object::tree::STAGING_NAME;
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+const PART: &[u8] = b"single";
+
+/// A file that is being written.
+pub(crate) struct SingleFile {
+    staging: Staging,
+    part: OwnedFd,
+    name: Vec<u8>,
+    size: u64,
+    replaces: bool,
+}
+
+/// A target folder that takes one file.
+pub(crate) struct SingleTarget {
+    staging: Staging,
+    replaces: bool,
+}
+
+/// Whether a file below the target may be called so (`docs/protocol.md#MAN-9`).
+pub(crate) fn is_plain_name(name: &[u8]) -> bool {
+    let special: [&[u8]; 3] = [b".", b"..", STAGING_NAME];
+    (1..=NAME_LEN_MAX).contains(&name.len())
+        && !name.contains(&b'/')
+        && !name.contains(&0)
+        && !special.contains(&name)
+}
+
+impl SingleTarget {
+    /// Makes the folder if need be, and locks it.
+    pub(crate) fn open(out: &Path, replaces: bool) -> Result<Self, OpenError> {
+        Ok(Self { staging: Staging::open(out)?, replaces })
+    }
+
+    /// Starts a file of this name and size, which may come from a stranger.
+    pub(crate) fn create(self, name: &[u8], size: u64) -> Result<SingleFile, PlaceError> {
+        let Self { staging, replaces } = self;
+        let doing = "starting the file";
+        let object = |why: &str| Err(PlaceError::Object(format!("{doing}: {why}")));
+        if !is_plain_name(name) {
+            return object("the sender gave it no plain name");
+        }
+        if !replaces {
+            match rustix::fs::statat(&**staging.out(), name, AtFlags::SYMLINK_NOFOLLOW) {
+                Err(Errno::NOENT) => {}
+                Ok(_) => return object("there is one of that name; --overwrite would replace it"),
+                Err(error) => return Err(PlaceError::of(error, doing)),
+            }
+        }
+        let room = staging.available().map_err(|error| PlaceError::of(error, doing))?;
+        if room < size {
+            return Err(PlaceError::Full(format!("{doing}: {size} bytes, and room for {room}")));
+        }
+        let part = staging.create_part(PART).map_err(|error| PlaceError::of(error, doing))?;
+        rustix::fs::ftruncate(&part, size).map_err(|error| PlaceError::of(error, doing))?;
+        Ok(SingleFile { staging, part, name: name.to_vec(), size, replaces })
+    }
+}
+
+impl SingleFile {
+    /// Writes bytes, which must lie within the size.
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), PlaceError> {
+        let inside = offset.checked_add(bytes.len() as u64).is_some_and(|end| end <= self.size);
+        debug_assert!(inside, "the machine checks each segment's place");
+        if !inside {
+            return Err(PlaceError::Object("bytes beyond the end of the file".to_owned()));
+        }
+        write_all_at(&self.part, bytes, offset)
+            .map_err(|error| PlaceError::of(error, "writing the file"))
+    }
+
+    /// Gives it its name, and leaves nothing else behind.
+    pub(crate) fn finish(self) -> Result<(), PlaceError> {
+        let fail = |error| PlaceError::of(error, "placing the file");
+        rustix::fs::fchmod(&self.part, rustix::fs::Mode::from_raw_mode(0o644)).map_err(fail)?;
+        rustix::fs::fdatasync(&self.part).map_err(fail)?;
+        let from = (self.staging.parts(), PART);
+        rename(from, (self.staging.out(), &self.name), self.replaces).map_err(fail)?;
+        self.staging.remove().map_err(fail)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SingleTarget, is_plain_name};
+    use std::fs;
+
+    #[test]
+    fn only_plain_names_are_taken() {
+        for (name, ok) in [
+            (&b"payload.bin"[..], true),
+            (b"..a", true),
+            (b"", false),
+            (b".", false),
+            (b"..", false),
+            (b"../passwd", false),
+            (b"/etc/passwd", false),
+            (b"a\0b", false),
+            (b".downpour", false),
+            (&[b'a'; 256], false),
+        ] {
+            assert_eq!(is_plain_name(name), ok, "{}", name.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn a_file_gets_its_name_when_it_is_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("out");
+        let file = SingleTarget::open(&out, false).unwrap().create(b"a", 6).unwrap();
+        file.write(3, b"def").unwrap();
+        assert!(!out.join("a").exists());
+        file.write(0, b"abc").unwrap();
+        file.finish().unwrap();
+        assert_eq!(fs::read(out.join("a")).unwrap(), b"abcdef");
+        assert_eq!(fs::read_dir(&out).unwrap().count(), 1, "nothing else is left");
+        assert!(SingleTarget::open(&out, false).unwrap().create(b"a", 1).is_err(), "it is there");
+        let file = SingleTarget::open(&out, true).unwrap().create(b"a", 1).unwrap();
+        file.write(0, b"x").unwrap();
+        file.finish().unwrap();
+        assert_eq!(fs::read(out.join("a")).unwrap(), b"x");
+        let huge = SingleTarget::open(&out, true).unwrap().create(b"b", u64::MAX);
+        assert!(huge.is_err(), "more than the disk has");
+    }
+
+    #[test]
+    fn a_link_in_its_place_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (out, other) = (dir.path().join("out"), dir.path().join("other"));
+        fs::create_dir(&out).unwrap();
+        fs::write(&other, b"precious").unwrap();
+        std::os::unix::fs::symlink(&other, out.join("a")).unwrap();
+        assert!(SingleTarget::open(&out, false).unwrap().create(b"a", 1).is_err());
+        let file = SingleTarget::open(&out, true).unwrap().create(b"a", 1).unwrap();
+        file.write(0, b"x").unwrap();
+        file.finish().unwrap();
+        assert_eq!(fs::read(&other).unwrap(), b"precious");
+        assert_eq!(fs::read(out.join("a")).unwrap(), b"x");
+    }
+}

@@ -1,0 +1,24 @@
+//! The papers' protocols as commands: `send --profile bmtp|afdp|fmtp FILE`, `receive --profile …`.
+//!
+//! One plain file, no ticket, nothing encrypted and nobody known: for measurements beside the engine. What they do stands
+//! in `docs/profiles.md`. Here: which file, which sockets, what is printed, the report.
+
+mod file;
+mod receive;
+mod report;
+mod send;
+
+pub use receive::receive;
+pub use send::send;
+
+use crate::cli::Fault;
+use downpour_transport::profile::ProfileError;
+
+/// Said at the start of each session.
+fn warn(name: &str) {
+    eprintln!("profile {name}: as published: not encrypted, not authenticated; for measurements");
+}
+
+fn fault(error: &ProfileError, todo: &str) -> Fault {
+    Fault::incomplete(error.to_string(), todo)
+}

@@ -1,0 +1,152 @@
+//! `receive --profile bmtp|afdp|fmtp`.
+
+use super::file::{FileSink, Place};
+use super::report::{ReceiverReport, SCHEMA};
+use super::warn;
+use crate::cli::{Exit, Fault, ProfileReceivePlan, ReceiveKind};
+use crate::object::SingleTarget;
+use downpour_proto::Timestamp;
+use downpour_proto::profile::{ReceiverConfig, ReceiverProfile, afdp, bmtp, fmtp};
+use downpour_transport::control::SessionId;
+use downpour_transport::profile::{
+    Hearing, ProfileError, ReceiveEvent, ReceiveOutcome, ReceiveSetup,
+};
+use downpour_transport::{Group, Interface};
+use std::fs::File;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::time::{Duration, Instant};
+
+/// A sender that has begun and is silent for this long has died.
+const SILENCE: Duration = Duration::from_secs(60);
+/// Between two tries to reach the sender.
+const RETRY: Duration = Duration::from_millis(100);
+/// What the profiles' headers can say.
+const SIZE_MAX: u64 = u32::MAX as u64;
+
+/// Receives one file.
+pub fn receive(plan: &ProfileReceivePlan) -> Result<Exit, Fault> {
+    let name = plan.kind.name();
+    warn(name);
+    let place = match &plan.out {
+        None => Place::Nothing,
+        Some(out) => {
+            let target = SingleTarget::open(out, plan.overwrite);
+            let todo = "check the path and your rights, or choose another --out";
+            Place::Waiting(target.map_err(|error| Fault::start(error.to_string(), todo))?)
+        }
+    };
+    let times = plan.times.as_deref().map(File::create).transpose();
+    let times = times.map_err(|error| {
+        let what = format!("cannot write the times: {error}");
+        Fault::start(what, "give --times a file in a folder that is there")
+    })?;
+    let sink = FileSink { place, name: plan.name.clone(), times };
+    let control = plan.sender.as_ref().map(|_| connect(plan)).transpose()?;
+    let seed = SessionId::random().map_or(0, |id| {
+        id.as_bytes().iter().fold(0, |seed: u64, b| seed.rotate_left(8) ^ u64::from(*b))
+    });
+    let setup = ReceiveSetup {
+        machine: ReceiverConfig {
+            profile: profile(plan.kind),
+            size_max: SIZE_MAX,
+            products_max: 1,
+            seed,
+        },
+        hearing: hearing(plan)?,
+        control,
+        sink: Box::new(sink),
+        inject_loss: plan.inject_loss,
+        patience: [plan.join_timeout, SILENCE],
+        on_event: Box::new(printer(plan)),
+    };
+    match downpour_transport::profile::receive(setup) {
+        Ok(outcome) => finish(plan, &outcome),
+        Err(ProfileError::Network(error)) => Err(Fault::start(
+            format!("the network cannot be used: {error}"),
+            "name another --interface or --group; `ip address` lists what is there",
+        )),
+        Err(error) => Err(super::fault(&error, "start the sender again, then this receiver")),
+    }
+}
+
+fn profile(kind: ReceiveKind) -> ReceiverProfile {
+    match kind {
+        ReceiveKind::Bmtp { rule } => bmtp::receiver(rule),
+        ReceiveKind::Afdp => afdp::receiver(),
+        ReceiveKind::Fmtp { link } => fmtp::receiver(link),
+    }
+}
+
+fn hearing(plan: &ProfileReceivePlan) -> Result<Hearing, Fault> {
+    let wanted = plan.interface.as_ref().map(ToString::to_string);
+    let Some(group) = plan.group else { return Ok(Hearing::Told(wanted)) };
+    let todo = "name another --interface or --group; `ip address` lists what is there";
+    let interface = Interface::choose(wanted.as_deref(), group.ip());
+    let interface = interface.map_err(|error| Fault::start(error.to_string(), todo))?;
+    let group = Group::new(group, None).map_err(|error| Fault::usage(error.to_string(), todo))?;
+    Ok(Hearing::Group(group, interface))
+}
+
+/// Tries until the sender is there.
+fn connect(plan: &ProfileReceivePlan) -> Result<TcpStream, Fault> {
+    let sender = plan.sender.as_ref().map(ToString::to_string).unwrap_or_default();
+    let until = Instant::now() + plan.join_timeout;
+    loop {
+        let addresses = sender.to_socket_addrs().map(Iterator::collect::<Vec<SocketAddr>>);
+        let tried = addresses.and_then(|addresses| TcpStream::connect(&addresses[..]));
+        match tried {
+            Ok(stream) => return Ok(stream),
+            Err(error) if Instant::now() >= until => {
+                let what = format!("cannot reach {sender}: {error}");
+                return Err(Fault::start(what, "start the sender, or check --sender"));
+            }
+            Err(_) => std::thread::sleep(RETRY),
+        }
+    }
+}
+
+/// What the paper's program prints, on standard output.
+fn printer(plan: &ProfileReceivePlan) -> impl FnMut(Timestamp, ReceiveEvent<'_>) + Send + use<> {
+    let quiet = plan.output.is_silent();
+    move |now, event| {
+        if quiet {
+            return;
+        }
+        match event {
+            ReceiveEvent::Interval(interval) => println!(
+                "clients: {}, rate: {:.6}, missing: {}, ratio: {:.6}, naks: {}",
+                interval.clients, interval.rate, interval.missing, interval.ratio, interval.naks
+            ),
+            ReceiveEvent::Opened(_, size, name) => {
+                println!("expecting {size} bytes: {}", name.escape_ascii());
+            }
+            ReceiveEvent::Complete(..) => {
+                println!("complete time: {}", now.since(Timestamp::ZERO).as_millis());
+            }
+            ReceiveEvent::Placed(_) | ReceiveEvent::Rejected(_) => {}
+        }
+    }
+}
+
+fn finish(plan: &ProfileReceivePlan, outcome: &ReceiveOutcome) -> Result<Exit, Fault> {
+    let ReceiveOutcome { stats, dropped, foreign, first, last } = *outcome;
+    let report = ReceiverReport {
+        schema: SCHEMA,
+        downpour: env!("CARGO_PKG_VERSION"),
+        role: "receiver",
+        profile: plan.kind.name(),
+        complete: true,
+        duration_s: last.since(first).as_secs_f64(),
+        packets: stats.packets,
+        repairs: stats.repairs,
+        duplicates: stats.duplicates,
+        segments_asked: stats.asked,
+        messages: stats.messages,
+        message_bytes: stats.message_bytes,
+        socket_drops: dropped,
+        malformed: stats.malformed,
+        foreign,
+        refused: stats.refused,
+    };
+    plan.output.write_json(&report, Exit::Complete)
+}

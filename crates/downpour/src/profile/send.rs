@@ -1,0 +1,191 @@
+//! `send --profile bmtp|afdp|fmtp`.
+
+use super::file::FileSource;
+use super::report::{MemberRow, SCHEMA, SenderReport};
+use super::{fault, warn};
+use crate::cli::{Exit, Fault, ProfileSendPlan, SendKind};
+use downpour_proto::profile::{Mode, Offer, SenderConfig, SenderProfile, afdp, bmtp, fmtp};
+use downpour_proto::{Rate, Timestamp};
+use downpour_transport::control::SessionId;
+use downpour_transport::profile::{SendEvent, SendOutcome, SendSetup, StartWhen, prepare};
+use downpour_transport::{Interface, UnicastSocket};
+use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Both ways: packets that wait for a narrow link, status packets of many receivers.
+const BUFFER_LEN: usize = 4 << 20;
+
+/// Sends one file.
+pub fn send(plan: &ProfileSendPlan) -> Result<Exit, Fault> {
+    let file = File::open(&plan.file).map_err(|error| {
+        let what = format!("cannot read {}: {error}", plan.file.display());
+        Fault::start(what, "check the path and your rights")
+    })?;
+    let name = plan.kind.name();
+    warn(name);
+    let machine = SenderConfig { profile: profile(plan), mode: plan.mode, group: plan.group };
+    let control = control(plan)?;
+    if let (Some(control), false) = (&control, plan.output.is_silent()) {
+        let port = control.local_addr().map_or(0, |address| address.port());
+        println!("control port: {port}");
+    }
+    let setup = SendSetup {
+        machine,
+        socket: socket(plan)?,
+        control,
+        source: Box::new(FileSource(file)),
+        start: StartWhen { receivers: plan.receivers, after: plan.start_after },
+        on_event: Box::new(printer(plan)),
+    };
+    let unusable = |error: std::io::Error| Fault::start(error.to_string(), "see the message above");
+    let (sending, handle) = prepare(setup).map_err(unusable)?;
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let random = SessionId::random().ok_or_else(|| {
+        Fault::start("the kernel gives no random numbers", "see `man 2 getrandom`")
+    })?;
+    let session = random.as_bytes().iter().fold(0, |id: u32, b| id.rotate_left(8) ^ u32::from(*b));
+    handle.offer(Offer {
+        // FMTP counts products; the others' number is the session's.
+        product: if matches!(plan.kind, SendKind::Fmtp { .. }) { 0 } else { session },
+        size: plan.size,
+        offered_unix_ns: u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX),
+        metadata: plan.name.clone().into_bytes(),
+    });
+    handle.finish();
+    let outcome = sending
+        .run()
+        .map_err(|error| fault(&error, "the receivers keep nothing of it; send it again"))?;
+    finish(plan, &outcome)
+}
+
+fn profile(plan: &ProfileSendPlan) -> SenderProfile {
+    let packets = |rate: Rate| rate.bps() as f64 / 8.0 / 1428.0;
+    match plan.kind {
+        SendKind::Bmtp { rate_initial } => {
+            bmtp::sender(rate_initial, plan.rate.map_or(f64::INFINITY, packets))
+        }
+        SendKind::Afdp { limits } => afdp::sender(plan.mode, limits),
+        SendKind::Fmtp { rate, keep } => fmtp::sender(rate, keep),
+    }
+}
+
+fn control(plan: &ProfileSendPlan) -> Result<Option<TcpListener>, Fault> {
+    if matches!(plan.kind, SendKind::Bmtp { .. }) {
+        return Ok(None);
+    }
+    let mut last = None;
+    for address in &plan.listen {
+        match TcpListener::bind(address) {
+            Ok(listener) => return Ok(Some(listener)),
+            Err(error) => last = Some((address, error)),
+        }
+    }
+    let what =
+        last.map_or_else(String::new, |(address, e)| format!("cannot listen on {address}: {e}"));
+    Err(Fault::start(what, "choose another address with --listen, or other --ports"))
+}
+
+/// The socket of the data, on the interface of the group.
+fn socket(plan: &ProfileSendPlan) -> Result<UnicastSocket, Fault> {
+    let todo = "name another --interface or --group; `ip address` lists what is there";
+    let wanted = plan.interface.as_ref().map(ToString::to_string);
+    let failed = |why: String| Fault::start(why, todo);
+    let towards = plan.group.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |group| group.ip());
+    if plan.mode == Mode::Unicast {
+        // The routes decide for each receiver.
+        return UnicastSocket::bind(SocketAddr::new(towards, 0), BUFFER_LEN)
+            .map_err(|e| failed(e.to_string()));
+    }
+    // Broadcast leaves by the interface whose address it comes from.
+    let likeness = match plan.mode {
+        Mode::Broadcast => IpAddr::V4(Ipv4Addr::new(224, 0, 0, 1)),
+        _ => towards,
+    };
+    let interface =
+        Interface::choose(wanted.as_deref(), likeness).map_err(|e| failed(e.to_string()))?;
+    let address = interface.address_for(likeness);
+    let address = address.ok_or_else(|| failed("the interface has no address".to_owned()))?;
+    let socket = UnicastSocket::bind(interface.socket_addr(address, 0), BUFFER_LEN)
+        .map_err(|e| failed(e.to_string()))?;
+    socket.speak_to_groups(&interface, plan.ttl).map_err(|e| failed(e.to_string()))?;
+    Ok(socket)
+}
+
+/// What the paper's program prints, on standard output.
+fn printer(plan: &ProfileSendPlan) -> impl FnMut(Timestamp, SendEvent) + Send + use<> {
+    let (quiet, size) = (plan.output.is_silent(), plan.size);
+    let segment = u64::from(bmtp::SEGMENT_LEN);
+    let is_bmtp = matches!(plan.kind, SendKind::Bmtp { .. });
+    let mut started = Timestamp::ZERO;
+    move |now, event| {
+        if let SendEvent::Started = event {
+            started = now;
+        }
+        if quiet {
+            return;
+        }
+        match event {
+            SendEvent::Started if is_bmtp => {
+                println!("this is n, the total number of bytes in the entire file:{size}");
+                println!("this is the number of segments in the packet:{}", size / segment);
+                println!("this is the remaining bytes of the segment:{}", size % segment);
+            }
+            SendEvent::Rate(from, line) => println!(
+                "rec_rate: {:.6} by {}, new_send_rate: {:.6} time: {}",
+                line.reported,
+                from.ip(),
+                line.rate,
+                now.since(started).as_millis(),
+            ),
+            SendEvent::Connected(from) => println!("joined: {from}"),
+            SendEvent::Complete(from, _) => {
+                println!("complete: {from} time: {}", now.since(started).as_millis());
+            }
+            SendEvent::Started
+            | SendEvent::Gone(_)
+            | SendEvent::Released(_)
+            | SendEvent::Sent(_) => {}
+        }
+    }
+}
+
+fn finish(plan: &ProfileSendPlan, outcome: &SendOutcome) -> Result<Exit, Fault> {
+    let SendOutcome { stats, members, group_estimate, started, last_sent, rate } = outcome;
+    let row = |(address, member): &(SocketAddr, downpour_proto::profile::MemberReport)| MemberRow {
+        address: address.to_string(),
+        complete_s: member.completed.map(|at| at.since(*started).as_secs_f64()),
+        segments_asked: member.asked,
+    };
+    let receivers: Vec<MemberRow> = members.iter().map(row).collect();
+    let report = SenderReport {
+        schema: SCHEMA,
+        downpour: env!("CARGO_PKG_VERSION"),
+        role: "sender",
+        profile: plan.kind.name(),
+        name: plan.name.clone(),
+        bytes: plan.size,
+        duration_s: last_sent.since(*started).as_secs_f64(),
+        segments: stats.segments,
+        repair_segments: stats.repairs,
+        datagram_bytes: stats.datagram_bytes,
+        stream_bytes: stats.stream_bytes,
+        requests_served: stats.requests,
+        requests_idle: stats.requests_idle,
+        status_packets: stats.statuses,
+        malformed: stats.malformed,
+        group_estimate: *group_estimate,
+        rate_at_end_bps: rate.bps(),
+        receivers,
+    };
+    // Without connections nobody says whether it has all.
+    let all = report.receivers.iter().all(|row| row.complete_s.is_some());
+    let exit = if all { Exit::Complete } else { Exit::Incomplete };
+    if !plan.output.is_silent() {
+        println!(
+            "sent {} segments and {} again in {:.3} s",
+            report.segments, report.repair_segments, report.duration_s
+        );
+    }
+    plan.output.write_json(&report, exit)
+}
