@@ -4,6 +4,7 @@
 //! Repeats go round and round over the programs, so that a slow minute of the machine hits all alike.
 
 use crate::experiment::{Cell, Experiment};
+use crate::figures;
 use crate::footprint::Footprint;
 use crate::network::{Counters, Losses, Network};
 use crate::page::{self, Surroundings};
@@ -61,7 +62,12 @@ pub(crate) fn run(experiment: &Experiment, out: &Path) -> io::Result<()> {
         let payload = payload(&footprint, cell.size.0)?;
         for repeat in 1..=experiment.repeats {
             for call in &present {
-                let record = run_one(&footprint, experiment, cell, call, repeat, &payload);
+                let logs = (experiment.keep_logs && repeat == 1).then(|| {
+                    let name = call.name.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+                    out.join(figures::FOLDER).join(format!("{name}-{}", cell.receivers))
+                });
+                let setting = (experiment, cell, call);
+                let record = run_one(&footprint, setting, repeat, &payload, logs.as_deref());
                 // One network that could not be built does not end a campaign of hours.
                 let record = record.unwrap_or_else(|e| Record {
                     program: call.name.clone(),
@@ -77,16 +83,15 @@ pub(crate) fn run(experiment: &Experiment, out: &Path) -> io::Result<()> {
         }
         page::write(experiment, &surroundings, &records, out)?;
     }
-    Ok(())
+    if experiment.keep_logs { figures::draw(out) } else { Ok(()) }
 }
 
 fn run_one(
     footprint: &Footprint,
-    experiment: &Experiment,
-    cell: &Cell,
-    call: &Call,
+    (experiment, cell, call): (&Experiment, &Cell, &Call),
     repeat: u32,
     payload: &Path,
+    logs: Option<&Path>,
 ) -> io::Result<Record> {
     let spec = experiment.network(cell, call.program.shares_uplinks, u64::from(repeat));
     let mut network = Network::build(footprint, &spec)?;
@@ -104,6 +109,9 @@ fn run_one(
     stage.happenings = &experiment.happening;
     let ran = (call.program.run)(&mut stage);
     let after = passed(&network)?;
+    if let Some(folder) = logs {
+        stage.keep_logs(folder)?;
+    }
     let outcome = stage.judge(ran)?;
     let socket = network.receivers.iter().map(|host| host.buffer_errors());
     let lost_socket = socket.sum::<io::Result<u64>>()?;

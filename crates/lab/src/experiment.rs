@@ -14,6 +14,8 @@
 //! [sweep]                      # every combination of these
 //! loss = [0.0, 0.05]
 //!
+//! keep_logs = true             # (above all tables) what the first repeat said, and drawings of it
+//!
 //! [[link]]                     # receivers whose link differs
 //! receivers = [3]
 //! rate = "10mbit"
@@ -66,6 +68,9 @@ pub(crate) struct Experiment {
     /// A run is stopped after so many times its bound (and [`Experiment::GRACE`]).
     #[serde(default = "ten")]
     pub(crate) limit: f64,
+    /// Whether what programs said in the first repeat is kept, and drawn.
+    #[serde(default)]
+    pub(crate) keep_logs: bool,
     /// What holds in all cells.
     #[serde(default)]
     cell: Table,

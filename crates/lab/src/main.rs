@@ -5,12 +5,14 @@
 //! - [`network`]: machines as namespaces on a bridge; [`emulator`]: links with delay.
 //! - [`experiment`], [`mod@campaign`], [`stage`]: what is to be run, all runs, one run.
 //! - [`programs`]: how each program is run. [`meter`]: what it costs.
-//! - [`record`], [`page`], [`plot`]: figures, tables, drawings.
+//! - [`record`], [`page`], [`plot`], [`figures`]: figures, tables, drawings.
 //! - [`footprint`]: what that leaves on the machine, and how it is removed.
 
 mod campaign;
+mod curve;
 mod emulator;
 mod experiment;
+mod figures;
 mod footprint;
 mod meter;
 mod network;

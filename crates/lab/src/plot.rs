@@ -5,18 +5,18 @@
 
 use std::fmt::Write as _;
 
-const WIDTH: f64 = 820.0;
-const HEIGHT: f64 = 440.0;
-const LEFT: f64 = 70.0;
-const RIGHT: f64 = 200.0;
-const TOP: f64 = 40.0;
-const BOTTOM: f64 = 60.0;
+pub(crate) const WIDTH: f64 = 820.0;
+pub(crate) const HEIGHT: f64 = 440.0;
+pub(crate) const LEFT: f64 = 70.0;
+pub(crate) const RIGHT: f64 = 200.0;
+pub(crate) const TOP: f64 = 40.0;
+pub(crate) const BOTTOM: f64 = 60.0;
 /// From here on y is logarithmic.
 const FAR_APART: f64 = 6.0;
 /// Lines across.
 const TICKS: f64 = 6.0;
 /// Told apart also by those who see few colours, together with the marks.
-const COLOURS: &[&str] = &[
+pub(crate) const COLOURS: &[&str] = &[
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933",
     "#882255", "#44aa99",
 ];
@@ -162,12 +162,16 @@ impl Scale {
             let all = decades.flat_map(|d| [1.0, 2.0, 5.0].map(|step| step * 10f64.powi(d)));
             return all.filter(|v| (self.low..=self.high).contains(v)).collect();
         }
-        let rough = (self.high - self.low) / TICKS;
-        let decade = 10f64.powf(rough.log10().floor());
-        let steps = [1.0, 2.0, 5.0, 10.0].map(|step| step * decade);
-        let step = steps.into_iter().find(|step| *step >= rough).unwrap_or(rough);
+        let step = step_of((self.high - self.low) / TICKS);
         (0..).map(|i| f64::from(i) * step).take_while(|v| *v <= self.high).collect()
     }
+}
+
+/// A round number that is not less.
+pub(crate) fn step_of(rough: f64) -> f64 {
+    let decade = 10f64.powf(rough.log10().floor());
+    let steps = [1.0, 2.0, 5.0, 10.0].map(|step| step * decade);
+    steps.into_iter().find(|step| *step >= rough).unwrap_or(rough)
 }
 
 fn mark(svg: &mut String, number: usize, x: f64, y: f64, colour: &str) -> std::fmt::Result {
@@ -179,17 +183,23 @@ fn mark(svg: &mut String, number: usize, x: f64, y: f64, colour: &str) -> std::f
     writeln!(svg, "<path d=\"M{x:.1} {y:.1}{shape}\" fill=\"{colour}\"/>")
 }
 
-fn words(svg: &mut String, x: f64, y: f64, anchor: &str, text: &str) -> std::fmt::Result {
+pub(crate) fn words(
+    svg: &mut String,
+    x: f64,
+    y: f64,
+    anchor: &str,
+    text: &str,
+) -> std::fmt::Result {
     writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>")
 }
 
 /// A figure without digits that say nothing.
-fn figure(value: f64) -> String {
+pub(crate) fn figure(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 

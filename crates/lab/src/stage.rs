@@ -239,6 +239,22 @@ impl<'a> Stage<'a> {
         Some(words.map(str::to_owned).collect())
     }
 
+    /// Copies what the first receiver and the last program on the sender said, and when segments came.
+    pub(crate) fn keep_logs(&self, folder: &Path) -> io::Result<()> {
+        fs::create_dir_all(folder)?;
+        let first = self.running.iter().position(|running| running.receiver.is_some());
+        let sender = self.running.iter().rposition(|running| running.receiver.is_none());
+        let logs = [("receiver.log", first), ("sender.log", sender)];
+        for (name, number) in logs.into_iter().filter_map(|(name, n)| Some((name, n?))) {
+            fs::copy(self.log(number), folder.join(name))?;
+        }
+        let times = self.file("times0.csv");
+        if times.exists() {
+            fs::copy(times, folder.join("times.csv"))?;
+        }
+        Ok(())
+    }
+
     fn log(&self, number: usize) -> PathBuf {
         self.file(&format!("log{number}"))
     }

@@ -7,6 +7,7 @@ pub(crate) mod aria2;
 mod downpour;
 mod iperf3;
 mod norm;
+mod papers;
 mod rsync;
 pub(crate) mod tcp;
 mod udpcast;
@@ -42,6 +43,7 @@ pub(crate) struct Program {
 pub(crate) fn all() -> impl Iterator<Item = &'static Program> {
     let lists = [
         downpour::PROGRAMS,
+        papers::PROGRAMS,
         udpcast::PROGRAMS,
         uftp::PROGRAMS,
         norm::PROGRAMS,

@@ -1,0 +1,250 @@
+//! The papers' protocols, as `downpour send --profile …` speaks them. What experiments add are the sender's options.
+
+use super::{Program, TOLD, text, tool};
+use crate::stage::{PAYLOAD, Proof, Stage};
+use serde::Deserialize;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+const PORT: u16 = 28_800;
+const GROUP: &str = "239.192.7.7:28819";
+/// What the foreign TCP transfer of table 1 carries, and how long it waits until the other is in its stride.
+const FTP_BYTES: u64 = 7_000_000;
+const STRIDE: Duration = Duration::from_secs(5);
+
+pub(super) const PROGRAMS: &[Program] = &[
+    Program {
+        name: "downpour-bmtp",
+        about: "profile bmtp: NAKs by chance, 1.05 × the slowest receiver's rate; starts at 200 packets/s",
+        tools: &["downpour"],
+        package: None,
+        shares_uplinks: false,
+        run: |stage| bmtp(stage, &[]),
+    },
+    Program {
+        name: "downpour-bmtp-rejected",
+        about: "the same with the status rule that the paper rejected",
+        tools: &["downpour"],
+        package: None,
+        shares_uplinks: false,
+        run: |stage| bmtp(stage, &["--rejected-rule"]),
+    },
+    Program {
+        name: "downpour-afdp",
+        about: "profile afdp by multicast: an interval that requests make longer and time shorter; at least 10 ms",
+        tools: &["downpour"],
+        package: None,
+        shares_uplinks: false,
+        run: |stage| afdp(stage, &["--mode", "multicast", "--group", GROUP]),
+    },
+    Program {
+        name: "downpour-afdp-broadcast",
+        about: "the same by broadcast",
+        tools: &["downpour"],
+        package: None,
+        shares_uplinks: false,
+        run: |stage| afdp(stage, &["--mode", "broadcast"]),
+    },
+    Program {
+        name: "downpour-afdp-unicast",
+        about: "the same by unicast to each",
+        tools: &["downpour"],
+        package: None,
+        shares_uplinks: false,
+        run: |stage| afdp(stage, &["--mode", "unicast"]),
+    },
+    Program {
+        name: "downpour-fmtp",
+        about: "profile fmtp: shaped to 95 % of the rate, repair by TCP to each",
+        tools: &["downpour"],
+        package: None,
+        shares_uplinks: false,
+        run: fmtp,
+    },
+    beside("table1-idle", |stage| table_1(stage, |_| Ok(()))),
+    beside("table1-tcp", |stage| table_1(stage, tcp_to_first)),
+    beside("table1-afdp-broadcast", |stage| {
+        table_1(stage, |stage| publish(stage, &["--mode", "broadcast"]))
+    }),
+    beside("table1-afdp-unicast", |stage| {
+        table_1(stage, |stage| publish(stage, &["--mode", "unicast"]))
+    }),
+    beside("table1-afdp-multicast", |stage| {
+        table_1(stage, |stage| publish(stage, &["--mode", "multicast", "--group", GROUP]))
+    }),
+    beside("table1-auto", |stage| table_1(stage, |stage| engine(stage, "auto"))),
+    beside("table1-background", |stage| table_1(stage, |stage| engine(stage, "background"))),
+];
+
+/// Cooperstock 1996, table 1: 7.0 MB by TCP to the last receiver while something else is sent to the others. The run
+/// ends with the foreign transfer; its throughput is the remark.
+const fn beside(name: &'static str, run: fn(&mut Stage<'_>) -> io::Result<()>) -> Program {
+    Program {
+        name,
+        about: "7.0 MB by TCP to the last receiver beside what the name says to the others; see the remark",
+        tools: &["downpour", "lab"],
+        package: None,
+        shares_uplinks: false,
+        run,
+    }
+}
+
+/// What we read of the sender's report.
+#[derive(Deserialize)]
+struct Report {
+    duration_s: f64,
+    segments: u64,
+    repair_segments: u64,
+    requests_served: u64,
+    status_packets: u64,
+    group_estimate: f64,
+}
+
+fn bmtp(stage: &mut Stage<'_>, more: &[&str]) -> io::Result<()> {
+    for i in 0..stage.cell.receivers {
+        let (out, times) = (text(stage.folder(i)), text(stage.file(&format!("times{i}.csv"))));
+        #[rustfmt::skip]
+        let fixed = [
+            "receive", "--profile", "bmtp", "--group", GROUP, "--interface", "eth0", "--out", &out,
+            "--as", PAYLOAD, "--times", &times,
+        ];
+        stage.receiver(i, "downpour", &[&fixed[..], more].concat())?;
+    }
+    stage.settle();
+    send(stage, &["--profile", "bmtp", "--interface", "eth0", "--group", GROUP])
+}
+
+fn afdp(stage: &mut Stage<'_>, mode: &[&str]) -> io::Result<()> {
+    let listen = format!("{}:{PORT}", stage.network.sender.ipv4);
+    for i in 0..stage.cell.receivers {
+        let out = text(stage.folder(i));
+        #[rustfmt::skip]
+        stage.receiver(i, "downpour", &[
+            "receive", "--profile", "afdp", "--sender", &listen, "--interface", "eth0", "--out", &out,
+        ])?;
+    }
+    stage.settle();
+    let receivers = stage.receivers_at_start().to_string();
+    let fixed = ["--profile", "afdp", "--listen", &listen, "--receivers", &receivers];
+    // By unicast the routes decide.
+    let interface: &[&str] = if mode[1] == "unicast" { &[] } else { &["--interface", "eth0"] };
+    send(stage, &[&fixed[..], mode, interface].concat())
+}
+
+fn fmtp(stage: &mut Stage<'_>) -> io::Result<()> {
+    let listen = format!("{}:{PORT}", stage.network.sender.ipv4);
+    let rate = format!("{}kbit", stage.told_kbit(TOLD));
+    for i in 0..stage.cell.receivers {
+        let out = text(stage.folder(i));
+        #[rustfmt::skip]
+        stage.receiver(i, "downpour", &[
+            "receive", "--profile", "fmtp", "--sender", &listen, "--group", GROUP, "--interface", "eth0",
+            "--out", &out, "--link-rate", &rate,
+        ])?;
+    }
+    stage.settle();
+    let receivers = stage.receivers_at_start().to_string();
+    #[rustfmt::skip]
+    let options = [
+        "--profile", "fmtp", "--listen", &listen, "--receivers", &receivers, "--group", GROUP,
+        "--interface", "eth0", "--rate", &rate,
+    ];
+    send(stage, &options)
+}
+
+fn send(stage: &mut Stage<'_>, options: &[&str]) -> io::Result<()> {
+    let (payload, report) = (text(stage.payload.to_owned()), text(stage.file("report.json")));
+    let fixed = ["send", &payload, "--report", &report];
+    stage.sender("downpour", &[&fixed[..], options].concat())?;
+    stage.wait_receivers()?;
+    stage.wait_senders()?;
+    let report: Report = serde_json::from_str(&std::fs::read_to_string(report)?)?;
+    stage.remark = format!(
+        "session {:.2} s, {} segments, {} again, {} requests, {} status packets, group estimate {:.1}",
+        report.duration_s,
+        report.segments,
+        report.repair_segments,
+        report.requests_served,
+        report.status_packets,
+        report.group_estimate,
+    );
+    Ok(())
+}
+
+/// Receivers but the last.
+const fn subscribers(stage: &Stage<'_>) -> usize {
+    stage.cell.receivers - 1
+}
+
+fn publish(stage: &mut Stage<'_>, mode: &[&str]) -> io::Result<()> {
+    let listen = format!("{}:{PORT}", stage.network.sender.ipv4);
+    for i in 0..subscribers(stage) {
+        let out = text(stage.folder(i));
+        #[rustfmt::skip]
+        stage.receiver(i, "downpour", &[
+            "receive", "--profile", "afdp", "--sender", &listen, "--interface", "eth0", "--out", &out,
+        ])?;
+    }
+    let receivers = subscribers(stage).to_string();
+    let payload = text(stage.payload.to_owned());
+    #[rustfmt::skip]
+    let fixed = [
+        "send", &payload, "--profile", "afdp", "--listen", &listen, "--receivers", &receivers,
+    ];
+    let interface: &[&str] = if mode[1] == "unicast" { &[] } else { &["--interface", "eth0"] };
+    stage.sender("downpour", &[&fixed[..], mode, interface].concat())
+}
+
+fn engine(stage: &mut Stage<'_>, controller: &str) -> io::Result<()> {
+    let listen = format!("{}:{PORT}", stage.network.sender.ipv4);
+    let ticket = text(stage.file("ticket"));
+    stage.beforehand("downpour", &["ticket", "new", "--address", &listen, "--out", &ticket])?;
+    stage.wait_senders()?;
+    for i in 0..subscribers(stage) {
+        let (at, name) = (format!("@{ticket}"), format!("r{i}"));
+        let options = ["receive", &at, "--interface", "eth0", "--name", &name, "--discard"];
+        stage.receiver(i, "downpour", &options)?;
+    }
+    let receivers = subscribers(stage).to_string();
+    let payload = text(stage.payload.to_owned());
+    #[rustfmt::skip]
+    let options = [
+        "send", "--interface", "eth0", "--listen", &listen, "--ticket", &ticket, "--receivers",
+        &receivers, "--controller", controller, &payload,
+    ];
+    stage.sender("downpour", &options)
+}
+
+/// What rcp was in the paper: a TCP transfer to one host.
+fn tcp_to_first(stage: &mut Stage<'_>) -> io::Result<()> {
+    let (copy, payload) = (text(stage.copy(0)), text(stage.payload.to_owned()));
+    stage.receiver(0, "lab", &["tcp", "receive", &copy])?;
+    stage.settle();
+    let host = stage.network.receivers[0].ipv4.clone();
+    stage.sender("lab", &["tcp", "send", "--congestion", "cubic", "--file", &payload, &host])
+}
+
+/// Starts the other transfer, then measures the foreign one.
+fn table_1(stage: &mut Stage<'_>, other: fn(&mut Stage<'_>) -> io::Result<()>) -> io::Result<()> {
+    stage.proof = Proof::Unproved;
+    let last = subscribers(stage);
+    let (file, copy) = (stage.file("ftp"), text(stage.copy(last)));
+    io::copy(&mut File::open(stage.payload)?.take(FTP_BYTES), &mut File::create(&file)?)?;
+    stage.receiver(last, "lab", &["tcp", "receive", &copy])?;
+    other(stage)?;
+    std::thread::sleep(STRIDE);
+    let lab = tool("lab").ok_or_else(|| io::Error::other("the lab cannot find itself"))?;
+    let mut ftp = stage.network.sender.command(None, &text(lab));
+    let host = &stage.network.receivers[last].ipv4;
+    ftp.args(["tcp", "send", "--congestion", "cubic", "--file", &text(file), host]);
+    let begun = Instant::now();
+    let status = ftp.stdin(Stdio::null()).stdout(Stdio::null()).status()?;
+    let rate = FTP_BYTES as f64 / 1e3 / begun.elapsed().as_secs_f64();
+    if !status.success() {
+        return Err(io::Error::other("the foreign transfer failed"));
+    }
+    stage.remark = format!("ftp {rate:.0} KB/s");
+    Ok(())
+}
