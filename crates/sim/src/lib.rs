@@ -11,6 +11,7 @@ mod network;
 pub mod profiles;
 mod rng;
 pub mod scale;
+pub mod stragglers;
 pub mod stream;
 pub mod swarm;
 pub mod world;

@@ -81,11 +81,12 @@ impl Sender {
             self.window.find(need.block)
         };
         let Some(open) = open else { return false };
-        // Who is on trial may be drowning: the stream gives little of what it lacks (protocol.md#STRAG-6).
-        let on_trial = self.stragglers.on_trial() == Some(from);
-        let limit = if on_trial { 0 } else { open.k / BIG_NEED_SHARE };
+        // Who is on trial or loses far more than others may be drowning: the stream gives little of what it
+        // lacks (protocol.md#STRAG-6).
+        let doubted = self.stragglers.is_doubted(self.now, from);
+        let limit = if doubted { 0 } else { open.k / BIG_NEED_SHARE };
         let big = need.count > SMALL_NEED.max(limit);
-        if big && (on_trial || open.opened_at < since || open.big_asker(from) < quorum) {
+        if big && (doubted || open.opened_at < since || open.big_asker(from) < quorum) {
             return false;
         }
         let planned = self.config.recovery.on_need(need.planned, need.count, share, last);

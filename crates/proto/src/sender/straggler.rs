@@ -46,6 +46,9 @@ const LOSS_RATIO: f64 = 3.0;
 /// For this long.
 const LOSS_TIME: Duration = Duration::from_secs(2);
 
+/// After this much of it the stream spends no repair on what only that receiver lacks.
+const SUSPECT_TIME: Duration = Duration::from_millis(300);
+
 /// Members of which this much is remembered.
 const REMEMBERED_MAX: usize = 1_024;
 
@@ -92,7 +95,12 @@ impl Trial {
         self.span.0 += sent;
         self.span.1 += received;
         self.reviews.0 += 1;
-        self.reviews.1 += u32::from(rate.scale(KEEPS_UP_SHARE) > self.before);
+        self.reviews.1 += u32::from(self.gains(rate));
+    }
+
+    /// At this rate the stream is much faster without it.
+    fn gains(&self, rate: Rate) -> bool {
+        rate.scale(KEEPS_UP_SHARE) > self.before
     }
 
     /// The stream is much faster without it, and it cannot follow.
@@ -147,6 +155,13 @@ impl Stragglers {
         self.away.remove(&id);
     }
 
+    /// It is on trial, or loses so much more than the others that it may soon leave: the stream spends no more
+    /// on it than on any other (protocol.md#STRAG-6).
+    pub(super) fn is_doubted(&self, now: Timestamp, id: ReceiverId) -> bool {
+        let long = |since: &Timestamp| now.since(*since) >= SUSPECT_TIME;
+        self.on_trial() == Some(id) || self.lossy_since.get(&id).is_some_and(long)
+    }
+
     /// Looks the members over. `limiting`: whom the `rate` follows, once it has stopped rising.
     pub(super) fn review(
         &mut self,
@@ -168,7 +183,7 @@ impl Stragglers {
             return Some(self.leave(now, id));
         }
         if self.trial.is_some() {
-            return self.judge(now, standings, rate);
+            return self.judge(now, standings, limiting, rate);
         }
         let id = limiting.filter(|_| now >= self.next_trial)?;
         if self.passed.get(&id).is_some_and(|(at, _)| now < *at) {
@@ -200,7 +215,13 @@ impl Stragglers {
     }
 
     /// The trial's verdict, if it is time.
-    fn judge(&mut self, now: Timestamp, standings: &[Standing], rate: Rate) -> Option<Verdict> {
+    fn judge(
+        &mut self,
+        now: Timestamp,
+        standings: &[Standing],
+        limiting: Option<ReceiverId>,
+        rate: Rate,
+    ) -> Option<Verdict> {
         let trial = self.trial.as_mut()?;
         let (id, since) = (trial.id, now.since(trial.from));
         if since >= TRIAL_RAMP
@@ -214,11 +235,13 @@ impl Stragglers {
         if (over || evident) && trial.has_failed() {
             return Some(self.leave(now, id));
         }
-        if !over {
+        // Another one holds the stream as far down as this one did: it is the one to try.
+        let another = since >= TRIAL_RAMP && limiting.is_some() && !trial.gains(rate);
+        if !over && !another {
             return None;
         }
         self.trial = None;
-        self.next_trial = now + TRIAL_GAP;
+        self.next_trial = if over { now + TRIAL_GAP } else { now };
         let pause = self.passed.get(&id).map_or(TRIAL_PAUSE.0, |(_, last)| *last * 2);
         let pause = pause.min(TRIAL_PAUSE.1);
         if self.passed.len() < REMEMBERED_MAX {

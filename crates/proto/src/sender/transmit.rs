@@ -171,7 +171,8 @@ impl Sender {
 
     /// A block's source is all sent: its repair follows at once, by the losses known now.
     fn plan_proactive(&mut self, at: usize) {
-        let losses = self.members.losses(self.packet, self.stragglers.on_trial());
+        let losses =
+            self.members.losses(self.packet, |id| self.stragglers.is_doubted(self.now, id));
         let last = self.last_blocks();
         let open = &mut self.window.open[at];
         if open.proactive_done {

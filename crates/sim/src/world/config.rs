@@ -82,6 +82,8 @@ pub struct ReceiverConfig {
     pub duplicates: f64,
     /// How busy its host is.
     pub hiccups: Hiccups,
+    /// When its process stands still; what comes meanwhile it finds at the end.
+    pub stops: Option<Range<Timestamp>>,
     /// When it joins.
     pub joins: Duration,
     /// When its machine dies, if it does.
@@ -102,6 +104,7 @@ impl ReceiverConfig {
             jitter: Duration::ZERO,
             duplicates: 0.0,
             hiccups: Hiccups::NONE,
+            stops: None,
             joins: Duration::ZERO,
             dies: None,
             cuts: Vec::new(),

@@ -256,7 +256,11 @@ impl Host {
 
     /// When its process notices what happens at `at`.
     pub(super) fn awake(&self, at: Timestamp) -> Timestamp {
-        self.hiccups.awake(at)
+        let awake = self.hiccups.awake(at);
+        match &self.config.stops {
+            Some(stop) if stop.contains(&awake) => stop.end,
+            _ => awake,
+        }
     }
 
     /// Propagation from its node to it.
