@@ -7,7 +7,7 @@
 use crate::units::Rate;
 
 /// Default share of the rate that pulls get while the stream runs.
-pub const PULL_SHARE_DEFAULT: f64 = 0.03;
+pub const PULL_SHARE_DEFAULT: f64 = 0.02;
 
 /// Largest share: a stream that gets nothing never ends.
 const PULL_SHARE_MAX: f64 = 0.9;
@@ -55,7 +55,7 @@ mod tests {
     fn pulls_get_little_beside_the_stream_and_all_after_it() {
         let (budget, total) = (Budget::new(PULL_SHARE_DEFAULT), Rate::from_mbps(100));
         let beside = budget.divide(total, true, true);
-        assert_eq!(beside.pulls, Rate::from_mbps(3));
+        assert_eq!(beside.pulls, Rate::from_mbps(2));
         assert_eq!(beside.stream.bps() + beside.pulls.bps(), total.bps());
         assert_eq!(budget.divide(total, true, false).stream, total);
         assert_eq!(budget.divide(total, false, true).pulls, total);

@@ -59,7 +59,7 @@ pub struct SendArgs {
     #[arg(help_heading = "Rate")]
     pub profile: Profile,
     /// Share of the rate that pulls get together while the stream runs
-    #[arg(long, value_name = "SHARE", value_parser = parse_share, default_value = "3%")]
+    #[arg(long, value_name = "SHARE", value_parser = parse_share, default_value = "2%")]
     #[arg(help_heading = "Rate")]
     pub pull_share: f64,
 
@@ -284,7 +284,7 @@ mod tests {
         let plan = resolve(&["/", "--receivers", "8"]).unwrap();
         assert_eq!(plan.start.receivers, Some(8));
         assert_eq!((plan.profile, plan.rate), (Profile::Auto, None));
-        assert_eq!((plan.network.ttl, plan.pull_share), (1, 0.03));
+        assert_eq!((plan.network.ttl, plan.pull_share), (1, 0.02));
         assert_eq!(plan.network.ports, crate::ports::PortRange::DEFAULT);
     }
 

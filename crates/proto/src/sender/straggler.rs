@@ -258,12 +258,13 @@ impl Stragglers {
         let median = losses[(losses.len() - 1) / 2];
         let limit = LOSS_MIN.max(LOSS_RATIO * median);
         for standing in standings {
-            if standing.loss <= limit || self.on_trial() == Some(standing.id) {
+            if standing.loss <= limit {
                 self.lossy_since.remove(&standing.id);
                 continue;
             }
             let since = *self.lossy_since.entry(standing.id).or_insert(now);
-            if now.since(since) >= LOSS_TIME {
+            // A trial has its own end; it starts with a flood that may drown the one who is tried.
+            if now.since(since) >= LOSS_TIME && self.on_trial() != Some(standing.id) {
                 return Some(standing.id);
             }
         }

@@ -91,6 +91,11 @@ impl PullBudget {
         }
     }
 
+    /// Counts bytes that went without asking: what TCP sent again.
+    pub fn charge(&self, bytes: u64) {
+        self.with_bucket(|bucket| bucket.allowed -= bytes as f64);
+    }
+
     /// How long the next piece should be: 50 ms of the rate, within fixed limits.
     pub fn piece_len(&self) -> usize {
         let bytes = self.rate().bytes_in(PIECE_TIME);

@@ -113,6 +113,26 @@ pub(crate) fn set_loss_timeout_min(fd: BorrowedFd<'_>, least: Duration) -> io::R
     set(fd, libc::IPPROTO_TCP, OPTION, &micros)
 }
 
+/// Bytes that a TCP connection has sent again, each segment counted as a full one.
+pub(crate) fn tcp_sent_again(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
+    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: `info` is valid for `len` bytes; it is plain integers, of which all zeros are valid, and older
+    // kernels fill only its beginning.
+    let (status, info) = unsafe {
+        let status = libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &mut len,
+        );
+        (status, info.assume_init())
+    };
+    check(status)?;
+    Ok(u64::from(info.tcpi_total_retrans) * u64::from(info.tcpi_snd_mss))
+}
+
 /// The MTU of an interface. `fd` is any socket; it names the network namespace.
 pub(crate) fn interface_mtu(fd: BorrowedFd<'_>, name: &str) -> io::Result<u32> {
     let mut request = MaybeUninit::<libc::ifreq>::zeroed();

@@ -33,7 +33,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use limits::{HEAD_LEN_MAX, HEADERS_MAX};
 use members::Members;
-use stall::{StallGuard, WatchSilence};
+use stall::{SentAgain, StallGuard, WatchSilence};
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -260,7 +260,9 @@ async fn shake_hands<H: SessionHandler>(
     core: &Core<H>,
 ) -> Option<(TlsStream<StallGuard>, Conn, WatchSilence)> {
     let limits = &core.limits;
-    let (tcp, silence) = StallGuard::new(tcp, limits.stall_time_max, limits.silence_time_max);
+    let again = SentAgain::new(core.budget.clone());
+    let (tcp, silence) =
+        StallGuard::new(tcp, limits.stall_time_max, limits.silence_time_max, again);
     let begun = Instant::now();
     let stream = tls.accept(tcp).await.ok()?;
     let handshake = begun.elapsed();

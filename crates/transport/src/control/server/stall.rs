@@ -3,11 +3,16 @@
 //! Under TLS, so that it covers the handshake too. A slow reader is no stalled one: each byte that the kernel
 //! takes starts the time anew. For a connection of events the kernel's own timer is shortened
 //! (TCP_USER_TIMEOUT), because its few bytes would fit into the send buffer for hours.
+//!
+//! What TCP sends again on a lossy path is charged to the budget of pulls here, as it comes off the sender's rate.
 
+use crate::control::budget::PullBudget;
 use crate::control::hasten;
+use crate::udp::tcp_sent_again;
 use socket2::SockRef;
 use std::future::Future;
 use std::io;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +25,35 @@ use tokio::time::{Instant, Sleep, sleep};
 /// Set when the connection has become one of events.
 pub(super) type WatchSilence = Arc<AtomicBool>;
 
+/// After so many bytes written it is looked how many TCP has sent again.
+const LOOK_BYTES: usize = 64 << 10;
+
+/// What a connection sent again, and who pays for it.
+#[derive(Debug)]
+pub(super) struct SentAgain {
+    budget: Arc<PullBudget>,
+    charged: u64,
+    written: usize,
+}
+
+impl SentAgain {
+    pub(super) fn new(budget: Arc<PullBudget>) -> Self {
+        Self { budget, charged: 0, written: 0 }
+    }
+
+    fn on_written(&mut self, tcp: &TcpStream, len: usize) {
+        self.written += len;
+        if self.written < LOOK_BYTES {
+            return;
+        }
+        self.written = 0;
+        // Where the kernel does not tell, nothing is charged.
+        let again = tcp_sent_again(tcp.as_fd()).unwrap_or(self.charged).max(self.charged);
+        self.budget.charge(again - self.charged);
+        self.charged = again;
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct StallGuard {
     inner: TcpStream,
@@ -29,6 +63,7 @@ pub(super) struct StallGuard {
     watching: bool,
     timer: Pin<Box<Sleep>>,
     stalled: bool,
+    again: SentAgain,
 }
 
 impl StallGuard {
@@ -36,6 +71,7 @@ impl StallGuard {
         inner: TcpStream,
         stall_time_max: Duration,
         silence_time_max: Duration,
+        again: SentAgain,
     ) -> (Self, WatchSilence) {
         hasten(&inner);
         // What the kernel refuses here costs comfort, not correctness.
@@ -49,15 +85,19 @@ impl StallGuard {
             watching: false,
             timer: Box::pin(sleep(stall_time_max)),
             stalled: false,
+            again,
         };
         (guard, watch)
     }
 
-    fn check<T>(
+    fn check(
         &mut self,
         cx: &mut Context<'_>,
-        result: Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
+        result: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(len)) = &result {
+            self.again.on_written(&self.inner, *len);
+        }
         if result.is_ready() {
             self.stalled = false;
             return result;
@@ -124,7 +164,9 @@ impl AsyncWrite for StallGuard {
 
 #[cfg(test)]
 mod tests {
-    use super::StallGuard;
+    use super::{SentAgain, StallGuard};
+    use crate::control::budget::PullBudget;
+    use downpour_proto::Rate;
     use std::io::ErrorKind;
     use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -134,7 +176,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (server, _) = listener.accept().await.unwrap();
-        (StallGuard::new(server, stall, stall).0, client)
+        let again = SentAgain::new(PullBudget::new(Rate::MAX));
+        (StallGuard::new(server, stall, stall, again).0, client)
     }
 
     #[tokio::test]
