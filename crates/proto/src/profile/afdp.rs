@@ -280,7 +280,13 @@ impl Feedback for AfdpFeedback {
 #[allow(clippy::single_range_in_vec_init, reason = "ranges are meant")]
 mod tests {
     use super::AfdpWire;
-    use crate::profile::{Begin, Data, Message, Mode, REQUEST_RANGES_MAX, Via, Welcome, Wire};
+    use crate::ids::ReceiverId;
+    use crate::profile::{
+        Begin, Data, Message, Mode, Offer, REQUEST_RANGES_MAX, Sender, SenderConfig, To, Via,
+        Welcome, Wire,
+    };
+    use crate::rate::AfdpLimits;
+    use crate::time::Timestamp;
     use alloc::vec;
     use alloc::vec::Vec;
     use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
@@ -290,6 +296,25 @@ mod tests {
         assert!(AfdpWire.emit(message, 0, &mut bytes));
         assert_eq!(AfdpWire.stream_len(&bytes), Ok(Some(bytes.len())));
         bytes
+    }
+
+    #[test]
+    fn who_comes_before_the_product_is_told_of_it_later() {
+        let sender = super::sender(Mode::Unicast, AfdpLimits::Rabid);
+        let config = SenderConfig { profile: sender, mode: Mode::Unicast, group: None };
+        let mut sender = Sender::new(config, Timestamp::ZERO);
+        let mut out = Vec::new();
+        assert!(sender.connect(Timestamp::ZERO, ReceiverId(1)));
+        assert_eq!((sender.joined(), sender.poll_transmit(Timestamp::ZERO, &mut out)), (0, None));
+        let offer = Offer { product: 1, size: 5, offered_unix_ns: 0, metadata: b"a".to_vec() };
+        assert!(sender.offer(Timestamp::ZERO, offer));
+        let told = sender.poll_transmit(Timestamp::ZERO, &mut out);
+        assert!(
+            matches!(told, Some(transmit) if transmit.to == To::Stream(ReceiverId(1))),
+            "{told:?}"
+        );
+        let welcome = AfdpWire.parse(Via::Stream, &out).unwrap();
+        assert!(matches!(welcome.0, Message::Welcome(_)), "{welcome:?}");
     }
 
     #[test]

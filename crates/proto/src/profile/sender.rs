@@ -151,6 +151,8 @@ pub struct MemberReport {
 struct Member {
     report: MemberReport,
     joined: bool,
+    /// It has been told of a product, or need not be.
+    greeted: bool,
     /// Its connection takes more.
     ready: bool,
 }
@@ -257,6 +259,7 @@ impl Sender {
             let (begun, next, waiting) = (false, 0, BTreeSet::new());
             let (ended, asked) = (None, now);
             self.queue.push_back(Open { offer, segments, begun, next, ended, asked, waiting });
+            self.greet();
         }
         fits
     }
@@ -275,11 +278,10 @@ impl Sender {
         }
         let report =
             MemberReport { port: None, completed: None, products: 0, asked: 0, gone: false };
-        self.members.insert(id, Member { report, joined: false, ready: true });
-        let greeting = self.greeting();
-        match greeting {
-            Some(welcome) if self.says(&welcome) => self.replies.push_back((id, welcome)),
-            _ => self.join(id, false),
+        self.members.insert(id, Member { report, joined: false, greeted: false, ready: true });
+        self.greet();
+        if !self.greets() {
+            self.join(id, false);
         }
         true
     }
@@ -497,6 +499,23 @@ impl Sender {
         let begin = self.held.values().chain(self.queue.front()).next()?.begin(false);
         let SenderConfig { mode, group, .. } = self.config;
         Some(Message::Welcome(Welcome { begin, mode, group }))
+    }
+
+    /// Whether the wire has a greeting; where it has none, receivers take part as soon as they come.
+    fn greets(&self) -> bool {
+        let begin =
+            Begin { product: 0, size: 0, offered_unix_ns: 0, metadata: Vec::new(), repair: false };
+        let SenderConfig { mode, group, .. } = self.config;
+        self.says(&Message::Welcome(Welcome { begin, mode, group }))
+    }
+
+    /// Tells those who have come of the product that is being sent, once there is one.
+    fn greet(&mut self) {
+        let Some(welcome) = self.greeting().filter(|_| self.greets()) else { return };
+        for (id, member) in self.members.iter_mut().filter(|(_, member)| !member.greeted) {
+            member.greeted = true;
+            self.replies.push_back((*id, welcome.clone()));
+        }
     }
 
     /// Whether the wire has such a message.
