@@ -82,6 +82,11 @@ impl Home {
         prepare(&self.config)
     }
 
+    /// The user's defaults ([`crate::defaults`]). Neither the file nor its folder need be there.
+    pub fn defaults(&self) -> PathBuf {
+        self.config.join("defaults.toml")
+    }
+
     /// What a later run needs of an earlier one; created when missing.
     pub fn state(&self) -> Result<&Path, HomeError> {
         prepare(&self.state)

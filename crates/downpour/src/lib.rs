@@ -1,6 +1,7 @@
 //! The product: objects, sessions, command line.
 
 pub mod cli;
+pub mod defaults;
 pub mod demo;
 pub mod descriptors;
 pub mod home;

@@ -219,6 +219,7 @@ fn receive(options: &Options, id: u32) -> Outcome<()> {
         feedback_secret: Secret::new([id as u8; 32]),
         sink: Arc::new(sink),
         inject_loss: options.loss,
+        trace: None,
         on_event: Box::new(move |event| {
             if let ReceiveEvent::Pull(pull) = event {
                 let _ = orders.send(Told::Pull(pull));
@@ -340,6 +341,7 @@ fn sender(options: &Options, feedback: UnicastSocket) -> Outcome<SendHandle> {
         suite: Suite::preferred(),
         secret: SECRET,
         source: Arc::new(Pattern::new(options)),
+        trace: None,
         on_event: Box::new(|event| {
             if !matches!(event, SendEvent::StreamDone) {
                 eprintln!("{event:?}");

@@ -142,6 +142,7 @@ impl Net {
             feedback_secret: Secret::new([id as u8; 32]),
             sink,
             inject_loss: loss,
+            trace: None,
             on_event: Box::new(|_| {}),
         }
     }
@@ -164,6 +165,7 @@ impl Net {
             suite: Suite::preferred(),
             secret: self.secret.clone(),
             source: Arc::clone(&self.source) as Arc<dyn BlockSource>,
+            trace: None,
             on_event: Box::new(|event| assert!(!matches!(event, SendEvent::SourceFailed { .. }))),
         }
     }

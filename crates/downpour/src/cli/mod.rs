@@ -62,6 +62,9 @@ pub struct OutputArgs {
     /// Print the report to standard output, as JSON, instead of the summary
     #[arg(long, help_heading = "Output")]
     pub json: bool,
+    /// Trace each datagram and each step of the rate to this file: lines of JSON, compressed by zstd
+    #[arg(long, value_name = "FILE.zst", help_heading = "Output")]
+    pub trace: Option<PathBuf>,
     /// Show no progress and no summary; errors still go to standard error
     #[arg(long, short, help_heading = "Output")]
     pub quiet: bool,

@@ -5,6 +5,8 @@
 //! OUT/tree, `a/tree/` and `.` arrive as their contents.
 
 use super::{Fault, NetworkArgs, NetworkPlan, OutputArgs, ProfileSendArgs};
+use crate::defaults::Defaults;
+use crate::home::Home;
 use crate::units::{HostPort, parse_duration, parse_rate, parse_share};
 use clap::{Args, ValueEnum};
 use downpour_proto::Rate;
@@ -51,13 +53,13 @@ pub struct SendArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Start")]
     pub start_after: Option<Duration>,
 
-    /// Never send faster than this, such as 100mbit or 12MB/s [default: as fast as all can take it]
+    /// Never send faster than this, such as 100mbit or 12MB/s [default: that of defaults.toml, or as fast as
+    /// all can take it]
     #[arg(long, value_name = "RATE", value_parser = parse_rate, help_heading = "Rate")]
     pub rate: Option<Rate>,
-    /// How the rate is found
-    #[arg(long = "controller", value_enum, default_value_t = Profile::Auto)]
-    #[arg(help_heading = "Rate")]
-    pub profile: Profile,
+    /// How the rate is found [default: that of defaults.toml, or auto]
+    #[arg(long = "controller", value_enum, help_heading = "Rate")]
+    pub profile: Option<Profile>,
     /// Share of the rate that pulls get together while the stream runs
     #[arg(long, value_name = "SHARE", value_parser = parse_share, default_value = "2%")]
     #[arg(help_heading = "Rate")]
@@ -104,6 +106,8 @@ pub struct SendPlan {
     pub start: StartRule,
     /// Ceiling, or with [`Profile::Fixed`] the rate itself.
     pub rate: Option<Rate>,
+    /// Both in words, and where they come from.
+    pub rate_line: String,
     /// How the rate is found.
     pub profile: Profile,
     /// Share of the rate for all pulls together while the stream runs.
@@ -150,7 +154,9 @@ impl SendArgs {
         let expect = self.expect.as_deref().map(read_expected).transpose()?.unwrap_or_default();
         let start = StartRule { receivers: self.receivers, expect, after: self.start_after, enter };
         start.check()?;
-        if self.profile == Profile::Fixed && self.rate.is_none() {
+        let defaults = read_defaults()?;
+        let (profile, rate, rate_line) = settle_rate(self.profile, self.rate, &defaults);
+        if profile == Profile::Fixed && self.rate.is_none() {
             return Err(Fault::usage(
                 "--controller fixed needs the rate to send at",
                 "add --rate, such as --rate 100mbit",
@@ -163,12 +169,53 @@ impl SendArgs {
             xattrs: self.xattrs,
             skip_unreadable: self.skip_unreadable,
             start,
-            rate: self.rate,
-            profile: self.profile,
+            rate,
+            rate_line,
+            profile,
             pull_share: self.pull_share,
             network: self.network.resolve()?,
             output: self.output,
         })
+    }
+}
+
+fn read_defaults() -> Result<Defaults, Fault> {
+    let names: Vec<String> = Profile::value_variants().iter().map(|p| p.name()).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    // Without a home no session begins; `open` says so.
+    let Ok(home) = Home::locate() else { return Ok(Defaults::default()) };
+    Defaults::read(&home, &names).map_err(|error| {
+        Fault::usage(
+            error.to_string(),
+            "correct the file: it may hold ceiling = \"RATE\", hard = true and controller = \"NAME\"",
+        )
+    })
+}
+
+/// Controller, rate, and both in words with where they come from.
+fn settle_rate(
+    profile: Option<Profile>,
+    asked: Option<Rate>,
+    defaults: &Defaults,
+) -> (Profile, Option<Rate>, String) {
+    let told = defaults.controller.as_ref().filter(|_| profile.is_none());
+    // The name was checked when the file was read.
+    let by_file = told.and_then(|told| Profile::from_str(&told.value, false).ok());
+    let profile = profile.or(by_file).unwrap_or(Profile::Auto);
+    let file = told.map_or_else(String::new, |told| format!(" ({})", told.file.display()));
+    let (rate, origin) = defaults.ceiling_for(asked);
+    let ceiling = match rate {
+        Some(rate) => format!("{rate} at most ({origin})"),
+        None => "no ceiling".to_owned(),
+    };
+    (profile, rate, format!("{}{file}, {ceiling}", profile.name()))
+}
+
+impl Profile {
+    /// As the command line has it.
+    pub fn name(self) -> String {
+        // No variant is hidden.
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
@@ -263,9 +310,11 @@ fn read_expected(path: &Path) -> Result<BTreeSet<String>, Fault> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Payload, Profile, SendArgs, SendPlan};
+    use super::{Payload, Profile, SendArgs, SendPlan, settle_rate};
     use crate::cli::{Exit, Fault};
+    use crate::defaults::{Defaults, Told};
     use clap::Parser;
+    use downpour_proto::Rate;
     use std::time::Duration;
 
     #[derive(Parser)]
@@ -286,6 +335,25 @@ mod tests {
         assert_eq!((plan.profile, plan.rate), (Profile::Auto, None));
         assert_eq!((plan.network.ttl, plan.pull_share), (1, 0.02));
         assert_eq!(plan.network.ports, crate::ports::PortRange::DEFAULT);
+    }
+
+    #[test]
+    fn a_sites_defaults_apply_where_the_command_line_is_silent() {
+        let told = |value: &str| Told { value: value.to_owned(), file: "/etc/d.toml".into() };
+        let ceiling = Told { value: Rate::from_mbps(50), file: "/etc/d.toml".into() };
+        let defaults = Defaults {
+            ceiling: Some(ceiling.clone()),
+            hard: Some(ceiling),
+            controller: Some(told("background")),
+        };
+        let (profile, rate, line) = settle_rate(None, None, &defaults);
+        assert_eq!((profile, rate), (Profile::Background, Some(Rate::from_mbps(50))));
+        assert_eq!(line, "background (/etc/d.toml), 50.0 Mbit/s at most (hard in /etc/d.toml)");
+        let (profile, rate, line) =
+            settle_rate(Some(Profile::Auto), Some(Rate::from_mbps(20)), &defaults);
+        assert_eq!((profile, rate), (Profile::Auto, Some(Rate::from_mbps(20))));
+        assert_eq!(line, "auto, 20.0 Mbit/s at most (--rate)");
+        assert_eq!(settle_rate(None, None, &Defaults::default()).2, "auto, no ceiling");
     }
 
     #[test]

@@ -24,6 +24,7 @@ use downpour_transport::control::{
 };
 use downpour_transport::pull::{PullLimits, Pulled, Puller};
 use downpour_transport::session::{ReceiveEvent, ReceiveHandle, ReceiveSetup, StreamIn};
+use downpour_transport::trace::Trace;
 use downpour_transport::{BlockSink, Group, Interface, RecvOptions, Suite};
 use std::collections::HashMap;
 use std::future::Future;
@@ -57,6 +58,7 @@ pub(super) struct Attempt<'a> {
     pub(super) client: Arc<ControlClient>,
     pub(super) joined: Joined,
     pub(super) progress: &'a mut Progress,
+    pub(super) trace: Option<Trace>,
 }
 
 /// How an attempt ends.
@@ -124,14 +126,14 @@ async fn take_part(
     run: Attempt<'_>,
     mut interrupted: Pin<&mut impl Future<Output = io::Result<()>>>,
 ) -> Result<Ended, Fault> {
-    let Attempt { plan, identity, client, joined, progress } = run;
+    let Attempt { plan, identity, client, joined, progress, trace } = run;
     let (said, mut heard) = mpsc::unbounded_channel();
     let candidates = may_hold(&plan.target);
     let store = Arc::new(open_store(plan, &joined, said.clone())?);
     // Before the events: when the sender hears of us it sends a probe.
     let (stream, mut notices) = stream_in(plan, &joined)?;
     let has_stream = stream.is_some();
-    let driver = spawn_driver(plan, &joined, stream, &store, said)?;
+    let driver = spawn_driver(plan, &joined, stream, &store, (said, trace))?;
     let mut events = match client.events().await {
         Ok(events) => events,
         Err(error) => return lost(error),
@@ -286,7 +288,7 @@ fn spawn_driver(
     joined: &Joined,
     stream: Option<StreamIn>,
     store: &Arc<Store>,
-    said: UnboundedSender<Said>,
+    (said, trace): (UnboundedSender<Said>, Option<Trace>),
 ) -> Result<ReceiveHandle, Fault> {
     let reply = &joined.reply;
     let feedback = if reply.feedback.ip().is_unspecified() {
@@ -319,6 +321,7 @@ fn spawn_driver(
         feedback_secret: joined.feedback.clone(),
         sink: Arc::clone(store) as Arc<dyn BlockSink>,
         inject_loss: plan.inject_loss,
+        trace,
         on_event: Box::new(move |event| {
             // Fails only when the attempt is over.
             let _ = said.send(Said::Driver(event));

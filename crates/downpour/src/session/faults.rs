@@ -4,7 +4,9 @@ use crate::cli::Fault;
 use crate::home::{Home, HomeError};
 use crate::object::ScanError;
 use downpour_transport::identity::{Identity, IdentityError};
+use downpour_transport::trace::Trace;
 use std::fmt::Display;
+use std::path::Path;
 use std::sync::Arc;
 
 pub(super) fn home(error: &HomeError) -> Fault {
@@ -42,4 +44,29 @@ pub(super) fn identity(home: &Home) -> Result<Arc<Identity>, Fault> {
     loaded.map(Arc::new).map_err(|error: IdentityError| {
         Fault::start(error.to_string(), "check the folder, or set $DOWNPOUR_HOME to another")
     })
+}
+
+/// The trace's file, made when one is wanted.
+pub(super) fn trace(path: Option<&Path>, role: &str) -> Result<Option<Trace>, Fault> {
+    path.map(|path| Trace::create(path, role).map_err(|error| (path, error))).transpose().map_err(
+        |(path, error)| {
+            let what = format!("cannot write the trace {}: {error}", path.display());
+            Fault::start(what, "give --trace a file in a folder that you may write to")
+        },
+    )
+}
+
+/// Closes the trace; what it lacks, as a notice.
+pub(super) fn trace_end(trace: Option<Trace>) -> Option<String> {
+    match trace?.finish() {
+        Ok(end) if end.lost == 0 => None,
+        Ok(end) => {
+            let all = end.records + end.lost;
+            Some(format!(
+                "the trace lacks {} of {all} records: this machine was too busy",
+                end.lost
+            ))
+        }
+        Err(error) => Some(format!("the trace is cut off: {error}")),
+    }
 }

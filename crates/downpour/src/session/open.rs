@@ -21,6 +21,7 @@ use downpour_transport::control::{
 };
 use downpour_transport::identity::{ClientKeys, Identity};
 use downpour_transport::session::{SendEvent, SendHandle, SendSetup, StreamOut};
+use downpour_transport::trace::Trace;
 use downpour_transport::{Secret, Suite, UnicastSocket};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -52,6 +53,7 @@ pub(super) struct Open {
     /// Group and interface, as text.
     pub(super) stream: Option<(String, String)>,
     pub(super) skipped: Vec<Named>,
+    pub(super) trace: Option<Trace>,
     pub(super) stop: Arc<AtomicBool>,
     pub(super) emitting: JoinHandle<()>,
 }
@@ -64,6 +66,7 @@ pub(super) async fn open(plan: &SendPlan) -> Result<Open, Fault> {
         Fault::start(what, "raise the limit before the start (ulimit -n 65536)")
     })?;
     let home = Home::locate().map_err(|error| faults::home(&error))?;
+    let trace = faults::trace(plan.output.trace.as_deref(), "sender")?;
     let scan = scan(plan)?;
     let skipped = scan.as_ref().map(skipped).unwrap_or_default();
     let many = scan.as_ref().and_then(many_entries);
@@ -85,7 +88,7 @@ pub(super) async fn open(plan: &SendPlan) -> Result<Open, Fault> {
     let wanted = candidates.first().copied().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
     let feedback = network::feedback_socket(wanted, stream.as_ref(), plan.network.ports)?;
     let reply = reply(plan, session, &identity, stream.as_ref(), &feedback, &source)?;
-    let shared = spawn_driver(plan, stream, feedback, reply, source)?;
+    let shared = spawn_driver(plan, stream, feedback, reply, source, trace.clone())?;
     withdrawals.attach(&shared);
     shared.stand().notices.extend(room.notice.into_iter().chain(many));
     if let Some(why) = no_stream {
@@ -118,7 +121,7 @@ pub(super) async fn open(plan: &SendPlan) -> Result<Open, Fault> {
     });
     let stop = Arc::new(AtomicBool::new(false));
     let emitting = spawn_emit(&shared, session, identity, &stop)?;
-    Ok(Open { shared, server, budget, ticket, stream: names, skipped, stop, emitting })
+    Ok(Open { shared, server, budget, ticket, stream: names, skipped, trace, stop, emitting })
 }
 
 fn scan(plan: &SendPlan) -> Result<Option<Scan>, Fault> {
@@ -289,6 +292,7 @@ fn spawn_driver(
     feedback: UnicastSocket,
     reply: JoinReply,
     source: Arc<ContentSource>,
+    trace: Option<Trace>,
 ) -> Result<Arc<Shared>, Fault> {
     let rate: Box<dyn RateController> = match (plan.profile, plan.rate) {
         (Profile::Fixed, Some(rate)) => Box::new(Fixed::new(rate)),
@@ -315,6 +319,7 @@ fn spawn_driver(
         suite: Suite::preferred(),
         secret: reply.epoch_secret.clone(),
         source: Arc::clone(&source) as Arc<dyn downpour_transport::BlockSource>,
+        trace,
         on_event: Box::new(move |event| {
             if let Some(shared) = listener.get().and_then(Weak::upgrade) {
                 on_driver(&shared, event);

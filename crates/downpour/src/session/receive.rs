@@ -61,6 +61,8 @@ async fn run(plan: ReceivePlan) -> Result<Report, Fault> {
         name: plan.name.clone(),
         instance: instance(&plan.target)?,
     };
+    // One trace for all attempts.
+    let trace = faults::trace(plan.output.trace.as_deref(), "receiver")?;
     loop {
         let waiting = join(&setup, &request, plan.join_timeout, &mut progress);
         let joined = tokio::select! {
@@ -80,10 +82,12 @@ async fn run(plan: ReceivePlan) -> Result<Report, Fault> {
             client: Arc::new(client),
             joined,
             progress: &mut progress,
+            trace: trace.clone(),
         };
         match attempt(run, interrupted.as_mut()).await? {
-            Ended::Report(report) => {
+            Ended::Report(mut report) => {
                 progress.finish();
+                report.notices.extend(faults::trace_end(trace));
                 return Ok(*report);
             }
             Ended::SenderLost(why) => {

@@ -10,7 +10,7 @@ use super::endpoint::Shared;
 use super::faults;
 use super::open::{Open, open};
 use super::roster::{Peer, Roster, Stage};
-use crate::cli::{Fault, Profile, SendPlan, StartRule};
+use crate::cli::{Fault, SendPlan, StartRule};
 use crate::progress::{Phase, Progress, Snapshot};
 use crate::report::{Named, Report};
 use downpour_proto::sender::Delivery;
@@ -105,6 +105,7 @@ fn announce(plan: &SendPlan, opened: &Open) {
     };
     let name = &opened.shared.reply.name;
     eprintln!("sending {name}: {} objects{size}, {place}", tree.len());
+    eprintln!("rate: {}", plan.rate_line);
     eprintln!("receivers: downpour receive TICKET --out DIR   (the ticket is the line above)");
     // What may be the reason why it does not get on.
     opened.shared.stand().notices.iter().for_each(|notice| eprintln!("notice: {notice}"));
@@ -226,7 +227,7 @@ async fn close(
     mut ledger: Ledger,
     ended: &Ended,
 ) -> Result<Report, Fault> {
-    let Open { shared, server, budget, stream, skipped, stop, emitting, .. } = opened;
+    let Open { shared, server, budget, stream, skipped, trace, stop, emitting, .. } = opened;
     stop.store(true, Ordering::Relaxed);
     let reason = match ended {
         Ended::Over => "the session is over".to_owned(),
@@ -242,6 +243,7 @@ async fn close(
     let snapshot = shared.driver.stop();
     let stand = shared.stand();
     let mut notices = stand.notices.clone();
+    notices.extend(faults::trace_end(trace));
     match ended {
         Ended::Over => {}
         Ended::Interrupted => notices.push("interrupted before everybody was complete".to_owned()),
@@ -256,12 +258,7 @@ async fn close(
         name: shared.reply.name.clone(),
         group: stream.as_ref().map(|(group, _)| group.clone()),
         interface: stream.map(|(_, interface)| interface),
-        profile: match plan.profile {
-            Profile::Auto => "auto",
-            Profile::Fixed => "fixed",
-            Profile::Tfmcc => "tfmcc",
-            Profile::Background => "background",
-        },
+        profile: plan.profile.name(),
         rate_limit: plan.rate,
         objects: u64::from(shared.source.tree().len()),
         pull_bytes: budget.granted(),

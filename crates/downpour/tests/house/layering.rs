@@ -23,7 +23,7 @@ const ENGINE_MAY_USE: &[&str] = &["libm"];
 
 /// Small vocabulary crates, which several of ours may name. Everything else is named by one alone, so
 /// that replacing it touches one crate.
-const SHARED: &[&str] = &["clap", "serde", "serde_json", "tokio", "rustix"];
+const SHARED: &[&str] = &["clap", "serde", "serde_json", "tokio", "toml", "rustix"];
 
 /// Paths that a crate's own sources may not mention, tests aside.
 const FORBIDDEN: &[(&str, &[&str])] = &[

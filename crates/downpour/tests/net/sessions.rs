@@ -4,7 +4,7 @@ use crate::payload;
 use crate::program::{Running, Scratch};
 use downpour::report::ReceiverState;
 use std::fs;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -65,6 +65,48 @@ fn a_tree_arrives_everywhere_as_it_was_through_loss() {
     assert!(report.is_complete() && report.receivers.len() == 3);
     assert!(report.receivers.iter().all(|r| r.multicast && r.loss > 0.01), "{report:?}");
     assert!(report.session.overhead < 0.25, "{report:?}");
+}
+
+#[test]
+fn a_trace_tells_each_datagram_and_the_sites_ceiling_holds() {
+    let scratch = Scratch::new();
+    let file = scratch.path("file");
+    payload::file(&file, 2_000_000);
+    let config = scratch.path("sender.home/config");
+    let address = address();
+    // Makes the sender's home.
+    let ticket = scratch.ticket(&address);
+    fs::write(config.join("defaults.toml"), "ceiling = '40mbit'\nhard = true\n").unwrap();
+    let (sent, got) = (scratch.path("sent.zst"), scratch.path("got.zst"));
+    let receiver = receiver(&scratch, 0, &ticket, &["--trace", got.to_str().unwrap()]);
+    let rule = ["--receivers", "1", "--rate", "900mbit", "--trace", sent.to_str().unwrap()];
+    let ended = sender(&scratch, &address, &ticket, &[&file], &rule).wait();
+    receiver.wait().expect(0);
+    let line = ended.err.lines().find(|line| line.starts_with("rate: ")).unwrap_or_default();
+    assert!(line.contains("auto, 40.0 Mbit/s at most (hard in "), "{}", ended.err);
+    ended.expect(0);
+    let report = scratch.report("sender");
+    assert_eq!(report.session.rate_limit_bps, Some(40_000_000));
+    assert!(report.notices.is_empty(), "{report:?}");
+    let data = |path: &Path| {
+        let lines = trace_lines(path);
+        assert_eq!(lines[0]["type"], "trace");
+        let end = lines.last().unwrap();
+        assert_eq!((end["type"].as_str(), end["lost"].as_u64()), (Some("end"), Some(0)));
+        let of = |kind: &str| lines.iter().filter(|line| line["type"] == kind).count();
+        (of("data"), of("sample"), of("rate"))
+    };
+    let (symbols, samples, rates) = data(&sent);
+    assert!(symbols >= 2_000_000 / 1440 && samples > 0 && rates > samples, "{symbols} {samples}");
+    let (arrived, ..) = data(&got);
+    assert!(arrived > symbols / 2 && arrived <= symbols, "{arrived} of {symbols}");
+}
+
+fn trace_lines(path: &Path) -> Vec<serde_json::Value> {
+    let mut text = String::new();
+    let file = fs::File::open(path).unwrap();
+    zstd::Decoder::new(file).unwrap().read_to_string(&mut text).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]

@@ -9,6 +9,7 @@
 use super::assembly::{Assembly, Symbols};
 use super::workers::Workers;
 use super::{Broken, SessionError};
+use crate::trace::{Tap, Trace, Way};
 use crate::{
     Accepted, BlockSink, Clock, Decoder, Group, Interest, Interface, MulticastReceiver, OpenKeys,
     RecvBatch, RecvOptions, RejectCounts, SealKeys, Secret, Suite, UnicastSocket, Waker,
@@ -81,6 +82,8 @@ pub struct ReceiveSetup {
     pub sink: Arc<dyn BlockSink>,
     /// Share of the datagrams to drop unseen, 0 ..= 1: for demonstrations and tests.
     pub inject_loss: f64,
+    /// Where each datagram is noted.
+    pub trace: Option<Trace>,
     /// Told what happens; called on the driver's thread, must not block.
     pub on_event: Box<dyn FnMut(ReceiveEvent) + Send>,
 }
@@ -315,6 +318,7 @@ struct Driver {
     message: Vec<u8>,
     datagram: Vec<u8>,
     snapshot_at: Timestamp,
+    tap: Option<Tap>,
     stop: bool,
 }
 
@@ -359,6 +363,7 @@ impl Driver {
             message: Vec::new(),
             datagram: Vec::new(),
             snapshot_at: Timestamp::ZERO,
+            tap: setup.trace.map(|trace| trace.tap(&clock)),
             stop: false,
         })
     }
@@ -431,6 +436,10 @@ impl Driver {
         };
         let Ok(opened) = self.open.open(bytes) else { return };
         let body = &opened.plain[HEADER_LEN..];
+        if let Some(tap) = &mut self.tap {
+            let len = opened.plain.len() + TAG_LEN;
+            tap.datagram(arrival.at, Way::In, header.kind, opened.number.0, len);
+        }
         match self.machine.handle_datagram(now, arrival, &header, body) {
             Ok(Disposition::Keep) => {
                 if let Kind::Symbol { block, k, symbol } = header.kind {
@@ -571,6 +580,10 @@ impl Driver {
         self.datagram.extend_from_slice(&self.message);
         self.datagram.resize(self.datagram.len() + TAG_LEN, 0);
         if self.seal.seal(PacketNumber(counter), &mut self.datagram).is_ok() {
+            if let Some(tap) = &mut self.tap {
+                let len = self.datagram.len();
+                tap.datagram(self.clock.now(), Way::Out, header.kind, counter, len);
+            }
             // Lost like any datagram: the next poll asks again.
             let _ = self.feedback.send(&self.datagram, self.feedback_to);
         }

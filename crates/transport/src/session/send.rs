@@ -8,6 +8,7 @@
 
 use super::workers::Workers;
 use super::{Broken, SessionError};
+use crate::trace::{Tap, Trace, Traced, Way};
 use crate::{
     BlockSource, Clock, Encoder, Group, Interest, Interface, MulticastSender, OpenKeys, RecvBatch,
     Reject, RejectCounts, SEGMENTS_MAX, SEND_LEN_MAX, SealKeys, Secret, SendOptions, Suite,
@@ -62,6 +63,8 @@ pub struct SendSetup {
     pub secret: Secret,
     /// Where the bytes come from.
     pub source: Arc<dyn BlockSource>,
+    /// Where each datagram and each answer is noted.
+    pub trace: Option<Trace>,
     /// Told what happens; called on the driver's thread, must not block.
     pub on_event: Box<dyn FnMut(SendEvent) + Send>,
 }
@@ -297,6 +300,7 @@ struct Driver {
     send_errors: u64,
     snapshot_at: Timestamp,
     rejects: RejectCounts,
+    tap: Option<Tap>,
     stop: bool,
 }
 
@@ -305,7 +309,7 @@ const SPARE_MAX: usize = 8;
 
 impl Driver {
     fn new(
-        setup: SendSetup,
+        mut setup: SendSetup,
         socket: Option<MulticastSender>,
         inbox: Receiver<Command>,
         waker: Waker,
@@ -314,6 +318,9 @@ impl Driver {
         let clock = Clock::start();
         let symbol_len = usize::from(setup.machine.geometry.symbol_len);
         let (stream, epoch) = (setup.machine.stream, setup.machine.epoch);
+        if let Some(trace) = &setup.trace {
+            setup.machine.rate = Box::new(Traced::new(setup.machine.rate, trace.tap(&clock)));
+        }
         let source = setup.source;
         let workers = Workers::start("downpour-read", &waker, || {
             let (source, mut encoder) = (Arc::clone(&source), Encoder::new());
@@ -343,6 +350,7 @@ impl Driver {
             send_errors: 0,
             snapshot_at: Timestamp::ZERO,
             rejects: RejectCounts::default(),
+            tap: setup.trace.map(|trace| trace.tap(&clock)),
             stop: false,
         })
     }
@@ -405,6 +413,11 @@ impl Driver {
                         let now = self.clock.now();
                         let arrived = now - datagram.waited;
                         let body = &opened.plain[HEADER_LEN..];
+                        if let Some(tap) = &mut self.tap {
+                            let len = opened.plain.len() + TAG_LEN;
+                            let kind = Kind::Feedback { receiver };
+                            tap.datagram(arrived, Way::In, kind, opened.number.0, len);
+                        }
                         if self.machine.handle_feedback(now, arrived, receiver, body).is_err() {
                             self.rejects.count(Reject::Malformed);
                         }
@@ -543,7 +556,7 @@ impl Driver {
                 more = false;
                 break;
             };
-            if !self.append(&transmit, &message) {
+            if !self.append(now, &transmit, &message) {
                 break;
             }
         }
@@ -552,7 +565,7 @@ impl Driver {
     }
 
     /// Seals a datagram onto the batch; false when the batch could not be sent on.
-    fn append(&mut self, transmit: &Transmit, message: &[u8]) -> bool {
+    fn append(&mut self, now: Timestamp, transmit: &Transmit, message: &[u8]) -> bool {
         let start = self.batch.len();
         self.batch.extend_from_slice(&transmit.header.emit());
         match transmit.header.kind {
@@ -574,6 +587,9 @@ impl Driver {
             return true;
         }
         let len = self.batch.len() - start;
+        if let Some(tap) = &mut self.tap {
+            tap.datagram(now, Way::Out, transmit.header.kind, transmit.packet.0, len);
+        }
         if start == 0 {
             self.segment_len = len;
         }

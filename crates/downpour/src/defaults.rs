@@ -1,0 +1,237 @@
+//! A site's defaults: how fast, and by which controller, a session sends whose command line does not say.
+//!
+//! Two files, each of which may be missing: the machine's (`/etc/downpour/defaults.toml`) and the user's
+//! (`defaults.toml` beside the keys, see [`Home`]). The user's comes first, key by key; the command line comes
+//! before both. Only a ceiling that is *hard* stands above the command line: it can be lowered, not raised.
+//!
+//! ```toml
+//! ceiling = "50mbit"            # of sessions without --rate
+//! hard = true                   # --rate may be lower, not higher
+//! controller = "background"     # auto, tfmcc, background, fixed
+//! ```
+//!
+//! Deliberately absent: everything else that a session needs. That stands on its command line.
+
+use crate::home::Home;
+use crate::units::parse_rate;
+use downpour_proto::Rate;
+use serde::Deserialize;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use toml::Spanned;
+
+/// The machine's file.
+const MACHINE: &str = "/etc/downpour/defaults.toml";
+
+/// A file that is longer is surely another one.
+const FILE_BYTES_MAX: u64 = 64 * 1024;
+
+/// A value and the file that it comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Told<T> {
+    /// The value.
+    pub value: T,
+    /// Where it stands.
+    pub file: PathBuf,
+}
+
+/// What the files say together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Defaults {
+    /// Of sessions without `--rate`.
+    pub ceiling: Option<Told<Rate>>,
+    /// The lowest of those that bind all sessions.
+    pub hard: Option<Told<Rate>>,
+    /// Name of the controller, as `--controller` has it.
+    pub controller: Option<Told<String>>,
+}
+
+/// A file that cannot be meant as it stands.
+#[derive(Debug)]
+pub enum DefaultsError {
+    /// It is there and cannot be read.
+    Read(PathBuf, io::Error),
+    /// A line is wrong.
+    Line {
+        /// Of which file.
+        file: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+impl fmt::Display for DefaultsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read(file, error) => write!(f, "cannot read {}: {error}", file.display()),
+            Self::Line { file, line, what } => {
+                write!(f, "{} line {line}: {what}", file.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for DefaultsError {}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    ceiling: Option<Spanned<String>>,
+    #[serde(default)]
+    hard: bool,
+    controller: Option<Spanned<String>>,
+}
+
+impl Defaults {
+    /// What this machine and this user have set. `controllers` are the names that exist.
+    pub fn read(home: &Home, controllers: &[&str]) -> Result<Self, DefaultsError> {
+        Self::read_from(&[&home.defaults(), Path::new(MACHINE)], controllers)
+    }
+
+    /// From files of which the first comes first.
+    fn read_from(files: &[&Path], controllers: &[&str]) -> Result<Self, DefaultsError> {
+        let mut defaults = Self::default();
+        for file in files {
+            if let Some(text) = read(file)? {
+                defaults.add(file, &text, controllers)?;
+            }
+        }
+        Ok(defaults)
+    }
+
+    fn add(&mut self, file: &Path, text: &str, controllers: &[&str]) -> Result<(), DefaultsError> {
+        let wrong = |at: Option<Range<usize>>, what: String| {
+            let before = text.as_bytes().get(..at.map_or(0, |at| at.start)).unwrap_or_default();
+            let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+            DefaultsError::Line { file: file.to_owned(), line, what }
+        };
+        let said: File =
+            toml::from_str(text).map_err(|e| wrong(e.span(), e.message().to_owned()))?;
+        if let Some(ceiling) = &said.ceiling {
+            let rate = parse_rate(ceiling.get_ref());
+            let value = rate.map_err(|e| wrong(Some(ceiling.span()), e.to_string()))?;
+            let found = Told { value, file: file.to_owned() };
+            let lower = self.hard.as_ref().is_none_or(|hard| value < hard.value);
+            if said.hard && lower {
+                self.hard = Some(found.clone());
+            }
+            self.ceiling.get_or_insert(found);
+        } else if said.hard {
+            return Err(wrong(None, "`hard` needs a `ceiling` beside it".to_owned()));
+        }
+        if let Some(controller) = said.controller {
+            if !controllers.contains(&controller.get_ref().as_str()) {
+                let known = controllers.join(", ");
+                let what = format!("`{}` is no controller: take {known}", controller.get_ref());
+                return Err(wrong(Some(controller.span()), what));
+            }
+            let value = controller.into_inner();
+            self.controller.get_or_insert(Told { value, file: file.to_owned() });
+        }
+        Ok(())
+    }
+
+    /// The ceiling of a session with or without `--rate`, and in words where it comes from.
+    pub fn ceiling_for(&self, asked: Option<Rate>) -> (Option<Rate>, String) {
+        let of = |from: &Told<Rate>| from.file.display().to_string();
+        let (rate, origin) = match (asked, &self.ceiling) {
+            (Some(rate), _) => (Some(rate), "--rate".to_owned()),
+            (None, Some(ceiling)) => (Some(ceiling.value), of(ceiling)),
+            (None, None) => (None, String::new()),
+        };
+        match &self.hard {
+            Some(hard) => match rate {
+                Some(rate) if rate < hard.value || asked == Some(hard.value) => {
+                    (Some(rate), origin)
+                }
+                _ => (Some(hard.value), format!("hard in {}", of(hard))),
+            },
+            None => (rate, origin),
+        }
+    }
+}
+
+fn read(file: &Path) -> Result<Option<String>, DefaultsError> {
+    let len = match fs::metadata(file) {
+        Ok(meta) => meta.len(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(DefaultsError::Read(file.to_owned(), error)),
+    };
+    let read = match len {
+        0..=FILE_BYTES_MAX => fs::read_to_string(file),
+        _ => Err(io::Error::other("it is too long for a file of defaults")),
+    };
+    read.map(Some).map_err(|error| DefaultsError::Read(file.to_owned(), error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Defaults, DefaultsError};
+    use downpour_proto::Rate;
+    use std::path::Path;
+
+    const CONTROLLERS: &[&str] = &["auto", "background"];
+
+    fn of(user: &str, machine: &str) -> Result<Defaults, DefaultsError> {
+        let mut defaults = Defaults::default();
+        defaults.add(Path::new("/home/u/defaults.toml"), user, CONTROLLERS)?;
+        defaults.add(Path::new("/etc/downpour/defaults.toml"), machine, CONTROLLERS)?;
+        Ok(defaults)
+    }
+
+    #[test]
+    fn the_command_line_comes_before_the_user_before_the_machine() {
+        let defaults = of("ceiling = '20mbit'", "ceiling = '50mbit'\ncontroller = 'background'");
+        let defaults = defaults.unwrap();
+        let (rate, origin) = defaults.ceiling_for(None);
+        assert_eq!((rate, origin.as_str()), (Some(Rate::from_mbps(20)), "/home/u/defaults.toml"));
+        let (rate, origin) = defaults.ceiling_for(Some(Rate::from_mbps(900)));
+        assert_eq!((rate, origin.as_str()), (Some(Rate::from_mbps(900)), "--rate"));
+        assert_eq!(defaults.controller.unwrap().value, "background");
+        assert_eq!(Defaults::default().ceiling_for(None).0, None);
+    }
+
+    #[test]
+    fn a_hard_ceiling_can_be_lowered_by_anybody_and_raised_by_nobody() {
+        let defaults = of("ceiling = '80mbit'", "ceiling = '50mbit'\nhard = true").unwrap();
+        for asked in [None, Some(Rate::from_mbps(900))] {
+            let (rate, origin) = defaults.ceiling_for(asked);
+            assert_eq!(rate, Some(Rate::from_mbps(50)));
+            assert_eq!(origin, "hard in /etc/downpour/defaults.toml");
+        }
+        let low = Some(Rate::from_mbps(5));
+        assert_eq!(defaults.ceiling_for(low), (low, "--rate".to_owned()));
+        // A user may bind himself, not free himself.
+        let two = of("ceiling = '80mbit'\nhard = true", "ceiling = '50mbit'\nhard = true").unwrap();
+        assert_eq!(two.hard.unwrap().value, Rate::from_mbps(50));
+    }
+
+    #[test]
+    fn a_wrong_line_is_named() {
+        for (text, line, word) in [
+            ("# site\nceiling = '50'\n", 2, "unit"),
+            ("\n\ncieling = '50mbit'\n", 3, "cieling"),
+            ("ceiling = '5mbit'\ncontroller = 'fast'\n", 2, "background"),
+            ("ceiling = \n", 1, ""),
+            ("hard = true\n", 1, "ceiling"),
+        ] {
+            let error = of("", text).unwrap_err();
+            let DefaultsError::Line { line: found, what, .. } = &error else { panic!("{error}") };
+            assert_eq!(*found, line, "{text:?}: {error}");
+            assert!(what.contains(word), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn files_that_are_not_there_say_nothing() {
+        let missing = Path::new("/no/such/defaults.toml");
+        assert_eq!(Defaults::read_from(&[missing], CONTROLLERS).unwrap(), Defaults::default());
+        // A folder is there, and is no file.
+        assert!(Defaults::read_from(&[Path::new("/")], CONTROLLERS).is_err());
+    }
+}
