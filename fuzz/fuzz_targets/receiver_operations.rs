@@ -39,7 +39,7 @@ enum Operation {
         grtt_us: u32,
         finished: bool,
         me: bool,
-        share: u16,
+        share: u32,
         ends: (u8, u8),
         blocks: Vec<Listing>,
     },

@@ -38,7 +38,7 @@ pub struct Rounds;
 impl FeedbackPolicy for Rounds {
     fn reports(&mut self, me: ReceiverId, poll: &Poll, rng: &mut Rng) -> bool {
         // protocol.md#FB-2: the limiting receiver always, of the others the share that the poll names.
-        poll.clr == Some(me) || rng.next_u64() % 65_535 < u64::from(poll.report_share)
+        poll.clr == Some(me) || rng.next_u64() % u64::from(u32::MAX) < u64::from(poll.report_share)
     }
 
     fn backoff(&mut self, me: ReceiverId, poll: &Poll, rng: &mut Rng) -> Duration {

@@ -11,11 +11,11 @@
 //! Deliberately absent: fairness among several of its kind, and any lower bound but that of a stream that has to
 //! learn.
 
-use super::{RECEIVERS_MAX, RateController, RatePhase, RateSample, RateSummary};
+use super::paths::{Heard, Paths};
+use super::{RateController, RatePhase, RateSample, RateSummary};
 use crate::ids::ReceiverId;
 use crate::time::{Duration, Timestamp};
 use crate::units::Rate;
-use alloc::collections::BTreeMap;
 
 const INITIAL: Rate = Rate::from_mbps(1);
 const RATE_MIN: Rate = Rate::from_bps(128_000);
@@ -34,8 +34,7 @@ const RTT_EPOCH: Duration = Duration::from_secs(60);
 /// Gives way to any other traffic.
 #[derive(Debug)]
 pub struct Background {
-    paths: BTreeMap<ReceiverId, Path>,
-    limiting: Option<ReceiverId>,
+    paths: Paths<Path>,
     /// Bytes per second.
     rate: f64,
     startup: bool,
@@ -58,6 +57,16 @@ struct Path {
     lossy: bool,
     delivered: f64,
     heard: Timestamp,
+}
+
+impl Heard for Path {
+    fn heard(&self) -> Timestamp {
+        self.heard
+    }
+
+    fn takes(&self) -> f64 {
+        self.delivered
+    }
 }
 
 impl Path {
@@ -84,8 +93,7 @@ impl Background {
     /// Starts at 1 Mbit/s.
     pub const fn new(now: Timestamp) -> Self {
         Self {
-            paths: BTreeMap::new(),
-            limiting: None,
+            paths: Paths::new(),
             rate: INITIAL.bps() as f64 / 8.0,
             startup: true,
             moved: now,
@@ -99,9 +107,9 @@ impl Background {
 
     /// The whole session follows the path with the longest queue.
     fn decide(&mut self, now: Timestamp) {
-        let worst = self.paths.iter().max_by(|a, b| a.1.queue.total_cmp(&b.1.queue));
+        let worst = self.paths.by_id.iter().max_by(|a, b| a.1.queue.total_cmp(&b.1.queue));
         let Some((id, path)) = worst else { return };
-        self.limiting = Some(*id);
+        self.paths.limiting = Some(*id);
         let (queue, rtt) = (path.queue, path.rtt);
         let passed = now.since(self.moved).as_secs_f64();
         self.moved = now;
@@ -136,13 +144,7 @@ impl Background {
 impl RateController for Background {
     fn on_sample(&mut self, now: Timestamp, sample: &RateSample) {
         self.heard = now;
-        if !self.paths.contains_key(&sample.receiver) && self.paths.len() >= RECEIVERS_MAX {
-            let oldest = self.paths.iter().min_by_key(|(_, path)| path.heard).map(|(id, _)| *id);
-            if let Some(id) = oldest {
-                self.paths.remove(&id);
-            }
-        }
-        let path = self.paths.entry(sample.receiver).or_insert(Path {
+        let path = self.paths.entry(sample.receiver, || Path {
             rtt: 0.0,
             shortest: [f64::INFINITY; 2],
             epoch: now,
@@ -171,8 +173,7 @@ impl RateController for Background {
     }
 
     fn on_receiver_gone(&mut self, receiver: ReceiverId) {
-        self.paths.remove(&receiver);
-        self.limiting = self.limiting.filter(|id| *id != receiver);
+        self.paths.remove(receiver);
     }
 
     fn rate(&self) -> Rate {
@@ -185,23 +186,22 @@ impl RateController for Background {
     }
 
     fn sustainable(&self, receiver: ReceiverId) -> Option<Rate> {
-        let path = self.paths.get(&receiver)?;
-        (path.delivered > 0.0).then(|| Rate::from_bps((path.delivered * 8.0) as u64))
+        self.paths.sustainable(receiver)
     }
 
     fn limiting(&self) -> Option<ReceiverId> {
-        self.limiting
+        self.paths.limiting
     }
 
     fn summary(&self) -> RateSummary {
-        let path = self.limiting.and_then(|id| self.paths.get(&id));
+        let path = self.paths.followed();
         RateSummary {
             phase: if self.startup { RatePhase::Startup } else { RatePhase::Compete },
             rate: self.rate(),
             bottleneck: None,
             random_loss: 0.0,
             queue_delay: path.map_or(Duration::ZERO, |p| Duration::from_secs_f64(p.queue)),
-            limiting: self.limiting,
+            limiting: self.paths.limiting,
         }
     }
 }

@@ -18,6 +18,7 @@ mod background;
 mod bmtp;
 mod fixed;
 mod packets;
+mod paths;
 mod tfmcc;
 
 pub use afdp::{Afdp, AfdpLimits};

@@ -10,11 +10,11 @@
 //!
 //! Deliberately absent: any difference between chance and congestion. Every loss counts, as with TCP.
 
-use super::{RECEIVERS_MAX, RateController, RatePhase, RateSample, RateSummary};
+use super::paths::{Heard, Paths};
+use super::{RateController, RatePhase, RateSample, RateSummary};
 use crate::ids::ReceiverId;
 use crate::time::{Duration, Timestamp};
 use crate::units::Rate;
-use alloc::collections::BTreeMap;
 
 /// Before anything is known.
 const INITIAL: Rate = Rate::from_mbps(1);
@@ -32,8 +32,7 @@ const SILENT_MIN: Duration = Duration::from_millis(500);
 /// Fair to TCP.
 #[derive(Debug)]
 pub struct Tfmcc {
-    paths: BTreeMap<ReceiverId, Path>,
-    limiting: Option<ReceiverId>,
+    paths: Paths<Path>,
     /// Bytes per second.
     rate: f64,
     slow_start: bool,
@@ -52,6 +51,16 @@ struct Path {
     event_until: Timestamp,
     delivered: f64,
     heard: Timestamp,
+}
+
+impl Heard for Path {
+    fn heard(&self) -> Timestamp {
+        self.heard
+    }
+
+    fn takes(&self) -> f64 {
+        self.delivered
+    }
 }
 
 impl Path {
@@ -117,8 +126,7 @@ impl Tfmcc {
     /// Starts at 1 Mbit/s.
     pub const fn new(now: Timestamp) -> Self {
         Self {
-            paths: BTreeMap::new(),
-            limiting: None,
+            paths: Paths::new(),
             rate: INITIAL.bps() as f64 / 8.0,
             slow_start: true,
             raised: now,
@@ -128,17 +136,18 @@ impl Tfmcc {
     }
 
     fn decide(&mut self, now: Timestamp) {
-        let least = self.paths.iter().min_by(|a, b| a.1.fair().total_cmp(&b.1.fair()));
+        let least = self.paths.by_id.iter().min_by(|a, b| a.1.fair().total_cmp(&b.1.fair()));
         let Some((_, path)) = least else { return };
         let (fair, rtt) = (path.fair(), path.rtt);
         if self.slow_start && fair.is_infinite() {
-            let slowest = self.paths.iter().min_by(|a, b| a.1.delivered.total_cmp(&b.1.delivered));
+            let slowest =
+                self.paths.by_id.iter().min_by(|a, b| a.1.delivered.total_cmp(&b.1.delivered));
             let Some((id, path)) = slowest else { return };
-            self.limiting = Some(*id);
+            self.paths.limiting = Some(*id);
             self.rate = self.rate.max((2.0 * path.delivered).min(2.0 * self.rate));
             return;
         }
-        self.limiting = least.map(|(id, _)| *id);
+        self.paths.limiting = least.map(|(id, _)| *id);
         self.slow_start = false;
         let passed = now.since(self.raised).as_secs_f64();
         self.raised = now;
@@ -150,13 +159,7 @@ impl Tfmcc {
 impl RateController for Tfmcc {
     fn on_sample(&mut self, now: Timestamp, sample: &RateSample) {
         self.heard = now;
-        if !self.paths.contains_key(&sample.receiver) && self.paths.len() >= RECEIVERS_MAX {
-            let others = self.paths.iter().filter(|(id, _)| Some(**id) != self.limiting);
-            if let Some(oldest) = others.min_by_key(|(_, path)| path.heard).map(|(id, _)| *id) {
-                self.paths.remove(&oldest);
-            }
-        }
-        let path = self.paths.entry(sample.receiver).or_insert(Path {
+        let path = self.paths.entry(sample.receiver, || Path {
             rtt: 0.0,
             intervals: [0.0; 9],
             known: 0,
@@ -181,8 +184,7 @@ impl RateController for Tfmcc {
     }
 
     fn on_receiver_gone(&mut self, receiver: ReceiverId) {
-        self.paths.remove(&receiver);
-        self.limiting = self.limiting.filter(|id| *id != receiver);
+        self.paths.remove(receiver);
     }
 
     fn rate(&self) -> Rate {
@@ -194,12 +196,11 @@ impl RateController for Tfmcc {
     }
 
     fn sustainable(&self, receiver: ReceiverId) -> Option<Rate> {
-        let path = self.paths.get(&receiver)?;
-        (path.delivered > 0.0).then(|| Rate::from_bps((path.delivered * 8.0) as u64))
+        self.paths.sustainable(receiver)
     }
 
     fn limiting(&self) -> Option<ReceiverId> {
-        self.limiting
+        self.paths.limiting
     }
 
     fn summary(&self) -> RateSummary {
@@ -209,7 +210,7 @@ impl RateController for Tfmcc {
             bottleneck: None,
             random_loss: 0.0,
             queue_delay: Duration::ZERO,
-            limiting: self.limiting,
+            limiting: self.paths.limiting,
         }
     }
 }

@@ -260,10 +260,11 @@ impl Sender {
         let of_group = (REPORTS_OF_GROUP / streaming.max(1)).clamp(1, REPORTS_MAX);
         let reports = if first { REPORTS_MAX } else { of_group };
         let share = if streaming <= reports {
-            u16::MAX
+            u32::MAX
         } else {
             let halved = if streaming > LARGE_GROUP && !first { 2 } else { 1 };
-            (u32::from(u16::MAX) * reports / (streaming * halved)) as u16
+            // At most half of 2^32: the group is larger than what shall report.
+            (u64::from(u32::MAX) * u64::from(reports) / u64::from(streaming * halved)) as u32
         };
         let (data_end, manifest_end, finished) = self.ends();
         let poll = Poll {

@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 pub const POLL_BLOCKS_MAX: usize = 128;
 
 const ENTRY_LEN: usize = 10;
-const POLL_FIXED_LEN: usize = 48;
+const POLL_FIXED_LEN: usize = 50;
 // A full poll must fit the smallest symbol in use, so that no path takes data but not polls.
 const _: () = assert!(POLL_FIXED_LEN + POLL_BLOCKS_MAX * ENTRY_LEN <= 1420);
 
@@ -88,8 +88,8 @@ pub struct Poll {
     pub clr: Option<ReceiverId>,
     /// Who shall leave the multicast group now and pull (`docs/protocol.md#STRAG-5`).
     pub leaves: Option<ReceiverId>,
-    /// Share of the receivers that shall answer though they need nothing, in 1/65535.
-    pub report_share: u16,
+    /// Share of the receivers that shall answer though they need nothing, in 1/(2^32 − 1).
+    pub report_share: u32,
     /// One past the highest data block opened so far.
     pub data_end: u32,
     /// One past the highest manifest block opened so far.
@@ -130,7 +130,7 @@ impl Poll {
         let flags = reader.u8()?;
         let clr = Some(ReceiverId(reader.u32()?)).filter(|id| id.0 != 0);
         let leaves = Some(ReceiverId(reader.u32()?)).filter(|id| id.0 != 0);
-        let report_share = reader.u16()?;
+        let report_share = reader.u32()?;
         let (data_end, manifest_end) = (reader.u32()?, reader.u32()?);
         let ends_ok = data_end <= BlockId::NUMBER_END && manifest_end <= BlockId::NUMBER_END;
         if flags > Self::FINISHED || !ends_ok {
@@ -198,7 +198,7 @@ mod tests {
         #[test]
         fn emitted_polls_parse_to_themselves(
             (round, packet, at, grtt_us, clr, leaves) in any::<(u32, u64, u64, u32, u32, u32)>(),
-            (group_size, report_share, finished) in any::<(u32, u16, bool)>(),
+            (group_size, report_share, finished) in any::<(u32, u32, bool)>(),
             (data_end, manifest_end) in (0u32..=1 << 26, 0u32..=1 << 26),
             blocks in proptest::collection::vec(open_block(), 0..=POLL_BLOCKS_MAX),
         ) {

@@ -10,11 +10,12 @@
 mod loss;
 mod path;
 
-use super::{RECEIVERS_MAX, RateController, RatePhase, RateSample, RateSummary};
+use super::paths::{Heard, Paths};
+use super::{RateController, RatePhase, RateSample, RateSummary};
 use crate::ids::ReceiverId;
 use crate::time::{Duration, Timestamp};
 use crate::units::Rate;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use path::Path;
 
 /// Before anything is known.
@@ -23,17 +24,29 @@ const INITIAL: Rate = Rate::from_mbps(10);
 const RATE_MIN: Rate = Rate::from_bps(128_000);
 /// A path that has not answered so many polls is no longer followed, unless it limits the rate.
 const SPARSE_POLLS: f64 = 8.0;
+/// While the rate still doubles: what arrived on the average of more polls than this says nothing about the rate now, and
+/// the least of what a thousand receivers report would be far below what they can take.
+const SPARSE_POLLS_SEARCHING: f64 = 2.5;
 /// Polls that are remembered.
 const POLLS_MAX: usize = 64;
 /// Silence of so many answer times, and at least this long, halves the rate.
 const SILENT_DELAYS: f64 = 4.0;
 const SILENT_MIN: Duration = Duration::from_millis(300);
 
+impl Heard for Path {
+    fn heard(&self) -> Timestamp {
+        self.heard
+    }
+
+    fn takes(&self) -> f64 {
+        self.capacity().0
+    }
+}
+
 /// The default controller.
 #[derive(Debug)]
 pub struct Auto {
-    paths: BTreeMap<ReceiverId, Path>,
-    limiting: Option<ReceiverId>,
+    paths: Paths<Path>,
     rate: f64,
     /// What the paths allow, before silence is counted.
     followed_rate: f64,
@@ -54,8 +67,7 @@ impl Auto {
     /// Starts at 10 Mbit/s, a rate that every link is thought to stand for the first round trips.
     pub fn new(now: Timestamp) -> Self {
         Self {
-            paths: BTreeMap::new(),
-            limiting: None,
+            paths: Paths::new(),
             rate: INITIAL.bps() as f64 / 8.0,
             followed_rate: INITIAL.bps() as f64 / 8.0,
             established: false,
@@ -72,17 +84,17 @@ impl Auto {
     /// The rate is the least that a path allows, of those that answer most polls. In a large group
     /// only the limiting receiver and a few others do.
     fn decide(&mut self, now: Timestamp) {
-        let limiting = self.limiting;
+        let limiting = self.paths.limiting;
         let is_followed = |id: &ReceiverId, path: &Path| {
             Some(*id) == limiting || now.since(path.heard).as_secs_f64() < self.memory(path)
         };
-        let followed = self.paths.iter().filter(|(id, path)| is_followed(id, path));
+        let followed = self.paths.by_id.iter().filter(|(id, path)| is_followed(id, path));
         let least = followed.min_by(|a, b| a.1.allowed().total_cmp(&b.1.allowed()));
         let Some((id, path)) = least else { return };
         if path.allowed().is_infinite() && limiting.is_some() {
             return; // Whom we follow has not told enough yet: wait for it.
         }
-        self.limiting = Some(*id);
+        self.paths.limiting = Some(*id);
         let found = path.capacity().1 && !self.established;
         self.established |= found;
         let (capacity, _) = path.capacity();
@@ -92,7 +104,7 @@ impl Auto {
         }
         self.rate = self.followed_rate * self.silent;
         if found {
-            self.paths.values_mut().for_each(|path| path.end_startup(capacity));
+            self.paths.by_id.values_mut().for_each(|path| path.end_startup(capacity));
         }
     }
 
@@ -103,18 +115,8 @@ impl Auto {
 
     fn advance(&mut self, now: Timestamp) {
         let rate = self.rate().bps() as f64 / 8.0;
-        for path in self.paths.values_mut() {
+        for path in self.paths.by_id.values_mut() {
             path.advance(now, rate);
-        }
-    }
-
-    fn make_room(&mut self) {
-        if self.paths.len() >= RECEIVERS_MAX {
-            let others = self.paths.iter().filter(|(id, _)| Some(**id) != self.limiting);
-            let oldest = others.min_by_key(|(_, p)| p.heard).map(|(id, _)| *id);
-            if let Some(id) = oldest {
-                self.paths.remove(&id);
-            }
         }
     }
 }
@@ -124,13 +126,13 @@ impl RateController for Auto {
         self.heard = now;
         self.silent = 1.0;
         self.advance(now);
-        if !self.paths.contains_key(&sample.receiver) {
-            self.make_room();
-        }
-        let sparse = sample.send_interval.as_secs_f64() > SPARSE_POLLS * self.poll_interval;
+        let searching =
+            !self.established && self.paths.limiting.is_some_and(|l| l != sample.receiver);
+        let sparse_polls = if searching { SPARSE_POLLS_SEARCHING } else { SPARSE_POLLS };
+        let sparse = sample.send_interval.as_secs_f64() > sparse_polls * self.poll_interval;
         let rate = self.rate;
         let known = self.established.then_some(rate);
-        let path = self.paths.entry(sample.receiver).or_insert_with(|| Path::new(now, known));
+        let path = self.paths.entry(sample.receiver, || Path::new(now, known));
         if sparse && self.poll_interval > 0.0 {
             path.on_sparse_sample(now, sample, rate);
         } else {
@@ -150,7 +152,7 @@ impl RateController for Auto {
             self.polls.pop_front();
         }
         self.polls.push_back((now, self.rate().bps() as f64 / 8.0));
-        for path in self.paths.values_mut() {
+        for path in self.paths.by_id.values_mut() {
             path.on_poll(now);
         }
         let delay = self.paths.values().map(Path::delay).fold(0.0, f64::max);
@@ -163,8 +165,7 @@ impl RateController for Auto {
     }
 
     fn on_receiver_gone(&mut self, receiver: ReceiverId) {
-        self.paths.remove(&receiver);
-        self.limiting = self.limiting.filter(|id| *id != receiver);
+        self.paths.remove(receiver);
         self.decide(self.ticked);
     }
 
@@ -177,16 +178,15 @@ impl RateController for Auto {
     }
 
     fn sustainable(&self, receiver: ReceiverId) -> Option<Rate> {
-        let (capacity, _) = self.paths.get(&receiver)?.capacity();
-        (capacity > 0.0).then(|| Rate::from_bps((capacity * 8.0) as u64))
+        self.paths.sustainable(receiver)
     }
 
     fn limiting(&self) -> Option<ReceiverId> {
-        self.limiting
+        self.paths.limiting
     }
 
     fn summary(&self) -> RateSummary {
-        let path = self.limiting.and_then(|id| self.paths.get(&id));
+        let path = self.paths.followed();
         let bottleneck = path.map(Path::capacity).filter(|(_, known)| *known);
         RateSummary {
             phase: self.phase,
@@ -194,7 +194,7 @@ impl RateController for Auto {
             bottleneck: bottleneck.map(|(c, _)| Rate::from_bps((c * 8.0) as u64)),
             random_loss: path.map_or(0.0, Path::random_loss),
             queue_delay: path.map_or(Duration::ZERO, Path::queue),
-            limiting: self.limiting,
+            limiting: self.paths.limiting,
         }
     }
 }
