@@ -123,7 +123,7 @@ fn run_one(
     let share = |bytes: u64| bytes as f64 / cell.size.0 as f64;
     let given = after.iter().zip(&before).map(|(now, then)| now.tx_bytes - then.tx_bytes);
     let given: Vec<u64> = given.collect();
-    let Outcome { complete, wall_s, delivered_s, usage, trouble, remark } = outcome;
+    let Outcome { complete, wall_s, delivered_s, usage, trouble, remark, figures } = outcome;
     let Losses { asked, queue, own, emulator } = losses;
     Ok(Record {
         program: call.name.clone(),
@@ -145,6 +145,7 @@ fn run_one(
         emulated: emulator.as_ref().map(|account| account.delivered),
         emulator_late_mean_us: emulator.as_ref().map(|account| account.late_mean_us),
         emulator_late_p99_us: emulator.as_ref().map(|account| account.late_p99_us),
+        figures,
         trouble,
         remark,
     })

@@ -5,6 +5,17 @@ use crate::meter::Usage;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+/// What only some programs tell.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Figures {
+    /// Median of the delays above the least that receivers reported.
+    pub(crate) queue_median_ms: Option<f64>,
+    /// Until the receiver that gets least got 90 % of the rate.
+    pub(crate) ramp_s: Option<f64>,
+    /// Of the link, that the TCP flows beside got while they ran.
+    pub(crate) tcp_share: Option<f64>,
+}
+
 /// One run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Record {
@@ -43,6 +54,8 @@ pub(crate) struct Record {
     pub(crate) emulated: Option<u64>,
     pub(crate) emulator_late_mean_us: Option<f64>,
     pub(crate) emulator_late_p99_us: Option<f64>,
+    #[serde(flatten)]
+    pub(crate) figures: Figures,
     /// What went wrong; empty otherwise.
     pub(crate) trouble: String,
     /// What else there is to say.

@@ -13,6 +13,7 @@ use crate::footprint::Footprint;
 use crate::meter::{Meter, Usage};
 use crate::network::{Host, Link, Network};
 use crate::programs::tool;
+use crate::record::Figures;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -49,6 +50,8 @@ struct Running {
     child: Child,
     ended: Option<Instant>,
     failed: bool,
+    /// Senders are waited for without it.
+    aside: bool,
 }
 
 /// A program that a receiver starts when the sender is at work already.
@@ -82,6 +85,8 @@ pub(crate) struct Stage<'a> {
     pub(crate) changes: Vec<(Duration, Link)>,
     /// What else there is to say of the run.
     pub(crate) remark: String,
+    /// What the program's adapter has measured.
+    pub(crate) figures: Figures,
     footprint: &'a Footprint,
     folder: PathBuf,
     limit: Duration,
@@ -109,6 +114,7 @@ pub(crate) struct Outcome {
     /// What went wrong; empty otherwise.
     pub(crate) trouble: String,
     pub(crate) remark: String,
+    pub(crate) figures: Figures,
 }
 
 impl<'a> Stage<'a> {
@@ -129,9 +135,10 @@ impl<'a> Stage<'a> {
         let (running, started, troubles) = (Vec::new(), None, Vec::new());
         let (later, pauses) = (Vec::new(), Vec::new());
         let (proof, changes, remark) = (Proof::Compared, Vec::new(), String::new());
+        let figures = Figures::default();
         #[rustfmt::skip]
         let stage = Self {
-            network, cell, payload, proof, more: &[], happenings: &[], changes, remark, footprint, folder,
+            network, cell, payload, proof, more: &[], happenings: &[], changes, remark, figures, footprint, folder,
             limit, running, later, pauses, started, delivered, troubles,
         };
         Ok(stage)
@@ -187,6 +194,15 @@ impl<'a> Stage<'a> {
         self.start(None, program, args)
     }
 
+    /// Starts a program on the sender that nobody waits for; what it is told is its own.
+    pub(crate) fn aside(&mut self, program: &str, args: &[&str]) -> io::Result<()> {
+        self.start(None, program, args)?;
+        if let Some(running) = self.running.last_mut() {
+            running.aside = true;
+        }
+        Ok(())
+    }
+
     /// Gives the receivers time to listen.
     pub(crate) fn settle(&self) {
         std::thread::sleep(SETTLE);
@@ -225,7 +241,14 @@ impl<'a> Stage<'a> {
         let log = File::create(self.log(self.running.len()))?;
         command.stdout(log.try_clone()?).stderr(log);
         let child = command.spawn()?;
-        self.running.push(Running { what, receiver, child, ended: None, failed: false });
+        self.running.push(Running {
+            what,
+            receiver,
+            child,
+            ended: None,
+            failed: false,
+            aside: false,
+        });
         Ok(())
     }
 
@@ -277,7 +300,7 @@ impl<'a> Stage<'a> {
     /// Waits until the programs on the sender that the clock saw start have ended.
     pub(crate) fn wait_senders(&mut self) -> io::Result<()> {
         self.wait("the sender to end", |stage| {
-            stage.running.iter().all(|r| r.receiver.is_some() || r.ended.is_some())
+            stage.running.iter().all(|r| r.receiver.is_some() || r.aside || r.ended.is_some())
         })
     }
 
@@ -424,6 +447,7 @@ impl<'a> Stage<'a> {
             usage: usage.unwrap_or_default(),
             trouble: troubles.join("; "),
             remark: std::mem::take(&mut self.remark),
+            figures: std::mem::take(&mut self.figures),
         })
     }
 

@@ -14,7 +14,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         tools: &["downpour"],
         package: None,
         shares_uplinks: false,
-        run: |stage| run(stage, true),
+        run: |stage| run(stage, true, &[]),
     },
     Program {
         name: "downpour-discard",
@@ -22,7 +22,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         tools: &["downpour"],
         package: None,
         shares_uplinks: false,
-        run: |stage| run(stage, false),
+        run: |stage| run(stage, false, &[]),
     },
 ];
 
@@ -46,7 +46,8 @@ struct Receiver {
     pull_bytes: u64,
 }
 
-fn run(stage: &mut Stage<'_>, keep: bool) -> io::Result<()> {
+/// A session; `extra` are arguments for the sender.
+pub(super) fn run(stage: &mut Stage<'_>, keep: bool, extra: &[&str]) -> io::Result<()> {
     let listen = format!("{}:{PORT}", stage.network.sender.ipv4);
     let (ticket, report) = (text(stage.file("ticket")), text(stage.file("report.json")));
     stage.beforehand("downpour", &["ticket", "new", "--address", &listen, "--out", &ticket])?;
@@ -62,11 +63,13 @@ fn run(stage: &mut Stage<'_>, keep: bool) -> io::Result<()> {
         stage.proof = Proof::Vouched;
     }
     let (receivers, payload) = (stage.receivers_at_start().to_string(), stage.payload.to_owned());
+    let payload = text(payload);
     #[rustfmt::skip]
-    stage.sender("downpour", &[
+    let fixed = [
         "send", "--interface", "eth0", "--listen", &listen, "--ticket", &ticket,
-        "--receivers", &receivers, "--report", &report, &text(payload),
-    ])?;
+        "--receivers", &receivers, "--report", &report, &payload,
+    ];
+    stage.sender("downpour", &[&fixed[..], extra].concat())?;
     stage.wait_receivers()?;
     stage.wait_senders()?;
     let report: Report = serde_json::from_str(&std::fs::read_to_string(report)?)?;

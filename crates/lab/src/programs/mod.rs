@@ -8,6 +8,7 @@ mod downpour;
 mod iperf3;
 mod norm;
 mod papers;
+mod rate;
 mod rsync;
 pub(crate) mod tcp;
 mod udpcast;
@@ -44,6 +45,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Program> {
     let lists = [
         downpour::PROGRAMS,
         papers::PROGRAMS,
+        rate::PROGRAMS,
         udpcast::PROGRAMS,
         uftp::PROGRAMS,
         norm::PROGRAMS,

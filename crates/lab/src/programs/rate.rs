@@ -1,0 +1,160 @@
+//! Downpour as a matter of rates: with a trace of its controller, and beside TCP flows.
+//!
+//! - `downpour-traced`: what the trace says of the standing queue, and of the time to 90 % of the rate.
+//! - `downpour-beside-4`, `downpour-beside-1`: so many CUBIC flows by iperf3 for [`BESIDE_S`] seconds before and while
+//!   the session runs; what share of the link they got. The file must last longer than that at the full rate.
+
+use super::{Program, downpour, text};
+use crate::record::median;
+use crate::shell::run as shell;
+use crate::stage::Stage;
+use serde_json::Value;
+use std::io;
+use std::path::Path;
+
+/// How long the TCP flows run.
+const BESIDE_S: u64 = 40;
+/// Bins in which the rate that arrives is looked at, in seconds.
+const BIN_S: f64 = 0.1;
+/// Bytes of a full frame.
+const FRAME_BYTES: f64 = 1514.0;
+
+pub(super) const PROGRAMS: &[Program] = &[
+    Program {
+        name: "downpour-traced",
+        about: "not told the rate; traced; receivers verify and keep nothing",
+        tools: &["downpour", "zstd"],
+        package: None,
+        shares_uplinks: false,
+        run: traced,
+    },
+    Program {
+        name: "downpour-beside-4",
+        about: "not told the rate; beside four CUBIC flows of iperf3",
+        tools: &["downpour", "iperf3"],
+        package: None,
+        shares_uplinks: false,
+        run: |stage| beside(stage, 4),
+    },
+    Program {
+        name: "downpour-beside-1",
+        about: "not told the rate; beside one CUBIC flow of iperf3",
+        tools: &["downpour", "iperf3"],
+        package: None,
+        shares_uplinks: false,
+        run: |stage| beside(stage, 1),
+    },
+];
+
+fn traced(stage: &mut Stage<'_>) -> io::Result<()> {
+    let trace = text(stage.file("trace.zst"));
+    downpour::run(stage, false, &["--trace", &trace])?;
+    let lines = shell("zstd", &["-dc", &trace])?;
+    let full = stage.cell.rate.map_or(0.0, |rate| rate.0 as f64) * (1.0 - stage.cell.loss);
+    let read = Reading::of(&lines, full);
+    stage.figures.queue_median_ms = read.queue_s.map(|s| s * 1e3);
+    stage.figures.ramp_s = read.ramp_s;
+    Ok(())
+}
+
+fn beside(stage: &mut Stage<'_>, flows: u64) -> io::Result<()> {
+    let (host, log) = (stage.network.receivers[0].ipv4.clone(), text(stage.file("iperf3.json")));
+    stage.receiver(0, "iperf3", &["--server", "--one-off"])?;
+    stage.settle();
+    let (time, flows) = (BESIDE_S.to_string(), flows.to_string());
+    let what = ["--congestion", "cubic", "--parallel", &flows, "--time", &time];
+    let how = ["--client", &host, "--json", "--logfile", &log];
+    stage.aside("iperf3", &[&how[..], &what].concat())?;
+    downpour::run(stage, false, &[])?;
+    let told: Value = serde_json::from_str(&std::fs::read_to_string(Path::new(&log))?)?;
+    let bits = told["end"]["sum_received"]["bits_per_second"].as_f64();
+    let full = stage.cell.rate.map(|rate| rate.0 as f64 * (FRAME_BYTES - 66.0) / FRAME_BYTES);
+    stage.figures.tcp_share = bits.zip(full).map(|(bits, full)| bits / full);
+    Ok(())
+}
+
+/// What a sender's trace says.
+#[derive(Debug, Default, PartialEq)]
+struct Reading {
+    /// Median of the delays above the least that all receivers report.
+    queue_s: Option<f64>,
+    /// From the first symbol until the receiver that gets least got 90 % of the rate, in [`BIN_S`].
+    ramp_s: Option<f64>,
+}
+
+impl Reading {
+    fn of(lines: &str, full_bps: f64) -> Self {
+        let (mut queues, mut start) = (Vec::new(), None);
+        let mut bins: Vec<Vec<f64>> = Vec::new();
+        for line in lines.lines() {
+            let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
+            let number = |name: &str| line[name].as_f64().unwrap_or_default();
+            match line["type"].as_str() {
+                Some("data") if start.is_none() => start = Some(number("t")),
+                Some("sample") if number("receive_s") > 0.0 => {
+                    queues.push(number("queue_s"));
+                    // Spread evenly over the time in which it was sent.
+                    let end = number("t") - number("rtt_s") - start.unwrap_or_default();
+                    let rate = number("received_packets") / number("send_s").max(1e-9);
+                    let receiver = number("receiver") as usize;
+                    bins.resize(bins.len().max(receiver + 1), Vec::new());
+                    spread(&mut bins[receiver], end - number("send_s"), end, rate);
+                }
+                _ => {}
+            }
+        }
+        let told = bins.iter().filter(|bins| !bins.is_empty());
+        let reached = told.map(|bins| {
+            let need = 0.9 * full_bps * BIN_S / 8.0 / FRAME_BYTES;
+            let at = bins.iter().position(|packets| *packets >= need)?;
+            Some((at + 1) as f64 * BIN_S)
+        });
+        // All of them, so the last.
+        let ramp: Option<Vec<f64>> = reached.collect();
+        Self {
+            queue_s: median(queues).map(|[middle, ..]| middle),
+            ramp_s: ramp.and_then(|all| all.into_iter().reduce(f64::max)),
+        }
+    }
+}
+
+/// Adds what came at `rate` a second from `from` to `to` to the bins.
+fn spread(bins: &mut Vec<f64>, from: f64, to: f64, rate: f64) {
+    let mut at = from.max(0.0);
+    while at < to {
+        let bin = (at / BIN_S + 1e-9) as usize;
+        let until = to.min((bin + 1) as f64 * BIN_S);
+        bins.resize(bins.len().max(bin + 1), 0.0);
+        bins[bin] += rate * (until - at).max(0.0);
+        at = until.max(at + 1e-6);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Reading;
+    use std::fmt::Write as _;
+
+    #[test]
+    fn a_trace_tells_queue_and_ramp() {
+        let mut lines = String::from("{\"type\":\"trace\"}\n{\"type\":\"data\",\"t\":1.0}\n");
+        // 100 packets in each 100 ms, from 0.5 s on 1000; two receivers, one of them later.
+        for step in 0..10u32 {
+            for (receiver, from) in [(1, 5), (2, 7)] {
+                let packets = if step >= from { 1000 } else { 100 };
+                let t = 1.0 + 0.1 * f64::from(step + 1) + 0.02;
+                writeln!(
+                    lines,
+                    "{{\"type\":\"sample\",\"t\":{t:.3},\"receiver\":{receiver},\"received_packets\":{packets},\
+                     \"send_s\":0.1,\"receive_s\":0.1,\"rtt_s\":0.02,\"queue_s\":0.00{receiver}}}"
+                )
+                .unwrap();
+            }
+        }
+        let full = 1000.0 * 1514.0 * 8.0 / 0.1;
+        let read = Reading::of(&lines, full);
+        assert_eq!(read.queue_s, Some(0.0015));
+        assert!((read.ramp_s.unwrap() - 0.8).abs() < 1e-6, "{read:?}");
+        assert_eq!(Reading::of(&lines, 2.0 * full).ramp_s, None);
+    }
+}
