@@ -5,7 +5,7 @@
 //!    writer as a whole when it is full or old.
 //! 3. [`Trace::finish`] writes what is left and the last line.
 //!
-//! Invariants: noting never waits and costs no system call; where the writer is behind by [`QUEUE_BATCHES`],
+//! Invariants: noting never waits and costs no system call; where the writer is behind by 65,536 of them,
 //! records are dropped, and the last line counts them. What was written a second ago can be read even
 //! if the process is killed.
 //!

@@ -24,9 +24,9 @@ const INITIAL: Rate = Rate::from_mbps(10);
 const RATE_MIN: Rate = Rate::from_bps(128_000);
 /// A path that has not answered so many polls is no longer followed, unless it limits the rate.
 const SPARSE_POLLS: f64 = 8.0;
-/// While the rate still doubles: what arrived on the average of more polls than this says nothing about the rate now, and
-/// the least of what a thousand receivers report would be far below what they can take.
-const SPARSE_POLLS_SEARCHING: f64 = 2.5;
+/// A sample over more polls than this is a mean over several rates while the rate is being found: the least that a
+/// thousand receivers report so would be far below what they can take.
+const MIXED_POLLS: f64 = 2.5;
 /// Polls that are remembered.
 const POLLS_MAX: usize = 64;
 /// Silence of so many answer times, and at least this long, halves the rate.
@@ -104,7 +104,7 @@ impl Auto {
         }
         self.rate = self.followed_rate * self.silent;
         if found {
-            self.paths.by_id.values_mut().for_each(|path| path.end_startup(capacity));
+            self.paths.by_id.values_mut().for_each(|path| path.end_startup(now, capacity));
         }
     }
 
@@ -126,10 +126,9 @@ impl RateController for Auto {
         self.heard = now;
         self.silent = 1.0;
         self.advance(now);
-        let searching =
-            !self.established && self.paths.limiting.is_some_and(|l| l != sample.receiver);
-        let sparse_polls = if searching { SPARSE_POLLS_SEARCHING } else { SPARSE_POLLS };
-        let sparse = sample.send_interval.as_secs_f64() > sparse_polls * self.poll_interval;
+        let interval = sample.send_interval.as_secs_f64();
+        let sparse = interval > SPARSE_POLLS * self.poll_interval;
+        let mixed = interval > MIXED_POLLS * self.poll_interval;
         let rate = self.rate;
         let known = self.established.then_some(rate);
         let path = self.paths.entry(sample.receiver, || Path::new(now, known));
@@ -137,7 +136,7 @@ impl RateController for Auto {
             path.on_sparse_sample(now, sample, rate);
         } else {
             let then = self.polls.iter().find(|(at, _)| *at == sample.poll_sent);
-            path.on_sample(now, sample, then.map_or(rate, |(_, rate)| *rate));
+            path.on_sample(now, sample, then.map_or(rate, |(_, rate)| *rate), mixed);
         }
         self.decide(now);
     }

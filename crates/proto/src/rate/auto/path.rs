@@ -124,6 +124,8 @@ pub(super) struct Path {
     excesses: u32,
     /// Random loss that slowing down has shown to be random.
     believed: f64,
+    /// When the session found its rate.
+    found: Timestamp,
     /// When the rate was last cut because of losses without a queue.
     slowed: Timestamp,
     climb: f64,
@@ -159,6 +161,7 @@ impl Path {
             delivered_peak: 0.0,
             excesses: 0,
             believed: 0.0,
+            found: Timestamp::ZERO,
             slowed: Timestamp::ZERO,
             climb: 0.0,
             climb_due: now,
@@ -173,7 +176,8 @@ impl Path {
     }
 
     /// Another path has shown the session's limit: this one goes on from that `capacity`, no more by doubling.
-    pub(super) fn end_startup(&mut self, capacity: f64) {
+    pub(super) fn end_startup(&mut self, now: Timestamp, capacity: f64) {
+        self.found = now;
         if self.phase == RatePhase::Startup {
             self.phase = RatePhase::Hold;
             self.capacity = capacity;
@@ -208,8 +212,15 @@ impl Path {
         self.delay
     }
 
-    /// Takes a sample; its poll left at `rate` (bytes/s).
-    pub(super) fn on_sample(&mut self, now: Timestamp, sample: &RateSample, rate: f64) {
+    /// Takes a sample; its poll left at `rate` (bytes/s). `mixed`: it is over several polls, and so, while the rate is
+    /// being found, over several rates.
+    pub(super) fn on_sample(
+        &mut self,
+        now: Timestamp,
+        sample: &RateSample,
+        rate: f64,
+        mixed: bool,
+    ) {
         self.heard = now;
         let queue_raw = sample.queue_delay.as_secs_f64();
         if sample.sent_packets == 0 || sample.send_interval.is_zero() {
@@ -246,7 +257,8 @@ impl Path {
             busy: before > low
                 && self.queue > low
                 && (!sample.app_limited || self.queue > 2.0 * self.wish()),
-            excess,
+            // Of a mean with the time before the rate was found nobody knows which part was too fast.
+            excess: excess && !(mixed && sample.poll_sent - sample.send_interval < self.found),
         };
         if self.spans.len() == SPANS_MAX {
             self.spans.pop_front();
@@ -256,7 +268,7 @@ impl Path {
         self.delivered_peak =
             delivered.max(self.delivered_peak * libm::exp(-span.send / PEAK_MEMORY));
         match self.phase {
-            RatePhase::Startup => self.startup(now, span, rate, sample.app_limited),
+            RatePhase::Startup => self.startup(now, span, (rate, mixed), sample.app_limited),
             _ => self.hold(now, &span, sample.app_limited),
         }
         self.predict(now, sample);
@@ -406,10 +418,18 @@ impl Path {
         self.slowed > Timestamp::ZERO && opened.since(self.slowed) < Duration::from_secs(2)
     }
 
-    fn startup(&mut self, now: Timestamp, mut span: Span, rate: f64, app_limited: bool) {
+    fn startup(
+        &mut self,
+        now: Timestamp,
+        mut span: Span,
+        (rate, mixed): (f64, bool),
+        app_limited: bool,
+    ) {
         let target = self.target().min(STARTUP_QUEUE);
+        // Over several polls the rate has at most doubled since it was last too slow.
+        let least = if mixed { 0.5 * rate } else { 0.0 };
         if let Some(capacity) = self.stretched_twice() {
-            self.capacity = capacity;
+            self.capacity = capacity.max(least);
             self.saturated = true;
             self.phase = RatePhase::Hold;
             self.emptied = now;
@@ -425,7 +445,7 @@ impl Path {
             span.excess || self.queue > 3.0 * target || stretched > STARTUP_STRETCH && standing;
         self.suspects = if standing { self.suspects + 1 } else { 0 };
         if clear || self.suspects >= 2 {
-            self.capacity = measured.max(self.capacity * 0.5);
+            self.capacity = measured.max(self.capacity * 0.5).max(least);
             self.saturated = self.queue > target;
             self.phase = RatePhase::Hold;
             self.emptied = now;
