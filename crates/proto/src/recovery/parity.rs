@@ -20,19 +20,31 @@ const SHORT_TARGET_LAST: f64 = 0.01;
 /// Share of blocks that shall draw a NACK. Less would send parity that nobody needs, more costs rounds.
 const ASK_TARGET: f64 = 0.6;
 
-/// Steering step, in standard deviations of a block's losses.
+/// Steering step, in standard deviations of a block's losses: at first, and least. It halves at each turn, so that a
+/// group whose receivers lose the same (behind shared edges) is not sent what a thousand independent ones
+/// would need for long.
+const STEP_FIRST: f64 = 0.6;
 const STEP: f64 = 0.15;
 
 /// The steering moves the plan by at most this many standard deviations.
 const OFFSET_MAX: f64 = 8.0;
 
 /// The policy of profile `auto`.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Parity {
     /// Added to the modelled repair, in standard deviations of a block's losses.
     offset: f64,
+    step: f64,
+    /// The last settled block had been asked for.
+    asked: bool,
     /// Loss was seen when the last plan was made; without it there is nothing to steer.
     lossy: bool,
+}
+
+impl Default for Parity {
+    fn default() -> Self {
+        Self { offset: 0.0, step: STEP_FIRST, asked: false, lossy: false }
+    }
 }
 
 impl Recovery for Parity {
@@ -63,8 +75,12 @@ impl Recovery for Parity {
         if !self.lossy || k < 64 {
             return;
         }
-        let step = if asked { 1.0 - ASK_TARGET } else { -ASK_TARGET };
-        self.offset = (self.offset + STEP * step).clamp(-OFFSET_MAX, OFFSET_MAX);
+        if asked != self.asked {
+            self.step = (0.5 * self.step).max(STEP);
+        }
+        self.asked = asked;
+        let turn = if asked { 1.0 - ASK_TARGET } else { -ASK_TARGET };
+        self.offset = (self.offset + self.step * turn).clamp(-OFFSET_MAX, OFFSET_MAX);
     }
 }
 

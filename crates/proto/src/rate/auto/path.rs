@@ -27,8 +27,11 @@ const HICCUP: Duration = Duration::from_millis(8);
 /// Queue at 100 Mbit/s, in seconds; it falls with the fourth root of the rate, so that two sessions
 /// of unlike rates move towards each other.
 const QUEUE_AT_100M: f64 = 0.007;
-/// Share of a short queue that is held, at 100 Mbit/s.
+/// Share of a short queue that is held: at 100 Mbit/s, the power of the rate with which it falls (the only thing that
+/// brings two sessions together where the queue is short), and its bounds.
 const FULL_AT_100M: f64 = 0.4;
+const FULL_POWER: f64 = 0.3;
+const FULL: (f64, f64) = (0.15, 0.7);
 const QUEUE_MIN: f64 = 0.001;
 const QUEUE_MAX: f64 = 0.020;
 /// Bytes in a full datagram, for the least sensible queue.
@@ -535,9 +538,9 @@ impl Path {
         (bytes, time, time)
     }
 
-    /// Over how much time the capacity is measured.
+    /// Over how much time the capacity is measured: the shorter, the sooner two sessions are even.
     fn window_len(&self) -> f64 {
-        (2.0 * self.delay).max(0.1)
+        self.delay.max(0.05)
     }
 
     /// The queue that is expected when what leaves now arrives.
@@ -583,8 +586,8 @@ impl Path {
             return QUEUE_MAX;
         }
         let wish = QUEUE_AT_100M * libm::sqrt(libm::sqrt(12.5e6 / self.capacity));
-        let share = FULL_AT_100M * libm::sqrt(wish / QUEUE_AT_100M);
-        let full = self.queue_full.map_or(f64::MAX, |full| full * share.clamp(0.25, 0.55));
+        let share = FULL_AT_100M * libm::pow(12.5e6 / self.capacity, FULL_POWER);
+        let full = self.queue_full.map_or(f64::MAX, |full| full * share.clamp(FULL.0, FULL.1));
         wish.min(QUEUE_MAX).min(full).max(QUEUE_MIN).max(1.5 * PACKET / self.capacity)
     }
 
