@@ -197,3 +197,57 @@ impl RateController for Auto {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Auto;
+    use crate::ids::ReceiverId;
+    use crate::rate::{RateController, RateSample};
+    use crate::time::{Duration, Timestamp};
+
+    const ROUND: Duration = Duration::from_millis(20);
+    const LINK: f64 = 50e6 / 8.0;
+
+    /// A round in which this share of the time was sent in, and this share of it arrived, behind a link of 50 Mbit/s.
+    fn round(auto: &mut Auto, now: Timestamp, busy: f64, arrives: f64, queue: &mut f64) {
+        let rate = auto.rate().bps() as f64 / 8.0;
+        let sent = rate * ROUND.as_secs_f64() * busy;
+        let before = *queue;
+        *queue = (*queue + sent / LINK - ROUND.as_secs_f64()).clamp(0.0, 0.02);
+        auto.on_tick(now, 0);
+        auto.on_sample(
+            now,
+            &RateSample {
+                receiver: ReceiverId(1),
+                sent_packets: (sent / 1472.0) as u64 + 1,
+                sent_bytes: sent as u64,
+                send_interval: ROUND,
+                received_packets: (sent * arrives / 1472.0) as u64,
+                receive_interval: ROUND + Duration::from_secs_f64((*queue - before).max(0.0)),
+                poll_sent: now - ROUND,
+                bytes_since: sent as u64,
+                rtt: ROUND + Duration::from_secs_f64(*queue),
+                queue_delay: Duration::from_secs_f64(*queue),
+                host_drops: 0,
+                ce_marks: 0,
+                app_limited: busy < 1.0,
+            },
+        );
+    }
+
+    #[test]
+    fn a_sender_that_pauses_and_loses_much_does_not_take_that_for_the_capacity() {
+        let (mut auto, mut queue) = (Auto::new(Timestamp::ZERO), 0.0);
+        let at = |n: u32| Timestamp::ZERO + ROUND * n;
+        for n in 1..=100 {
+            round(&mut auto, at(n), 1.0, 1.0, &mut queue);
+        }
+        let found = auto.rate().bps();
+        assert!((40_000_000..65_000_000).contains(&found), "{found}");
+        // The end of a session: a few repair symbols a round, half of which somebody's trial floods away.
+        for n in 101..=130 {
+            round(&mut auto, at(n), 0.05, 0.5, &mut queue);
+        }
+        assert!(auto.rate().bps() > found / 8, "{}", auto.rate());
+    }
+}

@@ -272,7 +272,7 @@ impl Path {
             delivered.max(self.delivered_peak * libm::exp(-span.send / PEAK_MEMORY));
         match self.phase {
             RatePhase::Startup => self.startup(now, span, (rate, mixed), sample.app_limited),
-            _ => self.hold(now, &span, sample.app_limited),
+            _ => self.hold(now, &span, rate, sample.app_limited),
         }
         self.predict(now, sample);
         self.allow();
@@ -478,7 +478,7 @@ impl Path {
             .then(|| (a.sent + b.sent) / (a.receive_raw + b.receive_raw))
     }
 
-    fn hold(&mut self, now: Timestamp, span: &Span, app_limited: bool) {
+    fn hold(&mut self, now: Timestamp, span: &Span, rate: f64, app_limited: bool) {
         let (bytes, time, busy_time) = self.window();
         if busy_time > 0.0 {
             let estimate = bytes / time;
@@ -491,7 +491,13 @@ impl Path {
             return;
         }
         if span.excess {
-            self.capacity = self.capacity.min(self.measured(span));
+            // Who pauses does not show what the link takes, only which share of it was lost.
+            let measured = if app_limited {
+                rate * (span.arrived / span.sent / (1.0 - self.loss.share())).min(1.0)
+            } else {
+                self.measured(span)
+            };
+            self.capacity = self.capacity.min(measured);
             self.climb = 0.0;
             self.climb_due = now + Duration::from_secs(1);
             return;
