@@ -24,8 +24,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often the session is looked at when nothing happens.
+/// How often the session is looked at when nothing happens, and while somebody waits for a probe.
 const TICK: Duration = Duration::from_millis(50);
+const PROBE_TICK: Duration = Duration::from_millis(25);
 
 /// What a receiver that is still being answered gets to finish with, at the end.
 const CLOSING_TIME: Duration = Duration::from_millis(300);
@@ -56,7 +57,7 @@ async fn run(plan: SendPlan) -> Result<Report, Fault> {
     let mut told = BTreeSet::new();
     let ended = loop {
         let snapshot = shared.driver.snapshot();
-        observe(&opened, &mut ledger, &snapshot);
+        let probing = observe(&opened, &mut ledger, &snapshot);
         tell_failures(&shared.stand().roster, &mut told, &progress);
         if ledger.started.is_none() && may_start(&plan.start, &opened, &ledger, &enter) {
             start(&opened, &mut ledger);
@@ -68,7 +69,7 @@ async fn run(plan: SendPlan) -> Result<Report, Fault> {
         tokio::select! {
             _ = &mut interrupted => break Ended::Interrupted,
             () = shared.changed.notified() => {}
-            () = tokio::time::sleep(TICK) => {}
+            () = tokio::time::sleep(if probing { PROBE_TICK } else { TICK }) => {}
         }
     };
     progress.finish();
@@ -122,7 +123,8 @@ fn tell_failures(roster: &Roster, told: &mut BTreeSet<ReceiverId>, progress: &Pr
     }
 }
 
-fn observe(opened: &Open, ledger: &mut Ledger, snapshot: &SendSnapshot) {
+/// Takes stock and passes on; whether somebody waits for a probe.
+fn observe(opened: &Open, ledger: &mut Ledger, snapshot: &SendSnapshot) -> bool {
     let shared = &opened.shared;
     ledger.data_len = shared.source.data_len();
     ledger.observe(Instant::now(), snapshot.stats.bytes + opened.budget.granted());
@@ -136,9 +138,11 @@ fn observe(opened: &Open, ledger: &mut Ledger, snapshot: &SendSnapshot) {
         shared.driver.set_delivery(gone, Delivery::Ended);
     }
     // Probes go out for as long as somebody listens for them; he gives up by himself.
-    if stand.roster.iter().any(|(_, peer)| peer.stage == Stage::Joined) {
+    let probing = stand.roster.iter().any(|(_, peer)| peer.stage == Stage::Joined);
+    if probing {
         shared.driver.probe();
     }
+    probing
 }
 
 fn may_start(rule: &StartRule, opened: &Open, ledger: &Ledger, enter: &AtomicBool) -> bool {

@@ -44,12 +44,13 @@ pub use server::{
 };
 pub use text::{decode as decode_base64url, encode as encode_base64url};
 
-/// What a lost piece of an answer may cost, besides the round trip: more than the 40 ms for which acknowledgements are
-/// held back.
-const LOSS_TIMEOUT_MIN: Duration = Duration::from_millis(50);
+/// How long acknowledgements are held back at most; and what a lost piece of an answer costs at least, besides the round
+/// trip. Where the other side holds them back longer, pieces are sent twice now and then.
+const ACK_HOLD_MAX: Duration = Duration::from_millis(8);
+const LOSS_WAIT_MIN: Duration = Duration::from_millis(24);
 
 /// For small messages that somebody waits for. What the kernel refuses here costs comfort, not correctness.
 fn hasten(tcp: &TcpStream) {
     let _ = tcp.set_nodelay(true);
-    let _ = crate::udp::set_loss_timeout_min(tcp.as_fd(), LOSS_TIMEOUT_MIN);
+    let _ = crate::udp::set_tcp_patience(tcp.as_fd(), ACK_HOLD_MAX, LOSS_WAIT_MIN);
 }

@@ -104,13 +104,19 @@ fn set<T: Copy>(
     check(status)
 }
 
-/// What TCP waits at least before it sends again what was not acknowledged (Linux 6.15). Its own least is a fifth of
-/// a second, for the sake of acknowledgements that are held back for up to 40 ms.
-pub(crate) fn set_loss_timeout_min(fd: BorrowedFd<'_>, least: Duration) -> io::Result<()> {
-    /// `TCP_RTO_MIN_US` of linux/tcp.h.
-    const OPTION: libc::c_int = 45;
-    let micros = u32::try_from(least.as_micros()).unwrap_or(u32::MAX);
-    set(fd, libc::IPPROTO_TCP, OPTION, &micros)
+/// How long TCP holds an acknowledgement back at most, and what it waits at least for one before it sends again
+/// (Linux 6.15). By itself it holds them for up to 40 ms, and waits for a fifth of a second.
+pub(crate) fn set_tcp_patience(
+    fd: BorrowedFd<'_>,
+    hold_max: Duration,
+    wait_min: Duration,
+) -> io::Result<()> {
+    /// `TCP_RTO_MIN_US` and `TCP_DELACK_MAX_US` of linux/tcp.h.
+    const WAIT_MIN: libc::c_int = 45;
+    const HOLD_MAX: libc::c_int = 46;
+    let micros = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+    set(fd, libc::IPPROTO_TCP, HOLD_MAX, &micros(hold_max))?;
+    set(fd, libc::IPPROTO_TCP, WAIT_MIN, &micros(wait_min))
 }
 
 /// Bytes that a TCP connection has sent again, each segment counted as a full one.
