@@ -160,9 +160,9 @@ fn afdp_rabid_speeds_up_until_somebody_misses_something() {
     let fastest = gaps.iter().copied().fold(1.0, f64::min);
     assert!(fastest < 0.000_12, "{fastest}");
     assert!(outcome.stats.requests > 0, "the link's rate was found by exceeding it");
-    // Near the link's rate: 40 MB in 1458-byte frames take 3.3 s, and the start from 10 ms two more.
+    // Near the link's rate: 40 MB in 1458-byte frames take 3.3 s, and the start from 10 ms nine more.
     let last = outcome.heard.iter().map(|h| seconds(h.complete[0].0)).fold(0.0, f64::max);
-    assert!(last < 15.0, "{last}");
+    assert!(last < 25.0, "{last}");
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn afdp_raises_tp_before_it_serves_and_serves_before_it_goes_on() {
     let at = data.iter().position(|(_, body)| body.repair).unwrap();
     let gap = |i: usize| seconds(data[i].0) - seconds(data[i - 1].0);
     assert!((gap(at - 2) - 0.010).abs() < 1e-6, "{}", gap(at - 2));
-    assert!(gap(at + 1) > 0.0111 && gap(at + 1) < 0.0126, "{}", gap(at + 1));
+    assert!(gap(at + 1) > 0.0135 && gap(at + 1) < 0.0151, "{}", gap(at + 1));
     // No new segment between two repairs of one request.
     let newest = data[at - 1].1.segment;
     let missing_then = data[at..].iter().take_while(|(_, body)| body.repair).count();
@@ -257,13 +257,11 @@ fn fmtp_gives_a_product_up_after_its_time() {
 
 #[test]
 fn a_receiver_that_only_asks_draws_nothing_that_was_not_sent() {
-    let edges = network(Rate::from_mbps(100), 1, 0.0);
     let config = downpour_proto::profile::SenderConfig {
         profile: afdp::sender(Mode::Multicast, AfdpLimits::DEFAULT),
         mode: Mode::Multicast,
         group: None,
     };
-    drop(edges);
     let mut sender = downpour_proto::profile::Sender::new(config, Timestamp::ZERO);
     let offer = downpour_proto::profile::Offer {
         product: 7,
@@ -271,12 +269,16 @@ fn a_receiver_that_only_asks_draws_nothing_that_was_not_sent() {
         offered_unix_ns: 0,
         metadata: Vec::new(),
     };
-    assert!(sender.offer(Timestamp::ZERO, offer));
     let (member, stranger) = (ReceiverId(1), ReceiverId(2));
+    // Before there is anything to tell it: it is told, and has not joined.
     sender.connect(Timestamp::ZERO, member);
+    let mut out = Vec::new();
+    assert_eq!(sender.poll_transmit(Timestamp::ZERO, &mut out), None);
+    assert!(sender.offer(Timestamp::ZERO, offer));
+    let welcome = sender.poll_transmit(Timestamp::ZERO, &mut out).unwrap();
+    assert_eq!((welcome.to, out[2], sender.joined()), (To::Stream(member), 1, 0));
     sender.handle_stream(Timestamp::ZERO, member, &[0, 5, 2, 0, 9]).unwrap();
     sender.start(Timestamp::ZERO);
-    let mut out = Vec::new();
     while sender.poll_transmit(Timestamp::ZERO, &mut out).is_some() {}
     // RESEND_REQUEST for all ten: only the first has been sent.
     let mut request = vec![0, 17, 3, 0, 0, 0, 7, 0, 1];

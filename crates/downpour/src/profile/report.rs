@@ -27,7 +27,7 @@ pub(super) struct SenderReport {
     pub(super) status_packets: u64,
     pub(super) malformed: u64,
     /// Of the receivers' number, where they do not say who they are.
-    pub(super) group_estimate: f64,
+    pub(super) group_estimate: Option<f64>,
     pub(super) rate_at_end_bps: u64,
     pub(super) receivers: Vec<MemberRow>,
 }

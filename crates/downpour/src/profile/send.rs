@@ -142,10 +142,10 @@ fn printer(plan: &ProfileSendPlan) -> impl FnMut(Timestamp, SendEvent) + Send + 
             SendEvent::Complete(from, _) => {
                 println!("complete: {from} time: {}", now.since(started).as_millis());
             }
-            SendEvent::Started
-            | SendEvent::Gone(_)
-            | SendEvent::Released(_)
-            | SendEvent::Sent(_) => {}
+            SendEvent::Gone(from) => {
+                println!("left: {from} time: {}", now.since(started).as_millis());
+            }
+            SendEvent::Started | SendEvent::Released(_) | SendEvent::Sent(_) => {}
         }
     }
 }
@@ -174,7 +174,7 @@ fn finish(plan: &ProfileSendPlan, outcome: &SendOutcome) -> Result<Exit, Fault> 
         requests_idle: stats.requests_idle,
         status_packets: stats.statuses,
         malformed: stats.malformed,
-        group_estimate: *group_estimate,
+        group_estimate: (stats.statuses > 0).then_some(*group_estimate),
         rate_at_end_bps: rate.bps(),
         receivers,
     };

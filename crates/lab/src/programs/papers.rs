@@ -99,7 +99,7 @@ struct Report {
     repair_segments: u64,
     requests_served: u64,
     status_packets: u64,
-    group_estimate: f64,
+    group_estimate: Option<f64>,
 }
 
 fn bmtp(stage: &mut Stage<'_>, more: &[&str]) -> io::Result<()> {
@@ -168,7 +168,7 @@ fn send(stage: &mut Stage<'_>, options: &[&str]) -> io::Result<()> {
         report.repair_segments,
         report.requests_served,
         report.status_packets,
-        report.group_estimate,
+        report.group_estimate.unwrap_or_default(),
     );
     Ok(())
 }

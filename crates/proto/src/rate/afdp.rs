@@ -9,10 +9,11 @@ use super::packets::{PacketRate, RateLine};
 use crate::time::{Duration, Timestamp};
 use crate::units::Rate;
 
-/// A request served makes Tp longer by this factor.
-const RAISE: f64 = 1.25;
+/// A request served makes Tp longer by this factor: more than the falls between two checks of one subscriber make up
+/// for, else a single one could not slow it down.
+const RAISE: f64 = 1.5;
 /// A period makes it shorter by this factor.
-const FALL: f64 = 0.9;
+const FALL: f64 = 0.95;
 const PERIOD: Duration = Duration::from_millis(100);
 /// Tp never grows beyond this, so that the end comes.
 const TP_MAX: Duration = Duration::from_secs(1);
@@ -101,8 +102,8 @@ mod tests {
     fn requests_slow_it_down_and_time_speeds_it_up_to_the_minimum() {
         let mut rate = Afdp::new(Afdp::INITIAL, AfdpLimits::DEFAULT);
         assert_eq!(after(&mut rate, 0, 10), Duration::from_millis(10));
-        assert_eq!(after(&mut rate, 1, 0), Duration::from_micros(12_500));
-        assert_eq!(after(&mut rate, 0, 1), Duration::from_micros(11_250));
+        assert_eq!(after(&mut rate, 1, 0), Duration::from_micros(15_000));
+        assert_eq!(after(&mut rate, 0, 1), Duration::from_micros(14_250));
         assert_eq!(after(&mut rate, 0, 9), Duration::from_millis(10));
         assert_eq!(after(&mut rate, 1000, 0), TP_MAX);
         assert_eq!(rate.rate(1250).bps(), 10_000);
@@ -113,7 +114,7 @@ mod tests {
         let mut nice = Afdp::new(Afdp::INITIAL, AfdpLimits::Nice);
         assert_eq!(after(&mut nice, 0, 1000), Duration::from_millis(100));
         let mut rabid = Afdp::new(Afdp::INITIAL, AfdpLimits::Rabid);
-        assert!(after(&mut rabid, 0, 40) < Duration::from_micros(200));
+        assert!(after(&mut rabid, 0, 80) < Duration::from_micros(200));
         assert_eq!(after(&mut rabid, 0, 1000), super::TP_FLOOR);
     }
 }

@@ -198,8 +198,8 @@ impl Sending {
         take_short_turns();
         let mut batch = RecvBatch::new();
         while !self.done {
-            self.hear(&mut batch)?;
             self.take_commands();
+            self.hear(&mut batch)?;
             let now = self.clock.now();
             self.begin(now);
             self.machine.handle_timeout(now);

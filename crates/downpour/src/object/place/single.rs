@@ -14,9 +14,19 @@ use std::path::Path;
 
 const PART: &[u8] = b"single";
 
+/// Such a session is not resumed: whatever becomes of it, nothing stays in `OUT/.downpour`.
+struct Passing(Staging);
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        // What cannot be removed is removed by the next receiver into this target.
+        let _ = self.0.remove();
+    }
+}
+
 /// A file that is being written.
 pub(crate) struct SingleFile {
-    staging: Staging,
+    staging: Passing,
     part: OwnedFd,
     name: Vec<u8>,
     size: u64,
@@ -25,7 +35,7 @@ pub(crate) struct SingleFile {
 
 /// A target folder that takes one file.
 pub(crate) struct SingleTarget {
-    staging: Staging,
+    staging: Passing,
     replaces: bool,
 }
 
@@ -41,7 +51,7 @@ pub(crate) fn is_plain_name(name: &[u8]) -> bool {
 impl SingleTarget {
     /// Makes the folder if need be, and locks it.
     pub(crate) fn open(out: &Path, replaces: bool) -> Result<Self, OpenError> {
-        Ok(Self { staging: Staging::open(out)?, replaces })
+        Ok(Self { staging: Passing(Staging::open(out)?), replaces })
     }
 
     /// Starts a file of this name and size, which may come from a stranger.
@@ -53,17 +63,17 @@ impl SingleTarget {
             return object("the sender gave it no plain name");
         }
         if !replaces {
-            match rustix::fs::statat(&**staging.out(), name, AtFlags::SYMLINK_NOFOLLOW) {
+            match rustix::fs::statat(&**staging.0.out(), name, AtFlags::SYMLINK_NOFOLLOW) {
                 Err(Errno::NOENT) => {}
                 Ok(_) => return object("there is one of that name; --overwrite would replace it"),
                 Err(error) => return Err(PlaceError::of(error, doing)),
             }
         }
-        let room = staging.available().map_err(|error| PlaceError::of(error, doing))?;
+        let room = staging.0.available().map_err(|error| PlaceError::of(error, doing))?;
         if room < size {
             return Err(PlaceError::Full(format!("{doing}: {size} bytes, and room for {room}")));
         }
-        let part = staging.create_part(PART).map_err(|error| PlaceError::of(error, doing))?;
+        let part = staging.0.create_part(PART).map_err(|error| PlaceError::of(error, doing))?;
         rustix::fs::ftruncate(&part, size).map_err(|error| PlaceError::of(error, doing))?;
         Ok(SingleFile { staging, part, name: name.to_vec(), size, replaces })
     }
@@ -86,9 +96,8 @@ impl SingleFile {
         let fail = |error| PlaceError::of(error, "placing the file");
         rustix::fs::fchmod(&self.part, rustix::fs::Mode::from_raw_mode(0o644)).map_err(fail)?;
         rustix::fs::fdatasync(&self.part).map_err(fail)?;
-        let from = (self.staging.parts(), PART);
-        rename(from, (self.staging.out(), &self.name), self.replaces).map_err(fail)?;
-        self.staging.remove().map_err(fail)
+        let staging = &self.staging.0;
+        rename((staging.parts(), PART), (staging.out(), &self.name), self.replaces).map_err(fail)
     }
 }
 
@@ -131,6 +140,9 @@ mod tests {
         file.write(0, b"x").unwrap();
         file.finish().unwrap();
         assert_eq!(fs::read(out.join("a")).unwrap(), b"x");
+        let given_up = SingleTarget::open(&out, true).unwrap().create(b"b", 1).unwrap();
+        drop(given_up);
+        assert_eq!(fs::read_dir(&out).unwrap().count(), 1, "nothing is left of what was given up");
         let huge = SingleTarget::open(&out, true).unwrap().create(b"b", u64::MAX);
         assert!(huge.is_err(), "more than the disk has");
     }
