@@ -7,6 +7,7 @@ pub mod descriptors;
 pub mod home;
 pub mod object;
 pub mod ports;
+pub mod product;
 pub mod profile;
 pub mod progress;
 pub mod report;

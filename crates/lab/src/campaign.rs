@@ -4,6 +4,7 @@
 //! Repeats go round and round over the programs, so that a slow minute of the machine hits all alike.
 
 use crate::experiment::{Cell, Experiment};
+use crate::feed::{self, Product};
 use crate::figures;
 use crate::footprint::Footprint;
 use crate::network::{Counters, Losses, Network};
@@ -95,9 +96,12 @@ fn run_one(
 ) -> io::Result<Record> {
     let spec = experiment.network(cell, call.program.shares_uplinks, u64::from(repeat));
     let mut network = Network::build(footprint, &spec)?;
-    let bound_s = experiment.bound_s(cell);
+    let products = feed::products(cell)?;
+    let size = products.as_deref().map_or(cell.size.0, bytes);
+    let bound_s = experiment.bound_s(cell).filter(|_| products.is_none());
     // Without a rate the machine is the limit; a minute per GiB and receiver is far beyond it.
     let fair = bound_s.unwrap_or(cell.size.0 as f64 / 2e7 * cell.receivers as f64);
+    let fair = products.as_deref().map_or(fair, |products| feed_s(products, cell));
     let limit = Experiment::GRACE + Duration::from_secs_f64(fair * experiment.limit);
     if cell.rate.is_none() {
         warm(footprint, cell)?;
@@ -105,6 +109,7 @@ fn run_one(
     let before = passed(&network)?;
     let mut stage = Stage::new(footprint, &network, cell, payload, limit)?;
     stage.changes = experiment.changes(cell);
+    stage.products = products.as_deref().unwrap_or_default();
     stage.more = &call.more;
     stage.happenings = &experiment.happening;
     let ran = (call.program.run)(&mut stage);
@@ -120,10 +125,11 @@ fn run_one(
     let others = outcome.delivered_s.iter().enumerate().filter(|(i, _)| !odd.contains(i));
     let others: Option<Vec<f64>> = others.map(|(_, at)| *at).collect();
     let others_s = others.and_then(|all| all.into_iter().reduce(f64::max));
-    let share = |bytes: u64| bytes as f64 / cell.size.0 as f64;
+    let share = |bytes: u64| bytes as f64 / size as f64;
     let given = after.iter().zip(&before).map(|(now, then)| now.tx_bytes - then.tx_bytes);
     let given: Vec<u64> = given.collect();
-    let Outcome { complete, wall_s, delivered_s, usage, trouble, remark, figures } = outcome;
+    let Outcome { complete, wall_s, delivered_s, usage, trouble, remark, figures, latencies } =
+        outcome;
     let Losses { asked, queue, own, emulator } = losses;
     Ok(Record {
         program: call.name.clone(),
@@ -148,7 +154,18 @@ fn run_one(
         figures,
         trouble,
         remark,
+        latencies,
     })
+}
+
+fn bytes(products: &[Product]) -> u64 {
+    products.iter().map(|product| product.size).sum()
+}
+
+/// How long a feed lasts: until its last product, and as long as all of it takes.
+fn feed_s(products: &[Product], cell: &Cell) -> f64 {
+    let last = products.last().map_or(0.0, |product| product.at_s);
+    last + cell.rate.map_or(0.0, |rate| bytes(products) as f64 * 8.0 / rate.0 as f64)
 }
 
 /// What passed the sender's interface, then each receiver's.

@@ -115,6 +115,14 @@ pub(crate) struct Cell {
     pub(crate) burst: f64,
     /// Whether batches of datagrams travel as one, as network cards with offloads do.
     pub(crate) offloads: bool,
+    /// Products instead of one file, by the name of their feed;
+    pub(crate) feed: Option<String>,
+    /// from this time of it on,
+    pub(crate) feed_from: Span,
+    /// for so long,
+    pub(crate) feed_for: Span,
+    /// so many times as fast as it was.
+    pub(crate) feed_speed: f64,
 }
 
 /// What befalls some receivers, in time since the start of the sender.
@@ -179,6 +187,10 @@ impl Default for Cell {
             loss: 0.0,
             burst,
             offloads: false,
+            feed: None,
+            feed_from: none,
+            feed_for: Span(Duration::from_secs(60)),
+            feed_speed: 1.0,
         }
     }
 }
@@ -313,6 +325,9 @@ impl Cell {
         }
         if self.burst < 1.0 || shares.iter().any(|share| !(0.0..1.0).contains(share)) {
             return Err("loss and reorder are shares below 1, burst is 1 or more".to_owned());
+        }
+        if self.feed_for.is_zero() || self.feed_speed <= 0.0 {
+            return Err("a feed has a length and a speed".to_owned());
         }
         if self.size.0 == 0 || self.rate == Some(Rate(0)) {
             return Err("nothing can be sent".to_owned());

@@ -4,6 +4,7 @@
 //!
 //! - [`network`]: machines as namespaces on a bridge; [`emulator`]: links with delay.
 //! - [`experiment`], [`mod@campaign`], [`stage`]: what is to be run, all runs, one run.
+//! - [`feed`]: products over time, and what an ideal system makes of them.
 //! - [`programs`]: how each program is run. [`meter`]: what it costs.
 //! - [`record`], [`page`], [`plot`], [`figures`]: figures, tables, drawings.
 //! - [`footprint`]: what that leaves on the machine, and how it is removed.
@@ -12,6 +13,7 @@ mod campaign;
 mod curve;
 mod emulator;
 mod experiment;
+mod feed;
 mod figures;
 mod footprint;
 mod meter;

@@ -20,6 +20,10 @@ of the file; beside it those that all receivers together sent. *CPU s*: user and
 share of all cores that these used, and that was in use at all, work of low priority aside; **bound** where the programs were at the limit of the machine (85 % of it, or \
 95 % of one core by the sender or by each receiver), *full* where the machine was, by network work in the kernel or by other work. *Lost by the lab*: packets that the network lost without being asked, socket buffers aside, which stand in `runs.csv`. Every file was compared \
 with the payload; a run with a receiver that lacks it has no wall time.
+
+Of a feed's products: *Σ size / Σ latency* of the mean receiver, and of an *ideal* system that sends them one after another at the link's rate with no headers at all and half a round trip \
+on the way. Latency is from the time a product was due until the receiver had verified it and given it on, in order. Its parts: in the sender's *buffer*; *transmission* from its first datagram to its last of source; \
+until its last block had *arrived*, repair included; until it had its *turn* and was checked. *Clocks*: sender's less receiver's, as measured over the control connection, and how wrong that may be.
 ";
 
 /// Where and with what it ran.
@@ -161,7 +165,8 @@ fn table(
             here.iter().copied().filter(|record| record.program == name).collect();
         row(text, name, cell.receivers * runs.len(), &runs)?;
     }
-    writeln!(text)
+    writeln!(text)?;
+    if cell.feed.is_some() { latencies(text, &here) } else { Ok(()) }
 }
 
 fn row(text: &mut String, name: &str, wanted: usize, runs: &[&Record]) -> std::fmt::Result {
@@ -211,6 +216,46 @@ fn row(text: &mut String, name: &str, wanted: usize, runs: &[&Record]) -> std::f
         only("receivers_cpu_s", 2),
         troubles.join("; "),
     )
+}
+
+/// What became of a feed's products.
+fn latencies(text: &mut String, here: &[&Record]) -> std::fmt::Result {
+    writeln!(
+        text,
+        "| program | products | Σ size / Σ latency, Mbit/s | ideal | Σ latency × ideal | worst receiver × | buffer | transmission | arrival, repair | turn, check | clocks µs |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    )?;
+    let mut names: Vec<&str> = here.iter().map(|record| record.program.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    for name in names {
+        let runs: Vec<&Record> =
+            here.iter().copied().filter(|record| record.program == name).collect();
+        let spread = |figure: &str, digits: usize| {
+            let values = runs.iter().filter_map(|record| record.figure(figure));
+            median(values).map_or("-".to_owned(), |[middle, least, greatest]| {
+                format!("{middle:.digits$} ({least:.digits$}–{greatest:.digits$})")
+            })
+        };
+        let middle = |figure: &str| {
+            median(runs.iter().filter_map(|record| record.figure(figure))).map_or(0.0, |m| m[0])
+        };
+        let parts = ["buffer_s", "transmission_s", "arrival_s", "delivery_s"].map(middle);
+        let whole = parts.iter().sum::<f64>().max(1e-9);
+        let [buffer, transmission, arrival, delivery] = parts.map(|part| 100.0 * part / whole);
+        writeln!(
+            text,
+            "| {name} | {:.0} | {} | {:.1} | {} | {} | {buffer:.1} % | {transmission:.1} % | {arrival:.1} % | {delivery:.1} % | {:.0} ± {:.0} |",
+            middle("products"),
+            spread("throughput_mbit", 1),
+            middle("ideal_mbit"),
+            spread("latency_over_ideal", 3),
+            spread("worst_over_ideal", 3),
+            middle("clock_us"),
+            middle("clock_error_us"),
+        )?;
+    }
+    writeln!(text)
 }
 
 /// A field of a cell, for people.

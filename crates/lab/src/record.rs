@@ -16,6 +16,29 @@ pub(crate) struct Figures {
     pub(crate) tcp_share: Option<f64>,
 }
 
+/// What became of products, of a feed's cell. Sums over all products of the mean receiver, if not said otherwise.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Latencies {
+    /// Products that all receivers have, and their bytes.
+    pub(crate) products: Option<u64>,
+    pub(crate) product_bytes: Option<u64>,
+    /// Σ size / Σ latency: of the mean receiver, and of an ideal FIFO at the link's rate.
+    pub(crate) throughput_mbit: Option<f64>,
+    pub(crate) ideal_mbit: Option<f64>,
+    /// Σ latency over the ideal's: of the mean receiver, and of the worst.
+    pub(crate) latency_over_ideal: Option<f64>,
+    pub(crate) worst_over_ideal: Option<f64>,
+    /// The parts: before its first datagram left; until its last one of source did; until its last block was complete;
+    /// until it had its turn, was verified and given on.
+    pub(crate) buffer_s: Option<f64>,
+    pub(crate) transmission_s: Option<f64>,
+    pub(crate) arrival_s: Option<f64>,
+    pub(crate) delivery_s: Option<f64>,
+    /// The difference of the clocks, as measured, and by how much it may be wrong, at most, in microseconds.
+    pub(crate) clock_us: Option<f64>,
+    pub(crate) clock_error_us: Option<f64>,
+}
+
 /// One run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Record {
@@ -25,6 +48,8 @@ pub(crate) struct Record {
     pub(crate) cell: Cell,
     /// From 1.
     pub(crate) repeat: u32,
+    #[serde(flatten)]
+    pub(crate) latencies: Latencies,
     /// Receivers that have the file.
     pub(crate) complete: usize,
     /// From the start of the sender to the last delivery; absent unless all have it.

@@ -9,11 +9,12 @@
 //! What programs say goes to files in the run's folder, on tmpfs like the payload.
 
 use crate::experiment::{Cell, Happening};
+use crate::feed::Product;
 use crate::footprint::Footprint;
 use crate::meter::{Meter, Usage};
 use crate::network::{Host, Link, Network};
 use crate::programs::tool;
-use crate::record::Figures;
+use crate::record::{Figures, Latencies};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -75,6 +76,10 @@ pub(crate) struct Stage<'a> {
     pub(crate) cell: &'a Cell,
     /// The file to send.
     pub(crate) payload: &'a Path,
+    /// What to insert, and when, in a cell with a feed.
+    pub(crate) products: &'a [Product],
+    /// What came of that; set by the program's adapter.
+    pub(crate) latencies: Latencies,
     /// Set by the program's adapter, if not compared.
     pub(crate) proof: Proof,
     /// Arguments that the experiment adds to those of the sender's program.
@@ -115,6 +120,7 @@ pub(crate) struct Outcome {
     pub(crate) trouble: String,
     pub(crate) remark: String,
     pub(crate) figures: Figures,
+    pub(crate) latencies: Latencies,
 }
 
 impl<'a> Stage<'a> {
@@ -138,7 +144,8 @@ impl<'a> Stage<'a> {
         let figures = Figures::default();
         #[rustfmt::skip]
         let stage = Self {
-            network, cell, payload, proof, more: &[], happenings: &[], changes, remark, figures, footprint, folder,
+            network, cell, payload, products: &[], latencies: Latencies::default(), proof, more: &[], happenings: &[], changes, remark,
+            figures, footprint, folder,
             limit, running, later, pauses, started, delivered, troubles,
         };
         Ok(stage)
@@ -448,6 +455,7 @@ impl<'a> Stage<'a> {
             trouble: troubles.join("; "),
             remark: std::mem::take(&mut self.remark),
             figures: std::mem::take(&mut self.figures),
+            latencies: std::mem::take(&mut self.latencies),
         })
     }
 

@@ -54,6 +54,11 @@ impl Pacer {
         u32::try_from(packets).unwrap_or(u32::MAX).clamp(1, BURST_PACKETS_MAX)
     }
 
+    /// There was nothing to send until now: that time is not caught up.
+    pub fn resume(&mut self, now: Timestamp) {
+        self.due = self.due.max(now);
+    }
+
     /// When the next burst may leave: at or before `now` means at once.
     pub fn next_send(&self, _now: Timestamp) -> Timestamp {
         self.due.max(self.not_before)

@@ -47,6 +47,7 @@ pub fn world(seed: u64) -> WorldConfig {
         edges,
         receivers,
         data_len: if rng.chance(0.05) { 0 } else { 1 + rng.below(most) },
+        products: Vec::new(),
         manifest_len: 1 + rng.below(100_000),
         geometry: Geometry { symbol_len: 1440, block_symbols: symbols },
         controller: if rng.chance(0.15) {

@@ -298,6 +298,7 @@ impl SendArgs {
         check_options(
             protocol,
             &[
+                (self.products.is_some(), "--products", &[]),
                 (self.ticket.is_some(), "--ticket", &[]),
                 (self.expect.is_some(), "--expect", &[]),
                 (self.xattrs, "--xattrs", &[]),

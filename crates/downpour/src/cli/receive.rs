@@ -48,6 +48,9 @@ pub struct ReceiveArgs {
     #[arg(long, value_name = "N", default_value_t = ENTRIES_DEFAULT)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(ENTRIES_MAX)))]
     pub max_entries: u32,
+    /// In a session of products (`send --products`): log each product in this file, a line of JSON each
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub product_log: Option<PathBuf>,
     /// Interface of the multicast data, by name or address [default: the one with the route to the
     /// group]
     #[arg(long, value_name = "IF", help_heading = "Network")]
@@ -82,6 +85,8 @@ pub struct ReceivePlan {
     pub memory_bytes: u64,
     /// Entries of the tree at most.
     pub entries_max: u32,
+    /// Where products are logged.
+    pub product_log: Option<PathBuf>,
     /// `None`: the one with the route to the group.
     pub interface: Option<Interface>,
     /// Share of datagrams to drop on purpose.
@@ -166,6 +171,7 @@ impl ReceiveArgs {
             name: resolve_name(self.name)?,
             memory_bytes: self.memory,
             entries_max: self.max_entries,
+            product_log: self.product_log,
             interface: self.interface.as_deref().map(Interface::find).transpose()?,
             inject_loss: self.inject_loss.unwrap_or(0.0),
             output: self.output,

@@ -7,7 +7,7 @@
 use super::{Fault, NetworkArgs, NetworkPlan, OutputArgs, ProfileSendArgs};
 use crate::defaults::Defaults;
 use crate::home::Home;
-use crate::units::{HostPort, parse_duration, parse_rate, parse_share};
+use crate::units::{HostPort, parse_duration, parse_rate, parse_share, parse_size};
 use clap::{Args, ValueEnum};
 use downpour_proto::Rate;
 use std::collections::BTreeSet;
@@ -18,16 +18,30 @@ use std::time::Duration;
 /// Names in a file given with `--expect`; more is surely another kind of file.
 const EXPECTED_MAX: usize = 100_000;
 
+/// A few full blocks, and what repair of the last second needs.
+const KEEP_BYTES_MIN: u64 = 16_000_000;
+
 /// Send files and trees to all receivers at once
 #[derive(Clone, Debug, Args)]
 pub struct SendArgs {
     /// Files and folders to send; `tree` arrives as OUT/tree, `tree/` as its contents, `-` is standard
     /// input
-    #[arg(value_name = "PATH", required = true)]
+    #[arg(value_name = "PATH", required_unless_present = "products")]
     pub paths: Vec<PathBuf>,
     /// Name under which standard input arrives
     #[arg(long, value_name = "NAME", default_value = "stdin")]
     pub name: String,
+    /// Send products as they come instead: a line for each in this file, or on standard input (-): a path, or JSON
+    /// with `path` or `size`, `name`, `meta`, `at_s`
+    #[arg(long, value_name = "FILE", conflicts_with = "paths", help_heading = "Products")]
+    pub products: Option<PathBuf>,
+    /// Memory for products that were sent, for receivers that missed them
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MB")]
+    #[arg(requires = "products", help_heading = "Products")]
+    pub product_memory: u64,
+    /// Log each product in this file, a line of JSON each: when it was inserted and sent
+    #[arg(long, value_name = "FILE", requires = "products", help_heading = "Products")]
+    pub product_log: Option<PathBuf>,
     /// Use the ticket in this file, made by `downpour ticket new`, instead of a new one
     #[arg(long, value_name = "FILE")]
     pub ticket: Option<PathBuf>,
@@ -128,6 +142,15 @@ pub enum Payload {
         /// The file's name at the receivers.
         name: String,
     },
+    /// Products, as they come.
+    Products {
+        /// The list of them; `-` is standard input.
+        list: PathBuf,
+        /// Memory for those that were sent.
+        keep_bytes: u64,
+        /// Where they are logged.
+        log: Option<PathBuf>,
+    },
 }
 
 /// When the data starts: when all of `receivers` and `expect` hold, or when `after` is over, or when the
@@ -148,9 +171,12 @@ impl SendArgs {
     /// Looks at the machine and settles everything.
     pub fn resolve(self) -> Result<SendPlan, Fault> {
         self.check_paper_options()?;
-        let payload = resolve_payload(self.paths, self.name)?;
+        let payload = match self.products {
+            Some(list) => resolve_products(list, self.product_memory, self.product_log)?,
+            None => resolve_payload(self.paths, self.name)?,
+        };
         // Standard input cannot be the data and the Enter key at once.
-        let enter = matches!(payload, Payload::Paths(_)) && io::stdin().is_terminal();
+        let enter = !payload.takes_stdin() && io::stdin().is_terminal();
         let expect = self.expect.as_deref().map(read_expected).transpose()?.unwrap_or_default();
         let start = StartRule { receivers: self.receivers, expect, after: self.start_after, enter };
         start.check()?;
@@ -217,6 +243,38 @@ impl Profile {
         // No variant is hidden.
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
+}
+
+impl Payload {
+    fn takes_stdin(&self) -> bool {
+        match self {
+            Self::Paths(_) => false,
+            Self::Pipe { .. } => true,
+            Self::Products { list, .. } => list.as_os_str() == "-",
+        }
+    }
+}
+
+fn resolve_products(
+    list: PathBuf,
+    keep_bytes: u64,
+    log: Option<PathBuf>,
+) -> Result<Payload, Fault> {
+    if keep_bytes < KEEP_BYTES_MIN {
+        return Err(Fault::usage(
+            "less than 16 MB cannot keep what is on its way",
+            "give --product-memory at least 16MB",
+        ));
+    }
+    if list.as_os_str() != "-"
+        && let Err(error) = std::fs::File::open(&list)
+    {
+        return Err(Fault::start(
+            format!("cannot read the list of products {}: {error}", list.display()),
+            "give --products a file with a line for each product, or -",
+        ));
+    }
+    Ok(Payload::Products { list, keep_bytes, log })
 }
 
 impl StartRule {

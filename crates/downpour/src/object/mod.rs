@@ -79,15 +79,17 @@ mod scan;
 mod source;
 mod store;
 mod tree;
-mod wire;
+pub(crate) mod wire;
 mod xattr;
 
 pub use digest::Digest;
 #[cfg(fuzzing)]
 pub use manifest::fuzzing;
 pub use manifest::{ManifestError, ManifestId};
+pub(crate) use place::open_in;
 pub use place::{Durability, OpenError};
 pub(crate) use place::{SingleFile, SingleTarget, is_plain_name};
+pub(crate) use scan::explain;
 pub use scan::{Notice, Scan, ScanError, ScanOptions};
 pub use source::{Ahead, ContentSource, Section, Withdrawn};
 pub use store::{

@@ -1,5 +1,6 @@
 //! Progress and report of a session, from the roster, the driver's snapshot and the receipts.
 
+use super::carried::Carried;
 use super::roster::{Peer, Stage};
 use crate::cli::ReceivePlan;
 use crate::object::Summary;
@@ -13,12 +14,14 @@ use downpour_transport::control::Joined;
 use downpour_transport::session::{ReceiveSnapshot, SendSnapshot};
 use downpour_transport::{OVERHEAD, RejectCounts};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// What the sender's account is made of, besides the peers.
 pub(super) struct Ledger {
     pub(super) opened: Instant,
     pub(super) started: Option<Instant>,
+    pub(super) source: Arc<dyn Carried>,
     pub(super) geometry: Geometry,
     pub(super) data_len: Option<u64>,
     /// Bytes and time of the last look, for present rates.
@@ -36,11 +39,6 @@ impl Ledger {
         }
     }
 
-    fn held_bytes(&self, blocks: u32) -> u64 {
-        let bytes = u64::from(blocks) * self.geometry.block_len();
-        self.data_len.map_or(bytes, |len| bytes.min(len))
-    }
-
     pub(super) fn snapshot<'a>(
         &self,
         phase: Phase,
@@ -51,7 +49,7 @@ impl Ledger {
             let member = sent.members.get(&id);
             let done = match (&peer.stage, self.data_len) {
                 (Stage::Complete, Some(len)) => len,
-                _ => self.held_bytes(member.map_or(0, |m| m.data_held)),
+                _ => self.source.bytes_of(member.map_or(0, |m| m.data_held)),
             };
             let since = self.started.map_or(Duration::ZERO, |at| at.elapsed());
             Row {

@@ -4,6 +4,7 @@
 //! meet in one queue and one loop, which only passes on; what each does is its own affair.
 
 use super::account::{ReceiverAccount, receiver_snapshot};
+use super::keeper::Keeper;
 use super::receive::Node;
 use super::{TOO_SLOW, faults};
 use crate::cli::{Fault, ReceivePlan, Target};
@@ -11,6 +12,7 @@ use crate::object::{
     Destination, EntryId, FolderOptions, ManifestId, OpenError, RawOptions, Store, StoreConfig,
     StoreEvent, Summary,
 };
+use crate::product::{Shelf, ShelfConfig};
 use crate::progress::Progress;
 use crate::report::Report;
 use downpour_proto::receiver::Pull as Order;
@@ -20,13 +22,13 @@ use downpour_proto::{
 };
 use downpour_transport::control::{
     BlockRange, ControlClient, Event, EventStream, HaveRequest, Joined, ObjectFailure, Pull,
-    ReadyRequest, Receipt, RequestError,
+    PullError, ReadyRequest, Receipt, RequestError,
 };
 use downpour_transport::pull::{PullLimits, Pulled, Puller};
 use downpour_transport::session::{ReceiveEvent, ReceiveHandle, ReceiveSetup, StreamIn};
 use downpour_transport::trace::Trace;
 use downpour_transport::{BlockSink, Group, Interface, RecvOptions, Suite};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -87,7 +89,7 @@ struct Run<'a> {
     plan: &'a ReceivePlan,
     client: Arc<ControlClient>,
     joined: Joined,
-    store: Arc<Store>,
+    store: Arc<dyn Keeper>,
     driver: ReceiveHandle,
     puller: Puller,
     /// Orders by the number of their pull.
@@ -99,6 +101,8 @@ struct Run<'a> {
     looked_end: u32,
     held: RangeSet,
     manifest_symbols: Vec<u16>,
+    /// Of data blocks, in a session of products; and the first one that this receiver gets.
+    block_symbols: BTreeMap<u32, u16>,
     data_len: Option<u64>,
     account: ReceiverAccount,
     failures: Vec<ObjectFailure>,
@@ -129,7 +133,7 @@ async fn take_part(
     let Attempt { plan, identity, client, joined, progress, trace } = run;
     let (said, mut heard) = mpsc::unbounded_channel();
     let candidates = may_hold(&plan.target);
-    let store = Arc::new(open_store(plan, &joined, said.clone())?);
+    let store = open_keeper(plan, &client, &joined, said.clone()).await?;
     // Before the events: when the sender hears of us it sends a probe.
     let (stream, mut notices) = stream_in(plan, &joined)?;
     let has_stream = stream.is_some();
@@ -155,12 +159,14 @@ async fn take_part(
         looked_end: 0,
         held: RangeSet::new(),
         manifest_symbols: Vec::new(),
+        block_symbols: BTreeMap::new(),
         data_len,
         failures: Vec::new(),
         left_stream: None,
         sections_examined: 0,
         false_blocks: 0,
     };
+    run.begin_products();
     match run.become_ready(&mut heard, has_stream, candidates).await {
         Ok(None) => {}
         Ok(Some(verdict)) => return run.finish(verdict, identity).await,
@@ -243,6 +249,43 @@ fn open_store(
     })
 }
 
+/// A shelf for products, and the difference of the clocks for their log.
+async fn open_shelf(
+    plan: &ReceivePlan,
+    client: &ControlClient,
+    joined: &Joined,
+    first: u32,
+    said: UnboundedSender<Said>,
+) -> Result<Shelf, Fault> {
+    let folder = match &plan.target {
+        Target::Tree(out) => Some(out.clone()),
+        Target::Discard => None,
+        Target::Pipe | Target::Device(_) => {
+            let what = "this session carries products, each a file of its own";
+            return Err(Fault::start(what, "give --out a folder, or --discard"));
+        }
+    };
+    let clock = client.clock().await.map_err(|error| {
+        Fault::incomplete(error.to_string(), "start it again: what comes then is received")
+    })?;
+    let config = ShelfConfig {
+        session: *joined.reply.session.as_bytes(),
+        publisher: joined.reply.publisher,
+        first,
+        folder,
+        memory: plan.memory_bytes,
+        clock,
+        log: plan.product_log.as_deref().map(faults::product_log).transpose()?,
+    };
+    let opened = Shelf::open(config, move |event| {
+        // Fails only when the attempt is over.
+        let _ = said.send(Said::Store(event));
+    });
+    opened.map_err(|why| {
+        Fault::start(why, "check --out and your rights there, or give another folder")
+    })
+}
+
 /// Where to hear the stream; `None` when there is none to be heard here, with the reason as a notice.
 fn stream_in(
     plan: &ReceivePlan,
@@ -287,7 +330,7 @@ fn spawn_driver(
     plan: &ReceivePlan,
     joined: &Joined,
     stream: Option<StreamIn>,
-    store: &Arc<Store>,
+    store: &Arc<dyn Keeper>,
     (said, trace): (UnboundedSender<Said>, Option<Trace>),
 ) -> Result<ReceiveHandle, Fault> {
     let reply = &joined.reply;
@@ -307,12 +350,14 @@ fn spawn_driver(
             me: reply.receiver,
             feedback: Box::new(Rounds),
             partial_blocks: (blocks as usize).clamp(8, PARTIAL_BLOCKS_MAX),
-            resume: matches!(plan.target, Target::Tree(_) | Target::Device(_)),
+            resume: matches!(plan.target, Target::Tree(_) | Target::Device(_))
+                && reply.products_from.is_none(),
             on_stream: stream.is_some(),
         },
         seed,
         stream,
         feedback,
+        open: reply.products_from.is_some(),
         // Checked when the reply came.
         suite: Suite::from_id(reply.suite).unwrap_or_else(Suite::preferred),
         epoch: reply.epoch,
@@ -330,7 +375,30 @@ fn spawn_driver(
     ReceiveHandle::spawn(setup).map_err(faults::session)
 }
 
+async fn open_keeper(
+    plan: &ReceivePlan,
+    client: &ControlClient,
+    joined: &Joined,
+    said: UnboundedSender<Said>,
+) -> Result<Arc<dyn Keeper>, Fault> {
+    Ok(match joined.reply.products_from {
+        Some(first) => Arc::new(open_shelf(plan, client, joined, first, said).await?),
+        None => Arc::new(open_store(plan, joined, said)?),
+    })
+}
+
 impl Run<'_> {
+    /// In a session of products what was sent before is not for us, and nothing is held.
+    fn begin_products(&mut self) {
+        let Some(first) = self.joined.reply.products_from else { return };
+        self.looked_end = u32::MAX;
+        self.driver.have(BlockKind::Data, 0..first);
+        if first > 0 {
+            let text = "joined while the session ran: products that begin from then on";
+            self.account.notices.push(text.to_owned());
+        }
+    }
+
     /// Waits for the probe and says how it went. A verdict when the driver has ended meanwhile.
     async fn become_ready(
         &mut self,
@@ -368,6 +436,9 @@ impl Run<'_> {
             Event::Ends { data, manifest, finished, data_len } => {
                 self.data_len = data_len.or(self.data_len);
                 self.driver.update_ends(data, manifest, finished);
+                if finished {
+                    self.store.finished(data);
+                }
                 self.retry_unknown();
             }
             Event::Manifest { first, symbols } => {
@@ -376,6 +447,10 @@ impl Run<'_> {
                 if self.manifest_symbols.len() == first as usize {
                     self.manifest_symbols.extend_from_slice(&symbols);
                 }
+                self.retry_unknown();
+            }
+            Event::Blocks { first, symbols } => {
+                self.block_symbols.extend((first..).zip(symbols));
                 self.retry_unknown();
             }
             Event::Withdrawn { object, reason } => self.store.withdraw(EntryId(object), &reason),
@@ -537,6 +612,11 @@ impl Run<'_> {
             Order::Bytes { block } => {
                 let start = u64::from(block.number()) * geometry.block_len();
                 match block.kind() {
+                    BlockKind::Data if self.joined.reply.products_from.is_some() => {
+                        let k = *self.block_symbols.get(&block.number())?;
+                        let len = u64::from(k) * u64::from(geometry.symbol_len);
+                        Some(Pull::Bytes(BlockKind::Data, start..start + len))
+                    }
                     BlockKind::Data => {
                         let end = self.data_len.map_or(start + geometry.block_len(), |len| {
                             len.min(start + geometry.block_len())
@@ -565,6 +645,9 @@ impl Run<'_> {
             (Ok(bytes), Order::Repair { block, from, until }) => {
                 self.account.pulled(block, bytes.len() as u64);
                 self.driver.pulled_repair(block, from..until, bytes);
+            }
+            (Err(PullError::SourceFailed(_)), _) if self.store.lost(block) => {
+                self.driver.have(block.kind(), block.number()..block.number() + 1);
             }
             (Err(_), _) => self.driver.pull_failed(block),
         }
@@ -606,6 +689,9 @@ impl Run<'_> {
                 self.account.notices.push(format!("the receipt could not be delivered: {error}"));
                 return Ok(Ended::SenderLost(error.to_string()));
             }
+        }
+        if self.joined.reply.products_from.is_some() {
+            self.account.objects = summary.complete;
         }
         summary
             .failed

@@ -3,17 +3,18 @@
 //! Nothing here waits: the roster's lock is held for bookkeeping only, and reads run on the server's own
 //! threads.
 
+use super::carried::Carried;
+use super::feeding::Feed;
 use super::roster::{Newcomer, Roster};
-use crate::object::ContentSource;
 use downpour_proto::sender::Delivery;
 use downpour_proto::{BlockId, BlockKind, RangeSet, ReceiverId};
+use downpour_transport::Encoder;
 use downpour_transport::control::{
     ApiError, Conn, ErrorCode, Event, EventSender, Extent, HaveRequest, JoinReply, JoinRequest,
     LeaveRequest, MANIFEST_SYMBOLS_MAX, Member, ReadyRequest, Receipt, SessionHandler,
     SignedReceipt,
 };
 use downpour_transport::session::SendHandle;
-use downpour_transport::{BlockSource, Encoder};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -52,7 +53,9 @@ pub(super) struct Shared {
     /// Something changed that the session's loop waits for.
     pub(super) changed: Notify,
     pub(super) driver: SendHandle,
-    pub(super) source: Arc<ContentSource>,
+    pub(super) source: Arc<dyn Carried>,
+    /// In a session of products.
+    pub(super) feed: Option<Feed>,
     /// The reply to JOIN but for the receiver's number and what is known only then.
     pub(super) reply: JoinReply,
 }
@@ -97,20 +100,22 @@ impl SessionHandler for Endpoint {
             instance: request.instance,
             addr: from.peer,
         };
-        let (receiver, started) = {
+        let (receiver, started, data_end) = {
             let mut stand = shared.stand();
             let (receiver, old) = stand.roster.join(who);
             if let Some(old) = old {
                 shared.driver.set_delivery(old, Delivery::Ended);
             }
-            (receiver, stand.started)
+            (receiver, stand.started, stand.data_end)
         };
         // It takes part once it is ready.
         shared.driver.join(receiver, Delivery::Ended, from.feedback.clone());
         shared.changed.notify_one();
         let data_len = shared.source.data_len();
         let packet = shared.driver.snapshot().packet.map_or(0, |packet| packet.0);
-        Ok(JoinReply { receiver, started, data_len, packet, ..shared.reply.clone() })
+        let products_from = shared.feed.as_ref().map(|_| data_end);
+        let reply = shared.reply.clone();
+        Ok(JoinReply { receiver, started, data_len, packet, products_from, ..reply })
     }
 
     async fn ready(&self, member: &Member, request: ReadyRequest) -> Result<(), ApiError> {
@@ -171,6 +176,7 @@ impl SessionHandler for Endpoint {
             let first = (index * MANIFEST_SYMBOLS_MAX) as u32;
             peer.tell(Event::Manifest { first, symbols: symbols.to_vec() });
         }
+        shared.feed.iter().flat_map(Feed::known).for_each(|event| peer.tell(event));
         if started {
             peer.tell(Event::Start);
         }

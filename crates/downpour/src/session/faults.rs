@@ -3,9 +3,12 @@
 use crate::cli::Fault;
 use crate::home::{Home, HomeError};
 use crate::object::ScanError;
+use crate::product::{List, ProductLog};
 use downpour_transport::identity::{Identity, IdentityError};
 use downpour_transport::trace::Trace;
 use std::fmt::Display;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -69,4 +72,24 @@ pub(super) fn trace_end(trace: Option<Trace>) -> Option<String> {
         }
         Err(error) => Some(format!("the trace is cut off: {error}")),
     }
+}
+
+/// The file that products are logged in.
+pub(super) fn product_log(path: &Path) -> Result<Arc<ProductLog>, Fault> {
+    ProductLog::create(path).map(Arc::new).map_err(|error| {
+        let what = format!("cannot write the log of products {}: {error}", path.display());
+        Fault::start(what, "give --product-log a file in a folder that you may write to")
+    })
+}
+
+/// The list of products, from a file or from standard input (`-`).
+pub(super) fn list(path: &Path) -> Result<List<Box<dyn BufRead + Send>>, Fault> {
+    if path.as_os_str() == "-" {
+        return Ok(List::new(Box::new(BufReader::new(io::stdin()))));
+    }
+    let file = File::open(path).map_err(|error| {
+        let what = format!("cannot read the list of products {}: {error}", path.display());
+        Fault::start(what, "give --products a file with a line for each product, or -")
+    })?;
+    Ok(List::new(Box::new(BufReader::new(file))))
 }

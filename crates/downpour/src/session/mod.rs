@@ -8,6 +8,8 @@
 //! | `roster` | what the sender knows of each receiver, and whether the session is over |
 //! | `endpoint` | what receivers ask over HTTPS |
 //! | `emit` | sections out of the hash-ahead, blocks into the driver |
+//! | `feeding` | products out of their list, blocks into the driver |
+//! | `carried`, `keeper` | what sender and receiver have in common of a manifest's and of products' sessions |
 //! | `account` | progress and report |
 //! | `receive` | finds the sender, and again if it vanishes |
 //! | `attempt` | one session as a receiver lives it |
@@ -16,9 +18,12 @@
 
 mod account;
 mod attempt;
+mod carried;
 mod emit;
 mod endpoint;
 mod faults;
+mod feeding;
+mod keeper;
 mod network;
 mod open;
 mod receive;

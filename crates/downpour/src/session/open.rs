@@ -1,14 +1,17 @@
 //! Opens everything that a sender's session needs, in the order in which a user would want to hear of
 //! errors: paths, keys, ticket, interface and group, ports.
 
+use super::carried::Carried;
 use super::emit::emit;
 use super::endpoint::{Endpoint, Shared, Stand};
+use super::feeding::{Feed, feed, read_ahead};
 use super::{TOO_SLOW, faults, network};
 use crate::cli::{Fault, Payload, Profile, SendPlan};
 use crate::descriptors;
 use crate::home::Home;
 use crate::object::limits::ENTRIES_DEFAULT;
 use crate::object::{ContentSource, ManifestId, Scan, ScanOptions, Withdrawn};
+use crate::product::{Inserter, ProductLog, Queue};
 use crate::report::Named;
 use crate::ticket::Ticket;
 use crate::units::HostPort;
@@ -25,7 +28,9 @@ use downpour_transport::trace::Trace;
 use downpour_transport::{Secret, Suite, UnicastSocket};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
@@ -80,15 +85,15 @@ pub(super) async fn open(plan: &SendPlan) -> Result<Open, Fault> {
     };
     let geometry = network::geometry(&plan.network, stream.as_ref());
     let withdrawals = Arc::new(Withdrawals::default());
-    let source = content(plan, &home, scan, geometry, &withdrawals)?;
+    let load = load(plan, &home, scan, geometry, session, &withdrawals)?;
     let listen = plan.listen.clone().or_else(|| given.as_ref().and_then(listen_hint));
     let candidates = network::listen_candidates(listen.as_ref(), plan.network.ports)?;
     let first = stream.as_ref().and_then(|out| out.interface.address_for(out.group.address()));
     let names = stream.as_ref().map(|out| (out.group.to_string(), out.interface.name.clone()));
     let wanted = candidates.first().copied().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
     let feedback = network::feedback_socket(wanted, stream.as_ref(), plan.network.ports)?;
-    let reply = reply(plan, session, &identity, stream.as_ref(), &feedback, &source)?;
-    let shared = spawn_driver(plan, stream, feedback, reply, source, trace.clone())?;
+    let reply = reply(plan, session, &identity, stream.as_ref(), &feedback, (geometry, &load))?;
+    let shared = spawn_driver(plan, stream, feedback, reply, (&load, trace.clone()))?;
     withdrawals.attach(&shared);
     shared.stand().notices.extend(room.notice.into_iter().chain(many));
     if let Some(why) = no_stream {
@@ -120,7 +125,7 @@ pub(super) async fn open(plan: &SendPlan) -> Result<Open, Fault> {
         allow: None,
     });
     let stop = Arc::new(AtomicBool::new(false));
-    let emitting = spawn_emit(&shared, session, identity, &stop)?;
+    let emitting = spawn_emit(&shared, load, (session, identity), &stop)?;
     Ok(Open { shared, server, budget, ticket, stream: names, skipped, trace, stop, emitting })
 }
 
@@ -213,6 +218,37 @@ fn tell_withdrawn(shared: &Shared, withdrawn: &Withdrawn) {
     stand.tell_withdrawn();
 }
 
+/// What is sent.
+enum Load {
+    Content(Arc<ContentSource>),
+    Products { queue: Arc<Queue>, list: PathBuf, log: Option<Arc<ProductLog>> },
+}
+
+impl Load {
+    fn carried(&self) -> Arc<dyn Carried> {
+        match self {
+            Self::Content(source) => Arc::clone(source) as Arc<dyn Carried>,
+            Self::Products { queue, .. } => Arc::clone(queue) as Arc<dyn Carried>,
+        }
+    }
+}
+
+fn load(
+    plan: &SendPlan,
+    home: &Home,
+    scan: Option<Scan>,
+    geometry: Geometry,
+    session: SessionId,
+    withdrawals: &Arc<Withdrawals>,
+) -> Result<Load, Fault> {
+    let Payload::Products { list, keep_bytes, log } = &plan.payload else {
+        return content(plan, home, scan, geometry, withdrawals).map(Load::Content);
+    };
+    let queue = Queue::new(geometry, *session.as_bytes(), *keep_bytes);
+    let log = log.as_deref().map(faults::product_log).transpose()?;
+    Ok(Load::Products { queue, list: list.clone(), log })
+}
+
 fn content(
     plan: &SendPlan,
     home: &Home,
@@ -230,7 +266,9 @@ fn content(
             let spool = home.state().map_err(|error| faults::home(&error))?;
             ContentSource::stream(input, name.as_bytes(), spool, geometry)
         }
-        (None, Payload::Paths(_)) => unreachable!("paths have been scanned"),
+        (None, Payload::Paths(_) | Payload::Products { .. }) => {
+            unreachable!("paths have been scanned, products are no content")
+        }
     }
     .map_err(faults::source)
 }
@@ -239,6 +277,10 @@ fn content(
 fn name(plan: &SendPlan) -> String {
     match &plan.payload {
         Payload::Pipe { name } => name.clone(),
+        Payload::Products { list, .. } => match list.as_os_str().as_bytes() {
+            b"-" => "products".to_owned(),
+            _ => list.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        },
         Payload::Paths(paths) => match paths.as_slice() {
             [path] => path
                 .canonicalize()
@@ -259,7 +301,7 @@ fn reply(
     identity: &Identity,
     stream: Option<&StreamOut>,
     feedback: &UnicastSocket,
-    source: &ContentSource,
+    (geometry, load): (Geometry, &Load),
 ) -> Result<JoinReply, Fault> {
     let bits = number(&session);
     Ok(JoinReply {
@@ -274,10 +316,11 @@ fn reply(
         group: stream.map(|out| SocketAddr::new(out.group.address(), out.group.port())),
         source: stream.and_then(|out| out.group.source()),
         feedback: feedback.local_addr().map_err(faults::session)?,
-        geometry: source.geometry(),
-        data_len: source.data_len(),
+        geometry,
+        data_len: load.carried().data_len(),
         started: false,
         packet: 0,
+        products_from: None,
     })
 }
 
@@ -291,9 +334,9 @@ fn spawn_driver(
     stream: Option<StreamOut>,
     feedback: UnicastSocket,
     reply: JoinReply,
-    source: Arc<ContentSource>,
-    trace: Option<Trace>,
+    (load, trace): (&Load, Option<Trace>),
 ) -> Result<Arc<Shared>, Fault> {
+    let source = load.carried();
     let rate: Box<dyn RateController> = match (plan.profile, plan.rate) {
         (Profile::Fixed, Some(rate)) => Box::new(Fixed::new(rate)),
         (Profile::Tfmcc, _) => Box::new(Tfmcc::new(Timestamp::ZERO)),
@@ -317,6 +360,7 @@ fn spawn_driver(
         stream,
         feedback,
         suite: Suite::preferred(),
+        open: matches!(load, Load::Products { .. }),
         secret: reply.epoch_secret.clone(),
         source: Arc::clone(&source) as Arc<dyn downpour_transport::BlockSource>,
         trace,
@@ -331,11 +375,16 @@ fn spawn_driver(
         // The machine's, not only the controller's: it holds the pulls as well.
         driver.set_ceiling(ceiling);
     }
+    let feed = match load {
+        Load::Content(_) => None,
+        Load::Products { queue, log, .. } => Some(Feed::new(Arc::clone(queue), log.clone())),
+    };
     let shared = Arc::new(Shared {
         stand: Mutex::new(Stand::default()),
         changed: Notify::new(),
         driver,
         source,
+        feed,
         reply,
     });
     // Set once: this is the only place.
@@ -344,6 +393,10 @@ fn spawn_driver(
 }
 
 fn on_driver(shared: &Shared, event: SendEvent) {
+    if let SendEvent::SourceSent { block, took } = event {
+        shared.feed.iter().for_each(|feed| feed.sent(block, took));
+        return;
+    }
     let mut stand = shared.stand();
     match event {
         SendEvent::LeaveStream(id) => {
@@ -357,6 +410,7 @@ fn on_driver(shared: &Shared, event: SendEvent) {
                 peer.tell(Event::ReturnToGroup);
             }
         }
+        SendEvent::SourceSent { .. } => {} // Above: it comes often, and nobody waits for it.
         SendEvent::StreamDone => stand.roster.tell_all(&Event::Closing),
         SendEvent::SourceFailed { block, reason } => {
             stand.notices.push(format!("block {block} could not be read: {reason}"));
@@ -385,22 +439,36 @@ async fn bind(
     Err(Fault::start(what, "end the program that has the port, or give --listen or other --ports"))
 }
 
+/// Starts the thread that offers blocks.
 fn spawn_emit(
     shared: &Arc<Shared>,
-    session: SessionId,
-    publisher: Arc<Identity>,
+    load: Load,
+    (session, publisher): (SessionId, Arc<Identity>),
     stop: &Arc<AtomicBool>,
 ) -> Result<JoinHandle<()>, Fault> {
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(HASH_THREADS_MAX);
-    let manifest = ManifestId(*session.as_bytes());
-    let sections = shared.source.ahead(manifest, publisher, threads).spawn(SECTIONS_AHEAD);
-    let (shared, stop) = (Arc::clone(shared), Arc::clone(stop));
+    let (session_of, stop) = (Arc::clone(shared), Arc::clone(stop));
+    let emit: Box<dyn FnOnce() -> Result<(), String> + Send> = match load {
+        Load::Content(source) => {
+            let threads =
+                thread::available_parallelism().map_or(1, usize::from).min(HASH_THREADS_MAX);
+            let manifest = ManifestId(*session.as_bytes());
+            let sections = source.ahead(manifest, publisher, threads).spawn(SECTIONS_AHEAD);
+            Box::new(move || emit(&session_of, &sections, &stop).map_err(|error| error.reason))
+        }
+        Load::Products { queue, list, .. } => {
+            let lines = read_ahead(faults::list(&list)?).map_err(faults::threads)?;
+            let inserter = Inserter::new(queue, publisher);
+            Box::new(move || {
+                feed(&session_of, inserter, &lines, &stop).map_err(|error| error.to_string())
+            })
+        }
+    };
+    let shared = Arc::clone(shared);
     let spawned = thread::Builder::new().name("downpour-emit".to_owned()).spawn(move || {
         // Nothing that the loop holds is used again.
-        let emitted = catch_unwind(AssertUnwindSafe(|| emit(&shared, &sections, &stop)));
-        let failed = match emitted {
+        let failed = match catch_unwind(AssertUnwindSafe(emit)) {
             Ok(Ok(())) => return,
-            Ok(Err(error)) => format!("the data cannot be read on: {}", error.reason),
+            Ok(Err(reason)) => format!("the data cannot be read on: {reason}"),
             Err(_) => "internal error, thread downpour-emit has failed".to_owned(),
         };
         shared.stand().ended = Some(failed);

@@ -48,7 +48,8 @@ async fn run(plan: SendPlan) -> Result<Report, Fault> {
         opened: now,
         started: None,
         geometry: shared.reply.geometry,
-        data_len: shared.source.data_len(),
+        source: Arc::clone(&shared.source),
+        data_len: shared.source.objects().1,
         last: (now, 0),
         rate: Rate::from_bps(0),
     };
@@ -67,7 +68,13 @@ async fn run(plan: SendPlan) -> Result<Report, Fault> {
         }
         progress.show(&shown(&shared, &plan.start, &ledger, &snapshot));
         tokio::select! {
-            _ = &mut interrupted => break Ended::Interrupted,
+            _ = &mut interrupted => {
+                if shared.feed.is_none() || opened.stop.swap(true, Ordering::Relaxed) {
+                    break Ended::Interrupted;
+                }
+                progress.say("no more products are taken; what is there is still sent");
+                interrupted.set(tokio::signal::ctrl_c());
+            }
             () = shared.changed.notified() => {}
             () = tokio::time::sleep(if probing { PROBE_TICK } else { TICK }) => {}
         }
@@ -94,18 +101,18 @@ fn announce(plan: &SendPlan, opened: &Open) {
     if plan.output.quiet {
         return;
     }
-    let tree = opened.shared.source.tree();
-    let size = opened
-        .shared
-        .source
-        .data_len()
-        .map_or_else(String::new, |len| format!(", {}", crate::units::show_bytes(len)));
+    let (objects, bytes) = opened.shared.source.objects();
+    let what = match (&opened.shared.feed, bytes) {
+        (Some(_), _) => "products as they come".to_owned(),
+        (None, None) => format!("{objects} objects"),
+        (None, Some(len)) => format!("{objects} objects, {}", crate::units::show_bytes(len)),
+    };
     let place = match &opened.stream {
         Some((group, interface)) => format!("to {group} on {interface}"),
         None => "by unicast only".to_owned(),
     };
     let name = &opened.shared.reply.name;
-    eprintln!("sending {name}: {} objects{size}, {place}", tree.len());
+    eprintln!("sending {name}: {what}, {place}");
     eprintln!("rate: {}", plan.rate_line);
     eprintln!("receivers: downpour receive TICKET --out DIR   (the ticket is the line above)");
     // What may be the reason why it does not get on.
@@ -126,12 +133,18 @@ fn tell_failures(roster: &Roster, told: &mut BTreeSet<ReceiverId>, progress: &Pr
 /// Takes stock and passes on; whether somebody waits for a probe.
 fn observe(opened: &Open, ledger: &mut Ledger, snapshot: &SendSnapshot) -> bool {
     let shared = &opened.shared;
-    ledger.data_len = shared.source.data_len();
+    ledger.data_len = shared.source.objects().1;
     ledger.observe(Instant::now(), snapshot.stats.bytes + opened.budget.granted());
     if let Some(shares) = snapshot.shares {
         opened.budget.set_rate(shares.pulls);
     }
     shared.tell_ends(snapshot.ends);
+    if let Some(feed) = &shared.feed {
+        feed.queue.opened(snapshot.ends.0);
+        let news = feed.news();
+        let stand = shared.stand();
+        news.iter().for_each(|event| stand.roster.tell_all(event));
+    }
     let mut stand = shared.stand();
     stand.tell_withdrawn();
     for gone in stand.roster.expire(Instant::now()) {
@@ -175,9 +188,16 @@ fn is_over(opened: &Open, ledger: &Ledger, rule: &StartRule) -> Option<Ended> {
         return Some(Ended::Failed(reason.clone()));
     }
     ledger.started?;
+    if opened.shared.feed.is_some() && !stand.offered_all {
+        return None; // More may come, and who listens to it as well.
+    }
     let nobody = stand.roster.iter().next().is_none();
     // Nobody came by the time that was set: there is nothing to wait for.
-    let over = if nobody { rule.after.is_some() } else { stand.roster.is_over(Instant::now()) };
+    let over = if nobody {
+        rule.after.is_some() || opened.shared.feed.is_some()
+    } else {
+        stand.roster.is_over(Instant::now())
+    };
     over.then_some(Ended::Over)
 }
 
@@ -233,6 +253,9 @@ async fn close(
 ) -> Result<Report, Fault> {
     let Open { shared, server, budget, stream, skipped, trace, stop, emitting, .. } = opened;
     stop.store(true, Ordering::Relaxed);
+    if let Some(feed) = &shared.feed {
+        feed.queue.stop();
+    }
     let reason = match ended {
         Ended::Over => "the session is over".to_owned(),
         Ended::Interrupted => "the sender was interrupted".to_owned(),
@@ -243,7 +266,7 @@ async fn close(
     server.stop(CLOSING_TIME).await;
     // It looks at `stop` every few milliseconds, and a panic has been told on stderr.
     let _ = tokio::task::spawn_blocking(move || emitting.join()).await;
-    ledger.data_len = shared.source.data_len();
+    ledger.data_len = shared.source.objects().1;
     let snapshot = shared.driver.stop();
     let stand = shared.stand();
     let mut notices = stand.notices.clone();
@@ -264,7 +287,7 @@ async fn close(
         interface: stream.map(|(_, interface)| interface),
         profile: plan.profile.name(),
         rate_limit: plan.rate,
-        objects: u64::from(shared.source.tree().len()),
+        objects: shared.source.objects().0,
         pull_bytes: budget.granted(),
         strangers,
         skipped,

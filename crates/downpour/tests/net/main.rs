@@ -9,5 +9,6 @@ mod lossy;
 mod network;
 mod network_itself;
 mod payload;
+mod products;
 mod program;
 mod sessions;

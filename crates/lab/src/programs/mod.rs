@@ -8,6 +8,7 @@ mod downpour;
 mod iperf3;
 mod norm;
 mod papers;
+mod products;
 mod rate;
 mod rsync;
 pub(crate) mod tcp;
@@ -46,6 +47,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Program> {
         downpour::PROGRAMS,
         papers::PROGRAMS,
         rate::PROGRAMS,
+        products::PROGRAMS,
         udpcast::PROGRAMS,
         uftp::PROGRAMS,
         norm::PROGRAMS,

@@ -16,6 +16,12 @@ pub trait Recovery: fmt::Debug + Send {
     /// `last`: the session ends with this block's window, so a further round would be waited for.
     fn proactive(&mut self, k: u16, losses: &LossTable, last: bool) -> u16;
 
+    /// The same where the block shall be there soon: a further round takes as long as sending `round` symbols, and one
+    /// symbol in vain is as bad as one symbol's time of waiting.
+    fn prompt(&mut self, k: u16, losses: &LossTable, _round: f64) -> u16 {
+        self.proactive(k, losses, true)
+    }
+
     /// Symbols to send in all, so that a receiver which will lack `count` when the `planned` ones have come is
     /// served, at its loss `share`.
     fn on_need(&mut self, planned: u16, count: u16, share: f64, last: bool) -> u16;

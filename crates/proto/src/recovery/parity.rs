@@ -61,6 +61,10 @@ impl Recovery for Parity {
         (libm::round(steered).max(0.0) as u16).min(REPAIR_SYMBOLS_MAX)
     }
 
+    fn prompt(&mut self, k: u16, losses: &LossTable, round: f64) -> u16 {
+        losses.repair_worth(k, round, REPAIR_SYMBOLS_MAX)
+    }
+
     fn on_need(&mut self, planned: u16, count: u16, share: f64, last: bool) -> u16 {
         let count = f64::from(count);
         let share = share.min(0.9);

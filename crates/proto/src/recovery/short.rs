@@ -5,6 +5,8 @@
 //! correction is within a symbol of it for the sizes here, and the steering in `parity` takes up what is left
 //! (also that real loss comes in bursts).
 
+use alloc::vec::Vec;
+
 /// Loss shares of a group, as a histogram: the cost does not grow with the group.
 #[derive(Clone, Debug)]
 pub struct LossTable {
@@ -56,6 +58,47 @@ impl LossTable {
         self.bins.iter().enumerate().map(tail).sum()
     }
 
+    /// Repair of a block of `k` that is worth sending, at most `max`: the last symbol that spares the mean receiver a
+    /// wait of `round` symbols more often than once in `round` times.
+    ///
+    /// A receiver that loses j symbols before it has k is spared by the jth. The chance of just that is
+    /// C(k + j − 1, j) pʲ (1 − p)ᵏ, which rises to the expected loss and falls after it.
+    pub fn repair_worth(&self, k: u16, round: f64, max: u16) -> u16 {
+        let receivers = self.receivers();
+        let k = f64::from(k);
+        let mut chances: Vec<(f64, f64)> =
+            self.bins.iter().enumerate().fold(Vec::new(), |mut chances, (bin, receivers)| {
+                let p = bin as f64 * Self::BIN_WIDTH;
+                if *receivers > 0.0 && p > 0.0 {
+                    chances.push((p, receivers * libm::pow(1.0 - p, k)));
+                }
+                chances
+            });
+        if chances.is_empty() {
+            return 0;
+        }
+        let (mut worth, mut complete) = (0, receivers - self.lossy());
+        complete += chances.iter().map(|(_, chance)| chance).sum::<f64>();
+        for j in 1..=max {
+            let times = (k + f64::from(j) - 1.0) / f64::from(j);
+            chances.iter_mut().for_each(|(p, chance)| *chance *= times * *p);
+            let spared: f64 = chances.iter().map(|(_, chance)| chance).sum();
+            if spared * round >= receivers {
+                worth = j;
+            }
+            complete += spared;
+            if (receivers - complete) * round < receivers {
+                break; // All later ones together are not worth one.
+            }
+        }
+        worth
+    }
+
+    /// Receivers that lose anything.
+    fn lossy(&self) -> f64 {
+        self.bins[1..].iter().sum()
+    }
+
     /// Least repair with which at most `target` receivers are likely to be short; at most `max`.
     pub fn repair_for(&self, k: u16, target: f64, max: u16) -> u16 {
         let (mut low, mut high) = (0, max);
@@ -91,5 +134,34 @@ mod tests {
         assert_eq!(table.repair_for(1024, 0.5, 1024), 0);
         table.add(0.0, 8.0);
         assert_eq!(table.repair_for(1024, 0.5, 1024), 0);
+    }
+
+    #[test]
+    fn repair_is_worth_its_time_by_exact_chances() {
+        let mut table = LossTable::default();
+        table.add(0.3175, 4.0);
+        let worth = |round| table.repair_worth(1, round, 100);
+        // p = 0.3175, k = 1: C(j, j) pʲ (1 − p) = 0.217, 0.069, 0.0218, 0.0069, …
+        assert_eq!([3.0, 5.0, 15.0, 50.0, 150.0].map(worth), [0, 1, 2, 3, 4]);
+        assert_eq!(LossTable::default().repair_worth(27, 100.0, 100), 0, "nobody is there");
+        let mut group = LossTable::default();
+        group.add(0.0, 16.0);
+        assert_eq!(group.repair_worth(27, 1e6, 100), 0, "nothing is lost");
+    }
+
+    #[test]
+    fn what_is_worth_does_not_depend_on_how_many_there_are() {
+        for k in [1, 27, 400, 1024] {
+            let worth = |receivers: f64| {
+                let mut group = LossTable::default();
+                group.add(0.05, receivers);
+                group.repair_worth(k, 20.0, 1024)
+            };
+            assert_eq!(worth(1.0), worth(1_000.0));
+            // More than is expected to be lost, and not twice that.
+            let expected = f64::from(k) * 0.05 / 0.95;
+            assert!(f64::from(worth(1.0)) >= expected.floor(), "{k}: {}", worth(1.0));
+            assert!(f64::from(worth(1.0)) <= 2.0 * expected + 3.0, "{k}: {}", worth(1.0));
+        }
     }
 }

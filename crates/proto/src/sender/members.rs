@@ -230,6 +230,11 @@ impl Members {
         members.map(|(id, m)| (*id, m))
     }
 
+    /// Anyone on the stream has lost anything worth speaking of.
+    pub(super) fn lossy(&self) -> bool {
+        self.on_stream().any(|(_, m)| m.loss.share().is_some_and(|share| share > 1e-4))
+    }
+
     /// The losses of those on the stream when `packet` goes out. Who has not reported lately counts with the mean of
     /// those who have: in a large group a receiver reports seldom, and a report on the session's first
     /// second, in which the rate was still being found, says nothing about now.

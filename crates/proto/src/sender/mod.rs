@@ -10,6 +10,7 @@
 //! commands.
 
 mod members;
+mod prompt;
 mod repair;
 mod rounds;
 mod straggler;
@@ -34,6 +35,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use members::{Member, Members};
+use prompt::Prompt;
 use rounds::RoundLog;
 use straggler::{REVIEW_INTERVAL, Standing, Stragglers, Verdict};
 use window::{Offered, Window};
@@ -117,6 +119,13 @@ pub enum Event {
     LeaveStream(ReceiverId),
     /// The receiver may come back to the multicast group.
     ReturnToStream(ReceiverId),
+    /// All source symbols of a block of an open session have just been sent, since then.
+    SourceSent {
+        /// Which block.
+        block: BlockId,
+        /// When its first one was sent.
+        began_at: Timestamp,
+    },
     /// Everything offered was sent and settled, and [`Sender::finish`] was called.
     StreamDone,
 }
@@ -196,6 +205,8 @@ pub struct Sender {
     started: bool,
     finished: bool,
     done: bool,
+    /// The session stays open: see [`Sender::stay_open`].
+    prompt: Option<Prompt>,
     members: Members,
     window: Window,
     rounds: RoundLog,
@@ -216,8 +227,8 @@ pub struct Sender {
     /// Blocks whose plan grew since the last advertisement.
     advert: Vec<BlockId>,
     advert_due: bool,
-    /// A symbol was sent since the last poll.
-    unpolled: bool,
+    /// Symbols sent since the last poll.
+    unpolled: u32,
     /// Polls in a row with no symbol before them.
     idle_polls: u32,
     /// Times that the sender could not keep the rate for its own reasons.
@@ -237,6 +248,7 @@ impl Sender {
             started: false,
             finished: false,
             done: false,
+            prompt: None,
             members: Members::default(),
             window: Window::new(config.window_blocks),
             rounds: RoundLog::default(),
@@ -255,7 +267,7 @@ impl Sender {
             poll_due: false,
             advert: Vec::new(),
             advert_due: false,
-            unpolled: false,
+            unpolled: 0,
             idle_polls: 0,
             limited: 0,
             limited_marked: false,
@@ -298,6 +310,14 @@ impl Sender {
         debug_assert!(self.offer_room() > 0 && !self.finished);
         debug_assert!((1..=self.config.geometry.block_symbols).contains(&k));
         self.window.offered.push_back(Offered { block, k });
+        self.wake_pacer();
+    }
+
+    /// More may be offered at any time, and each block is wanted as soon as can be: the rate is found before the
+    /// first is offered, and what is sent last is asked for at once (`docs/protocol.md#PROD`).
+    pub fn stay_open(&mut self, now: Timestamp) {
+        self.advance(now);
+        self.prompt = Some(Prompt::default());
         self.wake_pacer();
     }
 
@@ -520,9 +540,12 @@ impl Sender {
         }
         // Read ahead what is sent within 50 ms, two blocks at least: a read never stalls the stream.
         let symbol = u64::from(self.config.geometry.symbol_len);
-        let ahead = self.pacer.rate().bytes_in(Duration::from_millis(50)) / symbol
-            + 2 * u64::from(self.config.geometry.block_symbols);
+        let soon = self.pacer.rate().bytes_in(Duration::from_millis(50)) / symbol;
         while let Some(next) = self.window.offered.front().copied() {
+            // Short blocks are not opened by the hundred: each poll tells all that are open.
+            let block =
+                if self.prompt.is_some() { next.k } else { self.config.geometry.block_symbols };
+            let ahead = soon + 2 * u64::from(block);
             if self.skippable(next.block) {
                 self.window.skip_next();
                 continue;
@@ -541,7 +564,8 @@ impl Sender {
     /// Nobody on the stream needs the block, and somebody is there to say so.
     fn skippable(&self, block: BlockId) -> bool {
         if self.members.streaming() == 0 {
-            return self.members.pulling() > 0;
+            // Who comes later gets what an open session sends from then on.
+            return self.members.pulling() > 0 || self.prompt.is_some();
         }
         self.members.on_stream().all(|(_, m)| match block.kind() {
             BlockKind::Data => m.had_data.contains(block.number()),
@@ -571,6 +595,7 @@ impl Sender {
     /// Looks the members over for stragglers.
     fn review(&mut self) {
         self.timers.set(Reason::Review, self.now + REVIEW_INTERVAL);
+        self.forget_padding();
         let standings: Vec<Standing> = self
             .members
             .on_stream_mut()

@@ -2,7 +2,7 @@
 
 use super::Sender;
 use super::rounds::SentRound;
-use super::{ENCODE_BATCH, Transmit, Work};
+use super::{ENCODE_BATCH, Event, Transmit, Work};
 use crate::feedback::{GROUP_WITHOUT_BACKOFF, backoff_grtt};
 use crate::ids::{BlockKind, PacketNumber, Round};
 use crate::time::{Duration, Timestamp};
@@ -68,6 +68,9 @@ impl Sender {
             return Some(transmit);
         }
         self.fill_window();
+        if let Some(transmit) = self.transmit_padding(message) {
+            return Some(transmit);
+        }
         self.ran_dry(message)
     }
 
@@ -108,7 +111,7 @@ impl Sender {
             self.limited += 1;
         }
         // What was sent last is polled for at once: in the end game nobody waits for the next round.
-        if self.unpolled {
+        if self.unpolled > 0 {
             return Some(self.transmit_poll(message));
         }
         None
@@ -137,8 +140,11 @@ impl Sender {
         let open = &mut self.window.open[at];
         let symbol = open.next_symbol()?;
         let kind = Kind::Symbol { block: open.block, k: open.k, symbol };
+        if open.sent == 0 {
+            open.began_at = self.now;
+        }
         open.sent += 1;
-        let (sent, k) = (open.sent, open.k);
+        let (sent, k, began_at) = (open.sent, open.k, open.began_at);
         match symbol.repair_index() {
             None => self.stats.source_symbols += 1,
             Some(index) => {
@@ -149,6 +155,9 @@ impl Sender {
         self.stats.manifest_symbols += u64::from(open.block.kind() == BlockKind::Manifest);
         if sent == k {
             self.plan_proactive(at);
+            if self.prompt.is_some() {
+                self.push_event(Event::SourceSent { block: self.window.open[at].block, began_at });
+            }
         }
         if self.window.open[at].sent == self.window.open[at].planned {
             let settles_at = self.now + self.settle_time();
@@ -156,17 +165,25 @@ impl Sender {
             open.settles_at = Some(settles_at);
             open.last_call = Some((Round(self.round.0.wrapping_add(1)), settles_at + LAST_CALL));
             self.timers.set_earlier(Reason::Settle, settles_at);
+            self.poll_due |= self.asks_at_block_end();
         }
-        self.unpolled = true;
+        Some(self.transmit_full(kind))
+    }
+
+    /// One full-size datagram of the burst.
+    pub(super) fn transmit_full(&mut self, kind: Kind) -> Transmit {
+        self.unpolled += 1;
         self.idle_polls = 0;
-        self.limited_marked = false;
+        if core::mem::take(&mut self.limited_marked) && self.prompt.is_some() {
+            self.pacer.resume(self.now);
+        }
         let transmit = self.transmit(kind, usize::from(self.config.geometry.symbol_len));
         self.burst_left -= 1;
         if self.burst_left == 0 {
             self.end_burst();
             self.timers.set(Reason::Pace, self.pacer.next_send(self.now));
         }
-        Some(transmit)
+        transmit
     }
 
     /// A block's source is all sent: its repair follows at once, by the losses known now.
@@ -174,25 +191,29 @@ impl Sender {
         let losses =
             self.members.losses(self.packet, |id| self.stragglers.is_doubted(self.now, id));
         let last = self.last_blocks();
+        let round = self.further_round(last);
         let open = &mut self.window.open[at];
         if open.proactive_done {
             return;
         }
         open.proactive_done = true;
-        open.proactive = self.config.recovery.proactive(open.k, &losses, last);
+        open.proactive = match round {
+            Some(round) => self.config.recovery.prompt(open.k, &losses, round),
+            None => self.config.recovery.proactive(open.k, &losses, last),
+        };
         open.raise(open.k + open.proactive);
         self.schedule_encoding();
     }
 
     /// Nothing comes after the blocks that are open.
     pub(super) fn last_blocks(&self) -> bool {
-        self.finished && self.window.offered.is_empty()
+        (self.finished || self.prompt.is_some()) && self.window.offered.is_empty()
     }
 
     /// Asks for the repair symbols that are planned, or soon will be.
     pub(super) fn schedule_encoding(&mut self) {
         // Once anyone has lost anything a first batch is made ahead, before the source has been sent.
-        let lossy = self.members.on_stream().any(|(_, m)| m.loss.share().is_some_and(|s| s > 1e-4));
+        let lossy = self.members.lossy();
         let mut wanted = Vec::new();
         for open in &mut self.window.open {
             let ahead = if lossy { ENCODE_BATCH.min(open.k / 4) } else { 0 };
@@ -204,7 +225,9 @@ impl Sender {
     }
 
     fn round_interval(&self) -> Duration {
-        let slow = self.pacer.rate().time_for(ROUND_BYTES).min(ROUND_SLOW_MAX);
+        // An open session asks at the ends of its blocks.
+        let bytes = if self.prompt.is_some() { 2 * ROUND_BYTES } else { ROUND_BYTES };
+        let slow = self.pacer.rate().time_for(bytes).min(ROUND_SLOW_MAX);
         let busy = ROUND_MIN.max(self.grtt.value()).max(slow);
         let rarer = self.idle_polls.saturating_sub(IDLE_POLLS_FAST).min(10);
         if rarer == 0 { busy } else { busy.max((busy * (1 << rarer)).min(ROUND_IDLE_MAX)) }
@@ -215,7 +238,11 @@ impl Sender {
     fn settle_time(&self) -> Duration {
         let backoff = backoff_grtt(self.members.streaming());
         let blocks = self.config.geometry.block_len() * SETTLE_SLACK_BLOCKS;
-        let slack = self.pacer.rate().time_for(blocks).clamp(SETTLE_SLACK.0, SETTLE_SLACK.1);
+        let slack = match self.prompt {
+            // The blocks are short, and each poll tells all that are open.
+            Some(_) => SETTLE_SLACK.0,
+            None => self.pacer.rate().time_for(blocks).clamp(SETTLE_SLACK.0, SETTLE_SLACK.1),
+        };
         self.round_interval() * 2 + self.grtt.value().mul_f64(2.0 + backoff) + slack
     }
 
@@ -249,10 +276,11 @@ impl Sender {
         self.advert_due = false;
         self.advert.clear();
         self.timers.stop(Reason::Advert);
-        if !self.unpolled {
+        if self.unpolled == 0 {
             self.idle_polls += 1;
+            self.limited += 1;
         }
-        self.unpolled = false;
+        self.unpolled = 0;
         self.grtt.on_round();
         self.round = Round(self.round.0.wrapping_add(1));
         let streaming = self.members.streaming();

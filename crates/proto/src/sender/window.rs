@@ -36,6 +36,8 @@ pub(super) struct Open {
     pub(super) block: BlockId,
     pub(super) k: u16,
     pub(super) opened_at: Timestamp,
+    /// When its first symbol was sent.
+    pub(super) began_at: Timestamp,
     /// Its bytes are with the driver.
     pub(super) loaded: bool,
     /// Symbols sent: the source in order, then repair in order.
@@ -62,6 +64,7 @@ impl Open {
             block: offered.block,
             k: offered.k,
             opened_at,
+            began_at: opened_at,
             loaded: false,
             sent: 0,
             planned: offered.k,

@@ -1,5 +1,6 @@
 //! What a world is made of.
 
+use super::products::Product;
 use crate::hiccups::Hiccups;
 use crate::link::LinkConfig;
 use crate::loss::Loss;
@@ -19,6 +20,8 @@ pub struct WorldConfig {
     pub receivers: Vec<ReceiverConfig>,
     /// Bytes of data.
     pub data_len: u64,
+    /// Products of a session that stays open, by time; then there are no other data.
+    pub products: Vec<Product>,
     /// Bytes of manifest, sent first.
     pub manifest_len: u64,
     /// Symbols and blocks.
@@ -135,6 +138,7 @@ impl WorldConfig {
             edges: vec![EdgeConfig::from_sender(link)],
             receivers: vec![receiver; receivers],
             data_len: 16 << 20,
+            products: Vec::new(),
             manifest_len: 40_000,
             geometry: Geometry::IPV4,
             controller: Controller::Auto,

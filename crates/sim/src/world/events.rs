@@ -21,9 +21,11 @@ pub(super) enum Host {
 impl Event {
     pub(super) const fn host(&self) -> Host {
         match self {
-            Self::SenderTimer | Self::SenderWork(_) | Self::Feedback(..) | Self::ToSender(..) => {
-                Host::Sender
-            }
+            Self::SenderTimer
+            | Self::SenderWork(_)
+            | Self::Feedback(..)
+            | Self::ToSender(..)
+            | Self::Insert => Host::Sender,
             Self::Message(index)
             | Self::ReceiverTimer(index)
             | Self::ReceiverWork(index, _)
@@ -47,6 +49,8 @@ pub(super) enum Event {
     ReceiverWork(Index, ReceiverDone),
     /// It came at this time to the sender's host.
     Feedback(ReceiverId, Timestamp, Vec<u8>),
+    /// A product's time has come.
+    Insert,
     Join(Index),
     Death(Index),
     ToSender(ReceiverId, ToSender),

@@ -14,9 +14,9 @@ use crate::network::is_cut;
 use crate::rng::Rng;
 use downpour_proto::receiver::{self, Arrival, Disposition};
 use downpour_proto::wire::{Header, Kind};
-use downpour_proto::{Duration, Receiver, ReceiverId, Rounds, StreamId, Timestamp};
+use downpour_proto::{BlockId, Duration, Receiver, ReceiverId, Rounds, StreamId, Timestamp};
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::rc::Rc;
 
 /// Datagrams by number in which a duplicate is noticed.
@@ -98,6 +98,9 @@ pub(super) struct Host {
     /// The earliest timer event that is queued.
     pub(super) timer: Timestamp,
     pub(super) ledger: Option<Ledger>,
+    /// When each block's last symbol came, until it is stored; of sessions that stay open.
+    pub(super) ready: BTreeMap<BlockId, Timestamp>,
+    open: bool,
     pub(super) most_partial: usize,
     pub(super) link: Link,
     hiccups: HiccupProcess,
@@ -133,6 +136,8 @@ impl Host {
             on_stream: !config.pull_only,
             timer: Timestamp::MAX,
             ledger: world.check.then(Ledger::default),
+            ready: BTreeMap::new(),
+            open: !world.products.is_empty(),
             most_partial: 0,
             link: Link::new(config.link),
             hiccups: HiccupProcess::new(config.hiccups, rng),
@@ -251,6 +256,13 @@ impl Host {
             && let Some(ledger) = &mut self.ledger
         {
             ledger.keep(self.id, block, symbol);
+        }
+        if let Kind::Symbol { block, .. } = datagram.header.kind
+            && self.open
+            && disposition == Disposition::Keep
+            && !self.machine.is_collecting(block)
+        {
+            self.ready.insert(block, seen);
         }
     }
 

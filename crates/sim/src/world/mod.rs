@@ -12,10 +12,12 @@ mod events;
 mod host;
 mod ledger;
 mod outcome;
+mod products;
 mod pulls;
 
 pub use config::{Controller, ReceiverConfig, WorldConfig};
 pub use outcome::{Fate, Outcome, ReceiverOutcome, bound};
+pub use products::{Product, ideal_fifo};
 
 use crate::hiccups::HiccupProcess;
 use crate::link::{FRAME_LEN, HEADERS_LEN};
@@ -32,6 +34,7 @@ use downpour_proto::{
 };
 use events::{Event, Events, Index, ToReceiver, ToSender};
 use host::{Datagram, Host, Log};
+use products::Products;
 use pulls::{PATIENCE, PIECE_LEN, PullServer, Request, TCP_PAYLOAD_LEN, block_of};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -69,6 +72,7 @@ pub struct World {
     rough: Vec<Index>,
     group_of: Vec<Option<usize>>,
     offers: VecDeque<(BlockId, u16)>,
+    products: Products,
     offered_all: bool,
     sender_timer: Timestamp,
     pulls: PullServer,
@@ -105,6 +109,7 @@ impl World {
         );
         Self {
             offers: blocks(&config),
+            products: Products::new(&config),
             unfinished: hosts.len(),
             now: Timestamp::ZERO,
             events: Events::default(),
@@ -178,6 +183,10 @@ impl World {
             self.sender.set_ceiling(self.now, ceiling);
         }
         self.sender.start(self.now);
+        if let Some(first) = self.products.next_at() {
+            self.sender.stay_open(self.now);
+            self.events.push(first, Event::Insert);
+        }
         self.events.push(self.now + ENDS_INTERVAL, Event::Ends);
         self.drive_sender();
     }
@@ -211,6 +220,10 @@ impl World {
                 if self.config.trace {
                     self.print_trace(from);
                 }
+                self.drive_sender();
+            }
+            Event::Insert => {
+                self.insert();
                 self.drive_sender();
             }
             Event::Join(index) => {
@@ -311,12 +324,21 @@ impl World {
         }
     }
 
+    /// Products whose time has come are offered, each in blocks of its own.
+    fn insert(&mut self) {
+        self.offers.extend(self.products.insert(self.now, self.config.geometry));
+        if let Some(next) = self.products.next_at() {
+            self.events.push(next, Event::Insert);
+        }
+    }
+
     fn offer(&mut self) {
         while self.sender.offer_room() > 0 {
             let Some((block, k)) = self.offers.pop_front() else { break };
             self.sender.offer(self.now, block, k);
         }
-        if self.offers.is_empty() && !self.offered_all {
+        let over = self.offers.is_empty() && self.products.next_at().is_none();
+        if over && !self.offered_all {
             self.offered_all = true;
             self.sender.finish(self.now);
         }
@@ -343,6 +365,7 @@ impl World {
         match event {
             SenderEvent::LeaveStream(id) => self.tell(id, ToReceiver::OnStream(false)),
             SenderEvent::ReturnToStream(id) => self.tell(id, ToReceiver::OnStream(true)),
+            SenderEvent::SourceSent { .. } => {}
             SenderEvent::StreamDone => {
                 self.stream_done_at = Some(self.now);
                 self.tell_ends();
@@ -465,6 +488,9 @@ impl World {
                 }
                 let done = WorkDone::Stored(block);
                 let after = if decode { self.config.code_time } else { Duration::ZERO };
+                if let Some(ready) = host.ready.get_mut(&block) {
+                    *ready = *ready + after;
+                }
                 if after.is_zero() {
                     self.receiver_done(index, done);
                 } else {
@@ -487,6 +513,11 @@ impl World {
         let host = &mut self.hosts[index];
         if let (Some(ledger), WorkDone::Stored(block)) = (&mut host.ledger, done) {
             ledger.store(host.id, block);
+        }
+        if let WorkDone::Stored(block) = done {
+            // It was there before its receiver caught up with the log.
+            let ready = host.ready.remove(&block).unwrap_or(self.now);
+            self.products.stored(index, block, ready);
         }
         host.machine.handle_work(self.now, done);
     }
@@ -618,6 +649,9 @@ impl World {
     }
 
     fn symbols_of(&self, block: BlockId) -> u16 {
+        if let Some(k) = self.products.symbols(block) {
+            return k;
+        }
         let len = match block.kind() {
             downpour_proto::BlockKind::Data => self.config.data_len,
             downpour_proto::BlockKind::Manifest => self.config.manifest_len,

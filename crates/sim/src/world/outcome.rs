@@ -27,6 +27,8 @@ pub struct ReceiverOutcome {
     pub fate: Fate,
     /// When it had everything, since the session's start.
     pub completed: Option<Duration>,
+    /// Σ latency of all products, delivered in order, of a session that stays open.
+    pub latency: Duration,
     /// Its machine's counters.
     pub stats: ReceiverStats,
     /// Most blocks of which it kept symbols at once.
@@ -93,7 +95,7 @@ impl World {
             println!("pulls: {:?}", self.pulls);
         }
         let since_start = |at: Timestamp| at.since(Timestamp::ZERO);
-        let receivers = self.hosts.iter().map(|host| ReceiverOutcome {
+        let receivers = self.hosts.iter().enumerate().map(|(index, host)| ReceiverOutcome {
             id: host.id,
             fate: match host.completed_at {
                 Some(_) => Fate::Complete,
@@ -101,6 +103,7 @@ impl World {
                 None => Fate::Unfinished,
             },
             completed: host.completed_at.map(since_start),
+            latency: self.products.latency(index),
             stats: *host.machine.stats(),
             most_partial: host.most_partial,
         });

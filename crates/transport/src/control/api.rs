@@ -81,6 +81,13 @@ impl JoinRequest {
     }
 }
 
+/// The sender's clock (`docs/protocol.md#CTL-16`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ClockReply {
+    /// Nanoseconds since 1970.
+    pub(super) unix_ns: u64,
+}
+
 /// All that a receiver needs to hear the stream (`docs/protocol.md#CTL-9`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinReply {
@@ -120,6 +127,9 @@ pub struct JoinReply {
     /// The stream's packet number by now: from it the receiver rebuilds the upper bits of those that come.
     #[serde(default)]
     pub packet: u64,
+    /// In a session of products: the first data block that this receiver gets. Absent in others.
+    #[serde(default)]
+    pub products_from: Option<u32>,
 }
 
 impl JoinReply {
@@ -357,6 +367,13 @@ pub enum Event {
         /// One entry a block; at most [`MANIFEST_SYMBOLS_MAX`].
         symbols: Vec<u16>,
     },
+    /// The same of data blocks, in a session of products.
+    Blocks {
+        /// Number of the first block of the list.
+        first: u32,
+        /// One entry a block; at most [`MANIFEST_SYMBOLS_MAX`].
+        symbols: Vec<u16>,
+    },
     /// The sender gives up a file: it has changed, or cannot be read any more.
     Withdrawn {
         /// Its index in the manifest.
@@ -394,6 +411,7 @@ impl Event {
             | Self::Start
             | Self::Ends { .. }
             | Self::Manifest { .. }
+            | Self::Blocks { .. }
             | Self::ReturnToGroup
             | Self::Closing
             | Self::Unknown => {}
@@ -457,6 +475,7 @@ mod tests {
             data_len: None,
             started: false,
             packet: 1 << 40,
+            products_from: None,
         }
     }
 

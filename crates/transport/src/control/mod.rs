@@ -34,8 +34,8 @@ pub use api::{
 };
 pub use budget::{PIECE_LEN_MAX, PullBudget};
 pub use client::{
-    AttemptError, ClientLimits, ClientSetup, ConnectError, ControlClient, EventStream, EventsEnd,
-    JoinError, Joined, Pull, PullError, RequestError,
+    AttemptError, ClientLimits, ClientSetup, ClockOffset, ConnectError, ControlClient, EventStream,
+    EventsEnd, JoinError, Joined, Pull, PullError, RequestError,
 };
 pub use error::{ApiError, ErrorCode};
 pub use server::{

@@ -68,6 +68,8 @@ pub struct ReceiveSetup {
     pub stream: Option<StreamIn>,
     /// Where feedback goes.
     pub feedback: SocketAddr,
+    /// The session stays open: its workers do not give way to others.
+    pub open: bool,
     /// The cipher.
     pub suite: Suite,
     /// Version of the stream's key.
@@ -333,7 +335,7 @@ impl Driver {
         let (stream, epoch, me) = (setup.machine.stream, setup.epoch, setup.machine.me);
         let symbol_len = setup.machine.geometry.symbol_len;
         let sink = setup.sink;
-        let workers = Workers::start("downpour-store", &ends.waker, || {
+        let workers = Workers::start("downpour-store", setup.open, &ends.waker, || {
             let (sink, mut decoder) = (Arc::clone(&sink), Decoder::new());
             move |job| work(job, &*sink, &mut decoder, usize::from(symbol_len))
         })?;

@@ -59,6 +59,8 @@ pub struct SendSetup {
     pub feedback: UnicastSocket,
     /// The cipher.
     pub suite: Suite,
+    /// The session stays open, see [`Sender::stay_open`]: its workers do not give way to others.
+    pub open: bool,
     /// The secret of the stream's epoch.
     pub secret: Secret,
     /// Where the bytes come from.
@@ -76,6 +78,13 @@ pub enum SendEvent {
     LeaveStream(ReceiverId),
     /// Tell the receiver that it may come back to the multicast group.
     ReturnToStream(ReceiverId),
+    /// All source symbols of a block of an open session have just been sent.
+    SourceSent {
+        /// Which block.
+        block: BlockId,
+        /// How long ago its first one was.
+        took: Duration,
+    },
     /// Everything offered was sent and settled.
     StreamDone,
     /// A block's bytes could not be had.
@@ -322,12 +331,16 @@ impl Driver {
             setup.machine.rate = Box::new(Traced::new(setup.machine.rate, trace.tap(&clock)));
         }
         let source = setup.source;
-        let workers = Workers::start("downpour-read", &waker, || {
+        let workers = Workers::start("downpour-read", setup.open, &waker, || {
             let (source, mut encoder) = (Arc::clone(&source), Encoder::new());
             move |job| work(job, &*source, &mut encoder, symbol_len)
         })?;
+        let mut machine = Sender::new(setup.machine, clock.now());
+        if setup.open {
+            machine.stay_open(clock.now());
+        }
         Ok(Self {
-            machine: Sender::new(setup.machine, clock.now()),
+            machine,
             clock,
             socket,
             feedback: setup.feedback,
@@ -524,6 +537,9 @@ impl Driver {
             (self.on_event)(match event {
                 Event::LeaveStream(id) => SendEvent::LeaveStream(id),
                 Event::ReturnToStream(id) => SendEvent::ReturnToStream(id),
+                Event::SourceSent { block, began_at } => {
+                    SendEvent::SourceSent { block, took: now.since(began_at) }
+                }
                 Event::StreamDone => SendEvent::StreamDone,
             });
         }

@@ -4,7 +4,7 @@
 //! that the session ends with a reason instead of waiting for it.
 
 use super::Broken;
-use crate::{Waker, take_long_turns};
+use crate::{Waker, take_long_turns, take_short_turns};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -25,7 +25,13 @@ pub(super) struct Workers<Job, Done> {
 
 impl<Job: Send + 'static, Done: Send + 'static> Workers<Job, Done> {
     /// Starts the threads; `make` gives each its own function, so that it can keep working space.
-    pub(super) fn start<F>(name: &str, waker: &Waker, make: impl Fn() -> F) -> io::Result<Self>
+    /// With `prompt` they get their turns as soon as the driver.
+    pub(super) fn start<F>(
+        name: &str,
+        prompt: bool,
+        waker: &Waker,
+        make: impl Fn() -> F,
+    ) -> io::Result<Self>
     where
         F: FnMut(Job) -> Done + Send + 'static,
     {
@@ -39,7 +45,11 @@ impl<Job: Send + 'static, Done: Send + 'static> Workers<Job, Done> {
             let mut work = make();
             let thread = thread::Builder::new().name(name.to_owned());
             threads.push(thread.spawn(move || {
-                take_long_turns();
+                if prompt {
+                    take_short_turns();
+                } else {
+                    take_long_turns();
+                }
                 loop {
                     // Held only while taking a job; a worker that panicked has lost its own job, no more.
                     let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();

@@ -79,6 +79,7 @@ impl SessionHandler for Session {
             geometry: Geometry::IPV4,
             data_len: Some(self.data.len() as u64),
             packet: 0,
+            products_from: None,
             started: false,
         })
     }

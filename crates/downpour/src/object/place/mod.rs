@@ -21,7 +21,7 @@ mod put;
 mod single;
 mod staging;
 
-pub(crate) use beneath::Beneath;
+pub(crate) use beneath::{Beneath, open_in};
 pub(crate) use finish::Finish;
 pub(crate) use meta::MetaPolicy;
 pub(crate) use put::{DIFFERS, Existing, Placer, write_all_at};

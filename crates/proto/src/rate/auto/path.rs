@@ -76,6 +76,8 @@ const SAFE: f64 = 0.8;
 const FULL_GROWTH: f64 = 1.1;
 /// So many samples in a row with more loss than chance explains are overflow even without a queue.
 const EXCESSES: u32 = 3;
+/// That no queue stands says something only when the sender has not paused for so long: a short burst builds none.
+const PUSHED_MIN: f64 = 0.05;
 /// Bounds of the rate relative to the capacity while holding.
 const HOLD_MIN: f64 = 0.5;
 const HOLD_MAX: f64 = 1.25;
@@ -131,6 +133,8 @@ pub(super) struct Path {
     found: Timestamp,
     /// When the rate was last cut because of losses without a queue.
     slowed: Timestamp,
+    /// For how long the sender has not paused, in seconds.
+    pushed: f64,
     climb: f64,
     climb_due: Timestamp,
     emptied: Timestamp,
@@ -161,11 +165,12 @@ impl Path {
             advanced: now,
             delay: 0.0,
             suspects: 0,
-            delivered_peak: 0.0,
+            delivered_peak: rate.unwrap_or(0.0),
             excesses: 0,
             believed: 0.0,
             found: Timestamp::ZERO,
             slowed: Timestamp::ZERO,
+            pushed: 0.0,
             climb: 0.0,
             climb_due: now,
             emptied: now,
@@ -184,6 +189,7 @@ impl Path {
         if self.phase == RatePhase::Startup {
             self.phase = RatePhase::Hold;
             self.capacity = capacity;
+            self.delivered_peak = self.delivered_peak.max(capacity);
             self.allow();
         }
     }
@@ -268,8 +274,10 @@ impl Path {
         }
         self.spans.push_back(span);
         let delivered = span.arrived / span.receive.max(span.send);
-        self.delivered_peak =
-            delivered.max(self.delivered_peak * libm::exp(-span.send / PEAK_MEMORY));
+        // That a pausing sender sent less says nothing about what would arrive.
+        let fades = if sample.app_limited { 0.0 } else { span.send / PEAK_MEMORY };
+        self.delivered_peak = delivered.max(self.delivered_peak * libm::exp(-fades));
+        self.pushed = if sample.app_limited { 0.0 } else { self.pushed + send };
         match self.phase {
             RatePhase::Startup => self.startup(now, span, (rate, mixed), sample.app_limited),
             _ => self.hold(now, &span, rate, sample.app_limited),
@@ -503,7 +511,7 @@ impl Path {
             return;
         }
         let measured = self.measured(span).min(span.sent / span.send);
-        if measured < 0.97 * self.capacity || app_limited {
+        if measured < 0.97 * self.capacity || app_limited || self.pushed < PUSHED_MIN {
             return;
         }
         // The rate is there, the queue is not.

@@ -13,7 +13,7 @@ pub use events::EventStream;
 
 use crate::Secret;
 use crate::control::api::{
-    HaveRequest, JoinReply, JoinRequest, LeaveRequest, RECEIVER_HEADER, ReadyRequest,
+    ClockReply, HaveRequest, JoinReply, JoinRequest, LeaveRequest, RECEIVER_HEADER, ReadyRequest,
     SESSION_HEADER, SignedReceipt, Token, clip,
 };
 use crate::identity::{Identity, PublicKey, client_config};
@@ -29,12 +29,24 @@ use serde::Serialize;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Idle connections kept for the next pull.
 const IDLE_MAX: usize = 16;
+
+/// How often the sender's clock is asked for.
+const CLOCK_TRIES: usize = 8;
+
+/// The difference of the two clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockOffset {
+    /// The sender's time less ours, in nanoseconds.
+    pub ahead_ns: i64,
+    /// By so much it may be wrong: half the time that the answer took.
+    pub error: Duration,
+}
 
 /// What one client waits for. Each field's default is what its comment says.
 #[derive(Clone, Debug)]
@@ -321,6 +333,28 @@ impl ControlClient {
         if idle.len() < IDLE_MAX {
             idle.push(connection);
         }
+    }
+
+    /// How far the sender's clock is before ours, by the answer that came back soonest of a few.
+    pub async fn clock(&self) -> Result<ClockOffset, RequestError> {
+        let limit = self.target.limits.reply_time_max;
+        let mut connection = self.target.open().await?;
+        let mut best: Option<ClockOffset> = None;
+        for _ in 0..CLOCK_TRIES {
+            let request = get("/v1/clock", self.lock_joined().as_ref());
+            let (asked, begun) = (SystemTime::now(), Instant::now());
+            let response = connection.send(&self.target, request, limit).await?;
+            let took = begun.elapsed();
+            let bytes = read_reply(response.into_body(), limit).await?;
+            let Ok(reply) = serde_json::from_slice::<ClockReply>(&bytes) else { break };
+            let asked = asked.duration_since(UNIX_EPOCH).unwrap_or_default();
+            let ours = (asked + took / 2).as_nanos() as i64;
+            let offset = ClockOffset { ahead_ns: reply.unix_ns as i64 - ours, error: took / 2 };
+            if best.is_none_or(|best| offset.error < best.error) {
+                best = Some(offset);
+            }
+        }
+        best.ok_or_else(|| RequestError::Lost("the sender does not tell its time".to_owned()))
     }
 
     /// A message whose answer is nothing. All of them can be sent twice.

@@ -10,8 +10,8 @@ use super::limits::BODY_LEN_MAX;
 use super::members::Subscribed;
 use super::{Answer, Connection, Core, Member, SessionHandler, json, refusal};
 use crate::control::api::{
-    HaveRequest, JoinRequest, LeaveRequest, PROTOCOL_VERSION, RECEIVER_HEADER, ReadyRequest,
-    SESSION_HEADER, SessionId, SignedReceipt, Token,
+    ClockReply, HaveRequest, JoinRequest, LeaveRequest, PROTOCOL_VERSION, RECEIVER_HEADER,
+    ReadyRequest, SESSION_HEADER, SessionId, SignedReceipt, Token,
 };
 use crate::control::error::{ApiError, ErrorCode};
 use downpour_proto::{BlockKind, ReceiverId};
@@ -38,6 +38,7 @@ enum Route {
     Leave,
     Bytes(BlockKind),
     Repair,
+    Clock,
 }
 
 impl Route {
@@ -50,6 +51,7 @@ impl Route {
             "/v1/receipt" => Self::Receipt,
             "/v1/leave" => Self::Leave,
             "/v1/data" => Self::Bytes(BlockKind::Data),
+            "/v1/clock" => Self::Clock,
             "/v1/manifest" => Self::Bytes(BlockKind::Manifest),
             path if path.starts_with(REPAIR_PATH) => Self::Repair,
             _ => return None,
@@ -58,7 +60,7 @@ impl Route {
 
     fn method(self) -> Method {
         match self {
-            Self::Events | Self::Bytes(_) | Self::Repair => Method::GET,
+            Self::Events | Self::Bytes(_) | Self::Repair | Self::Clock => Method::GET,
             Self::Join | Self::Ready | Self::Have | Self::Receipt | Self::Leave => Method::POST,
         }
     }
@@ -138,6 +140,10 @@ async fn dispatch<H: SessionHandler>(
             handler.leave(&member, leave).await.map(|()| done())
         }
         Route::Events => events(core, connection, joined()?),
+        Route::Clock => {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            Ok(json(&ClockReply { unix_ns: now.as_nanos() as u64 }))
+        }
         Route::Bytes(kind) => {
             bulk::range(core, kind, Wanted::parse(request.headers().get(RANGE))).await
         }

@@ -1,0 +1,253 @@
+//! Which products are inserted, and when.
+//!
+//! A list is read line by line, so that it can be a pipe that is written as products appear:
+//!
+//! * a path: that file, now;
+//! * a JSON object: `path` or `size` (bytes made from `seed`, for experiments), `name`, `meta`, and `at_s`: seconds
+//!   after the session's start at which it is due.
+
+use super::frame::{META_LEN_MAX, check_name};
+use downpour_proto::Rng;
+use serde::Deserialize;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead, Read};
+use std::path::PathBuf;
+
+/// Longest line.
+const LINE_LEN_MAX: u64 = 64 << 10;
+
+/// A product to insert.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listed {
+    /// Seconds after the start; `None`: as soon as it is read.
+    pub at_s: Option<f64>,
+    /// What receivers call it.
+    pub name: String,
+    /// Text that goes with it.
+    pub meta: String,
+    /// Its bytes.
+    pub content: Content,
+}
+
+/// Where a product's bytes come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// A file.
+    File(PathBuf),
+    /// So many bytes, made from a seed.
+    Made {
+        /// How many.
+        size: u64,
+        /// From what.
+        seed: u64,
+    },
+}
+
+impl Content {
+    /// How many bytes there are, and what gives them.
+    pub fn open(&self) -> io::Result<(u64, Box<dyn Read>)> {
+        match self {
+            Self::File(path) => {
+                let file = File::open(path)?;
+                let meta = file.metadata()?;
+                if !meta.is_file() {
+                    return Err(io::Error::other("not a regular file"));
+                }
+                Ok((meta.len(), Box::new(file.take(meta.len()))))
+            }
+            Self::Made { size, seed } => Ok((*size, Box::new(MadeBytes::new(*size, *seed)))),
+        }
+    }
+}
+
+/// Bytes made from a seed.
+#[derive(Debug)]
+pub struct MadeBytes {
+    rng: Rng,
+    left: u64,
+    /// Made and not yet given, from its end on.
+    made: Vec<u8>,
+}
+
+/// Bytes made at once.
+const MADE_AT_ONCE: usize = 4096;
+
+impl MadeBytes {
+    /// `size` of them.
+    pub fn new(size: u64, seed: u64) -> Self {
+        Self { rng: Rng::new(seed), left: size, made: Vec::new() }
+    }
+}
+
+impl Read for MadeBytes {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.made.is_empty() {
+            let words = (0..MADE_AT_ONCE / 8).map(|_| self.rng.next_u64().to_le_bytes());
+            self.made.extend(words.flatten());
+        }
+        let len =
+            buf.len().min(self.made.len()).min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        let from = self.made.len() - len;
+        buf[..len].copy_from_slice(&self.made[from..]);
+        buf[..len].reverse();
+        self.made.truncate(from);
+        self.left -= len as u64;
+        Ok(len)
+    }
+}
+
+/// Why a list cannot be read on.
+#[derive(Debug)]
+pub enum ListError {
+    /// The file or pipe.
+    Read(io::Error),
+    /// A line.
+    Line {
+        /// Which one, from 1.
+        line: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl fmt::Display for ListError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read(error) => write!(f, "the list of products: {error}"),
+            Self::Line { line, reason } => {
+                write!(f, "line {line} of the list of products: {reason}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ListError {}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    at_s: Option<f64>,
+    name: Option<String>,
+    #[serde(default)]
+    meta: String,
+    path: Option<PathBuf>,
+    size: Option<u64>,
+    #[serde(default)]
+    seed: u64,
+}
+
+/// A list that is read as it comes.
+pub struct List<R> {
+    input: R,
+    line: u64,
+}
+
+impl<R: BufRead> List<R> {
+    /// Of what `input` gives.
+    pub const fn new(input: R) -> Self {
+        Self { input, line: 0 }
+    }
+
+    fn read(&mut self) -> Result<Option<Listed>, ListError> {
+        loop {
+            let mut text = String::new();
+            self.line += 1;
+            if (&mut self.input).take(LINE_LEN_MAX).read_line(&mut text).map_err(ListError::Read)?
+                == 0
+            {
+                return Ok(None);
+            }
+            let text = text.trim_end_matches(['\n', '\r']);
+            if !text.trim().is_empty() {
+                let line = self.line;
+                return parse(text).map(Some).map_err(|reason| ListError::Line { line, reason });
+            }
+        }
+    }
+}
+
+impl<R: BufRead> Iterator for List<R> {
+    type Item = Result<Listed, ListError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.read().transpose()
+    }
+}
+
+fn parse(text: &str) -> Result<Listed, String> {
+    let line = match text.starts_with('{') {
+        true => serde_json::from_str(text).map_err(|error| error.to_string())?,
+        false => Line {
+            at_s: None,
+            name: None,
+            meta: String::new(),
+            path: Some(PathBuf::from(text)),
+            size: None,
+            seed: 0,
+        },
+    };
+    let of_path = |path: &PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let content = match (line.path, line.size) {
+        (Some(path), None) => Content::File(path),
+        (None, Some(size)) => Content::Made { size, seed: line.seed },
+        _ => return Err("give either a path or a size".to_owned()),
+    };
+    let name = match (line.name, &content) {
+        (Some(name), _) => name,
+        (None, Content::File(path)) => of_path(path).unwrap_or_default(),
+        (None, Content::Made { .. }) => return Err("made bytes need a name".to_owned()),
+    };
+    check_name(&name).map_err(|why| format!("`{}` is {why}", name.escape_debug()))?;
+    if line.meta.len() > META_LEN_MAX {
+        return Err(format!("metadata has at most {META_LEN_MAX} bytes"));
+    }
+    if line.at_s.is_some_and(|at| !(0.0..1e9).contains(&at)) {
+        return Err("at_s is no time".to_owned());
+    }
+    Ok(Listed { at_s: line.at_s, name, meta: line.meta, content })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Content, List, Listed, MadeBytes};
+    use std::io::Read;
+    use std::path::PathBuf;
+
+    fn read(text: &str) -> Vec<Result<Listed, String>> {
+        List::new(text.as_bytes()).map(|line| line.map_err(|error| error.to_string())).collect()
+    }
+
+    #[test]
+    fn paths_and_objects_are_told_apart() {
+        let lines = read(
+            "/spool/a.grib\n\n{\"at_s\":1.5,\"size\":133,\"name\":\"p1\",\"seed\":4,\"meta\":\"NGRID\"}\n",
+        );
+        let [Ok(file), Ok(made)] = &lines[..] else { panic!("{lines:?}") };
+        assert_eq!((file.name.as_str(), file.at_s), ("a.grib", None));
+        assert_eq!(file.content, Content::File(PathBuf::from("/spool/a.grib")));
+        assert_eq!((made.at_s, made.meta.as_str()), (Some(1.5), "NGRID"));
+        assert_eq!(made.content, Content::Made { size: 133, seed: 4 });
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_line_is_said_with_its_number() {
+        for bad in ["{\"size\":1}", "{\"name\":\"x\"}", "{\"size\":1,\"name\":\"a/b\"}", "/", "{"] {
+            let lines = read(&format!("a\n{bad}\n"));
+            let Err(error) = &lines[1] else { panic!("{bad}") };
+            assert!(error.starts_with("line 2 "), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn made_bytes_do_not_depend_on_how_they_are_read() {
+        let mut whole = Vec::new();
+        MadeBytes::new(1001, 9).read_to_end(&mut whole).unwrap();
+        assert_eq!(whole.len(), 1001);
+        let (mut pieces, mut made, mut buf) = (Vec::new(), MadeBytes::new(1001, 9), [0; 24]);
+        while let Ok(len @ 1..) = made.read(&mut buf) {
+            pieces.extend_from_slice(&buf[..len]);
+        }
+        assert_eq!(pieces, whole);
+    }
+}

@@ -1,0 +1,80 @@
+//! A line for each product, as JSON: what became of it, and when. Times are nanoseconds since 1970.
+
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// A sender's line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InsertedLine {
+    /// Its number in the session.
+    pub product: u64,
+    /// Its name.
+    pub name: String,
+    /// Its bytes.
+    pub size: u64,
+    /// When it was due: what latency is counted from.
+    pub inserted_ns: u64,
+    /// When the first datagram of its first block left.
+    pub first_sent_ns: u64,
+    /// When the last source datagram of its last block left.
+    pub last_sent_ns: u64,
+}
+
+/// A receiver's line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReceivedLine {
+    /// Its number in the session.
+    pub product: u64,
+    /// Its name.
+    pub name: String,
+    /// What the publisher said of it.
+    pub meta: String,
+    /// Its bytes.
+    pub size: u64,
+    /// Its BLAKE3.
+    pub digest: String,
+    /// When it was inserted, by the sender's clock.
+    pub inserted_ns: u64,
+    /// When its last block was complete, by ours.
+    pub arrived_ns: u64,
+    /// When it had been verified and placed, by ours.
+    pub delivered_ns: u64,
+    /// The sender's clock less ours, when the receiver joined.
+    pub clock_ahead_ns: i64,
+    /// By so much that may be wrong.
+    pub clock_error_ns: u64,
+}
+
+/// A file of such lines. What cannot be written is told once, at the end.
+#[derive(Debug)]
+pub struct ProductLog {
+    file: Mutex<(File, Option<io::Error>)>,
+}
+
+impl ProductLog {
+    /// Empties or makes the file.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        Ok(Self { file: Mutex::new((File::create(path)?, None)) })
+    }
+
+    /// Adds a line.
+    pub fn add(&self, line: &impl Serialize) {
+        // Strings and numbers: nothing that JSON could refuse.
+        let Ok(mut text) = serde_json::to_vec(line) else { return };
+        text.push(b'\n');
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = file.0.write_all(&text);
+        if let (Err(error), None) = (written, &file.1) {
+            file.1 = Some(error);
+        }
+    }
+
+    /// What could not be written.
+    pub fn failure(&self) -> Option<String> {
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.1.as_ref().map(|error| format!("the log of products is not whole: {error}"))
+    }
+}

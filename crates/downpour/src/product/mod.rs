@@ -1,0 +1,31 @@
+//! Products: a session that stays open and carries what is inserted into it, in order
+//! (`docs/protocol.md#PROD`).
+//!
+//! | file | does |
+//! | --- | --- |
+//! | `frame` | how a product stands in the data space, and what of it is signed |
+//! | `list` | which products to insert, and when: files, or bytes made from a seed |
+//! | `queue` | the sender's: products into blocks, and what of them is kept |
+//! | `shelf` | the receiver's: blocks in order, products out of them, verified and placed |
+//! | `log` | a line for each product: what became of it, and when |
+//!
+//! Deliberately absent: feeds with names, who subscribes to what, and what was missed while away.
+
+mod frame;
+mod list;
+mod log;
+mod queue;
+mod shelf;
+
+pub use list::{Content, List, ListError, Listed, MadeBytes};
+pub use log::{InsertedLine, ProductLog, ReceivedLine};
+pub use queue::{Inserted, Inserter, Queue, Stopped};
+pub use shelf::{Shelf, ShelfConfig};
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Nanoseconds since 1970 by this machine's clock.
+pub(crate) fn unix_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}

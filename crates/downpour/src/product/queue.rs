@@ -1,0 +1,362 @@
+//! The sender's queue of products: frames into blocks, and blocks kept for repair and pulls.
+//!
+//! 1. An [`Inserter`] (one thread) writes each product's frame into the block that is open, and closes it when it is
+//!    full. When a product ends, its owner decides whether the block is closed or the next product may share it.
+//! 2. A closed block is kept in memory and offered. It is read when it is sent, and again when it is repaired or
+//!    pulled.
+//! 3. The oldest blocks go when more than the limit is kept; what has not been opened for sending stays, and then
+//!    inserting waits.
+
+use super::frame::{BLOCK_HEAD_LEN, Head, SEAL_LEN, close_block, seal};
+use downpour_proto::{BlockId, BlockKind, Geometry};
+use downpour_transport::identity::Identity;
+use downpour_transport::{BlockSource, SourceError};
+use std::collections::VecDeque;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Bytes of content read at once.
+const READ_LEN: usize = 64 << 10;
+
+/// How long inserting waits before it looks whether it shall stop.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Blocks that are kept. See the module's text.
+pub struct Queue {
+    geometry: Geometry,
+    session: [u8; 16],
+    /// Bytes kept at most, but for what has not been sent.
+    keep: u64,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Closed blocks from number `first` on, without padding.
+    blocks: VecDeque<Arc<[u8]>>,
+    first: u32,
+    kept: u64,
+    /// One past the last block that was opened for sending.
+    opened: u32,
+    products: u64,
+    bytes: u64,
+    /// Bytes of all blocks so far.
+    framed: u64,
+    stopped: bool,
+}
+
+/// Inserting was called off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped;
+
+/// A product that was inserted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inserted {
+    /// Its number.
+    pub number: u64,
+    /// Its bytes.
+    pub size: u64,
+    /// Its blocks; the first and the last may be shared.
+    pub blocks: Range<u32>,
+    /// Its bytes could not be read to the end: receivers are told that it is withdrawn.
+    pub withdrawn: Option<String>,
+}
+
+impl Queue {
+    /// An empty one, which keeps about `keep` bytes of what was sent.
+    pub fn new(geometry: Geometry, session: [u8; 16], keep: u64) -> Arc<Self> {
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        Arc::new(Self { geometry, session, keep, state, changed })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Each change leaves it whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Products inserted, and their bytes.
+    pub fn inserted(&self) -> (u64, u64) {
+        let state = self.lock();
+        (state.products, state.bytes)
+    }
+
+    /// Bytes of products that stand in so many blocks, about.
+    pub fn bytes_of(&self, blocks: u32) -> u64 {
+        let state = self.lock();
+        let closed = u64::from(state.first) + state.blocks.len() as u64;
+        let share = f64::from(blocks) / closed.max(1) as f64;
+        (state.framed as f64 * share.min(1.0)) as u64
+    }
+
+    /// Source symbols of the blocks from `from` on, as far as they are kept, and the number of the first of them.
+    pub fn symbols_from(&self, from: u32) -> (u32, Vec<u16>) {
+        let state = self.lock();
+        let first = from.max(state.first);
+        let blocks = state.blocks.iter().skip((first - state.first) as usize);
+        (first, blocks.map(|block| self.symbols_of(block.len())).collect())
+    }
+
+    /// Blocks below `end` have been opened for sending.
+    pub fn opened(&self, end: u32) {
+        let mut state = self.lock();
+        if end > state.opened {
+            state.opened = end;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Calls off what waits for room.
+    pub fn stop(&self) {
+        self.lock().stopped = true;
+        self.changed.notify_all();
+    }
+
+    /// Source symbols of a block that is kept.
+    pub fn symbols(&self, block: BlockId) -> Option<u16> {
+        self.block(block).map(|bytes| self.symbols_of(bytes.len()))
+    }
+
+    /// Fills `buf` from `offset` of the data space, in which blocks lie K·T apart.
+    pub fn read_data(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {
+        let block_len = self.geometry.block_len();
+        let mut at = 0;
+        while at < buf.len() {
+            let from = offset + at as u64;
+            let number = u32::try_from(from / block_len).ok();
+            let block = number.and_then(BlockId::data).and_then(|block| self.block(block));
+            let block = block.ok_or_else(given_up)?;
+            let within = (from % block_len) as usize;
+            let len = (block_len as usize - within).min(buf.len() - at);
+            let rest = block.get(within..).unwrap_or_default();
+            let (copied, zeros) = buf[at..at + len].split_at_mut(len.min(rest.len()));
+            copied.copy_from_slice(&rest[..copied.len()]);
+            zeros.fill(0);
+            at += len;
+        }
+        Ok(())
+    }
+
+    fn symbols_of(&self, len: usize) -> u16 {
+        len.div_ceil(usize::from(self.geometry.symbol_len)) as u16
+    }
+
+    fn block(&self, block: BlockId) -> Option<Arc<[u8]>> {
+        let state = self.lock();
+        let at = block.number().checked_sub(state.first)? as usize;
+        state.blocks.get(at).filter(|_| block.kind() == BlockKind::Data).cloned()
+    }
+
+    /// Keeps a closed block once there is room; its number.
+    fn push(&self, block: Arc<[u8]>) -> Result<u32, Stopped> {
+        let mut state = self.lock();
+        let len = block.len() as u64;
+        while state.kept + len > self.keep {
+            if state.stopped {
+                return Err(Stopped);
+            }
+            if state.first < state.opened {
+                let gone = state.blocks.pop_front();
+                state.first += 1;
+                state.kept -= gone.map_or(0, |block| block.len() as u64);
+                continue;
+            }
+            let waited = self.changed.wait_timeout(state, LOOK_INTERVAL);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let number = state.first + state.blocks.len() as u32;
+        state.blocks.push_back(block);
+        state.kept += len;
+        state.framed += len;
+        Ok(number)
+    }
+}
+
+fn given_up() -> SourceError {
+    SourceError { reason: "products as old as that are not kept any more".to_owned() }
+}
+
+impl BlockSource for Queue {
+    fn read(&self, block: BlockId, buf: &mut [u8]) -> Result<(), SourceError> {
+        let bytes = self.block(block).ok_or_else(given_up)?;
+        let room = buf.get_mut(..bytes.len()).ok_or_else(given_up)?;
+        room.copy_from_slice(&bytes);
+        Ok(())
+    }
+}
+
+/// Writes products into blocks. One thread has it.
+pub struct Inserter {
+    queue: Arc<Queue>,
+    publisher: Arc<Identity>,
+    open: Vec<u8>,
+    /// Where the first frame begins among the open block's frames.
+    first: Option<usize>,
+    /// The open block's number.
+    next: u32,
+    number: u64,
+}
+
+impl Inserter {
+    /// Of a queue that is empty.
+    pub fn new(queue: Arc<Queue>, publisher: Arc<Identity>) -> Self {
+        let open = vec![0; BLOCK_HEAD_LEN];
+        Self { queue, publisher, open, first: None, next: 0, number: 0 }
+    }
+
+    /// Something stands in the block that is open.
+    pub fn is_open(&self) -> bool {
+        self.open.len() > BLOCK_HEAD_LEN
+    }
+
+    /// Inserts a product of `size` bytes, which `content` gives; `offer` is told each block that it fills.
+    pub fn insert(
+        &mut self,
+        (name, meta, inserted_ns): (&str, &str, u64),
+        (size, content): (u64, &mut dyn Read),
+        offer: &mut dyn FnMut(u32, u16),
+    ) -> Result<Inserted, Stopped> {
+        let head = Head {
+            number: self.number,
+            inserted_ns,
+            size,
+            name: name.to_owned(),
+            meta: meta.to_owned(),
+        };
+        let head = head.emit();
+        let begins = self.next;
+        self.first.get_or_insert(self.open.len() - BLOCK_HEAD_LEN);
+        self.append(&head, offer)?;
+        let mut hasher = blake3::Hasher::new();
+        let (mut buf, mut left, mut withdrawn) = (vec![0; READ_LEN], size, None);
+        while left > 0 {
+            let want = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            let mut len = want;
+            if withdrawn.is_none() {
+                match content.read(&mut buf[..want]) {
+                    Ok(0) => withdrawn = Some("it is shorter than it was".to_owned()),
+                    Ok(read) => len = read,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) => withdrawn = Some(error.to_string()),
+                }
+                if withdrawn.is_some() {
+                    buf.fill(0);
+                }
+            }
+            hasher.update(&buf[..len]);
+            self.append(&buf[..len], offer)?;
+            left -= len as u64;
+        }
+        // protocol.md#PROD-5: a digest of zeros withdraws.
+        let digest = if withdrawn.is_none() { *hasher.finalize().as_bytes() } else { [0; 32] };
+        let seal = seal(&self.publisher, &self.queue.session, &head, &digest);
+        debug_assert_eq!(seal.len(), SEAL_LEN);
+        self.append(&seal, offer)?;
+        let ends = if self.is_open() { self.next + 1 } else { self.next };
+        let number = self.number;
+        self.number += 1;
+        let mut state = self.queue.lock();
+        state.products += 1;
+        state.bytes += size;
+        Ok(Inserted { number, size, blocks: begins..ends, withdrawn })
+    }
+
+    /// Closes the open block as it is.
+    pub fn close(&mut self, offer: &mut dyn FnMut(u32, u16)) -> Result<(), Stopped> {
+        if !self.is_open() {
+            return Ok(());
+        }
+        close_block(&mut self.open, self.first.take());
+        let symbols = self.queue.symbols_of(self.open.len());
+        let block: Arc<[u8]> = self.open.as_slice().into();
+        self.open.truncate(BLOCK_HEAD_LEN);
+        let number = self.queue.push(block)?;
+        debug_assert_eq!(number, self.next);
+        self.next += 1;
+        offer(number, symbols);
+        Ok(())
+    }
+
+    fn append(&mut self, mut bytes: &[u8], offer: &mut dyn FnMut(u32, u16)) -> Result<(), Stopped> {
+        let block_len = self.queue.geometry.block_len() as usize;
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(block_len - self.open.len()));
+            self.open.extend_from_slice(now);
+            bytes = later;
+            if self.open.len() == block_len {
+                self.close(offer)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Inserter, Queue, Stopped};
+    use downpour_proto::{BlockId, Geometry};
+    use downpour_transport::BlockSource;
+    use downpour_transport::identity::Identity;
+    use std::sync::Arc;
+
+    const GEOMETRY: Geometry = Geometry { symbol_len: 100, block_symbols: 10 };
+
+    fn insert(
+        inserter: &mut Inserter,
+        len: usize,
+    ) -> (Vec<(u32, u16)>, Result<super::Inserted, Stopped>) {
+        let mut offered = Vec::new();
+        let mut offer = |number, symbols| offered.push((number, symbols));
+        let bytes = vec![7; len];
+        let product = ("p", "", 0);
+        let done = inserter.insert(product, (len as u64, &mut &bytes[..]), &mut offer);
+        (offered, done)
+    }
+
+    #[test]
+    fn products_share_a_block_until_it_is_closed() {
+        let queue = Queue::new(GEOMETRY, [0; 16], 1 << 20);
+        let mut inserter = Inserter::new(Arc::clone(&queue), Arc::new(Identity::generate()));
+        let (offered, first) = insert(&mut inserter, 10);
+        let (more, second) = insert(&mut inserter, 10);
+        assert!(offered.is_empty() && more.is_empty() && inserter.is_open());
+        assert_eq!((first.unwrap().blocks, second.unwrap().blocks), (0..1, 0..1));
+        let mut closed = Vec::new();
+        inserter.close(&mut |number, symbols| closed.push((number, symbols))).unwrap();
+        assert_eq!(closed, [(0, 3)], "250 bytes");
+        let (offered, third) = insert(&mut inserter, 2_000);
+        assert_eq!(offered, [(1, 10), (2, 10)]);
+        assert_eq!(third.unwrap().blocks, 1..4);
+        assert_eq!(queue.inserted(), (3, 2_020));
+        let mut buf = vec![0; 1_000];
+        queue.read(BlockId::data(1).unwrap(), &mut buf).unwrap();
+        let mut same = vec![0; 500];
+        queue.read_data(1_250, &mut same).unwrap();
+        assert_eq!(same, buf[250..750]);
+    }
+
+    #[test]
+    fn what_was_sent_goes_and_what_was_not_is_waited_for() {
+        let queue = Queue::new(GEOMETRY, [0; 16], 2_500);
+        let mut inserter = Inserter::new(Arc::clone(&queue), Arc::new(Identity::generate()));
+        insert(&mut inserter, 2_100).1.unwrap();
+        queue.opened(1);
+        insert(&mut inserter, 1_000).1.unwrap();
+        assert!(queue.symbols(BlockId::data(0).unwrap()).is_none(), "it was sent");
+        assert_eq!(queue.symbols(BlockId::data(1).unwrap()), Some(10));
+        assert_eq!(queue.symbols_from(0), (1, vec![10, 10]));
+        queue.stop();
+        assert_eq!(insert(&mut inserter, 1_000).1, Err(Stopped), "no room, and nothing was sent");
+    }
+
+    #[test]
+    fn a_file_that_shrinks_is_withdrawn() {
+        let queue = Queue::new(GEOMETRY, [0; 16], 1 << 20);
+        let mut inserter = Inserter::new(queue, Arc::new(Identity::generate()));
+        let bytes = [1; 50];
+        let short = inserter.insert(("p", "", 0), (60, &mut &bytes[..]), &mut |_, _| {}).unwrap();
+        assert!(short.withdrawn.unwrap().contains("shorter"));
+    }
+}

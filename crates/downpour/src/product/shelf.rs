@@ -1,0 +1,696 @@
+//! The receiver's shelf: blocks in order, products out of them, each verified before it is given on.
+//!
+//! 1. Blocks come in any order; those that are early wait, within a limit.
+//! 2. In order their frames are read on. A body goes to a file of its own in `.downpour`, and into the digest.
+//! 3. When the seal proves digest and head to be the publisher's, the file is renamed to its product's name (a newer
+//!    product replaces an older one of that name), and a line is logged.
+//! 4. When it does not, all blocks of that frame are forgotten and come again by pull (`docs/protocol.md#PROD-6`).
+//!
+//! Who joins late begins with the first frame that begins in a block that it gets. A block that the sender does not
+//! keep any more leaves a gap: what lay in it is counted as missed, and the next frame is looked for.
+
+use super::frame::{HEAD_START, Head, SEAL_LEN, open_block, open_seal};
+use super::log::{ProductLog, ReceivedLine};
+use super::unix_ns;
+use crate::object::{EntryId, StoreEvent, StoreFailure, Summary, explain, open_in};
+use downpour_proto::BlockId;
+use downpour_transport::control::ClockOffset;
+use downpour_transport::identity::PublicKey;
+use downpour_transport::{Accepted, BlockSink};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write as _;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Our folder in the target.
+const STAGING: &str = ".downpour";
+
+/// Products that fail are named up to this many.
+const FAILED_MAX: usize = 1_000;
+
+/// What a shelf needs to know.
+pub struct ShelfConfig {
+    /// The session's id.
+    pub session: [u8; 16],
+    /// Who signs.
+    pub publisher: PublicKey,
+    /// The first block to come.
+    pub first: u32,
+    /// Where products are placed; `None`: nowhere.
+    pub folder: Option<PathBuf>,
+    /// Bytes of blocks that may wait for those before them.
+    pub memory: u64,
+    /// The sender's clock.
+    pub clock: ClockOffset,
+    /// Where to log products.
+    pub log: Option<Arc<ProductLog>>,
+}
+
+type OnEvent = Box<dyn Fn(StoreEvent) + Send + Sync>;
+
+/// See the module's text.
+pub struct Shelf {
+    config: ShelfConfig,
+    folder: Option<Folder>,
+    state: Mutex<State>,
+    on_event: OnEvent,
+}
+
+struct Folder {
+    root: OwnedFd,
+    staging: OwnedFd,
+}
+
+/// A frame that is being read.
+enum Reading {
+    /// Between frames.
+    Nothing,
+    /// Its head, as far as it has come.
+    Head(Vec<u8>),
+    Body(Box<Body>),
+    Seal(Box<Body>, Vec<u8>),
+}
+
+struct Body {
+    head: Head,
+    head_bytes: Vec<u8>,
+    left: u64,
+    hasher: blake3::Hasher,
+    file: Option<File>,
+}
+
+struct Waiting {
+    /// `None` when it is lost.
+    bytes: Option<Box<[u8]>>,
+    came_ns: u64,
+}
+
+struct State {
+    /// The block that comes next.
+    next: u32,
+    /// Of it, only what is past this counts: it is read for the second time.
+    skip: usize,
+    /// Early blocks.
+    waiting: BTreeMap<u32, Waiting>,
+    waiting_bytes: u64,
+    /// The next frame begins where the last one has ended; otherwise at the first place that a block tells.
+    in_step: bool,
+    reading: Reading,
+    /// Where the frame that is being read begins: block and place.
+    began: (u32, usize),
+    /// The frame at this place has been false before.
+    doubted: Option<(u32, usize)>,
+    /// Of the last product.
+    number: Option<u64>,
+    end: Option<u32>,
+    over: bool,
+    failed: bool,
+    summary: Summary,
+}
+
+/// What reading a block came to.
+enum Step {
+    Done,
+    /// The frame that began there is false.
+    False,
+    Failed(StoreFailure),
+}
+
+impl Shelf {
+    /// Opens the folder.
+    pub fn open(
+        config: ShelfConfig,
+        on_event: impl Fn(StoreEvent) + Send + Sync + 'static,
+    ) -> Result<Self, String> {
+        let folder = config.folder.as_deref().map(open_folder).transpose()?;
+        let state = State {
+            next: config.first,
+            skip: 0,
+            waiting: BTreeMap::new(),
+            waiting_bytes: 0,
+            in_step: false,
+            reading: Reading::Nothing,
+            began: (config.first, 0),
+            doubted: None,
+            number: None,
+            end: None,
+            over: false,
+            failed: false,
+            summary: Summary::default(),
+        };
+        Ok(Self { config, folder, state: Mutex::new(state), on_event: Box::new(on_event) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // What a thread that panicked has left is not used again: its session ends.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing comes at or after block `end`.
+    pub fn finished(&self, end: u32) {
+        let event = {
+            let mut state = self.lock();
+            state.end = Some(end);
+            state.completion()
+        };
+        event.into_iter().for_each(&self.on_event);
+    }
+
+    /// The sender does not keep the block any more.
+    pub fn lost(&self, block: BlockId) {
+        self.take(block.number(), None);
+    }
+
+    /// What has come so far.
+    pub fn summary(&self) -> Summary {
+        self.lock().summary.clone()
+    }
+
+    fn take(&self, number: u32, bytes: Option<&[u8]>) -> Accepted {
+        let came_ns = unix_ns();
+        let mut events = Vec::new();
+        let accepted = {
+            let mut state = self.lock();
+            if state.failed {
+                return Accepted::Failed;
+            }
+            if number < state.next {
+                return Accepted::Kept;
+            }
+            let len = bytes.map_or(0, <[u8]>::len) as u64;
+            if number > state.next && state.waiting_bytes + len > self.config.memory {
+                return Accepted::Refused;
+            }
+            let new = state
+                .waiting
+                .insert(number, Waiting { bytes: bytes.map(Into::into), came_ns })
+                .is_none();
+            state.waiting_bytes += if new { len } else { 0 };
+            let doubted = self.read_on(&mut state, &mut events);
+            events.extend(state.completion());
+            let others = doubted.clone().filter(|other| *other != number);
+            events.extend(others.filter_map(BlockId::data).map(|block| {
+                // Which of them is false cannot be told: one counts.
+                let poisoned = !doubted.contains(&number) && block.number() + 1 == doubted.end;
+                StoreEvent::Forgotten { block, poisoned }
+            }));
+            match state.failed {
+                true => Accepted::Failed,
+                false if doubted.contains(&number) && bytes.is_some() => Accepted::False,
+                false => Accepted::Kept,
+            }
+        };
+        events.into_iter().for_each(&self.on_event);
+        accepted
+    }
+
+    /// Reads all blocks that are next in turn. Returns those that must come again.
+    fn read_on(&self, state: &mut State, events: &mut Vec<StoreEvent>) -> Range<u32> {
+        while let Some(Waiting { bytes, came_ns }) = state.waiting.remove(&state.next) {
+            state.waiting_bytes -= bytes.as_ref().map_or(0, |bytes| bytes.len() as u64);
+            let Some(bytes) = bytes else {
+                // A gap: whatever was being read has lost its rest.
+                (state.reading, state.in_step) = (Reading::Nothing, false);
+                (state.next, state.skip) = (state.next + 1, 0);
+                continue;
+            };
+            match self.read_block(state, &bytes, came_ns, events) {
+                Step::Done => (state.next, state.skip) = (state.next + 1, 0),
+                Step::Failed(failure) => {
+                    state.failed = true;
+                    events.push(StoreEvent::Failed(failure));
+                    return 0..0;
+                }
+                Step::False => {
+                    let again = state.doubt(events);
+                    if !again.is_empty() {
+                        return again;
+                    }
+                }
+            }
+        }
+        0..0
+    }
+
+    fn read_block(
+        &self,
+        state: &mut State,
+        block: &[u8],
+        came_ns: u64,
+        events: &mut Vec<StoreEvent>,
+    ) -> Step {
+        let mut at = state.skip;
+        let Some((frames, first)) = open_block(block) else {
+            if matches!(state.reading, Reading::Nothing) {
+                state.began = (state.next, at);
+            }
+            return Step::False;
+        };
+        if !state.in_step {
+            let Some(first) = first else { return Step::Done };
+            (at, state.in_step) = (first, true);
+        }
+        while at < frames.len() {
+            if matches!(state.reading, Reading::Nothing) {
+                state.began = (state.next, at);
+                state.reading = Reading::Head(Vec::new());
+            }
+            let rest = &frames[at..];
+            let taken = match std::mem::replace(&mut state.reading, Reading::Nothing) {
+                Reading::Nothing => 0,
+                Reading::Head(head) => self.read_head(state, head, rest),
+                Reading::Body(body) => match self.read_body(state, body, rest) {
+                    Ok(taken) => taken,
+                    Err(failure) => return Step::Failed(failure),
+                },
+                Reading::Seal(body, seal) => match self.read_seal(state, body, seal, rest) {
+                    Sealed::More(taken) => taken,
+                    Sealed::False => return Step::False,
+                    Sealed::Whole(taken, body, digest) => {
+                        if let Err(failure) = self.deliver(state, *body, digest, came_ns, events) {
+                            return Step::Failed(failure);
+                        }
+                        taken
+                    }
+                },
+            };
+            if taken == 0 {
+                return Step::False;
+            }
+            at += taken;
+        }
+        Step::Done
+    }
+
+    /// Returns what was taken of `rest`; 0 when it cannot be a head.
+    fn read_head(&self, state: &mut State, mut head: Vec<u8>, rest: &[u8]) -> usize {
+        let whole = |head: &[u8]| match head.first_chunk::<HEAD_START>() {
+            None => Some(HEAD_START),
+            Some(start) => Head::rest_len(*start).map(|len| HEAD_START + len),
+        };
+        let mut taken = 0;
+        loop {
+            let Some(wanted) = whole(&head) else { return 0 };
+            if head.len() == wanted {
+                break;
+            }
+            let more = (wanted - head.len()).min(rest.len() - taken);
+            if more == 0 {
+                state.reading = Reading::Head(head);
+                return taken;
+            }
+            head.extend_from_slice(&rest[taken..taken + more]);
+            taken += more;
+        }
+        let Ok(parsed) = Head::parse(&head[HEAD_START..]) else { return 0 };
+        let left = parsed.size;
+        let hasher = blake3::Hasher::new();
+        let body = Box::new(Body { head: parsed, head_bytes: head, left, hasher, file: None });
+        state.reading = match left {
+            0 => Reading::Seal(body, Vec::new()),
+            _ => Reading::Body(body),
+        };
+        taken
+    }
+
+    fn read_body(
+        &self,
+        state: &mut State,
+        mut body: Box<Body>,
+        rest: &[u8],
+    ) -> Result<usize, StoreFailure> {
+        let len = rest.len().min(usize::try_from(body.left).unwrap_or(usize::MAX));
+        let bytes = &rest[..len];
+        body.hasher.update(bytes);
+        self.write(&mut body, bytes)?;
+        body.left -= len as u64;
+        state.reading =
+            if body.left == 0 { Reading::Seal(body, Vec::new()) } else { Reading::Body(body) };
+        Ok(len)
+    }
+
+    fn read_seal(
+        &self,
+        state: &mut State,
+        body: Box<Body>,
+        mut seal: Vec<u8>,
+        rest: &[u8],
+    ) -> Sealed {
+        let len = rest.len().min(SEAL_LEN - seal.len());
+        seal.extend_from_slice(&rest[..len]);
+        let Ok(whole) = <&[u8; SEAL_LEN]>::try_from(&seal[..]) else {
+            state.reading = Reading::Seal(body, seal);
+            return Sealed::More(len);
+        };
+        let ShelfConfig { publisher, session, .. } = &self.config;
+        let (digest, signed) = open_seal(publisher, session, &body.head_bytes, whole);
+        let withdrawn = digest == [0; 32];
+        let is_right = signed.is_ok() && (withdrawn || body.hasher.finalize() == digest);
+        if is_right { Sealed::Whole(len, body, digest) } else { Sealed::False }
+    }
+
+    /// The product is verified: it gets its place.
+    fn deliver(
+        &self,
+        state: &mut State,
+        body: Body,
+        digest: [u8; 32],
+        arrived_ns: u64,
+        events: &mut Vec<StoreEvent>,
+    ) -> Result<(), StoreFailure> {
+        let Head { number, inserted_ns, size, name, meta } = body.head;
+        if state.number.is_some_and(|last| number <= last) {
+            return Ok(()); // Given on before a frame after it was read again.
+        }
+        let expected = state.number.map_or(number, |last| last + 1);
+        if number > expected {
+            let path = format!("products {expected} to {}", number - 1);
+            let reason = "missed: the sender did not keep them any more".to_owned();
+            state.fail(path, reason, events);
+        }
+        state.number = Some(number);
+        if digest == [0; 32] {
+            let reason = "the sender could not read it to its end".to_owned();
+            state.fail(name, reason, events);
+            return Ok(());
+        }
+        self.place(number, &name, body.file)?;
+        state.summary.complete = state.summary.complete.saturating_add(1);
+        state.summary.bytes_received += size;
+        if let Some(log) = &self.config.log {
+            log.add(&ReceivedLine {
+                product: number,
+                name,
+                meta,
+                size,
+                digest: blake3::Hash::from(digest).to_hex().to_string(),
+                inserted_ns,
+                arrived_ns,
+                delivered_ns: unix_ns(),
+                clock_ahead_ns: self.config.clock.ahead_ns,
+                clock_error_ns: self.config.clock.error.as_nanos() as u64,
+            });
+        }
+        Ok(())
+    }
+
+    fn write(&self, body: &mut Body, bytes: &[u8]) -> Result<(), StoreFailure> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        if body.file.is_none() {
+            body.file = Some(folder.stage(body.head.number)?);
+        }
+        let Some(file) = &mut body.file else { return Ok(()) };
+        file.write_all(bytes).map_err(|error| failed("writing a product", &error))
+    }
+
+    fn place(&self, number: u64, name: &str, file: Option<File>) -> Result<(), StoreFailure> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        if file.is_none() {
+            folder.stage(number)?; // An empty one.
+        }
+        let (from, to) = (&folder.staging, &folder.root);
+        rustix::fs::renameat(from, staged(number), to, name)
+            .map_err(|error| failed("placing a product", &error.into()))
+    }
+}
+
+/// What reading a seal came to.
+enum Sealed {
+    More(usize),
+    Whole(usize, Box<Body>, [u8; 32]),
+    False,
+}
+
+impl State {
+    /// The frame that is being read is false: its blocks are to come again, as the sender has them. If they have, and
+    /// it is false still, it is given up. Returns the blocks.
+    fn doubt(&mut self, events: &mut Vec<StoreEvent>) -> Range<u32> {
+        let last = self.next;
+        self.reading = Reading::Nothing;
+        if self.doubted == Some(self.began) {
+            let path = format!("a product in block {}", self.began.0);
+            let reason = "its bytes are not what the publisher signed".to_owned();
+            self.fail(path, reason, events);
+            (self.in_step, self.doubted) = (false, None);
+            (self.next, self.skip) = (last + 1, 0);
+            return 0..0;
+        }
+        self.doubted = Some(self.began);
+        (self.next, self.skip) = self.began;
+        self.next..last + 1
+    }
+
+    fn fail(&mut self, path: String, reason: String, events: &mut Vec<StoreEvent>) {
+        if self.summary.failed.len() < FAILED_MAX {
+            self.summary.failed.push((path.clone(), reason.clone()));
+            events.push(StoreEvent::ObjectFailed { entry: EntryId(0), path, reason });
+        }
+    }
+
+    fn completion(&mut self) -> Option<StoreEvent> {
+        let is_over = !self.failed && self.end.is_some_and(|end| self.next >= end);
+        (is_over && !std::mem::replace(&mut self.over, true))
+            .then(|| StoreEvent::Complete(self.summary.clone()))
+    }
+}
+
+impl Folder {
+    /// A new, empty file for a product.
+    fn stage(&self, number: u64) -> Result<File, StoreFailure> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+        let mode = Mode::from_raw_mode(0o644);
+        let opened = open_in(&self.staging, staged(number).as_bytes(), flags, mode);
+        opened.map(File::from).map_err(|error| failed("making a file", &error.into()))
+    }
+}
+
+fn staged(number: u64) -> String {
+    format!("product-{number}")
+}
+
+fn failed(doing: &str, error: &std::io::Error) -> StoreFailure {
+    let doing = format!("{doing}: {error}");
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOSPC | Errno::DQUOT) => {
+            StoreFailure::DiskFull { needed: None, available: None, doing }
+        }
+        _ => StoreFailure::Target(doing),
+    }
+}
+
+fn open_folder(path: &Path) -> Result<Folder, String> {
+    let told = |error: Errno| format!("{}: {}", path.display(), explain(error));
+    std::fs::create_dir_all(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(path, flags, Mode::empty()).map_err(told)?;
+    match rustix::fs::mkdirat(&root, STAGING, Mode::from_raw_mode(0o700)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(error) => return Err(told(error)),
+    }
+    let staging = open_in(&root, STAGING.as_bytes(), flags, Mode::empty()).map_err(told)?;
+    Ok(Folder { root, staging })
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What was not delivered is of no use to a later session; a folder that holds something else stays.
+        let _ = rustix::fs::unlinkat(&self.root, STAGING, AtFlags::REMOVEDIR);
+    }
+}
+
+impl BlockSink for Shelf {
+    fn seed(&self, _block: BlockId, _buf: &mut [u8]) -> Vec<Range<u16>> {
+        Vec::new()
+    }
+
+    fn accept(&self, block: BlockId, data: &[u8]) -> Accepted {
+        self.take(block.number(), Some(data))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::queue::{Inserter, Queue};
+    use super::{Shelf, ShelfConfig};
+    use crate::object::StoreEvent;
+    use downpour_proto::{BlockId, Geometry};
+    use downpour_transport::control::ClockOffset;
+    use downpour_transport::identity::Identity;
+    use downpour_transport::{Accepted, BlockSink, BlockSource};
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    const GEOMETRY: Geometry = Geometry { symbol_len: 100, block_symbols: 10 };
+
+    /// Products of these sizes, in blocks of their own where the size is even, as blocks.
+    fn blocks(publisher: Identity, sizes: &[usize]) -> Vec<Vec<u8>> {
+        let queue = Queue::new(GEOMETRY, [5; 16], 1 << 30);
+        let mut inserter = Inserter::new(Arc::clone(&queue), Arc::new(publisher));
+        let mut ks = Vec::new();
+        let mut offer = |_, k: u16| ks.push(k);
+        for (number, size) in sizes.iter().enumerate() {
+            let (name, bytes) = (format!("p{number}"), vec![number as u8; *size]);
+            let content = (*size as u64, &mut &bytes[..] as &mut dyn std::io::Read);
+            inserter.insert((&name, "", 0), content, &mut offer).unwrap();
+            if size % 2 == 0 {
+                inserter.close(&mut offer).unwrap();
+            }
+        }
+        inserter.close(&mut offer).unwrap();
+        let read = |(number, k): (usize, &u16)| {
+            let mut bytes = vec![0; usize::from(*k) * 100];
+            queue.read(BlockId::data(number as u32).unwrap(), &mut bytes).unwrap();
+            bytes
+        };
+        ks.iter().enumerate().map(read).collect()
+    }
+
+    struct World {
+        shelf: Shelf,
+        events: Arc<Mutex<Vec<StoreEvent>>>,
+    }
+
+    impl World {
+        fn new(publisher: &Identity, first: u32, folder: Option<&std::path::Path>) -> Self {
+            let events: Arc<Mutex<Vec<StoreEvent>>> = Arc::default();
+            let config = ShelfConfig {
+                session: [5; 16],
+                publisher: publisher.public_key(),
+                first,
+                folder: folder.map(Into::into),
+                memory: 10_000,
+                clock: ClockOffset { ahead_ns: 0, error: Duration::ZERO },
+                log: None,
+            };
+            let told = Arc::clone(&events);
+            let shelf = Shelf::open(config, move |event| told.lock().unwrap().push(event)).unwrap();
+            Self { shelf, events }
+        }
+
+        fn accept(&self, number: usize, bytes: &[u8]) -> Accepted {
+            self.shelf.accept(BlockId::data(number as u32).unwrap(), bytes)
+        }
+
+        fn forgotten(&self) -> Vec<u32> {
+            let events = self.events.lock().unwrap();
+            let of = |event: &StoreEvent| match event {
+                StoreEvent::Forgotten { block, .. } => Some(block.number()),
+                _ => None,
+            };
+            events.iter().filter_map(of).collect()
+        }
+    }
+
+    const SIZES: [usize; 7] = [133, 10, 5_001, 0, 2_500, 77, 990];
+
+    #[test]
+    fn blocks_in_any_order_give_products_in_order() {
+        let publisher = Identity::generate();
+        let folder = tempfile::tempdir().unwrap();
+        let world = World::new(&publisher, 0, Some(folder.path()));
+        let blocks = blocks(publisher, &SIZES);
+        for (number, bytes) in blocks.iter().enumerate().rev() {
+            assert_eq!(world.accept(number, bytes), Accepted::Kept);
+        }
+        world.shelf.finished(blocks.len() as u32);
+        for (number, size) in SIZES.iter().enumerate() {
+            let placed = std::fs::read(folder.path().join(format!("p{number}"))).unwrap();
+            assert_eq!(placed, vec![number as u8; *size], "product {number}");
+        }
+        let summary = world.shelf.summary();
+        assert_eq!(
+            (summary.complete, summary.bytes_received),
+            (7, SIZES.iter().sum::<usize>() as u64)
+        );
+        let last = world.events.lock().unwrap().pop();
+        assert_eq!(last, Some(StoreEvent::Complete(summary)));
+        drop(world);
+        assert!(!folder.path().join(".downpour").exists());
+    }
+
+    #[test]
+    fn who_comes_late_begins_with_the_next_product() {
+        let publisher = Identity::generate();
+        let world = World::new(&publisher, 2, None);
+        let blocks = blocks(publisher, &SIZES);
+        for (number, bytes) in blocks.iter().enumerate().skip(2) {
+            world.accept(number, bytes);
+        }
+        let summary = world.shelf.summary();
+        assert!(summary.failed.is_empty());
+        assert_eq!(summary.complete, 4, "product 2 had begun before");
+    }
+
+    #[test]
+    fn false_blocks_come_again_and_nothing_is_given_twice() {
+        let publisher = Identity::generate();
+        let world = World::new(&publisher, 0, None);
+        let blocks = blocks(publisher, &SIZES);
+        let mut forged = blocks.clone();
+        forged[3][50] ^= 1;
+        let mut answers: Vec<Accepted> = Vec::new();
+        for (number, bytes) in forged.iter().enumerate() {
+            answers.push(world.accept(number, bytes));
+        }
+        // The product of 5,001 bytes lies in blocks 1 to 6; its end shows that it is false.
+        let again: Vec<usize> =
+            (0..blocks.len()).filter(|at| answers[*at] == Accepted::False).collect();
+        assert_eq!(again.len(), 1, "{answers:?}");
+        let again: Vec<usize> =
+            world.forgotten().into_iter().map(|number| number as usize).chain(again).collect();
+        assert!(again.contains(&3), "{again:?}");
+        for number in again {
+            world.accept(number, &blocks[number]);
+        }
+        world.shelf.finished(blocks.len() as u32);
+        let summary = world.shelf.summary();
+        assert_eq!((summary.complete, summary.failed.len()), (7, 0));
+    }
+
+    #[test]
+    fn what_the_sender_itself_has_wrong_is_given_up() {
+        let (publisher, other) = (Identity::generate(), Identity::generate());
+        let world = World::new(&publisher, 0, None);
+        let (right, wrong) = (blocks(publisher, &SIZES), blocks(other, &SIZES));
+        assert_eq!(world.accept(0, &wrong[0]), Accepted::False);
+        assert_eq!(world.accept(0, &wrong[0]), Accepted::Kept, "it has come as the sender has it");
+        for (number, bytes) in right.iter().enumerate().skip(1) {
+            world.accept(number, bytes);
+        }
+        let summary = world.shelf.summary();
+        assert!(!summary.failed.is_empty());
+        assert_eq!(summary.complete, 5, "two lay in that block");
+    }
+
+    #[test]
+    fn a_gap_is_told_and_passed() {
+        let publisher = Identity::generate();
+        let world = World::new(&publisher, 0, None);
+        let blocks = blocks(publisher, &SIZES);
+        for (number, bytes) in blocks.iter().enumerate() {
+            match number {
+                4 => world.shelf.lost(BlockId::data(4).unwrap()),
+                _ => drop(world.accept(number, bytes)),
+            }
+        }
+        world.shelf.finished(blocks.len() as u32);
+        let summary = world.shelf.summary();
+        assert_eq!(summary.failed[0].0, "products 2 to 2");
+        assert_eq!(summary.complete, 6);
+    }
+
+    #[test]
+    fn what_waits_is_bounded() {
+        let publisher = Identity::generate();
+        let world = World::new(&publisher, 0, None);
+        let full = vec![0; 1_000];
+        let answers: Vec<Accepted> = (1..20).map(|number| world.accept(number, &full)).collect();
+        assert_eq!(answers.iter().filter(|a| **a == Accepted::Kept).count(), 10);
+        assert_eq!(answers.last(), Some(&Accepted::Refused));
+    }
+}

@@ -1,0 +1,81 @@
+//! What a session carries, as its endpoint and its account see it: one manifest, or products.
+
+use crate::object::{ContentSource, Withdrawn};
+use crate::product::Queue;
+use downpour_proto::BlockId;
+use downpour_transport::{BlockSource, SourceError};
+
+/// The sender's data.
+pub(super) trait Carried: BlockSource {
+    /// Length of the data space, once known.
+    fn data_len(&self) -> Option<u64>;
+
+    /// Source symbols of a block that may be offered.
+    fn symbols(&self, block: BlockId) -> Option<u16>;
+
+    /// Fills `buf` from `offset` of the data space.
+    fn read_data(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError>;
+
+    /// Objects, and their bytes once known.
+    fn objects(&self) -> (u64, Option<u64>);
+
+    /// Objects given up so far.
+    fn withdrawn(&self) -> Vec<Withdrawn>;
+
+    /// Bytes in so many data blocks, about.
+    fn bytes_of(&self, blocks: u32) -> u64;
+}
+
+impl Carried for ContentSource {
+    fn data_len(&self) -> Option<u64> {
+        self.data_len()
+    }
+
+    fn symbols(&self, block: BlockId) -> Option<u16> {
+        self.symbols(block)
+    }
+
+    fn read_data(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {
+        self.read_data(offset, buf)
+    }
+
+    fn objects(&self) -> (u64, Option<u64>) {
+        (u64::from(self.tree().len()), self.data_len())
+    }
+
+    fn withdrawn(&self) -> Vec<Withdrawn> {
+        self.withdrawn()
+    }
+
+    fn bytes_of(&self, blocks: u32) -> u64 {
+        let bytes = u64::from(blocks) * self.geometry().block_len();
+        self.data_len().map_or(bytes, |len| bytes.min(len))
+    }
+}
+
+impl Carried for Queue {
+    fn data_len(&self) -> Option<u64> {
+        None
+    }
+
+    fn symbols(&self, block: BlockId) -> Option<u16> {
+        self.symbols(block)
+    }
+
+    fn read_data(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {
+        self.read_data(offset, buf)
+    }
+
+    fn objects(&self) -> (u64, Option<u64>) {
+        let (products, bytes) = self.inserted();
+        (products, Some(bytes))
+    }
+
+    fn withdrawn(&self) -> Vec<Withdrawn> {
+        Vec::new()
+    }
+
+    fn bytes_of(&self, blocks: u32) -> u64 {
+        self.bytes_of(blocks)
+    }
+}

@@ -1,0 +1,269 @@
+//! Products out of their list, blocks into the driver.
+//!
+//! One thread reads the list (it may be a pipe that nobody writes to for hours); another inserts each product when it
+//! is due. A block is closed when it is full, or at a product's end when little waits to be sent: nothing is gained by
+//! waiting then. While much waits, small products share a block, for up to 50 ms.
+
+use super::endpoint::Shared;
+use crate::product::{
+    InsertedLine, Inserter, ListError, Listed, ProductLog, Queue, Stopped, unix_ns,
+};
+use downpour_proto::BlockId;
+use downpour_transport::control::{Event, MANIFEST_SYMBOLS_MAX};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// With so many blocks offered and not opened, products wait for company.
+const BACKLOG_BLOCKS: usize = 16;
+
+/// For so long at most.
+const SHARE_TIME: Duration = Duration::from_millis(50);
+
+/// How often the thread looks whether it shall stop.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Lines of the list read ahead.
+const LINES_AHEAD: usize = 64;
+
+/// Products that were inserted and of which not all has been sent, at most, for the log.
+const LOGGED_MAX: usize = 100_000;
+
+/// The products of a session.
+pub(super) struct Feed {
+    pub(super) queue: Arc<Queue>,
+    times: Option<Times>,
+    /// Number of the first block that receivers have not been told the length of.
+    told: Mutex<u32>,
+}
+
+/// When blocks were sent, and products that wait for theirs.
+struct Times {
+    log: Arc<ProductLog>,
+    state: Mutex<Unlogged>,
+}
+
+#[derive(Default)]
+struct Unlogged {
+    /// When each block's first and last source datagram left.
+    sent: BTreeMap<u32, (u64, u64)>,
+    /// Products and their blocks.
+    waiting: VecDeque<(InsertedLine, Range<u32>)>,
+}
+
+impl Feed {
+    pub(super) fn new(queue: Arc<Queue>, log: Option<Arc<ProductLog>>) -> Self {
+        let times = log.map(|log| Times { log, state: Mutex::default() });
+        Self { queue, times, told: Mutex::new(0) }
+    }
+
+    /// All source of a block has just been sent; it took so long.
+    pub(super) fn sent(&self, block: BlockId, took: Duration) {
+        let Some(times) = &self.times else { return };
+        let now = unix_ns();
+        let mut state = times.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.sent.insert(block.number(), (now.saturating_sub(took.as_nanos() as u64), now));
+        times.tell(&mut state);
+    }
+
+    fn inserted(&self, line: InsertedLine, blocks: Range<u32>) {
+        let Some(times) = &self.times else { return };
+        let mut state = times.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.waiting.len() < LOGGED_MAX {
+            state.waiting.push_back((line, blocks));
+        }
+        times.tell(&mut state);
+    }
+
+    /// Blocks closed since the last time: their lengths.
+    pub(super) fn news(&self) -> Vec<Event> {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let (first, symbols) = self.queue.symbols_from(*told);
+        *told = first + symbols.len() as u32;
+        lists(first, &symbols)
+    }
+
+    /// Lengths of all blocks that are kept and have been told to others.
+    pub(super) fn known(&self) -> Vec<Event> {
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let (first, mut symbols) = self.queue.symbols_from(0);
+        symbols.truncate(told.saturating_sub(first) as usize);
+        lists(first, &symbols)
+    }
+}
+
+fn lists(first: u32, symbols: &[u16]) -> Vec<Event> {
+    let list = |(index, symbols): (usize, &[u16])| Event::Blocks {
+        first: first + (index * MANIFEST_SYMBOLS_MAX) as u32,
+        symbols: symbols.to_vec(),
+    };
+    symbols.chunks(MANIFEST_SYMBOLS_MAX).enumerate().map(list).collect()
+}
+
+impl Times {
+    /// Logs the products all of whose blocks have been sent.
+    fn tell(&self, Unlogged { sent, waiting }: &mut Unlogged) {
+        while let Some((_, blocks)) = waiting.front() {
+            let (Some(first), Some(last)) = (sent.get(&blocks.start), sent.get(&(blocks.end - 1)))
+            else {
+                return;
+            };
+            let (first_sent_ns, last_sent_ns) = (first.0, last.1);
+            // The next product may share the last of these blocks.
+            *sent = sent.split_off(&(blocks.end - 1));
+            if let Some((line, _)) = waiting.pop_front() {
+                self.log.add(&InsertedLine { first_sent_ns, last_sent_ns, ..line });
+            }
+        }
+    }
+}
+
+/// The list, read on a thread of its own.
+type Lines = Receiver<Result<Listed, ListError>>;
+
+/// Starts to read.
+pub(super) fn read_ahead(
+    list: impl Iterator<Item = Result<Listed, ListError>> + Send + 'static,
+) -> std::io::Result<Lines> {
+    let (sender, lines) = sync_channel(LINES_AHEAD);
+    // Ends with the process: a read from a pipe cannot be called off.
+    thread::Builder::new().name("downpour-list".to_owned()).spawn(move || {
+        for line in list {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(lines)
+}
+
+/// Inserts until the list has ended or `stop` is set; what was inserted is sent all the same.
+pub(super) fn feed(
+    shared: &Arc<Shared>,
+    mut inserter: Inserter,
+    lines: &Lines,
+    stop: &AtomicBool,
+) -> Result<(), ListError> {
+    downpour_transport::take_short_turns();
+    let Some(feed) = &shared.feed else { return Ok(()) };
+    let stopped = || stop.load(Ordering::Relaxed);
+    while !stopped() && !shared.stand().started {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let mut feeder =
+        Feeder { shared, feed, begun: (Instant::now(), unix_ns()), shares_until: None };
+    let listed = loop {
+        let wait = if inserter.is_open() { Duration::from_millis(1) } else { LOOK_INTERVAL };
+        match lines.recv_timeout(wait) {
+            _ if stopped() => break Ok(()),
+            Ok(Ok(listed)) => {
+                if feeder.insert(&mut inserter, &listed, &stopped).is_err() {
+                    break Ok(());
+                }
+            }
+            Ok(Err(error @ ListError::Line { .. })) => {
+                feeder.notice(format!("passed over: {error}"))
+            }
+            Ok(Err(error)) => break Err(error),
+            Err(RecvTimeoutError::Timeout) => {
+                if feeder.close_when_due(&mut inserter).is_err() {
+                    break Ok(());
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => break Ok(()),
+        }
+    };
+    // Fails only when nothing is sent any more.
+    let _ = inserter.close(&mut |number, symbols| feeder.offer(number, symbols));
+    shared.stand().offered_all = true;
+    shared.driver.finish();
+    shared.changed.notify_one();
+    listed
+}
+
+struct Feeder<'a> {
+    shared: &'a Shared,
+    feed: &'a Feed,
+    /// When the session started, by both clocks.
+    begun: (Instant, u64),
+    /// Until when the open block waits for more.
+    shares_until: Option<Instant>,
+}
+
+impl Feeder<'_> {
+    fn insert(
+        &mut self,
+        inserter: &mut Inserter,
+        listed: &Listed,
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<(), Stopped> {
+        let due = listed.at_s.map(Duration::from_secs_f64);
+        while let Some(left) = due.and_then(|due| due.checked_sub(self.begun.0.elapsed()))
+            && !left.is_zero()
+        {
+            if stopped() {
+                return Err(Stopped);
+            }
+            self.close_when_due(inserter)?;
+            let most = if inserter.is_open() { Duration::from_millis(1) } else { LOOK_INTERVAL };
+            thread::sleep(left.min(most));
+        }
+        let inserted_ns = due.map_or_else(unix_ns, |due| self.begun.1 + due.as_nanos() as u64);
+        let Listed { name, meta, content, .. } = listed;
+        let (size, mut bytes) = match content.open() {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.notice(format!("{name} was not inserted: {error}"));
+                return Ok(());
+            }
+        };
+        let mut offer = |number, symbols| self.offer(number, symbols);
+        let product = (name.as_str(), meta.as_str(), inserted_ns);
+        let inserted = inserter.insert(product, (size, &mut *bytes), &mut offer)?;
+        if let Some(why) = inserted.withdrawn {
+            self.notice(format!("{name} was withdrawn while it was inserted: {why}"));
+        }
+        let line = InsertedLine {
+            product: inserted.number,
+            name: name.clone(),
+            size,
+            inserted_ns,
+            first_sent_ns: 0,
+            last_sent_ns: 0,
+        };
+        self.feed.inserted(line, inserted.blocks);
+        self.close_when_due(inserter)
+    }
+
+    /// Closes the open block if little waits before it, or it has waited for long enough.
+    fn close_when_due(&mut self, inserter: &mut Inserter) -> Result<(), Stopped> {
+        if !inserter.is_open() {
+            self.shares_until = None;
+            return Ok(());
+        }
+        let now = Instant::now();
+        let until = *self.shares_until.get_or_insert(now + SHARE_TIME);
+        if now >= until || self.shared.driver.wait_backlog(BACKLOG_BLOCKS, Duration::ZERO) {
+            self.shares_until = None;
+            inserter.close(&mut |number, symbols| self.offer(number, symbols))?;
+        }
+        Ok(())
+    }
+
+    fn offer(&self, number: u32, symbols: u16) {
+        self.shared.stand().data_end = number + 1;
+        let block = BlockId::data(number).map(|block| (block, symbols));
+        self.shared.driver.offer(block.into_iter().collect());
+    }
+
+    fn notice(&self, text: String) {
+        let mut stand = self.shared.stand();
+        if stand.notices.len() < 1_000 {
+            stand.notices.push(text);
+        }
+    }
+}

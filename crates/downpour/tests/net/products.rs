@@ -1,0 +1,109 @@
+//! A session of products by the real program on loopback: no root needed.
+
+use crate::program::{Running, Scratch};
+use crate::sessions::{address, receiver, sender};
+use downpour::product::{InsertedLine, MadeBytes, ReceivedLine};
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Read as _;
+use std::path::Path;
+
+const PRODUCTS: u64 = 60;
+
+fn size(number: u64) -> u64 {
+    [133, 0, 50_000, 2_000_000, 7][number as usize % 5]
+}
+
+/// Products as the list has them; one more that is due in a day keeps the session open.
+fn list() -> String {
+    let mut list = String::new();
+    for number in 0..PRODUCTS {
+        let at_s = if number < 20 { 0.02 * number as f64 } else { 0.3 * (number - 19) as f64 };
+        let size = size(number);
+        writeln!(
+            list,
+            "{{\"at_s\":{at_s},\"size\":{size},\"seed\":{number},\"name\":\"p{number}\",\"meta\":\"feed\"}}"
+        )
+        .unwrap();
+    }
+    list + "{\"at_s\":86400,\"size\":1,\"name\":\"tomorrow\"}\n"
+}
+
+/// Whether a receiver has a product, which must be what was made.
+fn has(folder: &Path, number: u64) -> bool {
+    let Ok(bytes) = fs::read(folder.join(format!("p{number}"))) else { return false };
+    let mut made = Vec::new();
+    MadeBytes::new(size(number), number).read_to_end(&mut made).unwrap();
+    assert!(bytes == made, "product {number} in {}", folder.display());
+    true
+}
+
+fn wait_for(running: &mut Running, folder: &Path, number: u64) {
+    running.until(|_| has(folder, number).then_some(()));
+}
+
+#[test]
+fn products_arrive_in_order_through_loss_and_who_comes_late_gets_those_that_follow() {
+    let scratch = Scratch::new();
+    let list_file = scratch.path("list");
+    fs::write(&list_file, list()).unwrap();
+    let address = address();
+    let ticket = scratch.ticket(&address);
+    let log = |name: &str| scratch.path(&format!("{name}.log")).to_str().unwrap().to_owned();
+    let start = |index: usize| {
+        let log = log(&format!("r{index}"));
+        receiver(&scratch, index, &ticket, &["--inject-loss", "5%", "--product-log", &log])
+    };
+    let out = |index: usize| scratch.path(&format!("r{index}"));
+    let (mut first, mut second) = (start(0), start(1));
+    let sent = log("sender");
+    #[rustfmt::skip]
+    let sender = sender(&scratch, &address, &ticket, &[], &[
+        "--products", list_file.to_str().unwrap(), "--receivers", "2", "--rate", "100mbit",
+        "--product-log", &sent,
+    ]);
+    wait_for(&mut first, &out(0), 19);
+    let mut late = start(2);
+    for (running, index) in [(&mut first, 0), (&mut second, 1), (&mut late, 2)] {
+        wait_for(running, &out(index), PRODUCTS - 1);
+    }
+    sender.interrupt();
+    sender.wait().expect(0);
+    for (index, running) in [first, second, late].into_iter().enumerate() {
+        running.wait().expect(0);
+        let lines = fs::read_to_string(log(&format!("r{index}"))).unwrap();
+        let lines: Vec<ReceivedLine> =
+            lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let numbers: Vec<u64> = lines.iter().map(|line| line.product).collect();
+        let from = numbers[0];
+        assert_eq!(numbers, (from..PRODUCTS).collect::<Vec<_>>(), "receiver {index}");
+        assert_eq!(from > 0, index == 2, "receiver {index} begins with {from}");
+        assert!((from..PRODUCTS).all(|number| has(&out(index), number)));
+        assert!(lines.iter().all(|line| line.meta == "feed" && line.clock_error_ns < 1 << 30));
+        assert!(!out(index).join(".downpour").exists(), "nothing is left");
+    }
+    let lines = fs::read_to_string(&sent).unwrap();
+    let lines: Vec<InsertedLine> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len() as u64, PRODUCTS);
+    assert!(lines.iter().all(|line| line.first_sent_ns <= line.last_sent_ns));
+    let report = scratch.report("sender");
+    assert!(report.is_complete() && report.receivers.len() == 3, "{report:?}");
+    assert_eq!(report.session.objects, PRODUCTS);
+}
+
+#[test]
+fn a_session_of_products_needs_a_folder() {
+    let scratch = Scratch::new();
+    let list_file = scratch.path("list");
+    fs::write(&list_file, list()).unwrap();
+    let address = address();
+    let ticket = scratch.ticket(&address);
+    let piped = receiver(&scratch, 0, &ticket, &["--out", "-"]);
+    let products = ["--products", list_file.to_str().unwrap(), "--receivers", "1"];
+    let sender = sender(&scratch, &address, &ticket, &[], &products);
+    let ended = piped.wait();
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    assert!(ended.err.contains("--out a folder"), "{ended:?}");
+    drop(sender);
+}

@@ -1,0 +1,81 @@
+//! A session that stays open: what is offered now and then shall be there soon.
+//!
+//! 1. Before anything is offered, and until the controller has found the rate, full-size probes go out as
+//!    *padding*: the first product shall not have to find it.
+//! 2. When a block's plan has been sent and anyone loses anything, a poll asks at once who lacks how much
+//!    of it, not only when the round is over or nothing is left to send.
+//! 3. A block gets as much repair unasked as is worth its time: a further round is waited for by this block and by what
+//!    comes after it, a symbol in vain only by what comes after.
+
+use super::{Sender, Transmit};
+use crate::loss::Loss;
+use crate::rate::RatePhase;
+use crate::time::Duration;
+use crate::wire::{HEADER_LEN, Kind, TAG_LEN};
+use alloc::vec::Vec;
+
+/// Most padding of a session, in datagrams: enough to double from 10 Mbit/s to 2 Gbit/s in rounds of 5 ms, and twice
+/// that for what gets lost.
+const PADDING_MAX: u32 = 8_000;
+
+/// A block's end is asked for at once if so many symbols have gone out since the last poll: polls shall stay a
+/// small part of what is sent.
+const ASK_SYMBOLS_MIN: u32 = 16;
+
+/// What a further round takes besides the round trip: the hosts' turns, and a poll that may be late.
+const ROUND_EXTRA: Duration = Duration::from_micros(1_500);
+
+/// A symbol in vain where nothing waits yet behind the block delays what may still come: so much of a symbol's time.
+const IDLE_COST: f64 = 0.6;
+
+/// What an open session remembers.
+#[derive(Debug)]
+pub(super) struct Prompt {
+    padding_left: u32,
+    /// Padding has been sent, and what it lost is still being reported.
+    padded: bool,
+}
+
+impl Default for Prompt {
+    fn default() -> Self {
+        Self { padding_left: PADDING_MAX, padded: false }
+    }
+}
+
+impl Sender {
+    /// Nothing is there to be sent, and the rate is not known yet.
+    pub(super) fn transmit_padding(&mut self, message: &mut Vec<u8>) -> Option<Transmit> {
+        let wanted = !self.finished
+            && self.members.streaming() > 0
+            && self.config.rate.summary().phase == RatePhase::Startup;
+        let prompt = self.prompt.as_mut().filter(|prompt| wanted && prompt.padding_left > 0)?;
+        prompt.padding_left -= 1;
+        prompt.padded = true;
+        message.clear();
+        message.resize(usize::from(self.config.geometry.symbol_len), 0);
+        Some(self.transmit_full(Kind::Probe))
+    }
+
+    /// Padding ends by filling a queue until it overflows: such losses say nothing about those to come.
+    pub(super) fn forget_padding(&mut self) {
+        let found = self.config.rate.summary().phase != RatePhase::Startup;
+        if let Some(prompt) = self.prompt.as_mut().filter(|prompt| prompt.padded && found) {
+            prompt.padded = false;
+            self.members.by_id.values_mut().for_each(|member| member.loss = Loss::default());
+        }
+    }
+
+    /// Of an open session: how many symbols' time a further round costs, by what waits behind the block.
+    pub(super) fn further_round(&self, last: bool) -> Option<f64> {
+        self.prompt.as_ref()?;
+        let symbol = u64::from(self.config.geometry.symbol_len) + (HEADER_LEN + TAG_LEN) as u64;
+        let symbol = self.pacer.rate().time_for(symbol).as_secs_f64();
+        let round = (self.grtt.value() + ROUND_EXTRA).as_secs_f64() / symbol.max(1e-9);
+        Some(round / if last { IDLE_COST } else { 1.0 })
+    }
+
+    /// A block's plan has been sent: whether a poll asks at once.
+    pub(super) fn asks_at_block_end(&self) -> bool {
+        self.prompt.is_some() && self.unpolled >= ASK_SYMBOLS_MIN && self.members.lossy()
+    }
+}

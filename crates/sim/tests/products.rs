@@ -1,0 +1,55 @@
+//! A session that stays open (`docs/protocol.md#PROD`): Σ latency of products beside an ideal FIFO.
+
+use downpour_proto::{Duration, Rate};
+use downpour_sim::world::{Controller, Product, World, WorldConfig, ideal_fifo};
+use downpour_sim::{Loss, Rng};
+
+/// 20 s of products like a weather feed's: mostly small, a few large, a quarter of the link's rate.
+fn products(rate: Rate, seed: u64) -> Vec<Product> {
+    let mut rng = Rng::new(seed);
+    let (mut at, mut products) = (1.0_f64, Vec::new());
+    while at < 21.0 {
+        let len = (10_000.0 / (1.0 - rng.unit()).powf(0.8)).min(3e6);
+        products.push(Product { at: Duration::from_secs_f64(at), len: len as u64 });
+        at += len * 8.0 / (0.25 * rate.bps() as f64) * 2.0 * rng.unit();
+    }
+    products
+}
+
+/// The mean receiver's and the worst one's Σ latency over the ideal's.
+fn run(
+    receivers: usize,
+    rate: Rate,
+    rtt: Duration,
+    loss: Loss,
+    controller: Controller,
+) -> (f64, f64) {
+    let mut config = WorldConfig::star(receivers, rate, rtt, loss);
+    config.products = products(rate, 7);
+    config.controller = controller;
+    (config.data_len, config.manifest_len, config.window_blocks) = (0, 0, 128);
+    let us = Duration::from_micros;
+    (config.load_time, config.code_time, config.check) = (us(100), us(300), false);
+    let ideal = ideal_fifo(&config.products, rate.bps() as f64 / 8.0, rtt / 2).as_secs_f64();
+    let out = World::run(config);
+    assert_eq!(out.pull_bytes, 0);
+    let each: Vec<f64> = out.receivers.iter().map(|r| r.latency.as_secs_f64() / ideal).collect();
+    (each.iter().sum::<f64>() / receivers as f64, each.iter().copied().fold(0.0, f64::max))
+}
+
+#[test]
+fn latency_is_near_the_ideal_for_one_receiver_and_for_sixteen() {
+    let rate = Rate::from_mbps(100);
+    let fixed = Controller::Fixed(Rate::from_mbps(97));
+    for (rtt_us, loss, most) in [(100, 0.0, 1.16), (100, 0.05, 1.37), (20_000, 0.05, 1.17)] {
+        let loss = if loss > 0.0 { Loss::Random(loss) } else { Loss::None };
+        let rtt = Duration::from_micros(rtt_us);
+        for controller in [fixed, Controller::Auto] {
+            let one = run(1, rate, rtt, loss, controller);
+            let many = run(16, rate, rtt, loss, controller);
+            println!("{rtt:?} {loss:?} {controller:?}: {one:?}, {many:?}");
+            assert!(one.1 < most && many.1 < most);
+            assert!((many.0 / one.0 - 1.0).abs() < 0.05);
+        }
+    }
+}
