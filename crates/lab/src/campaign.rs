@@ -9,7 +9,7 @@ use crate::figures;
 use crate::footprint::Footprint;
 use crate::network::{Counters, Losses, Network};
 use crate::page::{self, Surroundings};
-use crate::programs::{self, Program};
+use crate::programs::{self, Program, tool};
 use crate::record::Record;
 use crate::stage::{Outcome, PAYLOAD, Stage};
 use std::fs::{self, File};
@@ -110,6 +110,7 @@ fn run_one(
     let mut stage = Stage::new(footprint, &network, cell, payload, limit)?;
     stage.changes = experiment.changes(cell);
     stage.products = products.as_deref().unwrap_or_default();
+    stage.traced = experiment.keep_logs && tool("zstd").is_some();
     stage.more = &call.more;
     stage.happenings = &experiment.happening;
     let ran = (call.program.run)(&mut stage);

@@ -1,6 +1,6 @@
 //! Drawings of what programs said: rates against time, and when each segment came (Ishihara 2002, fig. 5 to 10).
 //!
-//! A campaign that keeps logs leaves a folder for each program: `sender.log`, `receiver.log`, `times.csv`.
+//! A campaign that keeps logs leaves a folder for each program: `sender.log`, `receiver.log`, `times.csv`, `rates.csv`.
 
 use crate::curve::{Curve, Series};
 use std::fs;
@@ -23,7 +23,8 @@ pub(crate) fn draw(out: &Path) -> io::Result<()> {
         let name = run.file_name().to_string_lossy().into_owned();
         // Those that are not there have nothing to say.
         let said = |file: &str| fs::read_to_string(run.path().join(file)).unwrap_or_default();
-        let points = rate_points(&said("sender.log"));
+        let mut points = rate_points(&said("sender.log"));
+        points.extend(pairs(&said("rates.csv")));
         if !points.is_empty() {
             rates.push(Series { name: name.clone(), points, joined: true });
         }
@@ -63,12 +64,16 @@ fn rate_points(log: &str) -> Vec<(f64, f64)> {
 
 /// Segment number and receive time in seconds.
 fn segment_points(csv: &str) -> Vec<(f64, f64)> {
-    let point = |line: &str| {
-        let (segment, ms) = line.split_once(',')?;
-        let ms: f64 = ms.parse().ok()?;
-        (ms > 0.0).then_some((segment.parse().ok()?, ms / 1e3))
+    pairs(csv).filter(|(_, ms)| *ms > 0.0).map(|(segment, ms)| (segment, ms / 1e3)).collect()
+}
+
+/// The lines of two numbers.
+fn pairs(csv: &str) -> impl Iterator<Item = (f64, f64)> {
+    let pair = |line: &str| {
+        let (x, y) = line.split_once(',')?;
+        Some((x.parse().ok()?, y.parse().ok()?))
     };
-    csv.lines().filter_map(point).collect()
+    csv.lines().filter_map(pair)
 }
 
 /// All segments, and a close-up of the first that were sent again.

@@ -25,6 +25,7 @@ mod programs;
 mod record;
 mod shell;
 mod stage;
+mod traced;
 mod units;
 
 use clap::{Parser, Subcommand};

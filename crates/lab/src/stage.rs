@@ -15,6 +15,7 @@ use crate::meter::{Meter, Usage};
 use crate::network::{Host, Link, Network};
 use crate::programs::tool;
 use crate::record::{Figures, Latencies};
+use crate::{shell, traced};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -24,6 +25,9 @@ use std::time::{Duration, Instant};
 
 /// What the file is called, at the sender and everywhere.
 pub(crate) const PAYLOAD: &str = "payload.bin";
+/// Traces of the sender and of the first receiver, in the run's folder.
+pub(crate) const SENDER_TRACE: &str = "sender.trace.zst";
+pub(crate) const RECEIVER_TRACE: &str = "receiver.trace.zst";
 /// How often the stage looks whether something has ended: the clock's grain.
 const LOOK: Duration = Duration::from_millis(2);
 /// Time for receivers to listen.
@@ -82,6 +86,8 @@ pub(crate) struct Stage<'a> {
     pub(crate) latencies: Latencies,
     /// Set by the program's adapter, if not compared.
     pub(crate) proof: Proof,
+    /// Whether programs that can trace what they send and receive shall: then [`Stage::keep_logs`] reads it.
+    pub(crate) traced: bool,
     /// Arguments that the experiment adds to those of the sender's program.
     pub(crate) more: &'a [String],
     /// What befalls receivers.
@@ -144,7 +150,7 @@ impl<'a> Stage<'a> {
         let figures = Figures::default();
         #[rustfmt::skip]
         let stage = Self {
-            network, cell, payload, products: &[], latencies: Latencies::default(), proof, more: &[], happenings: &[], changes, remark,
+            network, cell, payload, products: &[], latencies: Latencies::default(), proof, traced: false, more: &[], happenings: &[], changes, remark,
             figures, footprint, folder,
             limit, running, later, pauses, started, delivered, troubles,
         };
@@ -282,7 +288,16 @@ impl<'a> Stage<'a> {
         if times.exists() {
             fs::copy(times, folder.join("times.csv"))?;
         }
+        if self.traced && self.file(RECEIVER_TRACE).exists() {
+            fs::write(folder.join("rates.csv"), traced::sent(&self.trace(SENDER_TRACE)?))?;
+            fs::write(folder.join("times.csv"), traced::received(&self.trace(RECEIVER_TRACE)?))?;
+        }
         Ok(())
+    }
+
+    /// The lines of a trace that a program has written into the run's folder.
+    pub(crate) fn trace(&self, name: &str) -> io::Result<String> {
+        shell::run("zstd", &["-dc", &self.file(name).to_string_lossy()])
     }
 
     fn log(&self, number: usize) -> PathBuf {

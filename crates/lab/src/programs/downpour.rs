@@ -1,7 +1,7 @@
 //! Downpour: never told the rate. The ticket is made beforehand, as for any order of starting.
 
 use super::{Program, text};
-use crate::stage::{Proof, Stage};
+use crate::stage::{Proof, RECEIVER_TRACE, SENDER_TRACE, Stage};
 use serde::Deserialize;
 use std::io;
 
@@ -52,11 +52,13 @@ pub(super) fn run(stage: &mut Stage<'_>, keep: bool, extra: &[&str]) -> io::Resu
     let (ticket, report) = (text(stage.file("ticket")), text(stage.file("report.json")));
     stage.beforehand("downpour", &["ticket", "new", "--address", &listen, "--out", &ticket])?;
     stage.wait_senders()?;
+    let traces = [SENDER_TRACE, RECEIVER_TRACE].map(|name| text(stage.file(name)));
     for i in 0..stage.cell.receivers {
         let (at, out, name) = (format!("@{ticket}"), text(stage.folder(i)), format!("r{i}"));
         let target = if keep { &["--out", &out][..] } else { &["--discard"] };
         let fixed = ["receive", &at, "--interface", "eth0", "--name", &name];
-        stage.receiver(i, "downpour", &[&fixed[..], target].concat())?;
+        let trace = if stage.traced && i == 0 { &["--trace", &traces[1]][..] } else { &[] };
+        stage.receiver(i, "downpour", &[&fixed[..], target, trace].concat())?;
     }
     stage.settle();
     if !keep {
@@ -69,7 +71,8 @@ pub(super) fn run(stage: &mut Stage<'_>, keep: bool, extra: &[&str]) -> io::Resu
         "send", "--interface", "eth0", "--listen", &listen, "--ticket", &ticket,
         "--receivers", &receivers, "--report", &report, &payload,
     ];
-    stage.sender("downpour", &[&fixed[..], extra].concat())?;
+    let trace = if stage.traced { &["--trace", &traces[0]][..] } else { &[] };
+    stage.sender("downpour", &[&fixed[..], trace, extra].concat())?;
     stage.wait_receivers()?;
     stage.wait_senders()?;
     let report: Report = serde_json::from_str(&std::fs::read_to_string(report)?)?;

@@ -6,8 +6,7 @@
 
 use super::{Program, downpour, text};
 use crate::record::median;
-use crate::shell::run as shell;
-use crate::stage::Stage;
+use crate::stage::{SENDER_TRACE, Stage};
 use serde_json::Value;
 use std::io;
 use std::path::Path;
@@ -47,9 +46,9 @@ pub(super) const PROGRAMS: &[Program] = &[
 ];
 
 fn traced(stage: &mut Stage<'_>) -> io::Result<()> {
-    let trace = text(stage.file("trace.zst"));
+    let trace = text(stage.file(SENDER_TRACE));
     downpour::run(stage, false, &["--trace", &trace])?;
-    let lines = shell("zstd", &["-dc", &trace])?;
+    let lines = stage.trace(SENDER_TRACE)?;
     let full = stage.cell.rate.map_or(0.0, |rate| rate.0 as f64) * (1.0 - stage.cell.loss);
     let read = Reading::of(&lines, full);
     stage.figures.queue_median_ms = read.queue_s.map(|s| s * 1e3);
