@@ -7,7 +7,7 @@ use crate::experiment::{Cell, Experiment};
 use crate::feed::{self, Product};
 use crate::figures;
 use crate::footprint::Footprint;
-use crate::network::{Counters, Losses, Network};
+use crate::network::{Counters, Host, Losses, Network};
 use crate::page::{self, Surroundings};
 use crate::programs::{self, Program, tool};
 use crate::record::Record;
@@ -119,8 +119,7 @@ fn run_one(
         stage.keep_logs(folder)?;
     }
     let outcome = stage.judge(ran)?;
-    let socket = network.receivers.iter().map(|host| host.buffer_errors());
-    let lost_socket = socket.sum::<io::Result<u64>>()?;
+    let lost_socket = network.receivers.iter().map(Host::buffer_errors).sum::<io::Result<u64>>()?;
     let losses = network.losses()?;
     let odd = experiment.odd_receivers();
     let others = outcome.delivered_s.iter().enumerate().filter(|(i, _)| !odd.contains(i));

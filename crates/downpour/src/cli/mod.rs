@@ -21,8 +21,8 @@ mod ticket;
 pub use fault::{Exit, Fault};
 pub use network::{Interface, NetworkArgs, NetworkPlan};
 pub use profile::{
-    ModeArg, ProfileReceiveArgs, ProfileReceivePlan, ProfileSendArgs, ProfileSendPlan, Protocol,
-    ReceiveKind, SendKind,
+    ModeArg, ProfilePayload, ProfileReceiveArgs, ProfileReceivePlan, ProfileSendArgs,
+    ProfileSendPlan, Protocol, ReceiveKind, SendKind,
 };
 pub use receive::{ReceiveArgs, ReceivePlan, Target, TicketText};
 pub use send::{Payload, Profile, SendArgs, SendPlan, StartRule};

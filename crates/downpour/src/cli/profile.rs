@@ -1,6 +1,6 @@
 //! `--profile`: the papers' protocols beside the engine. Options, and the plans that they resolve to.
 //!
-//! A profile carries one plain file. What it cannot do (tickets, trees, expected names) is a usage error and not
+//! A profile carries one plain file, and `fmtp` a feed of products too. What it cannot do (tickets, trees, expected names) is a usage error and not
 //! passed over.
 
 use super::network::check_group;
@@ -168,6 +168,27 @@ impl ReceiveKind {
     }
 }
 
+/// What a paper's protocol carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProfilePayload {
+    /// One file.
+    File {
+        /// Where it is.
+        path: PathBuf,
+        /// Its name at the receivers.
+        name: String,
+        /// Its bytes.
+        size: u64,
+    },
+    /// Products as they come (`fmtp`).
+    Products {
+        /// Their list; `-`: standard input.
+        list: PathBuf,
+        /// Where each is logged.
+        log: Option<PathBuf>,
+    },
+}
+
 /// A session of a paper's protocol, sending.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProfileSendPlan {
@@ -177,12 +198,8 @@ pub struct ProfileSendPlan {
     pub mode: Mode,
     /// Where packets go; `None` in unicast mode.
     pub group: Option<SocketAddr>,
-    /// The file.
-    pub file: PathBuf,
-    /// Its name at the receivers.
-    pub name: String,
-    /// Its bytes.
-    pub size: u64,
+    /// What is sent.
+    pub payload: ProfilePayload,
     /// Never faster.
     pub rate: Option<Rate>,
     /// Addresses to try for the control port.
@@ -216,6 +233,8 @@ pub struct ProfileReceivePlan {
     pub name: Option<String>,
     /// Where receive times go.
     pub times: Option<PathBuf>,
+    /// A feed of products, of which nothing is kept, is logged there.
+    pub product_log: Option<PathBuf>,
     /// How long to wait for the sender.
     pub join_timeout: Duration,
     /// Share of datagrams to drop on purpose.
@@ -298,7 +317,7 @@ impl SendArgs {
         check_options(
             protocol,
             &[
-                (self.products.is_some(), "--products", &[]),
+                (self.products.is_some(), "--products", &[Fmtp]),
                 (self.ticket.is_some(), "--ticket", &[]),
                 (self.expect.is_some(), "--expect", &[]),
                 (self.xattrs, "--xattrs", &[]),
@@ -308,7 +327,10 @@ impl SendArgs {
                 (self.listen.is_some(), "--listen", &[Afdp, Fmtp]),
             ],
         )?;
-        let (file, name, size) = one_file(&self.paths, protocol)?;
+        let payload = match &self.products {
+            None => one_file(&self.paths, protocol)?,
+            Some(list) => ProfilePayload::Products { list: list.clone(), log: self.product_log },
+        };
         let paper = &self.paper;
         let mode = match paper.mode {
             None | Some(ModeArg::Multicast) => Mode::Multicast,
@@ -337,9 +359,7 @@ impl SendArgs {
             kind,
             mode,
             group,
-            file,
-            name,
-            size,
+            payload,
             rate: self.rate,
             listen,
             receivers,
@@ -379,8 +399,16 @@ impl ReceiveArgs {
         let protocol = self.paper.protocol;
         check_options(
             protocol,
-            &[(self.ticket.is_some(), "a ticket", &[]), (self.xattrs, "--xattrs", &[])],
+            &[
+                (self.ticket.is_some(), "a ticket", &[]),
+                (self.xattrs, "--xattrs", &[]),
+                (self.product_log.is_some(), "--product-log", &[Fmtp]),
+            ],
         )?;
+        if self.product_log.is_some() && (!self.discard || self.paper.times.is_some()) {
+            let what = "a paper's protocol keeps none of a feed's products";
+            return Err(Fault::usage(what, "with --product-log give --discard, and no --times"));
+        }
         let paper = &self.paper;
         let lacks = |option: &str, like: &str| {
             let what = format!("profile {} needs {option}", protocol.name());
@@ -420,6 +448,7 @@ impl ReceiveArgs {
             overwrite: self.overwrite,
             name: self.paper.file_name,
             times: self.paper.times,
+            product_log: self.product_log,
             join_timeout: self.join_timeout,
             inject_loss: self.inject_loss.unwrap_or(0.0),
             interface: self.interface.as_deref().map(Interface::find).transpose()?,
@@ -428,7 +457,7 @@ impl ReceiveArgs {
     }
 }
 
-fn one_file(paths: &[PathBuf], protocol: Protocol) -> Result<(PathBuf, String, u64), Fault> {
+fn one_file(paths: &[PathBuf], protocol: Protocol) -> Result<ProfilePayload, Fault> {
     let one = "a paper's protocol carries one plain file";
     let todo = "name one file, or pack a tree into one";
     let [path] = paths else { return Err(Fault::usage(one, todo)) };
@@ -448,7 +477,7 @@ fn one_file(paths: &[PathBuf], protocol: Protocol) -> Result<(PathBuf, String, u
         let what = "bmtp sends nothing of an empty file, so nobody would know of it";
         return Err(Fault::usage(what, "send it by another protocol"));
     }
-    Ok((path.clone(), name.to_owned(), meta.len()))
+    Ok(ProfilePayload::File { path: path.clone(), name: name.to_owned(), size: meta.len() })
 }
 
 fn resolve_group(
@@ -482,7 +511,7 @@ fn resolve_address(address: &HostPort) -> Result<Vec<SocketAddr>, Fault> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ProfileReceivePlan, ProfileSendPlan, ReceiveKind, SendKind};
+    use super::{ProfilePayload, ProfileReceivePlan, ProfileSendPlan, ReceiveKind, SendKind};
     use crate::cli::{Exit, Fault, ReceiveArgs, SendArgs};
     use clap::Parser;
     use downpour_proto::profile::Mode;
@@ -518,7 +547,8 @@ mod tests {
     fn each_protocol_has_its_papers_numbers() {
         let plan = send("/etc/hosts --profile bmtp --group 239.1.2.3:7000").unwrap();
         assert_eq!(plan.kind, SendKind::Bmtp { rate_initial: 200.0 });
-        assert_eq!((plan.name.as_str(), plan.mode), ("hosts", Mode::Multicast));
+        let ProfilePayload::File { name, .. } = &plan.payload else { panic!("{plan:?}") };
+        assert_eq!((name.as_str(), plan.mode), ("hosts", Mode::Multicast));
         let plan = send("/etc/hosts --profile afdp --mode unicast --receivers 3 --nice").unwrap();
         assert_eq!(plan.kind, SendKind::Afdp { limits: AfdpLimits::Nice });
         assert_eq!((plan.group, plan.receivers), (None, 3));
@@ -528,6 +558,9 @@ mod tests {
         let line = "/etc/hosts --profile fmtp --rate 20mbit --receivers 1 --group 239.1.2.3:7000";
         let SendKind::Fmtp { keep, .. } = send(line).unwrap().kind else { panic!("{line}") };
         assert_eq!(keep, Duration::from_secs(600));
+        let line = "--products - --product-log l --profile fmtp --rate 1mbit --receivers 1 --group 239.1.2.3:7000";
+        let (list, log) = ("-".into(), Some("l".into()));
+        assert_eq!(send(line).unwrap().payload, ProfilePayload::Products { list, log });
         let plan =
             receive("--profile bmtp --group 239.1.2.3:7000 --discard --rejected-rule").unwrap();
         assert_eq!(plan.kind, ReceiveKind::Bmtp { rule: StatusRule::Rejected });
@@ -549,6 +582,7 @@ mod tests {
             "/etc/hosts --profile bmtp --group 10.0.0.1:7000".to_owned(),
             format!("/etc/hosts --profile afdp {group}"),
             format!("/etc/hosts --profile fmtp {group} --receivers 1"),
+            "--products - --profile afdp --mode unicast --receivers 1".to_owned(),
             "/dev/null --profile afdp --mode unicast --receivers 1".to_owned(),
         ] {
             assert_eq!(send(&line).unwrap_err().exit, Exit::Usage, "{line}");
@@ -557,6 +591,8 @@ mod tests {
             "--profile bmtp --discard",
             "--profile bmtp --discard --group 239.1.2.3:7000 --sender here:1",
             "--profile afdp --discard",
+            "--profile afdp --discard --sender here:1 --product-log l",
+            "--profile fmtp --out /tmp --sender here:1 --group 239.1.2.3:7000 --product-log l",
             "--profile fmtp --discard --sender here:1",
             "--profile afdp --discard --sender here:1 --as ../x",
             "--profile afdp --out - --sender here:1",

@@ -1,15 +1,16 @@
 //! `receive --profile bmtp|afdp|fmtp`.
 
+use super::feed::FeedSink;
 use super::file::{FileSink, Place};
 use super::report::{ReceiverReport, SCHEMA};
-use super::warn;
+use super::{product_log, warn};
 use crate::cli::{Exit, Fault, ProfileReceivePlan, ReceiveKind};
 use crate::object::SingleTarget;
 use downpour_proto::Timestamp;
-use downpour_proto::profile::{ReceiverConfig, ReceiverProfile, afdp, bmtp, fmtp};
+use downpour_proto::profile::{PRODUCTS_MAX, ReceiverConfig, ReceiverProfile, afdp, bmtp, fmtp};
 use downpour_transport::control::SessionId;
 use downpour_transport::profile::{
-    Hearing, ProfileError, ReceiveEvent, ReceiveOutcome, ReceiveSetup,
+    Hearing, ProductSink, ProfileError, ReceiveEvent, ReceiveOutcome, ReceiveSetup,
 };
 use downpour_transport::{Group, Interface};
 use std::fs::File;
@@ -18,15 +19,50 @@ use std::time::{Duration, Instant};
 
 /// A sender that has begun and is silent for this long has died.
 const SILENCE: Duration = Duration::from_secs(60);
+/// A feed may be silent; that its sender has died is told by the connection.
+const FEED_SILENCE: Duration = Duration::from_secs(24 * 3600);
 /// Between two tries to reach the sender.
 const RETRY: Duration = Duration::from_millis(100);
 /// What the profiles' headers can say.
 const SIZE_MAX: u64 = u32::MAX as u64;
 
-/// Receives one file.
+/// Receives one file, or a feed.
 pub fn receive(plan: &ProfileReceivePlan) -> Result<Exit, Fault> {
-    let name = plan.kind.name();
-    warn(name);
+    warn(plan.kind.name());
+    let feed = plan.product_log.as_deref();
+    let sink: Box<dyn ProductSink> = match feed {
+        Some(log) => Box::new(FeedSink::new(product_log(log)?)),
+        None => Box::new(file_sink(plan)?),
+    };
+    let control = plan.sender.as_ref().map(|_| connect(plan)).transpose()?;
+    let seed = SessionId::random().map_or(0, |id| {
+        id.as_bytes().iter().fold(0, |seed: u64, b| seed.rotate_left(8) ^ u64::from(*b))
+    });
+    let setup = ReceiveSetup {
+        machine: ReceiverConfig {
+            profile: profile(plan.kind),
+            size_max: SIZE_MAX,
+            products_max: if feed.is_some() { PRODUCTS_MAX } else { 1 },
+            seed,
+        },
+        hearing: hearing(plan)?,
+        control,
+        sink,
+        inject_loss: plan.inject_loss,
+        patience: if feed.is_some() { [FEED_SILENCE; 2] } else { [plan.join_timeout, SILENCE] },
+        on_event: Box::new(printer(plan)),
+    };
+    match downpour_transport::profile::receive(setup) {
+        Ok(outcome) => finish(plan, &outcome),
+        Err(ProfileError::Network(error)) => Err(Fault::start(
+            format!("the network cannot be used: {error}"),
+            "name another --interface or --group; `ip address` lists what is there",
+        )),
+        Err(error) => Err(super::fault(&error, "start the sender again, then this receiver")),
+    }
+}
+
+fn file_sink(plan: &ProfileReceivePlan) -> Result<FileSink, Fault> {
     let place = match &plan.out {
         None => Place::Nothing,
         Some(out) => {
@@ -40,33 +76,7 @@ pub fn receive(plan: &ProfileReceivePlan) -> Result<Exit, Fault> {
         let what = format!("cannot write the times: {error}");
         Fault::start(what, "give --times a file in a folder that is there")
     })?;
-    let sink = FileSink { place, name: plan.name.clone(), times };
-    let control = plan.sender.as_ref().map(|_| connect(plan)).transpose()?;
-    let seed = SessionId::random().map_or(0, |id| {
-        id.as_bytes().iter().fold(0, |seed: u64, b| seed.rotate_left(8) ^ u64::from(*b))
-    });
-    let setup = ReceiveSetup {
-        machine: ReceiverConfig {
-            profile: profile(plan.kind),
-            size_max: SIZE_MAX,
-            products_max: 1,
-            seed,
-        },
-        hearing: hearing(plan)?,
-        control,
-        sink: Box::new(sink),
-        inject_loss: plan.inject_loss,
-        patience: [plan.join_timeout, SILENCE],
-        on_event: Box::new(printer(plan)),
-    };
-    match downpour_transport::profile::receive(setup) {
-        Ok(outcome) => finish(plan, &outcome),
-        Err(ProfileError::Network(error)) => Err(Fault::start(
-            format!("the network cannot be used: {error}"),
-            "name another --interface or --group; `ip address` lists what is there",
-        )),
-        Err(error) => Err(super::fault(&error, "start the sender again, then this receiver")),
-    }
+    Ok(FileSink { place, name: plan.name.clone(), times })
 }
 
 fn profile(kind: ReceiveKind) -> ReceiverProfile {

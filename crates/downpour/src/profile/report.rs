@@ -36,8 +36,10 @@ pub(super) struct SenderReport {
 #[derive(Debug, Serialize)]
 pub(super) struct MemberRow {
     pub(super) address: String,
-    /// Since the first packet.
+    /// Since the first packet; of a feed, the last product.
     pub(super) complete_s: Option<f64>,
+    /// That it has.
+    pub(super) products: u64,
     pub(super) segments_asked: u64,
 }
 

@@ -1,62 +1,120 @@
 //! `send --profile bmtp|afdp|fmtp`.
 
+use super::feed::{Feed, FeedSource, insert};
 use super::file::FileSource;
 use super::report::{MemberRow, SCHEMA, SenderReport};
-use super::{fault, warn};
-use crate::cli::{Exit, Fault, ProfileSendPlan, SendKind};
+use super::{fault, product_log, warn};
+use crate::cli::{Exit, Fault, ProfilePayload, ProfileSendPlan, SendKind};
+use crate::product::{ProductLog, unix_ns};
 use downpour_proto::profile::{Mode, Offer, SenderConfig, SenderProfile, afdp, bmtp, fmtp};
 use downpour_proto::{Rate, Timestamp};
 use downpour_transport::control::SessionId;
-use downpour_transport::profile::{SendEvent, SendOutcome, SendSetup, StartWhen, prepare};
+use downpour_transport::profile::{
+    ProductSource, SendEvent, SendOutcome, SendSetup, StartWhen, prepare,
+};
 use downpour_transport::{Interface, UnicastSocket};
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::time::Instant;
 
 /// Both ways: packets that wait for a narrow link, status packets of many receivers.
 const BUFFER_LEN: usize = 4 << 20;
 
-/// Sends one file.
+/// Sends one file, or a feed.
 pub fn send(plan: &ProfileSendPlan) -> Result<Exit, Fault> {
-    let file = File::open(&plan.file).map_err(|error| {
-        let what = format!("cannot read {}: {error}", plan.file.display());
-        Fault::start(what, "check the path and your rights")
-    })?;
-    let name = plan.kind.name();
-    warn(name);
+    let (source, feed): (Box<dyn ProductSource>, _) = match &plan.payload {
+        ProfilePayload::File { path, .. } => (Box::new(FileSource(open(path)?)), None),
+        ProfilePayload::Products { .. } => {
+            let feed = Arc::new(Feed::default());
+            (Box::new(FeedSource(Arc::clone(&feed))), Some(feed))
+        }
+    };
+    let log = match &plan.payload {
+        ProfilePayload::Products { log: Some(log), .. } => Some(product_log(log)?),
+        _ => None,
+    };
+    warn(plan.kind.name());
     let machine = SenderConfig { profile: profile(plan), mode: plan.mode, group: plan.group };
     let control = control(plan)?;
     if let (Some(control), false) = (&control, plan.output.is_silent()) {
         let port = control.local_addr().map_or(0, |address| address.port());
         println!("control port: {port}");
     }
+    let (start, started) = mpsc::channel();
+    let (mut print, held) = (printer(plan), feed.clone());
+    let on_event = move |now, event| {
+        match (&held, event) {
+            (Some(feed), SendEvent::Sent(body)) => feed.sent(&body),
+            (Some(feed), SendEvent::Released(product)) => feed.release(product),
+            // Nobody waits for it where there is one file.
+            (_, SendEvent::Started) => drop(start.send(Instant::now())),
+            _ => {}
+        }
+        print(now, event);
+    };
     let setup = SendSetup {
         machine,
         socket: socket(plan)?,
         control,
-        source: Box::new(FileSource(file)),
+        source,
         start: StartWhen { receivers: plan.receivers, after: plan.start_after },
-        on_event: Box::new(printer(plan)),
+        on_event: Box::new(on_event),
     };
     let unusable = |error: std::io::Error| Fault::start(error.to_string(), "see the message above");
     let (sending, handle) = prepare(setup).map_err(unusable)?;
-    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let failed = |error| fault(&error, "the receivers keep nothing of it; send it again");
+    let (outcome, products) = match (&plan.payload, &feed) {
+        (ProfilePayload::Products { list, .. }, Some(feed)) => std::thread::scope(|scope| {
+            let handle = &handle;
+            let inserting = scope.spawn(move || insert(list, feed, handle, &started));
+            let outcome = sending.run();
+            let lines = feed.end();
+            lines.iter().for_each(|line| log.iter().for_each(|log| log.add(line)));
+            let inserted = inserting.join().expect("it does not panic");
+            inserted.and(outcome.map(|outcome| (outcome, lines.len() as u64)).map_err(failed))
+        }),
+        _ => {
+            handle.offer(offer_file(plan)?);
+            handle.finish();
+            sending.run().map(|outcome| (outcome, 1)).map_err(failed)
+        }
+    }?;
+    if let Some(failure) = log.as_ref().and_then(ProductLog::failure) {
+        return Err(Fault::incomplete(failure, "look whether the disk is full"));
+    }
+    finish(plan, &outcome, products)
+}
+
+fn open(path: &Path) -> Result<File, Fault> {
+    File::open(path).map_err(|error| {
+        let what = format!("cannot read {}: {error}", path.display());
+        Fault::start(what, "check the path and your rights")
+    })
+}
+
+fn offer_file(plan: &ProfileSendPlan) -> Result<Offer, Fault> {
     let random = SessionId::random().ok_or_else(|| {
         Fault::start("the kernel gives no random numbers", "see `man 2 getrandom`")
     })?;
     let session = random.as_bytes().iter().fold(0, |id: u32, b| id.rotate_left(8) ^ u32::from(*b));
-    handle.offer(Offer {
+    let (name, size) = named(plan);
+    Ok(Offer {
         // FMTP counts products; the others' number is the session's.
         product: if matches!(plan.kind, SendKind::Fmtp { .. }) { 0 } else { session },
-        size: plan.size,
-        offered_unix_ns: u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX),
-        metadata: plan.name.clone().into_bytes(),
-    });
-    handle.finish();
-    let outcome = sending
-        .run()
-        .map_err(|error| fault(&error, "the receivers keep nothing of it; send it again"))?;
-    finish(plan, &outcome)
+        size,
+        offered_unix_ns: unix_ns(),
+        metadata: name.into_bytes(),
+    })
+}
+
+/// The file's name and size; of a feed nothing is known beforehand.
+fn named(plan: &ProfileSendPlan) -> (String, u64) {
+    match &plan.payload {
+        ProfilePayload::File { name, size, .. } => (name.clone(), *size),
+        ProfilePayload::Products { .. } => (String::new(), 0),
+    }
 }
 
 fn profile(plan: &ProfileSendPlan) -> SenderProfile {
@@ -114,7 +172,7 @@ fn socket(plan: &ProfileSendPlan) -> Result<UnicastSocket, Fault> {
 
 /// What the paper's program prints, on standard output.
 fn printer(plan: &ProfileSendPlan) -> impl FnMut(Timestamp, SendEvent) + Send + use<> {
-    let (quiet, size) = (plan.output.is_silent(), plan.size);
+    let (quiet, size) = (plan.output.is_silent(), named(plan).1);
     let segment = u64::from(bmtp::SEGMENT_LEN);
     let is_bmtp = matches!(plan.kind, SendKind::Bmtp { .. });
     let mut started = Timestamp::ZERO;
@@ -150,21 +208,24 @@ fn printer(plan: &ProfileSendPlan) -> impl FnMut(Timestamp, SendEvent) + Send + 
     }
 }
 
-fn finish(plan: &ProfileSendPlan, outcome: &SendOutcome) -> Result<Exit, Fault> {
+/// `products`: how many there were.
+fn finish(plan: &ProfileSendPlan, outcome: &SendOutcome, products: u64) -> Result<Exit, Fault> {
     let SendOutcome { stats, members, group_estimate, started, last_sent, rate } = outcome;
     let row = |(address, member): &(SocketAddr, downpour_proto::profile::MemberReport)| MemberRow {
         address: address.to_string(),
         complete_s: member.completed.map(|at| at.since(*started).as_secs_f64()),
+        products: member.products,
         segments_asked: member.asked,
     };
     let receivers: Vec<MemberRow> = members.iter().map(row).collect();
+    let (name, bytes) = named(plan);
     let report = SenderReport {
         schema: SCHEMA,
         downpour: env!("CARGO_PKG_VERSION"),
         role: "sender",
         profile: plan.kind.name(),
-        name: plan.name.clone(),
-        bytes: plan.size,
+        name,
+        bytes,
         duration_s: last_sent.since(*started).as_secs_f64(),
         segments: stats.segments,
         repair_segments: stats.repairs,
@@ -179,7 +240,7 @@ fn finish(plan: &ProfileSendPlan, outcome: &SendOutcome) -> Result<Exit, Fault> 
         receivers,
     };
     // Without connections nobody says whether it has all.
-    let all = report.receivers.iter().all(|row| row.complete_s.is_some());
+    let all = report.receivers.iter().all(|row| row.products >= products);
     let exit = if all { Exit::Complete } else { Exit::Incomplete };
     if !plan.output.is_silent() {
         println!(

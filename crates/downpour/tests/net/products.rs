@@ -107,3 +107,49 @@ fn a_session_of_products_needs_a_folder() {
     assert!(ended.err.contains("--out a folder"), "{ended:?}");
     drop(sender);
 }
+
+#[test]
+fn profile_fmtp_carries_a_feed_and_ends_with_it() {
+    let scratch = Scratch::new();
+    let list = scratch.path("list");
+    let sizes = [100_000, 133, 2_000_000, 0];
+    let lines: String = (0..).zip(sizes).fold(String::new(), |list, (number, size): (u32, u64)| {
+        let at_s = 0.2 * f64::from(number);
+        list + &format!("{{\"at_s\":{at_s},\"size\":{size},\"name\":\"p{number}\"}}\n")
+    });
+    fs::write(&list, lines).unwrap();
+    let address = address();
+    let (_, port) = address.rsplit_once(':').unwrap();
+    let group = format!("239.192.9.9:{port}");
+    let log = |name: &str| scratch.path(&format!("{name}.log")).to_str().unwrap().to_owned();
+    let common = ["--profile", "fmtp", "--group", &group, "--interface", "lo"];
+    let receivers: Vec<Running> = ["r0", "r1"]
+        .iter()
+        .map(|name| {
+            let log = log(name);
+            #[rustfmt::skip]
+            let own = [
+                "--sender", &address, "--discard", "--product-log", &log, "--inject-loss", "5%",
+            ];
+            scratch.start(None, name, &[&["receive"], &common[..], &own].concat())
+        })
+        .collect();
+    let sent = log("sender");
+    #[rustfmt::skip]
+    let own = [
+        "--listen", &address, "--receivers", "2", "--rate", "50mbit",
+        "--products", list.to_str().unwrap(), "--product-log", &sent,
+    ];
+    scratch.start(None, "sender", &[&["send"], &common[..], &own].concat()).wait().expect(0);
+    for running in receivers {
+        running.wait().expect(0);
+    }
+    for name in ["r0", "r1"] {
+        let lines = fs::read_to_string(log(name)).unwrap();
+        let lines = lines.lines().map(|line| serde_json::from_str(line).unwrap());
+        let mut got: Vec<_> = lines.map(|line: ReceivedLine| (line.product, line.size)).collect();
+        got.sort_unstable();
+        assert_eq!(got, (0..).zip(sizes).collect::<Vec<_>>(), "{name}");
+    }
+    assert_eq!(fs::read_to_string(&sent).unwrap().lines().count(), sizes.len());
+}

@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 28_800;
-const GROUP: &str = "239.192.7.7:28819";
+pub(super) const GROUP: &str = "239.192.7.7:28819";
 /// What the foreign TCP transfer of table 1 carries, and how long it waits until the other is in its stride.
 const FTP_BYTES: u64 = 7_000_000;
 const STRIDE: Duration = Duration::from_secs(5);

@@ -1,6 +1,7 @@
 //! Downpour with a feed: products inserted at their times into a session that stays open.
 
-use super::{Program, text};
+use super::papers::GROUP;
+use super::{Program, TOLD, text};
 use crate::feed::ideal_fifo;
 use crate::record::Latencies;
 use crate::stage::{Proof, Stage};
@@ -11,6 +12,9 @@ use std::io;
 use std::path::Path;
 
 const PORT: u16 = 28_800;
+
+/// How long `fmtp` keeps what somebody lacks: one that lost all of the last product would be waited for.
+const KEEP: &str = "20s";
 
 /// The first product comes so long after the session's start: feeds do not begin with it.
 const LEAD_S: f64 = 2.0;
@@ -35,6 +39,14 @@ pub(super) const PROGRAMS: &[Program] = &[
         package: None,
         shares_uplinks: false,
         run: |stage| run(stage, true),
+    },
+    Program {
+        name: "downpour-fmtp-products",
+        about: "profile fmtp: shaped to 95 % of the rate, repair by TCP to each; given on when complete, nothing verified",
+        tools: &["downpour"],
+        package: None,
+        shares_uplinks: false,
+        run: fmtp,
     },
 ];
 
@@ -111,7 +123,7 @@ fn run(stage: &mut Stage<'_>, told: bool) -> io::Result<()> {
     stage.sender("downpour", &[&args[..], told].concat())?;
     stage.wait_receivers()?;
     stage.wait_senders()?;
-    stage.latencies = measure(stage, Path::new(&sent))?;
+    stage.latencies = measure(stage, Path::new(&sent), true)?;
     let report: Report = serde_json::from_str(&std::fs::read_to_string(report)?)?;
     let Session { source_symbols, proactive_repair_symbols, repair_symbols, rounds } =
         report.session;
@@ -121,6 +133,33 @@ fn run(stage: &mut Stage<'_>, told: bool) -> io::Result<()> {
         "{source_symbols} source symbols, {proactive_repair_symbols} and {repair_symbols} of repair, \
          {rounds} rounds, {pulled} B pulled, {left} left the stream"
     );
+    Ok(())
+}
+
+fn fmtp(stage: &mut Stage<'_>) -> io::Result<()> {
+    let listen = format!("{}:{PORT}", stage.network.sender.ipv4);
+    let rate = format!("{}kbit", stage.told_kbit(TOLD));
+    let [list, sent] = ["list", "sent"].map(|name| text(stage.file(name)));
+    std::fs::write(&list, lines(stage))?;
+    for i in 0..stage.cell.receivers {
+        let log = received(stage, i);
+        #[rustfmt::skip]
+        stage.receiver(i, "downpour", &[
+            "receive", "--profile", "fmtp", "--sender", &listen, "--group", GROUP, "--interface", "eth0",
+            "--link-rate", &rate, "--discard", "--product-log", &log,
+        ])?;
+    }
+    stage.settle();
+    stage.proof = Proof::Vouched;
+    let receivers = stage.receivers_at_start().to_string();
+    #[rustfmt::skip]
+    stage.sender("downpour", &[
+        "send", "--profile", "fmtp", "--listen", &listen, "--receivers", &receivers, "--group", GROUP,
+        "--interface", "eth0", "--rate", &rate, "--keep", KEEP, "--products", &list, "--product-log", &sent,
+    ])?;
+    stage.wait_receivers()?;
+    stage.wait_senders()?;
+    stage.latencies = measure(stage, Path::new(&sent), false)?;
     Ok(())
 }
 
@@ -146,8 +185,8 @@ fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Vec<T>> {
     text.lines().map(|line| serde_json::from_str(line).map_err(io::Error::from)).collect()
 }
 
-/// From the logs, which must tell of every product at every receiver, in order.
-fn measure(stage: &Stage<'_>, sent: &Path) -> io::Result<Latencies> {
+/// From the logs, which must tell of every product at every receiver; `ordered`: in order.
+fn measure(stage: &Stage<'_>, sent: &Path, ordered: bool) -> io::Result<Latencies> {
     let sent: Vec<Inserted> = read(sent)?;
     let (receivers, products) = (stage.cell.receivers, stage.products);
     let Some(rate) = stage.cell.rate else {
@@ -156,7 +195,10 @@ fn measure(stage: &Stage<'_>, sent: &Path) -> io::Result<Latencies> {
     let ideal = ideal_fifo(products, rate, stage.cell.delay.0);
     let (mut sums, mut worst, mut clock) = ([0.0; 4], 0.0_f64, (0.0_f64, 0.0_f64));
     for i in 0..receivers {
-        let lines: Vec<Received> = read(Path::new(&received(stage, i)))?;
+        let mut lines: Vec<Received> = read(Path::new(&received(stage, i)))?;
+        if !ordered {
+            lines.sort_by_key(|line| line.product);
+        }
         let in_order = lines.iter().zip(0..).all(|(line, number)| line.product == number);
         let whole = lines.len() == products.len() && sent.len() == products.len();
         if !in_order || !whole {

@@ -39,6 +39,11 @@ pub trait ProductSink: Send {
 
     /// It will never be complete. True: nothing more is wanted.
     fn reject(&mut self, number: u32) -> io::Result<bool>;
+
+    /// The sender has closed its connection. True: that is a feed's end, and nothing is lacking.
+    fn closed(&mut self) -> bool {
+        false
+    }
 }
 
 /// Why a session ended before its time.

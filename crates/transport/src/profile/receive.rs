@@ -191,6 +191,9 @@ impl Receiving {
                 return Err(ProfileError::Silent);
             }
             if self.connection.as_ref().is_some_and(Connection::is_closed) {
+                if self.sink.closed() {
+                    break;
+                }
                 return Err(ProfileError::Closed);
             }
             self.sleep(silent_until)?;
