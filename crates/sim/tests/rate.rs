@@ -11,6 +11,21 @@ fn sampled_cells_of_the_matrix_hold() {
     }
 }
 
+/// The start overflows a short queue, which is empty again when the answer comes: what arrived meanwhile is not what
+/// the link takes.
+#[test]
+fn an_overflow_that_ends_in_an_empty_queue_does_not_make_the_start_slow() {
+    let receivers = 4;
+    let (queue_ms, rtt_us, narrow, busy) = (5, 50_000, false, false);
+    for (mbps, loss_pct, burst, seed) in
+        [(20, 1.0, 0.0, 302), (20, 5.0, 0.0, 305), (20, 1.0, 10.0, 311), (100, 1.0, 10.0, 563)]
+    {
+        let cell = Cell { mbps, queue_ms, rtt_us, loss_pct, burst, receivers, narrow, busy };
+        let verdict = cell.run(seed, false);
+        assert_eq!(verdict.misses(), None, "SEED={seed} {}", verdict.line());
+    }
+}
+
 #[test]
 fn busy_hosts_cost_five_percent_at_most_and_the_start_does_not_swing() {
     for (rtt_us, loss_pct) in [(500, 0.0), (500, 5.0), (20_000, 0.0), (20_000, 5.0)] {
@@ -35,6 +50,18 @@ fn a_rate_that_changes_is_followed_within_two_seconds() {
             let (down, up) = bed.change(20);
             assert!(down >= 0.9 && up >= 0.9, "{bed:?}: {down:.3} {up:.3}");
         }
+    }
+}
+
+/// TCP keeps these queues full before the session begins: their delay looks like the path's, their losses like chance.
+#[test]
+fn a_queue_that_has_always_been_full_is_noticed_and_shared() {
+    for (mbps, rtt_us, queue_ms) in
+        [(20, 200, 20), (20, 10_000, 5), (300, 200, 5), (38, 27_860, 24)]
+    {
+        let bed = Bed { mbps, rtt_us, queue_ms, ..Bed::BASE };
+        let (tcp, used) = bed.beside_tcp(4);
+        assert!(tcp >= 0.25 && used > 0.95, "{bed:?}: {tcp:.3} {used:.3}");
     }
 }
 

@@ -63,7 +63,12 @@ impl RandomLoss {
 
     /// The share of datagrams that get lost by chance, 0 to 1.
     pub(super) const fn share(&self) -> f64 {
-        self.share
+        self.share.min(SHARE_MAX)
+    }
+
+    /// Whether more is lost than is believed of chance.
+    pub(super) fn is_beyond_belief(&self) -> bool {
+        self.share > SHARE_MAX && self.is_known()
     }
 
     /// Whether `lost` of `sent` are more than chance explains.
@@ -109,7 +114,7 @@ impl RandomLoss {
 
     /// The share that chance takes, or what must be thought possible.
     fn expected(&self) -> f64 {
-        self.share.max(PRIOR * PRIOR_WEIGHT / (PRIOR_WEIGHT + self.seen))
+        self.share().max(PRIOR * PRIOR_WEIGHT / (PRIOR_WEIGHT + self.seen))
     }
 
     /// What has been learnt may no longer hold: the next samples weigh more.
@@ -131,7 +136,7 @@ impl RandomLoss {
             self.dispersion += gain * (ratio - self.dispersion);
             self.dispersion = self.dispersion.clamp(4.0, DISPERSION_MAX);
         }
-        self.share = (self.share + miss / self.seen.max(sent)).clamp(0.0, SHARE_MAX);
+        self.share = (self.share + miss / self.seen.max(sent)).clamp(0.0, 1.0);
     }
 }
 

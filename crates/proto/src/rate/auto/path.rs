@@ -48,6 +48,8 @@ const STARTUP_LOSSY: f64 = 0.75;
 const CLIMB_BLIND: f64 = 0.25;
 /// Largest growth of a round while climbing.
 const CLIMB_MAX: f64 = 1.0;
+/// No climb begins for so long after losses without a queue: at first, for they may have been chance, and at most.
+const CLIMB_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// The queue is let run empty this often.
 const DRAIN_EVERY: Duration = Duration::from_secs(4);
 /// Sooner, but not sooner than this, when somebody else has held the queue above the wished one for so many
@@ -96,7 +98,19 @@ struct Span {
     receive_raw: f64,
     queue_raw: f64,
     busy: bool,
+    /// A queue that stood before has run empty: the link may have been idle for a part of the span.
+    ran_empty: bool,
     excess: bool,
+}
+
+/// Whether the queue is being let run empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drain {
+    No,
+    /// Until ours is thought to have gone.
+    Queue,
+    /// How long it is, is not known: for as long as it may take.
+    Deep,
 }
 
 /// The path to one receiver.
@@ -133,15 +147,19 @@ pub(super) struct Path {
     found: Timestamp,
     /// When the rate was last cut because of losses without a queue.
     slowed: Timestamp,
+    /// When a full queue was last noticed by its losses alone.
+    full_unseen: Timestamp,
     /// For how long the sender has not paused, in seconds.
     pushed: f64,
     climb: f64,
     climb_due: Timestamp,
+    /// How long after losses without a queue no climb begins.
+    climb_wait: Duration,
     emptied: Timestamp,
     /// The queue has been shorter than crowded the last time.
     roomy: Timestamp,
     drain_began: Timestamp,
-    draining: bool,
+    draining: Drain,
     learning: bool,
     allowed: f64,
     pub(super) heard: Timestamp,
@@ -170,13 +188,15 @@ impl Path {
             believed: 0.0,
             found: Timestamp::ZERO,
             slowed: Timestamp::ZERO,
+            full_unseen: Timestamp::ZERO,
             pushed: 0.0,
             climb: 0.0,
             climb_due: now,
+            climb_wait: CLIMB_WAIT.0,
             emptied: now,
             roomy: now,
             drain_began: now,
-            draining: false,
+            draining: Drain::No,
             learning: true,
             allowed: f64::INFINITY,
             heard: now,
@@ -245,7 +265,7 @@ impl Path {
         if self.queue < CROWDED * self.wish() {
             self.roomy = now;
         }
-        if self.queue <= DRAINED && !self.draining {
+        if self.queue <= DRAINED && !self.is_draining() {
             // Whoever emptied it: all who see it will look for the next time together.
             self.emptied = now;
         }
@@ -266,6 +286,7 @@ impl Path {
             busy: before > low
                 && self.queue > low
                 && (!sample.app_limited || self.queue > 2.0 * self.wish()),
+            ran_empty: before > low && self.queue <= low,
             // Of a mean with the time before the rate was found nobody knows which part was too fast.
             excess: excess && !(mixed && sample.poll_sent - sample.send_interval < self.found),
         };
@@ -325,21 +346,30 @@ impl Path {
         }
         // Somebody else's queue does not run empty for our sake.
         let patience = Duration::from_secs_f64(0.05 + 3.0 * self.delay);
-        if self.draining && (self.predicted <= DRAINED || now.since(self.drain_began) > patience) {
-            self.draining = false;
+        let is_empty = self.predicted <= DRAINED && self.draining == Drain::Queue;
+        if self.is_draining() && (is_empty || now.since(self.drain_began) > patience) {
+            self.draining = Drain::No;
             self.empty(now);
             self.queue_full = self.queue_full.map(|full| full * FULL_GROWTH);
             self.queue_safe /= FULL_GROWTH;
-        } else if !self.draining
+        } else if !self.is_draining()
             && (now.since(self.emptied) > DRAIN_EVERY
                 || self.is_crowded(now) && now.since(self.emptied) > DRAIN_SOONER)
         {
-            self.draining = true;
-            self.drain_began = now;
+            self.drain(now, Drain::Queue);
         }
         let learn_for = LEARN_FOR.max(Duration::from_secs_f64(2.0 * self.delay));
         self.learning &= now.since(self.emptied) < learn_for || !self.loss.is_known();
         self.allow();
+    }
+
+    fn is_draining(&self) -> bool {
+        self.draining != Drain::No
+    }
+
+    fn drain(&mut self, now: Timestamp, what: Drain) {
+        self.draining = what;
+        self.drain_began = now;
     }
 
     fn is_crowded(&self, now: Timestamp) -> bool {
@@ -400,17 +430,8 @@ impl Path {
             return true;
         }
         let opened = sample.poll_sent - sample.send_interval;
-        if self.loss.share() > self.believed + SURPRISE
-            && self.loss.is_half_known()
-            && opened >= self.slowed
-        {
-            if self.slowed_in_vain(opened) {
-                self.believed = self.loss.share();
-            } else {
-                self.loss = RandomLoss::new();
-                self.slowed = now;
-                return true;
-            }
+        if self.is_not_believed(now, opened) {
+            return true;
         }
         // No queue to blame. If slowing down does not help, it is chance.
         if self.excesses < EXCESSES || opened < self.slowed || self.slowed_in_vain(opened) {
@@ -422,6 +443,30 @@ impl Path {
         }
         self.slowed = now;
         true
+    }
+
+    /// Whether so much is lost that it is taken for overflow although no queue is seen.
+    fn is_not_believed(&mut self, now: Timestamp, opened: Timestamp) -> bool {
+        if self.loss.share() > self.believed + SURPRISE
+            && self.loss.is_known()
+            && opened >= self.slowed
+        {
+            if self.slowed_in_vain(opened) {
+                self.believed = self.loss.share();
+            } else {
+                self.loss = RandomLoss::new();
+                self.slowed = now;
+                return true;
+            }
+        }
+        if self.loss.is_beyond_belief() && now.since(self.full_unseen) > DRAIN_EVERY {
+            // The queue is full, and has been for so long that its delay is taken for the path's.
+            self.loss = RandomLoss::new();
+            self.full_unseen = now;
+            self.drain(now, Drain::Deep);
+            return true;
+        }
+        false
     }
 
     /// Whether the rate was cut for the sake of losses shortly before `opened`.
@@ -495,6 +540,7 @@ impl Path {
             self.saturated = true;
             self.climb = 0.0;
             self.climb_due = now + Duration::from_secs_f64(2.0 * self.delay);
+            self.climb_wait = CLIMB_WAIT.0;
             self.phase = RatePhase::Hold;
             return;
         }
@@ -502,12 +548,17 @@ impl Path {
             // Who pauses does not show what the link takes, only which share of it was lost.
             let measured = if app_limited {
                 rate * (span.arrived / span.sent / (1.0 - self.loss.share())).min(1.0)
+            } else if span.ran_empty {
+                self.capacity // What arrived is less than it takes.
             } else {
                 self.measured(span)
             };
             self.capacity = self.capacity.min(measured);
             self.climb = 0.0;
-            self.climb_due = now + Duration::from_secs(1);
+            if now >= self.climb_due {
+                self.climb_wait = (self.climb_wait * 2).min(CLIMB_WAIT.1);
+            }
+            self.climb_due = now + self.climb_wait;
             return;
         }
         let measured = self.measured(span).min(span.sent / span.send);
@@ -578,12 +629,13 @@ impl Path {
         if self.phase == RatePhase::Startup || self.spans.is_empty() {
             return;
         }
-        let wish = if self.draining { -DRAIN_MARGIN } else { self.target() };
+        let wish = if self.is_draining() { -DRAIN_MARGIN } else { self.target() };
         let factor = 1.0 + (wish - self.predicted) / self.time_constant();
-        let factor = if self.climb > 0.0 && !self.draining {
-            factor.max(1.0 + self.climb)
-        } else {
-            factor.clamp(if self.draining { DRAIN_MIN } else { HOLD_MIN }, HOLD_MAX)
+        let factor = match self.draining {
+            Drain::No if self.climb > 0.0 => factor.max(1.0 + self.climb),
+            Drain::No => factor.clamp(HOLD_MIN, HOLD_MAX),
+            Drain::Queue => factor.clamp(DRAIN_MIN, HOLD_MAX),
+            Drain::Deep => DRAIN_MIN,
         };
         self.allowed = (self.capacity * factor).min(DELIVERED_MAX * self.delivered_peak);
     }
