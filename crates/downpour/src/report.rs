@@ -6,6 +6,10 @@
 //!
 //! The exit status follows from the report and from nothing else, so the two cannot disagree.
 
+mod transfer;
+
+pub use transfer::{PlanLine, TransferReport};
+
 use crate::units::{show_bytes, show_duration};
 use downpour_proto::Rate;
 use serde::{Deserialize, Serialize};
@@ -35,6 +39,9 @@ pub struct Report {
     pub role: Role,
     /// The session as a whole.
     pub session: SessionReport,
+    /// How the blocks came, when not by multicast.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transfer: Option<TransferReport>,
     /// One entry for each receiver that joined or was expected.
     pub receivers: Vec<ReceiverReport>,
     /// Objects that did not arrive, with the reason.
@@ -355,6 +362,9 @@ impl Report {
                 session.rounds, session.feedback_messages
             )?;
         }
+        if let Some(transfer) = &self.transfer {
+            writeln!(out, "{}", transfer.line())?;
+        }
         self.summarise_rejected(out)?;
         self.summarise_receivers(out)?;
         summarise_names(out, "failed", &self.failed)?;
@@ -456,6 +466,7 @@ mod tests {
             downpour: "0.1.0".to_owned(),
             role: Role::Sender,
             session: SessionReport { data_bytes: 1_000_000, objects: 3, ..Default::default() },
+            transfer: None,
             receivers,
             failed: vec![],
             skipped: vec![Named { name: "a/pipe".to_owned(), why: "a fifo".to_owned() }],

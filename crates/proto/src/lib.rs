@@ -31,6 +31,7 @@ mod rng;
 pub mod sender;
 mod time;
 mod timer;
+pub mod transfer;
 mod units;
 pub mod wire;
 

@@ -24,10 +24,12 @@ pub enum Reason {
     Silence,
     /// A pull that failed may be tried again.
     Pull,
+    /// The sender has to be shown again where we are.
+    Greet,
 }
 
 impl Reason {
-    const COUNT: usize = Self::Pull as usize + 1;
+    const COUNT: usize = Self::Greet as usize + 1;
     const ALL: [Self; Self::COUNT] = [
         Self::Pace,
         Self::Poll,
@@ -37,6 +39,7 @@ impl Reason {
         Self::Nack,
         Self::Silence,
         Self::Pull,
+        Self::Greet,
     ];
 }
 

@@ -17,8 +17,10 @@ fn receiver() -> Receiver {
         me: ReceiverId(1),
         feedback: Box::new(Rounds),
         partial_blocks: 8,
+        pulls: downpour_proto::receiver::PULLS_DEFAULT,
         resume: false,
         on_stream: true,
+        greets: false,
     };
     Receiver::new(config, 1, Timestamp::ZERO)
 }

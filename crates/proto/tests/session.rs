@@ -81,8 +81,10 @@ impl Net {
             me,
             feedback: Box::new(Rounds),
             partial_blocks: 128,
+            pulls: downpour_proto::receiver::PULLS_DEFAULT,
             resume: false,
             on_stream: true,
+            greets: false,
         };
         let machine = Receiver::new(config, u64::from(me.0), self.now);
         let (kept, stored) = (BTreeMap::new(), BTreeSet::new());

@@ -89,7 +89,7 @@ pub fn run(seed: u64) -> Result<Outcome, String> {
             return Err(format!("{receiver:?} is not complete after {:?}", outcome.ended));
         }
         // One more may be on its way into the store.
-        if receiver.most_partial > partial + downpour_proto::receiver::PULLS_MAX {
+        if receiver.most_partial > partial + downpour_proto::receiver::PULLS_DEFAULT {
             return Err(format!("{receiver:?} kept more than {partial} blocks"));
         }
     }

@@ -7,6 +7,7 @@ pub mod identity;
 pub mod profile;
 pub mod pull;
 pub mod session;
+pub mod stream;
 pub mod trace;
 
 mod blocks;

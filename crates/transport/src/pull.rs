@@ -1,32 +1,51 @@
-//! The receiver's pulls: a queue, a few workers, retries.
+//! The receiver's pulls: a queue, a few connections, retries.
 //!
 //! 1. [`Puller::request`] queues a pull under a number of the caller's choice; any thread may call it.
-//! 2. Each of N workers takes the oldest one and pulls it over a connection of its own. When that breaks
-//!    off it pauses (twice as long each time, with jitter) and asks for the rest; what has come is kept.
-//! 3. The result goes to the channel that [`Puller::start`] gave. A worker whose result is not taken does not
-//!    go on, so that memory is bounded by 2·N results, [`PULL_LEN_MAX`] each.
+//! 2. Each of N workers has a connection of its own, and takes from [`Ranges`] what to ask it for next, before the answers to
+//!    earlier requests are in. What comes goes straight to its place in the pull's buffer.
+//! 3. When a connection breaks off, or an answer says no, its worker pauses (twice as long each time, with jitter);
+//!    what has come is kept, and the rest is asked for anew.
+//! 4. The result goes to the channel that [`Puller::start`] gave. A worker whose result is not taken does not
+//!    go on, so that memory is bounded: N results, and for each connection what it was asked for.
 //!
 //! A pull that was cancelled gives no result. Dropping the [`Puller`] cancels all. Whether the bytes are the
 //! right ones is not known here: the sink verifies them.
 
+mod worker;
+
 use crate::control::{ControlClient, Pull, PullError};
-use std::collections::{BTreeMap, VecDeque};
-use std::hash::{BuildHasher, Hasher, RandomState};
+use crate::stream::{ConnectionReport, Tuning};
+use downpour_proto::Timestamp;
+use downpour_proto::transfer::{Ask, DEPTH_MAX, Ranges};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
+use worker::Worker;
 
 /// Bytes of one pull. A full block has 1.5 MB.
 pub const PULL_LEN_MAX: u64 = 16 * 1024 * 1024;
 /// Pulls that wait for a worker.
 pub const PULL_QUEUE_MAX: usize = 4096;
 
+/// Connections of the past of which an account is kept.
+const REPORTS_MAX: usize = 256;
+
 /// How a [`Puller`] works. Each field's default is what its comment says.
 #[derive(Clone, Debug)]
 pub struct PullLimits {
-    /// Pulls at once, a TCP connection each: 4.
+    /// TCP connections: 4.
     pub parallel: usize,
+    /// Requests on one connection before the first answer is in, at least: 1. With more than one there are as many as a
+    /// round trip takes.
+    pub depth: usize,
+    /// Whether connections are opened before there is a pull: no.
+    pub ahead: bool,
+    /// Round trip of the path: not known.
+    pub rtt: Duration,
+    /// What is set on each connection: nothing.
+    pub tuning: Tuning,
     /// Tries in a row that bring no byte, before a pull is given up: 8.
     pub tries_max: u32,
     /// After the first failed try: 200 ms.
@@ -39,6 +58,10 @@ impl Default for PullLimits {
     fn default() -> Self {
         Self {
             parallel: 4,
+            depth: 1,
+            ahead: false,
+            rtt: Duration::ZERO,
+            tuning: Tuning::default(),
             tries_max: 8,
             pause_first: Duration::from_millis(200),
             pause_max: Duration::from_secs(5),
@@ -63,19 +86,31 @@ pub enum PullRefused {
     /// [`PULL_QUEUE_MAX`] wait already. Ask again when results have come.
     #[error("{PULL_QUEUE_MAX} pulls wait already")]
     QueueFull,
-    /// More than [`PULL_LEN_MAX`] bytes.
-    #[error("a pull has at most {PULL_LEN_MAX} bytes")]
+    /// More than [`PULL_LEN_MAX`] bytes, or none.
+    #[error("a pull has 1 to {PULL_LEN_MAX} bytes")]
     TooLong,
     /// A pull with this number waits or runs.
     #[error("pull {0} is under way already")]
     Duplicate(u64),
 }
 
+/// What the pulls came to so far.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PullTotals {
+    /// Bytes of pulls that came, once each.
+    pub bytes: u64,
+    /// Requests.
+    pub ranges: u64,
+    /// Connections that have ended, and what they did.
+    pub connections: Vec<ConnectionReport>,
+    /// What the sender could not set of what was asked for.
+    pub lacks: Option<String>,
+}
+
 /// The queue and its workers.
-#[derive(Debug)]
 pub struct Puller {
-    queue: Arc<Queue>,
-    _workers: JoinSet<()>,
+    shared: Arc<Shared>,
+    workers: JoinSet<()>,
 }
 
 impl Puller {
@@ -83,155 +118,173 @@ impl Puller {
     pub fn start(client: Arc<ControlClient>, limits: PullLimits) -> (Self, mpsc::Receiver<Pulled>) {
         let parallel = limits.parallel.max(1);
         let (results, receiver) = mpsc::channel(parallel);
-        let queue = Arc::new(Queue::default());
+        let state = State {
+            ranges: Ranges::new(parallel, limits.rtt, limits.depth.min(DEPTH_MAX)),
+            pulls: BTreeMap::new(),
+            totals: PullTotals::default(),
+        };
+        let shared = Arc::new(Shared {
+            client,
+            limits,
+            begun: Instant::now(),
+            state: Mutex::new(state),
+            filled: Notify::new(),
+            in_vain: (0..parallel).map(|_| Notify::new()).collect(),
+        });
         let mut workers = JoinSet::new();
-        for _ in 0..parallel {
-            let worker = Worker {
-                client: client.clone(),
-                limits: limits.clone(),
-                queue: queue.clone(),
-                results: results.clone(),
-            };
-            workers.spawn(worker.work());
+        for line in 0..parallel {
+            workers.spawn(Worker::new(line, shared.clone(), results.clone()).work());
         }
-        (Self { queue, _workers: workers }, receiver)
+        (Self { shared, workers }, receiver)
     }
 
     /// Queues a pull. The result will carry `id`.
     pub fn request(&self, id: u64, pull: Pull) -> Result<(), PullRefused> {
-        if let Pull::Bytes(_, range) = &pull
-            && range.end.saturating_sub(range.start) > PULL_LEN_MAX
-        {
+        // Before JOIN nothing can be asked for but bytes: an error that comes to light with the request.
+        let (len, step) = self.shared.client.measure(&pull).unwrap_or((1, 1));
+        if !(1..=PULL_LEN_MAX).contains(&len) {
             return Err(PullRefused::TooLong);
         }
-        let mut state = self.queue.lock();
-        if state.waiting.len() >= PULL_QUEUE_MAX {
+        let mut state = self.shared.lock();
+        if state.ranges.waiting() >= PULL_QUEUE_MAX {
             return Err(PullRefused::QueueFull);
         }
-        if state.running.contains_key(&id) || state.waiting.iter().any(|(other, _)| *other == id) {
+        if state.pulls.contains_key(&id) {
             return Err(PullRefused::Duplicate(id));
         }
-        state.waiting.push_back((id, pull));
+        state.pulls.insert(id, Running { pull, len, failures: 0, buffer: None });
+        state.ranges.want(id, len, step);
         drop(state);
-        self.queue.filled.notify_one();
+        self.shared.filled.notify_waiters();
         Ok(())
+    }
+
+    /// Nothing more will be requested: idle connections help the others with what is left.
+    pub fn set_ending(&self) {
+        self.shared.lock().ranges.set_ending(true);
+        self.shared.filled.notify_waiters();
     }
 
     /// Cancels a pull. `true`: no result will come of it. `false`: one has come or is about to.
     pub fn cancel(&self, id: u64) -> bool {
-        let mut state = self.queue.lock();
-        if let Some(cancelled) = state.running.remove(&id) {
-            cancelled.notify_one();
-            return true;
+        let mut state = self.shared.lock();
+        let known = state.pulls.remove(&id).is_some();
+        // What is on its way cannot be called back but by ending the connection.
+        for line in state.ranges.forget(id) {
+            self.shared.in_vain[line].notify_one();
         }
-        let before = state.waiting.len();
-        state.waiting.retain(|(other, _)| *other != id);
-        state.waiting.len() < before
+        known
     }
 
     /// Cancels all pulls.
     pub fn cancel_all(&self) {
-        let mut state = self.queue.lock();
-        state.waiting.clear();
-        for cancelled in std::mem::take(&mut state.running).into_values() {
-            cancelled.notify_one();
+        let all: Vec<u64> = self.shared.lock().pulls.keys().copied().collect();
+        for id in all {
+            self.cancel(id);
         }
     }
 
     /// Pulls that wait or run.
     pub fn under_way(&self) -> usize {
-        let state = self.queue.lock();
-        state.waiting.len() + state.running.len()
+        self.shared.lock().pulls.len()
+    }
+
+    /// What came so far.
+    pub fn totals(&self) -> PullTotals {
+        self.shared.lock().totals.clone()
+    }
+
+    /// Ends all connections, and tells what came of them.
+    pub async fn stop(&mut self) -> PullTotals {
+        self.workers.shutdown().await;
+        self.totals()
     }
 }
 
-#[derive(Debug, Default)]
-struct Queue {
+/// What the workers share.
+struct Shared {
+    client: Arc<ControlClient>,
+    limits: PullLimits,
+    begun: Instant,
     state: Mutex<State>,
+    /// There may be something to ask for.
     filled: Notify,
+    /// For each connection: it brings what is not wanted any more.
+    in_vain: Vec<Notify>,
 }
 
-#[derive(Debug, Default)]
 struct State {
-    waiting: VecDeque<(u64, Pull)>,
-    /// By number; who takes an entry out decides what becomes of that pull.
-    running: BTreeMap<u64, Arc<Notify>>,
+    ranges: Ranges,
+    pulls: BTreeMap<u64, Running>,
+    totals: PullTotals,
 }
 
-impl Queue {
+/// The bytes of a pull. Two connections may bring parts of it.
+type Buffer = Arc<Mutex<Vec<u8>>>;
+
+struct Running {
+    pull: Pull,
+    len: u64,
+    /// Tries in a row that brought no byte.
+    failures: u32,
+    /// From the first request on.
+    buffer: Option<Buffer>,
+}
+
+impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Each change is a push, a pop or a removal: a panic in between leaves the rest whole.
+        // The parts are changed one after the other, and nothing in between panics.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn next(&self) -> (u64, Pull, Arc<Notify>) {
-        loop {
-            if let Some(next) = self.take() {
-                return next;
-            }
-            self.filled.notified().await;
-        }
+    fn now(&self) -> Timestamp {
+        Timestamp::ZERO + self.begun.elapsed()
     }
 
-    fn take(&self) -> Option<(u64, Pull, Arc<Notify>)> {
+    /// What to ask connection `line` for next, of which pull, and where its bytes go.
+    fn next(&self, line: usize) -> Option<(Ask, Pull, Buffer)> {
+        let now = self.now();
         let mut state = self.lock();
-        let (id, pull) = state.waiting.pop_front()?;
-        let cancelled = Arc::new(Notify::new());
-        state.running.insert(id, cancelled.clone());
-        if !state.waiting.is_empty() {
-            // Two requests in a row may have left one wake-up only.
-            self.filled.notify_one();
+        let State { ranges, pulls, totals } = &mut *state;
+        let ask = ranges.next(now, line)?;
+        totals.ranges += 1;
+        // A range is wanted as long as its pull is there.
+        let running = pulls.get_mut(&ask.id)?;
+        let len = running.len as usize;
+        let buffer = running.buffer.get_or_insert_with(|| Arc::new(Mutex::new(vec![0; len])));
+        Some((ask, running.pull.clone(), buffer.clone()))
+    }
+
+    /// Bytes came; the pull that is complete by them.
+    fn came(&self, line: usize, id: u64, len: usize) -> Option<Pulled> {
+        let now = self.now();
+        let mut state = self.lock();
+        if let Some(running) = state.pulls.get_mut(&id) {
+            running.failures = 0;
         }
-        Some((id, pull, cancelled))
+        let id = state.ranges.came(now, line, len as u64)?;
+        let running = state.pulls.remove(&id)?;
+        state.totals.bytes += running.len;
+        let buffer = running.buffer.map(|buffer| std::mem::take(&mut *bytes_of(&buffer)));
+        Some(Pulled { id, pull: running.pull, outcome: Ok(buffer.unwrap_or_default()) })
+    }
+
+    /// A try failed. How often in a row by now, and the result when that was too often.
+    fn failed(&self, id: u64, error: PullError) -> (u32, Option<Pulled>) {
+        let mut state = self.lock();
+        let Some(running) = state.pulls.get_mut(&id) else { return (1, None) };
+        running.failures += 1;
+        let failures = running.failures;
+        if error.is_passing() && failures < self.limits.tries_max {
+            return (failures, None);
+        }
+        state.ranges.forget(id);
+        let running = state.pulls.remove(&id);
+        (failures, running.map(|r| Pulled { id, pull: r.pull, outcome: Err(error) }))
     }
 }
 
-struct Worker {
-    client: Arc<ControlClient>,
-    limits: PullLimits,
-    queue: Arc<Queue>,
-    results: mpsc::Sender<Pulled>,
-}
-
-impl Worker {
-    async fn work(self) {
-        loop {
-            let (id, pull, cancelled) = self.queue.next().await;
-            let outcome = tokio::select! {
-                outcome = self.pull(&pull) => outcome,
-                () = cancelled.notified() => continue,
-            };
-            let finished = self.queue.lock().running.remove(&id).is_some();
-            if finished && self.results.send(Pulled { id, pull, outcome }).await.is_err() {
-                // Nobody wants results any more.
-                return;
-            }
-        }
-    }
-
-    async fn pull(&self, pull: &Pull) -> Result<Vec<u8>, PullError> {
-        let mut bytes = Vec::new();
-        let mut failures = 0;
-        loop {
-            let before = bytes.len();
-            let error = match self.client.pull(pull, &mut bytes).await {
-                Ok(()) => return Ok(bytes),
-                Err(error) => error,
-            };
-            failures = if bytes.len() > before { 1 } else { failures + 1 };
-            if !error.is_passing() || failures >= self.limits.tries_max {
-                return Err(error);
-            }
-            tokio::time::sleep(self.pause(failures)).await;
-        }
-    }
-
-    /// After the `failures`th failure in a row, from 1: doubled each time, and between half and all of it.
-    fn pause(&self, failures: u32) -> Duration {
-        let doubled = 2u32.saturating_pow(failures - 1);
-        let pause = self.limits.pause_first.saturating_mul(doubled).min(self.limits.pause_max);
-        // A hasher of the standard library is seeded at random; no secret depends on it.
-        let random = RandomState::new().build_hasher().finish() as f64 / u64::MAX as f64;
-        pause.mul_f64(0.5 + random / 2.0)
-    }
+fn bytes_of(buffer: &Buffer) -> MutexGuard<'_, Vec<u8>> {
+    // Plain bytes, each written by itself.
+    buffer.lock().unwrap_or_else(PoisonError::into_inner)
 }

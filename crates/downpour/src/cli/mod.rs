@@ -17,6 +17,7 @@ mod profile;
 mod receive;
 mod send;
 mod ticket;
+mod wan;
 
 pub use fault::{Exit, Fault};
 pub use network::{Interface, NetworkArgs, NetworkPlan};
@@ -26,6 +27,7 @@ pub use profile::{
 };
 pub use receive::{ReceiveArgs, ReceivePlan, Target, TicketText};
 pub use send::{Payload, Profile, SendArgs, SendPlan, StartRule};
+pub use wan::{ConnectionArgs, PathArg};
 
 use crate::report::Report;
 use crate::{profile as papers, session};

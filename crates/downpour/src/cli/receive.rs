@@ -3,10 +3,11 @@
 //! The ticket comes as the string itself, from a file (`@FILE`) or from standard input (`-`), so that a
 //! secret need not stand in a process list. What it says is checked by `ticket`, not here.
 
-use super::{Fault, Interface, OutputArgs, ProfileReceiveArgs};
+use super::{ConnectionArgs, Fault, Interface, OutputArgs, ProfileReceiveArgs};
 use crate::object::limits::{ENTRIES_DEFAULT, ENTRIES_MAX};
 use crate::units::{parse_duration, parse_share, parse_size};
 use clap::Args;
+use downpour_proto::transfer::Wishes;
 use std::io::{self, IsTerminal, Read};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
@@ -58,6 +59,9 @@ pub struct ReceiveArgs {
     /// Drop this share of the stream's datagrams as they arrive, to see recovery at work
     #[arg(long, value_name = "SHARE", value_parser = parse_share, help_heading = "Network")]
     pub inject_loss: Option<f64>,
+    /// Connections for what is pulled.
+    #[command(flatten)]
+    pub connections: ConnectionArgs,
     /// Another protocol.
     #[command(flatten)]
     pub paper: ProfileReceiveArgs,
@@ -91,6 +95,8 @@ pub struct ReceivePlan {
     pub interface: Option<Interface>,
     /// Share of datagrams to drop on purpose.
     pub inject_loss: f64,
+    /// How connections for what is pulled shall be set.
+    pub wishes: Wishes,
     /// What to print.
     pub output: OutputArgs,
 }
@@ -174,6 +180,7 @@ impl ReceiveArgs {
             product_log: self.product_log,
             interface: self.interface.as_deref().map(Interface::find).transpose()?,
             inject_loss: self.inject_loss.unwrap_or(0.0),
+            wishes: self.connections.resolve()?,
             output: self.output,
         })
     }

@@ -4,12 +4,13 @@
 //! walk, which reports all that cannot at once. Paths are read as rsync reads them: `a/tree` arrives as
 //! OUT/tree, `a/tree/` and `.` arrive as their contents.
 
-use super::{Fault, NetworkArgs, NetworkPlan, OutputArgs, ProfileSendArgs};
+use super::{Fault, NetworkArgs, NetworkPlan, OutputArgs, PathArg, ProfileSendArgs};
 use crate::defaults::Defaults;
 use crate::home::Home;
 use crate::units::{HostPort, parse_duration, parse_rate, parse_share, parse_size};
 use clap::{Args, ValueEnum};
 use downpour_proto::Rate;
+use downpour_transport::control::DataPath;
 use std::collections::BTreeSet;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -79,6 +80,9 @@ pub struct SendArgs {
     #[arg(help_heading = "Rate")]
     pub pull_share: f64,
 
+    /// Which path the blocks take
+    #[arg(long, value_enum, default_value_t = PathArg::Multicast, help_heading = "Network")]
+    pub path: PathArg,
     /// Network options.
     #[command(flatten)]
     pub network: NetworkArgs,
@@ -126,6 +130,8 @@ pub struct SendPlan {
     pub profile: Profile,
     /// Share of the rate for all pulls together while the stream runs.
     pub pull_share: f64,
+    /// Which path the blocks take.
+    pub path: DataPath,
     /// Interface, group, ports.
     pub network: NetworkPlan,
     /// What to print.
@@ -199,6 +205,7 @@ impl SendArgs {
             rate_line,
             profile,
             pull_share: self.pull_share,
+            path: self.path.path(),
             network: self.network.resolve()?,
             output: self.output,
         })

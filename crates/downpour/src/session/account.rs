@@ -7,6 +7,7 @@ use crate::object::Summary;
 use crate::progress::{Phase, Row, Snapshot};
 use crate::report::{
     Named, ReceiverReport, ReceiverState, Rejected, Report, Role, SCHEMA, SentBytes, SessionReport,
+    TransferReport,
 };
 use downpour_proto::sender::{Delivery, MemberStats};
 use downpour_proto::{BlockId, BlockKind, Duration, Geometry, Rate, ReceiverId};
@@ -93,6 +94,7 @@ pub(super) struct Heading {
     pub(super) rate_limit: Option<Rate>,
     pub(super) objects: u64,
     pub(super) pull_bytes: u64,
+    pub(super) transfer: Option<TransferReport>,
     /// Connections that showed no token.
     pub(super) strangers: u64,
     pub(super) skipped: Vec<Named>,
@@ -153,6 +155,7 @@ pub(super) fn report(
             overhead,
             rejected: Rejected { strangers: heading.strangers, ..rejected(&sent.rejects) },
         },
+        transfer: heading.transfer,
         receivers,
         failed: heading.failed,
         skipped: heading.skipped,
@@ -267,6 +270,8 @@ pub(super) struct ReceiverAccount {
     pub(super) failed: Vec<(String, String)>,
     pub(super) failure: Option<String>,
     pub(super) notices: Vec<String>,
+    /// How the blocks came, over a long way.
+    pub(super) transfer: Option<TransferReport>,
 }
 
 impl ReceiverAccount {
@@ -281,6 +286,7 @@ impl ReceiverAccount {
             failed: Vec::new(),
             failure: None,
             notices,
+            transfer: None,
         }
     }
 
@@ -342,6 +348,7 @@ impl ReceiverAccount {
                 rejected: rejected(&driver.rejects),
                 ..SessionReport::default()
             },
+            transfer: self.transfer,
             receivers: vec![receiver],
             failed: self.failed.into_iter().map(|(name, why)| Named { name, why }).collect(),
             skipped: Vec::new(),

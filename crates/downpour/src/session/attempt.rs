@@ -6,7 +6,7 @@
 use super::account::{ReceiverAccount, receiver_snapshot};
 use super::keeper::Keeper;
 use super::receive::Node;
-use super::{TOO_SLOW, faults};
+use super::{TOO_SLOW, faults, transfer};
 use crate::cli::{Fault, ReceivePlan, Target};
 use crate::object::{
     Destination, EntryId, FolderOptions, ManifestId, OpenError, RawOptions, Store, StoreConfig,
@@ -21,10 +21,10 @@ use downpour_proto::{
     receiver::PARTIAL_BLOCKS_MAX,
 };
 use downpour_transport::control::{
-    BlockRange, ControlClient, Event, EventStream, HaveRequest, Joined, ObjectFailure, Pull,
-    PullError, ReadyRequest, Receipt, RequestError,
+    BlockRange, ControlClient, DataPath, Event, EventStream, HaveRequest, Joined, ObjectFailure,
+    Pull, PullError, ReadyRequest, Receipt, RequestError,
 };
-use downpour_transport::pull::{PullLimits, Pulled, Puller};
+use downpour_transport::pull::{Pulled, Puller};
 use downpour_transport::session::{ReceiveEvent, ReceiveHandle, ReceiveSetup, StreamIn};
 use downpour_transport::trace::Trace;
 use downpour_transport::{BlockSink, Group, Interface, RecvOptions, Suite};
@@ -136,14 +136,14 @@ async fn take_part(
     let store = open_keeper(plan, &client, &joined, said.clone()).await?;
     // Before the events: when the sender hears of us it sends a probe.
     let (stream, mut notices) = stream_in(plan, &joined)?;
-    let has_stream = stream.is_some();
+    let has_stream = stream.is_some() || joined.reply.path.is_unicast();
     let driver = spawn_driver(plan, &joined, stream, &store, (said, trace))?;
     let mut events = match client.events().await {
         Ok(events) => events,
         Err(error) => return lost(error),
     };
     notices.extend(buffer_notice(driver.snapshot().buffer_len).filter(|_| has_stream));
-    let (puller, mut pulled) = Puller::start(Arc::clone(&client), PullLimits::default());
+    let (puller, mut pulled) = Puller::start(Arc::clone(&client), transfer::limits(plan, &joined));
     let data_len = joined.reply.data_len;
     let mut run = Run {
         plan,
@@ -350,12 +350,15 @@ fn spawn_driver(
             me: reply.receiver,
             feedback: Box::new(Rounds),
             partial_blocks: (blocks as usize).clamp(8, PARTIAL_BLOCKS_MAX),
+            pulls: transfer::pulls(plan, joined),
             resume: matches!(plan.target, Target::Tree(_) | Target::Device(_))
                 && reply.products_from.is_none(),
-            on_stream: stream.is_some(),
+            on_stream: stream.is_some() || reply.path.is_unicast(),
+            greets: reply.path.is_unicast(),
         },
         seed,
         stream,
+        unicast: reply.path.is_unicast(),
         feedback,
         open: reply.products_from.is_some(),
         // Checked when the reply came.
@@ -426,7 +429,13 @@ impl Run<'_> {
         };
         if !multicast {
             self.driver.set_on_stream(false);
-            self.left_stream = Some("multicast does not reach this machine".to_owned());
+        }
+        if !multicast && self.joined.reply.path != DataPath::Tcp {
+            let why = match self.joined.reply.path.is_unicast() {
+                true => "UDP from the sender does not reach this machine",
+                false => "multicast does not reach this machine",
+            };
+            self.left_stream = Some(why.to_owned());
         }
         self.client.ready(ReadyRequest { multicast, candidates }).await.map(|()| None)
     }
@@ -438,6 +447,7 @@ impl Run<'_> {
                 self.driver.update_ends(data, manifest, finished);
                 if finished {
                     self.store.finished(data);
+                    self.puller.set_ending();
                 }
                 self.retry_unknown();
             }
@@ -656,7 +666,10 @@ impl Run<'_> {
     /// The receipt, the goodbye, and the report.
     async fn finish(mut self, verdict: Verdict, identity: &Node) -> Result<Ended, Fault> {
         self.puller.cancel_all();
+        let totals = self.puller.stop().await;
         let snapshot = self.driver.stop();
+        self.account.notices.extend(totals.lacks.clone());
+        self.account.transfer = transfer::report(self.plan, &self.joined, totals);
         let mut summary = match verdict {
             Verdict::SenderLost(why) => return Ok(Ended::SenderLost(why)),
             Verdict::Complete(summary) => summary,
@@ -697,8 +710,11 @@ impl Run<'_> {
             .failed
             .retain(|(path, _)| !self.account.failed.iter().any(|(known, _)| known == path));
         self.account.failed.extend(summary.failed.clone());
+        // There the sender moves a receiver to and fro.
+        let chosen = self.joined.reply.path == DataPath::Auto;
+        let left_stream = self.left_stream.filter(|_| !chosen);
         let report =
-            self.account.report(self.plan, &summary, &snapshot, self.data_len, self.left_stream);
+            self.account.report(self.plan, &summary, &snapshot, self.data_len, left_stream);
         Ok(Ended::Report(Box::new(report)))
     }
 

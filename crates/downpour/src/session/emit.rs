@@ -7,14 +7,25 @@
 use super::endpoint::Shared;
 use crate::object::Section;
 use downpour_proto::BlockId;
+use downpour_proto::sender::Delivery;
 use downpour_transport::SourceError;
-use downpour_transport::control::Event;
+use downpour_transport::control::{DataPath, Event};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering};
 use std::time::{Duration, Instant};
 
 /// Blocks offered ahead of what is being sent: about a section.
 const BACKLOG_BLOCKS: usize = 64;
+
+/// Bytes offered ahead of what is pulled: what was hashed is then still in the page cache, and those who pull are not
+/// held up by the time that it takes until they hear of more.
+const PULLED_AHEAD: u64 = 512 << 20;
+
+/// The same where the rest may go back to the stream: what was offered to pulls has to be pulled.
+const PULLED_AHEAD_AUTO: u64 = 32 << 20;
+
+/// Data blocks offered before that is looked at.
+const OFFERED_AT_ONCE: usize = 16;
 
 /// Longest wait for receivers to look at a section; then its data is sent to all.
 const EXAMINE_TIME_MAX: Duration = Duration::from_secs(30);
@@ -52,7 +63,11 @@ pub(super) fn emit(
         if !section.data.is_empty() {
             shared.stand().data_end = section.data.end;
         }
-        offer(shared, section.data.clone().filter_map(BlockId::data));
+        for first in section.data.clone().step_by(OFFERED_AT_ONCE) {
+            let end = section.data.end.min(first + OFFERED_AT_ONCE as u32);
+            offer(shared, (first..end).filter_map(BlockId::data));
+            wait_while(&|| is_ahead_of_pulls(shared, end));
+        }
         if section.last {
             shared.stand().offered_all = true;
             shared.driver.finish();
@@ -62,6 +77,18 @@ pub(super) fn emit(
     }
     // The last section returns above: the thread that hashes has gone without it.
     Err(SourceError { reason: "internal error, the thread that hashes has failed".to_owned() })
+}
+
+/// Nobody is on the stream, so that nothing else holds the offers back, and those who pull are far behind.
+fn is_ahead_of_pulls(shared: &Shared, end: u32) -> bool {
+    let ahead = match shared.reply.path {
+        DataPath::Auto => PULLED_AHEAD_AUTO,
+        DataPath::Multicast | DataPath::Tcp | DataPath::Udp => PULLED_AHEAD,
+    };
+    let pulled = shared.pulled_end.load(Ordering::Relaxed);
+    let is_ahead = u64::from(end) * shared.reply.geometry.block_len() > pulled + ahead;
+    let on_stream = |delivery| delivery == Delivery::Stream;
+    is_ahead && !shared.driver.snapshot().members.values().any(|m| on_stream(m.delivery))
 }
 
 fn offer(shared: &Shared, blocks: impl Iterator<Item = BlockId>) {

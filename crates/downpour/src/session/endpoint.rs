@@ -10,12 +10,13 @@ use downpour_proto::sender::Delivery;
 use downpour_proto::{BlockId, BlockKind, RangeSet, ReceiverId};
 use downpour_transport::Encoder;
 use downpour_transport::control::{
-    ApiError, Conn, ErrorCode, Event, EventSender, Extent, HaveRequest, JoinReply, JoinRequest,
-    LeaveRequest, MANIFEST_SYMBOLS_MAX, Member, ReadyRequest, Receipt, SessionHandler,
+    ApiError, Conn, DataPath, ErrorCode, Event, EventSender, Extent, HaveRequest, JoinReply,
+    JoinRequest, LeaveRequest, MANIFEST_SYMBOLS_MAX, Member, ReadyRequest, Receipt, SessionHandler,
     SignedReceipt,
 };
 use downpour_transport::session::SendHandle;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
@@ -41,6 +42,11 @@ pub(super) struct Stand {
 }
 
 impl Stand {
+    /// Of a session whose blocks take this path.
+    pub(super) fn new(path: DataPath) -> Self {
+        Self { roster: Roster::new(path == DataPath::Tcp), ..Self::default() }
+    }
+
     /// Tells receivers of the files given up, as far as they take it.
     pub(super) fn tell_withdrawn(&mut self) {
         self.roster.tell_withdrawn(&self.withdrawn);
@@ -53,6 +59,8 @@ pub(super) struct Shared {
     /// Something changed that the session's loop waits for.
     pub(super) changed: Notify,
     pub(super) driver: SendHandle,
+    /// One past the last byte of the data space that was pulled, or need not be.
+    pub(super) pulled_end: AtomicU64,
     pub(super) source: Arc<dyn Carried>,
     /// In a session of products.
     pub(super) feed: Option<Feed>,
@@ -73,6 +81,10 @@ impl Shared {
             stand.told_ends = ends;
             stand.roster.tell_all(&self.ends_event(ends));
         }
+    }
+
+    fn pulled(&self, end: u64) {
+        self.pulled_end.fetch_max(end, Ordering::Relaxed);
     }
 
     fn ends_event(&self, (data, manifest, finished): (u32, u32, bool)) -> Event {
@@ -135,6 +147,8 @@ impl SessionHandler for Endpoint {
         let set = |ranges: &[downpour_transport::control::BlockRange]| -> RangeSet {
             ranges.iter().map(|range| Range::from(*range)).collect()
         };
+        let held_end = request.data.last().map_or(0, |range| u64::from(range.1));
+        shared.pulled(held_end * shared.reply.geometry.block_len());
         shared.driver.have(member.receiver, set(&request.data), set(&request.manifest));
         shared.stand().roster.examined(member.receiver, request.examined);
         shared.changed.notify_one();
@@ -220,6 +234,7 @@ impl SessionHandler for Endpoint {
         match kind {
             BlockKind::Data => {
                 source.read_data(range.start, &mut bytes).map_err(unreadable)?;
+                self.0.pulled(range.end);
             }
             BlockKind::Manifest => self.read_manifest(range, &mut bytes)?,
         }

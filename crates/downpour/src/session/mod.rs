@@ -7,17 +7,20 @@
 //! | `network` | interface, group, ports and symbol size from the plan |
 //! | `roster` | what the sender knows of each receiver, and whether the session is over |
 //! | `endpoint` | what receivers ask over HTTPS |
+//! | `auto` | moves a receiver between stream and pulls |
 //! | `emit` | sections out of the hash-ahead, blocks into the driver |
 //! | `feeding` | products out of their list, blocks into the driver |
 //! | `carried`, `keeper` | what sender and receiver have in common of a manifest's and of products' sessions |
 //! | `account` | progress and report |
 //! | `receive` | finds the sender, and again if it vanishes |
 //! | `attempt` | one session as a receiver lives it |
+//! | `transfer` | its connections, over a long way |
 //!
 //! Deliberately absent: protocol rules (`downpour-proto`) and anything that reads an option.
 
 mod account;
 mod attempt;
+mod auto;
 mod carried;
 mod emit;
 mod endpoint;
@@ -29,6 +32,7 @@ mod open;
 mod receive;
 mod roster;
 mod send;
+mod transfer;
 
 pub use receive::receive;
 pub use send::send;

@@ -4,6 +4,7 @@ use crate::cli::{Fault, NetworkPlan};
 use crate::ports::PortRange;
 use crate::units::HostPort;
 use downpour_proto::{BLOCK_SYMBOLS_MAX, Geometry, Rng};
+use downpour_transport::control::DataPath;
 use downpour_transport::session::StreamOut;
 use downpour_transport::{Group, Interface, OVERHEAD, SendOptions, UnicastSocket};
 use std::io;
@@ -54,8 +55,14 @@ fn random_group(ports: PortRange, seed: u64) -> SocketAddr {
     SocketAddr::new(address.into(), ports.multicast())
 }
 
-/// Symbols as long as one datagram takes.
-pub(super) fn geometry(plan: &NetworkPlan, stream: Option<&StreamOut>) -> Geometry {
+/// Symbols of blocks that never travel as datagrams: 2 MiB are two whole groups of a file that begins the data.
+const SYMBOL_LEN_PULLED: u16 = 2048;
+
+/// Symbols as long as one datagram takes, where there are datagrams.
+pub(super) fn geometry(plan: &NetworkPlan, path: DataPath, stream: Option<&StreamOut>) -> Geometry {
+    if path == DataPath::Tcp {
+        return Geometry { symbol_len: SYMBOL_LEN_PULLED, block_symbols: BLOCK_SYMBOLS_MAX };
+    }
     let is_v6 = stream.is_some_and(|out| out.group.address().is_ipv6());
     let headers = if is_v6 { HEADERS_V6 } else { HEADERS_V4 };
     let of_interface = stream.map_or(MTU_USUAL, |out| out.interface.mtu.min(MTU_USUAL));
@@ -133,6 +140,7 @@ mod tests {
     use crate::cli::NetworkPlan;
     use crate::ports::PortRange;
     use downpour_proto::Geometry;
+    use downpour_transport::control::DataPath;
 
     #[test]
     fn symbols_fill_one_datagram() {
@@ -144,11 +152,11 @@ mod tests {
             mtu: None,
             ports: PortRange::DEFAULT,
         };
-        assert_eq!(geometry(&plan, None), Geometry::IPV4);
+        assert_eq!(geometry(&plan, DataPath::Multicast, None), Geometry::IPV4);
         plan.mtu = Some(9000);
-        assert_eq!(geometry(&plan, None).symbol_len, 8940);
+        assert_eq!(geometry(&plan, DataPath::Multicast, None).symbol_len, 8940);
         plan.mtu = Some(577);
-        assert_eq!(geometry(&plan, None).symbol_len % 2, 0);
+        assert_eq!(geometry(&plan, DataPath::Multicast, None).symbol_len % 2, 0);
     }
 
     #[test]

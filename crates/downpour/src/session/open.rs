@@ -20,7 +20,8 @@ use downpour_proto::{
     Epoch, Geometry, Parity, Rate, ReceiverId, SenderConfig, StreamId, Timestamp,
 };
 use downpour_transport::control::{
-    ControlServer, Event, JoinReply, PullBudget, ServerLimits, ServerSetup, SessionId, Token,
+    ControlServer, DataPath, Event, JoinReply, PullBudget, ServerLimits, ServerSetup, SessionId,
+    Token,
 };
 use downpour_transport::identity::{ClientKeys, Identity};
 use downpour_transport::session::{SendEvent, SendHandle, SendSetup, StreamOut};
@@ -31,7 +32,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -79,11 +80,14 @@ pub(super) async fn open(plan: &SendPlan) -> Result<Open, Fault> {
     let given = given_ticket(plan, &identity)?;
     let group = plan.network.group.or(given.as_ref().and_then(|ticket| ticket.group));
     let session = SessionId::random().ok_or_else(faults::randomness)?;
-    let (stream, no_stream) = match network::stream_out(&plan.network, group, number(&session))? {
-        Ok(stream) => (Some(stream), None),
-        Err(why) => (None, Some(why)),
+    let (stream, no_stream) = match plan.path {
+        DataPath::Tcp | DataPath::Udp | DataPath::Auto => (None, None),
+        DataPath::Multicast => match network::stream_out(&plan.network, group, number(&session))? {
+            Ok(stream) => (Some(stream), None),
+            Err(why) => (None, Some(why)),
+        },
     };
-    let geometry = network::geometry(&plan.network, stream.as_ref());
+    let geometry = network::geometry(&plan.network, plan.path, stream.as_ref());
     let withdrawals = Arc::new(Withdrawals::default());
     let load = load(plan, &home, scan, geometry, session, &withdrawals)?;
     let listen = plan.listen.clone().or_else(|| given.as_ref().and_then(listen_hint));
@@ -321,6 +325,7 @@ fn reply(
         started: false,
         packet: 0,
         products_from: None,
+        path: plan.path,
     })
 }
 
@@ -358,6 +363,7 @@ fn spawn_driver(
             pull_share: plan.pull_share,
         },
         stream,
+        unicast: plan.path.is_unicast(),
         feedback,
         suite: Suite::preferred(),
         open: matches!(load, Load::Products { .. }),
@@ -380,7 +386,8 @@ fn spawn_driver(
         Load::Products { queue, log, .. } => Some(Feed::new(Arc::clone(queue), log.clone())),
     };
     let shared = Arc::new(Shared {
-        stand: Mutex::new(Stand::default()),
+        stand: Mutex::new(Stand::new(plan.path)),
+        pulled_end: AtomicU64::new(0),
         changed: Notify::new(),
         driver,
         source,

@@ -94,6 +94,8 @@ impl Peer {
 pub(super) struct Roster {
     peers: BTreeMap<ReceiverId, Peer>,
     last_id: u32,
+    /// There is no stream that a receiver could miss.
+    all_pull: bool,
 }
 
 /// Who joins.
@@ -105,6 +107,11 @@ pub(super) struct Newcomer {
 }
 
 impl Roster {
+    /// Of a session in which all is pulled, or not.
+    pub(super) fn new(all_pull: bool) -> Self {
+        Self { all_pull, ..Self::default() }
+    }
+
     /// Takes a receiver in; also the entry that it replaces, if it was here before.
     pub(super) fn join(&mut self, who: Newcomer) -> (ReceiverId, Option<ReceiverId>) {
         let same = |peer: &Peer| peer.node == who.node && peer.instance == who.instance;
@@ -148,7 +155,7 @@ impl Roster {
         let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.is_live()) else {
             return false;
         };
-        if !multicast {
+        if !multicast && !self.all_pull {
             let why = match peer.multicast {
                 true => "it heard nothing of the stream for a while",
                 false => "multicast does not reach it",

@@ -6,13 +6,14 @@
 //! 4. Receivers are told, everything is closed, and the report says how each one ended.
 
 use super::account::{Heading, Ledger, report};
+use super::auto::Auto;
 use super::endpoint::Shared;
 use super::faults;
 use super::open::{Open, open};
 use super::roster::{Peer, Roster, Stage};
 use crate::cli::{Fault, SendPlan, StartRule};
 use crate::progress::{Phase, Progress, Snapshot};
-use crate::report::{Named, Report};
+use crate::report::{Named, Report, TransferReport};
 use downpour_proto::sender::Delivery;
 use downpour_proto::{Rate, ReceiverId};
 use downpour_transport::control::Event;
@@ -55,10 +56,13 @@ async fn run(plan: SendPlan) -> Result<Report, Fault> {
     };
     let enter = enter_pressed(plan.start.enter);
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
-    let mut told = BTreeSet::new();
+    let (mut told, mut auto) = (BTreeSet::new(), Auto::default());
     let ended = loop {
         let snapshot = shared.driver.snapshot();
         let probing = observe(&opened, &mut ledger, &snapshot);
+        if let Some(started) = ledger.started {
+            auto.look(&shared, started, &snapshot, opened.budget.granted());
+        }
         tell_failures(&shared.stand().roster, &mut told, &progress);
         if ledger.started.is_none() && may_start(&plan.start, &opened, &ledger, &enter) {
             start(&opened, &mut ledger);
@@ -109,7 +113,10 @@ fn announce(plan: &SendPlan, opened: &Open) {
     };
     let place = match &opened.stream {
         Some((group, interface)) => format!("to {group} on {interface}"),
-        None => "by unicast only".to_owned(),
+        None => match plan.path.name() {
+            Some(path) => format!("by {path} to each receiver"),
+            None => "by unicast only".to_owned(),
+        },
     };
     let name = &opened.shared.reply.name;
     eprintln!("sending {name}: {what}, {place}");
@@ -263,7 +270,7 @@ async fn close(
     };
     shared.stand().roster.tell_all(&Event::Shutdown { reason });
     let strangers = server.strangers();
-    server.stop(CLOSING_TIME).await;
+    let connections = server.stop(CLOSING_TIME).await;
     // It looks at `stop` every few milliseconds, and a panic has been told on stderr.
     let _ = tokio::task::spawn_blocking(move || emitting.join()).await;
     ledger.data_len = shared.source.objects().1;
@@ -289,6 +296,11 @@ async fn close(
         rate_limit: plan.rate,
         objects: shared.source.objects().0,
         pull_bytes: budget.granted(),
+        transfer: plan.path.name().map(|path| TransferReport {
+            path: path.to_owned(),
+            connections,
+            ..TransferReport::default()
+        }),
         strangers,
         skipped,
         failed: failed.map(|w| Named { name: w.path, why: w.reason }).collect(),

@@ -48,6 +48,16 @@ struct Receiver {
 
 /// A session; `extra` are arguments for the sender.
 pub(super) fn run(stage: &mut Stage<'_>, keep: bool, extra: &[&str]) -> io::Result<()> {
+    run_with(stage, keep, extra, &[])
+}
+
+/// A session, with further arguments for the sender and for each receiver.
+pub(super) fn run_with(
+    stage: &mut Stage<'_>,
+    keep: bool,
+    extra: &[&str],
+    to_receive: &[&str],
+) -> io::Result<()> {
     let listen = format!("{}:{PORT}", stage.network.sender.ipv4);
     let (ticket, report) = (text(stage.file("ticket")), text(stage.file("report.json")));
     stage.beforehand("downpour", &["ticket", "new", "--address", &listen, "--out", &ticket])?;
@@ -58,7 +68,7 @@ pub(super) fn run(stage: &mut Stage<'_>, keep: bool, extra: &[&str]) -> io::Resu
         let target = if keep { &["--out", &out][..] } else { &["--discard"] };
         let fixed = ["receive", &at, "--interface", "eth0", "--name", &name];
         let trace = if stage.traced && i == 0 { &["--trace", &traces[1]][..] } else { &[] };
-        stage.receiver(i, "downpour", &[&fixed[..], target, trace].concat())?;
+        stage.receiver(i, "downpour", &[&fixed[..], target, trace, to_receive].concat())?;
     }
     stage.settle();
     if !keep {

@@ -14,6 +14,7 @@ mod rsync;
 pub(crate) mod tcp;
 mod udpcast;
 mod uftp;
+mod wan;
 
 use crate::shell::{find, run};
 use crate::stage::Stage;
@@ -48,6 +49,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Program> {
         papers::PROGRAMS,
         rate::PROGRAMS,
         products::PROGRAMS,
+        wan::PROGRAMS,
         udpcast::PROGRAMS,
         uftp::PROGRAMS,
         norm::PROGRAMS,

@@ -8,10 +8,11 @@
 
 mod backlog;
 mod block;
+mod greet;
 mod pulls;
 mod silence;
 
-pub use pulls::PULLS_MAX;
+pub use pulls::{PULLS_DEFAULT, PULLS_MAX};
 
 use crate::base_delay::BaseDelay;
 use crate::feedback::FeedbackPolicy;
@@ -21,8 +22,7 @@ use crate::rng::Rng;
 use crate::time::{Duration, Timestamp};
 use crate::timer::{Deadline, Reason, TimerTable};
 use crate::wire::{
-    Advert, FEEDBACK_NEEDS_MAX, Feedback, Header, Kind, Need, OpenBlock, POLL_BLOCKS_MAX,
-    ParseError, Poll,
+    Advert, FEEDBACK_NEEDS_MAX, Feedback, Header, Kind, Need, OpenBlock, ParseError, Poll,
 };
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -30,15 +30,11 @@ use alloc::vec::Vec;
 use backlog::Backlog;
 use block::{Partial, Stage};
 use core::ops::Range;
-use pulls::{FAILED_MAX, Pulls};
+use pulls::Pulls;
 use silence::Silence;
 
-/// Most blocks of which symbols are kept at once: the sender's window and as many that wait for a pull.
+/// Blocks of which symbols are kept at once, at most: the sender's window and as many that wait for a pull.
 pub const PARTIAL_BLOCKS_MAX: usize = 256;
-
-/// Missing blocks looked at for what may be pulled, each time, whatever ends a poll claims: more than there
-/// can be that run, wait after a failure, or are still served by the stream; behind these none is different.
-const PULL_SCAN_MAX: usize = FAILED_MAX + 2 * PULLS_MAX + PARTIAL_BLOCKS_MAX + POLL_BLOCKS_MAX;
 
 /// Of the blocks that are kept one in so many may wait to be stored before that counts as delay.
 const BACKLOG_SHARE: usize = 4;
@@ -56,10 +52,14 @@ pub struct ReceiverConfig {
     pub feedback: Box<dyn FeedbackPolicy>,
     /// Blocks of which symbols are kept at once, 1 ..= [`PARTIAL_BLOCKS_MAX`]; each costs the driver K·T bytes.
     pub partial_blocks: usize,
+    /// Pulls of data at once, 1 ..= [`PULLS_MAX`]; each costs the driver K·T bytes.
+    pub pulls: usize,
     /// Something is held from an earlier attempt: ask for it by [`Work::Seed`].
     pub resume: bool,
     /// The stream is listened to; otherwise everything is pulled.
     pub on_stream: bool,
+    /// The sender learns from our messages where to send the stream: greet it until the stream is heard.
+    pub greets: bool,
 }
 
 /// What to do with a datagram's body.
@@ -235,6 +235,8 @@ pub struct Receiver {
     host_drops: u64,
     counter: u64,
     silence: Silence,
+    /// Datagrams of the stream that had come when greeting began.
+    greeted_at_count: u64,
 }
 
 impl Receiver {
@@ -244,6 +246,9 @@ impl Receiver {
         let mut timers = TimerTable::default();
         if config.on_stream {
             timers.set(Reason::Silence, now + Silence::wait(Duration::ZERO));
+        }
+        if config.greets {
+            timers.set(Reason::Greet, now);
         }
         Self {
             now,
@@ -263,7 +268,7 @@ impl Receiver {
             feedback_due: false,
             pull_check: false,
             by_pull: RangeSet::new(),
-            pulls: Pulls::default(),
+            pulls: Pulls::new(config.pulls),
             timers,
             work: VecDeque::new(),
             events: VecDeque::new(),
@@ -271,6 +276,7 @@ impl Receiver {
             host_drops: 0,
             counter: 0,
             silence: Silence::default(),
+            greeted_at_count: 0,
             config,
         }
     }
@@ -456,6 +462,7 @@ impl Receiver {
                 Reason::Nack => self.feedback_due |= !self.needs().is_empty(),
                 Reason::Pull => self.pull_check = true,
                 Reason::Silence => self.on_silence(),
+                Reason::Greet => self.greet(),
                 Reason::Pace | Reason::Poll | Reason::Advert | Reason::Settle | Reason::Review => {}
             }
         }
@@ -473,6 +480,9 @@ impl Receiver {
         self.advance(now);
         if !core::mem::take(&mut self.feedback_due) || !self.config.on_stream {
             return None;
+        }
+        if self.config.greets && self.last_poll.is_none() {
+            return Some(self.greeting(message));
         }
         let last = self.last_poll.as_ref()?;
         let needs = self.needs();
@@ -496,6 +506,10 @@ impl Receiver {
             needs,
         }
         .emit(message);
+        Some(self.feedback_header())
+    }
+
+    fn feedback_header(&mut self) -> (Header, u64) {
         self.counter += 1;
         let header = Header {
             epoch: Epoch(0), // A receiver has one key (protocol.md#KEY-3).
@@ -503,7 +517,7 @@ impl Receiver {
             packet_low: self.counter as u32,
             kind: Kind::Feedback { receiver: self.config.me },
         };
-        Some((header, self.counter))
+        (header, self.counter)
     }
 
     /// The next thing for the driver to do.
@@ -721,79 +735,5 @@ impl Receiver {
             })
             .take(FEEDBACK_NEEDS_MAX)
             .collect()
-    }
-
-    fn fail_pull(&mut self, block: BlockId) {
-        let at = self.pulls.fail(self.now, block);
-        self.timers.set_earlier(Reason::Pull, at);
-    }
-
-    /// Starts the pulls that may run: the manifest first, then data in order.
-    fn start_pulls(&mut self) {
-        let ends = [(BlockKind::Manifest, self.manifest_end), (BlockKind::Data, self.data_end)];
-        for (kind, end) in ends {
-            let mut from = 0;
-            for _ in 0..PULL_SCAN_MAX {
-                if !self.pulls.has_room(kind) {
-                    break;
-                }
-                let held = if kind == BlockKind::Data { &self.data } else { &self.manifest };
-                let Some(number) = held.first_gap(from..end) else { break };
-                from = number + 1;
-                let block = match kind {
-                    BlockKind::Data => BlockId::data(number),
-                    BlockKind::Manifest => BlockId::manifest(number),
-                };
-                if let Some(block) = block {
-                    self.start_pull(block);
-                }
-            }
-        }
-        if let Some(at) = self.pulls.next_retry(self.now) {
-            self.timers.set_earlier(Reason::Pull, at);
-        }
-    }
-
-    fn start_pull(&mut self, block: BlockId) {
-        if !self.pulls.may_start(self.now, block) || self.still_served(block) {
-            return;
-        }
-        let repair = self
-            .partial
-            .get(&block)
-            .filter(|p| p.stage == Stage::Collecting)
-            .and_then(Partial::pull_repair);
-        let pull = match repair {
-            Some(repair) => Pull::Repair { block, from: repair.start, until: repair.end },
-            None => Pull::Bytes { block },
-        };
-        if let Some(partial) = self.partial.get_mut(&block) {
-            partial.stage = Stage::Pulling;
-        }
-        self.stats.pulls += 1;
-        self.pulls.start(block);
-        self.work.push_back(Work::Pull(pull));
-    }
-
-    /// The newest poll tells that the stream has opened the block, and what came before it brought nothing.
-    fn is_past(&self, block: BlockId) -> bool {
-        self.last_poll.as_ref().is_some_and(|last| match block.kind() {
-            BlockKind::Data => block.number() < last.poll.data_end,
-            BlockKind::Manifest => block.number() < last.poll.manifest_end,
-        })
-    }
-
-    /// The block is being completed, or the stream may still bring it.
-    fn still_served(&self, block: BlockId) -> bool {
-        let newest = self.last_poll.as_ref().map(|l| l.poll.round);
-        match self.partial.get(&block) {
-            Some(p) if p.stage == Stage::Completing => true,
-            // What no poll has listed and the newest one counts as opened was closed before a poll came through.
-            // What it does not count, the control plane may know of already.
-            Some(p) if self.config.on_stream => {
-                p.listed == newest || p.listed.is_none() && !self.is_past(block)
-            }
-            _ => self.config.on_stream && !self.is_past(block),
-        }
     }
 }

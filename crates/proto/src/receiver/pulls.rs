@@ -3,33 +3,50 @@
 //! A block is pulled when the sender has passed it and no longer lists it: its repair is over. The manifest
 //! goes first, then data in order. Few pulls run at once; a failed one waits, longer each time.
 
+use super::block::{Partial, Stage};
+use super::{PARTIAL_BLOCKS_MAX, Pull, Receiver, Work};
 use crate::ids::{BlockId, BlockKind};
 use crate::time::{Duration, Timestamp};
+use crate::timer::Reason;
+use crate::wire::POLL_BLOCKS_MAX;
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::ops::Range;
 
-/// Pulls that run at once.
-pub const PULLS_MAX: usize = 8;
+/// Pulls of data that run at once beside a stream.
+pub const PULLS_DEFAULT: usize = 8;
+
+/// Most that may run at once: of a transfer that is all pulls.
+pub const PULLS_MAX: usize = 1_024;
 
 /// Wait after a pull that failed; doubles up to the second.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
+/// Missing blocks looked at for what may be pulled, each time, whatever ends a poll claims: more than there
+/// can be that run, wait after a failure, or are still served by the stream; behind these none is different.
+const PULL_SCAN_MAX: usize = FAILED_MAX + 2 * PULLS_MAX + PARTIAL_BLOCKS_MAX + POLL_BLOCKS_MAX;
+
 /// Failed blocks of which the wait is remembered.
-pub(super) const FAILED_MAX: usize = 4_096;
+const FAILED_MAX: usize = 4_096;
 
 /// Pulls under way and pulls that failed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Pulls {
+    most: usize,
     running: BTreeSet<BlockId>,
     failed: BTreeMap<BlockId, (Timestamp, Duration)>,
 }
 
 impl Pulls {
+    /// With so many of data at once.
+    pub(super) fn new(most: usize) -> Self {
+        Self { most, running: BTreeSet::new(), failed: BTreeMap::new() }
+    }
+
     /// The manifest always has room of its own: pulls of data may be waiting for it.
     pub(super) fn has_room(&self, kind: BlockKind) -> bool {
         let max = match kind {
-            BlockKind::Data => PULLS_MAX,
-            BlockKind::Manifest => 2 * PULLS_MAX,
+            BlockKind::Data => self.most,
+            BlockKind::Manifest => 2 * self.most,
         };
         self.running.len() < max
     }
@@ -71,5 +88,81 @@ impl Pulls {
     /// When the next failed pull may be tried again.
     pub(super) fn next_retry(&self, now: Timestamp) -> Option<Timestamp> {
         self.failed.values().map(|(at, _)| *at).filter(|at| *at > now).min()
+    }
+}
+
+impl Receiver {
+    pub(super) fn fail_pull(&mut self, block: BlockId) {
+        let at = self.pulls.fail(self.now, block);
+        self.timers.set_earlier(Reason::Pull, at);
+    }
+
+    /// Starts the pulls that may run: the manifest first, then data in order.
+    pub(super) fn start_pulls(&mut self) {
+        let ends = [(BlockKind::Manifest, self.manifest_end), (BlockKind::Data, self.data_end)];
+        for (kind, end) in ends {
+            let mut from = 0;
+            for _ in 0..PULL_SCAN_MAX {
+                if !self.pulls.has_room(kind) {
+                    break;
+                }
+                let held = if kind == BlockKind::Data { &self.data } else { &self.manifest };
+                let Some(number) = held.first_gap(from..end) else { break };
+                from = number + 1;
+                let block = match kind {
+                    BlockKind::Data => BlockId::data(number),
+                    BlockKind::Manifest => BlockId::manifest(number),
+                };
+                if let Some(block) = block {
+                    self.start_pull(block);
+                }
+            }
+        }
+        if let Some(at) = self.pulls.next_retry(self.now) {
+            self.timers.set_earlier(Reason::Pull, at);
+        }
+    }
+
+    fn start_pull(&mut self, block: BlockId) {
+        if !self.pulls.may_start(self.now, block) || self.still_served(block) {
+            return;
+        }
+        let repair = self
+            .partial
+            .get(&block)
+            .filter(|p| p.stage == Stage::Collecting)
+            .and_then(Partial::pull_repair);
+        let pull = match repair {
+            Some(repair) => Pull::Repair { block, from: repair.start, until: repair.end },
+            None => Pull::Bytes { block },
+        };
+        if let Some(partial) = self.partial.get_mut(&block) {
+            partial.stage = Stage::Pulling;
+        }
+        self.stats.pulls += 1;
+        self.pulls.start(block);
+        self.work.push_back(Work::Pull(pull));
+    }
+
+    /// The newest poll tells that the stream has opened the block, and what came before it brought nothing.
+    fn is_past(&self, block: BlockId) -> bool {
+        self.last_poll.as_ref().is_some_and(|last| match block.kind() {
+            BlockKind::Data => block.number() < last.poll.data_end,
+            BlockKind::Manifest => block.number() < last.poll.manifest_end,
+        })
+    }
+
+    /// The block is being completed, or the stream may still bring it.
+    fn still_served(&self, block: BlockId) -> bool {
+        let newest = self.last_poll.as_ref().map(|l| l.poll.round);
+        match self.partial.get(&block) {
+            Some(p) if p.stage == Stage::Completing => true,
+            // What no poll has listed and the newest one counts as opened was closed before a poll came through.
+            // What it does not count, the control plane may know of already.
+            Some(p) if self.config.on_stream => {
+                p.listed == newest || p.listed.is_none() && !self.is_past(block)
+            }
+            _ => self.config.on_stream && !self.is_past(block),
+        }
     }
 }

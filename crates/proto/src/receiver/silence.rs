@@ -62,6 +62,7 @@ impl Receiver {
     pub(super) fn on_silence(&mut self) {
         let event = match self.silence.on_timeout(self.grtt()) {
             Verdict::Quiet(rest) => {
+                self.greet_anew();
                 self.timers.set(Reason::Silence, self.now + rest);
                 Event::StreamQuiet
             }

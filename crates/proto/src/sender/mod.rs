@@ -417,7 +417,7 @@ impl Sender {
                 Reason::Advert => self.advert_due = !self.advert.is_empty(),
                 Reason::Settle => self.settle(),
                 Reason::Review => self.review(),
-                Reason::Nack | Reason::Silence | Reason::Pull => {}
+                Reason::Nack | Reason::Silence | Reason::Pull | Reason::Greet => {}
             }
         }
     }

@@ -296,7 +296,9 @@ fn receiver_config(
         me,
         feedback: Box::new(Rounds),
         partial_blocks: world.partial_blocks.min(receiver::PARTIAL_BLOCKS_MAX),
+        pulls: receiver::PULLS_DEFAULT,
         resume: false,
         on_stream,
+        greets: false,
     }
 }

@@ -130,6 +130,41 @@ pub struct JoinReply {
     /// In a session of products: the first data block that this receiver gets. Absent in others.
     #[serde(default)]
     pub products_from: Option<u32>,
+    /// Which path the blocks take (`docs/protocol.md#WAN-1`). Absent: by multicast.
+    #[serde(default)]
+    pub path: DataPath,
+}
+
+/// Which path a session's blocks take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DataPath {
+    /// One multicast stream; what it does not bring is pulled.
+    #[default]
+    Multicast,
+    /// All is pulled.
+    Tcp,
+    /// The stream goes to the one receiver alone; what it does not bring is pulled.
+    Udp,
+    /// By TCP or UDP, whichever brings more.
+    Auto,
+}
+
+impl DataPath {
+    /// Whether the stream comes to the address from which a receiver greets.
+    pub const fn is_unicast(self) -> bool {
+        matches!(self, Self::Udp | Self::Auto)
+    }
+
+    /// What it is called, when it is not by multicast.
+    pub const fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Multicast => None,
+            Self::Tcp => Some("tcp"),
+            Self::Udp => Some("udp"),
+            Self::Auto => Some("auto"),
+        }
+    }
 }
 
 impl JoinReply {
@@ -451,8 +486,8 @@ struct GeometryText {
 #[cfg(test)]
 mod tests {
     use super::{
-        BlockRange, Event, HAVE_RANGES_MAX, HaveRequest, JoinReply, ObjectFailure, RECEIPT_LEN_MAX,
-        Receipt, SessionId, Token,
+        BlockRange, DataPath, Event, HAVE_RANGES_MAX, HaveRequest, JoinReply, ObjectFailure,
+        RECEIPT_LEN_MAX, Receipt, SessionId, Token,
     };
     use crate::Secret;
     use crate::identity::Identity;
@@ -476,6 +511,7 @@ mod tests {
             started: false,
             packet: 1 << 40,
             products_from: None,
+            path: DataPath::Multicast,
         }
     }
 

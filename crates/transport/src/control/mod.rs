@@ -27,16 +27,17 @@ mod server;
 mod text;
 
 pub use api::{
-    BadReceipt, BlockRange, Event, FEEDBACK_LABEL, HAVE_RANGES_MAX, HaveRequest, InstanceId,
-    JoinReply, JoinRequest, LeaveRequest, MANIFEST_SYMBOLS_MAX, NAME_LEN_MAX, ObjectFailure,
-    PROTOCOL_VERSION, REASON_LEN_MAX, RECEIPT_LEN_MAX, RECEIVER_HEADER, ReadyRequest, Receipt,
-    SESSION_HEADER, SessionId, SignedReceipt, Token,
+    BadReceipt, BlockRange, DataPath, Event, FEEDBACK_LABEL, HAVE_RANGES_MAX, HaveRequest,
+    InstanceId, JoinReply, JoinRequest, LeaveRequest, MANIFEST_SYMBOLS_MAX, NAME_LEN_MAX,
+    ObjectFailure, PROTOCOL_VERSION, REASON_LEN_MAX, RECEIPT_LEN_MAX, RECEIVER_HEADER,
+    ReadyRequest, Receipt, SESSION_HEADER, SessionId, SignedReceipt, Token,
 };
 pub use budget::{PIECE_LEN_MAX, PullBudget};
 pub use client::{
     AttemptError, ClientLimits, ClientSetup, ClockOffset, ConnectError, ControlClient, EventStream,
     EventsEnd, JoinError, Joined, Pull, PullError, RequestError,
 };
+pub(crate) use client::{Line, silent};
 pub use error::{ApiError, ErrorCode};
 pub use server::{
     BODY_LEN_MAX, BindError, Conn, ControlServer, EventSender, Extent, Member, NotListening,

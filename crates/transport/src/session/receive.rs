@@ -23,7 +23,7 @@ use downpour_proto::{
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver as Inbox, Sender as Channel, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -64,8 +64,10 @@ pub struct ReceiveSetup {
     pub machine: ReceiverConfig,
     /// Decides the machine's random waits; logged by the owner.
     pub seed: u64,
-    /// Where the stream comes from; `None`: everything is pulled.
+    /// Where the stream comes from; `None`: everything is pulled, or it is `unicast`.
     pub stream: Option<StreamIn>,
+    /// The stream comes to the address from which our feedback goes out.
+    pub unicast: bool,
     /// Where feedback goes.
     pub feedback: SocketAddr,
     /// The session stays open: its workers do not give way to others.
@@ -158,10 +160,14 @@ impl ReceiveHandle {
             None => None,
         };
         let feedback = UnicastSocket::towards(setup.feedback, FEEDBACK_BUFFER_LEN)?;
+        let own_len = match setup.unicast {
+            true => feedback.grow_recv_buffer(RecvOptions::default().buffer_len)?,
+            false => 0,
+        };
         let (commands, inbox) = channel();
         let waker = Waker::new()?;
         let shared = Arc::new(Mutex::new(ReceiveSnapshot {
-            buffer_len: socket.as_ref().map_or(0, MulticastReceiver::buffer_len),
+            buffer_len: socket.as_ref().map_or(own_len, MulticastReceiver::buffer_len),
             ..ReceiveSnapshot::default()
         }));
         let ends = Ends { inbox, waker: waker.clone(), shared: Arc::clone(&shared) };
@@ -303,6 +309,7 @@ struct Driver {
     socket: Option<MulticastReceiver>,
     feedback: UnicastSocket,
     feedback_to: SocketAddr,
+    unicast: bool,
     open: OpenKeys,
     seal: SealKeys,
     assembly: Assembly,
@@ -348,6 +355,7 @@ impl Driver {
             socket,
             feedback,
             feedback_to: setup.feedback,
+            unicast: setup.unicast,
             open,
             seal: SealKeys::feedback(setup.suite, &setup.feedback_secret, stream, me),
             assembly: Assembly::new(symbol_len),
@@ -400,18 +408,31 @@ impl Driver {
         let deadline = deadline.min(self.snapshot_at + SNAPSHOT_INTERVAL);
         let waker = Interest::Read(self.ends.waker.as_fd());
         // An error here would be a bad descriptor, which cannot be; at worst the loop turns at once.
-        let _ = match &self.socket {
-            Some(socket) => wait(&self.clock, deadline, &[Interest::Read(socket.as_fd()), waker]),
+        let _ = match self.inlet() {
+            Some(inlet) => wait(&self.clock, deadline, &[Interest::Read(inlet), waker]),
             None => wait(&self.clock, deadline, &[waker]),
         };
+    }
+
+    /// Where the stream comes in.
+    fn inlet(&self) -> Option<BorrowedFd<'_>> {
+        let group = self.socket.as_ref().map(AsFd::as_fd);
+        group.or_else(|| self.unicast.then(|| self.feedback.as_fd()))
+    }
+
+    fn receive_some(&self, inbound: &mut RecvBatch) -> io::Result<usize> {
+        match &self.socket {
+            Some(socket) => socket.recv(inbound),
+            None if self.unicast => self.feedback.recv(inbound),
+            None => Ok(0),
+        }
     }
 
     /// Takes datagrams; true when more are likely waiting.
     fn receive(&mut self, inbound: &mut RecvBatch) -> bool {
         for _ in 0..RECV_CALLS_MAX {
-            let Some(socket) = &self.socket else { return false };
             // An error is a queued ICMP message or nothing to read.
-            let Ok(messages @ 1..) = socket.recv(inbound) else { return false };
+            let Ok(messages @ 1..) = self.receive_some(inbound) else { return false };
             let now = self.clock.now();
             self.arrivals.on_messages(now, messages);
             for datagram in inbound.datagrams() {
@@ -489,7 +510,7 @@ impl Driver {
                 return; // Still without the stream: pulling goes on.
             }
         }
-        self.machine.set_on_stream(now, on_stream && self.socket.is_some());
+        self.machine.set_on_stream(now, on_stream && self.inlet().is_some());
     }
 
     fn pulled_bytes(&mut self, now: Timestamp, block: BlockId, bytes: Vec<u8>) {
@@ -596,7 +617,8 @@ impl Driver {
             return;
         }
         self.snapshot_at = now;
-        if let Some(drops) = self.socket.as_ref().and_then(|s| s.drops().ok()) {
+        let own = || self.unicast.then(|| self.feedback.drops().ok()).flatten();
+        if let Some(drops) = self.socket.as_ref().map_or_else(own, |s| s.drops().ok()) {
             // The kernel's counter has 32 bits: what was added since the last look counts.
             let added = drops.wrapping_sub(self.host_drops as u32);
             self.host_drops += u64::from(added);

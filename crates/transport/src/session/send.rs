@@ -6,13 +6,14 @@
 //!
 //! Invariant: the machine is drained (transmit, work, events) before each sleep.
 
+use super::outlet::Outlet;
 use super::workers::Workers;
 use super::{Broken, SessionError};
 use crate::trace::{Tap, Trace, Traced, Way};
 use crate::{
-    BlockSource, Clock, Encoder, Group, Interest, Interface, MulticastSender, OpenKeys, RecvBatch,
-    Reject, RejectCounts, SEGMENTS_MAX, SEND_LEN_MAX, SealKeys, Secret, SendOptions, Suite,
-    UnicastSocket, Waker, take_short_turns, wait,
+    BlockSource, Clock, Encoder, Group, Interest, Interface, OpenKeys, RecvBatch, Reject,
+    RejectCounts, SEGMENTS_MAX, SEND_LEN_MAX, SealKeys, Secret, SendOptions, Suite, UnicastSocket,
+    Waker, take_short_turns, wait,
 };
 use downpour_proto::rate::RateSummary;
 use downpour_proto::sender::{Delivery, Event, MemberStats, SenderStats, Transmit, Work, WorkDone};
@@ -55,6 +56,8 @@ pub struct SendSetup {
     pub machine: SenderConfig,
     /// Where the stream goes; `None`: all receivers pull.
     pub stream: Option<StreamOut>,
+    /// Without a group, the stream goes to the first receiver that greets.
+    pub unicast: bool,
     /// Where feedback comes in.
     pub feedback: UnicastSocket,
     /// The cipher.
@@ -166,14 +169,11 @@ impl SendHandle {
     /// Opens the stream's socket and starts the driver. Nothing is sent before [`probe`](Self::probe) or
     /// [`start`](Self::start).
     pub fn spawn(setup: SendSetup) -> Result<Self, SessionError> {
-        let socket = match &setup.stream {
-            Some(out) => Some(MulticastSender::open(&out.group, &out.interface, &out.options)?),
-            None => None,
-        };
+        let outlet = Outlet::open(&setup)?;
         let (commands, inbox) = channel();
         let waker = Waker::new()?;
         let shared = Arc::new(Shared::default());
-        let mut driver = Driver::new(setup, socket, inbox, waker.clone(), Arc::clone(&shared))?;
+        let mut driver = Driver::new(setup, outlet, inbox, waker.clone(), Arc::clone(&shared))?;
         let thread = thread::Builder::new().name("downpour-send".to_owned());
         let thread = thread.spawn(move || {
             // Of a driver that panicked only the callback is used again.
@@ -287,7 +287,7 @@ struct Loaded {
 struct Driver {
     clock: Clock,
     machine: Sender,
-    socket: Option<MulticastSender>,
+    outlet: Outlet,
     feedback: UnicastSocket,
     seal: SealKeys,
     suite: Suite,
@@ -319,7 +319,7 @@ const SPARE_MAX: usize = 8;
 impl Driver {
     fn new(
         mut setup: SendSetup,
-        socket: Option<MulticastSender>,
+        outlet: Outlet,
         inbox: Receiver<Command>,
         waker: Waker,
         shared: Arc<Shared>,
@@ -342,7 +342,7 @@ impl Driver {
         Ok(Self {
             machine,
             clock,
-            socket,
+            outlet,
             feedback: setup.feedback,
             seal: SealKeys::stream(setup.suite, &setup.secret, stream, epoch),
             suite: setup.suite,
@@ -391,15 +391,13 @@ impl Driver {
         let deadline = self.machine.poll_timeout().map_or(Timestamp::MAX, |d| d.at);
         let deadline = deadline.min(self.snapshot_at + SNAPSHOT_INTERVAL);
         let inputs = [Interest::Read(self.feedback.as_fd()), Interest::Read(self.waker.as_fd())];
-        let blocked = self.socket.as_ref().filter(|_| !self.batch.is_empty());
         // An error here would be a bad descriptor, which cannot be; at worst the loop turns at once.
-        let _ = match blocked {
-            Some(socket) => {
-                let [feedback, waker] = inputs;
-                let output = Interest::ReadWrite(socket.as_fd());
-                wait(&self.clock, deadline, &[feedback, waker, output])
-            }
-            None => wait(&self.clock, deadline, &inputs),
+        let _ = if self.batch.is_empty() {
+            wait(&self.clock, deadline, &inputs)
+        } else {
+            let [feedback, waker] = inputs;
+            let output = self.outlet.interest(&self.feedback);
+            wait(&self.clock, deadline, &[feedback, waker, output])
         };
     }
 
@@ -425,6 +423,10 @@ impl Driver {
                     Ok(opened) => {
                         let now = self.clock.now();
                         let arrived = now - datagram.waited;
+                        let machine = &self.machine;
+                        self.outlet.heard(receiver, *datagram.from, |other| {
+                            machine.member(other).is_none_or(|m| m.delivery == Delivery::Ended)
+                        });
                         let body = &opened.plain[HEADER_LEN..];
                         if let Some(tap) = &mut self.tap {
                             let len = opened.plain.len() + TAG_LEN;
@@ -627,11 +629,7 @@ impl Driver {
         if self.batch.is_empty() {
             return true;
         }
-        let Some(socket) = &self.socket else {
-            self.batch.clear();
-            return true;
-        };
-        match socket.send(&self.batch, self.segment_len) {
+        match self.outlet.send(&self.feedback, &self.batch, self.segment_len) {
             Ok(sent) if sent >= self.batch.len() => {
                 self.batch.clear();
                 true

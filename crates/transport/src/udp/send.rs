@@ -127,6 +127,27 @@ impl UnicastSocket {
         Ok(self.link.send(datagram, datagram.len().max(1), to)? == datagram.len())
     }
 
+    /// Sends datagrams of `segment_len` bytes each (the last may be shorter). How many bytes the kernel took: whole
+    /// datagrams, fewer than all when its buffer is full.
+    pub fn send_segments(
+        &self,
+        bytes: &[u8],
+        segment_len: usize,
+        to: SocketAddr,
+    ) -> io::Result<usize> {
+        self.link.send(bytes, segment_len, to)
+    }
+
+    /// Asks for `len` bytes of receive buffer; what was granted.
+    pub fn grow_recv_buffer(&self, len: usize) -> io::Result<usize> {
+        super::grow_recv_buffer(&self.link.socket, len)
+    }
+
+    /// Datagrams lost since the start because the receive buffer was full; wraps at 2^32.
+    pub fn drops(&self) -> io::Result<u32> {
+        sys::drops(self.link.socket.as_fd())
+    }
+
     /// Receives what is there into `batch`; how many messages came (each of one or more datagrams).
     pub fn recv(&self, batch: &mut super::RecvBatch) -> io::Result<usize> {
         batch.fill(|bufs, metas| self.link.recv(bufs, metas))

@@ -119,8 +119,8 @@ pub(crate) fn set_tcp_patience(
     set(fd, libc::IPPROTO_TCP, WAIT_MIN, &micros(wait_min))
 }
 
-/// Bytes that a TCP connection has sent again, each segment counted as a full one.
-pub(crate) fn tcp_sent_again(fd: BorrowedFd<'_>) -> io::Result<u64> {
+/// What the kernel tells of a TCP connection. What an older kernel does not fill in is zero.
+pub(crate) fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<libc::tcp_info> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
     // SAFETY: `info` is valid for `len` bytes; it is plain integers, of which all zeros are valid, and older
@@ -135,8 +135,12 @@ pub(crate) fn tcp_sent_again(fd: BorrowedFd<'_>) -> io::Result<u64> {
         );
         (status, info.assume_init())
     };
-    check(status)?;
-    Ok(u64::from(info.tcpi_total_retrans) * u64::from(info.tcpi_snd_mss))
+    check(status).map(|()| info)
+}
+
+/// Most bytes a second that TCP lets go on this connection.
+pub(crate) fn set_pacing_max(fd: BorrowedFd<'_>, bytes_per_s: u64) -> io::Result<()> {
+    set(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, &bytes_per_s)
 }
 
 /// The MTU of an interface. `fd` is any socket; it names the network namespace.

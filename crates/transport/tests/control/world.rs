@@ -3,10 +3,10 @@
 use downpour_proto::{BlockId, BlockKind, Epoch, Geometry, Rate, ReceiverId, StreamId};
 use downpour_transport::Secret;
 use downpour_transport::control::{
-    ApiError, ClientLimits, ClientSetup, Conn, ControlClient, ControlServer, ErrorCode, Event,
-    EventSender, Extent, HaveRequest, InstanceId, JoinReply, JoinRequest, Joined, LeaveRequest,
-    Member, PIECE_LEN_MAX, PROTOCOL_VERSION, PullBudget, ReadyRequest, Receipt, ServerLimits,
-    ServerSetup, SessionHandler, SessionId, SignedReceipt, Token,
+    ApiError, ClientLimits, ClientSetup, Conn, ControlClient, ControlServer, DataPath, ErrorCode,
+    Event, EventSender, Extent, HaveRequest, InstanceId, JoinReply, JoinRequest, Joined,
+    LeaveRequest, Member, PIECE_LEN_MAX, PROTOCOL_VERSION, PullBudget, ReadyRequest, Receipt,
+    ServerLimits, ServerSetup, SessionHandler, SessionId, SignedReceipt, Token,
 };
 use downpour_transport::identity::{ClientKeys, Identity, PublicKey, client_config};
 use rustls::pki_types::ServerName;
@@ -80,6 +80,7 @@ impl SessionHandler for Session {
             data_len: Some(self.data.len() as u64),
             packet: 0,
             products_from: None,
+            path: DataPath::Multicast,
             started: false,
         })
     }

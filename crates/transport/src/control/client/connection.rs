@@ -11,6 +11,7 @@ use crate::control::api::{FEEDBACK_LABEL, SessionId, Token};
 use crate::control::error::ApiError;
 use crate::control::hasten;
 use crate::identity::wrong_server_key;
+use crate::stream::Tuning;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -27,8 +28,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsConnector;
@@ -41,7 +42,9 @@ const TURNS: usize = 4;
 /// Between the starts of two attempts: at first, doubled each time, and at most.
 const STAGGER: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
 /// Bytes of an answer that is not bulk.
-const REPLY_LEN_MAX: usize = 1024 * 1024;
+pub(super) const REPLY_LEN_MAX: usize = 1024 * 1024;
+/// Bytes that one read takes from the socket at most.
+const READ_AHEAD: usize = 128 << 10;
 
 /// Where the sender is and how to speak to it.
 pub(super) struct Target {
@@ -68,9 +71,32 @@ impl Drop for Connection {
     }
 }
 
+/// A TLS stream to the sender. It reads ahead, because TLS by itself reads four kilobytes at a time.
+pub(super) type Tls = TlsStream<BufReader<TcpStream>>;
+
+/// A way to the sender, before anything was said.
+pub(super) struct Reached {
+    pub(super) tls: Tls,
+    pub(super) peer: SocketAddr,
+    pub(super) local: IpAddr,
+    pub(super) rtt: Duration,
+}
+
 impl Target {
-    /// A new connection.
+    /// A new connection for requests.
     pub(super) async fn open(self: &Arc<Self>) -> Result<Connection, ConnectError> {
+        let Reached { tls, peer, local, rtt } = self.reach(&Tuning::default()).await?;
+        let tls = SharedTls(Arc::new(Mutex::new(tls)));
+        let (http, driver) = handshake(TokioIo::new(tls.clone())).await.map_err(|error| {
+            ConnectError { tried: vec![(peer.to_string(), AttemptError::Tls(innermost(&error)))] }
+        })?;
+        // Its errors come to light in the request that they break.
+        let driver = tokio::spawn(async move { drop(driver.await) });
+        Ok(Connection { http, tls, peer, local, rtt, driver })
+    }
+
+    /// The first address where the holder of the pinned key answers.
+    pub(super) async fn reach(self: &Arc<Self>, tuning: &Tuning) -> Result<Reached, ConnectError> {
         let known = *self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let known = known.map(|addr| addr.to_string());
         let others = self.addrs.iter().take(ADDRS_MAX).filter(|addr| Some(*addr) != known.as_ref());
@@ -80,10 +106,10 @@ impl Target {
         let turns = std::iter::repeat_n(addrs, TURNS).flatten();
         let (mut start, mut stagger) = (Duration::ZERO, STAGGER.0);
         for addr in turns {
-            let target = self.clone();
+            let (target, tuning) = (self.clone(), tuning.clone());
             attempts.spawn(async move {
                 sleep(start).await;
-                let result = target.attempt(&addr).await;
+                let result = target.attempt(&addr, &tuning).await;
                 (addr, result)
             });
             start += stagger;
@@ -92,10 +118,10 @@ impl Target {
         let mut tried = Vec::new();
         while let Some(attempt) = attempts.join_next().await {
             match attempt {
-                Ok((_, Ok(connection))) => {
-                    let peer = Some(connection.peer);
+                Ok((_, Ok(reached))) => {
+                    let peer = Some(reached.peer);
                     *self.known.lock().unwrap_or_else(PoisonError::into_inner) = peer;
-                    return Ok(connection);
+                    return Ok(reached);
                 }
                 Ok((addr, Err(error))) => {
                     if error.is_answer() {
@@ -114,25 +140,28 @@ impl Target {
         Err(ConnectError { tried })
     }
 
-    async fn attempt(&self, addr: &str) -> Result<Connection, AttemptError> {
+    async fn attempt(&self, addr: &str, tuning: &Tuning) -> Result<Reached, AttemptError> {
         let resolve = tokio::net::lookup_host(addr);
         let resolved = timeout(self.limits.connect_time_max, resolve).await;
         let resolved = resolved.map_err(|_| AttemptError::TimedOut)?;
         let resolved = resolved.map_err(|error| AttemptError::Resolve(error.to_string()))?;
         let mut last = AttemptError::Resolve("no address".to_owned());
         for addr in resolved {
-            match self.connect(addr).await {
-                Ok(connection) => return Ok(connection),
+            match self.connect(addr, tuning).await {
+                Ok(reached) => return Ok(reached),
                 Err(error) => last = error,
             }
         }
         Err(last)
     }
 
-    async fn connect(&self, addr: SocketAddr) -> Result<Connection, AttemptError> {
+    async fn connect(&self, addr: SocketAddr, tuning: &Tuning) -> Result<Reached, AttemptError> {
         let failed = |error: io::Error| AttemptError::Connect(error.to_string());
         let begun = Instant::now();
-        let tcp = timeout(self.limits.connect_time_max, TcpStream::connect(addr)).await;
+        let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+        let socket = socket.map_err(failed)?;
+        tuning.set_receiving(&socket);
+        let tcp = timeout(self.limits.connect_time_max, socket.connect(addr)).await;
         let tcp = tcp.map_err(|_| AttemptError::TimedOut)?.map_err(failed)?;
         let rtt = begun.elapsed();
         hasten(&tcp);
@@ -141,16 +170,11 @@ impl Target {
         let local = tcp.local_addr().map_err(failed)?.ip();
 
         let name = ServerName::try_from("downpour").expect("a valid name");
+        let tcp = BufReader::with_capacity(READ_AHEAD, tcp);
         let shake = TlsConnector::from(self.tls.clone()).connect(name, tcp);
         let tls = timeout(self.limits.handshake_time_max, shake).await;
         let tls = tls.map_err(|_| AttemptError::TimedOut)?.map_err(tls_failure)?;
-        let tls = SharedTls(Arc::new(Mutex::new(tls)));
-        let (http, driver) = handshake(TokioIo::new(tls.clone()))
-            .await
-            .map_err(|error| AttemptError::Tls(innermost(&error)))?;
-        // Its errors come to light in the request that they break.
-        let driver = tokio::spawn(async move { drop(driver.await) });
-        Ok(Connection { http, tls, peer: addr, local, rtt, driver })
+        Ok(Reached { tls, peer: addr, local, rtt })
     }
 }
 
@@ -222,10 +246,10 @@ pub(super) async fn read_reply(body: Incoming, time_max: Duration) -> Result<Byt
 
 /// A TLS stream that hyper drives and from which keys can still be exported.
 #[derive(Clone)]
-struct SharedTls(Arc<Mutex<TlsStream<TcpStream>>>);
+struct SharedTls(Arc<Mutex<Tls>>);
 
 impl SharedTls {
-    fn lock(&self) -> MutexGuard<'_, TlsStream<TcpStream>> {
+    fn lock(&self) -> MutexGuard<'_, Tls> {
         // After a panic inside rustls the connection fails by itself.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

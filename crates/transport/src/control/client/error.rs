@@ -192,7 +192,7 @@ impl PullError {
 
 /// What a request can come to, before the operation gives it its own meaning.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     Unreachable(ConnectError),
     Refused(ApiError),
     Lost(String),

@@ -7,9 +7,11 @@
 mod connection;
 mod error;
 mod events;
+mod line;
 
 pub use error::{AttemptError, ConnectError, EventsEnd, JoinError, PullError, RequestError};
 pub use events::EventStream;
+pub(crate) use line::{Head, Line};
 
 use crate::Secret;
 use crate::control::api::{
@@ -17,14 +19,14 @@ use crate::control::api::{
     SESSION_HEADER, SignedReceipt, Token, clip,
 };
 use crate::identity::{Identity, PublicKey, client_config};
+use crate::stream::{TUNING_HEADER, Tuning};
 use bytes::Bytes;
 use connection::{Connection, Target, read_reply};
 use downpour_proto::{BlockId, BlockKind};
 use error::Fault;
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue, RANGE};
-use hyper::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request};
 use serde::Serialize;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -35,6 +37,9 @@ use tokio::time::timeout;
 
 /// Idle connections kept for the next pull.
 const IDLE_MAX: usize = 16;
+
+/// Bytes of a pull that are taken at once.
+const READ_LEN: usize = 64 << 10;
 
 /// How often the sender's clock is asked for.
 const CLOCK_TRIES: usize = 8;
@@ -120,7 +125,7 @@ pub struct ControlClient {
     control: tokio::sync::Mutex<Option<Connection>>,
     /// Opened ahead, for the events.
     ahead: Mutex<Option<JoinHandle<Result<Connection, ConnectError>>>>,
-    idle: Mutex<Vec<Connection>>,
+    idle: Mutex<Vec<Line>>,
     joined: Mutex<Option<JoinReply>>,
 }
 
@@ -228,111 +233,121 @@ impl ControlClient {
     /// Pulls into `bytes`, which has the beginning already from an earlier try that broke off. What has
     /// come is kept there also when this one breaks off.
     pub async fn pull(&self, pull: &Pull, bytes: &mut Vec<u8>) -> Result<(), PullError> {
-        let whole = self.pull_len(pull)?;
+        let (whole, step) = self.measure(pull)?;
+        bytes.truncate(bytes.len() - bytes.len() % step as usize);
         while (bytes.len() as u64) < whole {
             self.pull_more(pull, whole, bytes).await?;
         }
         Ok(())
     }
 
-    /// How many bytes a pull gives.
-    fn pull_len(&self, pull: &Pull) -> Result<u64, PullError> {
-        match pull {
-            Pull::Bytes(_, range) => Ok(range.end.saturating_sub(range.start)),
-            Pull::Repair(_, symbols) => {
-                let joined = self.lock_joined();
-                let symbol_len = joined.as_ref().ok_or(PullError::Rejoin)?.geometry.symbol_len;
-                Ok(u64::from(symbol_len) * symbols.len() as u64)
-            }
-        }
-    }
-
-    /// One request for what is missing of a pull.
+    /// One request for what is missing of a pull. The answer may be shorter.
     async fn pull_more(
         &self,
         pull: &Pull,
         whole: u64,
         bytes: &mut Vec<u8>,
     ) -> Result<(), PullError> {
-        let request = self.pull_request(pull, bytes)?;
-        let left = whole - bytes.len() as u64;
-        let (connection, response) = self.send_idle(request).await?;
-        check_range(pull, bytes.len() as u64, &response)?;
-        let mut body = response.into_body();
-        let (mut came, limit) = (0, self.target.limits.pull_time_max);
-        loop {
-            let lost = || PullError::Lost(format!("nothing came for {limit:?}"));
-            let frame = match timeout(limit, body.frame()).await.map_err(|_| lost())? {
-                None => break,
-                Some(frame) => frame.map_err(Fault::from)?,
-            };
-            let Ok(data) = frame.into_data() else { continue };
-            came += data.len() as u64;
-            if came > left {
-                return Err(PullError::BadReply("more bytes than were asked for".to_owned()));
-            }
-            bytes.extend_from_slice(&data);
+        let span = bytes.len() as u64..whole;
+        let request = self.pull_request(pull, span.clone(), &Tuning::default())?;
+        let (mut line, head) = self.ask_idle(&request).await?;
+        line.check(&head, pull, &span).await?;
+        let (limit, end) = (self.target.limits.pull_time_max, bytes.len() + head.len as usize);
+        while bytes.len() < end {
+            let mut some = vec![0; READ_LEN.min(end - bytes.len())];
+            let read = line.body(&mut some);
+            let len = timeout(limit, read).await.unwrap_or_else(|_| Err(silent(limit)))?;
+            bytes.extend_from_slice(&some[..len]);
         }
-        if came == 0 {
-            return Err(PullError::BadReply("no bytes".to_owned()));
+        let mut idle = self.lock_idle();
+        if idle.len() < IDLE_MAX {
+            idle.push(line);
         }
-        self.keep(connection);
         Ok(())
     }
 
-    fn pull_request(
+    /// Sends a request on an idle connection, or on a new one. An idle one that turns out to have been
+    /// closed is no error.
+    async fn ask_idle(&self, request: &[u8]) -> Result<(Line, Head), PullError> {
+        let limit = self.target.limits.pull_time_max;
+        let ask = async |line: &mut Line| {
+            line.send(request).await?;
+            timeout(limit, line.head()).await.unwrap_or_else(|_| Err(silent(limit)))
+        };
+        let idle = self.lock_idle().pop();
+        if let Some(mut line) = idle {
+            match ask(&mut line).await {
+                Err(Fault::Lost(_)) => {}
+                head => return Ok((line, head?)),
+            }
+        }
+        let mut line = self.line(&Tuning::default()).await?;
+        let head = ask(&mut line).await?;
+        Ok((line, head))
+    }
+
+    /// A connection for bulk, with its socket set so.
+    pub(crate) async fn line(&self, tuning: &Tuning) -> Result<Line, PullError> {
+        let reached = self.target.reach(tuning).await;
+        reached.map(Line::new).map_err(|error| Fault::from(error).into())
+    }
+
+    /// How many bytes a pull gives, and at multiples of what number of them a part of it may begin.
+    pub(crate) fn measure(&self, pull: &Pull) -> Result<(u64, u64), PullError> {
+        match pull {
+            Pull::Bytes(_, range) => Ok((range.end.saturating_sub(range.start), 1)),
+            Pull::Repair(_, symbols) => {
+                let joined = self.lock_joined();
+                let symbol_len = joined.as_ref().ok_or(PullError::Rejoin)?.geometry.symbol_len;
+                let symbol_len = u64::from(symbol_len);
+                Ok((symbol_len * symbols.len() as u64, symbol_len))
+            }
+        }
+    }
+
+    /// The request for the bytes `span` of what `pull` gives.
+    pub(crate) fn pull_request(
         &self,
         pull: &Pull,
-        bytes: &mut Vec<u8>,
-    ) -> Result<Request<Full<Bytes>>, PullError> {
-        let joined = self.lock_joined();
-        match pull {
+        span: Range<u64>,
+        tuning: &Tuning,
+    ) -> Result<Vec<u8>, PullError> {
+        let (path, range) = match pull {
             Pull::Bytes(kind, range) => {
                 let path = match kind {
                     BlockKind::Data => "/v1/data",
                     BlockKind::Manifest => "/v1/manifest",
                 };
-                let mut request = get(path, joined.as_ref());
-                let header =
-                    format!("bytes={}-{}", range.start + bytes.len() as u64, range.end - 1);
-                request.headers_mut().insert(RANGE, ascii(&header));
-                Ok(request)
+                let (first, last) = (range.start + span.start, range.start + span.end - 1);
+                (path.to_owned(), format!("range: bytes={first}-{last}\r\n"))
             }
             Pull::Repair(block, symbols) => {
-                let geometry = joined.as_ref().ok_or(PullError::Rejoin)?.geometry;
-                let have = bytes.len() / usize::from(geometry.symbol_len);
-                bytes.truncate(have * usize::from(geometry.symbol_len));
-                let (from, count) = (usize::from(symbols.start) + have, symbols.len() - have);
-                let path = format!("/v1/repair/{block}?from={from}&count={count}");
-                Ok(get(&path, joined.as_ref()))
+                let (_, step) = self.measure(pull)?;
+                let from = u64::from(symbols.start) + span.start / step;
+                let count = (span.end - span.start) / step;
+                (format!("/v1/repair/{block}?from={from}&count={count}"), String::new())
             }
+        };
+        let token = self.target.token.to_text();
+        let mut text = format!(
+            "GET {path} HTTP/1.1\r\nhost: downpour\r\nauthorization: Bearer {token}\r\n{range}"
+        );
+        if let Some(reply) = self.lock_joined().as_ref() {
+            let (session, receiver) = (reply.session.to_text(), reply.receiver);
+            text.push_str(&format!(
+                "{SESSION_HEADER}: {session}\r\n{RECEIVER_HEADER}: {receiver}\r\n"
+            ));
         }
+        if *tuning != Tuning::default() {
+            text.push_str(&format!("{TUNING_HEADER}: {tuning}\r\n"));
+        }
+        text.push_str("\r\n");
+        Ok(text.into_bytes())
     }
 
-    /// Sends a request on an idle connection, or on a new one. An idle one that turns out to have been
-    /// closed is no error.
-    async fn send_idle(
-        &self,
-        request: Request<Full<Bytes>>,
-    ) -> Result<(Connection, Response<Incoming>), Fault> {
-        let limit = self.target.limits.pull_time_max;
-        let idle = self.lock_idle().pop().filter(|connection| !connection.is_closed());
-        if let Some(mut connection) = idle {
-            match connection.send(&self.target, request.clone(), limit).await {
-                Err(Fault::Lost(_)) => {}
-                result => return Ok((connection, result?)),
-            }
-        }
-        let mut connection = self.target.open().await?;
-        let response = connection.send(&self.target, request, limit).await?;
-        Ok((connection, response))
-    }
-
-    fn keep(&self, connection: Connection) {
-        let mut idle = self.lock_idle();
-        if idle.len() < IDLE_MAX {
-            idle.push(connection);
-        }
+    /// How long to wait for the next bytes of a pull.
+    pub(crate) fn pull_time_max(&self) -> Duration {
+        self.target.limits.pull_time_max
     }
 
     /// How far the sender's clock is before ours, by the answer that came back soonest of a few.
@@ -386,23 +401,13 @@ impl ControlClient {
         self.joined.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_idle(&self) -> MutexGuard<'_, Vec<Connection>> {
+    fn lock_idle(&self) -> MutexGuard<'_, Vec<Line>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Finds an answer to another question than the one asked.
-fn check_range(pull: &Pull, have: u64, response: &Response<Incoming>) -> Result<(), PullError> {
-    let Pull::Bytes(_, range) = pull else { return Ok(()) };
-    let first = response
-        .headers()
-        .get(CONTENT_RANGE)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|text| text.strip_prefix("bytes ")?.split_once('-')?.0.parse::<u64>().ok());
-    if response.status() == StatusCode::PARTIAL_CONTENT && first == Some(range.start + have) {
-        return Ok(());
-    }
-    Err(PullError::BadReply("another range than was asked for".to_owned()))
+pub(crate) fn silent(limit: Duration) -> Fault {
+    Fault::Lost(format!("nothing came for {limit:?}"))
 }
 
 fn get(path: &str, joined: Option<&JoinReply>) -> Request<Full<Bytes>> {

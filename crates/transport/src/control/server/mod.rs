@@ -23,6 +23,7 @@ use crate::control::api::{FEEDBACK_LABEL, SessionId, Token};
 use crate::control::budget::PullBudget;
 use crate::control::error::{ApiError, ErrorCode};
 use crate::identity::{ClientKeys, Identity, PublicKey, node_key, server_config};
+use crate::stream::ConnectionReport;
 use body::Outgoing;
 use bytes::Bytes;
 use crowd::{Crowd, Place};
@@ -33,13 +34,13 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use limits::{HEAD_LEN_MAX, HEADERS_MAX};
 use members::Members;
-use stall::{SentAgain, StallGuard, WatchSilence};
+use stall::{Accounts, SentAgain, StallGuard, Use};
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -96,6 +97,7 @@ fn advice(error: &io::Error) -> &'static str {
 pub struct ControlServer {
     local_addr: SocketAddr,
     strangers: Arc<AtomicU64>,
+    accounts: Accounts,
     stop: watch::Sender<bool>,
     task: AbortOnDrop,
 }
@@ -121,6 +123,7 @@ struct Core<H> {
     members: Arc<Members>,
     reads: Semaphore,
     repairs: Arc<Semaphore>,
+    accounts: Accounts,
 }
 
 impl ControlServer {
@@ -145,14 +148,16 @@ impl ControlServer {
             reads: Semaphore::new(setup.limits.reads_max),
             repairs: Arc::new(Semaphore::new(setup.limits.repairs_max)),
             limits: setup.limits,
+            accounts: Accounts::default(),
         });
+        let accounts = core.accounts.clone();
         let (stop, stopped) = watch::channel(false);
         let limits = &core.limits;
         let strangers = Arc::default();
         let (most, per_peer) = (limits.connections_max, limits.connections_per_peer_max);
         let crowd = Crowd::new(most, per_peer, Arc::clone(&strangers));
         let task = AbortOnDrop(tokio::spawn(accept(listener, tls, core, crowd, stopped)));
-        Ok(Self { local_addr, strangers, stop, task })
+        Ok(Self { local_addr, strangers, accounts, stop, task })
     }
 
     /// Where it listens.
@@ -166,10 +171,15 @@ impl ControlServer {
     }
 
     /// Takes no more connections, ends the streams of events after what is queued, lets answers under
-    /// way finish for at most `grace`, then ends all connections.
-    pub async fn stop(mut self, grace: Duration) {
+    /// way finish for at most `grace`, then ends all connections. What those of bulk did.
+    pub async fn stop(mut self, grace: Duration) -> Vec<ConnectionReport> {
         self.stop.send_replace(true);
-        let _ = timeout(grace, &mut self.task.0).await;
+        if timeout(grace, &mut self.task.0).await.is_err() {
+            self.task.0.abort();
+            // It ends at its next await.
+            let _ = (&mut self.task.0).await;
+        }
+        std::mem::take(&mut *self.accounts.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -216,7 +226,7 @@ async fn serve<H: SessionHandler>(
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     let limits = &core.limits;
     let shake = shake_hands(tcp, peer, &tls, &core);
-    let (tls, conn, silence) = tokio::select! {
+    let (tls, conn, used) = tokio::select! {
         shaken = timeout(limits.handshake_time_max, shake) => match shaken {
             Ok(Some(shaken)) => shaken,
             Ok(None) | Err(_) => return,
@@ -224,7 +234,7 @@ async fn serve<H: SessionHandler>(
         () = place.evicted() => return,
         _ = stopped.changed() => return,
     };
-    let context = Arc::new(Connection { conn, silence, place: place.clone() });
+    let context = Arc::new(Connection { conn, used, place: place.clone() });
     let service = service_fn(|request| {
         let (core, context) = (core.clone(), context.clone());
         async move { Ok::<_, Infallible>(routes::answer(core, context, request).await) }
@@ -249,7 +259,7 @@ async fn serve<H: SessionHandler>(
 /// What the requests of one connection share.
 struct Connection {
     conn: Conn,
-    silence: WatchSilence,
+    used: Arc<Use>,
     place: Arc<Place>,
 }
 
@@ -258,11 +268,11 @@ async fn shake_hands<H: SessionHandler>(
     peer: SocketAddr,
     tls: &TlsAcceptor,
     core: &Core<H>,
-) -> Option<(TlsStream<StallGuard>, Conn, WatchSilence)> {
+) -> Option<(TlsStream<StallGuard>, Conn, Arc<Use>)> {
     let limits = &core.limits;
     let again = SentAgain::new(core.budget.clone());
-    let (tcp, silence) =
-        StallGuard::new(tcp, limits.stall_time_max, limits.silence_time_max, again);
+    let (stall, silence) = (limits.stall_time_max, limits.silence_time_max);
+    let (tcp, used) = StallGuard::new(tcp, stall, silence, again, core.accounts.clone());
     let begun = Instant::now();
     let stream = tls.accept(tcp).await.ok()?;
     let handshake = begun.elapsed();
@@ -271,7 +281,7 @@ async fn shake_hands<H: SessionHandler>(
     let session = core.session.as_bytes();
     let secret = tls.export_keying_material([0; 32], FEEDBACK_LABEL, Some(session)).ok()?;
     let conn = Conn { node, peer, feedback: Secret::new(secret), handshake };
-    Some((stream, conn, silence))
+    Some((stream, conn, used))
 }
 
 impl<H: SessionHandler> Core<H> {

@@ -14,6 +14,7 @@ use crate::control::api::{
     ReadyRequest, SESSION_HEADER, SessionId, SignedReceipt, Token,
 };
 use crate::control::error::{ApiError, ErrorCode};
+use crate::stream::{TUNING_HEADER, Tuning};
 use downpour_proto::{BlockKind, ReceiverId};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Incoming};
@@ -21,7 +22,6 @@ use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue, RANGE, WWW_
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 use subtle::ConstantTimeEq;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -145,7 +145,13 @@ async fn dispatch<H: SessionHandler>(
             Ok(json(&ClockReply { unix_ns: now.as_nanos() as u64 }))
         }
         Route::Bytes(kind) => {
-            bulk::range(core, kind, Wanted::parse(request.headers().get(RANGE))).await
+            let lacks = tune(connection, request.headers());
+            let mut answer =
+                bulk::range(core, kind, Wanted::parse(request.headers().get(RANGE))).await?;
+            if let Some(lacks) = lacks {
+                answer.headers_mut().insert(TUNING_HEADER, lacks);
+            }
+            Ok(answer)
         }
         Route::Repair => {
             let block = request.uri().path().strip_prefix(REPAIR_PATH).unwrap_or_default();
@@ -187,7 +193,7 @@ fn events<H: SessionHandler>(
     let Some(subscribed) = core.members.subscribe(member, &core.handler) else {
         return Err(ApiError::new(ErrorCode::NotMember, "join first"));
     };
-    connection.silence.store(true, Ordering::Relaxed);
+    connection.used.carry_events();
     let mut ping = interval(core.limits.ping_every);
     ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let Subscribed { queue, overflowed, subscription } = subscribed;
@@ -196,6 +202,15 @@ fn events<H: SessionHandler>(
     let ndjson = HeaderValue::from_static("application/x-ndjson");
     answer.headers_mut().insert(CONTENT_TYPE, ndjson);
     Ok(answer)
+}
+
+/// Sets the connection's socket as the receiver asks. What this machine cannot give of it, for the answer.
+fn tune(connection: &Connection, headers: &HeaderMap) -> Option<HeaderValue> {
+    let asked = headers.get(TUNING_HEADER).and_then(|value| value.to_str().ok());
+    connection.used.carry_bulk(asked.unwrap_or_default());
+    let told = Tuning::parse(asked?).shortcomings("sender");
+    // Names, numbers and plain words.
+    HeaderValue::from_str(&told.join("; ")).ok().filter(|_| !told.is_empty())
 }
 
 fn has_token(headers: &HeaderMap, token: &Token) -> bool {

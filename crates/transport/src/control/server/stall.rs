@@ -8,22 +8,51 @@
 
 use crate::control::budget::PullBudget;
 use crate::control::hasten;
-use crate::udp::tcp_sent_again;
+use crate::stream::{self, ConnectionReport, Tuning};
 use socket2::SockRef;
 use std::future::Future;
 use std::io;
-use std::os::fd::AsFd;
+use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Set when the connection has become one of events.
-pub(super) type WatchSilence = Arc<AtomicBool>;
+/// What a connection has become, by what was asked on it.
+#[derive(Debug, Default)]
+pub(super) struct Use {
+    /// One of events: see above.
+    pub(super) events: AtomicBool,
+    /// One of bulk, to be set so.
+    bulk: OnceLock<Tuning>,
+    /// It is to be looked at before the next write.
+    changed: AtomicBool,
+}
+
+impl Use {
+    /// Bulk is sent, with the socket set so. What comes first holds.
+    pub(super) fn carry_bulk(&self, tuning: &str) {
+        if self.bulk.set(Tuning::parse(tuning)).is_ok() {
+            self.changed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Events are sent.
+    pub(super) fn carry_events(&self) {
+        self.events.store(true, Ordering::Relaxed);
+        self.changed.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What connections of bulk did that have ended.
+pub(super) type Accounts = Arc<Mutex<Vec<ConnectionReport>>>;
+
+/// Connections of which an account is kept.
+const ACCOUNTS_MAX: usize = 1024;
 
 /// After so many bytes written it is looked how many TCP has sent again.
 const LOOK_BYTES: usize = 64 << 10;
@@ -48,7 +77,7 @@ impl SentAgain {
         }
         self.written = 0;
         // Where the kernel does not tell, nothing is charged.
-        let again = tcp_sent_again(tcp.as_fd()).unwrap_or(self.charged).max(self.charged);
+        let again = stream::sent_again(tcp).unwrap_or(self.charged).max(self.charged);
         self.budget.charge(again - self.charged);
         self.charged = again;
     }
@@ -59,11 +88,24 @@ pub(super) struct StallGuard {
     inner: TcpStream,
     stall_time_max: Duration,
     silence_time_max: Duration,
-    watch: WatchSilence,
-    watching: bool,
+    used: Arc<Use>,
     timer: Pin<Box<Sleep>>,
     stalled: bool,
     again: SentAgain,
+    accounts: Accounts,
+    peer: Option<SocketAddr>,
+}
+
+impl Drop for StallGuard {
+    fn drop(&mut self) {
+        // A socket that the other side has closed does not tell its address any more.
+        if let Some(peer) = self.peer.filter(|_| self.used.bulk.get().is_some()) {
+            let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+            if accounts.len() < ACCOUNTS_MAX {
+                accounts.push(ConnectionReport::of(&self.inner, peer));
+            }
+        }
+    }
 }
 
 impl StallGuard {
@@ -72,22 +114,24 @@ impl StallGuard {
         stall_time_max: Duration,
         silence_time_max: Duration,
         again: SentAgain,
-    ) -> (Self, WatchSilence) {
+        accounts: Accounts,
+    ) -> (Self, Arc<Use>) {
         hasten(&inner);
         // What the kernel refuses here costs comfort, not correctness.
         let _ = SockRef::from(&inner).set_tcp_user_timeout(Some(stall_time_max));
-        let watch = WatchSilence::default();
+        let used = Arc::new(Use::default());
         let guard = Self {
+            peer: inner.peer_addr().ok(),
             inner,
             stall_time_max,
             silence_time_max,
-            watch: watch.clone(),
-            watching: false,
+            used: used.clone(),
             timer: Box::pin(sleep(stall_time_max)),
             stalled: false,
             again,
+            accounts,
         };
-        (guard, watch)
+        (guard, used)
     }
 
     fn check(
@@ -110,10 +154,16 @@ impl StallGuard {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    fn watch_silence(&mut self) {
-        if !self.watching && self.watch.load(Ordering::Relaxed) {
-            self.watching = true;
+    /// Sets the socket for what it is used for.
+    fn adapt(&mut self) {
+        if !self.used.changed.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        if self.used.events.load(Ordering::Relaxed) {
             let _ = SockRef::from(&self.inner).set_tcp_user_timeout(Some(self.silence_time_max));
+        }
+        if let Some(tuning) = self.used.bulk.get() {
+            tuning.set_sending(&self.inner);
         }
     }
 }
@@ -134,7 +184,7 @@ impl AsyncWrite for StallGuard {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.watch_silence();
+        self.adapt();
         let result = Pin::new(&mut self.inner).poll_write(cx, buf);
         self.check(cx, result)
     }
@@ -152,7 +202,7 @@ impl AsyncWrite for StallGuard {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.watch_silence();
+        self.adapt();
         let result = Pin::new(&mut self.inner).poll_write_vectored(cx, bufs);
         self.check(cx, result)
     }
@@ -164,7 +214,7 @@ impl AsyncWrite for StallGuard {
 
 #[cfg(test)]
 mod tests {
-    use super::{SentAgain, StallGuard};
+    use super::{Accounts, SentAgain, StallGuard};
     use crate::control::budget::PullBudget;
     use downpour_proto::Rate;
     use std::io::ErrorKind;
@@ -177,7 +227,7 @@ mod tests {
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (server, _) = listener.accept().await.unwrap();
         let again = SentAgain::new(PullBudget::new(Rate::MAX));
-        (StallGuard::new(server, stall, stall, again).0, client)
+        (StallGuard::new(server, stall, stall, again, Accounts::default()).0, client)
     }
 
     #[tokio::test]

@@ -1,0 +1,75 @@
+//! How the blocks came over a long way: the path, the plan with its reasons, and what each connection did.
+
+use crate::units::show_bytes;
+use downpour_proto::transfer::Plan;
+use downpour_transport::stream::ConnectionReport;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+
+/// Of a session that did not go by multicast.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TransferReport {
+    /// `tcp`, `udp` or `auto`.
+    pub path: String,
+    /// What was planned, each number with its reason; the receiver plans.
+    pub plan: Vec<PlanLine>,
+    /// Ranges that were asked for by TCP.
+    pub ranges: u64,
+    /// What each TCP connection did that carried bulk, as this side's kernel tells it.
+    pub connections: Vec<ConnectionReport>,
+}
+
+/// One number of a plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanLine {
+    /// What it is.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+    /// Why.
+    pub why: String,
+}
+
+impl PlanLine {
+    fn new(name: &str, value: impl ToString, why: &str) -> Self {
+        Self { name: name.to_owned(), value: value.to_string(), why: why.to_owned() }
+    }
+
+    /// A plan as text.
+    pub fn all(plan: &Plan) -> Vec<Self> {
+        let Plan { connections, depth, ranges, congestion, buffer, pacing } = plan;
+        let named = congestion.value.clone().unwrap_or_else(|| "default".to_owned());
+        let buffers = buffer.value.map_or_else(|| "autotuned".to_owned(), show_bytes);
+        let paced = pacing.value.map_or_else(|| "none".to_owned(), |rate| rate.to_string());
+        vec![
+            Self::new("connections", connections.value, &connections.why),
+            Self::new("requests_ahead", depth.value, &depth.why),
+            Self::new("ranges_at_once", ranges.value, &ranges.why),
+            Self::new("congestion", named, &congestion.why),
+            Self::new("socket_buffer", buffers, &buffer.why),
+            Self::new("pacing", paced, &pacing.why),
+        ]
+    }
+}
+
+impl TransferReport {
+    /// A line for people.
+    pub(super) fn line(&self) -> String {
+        let mut line = format!("path: {}", self.path);
+        let all = &self.connections;
+        if all.is_empty() {
+            return line;
+        }
+        let sum = |part: fn(&ConnectionReport) -> u64| all.iter().map(part).sum::<u64>();
+        let again = sum(|c| c.bytes_sent_again);
+        let sent = sum(|c| c.bytes_acked).max(1);
+        let rtt = all.iter().map(|c| c.rtt_ms).sum::<f64>() / all.len() as f64;
+        let by = &all[0].congestion;
+        // Writing to a String cannot fail.
+        let _ = write!(line, ", {} connections ({by}), round trip {rtt:.1} ms", all.len());
+        if again > 0 {
+            let _ = write!(line, ", {:.2} % sent again", 100.0 * again as f64 / sent as f64);
+        }
+        line
+    }
+}

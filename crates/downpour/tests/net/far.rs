@@ -1,0 +1,141 @@
+//! Sessions with one receiver by TCP and by unicast UDP: what arrives, what the reports say, what comes twice.
+
+use crate::lossy::Session;
+use crate::network::{Network, Spec};
+use crate::payload;
+use crate::program::{Running, Scratch};
+use crate::sessions::{address, receiver, sender};
+use downpour::report::ReceiverState;
+use std::fs;
+
+/// Bytes that may be on their way when a side is killed, of two connections with small buffers: two ranges each that are
+/// not complete or not stored, and what the sender has read ahead.
+const ON_THE_WAY: u64 = 12_000_000;
+const TWO: [&str; 4] = ["--connections", "2", "--socket-buffer", "512KiB"];
+
+const SIZE: u64 = 48 << 20;
+
+#[test]
+fn a_tree_arrives_by_each_path_and_the_reports_say_how() {
+    for path in ["tcp", "udp", "auto"] {
+        let scratch = Scratch::new();
+        let tree = scratch.path("tree");
+        payload::tree(&tree, 60, 12_000_000);
+        let address = address();
+        let ticket = scratch.ticket(&address);
+        let wishes = ["--connections", "3", "--congestion", "reno", "--pacing", "400mbit"];
+        let receiver = receiver(&scratch, 0, &ticket, &wishes);
+        let rule = ["--receivers", "1", "--path", path, "--rate", "200mbit"];
+        sender(&scratch, &address, &ticket, &[&tree], &rule).wait().expect(0);
+        receiver.wait().expect(0);
+        payload::assert_same(&tree, &scratch.path("r0/tree"));
+        let (sent, got) = (scratch.report("sender"), scratch.report("r0"));
+        let (sent_by, got_by) = (sent.transfer.unwrap(), got.transfer.unwrap());
+        assert_eq!((&*sent_by.path, &*got_by.path), (path, path));
+        assert!(got_by.plan.iter().all(|line| !line.why.is_empty()), "{got_by:?}");
+        let its = &sent.receivers[0];
+        assert_eq!(its.state, ReceiverState::Complete, "{path}: {its:?}");
+        if path == "tcp" {
+            assert_eq!(its.stream_bytes, 0);
+            assert!(got_by.ranges > 5 && got_by.connections.len() == 3, "{got_by:?}");
+            let bulk = sent_by.connections.iter().filter(|c| c.bytes_acked > 100_000);
+            assert!(bulk.clone().count() > 1 && bulk.clone().all(|c| c.congestion == "reno"));
+        } else {
+            assert!(its.stream_bytes > 10_000_000, "{path}: {its:?}");
+        }
+    }
+}
+
+#[test]
+fn what_the_stream_loses_on_its_way_to_one_receiver_is_repaired() {
+    let scratch = Scratch::new();
+    payload::file(&scratch.path("file"), 6_000_000);
+    let address = address();
+    let ticket = scratch.ticket(&address);
+    let receiver = receiver(&scratch, 0, &ticket, &["--inject-loss", "5%"]);
+    let rule = ["--receivers", "1", "--path", "udp", "--rate", "80mbit"];
+    sender(&scratch, &address, &ticket, &[&scratch.path("file")], &rule).wait().expect(0);
+    receiver.wait().expect(0);
+    same(&scratch);
+    let report = scratch.report("sender");
+    assert!(report.receivers[0].pull_bytes == 0 && report.receivers[0].repair_symbols > 50);
+}
+
+#[test]
+fn a_second_receiver_of_a_stream_for_one_pulls() {
+    let scratch = Scratch::new();
+    payload::file(&scratch.path("file"), 3_000_000);
+    let address = address();
+    let ticket = scratch.ticket(&address);
+    let both = [receiver(&scratch, 0, &ticket, &[]), receiver(&scratch, 1, &ticket, &[])];
+    let rule = ["--receivers", "2", "--path", "udp", "--rate", "80mbit"];
+    sender(&scratch, &address, &ticket, &[&scratch.path("file")], &rule).wait().expect(0);
+    for receiver in both {
+        receiver.wait().expect(0);
+    }
+    let file = fs::read(scratch.path("file")).unwrap();
+    assert!((0..2).all(|i| fs::read(scratch.path(&format!("r{i}/file"))).unwrap() == file));
+}
+
+fn same(scratch: &Scratch) {
+    let file = fs::read(scratch.path("file")).unwrap();
+    assert!(fs::read(scratch.path("r0/file")).unwrap() == file);
+}
+
+fn far(test: &str) -> Option<(Network, Scratch)> {
+    let spec = Spec { receivers: 1, rate: Some("100mbit".to_owned()), ..Spec::default() };
+    let network = Network::build_or_skip(test, &spec)?;
+    let scratch = Scratch::new();
+    payload::file(&scratch.path("file"), SIZE);
+    Some((network, scratch))
+}
+
+/// Waits until nine tenths of the file have come.
+fn until_nearly_all(running: &mut Running, network: &Network) {
+    let start = network.receivers[0].counters();
+    running.until(|_| {
+        let came = network.receivers[0].counters().since(start).rx_bytes;
+        (came >= SIZE / 10 * 9).then_some(())
+    });
+}
+
+#[test]
+fn a_transfer_by_tcp_goes_on_where_its_receiver_was_killed() {
+    let test = "a_transfer_by_tcp_goes_on_where_its_receiver_was_killed";
+    let Some((network, scratch)) = far(test) else { return };
+    let session = Session::new(&network, &scratch);
+    let mut receiver = session.receiver(0, &TWO);
+    let rule = ["--receivers", "1", "--path", "tcp"];
+    let sender = session.sender(&[&scratch.path("file")], &rule);
+    until_nearly_all(&mut receiver, &network);
+    receiver.kill();
+    let receiver = session.receiver(0, &TWO);
+    sender.wait().expect(0);
+    receiver.wait().expect(0);
+    same(&scratch);
+    let report = scratch.report("sender");
+    let again = report.session.sent.pull_bytes.saturating_sub(SIZE);
+    let kept = report.receivers[0].kept_bytes;
+    println!("measured: receiver killed at 0.9: {again} bytes sent again, {kept} kept");
+    assert!(again < ON_THE_WAY && kept + ON_THE_WAY > SIZE / 10 * 9, "{again} {kept}");
+}
+
+#[test]
+fn a_transfer_by_tcp_goes_on_where_its_sender_was_killed() {
+    let test = "a_transfer_by_tcp_goes_on_where_its_sender_was_killed";
+    let Some((network, scratch)) = far(test) else { return };
+    let session = Session::new(&network, &scratch);
+    let mut receiver = session.receiver(0, &TWO);
+    let rule = ["--receivers", "1", "--path", "tcp"];
+    let mut sender = session.sender(&[&scratch.path("file")], &rule);
+    until_nearly_all(&mut receiver, &network);
+    sender.kill();
+    let sender = session.sender(&[&scratch.path("file")], &rule);
+    sender.wait().expect(0);
+    receiver.wait().expect(0);
+    same(&scratch);
+    // The second sender's part.
+    let sent = scratch.report("sender").session.sent.pull_bytes;
+    println!("measured: sender killed at 0.9: {sent} bytes sent by the next");
+    assert!(sent < SIZE / 10 + ON_THE_WAY, "{sent}");
+}

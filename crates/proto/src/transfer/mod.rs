@@ -1,0 +1,13 @@
+//! A transfer between two sites: one receiver, over a long way (`docs/protocol.md#WAN`).
+//!
+//! It is a session like any other; only how the blocks come differs. What decides about that is here: `plan`, how many
+//! connections and how they are set; `ranges`, which connection gets which range next; `choice`, whether the stream or TCP
+//! brings more. Deliberately absent: sockets, and what is in the blocks.
+
+mod choice;
+mod plan;
+mod ranges;
+
+pub use choice::{Choice, Path, Seen};
+pub use plan::{CONNECTIONS_FAR, CONNECTIONS_MAX, Known, Plan, Planned, Wishes};
+pub use ranges::{Ask, DEPTH_MAX, Ranges};

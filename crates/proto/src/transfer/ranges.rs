@@ -1,0 +1,414 @@
+//! Which connection gets which range next, so that none idles and none holds up the end.
+//!
+//! A *range* is a span of bytes that the caller wants. Each connection has a short line of asks before it, so that the
+//! answer to the next begins when the one before ends:
+//!
+//! 1. A connection with room in its line takes the next range that nobody was asked for: who is fast takes more.
+//! 2. The line grows with what the connection brings in a round trip; two at least.
+//! 3. When nothing is left to ask for and nothing more will come (the *ending*), an idle connection takes over from the
+//!    one that will be done last: all of a range that still waits in its line, or a part of one under way, by what
+//!    the two bring. What is small is asked for twice, and the first answer counts.
+//! 4. What a broken connection was asked for, and has not brought, goes back to the front.
+//!
+//! Bytes are the caller's: here they are counted. An answer cannot be called back, so a connection whose range was taken
+//! over goes on bringing it.
+
+use crate::time::{Duration, Timestamp};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::ops::Range;
+
+/// Most asks in one line.
+pub const DEPTH_MAX: usize = 64;
+
+/// Parts below this are not split but asked for twice.
+const SPLIT_MIN: u64 = 64 << 10;
+
+/// Over about so much of a connection's busy time its rate is counted.
+const RATE_SPAN: Duration = Duration::from_millis(500);
+
+/// What to ask a connection for: these bytes of this range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// The caller's number of the range.
+    pub id: u64,
+    /// Its bytes to ask for.
+    pub span: Range<u64>,
+}
+
+/// A range that is not complete.
+#[derive(Debug)]
+struct Wanted {
+    len: u64,
+    /// Asks begin at multiples of this.
+    step: u64,
+    /// What is here: disjoint, in no order.
+    got: Vec<Range<u64>>,
+}
+
+impl Wanted {
+    fn is_complete(&self) -> bool {
+        self.got.iter().map(|part| part.end - part.start).sum::<u64>() >= self.len
+    }
+
+    /// Notes a span, of which a part may be here.
+    fn insert(&mut self, mut span: Range<u64>) {
+        self.got.retain(|part| {
+            let apart = part.end < span.start || span.end < part.start;
+            if !apart {
+                span = part.start.min(span.start)..part.end.max(span.end);
+            }
+            apart
+        });
+        self.got.push(span);
+    }
+
+    /// The parts of `span` that are not here.
+    fn missing(&self, span: Range<u64>) -> Vec<Range<u64>> {
+        let mut parts = Vec::from([span]);
+        for got in &self.got {
+            let cut = |part: Range<u64>| {
+                let before = part.start..part.end.min(got.start);
+                let after = part.start.max(got.end)..part.end;
+                [before, after].into_iter().filter(|part| part.start < part.end)
+            };
+            parts = parts.into_iter().flat_map(cut).collect();
+        }
+        parts
+    }
+}
+
+/// What a connection was asked for and has not brought in full.
+#[derive(Debug)]
+struct Asked {
+    id: u64,
+    /// The next byte to come.
+    at: u64,
+    /// Its answer ends here.
+    end: u64,
+    /// It is counted on up to here: others have taken over the rest.
+    counted: u64,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    asks: VecDeque<Asked>,
+    /// Bytes that came, and the time in which something was awaited; fading.
+    bytes: f64,
+    busy: f64,
+    /// Since when the present wait is not in `busy`.
+    since: Timestamp,
+}
+
+impl Line {
+    /// Bytes a second, when anything has come.
+    fn rate(&self, now: Timestamp) -> Option<f64> {
+        let waiting = if self.asks.is_empty() { 0.0 } else { now.since(self.since).as_secs_f64() };
+        (self.bytes > 0.0).then(|| self.bytes / (self.busy + waiting).max(1e-6))
+    }
+
+    fn on_bytes(&mut self, now: Timestamp, len: u64) {
+        self.busy += now.since(self.since).as_secs_f64();
+        self.bytes += len as f64;
+        self.since = now;
+        if self.busy > RATE_SPAN.as_secs_f64() {
+            self.busy /= 2.0;
+            self.bytes /= 2.0;
+        }
+    }
+}
+
+/// The ranges of a transfer and the lines of its connections.
+#[derive(Debug)]
+pub struct Ranges {
+    wanted: BTreeMap<u64, Wanted>,
+    free: VecDeque<Ask>,
+    lines: Vec<Line>,
+    rtt: Duration,
+    depth: usize,
+    ending: bool,
+}
+
+impl Ranges {
+    /// For `connections` over a path of this round trip, with at least `depth` asks in each line, if there are so many.
+    pub fn new(connections: usize, rtt: Duration, depth: usize) -> Self {
+        let lines = (0..connections.max(1)).map(|_| Line::default()).collect();
+        let depth = depth.clamp(1, DEPTH_MAX);
+        Self { wanted: BTreeMap::new(), free: VecDeque::new(), lines, rtt, depth, ending: false }
+    }
+
+    /// A range of `len` bytes is wanted, of which any part can be asked for that begins and ends at a multiple of `step`.
+    /// Its number must be free.
+    pub fn want(&mut self, id: u64, len: u64, step: u64) {
+        self.wanted.insert(id, Wanted { len, step: step.max(1), got: Vec::new() });
+        self.free.push_back(Ask { id, span: 0..len });
+    }
+
+    /// The range is not wanted any more. The connections that are to bring it still: they would bring it in vain.
+    pub fn forget(&mut self, id: u64) -> Vec<usize> {
+        self.wanted.remove(&id);
+        self.free.retain(|ask| ask.id != id);
+        let asked = |line: &Line| line.asks.iter().any(|ask| ask.id == id);
+        (0..self.lines.len()).filter(|index| asked(&self.lines[*index])).collect()
+    }
+
+    /// Nothing more will be wanted (or something will after all).
+    pub fn set_ending(&mut self, ending: bool) {
+        self.ending = ending;
+    }
+
+    /// Whether the range is wanted and not complete.
+    pub fn is_wanted(&self, id: u64) -> bool {
+        self.wanted.contains_key(&id)
+    }
+
+    /// Ranges that nobody was asked for.
+    pub fn waiting(&self) -> usize {
+        self.free.len()
+    }
+
+    /// What to ask connection `line` for now, after what it was asked for before.
+    pub fn next(&mut self, now: Timestamp, line: usize) -> Option<Ask> {
+        if self.lines[line].asks.len() >= self.depth_of(now, line) {
+            return None;
+        }
+        let ask = match self.free.pop_front() {
+            Some(ask) => ask,
+            None if self.ending && self.lines[line].asks.is_empty() => self.take_over(now, line)?,
+            None => return None,
+        };
+        let line = &mut self.lines[line];
+        if line.asks.is_empty() {
+            line.since = now;
+        }
+        let Range { start: at, end } = ask.span;
+        line.asks.push_back(Asked { id: ask.id, at, end, counted: end });
+        Some(ask)
+    }
+
+    /// How many asks make a round trip's bytes, one more that is coming, and one that is next.
+    fn depth_of(&self, now: Timestamp, line: usize) -> usize {
+        let line = &self.lines[line];
+        if self.depth < 2 {
+            return self.depth;
+        }
+        let len = line.asks.back().map_or(u64::MAX, |ask| ask.end - ask.at).max(1);
+        let ahead = line.rate(now).unwrap_or(0.0) * self.rtt.as_secs_f64() / len as f64;
+        (self.depth + libm::ceil(ahead) as usize).min(DEPTH_MAX)
+    }
+
+    /// `len` bytes of the first ask of `line` came. The range that is complete by them.
+    pub fn came(&mut self, now: Timestamp, line: usize, len: u64) -> Option<u64> {
+        let line = &mut self.lines[line];
+        line.on_bytes(now, len);
+        let ask = line.asks.front_mut()?;
+        let (id, from) = (ask.id, ask.at);
+        ask.at = ask.end.min(from + len);
+        let until = ask.at;
+        if until == ask.end {
+            line.asks.pop_front();
+        }
+        let wanted = self.wanted.get_mut(&id)?;
+        wanted.insert(from..until);
+        if !wanted.is_complete() {
+            return None;
+        }
+        self.wanted.remove(&id);
+        self.free.retain(|ask| ask.id != id);
+        Some(id)
+    }
+
+    /// The first ask of `line` gets no answer: it was refused. What of it is still missing is asked for anew.
+    pub fn refused(&mut self, line: usize) {
+        let ask = self.lines[line].asks.pop_front();
+        self.put_back(ask);
+    }
+
+    /// The connection broke: what it has not brought is asked for anew.
+    pub fn broke(&mut self, line: usize) {
+        let asks = core::mem::take(&mut self.lines[line].asks);
+        self.lines[line] = Line::default();
+        self.put_back(asks.into_iter().rev());
+    }
+
+    /// The last of `asks` comes to the very front.
+    fn put_back(&mut self, asks: impl IntoIterator<Item = Asked>) {
+        for ask in asks {
+            let Some(wanted) = self.wanted.get(&ask.id) else { continue };
+            for mut span in wanted.missing(ask.at..ask.counted).into_iter().rev() {
+                span.start -= span.start % wanted.step;
+                self.free.push_front(Ask { id: ask.id, span });
+            }
+        }
+    }
+
+    /// A part of what will be done last, when `thief` would have it sooner.
+    fn take_over(&mut self, now: Timestamp, thief: usize) -> Option<Ask> {
+        let rates: Vec<f64> = self.lines.iter().filter_map(|line| line.rate(now)).collect();
+        let mean = rates.iter().sum::<f64>() / rates.len().max(1) as f64;
+        let own = self.lines[thief].rate(now).unwrap_or(mean).max(1.0);
+        let mut last: Option<(f64, usize, usize)> = None;
+        for (index, line) in self.lines.iter().enumerate() {
+            let rate = line.rate(now).unwrap_or(1.0).max(1.0);
+            let mut before = 0.0;
+            for (place, ask) in line.asks.iter().enumerate() {
+                let done = (before + ask.counted.saturating_sub(ask.at) as f64) / rate;
+                before += (ask.end - ask.at) as f64;
+                let counts = ask.at < ask.counted && self.wanted.contains_key(&ask.id);
+                if counts && last.is_none_or(|(latest, ..)| done > latest) {
+                    last = Some((done, index, place));
+                }
+            }
+        }
+        let (done, victim, place) = last?;
+        let rate = self.lines[victim].rate(now).unwrap_or(1.0).max(1.0);
+        let ask = &mut self.lines[victim].asks[place];
+        let rest = ask.counted - ask.at;
+        let part = match place {
+            0 if rest > SPLIT_MIN => (rest as f64 * own / (own + rate)) as u64,
+            _ => rest,
+        };
+        let ours = self.rtt.as_secs_f64() + part as f64 / own;
+        if part == 0 || ours >= done {
+            return None;
+        }
+        let step = self.wanted.get(&ask.id).map_or(1, |wanted| wanted.step);
+        let start = ask.counted - part;
+        let span = start - start % step..ask.counted;
+        ask.counted = span.start.max(ask.at);
+        Some(Ask { id: ask.id, span })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ask, Ranges};
+    use crate::rng::Rng;
+    use crate::time::{Duration, Timestamp};
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    const LEN: u64 = 2 << 20;
+    const RTT: Duration = Duration::from_millis(50);
+
+    fn at(ms: u64) -> Timestamp {
+        Timestamp::ZERO + Duration::from_millis(ms)
+    }
+
+    /// Connections that bring so many bytes in each millisecond after a round trip: when all `count` ranges are there, and
+    /// the bytes that came.
+    fn run(count: u64, rates: &[u64]) -> (u64, u64, Vec<u64>) {
+        let mut ranges = Ranges::new(rates.len(), RTT, 2);
+        (0..count).for_each(|id| ranges.want(id, LEN, 1));
+        ranges.set_ending(true);
+        let mut pipes: Vec<Vec<(u64, u64)>> = vec![Vec::new(); rates.len()];
+        let (mut done, mut came) = (0, vec![0; rates.len()]);
+        for ms in 0..100_000 {
+            for (line, rate) in rates.iter().enumerate() {
+                while let Some(ask) = ranges.next(at(ms), line) {
+                    pipes[line].push((ms + 50, ask.span.end - ask.span.start));
+                }
+                let Some((from, left)) = pipes[line].first_mut().filter(|(from, _)| *from <= ms)
+                else {
+                    continue;
+                };
+                let _ = from;
+                let len = (*rate).min(*left);
+                *left -= len;
+                came[line] += len;
+                if *left == 0 {
+                    pipes[line].remove(0);
+                }
+                if len > 0 {
+                    done += u64::from(ranges.came(at(ms), line, len).is_some());
+                }
+            }
+            if done == count {
+                return (ms, came.iter().sum(), came);
+            }
+        }
+        panic!("{done} of {count} came");
+    }
+
+    #[test]
+    fn who_is_fast_takes_more_and_no_round_trip_is_idle() {
+        let (ms, _, came) = run(40, &[10_000, 20_000, 30_000, 40_000]);
+        // 84 MB at 100 MB/s are 839 ms; a round trip at the start, and one or two for what is taken over at the end.
+        assert!(ms < 990, "{ms} ms");
+        assert!(came[3] > 3 * came[0], "{came:?}");
+    }
+
+    #[test]
+    fn a_line_grows_until_the_path_is_full() {
+        // A range each 10 ms, five in a round trip.
+        let (ms, ..) = run(100, &[210_000]);
+        assert!(ms < 1_300, "{ms} ms where 1,000 is the least");
+    }
+
+    #[test]
+    fn a_slow_connection_does_not_hold_the_end() {
+        let (ms, total, _) = run(40, &[30_000, 30_000, 30_000, 300]);
+        // 932 ms at 90 MB/s; the slow one alone would need seconds for what it has in its line.
+        assert!(ms < 1_150, "{ms} ms");
+        assert!(total < 41 * LEN, "{total}");
+    }
+
+    #[test]
+    fn what_a_broken_connection_has_not_brought_comes_first() {
+        let mut ranges = Ranges::new(2, RTT, 2);
+        (0..3).for_each(|id| ranges.want(id, LEN, 1));
+        assert_eq!(ranges.next(at(0), 0), Some(Ask { id: 0, span: 0..LEN }));
+        assert_eq!(ranges.next(at(0), 0), Some(Ask { id: 1, span: 0..LEN }));
+        assert_eq!(ranges.came(at(60), 0, 1000), None);
+        ranges.broke(0);
+        assert_eq!(ranges.next(at(70), 1), Some(Ask { id: 0, span: 1000..LEN }));
+        assert_eq!(ranges.next(at(70), 1), Some(Ask { id: 1, span: 0..LEN }));
+        assert_eq!(ranges.came(at(120), 1, LEN - 1000), Some(0));
+    }
+
+    #[test]
+    fn a_range_that_is_not_wanted_tells_who_brings_it() {
+        let mut ranges = Ranges::new(2, RTT, 2);
+        (0..2).for_each(|id| ranges.want(id, LEN, 1));
+        ranges.next(at(0), 1);
+        assert_eq!(ranges.forget(0), [1]);
+        assert_eq!(ranges.forget(1), [0usize; 0]);
+        assert_eq!(ranges.came(at(60), 1, LEN), None);
+        assert_eq!(ranges.next(at(60), 0), None);
+    }
+
+    #[test]
+    fn all_comes_whatever_breaks() {
+        for seed in 0..200 {
+            let mut rng = Rng::new(seed);
+            let mut ranges = Ranges::new(3, RTT, 2);
+            let mut left: Vec<u64> = (0..10).collect();
+            left.iter().for_each(|id| ranges.want(*id, 1 + rng.next_u64() % LEN, 1));
+            ranges.set_ending(true);
+            // What each connection still has to send, ask by ask.
+            let mut wires: [Vec<u64>; 3] = Default::default();
+            for ms in 0..100_000 {
+                let line = (rng.next_u64() % 3) as usize;
+                while let Some(ask) = ranges.next(at(ms), line) {
+                    wires[line].push(ask.span.end - ask.span.start);
+                }
+                if rng.next_u64().is_multiple_of(50) {
+                    ranges.broke(line);
+                    wires[line].clear();
+                } else if let Some(first) = wires[line].first_mut() {
+                    let len = (1 + rng.next_u64() % 300_000).min(*first);
+                    *first -= len;
+                    if *first == 0 {
+                        wires[line].remove(0);
+                    }
+                    let done = ranges.came(at(ms), line, len);
+                    left.retain(|id| Some(*id) != done);
+                }
+                if left.is_empty() {
+                    break;
+                }
+            }
+            assert!(left.is_empty(), "seed {seed}: {left:?}");
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! TCP connections that carry bulk: how their sockets are set, and what the kernel tells of them.
+//!
+//! The receiver plans ([`downpour_proto::transfer`]); what is to be set at the sender's end travels as one line of text
+//! with the request (`docs/protocol.md#WAN-4`). What is not said is left to the kernel. A setting that the kernel refuses
+//! is told, and the connection goes on without it.
+
+use crate::udp::{set_pacing_max, tcp_info};
+use downpour_proto::Rate;
+use downpour_proto::transfer::Plan;
+use serde::{Deserialize, Serialize};
+use socket2::SockRef;
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use tokio::net::TcpStream;
+
+/// The header that carries [`Tuning`] with a request, and what could not be had with the answer.
+pub(crate) const TUNING_HEADER: &str = "downpour-stream";
+
+/// Bytes that wait unsent in a connection: more only makes what is queued older.
+const UNSENT_MAX: u32 = 1 << 20;
+
+/// Longest name of a congestion control, as the kernel has it.
+const NAME_LEN_MAX: usize = 15;
+
+/// Where Linux lists its congestion controls.
+const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+const BUFFER_MAX: [&str; 2] = ["/proc/sys/net/core/rmem_max", "/proc/sys/net/core/wmem_max"];
+
+/// What is set on a connection. What is `None` the kernel decides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tuning {
+    /// Congestion control.
+    pub congestion: Option<String>,
+    /// Bytes of send and receive buffer.
+    pub buffer: Option<u64>,
+    /// Never faster than this.
+    pub pacing: Option<Rate>,
+}
+
+impl From<&Plan> for Tuning {
+    fn from(plan: &Plan) -> Self {
+        Self {
+            congestion: plan.congestion.value.clone(),
+            buffer: plan.buffer.value,
+            pacing: plan.pacing.value,
+        }
+    }
+}
+
+impl fmt::Display for Tuning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut gap = "";
+        if let Some(name) = &self.congestion {
+            write!(f, "congestion={name}")?;
+            gap = " ";
+        }
+        if let Some(len) = self.buffer {
+            write!(f, "{gap}buffer={len}")?;
+            gap = " ";
+        }
+        if let Some(rate) = self.pacing {
+            write!(f, "{gap}pacing={}", rate.bps())?;
+        }
+        Ok(())
+    }
+}
+
+impl Tuning {
+    /// From a line of text; words that are not known are passed over.
+    pub(crate) fn parse(text: &str) -> Self {
+        let mut tuning = Self::default();
+        for (key, value) in text.split_whitespace().filter_map(|word| word.split_once('=')) {
+            match key {
+                "congestion" if is_name(value) => tuning.congestion = Some(value.to_owned()),
+                "buffer" => tuning.buffer = value.parse().ok(),
+                "pacing" => tuning.pacing = value.parse().ok().map(Rate::from_bps),
+                _ => {}
+            }
+        }
+        tuning
+    }
+
+    /// Sets what the receiver's end has, before it connects: the window that it offers follows from its buffer.
+    pub(crate) fn set_receiving(&self, socket: &impl AsFd) {
+        if let Some(len) = self.buffer {
+            // What the kernel grants less is told by `shortcomings`.
+            let _ = SockRef::from(socket)
+                .set_recv_buffer_size(usize::try_from(len).unwrap_or(usize::MAX));
+        }
+    }
+
+    /// Sets what the sender's end has.
+    pub(crate) fn set_sending(&self, tcp: &TcpStream) {
+        let socket = SockRef::from(tcp);
+        // What the kernel refuses is told by `shortcomings`; the connection goes on without it.
+        let _ = socket.set_tcp_notsent_lowat(UNSENT_MAX);
+        if let Some(name) = &self.congestion {
+            let _ = socket.set_tcp_congestion(name.as_bytes());
+        }
+        if let Some(len) = self.buffer {
+            let _ = socket.set_send_buffer_size(usize::try_from(len).unwrap_or(usize::MAX));
+        }
+        if let Some(rate) = self.pacing {
+            let _ = set_pacing_max(tcp.as_fd(), rate.bps() / 8);
+        }
+    }
+
+    /// What this machine cannot give of it, a sentence each; `side` is what the machine is called.
+    pub fn shortcomings(&self, side: &str) -> Vec<String> {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let mut told = Vec::new();
+        let available = read(AVAILABLE);
+        told.extend(self.congestion.as_ref().and_then(|name| lacks(name, &available, side)));
+        for path in BUFFER_MAX {
+            if let (Some(len), Ok(max)) = (self.buffer, read(path).trim().parse::<u64>())
+                && len > max
+            {
+                let name = path.rsplit('/').next().unwrap_or(path);
+                told.push(format!(
+                    "the {side} grants socket buffers of {max} bytes at most, not {len}: set sysctl net.core.{name}={len}"
+                ));
+            }
+        }
+        told
+    }
+}
+
+/// A sentence when `name` is not among those that the kernel lists.
+fn lacks(name: &str, available: &str, side: &str) -> Option<String> {
+    let has: Vec<&str> = available.split_whitespace().collect();
+    (!has.is_empty() && !has.contains(&name)).then(|| {
+        let has = has.join(", ");
+        format!("the kernel of the {side} has no congestion control {name}, only {has}: its default is used")
+    })
+}
+
+fn is_name(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    !text.is_empty() && text.len() <= NAME_LEN_MAX && text.bytes().all(plain)
+}
+
+/// What a connection did, as the kernel of one side tells it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ConnectionReport {
+    /// The other side.
+    pub peer: String,
+    /// Congestion control that was in force on this side.
+    pub congestion: String,
+    /// Bytes of TCP payload that were sent and acknowledged, and that came.
+    pub bytes_acked: u64,
+    /// Bytes of TCP payload that came.
+    pub bytes_received: u64,
+    /// Bytes that were sent again.
+    pub bytes_sent_again: u64,
+    /// Smoothed round trip, and the shortest.
+    pub rtt_ms: f64,
+    /// The shortest round trip.
+    pub min_rtt_ms: f64,
+    /// Rate of what was delivered lately.
+    pub delivery_rate_bps: u64,
+    /// Time in which it waited for the other side's window, and for room in its own buffer.
+    pub window_limited_s: f64,
+    /// Time in which its own send buffer was too small.
+    pub buffer_limited_s: f64,
+}
+
+impl ConnectionReport {
+    /// Of a connection as it stands.
+    pub(crate) fn of(tcp: &TcpStream, peer: SocketAddr) -> Self {
+        let Ok(info) = tcp_info(tcp.as_fd()) else { return Self::default() };
+        let name = SockRef::from(tcp).tcp_congestion().unwrap_or_default();
+        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+        let ms = |micros: u32| f64::from(micros) / 1e3;
+        Self {
+            peer: peer.to_string(),
+            congestion: String::from_utf8_lossy(name).into_owned(),
+            bytes_acked: info.tcpi_bytes_acked,
+            bytes_received: info.tcpi_bytes_received,
+            bytes_sent_again: info.tcpi_bytes_retrans,
+            rtt_ms: ms(info.tcpi_rtt),
+            min_rtt_ms: ms(info.tcpi_min_rtt),
+            delivery_rate_bps: info.tcpi_delivery_rate.saturating_mul(8),
+            window_limited_s: info.tcpi_rwnd_limited as f64 / 1e6,
+            buffer_limited_s: info.tcpi_sndbuf_limited as f64 / 1e6,
+        }
+    }
+}
+
+/// Bytes that a TCP connection has sent again, each segment counted as a full one.
+pub(crate) fn sent_again(tcp: &TcpStream) -> Option<u64> {
+    let info = tcp_info(tcp.as_fd()).ok()?;
+    Some(u64::from(info.tcpi_total_retrans) * u64::from(info.tcpi_snd_mss))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Tuning, lacks};
+    use downpour_proto::Rate;
+
+    #[test]
+    fn a_tuning_is_read_as_it_was_written() {
+        let all = Tuning {
+            congestion: Some("bbr".to_owned()),
+            buffer: Some(1 << 20),
+            pacing: Some(Rate::from_mbps(10)),
+        };
+        assert_eq!(all.to_string(), "congestion=bbr buffer=1048576 pacing=10000000");
+        assert_eq!(Tuning::parse(&all.to_string()), all);
+        assert_eq!(Tuning::parse(""), Tuning::default());
+        let odd = Tuning::parse("congestion=../etc later=1 buffer=x");
+        assert_eq!(odd, Tuning::default());
+    }
+
+    #[test]
+    fn what_the_kernel_lacks_is_told_with_what_it_has() {
+        let told = lacks("bbr", "reno cubic\n", "sender").unwrap();
+        assert!(told.contains("sender has no congestion control bbr, only reno, cubic"), "{told}");
+        assert_eq!(lacks("cubic", "reno cubic\n", "sender"), None);
+        assert_eq!(lacks("bbr", "", "sender"), None, "nothing is known");
+    }
+}
