@@ -12,7 +12,8 @@ CARGO ?= cargo
 TOOLS := $(CURDIR)/target/tools
 FUZZ_SECONDS ?= 60
 # Commands that tests call and the Debian packages that hold them.
-TEST_PACKAGES := strace:strace nft:nftables ethtool:ethtool ip:iproute2 tc:iproute2 chrt:util-linux setsid:util-linux
+TEST_PACKAGES := strace:strace nft:nftables ethtool:ethtool ip:iproute2 tc:iproute2 chrt:util-linux setsid:util-linux setpriv:util-linux \
+  initdb:postgresql mariadbd:mariadb-server-core my_print_defaults:mariadb-client-core
 
 # Programs that the lab runs beside Downpour.
 BENCH_PACKAGES := udp-sender:udpcast uftp:uftp iperf3:iperf3 rsync:rsync aria2c:aria2
@@ -43,7 +44,7 @@ bench-setup: test-setup $(TOOLS)/bin/normCast
 define install
 missing=""; \
 for pair in $(2); do \
-  PATH="$$PATH:/usr/sbin:/sbin" command -v "$${pair%%:*}" >/dev/null || missing="$$missing $${pair##*:}"; \
+  PATH="$$PATH:/usr/sbin:/sbin:$$(echo /usr/lib/postgresql/*/bin | tr ' ' :)" command -v "$${pair%%:*}" >/dev/null || missing="$$missing $${pair##*:}"; \
 done; \
 [ -z "$$missing" ] && exit 0; \
 if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \

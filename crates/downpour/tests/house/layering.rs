@@ -12,8 +12,9 @@ use syn::visit::{self, Visit};
 /// Our crates and which of ours each may use.
 const ARROWS: &[(&str, &[&str])] = &[
     ("downpour-proto", &[]),
+    ("downpour-catalog", &["downpour-proto"]),
     ("downpour-transport", &["downpour-proto"]),
-    ("downpour", &["downpour-proto", "downpour-transport"]),
+    ("downpour", &["downpour-catalog", "downpour-proto", "downpour-transport"]),
     ("downpour-sim", &["downpour-proto"]),
     ("downpour-lab", &[]),
 ];
@@ -23,14 +24,21 @@ const ENGINE_MAY_USE: &[&str] = &["libm"];
 
 /// Small vocabulary crates, which several of ours may name. Everything else is named by one alone, so
 /// that replacing it touches one crate.
-const SHARED: &[&str] = &["clap", "serde", "serde_json", "tokio", "toml", "rustix"];
+const SHARED: &[&str] = &["clap", "rustix", "serde", "serde_json", "thiserror", "tokio", "toml"];
 
 /// Paths that a crate's own sources may not mention, tests aside.
 const FORBIDDEN: &[(&str, &[&str])] = &[
     ("crates/proto/src", &["std"]),
     ("crates/sim/src", &["Instant", "SystemTime", "UdpSocket", "TcpStream", "TcpListener"]),
-    ("crates/transport/src", &["clap"]),
-    ("crates/downpour/src", &["UdpSocket", "socket2", "quinn_udp", "reed_solomon_simd"]),
+    (
+        "crates/catalog/src",
+        &["clap", "hyper", "TcpStream", "TcpListener", "UdpSocket", "SystemTime", "Instant"],
+    ),
+    ("crates/transport/src", &["clap", "rusqlite", "sqlx"]),
+    (
+        "crates/downpour/src",
+        &["UdpSocket", "socket2", "quinn_udp", "reed_solomon_simd", "rusqlite", "sqlx"],
+    ),
 ];
 
 struct Dependency {

@@ -1,0 +1,148 @@
+//! A catalog that is open for writing.
+
+use crate::change::{Answer, Change, Claimed, Work};
+use crate::error::{Error, OpenError};
+use crate::ledger::Ledger;
+use crate::migrate::{self, BeforeMigration};
+use crate::place::CatalogUrl;
+use crate::reader::Reader;
+use crate::record::{FileId, LogId, RuleId, SiteId, Time};
+use crate::sql::{DbError, Sql};
+use crate::sqlite::Access;
+use crate::words::{self, WordKind};
+use crate::writer::{Reply, Request, Writer};
+use tokio::sync::oneshot;
+
+/// A catalog, open for writing under one name. All its methods may be called from many threads at once: the more they ask
+/// together, the fewer commits it takes.
+///
+/// The name is the daemon's own: two daemons that share a database have two names. A name's leases lapse when it opens
+/// the catalog, for they belong to a process that has ended.
+pub struct Catalog {
+    url: CatalogUrl,
+    log: LogId,
+    writer: Writer,
+}
+
+/// An answer that comes when what was asked is durable.
+#[must_use]
+pub struct Pending<T> {
+    reply: oneshot::Receiver<Result<Reply, Error>>,
+    unpack: fn(Reply) -> Option<T>,
+}
+
+impl<T> Pending<T> {
+    /// Waits for it. Not to be called on a thread of an async runtime: await [`Pending::done`] there.
+    pub fn wait(self) -> Result<T, Error> {
+        Self::unpack(self.unpack, self.reply.blocking_recv())
+    }
+
+    /// Waits for it.
+    pub async fn done(self) -> Result<T, Error> {
+        Self::unpack(self.unpack, self.reply.await)
+    }
+
+    fn unpack(
+        unpack: fn(Reply) -> Option<T>,
+        reply: Result<Result<Reply, Error>, oneshot::error::RecvError>,
+    ) -> Result<T, Error> {
+        let reply = reply.map_err(|_| Error::Closed)??;
+        Ok(unpack(reply).expect("the writer answers what it was asked"))
+    }
+}
+
+impl Catalog {
+    /// Opens a catalog, makes it if there is none, and migrates an older one after what `before` says.
+    pub fn open(
+        url: &CatalogUrl,
+        name: &str,
+        now: Time,
+        before: &BeforeMigration,
+    ) -> Result<Self, OpenError> {
+        let mut sql = url.connect(Access::Write)?;
+        migrate::migrate(&mut *sql, now, before)?;
+        let log = register(&mut *sql, name)?;
+        let ledger = Ledger::open(&mut *sql, log)?;
+        Ok(Self { url: url.clone(), log, writer: Writer::start(sql, ledger, log, name) })
+    }
+
+    /// Makes these changes: each is atomic and answered in its place, all share a commit with whatever else waits.
+    pub fn submit(&self, now: Time, changes: Vec<Change>) -> Pending<Vec<Answer>> {
+        let unpack = |reply| if let Reply::Apply(answers) = reply { Some(answers) } else { None };
+        self.ask(Request::Apply(now, changes), unpack)
+    }
+
+    /// Makes these changes and waits until they are durable.
+    pub fn apply(&self, now: Time, changes: &[Change]) -> Result<Vec<Answer>, Error> {
+        self.submit(now, changes.to_vec()).wait()
+    }
+
+    /// Takes up to `limit` files under a lease that ends at `until`. No other daemon is given them before.
+    pub fn claim(&self, now: Time, work: Work, limit: usize, until: Time) -> Pending<Vec<Claimed>> {
+        let unpack = |reply| if let Reply::Claim(claimed) = reply { Some(claimed) } else { None };
+        self.ask(Request::Claim { now, work, limit, until }, unpack)
+    }
+
+    /// Sends up to `limit` waiting files whose time has come back to where they start again; says how many.
+    pub fn wake(&self, now: Time, limit: usize) -> Pending<usize> {
+        let unpack = |reply| if let Reply::Wake(count) = reply { Some(count) } else { None };
+        self.ask(Request::Wake { now, limit }, unpack)
+    }
+
+    /// The number of a site, given now if it had none.
+    pub fn site(&self, name: &str) -> Result<SiteId, Error> {
+        self.word(WordKind::Site, name).map(SiteId)
+    }
+
+    /// The number of a rule, given now if it had none.
+    pub fn rule(&self, name: &str) -> Result<RuleId, Error> {
+        self.word(WordKind::Rule, name).map(RuleId)
+    }
+
+    /// This writer's event log.
+    pub const fn log(&self) -> LogId {
+        self.log
+    }
+
+    /// A reader beside the writer, on a connection of its own.
+    pub fn reader(&self) -> Result<Reader, OpenError> {
+        Reader::open(&self.url)
+    }
+
+    fn word(&self, kind: WordKind, name: &str) -> Result<i64, Error> {
+        let unpack = |reply| if let Reply::Word(id) = reply { Some(id) } else { None };
+        self.ask(Request::Word(kind, name.to_owned()), unpack).wait()
+    }
+
+    fn ask<T>(&self, request: Request, unpack: fn(Reply) -> Option<T>) -> Pending<T> {
+        Pending { reply: self.writer.ask(request), unpack }
+    }
+}
+
+/// The writer's number. What its last process held is free.
+fn register(sql: &mut dyn Sql, name: &str) -> Result<LogId, OpenError> {
+    let log = loop {
+        sql.begin()?;
+        let done = words::learn(sql, WordKind::Writer, name).and_then(|log| {
+            let free = "UPDATE live SET turn = 0 WHERE holder = ?";
+            sql.run(free, &[log.into()])?;
+            sql.commit()?;
+            Ok(LogId(log))
+        });
+        match done {
+            Ok(log) => break log,
+            Err(error) => {
+                sql.rollback();
+                // Another daemon was given the same number just now.
+                if !matches!(error, DbError::Conflict(_)) {
+                    return Err(error.into());
+                }
+            }
+        }
+    };
+    if log.0 >= FileId::LOG_END {
+        let text = format!("{} daemons have written to it, no more have room", FileId::LOG_END);
+        return Err(Error::Database(text).into());
+    }
+    Ok(log)
+}

@@ -1,0 +1,263 @@
+//! Export: what the catalog holds, as CSV (RFC 4180) or as lines of JSON, with names instead of numbers.
+//!
+//! Rows are read in blocks by their keys, so an export of any size takes little memory and holds up nobody.
+
+use crate::class::ErrorClass;
+use crate::error::Error;
+use crate::reader::{Reader, attempt_of, event_of, receipt_of, replica_of};
+use crate::record::{File, FileId, LogId, SiteId, hex};
+use crate::schema;
+use crate::search::{PAGE_MAX, Query};
+use crate::sql::{DbError, Row, Table, Value};
+use serde_json::{Map, Value as Json};
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+/// Rows read at once.
+const BLOCK: usize = 1000;
+
+/// What is exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sheet {
+    /// Files as they stand, those that the query finds.
+    Files,
+    /// All attempts that have ended.
+    Attempts,
+    /// All replicas.
+    Replicas,
+    /// All receipts, with their signed bytes in hexadecimal.
+    Receipts,
+    /// All events, log by log.
+    Events,
+}
+
+/// How rows are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A line of headings, then a line for each row.
+    Csv,
+    /// An object for each row, one on a line.
+    Ndjson,
+}
+
+/// Why an export ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The catalog could not be read.
+    #[error(transparent)]
+    Catalog(#[from] Error),
+    /// What was read could not be written.
+    #[error("cannot write: {0}")]
+    Write(#[from] io::Error),
+}
+
+impl From<DbError> for ExportError {
+    fn from(error: DbError) -> Self {
+        Self::Catalog(error.into())
+    }
+}
+
+/// One row: headings and values, in order.
+type Cells = Vec<(&'static str, Json)>;
+
+/// Writes a sheet; says how many rows. `query` chooses among files.
+pub fn export(
+    reader: &mut Reader,
+    sheet: Sheet,
+    query: &Query,
+    format: Format,
+    out: &mut dyn Write,
+) -> Result<u64, ExportError> {
+    let names = Names::of(reader)?;
+    let mut sink = Sink { format, out, rows: 0 };
+    match sheet {
+        Sheet::Files => {
+            let mut cursor = None;
+            loop {
+                let page = reader.search(query, cursor.as_ref(), PAGE_MAX)?;
+                for file in &page.files {
+                    sink.row(names.file(file))?;
+                }
+                cursor = page.next;
+                if cursor.is_none() {
+                    break;
+                }
+            }
+        }
+        Sheet::Attempts => {
+            walk(reader, &schema::ATTEMPT, |row| Ok(sink.row(names.attempt(row)?)?))?;
+        }
+        Sheet::Replicas => {
+            walk(reader, &schema::REPLICA, |row| Ok(sink.row(names.replica(row)?)?))?;
+        }
+        Sheet::Receipts => {
+            walk(reader, &schema::RECEIPT, |row| Ok(sink.row(receipt(row)?)?))?;
+        }
+        Sheet::Events => walk(reader, &schema::EVENT, |row| Ok(sink.row(names.event(row)?)?))?,
+    }
+    sink.out.flush()?;
+    Ok(sink.rows)
+}
+
+/// All rows of a table with a key of two columns, in the key's order.
+fn walk(
+    reader: &mut Reader,
+    table: &Table,
+    mut each: impl FnMut(Row) -> Result<(), ExportError>,
+) -> Result<(), ExportError> {
+    let (first, second) = (table.columns[0].0, table.columns[1].0);
+    let head = format!("SELECT {} FROM {}", table.list(), table.name);
+    let tail = format!("ORDER BY {first}, {second} LIMIT ?");
+    let on = format!("{head} WHERE {first} >= ? AND ({first} > ? OR {second} > ?) {tail}");
+    let limit = Value::Int(BLOCK as i64);
+    let mut rows = reader.sql.query(&format!("{head} {tail}"), std::slice::from_ref(&limit))?;
+    while let Some(last) = rows.last() {
+        let key = [last[0].clone(), last[0].clone(), last[1].clone(), limit.clone()];
+        for row in rows {
+            each(row)?;
+        }
+        rows = reader.sql.query(&on, &key)?;
+    }
+    Ok(())
+}
+
+struct Sink<'a> {
+    format: Format,
+    out: &'a mut dyn Write,
+    rows: u64,
+}
+
+impl Sink<'_> {
+    fn row(&mut self, cells: Cells) -> io::Result<()> {
+        match self.format {
+            Format::Csv => {
+                if self.rows == 0 {
+                    let headings: Vec<_> = cells.iter().map(|(name, _)| *name).collect();
+                    writeln!(self.out, "{}", headings.join(","))?;
+                }
+                let values: Vec<_> = cells.iter().map(|(_, value)| csv(value)).collect();
+                writeln!(self.out, "{}", values.join(","))?;
+            }
+            Format::Ndjson => {
+                let object: Map<_, _> =
+                    cells.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+                writeln!(self.out, "{}", Json::Object(object))?;
+            }
+        }
+        self.rows += 1;
+        Ok(())
+    }
+}
+
+fn csv(value: &Json) -> String {
+    match value {
+        Json::Null => String::new(),
+        Json::String(text) if text.contains(['"', ',', '\n', '\r']) => {
+            format!("\"{}\"", text.replace('"', "\"\""))
+        }
+        Json::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// What sites, rules and writers are called.
+pub struct Names {
+    sites: HashMap<i64, String>,
+    rules: HashMap<i64, String>,
+    logs: HashMap<i64, String>,
+}
+
+impl Names {
+    /// As they are now.
+    pub fn of(reader: &mut Reader) -> Result<Self, Error> {
+        Ok(Self {
+            sites: reader.sites()?.into_iter().map(|(id, name)| (id.0, name)).collect(),
+            rules: reader.rules()?.into_iter().map(|(id, name)| (id.0, name)).collect(),
+            logs: reader.logs()?.into_iter().map(|(id, name, _)| (id.0, name)).collect(),
+        })
+    }
+
+    /// A site's name.
+    pub fn site(&self, id: SiteId) -> String {
+        self.sites.get(&id.0).cloned().unwrap_or_else(|| id.to_string())
+    }
+
+    fn log(&self, id: LogId) -> String {
+        self.logs.get(&id.0).cloned().unwrap_or_else(|| id.to_string())
+    }
+
+    /// A file, as it is exported.
+    pub fn file(&self, file: &File) -> Vec<(&'static str, Json)> {
+        let rule = self.rules.get(&file.rule.0).cloned();
+        vec![
+            ("id", file.id.0.into()),
+            ("site", self.site(file.site).into()),
+            ("name", file.name.as_str().into()),
+            ("version", file.version.into()),
+            ("size", file.size.into()),
+            ("rule", rule.unwrap_or_else(|| file.rule.to_string()).into()),
+            ("state", file.state.name().into()),
+            ("since_us", file.since.0.into()),
+            ("reason", file.reason.map(|reason| reason.name()).into()),
+            ("error", error(file.error)),
+            ("next_try_us", file.next_try.map(|time| time.0).into()),
+            ("tries", file.tries.into()),
+            ("blake3", file.digest.as_ref().map(crate::record::Digest::hex).into()),
+        ]
+    }
+
+    fn attempt(&self, row: Row) -> Result<Cells, DbError> {
+        let attempt = attempt_of(row)?;
+        Ok(vec![
+            ("file", attempt.file.0.into()),
+            ("number", attempt.number.into()),
+            ("transfer", attempt.transfer.map(|transfer| transfer.0).into()),
+            ("writer", self.log(attempt.writer).into()),
+            ("started_us", attempt.started.0.into()),
+            ("ended_us", attempt.ended.0.into()),
+            ("bytes", attempt.bytes.into()),
+            ("outcome", attempt.outcome.name().into()),
+            ("error", error(attempt.error)),
+        ])
+    }
+
+    fn replica(&self, row: Row) -> Result<Cells, DbError> {
+        let replica = replica_of(row)?;
+        Ok(vec![
+            ("file", replica.file.0.into()),
+            ("site", self.site(replica.site).into()),
+            ("path", replica.path.into()),
+            ("state", replica.state.name().into()),
+        ])
+    }
+
+    fn event(&self, row: Row) -> Result<Cells, DbError> {
+        let event = event_of(row)?;
+        Ok(vec![
+            ("log", self.log(event.log).into()),
+            ("number", event.number.into()),
+            ("at_us", event.at.0.into()),
+            ("event", event.kind.name().into()),
+            ("subject", event.subject.into()),
+            ("revision", event.revision.0.into()),
+            ("from", event.from.map(|state| state.name()).into()),
+            ("to", event.to.map(|state| state.name()).into()),
+            ("error", error(event.error)),
+        ])
+    }
+}
+
+fn receipt(row: Row) -> Result<Cells, DbError> {
+    let receipt = receipt_of(row)?;
+    let FileId(file) = receipt.file;
+    Ok(vec![
+        ("file", file.into()),
+        ("receiver", hex(&receipt.receiver).into()),
+        ("at_us", receipt.at.0.into()),
+        ("signed", hex(&receipt.signed).into()),
+    ])
+}
+
+fn error(class: Option<ErrorClass>) -> Json {
+    class.map(|class| class.name()).into()
+}

@@ -1,0 +1,140 @@
+//! New files in a batch: a name is never overwritten in silence.
+//!
+//! Other content under a name that the catalog has becomes the name's next version, or is refused, as the caller wants. Which
+//! content it is tells the digest where a file is adopted, else the stamp.
+
+use super::records::is_text;
+use super::standing::{NewName, Standing};
+use super::{Batch, Known, Told, pick};
+use crate::change::{
+    AdoptedFile, Answer, Change, NAME_BYTES_MAX, NewFile, OtherContent, PATH_BYTES_MAX, Refused,
+};
+use crate::life::State;
+use crate::record::{
+    DigestKind, EventKind, FileId, Replica, ReplicaState, SiteId, Time, TransferId,
+};
+use crate::schema;
+use crate::sql::{Columns, DbError, Hold, Row, Sql};
+use std::collections::HashSet;
+
+impl Batch<'_> {
+    /// Reads what is known under the names of these changes; returns the files.
+    pub(super) fn load_names<'c>(
+        &mut self,
+        sql: &mut dyn Sql,
+        changes: impl Iterator<Item = &'c Change>,
+    ) -> Result<Vec<FileId>, DbError> {
+        let mut wanted = HashSet::new();
+        for change in changes {
+            let (site, name) = match change {
+                Change::TakeIn(file) => (file.site, &file.name),
+                Change::Adopt(file) => (file.site, &file.name),
+                _ => continue,
+            };
+            if is_name(name) && !self.names.contains_key(&(site, name.clone())) {
+                wanted.insert((site, name.clone()));
+            }
+        }
+        let mut keys: Vec<Row> =
+            wanted.iter().map(|(site, name)| vec![name.as_str().into(), site.0.into()]).collect();
+        keys.sort_unstable();
+        for key in wanted {
+            self.names.insert(key, Vec::new());
+        }
+        let mut found = Vec::new();
+        for row in pick(sql, &schema::FILE, &["name", "site"], &keys, Hold::Nothing)? {
+            let mut row = Columns::of(row);
+            let (file, site, name) = (FileId(row.int()?), SiteId(row.int()?), row.text()?);
+            let (version, stamp) = (row.int()?, row.int()?);
+            found.push(file);
+            let known = self.names.entry((site, name)).or_default();
+            known.push(Known { version, file, stamp });
+        }
+        Ok(found)
+    }
+
+    pub(super) fn take_in(&mut self, now: Time, new: &NewFile) -> Answer {
+        let size = check_name_and_size(&new.name, new.size)?;
+        let known = &self.names[&(new.site, new.name.clone())];
+        if let Some(same) = known.iter().find(|k| k.stamp == new.stamp && k.stamp != 0) {
+            return Ok(self.stands(same.file, true));
+        }
+        let version = next_version(known, new.other_content)?;
+        let name = NewName { name: new.name.clone(), version, stamp: new.stamp };
+        let file = self.ledger.mint.next(now);
+        let mut standing = Standing::new(file, State::Found, now, name);
+        (standing.site, standing.rule, standing.rank) = (new.site, new.rule, new.rank);
+        (standing.size, standing.transfer) = (size, new.transfer.unwrap_or(TransferId(0)));
+        Ok(self.enter(now, standing))
+    }
+
+    pub(super) fn adopt(&mut self, now: Time, new: &AdoptedFile) -> Answer {
+        let size = check_name_and_size(&new.name, new.size)?;
+        if new.digest.kind() != DigestKind::Blake3 {
+            return Err(Refused::Malformed("a file is adopted by its BLAKE3 digest"));
+        }
+        if new.replicas.iter().any(|(_, path)| !is_text(path, PATH_BYTES_MAX)) {
+            return Err(Refused::Malformed("a path is too long or holds a zero byte"));
+        }
+        let known = &self.names[&(new.site, new.name.clone())];
+        let digest = |file| self.digests.get(&(file, DigestKind::Blake3)).map(Vec::as_slice);
+        let same = known.iter().find(|k| digest(k.file) == Some(new.digest.value()));
+        let (applied, is_new) = if let Some(same) = same {
+            (self.stands(same.file, true), false)
+        } else {
+            let version = next_version(known, new.other_content)?;
+            let name = NewName { name: new.name.clone(), version, stamp: 0 };
+            let file = self.ledger.mint.next(now);
+            let mut standing = Standing::new(file, State::Adopted, now, name);
+            (standing.site, standing.rule, standing.size) = (new.site, new.rule, size);
+            let applied = self.enter(now, standing);
+            self.note_digest(file, &new.digest);
+            (applied, true)
+        };
+        for (site, path) in &new.replicas {
+            let (file, site, path) = (applied.file, *site, path.clone());
+            let replica = Replica { file, site, path, state: ReplicaState::Present };
+            self.note_replica(now, &replica);
+            if !is_new {
+                self.tell(now, Told::recorded(EventKind::Replica, file.0, applied.revision));
+            }
+        }
+        Ok(applied)
+    }
+
+    fn enter(&mut self, now: Time, standing: Standing) -> crate::change::Applied {
+        let (file, site, rule) = (standing.file, standing.site, standing.rule);
+        let (state, size, revision) = (standing.state, standing.size, standing.revision);
+        let super::standing::Place::New(new) = &standing.place else {
+            unreachable!("only a new file enters");
+        };
+        let known = Known { version: new.version, file, stamp: new.stamp };
+        self.names.entry((site, new.name.clone())).or_default().push(known);
+        self.looked_up.insert(file);
+        self.files.insert(file, standing);
+        self.count((site, rule, state), 1, size);
+        let (kind, subject, to) = (EventKind::TakenIn, file.0, Some(state));
+        self.tell(now, Told { kind, subject, revision, from: None, to, error: None });
+        self.stands(file, false)
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && is_text(name, NAME_BYTES_MAX)
+}
+
+fn check_name_and_size(name: &str, size: u64) -> Result<i64, Refused> {
+    if !is_name(name) {
+        return Err(Refused::Malformed("a name is empty, too long or holds a zero byte"));
+    }
+    i64::try_from(size).map_err(|_| Refused::Malformed("no file is that long"))
+}
+
+fn next_version(known: &[Known], other_content: OtherContent) -> Result<i64, Refused> {
+    let newest = known.iter().map(|known| known.version).max();
+    match (newest, other_content) {
+        (None, _) => Ok(1),
+        (Some(version), OtherContent::NewVersion) => Ok(version + 1),
+        (Some(version), OtherContent::Refuse) => Err(Refused::NameTaken { version }),
+    }
+}

@@ -1,0 +1,64 @@
+//! The catalog: book-keeping of what was moved, how, and with what result.
+//!
+//! It is the only durable state of a site beside the data. One URL chooses the database: SQLite in the process,
+//! PostgreSQL or MySQL/MariaDB, which several daemons share.
+//!
+//! - [`Catalog`] writes: slices of [`Change`], each atomic, each answered by itself after the commit that made it durable;
+//!   work is claimed under leases. [`Reader`] reads beside it.
+//! - Whatever is asked can be asked again after a crash: it is known by its key, and answered as before.
+//! - The life cycle is a table (`life`), errors have stable codes (`class`).
+//!
+//! Code map: `record`, `life`, `class`, `change` the words; `ledger` the rules, the same for all databases; `writer` the thread with
+//! group commit; `reader`, the reading; `sql` what the databases have in common, `sqlite` and its siblings
+//! the rest; `schema`, `migrate` the tables.
+//!
+//! Not here: what is inside the files, policy (who goes first, how long to wait), clocks (time is an argument).
+
+#![forbid(unsafe_code)]
+
+mod catalog;
+mod change;
+mod class;
+mod code;
+mod copy;
+mod error;
+mod export;
+mod glob;
+mod ledger;
+mod life;
+mod migrate;
+mod mysql;
+mod place;
+mod postgres;
+mod reader;
+mod record;
+mod schema;
+mod search;
+mod server;
+mod sql;
+mod sqlite;
+mod words;
+mod writer;
+
+pub use catalog::{Catalog, Pending};
+pub use change::{
+    AdoptedFile, Answer, Applied, Change, Claimed, KEY_BYTES_MAX, Move, NAME_BYTES_MAX, NewFile,
+    Next, OtherContent, PATH_BYTES_MAX, RECEIPT_BYTES_MAX, Refused, Work,
+};
+pub use class::{ErrorClass, Scope, TAXONOMY_VERSION};
+pub use code::UnknownName;
+pub use copy::{CopyError, backup, restore};
+pub use error::{Error, OpenError};
+pub use export::{ExportError, Format, Names, Sheet, export};
+pub use glob::{BadGlob, Glob};
+pub use life::{Reason, State, TRANSITIONS};
+pub use migrate::{BeforeMigration, SCHEMA_VERSION};
+pub use place::{CatalogUrl, NoCatalogUrl};
+pub use reader::Reader;
+pub use record::{
+    Attempt, Count, Delivery, DeliveryState, Digest, DigestKind, Event, EventKind, Fence, File,
+    FileId, LogId, Outcome, Receipt, Replica, ReplicaState, Revision, RuleId, Session, SessionId,
+    SiteId, Time, Transfer, TransferId,
+};
+pub use search::{BadCursor, Cursor, EXAMINED_MAX, PAGE_MAX, Page, Query};
+pub use writer::BATCH_CHANGES_MAX;

@@ -1,0 +1,206 @@
+//! The schema's versions, and the way from each to the next.
+//!
+//! Migrations go forward only. Each is one text for all databases, with the names of types in braces; it is never
+//! edited after it was released, later ones are added. Before a catalog that holds anything is migrated, it is copied
+//! (SQLite: beside itself), or the operator says that a dump exists. A catalog newer than the program is refused.
+//!
+//! Each statement can be repeated: MySQL commits every one of them by itself, so a migration that was cut short runs
+//! again from its start.
+
+use crate::error::OpenError;
+use crate::record::Time;
+use crate::sql::{DbError, Dialect, Sql, one_int};
+use std::path::PathBuf;
+
+/// All migrations; number n stands at n − 1.
+const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001.sql")];
+
+/// What this program reads and writes.
+pub const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
+
+/// What to do before a catalog is migrated that holds something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BeforeMigration {
+    /// Copy it to this file; SQLite only.
+    CopyTo(PathBuf),
+    /// Nothing: a dump exists, or the operator does without.
+    DumpExists,
+    /// Do not migrate.
+    Refuse,
+}
+
+/// The catalog's version; 0 when there is none yet.
+pub(crate) fn version(sql: &mut dyn Sql) -> Result<i64, DbError> {
+    let there = match sql.dialect() {
+        Dialect::Sqlite => "SELECT COUNT(*) FROM sqlite_master WHERE name = 'schema_version'",
+        Dialect::Postgres => {
+            "SELECT COUNT(*) FROM information_schema.tables \
+             WHERE table_schema = current_schema() AND table_name = 'schema_version'"
+        }
+        Dialect::Mysql => {
+            "SELECT COUNT(*) FROM information_schema.tables \
+             WHERE table_schema = DATABASE() AND table_name = 'schema_version'"
+        }
+    };
+    if one_int(sql, there, &[])? == 0 {
+        return Ok(0);
+    }
+    one_int(sql, "SELECT COALESCE(MAX(version), 0) FROM schema_version", &[])
+}
+
+/// Refuses a catalog that this program cannot read.
+pub(crate) fn check(sql: &mut dyn Sql) -> Result<(), OpenError> {
+    let found = version(sql)?;
+    match found {
+        0 => Err(OpenError::Empty),
+        _ if found > SCHEMA_VERSION => Err(OpenError::Newer { found, known: SCHEMA_VERSION }),
+        _ if found < SCHEMA_VERSION => Err(OpenError::Older { found, known: SCHEMA_VERSION }),
+        _ => Ok(()),
+    }
+}
+
+/// Brings the catalog to this program's version.
+pub(crate) fn migrate(
+    sql: &mut dyn Sql,
+    now: Time,
+    before: &BeforeMigration,
+) -> Result<(), OpenError> {
+    migrate_by(sql, now, before, &MIGRATIONS)
+}
+
+fn migrate_by(
+    sql: &mut dyn Sql,
+    now: Time,
+    before: &BeforeMigration,
+    migrations: &[&str],
+) -> Result<(), OpenError> {
+    let known = migrations.len() as i64;
+    let found = version(sql)?;
+    if found > known {
+        return Err(OpenError::Newer { found, known });
+    }
+    if found == known {
+        return Ok(());
+    }
+    if found > 0 {
+        match before {
+            BeforeMigration::CopyTo(file) => sql.copy_to(file)?,
+            BeforeMigration::DumpExists => {}
+            BeforeMigration::Refuse => return Err(OpenError::Older { found, known }),
+        }
+    }
+    for (number, text) in (1..).zip(migrations).skip(found as usize) {
+        sql.begin()?;
+        let done = apply(sql, number, text, now);
+        match done {
+            Ok(()) => sql.commit()?,
+            Err(error) => {
+                sql.rollback();
+                // Another daemon may have done it at the same time.
+                if version(sql)? < number {
+                    return Err(error.into());
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn apply(sql: &mut dyn Sql, number: i64, text: &str, now: Time) -> Result<(), DbError> {
+    for statement in statements(sql.dialect(), text) {
+        match sql.run(&statement, &[]) {
+            // MySQL has no words for "if there is none" here; a migration that was cut short finds its own.
+            Err(DbError::Other(text)) if text.contains("Duplicate key name") => {}
+            done => done?,
+        }
+    }
+    sql.run(
+        "INSERT INTO schema_version (version, applied) VALUES (?, ?)",
+        &[number.into(), now.0.into()],
+    )
+}
+
+/// The statements of a migration in one database's words.
+fn statements(dialect: Dialect, text: &str) -> Vec<String> {
+    let [name, short, path, key, bytes, row_id, by_key] = match dialect {
+        Dialect::Sqlite => {
+            ["TEXT", "TEXT", "TEXT", "BLOB", "BLOB", "INTEGER PRIMARY KEY", " WITHOUT ROWID"]
+        }
+        Dialect::Postgres => {
+            const TEXT: &str = "TEXT COLLATE \"C\"";
+            [TEXT, TEXT, TEXT, "BYTEA", "BYTEA", "BIGINT PRIMARY KEY", ""]
+        }
+        // Bytes, so that names compare byte by byte; lengths are those of `change`.
+        Dialect::Mysql => [
+            "VARBINARY(1024)",
+            "VARBINARY(255)",
+            "VARBINARY(4096)",
+            "VARBINARY(64)",
+            "VARBINARY(16384)",
+            "BIGINT PRIMARY KEY",
+            " ENGINE=InnoDB",
+        ],
+    };
+    let words = [
+        ("{name}", name),
+        ("{word}", short),
+        ("{path}", path),
+        ("{key}", key),
+        ("{bytes}", bytes),
+        ("{row id}", row_id),
+        ("{by key}", by_key),
+    ];
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with("--"));
+    let text = lines.collect::<Vec<_>>().join("\n");
+    let mut statements = Vec::new();
+    for statement in text.split(';').map(str::trim).filter(|statement| !statement.is_empty()) {
+        let mut statement = statement.to_owned();
+        if dialect == Dialect::Mysql {
+            statement = statement.replace("CREATE INDEX IF NOT EXISTS", "CREATE INDEX");
+        }
+        for (word, means) in words {
+            statement = statement.replace(word, means);
+        }
+        statements.push(statement);
+    }
+    statements
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BeforeMigration, MIGRATIONS, migrate_by, version};
+    use crate::error::OpenError;
+    use crate::record::Time;
+    use crate::sql::{Sql as _, one_int};
+    use crate::sqlite::{Access, Sqlite};
+
+    const NEXT: [&str; 2] = [MIGRATIONS[0], "CREATE TABLE later (id {row id})"];
+
+    #[test]
+    fn an_older_catalog_is_copied_then_migrated() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, copy) = (folder.path().join("c.db"), folder.path().join("copy.db"));
+        let mut sql = Sqlite::open(&path, Access::Write).unwrap();
+        migrate_by(&mut sql, Time(5), &BeforeMigration::Refuse, &MIGRATIONS).unwrap();
+        let old = OpenError::Older { found: 1, known: 2 };
+        assert_eq!(migrate_by(&mut sql, Time(6), &BeforeMigration::Refuse, &NEXT), Err(old));
+        assert_eq!(version(&mut sql), Ok(1));
+        let before = BeforeMigration::CopyTo(copy.clone());
+        migrate_by(&mut sql, Time(6), &before, &NEXT).unwrap();
+        assert_eq!(one_int(&mut sql, "SELECT COUNT(*) FROM later", &[]), Ok(0));
+        assert_eq!(version(&mut sql), Ok(2));
+        assert_eq!(version(&mut Sqlite::open(&copy, Access::Read).unwrap()), Ok(1));
+        // Done already: nothing is copied again.
+        migrate_by(&mut sql, Time(7), &before, &NEXT).unwrap();
+    }
+
+    #[test]
+    fn a_migration_that_fails_leaves_the_old_version() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut sql = Sqlite::open(&folder.path().join("c.db"), Access::Write).unwrap();
+        let broken = [MIGRATIONS[0], "CREATE TABLE half (id {row id}); CREATE NONSENSE"];
+        assert!(migrate_by(&mut sql, Time(5), &BeforeMigration::DumpExists, &broken).is_err());
+        assert_eq!(version(&mut sql), Ok(1));
+        assert!(sql.query("SELECT id FROM half", &[]).is_err());
+    }
+}

@@ -1,0 +1,249 @@
+//! Reading a catalog: on a connection of its own, beside the writer, from what is committed.
+//!
+//! Nothing here scans a table that grows: counts are sums of the writers' counters, everything else is found by a key and
+//! has a limit.
+
+use crate::class::ErrorClass;
+use crate::error::{Error, OpenError};
+use crate::life::{Reason, State};
+use crate::migrate;
+use crate::place::CatalogUrl;
+use crate::record::{
+    Attempt, Count, Delivery, DeliveryState, Digest, DigestKind, Event, EventKind, File, FileId,
+    LogId, Outcome, Receipt, Replica, ReplicaState, Revision, RuleId, SessionId, SiteId, Time,
+    TransferId,
+};
+use crate::schema;
+use crate::sql::{Columns, DbError, Row, Sql, Table, Value};
+use crate::sqlite::Access;
+use crate::words::{self, WordKind};
+
+/// A catalog, open for reading.
+pub struct Reader {
+    pub(crate) sql: Box<dyn Sql>,
+}
+
+/// What a file's row is made of, history and live queue together.
+pub(crate) const FILE_COLUMNS: &str = "f.id, f.site, f.name, f.version, f.size, f.rule, \
+    COALESCE(l.state, f.state), COALESCE(l.revision, f.revision), COALESCE(l.since, f.since), \
+    COALESCE(l.reason, 0), COALESCE(l.error, 0), COALESCE(l.tries, f.tries), \
+    COALESCE(l.turn, 0), d.value";
+
+impl Reader {
+    /// Opens a catalog that is there; nothing is made and nothing is migrated.
+    pub fn open(url: &CatalogUrl) -> Result<Self, OpenError> {
+        let mut sql = url.connect(Access::Read)?;
+        migrate::check(&mut *sql)?;
+        Ok(Self { sql })
+    }
+
+    /// One file.
+    pub fn file(&mut self, id: FileId) -> Result<Option<File>, Error> {
+        let rows = self.sql.query(&select("file f", "f.id = ?"), &[id.0.into()])?;
+        Ok(rows.into_iter().next().map(file_of).transpose()?)
+    }
+
+    /// All versions of a name, oldest first.
+    pub fn versions(&mut self, site: SiteId, name: &str) -> Result<Vec<File>, Error> {
+        let text = select("file f", "f.name = ? AND f.site = ?") + " ORDER BY f.version";
+        let rows = self.sql.query(&text, &[name.into(), site.0.into()])?;
+        Ok(rows.into_iter().map(file_of).collect::<Result<_, _>>()?)
+    }
+
+    /// How many files stand where, without looking at one of them.
+    pub fn counts(&mut self) -> Result<Vec<Count>, Error> {
+        // PostgreSQL and MySQL sum integers into decimals, which are no type of ours.
+        let text = format!(
+            "SELECT site, rule, state, {} FROM counter \
+             GROUP BY site, rule, state ORDER BY site, rule, state",
+            self.sql.dialect().sums()
+        );
+        let count = |row| -> Result<Count, DbError> {
+            let mut row = Columns::of(row);
+            Ok(Count {
+                site: SiteId(row.int()?),
+                rule: RuleId(row.int()?),
+                state: row.code(State::from_code)?,
+                files: row.int()?,
+                bytes: row.int()?,
+            })
+        };
+        let rows = self.sql.query(&text, &[])?;
+        let counts = rows.into_iter().map(count).collect::<Result<Vec<_>, _>>()?;
+        Ok(counts.into_iter().filter(|count| count.files != 0).collect())
+    }
+
+    /// Events of a log after number `after`, oldest first. A number that is missing is a gap, and means damage.
+    pub fn events(&mut self, log: LogId, after: i64, limit: usize) -> Result<Vec<Event>, Error> {
+        let text = format!(
+            "SELECT {} FROM event WHERE log = ? AND number > ? ORDER BY number LIMIT ?",
+            schema::EVENT.list()
+        );
+        let args = [log.0.into(), after.into(), (limit as i64).into()];
+        let rows = self.sql.query(&text, &args)?;
+        Ok(rows.into_iter().map(event_of).collect::<Result<_, _>>()?)
+    }
+
+    /// The writers and where their logs end.
+    pub fn logs(&mut self) -> Result<Vec<(LogId, String, i64)>, Error> {
+        let mut logs = Vec::new();
+        for (id, name) in words::all(&mut *self.sql, WordKind::Writer)? {
+            let last = "SELECT COALESCE(MAX(number), 0) FROM event WHERE log = ?";
+            logs.push((LogId(id), name, crate::sql::one_int(&mut *self.sql, last, &[id.into()])?));
+        }
+        Ok(logs)
+    }
+
+    /// Names of the sites.
+    pub fn sites(&mut self) -> Result<Vec<(SiteId, String)>, Error> {
+        let words = words::all(&mut *self.sql, WordKind::Site)?;
+        Ok(words.into_iter().map(|(id, name)| (SiteId(id), name)).collect())
+    }
+
+    /// Names of the rules.
+    pub fn rules(&mut self) -> Result<Vec<(RuleId, String)>, Error> {
+        let words = words::all(&mut *self.sql, WordKind::Rule)?;
+        Ok(words.into_iter().map(|(id, name)| (RuleId(id), name)).collect())
+    }
+
+    /// The attempts on a file that have ended, first one first.
+    pub fn attempts(&mut self, file: FileId) -> Result<Vec<Attempt>, Error> {
+        self.of_file(&schema::ATTEMPT, file, attempt_of)
+    }
+
+    /// A file's replicas.
+    pub fn replicas(&mut self, file: FileId) -> Result<Vec<Replica>, Error> {
+        self.of_file(&schema::REPLICA, file, replica_of)
+    }
+
+    /// A file's digests.
+    pub fn digests(&mut self, file: FileId) -> Result<Vec<Digest>, Error> {
+        self.of_file(&schema::DIGEST, file, |row| {
+            let mut row = Columns::of(row);
+            let _file = row.int()?;
+            let (kind, value) = (row.code(DigestKind::from_code)?, row.bytes()?);
+            Digest::new(kind, &value).ok_or_else(|| DbError::damaged(format!("no {kind}")))
+        })
+    }
+
+    /// The receipts for a file.
+    pub fn receipts(&mut self, file: FileId) -> Result<Vec<Receipt>, Error> {
+        self.of_file(&schema::RECEIPT, file, receipt_of)
+    }
+
+    /// How far each receiver of a session is with each file.
+    pub fn deliveries(&mut self, session: SessionId) -> Result<Vec<Delivery>, Error> {
+        let text = format!(
+            "SELECT {} FROM delivery WHERE session = ? ORDER BY file, receiver",
+            schema::DELIVERY.list()
+        );
+        let rows = self.sql.query(&text, &[session.0.into()])?;
+        Ok(rows.into_iter().map(delivery_of).collect::<Result<_, _>>()?)
+    }
+
+    fn of_file<T>(
+        &mut self,
+        table: &Table,
+        file: FileId,
+        parse: fn(Row) -> Result<T, DbError>,
+    ) -> Result<Vec<T>, Error> {
+        let (list, name, second) = (table.list(), table.name, table.columns[1].0);
+        let text = format!("SELECT {list} FROM {name} WHERE file = ? ORDER BY {second}");
+        let rows = self.sql.query(&text, &[file.0.into()])?;
+        Ok(rows.into_iter().map(parse).collect::<Result<_, _>>()?)
+    }
+}
+
+/// A SELECT of whole files; `from` gives the alias `f`.
+pub(crate) fn select(from: &str, condition: &str) -> String {
+    format!(
+        "SELECT {FILE_COLUMNS} FROM {from} LEFT JOIN live l ON l.file = f.id \
+         LEFT JOIN digest d ON d.file = f.id AND d.kind = 1 WHERE {condition}"
+    )
+}
+
+/// From a row of [`select`].
+pub(crate) fn file_of(mut row: Row) -> Result<File, DbError> {
+    let digest = match row.pop() {
+        Some(Value::Bytes(value)) => Digest::new(DigestKind::Blake3, &value),
+        _ => None,
+    };
+    let mut row = Columns::of(row);
+    let (id, site, name) = (FileId(row.int()?), SiteId(row.int()?), row.text()?);
+    let (version, size, rule) = (row.int()?, row.size()?, RuleId(row.int()?));
+    let (state, revision) = (row.code(State::from_code)?, Revision(row.int()?));
+    let since = Time(row.int()?);
+    let reason = row.maybe(Reason::from_code)?;
+    let error = row.maybe(ErrorClass::from_code)?;
+    let tries = u32::try_from(row.int()?).map_err(|e| DbError::damaged(e.to_string()))?;
+    let turn = row.int()?;
+    let next_try = (state == State::Waiting).then_some(Time(turn));
+    let file = File {
+        id,
+        site,
+        name,
+        version,
+        size,
+        rule,
+        state,
+        revision,
+        since,
+        reason,
+        next_try,
+        error,
+        tries,
+        digest,
+    };
+    Ok(file)
+}
+
+pub(crate) fn receipt_of(row: Row) -> Result<Receipt, DbError> {
+    let mut row = Columns::of(row);
+    let (file, receiver) = (FileId(row.int()?), row.bytes()?);
+    Ok(Receipt { file, receiver, at: Time(row.int()?), signed: row.bytes()? })
+}
+
+pub(crate) fn attempt_of(row: Row) -> Result<Attempt, DbError> {
+    let mut row = Columns::of(row);
+    let file = FileId(row.int()?);
+    let number = u32::try_from(row.int()?).map_err(|e| DbError::damaged(e.to_string()))?;
+    Ok(Attempt {
+        file,
+        number,
+        transfer: row.maybe(|id| Some(TransferId(id)))?,
+        writer: LogId(row.int()?),
+        started: Time(row.int()?),
+        ended: Time(row.int()?),
+        bytes: row.size()?,
+        outcome: row.code(Outcome::from_code)?,
+        error: row.maybe(ErrorClass::from_code)?,
+    })
+}
+
+pub(crate) fn replica_of(row: Row) -> Result<Replica, DbError> {
+    let mut row = Columns::of(row);
+    let (file, site, path) = (FileId(row.int()?), SiteId(row.int()?), row.text()?);
+    Ok(Replica { file, site, path, state: row.code(ReplicaState::from_code)? })
+}
+
+fn delivery_of(row: Row) -> Result<Delivery, DbError> {
+    let mut row = Columns::of(row);
+    let (session, file) = (SessionId(row.int()?), FileId(row.int()?));
+    let (receiver, state) = (row.bytes()?, row.code(DeliveryState::from_code)?);
+    Ok(Delivery { session, file, receiver, state, error: row.maybe(ErrorClass::from_code)? })
+}
+
+pub(crate) fn event_of(row: Row) -> Result<Event, DbError> {
+    let mut row = Columns::of(row);
+    Ok(Event {
+        log: LogId(row.int()?),
+        number: row.int()?,
+        at: Time(row.int()?),
+        kind: row.code(EventKind::from_code)?,
+        subject: row.int()?,
+        revision: Revision(row.int()?),
+        from: row.maybe(State::from_code)?,
+        to: row.maybe(State::from_code)?,
+        error: row.maybe(ErrorClass::from_code)?,
+    })
+}

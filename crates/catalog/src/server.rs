@@ -1,0 +1,80 @@
+//! What PostgreSQL and MySQL have in common as servers: a small runtime for each connection, time limits, kinds of error.
+
+use crate::sql::DbError;
+use sqlx::error::ErrorKind;
+use std::future::Future;
+use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+
+/// How long a server may take to let us in.
+const CONNECT_TIME: Duration = Duration::from_secs(15);
+/// How long it may take for one statement; then it is taken for gone.
+const ANSWER_TIME: Duration = Duration::from_secs(120);
+
+/// Runs the driver's futures on the calling thread.
+pub(crate) struct Waiter(Runtime);
+
+impl Waiter {
+    pub(crate) fn new() -> Result<Self, DbError> {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        runtime.map(Self).map_err(|error| DbError::Other(error.to_string()))
+    }
+
+    pub(crate) fn connect<T>(
+        &self,
+        future: impl Future<Output = Result<T, sqlx::Error>>,
+    ) -> Result<T, DbError> {
+        // Whatever hinders it, it is not reached.
+        self.within(CONNECT_TIME, future).map_err(|error| DbError::Lost(error.to_string()))
+    }
+
+    pub(crate) fn answer<T>(
+        &self,
+        future: impl Future<Output = Result<T, sqlx::Error>>,
+    ) -> Result<T, DbError> {
+        self.within(ANSWER_TIME, future)
+    }
+
+    fn within<T>(
+        &self,
+        time: Duration,
+        future: impl Future<Output = Result<T, sqlx::Error>>,
+    ) -> Result<T, DbError> {
+        let timed = async { tokio::time::timeout(time, future).await };
+        match self.0.block_on(timed) {
+            Ok(done) => done.map_err(DbError::from),
+            Err(_) => Err(DbError::Lost(format!("no answer within {} s", time.as_secs()))),
+        }
+    }
+}
+
+impl From<sqlx::Error> for DbError {
+    fn from(error: sqlx::Error) -> Self {
+        let text = error.to_string();
+        let sqlx::Error::Database(database) = error else {
+            return match error {
+                sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::Tls(_) => {
+                    Self::Lost(text)
+                }
+                sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. } => Self::Damaged(text),
+                _ => Self::Other(text),
+            };
+        };
+        let code = database.code().unwrap_or_default();
+        match &*code {
+            // Serialization failure and deadlock of PostgreSQL; of MySQL deadlock has the first, too.
+            "40001" | "40P01" => Self::Conflict(text),
+            // A server that shuts down, was killed, or starts.
+            "57P01" | "57P02" | "57P03" => Self::Lost(text),
+            _ if database.kind() == ErrorKind::UniqueViolation => Self::Conflict(text),
+            // Lock wait timeout of MySQL has a general state.
+            _ if text.contains("Lock wait timeout") => Self::Conflict(text),
+            _ => Self::Other(text),
+        }
+    }
+}
+
+/// A server does not write files where we are.
+pub(crate) fn no_copy(tool: &str) -> DbError {
+    DbError::Other(format!("this server is copied with its own tools: {tool}"))
+}

@@ -1,0 +1,186 @@
+//! The one writer of a catalog handle: a thread, a connection, and group commit.
+//!
+//! 1. The thread sleeps until a request comes, then takes all that are waiting, up to [`BATCH_CHANGES_MAX`].
+//! 2. It does them in one transaction, in the order in which they came.
+//! 3. It answers each after the commit that made it durable.
+//!
+//! While a commit waits for the disk the next batch gathers, so the more is asked at once the fewer commits each change costs.
+//!
+//! A batch that met another daemon's (a unique key, a deadlock) is rolled back and done again from its start; one whose
+//! connection broke, after one new connection. Everything in it can be repeated, so it does not matter whether the lost
+//! commit was made.
+
+use crate::change::{Answer, Change, Claimed, Work};
+use crate::error::Error;
+use crate::ledger::Ledger;
+use crate::record::{LogId, Time};
+use crate::sql::{DbError, Sql};
+use crate::words::{self, WordKind};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use tokio::sync::oneshot;
+
+/// Changes in one commit, unless a single request holds more.
+pub const BATCH_CHANGES_MAX: usize = 4096;
+/// How often a batch that meets another daemon's is tried.
+const CONFLICTS_MAX: u32 = 16;
+
+/// What is asked of the writer.
+pub(crate) enum Request {
+    Apply(Time, Vec<Change>),
+    Claim { now: Time, work: Work, limit: usize, until: Time },
+    Wake { now: Time, limit: usize },
+    Word(WordKind, String),
+}
+
+/// What it answers.
+pub(crate) enum Reply {
+    Apply(Vec<Answer>),
+    Claim(Vec<Claimed>),
+    Wake(usize),
+    Word(i64),
+}
+
+impl Request {
+    fn changes(&self) -> usize {
+        match self {
+            Self::Apply(_, changes) => changes.len(),
+            Self::Claim { limit, .. } | Self::Wake { limit, .. } => *limit,
+            Self::Word(..) => 1,
+        }
+    }
+}
+
+struct Waiting {
+    request: Request,
+    answer: oneshot::Sender<Result<Reply, Error>>,
+}
+
+/// The writer's door. The thread ends when it is dropped, after what was asked before.
+pub(crate) struct Writer {
+    requests: Option<Sender<Waiting>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    pub(crate) fn start(sql: Box<dyn Sql>, ledger: Ledger, log: LogId, name: &str) -> Self {
+        let (requests, inbox) = channel();
+        let work = Thread { sql, ledger, log, name: name.to_owned(), inbox };
+        let thread = std::thread::Builder::new().name("catalog-writer".to_owned());
+        let thread = thread.spawn(move || work.run()).expect("the system has room for a thread");
+        Self { requests: Some(requests), thread: Some(thread) }
+    }
+
+    pub(crate) fn ask(&self, request: Request) -> oneshot::Receiver<Result<Reply, Error>> {
+        let (answer, reply) = oneshot::channel();
+        // A writer that has stopped drops the answer's sender, which the caller sees.
+        if let Some(requests) = &self.requests {
+            drop(requests.send(Waiting { request, answer }));
+        }
+        reply
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.requests = None;
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+struct Thread {
+    sql: Box<dyn Sql>,
+    ledger: Ledger,
+    log: LogId,
+    name: String,
+    inbox: Receiver<Waiting>,
+}
+
+impl Thread {
+    fn run(mut self) {
+        let mut batch = Vec::new();
+        while let Ok(first) = self.inbox.recv() {
+            let mut changes = first.request.changes();
+            batch.push(first);
+            while changes < BATCH_CHANGES_MAX
+                && let Ok(next) = self.inbox.try_recv()
+            {
+                changes += next.request.changes();
+                batch.push(next);
+            }
+            let requests: Vec<&Request> = batch.iter().map(|waiting| &waiting.request).collect();
+            match self.commit(&requests) {
+                Ok(replies) => {
+                    for (waiting, reply) in batch.drain(..).zip(replies) {
+                        // One who no longer waits has no use for the answer.
+                        drop(waiting.answer.send(Ok(reply)));
+                    }
+                }
+                Err(error) => {
+                    for waiting in batch.drain(..) {
+                        drop(waiting.answer.send(Err(error.clone())));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Does a batch in one transaction, again if need be.
+    fn commit(&mut self, requests: &[&Request]) -> Result<Vec<Reply>, Error> {
+        let (mut conflicts, mut reopened) = (0, false);
+        loop {
+            let error = match self.attempt(requests) {
+                Ok(replies) => return Ok(replies),
+                Err(error) => error,
+            };
+            self.sql.rollback();
+            match error {
+                DbError::Conflict(_) if conflicts < CONFLICTS_MAX => conflicts += 1,
+                DbError::Lost(text) if !reopened => {
+                    reopened = true;
+                    self.sql.reopen().map_err(|_| Error::Unreachable(text))?;
+                }
+                error => return Err(error.into()),
+            }
+            let expected = self.ledger.event_next();
+            self.ledger = Ledger::open(&mut *self.sql, self.log)?;
+            // Nobody but we writes to our log; a commit whose answer was lost is the one exception.
+            if self.ledger.event_next() != expected && !reopened {
+                return Err(Error::NotAlone(self.name.clone()));
+            }
+        }
+    }
+
+    fn attempt(&mut self, requests: &[&Request]) -> Result<Vec<Reply>, DbError> {
+        let sql = &mut *self.sql;
+        sql.begin()?;
+        let mut batch = self.ledger.batch();
+        let mut replies = Vec::with_capacity(requests.len());
+        for (index, request) in requests.iter().enumerate() {
+            replies.push(match request {
+                Request::Apply(now, changes) => {
+                    // What a row of such requests needs is read at once, by the first of them.
+                    if index == 0 || !matches!(requests[index - 1], Request::Apply(..)) {
+                        let group = requests[index..].iter().map_while(|request| match request {
+                            Request::Apply(_, changes) => Some(changes),
+                            _ => None,
+                        });
+                        batch.load(sql, group.flatten())?;
+                    }
+                    Reply::Apply(changes.iter().map(|change| batch.apply(*now, change)).collect())
+                }
+                Request::Claim { now, work, limit, until } => {
+                    Reply::Claim(batch.claim(sql, *now, *work, *limit, *until)?)
+                }
+                Request::Wake { now, limit } => Reply::Wake(batch.wake(sql, *now, *limit)?),
+                Request::Word(kind, name) => Reply::Word(words::learn(sql, *kind, name)?),
+            });
+        }
+        batch.write(sql)?;
+        sql.commit()?;
+        batch.keep();
+        Ok(replies)
+    }
+}

@@ -1,0 +1,91 @@
+//! One contract for all databases: each story of the suite runs against each engine.
+//!
+//! SQLite needs nothing. For PostgreSQL and MariaDB the test starts a server of its own, in a folder of its own; where the
+//! programs are missing it says `skipped: NAME`, which in CI (`CI=true`) is a failure.
+
+mod crash;
+mod engines;
+mod finding;
+mod life;
+mod model;
+mod names;
+mod records;
+mod several;
+mod world;
+
+use engines::Engine;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use world::World;
+
+type Story = (&'static str, fn(&World));
+
+/// Names each story after its function.
+macro_rules! stories {
+    ($($module:ident :: $story:ident),+ $(,)?) => {
+        const STORIES: &[Story] = &[$((stringify!($story), $module::$story)),+];
+    };
+}
+
+stories![
+    life::a_file_goes_from_found_to_receipted,
+    life::what_the_table_does_not_allow_is_refused,
+    life::a_repeated_step_is_answered_as_the_first,
+    life::what_fails_waits_and_starts_again_where_it_can,
+    life::only_the_files_own_fault_sets_it_apart,
+    life::each_file_that_does_not_move_has_one_reason,
+    life::an_operator_cancels_a_file_that_is_held,
+    names::a_name_is_never_overwritten,
+    names::adopting_moves_nothing_and_can_be_repeated,
+    names::odd_names_come_back_as_they_were,
+    records::records_come_back_as_they_were,
+    records::a_refused_change_spoils_no_other,
+    several::a_lease_that_was_lost_cannot_write,
+    several::daemons_claim_apart,
+    several::a_daemon_that_comes_back_finds_its_work,
+    several::logs_have_no_gaps_and_counts_are_right,
+    several::many_threads_share_commits,
+    finding::each_condition_finds_what_it_says,
+    finding::pages_are_stable_while_files_are_added,
+    finding::exports_hold_every_row,
+    finding::a_backup_is_a_whole_catalog,
+    finding::a_newer_catalog_is_refused,
+    model::random_walks_agree_with_a_simple_model,
+    crash::what_was_acknowledged_is_there_after_kill,
+];
+
+fn hold_contract(engine: &Engine) {
+    let mut failed = Vec::new();
+    for (name, story) in STORIES {
+        let world = engine.world(name);
+        println!("{} {name}", engine.name());
+        if catch_unwind(AssertUnwindSafe(|| story(&world))).is_err() {
+            failed.push(*name);
+        }
+    }
+    assert!(failed.is_empty(), "{}: {failed:?}", engine.name());
+}
+
+#[test]
+fn sqlite_holds_the_contract() {
+    hold_contract(&Engine::sqlite());
+}
+
+/// Not a test of its own: the process that `crash` starts and kills.
+#[test]
+fn writes_until_killed() {
+    crash::write_until_killed();
+}
+
+#[test]
+fn postgres_holds_the_contract() {
+    if let Some(engine) = Engine::postgres() {
+        hold_contract(&engine);
+    }
+}
+
+#[test]
+fn mariadb_holds_the_contract() {
+    if let Some(engine) = Engine::mariadb() {
+        hold_contract(&engine);
+    }
+}

@@ -1,0 +1,83 @@
+//! Names: never overwritten in silence, and kept byte by byte.
+
+use crate::world::{NOW, World, digest};
+use downpour_catalog::{
+    Change, Digest, DigestKind, NAME_BYTES_MAX, NewFile, Next, OtherContent, Refused, State,
+};
+
+pub(crate) fn a_name_is_never_overwritten(world: &World) {
+    let daemon = world.daemon("a");
+    let first = daemon.take_in("x");
+    let other = NewFile { stamp: 8, ..daemon.new_file("x") };
+    let refused = daemon.change(NOW, Change::TakeIn(other.clone()));
+    assert_eq!(refused, Err(Refused::NameTaken { version: 1 }));
+    let other = NewFile { other_content: OtherContent::NewVersion, ..other };
+    let second = daemon.change(NOW, Change::TakeIn(other.clone())).unwrap();
+    assert_ne!(second.file, first.file);
+    assert!(daemon.change(NOW, Change::TakeIn(other.clone())).unwrap().repeated);
+    // A repeated one is known by its stamp alone; its length may have been corrected since.
+    let again = NewFile { size: 1001, ..other.clone() };
+    assert!(daemon.change(NOW, Change::TakeIn(again)).unwrap().repeated);
+    let third = NewFile { stamp: 0, ..other };
+    assert!(!daemon.change(NOW, Change::TakeIn(third)).unwrap().repeated);
+    let versions = world.reader().versions(daemon.site, "x").unwrap();
+    assert_eq!(versions.iter().map(|file| file.version).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(versions[0].id, first.file);
+    // Another site's file of this name is another file.
+    let there = daemon.catalog.site("there").unwrap();
+    let elsewhere = NewFile { site: there, ..daemon.new_file("x") };
+    assert!(!daemon.change(NOW, Change::TakeIn(elsewhere)).unwrap().repeated);
+    // Two of one batch are judged one after the other.
+    let twice = Change::TakeIn(daemon.new_file("y"));
+    let answers = daemon.catalog.apply(NOW, &[twice.clone(), twice]).unwrap();
+    let [one, two] = [answers[0].clone().unwrap(), answers[1].clone().unwrap()];
+    assert_eq!((one.repeated, two.repeated, one.file), (false, true, two.file));
+}
+
+pub(crate) fn adopting_moves_nothing_and_can_be_repeated(world: &World) {
+    let daemon = world.daemon("a");
+    let file = daemon.adopted_file("old/1");
+    let adopted = daemon.change(NOW, Change::Adopt(file.clone())).unwrap();
+    assert_eq!(adopted.state, Some(State::Adopted));
+    // The same at another site: one file, two replicas.
+    let there = daemon.catalog.site("there").unwrap();
+    let mut both = file.clone();
+    both.replicas = vec![(there, "/far/1".to_owned())];
+    let again = daemon.change(NOW, Change::Adopt(both)).unwrap();
+    assert_eq!((again.file, again.repeated), (adopted.file, true));
+    let paths: Vec<_> =
+        world.reader().replicas(adopted.file).unwrap().into_iter().map(|r| r.path).collect();
+    assert_eq!(paths, ["/data/old/1", "/far/1"]);
+    let mut other = file.clone();
+    other.digest = digest("something else");
+    let refused = daemon.change(NOW, Change::Adopt(other));
+    assert_eq!(refused, Err(Refused::NameTaken { version: 1 }));
+    let mut weak = file;
+    weak.digest = Digest::new(DigestKind::Md5, &[0; 16]).unwrap();
+    assert!(matches!(daemon.change(NOW, Change::Adopt(weak)), Err(Refused::Malformed(_))));
+    assert_eq!(daemon.claim(NOW, downpour_catalog::Work::Queued, 10), []);
+    // It can be sent like any other.
+    let queued = daemon.step(adopted.file, adopted.revision, Next::Queued).unwrap();
+    assert_eq!(queued.state, Some(State::Queued));
+    assert_eq!(daemon.claim(NOW, downpour_catalog::Work::Queued, 10)[0].file, adopted.file);
+}
+
+pub(crate) fn odd_names_come_back_as_they_were(world: &World) {
+    let daemon = world.daemon("a");
+    let longest = "é".repeat(NAME_BYTES_MAX / 2);
+    let names = [
+        "a b", "A B", "it's", "\"", "\\", "%_*?[", "naïve", "日本", "x\ny", " x ", "x ", "0x41",
+        "", &longest,
+    ];
+    for name in names.into_iter().filter(|name| !name.is_empty()) {
+        let file = daemon.take_in(name);
+        assert!(!file.repeated, "{name:?} is no other's name");
+        assert_eq!(daemon.file(file.file).name, name);
+        let found = world.reader().versions(daemon.site, name).unwrap();
+        assert_eq!(found.len(), 1, "{name:?}");
+    }
+    for name in ["", "a\0b", &format!("{longest}x")] {
+        let refused = daemon.change(NOW, Change::TakeIn(daemon.new_file(name)));
+        assert!(matches!(refused, Err(Refused::Malformed(_))), "{name:?}: {refused:?}");
+    }
+}

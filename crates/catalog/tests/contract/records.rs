@@ -1,0 +1,86 @@
+//! Records beside the life cycle, and batches in which some changes are refused.
+
+use crate::world::{NOW, World, digest, receipt};
+use downpour_catalog::{
+    Change, Delivery, DeliveryState, Digest, DigestKind, ErrorClass, FileId, Next, Receipt,
+    Refused, Replica, ReplicaState, Session, SessionId, Transfer, TransferId,
+};
+use downpour_proto::StreamId;
+
+pub(crate) fn records_come_back_as_they_were(world: &World) {
+    let daemon = world.daemon("a");
+    let file = daemon.queued("x").file;
+    let there = daemon.catalog.site("there").unwrap();
+    let md5 = Digest::new(DigestKind::Md5, &[9; 16]).unwrap();
+    let path = "/x/y z".to_owned();
+    let replica = Replica { file, site: there, path, state: ReplicaState::Corrupt };
+    let transfer = Transfer { id: TransferId(5), from: daemon.site, to: there, submitted: NOW };
+    let session = Session {
+        id: SessionId(9),
+        stream: StreamId(u32::MAX),
+        rule: daemon.rule,
+        started: NOW,
+        ended: None,
+    };
+    let delivery = |receiver: u8, state, error| {
+        let receiver = vec![receiver; 32];
+        Delivery { session: SessionId(9), file, receiver, state, error }
+    };
+    let failed = delivery(1, DeliveryState::Failed, Some(ErrorClass::DestinationFull));
+    let second = Receipt { receiver: vec![4; 32], ..receipt(file) };
+    let changes = [
+        Change::Digest(file, md5.clone()),
+        Change::Replica(Replica { state: ReplicaState::Present, ..replica.clone() }),
+        Change::Replica(replica.clone()),
+        Change::Receipt(receipt(file)),
+        Change::Receipt(second.clone()),
+        Change::Transfer(transfer),
+        Change::Session(session.clone()),
+        Change::Delivery(delivery(1, DeliveryState::Expected, None)),
+        Change::Delivery(delivery(0, DeliveryState::Complete, None)),
+        Change::Delivery(failed.clone()),
+        Change::Session(Session { ended: Some(NOW.plus_s(1)), ..session }),
+    ];
+    // Twice: what is repeated changes nothing.
+    for _ in 0..2 {
+        let answers = daemon.catalog.apply(NOW, &changes).unwrap();
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+        let mut reader = world.reader();
+        assert_eq!(reader.digests(file).unwrap(), [digest("x"), md5.clone()]);
+        assert_eq!(reader.replicas(file).unwrap(), std::slice::from_ref(&replica));
+        assert_eq!(reader.receipts(file).unwrap(), [receipt(file), second.clone()]);
+        let complete = delivery(0, DeliveryState::Complete, None);
+        assert_eq!(reader.deliveries(SessionId(9)).unwrap(), [complete, failed.clone()]);
+    }
+    assert_eq!(world.reader().sites().unwrap()[1], (there, "there".to_owned()));
+    assert_eq!(daemon.catalog.site("there").unwrap(), there);
+}
+
+pub(crate) fn a_refused_change_spoils_no_other(world: &World) {
+    let daemon = world.daemon("a");
+    let good = daemon.take_in("good");
+    let before = world.reader().events(daemon.catalog.log(), 0, 100).unwrap();
+    let step = |next| {
+        let (file, at) = (good.file, good.revision);
+        Change::Move(downpour_catalog::Move { file, at, fence: None, next })
+    };
+    let other = Digest::blake3([1; 32]);
+    let changes = [
+        step(Next::Queued),
+        Change::Digest(FileId(1), other.clone()),
+        step(Next::Settled { size: 2000 }),
+        step(Next::Quarantined(ErrorClass::TimedOut)),
+        Change::Digest(good.file, other.clone()),
+        Change::Digest(good.file, digest("good")),
+        Change::Digest(good.file, other),
+        step(Next::Settled { size: u64::MAX }),
+    ];
+    let answers = daemon.catalog.apply(NOW, &changes).unwrap();
+    let accepted: Vec<_> = answers.iter().map(Result::is_ok).collect();
+    assert_eq!(accepted, [false, false, true, false, true, false, true, true], "{answers:?}");
+    assert_eq!(answers[5], Err(Refused::DigestDiffers(DigestKind::Blake3)));
+    // The last two repeat what was done, and are not told again.
+    let after = world.reader().events(daemon.catalog.log(), 0, 100).unwrap();
+    assert_eq!(after.len(), before.len() + 2);
+    assert_eq!(daemon.file(good.file).size, 2000);
+}
