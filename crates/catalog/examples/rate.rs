@@ -10,8 +10,8 @@ use downpour_catalog::{
     AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Digest, FileId, Move, NewFile, Next,
     OtherContent, Query, Receipt, Revision, RuleId, SiteId, State, Time, Work,
 };
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::Semaphore;
@@ -131,18 +131,22 @@ fn main() {
     let (writers, flight, seconds, fill) = (number(1), number(256), number(10), number(0));
     let load = || std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     println!("load before: {}", load().trim());
-    if fill > 0 {
-        adopt(&url, fill);
-    }
+    adopt(&url, fill);
     let (changes, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-    let begun = Instant::now();
     let first = now().0 as u64;
+    // Nobody begins before all have opened the catalog.
+    let ready = Arc::new(Barrier::new(writers as usize + 1));
     let threads: Vec<_> = (0..writers)
         .map(|writer| {
             let (url, changes, stop) = (url.clone(), Arc::clone(&changes), Arc::clone(&stop));
-            thread::spawn(move || write(&url, writer, flight as usize, first, changes, stop))
+            let ready = Arc::clone(&ready);
+            thread::spawn(move || {
+                write(&url, writer, flight as usize, first, changes, stop, &ready)
+            })
         })
         .collect();
+    ready.wait();
+    let begun = Instant::now();
     let searcher = {
         let (url, stop) = (url.clone(), Arc::clone(&stop));
         thread::spawn(move || search(&url, fill, &stop))
@@ -180,7 +184,9 @@ fn adopt(url: &CatalogUrl, fill: u64) {
         let answers = catalog.submit(now(), adopted.collect()).wait().expect("the database");
         assert!(answers.iter().all(Result::is_ok));
     }
-    println!("filled: {fill} files in {:.1} s", begun.elapsed().as_secs_f64());
+    if fill > 0 {
+        println!("filled: {fill} files in {:.1} s", begun.elapsed().as_secs_f64());
+    }
 }
 
 fn write(
@@ -190,6 +196,7 @@ fn write(
     first: u64,
     changes: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
+    ready: &Barrier,
 ) {
     let name = format!("rate{writer}");
     let catalog = Catalog::open(url, &name, now(), &BeforeMigration::Refuse).expect("a catalog");
@@ -198,6 +205,7 @@ fn write(
     let next = AtomicU64::new(first + writer * 1_000_000_000);
     let files = Semaphore::new(flight);
     let daemon = Arc::new(Daemon { catalog, site, rule, changes, stop, next, files });
+    ready.wait();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     LocalSet::new().block_on(&runtime.expect("a runtime"), async {
         tokio::task::spawn_local(Arc::clone(&daemon).intake());
