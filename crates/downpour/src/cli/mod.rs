@@ -27,7 +27,7 @@ pub use profile::{
 };
 pub use receive::{ReceiveArgs, ReceivePlan, Target, TicketText};
 pub use send::{Payload, Profile, SendArgs, SendPlan, StartRule};
-pub use wan::{ConnectionArgs, PathArg};
+pub use wan::{ConnectionArgs, EncryptionArg, PathArg};
 
 use crate::report::Report;
 use crate::{profile as papers, session};

@@ -4,7 +4,7 @@
 //! walk, which reports all that cannot at once. Paths are read as rsync reads them: `a/tree` arrives as
 //! OUT/tree, `a/tree/` and `.` arrive as their contents.
 
-use super::{Fault, NetworkArgs, NetworkPlan, OutputArgs, PathArg, ProfileSendArgs};
+use super::{EncryptionArg, Fault, NetworkArgs, NetworkPlan, OutputArgs, PathArg, ProfileSendArgs};
 use crate::defaults::Defaults;
 use crate::home::Home;
 use crate::units::{HostPort, parse_duration, parse_rate, parse_share, parse_size};
@@ -83,6 +83,9 @@ pub struct SendArgs {
     /// Which path the blocks take
     #[arg(long, value_enum, default_value_t = PathArg::Multicast, help_heading = "Network")]
     pub path: PathArg,
+    /// What is encrypted of that which goes by TCP; the stream always is
+    #[arg(long, value_enum, default_value_t = EncryptionArg::All, help_heading = "Network")]
+    pub encryption: EncryptionArg,
     /// Network options.
     #[command(flatten)]
     pub network: NetworkArgs,
@@ -132,6 +135,8 @@ pub struct SendPlan {
     pub pull_share: f64,
     /// Which path the blocks take.
     pub path: DataPath,
+    /// What of that which goes by TCP is encrypted.
+    pub encryption: EncryptionArg,
     /// Interface, group, ports.
     pub network: NetworkPlan,
     /// What to print.
@@ -206,6 +211,7 @@ impl SendArgs {
             profile,
             pull_share: self.pull_share,
             path: self.path.path(),
+            encryption: self.encryption,
             network: self.network.resolve()?,
             output: self.output,
         })

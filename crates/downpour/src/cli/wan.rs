@@ -33,6 +33,17 @@ impl PathArg {
     }
 }
 
+/// What is encrypted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum EncryptionArg {
+    /// Everything
+    #[default]
+    All,
+    /// All but what is pulled: anyone on the way can read it; changed on the way it is found, each group by the signed
+    /// manifest, and fetched again, encrypted
+    Control,
+}
+
 /// How a receiver's TCP connections are set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Connections")]

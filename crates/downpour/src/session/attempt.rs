@@ -519,6 +519,7 @@ impl Run<'_> {
     /// Somebody who has the group's key sends false symbols: what they spoil is pulled, and soon all is.
     async fn on_false_block(&mut self) {
         self.false_blocks += 1;
+        self.client.encrypt_all();
         if self.false_blocks == FALSE_BLOCKS_MAX {
             self.leave_stream("somebody in the group sends false symbols").await;
         }

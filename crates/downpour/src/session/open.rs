@@ -6,7 +6,7 @@ use super::emit::emit;
 use super::endpoint::{Endpoint, Shared, Stand};
 use super::feeding::{Feed, feed, read_ahead};
 use super::{TOO_SLOW, faults, network};
-use crate::cli::{Fault, Payload, Profile, SendPlan};
+use crate::cli::{EncryptionArg, Fault, Payload, Profile, SendPlan};
 use crate::descriptors;
 use crate::home::Home;
 use crate::object::limits::ENTRIES_DEFAULT;
@@ -115,6 +115,7 @@ pub(super) async fn open(plan: &SendPlan) -> Result<Open, Fault> {
         clients: clients(given.as_ref()),
         session,
         token,
+        plain: shared.reply.plain_token,
         expires_unix_s,
         budget: Arc::clone(&budget),
         limits: ServerLimits { connections_max: room.connections, ..ServerLimits::default() },
@@ -326,6 +327,10 @@ fn reply(
         packet: 0,
         products_from: None,
         path: plan.path,
+        plain_token: match plan.encryption {
+            EncryptionArg::All => None,
+            EncryptionArg::Control => Some(Token::random().ok_or_else(faults::randomness)?),
+        },
     })
 }
 

@@ -17,7 +17,8 @@ const SIZE: u64 = 48 << 20;
 
 #[test]
 fn a_tree_arrives_by_each_path_and_the_reports_say_how() {
-    for path in ["tcp", "udp", "auto"] {
+    for (path, encryption) in [("tcp", "all"), ("tcp", "control"), ("udp", "all"), ("auto", "all")]
+    {
         let scratch = Scratch::new();
         let tree = scratch.path("tree");
         payload::tree(&tree, 60, 12_000_000);
@@ -26,6 +27,7 @@ fn a_tree_arrives_by_each_path_and_the_reports_say_how() {
         let wishes = ["--connections", "3", "--congestion", "reno", "--pacing", "400mbit"];
         let receiver = receiver(&scratch, 0, &ticket, &wishes);
         let rule = ["--receivers", "1", "--path", path, "--rate", "200mbit"];
+        let rule = [&rule[..], &["--encryption", encryption]].concat();
         sender(&scratch, &address, &ticket, &[&tree], &rule).wait().expect(0);
         receiver.wait().expect(0);
         payload::assert_same(&tree, &scratch.path("r0/tree"));
@@ -40,8 +42,10 @@ fn a_tree_arrives_by_each_path_and_the_reports_say_how() {
             assert!(got_by.ranges > 5 && got_by.connections.len() == 3, "{got_by:?}");
             let bulk = sent_by.connections.iter().filter(|c| c.bytes_acked > 100_000);
             assert!(bulk.clone().count() > 1 && bulk.clone().all(|c| c.congestion == "reno"));
-        } else {
-            assert!(its.stream_bytes > 10_000_000, "{path}: {its:?}");
+        }
+        // Which one `auto` takes is a matter of the time that it has.
+        if path == "udp" {
+            assert!(its.stream_bytes > 10_000_000, "{its:?}");
         }
     }
 }

@@ -133,6 +133,9 @@ pub struct JoinReply {
     /// Which path the blocks take (`docs/protocol.md#WAN-1`). Absent: by multicast.
     #[serde(default)]
     pub path: DataPath,
+    /// What admits to bulk without encryption (`docs/protocol.md#WAN-7`). Absent: there is none.
+    #[serde(default)]
+    pub plain_token: Option<Token>,
 }
 
 /// Which path a session's blocks take.
@@ -512,6 +515,7 @@ mod tests {
             packet: 1 << 40,
             products_from: None,
             path: DataPath::Multicast,
+            plain_token: None,
         }
     }
 

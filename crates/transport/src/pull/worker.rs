@@ -111,15 +111,21 @@ impl Worker {
             let filled = shared.filled.notified();
             tokio::pin!(filled);
             filled.as_mut().enable();
-            let mut requests = Vec::new();
+            let before = out.len();
             while let Some((ask, pull, buffer)) = shared.next(self.line) {
-                let tuning = &shared.limits.tuning;
-                let request = shared.client.pull_request(&pull, ask.span.clone(), tuning);
                 out.push_back(Out { ask, pull, buffer });
-                requests.extend(request.map_err(Broken::Error)?);
             }
-            if !requests.is_empty() {
+            if out.len() > before {
                 let line = self.connection().await?;
+                if line.is_plain() && shared.client.plain_token().is_none() {
+                    return Err(Broken::InVain);
+                }
+                let mut requests = Vec::new();
+                for Out { ask, pull, .. } in out.iter().skip(before) {
+                    let (span, tuning) = (ask.span.clone(), &shared.limits.tuning);
+                    let request = shared.client.pull_request(pull, span, tuning, line.is_plain());
+                    requests.extend(request.map_err(Broken::Error)?);
+                }
                 line.send(&requests).await.map_err(|fault| Broken::Error(fault.into()))?;
             }
             if !out.is_empty() {

@@ -260,3 +260,47 @@ async fn who_says_nothing_is_sent_away() {
     tokio::time::sleep(3 * short).await;
     client.leave("bye", false).await.unwrap();
 }
+
+/// What a request without encryption is answered.
+async fn plainly(world: &World, method: &str, path: &str, token: &Token) -> String {
+    let mut tcp = TcpStream::connect(world.server.local_addr()).await.unwrap();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: downpour\r\nauthorization: Bearer {}\r\n\
+         range: bytes=0-9\r\nconnection: close\r\n\r\n",
+        token.to_text()
+    );
+    tcp.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    // A reset is an answer too.
+    let _ = tcp.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn without_encryption_there_is_bulk_for_its_own_token_only() {
+    let plain = Token::random().unwrap();
+    let mut world = World::new(Setup { plain: Some(plain), ..Setup::default() }).await;
+    let answer = plainly(&world, "GET", "/v1/data", &plain).await;
+    assert!(answer.starts_with("HTTP/1.1 206"), "{answer}");
+    for (method, path, token, status) in [
+        ("GET", "/v1/data", world.token, "401"),
+        ("POST", "/v1/join", plain, "404"),
+        ("GET", "/v1/events", plain, "404"),
+        ("GET", "/v1/clock", plain, "404"),
+    ] {
+        let answer = plainly(&world, method, path, &token).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{path}: {answer}");
+    }
+    world.told_nothing();
+
+    // A receiver that has joined uses it, until it has seen something false.
+    let (client, _) = world.member().await;
+    let data = world.session.data.clone();
+    assert!(client.data(0..2_000_000).await.unwrap() == data[..2_000_000]);
+    client.encrypt_all();
+    assert!(client.data(5..1_000_000).await.unwrap() == data[5..1_000_000]);
+
+    let closed = World::new(Setup::default()).await;
+    let answer = plainly(&closed, "GET", "/v1/data", &closed.token).await;
+    assert!(!answer.contains("HTTP"), "at most an alert: {answer}");
+}

@@ -46,6 +46,7 @@ pub(crate) struct Session {
     pub(crate) events: Mutex<BTreeMap<u32, EventSender>>,
     publisher: PublicKey,
     receivers: AtomicU32,
+    plain: Option<Token>,
     told: mpsc::UnboundedSender<Told>,
 }
 
@@ -81,6 +82,7 @@ impl SessionHandler for Session {
             packet: 0,
             products_from: None,
             path: DataPath::Multicast,
+            plain_token: self.plain,
             started: false,
         })
     }
@@ -172,6 +174,7 @@ pub(crate) struct Setup {
     pub(crate) limits: ServerLimits,
     pub(crate) port: u16,
     pub(crate) data_len: usize,
+    pub(crate) plain: Option<Token>,
 }
 
 impl Default for Setup {
@@ -184,6 +187,7 @@ impl Default for Setup {
             limits: ServerLimits::default(),
             port: 0,
             data_len: 3_000_000,
+            plain: None,
         }
     }
 }
@@ -203,6 +207,7 @@ impl World {
             events: Mutex::default(),
             publisher: setup.sender.public_key(),
             receivers: AtomicU32::new(0),
+            plain: setup.plain,
             told: tell,
         });
         let budget = PullBudget::new(Rate::MAX);
@@ -211,6 +216,7 @@ impl World {
             clients: setup.clients,
             session: session.id,
             token: setup.token,
+            plain: setup.plain,
             expires_unix_s: setup.expires_unix_s,
             budget: budget.clone(),
             limits: setup.limits,

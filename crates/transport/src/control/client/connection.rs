@@ -140,6 +140,19 @@ impl Target {
         Err(ConnectError { tried })
     }
 
+    /// A connection without encryption, to where the one with it led.
+    pub(super) async fn reach_plain(
+        &self,
+        tuning: &Tuning,
+    ) -> Result<(TcpStream, SocketAddr), ConnectError> {
+        let known = *self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(addr) = known else { return Err(ConnectError { tried: Vec::new() }) };
+        match self.connect_tcp(addr, tuning).await {
+            Ok(tcp) => Ok((tcp, addr)),
+            Err(error) => Err(ConnectError { tried: vec![(addr.to_string(), error)] }),
+        }
+    }
+
     async fn attempt(&self, addr: &str, tuning: &Tuning) -> Result<Reached, AttemptError> {
         let resolve = tokio::net::lookup_host(addr);
         let resolved = timeout(self.limits.connect_time_max, resolve).await;
@@ -155,20 +168,27 @@ impl Target {
         Err(last)
     }
 
-    async fn connect(&self, addr: SocketAddr, tuning: &Tuning) -> Result<Reached, AttemptError> {
-        let failed = |error: io::Error| AttemptError::Connect(error.to_string());
-        let begun = Instant::now();
+    async fn connect_tcp(
+        &self,
+        addr: SocketAddr,
+        tuning: &Tuning,
+    ) -> Result<TcpStream, AttemptError> {
         let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
-        let socket = socket.map_err(failed)?;
+        let socket = socket.map_err(cannot_connect)?;
         tuning.set_receiving(&socket);
         let tcp = timeout(self.limits.connect_time_max, socket.connect(addr)).await;
-        let tcp = tcp.map_err(|_| AttemptError::TimedOut)?.map_err(failed)?;
-        let rtt = begun.elapsed();
+        let tcp = tcp.map_err(|_| AttemptError::TimedOut)?.map_err(cannot_connect)?;
         hasten(&tcp);
         // Where the kernel lacks it, a dead sender is noticed by the events' silence alone.
         let _ = SockRef::from(&tcp).set_tcp_user_timeout(Some(self.limits.reply_time_max));
-        let local = tcp.local_addr().map_err(failed)?.ip();
+        Ok(tcp)
+    }
 
+    async fn connect(&self, addr: SocketAddr, tuning: &Tuning) -> Result<Reached, AttemptError> {
+        let begun = Instant::now();
+        let tcp = self.connect_tcp(addr, tuning).await?;
+        let rtt = begun.elapsed();
+        let local = tcp.local_addr().map_err(cannot_connect)?.ip();
         let name = ServerName::try_from("downpour").expect("a valid name");
         let tcp = BufReader::with_capacity(READ_AHEAD, tcp);
         let shake = TlsConnector::from(self.tls.clone()).connect(name, tcp);
@@ -176,6 +196,10 @@ impl Target {
         let tls = tls.map_err(|_| AttemptError::TimedOut)?.map_err(tls_failure)?;
         Ok(Reached { tls, peer: addr, local, rtt })
     }
+}
+
+fn cannot_connect(error: io::Error) -> AttemptError {
+    AttemptError::Connect(error.to_string())
 }
 
 fn tls_failure(error: io::Error) -> AttemptError {

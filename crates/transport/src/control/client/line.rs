@@ -15,7 +15,8 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
 
 /// Bytes and lines of an answer's head.
 const HEAD_LEN_MAX: usize = 16 * 1024;
@@ -24,9 +25,15 @@ const HEADERS_MAX: usize = 48;
 /// Bytes read at once while a head is awaited: what of them is body is copied once more.
 const HEAD_READ: usize = 1024;
 
+/// What carries the bytes.
+enum Wire {
+    Tls(Box<Tls>),
+    Plain(TcpStream),
+}
+
 /// One connection.
 pub(crate) struct Line {
-    tls: Tls,
+    wire: Wire,
     peer: SocketAddr,
     /// Read, and not yet used.
     unread: Vec<u8>,
@@ -46,13 +53,28 @@ pub(crate) struct Head {
 
 impl Line {
     pub(super) fn new(reached: Reached) -> Self {
-        Self { tls: reached.tls, peer: reached.peer, unread: Vec::new() }
+        let wire = Wire::Tls(Box::new(reached.tls));
+        Self { wire, peer: reached.peer, unread: Vec::new() }
+    }
+
+    pub(super) fn plain((tcp, peer): (TcpStream, SocketAddr)) -> Self {
+        Self { wire: Wire::Plain(tcp), peer, unread: Vec::new() }
+    }
+
+    /// Whether it is not encrypted.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self.wire, Wire::Plain(_))
     }
 
     /// Sends requests.
     pub(crate) async fn send(&mut self, requests: &[u8]) -> Result<(), Fault> {
-        self.tls.write_all(requests).await.map_err(lost)?;
-        self.tls.flush().await.map_err(lost)
+        match &mut self.wire {
+            Wire::Plain(tcp) => tcp.write_all(requests).await.map_err(lost),
+            Wire::Tls(tls) => {
+                tls.write_all(requests).await.map_err(lost)?;
+                tls.flush().await.map_err(lost)
+            }
+        }
     }
 
     /// The head of the next answer. May be dropped and called again.
@@ -66,7 +88,7 @@ impl Line {
                 return Err(Fault::BadReply("a head that does not end".to_owned()));
             }
             let mut some = [0; HEAD_READ];
-            let len = self.tls.read(&mut some).await.map_err(lost)?;
+            let len = poll_fn(|cx| self.wire.poll(cx, &mut some)).await.map_err(lost)?;
             if len == 0 {
                 return Err(Fault::Lost("closed".to_owned()));
             }
@@ -95,8 +117,7 @@ impl Line {
             self.unread.drain(..len);
             return Poll::Ready(Ok(len));
         }
-        let mut buf = ReadBuf::new(room);
-        Pin::new(&mut self.tls).poll_read(cx, &mut buf).map_ok(|()| buf.filled().len())
+        self.wire.poll(cx, room)
     }
 
     /// Finds an answer that says no, or that answers another question than `span` of `pull`.
@@ -142,7 +163,22 @@ impl Line {
 
     /// What the kernel tells of it.
     pub(crate) fn report(&self) -> ConnectionReport {
-        ConnectionReport::of(self.tls.get_ref().0.get_ref(), self.peer)
+        let tcp = match &self.wire {
+            Wire::Tls(tls) => tls.get_ref().0.get_ref(),
+            Wire::Plain(tcp) => tcp,
+        };
+        ConnectionReport::of(tcp, self.peer)
+    }
+}
+
+impl Wire {
+    fn poll(&mut self, cx: &mut Context<'_>, room: &mut [u8]) -> Poll<std::io::Result<usize>> {
+        let mut buf = ReadBuf::new(room);
+        let read = match self {
+            Self::Tls(tls) => Pin::new(tls).poll_read(cx, &mut buf),
+            Self::Plain(tcp) => Pin::new(tcp).poll_read(cx, &mut buf),
+        };
+        read.map_ok(|()| buf.filled().len())
     }
 }
 

@@ -30,6 +30,7 @@ use hyper::{Method, Request};
 use serde::Serialize;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinHandle;
@@ -127,6 +128,7 @@ pub struct ControlClient {
     ahead: Mutex<Option<JoinHandle<Result<Connection, ConnectError>>>>,
     idle: Mutex<Vec<Line>>,
     joined: Mutex<Option<JoinReply>>,
+    encrypts_all: AtomicBool,
 }
 
 impl ControlClient {
@@ -141,7 +143,7 @@ impl ControlClient {
         });
         let control = tokio::sync::Mutex::new(Some(target.open().await?));
         let (ahead, idle, joined) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Ok(Self { target, control, ahead, idle, joined })
+        Ok(Self { target, control, ahead, idle, joined, encrypts_all: AtomicBool::new(false) })
     }
 
     /// Asks to be taken in. On an error that passes, connect anew.
@@ -249,8 +251,7 @@ impl ControlClient {
         bytes: &mut Vec<u8>,
     ) -> Result<(), PullError> {
         let span = bytes.len() as u64..whole;
-        let request = self.pull_request(pull, span.clone(), &Tuning::default())?;
-        let (mut line, head) = self.ask_idle(&request).await?;
+        let (mut line, head) = self.ask_idle(pull, &span).await?;
         line.check(&head, pull, &span).await?;
         let (limit, end) = (self.target.limits.pull_time_max, bytes.len() + head.len as usize);
         while bytes.len() < end {
@@ -268,28 +269,47 @@ impl ControlClient {
 
     /// Sends a request on an idle connection, or on a new one. An idle one that turns out to have been
     /// closed is no error.
-    async fn ask_idle(&self, request: &[u8]) -> Result<(Line, Head), PullError> {
+    async fn ask_idle(&self, pull: &Pull, span: &Range<u64>) -> Result<(Line, Head), PullError> {
         let limit = self.target.limits.pull_time_max;
+        let tuning = Tuning::default();
         let ask = async |line: &mut Line| {
-            line.send(request).await?;
-            timeout(limit, line.head()).await.unwrap_or_else(|_| Err(silent(limit)))
+            let request = self.pull_request(pull, span.clone(), &tuning, line.is_plain())?;
+            line.send(&request).await?;
+            let head = timeout(limit, line.head()).await.unwrap_or_else(|_| Err(silent(limit)));
+            head.map_err(PullError::from)
         };
-        let idle = self.lock_idle().pop();
+        let may_use = |line: &Line| !line.is_plain() || self.plain_token().is_some();
+        let idle = self.lock_idle().pop().filter(may_use);
         if let Some(mut line) = idle {
             match ask(&mut line).await {
-                Err(Fault::Lost(_)) => {}
+                Err(PullError::Lost(_)) => {}
                 head => return Ok((line, head?)),
             }
         }
-        let mut line = self.line(&Tuning::default()).await?;
+        let mut line = self.line(&tuning).await?;
         let head = ask(&mut line).await?;
         Ok((line, head))
     }
 
     /// A connection for bulk, with its socket set so.
     pub(crate) async fn line(&self, tuning: &Tuning) -> Result<Line, PullError> {
+        if self.plain_token().is_some() {
+            let reached = self.target.reach_plain(tuning).await;
+            return reached.map(Line::plain).map_err(|error| Fault::from(error).into());
+        }
         let reached = self.target.reach(tuning).await;
         reached.map(Line::new).map_err(|error| Fault::from(error).into())
+    }
+
+    /// What admits to bulk without encryption, if the sender gives it and nothing was found to be false.
+    pub(crate) fn plain_token(&self) -> Option<Token> {
+        let allowed = !self.encrypts_all.load(Ordering::Relaxed);
+        self.lock_joined().as_ref().and_then(|reply| reply.plain_token).filter(|_| allowed)
+    }
+
+    /// From now on bulk comes encrypted, whatever the sender allows: somebody changes it on the way.
+    pub fn encrypt_all(&self) {
+        self.encrypts_all.store(true, Ordering::Relaxed);
     }
 
     /// How many bytes a pull gives, and at multiples of what number of them a part of it may begin.
@@ -311,6 +331,7 @@ impl ControlClient {
         pull: &Pull,
         span: Range<u64>,
         tuning: &Tuning,
+        is_plain: bool,
     ) -> Result<Vec<u8>, PullError> {
         let (path, range) = match pull {
             Pull::Bytes(kind, range) => {
@@ -328,7 +349,8 @@ impl ControlClient {
                 (format!("/v1/repair/{block}?from={from}&count={count}"), String::new())
             }
         };
-        let token = self.target.token.to_text();
+        let token = if is_plain { self.plain_token() } else { Some(self.target.token) };
+        let token = token.ok_or(PullError::Rejoin)?.to_text();
         let mut text = format!(
             "GET {path} HTTP/1.1\r\nhost: downpour\r\nauthorization: Bearer {token}\r\n{range}"
         );

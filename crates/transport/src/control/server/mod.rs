@@ -28,9 +28,10 @@ use body::Outgoing;
 use bytes::Bytes;
 use crowd::{Crowd, Place};
 use hyper::Response;
+use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
-use hyper::service::service_fn;
+use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use limits::{HEAD_LEN_MAX, HEADERS_MAX};
 use members::Members;
@@ -42,6 +43,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -65,6 +67,8 @@ pub struct ServerSetup {
     pub session: SessionId,
     /// What the ticket admits with.
     pub token: Token,
+    /// With this token bulk is given without encryption too, on the same port (`docs/protocol.md#WAN-7`).
+    pub plain: Option<Token>,
     /// When the ticket ends, seconds since 1970. Receivers that have joined before may stay.
     pub expires_unix_s: u64,
     /// What all pulls share.
@@ -117,6 +121,7 @@ struct Core<H> {
     clients: ClientKeys,
     session: SessionId,
     token: Token,
+    plain: Option<Token>,
     expires_unix_s: u64,
     budget: Arc<PullBudget>,
     limits: ServerLimits,
@@ -142,6 +147,7 @@ impl ControlServer {
             clients: setup.clients,
             session: setup.session,
             token: setup.token,
+            plain: setup.plain,
             expires_unix_s: setup.expires_unix_s,
             budget: setup.budget,
             members: Arc::default(),
@@ -225,26 +231,72 @@ async fn serve<H: SessionHandler>(
     // A listener on [::] sees IPv4 addresses in IPv6 clothes.
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     let limits = &core.limits;
-    let shake = shake_hands(tcp, peer, &tls, &core);
-    let (tls, conn, used) = tokio::select! {
-        shaken = timeout(limits.handshake_time_max, shake) => match shaken {
-            Ok(Some(shaken)) => shaken,
-            Ok(None) | Err(_) => return,
-        },
+    let first = async {
+        match core.plain {
+            Some(_) if !is_tls(&tcp).await => First::Plain(take(tcp, &core)),
+            _ => shake_hands(tcp, peer, &tls, &core)
+                .await
+                .map_or(First::Nothing, |shaken| First::Tls(Box::new(shaken))),
+        }
+    };
+    let first = tokio::select! {
+        first = timeout(limits.handshake_time_max, first) => first.unwrap_or(First::Nothing),
         () = place.evicted() => return,
         _ = stopped.changed() => return,
     };
-    let context = Arc::new(Connection { conn, used, place: place.clone() });
-    let service = service_fn(|request| {
-        let (core, context) = (core.clone(), context.clone());
-        async move { Ok::<_, Infallible>(routes::answer(core, context, request).await) }
-    });
+    match first {
+        First::Nothing => {}
+        First::Plain((io, used)) => {
+            let proved = place.clone();
+            let service = service_fn(|request| {
+                let (core, used, place) = (core.clone(), used.clone(), proved.clone());
+                async move { Ok(routes::answer_plain(core, &used, &place, request).await) }
+            });
+            serve_http(io, service, limits, &place, stopped).await;
+        }
+        First::Tls(shaken) => {
+            let (io, conn, used) = *shaken;
+            let context = Arc::new(Connection { conn, used, place: place.clone() });
+            let service = service_fn(|request| {
+                let (core, context) = (core.clone(), context.clone());
+                async move { Ok(routes::answer(core, context, request).await) }
+            });
+            serve_http(io, service, limits, &place, stopped).await;
+        }
+    }
+}
+
+/// What a connection begins with.
+enum First {
+    Tls(Box<(TlsStream<StallGuard>, Conn, Arc<Use>)>),
+    Plain((StallGuard, Arc<Use>)),
+    Nothing,
+}
+
+/// Whether a client begins a TLS handshake: the type of its first record.
+async fn is_tls(tcp: &TcpStream) -> bool {
+    const HANDSHAKE: u8 = 0x16;
+    let mut first = [0];
+    // A connection that ends here ends in the handshake.
+    !matches!(tcp.peek(&mut first).await, Ok(1)) || first[0] == HANDSHAKE
+}
+
+/// Answers requests until the connection ends.
+async fn serve_http<S>(
+    io: impl AsyncRead + AsyncWrite + Unpin,
+    service: S,
+    limits: &ServerLimits,
+    place: &Place,
+    mut stopped: watch::Receiver<bool>,
+) where
+    S: HttpService<Incoming, ResBody = Outgoing, Error = Infallible>,
+{
     let http = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head_time_max)
         .max_buf_size(HEAD_LEN_MAX)
         .max_headers(HEADERS_MAX)
-        .serve_connection(TokioIo::new(tls), service);
+        .serve_connection(TokioIo::new(io), service);
     let mut http = pin!(http);
     tokio::select! {
         _ = http.as_mut() => return,
@@ -263,16 +315,19 @@ struct Connection {
     place: Arc<Place>,
 }
 
+fn take<H>(tcp: TcpStream, core: &Core<H>) -> (StallGuard, Arc<Use>) {
+    let again = SentAgain::new(core.budget.clone());
+    let (stall, silence) = (core.limits.stall_time_max, core.limits.silence_time_max);
+    StallGuard::new(tcp, stall, silence, again, core.accounts.clone())
+}
+
 async fn shake_hands<H: SessionHandler>(
     tcp: TcpStream,
     peer: SocketAddr,
     tls: &TlsAcceptor,
     core: &Core<H>,
 ) -> Option<(TlsStream<StallGuard>, Conn, Arc<Use>)> {
-    let limits = &core.limits;
-    let again = SentAgain::new(core.budget.clone());
-    let (stall, silence) = (limits.stall_time_max, limits.silence_time_max);
-    let (tcp, used) = StallGuard::new(tcp, stall, silence, again, core.accounts.clone());
+    let (tcp, used) = take(tcp, core);
     let begun = Instant::now();
     let stream = tls.accept(tcp).await.ok()?;
     let handshake = begun.elapsed();

@@ -6,8 +6,10 @@
 
 use super::body::{EventBody, Outgoing};
 use super::bulk::{self, Wanted};
+use super::crowd::Place;
 use super::limits::BODY_LEN_MAX;
 use super::members::Subscribed;
+use super::stall::Use;
 use super::{Answer, Connection, Core, Member, SessionHandler, json, refusal};
 use crate::control::api::{
     ClockReply, HaveRequest, JoinRequest, LeaveRequest, PROTOCOL_VERSION, RECEIVER_HEADER,
@@ -144,23 +146,55 @@ async fn dispatch<H: SessionHandler>(
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             Ok(json(&ClockReply { unix_ns: now.as_nanos() as u64 }))
         }
+        Route::Bytes(_) | Route::Repair => bulk(core, &connection.used, route, &request).await,
+    }
+}
+
+/// Bytes and repair symbols.
+async fn bulk<H: SessionHandler>(
+    core: &Arc<Core<H>>,
+    used: &Use,
+    route: Route,
+    request: &Request<Incoming>,
+) -> Result<Answer, ApiError> {
+    let lacks = tune(used, request.headers());
+    let mut answer = match route {
         Route::Bytes(kind) => {
-            let lacks = tune(connection, request.headers());
-            let mut answer =
-                bulk::range(core, kind, Wanted::parse(request.headers().get(RANGE))).await?;
-            if let Some(lacks) = lacks {
-                answer.headers_mut().insert(TUNING_HEADER, lacks);
-            }
-            Ok(answer)
+            bulk::range(core, kind, Wanted::parse(request.headers().get(RANGE))).await?
         }
-        Route::Repair => {
+        _ => {
             let block = request.uri().path().strip_prefix(REPAIR_PATH).unwrap_or_default();
             let query = request.uri().query().unwrap_or_default();
             let (block, symbols) = bulk::parse_repair(block, query).ok_or_else(|| {
                 bad_request("expected /v1/repair/d7?from=0&count=8 (or m7), symbols below 1024")
             })?;
-            bulk::repair(core, block, symbols).await
+            bulk::repair(core, block, symbols).await?
         }
+    };
+    if let Some(lacks) = lacks {
+        answer.headers_mut().insert(TUNING_HEADER, lacks);
+    }
+    Ok(answer)
+}
+
+/// Answers one request on a connection without encryption: bulk for who has the token that was told at JOIN, nothing else.
+pub(super) async fn answer_plain<H: SessionHandler>(
+    core: Arc<Core<H>>,
+    used: &Use,
+    place: &Place,
+    request: Request<Incoming>,
+) -> Answer {
+    if !core.plain.as_ref().is_some_and(|token| has_token(request.headers(), token)) {
+        let message = "without encryption only bulk is given, with the token told at JOIN";
+        return refusal(&ApiError::new(ErrorCode::WrongToken, message));
+    }
+    place.prove();
+    let route = Route::of(request.uri().path()).filter(|_| *request.method() == Method::GET);
+    match route {
+        Some(route @ (Route::Bytes(_) | Route::Repair)) => {
+            bulk(&core, used, route, &request).await.unwrap_or_else(|error| refusal(&error))
+        }
+        _ => refusal(&ApiError::new(ErrorCode::NotFound, "there is no such path here")),
     }
 }
 
@@ -205,9 +239,9 @@ fn events<H: SessionHandler>(
 }
 
 /// Sets the connection's socket as the receiver asks. What this machine cannot give of it, for the answer.
-fn tune(connection: &Connection, headers: &HeaderMap) -> Option<HeaderValue> {
+fn tune(used: &Use, headers: &HeaderMap) -> Option<HeaderValue> {
     let asked = headers.get(TUNING_HEADER).and_then(|value| value.to_str().ok());
-    connection.used.carry_bulk(asked.unwrap_or_default());
+    used.carry_bulk(asked.unwrap_or_default());
     let told = Tuning::parse(asked?).shortcomings("sender");
     // Names, numbers and plain words.
     HeaderValue::from_str(&told.join("; ")).ok().filter(|_| !told.is_empty())
