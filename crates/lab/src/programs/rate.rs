@@ -47,7 +47,9 @@ pub(super) const PROGRAMS: &[Program] = &[
 
 fn traced(stage: &mut Stage<'_>) -> io::Result<()> {
     let trace = text(stage.file(SENDER_TRACE));
-    downpour::run(stage, false, &["--trace", &trace])?;
+    let own = ["--trace", &trace];
+    // Where logs are kept it is traced anyway.
+    downpour::run(stage, false, if stage.traced { &[] } else { &own })?;
     let lines = stage.trace(SENDER_TRACE)?;
     let full = stage.cell.rate.map_or(0.0, |rate| rate.0 as f64) * (1.0 - stage.cell.loss);
     let read = Reading::of(&lines, full);

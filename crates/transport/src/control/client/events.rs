@@ -60,6 +60,11 @@ impl EventStream {
         }
     }
 
+    /// The sender was heard by another way: its silence here counts from now on.
+    pub fn heard_elsewhere(&mut self) {
+        self.heard = Instant::now();
+    }
+
     fn line(&mut self) -> Result<Option<Event>, EventsEnd> {
         let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') else {
             if self.buffer.len() > LINE_LEN_MAX {

@@ -65,7 +65,7 @@ pub struct ClientLimits {
     pub reply_time_max: Duration,
     /// The next bytes of a pull: 60 s, because pulls wait in the sender's budget.
     pub pull_time_max: Duration,
-    /// The sender's next ping: 5 s.
+    /// The sender's next ping, or another sign of it ([`EventStream::heard_elsewhere`]): 5 s.
     pub silence_time_max: Duration,
 }
 

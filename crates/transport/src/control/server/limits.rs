@@ -35,7 +35,8 @@ pub struct ServerLimits {
     pub body_time_max: Duration,
     /// How long a client may take nothing of what is sent to it: 20 s.
     pub stall_time_max: Duration,
-    /// How long a receiver may be silent, on its connection of events, before it counts as dead: 5 s.
+    /// How long a receiver may be silent, on its connection of events, before it counts as dead: 15 s, for on a
+    /// full link TCP may lose the same segment several times.
     pub silence_time_max: Duration,
     /// Reads and encodings of the handler at once: 4, a thread each.
     pub reads_max: usize,
@@ -54,7 +55,7 @@ impl Default for ServerLimits {
             head_time_max: Duration::from_secs(30),
             body_time_max: Duration::from_secs(30),
             stall_time_max: Duration::from_secs(20),
-            silence_time_max: Duration::from_secs(5),
+            silence_time_max: Duration::from_secs(15),
             reads_max: 4,
             repairs_max: 32,
             ping_every: Duration::from_secs(1),
