@@ -174,7 +174,6 @@ async fn take_part(
     }
     let geometry = run.joined.reply.geometry;
     let mut tick = tokio::time::interval(TICK);
-    let mut streamed = 0;
     let verdict = loop {
         let verdict = tokio::select! {
             event = next_event(&mut events) => match event {
@@ -185,10 +184,7 @@ async fn take_part(
             Some(pulled) = pulled.recv() => { run.on_pulled(pulled); None }
             _ = tick.tick() => {
                 let snapshot = run.driver.snapshot();
-                if snapshot.stats.received > streamed {
-                    streamed = snapshot.stats.received;
-                    events.heard_elsewhere();
-                }
+                events.heard_elsewhere(snapshot.stats.received);
                 progress.show(&receiver_snapshot(&run.account, plan, &snapshot, run.data_len, geometry));
                 None
             }

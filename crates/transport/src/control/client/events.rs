@@ -21,6 +21,7 @@ pub struct EventStream {
     body: Incoming,
     buffer: BytesMut,
     heard: Instant,
+    datagrams: u64,
     silence_time_max: Duration,
     /// The body ends when the connection does.
     _connection: Connection,
@@ -32,6 +33,7 @@ impl EventStream {
             body,
             buffer: BytesMut::new(),
             heard: Instant::now(),
+            datagrams: 0,
             silence_time_max,
             _connection: connection,
         }
@@ -60,9 +62,12 @@ impl EventStream {
         }
     }
 
-    /// The sender was heard by another way: its silence here counts from now on.
-    pub fn heard_elsewhere(&mut self) {
-        self.heard = Instant::now();
+    /// So many authentic datagrams have come so far: while these come the sender's silence here does not count.
+    pub fn heard_elsewhere(&mut self, datagrams: u64) {
+        if datagrams != self.datagrams {
+            self.datagrams = datagrams;
+            self.heard = Instant::now();
+        }
     }
 
     fn line(&mut self) -> Result<Option<Event>, EventsEnd> {
