@@ -9,6 +9,7 @@
 //! Exit status: 0 all receivers complete; 1 some receiver or file failed; 2 usage; 3 could not start.
 //! A verb stands here when it works, not before.
 
+mod catalog;
 mod demo;
 mod fault;
 mod network;
@@ -53,6 +54,7 @@ enum Verb {
     Demo(demo::DemoArgs),
     Ticket(ticket::TicketArgs),
     Ports(ports::PortsArgs),
+    Catalog(Box<catalog::CatalogArgs>),
 }
 
 /// What a verb prints besides its result. The same for all of them.
@@ -154,6 +156,7 @@ pub fn main() -> ExitCode {
         Verb::Demo(args) => args.run(),
         Verb::Ticket(args) => args.run(),
         Verb::Ports(args) => args.run(),
+        Verb::Catalog(args) => args.run(),
     };
     let exit = done.unwrap_or_else(|fault| {
         eprintln!("{fault}");
