@@ -44,7 +44,7 @@ pub use ids::{
     ReceiverId, Round, StreamId, SymbolId,
 };
 pub use loss::Loss;
-pub use pacer::{BURST_PACKETS_MAX, BURST_TIME, Pacer};
+pub use pacer::{BURST_PACKETS_MAX, BURST_TIME, BURST_TIME_MAX, Pacer};
 pub use range_set::RangeSet;
 pub use receiver::{Receiver, ReceiverConfig};
 pub use recovery::{LossTable, Parity, Recovery};

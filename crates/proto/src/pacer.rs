@@ -6,14 +6,21 @@
 //! link has worked off its queue in a stall, and what is caught up fills that queue again. A flood, or more
 //! than that, would overflow a short one.
 //!
-//! The pacer decides; sleeping is the driver's. A burst is at most [`BURST_TIME`] of data, at least one
-//! datagram and at most [`BURST_PACKETS_MAX`] (one segmented send).
+//! The pacer decides; sleeping is the driver's. A burst is [`BURST_TIME`] of data, up to [`BURST_TIME_MAX`] by the queue
+//! that it joins (`docs/protocol.md#RATE-5`), at least one datagram and at most [`BURST_PACKETS_MAX`] (one segmented send).
 
 use crate::time::{Duration, Timestamp};
 use crate::units::Rate;
 
-/// Longest stretch of data that leaves at once.
+/// Longest stretch of data that leaves at once, where the narrowest link's queue is empty or not known.
 pub const BURST_TIME: Duration = Duration::from_micros(500);
+
+/// The same where that queue has shown to hold enough. Each burst costs a wake-up: at half a millisecond these are half
+/// of all that a sender at 100 Mbit/s does (`docs/results/limit.md`).
+pub const BURST_TIME_MAX: Duration = Duration::from_millis(2);
+
+/// Queues that hold no more than this are not trusted with longer bursts; what waits above it is how much longer.
+const QUEUE_SHORT: Duration = Duration::from_millis(5);
 
 /// Most datagrams that leave at once: as many full-size segments as one UDP send can carry (64 KiB).
 pub const BURST_PACKETS_MAX: u32 = 44;
@@ -26,6 +33,7 @@ const CATCH_UP: Duration = Duration::from_millis(8);
 pub struct Pacer {
     rate: Rate,
     packet_len: u32,
+    burst_time: Duration,
     due: Timestamp,
     /// Not twice as fast as the rate.
     not_before: Timestamp,
@@ -34,12 +42,17 @@ pub struct Pacer {
 impl Pacer {
     /// A pacer whose first burst may leave at `now`. `packet_len` is the size of a full datagram.
     pub const fn new(now: Timestamp, rate: Rate, packet_len: u32) -> Self {
-        Self { rate, packet_len, due: now, not_before: now }
+        Self { rate, packet_len, burst_time: BURST_TIME, due: now, not_before: now }
     }
 
     /// The rate from now on. A deadline that is already set keeps the spacing of what has left.
     pub const fn set_rate(&mut self, rate: Rate) {
         self.rate = rate;
+    }
+
+    /// What waits at the narrowest link, as receivers see it.
+    pub fn set_queue(&mut self, queue: Duration) {
+        self.burst_time = queue.saturating_sub(QUEUE_SHORT).clamp(BURST_TIME, BURST_TIME_MAX);
     }
 
     /// The rate in force.
@@ -49,7 +62,7 @@ impl Pacer {
 
     /// How many full datagrams the next burst may have.
     pub fn burst_packets(&self) -> u32 {
-        let bytes = self.rate.bytes_in(BURST_TIME);
+        let bytes = self.rate.bytes_in(self.burst_time);
         let packets = bytes / u64::from(self.packet_len.max(1));
         u32::try_from(packets).unwrap_or(u32::MAX).clamp(1, BURST_PACKETS_MAX)
     }
@@ -91,6 +104,17 @@ mod tests {
         assert_eq!(at(100), 4);
         assert_eq!(at(1_000), 42);
         assert_eq!(at(10_000), BURST_PACKETS_MAX);
+    }
+
+    #[test]
+    fn bursts_are_longer_where_a_queue_has_shown_that_it_holds_them() {
+        let mut pacer = Pacer::new(Timestamp::ZERO, Rate::from_mbps(100), LEN);
+        let mut at = |micros| {
+            pacer.set_queue(Duration::from_micros(micros));
+            pacer.burst_packets()
+        };
+        assert_eq!([0, 5_000, 6_000, 7_000, 20_000].map(&mut at), [4, 4, 8, 16, 16]);
+        assert_eq!(at(0), 4, "the queue has gone");
     }
 
     #[test]

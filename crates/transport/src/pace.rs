@@ -1,10 +1,9 @@
 //! Time for the thread that owns a machine: a monotonic clock, and waiting for whichever comes first, a
 //! socket or a deadline.
 //!
-//! What to send when is decided by `downpour_proto`; this module only sleeps. It sleeps in `ppoll` until
-//! shortly before the deadline and spins the rest, because the kernel wakes a thread about 25 µs late
-//! (p50) and 60 µs at p99, which at 1 Gbit/s are five datagrams. The thread's timer slack must be 1 ns
-//! ([`take_short_turns`](crate::take_short_turns)), else 50 µs are added. Deadlines are absolute, so a late wake-up does not lower the mean rate.
+//! What to send when is decided by `downpour_proto`; this module only sleeps, in `ppoll`. The kernel wakes a thread
+//! about 25 µs late (p50) and 60 µs at p99; deadlines are absolute, so a late wake-up does not lower the mean rate. The
+//! thread's timer slack must be 1 ns ([`take_short_turns`](crate::take_short_turns)), else 50 µs are added.
 //!
 //! Not here: pacing by the kernel; SO_MAX_PACING_RATE and SO_TXTIME need a qdisc that is rarely there.
 
@@ -18,8 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The part of a wait before its deadline that is spent spinning, at most. The kernel is about 25 µs late, so
-/// a thread asked to wake this much early has little left to spin.
+/// A wait as short as this is spent spinning: the kernel would be late by as much.
 pub const SPIN_MAX: Duration = Duration::from_micros(30);
 
 /// Descriptors that one wait may watch.
@@ -75,10 +73,8 @@ pub enum Woken {
 /// A deadline less than [`SPIN_MAX`] ahead is spun for, without looking at the descriptors.
 pub fn wait(clock: &Clock, deadline: Timestamp, interests: &[Interest<'_>]) -> io::Result<Woken> {
     let ahead = deadline.since(clock.now());
-    if let Some(sleep) = ahead.checked_sub(SPIN_MAX)
-        && !sleep.is_zero()
-    {
-        let timeout = (deadline != Timestamp::MAX).then_some(sleep);
+    if ahead > SPIN_MAX {
+        let timeout = (deadline != Timestamp::MAX).then_some(ahead);
         if poll(interests, timeout)? {
             return Ok(Woken::Ready);
         }

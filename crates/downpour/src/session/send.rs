@@ -25,8 +25,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often the session is looked at when nothing happens, and while somebody waits for a probe.
-const TICK: Duration = Duration::from_millis(50);
+/// How often the session is looked at when nothing happens (the driver's snapshot is no newer), and while somebody
+/// waits for a probe.
+const TICK: Duration = Duration::from_millis(100);
 const PROBE_TICK: Duration = Duration::from_millis(25);
 
 /// What a receiver that is still being answered gets to finish with, at the end.

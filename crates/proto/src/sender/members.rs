@@ -230,9 +230,9 @@ impl Members {
         members.map(|(id, m)| (*id, m))
     }
 
-    /// Anyone on the stream has lost anything worth speaking of.
-    pub(super) fn lossy(&self) -> bool {
-        self.on_stream().any(|(_, m)| m.loss.share().is_some_and(|share| share > 1e-4))
+    /// Anyone on the stream loses more than this share.
+    pub(super) fn lossy(&self, least: f64) -> bool {
+        self.on_stream().any(|(_, m)| m.loss.share().is_some_and(|share| share > least))
     }
 
     /// The losses of those on the stream when `packet` goes out. Who has not reported lately counts with the mean of

@@ -23,7 +23,7 @@ pub use window::{ENCODE_BATCH, WINDOW_BLOCKS_MAX};
 use crate::budget::{Budget, Shares};
 use crate::grtt::Grtt;
 use crate::ids::{BlockId, BlockKind, Epoch, Geometry, PacketNumber, ReceiverId, Round, StreamId};
-use crate::pacer::Pacer;
+use crate::pacer::{BURST_TIME_MAX, Pacer};
 use crate::range_set::RangeSet;
 use crate::rate::{RateController, RatePhase, RateSummary};
 use crate::recovery::Recovery;
@@ -439,7 +439,11 @@ impl Sender {
     /// When to call [`handle_timeout`](Self::handle_timeout) next, and why.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Deadline> {
-        self.timers.next()
+        let next = self.timers.next()?;
+        // A poll leaves with the burst that comes after it, at its head.
+        let burst = self.timers.at(Reason::Pace).filter(|_| next.reason == Reason::Poll);
+        let burst = burst.filter(|at| at.since(next.at) <= BURST_TIME_MAX);
+        Some(burst.map_or(next, |at| Deadline { at, reason: Reason::Pace }))
     }
 
     // State, for progress, reports and the control plane.
@@ -531,6 +535,7 @@ impl Sender {
 
     fn apply_rate(&mut self) {
         self.pacer.set_rate(self.shares().stream.max(STREAM_RATE_MIN));
+        self.pacer.set_queue(self.config.rate.summary().queue_delay);
     }
 
     /// Opens blocks while there is room and little left to send.

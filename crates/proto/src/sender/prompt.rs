@@ -22,6 +22,9 @@ const PADDING_MAX: u32 = 8_000;
 /// small part of what is sent.
 const ASK_SYMBOLS_MIN: u32 = 16;
 
+/// A block's end is not asked for where nobody loses more than this.
+const ASK_LOSS: f64 = 1e-4;
+
 /// What a further round takes besides the round trip: the hosts' turns, and a poll that may be late.
 const ROUND_EXTRA: Duration = Duration::from_micros(1_500);
 
@@ -76,6 +79,6 @@ impl Sender {
 
     /// A block's plan has been sent: whether a poll asks at once.
     pub(super) fn asks_at_block_end(&self) -> bool {
-        self.prompt.is_some() && self.unpolled >= ASK_SYMBOLS_MIN && self.members.lossy()
+        self.prompt.is_some() && self.unpolled >= ASK_SYMBOLS_MIN && self.members.lossy(ASK_LOSS)
     }
 }

@@ -36,6 +36,9 @@ const LARGE_GROUP: u32 = 1_000;
 const SETTLE_SLACK_BLOCKS: u64 = 32;
 const SETTLE_SLACK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(150));
 
+/// Loss at which repair is made before it is planned: two symbols of a full block.
+const AHEAD_LOSS: f64 = 2e-3;
+
 /// For so long more a small group's block is kept open for those who have not answered since all of it was
 /// sent (`docs/protocol.md#REP-5`).
 const LAST_CALL: Duration = Duration::from_millis(500);
@@ -212,8 +215,8 @@ impl Sender {
 
     /// Asks for the repair symbols that are planned, or soon will be.
     pub(super) fn schedule_encoding(&mut self) {
-        // Once anyone has lost anything a first batch is made ahead, before the source has been sent.
-        let lossy = self.members.lossy();
+        // Where there is loss a first batch is made ahead, before the source has been sent.
+        let lossy = self.members.lossy(AHEAD_LOSS);
         let mut wanted = Vec::new();
         for open in &mut self.window.open {
             let ahead = if lossy { ENCODE_BATCH.min(open.k / 4) } else { 0 };

@@ -422,6 +422,7 @@ impl Session {
         let rate = self.controller.rate();
         self.rate_most = self.rate_most.max(rate);
         self.pacer.set_rate(rate);
+        self.pacer.set_queue(self.controller.summary().queue_delay);
     }
 
     fn look(&mut self, now: Timestamp, shared: &Link) {

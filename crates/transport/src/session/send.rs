@@ -19,8 +19,8 @@ use downpour_proto::rate::RateSummary;
 use downpour_proto::sender::{Delivery, Event, MemberStats, SenderStats, Transmit, Work, WorkDone};
 use downpour_proto::wire::{HEADER_LEN, Header, Kind, TAG_LEN};
 use downpour_proto::{
-    BlockId, Duration, PacketNumber, RangeSet, Rate, ReceiverId, Sender, SenderConfig, Shares,
-    Timestamp,
+    BURST_TIME_MAX, BlockId, Duration, PacketNumber, RangeSet, Rate, Reason, ReceiverId, Sender,
+    SenderConfig, Shares, Timestamp,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -388,16 +388,22 @@ impl Driver {
     }
 
     fn sleep(&self) {
-        let deadline = self.machine.poll_timeout().map_or(Timestamp::MAX, |d| d.at);
+        let next = self.machine.poll_timeout();
+        // Feedback does not end the sleep before a burst: nothing could leave earlier, and the kernel notes when it came.
+        let burst = next.filter(|next| next.reason == Reason::Pace);
+        let is_short = burst.is_some_and(|b| b.at.since(self.clock.now()) <= BURST_TIME_MAX);
+        let deadline = next.map_or(Timestamp::MAX, |next| next.at);
         let deadline = deadline.min(self.snapshot_at + SNAPSHOT_INTERVAL);
-        let inputs = [Interest::Read(self.feedback.as_fd()), Interest::Read(self.waker.as_fd())];
+        let inputs = [Interest::Read(self.waker.as_fd()), Interest::Read(self.feedback.as_fd())];
         // An error here would be a bad descriptor, which cannot be; at worst the loop turns at once.
-        let _ = if self.batch.is_empty() {
-            wait(&self.clock, deadline, &inputs)
-        } else {
-            let [feedback, waker] = inputs;
+        let _ = if !self.batch.is_empty() {
+            let [waker, feedback] = inputs;
             let output = self.outlet.interest(&self.feedback);
-            wait(&self.clock, deadline, &[feedback, waker, output])
+            wait(&self.clock, deadline, &[waker, feedback, output])
+        } else if is_short {
+            wait(&self.clock, deadline, &inputs[..1])
+        } else {
+            wait(&self.clock, deadline, &inputs)
         };
     }
 
