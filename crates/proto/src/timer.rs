@@ -75,11 +75,6 @@ impl TimerTable {
         self.0[reason as usize].is_some()
     }
 
-    /// When it is due, if it is set.
-    pub(crate) const fn at(&self, reason: Reason) -> Option<Timestamp> {
-        self.0[reason as usize]
-    }
-
     /// The earliest deadline.
     pub(crate) fn next(&self) -> Option<Deadline> {
         Reason::ALL

@@ -298,31 +298,6 @@ fn five_percent_loss_costs_little_more_than_itself_and_no_pull() {
     assert!(net.nodes.iter().all(|n| n.machine.stats().pulls == 0));
 }
 
-/// `docs/protocol.md#RATE-5`
-#[test]
-fn a_poll_leaves_at_the_head_of_a_burst() {
-    let mut net = Net::new(&[0.0], Duration::from_millis(1), 100);
-    net.offer(4096);
-    let (mut sent, mut wakes, mut body) = (Vec::new(), 0, Vec::new());
-    while net.now < Timestamp::ZERO + Duration::from_millis(100) {
-        wakes += 1;
-        net.sender.handle_timeout(net.now);
-        while let Some(transmit) = net.sender.poll_transmit(net.now, &mut body) {
-            sent.push((net.now, matches!(transmit.header.kind, Kind::Poll)));
-        }
-        while let Some(work) = net.sender.poll_work() {
-            if let sender::Work::Load { block, .. } = work {
-                net.sender.handle_work(net.now, sender::WorkDone::Loaded(block));
-            }
-        }
-        net.now = net.now.max(net.sender.poll_timeout().unwrap().at);
-    }
-    let polls: Vec<_> = sent.windows(2).filter(|pair| pair[0].1).collect();
-    assert!(polls.len() >= 10, "{} polls", polls.len());
-    assert!(polls.iter().all(|pair| pair[1] == (pair[0].0, false)), "a poll by itself");
-    assert!(wakes <= 220, "{wakes} wake-ups for 212 bursts");
-}
-
 #[test]
 fn a_long_path_is_served_by_a_wider_window() {
     let mut net = Net::new(&[0.05; 4], Duration::from_millis(100), 100);

@@ -23,7 +23,7 @@ pub use window::{ENCODE_BATCH, WINDOW_BLOCKS_MAX};
 use crate::budget::{Budget, Shares};
 use crate::grtt::Grtt;
 use crate::ids::{BlockId, BlockKind, Epoch, Geometry, PacketNumber, ReceiverId, Round, StreamId};
-use crate::pacer::{BURST_TIME_MAX, Pacer};
+use crate::pacer::Pacer;
 use crate::range_set::RangeSet;
 use crate::rate::{RateController, RatePhase, RateSummary};
 use crate::recovery::Recovery;
@@ -439,11 +439,7 @@ impl Sender {
     /// When to call [`handle_timeout`](Self::handle_timeout) next, and why.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Deadline> {
-        let next = self.timers.next()?;
-        // A poll leaves with the burst that comes after it, at its head.
-        let burst = self.timers.at(Reason::Pace).filter(|_| next.reason == Reason::Poll);
-        let burst = burst.filter(|at| at.since(next.at) <= BURST_TIME_MAX);
-        Some(burst.map_or(next, |at| Deadline { at, reason: Reason::Pace }))
+        self.timers.next()
     }
 
     // State, for progress, reports and the control plane.
