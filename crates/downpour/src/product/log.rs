@@ -34,7 +34,7 @@ pub struct ReceivedLine {
     pub meta: String,
     /// Its bytes.
     pub size: u64,
-    /// Its BLAKE3.
+    /// Its BLAKE3; empty where nothing verifies (profile `fmtp`).
     pub digest: String,
     /// When it was inserted, by the sender's clock.
     pub inserted_ns: u64,

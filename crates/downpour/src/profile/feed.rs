@@ -208,7 +208,7 @@ impl ProductSink for FeedSink {
             line.delivered_ns = line.arrived_ns;
             self.log.add(&line);
         }
-        Ok(false)
+        self.log.failure().map_or(Ok(false), |failure| Err(io::Error::other(failure)))
     }
 
     fn reject(&mut self, number: u32) -> io::Result<bool> {
