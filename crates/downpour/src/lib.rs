@@ -12,5 +12,6 @@ pub mod profile;
 pub mod progress;
 pub mod report;
 pub mod session;
+pub mod spool;
 pub mod ticket;
 pub mod units;

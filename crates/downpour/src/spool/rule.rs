@@ -1,0 +1,201 @@
+//! Which rule takes a file: the first whose pattern matches its name. Pure.
+
+use super::section::{After, RuleSection, Versions};
+use super::template::Facts;
+use downpour_catalog::{OtherContent, Time};
+
+/// The rules of a site, in the order in which they are asked.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    own: String,
+    rules: Vec<RuleSection>,
+}
+
+impl Rules {
+    /// The rules of the site `own`.
+    pub fn new(own: &str, rules: &[RuleSection]) -> Self {
+        Self { own: own.to_owned(), rules: rules.to_vec() }
+    }
+
+    /// The site whose rules they are.
+    pub fn own(&self) -> &str {
+        &self.own
+    }
+
+    /// All of them, with their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &RuleSection)> {
+        self.rules.iter().enumerate()
+    }
+
+    /// The rule with this number.
+    pub fn at(&self, index: usize) -> &RuleSection {
+        &self.rules[index]
+    }
+
+    /// The rule of this name.
+    pub fn named(&self, name: &str) -> Option<&RuleSection> {
+        self.rules.iter().find(|rule| rule.name == name)
+    }
+
+    /// The number of the rule for a file of one of this site's spools.
+    pub fn for_spool(&self, name: &str) -> Option<usize> {
+        self.find(&self.own, name)
+    }
+
+    /// The rule for a file that arrived from another site.
+    pub fn for_arrival(&self, site: &str, name: &str) -> Option<&RuleSection> {
+        self.find(site, name).map(|index| &self.rules[index])
+    }
+
+    fn find(&self, site: &str, name: &str) -> Option<usize> {
+        self.rules.iter().position(|rule| {
+            rule.from.as_deref().unwrap_or(&self.own) == site
+                && rule.matching.iter().any(|glob| glob.matches(name))
+        })
+    }
+}
+
+impl RuleSection {
+    /// The file's path below the destination's folder.
+    pub fn path_of(&self, site: &str, name: &str, version: i64, taken_in: Time) -> String {
+        let rule = self.name.as_str();
+        self.into.path(&Facts { name, version, site, rule, taken_in, path: "" })
+    }
+
+    /// What the catalog does with other content under a known name.
+    pub const fn other_content(&self) -> OtherContent {
+        match self.versions {
+            Versions::New => OtherContent::NewVersion,
+            Versions::Refuse => OtherContent::Refuse,
+        }
+    }
+
+    /// Whether the file is to stay in the spool after its receipt.
+    pub fn keeps(&self) -> bool {
+        self.after == After::Keep
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Rules;
+    use crate::spool::section::{
+        After, Complete, RuleSection, SpoolSection, Sums, Versions, check,
+    };
+    use downpour_catalog::{DigestKind, Time};
+    use serde::Deserialize;
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct File {
+        #[serde(default)]
+        spool: Vec<SpoolSection>,
+        #[serde(default)]
+        rule: Vec<RuleSection>,
+    }
+
+    fn read(text: &str) -> Result<File, String> {
+        toml::from_str(text).map_err(|e| e.to_string())
+    }
+
+    const WHOLE: &str = r#"
+        [[spool]]
+        folder = "/spool/a"
+        complete = "settle:250ms"
+        sums = "required"
+        rescan = "30s"
+        size_max = "1TB"
+        alarm = "70%"
+
+        [[rule]]
+        name = "raw"
+        match = ["*.root", "raw/*"]
+        to = "beta"
+        into = "{site}/{date}/{name}"
+        digests = ["blake3", "md5"]
+        after = "move:/archive"
+        versions = "refuse"
+        priority = 10
+
+        [[rule]]
+        name = "rest"
+        match = "*"
+        to = ["beta", "gamma"]
+
+        [[rule]]
+        name = "in"
+        match = "*"
+        from = "beta"
+        command = ["/usr/bin/ingest", "{path}"]
+    "#;
+
+    #[test]
+    fn sections_are_read_as_written() {
+        let file = read(WHOLE).unwrap();
+        let spool = &file.spool[0];
+        assert_eq!(spool.complete, Complete::Settle(Duration::from_millis(250)));
+        assert_eq!((spool.sums, spool.network), (Sums::Required, false));
+        assert_eq!((spool.size_max, spool.alarm), (Some(1_000_000_000_000), 0.7));
+        let raw = &file.rule[0];
+        assert_eq!(raw.digests, [DigestKind::Md5]);
+        assert_eq!(raw.after, After::Move(PathBuf::from("/archive")));
+        assert_eq!((raw.versions, raw.priority), (Versions::Refuse, 10));
+        assert!(check("alpha", &["beta", "gamma"], &file.spool, &file.rule).is_empty());
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_takes_a_file() {
+        let rules = Rules::new("alpha", &read(WHOLE).unwrap().rule);
+        assert_eq!(rules.for_spool("run/1.root"), Some(0));
+        assert_eq!(rules.for_spool("run/1.txt"), Some(1));
+        assert_eq!(rules.for_arrival("beta", "x").unwrap().name, "in");
+        assert!(rules.for_arrival("gamma", "x").is_none());
+        let path = rules.at(0).path_of("alpha", "run/1.root", 1, Time(0));
+        assert_eq!(path, "alpha/1970-01-01/run/1.root");
+    }
+
+    #[test]
+    fn what_is_wrong_names_its_key_and_the_remedy() {
+        for (text, key, remedy) in [
+            ("[[spool]]\nfolder = 'spool'", "folder", "begins with /"),
+            ("[[spool]]\nfolder = '/s'\ncomplete = 'soon'", "complete", "settle:5s"),
+            ("[[spool]]\nfolder = '/s'\nsums = 'maybe'", "sums", "required"),
+            ("[[spool]]\nfolder = '/s'\nfoldre = 1", "foldre", "folder"),
+            ("[[rule]]\nname = 'a'\nmatch = []", "match", "\"*\""),
+            ("[[rule]]\nname = 'a'\nmatch = '*'\nafter = 'move:x'", "after", "begins with /"),
+            ("[[rule]]\nname = 'a'\nmatch = '*'\ndigests = 'crc'", "digests", "adler32"),
+            ("[[rule]]\nname = 'a'\nmatch = '*'\ninto = '{nam}'", "into", "{name}"),
+            ("[[rule]]\nname = 'a'\nmatch = '*'\nversions = 'old'", "versions", "refuse"),
+        ] {
+            let error = read(text).err().unwrap_or_else(|| panic!("{text} is accepted"));
+            assert!(error.contains(key) && error.contains(remedy), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn sections_that_do_not_fit_together_are_told() {
+        let rule = "[[rule]]\nname = 'a'\nmatch = '*'\nto = 'beta'\n";
+        let spools = "[[spool]]\nfolder = '/s'\n[[spool]]\nfolder = ";
+        let from = "[[rule]]\nname = 'b'\nmatch = '*'\n";
+        for (text, key, remedy) in [
+            (format!("{rule}{spools}'/s/t'"), "folder", "apart"),
+            (format!("{rule}{spools}'/t'"), "prefix", "raw/"),
+            (format!("{rule}{rule}"), "name", "of its own"),
+            (rule.replace("beta", "alpha"), "to", "the other site"),
+            (rule.replace("beta", "delta"), "to", "beta, gamma"),
+            (rule.replace("to = 'beta'", ""), "to", "receivers"),
+            (format!("{rule}command = ['/x']"), "command", "`from`"),
+            (format!("{from}from = 'beta'\ncommand = ['x']"), "command", "from / on"),
+            (format!("{rule}after = 'move:/s/x'\n[[spool]]\nfolder = '/s'"), "after", "outside"),
+            ("[[spool]]\nfolder = '/s'".to_owned(), "[[spool]]", "[[rule]]"),
+        ] {
+            let file = read(&text).unwrap();
+            let wrong = check("alpha", &["beta", "gamma"], &file.spool, &file.rule);
+            let said = wrong.iter().map(ToString::to_string).collect::<Vec<_>>();
+            let found = said.iter().any(|s| s.contains(key) && s.contains(remedy));
+            assert!(found, "{text}: {said:?}");
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! What the site's configuration says of spools and rules: `[[spool]]` and `[[rule]]`.
+//!
+//! A section is read as it is written ([`SpoolSection`], [`RuleSection`]), each value checked where it stands, so that the
+//! parser's message has its line. [`check`] finds what only several sections together can have wrong.
+
+use super::template::Template;
+use crate::units::{parse_duration, parse_share, parse_size};
+use downpour_catalog::{DigestKind, Glob};
+use serde::{Deserialize, Deserializer, de::Error as _};
+use std::collections::HashSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Time after which a file that does not change is taken for complete, unless the section says otherwise.
+const SETTLE: Duration = Duration::from_secs(5);
+/// Time between two looks at the whole folder.
+const RESCAN: Duration = Duration::from_secs(60);
+/// Time after which a command is ended.
+const COMMAND_TIME_MAX: Duration = Duration::from_secs(600);
+/// Rank of a rule that says none: lower goes first.
+const PRIORITY: i64 = 100;
+
+/// `[[spool]]`: a folder that is watched, and whose files the rules send.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SpoolSection {
+    /// The folder, absolute. It and what is below it is watched; links are not followed.
+    #[serde(deserialize_with = "absolute")]
+    pub folder: PathBuf,
+    /// When a file is complete: "settle:5s" (it did not change for that long), "done" (NAME.done lies beside it) or "rename" (the
+    /// producer renames it to its name when it is complete; NAME.tmp, NAME.part and .NAME are never taken).
+    #[serde(default)]
+    pub complete: Complete,
+    /// What NAME.md5 or NAME.sha256 beside a file mean: true (compared when there is one), false, or "required" (the file waits
+    /// for one).
+    #[serde(default)]
+    pub sums: Sums,
+    /// Time between two looks at the whole folder, besides what the kernel tells.
+    #[serde(default = "rescan", deserialize_with = "duration")]
+    pub rescan: Duration,
+    /// true for a network file system, where the kernel does not tell of changes: every rescan looks, nothing else.
+    #[serde(default)]
+    pub network: bool,
+    /// Put before each file's name in the catalog. Two spools of a site need different ones.
+    #[serde(default)]
+    pub prefix: String,
+    /// Room for files; the spool is full beyond. Without it: the file system's size.
+    #[serde(default, deserialize_with = "maybe_size")]
+    pub size_max: Option<u64>,
+    /// Share of the room at which the alarm is raised.
+    #[serde(default = "alarm", deserialize_with = "share")]
+    pub alarm: f64,
+    /// Share of the room at which producers are asked to stop, by the file `.spool-full`.
+    #[serde(default = "full", deserialize_with = "share")]
+    pub full: f64,
+}
+
+/// `[[rule]]`: what happens to files whose name matches. The first that matches counts.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RuleSection {
+    /// Its name, in the catalog and in messages.
+    pub name: String,
+    /// Patterns of names: * ? [a-z]; * passes over /.
+    #[serde(rename = "match", deserialize_with = "globs")]
+    pub matching: Vec<Glob>,
+    /// Site that the files come from. Without it: this site's own spools.
+    pub from: Option<String>,
+    /// Sites that are to have the files.
+    #[serde(default, deserialize_with = "one_or_many")]
+    pub to: Vec<String>,
+    /// Named receivers of a standing multicast session, instead of sites.
+    #[serde(default, deserialize_with = "one_or_many")]
+    pub receivers: Vec<String>,
+    /// Path at the destination: {name}, {dir}, {file}, {stem}, {ext}, {date}, {version}, {site}, {rule}.
+    #[serde(default)]
+    pub into: Template,
+    /// Lower goes first.
+    #[serde(default = "priority")]
+    pub priority: i64,
+    /// Digests besides BLAKE3: md5, sha256, adler32.
+    #[serde(default, deserialize_with = "digests")]
+    pub digests: Vec<DigestKind>,
+    /// What happens to a file in the spool after its receipt: "keep", "move:/FOLDER" or "delete".
+    #[serde(default)]
+    pub after: After,
+    /// Command for each file that arrived here and was verified: program and arguments, with the words of `into` and {path}.
+    #[serde(default)]
+    pub command: Vec<String>,
+    /// Time after which the command is ended.
+    #[serde(default = "command_time_max", deserialize_with = "duration")]
+    pub command_time_max: Duration,
+    /// The same name with other content: "new" (the next version) or "refuse" (set apart).
+    #[serde(default)]
+    pub versions: Versions,
+    /// Time after which a file leaves quarantine by itself. Without it: by hand only.
+    #[serde(default, deserialize_with = "maybe_duration")]
+    pub release: Option<Duration>,
+}
+
+/// When a file is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Complete {
+    /// It did not change for so long.
+    Settle(Duration),
+    /// A companion `NAME.done` says so.
+    Done,
+    /// It has its name: its producer renames it when it is complete.
+    Rename,
+}
+
+impl Default for Complete {
+    fn default() -> Self {
+        Self::Settle(SETTLE)
+    }
+}
+
+impl FromStr for Complete {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "done" => Ok(Self::Done),
+            None if text == "rename" => Ok(Self::Rename),
+            Some(("settle", time)) => {
+                let time = parse_duration(time).map_err(|e| format!("`complete`: {e}"))?;
+                Ok(Self::Settle(time))
+            }
+            _ => Err(format!("`complete` cannot be `{text}`: write settle:5s, done or rename")),
+        }
+    }
+}
+
+/// What a producer's digest beside a file means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sums {
+    /// Nothing: it is a file as any other.
+    Off,
+    /// It is compared when there is one.
+    #[default]
+    IfThere,
+    /// A file waits for one.
+    Required,
+}
+
+/// What happens to a file in the spool after its receipt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum After {
+    /// It stays.
+    #[default]
+    Keep,
+    /// It is moved to this folder, below it by its name.
+    Move(PathBuf),
+    /// It is removed.
+    Delete,
+}
+
+impl FromStr for After {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "keep" => Ok(Self::Keep),
+            None if text == "delete" => Ok(Self::Delete),
+            Some(("move", folder)) if Path::new(folder).is_absolute() => {
+                Ok(Self::Move(PathBuf::from(folder)))
+            }
+            Some(("move", folder)) => {
+                Err(format!("`after` moves to `{folder}`: write a folder that begins with /"))
+            }
+            _ => Err(format!("`after` cannot be `{text}`: write keep, move:/FOLDER or delete")),
+        }
+    }
+}
+
+/// What happens to other content under a name that is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Versions {
+    /// It becomes the next version.
+    #[default]
+    New,
+    /// It is set apart.
+    Refuse,
+}
+
+impl FromStr for Versions {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "new" => Ok(Self::New),
+            "refuse" => Ok(Self::Refuse),
+            _ => Err(format!("`versions` cannot be `{text}`: write new or refuse")),
+        }
+    }
+}
+
+macro_rules! read_from_text {
+    ($($name:ident),+) => {$(
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                String::deserialize(from)?.parse().map_err(D::Error::custom)
+            }
+        }
+    )+};
+}
+
+read_from_text!(Complete, After, Versions, Template);
+
+impl<'de> Deserialize<'de> for Sums {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        match BoolOrText::deserialize(from)? {
+            BoolOrText::Bool(false) => Ok(Self::Off),
+            BoolOrText::Bool(true) => Ok(Self::IfThere),
+            BoolOrText::Text(text) if text == "required" => Ok(Self::Required),
+            BoolOrText::Text(text) => Err(D::Error::custom(format!(
+                "`sums` cannot be `{text}`: write true, false or \"required\""
+            ))),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum BoolOrText {
+    Bool(bool),
+    Text(String),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+fn one_or_many<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    Ok(match OneOrMany::deserialize(from)? {
+        OneOrMany::One(one) => vec![one],
+        OneOrMany::Many(many) => many,
+    })
+}
+
+fn globs<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Glob>, D::Error> {
+    let texts = one_or_many(from)?;
+    if texts.is_empty() {
+        return Err(D::Error::custom("`match` is empty: write \"*\" for all files"));
+    }
+    let glob = |text: &String| text.parse().map_err(|e| D::Error::custom(format!("`match`: {e}")));
+    texts.iter().map(glob).collect()
+}
+
+fn digests<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<DigestKind>, D::Error> {
+    let kind = |text: &String| match text.parse() {
+        Ok(DigestKind::Blake3) => Ok(None),
+        Ok(kind) => Ok(Some(kind)),
+        Err(error) => Err(D::Error::custom(format!("`digests`: {error}"))),
+    };
+    // BLAKE3 is always computed: saying so is no fault.
+    one_or_many(from)?.iter().filter_map(|text| kind(text).transpose()).collect()
+}
+
+fn absolute<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+    let path = PathBuf::deserialize(from)?;
+    if path.is_absolute() && path.parent().is_some() {
+        return Ok(path);
+    }
+    let text = format!("`folder` is `{}`: write a path that begins with /", path.display());
+    Err(D::Error::custom(text))
+}
+
+fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    let time = parse_duration(&String::deserialize(from)?).map_err(D::Error::custom)?;
+    if time.is_zero() { Err(D::Error::custom("it must be longer than 0")) } else { Ok(time) }
+}
+
+fn maybe_duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    duration(from).map(Some)
+}
+
+fn maybe_size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    parse_size(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
+}
+
+fn share<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    parse_share(&String::deserialize(from)?).map_err(D::Error::custom)
+}
+
+const fn rescan() -> Duration {
+    RESCAN
+}
+
+const fn command_time_max() -> Duration {
+    COMMAND_TIME_MAX
+}
+
+const fn priority() -> i64 {
+    PRIORITY
+}
+
+const fn alarm() -> f64 {
+    0.8
+}
+
+const fn full() -> f64 {
+    0.95
+}
+
+/// What is wrong with sections that are right one by one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SectionError {
+    /// The section and its key, as `[[rule]] fast: to`.
+    pub key: String,
+    /// What is wrong.
+    pub what: String,
+    /// What to do.
+    pub todo: String,
+}
+
+impl fmt::Display for SectionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}; {}", self.key, self.what, self.todo)
+    }
+}
+
+impl std::error::Error for SectionError {}
+
+/// Checks all sections together. `own` is this site, `sites` are those that it knows.
+pub fn check(
+    own: &str,
+    sites: &[&str],
+    spools: &[SpoolSection],
+    rules: &[RuleSection],
+) -> Vec<SectionError> {
+    let mut wrong = Vec::new();
+    for (index, spool) in spools.iter().enumerate() {
+        check_spool(spool, &spools[..index], &mut wrong);
+    }
+    let mut names = HashSet::new();
+    for rule in rules {
+        if rule.name.is_empty() || !names.insert(rule.name.as_str()) {
+            say(
+                &mut wrong,
+                rule,
+                "name",
+                "it is empty or taken",
+                "give each rule a name of its own",
+            );
+        }
+        check_rule(own, sites, spools, rule, &mut wrong);
+    }
+    let takes = |rule: &RuleSection| rule.from.as_deref().is_none_or(|from| from == own);
+    if !spools.is_empty() && !rules.iter().any(takes) {
+        wrong.push(SectionError {
+            key: "[[spool]]".to_owned(),
+            what: "no rule takes files from this site's spools".to_owned(),
+            todo: "add a [[rule]] without `from`".to_owned(),
+        });
+    }
+    wrong
+}
+
+fn say(wrong: &mut Vec<SectionError>, rule: &RuleSection, key: &str, what: &str, todo: &str) {
+    let key = format!("[[rule]] {}: {key}", rule.name);
+    wrong.push(SectionError { key, what: what.to_owned(), todo: todo.to_owned() });
+}
+
+fn check_spool(spool: &SpoolSection, others: &[SpoolSection], wrong: &mut Vec<SectionError>) {
+    let mut say = |key: &str, what: String, todo: &str| {
+        let key = format!("[[spool]] {}: {key}", spool.folder.display());
+        wrong.push(SectionError { key, what, todo: todo.to_owned() });
+    };
+    for other in others {
+        let (a, b) = (&spool.folder, &other.folder);
+        if a.starts_with(b) || b.starts_with(a) {
+            let what = format!("it and {} hold the same files", b.display());
+            say("folder", what, "keep the folders of spools apart");
+        } else if spool.prefix == other.prefix {
+            let what = format!("{} has the same, so that their names can meet", b.display());
+            say("prefix", what, "give each spool one of its own, such as \"raw/\"");
+        }
+    }
+    if spool.alarm > spool.full || spool.full <= 0.0 {
+        say("alarm", "it is above `full`".to_owned(), "raise the alarm before the spool is full");
+    }
+}
+
+fn check_rule(
+    own: &str,
+    sites: &[&str],
+    spools: &[SpoolSection],
+    rule: &RuleSection,
+    wrong: &mut Vec<SectionError>,
+) {
+    let known = || format!("name one of the sites in [[remote]]: {}", sites.join(", "));
+    for site in rule.to.iter().chain(&rule.from) {
+        if site != own && !sites.contains(&site.as_str()) {
+            say(wrong, rule, "to or from", &format!("`{site}` is no known site"), &known());
+        }
+    }
+    if rule.to.iter().any(|site| site == own) {
+        say(wrong, rule, "to", "it names this site itself", "name the other site");
+    }
+    let is_local = rule.from.as_deref().is_none_or(|from| from == own);
+    if is_local && rule.to.is_empty() == rule.receivers.is_empty() {
+        let todo = "write `to` (sites) or `receivers` (of one multicast session)";
+        say(wrong, rule, "to", "it needs one of `to` and `receivers`", todo);
+    }
+    if is_local && !rule.command.is_empty() {
+        let todo = "write it at the site where the files arrive, in a rule with `from`";
+        say(wrong, rule, "command", "it is for files that arrive", todo);
+    }
+    if !rule.command.is_empty() && !Path::new(&rule.command[0]).is_absolute() {
+        say(wrong, rule, "command", "its program has no path", "write it from / on");
+    }
+    if let After::Move(folder) = &rule.after
+        && spools.iter().any(|spool| folder.starts_with(&spool.folder))
+    {
+        say(wrong, rule, "after", "it moves into a spool", "name a folder outside of the spools");
+    }
+}
