@@ -10,6 +10,7 @@ pub mod ports;
 pub mod product;
 pub mod profile;
 pub mod progress;
+pub mod receipt;
 pub mod report;
 pub mod session;
 pub mod spool;

@@ -184,6 +184,24 @@ pub fn show_duration(time: Duration) -> String {
     }
 }
 
+/// A moment in UTC, from microseconds since 1970: `2026-11-22T08:14:01Z`.
+pub fn show_time(micros: i64) -> String {
+    let seconds = micros.div_euclid(1_000_000);
+    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    // Howard Hinnant's calendar: years begin in March, eras of 400 years are 146,097 days long.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+    let leap = day_of_era / 1460 - day_of_era / 36_524 + day_of_era / 146_096;
+    let year_of_era = (day_of_era - leap) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * march + 2) / 5 + 1;
+    let month = if march < 10 { march + 3 } else { march - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
 /// The number at the start of `text` and what follows it, trimmed.
 fn split_number<'a>(text: &'a str, advice: &str) -> Result<(f64, &'a str), QuantityError> {
     let text = text.trim();
@@ -215,8 +233,22 @@ fn split_prefix(unit: &str) -> (f64, &str) {
 mod tests {
     use super::{
         HostPort, parse_duration, parse_rate, parse_share, parse_size, show_bytes, show_duration,
+        show_time,
     };
     use std::time::Duration;
+
+    #[test]
+    fn moments_are_shown_in_utc() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (-1, "1969-12-31T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_795_305_599, "2026-11-21T23:59:59Z"),
+            (1_795_305_600, "2026-11-22T00:00:00Z"),
+        ] {
+            assert_eq!(show_time(seconds * 1_000_000), text);
+        }
+    }
 
     #[test]
     fn rates_carry_their_unit() {

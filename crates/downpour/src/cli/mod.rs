@@ -15,6 +15,7 @@ mod fault;
 mod network;
 mod ports;
 mod profile;
+mod receipt;
 mod receive;
 mod send;
 mod ticket;
@@ -55,6 +56,7 @@ enum Verb {
     Ticket(ticket::TicketArgs),
     Ports(ports::PortsArgs),
     Catalog(Box<catalog::CatalogArgs>),
+    Receipt(receipt::ReceiptArgs),
 }
 
 /// What a verb prints besides its result. The same for all of them.
@@ -157,6 +159,7 @@ pub fn main() -> ExitCode {
         Verb::Ticket(args) => args.run(),
         Verb::Ports(args) => args.run(),
         Verb::Catalog(args) => args.run(),
+        Verb::Receipt(args) => args.run(),
     };
     let exit = done.unwrap_or_else(|fault| {
         eprintln!("{fault}");

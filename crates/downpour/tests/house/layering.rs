@@ -24,7 +24,8 @@ const ENGINE_MAY_USE: &[&str] = &["libm"];
 
 /// Small vocabulary crates, which several of ours may name. Everything else is named by one alone, so
 /// that replacing it touches one crate.
-const SHARED: &[&str] = &["clap", "rustix", "serde", "serde_json", "thiserror", "tokio", "toml"];
+const SHARED: &[&str] =
+    &["blake3", "clap", "rustix", "serde", "serde_json", "thiserror", "tokio", "toml"];
 
 /// Paths that a crate's own sources may not mention, tests aside.
 const FORBIDDEN: &[(&str, &[&str])] = &[
