@@ -234,6 +234,8 @@ pub struct Claimed {
 pub enum Work {
     /// Those that are queued, lowest rank first; they become `sending`.
     Queued,
+    /// The same of one rule.
+    QueuedOf(RuleId),
     /// Those whose lease has ended; one that was `sending` begins a new attempt, others stay where they are.
     Lapsed,
 }

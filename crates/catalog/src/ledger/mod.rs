@@ -173,12 +173,13 @@ impl Batch<'_> {
     ) -> Result<Vec<Claimed>, DbError> {
         self.flush(sql)?;
         let mut claimed = Vec::new();
-        let (states, due): (&[State], _) = match work {
-            Work::Queued => (&[State::Queued], i64::MAX),
-            Work::Lapsed => (&[State::Sending, State::Sent, State::Verified], now.0),
+        let (states, due, rule): (&[State], _, _) = match work {
+            Work::Queued => (&[State::Queued], i64::MAX, None),
+            Work::QueuedOf(rule) => (&[State::Queued], i64::MAX, Some(rule)),
+            Work::Lapsed => (&[State::Sending, State::Sent, State::Verified], now.0, None),
         };
         for state in states {
-            for file in self.due(sql, *state, due, limit - claimed.len())? {
+            for file in self.due(sql, *state, due, rule, limit - claimed.len())? {
                 claimed.push(self.lease(now, file, until));
             }
         }
@@ -193,7 +194,7 @@ impl Batch<'_> {
         limit: usize,
     ) -> Result<usize, DbError> {
         self.flush(sql)?;
-        let due = self.due(sql, State::Waiting, now.0, limit)?;
+        let due = self.due(sql, State::Waiting, now.0, None, limit)?;
         for file in &due {
             self.resume(now, *file);
         }
@@ -206,14 +207,18 @@ impl Batch<'_> {
         sql: &mut dyn Sql,
         state: State,
         until: i64,
+        rule: Option<RuleId>,
         limit: usize,
     ) -> Result<Vec<FileId>, DbError> {
         let select = format!(
-            "SELECT {} FROM live WHERE state = ? AND turn <= ? ORDER BY turn, file LIMIT ?{}",
+            "SELECT {} FROM live WHERE state = ?{} AND turn <= ? ORDER BY turn, file LIMIT ?{}",
             schema::LIVE.list(),
+            if rule.is_some() { " AND rule = ?" } else { "" },
             sql.dialect().skip_locked()
         );
-        let args = [i64::from(state.code()).into(), until.into(), (limit as i64).into()];
+        let mut args = vec![i64::from(state.code()).into()];
+        args.extend(rule.map(|rule| rule.0.into()));
+        args.extend([until.into(), (limit as i64).into()]);
         let mut due = Vec::new();
         for row in sql.query(&select, &args)? {
             let standing = Standing::of_live(row)?;

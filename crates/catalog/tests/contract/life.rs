@@ -197,3 +197,17 @@ pub(crate) fn an_operator_cancels_a_file_that_is_held(world: &World) {
     assert_eq!(renewed, Err(Refused::NoLease));
     assert_eq!(world.reader().attempts(file).unwrap()[0].outcome, Outcome::Cancelled);
 }
+
+pub(crate) fn a_claim_may_be_of_one_rule(world: &World) {
+    let mut daemon = world.daemon("a");
+    let first = daemon.queued("run/1");
+    daemon.rule = daemon.catalog.rule("other").expect("a rule");
+    let second = daemon.queued("run/2");
+    let third = daemon.queued("run/3");
+    let of_other = daemon.claim(NOW, Work::QueuedOf(daemon.rule), 1);
+    assert_eq!(of_other.iter().map(|c| c.file).collect::<Vec<_>>(), [second.file]);
+    let of_other = daemon.claim(NOW, Work::QueuedOf(daemon.rule), 10);
+    assert_eq!(of_other.iter().map(|c| c.file).collect::<Vec<_>>(), [third.file]);
+    assert_eq!(of_other[0].state, State::Sending);
+    assert_eq!(daemon.claim(NOW, Work::Queued, 10)[0].file, first.file);
+}

@@ -34,6 +34,7 @@ stories![
     life::only_the_files_own_fault_sets_it_apart,
     life::each_file_that_does_not_move_has_one_reason,
     life::an_operator_cancels_a_file_that_is_held,
+    life::a_claim_may_be_of_one_rule,
     names::a_name_is_never_overwritten,
     names::adopting_moves_nothing_and_can_be_repeated,
     names::odd_names_come_back_as_they_were,

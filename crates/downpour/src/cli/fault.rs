@@ -3,6 +3,7 @@
 //! Only the command line talks to the operator. Everything below has small error types of its own; the
 //! step to a [`Fault`] is made where it is known what the user was about to do.
 
+use downpour_catalog::ErrorClass;
 use std::fmt;
 
 /// The exit status.
@@ -28,22 +29,29 @@ pub struct Fault {
     pub todo: String,
     /// The status to end with.
     pub exit: Exit,
+    /// For programs, where it is known.
+    pub class: Option<ErrorClass>,
 }
 
 impl Fault {
     /// The command line cannot be meant as it stands.
     pub fn usage(what: impl Into<String>, todo: impl Into<String>) -> Self {
-        Self { what: what.into(), todo: todo.into(), exit: Exit::Usage }
+        Self { what: what.into(), todo: todo.into(), exit: Exit::Usage, class: None }
     }
 
     /// Nothing was begun.
     pub fn start(what: impl Into<String>, todo: impl Into<String>) -> Self {
-        Self { what: what.into(), todo: todo.into(), exit: Exit::CouldNotStart }
+        Self { what: what.into(), todo: todo.into(), exit: Exit::CouldNotStart, class: None }
     }
 
     /// Begun, and ended with less than everything.
     pub fn incomplete(what: impl Into<String>, todo: impl Into<String>) -> Self {
-        Self { what: what.into(), todo: todo.into(), exit: Exit::Incomplete }
+        Self { what: what.into(), todo: todo.into(), exit: Exit::Incomplete, class: None }
+    }
+
+    /// The same, of this class.
+    pub fn of(self, class: ErrorClass) -> Self {
+        Self { class: Some(class), ..self }
     }
 }
 

@@ -122,6 +122,7 @@ impl OutputArgs {
                 what: format!("cannot write the report {}: {error}", path.display()),
                 todo: "take it from standard output, where it has gone instead".to_owned(),
                 exit: Exit::Incomplete,
+                class: None,
             });
             if written.is_err() && !self.json {
                 print!("{}", report.to_json());

@@ -7,6 +7,7 @@
 use super::{EncryptionArg, Fault, NetworkArgs, NetworkPlan, OutputArgs, PathArg, ProfileSendArgs};
 use crate::defaults::Defaults;
 use crate::home::Home;
+use crate::object::Item;
 use crate::units::{HostPort, parse_duration, parse_rate, parse_share, parse_size};
 use clap::{Args, ValueEnum};
 use downpour_proto::Rate;
@@ -148,6 +149,8 @@ pub struct SendPlan {
 pub enum Payload {
     /// Files and folders, as typed: a trailing slash has a meaning.
     Paths(Vec<PathBuf>),
+    /// Files, each under a name of its own.
+    Files(Vec<Item>),
     /// Standard input, under a name.
     Pipe {
         /// The file's name at the receivers.
@@ -261,7 +264,7 @@ impl Profile {
 impl Payload {
     fn takes_stdin(&self) -> bool {
         match self {
-            Self::Paths(_) => false,
+            Self::Paths(_) | Self::Files(_) => false,
             Self::Pipe { .. } => true,
             Self::Products { list, .. } => list.as_os_str() == "-",
         }

@@ -87,14 +87,14 @@ pub use digest::Digest;
 pub use manifest::fuzzing;
 pub use manifest::{ManifestError, ManifestId};
 pub(crate) use place::open_in;
-pub use place::{Durability, OpenError};
+pub use place::{Durability, Obstacle, OpenError};
 pub(crate) use place::{SingleFile, SingleTarget, is_plain_name};
 pub(crate) use scan::explain;
-pub use scan::{Notice, Scan, ScanError, ScanOptions};
+pub use scan::{Item, ItemScan, Notice, Scan, ScanError, ScanOptions, Skipped, check_item_name};
 pub use source::{Ahead, ContentSource, Section, Withdrawn};
 pub use store::{
-    Destination, FolderOptions, RawOptions, SectionKnown, Store, StoreConfig, StoreEvent,
-    StoreFailure, Summary, TreeKnown,
+    Agreed, Destination, FolderOptions, Placed, RawOptions, SectionKnown, Store, StoreConfig,
+    StoreEvent, StoreFailure, Summary, TreeKnown,
 };
 pub use tree::{
     Entry, EntryId, Kind, Meta, Mtime, STAGING_NAME, Tree, TreeError, TreeProblem, Xattr, printable,

@@ -25,6 +25,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+mod items;
+pub use items::{Item, ItemScan, Skipped, check_item_name};
+
 /// What a walk should do.
 #[derive(Clone, Debug, Default)]
 pub struct ScanOptions {
@@ -100,7 +103,7 @@ impl fmt::Display for ScanError {
 impl std::error::Error for ScanError {}
 
 /// What a file looked like, to notice when it changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
     pub(crate) dev: u64,
     pub(crate) ino: u64,
@@ -130,6 +133,8 @@ pub struct Scan {
 pub(super) struct Origin {
     /// First entry of each path given, and the folder it lies in.
     roots: Vec<(u32, PathBuf)>,
+    /// Of entries that lie elsewhere than their name below a root says.
+    elsewhere: HashMap<u32, PathBuf>,
     /// One for each entry.
     pub(super) fingerprints: Vec<Fingerprint>,
 }
@@ -137,6 +142,9 @@ pub(super) struct Origin {
 impl Origin {
     /// Path of an entry on this machine.
     pub(super) fn path(&self, tree: &Tree, id: EntryId) -> PathBuf {
+        if let Some(path) = self.elsewhere.get(&id.0) {
+            return path.clone();
+        }
         let root = self.roots.partition_point(|(first, _)| *first <= id.0);
         let folder = root.checked_sub(1).map(|i| self.roots[i].1.clone()).unwrap_or_default();
         folder.join(OsStr::from_bytes(&tree.path(id)))
@@ -344,6 +352,21 @@ impl Walk<'_> {
             self.problem(found.path, explain(error));
             return Ok(());
         }
+        let id = self.builder.tree().len();
+        self.plain_file(folder, at, found)?;
+        if found.stat.st_nlink > 1 && self.builder.tree().len() > id {
+            self.links.insert(key, id);
+        }
+        Ok(())
+    }
+
+    /// A file by itself, whatever other names it has.
+    fn plain_file(
+        &mut self,
+        folder: BorrowedFd<'_>,
+        at: &Path,
+        found: &Found<'_>,
+    ) -> Result<(), ScanError> {
         let size = found.stat.st_size as u64;
         let mut extents = None;
         if (found.stat.st_blocks as u64).saturating_mul(512) < size {
@@ -356,12 +379,7 @@ impl Walk<'_> {
             }
         }
         let extents = extents.as_deref().map_or(Extents::Dense, Extents::Sparse);
-        let id = self.builder.tree().len();
-        self.push(found, NewKind::File { size, extents })?;
-        if found.stat.st_nlink > 1 {
-            self.links.insert(key, id);
-        }
-        Ok(())
+        self.push(found, NewKind::File { size, extents })
     }
 
     fn symlink(
@@ -421,6 +439,11 @@ fn meta(stat: &Stat, link: bool) -> Meta {
 /// Time of last modification.
 pub(crate) fn mtime(stat: &Stat) -> Mtime {
     Mtime { secs: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 }
+}
+
+/// Whether a file may be read.
+fn readable(path: &Path) -> Result<(), Errno> {
+    rustix::fs::accessat(CWD, path, Access::READ_OK, AtFlags::EACCESS)
 }
 
 /// How a file is opened for reading: never through a link, never waiting for a fifo's other end.

@@ -12,7 +12,7 @@
 use super::frame::{HEAD_START, Head, SEAL_LEN, open_block, open_seal};
 use super::log::{ProductLog, ReceivedLine};
 use super::unix_ns;
-use crate::object::{EntryId, StoreEvent, StoreFailure, Summary, explain, open_in};
+use crate::object::{EntryId, Obstacle, StoreEvent, StoreFailure, Summary, explain, open_in};
 use downpour_proto::BlockId;
 use downpour_transport::control::ClockOffset;
 use downpour_transport::identity::PublicKey;
@@ -448,7 +448,8 @@ impl State {
     fn fail(&mut self, path: String, reason: String, events: &mut Vec<StoreEvent>) {
         if self.summary.failed.len() < FAILED_MAX {
             self.summary.failed.push((path.clone(), reason.clone()));
-            events.push(StoreEvent::ObjectFailed { entry: EntryId(0), path, reason });
+            let (entry, obstacle) = (EntryId(0), Obstacle::Failed);
+            events.push(StoreEvent::ObjectFailed { entry, path, obstacle, reason });
         }
     }
 

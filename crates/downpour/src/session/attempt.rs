@@ -4,17 +4,14 @@
 //! meet in one queue and one loop, which only passes on; what each does is its own affair.
 
 use super::account::{ReceiverAccount, receiver_snapshot};
-use super::keeper::Keeper;
-use super::receive::Node;
+use super::host::Host;
+use super::keeper::{Keeper, open_keeper};
+use super::receive::Taker;
 use super::{TOO_SLOW, faults, transfer};
 use crate::cli::{Fault, ReceivePlan, Target};
-use crate::object::{
-    Destination, EntryId, FolderOptions, ManifestId, OpenError, RawOptions, Store, StoreConfig,
-    StoreEvent, Summary,
-};
-use crate::product::{Shelf, ShelfConfig};
-use crate::progress::Progress;
+use crate::object::{EntryId, Obstacle, Placed, StoreEvent, StoreFailure, Summary};
 use crate::report::Report;
+use downpour_catalog::ErrorClass;
 use downpour_proto::receiver::Pull as Order;
 use downpour_proto::{
     BlockId, BlockKind, Duration, Geometry, PacketNumber, RangeSet, ReceiverConfig, Rounds,
@@ -24,16 +21,14 @@ use downpour_transport::control::{
     BlockRange, ControlClient, DataPath, Event, EventStream, HaveRequest, Joined, ObjectFailure,
     Pull, PullError, ReadyRequest, Receipt, RequestError,
 };
+use downpour_transport::identity::Identity;
 use downpour_transport::pull::{Pulled, Puller};
 use downpour_transport::session::{ReceiveEvent, ReceiveHandle, ReceiveSetup, StreamIn};
 use downpour_transport::trace::Trace;
 use downpour_transport::{BlockSink, Group, Interface, RecvOptions, Suite};
 use std::collections::{BTreeMap, HashMap};
-use std::future::Future;
-use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
@@ -56,23 +51,34 @@ const BUFFER_LEN_GOOD: usize = 1 << 20;
 /// What an attempt needs.
 pub(super) struct Attempt<'a> {
     pub(super) plan: &'a ReceivePlan,
-    pub(super) identity: &'a Node,
+    pub(super) taker: &'a Taker,
     pub(super) client: Arc<ControlClient>,
     pub(super) joined: Joined,
-    pub(super) progress: &'a mut Progress,
+    pub(super) host: &'a mut Host,
     pub(super) trace: Option<Trace>,
 }
 
 /// How an attempt ends.
 pub(super) enum Ended {
     /// For good: complete, failed or interrupted.
-    Report(Box<Report>),
+    Over(Box<Over>),
     /// The sender is gone: try again.
     SenderLost(String),
 }
 
+/// What came of it.
+pub(super) struct Over {
+    pub(super) report: Report,
+    /// Files in their places.
+    pub(super) placed: Vec<Placed>,
+    /// Objects that could not be placed: path, kind, reason.
+    pub(super) unplaced: Vec<(String, Obstacle, String)>,
+    /// Why the whole was not completed.
+    pub(super) failure: Option<(ErrorClass, String)>,
+}
+
 /// What the parties say.
-enum Said {
+pub(super) enum Said {
     Driver(ReceiveEvent),
     Store(StoreEvent),
 }
@@ -80,7 +86,7 @@ enum Said {
 /// Why the loop ends.
 enum Verdict {
     Complete(Summary),
-    Failed(String),
+    Failed(ErrorClass, String),
     SenderLost(String),
     Interrupted,
 }
@@ -106,6 +112,7 @@ struct Run<'a> {
     data_len: Option<u64>,
     account: ReceiverAccount,
     failures: Vec<ObjectFailure>,
+    unplaced: Vec<(String, Obstacle, String)>,
     left_stream: Option<String>,
     sections_examined: u32,
     /// Blocks whose bytes contradicted the manifest.
@@ -113,12 +120,9 @@ struct Run<'a> {
 }
 
 /// Takes part in the session. If that cannot be, the sender is told why, and does not wait.
-pub(super) async fn attempt(
-    run: Attempt<'_>,
-    interrupted: Pin<&mut impl Future<Output = io::Result<()>>>,
-) -> Result<Ended, Fault> {
+pub(super) async fn attempt(run: Attempt<'_>) -> Result<Ended, Fault> {
     let client = Arc::clone(&run.client);
-    let ended = take_part(run, interrupted).await;
+    let ended = take_part(run).await;
     if let Err(fault) = &ended {
         // The session may be over already: then there is nobody to tell.
         let _ = client.leave(&fault.what, true).await;
@@ -126,14 +130,11 @@ pub(super) async fn attempt(
     ended
 }
 
-async fn take_part(
-    run: Attempt<'_>,
-    mut interrupted: Pin<&mut impl Future<Output = io::Result<()>>>,
-) -> Result<Ended, Fault> {
-    let Attempt { plan, identity, client, joined, progress, trace } = run;
+async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
+    let Attempt { plan, taker, client, joined, host, trace } = run;
     let (said, mut heard) = mpsc::unbounded_channel();
     let candidates = may_hold(&plan.target);
-    let store = open_keeper(plan, &client, &joined, said.clone()).await?;
+    let store = open_keeper(plan, &client, &joined, (taker, said.clone())).await?;
     // Before the events: when the sender hears of us it sends a probe.
     let (stream, mut notices) = stream_in(plan, &joined)?;
     let has_stream = stream.is_some() || joined.reply.path.is_unicast();
@@ -162,6 +163,7 @@ async fn take_part(
         block_symbols: BTreeMap::new(),
         data_len,
         failures: Vec::new(),
+        unplaced: Vec::new(),
         left_stream: None,
         sections_examined: 0,
         false_blocks: 0,
@@ -169,7 +171,7 @@ async fn take_part(
     run.begin_products();
     match run.become_ready(&mut heard, has_stream, candidates).await {
         Ok(None) => {}
-        Ok(Some(verdict)) => return run.finish(verdict, identity).await,
+        Ok(Some(verdict)) => return run.finish(verdict, taker).await,
         Err(error) => return lost(error),
     }
     let geometry = run.joined.reply.geometry;
@@ -185,27 +187,37 @@ async fn take_part(
             _ = tick.tick() => {
                 let snapshot = run.driver.snapshot();
                 events.heard_elsewhere(snapshot.stats.received);
-                progress.show(&receiver_snapshot(&run.account, plan, &snapshot, run.data_len, geometry));
+                host.show(&receiver_snapshot(&run.account, plan, &snapshot, run.data_len, geometry));
                 None
             }
-            _ = &mut interrupted => Some(Verdict::Interrupted),
+            () = host.stopped() => Some(Verdict::Interrupted),
         };
         if let Some(verdict) = verdict {
             break verdict;
         }
     };
-    run.finish(verdict, identity).await
+    run.finish(verdict, taker).await
 }
 
 fn lost(error: RequestError) -> Result<Ended, Fault> {
     if error.is_passing() {
         return Ok(Ended::SenderLost(error.to_string()));
     }
-    Err(Fault::incomplete(error.to_string(), "ask the sender for a new ticket and try again"))
+    let todo = "ask the sender for a new ticket and try again";
+    Err(Fault::incomplete(error.to_string(), todo).of(ErrorClass::SourceRefused))
 }
 
 async fn next_event(events: &mut EventStream) -> Result<Event, String> {
     events.next().await.map_err(|end| end.to_string())
+}
+
+fn class_of(failure: &StoreFailure, target: &Target) -> ErrorClass {
+    match (failure, target) {
+        (StoreFailure::DiskFull { .. }, _) => ErrorClass::DestinationFull,
+        (StoreFailure::Manifest(_) | StoreFailure::NotAgreed(_), _) => ErrorClass::Internal,
+        (StoreFailure::Target(_), Target::Tree(out)) => faults::class_of_target(out),
+        (StoreFailure::Target(_), _) => ErrorClass::DestinationWriteFailed,
+    }
 }
 
 /// Something is there that may prove to be what is sent, or a part of it.
@@ -215,76 +227,6 @@ fn may_hold(target: &Target) -> bool {
         Target::Device(_) => true,
         Target::Pipe | Target::Discard => false,
     }
-}
-
-fn open_store(
-    plan: &ReceivePlan,
-    joined: &Joined,
-    said: UnboundedSender<Said>,
-) -> Result<Store, Fault> {
-    let reply = &joined.reply;
-    let manifest = ManifestId(*reply.session.as_bytes());
-    let config = StoreConfig {
-        entries_max: plan.entries_max,
-        ..StoreConfig::new(reply.geometry, reply.publisher, manifest)
-    };
-    let destination = match &plan.target {
-        Target::Tree(out) => Destination::Folder(FolderOptions {
-            overwrite: plan.overwrite,
-            setuid: true,
-            xattrs: plan.xattrs,
-            ..FolderOptions::new(out)
-        }),
-        Target::Discard => Destination::Discard,
-        Target::Pipe => {
-            Destination::Pipe { out: Box::new(io::stdout()), window: plan.memory_bytes }
-        }
-        Target::Device(path) => Destination::Raw(RawOptions { path: path.clone(), reuse: true }),
-    };
-    let opened = Store::open(config, destination, move |event| {
-        // Fails only when the attempt is over.
-        let _ = said.send(Said::Store(event));
-    });
-    opened.map_err(|error: OpenError| {
-        Fault::start(error.to_string(), "check --out and your rights there, or give another folder")
-    })
-}
-
-/// A shelf for products, and the difference of the clocks for their log.
-async fn open_shelf(
-    plan: &ReceivePlan,
-    client: &ControlClient,
-    joined: &Joined,
-    first: u32,
-    said: UnboundedSender<Said>,
-) -> Result<Shelf, Fault> {
-    let folder = match &plan.target {
-        Target::Tree(out) => Some(out.clone()),
-        Target::Discard => None,
-        Target::Pipe | Target::Device(_) => {
-            let what = "this session carries products, each a file of its own";
-            return Err(Fault::start(what, "give --out a folder, or --discard"));
-        }
-    };
-    let clock = client.clock().await.map_err(|error| {
-        Fault::incomplete(error.to_string(), "start it again: what comes then is received")
-    })?;
-    let config = ShelfConfig {
-        session: *joined.reply.session.as_bytes(),
-        publisher: joined.reply.publisher,
-        first,
-        folder,
-        memory: plan.memory_bytes,
-        clock,
-        log: plan.product_log.as_deref().map(faults::product_log).transpose()?,
-    };
-    let opened = Shelf::open(config, move |event| {
-        // Fails only when the attempt is over.
-        let _ = said.send(Said::Store(event));
-    });
-    opened.map_err(|why| {
-        Fault::start(why, "check --out and your rights there, or give another folder")
-    })
 }
 
 /// Where to hear the stream; `None` when there is none to be heard here, with the reason as a notice.
@@ -379,18 +321,6 @@ fn spawn_driver(
     ReceiveHandle::spawn(setup).map_err(faults::session)
 }
 
-async fn open_keeper(
-    plan: &ReceivePlan,
-    client: &ControlClient,
-    joined: &Joined,
-    said: UnboundedSender<Said>,
-) -> Result<Arc<dyn Keeper>, Fault> {
-    Ok(match joined.reply.products_from {
-        Some(first) => Arc::new(open_shelf(plan, client, joined, first, said).await?),
-        None => Arc::new(open_store(plan, joined, said)?),
-    })
-}
-
 impl Run<'_> {
     /// In a session of products what was sent before is not for us, and nothing is held.
     fn begin_products(&mut self) {
@@ -426,7 +356,9 @@ impl Run<'_> {
         };
         let multicast = match multicast {
             Ok(multicast) => multicast,
-            Err(broken) => return Ok(Some(Verdict::Failed(broken.to_string()))),
+            Err(broken) => {
+                return Ok(Some(Verdict::Failed(ErrorClass::Internal, broken.to_string())));
+            }
         };
         if !multicast {
             self.driver.set_on_stream(false);
@@ -471,7 +403,9 @@ impl Run<'_> {
             }
             Event::ReturnToGroup if self.false_blocks >= FALSE_BLOCKS_MAX => {}
             Event::ReturnToGroup => self.driver.set_on_stream(true),
-            Event::Shutdown { reason } => return Some(Verdict::Failed(reason)),
+            Event::Shutdown { reason } => {
+                return Some(Verdict::Failed(ErrorClass::Interrupted, reason));
+            }
             Event::Ping | Event::Start | Event::Closing | Event::Unknown => {}
         }
         None
@@ -480,7 +414,7 @@ impl Run<'_> {
     async fn on_said(&mut self, said: Said) -> Option<Verdict> {
         match said {
             Said::Driver(ReceiveEvent::Broken(broken)) => {
-                return Some(Verdict::Failed(broken.to_string()));
+                return Some(Verdict::Failed(ErrorClass::Internal, broken.to_string()));
             }
             Said::Driver(event) => self.on_driver(event).await,
             Said::Store(event) => return self.on_store(event).await,
@@ -562,12 +496,16 @@ impl Run<'_> {
             StoreEvent::Notice { path, text } => {
                 self.account.notices.push(format!("{path}: {text}"));
             }
-            StoreEvent::ObjectFailed { entry, path, reason } => {
+            StoreEvent::ObjectFailed { entry, path, obstacle, reason } => {
+                self.unplaced.push((path.clone(), obstacle, reason.clone()));
                 let object = entry.0;
                 self.failures.push(ObjectFailure { object, reason: format!("{path}: {reason}") });
                 self.account.failed.push((path, reason));
             }
-            StoreEvent::Failed(failure) => return Some(Verdict::Failed(failure.to_string())),
+            StoreEvent::Failed(failure) => {
+                let class = class_of(&failure, &self.plan.target);
+                return Some(Verdict::Failed(class, failure.to_string()));
+            }
             StoreEvent::Complete(summary) => return Some(Verdict::Complete(summary)),
         }
         None
@@ -666,24 +604,27 @@ impl Run<'_> {
     }
 
     /// The receipt, the goodbye, and the report.
-    async fn finish(mut self, verdict: Verdict, identity: &Node) -> Result<Ended, Fault> {
+    async fn finish(mut self, verdict: Verdict, taker: &Taker) -> Result<Ended, Fault> {
         self.puller.cancel_all();
         let totals = self.puller.stop().await;
         let snapshot = self.driver.stop();
         self.account.notices.extend(totals.lacks.clone());
         self.account.transfer = transfer::report(self.plan, &self.joined, totals);
+        let mut failure = None;
         let mut summary = match verdict {
             Verdict::SenderLost(why) => return Ok(Ended::SenderLost(why)),
             Verdict::Complete(summary) => summary,
-            Verdict::Failed(reason) => {
+            Verdict::Failed(class, reason) => {
                 // The session may be over already: then there is nobody to tell.
                 let _ = self.client.leave(&reason, true).await;
+                failure = Some((class, reason.clone()));
                 self.account.failure = Some(reason);
                 self.store.summary()
             }
             Verdict::Interrupted => {
                 let reason = "interrupted; what has arrived is kept for the next attempt";
                 let _ = self.client.leave(reason, true).await;
+                failure = Some((ErrorClass::Interrupted, reason.to_owned()));
                 self.account.failure = Some(reason.to_owned());
                 self.store.summary()
             }
@@ -700,7 +641,7 @@ impl Run<'_> {
         }
         if self.account.failure.is_none() {
             let receipt = self.receipt(&summary, snapshot.stats.repair_kept);
-            if let Err(error) = send_receipt(&self.client, receipt, identity).await {
+            if let Err(error) = send_receipt(&self.client, receipt, &taker.identity).await {
                 self.account.notices.push(format!("the receipt could not be delivered: {error}"));
                 return Ok(Ended::SenderLost(error.to_string()));
             }
@@ -715,9 +656,10 @@ impl Run<'_> {
         // There the sender moves a receiver to and fro.
         let chosen = self.joined.reply.path == DataPath::Auto;
         let left_stream = self.left_stream.filter(|_| !chosen);
+        let (placed, unplaced) = (self.store.placed(), self.unplaced);
         let report =
             self.account.report(self.plan, &summary, &snapshot, self.data_len, left_stream);
-        Ok(Ended::Report(Box::new(report)))
+        Ok(Ended::Over(Box::new(Over { report, placed, unplaced, failure })))
     }
 
     fn receipt(&self, summary: &Summary, repair_symbols: u64) -> Receipt {
@@ -744,7 +686,7 @@ impl Run<'_> {
 async fn send_receipt(
     client: &ControlClient,
     receipt: Receipt,
-    identity: &Node,
+    identity: &Identity,
 ) -> Result<(), RequestError> {
     let signed = receipt.sign(identity);
     let mut tries = 1;

@@ -4,6 +4,7 @@ use crate::cli::Fault;
 use crate::home::{Home, HomeError};
 use crate::object::ScanError;
 use crate::product::{List, ProductLog};
+use downpour_catalog::ErrorClass;
 use downpour_transport::identity::{Identity, IdentityError};
 use downpour_transport::trace::Trace;
 use std::fmt::Display;
@@ -38,6 +39,15 @@ pub(super) fn threads(error: impl Display) -> Fault {
 pub(super) fn session(error: impl Display) -> Fault {
     let todo = "try another --interface, --group or --ports; `downpour ports` lists what is used";
     Fault::start(error.to_string(), todo)
+}
+
+/// Why a folder cannot be written, when its own error does not tell.
+pub(super) fn class_of_target(out: &Path) -> ErrorClass {
+    let flags = rustix::fs::statvfs(out).map(|fs| fs.f_flag);
+    match flags.is_ok_and(|flags| flags.contains(rustix::fs::StatVfsMountFlags::RDONLY)) {
+        true => ErrorClass::DestinationReadOnly,
+        false => ErrorClass::DestinationWriteFailed,
+    }
 }
 
 /// This node's key.

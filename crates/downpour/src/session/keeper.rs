@@ -1,9 +1,21 @@
 //! What a receiver does with blocks, as its attempt sees it: a store for one manifest, or a shelf for products.
 
-use crate::object::{EntryId, Store, Summary};
-use crate::product::Shelf;
+use super::attempt::Said;
+use super::faults;
+use super::receive::Taker;
+use crate::cli::{Fault, ReceivePlan, Target};
+use crate::object::{
+    Destination, EntryId, FolderOptions, ManifestId, OpenError, Placed, RawOptions, Store,
+    StoreConfig, Summary,
+};
+use crate::product::{Shelf, ShelfConfig};
+use downpour_catalog::ErrorClass;
 use downpour_proto::BlockId;
 use downpour_transport::BlockSink;
+use downpour_transport::control::{ControlClient, Joined};
+use std::io;
+use std::sync::Arc;
+use tokio::sync::mpsc::UnboundedSender;
 
 /// The receiver's end of the data.
 pub(super) trait Keeper: BlockSink {
@@ -18,6 +30,11 @@ pub(super) trait Keeper: BlockSink {
 
     /// What has come so far.
     fn summary(&self) -> Summary;
+
+    /// The files of a manifest that are in their places, once it is complete.
+    fn placed(&self) -> Vec<Placed> {
+        Vec::new()
+    }
 }
 
 impl Keeper for Store {
@@ -29,6 +46,10 @@ impl Keeper for Store {
 
     fn lost(&self, _block: BlockId) -> bool {
         false
+    }
+
+    fn placed(&self) -> Vec<Placed> {
+        self.placed()
     }
 
     fn summary(&self) -> Summary {
@@ -51,4 +72,96 @@ impl Keeper for Shelf {
     fn summary(&self) -> Summary {
         self.summary()
     }
+}
+
+fn open_store(
+    plan: &ReceivePlan,
+    joined: &Joined,
+    (taker, said): (&Taker, UnboundedSender<Said>),
+) -> Result<Store, Fault> {
+    let reply = &joined.reply;
+    let manifest = ManifestId(*reply.session.as_bytes());
+    let config = StoreConfig {
+        entries_max: plan.entries_max,
+        agreed: taker.batch.as_ref().map(|batch| Arc::clone(&batch.agreed)),
+        ..StoreConfig::new(reply.geometry, reply.publisher, manifest)
+    };
+    let destination = match &plan.target {
+        Target::Tree(_) if let Some(batch) = &taker.batch => {
+            Destination::Folder(batch.folder.clone())
+        }
+        Target::Tree(out) => Destination::Folder(FolderOptions {
+            overwrite: plan.overwrite,
+            setuid: true,
+            xattrs: plan.xattrs,
+            ..FolderOptions::new(out)
+        }),
+        Target::Discard => Destination::Discard,
+        Target::Pipe => {
+            Destination::Pipe { out: Box::new(io::stdout()), window: plan.memory_bytes }
+        }
+        Target::Device(path) => Destination::Raw(RawOptions { path: path.clone(), reuse: true }),
+    };
+    let opened = Store::open(config, destination, move |event| {
+        // Fails only when the attempt is over.
+        let _ = said.send(Said::Store(event));
+    });
+    opened.map_err(|error: OpenError| {
+        let class = match (&error, &plan.target) {
+            (OpenError::Locked(_), _) => ErrorClass::OutOfResources,
+            (_, Target::Tree(out)) => faults::class_of_target(out),
+            _ => ErrorClass::DestinationWriteFailed,
+        };
+        let todo = "check --out and your rights there, or give another folder";
+        Fault::start(error.to_string(), todo).of(class)
+    })
+}
+
+/// A shelf for products, and the difference of the clocks for their log.
+async fn open_shelf(
+    plan: &ReceivePlan,
+    client: &ControlClient,
+    joined: &Joined,
+    first: u32,
+    said: UnboundedSender<Said>,
+) -> Result<Shelf, Fault> {
+    let folder = match &plan.target {
+        Target::Tree(out) => Some(out.clone()),
+        Target::Discard => None,
+        Target::Pipe | Target::Device(_) => {
+            let what = "this session carries products, each a file of its own";
+            return Err(Fault::start(what, "give --out a folder, or --discard"));
+        }
+    };
+    let clock = client.clock().await.map_err(|error| {
+        Fault::incomplete(error.to_string(), "start it again: what comes then is received")
+    })?;
+    let config = ShelfConfig {
+        session: *joined.reply.session.as_bytes(),
+        publisher: joined.reply.publisher,
+        first,
+        folder,
+        memory: plan.memory_bytes,
+        clock,
+        log: plan.product_log.as_deref().map(faults::product_log).transpose()?,
+    };
+    let opened = Shelf::open(config, move |event| {
+        // Fails only when the attempt is over.
+        let _ = said.send(Said::Store(event));
+    });
+    opened.map_err(|why| {
+        Fault::start(why, "check --out and your rights there, or give another folder")
+    })
+}
+
+pub(super) async fn open_keeper(
+    plan: &ReceivePlan,
+    client: &ControlClient,
+    joined: &Joined,
+    (taker, said): (&Taker, UnboundedSender<Said>),
+) -> Result<Arc<dyn Keeper>, Fault> {
+    Ok(match joined.reply.products_from {
+        Some(first) => Arc::new(open_shelf(plan, client, joined, first, said).await?),
+        None => Arc::new(open_store(plan, joined, (taker, said))?),
+    })
 }

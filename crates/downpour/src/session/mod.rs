@@ -13,6 +13,8 @@
 //! | `carried`, `keeper` | what sender and receiver have in common of a manifest's and of products' sessions |
 //! | `account` | progress and report |
 //! | `receive` | finds the sender, and again if it vanishes |
+//! | `host` | who is shown how it goes, and can end it: a terminal, or a program |
+//! | `batch` | both ends as a library call: a list of files to one node |
 //! | `attempt` | one session as a receiver lives it |
 //! | `transfer` | its connections, over a long way |
 //!
@@ -21,11 +23,13 @@
 mod account;
 mod attempt;
 mod auto;
+mod batch;
 mod carried;
 mod emit;
 mod endpoint;
 mod faults;
 mod feeding;
+mod host;
 mod keeper;
 mod network;
 mod open;
@@ -34,6 +38,10 @@ mod roster;
 mod send;
 mod transfer;
 
+pub use batch::{
+    FilesEnd, ItemEnd, ReceiveFiles, ReceivedFiles, Running, SendFiles, SentFiles, receive_files,
+    send_files,
+};
 pub use receive::receive;
 pub use send::send;
 

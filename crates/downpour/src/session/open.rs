@@ -10,7 +10,7 @@ use crate::cli::{EncryptionArg, Fault, Payload, Profile, SendPlan};
 use crate::descriptors;
 use crate::home::Home;
 use crate::object::limits::ENTRIES_DEFAULT;
-use crate::object::{ContentSource, ManifestId, Scan, ScanOptions, Withdrawn};
+use crate::object::{ContentSource, EntryId, ManifestId, Scan, ScanOptions, Skipped, Withdrawn};
 use crate::product::{Inserter, ProductLog, Queue};
 use crate::report::Named;
 use crate::ticket::Ticket;
@@ -23,7 +23,7 @@ use downpour_transport::control::{
     ControlServer, DataPath, Event, JoinReply, PullBudget, ServerLimits, ServerSetup, SessionId,
     Token,
 };
-use downpour_transport::identity::{ClientKeys, Identity};
+use downpour_transport::identity::{ClientKeys, Identity, PublicKey};
 use downpour_transport::session::{SendEvent, SendHandle, SendSetup, StreamOut};
 use downpour_transport::trace::Trace;
 use downpour_transport::{Secret, Suite, UnicastSocket};
@@ -31,7 +31,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
@@ -59,37 +59,51 @@ pub(super) struct Open {
     /// Group and interface, as text.
     pub(super) stream: Option<(String, String)>,
     pub(super) skipped: Vec<Named>,
+    /// What each item of a list became.
+    pub(super) items: Vec<Result<EntryId, Skipped>>,
     pub(super) trace: Option<Trace>,
     pub(super) stop: Arc<AtomicBool>,
     pub(super) emitting: JoinHandle<()>,
 }
 
+/// Who sends.
+pub(super) struct Giver {
+    /// Signs the manifest, and is what the ticket names.
+    pub(super) identity: Arc<Identity>,
+    /// Where a pipe's bytes are kept, in a session of one.
+    pub(super) spool: Option<PathBuf>,
+    /// The only node that may join.
+    pub(super) only: Option<PublicKey>,
+}
+
+impl Giver {
+    /// This user's node.
+    pub(super) fn at_home() -> Result<Self, Fault> {
+        let home = Home::locate().map_err(|error| faults::home(&error))?;
+        let spool = home.state().map_err(|error| faults::home(&error))?.to_owned();
+        Ok(Self { identity: faults::identity(&home)?, spool: Some(spool), only: None })
+    }
+}
+
 /// Opens it all; receivers can join from then on.
-pub(super) async fn open(plan: &SendPlan) -> Result<Open, Fault> {
+pub(super) async fn open(plan: &SendPlan, giver: &Giver) -> Result<Open, Fault> {
     let room = descriptors::room(descriptors::raise()).map_err(|few| {
         let what =
             format!("this system lets the program open only {few} files, too few for a session");
         Fault::start(what, "raise the limit before the start (ulimit -n 65536)")
     })?;
-    let home = Home::locate().map_err(|error| faults::home(&error))?;
     let trace = faults::trace(plan.output.trace.as_deref(), "sender")?;
-    let scan = scan(plan)?;
+    let (scan, items) = scan(plan)?;
     let skipped = scan.as_ref().map(skipped).unwrap_or_default();
     let many = scan.as_ref().and_then(many_entries);
-    let identity = faults::identity(&home)?;
+    let identity = Arc::clone(&giver.identity);
     let given = given_ticket(plan, &identity)?;
     let group = plan.network.group.or(given.as_ref().and_then(|ticket| ticket.group));
     let session = SessionId::random().ok_or_else(faults::randomness)?;
-    let (stream, no_stream) = match plan.path {
-        DataPath::Tcp | DataPath::Udp | DataPath::Auto => (None, None),
-        DataPath::Multicast => match network::stream_out(&plan.network, group, number(&session))? {
-            Ok(stream) => (Some(stream), None),
-            Err(why) => (None, Some(why)),
-        },
-    };
+    let (stream, no_stream) = stream(plan, group, &session)?;
     let geometry = network::geometry(&plan.network, plan.path, stream.as_ref());
     let withdrawals = Arc::new(Withdrawals::default());
-    let load = load(plan, &home, scan, geometry, session, &withdrawals)?;
+    let load = load(plan, giver, scan, geometry, session, &withdrawals)?;
     let listen = plan.listen.clone().or_else(|| given.as_ref().and_then(listen_hint));
     let candidates = network::listen_candidates(listen.as_ref(), plan.network.ports)?;
     let first = stream.as_ref().and_then(|out| out.interface.address_for(out.group.address()));
@@ -104,15 +118,10 @@ pub(super) async fn open(plan: &SendPlan) -> Result<Open, Fault> {
         shared.stand().notices.push(format!("no multicast, all receivers pull: {why}"));
     }
     let budget = PullBudget::new(plan.rate.unwrap_or(Rate::MAX));
-    let token = match &given {
-        Some(ticket) => ticket.token,
-        None => Token::random().ok_or_else(faults::randomness)?,
-    };
-    let expires_unix_s =
-        given.as_ref().map_or_else(|| unix_now() + TICKET_LIFE.as_secs(), |t| t.expires_unix_s);
+    let (token, expires_unix_s) = admission(given.as_ref())?;
     let setup = || ServerSetup {
         identity: Arc::clone(&identity),
-        clients: clients(given.as_ref()),
+        clients: clients(giver, given.as_ref()),
         session,
         token,
         plain: shared.reply.plain_token,
@@ -131,13 +140,62 @@ pub(super) async fn open(plan: &SendPlan) -> Result<Open, Fault> {
     });
     let stop = Arc::new(AtomicBool::new(false));
     let emitting = spawn_emit(&shared, load, (session, identity), &stop)?;
-    Ok(Open { shared, server, budget, ticket, stream: names, skipped, trace, stop, emitting })
+    Ok(Open {
+        shared,
+        server,
+        budget,
+        ticket,
+        stream: names,
+        skipped,
+        items,
+        trace,
+        stop,
+        emitting,
+    })
 }
 
-fn scan(plan: &SendPlan) -> Result<Option<Scan>, Fault> {
-    let Payload::Paths(paths) = &plan.payload else { return Ok(None) };
-    let options = ScanOptions { xattrs: plan.xattrs, skip_unreadable: plan.skip_unreadable };
-    Scan::new(paths, &options).map(Some).map_err(|error| faults::scan(&error))
+/// The walk over what is sent, and what each item of a list became.
+type Scanned = (Option<Scan>, Vec<Result<EntryId, Skipped>>);
+
+/// Where the stream goes, or why there is none.
+fn stream(
+    plan: &SendPlan,
+    group: Option<SocketAddr>,
+    session: &SessionId,
+) -> Result<(Option<StreamOut>, Option<String>), Fault> {
+    match plan.path {
+        DataPath::Tcp | DataPath::Udp | DataPath::Auto => Ok((None, None)),
+        DataPath::Multicast => {
+            Ok(match network::stream_out(&plan.network, group, number(session))? {
+                Ok(stream) => (Some(stream), None),
+                Err(why) => (None, Some(why)),
+            })
+        }
+    }
+}
+
+/// What admits to the session, and until when.
+fn admission(given: Option<&Ticket>) -> Result<(Token, u64), Fault> {
+    match given {
+        Some(ticket) => Ok((ticket.token, ticket.expires_unix_s)),
+        None => {
+            let token = Token::random().ok_or_else(faults::randomness)?;
+            Ok((token, unix_now() + TICKET_LIFE.as_secs()))
+        }
+    }
+}
+
+fn scan(plan: &SendPlan) -> Result<Scanned, Fault> {
+    let scanned = match &plan.payload {
+        Payload::Paths(paths) => {
+            let options =
+                ScanOptions { xattrs: plan.xattrs, skip_unreadable: plan.skip_unreadable };
+            Scan::new(paths, &options).map(|scan| (Some(scan), Vec::new()))
+        }
+        Payload::Files(items) => Scan::items(items).map(|all| (Some(all.scan), all.entries)),
+        Payload::Pipe { .. } | Payload::Products { .. } => Ok((None, Vec::new())),
+    };
+    scanned.map_err(|error| faults::scan(&error))
 }
 
 /// Receivers refuse so many entries unless they are told to take them.
@@ -180,7 +238,10 @@ fn listen_hint(ticket: &Ticket) -> Option<HostPort> {
     Some(HostPort { host: "::".to_owned(), port: addr.port })
 }
 
-fn clients(ticket: Option<&Ticket>) -> ClientKeys {
+fn clients(giver: &Giver, ticket: Option<&Ticket>) -> ClientKeys {
+    if let Some(only) = giver.only {
+        return ClientKeys::Only([only].into());
+    }
     match ticket.and_then(|ticket| ticket.allow.as_ref()) {
         Some(allow) => ClientKeys::Only(allow.iter().copied().collect()),
         None => ClientKeys::Any,
@@ -240,14 +301,14 @@ impl Load {
 
 fn load(
     plan: &SendPlan,
-    home: &Home,
+    giver: &Giver,
     scan: Option<Scan>,
     geometry: Geometry,
     session: SessionId,
     withdrawals: &Arc<Withdrawals>,
 ) -> Result<Load, Fault> {
     let Payload::Products { list, keep_bytes, log } = &plan.payload else {
-        return content(plan, home, scan, geometry, withdrawals).map(Load::Content);
+        return content(plan, giver, scan, geometry, withdrawals).map(Load::Content);
     };
     let queue = Queue::new(geometry, *session.as_bytes(), *keep_bytes);
     let log = log.as_deref().map(faults::product_log).transpose()?;
@@ -256,7 +317,7 @@ fn load(
 
 fn content(
     plan: &SendPlan,
-    home: &Home,
+    giver: &Giver,
     scan: Option<Scan>,
     geometry: Geometry,
     withdrawals: &Arc<Withdrawals>,
@@ -268,10 +329,10 @@ fn content(
         }
         (None, Payload::Pipe { name }) => {
             let input = std::io::stdin().as_fd().try_clone_to_owned().map_err(faults::source)?;
-            let spool = home.state().map_err(|error| faults::home(&error))?;
+            let spool = giver.spool.as_deref().unwrap_or(Path::new("."));
             ContentSource::stream(input, name.as_bytes(), spool, geometry)
         }
-        (None, Payload::Paths(_) | Payload::Products { .. }) => {
+        (None, Payload::Paths(_) | Payload::Files(_) | Payload::Products { .. }) => {
             unreachable!("paths have been scanned, products are no content")
         }
     }
@@ -286,6 +347,7 @@ fn name(plan: &SendPlan) -> String {
             b"-" => "products".to_owned(),
             _ => list.file_name().unwrap_or_default().to_string_lossy().into_owned(),
         },
+        Payload::Files(items) => format!("{} files", items.len()),
         Payload::Paths(paths) => match paths.as_slice() {
             [path] => path
                 .canonicalize()

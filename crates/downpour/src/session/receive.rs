@@ -4,14 +4,17 @@
 //! `--join-timeout`. What has arrived is kept meanwhile (`object::store`), so an attempt after a loss gets
 //! only what is missing.
 
-use super::attempt::{Attempt, Ended, attempt};
+use super::attempt::{Attempt, Ended, Over, attempt};
 use super::faults;
+use super::host::Host;
 use crate::cli::{Fault, ReceivePlan, Target};
 use crate::descriptors;
 use crate::home::Home;
-use crate::progress::{Phase, Progress, Snapshot};
+use crate::object::{Agreed, FolderOptions};
+use crate::progress::{Phase, Snapshot};
 use crate::report::Report;
 use crate::ticket::Ticket;
+use downpour_catalog::ErrorClass;
 use downpour_proto::Rate;
 use downpour_transport::control::{
     ClientLimits, ClientSetup, ControlClient, InstanceId, JoinError, JoinRequest, Joined,
@@ -31,7 +34,12 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_s
 pub fn receive(plan: ReceivePlan) -> Result<Report, Fault> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(2).enable_all().build().map_err(faults::threads)?;
-    runtime.block_on(run(plan))
+    runtime.block_on(async {
+        let home = Home::locate().map_err(|error| faults::home(&error))?;
+        let taker = Taker { identity: faults::identity(&home)?, batch: None };
+        let mut host = Host::terminal(plan.output.quiet)?;
+        run(&plan, &taker, &mut host).await.map(|over| over.report)
+    })
 }
 
 /// Why there is no report.
@@ -40,19 +48,16 @@ enum Stop {
     Interrupted,
 }
 
-async fn run(plan: ReceivePlan) -> Result<Report, Fault> {
+/// Takes part until it is over.
+pub(super) async fn run(plan: &ReceivePlan, taker: &Taker, host: &mut Host) -> Result<Over, Fault> {
     // A store keeps many files open; what is too few for it shows as an error that names the limit.
     descriptors::raise();
-    let mut progress = Progress::new(plan.output.quiet);
-    let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
-    let ticket = read_ticket(&plan)?;
-    let home = Home::locate().map_err(|error| faults::home(&error))?;
-    let identity = faults::identity(&home)?;
+    let ticket = read_ticket(plan)?;
     let setup = ClientSetup {
         addrs: ticket.addrs.clone(),
         server: ticket.key,
         token: ticket.token,
-        identity: Arc::clone(&identity),
+        identity: Arc::clone(&taker.identity),
         limits: ClientLimits::default(),
     };
     let request = JoinRequest {
@@ -64,34 +69,25 @@ async fn run(plan: ReceivePlan) -> Result<Report, Fault> {
     // One trace for all attempts.
     let trace = faults::trace(plan.output.trace.as_deref(), "receiver")?;
     loop {
-        let waiting = join(&setup, &request, plan.join_timeout, &mut progress);
-        let joined = tokio::select! {
-            joined = waiting => joined,
-            _ = &mut interrupted => Err(Stop::Interrupted),
-        };
+        let joined = join(&setup, &request, plan.join_timeout, host).await;
         let (client, joined) = joined.map_err(|stop| match stop {
             Stop::Fault(fault) => fault,
             Stop::Interrupted => Fault::start(
                 "interrupted while waiting for the sender",
                 "run it again: what has arrived is kept",
-            ),
+            )
+            .of(ErrorClass::Interrupted),
         })?;
-        let run = Attempt {
-            plan: &plan,
-            identity: &identity,
-            client: Arc::new(client),
-            joined,
-            progress: &mut progress,
-            trace: trace.clone(),
-        };
-        match attempt(run, interrupted.as_mut()).await? {
-            Ended::Report(mut report) => {
-                progress.finish();
-                report.notices.extend(faults::trace_end(trace));
-                return Ok(*report);
+        let run =
+            Attempt { plan, taker, client: Arc::new(client), joined, host, trace: trace.clone() };
+        match attempt(run).await? {
+            Ended::Over(mut over) => {
+                host.finish();
+                over.report.notices.extend(faults::trace_end(trace));
+                return Ok(*over);
             }
             Ended::SenderLost(why) => {
-                progress.say(&format!("the sender is lost ({why}); waiting for it to come back"));
+                host.say(&format!("the sender is lost ({why}); waiting for it to come back"));
             }
         }
     }
@@ -130,16 +126,21 @@ async fn join(
     setup: &ClientSetup,
     request: &JoinRequest,
     limit: Duration,
-    progress: &mut Progress,
+    host: &mut Host,
 ) -> Result<(ControlClient, Joined), Stop> {
     let begun = Instant::now();
     loop {
-        let tried = match ControlClient::connect(setup.clone()).await {
+        let connected = tokio::select! {
+            connected = ControlClient::connect(setup.clone()) => connected,
+            () = host.stopped() => return Err(Stop::Interrupted),
+        };
+        let tried = match connected {
             Ok(client) => client.join(request).await.map(|joined| (client, joined)),
             Err(error) if error.wrong_key().is_some() => {
                 let todo = "the ticket is for another sender, or somebody is in between: ask for a \
                             new ticket";
-                return Err(Stop::Fault(Fault::start(error.to_string(), todo)));
+                let fault = Fault::start(error.to_string(), todo);
+                return Err(Stop::Fault(fault.of(ErrorClass::NotTrusted)));
             }
             Err(error) => Err(JoinError::Lost(error.to_string())),
         };
@@ -147,7 +148,8 @@ async fn join(
             Ok(done) => return Ok(done),
             Err(error) if !error.is_passing() => {
                 let todo = "ask the sender for a ticket that is valid now";
-                return Err(Stop::Fault(Fault::start(error.to_string(), todo)));
+                let fault = Fault::start(error.to_string(), todo);
+                return Err(Stop::Fault(fault.of(ErrorClass::SourceRefused)));
             }
             Err(error) => error,
         };
@@ -156,9 +158,10 @@ async fn join(
             let what = format!("the sender did not answer within {limit:?}: {error}");
             let todo = "start the sender, check the ticket's address and the firewall (TCP and UDP; \
                         `downpour ports`), or give a longer --join-timeout";
-            return Err(Stop::Fault(Fault::start(what, todo)));
+            let fault = Fault::start(what, todo).of(ErrorClass::SourceUnreachable);
+            return Err(Stop::Fault(fault));
         }
-        progress.show(&Snapshot {
+        host.show(&Snapshot {
             elapsed: begun.elapsed(),
             phase: Phase::Waiting {
                 what: format!("for the sender at {}", setup.addrs.join(" or ")),
@@ -168,9 +171,23 @@ async fn join(
             repair: 0.0,
             receivers: Vec::new(),
         });
-        tokio::time::sleep(pause).await;
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = host.stopped() => return Err(Stop::Interrupted),
+        }
     }
 }
 
-/// Signs in this node's name.
-pub(super) type Node = Arc<Identity>;
+/// Who receives.
+pub(super) struct Taker {
+    /// Signs in this node's name.
+    pub(super) identity: Arc<Identity>,
+    /// In a batch of files that was agreed on.
+    pub(super) batch: Option<BatchTarget>,
+}
+
+/// Where a batch goes.
+pub(super) struct BatchTarget {
+    pub(super) folder: FolderOptions,
+    pub(super) agreed: Arc<Agreed>,
+}

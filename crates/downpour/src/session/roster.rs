@@ -146,6 +146,11 @@ impl Roster {
         self.peers.get_mut(&id)
     }
 
+    /// All of them, at the end.
+    pub(super) fn take(&mut self) -> Vec<Peer> {
+        std::mem::take(&mut self.peers).into_values().collect()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (ReceiverId, &Peer)> {
         self.peers.iter().map(|(id, peer)| (*id, peer))
     }

@@ -9,14 +9,16 @@ use super::account::{Heading, Ledger, report};
 use super::auto::Auto;
 use super::endpoint::Shared;
 use super::faults;
-use super::open::{Open, open};
+use super::host::Host;
+use super::open::{Giver, Open, open};
 use super::roster::{Peer, Roster, Stage};
 use crate::cli::{Fault, SendPlan, StartRule};
-use crate::progress::{Phase, Progress, Snapshot};
+use crate::object::{EntryId, Skipped, Withdrawn};
+use crate::progress::{Phase, Snapshot};
 use crate::report::{Named, Report, TransferReport};
 use downpour_proto::sender::Delivery;
 use downpour_proto::{Rate, ReceiverId};
-use downpour_transport::control::Event;
+use downpour_transport::control::{Event, SignedReceipt};
 use downpour_transport::session::SendSnapshot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -37,13 +39,28 @@ const CLOSING_TIME: Duration = Duration::from_millis(300);
 pub fn send(plan: SendPlan) -> Result<Report, Fault> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(2).enable_all().build().map_err(faults::threads)?;
-    runtime.block_on(run(plan))
+    runtime.block_on(async {
+        let giver = Giver::at_home()?;
+        let mut host = Host::terminal(plan.output.quiet)?;
+        run(&plan, &giver, &mut host).await.map(|done| done.report)
+    })
 }
 
-async fn run(plan: SendPlan) -> Result<Report, Fault> {
-    let opened = open(&plan).await?;
-    let mut progress = Progress::new(plan.output.quiet);
-    announce(&plan, &opened);
+/// What came of a session.
+pub(super) struct Done {
+    pub(super) report: Report,
+    /// What each item of a list became.
+    pub(super) items: Vec<Result<EntryId, Skipped>>,
+    pub(super) withdrawn: Vec<Withdrawn>,
+    /// Those who joined.
+    pub(super) peers: Vec<Peer>,
+    pub(super) receipts: Vec<SignedReceipt>,
+}
+
+/// Runs a session to its end.
+pub(super) async fn run(plan: &SendPlan, giver: &Giver, host: &mut Host) -> Result<Done, Fault> {
+    let opened = open(plan, giver).await?;
+    announce(plan, &opened, host);
     let shared = Arc::clone(&opened.shared);
     let now = Instant::now();
     let mut ledger = Ledger {
@@ -56,7 +73,6 @@ async fn run(plan: SendPlan) -> Result<Report, Fault> {
         rate: Rate::from_bps(0),
     };
     let enter = enter_pressed(plan.start.enter);
-    let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
     let (mut told, mut auto) = (BTreeSet::new(), Auto::default());
     let ended = loop {
         let snapshot = shared.driver.snapshot();
@@ -64,28 +80,27 @@ async fn run(plan: SendPlan) -> Result<Report, Fault> {
         if let Some(started) = ledger.started {
             auto.look(&shared, started, &snapshot, opened.budget.granted());
         }
-        tell_failures(&shared.stand().roster, &mut told, &progress);
+        tell_failures(&shared.stand().roster, &mut told, host);
         if ledger.started.is_none() && may_start(&plan.start, &opened, &ledger, &enter) {
             start(&opened, &mut ledger);
         }
         if let Some(ended) = is_over(&opened, &ledger, &plan.start) {
             break ended;
         }
-        progress.show(&shown(&shared, &plan.start, &ledger, &snapshot));
+        host.show(&shown(&shared, &plan.start, &ledger, &snapshot));
         tokio::select! {
-            _ = &mut interrupted => {
+            () = host.stopped() => {
                 if shared.feed.is_none() || opened.stop.swap(true, Ordering::Relaxed) {
                     break Ended::Interrupted;
                 }
-                progress.say("no more products are taken; what is there is still sent");
-                interrupted.set(tokio::signal::ctrl_c());
+                host.say("no more products are taken; what is there is still sent");
             }
             () = shared.changed.notified() => {}
             () = tokio::time::sleep(if probing { PROBE_TICK } else { TICK }) => {}
         }
     };
-    progress.finish();
-    close(&plan, opened, ledger, &ended).await
+    host.finish();
+    close(plan, opened, ledger, &ended).await
 }
 
 /// Why a session ends.
@@ -98,8 +113,15 @@ enum Ended {
     Failed(String),
 }
 
-/// The ticket goes to standard output, by itself, so that it can be piped.
-fn announce(plan: &SendPlan, opened: &Open) {
+/// The ticket goes to the program that waits for it, or to standard output, by itself, so that it can be piped.
+fn announce(plan: &SendPlan, opened: &Open, host: &mut Host) {
+    if let Host::Program { ticket, .. } = host {
+        // Who does not wait for it does not get it.
+        if let Some(waiting) = ticket.take() {
+            let _ = waiting.send(opened.ticket.clone());
+        }
+        return;
+    }
     let mut out = std::io::stdout();
     // A closed standard output must not end a transfer: the ticket may be in a file.
     let _ = writeln!(out, "{}", opened.ticket).and_then(|()| out.flush());
@@ -128,12 +150,12 @@ fn announce(plan: &SendPlan, opened: &Open) {
 }
 
 /// Says at once, and once, which receiver has failed: one that could not begin is waited for otherwise.
-fn tell_failures(roster: &Roster, told: &mut BTreeSet<ReceiverId>, progress: &Progress) {
+fn tell_failures(roster: &Roster, told: &mut BTreeSet<ReceiverId>, host: &Host) {
     for (id, peer) in roster.iter() {
         if let Stage::Failed(why) = &peer.stage
             && told.insert(id)
         {
-            progress.say(&format!("{} failed: {why}", peer.name));
+            host.say(&format!("{} failed: {why}", peer.name));
         }
     }
 }
@@ -258,8 +280,8 @@ async fn close(
     opened: Open,
     mut ledger: Ledger,
     ended: &Ended,
-) -> Result<Report, Fault> {
-    let Open { shared, server, budget, stream, skipped, trace, stop, emitting, .. } = opened;
+) -> Result<Done, Fault> {
+    let Open { shared, server, budget, stream, skipped, items, trace, stop, emitting, .. } = opened;
     stop.store(true, Ordering::Relaxed);
     if let Some(feed) = &shared.feed {
         feed.queue.stop();
@@ -276,7 +298,7 @@ async fn close(
     let _ = tokio::task::spawn_blocking(move || emitting.join()).await;
     ledger.data_len = shared.source.objects().1;
     let snapshot = shared.driver.stop();
-    let stand = shared.stand();
+    let mut stand = shared.stand();
     let mut notices = stand.notices.clone();
     notices.extend(faults::trace_end(trace));
     match ended {
@@ -284,7 +306,7 @@ async fn close(
         Ended::Interrupted => notices.push("interrupted before everybody was complete".to_owned()),
         Ended::Failed(why) => notices.push(why.clone()),
     }
-    let failed = shared.source.withdrawn().into_iter();
+    let withdrawn = shared.source.withdrawn();
     let peers: BTreeMap<ReceiverId, &Peer> = stand.roster.iter().collect();
     let joined: BTreeSet<&str> = peers.values().map(|peer| peer.name.as_str()).collect();
     let absent = plan.start.expect.iter().filter(|name| !joined.contains(name.as_str()));
@@ -304,9 +326,17 @@ async fn close(
         }),
         strangers,
         skipped,
-        failed: failed.map(|w| Named { name: w.path, why: w.reason }).collect(),
+        failed: withdrawn.iter().map(named).collect(),
         notices,
         absent: absent.cloned().collect(),
     };
-    Ok(report(heading, &ledger, &snapshot, &peers))
+    let report = report(heading, &ledger, &snapshot, &peers);
+    drop(peers);
+    let receipts = std::mem::take(&mut stand.receipts).into_iter().map(|(_, proof)| proof);
+    let receipts = receipts.collect();
+    Ok(Done { report, items, withdrawn, peers: stand.roster.take(), receipts })
+}
+
+fn named(withdrawn: &Withdrawn) -> Named {
+    Named { name: withdrawn.path.clone(), why: withdrawn.reason.clone() }
 }

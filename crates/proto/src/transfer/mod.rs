@@ -2,12 +2,17 @@
 //!
 //! It is a session like any other; only how the blocks come differs. What decides about that is here: `plan`, how many
 //! connections and how they are set; `ranges`, which connection gets which range next; `choice`, whether the stream or TCP
-//! brings more. Deliberately absent: sockets, and what is in the blocks.
+//! brings more; `backoff`, when what failed is tried again; `breaker`, whether an endpoint is tried at all. Deliberately
+//! absent: sockets, and what is in the blocks.
 
+mod backoff;
+mod breaker;
 mod choice;
 mod plan;
 mod ranges;
 
+pub use backoff::Backoff;
+pub use breaker::{Breaker, BreakerConfig, Permit};
 pub use choice::{Choice, Path, Seen};
 pub use plan::{CONNECTIONS_FAR, CONNECTIONS_MAX, Known, Plan, Planned, Wishes};
 pub use ranges::{Ask, DEPTH_MAX, Ranges};

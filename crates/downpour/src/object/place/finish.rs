@@ -1,6 +1,6 @@
 //! What comes after all data: links, then metadata of folders, deepest first, then the sync.
 
-use super::{Durability, Existing, PlaceError, Placer};
+use super::{Durability, Existing, Obstacle, PlaceError, Placer, Why};
 use crate::object::tree::{EntryId, Kind};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
@@ -11,7 +11,7 @@ const TEMPORARY: &[u8] = b"link";
 /// What the last step has to report.
 #[derive(Debug, Default)]
 pub(crate) struct Finish {
-    pub(crate) failed: Vec<(u32, String)>,
+    pub(crate) failed: Vec<(u32, Why)>,
     pub(crate) notices: Vec<(u32, String)>,
 }
 
@@ -30,7 +30,7 @@ impl Placer {
                 Kind::HardLink { to } if failed(to) => {
                     let reason =
                         format!("{}, of which it is another name, failed", tree.path_text(to));
-                    Err(PlaceError::Object(reason))
+                    Err(PlaceError::Object(Why::new(Obstacle::Failed, reason)))
                 }
                 Kind::HardLink { to } => self.hard_link(id, to, &mut report.notices),
                 _ => continue,
@@ -43,7 +43,7 @@ impl Placer {
         }
         for id in tree.ids().rev() {
             let entry = tree.entry(id);
-            if entry.kind != Kind::Folder || failed(id) {
+            if entry.kind != Kind::Folder || failed(id) || !self.folders {
                 continue;
             }
             match self.beneath.folder(id) {

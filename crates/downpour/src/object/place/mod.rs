@@ -24,7 +24,7 @@ mod staging;
 pub(crate) use beneath::{Beneath, open_in};
 pub(crate) use finish::Finish;
 pub(crate) use meta::MetaPolicy;
-pub(crate) use put::{DIFFERS, Existing, Placer, write_all_at};
+pub(crate) use put::{Existing, Placer, differs, write_all_at};
 pub(crate) use single::{SingleFile, SingleTarget, is_plain_name};
 pub use staging::OpenError;
 pub(crate) use staging::Staging;
@@ -44,11 +44,39 @@ pub enum Durability {
     EachFile,
 }
 
+/// What kept an object from its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// Something else has its name.
+    Taken,
+    /// The target cannot have an object of this name or size.
+    Refused,
+    /// The sender has given it up.
+    Withdrawn,
+    /// It is not what the sender had announced.
+    NotAgreed,
+    /// Reading or writing it failed.
+    Failed,
+}
+
+/// An obstacle, in a code and in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Why {
+    pub(crate) obstacle: Obstacle,
+    pub(crate) text: String,
+}
+
+impl Why {
+    pub(crate) fn new(obstacle: Obstacle, text: impl Into<String>) -> Self {
+        Self { obstacle, text: text.into() }
+    }
+}
+
 /// Why something was not placed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PlaceError {
     /// This object only.
-    Object(String),
+    Object(Why),
     /// The disk is full, or the quota used up.
     Full(String),
     /// The target as a whole cannot be used any more.
@@ -65,10 +93,17 @@ impl PlaceError {
                 Self::Target(text)
             }
             Errno::LOOP => {
-                Self::Object(format!("{doing}: a symbolic link is in the way, not followed"))
+                let text = format!("{doing}: a symbolic link is in the way, not followed");
+                Self::Object(Why::new(Obstacle::Taken, text))
             }
-            Errno::FBIG => Self::Object(format!("{doing}: too large a file for this file system")),
-            _ => Self::Object(text),
+            Errno::FBIG => {
+                let text = format!("{doing}: too large a file for this file system");
+                Self::Object(Why::new(Obstacle::Refused, text))
+            }
+            Errno::NAMETOOLONG | Errno::INVAL | Errno::NOTDIR | Errno::ILSEQ => {
+                Self::Object(Why::new(Obstacle::Refused, text))
+            }
+            _ => Self::Object(Why::new(Obstacle::Failed, text)),
         }
     }
 }

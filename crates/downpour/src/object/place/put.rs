@@ -1,7 +1,7 @@
 //! A file to its name: atomically, by rename, with its metadata already right.
 
 use super::beneath::{FOLDER_FLAGS, open_in};
-use super::{Beneath, Durability, MetaPolicy, PlaceError, Staging};
+use super::{Beneath, Durability, MetaPolicy, Obstacle, PlaceError, Staging, Why};
 use crate::object::layout::Extent;
 use crate::object::scan::explain;
 use crate::object::tree::EntryId;
@@ -11,7 +11,11 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 /// The reason of an object that would replace another.
-pub(crate) const DIFFERS: &str = "exists and differs: --overwrite replaces it";
+const DIFFERS: &str = "exists and differs: --overwrite replaces it";
+
+pub(crate) fn differs() -> Why {
+    Why::new(Obstacle::Taken, DIFFERS)
+}
 
 /// What is at an entry's place already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +35,8 @@ pub(crate) struct Placer {
     pub(crate) meta: MetaPolicy,
     pub(crate) durability: Durability,
     pub(crate) overwrite: bool,
+    /// Folders get metadata.
+    pub(crate) folders: bool,
 }
 
 impl Placer {
@@ -43,7 +49,11 @@ impl Placer {
         let fail = |error| PlaceError::of(error, &self.doing("making the folder", id));
         let parent = self.beneath.parent(id).map_err(fail)?;
         let name = self.beneath.tree().entry(id).name;
-        match rustix::fs::mkdirat(&*parent, name, Mode::RWXU) {
+        let mode = match self.folders {
+            true => Mode::RWXU,
+            false => Mode::RWXU | Mode::RWXG | Mode::RWXO,
+        };
+        match rustix::fs::mkdirat(&*parent, name, mode) {
             Ok(()) => return Ok(()),
             Err(Errno::EXIST) => {}
             Err(error) => return Err(fail(error)),
@@ -53,12 +63,13 @@ impl Placer {
             Existing::Other => return Err(fail(Errno::LOOP)),
             _ => {
                 let text = self.doing("making the folder", id);
-                return Err(PlaceError::Object(format!("{text}: a file is in the way")));
+                let text = format!("{text}: a file is in the way");
+                return Err(PlaceError::Object(Why::new(Obstacle::Taken, text)));
             }
         }
         // A folder of ours that we may not write: as when a read-only tree is received again.
         let stat = self.stat(id).map_err(fail)?;
-        let ours = stat.st_uid == rustix::process::geteuid().as_raw();
+        let ours = self.folders && stat.st_uid == rustix::process::geteuid().as_raw();
         if ours && stat.st_mode & 0o700 != 0o700 && !self.meta.root {
             let mode = Mode::from_raw_mode((stat.st_mode & 0o7777) | 0o700);
             // By descriptor, as the name may become a link; O_PATH, as it may be unreadable.
@@ -127,7 +138,7 @@ impl Placer {
         let from = (self.staging.parts(), part_name);
         match rename(from, (&*parent, entry.name), replaces) {
             Ok(()) => Ok(notices),
-            Err(Errno::EXIST) => Err(PlaceError::Object(DIFFERS.into())),
+            Err(Errno::EXIST) => Err(PlaceError::Object(differs())),
             Err(Errno::XDEV) => {
                 let notices = self.copy_across(id, id, part, &parent, replaces)?;
                 self.staging.remove_part(part_name);
@@ -170,20 +181,21 @@ impl Placer {
         placed.map_err(|error| {
             let _ = rustix::fs::unlinkat(parent, name.as_bytes(), AtFlags::empty());
             match error {
-                Errno::EXIST => PlaceError::Object(DIFFERS.into()),
+                Errno::EXIST => PlaceError::Object(differs()),
                 error => fail(error),
             }
         })
     }
 
     /// Whether what is at the place of an entry may be replaced, and a reason if not.
-    pub(crate) fn may_replace(&self, existing: Existing) -> Result<(), String> {
+    pub(crate) fn may_replace(&self, existing: Existing) -> Result<(), Why> {
+        let taken = |text: &str| Err(Why::new(Obstacle::Taken, text));
         match existing {
             Existing::Nothing => Ok(()),
-            Existing::Folder => Err("a folder is in the way".into()),
+            Existing::Folder => taken("a folder is in the way"),
             Existing::File(_) | Existing::Other if self.overwrite => Ok(()),
-            Existing::File(_) => Err(DIFFERS.into()),
-            Existing::Other => Err("something else is in the way: --overwrite replaces it".into()),
+            Existing::File(_) => taken(DIFFERS),
+            Existing::Other => taken("something else is in the way: --overwrite replaces it"),
         }
     }
 

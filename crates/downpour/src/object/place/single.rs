@@ -4,7 +4,7 @@
 //! all are there, no link is followed, nothing is replaced unless asked for.
 
 use super::put::rename;
-use super::{OpenError, PlaceError, Staging, write_all_at};
+use super::{Obstacle, OpenError, PlaceError, Staging, Why, write_all_at};
 use crate::object::limits::NAME_LEN_MAX;
 use crate::object::tree::STAGING_NAME;
 use rustix::fs::AtFlags;
@@ -20,7 +20,7 @@ struct Passing(Staging);
 impl Drop for Passing {
     fn drop(&mut self) {
         // What cannot be removed is removed by the next receiver into this target.
-        let _ = self.0.remove();
+        let _ = self.0.remove(|_| true);
     }
 }
 
@@ -51,14 +51,16 @@ pub(crate) fn is_plain_name(name: &[u8]) -> bool {
 impl SingleTarget {
     /// Makes the folder if need be, and locks it.
     pub(crate) fn open(out: &Path, replaces: bool) -> Result<Self, OpenError> {
-        Ok(Self { staging: Passing(Staging::open(out)?), replaces })
+        Ok(Self { staging: Passing(Staging::open(out, None)?), replaces })
     }
 
     /// Starts a file of this name and size, which may come from a stranger.
     pub(crate) fn create(self, name: &[u8], size: u64) -> Result<SingleFile, PlaceError> {
         let Self { staging, replaces } = self;
         let doing = "starting the file";
-        let object = |why: &str| Err(PlaceError::Object(format!("{doing}: {why}")));
+        let object = |why: &str| {
+            Err(PlaceError::Object(Why::new(Obstacle::Taken, format!("{doing}: {why}"))))
+        };
         if !is_plain_name(name) {
             return object("the sender gave it no plain name");
         }
@@ -85,7 +87,8 @@ impl SingleFile {
         let inside = offset.checked_add(bytes.len() as u64).is_some_and(|end| end <= self.size);
         debug_assert!(inside, "the machine checks each segment's place");
         if !inside {
-            return Err(PlaceError::Object("bytes beyond the end of the file".to_owned()));
+            let why = Why::new(Obstacle::Failed, "bytes beyond the end of the file");
+            return Err(PlaceError::Object(why));
         }
         write_all_at(&self.part, bytes, offset)
             .map_err(|error| PlaceError::of(error, "writing the file"))

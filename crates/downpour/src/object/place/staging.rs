@@ -75,6 +75,7 @@ pub(crate) struct Staging {
     _lock: OwnedFd,
     reserve: Mutex<Reserve>,
     in_memory: bool,
+    is_lane: bool,
 }
 
 #[derive(Default)]
@@ -88,13 +89,15 @@ struct Reserve {
 
 impl Staging {
     /// Makes the target folder if need be, and locks it.
-    pub(crate) fn open(out: &Path) -> Result<Self, OpenError> {
+    pub(crate) fn open(out: &Path, lane: Option<&str>) -> Result<Self, OpenError> {
         let target = |reason: String| OpenError::Target { path: out.to_owned(), reason };
         DirBuilder::new().recursive(true).create(out).map_err(|error| target(error.to_string()))?;
         let flags = FOLDER_FLAGS | OFlags::CLOEXEC;
         let fd = rustix::fs::open(out, flags, Mode::empty()).map_err(|e| target(explain(e)))?;
-        match Self::lock(&fd) {
-            Ok((folder, lock)) => Self::with(fd, folder, lock).map_err(|e| target(explain(e))),
+        match Self::lock(&fd, lane) {
+            Ok((folder, lock)) => {
+                Self::with(fd, folder, lock, lane.is_some()).map_err(|e| target(explain(e)))
+            }
             Err(Errno::WOULDBLOCK) => Err(OpenError::Locked(out.to_owned())),
             Err(Errno::PERM) => Err(target(
                 "others may write to its folder .downpour, or own it: remove that folder".into(),
@@ -103,23 +106,27 @@ impl Staging {
         }
     }
 
-    fn with(out: OwnedFd, folder: OwnedFd, lock: OwnedFd) -> Result<Self, Errno> {
+    fn with(out: OwnedFd, folder: OwnedFd, lock: OwnedFd, is_lane: bool) -> Result<Self, Errno> {
         make_folder(&folder, PARTS)?;
         let parts = open_in(&folder, PARTS, FOLDER_FLAGS, Mode::empty())?;
         let reserve = Mutex::new(Reserve::default());
         let in_memory = IN_MEMORY.contains(&rustix::fs::fstatfs(&folder)?.f_type);
-        Ok(Self { out: Arc::new(out), folder, parts, _lock: lock, reserve, in_memory })
+        Ok(Self { out: Arc::new(out), folder, parts, _lock: lock, reserve, in_memory, is_lane })
     }
 
     /// The staging folder and its lock.
-    fn lock(out: &OwnedFd) -> Result<(OwnedFd, OwnedFd), Errno> {
+    fn lock(out: &OwnedFd, lane: Option<&str>) -> Result<(OwnedFd, OwnedFd), Errno> {
         // A receiver that ends removes folder and lock: what we opened may be gone once we hold it.
         loop {
             make_folder(out, STAGING_NAME)?;
-            let folder = match open_in(out, STAGING_NAME, FOLDER_FLAGS, Mode::empty()) {
+            let mut folder = match open_in(out, STAGING_NAME, FOLDER_FLAGS, Mode::empty()) {
                 Err(Errno::NOENT) => continue,
                 other => other?,
             };
+            if let Some(lane) = lane {
+                make_folder(&folder, lane.as_bytes())?;
+                folder = open_in(&folder, lane.as_bytes(), FOLDER_FLAGS, Mode::empty())?;
+            }
             // Who can write there could swap what has been verified for what has not.
             let stat = rustix::fs::fstat(&folder)?;
             let ours = stat.st_uid == rustix::process::geteuid().as_raw();
@@ -251,9 +258,20 @@ impl Staging {
         *self.reserve.lock().unwrap_or_else(PoisonError::into_inner) = Reserve::default();
     }
 
-    /// Removes everything: the session has succeeded.
-    pub(crate) fn remove(&self) -> Result<(), Errno> {
+    /// Removes everything: the session has succeeded. Of a lane only what is `ours`, and the journal when nothing is left
+    /// that it speaks of.
+    pub(crate) fn remove(&self, ours: impl Fn(&[u8]) -> bool) -> Result<(), Errno> {
         self.release_all();
+        if self.is_lane {
+            self.remove_parts(|name| !ours(name))?;
+            if !names(&self.parts)?.is_empty() {
+                return Ok(());
+            }
+            return match rustix::fs::unlinkat(&self.folder, JOURNAL, AtFlags::empty()) {
+                Err(Errno::NOENT) => Ok(()),
+                done => done,
+            };
+        }
         self.remove_parts(|_| false)?;
         rustix::fs::unlinkat(&self.folder, PARTS, AtFlags::REMOVEDIR)?;
         rustix::fs::unlinkat(&self.folder, JOURNAL, AtFlags::empty())

@@ -2,6 +2,7 @@
 
 use crate::object::digest::Digest;
 use crate::object::manifest::ManifestError;
+use crate::object::place::Obstacle;
 use crate::object::tree::EntryId;
 use downpour_proto::BlockId;
 use std::fmt;
@@ -37,6 +38,8 @@ pub enum StoreEvent {
         entry: EntryId,
         /// Its path.
         path: String,
+        /// What kind of failure.
+        obstacle: Obstacle,
         /// Why, and what to do.
         reason: String,
     },
@@ -109,6 +112,19 @@ pub enum StoreFailure {
     Manifest(ManifestError),
     /// The target cannot take what the manifest holds, or cannot be written any more.
     Target(String),
+    /// The sender sends what was not agreed on.
+    NotAgreed(String),
+}
+
+/// A file that is in its place, verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Its path below the target.
+    pub path: Vec<u8>,
+    /// Its size, holes counted.
+    pub size: u64,
+    /// Of its content.
+    pub digest: Digest,
 }
 
 impl fmt::Display for StoreFailure {
@@ -124,6 +140,7 @@ impl fmt::Display for StoreFailure {
             }
             Self::Manifest(error) => write!(f, "{error}"),
             Self::Target(reason) => write!(f, "{reason}"),
+            Self::NotAgreed(what) => write!(f, "{what}: that was not agreed"),
         }
     }
 }

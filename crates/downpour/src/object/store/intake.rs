@@ -10,6 +10,7 @@ use crate::object::limits::GROUP_LEN;
 use crate::object::manifest::{
     BodyError, DigestSection, Known, ManifestError, TreeDecoder, declared_len, is_tree_body,
 };
+use crate::object::place::{Obstacle, Why};
 use crate::object::tree::{EntryId, Tree};
 use downpour_proto::BlockId;
 use downpour_transport::Accepted;
@@ -155,6 +156,9 @@ impl Store {
     }
 
     fn start(&self, tree: Arc<Tree>, section: &Genuine) -> Result<(), StoreFailure> {
+        if let Some(agreed) = &self.config.agreed {
+            agreed.check(&tree).map_err(StoreFailure::NotAgreed)?;
+        }
         let started = self.target.start(&tree)?;
         let known = TreeKnown {
             entries: tree.len(),
@@ -171,6 +175,7 @@ impl Store {
         for (entry, reason) in started.failed {
             self.fail_object(EntryId(entry), reason);
         }
+        self.check_empty(tree);
         if section.last {
             let decided = lock(&self.progress).end_of_section(true);
             self.known(section, decided, 0);
@@ -187,7 +192,7 @@ impl Store {
     ) -> Result<(), StoreFailure> {
         for withdrawal in &digests.withdrawn {
             let reason = format!("withdrawn by the sender: {}", withdrawal.reason);
-            self.fail_object(EntryId(withdrawal.entry), reason);
+            self.fail_object(EntryId(withdrawal.entry), Why::new(Obstacle::Withdrawn, reason));
         }
         let held = self.find_held(tree, digests, section.last)?;
         for (entry, reason) in held.failed {
@@ -243,7 +248,7 @@ impl Store {
             Ok(held) => Ok(held),
             Err(Fault::Fatal(failure)) => Err(failure),
             // A target names objects in `Held`.
-            Err(Fault::Object(reason)) => Err(StoreFailure::Target(reason)),
+            Err(Fault::Object(why)) => Err(StoreFailure::Target(why.text)),
             Err(Fault::NoRoom) => Ok(Held::default()),
         }
     }

@@ -16,6 +16,7 @@
 //!
 //! Locks: `sections` and `progress` are held for bookkeeping only, never during hashing, I/O or events.
 
+mod agreed;
 mod event;
 mod folder;
 mod intake;
@@ -25,13 +26,14 @@ mod sections;
 mod sinks;
 mod target;
 
-pub use event::{SectionKnown, StoreEvent, StoreFailure, Summary, TreeKnown};
+pub use agreed::Agreed;
+pub use event::{Placed, SectionKnown, StoreEvent, StoreFailure, Summary, TreeKnown};
 pub use folder::FolderOptions;
 pub use raw::RawOptions;
 
 use super::limits::ENTRIES_DEFAULT;
 use super::manifest::ManifestId;
-use super::place::OpenError;
+use super::place::{Obstacle, OpenError, Why};
 use super::tree::{EntryId, Tree};
 use downpour_proto::{BlockId, BlockKind, Geometry};
 use downpour_transport::identity::PublicKey;
@@ -62,6 +64,8 @@ pub struct StoreConfig {
     pub pending_bytes_max: u64,
     /// Entries of the tree that are taken. Default [`ENTRIES_DEFAULT`].
     pub entries_max: u32,
+    /// The only files that are taken, and their content. Default: any.
+    pub agreed: Option<Arc<Agreed>>,
 }
 
 impl StoreConfig {
@@ -75,6 +79,7 @@ impl StoreConfig {
             early_bytes_max,
             pending_bytes_max,
             entries_max: ENTRIES_DEFAULT,
+            agreed: None,
         }
     }
 }
@@ -113,7 +118,7 @@ pub struct Store {
     intake: Mutex<Intake>,
     tree: OnceLock<Arc<Tree>>,
     /// Withdrawals that were told before the tree was known. At most [`EARLY_WITHDRAWN_MAX`].
-    withdrawn_early: Mutex<Vec<(EntryId, String)>>,
+    withdrawn_early: Mutex<Vec<(EntryId, Why)>>,
     progress: Mutex<Progress>,
     failure: OnceLock<StoreFailure>,
 }
@@ -134,7 +139,7 @@ enum Joined {
 #[derive(Default)]
 struct Outcome {
     verified: Vec<KnownGroup>,
-    failed: Vec<(EntryId, String)>,
+    failed: Vec<(EntryId, Why)>,
     /// Other blocks that must come again, as they share a group that was not kept; and whether they
     /// are suspected to be false.
     again: Vec<(u32, bool)>,
@@ -184,7 +189,7 @@ impl Store {
     /// The sender has given an object up, as it told outside of the manifest: perhaps before the manifest
     /// itself is here.
     pub fn withdraw(&self, entry: EntryId, reason: &str) {
-        let reason = format!("withdrawn by the sender: {reason}");
+        let reason = Why::new(Obstacle::Withdrawn, format!("withdrawn by the sender: {reason}"));
         let mut early = lock(&self.withdrawn_early);
         match self.tree.get() {
             None if early.len() < EARLY_WITHDRAWN_MAX => early.push((entry, reason)),
@@ -220,11 +225,13 @@ impl Store {
         }
     }
 
-    fn fail_object(&self, entry: EntryId, reason: String) {
+    fn fail_object(&self, entry: EntryId, why: Why) {
         let Some(tree) = self.tree.get() else { return };
-        let Some(not_needed) = lock(&self.progress).fail(entry, &reason) else { return };
+        let Some(not_needed) = lock(&self.progress).fail(entry, &why.text) else { return };
         self.target.abandon(entry);
-        self.event(StoreEvent::ObjectFailed { entry, path: tree.path_text(entry), reason });
+        let Why { obstacle, text: reason } = why;
+        let path = tree.path_text(entry);
+        self.event(StoreEvent::ObjectFailed { entry, path, obstacle, reason });
         if !not_needed.is_empty() {
             self.event(StoreEvent::NotNeeded(not_needed));
         }
@@ -418,6 +425,9 @@ impl Store {
     fn complete(&self, entry: EntryId) {
         let Some(tree) = self.tree.get() else { return };
         let len = lock(&self.progress).len_of(tree, entry);
+        if let Err(why) = self.check_agreed(tree, entry) {
+            return self.fail_object(entry, why);
+        }
         match self.target.complete(entry, len) {
             Ok(notices) => {
                 self.notices(entry, notices);
@@ -425,7 +435,9 @@ impl Store {
             }
             Err(Fault::Fatal(failure)) => self.fail(failure),
             Err(Fault::Object(reason)) => self.fail_object(entry, reason),
-            Err(Fault::NoRoom) => self.fail_object(entry, "there was no room".into()),
+            Err(Fault::NoRoom) => {
+                self.fail_object(entry, Why::new(Obstacle::Failed, "there was no room"));
+            }
         }
     }
 

@@ -134,6 +134,11 @@ impl Progress {
         self.failed.has(id.0)
     }
 
+    /// Digest of a group, once its section is known.
+    pub(super) fn digest(&self, group: u32) -> Option<Digest> {
+        self.digests.get(group as usize).copied()
+    }
+
     /// Groups covered so far.
     pub(super) fn covered_groups(&self) -> u32 {
         self.digests.len() as u32

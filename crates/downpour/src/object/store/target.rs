@@ -4,7 +4,7 @@ use super::StoreFailure;
 use crate::object::digest::Digest;
 use crate::object::group::group_digest;
 use crate::object::layout::Group;
-use crate::object::place::PlaceError;
+use crate::object::place::{PlaceError, Why};
 use crate::object::tree::{EntryId, Tree};
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ impl KnownGroup {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// This object fails; the rest goes on.
-    Object(String),
+    Object(Why),
     /// Not now.
     NoRoom,
     /// Nothing can be written any more.
@@ -85,7 +85,7 @@ impl From<PlaceError> for Fault {
 #[derive(Debug, Default)]
 pub(super) struct Started {
     /// Entries that cannot be placed.
-    pub(super) failed: Vec<(u32, String)>,
+    pub(super) failed: Vec<(u32, Why)>,
     pub(super) space_needed: u64,
     pub(super) candidates: bool,
 }
@@ -94,13 +94,13 @@ pub(super) struct Started {
 #[derive(Debug, Default)]
 pub(super) struct Held {
     pub(super) groups: Vec<u32>,
-    pub(super) failed: Vec<(u32, String)>,
+    pub(super) failed: Vec<(u32, Why)>,
 }
 
 /// What the last step found.
 #[derive(Debug, Default)]
 pub(super) struct Finished {
-    pub(super) failed: Vec<(u32, String)>,
+    pub(super) failed: Vec<(u32, Why)>,
     pub(super) notices: Vec<(u32, String)>,
     /// About the target folder itself.
     pub(super) of_target: Vec<String>,

@@ -1,8 +1,8 @@
 //! What is held already: identical files in place, groups of earlier attempts, and groups of files that
 //! are to be replaced.
 
-use super::{DIFFERS, FolderTarget, Ready, State, lock};
-use crate::object::place::Existing;
+use super::{FolderTarget, Ready, State, lock};
+use crate::object::place::{Existing, differs};
 use crate::object::store::target::{Fault, Held, KnownGroup};
 use crate::object::tree::{EntryId, Tree};
 use rustix::fs::SeekFrom;
@@ -50,7 +50,7 @@ impl FolderTarget {
             match (in_place, same) {
                 (true, true) => held.groups.push(known.number),
                 (true, false) if !self.options.overwrite => {
-                    held.failed.push((id.0, DIFFERS.into()));
+                    held.failed.push((id.0, differs()));
                     return Ok(());
                 }
                 // Becomes a part, when the first group for it comes.

@@ -16,8 +16,8 @@ use super::StoreFailure;
 use super::target::{Fault, Finished, Held, KnownGroup, Started, Target};
 use crate::object::journal::{Boot, Journal, PartKey};
 use crate::object::place::{
-    Beneath, DIFFERS, Durability, Existing, Finish, MetaPolicy, OpenError, PlaceError, Placer,
-    Staging, write_all_at,
+    Beneath, Durability, Existing, Finish, MetaPolicy, Obstacle, OpenError, PlaceError, Placer,
+    Staging, Why, differs, write_all_at,
 };
 use crate::object::scan::explain;
 use crate::object::tree::{EntryId, Kind, Tree};
@@ -46,6 +46,11 @@ pub struct FolderOptions {
     pub setuid: bool,
     /// Apply extended attributes and ACLs; as root also capabilities. Default: no.
     pub xattrs: bool,
+    /// Give folders the sender's metadata. Default: yes. If not, one that is there stays as it is.
+    pub folders: bool,
+    /// Keep what is not finished in this folder below the staging folder, so that several sessions may run into one
+    /// target. It stays afterwards, with partial files that are not this session's. Default: none.
+    pub lane: Option<String>,
 }
 
 impl FolderOptions {
@@ -58,6 +63,8 @@ impl FolderOptions {
             owner: true,
             setuid: false,
             xattrs: false,
+            folders: true,
+            lane: None,
         }
     }
 }
@@ -128,7 +135,7 @@ impl Ready {
 
 impl FolderTarget {
     pub(super) fn open(options: FolderOptions) -> Result<Self, OpenError> {
-        let staging = Staging::open(&options.out)?;
+        let staging = Staging::open(&options.out, options.lane.as_deref())?;
         let fail = |reason| OpenError::Target { path: options.out.clone(), reason };
         let file = staging.journal().map_err(|error| fail(explain(error)))?;
         let journal = Journal::open(file, Boot::here(&**staging.out()))
@@ -144,13 +151,15 @@ impl FolderTarget {
 
     fn placer(&self, tree: &Arc<Tree>) -> Placer {
         let root = rustix::process::geteuid().is_root();
-        let FolderOptions { owner, setuid, xattrs, durability, overwrite, .. } = self.options;
+        let FolderOptions { owner, setuid, xattrs, durability, overwrite, folders, .. } =
+            self.options;
         Placer {
             beneath: Beneath::new(self.staging.out().clone(), tree.clone()),
             staging: self.staging.clone(),
             meta: MetaPolicy { root, owner, setuid, xattrs },
             durability,
             overwrite,
+            folders,
         }
     }
 
@@ -204,7 +213,8 @@ impl Target for FolderTarget {
             let mut existing = Existing::Nothing;
             let outcome = match entry.kind {
                 _ if entry.parent.is_some_and(|parent| bad[parent.0 as usize]) => {
-                    Err(PlaceError::Object("its folder cannot be used".into()))
+                    let text = "its folder cannot be used";
+                    Err(PlaceError::Object(Why::new(Obstacle::Failed, text)))
                 }
                 Kind::Folder => ready.placer.make_folder(id),
                 Kind::Symlink { .. } | Kind::HardLink { .. } => Ok(()),
@@ -304,7 +314,7 @@ impl Target for FolderTarget {
                 return Ok(ready.placer.adopt(id)?);
             }
             if !self.options.overwrite {
-                return Err(Fault::Object(DIFFERS.into()));
+                return Err(Fault::Object(differs()));
             }
         }
         let part = self.part(ready, id)?;
@@ -334,7 +344,7 @@ impl Target for FolderTarget {
     fn finish(&self, failed: &dyn Fn(EntryId) -> bool) -> Result<Finished, StoreFailure> {
         let fatal = |fault: Fault| match fault {
             Fault::Fatal(failure) => failure,
-            Fault::Object(reason) => StoreFailure::Target(reason),
+            Fault::Object(why) => StoreFailure::Target(why.text),
             Fault::NoRoom => StoreFailure::Target("the session has no tree".into()),
         };
         let ready = self.ready().map_err(fatal)?;
@@ -357,7 +367,8 @@ impl Target for FolderTarget {
         let failed = |id: EntryId| failed(id) || failed_here.contains(&id);
         ready.placer.finish(&failed, &mut report).map_err(|error| fatal(error.into()))?;
         let mut of_target = Vec::new();
-        if let Err(error) = self.staging.remove() {
+        let ours = |name: &[u8]| ready.tree.ids().any(|id| ready.part_name(id) == name);
+        if let Err(error) = self.staging.remove(ours) {
             of_target.push(format!("the staging folder stays: {}", explain(error)));
         }
         // After the last change of what is in it.

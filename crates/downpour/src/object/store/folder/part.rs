@@ -3,7 +3,7 @@
 use super::held::read_group;
 use super::{DISK_BLOCK, FolderTarget, Ready, State, lock};
 use crate::object::limits::OPEN_FILES_MAX;
-use crate::object::place::{PlaceError, write_all_at};
+use crate::object::place::{Obstacle, PlaceError, Why, write_all_at};
 use crate::object::scan::explain;
 use crate::object::store::StoreFailure;
 use crate::object::store::target::{Fault, KnownGroup};
@@ -47,9 +47,8 @@ impl FolderTarget {
         match self.staging.reserve(needed) {
             Ok(()) => Ok(()),
             Err(PlaceError::Full(doing)) => Err(full(doing)),
-            Err(PlaceError::Object(reason) | PlaceError::Target(reason)) => {
-                Err(StoreFailure::Target(reason))
-            }
+            Err(PlaceError::Target(reason)) => Err(StoreFailure::Target(reason)),
+            Err(PlaceError::Object(why)) => Err(StoreFailure::Target(why.text)),
         }
     }
 
@@ -112,7 +111,8 @@ impl FolderTarget {
         let mut data = Vec::new();
         for known in groups {
             if !read_group(&ready.tree, known, &existing, &mut data) {
-                return Err(Fault::Object("it changes while it is being received".into()));
+                let text = "it changes while it is being received";
+                return Err(Fault::Object(Why::new(Obstacle::Taken, text)));
             }
             self.write_to(ready, known, &data, part)?;
         }

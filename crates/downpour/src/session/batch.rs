@@ -1,0 +1,273 @@
+//! A list of files to one node, both ends as a library call: no terminal, no signals, cancelled by its handle.
+//!
+//! The sender gives a ticket, which travels by other means; only the node that is named may join. The receiver takes only
+//! the files that were agreed on, with the content that was agreed on. What came of each file is told at both ends.
+//!
+//! Each end runs on a thread for blocking work: looking at a thousand files takes its time.
+
+use super::attempt::Over;
+use super::host::Host;
+use super::open::Giver;
+use super::receive::{BatchTarget, Taker};
+use super::roster::Stage;
+use super::send::Done;
+use super::{receive, send};
+use crate::cli::{
+    EncryptionArg, Fault, NetworkPlan, OutputArgs, Payload, Profile, ReceivePlan, SendPlan,
+    StartRule, Target, TicketText,
+};
+use crate::object::limits::ENTRIES_DEFAULT;
+use crate::object::{Agreed, FolderOptions, Item, Obstacle, Placed, Skipped, printable};
+use crate::ports::PortRange;
+use crate::progress::Snapshot;
+use crate::report::Report;
+use crate::ticket::Ticket;
+use crate::units::HostPort;
+use downpour_catalog::ErrorClass;
+use downpour_proto::Rate;
+use downpour_proto::transfer::Wishes;
+use downpour_transport::control::{DataPath, SignedReceipt};
+use downpour_transport::identity::{Identity, PublicKey};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+
+/// What to send, to whom and how.
+#[derive(Clone, Debug)]
+pub struct SendFiles {
+    /// Signs.
+    pub identity: Arc<Identity>,
+    /// The only node that may join.
+    pub receiver: PublicKey,
+    /// The files.
+    pub items: Vec<Item>,
+    /// Which path the blocks take; not multicast.
+    pub path: DataPath,
+    /// What of that which goes by TCP is encrypted.
+    pub encryption: EncryptionArg,
+    /// Ceiling.
+    pub rate: Option<Rate>,
+    /// Where the receiver reaches us; `None` is any address and the first free port.
+    pub listen: Option<HostPort>,
+    /// Where to look for free ports.
+    pub ports: PortRange,
+    /// How long to wait for the receiver.
+    pub wait: Duration,
+}
+
+/// What to receive, from whom and where to.
+#[derive(Clone, Debug)]
+pub struct ReceiveFiles {
+    /// Signs.
+    pub identity: Arc<Identity>,
+    /// From the sender.
+    pub ticket: Ticket,
+    /// Where files go; may be the same folder for several batches in different lanes.
+    pub folder: FolderOptions,
+    /// The files that are taken.
+    pub agreed: Agreed,
+    /// This node, as the sender's report names it.
+    pub name: String,
+    /// How connections shall be set.
+    pub wishes: Wishes,
+    /// Memory for blocks under way.
+    pub memory_bytes: u64,
+    /// How long to wait for the sender, at the beginning and when it is lost.
+    pub wait: Duration,
+}
+
+/// What became of one item, as the sender knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ItemEnd {
+    /// The receiver says that it is in its place.
+    Placed,
+    /// It was not sent.
+    Skipped(Skipped),
+    /// It was given up while it was sent.
+    Withdrawn(String),
+    /// The receiver could not place it.
+    Unplaced(String),
+    /// The session ended before the receiver said anything.
+    Unknown,
+}
+
+/// How a sender's session ended.
+#[derive(Debug)]
+pub struct SentFiles {
+    /// In the order of the list.
+    pub items: Vec<ItemEnd>,
+    /// The receiver's last one.
+    pub receipt: Option<SignedReceipt>,
+    /// All of it.
+    pub report: Report,
+}
+
+/// What became of the files, as the receiver knows it.
+#[derive(Clone, Debug, Default)]
+pub struct FilesEnd {
+    /// In their places, verified, on the disk.
+    pub placed: Vec<Placed>,
+    /// What could not be placed: name, kind, reason.
+    pub unplaced: HashMap<String, (Obstacle, String)>,
+}
+
+/// How a receiver's session ended.
+#[derive(Debug)]
+pub struct ReceivedFiles {
+    /// Of each file.
+    pub files: FilesEnd,
+    /// Why the whole was not completed.
+    pub failure: Option<(ErrorClass, String)>,
+    /// All of it.
+    pub report: Report,
+}
+
+impl ReceivedFiles {
+    /// Why a file that is not in its place is not there.
+    pub fn why(&self, name: &str) -> Option<&(Obstacle, String)> {
+        self.files.unplaced.get(&printable(name.as_bytes()))
+    }
+}
+
+/// A session that runs. Dropped, it is told to end, and nobody waits for it.
+#[derive(Debug)]
+pub struct Running<T> {
+    seen: watch::Receiver<Option<Snapshot>>,
+    stop: watch::Sender<bool>,
+    task: JoinHandle<Result<T, Fault>>,
+}
+
+impl<T> Running<T> {
+    /// How it goes; `None` before it has begun.
+    pub fn progress(&self) -> Option<Snapshot> {
+        self.seen.borrow().clone()
+    }
+
+    /// Ends it. What has arrived is kept.
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// How it ended.
+    pub async fn done(&mut self) -> Result<T, Fault> {
+        (&mut self.task).await.unwrap_or_else(|error| {
+            let fault = Fault::start(format!("a session failed: {error}"), "report this as a bug");
+            Err(fault.of(ErrorClass::Internal))
+        })
+    }
+}
+
+/// Begins to send. The ticket comes when the session is open; not at all if it cannot be opened.
+pub fn send_files(setup: SendFiles) -> (Running<SentFiles>, oneshot::Receiver<Ticket>) {
+    let (tell, ticket) = oneshot::channel();
+    let giver = Giver { identity: setup.identity.clone(), spool: None, only: Some(setup.receiver) };
+    let plan = send_plan(setup);
+    let running = run(Some(tell), move |handle, mut host| {
+        handle.block_on(send::run(&plan, &giver, &mut host)).map(sent)
+    });
+    (running, ticket)
+}
+
+/// Begins to receive.
+pub fn receive_files(setup: ReceiveFiles) -> Running<ReceivedFiles> {
+    run(None, move |handle, mut host| {
+        let batch = BatchTarget { folder: setup.folder.clone(), agreed: Arc::new(setup.agreed) };
+        let taker = Taker { identity: setup.identity, batch: Some(batch) };
+        let plan = ReceivePlan {
+            ticket: TicketText::read(&setup.ticket.to_string())?,
+            target: Target::Tree(setup.folder.out),
+            overwrite: false,
+            xattrs: false,
+            join_timeout: setup.wait,
+            name: setup.name,
+            memory_bytes: setup.memory_bytes,
+            entries_max: ENTRIES_DEFAULT,
+            product_log: None,
+            interface: None,
+            inject_loss: 0.0,
+            wishes: setup.wishes,
+            output: OutputArgs { quiet: true, ..OutputArgs::default() },
+        };
+        handle.block_on(receive::run(&plan, &taker, &mut host)).map(received)
+    })
+}
+
+fn run<T: Send + 'static>(
+    ticket: Option<oneshot::Sender<Ticket>>,
+    session: impl FnOnce(&Handle, Host) -> Result<T, Fault> + Send + 'static,
+) -> Running<T> {
+    let (tell, seen) = watch::channel(None);
+    let (stop, stopped) = watch::channel(false);
+    let host = Host::Program { seen: tell, stop: stopped, ticket };
+    let handle = Handle::current();
+    let task = tokio::task::spawn_blocking(move || session(&handle, host));
+    Running { seen, stop, task }
+}
+
+fn send_plan(setup: SendFiles) -> SendPlan {
+    SendPlan {
+        payload: Payload::Files(setup.items),
+        ticket: None,
+        listen: setup.listen,
+        xattrs: false,
+        skip_unreadable: true,
+        start: StartRule {
+            receivers: Some(1),
+            expect: BTreeSet::new(),
+            after: Some(setup.wait),
+            enter: false,
+        },
+        rate: setup.rate,
+        rate_line: String::new(),
+        profile: Profile::Auto,
+        pull_share: downpour_proto::PULL_SHARE_DEFAULT,
+        path: setup.path,
+        encryption: setup.encryption,
+        network: NetworkPlan {
+            interface: None,
+            group: None,
+            source_specific: false,
+            ttl: 1,
+            mtu: None,
+            ports: setup.ports,
+        },
+        output: OutputArgs { quiet: true, ..OutputArgs::default() },
+    }
+}
+
+fn sent(done: Done) -> SentFiles {
+    let peer = done.peers.last();
+    let receipt = peer.and_then(|peer| peer.receipt.as_ref()).filter(|receipt| receipt.finished);
+    let unplaced: HashMap<u32, &str> = receipt.map_or_else(HashMap::new, |receipt| {
+        receipt.failures.iter().map(|f| (f.object, f.reason.as_str())).collect()
+    });
+    let all_told = receipt.is_some_and(|r| r.objects_failed == r.failures.len() as u64);
+    let complete = peer.is_some_and(|peer| peer.stage == Stage::Complete);
+    let end = |entry: &Result<_, _>| {
+        let entry: crate::object::EntryId = match entry {
+            Ok(entry) => *entry,
+            Err(skipped) => return ItemEnd::Skipped(*skipped),
+        };
+        if let Some(withdrawn) = done.withdrawn.iter().find(|w| w.entry == entry) {
+            return ItemEnd::Withdrawn(withdrawn.reason.clone());
+        }
+        match unplaced.get(&entry.0) {
+            Some(reason) => ItemEnd::Unplaced((*reason).to_owned()),
+            None if complete || all_told => ItemEnd::Placed,
+            None => ItemEnd::Unknown,
+        }
+    };
+    let items = done.items.iter().map(end).collect();
+    SentFiles { items, receipt: done.receipts.into_iter().last(), report: done.report }
+}
+
+fn received(over: Over) -> ReceivedFiles {
+    let unplaced = over.unplaced.into_iter().map(|(path, kind, why)| (path, (kind, why)));
+    // Before the end some of them may still be without a name, and none is synced.
+    let placed = if over.failure.is_none() { over.placed } else { Vec::new() };
+    let files = FilesEnd { placed, unplaced: unplaced.collect() };
+    ReceivedFiles { files, failure: over.failure, report: over.report }
+}

@@ -1,0 +1,62 @@
+//! Who runs a session: somebody at a terminal, or a program that holds a handle.
+
+use super::faults;
+use crate::cli::Fault;
+use crate::progress::{Progress, Snapshot};
+use crate::ticket::Ticket;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{oneshot, watch};
+
+/// Is shown how the session goes, and can end it.
+pub(super) enum Host {
+    /// Bars or lines on standard error; Ctrl-C ends.
+    Terminal { progress: Progress, interrupts: Signal },
+    /// The last snapshot; `stop` ends, and so does its sender's end.
+    Program {
+        seen: watch::Sender<Option<Snapshot>>,
+        stop: watch::Receiver<bool>,
+        ticket: Option<oneshot::Sender<Ticket>>,
+    },
+}
+
+impl Host {
+    /// The terminal of this process. Called on a runtime.
+    pub(super) fn terminal(quiet: bool) -> Result<Self, Fault> {
+        let interrupts = signal(SignalKind::interrupt()).map_err(faults::threads)?;
+        Ok(Self::Terminal { progress: Progress::new(quiet), interrupts })
+    }
+
+    pub(super) fn show(&mut self, snapshot: &Snapshot) {
+        match self {
+            Self::Terminal { progress, .. } => progress.show(snapshot),
+            Self::Program { seen, .. } => {
+                seen.send_replace(Some(snapshot.clone()));
+            }
+        }
+    }
+
+    /// For people.
+    pub(super) fn say(&self, text: &str) {
+        if let Self::Terminal { progress, .. } = self {
+            progress.say(text);
+        }
+    }
+
+    /// Nothing more is shown.
+    pub(super) fn finish(&mut self) {
+        if let Self::Terminal { progress, .. } = self {
+            progress.finish();
+        }
+    }
+
+    /// The session shall end. May be dropped and asked again: nothing is missed.
+    pub(super) async fn stopped(&mut self) {
+        match self {
+            Self::Terminal { interrupts, .. } => {
+                interrupts.recv().await;
+            }
+            // Who dropped the handle does not want it any more.
+            Self::Program { stop, .. } => drop(stop.wait_for(|stop| *stop).await),
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! A list of files from node to node in one process, as the dispatcher moves them.
+
+use downpour::cli::EncryptionArg;
+use downpour::object::{Agreed, Digest, FolderOptions, Item, Obstacle, Skipped};
+use downpour::ports::PortRange;
+use downpour::session::{
+    ItemEnd, ReceiveFiles, ReceivedFiles, SendFiles, SentFiles, receive_files, send_files,
+};
+use downpour_catalog::ErrorClass;
+use downpour_proto::transfer::Wishes;
+use downpour_transport::control::DataPath;
+use downpour_transport::identity::Identity;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+const WAIT: Duration = Duration::from_secs(60);
+
+struct Pair {
+    dir: tempfile::TempDir,
+    sender: Arc<Identity>,
+    receiver: Arc<Identity>,
+    agreed: Agreed,
+    items: Vec<Item>,
+    lane: &'static str,
+}
+
+impl Pair {
+    fn new() -> Self {
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            sender: Arc::new(Identity::generate()),
+            receiver: Arc::new(Identity::generate()),
+            agreed: Agreed::default(),
+            items: Vec::new(),
+            lane: "lane-0",
+        }
+    }
+
+    fn from(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn placed(&self, name: &str) -> Vec<u8> {
+        fs::read(self.dir.path().join("to").join(name)).unwrap_or_default()
+    }
+
+    fn file(&mut self, source: &str, name: &str, content: &[u8]) {
+        fs::write(self.from().join(source), content).unwrap();
+        self.agree(source, name, content);
+    }
+
+    fn agree(&mut self, source: &str, name: &str, content: &[u8]) {
+        self.agreed.insert(name.as_bytes(), content.len() as u64, Digest::of(content));
+        let (path, name) = (self.from().join(source), name.to_owned());
+        self.items.push(Item { path, name, size: Some(content.len() as u64) });
+    }
+
+    async fn run(&self) -> (SentFiles, ReceivedFiles) {
+        let (mut sending, ticket) = send_files(SendFiles {
+            identity: self.sender.clone(),
+            receiver: self.receiver.public_key(),
+            items: self.items.clone(),
+            path: DataPath::Tcp,
+            encryption: EncryptionArg::All,
+            rate: None,
+            listen: Some("127.0.0.1:0".parse().unwrap()),
+            ports: PortRange::DEFAULT,
+            wait: WAIT,
+        });
+        let mut folder = FolderOptions::new(self.dir.path().join("to"));
+        (folder.folders, folder.lane) = (false, Some(self.lane.to_owned()));
+        let mut receiving = receive_files(ReceiveFiles {
+            identity: self.receiver.clone(),
+            ticket: ticket.await.expect("it opens"),
+            folder,
+            agreed: self.agreed.clone(),
+            name: "b".to_owned(),
+            wishes: Wishes::default(),
+            memory_bytes: 64_000_000,
+            wait: WAIT,
+        });
+        let received = receiving.done().await.unwrap();
+        (sending.done().await.unwrap(), received)
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Runtime::new().unwrap().block_on(future)
+}
+
+#[test]
+fn files_arrive_under_the_names_that_were_agreed_and_a_second_time_cost_no_bytes() {
+    let mut pair = Pair::new();
+    let large: Vec<u8> = (0..5_000_000u32).map(|i| (i / 7) as u8).collect();
+    pair.file("one", "run/2026/a.dat", b"alpha");
+    pair.file("two", "run/b.dat", &large);
+    pair.file("three", "run/empty", b"");
+    pair.file("four", "run.log", b"one");
+    let folder = pair.dir.path().join("to/run");
+    fs::create_dir_all(&folder).unwrap();
+    let before = fs::metadata(&folder).unwrap();
+    let (sent, received) = block_on(pair.run());
+    assert_eq!(sent.items, vec![ItemEnd::Placed; 4]);
+    assert!(sent.receipt.unwrap().verify(&pair.receiver.public_key()).unwrap().finished);
+    assert_eq!(received.failure, None);
+    let mut placed: Vec<_> = received.files.placed.iter().map(|p| p.path.as_slice()).collect();
+    placed.sort_unstable();
+    assert_eq!(placed, [&b"run.log"[..], b"run/2026/a.dat", b"run/b.dat", b"run/empty"]);
+    let of_large = received.files.placed.iter().find(|p| p.path == b"run/b.dat").unwrap();
+    assert_eq!((of_large.size, of_large.digest), (large.len() as u64, Digest::of(&large)));
+    assert_eq!(pair.placed("run/b.dat"), large);
+    assert_eq!(pair.placed("run/2026/a.dat"), b"alpha");
+    use std::os::unix::fs::PermissionsExt as _;
+    let after = fs::metadata(&folder).unwrap();
+    assert_eq!(after.permissions().mode(), before.permissions().mode(), "left as it was");
+    let (sent, received) = block_on(pair.run());
+    assert_eq!(sent.items, vec![ItemEnd::Placed; 4]);
+    assert_eq!(received.files.placed.len(), 4);
+    assert_eq!(received.report.receivers[0].pull_bytes, 0, "all of it was there");
+}
+
+#[test]
+fn one_bad_file_spoils_no_other() {
+    let mut pair = Pair::new();
+    pair.file("good", "good", b"good");
+    pair.file("gone", "gone", b"gone");
+    pair.file("short", "short", b"short");
+    pair.file("up", "../up", b"up");
+    pair.file("twice", "good/below", b"x");
+    pair.file("other", "taken", b"theirs");
+    pair.agree("said", "said", b"what was said");
+    fs::write(pair.from().join("said"), b"what is there").unwrap();
+    fs::remove_file(pair.from().join("gone")).unwrap();
+    fs::write(pair.from().join("short"), b"longer now").unwrap();
+    fs::create_dir_all(pair.dir.path().join("to")).unwrap();
+    fs::write(pair.dir.path().join("to/taken"), b"our own").unwrap();
+    let (sent, received) = block_on(pair.run());
+    let ends = &sent.items;
+    assert_eq!(ends[0], ItemEnd::Placed);
+    assert_eq!(ends[1], ItemEnd::Skipped(Skipped::Gone));
+    assert_eq!(ends[2], ItemEnd::Skipped(Skipped::Changed));
+    assert_eq!(ends[3], ItemEnd::Skipped(Skipped::NameRefused));
+    assert_eq!(ends[4], ItemEnd::Skipped(Skipped::NameTaken));
+    assert!(matches!(ends[5], ItemEnd::Unplaced(_)), "{:?}", ends[5]);
+    assert!(matches!(ends[6], ItemEnd::Unplaced(_)), "{:?}", ends[6]);
+    assert_eq!(received.why("taken").unwrap().0, Obstacle::Taken);
+    assert_eq!(received.why("said").unwrap().0, Obstacle::NotAgreed);
+    assert_eq!(received.files.placed.len(), 1);
+    assert_eq!((pair.placed("taken"), pair.placed("said")), (b"our own".to_vec(), Vec::new()));
+    assert!(!pair.dir.path().join("up").exists() || pair.placed("../up") == b"up");
+}
+
+#[test]
+fn what_was_not_agreed_ends_the_session() {
+    let mut pair = Pair::new();
+    pair.file("good", "good", b"good");
+    pair.agreed = Agreed::default();
+    pair.agreed.insert(b"other", 4, Digest::of(b"good"));
+    let (sent, received) = block_on(pair.run());
+    assert_eq!(received.failure.unwrap().0, ErrorClass::Internal);
+    assert_eq!(sent.items, [ItemEnd::Unknown]);
+    assert!(!pair.dir.path().join("to/good").exists());
+}
+
+#[test]
+fn a_stranger_does_not_get_in() {
+    let mut pair = Pair::new();
+    pair.file("good", "good", b"good");
+    let named = pair.receiver.clone();
+    pair.receiver = Arc::new(Identity::generate());
+    let stranger = pair.receiver.clone();
+    block_on(async {
+        let (sending, ticket) = send_files(SendFiles {
+            identity: pair.sender.clone(),
+            receiver: named.public_key(),
+            items: pair.items.clone(),
+            path: DataPath::Tcp,
+            encryption: EncryptionArg::All,
+            rate: None,
+            listen: Some("127.0.0.1:0".parse().unwrap()),
+            ports: PortRange::DEFAULT,
+            wait: WAIT,
+        });
+        let mut receiving = receive_files(ReceiveFiles {
+            identity: stranger,
+            ticket: ticket.await.unwrap(),
+            folder: FolderOptions::new(pair.dir.path().join("to")),
+            agreed: pair.agreed.clone(),
+            name: "stranger".to_owned(),
+            wishes: Wishes::default(),
+            memory_bytes: 64_000_000,
+            wait: Duration::ZERO,
+        });
+        let fault = receiving.done().await.unwrap_err();
+        assert!(fault.class.is_some(), "{fault}");
+        assert!(!pair.dir.path().join("to/good").exists());
+        drop(sending);
+    });
+}
+
+#[test]
+fn lanes_run_beside_each_other_and_a_stopped_session_ends() {
+    let (mut one, mut two) = (Pair::new(), Pair::new());
+    one.file("a", "a", &[1; 100_000]);
+    two.file("b", "b", &[2; 100_000]);
+    two.lane = "lane-1";
+    let target = one.dir.path().join("to");
+    std::os::unix::fs::symlink(&target, two.dir.path().join("to")).unwrap();
+    fs::create_dir_all(&target).unwrap();
+    block_on(async {
+        let ((a, _), (b, _)) = tokio::join!(one.run(), two.run());
+        assert_eq!((a.items, b.items), (vec![ItemEnd::Placed], vec![ItemEnd::Placed]));
+        let (mut sending, ticket) = send_files(SendFiles {
+            identity: one.sender.clone(),
+            receiver: one.receiver.public_key(),
+            items: one.items.clone(),
+            path: DataPath::Tcp,
+            encryption: EncryptionArg::All,
+            rate: None,
+            listen: Some("127.0.0.1:0".parse().unwrap()),
+            ports: PortRange::DEFAULT,
+            wait: Duration::from_secs(3600),
+        });
+        ticket.await.unwrap();
+        sending.stop();
+        assert_eq!(sending.done().await.unwrap().items, [ItemEnd::Unknown]);
+    });
+    assert_eq!(one.placed("b"), [2; 100_000]);
+}
