@@ -14,7 +14,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
-const GEOMETRY: Geometry = Geometry { symbol_len: 64, block_symbols: 8 };
+const GEOMETRY: Geometry = Geometry { symbol_len: 64, block_symbols: 8, ..Geometry::IPV4 };
 const ID: [u8; 16] = [5; 16];
 const CANARY: &str = "as it was";
 

@@ -17,7 +17,7 @@ use libfuzzer_sys::fuzz_target;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Few and small blocks, so that sequences meet in the same ones.
-const GEOMETRY: Geometry = Geometry { symbol_len: 4, block_symbols: 8 };
+const GEOMETRY: Geometry = Geometry { symbol_len: 4, block_symbols: 8, ..Geometry::IPV4 };
 const BLOCKS: u32 = 12;
 const PARTIAL_BLOCKS: usize = 6;
 /// Work, messages and events that one input may cause.

@@ -84,6 +84,9 @@ pub struct SessionReport {
     pub interface: Option<String>,
     /// Name of the profile.
     pub profile: String,
+    /// The erasure code, as `--code` names it; a sender's only.
+    #[serde(default)]
+    pub code: String,
     /// The ceiling given by `--rate`.
     pub rate_limit_bps: Option<u64>,
     /// Seconds since 1970 at the start of the data.

@@ -3,12 +3,14 @@
 //! Each is a newtype, so that a block number cannot be given where a symbol number is meant. The
 //! widths are those of the datagram header (`docs/protocol.md#WIRE-2`).
 
+use crate::code::Code;
+use crate::wire::ParseError;
 use core::fmt;
 
-/// Largest number of source symbols in a block (`docs/protocol.md#CODE-1`).
+/// Largest number of source symbols in a block that the wire has room for; a code may take fewer.
 pub const BLOCK_SYMBOLS_MAX: u16 = 1024;
 
-/// Largest number of distinct repair symbols of a block; beyond them a receiver pulls.
+/// The same of distinct repair symbols.
 pub const REPAIR_SYMBOLS_MAX: u16 = 1024;
 
 /// Which of the two numbered sequences of a session a block belongs to.
@@ -157,17 +159,36 @@ id!(
 /// The fixed sizes of a session, told at JOIN and in the manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Bytes in a symbol, T. Even, because the code works on 16-bit words.
+    /// Bytes in a symbol, T. Even, because one of the codes works on 16-bit words.
     pub symbol_len: u16,
-    /// Source symbols in a full block, K; at most [`BLOCK_SYMBOLS_MAX`].
+    /// Source symbols in a full block, K; at most [`Code::block_symbols_max`].
     pub block_symbols: u16,
+    /// What blocks are coded in.
+    pub code: Code,
 }
 
 impl Geometry {
     /// 1440-byte symbols and K = 1024: MTU 1500 on IPv4.
-    pub const IPV4: Self = Self { symbol_len: 1440, block_symbols: BLOCK_SYMBOLS_MAX };
+    pub const IPV4: Self = Self::full(1440, Code::ReedSolomon);
     /// 1420-byte symbols and K = 1024: MTU 1500 on IPv6.
-    pub const IPV6: Self = Self { symbol_len: 1420, block_symbols: BLOCK_SYMBOLS_MAX };
+    pub const IPV6: Self = Self::full(1420, Code::ReedSolomon);
+
+    /// With blocks as large as `code` takes.
+    pub const fn full(symbol_len: u16, code: Code) -> Self {
+        Self { symbol_len, block_symbols: code.block_symbols_max(), code }
+    }
+
+    /// Whether a block may have `k` source symbols, and this symbol, of `len` bytes.
+    pub(crate) fn check(self, k: u16, symbol: SymbolId, len: usize) -> Result<(), ParseError> {
+        let repair = symbol.repair_index().unwrap_or(0);
+        if len != usize::from(self.symbol_len) {
+            return Err(ParseError::Truncated);
+        }
+        if k > self.block_symbols || repair >= self.code.repair_max() {
+            return Err(ParseError::BadField);
+        }
+        Ok(())
+    }
 
     /// Bytes in a full block, K·T.
     pub const fn block_len(self) -> u64 {

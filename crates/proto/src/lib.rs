@@ -17,6 +17,7 @@ extern crate alloc;
 
 mod base_delay;
 mod budget;
+mod code;
 mod feedback;
 mod grtt;
 mod ids;
@@ -37,6 +38,7 @@ pub mod wire;
 
 pub use base_delay::BaseDelay;
 pub use budget::{Budget, PULL_SHARE_DEFAULT, Shares};
+pub use code::Code;
 pub use feedback::{FeedbackPolicy, GROUP_WITHOUT_BACKOFF, Rounds};
 pub use grtt::{GRTT_MAX, GRTT_MIN, Grtt};
 pub use ids::{

@@ -1,14 +1,14 @@
 //! The receiving machine alone, in situations that a network brings seldom.
 
 use downpour_proto::receiver::{Arrival, Disposition, Pull, Work, WorkDone};
-use downpour_proto::wire::{Header, Kind, OpenBlock, Poll};
+use downpour_proto::wire::{Header, Kind, OpenBlock, ParseError, Poll};
 use downpour_proto::{
-    BlockId, Duration, Epoch, Geometry, PacketNumber, Receiver, ReceiverConfig, ReceiverId, Round,
-    Rounds, StreamId, SymbolId, Timestamp,
+    BlockId, Code, Duration, Epoch, Geometry, PacketNumber, Receiver, ReceiverConfig, ReceiverId,
+    Round, Rounds, StreamId, SymbolId, Timestamp,
 };
 
 const NOW: Timestamp = Timestamp::from_nanos(1_000_000);
-const GEOMETRY: Geometry = Geometry { symbol_len: 2, block_symbols: 8 };
+const GEOMETRY: Geometry = Geometry { symbol_len: 2, block_symbols: 8, code: Code::Cauchy };
 
 fn receiver() -> Receiver {
     let config = ReceiverConfig {
@@ -70,6 +70,20 @@ fn a_block_that_was_closed_before_any_poll_listed_it_is_pulled() {
     hear(&mut receiver, &poll(7, 1, Vec::new()));
     let pull = Pull::Repair { block, from: 0, until: 7 };
     assert_eq!(receiver.poll_work(), Some(Work::Pull(pull)));
+}
+
+#[test]
+fn symbols_that_the_session_cannot_have_are_refused() {
+    let mut receiver = receiver();
+    let block = BlockId::data(0).expect("small");
+    let mut hear = |k, symbol| {
+        let header = header(Kind::Symbol { block, k, symbol });
+        receiver.handle_datagram(NOW, Arrival::now(NOW), &header, &[0, 0])
+    };
+    assert_eq!(hear(9, SymbolId::source(8)), Err(ParseError::BadField), "k above K");
+    let end = GEOMETRY.code.repair_max();
+    assert_eq!(hear(8, SymbolId::repair(end)), Err(ParseError::BadField));
+    assert_eq!(hear(8, SymbolId::repair(end - 1)), Ok(Disposition::Keep));
 }
 
 #[test]

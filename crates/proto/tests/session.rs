@@ -11,7 +11,7 @@ use downpour_proto::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-const GEOMETRY: Geometry = Geometry { symbol_len: 1440, block_symbols: 256 };
+const GEOMETRY: Geometry = Geometry { symbol_len: 1440, block_symbols: 256, ..Geometry::IPV4 };
 
 struct Node {
     machine: Receiver,

@@ -1,6 +1,6 @@
-//! One session: `one RECEIVERS MBPS RTT_MS LOSS_PCT BURST MIB`.
+//! One session: `one RECEIVERS MBPS RTT_MS LOSS_PCT BURST MIB`; with CAUCHY in the environment in that code.
 
-use downpour_proto::{Duration, Rate};
+use downpour_proto::{Code, Duration, Geometry, Rate};
 use downpour_sim::Loss;
 use downpour_sim::world::{World, WorldConfig, bound};
 
@@ -23,6 +23,11 @@ fn main() {
     if let Some(seed) = std::env::var("SEED").ok().and_then(|v| v.parse().ok()) {
         config.seed = seed;
     }
+    if std::env::var_os("CAUCHY").is_some() {
+        config.geometry = Geometry::full(1440, Code::Cauchy);
+    }
+    config.window_blocks = config.geometry.code.window_blocks();
+    config.partial_blocks = 2 * config.window_blocks;
     config.check = receivers < 100.0;
     config.trace = std::env::var_os("TRACE").is_some();
     if let Some(every) = std::env::var("BUSY_MS").ok().and_then(|v| v.parse().ok()) {

@@ -10,7 +10,7 @@ use crate::loss::Loss;
 use crate::network::{EdgeConfig, NodeId};
 use crate::rng::Rng;
 use crate::world::{Controller, Fate, Outcome, ReceiverConfig, World, WorldConfig};
-use downpour_proto::{Duration, Geometry, Rate, Timestamp};
+use downpour_proto::{Code, Duration, Geometry, Rate, Timestamp};
 use std::ops::Range;
 use std::panic::catch_unwind;
 
@@ -34,6 +34,8 @@ pub fn world(seed: u64) -> WorldConfig {
     receivers[0].joins = Duration::ZERO;
     receivers[0].dies = None;
     let symbols = pick(&mut rng, &[4, 32, 256, 1024]);
+    let fits_cauchy = symbols <= Code::Cauchy.block_symbols_max();
+    let code = if fits_cauchy && seed.is_multiple_of(2) { Code::Cauchy } else { Code::ReedSolomon };
     // At most four seconds' worth and 300 blocks, so that a swarm takes minutes.
     let most = Rate::from_mbps(rate).bytes_in(Duration::from_secs(4));
     let most = most.min(300 * 1440 * u64::from(symbols));
@@ -49,7 +51,7 @@ pub fn world(seed: u64) -> WorldConfig {
         data_len: if rng.chance(0.05) { 0 } else { 1 + rng.below(most) },
         products: Vec::new(),
         manifest_len: 1 + rng.below(100_000),
-        geometry: Geometry { symbol_len: 1440, block_symbols: symbols },
+        geometry: Geometry { symbol_len: 1440, block_symbols: symbols, code },
         controller: if rng.chance(0.15) {
             Controller::Fixed(Rate::from_mbps(rate).scale(0.5 + rng.unit()))
         } else {

@@ -259,8 +259,12 @@ fn serve(handle: &ReceiveHandle, pattern: &Pattern, order: Pull) {
         Pull::Repair { block, from, until } => {
             let symbol_len = usize::from(GEOMETRY.symbol_len);
             let mut symbols = vec![0; usize::from(until - from) * symbol_len];
-            let made =
-                Encoder::new().encode(&pattern.whole(block), symbol_len, from..until, &mut symbols);
+            let made = Encoder::new(GEOMETRY.code).encode(
+                &pattern.whole(block),
+                symbol_len,
+                from..until,
+                &mut symbols,
+            );
             match made {
                 Ok(()) => handle.pulled_repair(block, from..until, symbols),
                 Err(_) => handle.pull_failed(block),

@@ -4,7 +4,7 @@
 use downpour_proto::receiver::Pull;
 use downpour_proto::sender::Delivery;
 use downpour_proto::{
-    BlockId, Epoch, Geometry, PULL_SHARE_DEFAULT, PacketNumber, Parity, Rate, ReceiverConfig,
+    BlockId, Code, Epoch, Geometry, PULL_SHARE_DEFAULT, PacketNumber, Parity, Rate, ReceiverConfig,
     ReceiverId, Rounds, SenderConfig, StreamId, rate,
 };
 use downpour_transport::session::{
@@ -22,25 +22,34 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-const GEOMETRY: Geometry = Geometry::IPV4;
 /// After this long the session hangs: far more than it takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-struct Bytes(Vec<u8>);
+struct Bytes {
+    bytes: Vec<u8>,
+    geometry: Geometry,
+}
 
 impl Bytes {
-    fn random(len: usize) -> Self {
+    fn random(len: usize, geometry: Geometry) -> Self {
         let mut state = 1u64;
         let bytes = std::iter::repeat_with(|| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 56) as u8
         });
-        Self(bytes.take(len).collect())
+        Self { bytes: bytes.take(len).collect(), geometry }
+    }
+
+    /// All blocks, and how many symbols each has.
+    fn blocks(&self) -> Vec<(BlockId, u16)> {
+        let len = self.bytes.len() as u64;
+        let blocks = 0..self.geometry.blocks(len) as u32;
+        blocks.map(|n| (BlockId::data(n).unwrap(), self.geometry.symbols_of(n, len))).collect()
     }
 
     fn block(&self, block: BlockId) -> Vec<u8> {
-        let k = GEOMETRY.symbols_of(block.number(), self.0.len() as u64);
-        let mut bytes = vec![0; usize::from(k) * usize::from(GEOMETRY.symbol_len)];
+        let k = self.geometry.symbols_of(block.number(), self.bytes.len() as u64);
+        let mut bytes = vec![0; usize::from(k) * usize::from(self.geometry.symbol_len)];
         self.read(block, &mut bytes).unwrap();
         bytes
     }
@@ -48,9 +57,9 @@ impl Bytes {
 
 impl BlockSource for Bytes {
     fn read(&self, block: BlockId, buf: &mut [u8]) -> Result<(), SourceError> {
-        let start = block.number() as usize * GEOMETRY.block_len() as usize;
-        let len = buf.len().min(self.0.len() - start);
-        buf[..len].copy_from_slice(&self.0[start..start + len]);
+        let start = block.number() as usize * self.geometry.block_len() as usize;
+        let len = buf.len().min(self.bytes.len() - start);
+        buf[..len].copy_from_slice(&self.bytes[start..start + len]);
         Ok(())
     }
 }
@@ -94,11 +103,11 @@ impl Net {
         done: Sender<()>,
     ) -> (ReceiveHandle, Receiver<Pull>) {
         let (orders, ordered) = channel();
-        let blocks = GEOMETRY.blocks(self.source.0.len() as u64);
+        let blocks = self.source.blocks().len();
         let sink = Sink {
             source: Arc::clone(&self.source),
             stored: AtomicU64::new(0),
-            seen: Mutex::new(vec![false; blocks as usize]),
+            seen: Mutex::new(vec![false; blocks]),
             done,
         };
         let setup = self.receive_setup(id, loss, feedback, Arc::new(sink));
@@ -120,7 +129,7 @@ impl Net {
         let options = RecvOptions::default();
         ReceiveSetup {
             machine: ReceiverConfig {
-                geometry: GEOMETRY,
+                geometry: self.source.geometry,
                 stream: StreamId(7),
                 me: ReceiverId(id),
                 feedback: Box::new(Rounds),
@@ -155,7 +164,7 @@ impl Net {
         let (group, interface) = (self.group, self.interface.clone());
         SendSetup {
             machine: SenderConfig {
-                geometry: GEOMETRY,
+                geometry: self.source.geometry,
                 stream: StreamId(7),
                 epoch: Epoch(0),
                 rate: Box::new(rate::Fixed::new(rate)),
@@ -180,10 +189,12 @@ impl Net {
         match order {
             Pull::Bytes { block } => handle.pulled_bytes(block, self.source.block(block)),
             Pull::Repair { block, from, until } => {
-                let symbol_len = usize::from(GEOMETRY.symbol_len);
+                let Geometry { symbol_len, code, .. } = self.source.geometry;
+                let symbol_len = usize::from(symbol_len);
                 let mut symbols = vec![0; usize::from(until - from) * symbol_len];
                 let bytes = self.source.block(block);
-                Encoder::new().encode(&bytes, symbol_len, from..until, &mut symbols).unwrap();
+                let mut encoder = Encoder::new(code);
+                encoder.encode(&bytes, symbol_len, from..until, &mut symbols).unwrap();
                 handle.pulled_repair(block, from..until, symbols);
             }
         }
@@ -191,8 +202,14 @@ impl Net {
 }
 
 /// Delivers `len` bytes to `receivers`; (source, repair) symbols sent.
-fn deliver(len: usize, receivers: u32, loss: f64, rate: Rate, port: u16) -> (u64, u64) {
-    let net = net(len, port);
+fn deliver(
+    (len, geometry): (usize, Geometry),
+    receivers: u32,
+    loss: f64,
+    rate: Rate,
+    port: u16,
+) -> (u64, u64) {
+    let net = Net { source: Arc::new(Bytes::random(len, geometry)), ..net(0, port) };
     let feedback = UnicastSocket::bind("127.0.0.1:0".parse().unwrap(), 1 << 20).unwrap();
     let feedback_to = feedback.local_addr().unwrap();
     let (done, finished) = channel();
@@ -202,9 +219,7 @@ fn deliver(len: usize, receivers: u32, loss: f64, rate: Rate, port: u16) -> (u64
     for id in 1..=receivers {
         sender.join(ReceiverId(id), Delivery::Stream, Secret::new([id as u8; 32]));
     }
-    let blocks = 0..GEOMETRY.blocks(len as u64) as u32;
-    let offer = |n| (BlockId::data(n).unwrap(), GEOMETRY.symbols_of(n, len as u64));
-    sender.offer(blocks.map(offer).collect());
+    sender.offer(net.source.blocks());
     sender.finish();
     sender.start();
     let begun = Instant::now();
@@ -223,14 +238,17 @@ fn deliver(len: usize, receivers: u32, loss: f64, rate: Rate, port: u16) -> (u64
 
 #[test]
 fn one_small_object_is_one_symbol() {
-    assert_eq!(deliver(133, 2, 0.0, Rate::from_mbps(50), 47_301).0, 1);
+    assert_eq!(deliver((133, Geometry::IPV4), 2, 0.0, Rate::from_mbps(50), 47_301).0, 1);
 }
 
 #[test]
 fn every_byte_arrives_through_loss() {
-    let (source, repair) = deliver(64 << 20, 4, 0.05, Rate::from_mbps(400), 47_302);
-    assert_eq!(source, (64u64 << 20).div_ceil(1440));
-    assert!(repair > source / 20, "{repair} repair symbols cannot have sufficed");
+    for (code, port) in [(Code::ReedSolomon, 47_302), (Code::Cauchy, 47_306)] {
+        let geometry = Geometry::full(1440, code);
+        let (source, repair) = deliver((64 << 20, geometry), 4, 0.05, Rate::from_mbps(400), port);
+        assert_eq!(source, (64u64 << 20).div_ceil(1440));
+        assert!(repair > source / 20, "{code:?}: {repair} repair symbols cannot have sufficed");
+    }
 }
 
 /// A disk driver with a bug in it.
@@ -254,7 +272,7 @@ impl BlockSink for Faulty {
 
 fn net(len: usize, port: u16) -> Net {
     Net {
-        source: Arc::new(Bytes::random(len)),
+        source: Arc::new(Bytes::random(len, Geometry::IPV4)),
         group: Group::new(SocketAddr::from(([239, 77, 3, 1], port)), None).unwrap(),
         interface: Interface::named("lo").unwrap(),
         secret: Secret::random().unwrap(),

@@ -320,6 +320,7 @@ impl SendArgs {
                 (self.products.is_some(), "--products", &[Fmtp]),
                 (self.ticket.is_some(), "--ticket", &[]),
                 (self.expect.is_some(), "--expect", &[]),
+                (self.code.is_some(), "--code", &[]),
                 (self.xattrs, "--xattrs", &[]),
                 (self.skip_unreadable, "--skip-unreadable", &[]),
                 (self.receivers.is_some(), "--receivers", &[Afdp, Fmtp]),

@@ -301,7 +301,7 @@ mod tests {
     use downpour_transport::identity::Identity;
     use std::sync::Arc;
 
-    const GEOMETRY: Geometry = Geometry { symbol_len: 100, block_symbols: 10 };
+    const GEOMETRY: Geometry = Geometry { symbol_len: 100, block_symbols: 10, ..Geometry::IPV4 };
 
     fn insert(
         inserter: &mut Inserter,

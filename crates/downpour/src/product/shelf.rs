@@ -526,7 +526,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
-    const GEOMETRY: Geometry = Geometry { symbol_len: 100, block_symbols: 10 };
+    const GEOMETRY: Geometry = Geometry { symbol_len: 100, block_symbols: 10, ..Geometry::IPV4 };
 
     /// Products of these sizes, in blocks of their own where the size is even, as blocks.
     fn blocks(publisher: Identity, sizes: &[usize]) -> Vec<Vec<u8>> {

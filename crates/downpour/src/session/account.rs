@@ -138,6 +138,7 @@ pub(super) fn report(
             group: heading.group,
             interface: heading.interface,
             profile: heading.profile,
+            code: ledger.geometry.code.name().to_owned(),
             rate_limit_bps: heading.rate_limit.map(Rate::bps),
             started_unix_s: unix_s(started),
             duration_s: duration.as_secs_f64(),

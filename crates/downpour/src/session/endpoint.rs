@@ -7,7 +7,7 @@ use super::carried::Carried;
 use super::feeding::Feed;
 use super::roster::{Newcomer, Roster};
 use downpour_proto::sender::Delivery;
-use downpour_proto::{BlockId, BlockKind, RangeSet, ReceiverId};
+use downpour_proto::{BlockId, BlockKind, Code, RangeSet, ReceiverId};
 use downpour_transport::Encoder;
 use downpour_transport::control::{
     ApiError, Conn, DataPath, ErrorCode, Event, EventSender, Extent, HaveRequest, JoinReply,
@@ -104,6 +104,10 @@ fn unreadable(reason: impl ToString) -> ApiError {
 }
 
 impl SessionHandler for Endpoint {
+    fn code(&self) -> Code {
+        self.0.reply.geometry.code
+    }
+
     async fn join(&self, from: &Conn, request: JoinRequest) -> Result<JoinReply, ApiError> {
         let shared = &self.0;
         let who = Newcomer {
@@ -243,12 +247,13 @@ impl SessionHandler for Endpoint {
 
     fn repair(&self, block: BlockId, symbols: Range<u16>) -> Result<Vec<u8>, ApiError> {
         let source = &self.0.source;
-        let symbol_len = usize::from(self.0.reply.geometry.symbol_len);
+        let geometry = self.0.reply.geometry;
+        let symbol_len = usize::from(geometry.symbol_len);
         let k = source.symbols(block).ok_or_else(|| unreadable("there is no such block"))?;
         let mut bytes = vec![0; usize::from(k) * symbol_len];
         source.read(block, &mut bytes).map_err(unreadable)?;
         let mut repair = vec![0; symbols.len() * symbol_len];
-        let encoded = Encoder::new().encode(&bytes, symbol_len, symbols, &mut repair);
+        let encoded = Encoder::new(geometry.code).encode(&bytes, symbol_len, symbols, &mut repair);
         encoded.map_err(unreadable)?;
         Ok(repair)
     }

@@ -3,7 +3,7 @@
 use crate::cli::{Fault, NetworkPlan};
 use crate::ports::PortRange;
 use crate::units::HostPort;
-use downpour_proto::{BLOCK_SYMBOLS_MAX, Geometry, Rng};
+use downpour_proto::{Code, Geometry, Rng};
 use downpour_transport::control::DataPath;
 use downpour_transport::session::StreamOut;
 use downpour_transport::{Group, Interface, OVERHEAD, SendOptions, UnicastSocket};
@@ -58,18 +58,23 @@ fn random_group(ports: PortRange, seed: u64) -> SocketAddr {
 /// Symbols of blocks that never travel as datagrams: 2 MiB are two whole groups of a file that begins the data.
 const SYMBOL_LEN_PULLED: u16 = 2048;
 
-/// Symbols as long as one datagram takes, where there are datagrams.
-pub(super) fn geometry(plan: &NetworkPlan, path: DataPath, stream: Option<&StreamOut>) -> Geometry {
+/// Symbols as long as one datagram takes, where there are datagrams; blocks as large as the code takes.
+pub(super) fn geometry(
+    plan: &NetworkPlan,
+    path: DataPath,
+    stream: Option<&StreamOut>,
+    code: Code,
+) -> Geometry {
     if path == DataPath::Tcp {
-        return Geometry { symbol_len: SYMBOL_LEN_PULLED, block_symbols: BLOCK_SYMBOLS_MAX };
+        return Geometry::full(SYMBOL_LEN_PULLED, code);
     }
     let is_v6 = stream.is_some_and(|out| out.group.address().is_ipv6());
     let headers = if is_v6 { HEADERS_V6 } else { HEADERS_V4 };
     let of_interface = stream.map_or(MTU_USUAL, |out| out.interface.mtu.min(MTU_USUAL));
     let mtu = plan.mtu.map_or(of_interface, u32::from);
-    // Even, because the code works on 16-bit words.
+    // Even, because one of the codes works on 16-bit words.
     let symbol_len = (mtu - headers - OVERHEAD as u32) & !1;
-    Geometry { symbol_len: symbol_len as u16, block_symbols: BLOCK_SYMBOLS_MAX }
+    Geometry::full(symbol_len as u16, code)
 }
 
 /// TCP addresses to try to listen on: the one asked for, or all ports of the range.
@@ -139,7 +144,7 @@ mod tests {
     use super::{geometry, random_group};
     use crate::cli::NetworkPlan;
     use crate::ports::PortRange;
-    use downpour_proto::Geometry;
+    use downpour_proto::{Code, Geometry};
     use downpour_transport::control::DataPath;
 
     #[test]
@@ -152,11 +157,13 @@ mod tests {
             mtu: None,
             ports: PortRange::DEFAULT,
         };
-        assert_eq!(geometry(&plan, DataPath::Multicast, None), Geometry::IPV4);
+        let geometry =
+            |plan: &NetworkPlan| geometry(plan, DataPath::Multicast, None, Code::ReedSolomon);
+        assert_eq!(geometry(&plan), Geometry::IPV4);
         plan.mtu = Some(9000);
-        assert_eq!(geometry(&plan, DataPath::Multicast, None).symbol_len, 8940);
+        assert_eq!(geometry(&plan).symbol_len, 8940);
         plan.mtu = Some(577);
-        assert_eq!(geometry(&plan, DataPath::Multicast, None).symbol_len % 2, 0);
+        assert_eq!(geometry(&plan).symbol_len % 2, 0);
     }
 
     #[test]

@@ -101,7 +101,7 @@ pub(super) async fn open(plan: &SendPlan, giver: &Giver) -> Result<Open, Fault> 
     let group = plan.network.group.or(given.as_ref().and_then(|ticket| ticket.group));
     let session = SessionId::random().ok_or_else(faults::randomness)?;
     let (stream, no_stream) = stream(plan, group, &session)?;
-    let geometry = network::geometry(&plan.network, plan.path, stream.as_ref());
+    let geometry = network::geometry(&plan.network, plan.path, stream.as_ref(), plan.code);
     let withdrawals = Arc::new(Withdrawals::default());
     let load = load(plan, giver, scan, geometry, session, &withdrawals)?;
     let listen = plan.listen.clone().or_else(|| given.as_ref().and_then(listen_hint));
@@ -426,7 +426,7 @@ fn spawn_driver(
             rate,
             recovery: Box::new(Parity::default()),
             initial_rtt: INITIAL_RTT,
-            window_blocks: downpour_proto::sender::WINDOW_BLOCKS_MAX,
+            window_blocks: reply.geometry.code.window_blocks(),
             pull_share: plan.pull_share,
         },
         stream,

@@ -15,7 +15,7 @@ use crate::progress::{Phase, Snapshot};
 use crate::report::Report;
 use crate::ticket::Ticket;
 use downpour_catalog::ErrorClass;
-use downpour_proto::Rate;
+use downpour_proto::{Code, Rate};
 use downpour_transport::control::{
     ClientLimits, ClientSetup, ControlClient, InstanceId, JoinError, JoinRequest, Joined,
     PROTOCOL_VERSION,
@@ -65,6 +65,7 @@ pub(super) async fn run(plan: &ReceivePlan, taker: &Taker, host: &mut Host) -> R
         software: format!("downpour {}", env!("CARGO_PKG_VERSION")),
         name: plan.name.clone(),
         instance: instance(&plan.target)?,
+        codes: Code::ALL.map(Code::number).to_vec(),
     };
     // One trace for all attempts.
     let trace = faults::trace(plan.output.trace.as_deref(), "receiver")?;

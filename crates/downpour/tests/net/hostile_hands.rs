@@ -195,6 +195,7 @@ async fn betray(ticket: &Path) {
         software: "another".to_owned(),
         name: "traitor".to_owned(),
         instance: InstanceId::from_bytes([1; 16]),
+        codes: vec![1],
     };
     let reply = client.join(&request).await.unwrap().reply;
     let mut events = client.events().await.unwrap();

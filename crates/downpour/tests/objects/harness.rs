@@ -14,9 +14,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 /// 16 KiB blocks: groups straddle many of them.
-pub(crate) const SMALL: Geometry = Geometry { symbol_len: 256, block_symbols: 64 };
+pub(crate) const SMALL: Geometry =
+    Geometry { symbol_len: 256, block_symbols: 64, ..Geometry::IPV4 };
 /// 360 KB blocks.
-pub(crate) const MIDDLE: Geometry = Geometry { symbol_len: 1440, block_symbols: 250 };
+pub(crate) const MIDDLE: Geometry =
+    Geometry { symbol_len: 1440, block_symbols: 250, ..Geometry::IPV4 };
 
 /// A random sequence that the seed repeats.
 pub(crate) struct Random(pub(crate) u64);

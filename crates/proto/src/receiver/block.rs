@@ -1,6 +1,6 @@
 //! What a receiver knows of one block: which symbols it has, and what the sender has said is coming.
 
-use crate::ids::{BLOCK_SYMBOLS_MAX, REPAIR_SYMBOLS_MAX, Round, SymbolId};
+use crate::ids::{BLOCK_SYMBOLS_MAX, Round, SymbolId};
 use crate::time::Timestamp;
 use crate::wire::OpenBlock;
 use core::ops::Range;
@@ -113,13 +113,13 @@ impl Partial {
         self.lacks().saturating_sub(coming)
     }
 
-    /// Repair indices that a pull may ask for: what the stream has not planned as far as we know, and what is
+    /// Repair indices below `max` that a pull may ask for: what the stream has not planned as far as we know, and what is
     /// not here (the stream may have gone on without our hearing of it). `None` when the block is not worth
     /// completing that way.
-    pub(super) fn pull_repair(&self) -> Option<Range<u16>> {
+    pub(super) fn pull_repair(&self, max: u16) -> Option<Range<u16>> {
         let from = self.planned.saturating_sub(self.k).max(self.repair_end());
         let until = from + self.lacks();
-        (self.held() > 0 && until <= REPAIR_SYMBOLS_MAX).then_some(from..until)
+        (self.held() > 0 && until <= max).then_some(from..until)
     }
 
     /// One past the highest repair index here.
@@ -154,7 +154,8 @@ mod tests {
         assert_eq!(partial.shortfall(), 1, "one of the two that were on their way has come");
         partial.on_listing(&listing(12, 12));
         assert_eq!(partial.shortfall(), 2);
-        assert_eq!(partial.pull_repair(), Some(2..4), "ids that the stream will not send");
+        assert_eq!(partial.pull_repair(4), Some(2..4), "ids that the stream will not send");
+        assert_eq!(partial.pull_repair(3), None, "more than the code has");
         assert!(partial.needs_decoding());
     }
 
@@ -168,11 +169,11 @@ mod tests {
             sent: 93,
             planned: 93,
         });
-        assert_eq!(partial.pull_repair(), Some(96..97));
+        assert_eq!(partial.pull_repair(1024), Some(96..97));
     }
 
     #[test]
     fn nothing_held_is_pulled_as_bytes() {
-        assert_eq!(Partial::new(10).pull_repair(), None);
+        assert_eq!(Partial::new(10).pull_repair(1024), None);
     }
 }

@@ -33,8 +33,8 @@ use core::ops::Range;
 use pulls::Pulls;
 use silence::Silence;
 
-/// Blocks of which symbols are kept at once, at most: the sender's window and as many that wait for a pull.
-pub const PARTIAL_BLOCKS_MAX: usize = 256;
+/// Most blocks of which symbols are kept at once: the sender's window and as many that wait for a pull.
+pub const PARTIAL_BLOCKS_MAX: usize = 2 * crate::wire::POLL_BLOCKS_MAX;
 
 /// Of the blocks that are kept one in so many may wait to be stored before that counts as delay.
 const BACKLOG_SHARE: usize = 4;
@@ -363,9 +363,7 @@ impl Receiver {
         self.stats.ce_marks += u64::from(arrival.is_marked);
         match header.kind {
             Kind::Symbol { block, k, symbol } => {
-                if body.len() != usize::from(self.config.geometry.symbol_len) {
-                    return Err(ParseError::Truncated);
-                }
+                self.config.geometry.check(k, symbol, body.len())?;
                 Ok(self.on_symbol(block, k, symbol))
             }
             Kind::Poll => {

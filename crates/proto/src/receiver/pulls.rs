@@ -3,7 +3,7 @@
 //! A block is pulled when the sender has passed it and no longer lists it: its repair is over. The manifest
 //! goes first, then data in order. Few pulls run at once; a failed one waits, longer each time.
 
-use super::block::{Partial, Stage};
+use super::block::Stage;
 use super::{PARTIAL_BLOCKS_MAX, Pull, Receiver, Work};
 use crate::ids::{BlockId, BlockKind};
 use crate::time::{Duration, Timestamp};
@@ -131,7 +131,7 @@ impl Receiver {
             .partial
             .get(&block)
             .filter(|p| p.stage == Stage::Collecting)
-            .and_then(Partial::pull_repair);
+            .and_then(|p| p.pull_repair(self.config.geometry.code.repair_max()));
         let pull = match repair {
             Some(repair) => Pull::Repair { block, from: repair.start, until: repair.end },
             None => Pull::Bytes { block },

@@ -18,7 +18,7 @@ mod transmit;
 mod window;
 
 pub use members::{Delivery, MEMBERS_MAX};
-pub use window::{ENCODE_BATCH, WINDOW_BLOCKS_MAX};
+pub use window::WINDOW_BLOCKS_MAX;
 
 use crate::budget::{Budget, Shares};
 use crate::grtt::Grtt;
@@ -250,7 +250,7 @@ impl Sender {
             done: false,
             prompt: None,
             members: Members::default(),
-            window: Window::new(config.window_blocks),
+            window: Window::new(config.window_blocks, config.geometry.code),
             rounds: RoundLog::default(),
             grtt: Grtt::new(config.initial_rtt),
             pacer: Pacer::new(now, config.rate.rate(), datagram),
@@ -551,8 +551,8 @@ impl Sender {
                 self.window.skip_next();
                 continue;
             }
-            let full = self.window.is_full();
-            if full || self.window.backlog() >= ahead || self.members.streaming() == 0 {
+            let idle = self.window.backlog() >= ahead || self.members.streaming() == 0;
+            if idle || self.window.is_full() {
                 return;
             }
             if let Some(opened) = self.window.open_next(self.now) {

@@ -2,7 +2,7 @@
 
 use super::Sender;
 use super::rounds::SentRound;
-use super::{ENCODE_BATCH, Event, Transmit, Work};
+use super::{Event, Transmit, Work};
 use crate::feedback::{GROUP_WITHOUT_BACKOFF, backoff_grtt};
 use crate::ids::{BlockKind, PacketNumber, Round};
 use crate::time::{Duration, Timestamp};
@@ -31,9 +31,9 @@ const FIRST_ROUNDS: u32 = 8;
 const REPORTS_OF_GROUP: u32 = 64;
 const LARGE_GROUP: u32 = 1_000;
 
-/// Added to the time in which a block settles, for receivers on busy hosts that answer late: the time of so
-/// many blocks, within these bounds. An open block costs memory, one closed too early a pull.
-const SETTLE_SLACK_BLOCKS: u64 = 32;
+/// Added to the time in which a block settles, for receivers on busy hosts that answer late: the time of this part
+/// of the blocks that may be open, within these bounds. An open block costs memory, one closed too early a pull.
+const SETTLE_SLACK_PART: u64 = 4;
 const SETTLE_SLACK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(150));
 
 /// Loss at which repair is made before it is planned: two symbols of a full block.
@@ -139,7 +139,7 @@ impl Sender {
     }
 
     fn transmit_symbol(&mut self) -> Option<Transmit> {
-        let at = self.window.open.iter().position(|b| b.next_symbol().is_some())?;
+        let at = self.window.first_ready()?;
         let open = &mut self.window.open[at];
         let symbol = open.next_symbol()?;
         let kind = Kind::Symbol { block: open.block, k: open.k, symbol };
@@ -204,6 +204,7 @@ impl Sender {
             Some(round) => self.config.recovery.prompt(open.k, &losses, round),
             None => self.config.recovery.proactive(open.k, &losses, last),
         };
+        open.proactive = open.proactive.min(self.config.geometry.code.repair_max());
         open.raise(open.k + open.proactive);
         self.schedule_encoding();
     }
@@ -219,8 +220,7 @@ impl Sender {
         let lossy = self.members.lossy(AHEAD_LOSS);
         let mut wanted = Vec::new();
         for open in &mut self.window.open {
-            let ahead = if lossy { ENCODE_BATCH.min(open.k / 4) } else { 0 };
-            if let Some((from, count)) = open.encode_next(ahead) {
+            if let Some((from, count)) = open.encode_next(lossy) {
                 wanted.push(Work::Encode { block: open.block, from, count });
             }
         }
@@ -240,7 +240,9 @@ impl Sender {
     /// receiver's back-off and answer have their time (`docs/protocol.md#REP-5`).
     fn settle_time(&self) -> Duration {
         let backoff = backoff_grtt(self.members.streaming());
-        let blocks = self.config.geometry.block_len() * SETTLE_SLACK_BLOCKS;
+        let geometry = self.config.geometry;
+        let blocks =
+            geometry.block_len() * geometry.code.window_blocks() as u64 / SETTLE_SLACK_PART;
         let slack = match self.prompt {
             // The blocks are short, and each poll tells all that are open.
             Some(_) => SETTLE_SLACK.0,
@@ -251,10 +253,12 @@ impl Sender {
 
     /// Closes the blocks whose time has come.
     pub(super) fn settle(&mut self) {
+        // What is only read ahead takes no room from those who are late.
+        let roomy = 2 * self.window.begun() <= self.config.window_blocks;
         let mut at = 0;
         while at < self.window.open.len() {
             match self.window.open[at].settles_at {
-                Some(due) if due <= self.now && !self.is_awaited(at) => self.close(at),
+                Some(due) if due <= self.now && !(roomy && self.is_awaited(at)) => self.close(at),
                 Some(due) => {
                     let due = due.max(self.now + ROUND_MIN);
                     self.timers.set_earlier(Reason::Settle, due);
@@ -269,9 +273,8 @@ impl Sender {
     /// Somebody who always answers has not yet said whether it needs more of the block.
     fn is_awaited(&self, at: usize) -> bool {
         let small = self.members.streaming() <= GROUP_WITHOUT_BACKOFF;
-        let roomy = 2 * self.window.open.len() <= self.config.window_blocks;
         let Some((round, until)) = self.window.open[at].last_call else { return false };
-        small && roomy && self.now < until && !self.members.have_answered(round)
+        small && self.now < until && !self.members.have_answered(round)
     }
 
     fn transmit_poll(&mut self, message: &mut Vec<u8>) -> Transmit {

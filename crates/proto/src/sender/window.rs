@@ -5,9 +5,10 @@
 //! nobody has asked for more for long enough, and then *closed*. Who still lacks it pulls; a late NACK can
 //! reopen a block that was closed not long ago.
 
-use crate::ids::{BlockId, BlockKind, REPAIR_SYMBOLS_MAX, ReceiverId, Round, SymbolId};
+use crate::code::Code;
+use crate::ids::{BlockId, BlockKind, ReceiverId, Round, SymbolId};
 use crate::time::Timestamp;
-use crate::wire::{OpenBlock, POLL_BLOCKS_MAX};
+use crate::wire::{ENTRY_LEN_MAX, LIST_LEN_MAX, OpenBlock, POLL_BLOCKS_MAX, list_len};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -16,9 +17,6 @@ pub const WINDOW_BLOCKS_MAX: usize = POLL_BLOCKS_MAX;
 
 /// Closed blocks that a late NACK may reopen.
 const RECENT_BLOCKS: usize = 256;
-
-/// Repair symbols encoded at a time: about what a block at 5 % loss needs, and little to throw away.
-pub const ENCODE_BATCH: u16 = 128;
 
 /// Receivers remembered that asked for much of one block.
 pub(super) const BIG_ASKERS_MAX: usize = 16;
@@ -35,6 +33,7 @@ pub(super) struct Offered {
 pub(super) struct Open {
     pub(super) block: BlockId,
     pub(super) k: u16,
+    code: Code,
     pub(super) opened_at: Timestamp,
     /// When its first symbol was sent.
     pub(super) began_at: Timestamp,
@@ -59,10 +58,11 @@ pub(super) struct Open {
 }
 
 impl Open {
-    fn new(offered: Offered, opened_at: Timestamp) -> Self {
+    fn new(offered: Offered, code: Code, opened_at: Timestamp) -> Self {
         Self {
             block: offered.block,
             k: offered.k,
+            code,
             opened_at,
             began_at: opened_at,
             loaded: false,
@@ -93,7 +93,7 @@ impl Open {
 
     /// Raises the plan to `planned` symbols; false when it is already there.
     pub(super) fn raise(&mut self, planned: u16) -> bool {
-        let planned = planned.min(self.k + REPAIR_SYMBOLS_MAX);
+        let planned = planned.min(self.k + self.code.repair_max());
         if planned <= self.planned {
             return false;
         }
@@ -103,14 +103,16 @@ impl Open {
         true
     }
 
-    /// The next batch to encode so that what is planned, or `ahead` repair symbols, will be ready.
-    pub(super) fn encode_next(&mut self, ahead: u16) -> Option<(u16, u16)> {
-        let wanted = self.planned.saturating_sub(self.k).max(ahead).min(REPAIR_SYMBOLS_MAX);
+    /// The next batch to encode so that what is planned will be ready, or a first one `ahead` of any plan.
+    pub(super) fn encode_next(&mut self, ahead: bool) -> Option<(u16, u16)> {
+        let (batch, max) = (self.code.encode_batch(), self.code.repair_max());
+        let ahead = if ahead { batch.min(self.k / 4) } else { 0 };
+        let wanted = self.planned.saturating_sub(self.k).max(ahead).min(max);
         if !self.loaded || wanted <= self.encode_asked || self.encode_asked != self.encoded {
             return None;
         }
         let from = self.encode_asked;
-        let to = wanted.next_multiple_of(ENCODE_BATCH).min(REPAIR_SYMBOLS_MAX);
+        let to = wanted.next_multiple_of(batch).min(max);
         self.encode_asked = to;
         Some((from, to - from))
     }
@@ -133,35 +135,43 @@ impl Open {
 pub(super) struct Window {
     /// Most blocks open at once.
     limit: usize,
+    code: Code,
     pub(super) offered: VecDeque<Offered>,
     pub(super) open: VecDeque<Open>,
+    /// No open block before this one has a symbol to send now: they are many, and looked at for each symbol.
+    ready_from: usize,
     recent: VecDeque<OpenBlock>,
     pub(super) data_end: u32,
     pub(super) manifest_end: u32,
 }
 
 impl Window {
-    pub(super) const fn new(limit: usize) -> Self {
+    pub(super) const fn new(limit: usize, code: Code) -> Self {
         Self {
             limit,
+            code,
             offered: VecDeque::new(),
             open: VecDeque::new(),
+            ready_from: 0,
             recent: VecDeque::new(),
             data_end: 0,
             manifest_end: 0,
         }
     }
 
-    /// No further block can be opened now.
+    /// No further block can be opened now: there are as many as there may be, or the polls have no room for more.
     pub(super) fn is_full(&self) -> bool {
+        let most = (self.open.len() + 1) * ENTRY_LEN_MAX;
+        let listings = || self.open.iter().map(Open::listing);
         self.open.len() >= self.limit
+            || most > LIST_LEN_MAX && list_len(listings()) + ENTRY_LEN_MAX > LIST_LEN_MAX
     }
 
     /// The next offered block becomes open.
     pub(super) fn open_next(&mut self, now: Timestamp) -> Option<Offered> {
         let offered = self.offered.pop_front()?;
         self.pass(offered.block);
-        self.open.push_back(Open::new(offered, now));
+        self.open.push_back(Open::new(offered, self.code, now));
         Some(offered)
     }
 
@@ -180,8 +190,23 @@ impl Window {
         *end = (*end).max(block.number() + 1);
     }
 
+    /// The open block, to be changed: it may have a symbol to send then.
     pub(super) fn find(&mut self, block: BlockId) -> Option<&mut Open> {
+        self.ready_from = 0;
         self.open.iter_mut().find(|b| b.block == block)
+    }
+
+    /// Open blocks of which something was sent.
+    pub(super) fn begun(&self) -> usize {
+        self.open.iter().filter(|open| open.sent > 0).count()
+    }
+
+    /// The first open block that has a symbol to send now.
+    pub(super) fn first_ready(&mut self) -> Option<usize> {
+        let from = self.ready_from.min(self.open.len());
+        let found = self.open.range(from..).position(|open| open.next_symbol().is_some());
+        self.ready_from = found.map_or(self.open.len(), |ahead| from + ahead);
+        found.map(|_| self.ready_from)
     }
 
     /// Symbols of open blocks that are planned and not sent.
@@ -192,6 +217,7 @@ impl Window {
     /// Closes the open block at `index`.
     pub(super) fn close(&mut self, index: usize) -> Option<Open> {
         let closed = self.open.remove(index)?;
+        self.ready_from = self.ready_from.saturating_sub(1);
         if self.recent.len() == RECENT_BLOCKS {
             self.recent.pop_front();
         }
@@ -206,10 +232,12 @@ impl Window {
         }
         let at = self.recent.iter().position(|b| b.block == block)?;
         let closed = self.recent.remove(at)?;
-        let mut open = Open::new(Offered { block, k: closed.k }, Timestamp::ZERO);
+        let offered = Offered { block, k: closed.k };
+        let mut open = Open::new(offered, self.code, Timestamp::ZERO);
         open.sent = closed.sent;
         open.planned = closed.sent;
         open.proactive_done = true;
+        self.ready_from = 0;
         self.open.push_front(open);
         self.open.front_mut()
     }
@@ -221,13 +249,15 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
-    use super::{Offered, Window};
+    use super::{Offered, WINDOW_BLOCKS_MAX, Window};
+    use crate::code::Code;
     use crate::ids::{BlockId, SymbolId};
     use crate::time::Timestamp;
+    use crate::wire::{LIST_LEN_MAX, list_len};
 
     #[test]
     fn symbols_go_source_first_then_encoded_repair() {
-        let mut window = Window::new(1);
+        let mut window = Window::new(1, Code::ReedSolomon);
         window.offered.push_back(Offered { block: BlockId::data(3).unwrap(), k: 2 });
         window.open_next(Timestamp::ZERO);
         assert_eq!(window.data_end, 4);
@@ -239,17 +269,76 @@ mod tests {
         assert_eq!(open.next_symbol(), None, "nothing planned");
         assert!(open.raise(3));
         assert_eq!(open.next_symbol(), None, "not encoded");
-        assert_eq!(open.encode_next(0), Some((0, 128)));
-        assert_eq!(open.encode_next(0), None, "one batch at a time");
+        assert_eq!(open.encode_next(false), Some((0, 128)));
+        assert_eq!(open.encode_next(false), None, "one batch at a time");
         open.encoded = 128;
         assert_eq!(open.next_symbol(), Some(SymbolId::repair(0)));
         assert!(!open.raise(3), "plans only grow");
     }
 
     #[test]
+    fn a_plan_ends_with_the_codes_symbols_and_batches_are_its_own() {
+        let mut window = Window::new(2, Code::Cauchy);
+        window.offered.push_back(Offered { block: BlockId::data(0).unwrap(), k: 128 });
+        window.open_next(Timestamp::ZERO);
+        let open = window.find(BlockId::data(0).unwrap()).unwrap();
+        open.loaded = true;
+        assert_eq!(open.encode_next(true), Some((0, 8)));
+        open.encoded = 8;
+        assert!(open.raise(900));
+        assert_eq!(open.planned, 256);
+        assert_eq!(open.encode_next(true), Some((8, 120)));
+    }
+
+    #[test]
+    fn the_first_block_with_a_symbol_is_found_whatever_has_changed() {
+        let mut window = Window::new(8, Code::ReedSolomon);
+        let block = |n| BlockId::data(n).unwrap();
+        for n in 0..4 {
+            window.offered.push_back(Offered { block: block(n), k: 1 });
+            window.open_next(Timestamp::ZERO);
+        }
+        assert_eq!(window.first_ready(), None);
+        window.find(block(2)).unwrap().loaded = true;
+        assert_eq!(window.first_ready(), Some(2));
+        window.find(block(1)).unwrap().loaded = true;
+        assert_eq!(window.first_ready(), Some(1));
+        window.open[1].sent = 1;
+        assert_eq!(window.first_ready(), Some(2));
+        window.close(0);
+        assert_eq!(window.first_ready(), Some(1));
+        window.open[1].sent = 1;
+        assert_eq!(window.first_ready(), None);
+        window.offered.push_back(Offered { block: block(4), k: 1 });
+        window.open_next(Timestamp::ZERO);
+        window.find(block(4)).unwrap().loaded = true;
+        assert_eq!(window.first_ready(), Some(3));
+    }
+
+    #[test]
+    fn no_more_blocks_are_open_than_a_poll_has_room_for() {
+        let open = |step: u32| {
+            let mut window = Window::new(WINDOW_BLOCKS_MAX, Code::Cauchy);
+            for n in 0.. {
+                if window.is_full() {
+                    break;
+                }
+                let block = BlockId::data(n * step).unwrap();
+                window.offered.push_back(Offered { block, k: 128 });
+                window.open_next(Timestamp::ZERO);
+            }
+            assert!(list_len(window.listings().into_iter()) <= LIST_LEN_MAX);
+            window.open.len()
+        };
+        // Not yet sent, each takes four bytes; later three.
+        assert!(open(1) > 330, "{}", open(1));
+        assert!((150..330).contains(&open(100_000)), "{}", open(100_000));
+    }
+
+    #[test]
     fn a_closed_block_can_be_reopened_for_a_late_nack() {
         let block = BlockId::data(0).unwrap();
-        let mut window = Window::new(1);
+        let mut window = Window::new(1, Code::ReedSolomon);
         window.offered.push_back(Offered { block, k: 2 });
         window.open_next(Timestamp::ZERO);
         window.open[0].sent = 2;
@@ -263,7 +352,7 @@ mod tests {
     #[test]
     fn a_full_window_reopens_nothing() {
         let block = BlockId::data(0).unwrap();
-        let mut window = Window::new(1);
+        let mut window = Window::new(1, Code::ReedSolomon);
         window.offered.push_back(Offered { block, k: 2 });
         window.open_next(Timestamp::ZERO);
         window.close(0);

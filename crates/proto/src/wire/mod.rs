@@ -14,6 +14,7 @@ pub(crate) mod reader;
 pub use feedback::{FEEDBACK_NEEDS_MAX, Feedback, Need};
 pub use header::{HEADER_LEN, Header, Kind, TAG_LEN};
 pub use poll::{Advert, OpenBlock, POLL_BLOCKS_MAX, Poll};
+pub(crate) use poll::{ENTRY_LEN_MAX, LIST_LEN_MAX, list_len};
 
 use core::fmt;
 

@@ -5,18 +5,22 @@
 //! ask for the same keep silent.
 
 use super::ParseError;
-use super::reader::Reader;
-use crate::ids::{BlockId, PacketNumber, ReceiverId, Round, SymbolId};
+use super::reader::{Reader, put_varint};
+use crate::ids::{BLOCK_SYMBOLS_MAX, BlockId, PacketNumber, ReceiverId, Round, SymbolId};
 use crate::time::{Duration, Timestamp};
 use alloc::vec::Vec;
 
-/// Most open blocks that a poll or an advertisement lists; the sender's window is no larger.
-pub const POLL_BLOCKS_MAX: usize = 128;
+/// Most open blocks that a poll or an advertisement lists; the sender's window is no larger. Their usual entry is of
+/// three bytes.
+pub const POLL_BLOCKS_MAX: usize = 448;
 
-const ENTRY_LEN: usize = 10;
-const POLL_FIXED_LEN: usize = 50;
-// A full poll must fit the smallest symbol in use, so that no path takes data but not polls.
-const _: () = assert!(POLL_FIXED_LEN + POLL_BLOCKS_MAX * ENTRY_LEN <= 1420);
+/// Bytes of a poll before its list.
+const POLL_FIXED_LEN: usize = 49;
+/// Most bytes of a list. A full poll must fit the smallest symbol in use, so that no path takes data but not polls.
+pub(crate) const LIST_LEN_MAX: usize = 1420 - POLL_FIXED_LEN;
+/// Most bytes of one block in it.
+pub(crate) const ENTRY_LEN_MAX: usize = 5 + 2 + 2 + 2;
+const _: () = assert!(2 + 3 * POLL_BLOCKS_MAX <= LIST_LEN_MAX);
 
 /// The state of an open block at the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +31,7 @@ pub struct OpenBlock {
     pub k: u16,
     /// Symbols of it sent before this message, source and repair; 0 ..= 2048.
     pub sent: u16,
-    /// Symbols of it that will have been sent when what is planned now is done; ≥ `sent`.
+    /// Symbols of it that will have been sent when what is planned now is done; ≥ `sent`, ≥ `k`.
     pub planned: u16,
 }
 
@@ -37,36 +41,77 @@ impl OpenBlock {
         self.planned.saturating_sub(self.k)
     }
 
-    fn emit(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.block.raw().to_be_bytes());
-        out.extend_from_slice(&self.k.to_be_bytes());
-        out.extend_from_slice(&self.sent.to_be_bytes());
-        out.extend_from_slice(&self.planned.to_be_bytes());
+    /// What follows `before` in a list; all is told relative to it, because most blocks are the next of their kind.
+    fn emit(&self, before: Option<&Self>, out: &mut Vec<u8>) {
+        let (next, k) = before.map_or((0, 0), |b| (b.block.raw() + 1, b.k));
+        let step = self.block.raw() as i32 - next as i32;
+        let step = ((step << 1) ^ (step >> 31)) as u32;
+        put_varint(step << 1 | u32::from(self.k != k), out);
+        if self.k != k {
+            put_varint(self.k.into(), out);
+        }
+        put_varint((self.planned - self.k).into(), out);
+        put_varint((self.planned - self.sent).into(), out);
     }
 
-    fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
-        let block = BlockId::from_raw(reader.u32()?).ok_or(ParseError::BadField)?;
-        let (k, sent, planned) = (reader.u16()?, reader.u16()?, reader.u16()?);
-        let k_ok = (1..=crate::ids::BLOCK_SYMBOLS_MAX).contains(&k);
-        if !k_ok || sent > planned || planned > SymbolId::END {
+    fn parse(before: Option<&Self>, reader: &mut Reader<'_>) -> Result<Self, ParseError> {
+        let (next, same_k) = before.map_or((0, 0), |b| (b.block.raw() + 1, b.k));
+        let first = reader.varint()?;
+        let (step, has_k) = (first >> 1, first & 1 == 1);
+        let step = (step >> 1) as i32 ^ -((step & 1) as i32);
+        let raw = next.checked_add_signed(step).ok_or(ParseError::BadField)?;
+        let block = BlockId::from_raw(raw).ok_or(ParseError::BadField)?;
+        let k = if has_k { reader.varint()? } else { same_k.into() };
+        let (repair, lacking) = (reader.varint()?, reader.varint()?);
+        let k_ok = (1..=BLOCK_SYMBOLS_MAX.into()).contains(&k) && has_k == (k != same_k.into());
+        let end = u32::from(SymbolId::END);
+        if !k_ok || repair > end || k + repair > end || lacking > k + repair {
             return Err(ParseError::BadField);
         }
-        Ok(Self { block, k, sent, planned })
+        // All of them are at most SymbolId::END, a u16.
+        let planned = (k + repair) as u16;
+        Ok(Self { block, k: k as u16, sent: planned - lacking as u16, planned })
     }
 }
 
+/// Bytes that a list of these blocks takes.
+pub(crate) fn list_len(blocks: impl Iterator<Item = OpenBlock>) -> usize {
+    let (mut out, mut before) = (Vec::new(), None);
+    for block in blocks {
+        block.emit(before.as_ref(), &mut out);
+        before = Some(block);
+    }
+    2 + out.len()
+}
+
+/// The sender keeps no more blocks open than fit; should their entries have grown since, the last are left out.
 fn emit_blocks(blocks: &[OpenBlock], out: &mut Vec<u8>) {
     debug_assert!(blocks.len() <= POLL_BLOCKS_MAX);
-    out.push(blocks.len() as u8);
-    blocks.iter().for_each(|b| b.emit(out));
+    let start = out.len();
+    out.extend_from_slice(&[0, 0]);
+    let (mut count, mut before) = (0u16, None);
+    for block in blocks {
+        let end = out.len();
+        block.emit(before, out);
+        if out.len() - start > LIST_LEN_MAX {
+            out.truncate(end);
+            break;
+        }
+        (count, before) = (count + 1, Some(block));
+    }
+    out[start..start + 2].copy_from_slice(&count.to_be_bytes());
 }
 
 fn parse_blocks(reader: &mut Reader<'_>) -> Result<Vec<OpenBlock>, ParseError> {
-    let count = usize::from(reader.u8()?);
+    let count = usize::from(reader.u16()?);
     if count > POLL_BLOCKS_MAX {
         return Err(ParseError::BadField);
     }
-    (0..count).map(|_| OpenBlock::parse(reader)).collect()
+    let mut blocks: Vec<OpenBlock> = Vec::with_capacity(count);
+    for _ in 0..count {
+        blocks.push(OpenBlock::parse(blocks.last(), reader)?);
+    }
+    Ok(blocks)
 }
 
 /// Opens a round.
@@ -180,18 +225,34 @@ impl Advert {
 
 #[cfg(test)]
 mod tests {
-    use super::{Advert, OpenBlock, POLL_BLOCKS_MAX, Poll};
+    use super::{
+        Advert, ENTRY_LEN_MAX, LIST_LEN_MAX, OpenBlock, POLL_BLOCKS_MAX, POLL_FIXED_LEN, Poll,
+        list_len,
+    };
     use crate::ids::{BlockId, PacketNumber, ReceiverId, Round};
     use crate::time::{Duration, Timestamp};
     use crate::wire::ParseError;
     use alloc::vec::Vec;
-    use proptest::prelude::{Strategy, any, prop_assert_eq, proptest};
+    use proptest::prelude::{Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
     fn open_block() -> impl Strategy<Value = OpenBlock> {
-        (0u32..1 << 27, 1u16..=1024, 0u16..=2048, 0u16..=2048).prop_map(|(raw, k, a, b)| {
-            let block = BlockId::from_raw(raw).unwrap();
-            OpenBlock { block, k, sent: a.min(b), planned: a.max(b) }
+        (0u32..1 << 27, 1u16..=1024, 0u16..=1024, 0u16..=2048).prop_map(|(raw, k, repair, sent)| {
+            let (block, planned) = (BlockId::from_raw(raw).unwrap(), k + repair);
+            OpenBlock { block, k, sent: sent % (planned + 1), planned }
         })
+    }
+
+    /// Blocks as they are mostly: one after another, of one k.
+    fn open_blocks() -> impl Strategy<Value = Vec<OpenBlock>> {
+        let usual =
+            (0u32..1 << 26, 0u16..=127, 0..=POLL_BLOCKS_MAX).prop_map(|(from, repair, count)| {
+                let block = |n| BlockId::from_raw(from + n as u32).unwrap();
+                let (k, planned) = (128, 128 + repair);
+                (0..count)
+                    .map(|n| OpenBlock { block: block(n), k, sent: planned, planned })
+                    .collect()
+            });
+        prop_oneof![usual, proptest::collection::vec(open_block(), 0..=120)]
     }
 
     proptest! {
@@ -200,7 +261,7 @@ mod tests {
             (round, packet, at, grtt_us, clr, leaves) in any::<(u32, u64, u64, u32, u32, u32)>(),
             (group_size, report_share, finished) in any::<(u32, u32, bool)>(),
             (data_end, manifest_end) in (0u32..=1 << 26, 0u32..=1 << 26),
-            blocks in proptest::collection::vec(open_block(), 0..=POLL_BLOCKS_MAX),
+            blocks in open_blocks(),
         ) {
             let poll = Poll {
                 round: Round(round),
@@ -218,7 +279,9 @@ mod tests {
             };
             let mut body = Vec::new();
             poll.emit(&mut body);
-            prop_assert_eq!(body.len(), super::POLL_FIXED_LEN + super::ENTRY_LEN * poll.blocks.len());
+            let list_len = list_len(poll.blocks.iter().copied());
+            prop_assert_eq!(body.len(), POLL_FIXED_LEN + list_len);
+            prop_assert!(list_len <= LIST_LEN_MAX && list_len <= 2 + ENTRY_LEN_MAX * poll.blocks.len());
             prop_assert_eq!(Poll::parse(&body), Ok(poll));
             body.push(0);
             prop_assert_eq!(Poll::parse(&body), Err(ParseError::Trailing));
@@ -239,5 +302,17 @@ mod tests {
                 prop_assert_eq!(&again, &body);
             }
         }
+    }
+
+    #[test]
+    fn a_list_that_has_grown_too_long_ends_early() {
+        let block = |n: u32| BlockId::from_raw(n * 100_000 % (1 << 27)).unwrap();
+        let open = |n| OpenBlock { block: block(n), k: 1 + n as u16, sent: 0, planned: 1024 };
+        let blocks: Vec<OpenBlock> = (0..300).map(open).collect();
+        let mut body = Vec::new();
+        Advert { blocks: blocks.clone() }.emit(&mut body);
+        let told = Advert::parse(&body).unwrap().blocks;
+        assert!(body.len() <= LIST_LEN_MAX && body.len() + ENTRY_LEN_MAX > LIST_LEN_MAX);
+        assert_eq!(told[..], blocks[..told.len()]);
     }
 }

@@ -1,6 +1,16 @@
 //! Reads big-endian fields off the front of a slice; never past its end.
 
 use super::ParseError;
+use alloc::vec::Vec;
+
+/// Appends what [`Reader::varint`] reads.
+pub(crate) fn put_varint(mut value: u32, out: &mut Vec<u8>) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
 
 /// What is left to parse.
 #[derive(Debug)]
@@ -31,6 +41,24 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn u64(&mut self) -> Result<u64, ParseError> {
         Ok(u64::from_be_bytes(self.take()?))
+    }
+
+    /// Seven bits a byte, lowest first, the high bit set on all bytes but the last; in its shortest form only.
+    pub(crate) fn varint(&mut self) -> Result<u32, ParseError> {
+        let mut value = 0;
+        for shift in (0..32).step_by(7) {
+            let byte = self.u8()?;
+            let bits = u32::from(byte & 0x7f);
+            let (is_last, is_padded) = (byte & 0x80 == 0, byte == 0 && shift > 0);
+            if is_padded || bits.leading_zeros() < shift {
+                break;
+            }
+            value |= bits << shift;
+            if is_last {
+                return Ok(value);
+            }
+        }
+        Err(ParseError::BadField)
     }
 
     pub(crate) fn bytes(&mut self, len: usize) -> Result<&'a [u8], ParseError> {

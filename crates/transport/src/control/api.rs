@@ -19,7 +19,7 @@
 use super::text;
 use crate::Secret;
 use crate::identity::{Identity, PublicKey, Signature};
-use downpour_proto::{BlockId, Epoch, Geometry, ReceiverId, StreamId};
+use downpour_proto::{BlockId, Code, Epoch, Geometry, ReceiverId, StreamId};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -69,6 +69,14 @@ pub struct JoinRequest {
     pub name: String,
     /// Which of the receivers that this node runs, and whether it was here before.
     pub instance: InstanceId,
+    /// Numbers of the erasure codes that it can decode (`docs/protocol.md#CODE-3`).
+    #[serde(default = "first_code")]
+    pub codes: Vec<u8>,
+}
+
+/// What a receiver that says nothing of codes knows.
+fn first_code() -> Vec<u8> {
+    vec![Code::ReedSolomon.number()]
 }
 
 impl JoinRequest {
@@ -170,14 +178,29 @@ impl DataPath {
     }
 }
 
+/// Of a [`JoinReply`] what can be read whatever codes there will be.
+#[derive(Deserialize)]
+pub(super) struct ToldCode {
+    #[serde(default)]
+    pub(super) code: Option<u64>,
+}
+
+impl ToldCode {
+    /// The number of the session's code, where it is not one that is known here.
+    pub(super) fn unknown(&self) -> Option<u64> {
+        let known = |number: &u64| Code::ALL.iter().any(|code| u64::from(code.number()) == *number);
+        self.code.filter(|number| !known(number))
+    }
+}
+
 impl JoinReply {
     /// Whether what it says can be meant.
     pub fn check(&self) -> Result<(), &'static str> {
-        let Geometry { symbol_len, block_symbols } = self.geometry;
+        let Geometry { symbol_len, block_symbols, code } = self.geometry;
         if symbol_len == 0 || symbol_len % 2 != 0 || symbol_len > SYMBOL_LEN_MAX {
             return Err("a symbol length that is zero, odd or too large");
         }
-        if block_symbols == 0 || block_symbols > downpour_proto::BLOCK_SYMBOLS_MAX {
+        if block_symbols == 0 || block_symbols > code.block_symbols_max() {
             return Err("a number of symbols in a block that is zero or too large");
         }
         if self.receiver.0 == 0 {
@@ -484,17 +507,34 @@ struct EpochText(u8);
 struct GeometryText {
     symbol_len: u16,
     block_symbols: u16,
+    #[serde(default, with = "code_text")]
+    code: Code,
+}
+
+/// A code by its number.
+mod code_text {
+    use downpour_proto::Code;
+    use serde::de::{Deserializer, Error};
+    use serde::{Deserialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(code: &Code, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u8(code.number())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Code, D::Error> {
+        Code::from_number(u8::deserialize(from)?).ok_or_else(|| Error::custom("an unknown code"))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{
-        BlockRange, DataPath, Event, HAVE_RANGES_MAX, HaveRequest, JoinReply, ObjectFailure,
-        RECEIPT_LEN_MAX, Receipt, SessionId, Token,
+        BlockRange, DataPath, Event, HAVE_RANGES_MAX, HaveRequest, JoinReply, JoinRequest,
+        ObjectFailure, RECEIPT_LEN_MAX, Receipt, SessionId, Token, ToldCode,
     };
     use crate::Secret;
     use crate::identity::Identity;
-    use downpour_proto::{Epoch, Geometry, ReceiverId, StreamId};
+    use downpour_proto::{Code, Epoch, Geometry, ReceiverId, StreamId};
 
     fn reply() -> JoinReply {
         JoinReply {
@@ -536,11 +576,32 @@ mod tests {
 
     #[test]
     fn impossible_sizes_in_a_reply_are_found() {
-        for geometry in [(0, 1024), (1441, 1024), (1440, 0), (1440, 1025)] {
-            let geometry = Geometry { symbol_len: geometry.0, block_symbols: geometry.1 };
+        let (rs, cauchy) = (Code::ReedSolomon, Code::Cauchy);
+        let sizes =
+            [(0, 1024, rs), (1441, 1024, rs), (1440, 0, rs), (1440, 1025, rs), (1440, 129, cauchy)];
+        for (symbol_len, block_symbols, code) in sizes {
+            let geometry = Geometry { symbol_len, block_symbols, code };
             assert!(JoinReply { geometry, ..reply() }.check().is_err(), "{geometry:?}");
         }
         assert!(JoinReply { suite: 77, ..reply() }.check().is_err());
+    }
+
+    // docs/protocol.md#CODE-3
+    #[test]
+    fn codes_have_numbers_and_silence_means_the_first() {
+        let geometry = Geometry::full(1440, Code::Cauchy);
+        let text = serde_json::to_string(&JoinReply { geometry, ..reply() }).unwrap();
+        assert!(text.contains(r#""code":2"#), "{text}");
+        let read = |text: &str| serde_json::from_str::<JoinReply>(text).map(|r| r.geometry.code);
+        assert_eq!(read(&text).ok(), Some(Code::Cauchy));
+        let silent = text.replace(r#""code":2,"#, "").replace("128", "1024");
+        assert_eq!(read(&silent).ok(), Some(Code::ReedSolomon), "{silent}");
+        let newer = text.replace(r#""code":2"#, r#""code":3000"#);
+        assert!(read(&newer).is_err());
+        assert_eq!(serde_json::from_str::<ToldCode>(&newer).unwrap().unknown(), Some(3000));
+        assert_eq!(serde_json::from_str::<ToldCode>(&text).unwrap().unknown(), None);
+        let old = r#"{"protocol":1,"software":"","name":"","instance":"AAAAAAAAAAAAAAAAAAAAAA"}"#;
+        assert_eq!(serde_json::from_str::<JoinRequest>(old).unwrap().codes, [1]);
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl Symbols {
         let ids = self.repair_ids.iter().copied();
         let mut repair: Vec<(u16, &[u8])> = ids.zip(self.repair.chunks_exact(symbol_len)).collect();
         repair.sort_unstable_by_key(|(index, _)| *index);
-        decoder.decode(&mut self.bytes, symbol_len, &self.present, repair).is_ok()
+        decoder.decode(&mut self.bytes, symbol_len, &self.present, &repair).is_ok()
     }
 }
 

@@ -340,10 +340,11 @@ impl Driver {
     ) -> io::Result<Self> {
         let clock = Clock::start();
         let (stream, epoch, me) = (setup.machine.stream, setup.epoch, setup.machine.me);
-        let symbol_len = setup.machine.geometry.symbol_len;
+        let geometry = setup.machine.geometry;
+        let symbol_len = geometry.symbol_len;
         let sink = setup.sink;
         let workers = Workers::start("downpour-store", setup.open, &ends.waker, || {
-            let (sink, mut decoder) = (Arc::clone(&sink), Decoder::new());
+            let (sink, mut decoder) = (Arc::clone(&sink), Decoder::new(geometry.code));
             move |job| work(job, &*sink, &mut decoder, usize::from(symbol_len))
         })?;
         let next = PacketNumber(setup.packet.0.saturating_add(1));

@@ -325,14 +325,15 @@ impl Driver {
         shared: Arc<Shared>,
     ) -> io::Result<Self> {
         let clock = Clock::start();
-        let symbol_len = usize::from(setup.machine.geometry.symbol_len);
+        let geometry = setup.machine.geometry;
+        let symbol_len = usize::from(geometry.symbol_len);
         let (stream, epoch) = (setup.machine.stream, setup.machine.epoch);
         if let Some(trace) = &setup.trace {
             setup.machine.rate = Box::new(Traced::new(setup.machine.rate, trace.tap(&clock)));
         }
         let source = setup.source;
         let workers = Workers::start("downpour-read", setup.open, &waker, || {
-            let (source, mut encoder) = (Arc::clone(&source), Encoder::new());
+            let (source, mut encoder) = (Arc::clone(&source), Encoder::new(geometry.code));
             move |job| work(job, &*source, &mut encoder, symbol_len)
         })?;
         let mut machine = Sender::new(setup.machine, clock.now());

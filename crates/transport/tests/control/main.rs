@@ -9,9 +9,9 @@ mod world;
 use downpour_proto::ReceiverId;
 use downpour_transport::Secret;
 use downpour_transport::control::{
-    BlockRange, ControlClient, ErrorCode, Event, EventsEnd, HaveRequest, JoinError, LeaveRequest,
-    MANIFEST_SYMBOLS_MAX, ObjectFailure, PROTOCOL_VERSION, REASON_LEN_MAX, ReadyRequest, Receipt,
-    RequestError, ServerLimits, SessionId,
+    BlockRange, ControlClient, ErrorCode, Event, EventsEnd, HaveRequest, JoinError, JoinRequest,
+    LeaveRequest, MANIFEST_SYMBOLS_MAX, ObjectFailure, PROTOCOL_VERSION, REASON_LEN_MAX,
+    ReadyRequest, Receipt, RequestError, ServerLimits, SessionId,
 };
 use downpour_transport::identity::Identity;
 use std::sync::Arc;
@@ -276,4 +276,17 @@ async fn other_versions_are_told_so() {
     request.protocol = PROTOCOL_VERSION + 1;
     let error = client.join(&request).await.unwrap_err();
     assert!(matches!(error, JoinError::WrongVersion(_)) && !error.is_passing(), "{error}");
+}
+
+// docs/protocol.md#CODE-3
+#[tokio::test]
+async fn who_does_not_know_the_code_is_told_what_to_do() {
+    let world = World::new(Setup::default()).await;
+    let client = world.client().await;
+    let request = JoinRequest { codes: vec![2, 77], ..join_request("anna") };
+    let error = client.join(&request).await.unwrap_err();
+    let JoinError::WrongVersion(text) = error else { panic!("{error}") };
+    assert!(text.contains("--code rs") && text.contains("without --code"), "{text}");
+    // It was not taken in: it knows no session, and no repair symbols.
+    assert!(client.leave("bye", false).await.is_err());
 }

@@ -1,6 +1,6 @@
 //! A session that records what it is told, a server in front of it, and clients, all on 127.0.0.1.
 
-use downpour_proto::{BlockId, BlockKind, Epoch, Geometry, Rate, ReceiverId, StreamId};
+use downpour_proto::{BlockId, BlockKind, Code, Epoch, Geometry, Rate, ReceiverId, StreamId};
 use downpour_transport::Secret;
 use downpour_transport::control::{
     ApiError, ClientLimits, ClientSetup, Conn, ControlClient, ControlServer, DataPath, ErrorCode,
@@ -62,6 +62,10 @@ impl Session {
 }
 
 impl SessionHandler for Session {
+    fn code(&self) -> Code {
+        Code::ReedSolomon
+    }
+
     async fn join(&self, from: &Conn, request: JoinRequest) -> Result<JoinReply, ApiError> {
         let (node, feedback) = (from.node, from.feedback.clone());
         self.tell(Told::Join { node, feedback, name: request.name })?;
@@ -290,6 +294,7 @@ pub(crate) fn join_request(name: &str) -> JoinRequest {
         software: "test 1".into(),
         name: name.into(),
         instance: InstanceId::random().unwrap(),
+        codes: vec![1],
     }
 }
 

@@ -16,7 +16,7 @@ pub(crate) use line::{Head, Line};
 use crate::Secret;
 use crate::control::api::{
     ClockReply, HaveRequest, JoinReply, JoinRequest, LeaveRequest, RECEIVER_HEADER, ReadyRequest,
-    SESSION_HEADER, SignedReceipt, Token, clip,
+    SESSION_HEADER, SignedReceipt, Token, ToldCode, clip,
 };
 use crate::identity::{Identity, PublicKey, client_config};
 use crate::stream::{TUNING_HEADER, Tuning};
@@ -160,6 +160,11 @@ impl ControlClient {
         let response = connection.send(&self.target, request, limit).await?;
         let bytes = read_reply(response.into_body(), limit).await?;
         let nonsense = |reason: String| JoinError::Lost(format!("the answer has {reason}"));
+        if let Ok(told) = serde_json::from_slice::<ToldCode>(&bytes)
+            && let Some(number) = told.unknown()
+        {
+            return Err(unknown_code(number));
+        }
         let reply: JoinReply =
             serde_json::from_slice(&bytes).map_err(|error| nonsense(error.to_string()))?;
         reply.check().map_err(|reason| nonsense(reason.to_owned()))?;
@@ -426,6 +431,14 @@ impl ControlClient {
     fn lock_idle(&self) -> MutexGuard<'_, Vec<Line>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Of a session that is sent in a code of a later version (`docs/protocol.md#CODE-3`).
+fn unknown_code(number: u64) -> JoinError {
+    JoinError::WrongVersion(format!(
+        "the session is sent with erasure code {number}, which this downpour does not know: install the \
+         sender's version here, or have it sent without --code"
+    ))
 }
 
 pub(crate) fn silent(limit: Duration) -> Fault {

@@ -11,7 +11,7 @@ use super::{Answer, Core};
 use crate::control::budget::ActivePull;
 use crate::control::error::{ApiError, ErrorCode};
 use bytes::Bytes;
-use downpour_proto::{BlockId, BlockKind, REPAIR_SYMBOLS_MAX};
+use downpour_proto::{BlockId, BlockKind};
 use hyper::header::{ACCEPT_RANGES, CONTENT_RANGE, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use std::ops::Range;
@@ -198,8 +198,12 @@ async fn send_repair<H: SessionHandler>(
     }
 }
 
-/// The block and symbols that path and query name; `None` when they name none.
-pub(super) fn parse_repair(block: &str, query: &str) -> Option<(BlockId, Range<u16>)> {
+/// The block and symbols that path and query name; `None` when they name none, or one that is not below `symbols_end`.
+pub(super) fn parse_repair(
+    block: &str,
+    query: &str,
+    symbols_end: u16,
+) -> Option<(BlockId, Range<u16>)> {
     let block = match block.split_at_checked(1)? {
         ("d", number) => BlockId::data(digits(number)?.try_into().ok()?)?,
         ("m", number) => BlockId::manifest(digits(number)?.try_into().ok()?)?,
@@ -215,10 +219,10 @@ pub(super) fn parse_repair(block: &str, query: &str) -> Option<(BlockId, Range<u
     }
     let (from, count) = (from?, count?);
     let end = from.checked_add(count)?;
-    if count == 0 || end > u64::from(REPAIR_SYMBOLS_MAX) {
+    if count == 0 || end > u64::from(symbols_end) {
         return None;
     }
-    // Both are at most REPAIR_SYMBOLS_MAX, a u16.
+    // Both are at most `symbols_end`, a u16.
     Some((block, from as u16..end as u16))
 }
 
@@ -261,8 +265,8 @@ mod tests {
     #[test]
     fn repair_requests_name_what_exists() {
         let block = BlockId::manifest(7).unwrap();
-        assert_eq!(parse_repair("m7", "from=3&count=4"), Some((block, 3..7)));
-        assert_eq!(parse_repair("m7", "count=1&from=1023"), Some((block, 1023..1024)));
+        assert_eq!(parse_repair("m7", "from=3&count=4", 7), Some((block, 3..7)));
+        assert_eq!(parse_repair("m7", "count=1&from=1023", 1024), Some((block, 1023..1024)));
         for (path, query) in [
             ("m7", "from=3&count=0"),
             ("m7", "from=1024&count=1"),
@@ -276,7 +280,8 @@ mod tests {
             ("é", "from=3&count=4"),
             ("", "from=3&count=4"),
         ] {
-            assert_eq!(parse_repair(path, query), None, "{path}?{query}");
+            assert_eq!(parse_repair(path, query, 1024), None, "{path}?{query}");
         }
+        assert_eq!(parse_repair("m7", "from=127&count=2", 128), None);
     }
 }

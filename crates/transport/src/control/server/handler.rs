@@ -6,7 +6,7 @@ use crate::control::api::{
 };
 use crate::control::error::ApiError;
 use crate::identity::PublicKey;
-use downpour_proto::{BlockId, BlockKind, ReceiverId};
+use downpour_proto::{BlockId, BlockKind, Code, ReceiverId};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -54,7 +54,10 @@ pub struct Extent {
 /// The first five answer one request each; they run on the runtime and must not block. What they refuse
 /// goes to the client as it is.
 pub trait SessionHandler: Send + Sync + 'static {
-    /// A receiver asks to be taken in. The reply's receiver number is bound to `from.node` henceforth.
+    /// What the session's blocks are coded in.
+    fn code(&self) -> Code;
+
+    /// A receiver asks to be taken in; it knows the code. The reply's receiver number is bound to `from.node` henceforth.
     fn join(
         &self,
         from: &Conn,
@@ -105,9 +108,8 @@ pub trait SessionHandler: Send + Sync + 'static {
     /// [`crate::control::PIECE_LEN_MAX`] bytes. Runs on a thread of its own and may block.
     fn read(&self, kind: BlockKind, range: Range<u64>) -> Result<Vec<u8>, ApiError>;
 
-    /// Makes the repair symbols `symbols` of `block`, one after the other. The range is within the
-    /// 1024 that there are; whether the block exists is not known. Runs on a thread of its own and may
-    /// block.
+    /// Makes the repair symbols `symbols` of `block`, one after the other. The range is within those that the
+    /// code has; whether the block exists is not known. Runs on a thread of its own and may block.
     fn repair(&self, block: BlockId, symbols: Range<u16>) -> Result<Vec<u8>, ApiError>;
 }
 

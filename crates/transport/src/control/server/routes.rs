@@ -165,8 +165,10 @@ async fn bulk<H: SessionHandler>(
         _ => {
             let block = request.uri().path().strip_prefix(REPAIR_PATH).unwrap_or_default();
             let query = request.uri().query().unwrap_or_default();
-            let (block, symbols) = bulk::parse_repair(block, query).ok_or_else(|| {
-                bad_request("expected /v1/repair/d7?from=0&count=8 (or m7), symbols below 1024")
+            let end = core.handler.code().repair_max();
+            let (block, symbols) = bulk::parse_repair(block, query, end).ok_or_else(|| {
+                let form = "expected /v1/repair/d7?from=0&count=8 (or m7), symbols below";
+                bad_request(&format!("{form} {end}"))
             })?;
             bulk::repair(core, block, symbols).await?
         }
@@ -212,6 +214,16 @@ async fn join<H: SessionHandler>(
         return Err(ApiError::new(ErrorCode::WrongVersion, message));
     }
     request.check().map_err(bad_request)?;
+    let code = core.handler.code();
+    if !request.codes.contains(&code.number()) {
+        // docs/protocol.md#CODE-3
+        let message = format!(
+            "the session is sent with --code {}, which the receiver does not know: install the same \
+             downpour on both, or send without --code",
+            code.name()
+        );
+        return Err(ApiError::new(ErrorCode::WrongVersion, message));
+    }
     let reply = core.handler.join(&connection.conn, request).await?;
     if !core.members.bind(reply.receiver, connection.conn.node) {
         return Err(ApiError::new(ErrorCode::Busy, "the session has no room for more receivers"));
