@@ -1,8 +1,9 @@
-//! One session: `one RECEIVERS MBPS RTT_MS LOSS_PCT BURST MIB`; with CAUCHY in the environment in that code.
+//! One session: `one RECEIVERS MBPS RTT_MS LOSS_PCT BURST MIB`. In the environment: SEED, QUEUE_MS (20), BUSY_MS, CAUCHY
+//! (that code), TRACE.
 
 use downpour_proto::{Code, Duration, Geometry, Rate};
-use downpour_sim::Loss;
 use downpour_sim::world::{World, WorldConfig, bound};
+use downpour_sim::{LinkConfig, Loss};
 
 fn main() {
     let args: Vec<f64> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
@@ -20,6 +21,10 @@ fn main() {
     let mut config =
         WorldConfig::star(receivers as usize, rate, Duration::from_secs_f64(rtt_ms / 1e3), loss);
     config.data_len = (mib * 1048576.0) as u64;
+    if let Some(queue) = std::env::var("QUEUE_MS").ok().and_then(|v| v.parse().ok()) {
+        let link = &mut config.edges[0].link;
+        *link = LinkConfig::bottleneck(rate, Duration::from_millis(queue), link.delay);
+    }
     if let Some(seed) = std::env::var("SEED").ok().and_then(|v| v.parse().ok()) {
         config.seed = seed;
     }

@@ -23,7 +23,11 @@ fn either_code_brings_all_at_a_gigabit_with_loss() {
         println!("{code:?}: {:.4} x source, {:?}", outcome.overhead(), outcome.wall());
         outcome.overhead()
     });
-    assert!(costs[1] < costs[0] + 0.04, "{costs:?}");
+    // What the worst of eight needs is 1.0840 and 1.0633 (the mean of the greatest of eight negative binomials); a plan
+    // that six blocks in ten exceed sends 0.3 and 0.1 points in vain; an answer to who lacks one is two symbols, which
+    // six blocks in ten draw: 0.4 and 0.1 points. Together 1.091 and 1.065: 2.6 points apart.
+    assert!(costs[1] < costs[0] + 0.03, "{costs:?}");
+    assert!(costs[1] < 1.095, "{costs:?}");
 }
 
 #[test]
@@ -31,5 +35,6 @@ fn the_window_of_small_blocks_covers_a_long_round() {
     // 2.2 rounds of 20 ms at 1 Gbit/s are 5.5 MB; the blocks that settle meanwhile, five times as much.
     let walls = Code::ALL.map(|code| session(code, Duration::from_millis(20)).wall());
     let (rs, cauchy) = (walls[0].as_secs_f64(), walls[1].as_secs_f64());
-    assert!(cauchy < 1.07 * rs, "{walls:?}");
+    // It sends 1.026 times as much, and may end a round later: 1.4 % of the time.
+    assert!(cauchy < 1.05 * rs, "{walls:?}");
 }

@@ -15,8 +15,8 @@ use alloc::vec::Vec;
 /// Most blocks open at once, whatever the round trip.
 pub const WINDOW_BLOCKS_MAX: usize = POLL_BLOCKS_MAX;
 
-/// Closed blocks that a late NACK may reopen.
-const RECENT_BLOCKS: usize = 256;
+/// Closed blocks that a late NACK may reopen: so many times as may be open.
+const RECENT_WINDOWS: usize = 2;
 
 /// Receivers remembered that asked for much of one block.
 pub(super) const BIG_ASKERS_MAX: usize = 16;
@@ -218,7 +218,7 @@ impl Window {
     pub(super) fn close(&mut self, index: usize) -> Option<Open> {
         let closed = self.open.remove(index)?;
         self.ready_from = self.ready_from.saturating_sub(1);
-        if self.recent.len() == RECENT_BLOCKS {
+        if self.recent.len() == RECENT_WINDOWS * self.code.window_blocks() {
             self.recent.pop_front();
         }
         self.recent.push_back(closed.listing());
