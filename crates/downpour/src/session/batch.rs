@@ -24,8 +24,8 @@ use crate::report::Report;
 use crate::ticket::Ticket;
 use crate::units::HostPort;
 use downpour_catalog::ErrorClass;
-use downpour_proto::Rate;
 use downpour_proto::transfer::Wishes;
+use downpour_proto::{Code, Rate};
 use downpour_transport::control::{DataPath, SignedReceipt};
 use downpour_transport::identity::{Identity, PublicKey};
 use std::collections::{BTreeSet, HashMap};
@@ -220,6 +220,7 @@ fn send_plan(setup: SendFiles) -> SendPlan {
             after: Some(setup.wait),
             enter: false,
         },
+        code: Code::default(),
         rate: setup.rate,
         rate_line: String::new(),
         profile: Profile::Auto,
