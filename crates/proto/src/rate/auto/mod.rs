@@ -27,6 +27,8 @@ const SPARSE_POLLS: f64 = 8.0;
 /// A sample over more polls than this is a mean over several rates while the rate is being found: the least that a
 /// thousand receivers report so would be far below what they can take.
 const MIXED_POLLS: f64 = 2.5;
+/// A sender that sent less than this share of what it might has paused: what it may send says nothing of the queue.
+const PAUSED: f64 = 0.5;
 /// Polls that are remembered.
 const POLLS_MAX: usize = 64;
 /// Silence of so many answer times, and at least this long, halves the rate.
@@ -55,6 +57,10 @@ pub struct Auto {
     /// Between the polls, smoothed, in seconds.
     poll_interval: f64,
     ticked: Timestamp,
+    /// Sent until the last poll, bytes; and what might have been since.
+    sent: u64,
+    paced: f64,
+    advanced: Timestamp,
     /// When polls left, and the rate at that time in bytes per second.
     polls: VecDeque<(Timestamp, f64)>,
     ceiling: Rate,
@@ -73,6 +79,9 @@ impl Auto {
             established: false,
             poll_interval: 0.0,
             ticked: now,
+            sent: 0,
+            paced: 0.0,
+            advanced: now,
             polls: VecDeque::new(),
             ceiling: Rate::MAX,
             heard: now,
@@ -114,10 +123,18 @@ impl Auto {
     }
 
     fn advance(&mut self, now: Timestamp) {
-        let rate = self.rate().bps() as f64 / 8.0;
+        let rate = self.pace(now);
         for path in self.paths.by_id.values_mut() {
             path.advance(now, rate);
         }
+    }
+
+    /// The rate since the last time, in bytes per second; counts what might have been sent at it.
+    fn pace(&mut self, now: Timestamp) -> f64 {
+        let rate = self.rate().bps() as f64 / 8.0;
+        self.paced += rate * now.since(self.advanced).as_secs_f64();
+        self.advanced = now;
+        rate
     }
 }
 
@@ -130,7 +147,9 @@ impl RateController for Auto {
         let sparse = interval > SPARSE_POLLS * self.poll_interval;
         let mixed = interval > MIXED_POLLS * self.poll_interval;
         let rate = self.rate;
-        let known = self.established.then_some(rate);
+        // Not the rate of this moment: that may be one at which a queue is let run empty.
+        let found = self.paths.followed().map_or(rate, |path| path.capacity().0);
+        let known = self.established.then_some(found);
         let path = self.paths.entry(sample.receiver, || Path::new(now, known));
         if sparse && self.poll_interval > 0.0 {
             path.on_sparse_sample(now, sample, rate);
@@ -141,12 +160,19 @@ impl RateController for Auto {
         self.decide(now);
     }
 
-    fn on_tick(&mut self, now: Timestamp, _bytes_sent: u64) {
+    fn on_tick(&mut self, now: Timestamp, bytes_sent: u64) {
         let interval = now.since(self.ticked).as_secs_f64();
+        let sent = bytes_sent.saturating_sub(self.sent) as f64;
+        self.sent = bytes_sent;
+        let rate = self.pace(now);
+        let paused = sent < PAUSED * self.paced;
+        self.paced = 0.0;
         let gain = if self.poll_interval > 0.0 { 0.25 } else { 1.0 };
         self.poll_interval += gain * (interval - self.poll_interval);
         self.ticked = now;
-        self.advance(now);
+        for path in self.paths.by_id.values_mut() {
+            if paused { path.rest(now, sent) } else { path.advance(now, rate) }
+        }
         if self.polls.len() == POLLS_MAX {
             self.polls.pop_front();
         }
@@ -212,27 +238,36 @@ mod tests {
     fn round(auto: &mut Auto, now: Timestamp, busy: f64, arrives: f64, queue: &mut f64) {
         let rate = auto.rate().bps() as f64 / 8.0;
         let sent = rate * ROUND.as_secs_f64() * busy;
+        let sent_before = auto.sent;
         let before = *queue;
         *queue = (*queue + sent / LINK - ROUND.as_secs_f64()).clamp(0.0, 0.02);
-        auto.on_tick(now, 0);
-        auto.on_sample(
-            now,
-            &RateSample {
-                receiver: ReceiverId(1),
-                sent_packets: (sent / 1472.0) as u64 + 1,
-                sent_bytes: sent as u64,
-                send_interval: ROUND,
-                received_packets: (sent * arrives / 1472.0) as u64,
-                receive_interval: ROUND + Duration::from_secs_f64((*queue - before).max(0.0)),
-                poll_sent: now - ROUND,
-                bytes_since: sent as u64,
-                rtt: ROUND + Duration::from_secs_f64(*queue),
-                queue_delay: Duration::from_secs_f64(*queue),
-                host_drops: 0,
-                ce_marks: 0,
-                app_limited: busy < 1.0,
-            },
-        );
+        auto.on_tick(now, sent_before + sent as u64);
+        let interval = ROUND + Duration::from_secs_f64((*queue - before).max(0.0));
+        auto.on_sample(now, &sample(now, busy, (sent, arrives), (interval, *queue)));
+    }
+
+    /// What receiver 1 tells of a round: bytes sent and which share of them arrived, in what time, the queue at its end.
+    fn sample(
+        now: Timestamp,
+        busy: f64,
+        (sent, arrives): (f64, f64),
+        (receive_interval, queue): (Duration, f64),
+    ) -> RateSample {
+        RateSample {
+            receiver: ReceiverId(1),
+            sent_packets: (sent / 1472.0) as u64 + 1,
+            sent_bytes: sent as u64,
+            send_interval: ROUND,
+            received_packets: (sent * arrives / 1472.0) as u64,
+            receive_interval,
+            poll_sent: now - ROUND,
+            bytes_since: sent as u64,
+            rtt: ROUND + Duration::from_secs_f64(queue),
+            queue_delay: Duration::from_secs_f64(queue),
+            host_drops: 0,
+            ce_marks: 0,
+            app_limited: busy < 1.0,
+        }
     }
 
     #[test]
@@ -249,5 +284,37 @@ mod tests {
             round(&mut auto, at(n), 0.05, 0.5, &mut queue);
         }
         assert!(auto.rate().bps() > found / 8, "{}", auto.rate());
+    }
+
+    #[test]
+    fn a_pause_does_not_lower_the_rate_of_what_comes_after_it() {
+        let (mut auto, mut queue) = (Auto::new(Timestamp::ZERO), 0.0);
+        let mut now = Timestamp::ZERO;
+        for _ in 1..=200 {
+            now = now + ROUND;
+            round(&mut auto, now, 1.0, 1.0, &mut queue);
+        }
+        let found = auto.rate().bps();
+        // Polls of an idle session, which this receiver need not answer.
+        for _ in 0..2 {
+            now = now + Duration::from_millis(100);
+            auto.on_tick(now, auto.sent + 100);
+            assert!(auto.rate().bps() > found * 9 / 10, "{} of {found}", auto.rate());
+        }
+    }
+
+    #[test]
+    fn whoever_comes_while_the_queue_runs_empty_does_not_take_that_rate_for_the_capacity() {
+        let (mut auto, mut queue) = (Auto::new(Timestamp::ZERO), 0.0);
+        let mut now = Timestamp::ZERO;
+        for _ in 1..=100 {
+            now = now + ROUND;
+            round(&mut auto, now, 1.0, 1.0, &mut queue);
+        }
+        auto.rate *= 0.2;
+        let second = sample(now, 1.0, (1e4, 1.0), (ROUND, queue));
+        auto.on_sample(now, &RateSample { receiver: ReceiverId(2), ..second });
+        let (capacity, _) = auto.paths.by_id[&ReceiverId(2)].capacity();
+        assert!(capacity > 0.8 * LINK, "{capacity}");
     }
 }

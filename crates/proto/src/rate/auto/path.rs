@@ -339,6 +339,18 @@ impl Path {
         }
     }
 
+    /// Time has passed in which the sender paused, after so many bytes since the last poll.
+    pub(super) fn rest(&mut self, now: Timestamp, sent: f64) {
+        let passed = now.since(self.advanced).as_secs_f64();
+        self.advanced = now;
+        if self.capacity > 0.0 {
+            self.predicted = self.bounded(self.predicted + sent / self.capacity - passed);
+        }
+        if self.predicted <= DRAINED && !self.is_draining() {
+            self.emptied = now;
+        }
+    }
+
     /// A poll has left: it will tell the queue as it is now.
     pub(super) fn on_poll(&mut self, now: Timestamp) {
         if self.phase == RatePhase::Startup || self.spans.is_empty() {
