@@ -179,6 +179,7 @@ fn adopt(url: &CatalogUrl, fill: u64) {
                 digest: digest(n),
                 replicas: vec![(site, format!("/data/{}", name(n)))],
                 other_content: OtherContent::Refuse,
+                origin: None,
             })
         });
         let answers = catalog.submit(now(), adopted.collect()).wait().expect("the database");

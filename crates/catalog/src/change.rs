@@ -66,8 +66,19 @@ pub struct AdoptedFile {
     pub digest: Digest,
     /// Where it lies: site and path of each replica.
     pub replicas: Vec<(SiteId, String)>,
-    /// What to do if the name is taken.
+    /// What to do if the name is taken; passed over where `origin` says which version it is.
     pub other_content: OtherContent,
+    /// What its site of origin says of it; `None` for a file of our own that was never taken in.
+    pub origin: Option<Origin>,
+}
+
+/// What a file's site of origin says of it, so that both catalogs speak of the same file and sort it into the same day.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Its version there.
+    pub version: i64,
+    /// When it was taken in there.
+    pub taken_in: Time,
 }
 
 /// Where a file goes next, with what belongs to it in the same commit.

@@ -9,7 +9,7 @@
 //! - The life cycle is a table (`life`), errors have stable codes (`class`).
 //!
 //! Code map: `record`, `life`, `class`, `change` the words; `ledger` the rules, the same for all databases; `writer` the thread with
-//! group commit; `reader`, the reading; `sql` what the databases have in common, `sqlite` and its siblings
+//! group commit; `reader` and `lookup`, the reading; `digest_set` what sites hold, in few numbers; `sql` what the databases have in common, `sqlite` and its siblings
 //! the rest; `schema`, `migrate` the tables.
 //!
 //! Not here: what is inside the files, policy (who goes first, how long to wait), clocks (time is an argument).
@@ -21,12 +21,14 @@ mod change;
 mod class;
 mod code;
 mod copy;
+mod digest_set;
 mod error;
 mod export;
 mod glob;
 mod key;
 mod ledger;
 mod life;
+mod lookup;
 mod migrate;
 mod mysql;
 mod place;
@@ -44,16 +46,20 @@ mod writer;
 pub use catalog::{Catalog, Pending};
 pub use change::{
     AdoptedFile, Answer, Applied, Change, Claimed, KEY_BYTES_MAX, Move, NAME_BYTES_MAX, NewFile,
-    Next, OtherContent, PATH_BYTES_MAX, RECEIPT_BYTES_MAX, Refused, Work,
+    Next, Origin, OtherContent, PATH_BYTES_MAX, RECEIPT_BYTES_MAX, Refused, Work,
 };
 pub use class::{ErrorClass, Scope, TAXONOMY_VERSION};
 pub use code::UnknownName;
 pub use copy::{CopyError, backup, restore};
+pub use digest_set::{
+    DEPTH_MAX, NODE_FILES_MAX, SUM_BYTES, SetDay, SetDigest, SetEntry, SetNode, entry_hash,
+};
 pub use error::{Error, OpenError};
 pub use export::{ExportError, Format, Names, Sheet, export};
 pub use glob::{BadGlob, Glob};
 pub use key::{FILE_KEY_BYTES, FileKey, NoFileKey};
 pub use life::{Reason, State, TRANSITIONS};
+pub use lookup::Called;
 pub use migrate::{BeforeMigration, SCHEMA_VERSION};
 pub use place::{CatalogUrl, NoCatalogUrl};
 pub use reader::Reader;

@@ -9,9 +9,9 @@ use crate::life::{Reason, State};
 use crate::migrate;
 use crate::place::CatalogUrl;
 use crate::record::{
-    Attempt, Count, Delivery, DeliveryState, Digest, DigestKind, Event, EventKind, File, FileId,
-    LogId, Outcome, Receipt, Replica, ReplicaState, Revision, RuleId, SessionId, SiteId, Time,
-    TransferId,
+    self, Attempt, Count, Delivery, DeliveryState, Digest, DigestKind, Event, EventKind, File,
+    FileId, LogId, Outcome, Receipt, Replica, ReplicaState, Revision, RuleId, SessionId, SiteId,
+    Time, TransferId,
 };
 use crate::schema;
 use crate::sql::{Columns, DbError, Row, Sql, Table, Value};
@@ -27,7 +27,7 @@ pub struct Reader {
 pub(crate) const FILE_COLUMNS: &str = "f.id, f.site, f.name, f.version, f.size, f.rule, \
     COALESCE(l.state, f.state), COALESCE(l.revision, f.revision), COALESCE(l.since, f.since), \
     COALESCE(l.reason, 0), COALESCE(l.error, 0), COALESCE(l.tries, f.tries), \
-    COALESCE(l.turn, 0), d.value";
+    COALESCE(l.turn, 0), f.origin, d.value";
 
 impl Reader {
     /// Opens a catalog that is there; nothing is made and nothing is migrated.
@@ -177,12 +177,14 @@ pub(crate) fn file_of(mut row: Row) -> Result<File, DbError> {
     let error = row.maybe(ErrorClass::from_code)?;
     let tries = u32::try_from(row.int()?).map_err(|e| DbError::damaged(e.to_string()))?;
     let turn = row.int()?;
+    let taken_in = record::taken_in(id, row.int()?);
     let next_try = (state == State::Waiting).then_some(Time(turn));
     let file = File {
         id,
         site,
         name,
         version,
+        taken_in,
         size,
         rule,
         state,

@@ -61,6 +61,11 @@ impl FileId {
     }
 }
 
+/// When a file was taken in at its site of origin: what is stored, or what its id says.
+pub(crate) const fn taken_in(file: FileId, stored: i64) -> Time {
+    if stored == 0 { file.time() } else { Time(stored) }
+}
+
 /// Gives ids to the files of one writer: growing, also when the clock steps back.
 #[derive(Debug)]
 pub(crate) struct Mint {
@@ -203,6 +208,8 @@ pub struct File {
     pub name: String,
     /// 1 for the first content of this name, and so on.
     pub version: i64,
+    /// When it was taken in at the site that it comes from; the same in all catalogs.
+    pub taken_in: Time,
     /// Its length.
     pub size: u64,
     /// The rule that took it in.

@@ -23,6 +23,21 @@ pub(crate) const FILE: Table = Table {
         ("revision", Int),
         ("tries", Int),
         ("since", Int),
+        ("origin", Int),
+    ],
+};
+
+/// What a file is called, and since when.
+pub(crate) const FILE_CALLED: Table = Table {
+    name: "file",
+    keys: 1,
+    columns: &[
+        ("id", Int),
+        ("site", Int),
+        ("name", Text),
+        ("version", Int),
+        ("rule", Int),
+        ("origin", Int),
     ],
 };
 
@@ -71,7 +86,17 @@ pub(crate) const DIGEST: Table =
 pub(crate) const REPLICA: Table = Table {
     name: "replica",
     keys: 2,
-    columns: &[("file", Int), ("site", Int), ("path", Text), ("state", Int), ("since", Int)],
+    columns: &[
+        ("file", Int),
+        ("site", Int),
+        ("path", Text),
+        ("state", Int),
+        ("since", Int),
+        ("origin", Int),
+        ("rule", Int),
+        ("day", Int),
+        ("file_key", Bytes),
+    ],
 };
 
 pub(crate) const ATTEMPT: Table = Table {
@@ -148,5 +173,36 @@ pub(crate) const COUNTER: Table = Table {
         ("state", Int),
         ("files", Int),
         ("bytes", Int),
+    ],
+};
+
+/// Set digests of days: what each writer added to them and took out.
+pub(crate) const SET_DAY: Table = Table {
+    name: "set_day",
+    keys: 5,
+    columns: &[
+        ("holder", Int),
+        ("origin", Int),
+        ("rule", Int),
+        ("day", Int),
+        ("log", Int),
+        ("files", Int),
+        ("hash", Bytes),
+    ],
+};
+
+/// The same for the leaves below a day.
+pub(crate) const SET_LEAF: Table = Table {
+    name: "set_leaf",
+    keys: 6,
+    columns: &[
+        ("holder", Int),
+        ("origin", Int),
+        ("rule", Int),
+        ("day", Int),
+        ("leaf", Int),
+        ("log", Int),
+        ("files", Int),
+        ("hash", Bytes),
     ],
 };

@@ -7,7 +7,8 @@ use super::records::is_text;
 use super::standing::{NewName, Standing};
 use super::{Batch, Known, Told, pick};
 use crate::change::{
-    AdoptedFile, Answer, Change, NAME_BYTES_MAX, NewFile, OtherContent, PATH_BYTES_MAX, Refused,
+    AdoptedFile, Answer, Change, NAME_BYTES_MAX, NewFile, Origin, OtherContent, PATH_BYTES_MAX,
+    Refused,
 };
 use crate::life::State;
 use crate::record::{
@@ -60,8 +61,9 @@ impl Batch<'_> {
             return Ok(self.stands(same.file, true));
         }
         let version = next_version(known, new.other_content)?;
-        let name = NewName { name: new.name.clone(), version, stamp: new.stamp };
         let file = self.ledger.mint.next(now);
+        let (name, stamp, taken_in) = (new.name.clone(), new.stamp, file.time());
+        let name = NewName { name, version, stamp, taken_in };
         let mut standing = Standing::new(file, State::Found, now, name);
         (standing.site, standing.rule, standing.rank) = (new.site, new.rule, new.rank);
         (standing.size, standing.transfer) = (size, new.transfer.unwrap_or(TransferId(0)));
@@ -76,15 +78,17 @@ impl Batch<'_> {
         if new.replicas.iter().any(|(_, path)| !is_text(path, PATH_BYTES_MAX)) {
             return Err(Refused::Malformed("a path is too long or holds a zero byte"));
         }
-        let known = &self.names[&(new.site, new.name.clone())];
-        let digest = |file| self.digests.get(&(file, DigestKind::Blake3)).map(Vec::as_slice);
-        let same = known.iter().find(|k| digest(k.file) == Some(new.digest.value()));
-        let (applied, is_new) = if let Some(same) = same {
-            (self.stands(same.file, true), false)
+        let (applied, is_new) = if let Some(same) = self.same_content(new)? {
+            (self.stands(same, true), false)
         } else {
-            let version = next_version(known, new.other_content)?;
-            let name = NewName { name: new.name.clone(), version, stamp: 0 };
             let file = self.ledger.mint.next(now);
+            let known = &self.names[&(new.site, new.name.clone())];
+            let (version, taken_in) = match new.origin {
+                Some(origin) => (origin.version, origin.taken_in),
+                None => (next_version(known, new.other_content)?, file.time()),
+            };
+            self.call(file, new.site, &new.name, version, new.rule, taken_in);
+            let name = NewName { name: new.name.clone(), version, stamp: 0, taken_in };
             let mut standing = Standing::new(file, State::Adopted, now, name);
             (standing.site, standing.rule, standing.size) = (new.site, new.rule, size);
             let applied = self.enter(now, standing);
@@ -100,6 +104,25 @@ impl Batch<'_> {
             }
         }
         Ok(applied)
+    }
+
+    /// The file that is there with this content: of the version that its site of origin says, or of any.
+    fn same_content(&self, new: &AdoptedFile) -> Result<Option<FileId>, Refused> {
+        let known = &self.names[&(new.site, new.name.clone())];
+        let is_same = |known: &Known| {
+            let digest = self.digests.get(&(known.file, DigestKind::Blake3));
+            digest.is_some_and(|value| value == new.digest.value())
+        };
+        let Some(Origin { version, taken_in }) = new.origin else {
+            return Ok(known.iter().find(|known| is_same(known)).map(|known| known.file));
+        };
+        if version < 1 || taken_in.0 < 1 {
+            return Err(Refused::Malformed("versions and times are counted from 1"));
+        }
+        match known.iter().find(|known| known.version == version) {
+            Some(known) if !is_same(known) => Err(Refused::NameTaken { version }),
+            found => Ok(found.map(|known| known.file)),
+        }
     }
 
     fn enter(&mut self, now: Time, standing: Standing) -> crate::change::Applied {

@@ -6,7 +6,7 @@
 //! 3. `write` puts all of it down: a few statements, whatever the number of changes.
 //!
 //! All databases share these rules, so they cannot differ in them. `moves` is the life cycle, `intake` are new
-//! files, `records` the rest.
+//! files, `records` the rest, `sets` the digests of what sites hold.
 //!
 //! Invariants: a state goes where the table of `life` allows; each change of a file raises its revision by one; each
 //! accepted change is one event; numbers of events and counts become the ledger's only when the commit succeeded,
@@ -15,6 +15,7 @@
 mod intake;
 mod moves;
 mod records;
+mod sets;
 mod standing;
 
 use crate::change::{Answer, Change, Claimed, Work};
@@ -23,6 +24,7 @@ use crate::life::State;
 use crate::record::{DigestKind, EventKind, FileId, LogId, Mint, Revision, RuleId, SiteId, Time};
 use crate::schema;
 use crate::sql::{Columns, DbError, Hold, Put, Row, Sql, Table, one_int};
+pub(crate) use sets::{Called, SetPlace, key_row, place_of};
 use standing::{Place, Standing};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -36,6 +38,7 @@ pub(crate) struct Ledger {
     event_next: i64,
     mint: Mint,
     counts: BTreeMap<Place3, (i64, i64)>,
+    sums: sets::Sums,
 }
 
 impl Ledger {
@@ -52,7 +55,8 @@ impl Ledger {
             let place = (SiteId(row.int()?), RuleId(row.int()?), row.code(State::from_code)?);
             counts.insert(place, (row.int()?, row.int()?));
         }
-        Ok(Self { log, event_next, mint: Mint::new(log, FileId(newest)), counts })
+        let (mint, sums) = (Mint::new(log, FileId(newest)), sets::Sums::default());
+        Ok(Self { log, event_next, mint, counts, sums })
     }
 
     /// Where this writer's log will go on.
@@ -71,6 +75,7 @@ impl Ledger {
             digests: HashMap::new(),
             looked_up: HashSet::new(),
             deltas: BTreeMap::new(),
+            sets: sets::Sets::default(),
             out: Vec::new(),
         }
     }
@@ -94,6 +99,7 @@ pub(crate) struct Batch<'a> {
     /// Files that were asked for, also those that are not there.
     looked_up: HashSet<FileId>,
     deltas: BTreeMap<Place3, (i64, i64)>,
+    sets: sets::Sets,
     /// Rows to be written, by table, in the order in which the tables were first touched.
     out: Vec<(&'static Table, Put, Vec<Row>)>,
 }
@@ -110,9 +116,17 @@ impl Batch<'_> {
         files.append(&mut known);
         self.load_files(sql, files)?;
         let of_digest = |change: &Change| records::needs_digests(change);
-        let mut with_digest: Vec<FileId> = changes.filter_map(of_digest).collect();
+        let mut with_digest: Vec<FileId> = changes.clone().filter_map(of_digest).collect();
         with_digest.extend(self.names.values().flatten().map(|known| known.file));
-        self.load_digests(sql, with_digest)
+        self.load_digests(sql, with_digest)?;
+        let mut in_sets: Vec<FileId> = changes.clone().filter_map(sets::touches).collect();
+        for change in changes {
+            let Change::Adopt(new) = change else { continue };
+            self.learn_site(sql, new.site)?;
+            let known = self.names.get(&(new.site, new.name.clone()));
+            in_sets.extend(known.into_iter().flatten().map(|known| known.file));
+        }
+        self.load_sets(sql, in_sets)
     }
 
     fn load_files(&mut self, sql: &mut dyn Sql, mut ids: Vec<FileId>) -> Result<(), DbError> {
@@ -245,11 +259,13 @@ impl Batch<'_> {
                 (before.1 + bytes).into(),
             ]);
         }
-        put(sql, &schema::COUNTER, Put::Upsert, &rows)
+        put(sql, &schema::COUNTER, Put::Upsert, &rows)?;
+        self.write_sets(sql)
     }
 
     /// Takes over numbers and counts, once they are durable.
-    pub(crate) fn keep(self) {
+    pub(crate) fn keep(mut self) {
+        self.keep_sets();
         self.ledger.event_next = self.event_next;
         for (place, (files, bytes)) in self.deltas {
             let count = self.ledger.counts.entry(place).or_default();

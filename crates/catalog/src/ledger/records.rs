@@ -6,7 +6,8 @@ use crate::change::{
 };
 use crate::class::ErrorClass;
 use crate::record::{
-    Delivery, Digest, EventKind, FileId, Receipt, Replica, Revision, Session, Time, Transfer,
+    Delivery, Digest, DigestKind, EventKind, FileId, Receipt, Replica, Revision, Session, Time,
+    Transfer,
 };
 use crate::schema;
 use crate::sql::{Put, Row, Table, Value};
@@ -28,7 +29,8 @@ pub(super) fn needs_digests(change: &Change) -> Option<FileId> {
     match change {
         Change::Digest(file, _) => Some(*file),
         Change::Move(step) if matches!(step.next, Next::Hashed(_)) => Some(step.file),
-        _ => None,
+        // What enters a set digest, or leaves it.
+        _ => super::sets::touches(change),
     }
 }
 
@@ -56,6 +58,9 @@ impl Batch<'_> {
     pub(super) fn note_digest(&mut self, file: FileId, digest: &Digest) {
         let kind = digest.kind();
         if self.digests.insert((file, kind), digest.value().to_vec()).is_none() {
+            if kind == DigestKind::Blake3 {
+                self.digest_becomes_known(file);
+            }
             let value = Value::Bytes(digest.value().to_vec());
             let row = vec![file.0.into(), i64::from(kind.code()).into(), value];
             self.note(&schema::DIGEST, Put::Insert, row);
@@ -73,13 +78,8 @@ impl Batch<'_> {
     }
 
     pub(super) fn note_replica(&mut self, now: Time, replica: &Replica) {
-        let row = vec![
-            replica.file.0.into(),
-            replica.site.0.into(),
-            replica.path.as_str().into(),
-            i64::from(replica.state.code()).into(),
-            now.0.into(),
-        ];
+        self.replica_becomes(replica.file, replica.site, replica.state);
+        let row = self.called(replica.file).replica_row(replica, now);
         self.note(&schema::REPLICA, Put::Upsert, row);
     }
 

@@ -22,6 +22,8 @@ pub(super) struct NewName {
     pub name: String,
     pub version: i64,
     pub stamp: i64,
+    /// When it was taken in at its site of origin.
+    pub taken_in: Time,
 }
 
 #[derive(Debug)]
@@ -118,7 +120,7 @@ impl Standing {
             // Queued again by another writer since the live queue was read.
             return Err(DbError::Conflict(format!("file {file} moved meanwhile")));
         };
-        let name = NewName { name: String::new(), version: 0, stamp: 0 };
+        let name = NewName { name: String::new(), version: 0, stamp: 0, taken_in: Time(0) };
         let new = Self::new(file, state, Time(0), name);
         Ok(Self {
             site,
@@ -149,6 +151,7 @@ impl Standing {
             self.revision.0.into(),
             self.tries.into(),
             self.since.0.into(),
+            new.taken_in.0.into(),
         ]
     }
 

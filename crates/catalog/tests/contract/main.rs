@@ -10,6 +10,7 @@ mod life;
 mod model;
 mod names;
 mod records;
+mod sets;
 mod several;
 mod world;
 
@@ -40,6 +41,11 @@ stories![
     names::odd_names_come_back_as_they_were,
     records::records_come_back_as_they_were,
     records::a_refused_change_spoils_no_other,
+    sets::set_digests_follow_what_is_held,
+    sets::both_ends_sort_a_file_alike,
+    sets::files_are_looked_up_in_batches,
+    sets::what_does_not_move_is_found,
+    sets::an_older_catalog_gets_its_set_digests,
     several::a_lease_that_was_lost_cannot_write,
     several::daemons_claim_apart,
     several::a_daemon_that_comes_back_finds_its_work,

@@ -181,6 +181,7 @@ impl Daemon {
             digest: digest(name),
             replicas: vec![(self.site, format!("/data/{name}"))],
             other_content: OtherContent::Refuse,
+            origin: None,
         }
     }
 

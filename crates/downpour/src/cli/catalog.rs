@@ -453,6 +453,7 @@ mod tests {
                 digest: Digest::blake3([n; 32]),
                 replicas: vec![(site, format!("/data/{n}"))],
                 other_content: OtherContent::Refuse,
+                origin: None,
             })
         };
         let answers = catalog.apply(Time(1), &(0..5).map(adopt).collect::<Vec<_>>()).unwrap();
