@@ -1,5 +1,6 @@
 //! The product: objects, sessions, command line.
 
+pub mod api;
 pub mod cli;
 pub mod defaults;
 pub mod demo;
@@ -13,6 +14,7 @@ pub mod progress;
 pub mod receipt;
 pub mod report;
 pub mod session;
+pub mod site;
 pub mod spool;
 pub mod ticket;
 pub mod units;

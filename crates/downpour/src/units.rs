@@ -8,7 +8,9 @@
 //! Deliberately absent: locales, thousands separators, negative numbers.
 
 use downpour_proto::Rate;
+use serde::{Deserialize, Deserializer};
 use std::fmt;
+use std::ops::Deref;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -102,6 +104,54 @@ pub fn parse_size(text: &str) -> Result<u64, QuantityError> {
         return refuse(format!("that is more than 8 EiB: {advice}"));
     }
     Ok(bytes.round() as u64)
+}
+
+/// A duration in a configuration file, as [`parse_duration`] reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span(pub Duration);
+
+/// A size in a configuration file, as [`parse_size`] reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Amount(pub u64);
+
+/// A rate in a configuration file, as [`parse_rate`] reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Speed(pub Rate);
+
+macro_rules! written {
+    ($type:ident, $inner:ty, $parse:ident) => {
+        impl FromStr for $type {
+            type Err = QuantityError;
+
+            fn from_str(text: &str) -> Result<Self, QuantityError> {
+                $parse(text).map(Self)
+            }
+        }
+
+        impl Deref for $type {
+            type Target = $inner;
+
+            fn deref(&self) -> &$inner {
+                &self.0
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+written!(Span, Duration, parse_duration);
+written!(Amount, u64, parse_size);
+written!(Speed, Rate, parse_rate);
+
+impl<'de> Deserialize<'de> for HostPort {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+    }
 }
 
 /// Parses a share between 0 and 1 written as a percentage: `2%`, `0.5%`.

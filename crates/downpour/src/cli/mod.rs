@@ -18,7 +18,10 @@ mod profile;
 mod receipt;
 mod receive;
 mod send;
+mod service;
+mod site;
 mod ticket;
+mod token;
 mod wan;
 
 pub use fault::{Exit, Fault};
@@ -57,6 +60,11 @@ enum Verb {
     Ports(ports::PortsArgs),
     Catalog(Box<catalog::CatalogArgs>),
     Receipt(receipt::ReceiptArgs),
+    Init(Box<site::InitArgs>),
+    Check(site::CheckArgs),
+    Serve(site::ServeArgs),
+    Service(service::ServiceArgs),
+    Token(token::TokenArgs),
 }
 
 /// What a verb prints besides its result. The same for all of them.
@@ -161,6 +169,11 @@ pub fn main() -> ExitCode {
         Verb::Ports(args) => args.run(),
         Verb::Catalog(args) => args.run(),
         Verb::Receipt(args) => args.run(),
+        Verb::Init(args) => args.run(),
+        Verb::Check(args) => args.run(),
+        Verb::Serve(args) => args.run(),
+        Verb::Service(args) => args.run(),
+        Verb::Token(args) => args.run(),
     };
     let exit = done.unwrap_or_else(|fault| {
         eprintln!("{fault}");

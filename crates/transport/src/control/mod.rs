@@ -34,14 +34,15 @@ pub use api::{
 };
 pub use budget::{PIECE_LEN_MAX, PullBudget};
 pub use client::{
-    AttemptError, ClientLimits, ClientSetup, ClockOffset, ConnectError, ControlClient, EventStream,
-    EventsEnd, JoinError, Joined, Pull, PullError, RequestError,
+    Answer, AttemptError, CallError, Caller, CallerSetup, ClientLimits, ClientSetup, ClockOffset,
+    ConnectError, ControlClient, EventStream, EventsEnd, JoinError, Joined, Pull, PullError,
+    RequestError,
 };
 pub(crate) use client::{Line, silent};
 pub use error::{ApiError, ErrorCode};
 pub use server::{
-    BODY_LEN_MAX, BindError, Conn, ControlServer, EventSender, Extent, Member, NotListening,
-    ServerLimits, ServerSetup, SessionHandler,
+    BODY_LEN_MAX, BindError, Conn, Connections, ControlServer, Endpoint, EventSender, Extent,
+    Member, NotListening, Peer, ServerLimits, ServerSetup, SessionHandler,
 };
 pub use text::{decode as decode_base64url, encode as encode_base64url};
 

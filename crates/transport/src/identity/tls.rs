@@ -2,8 +2,8 @@
 //!
 //! The client knows the server's public key beforehand: the certificate's SubjectPublicKeyInfo must be
 //! that key and the handshake must be signed by it. The server demands a certificate and takes any
-//! well-formed Ed25519 one; who it was is told by [`node_key`]. Names, dates and issuers in certificates are
-//! not looked at. Sessions are not resumed: each connection proves both keys anew.
+//! well-formed Ed25519 one; who it was is told by [`node_key`]. A site's server, to which people come with
+//! tokens, does without ([`open_server_config`]). Names, dates and issuers in certificates are not looked at. Sessions are not resumed: each connection proves both keys anew.
 //!
 //! Whether that node is welcome ([`ClientKeys`]) is asked after the handshake, because a client that is
 //! turned away within it learns of that by an alert at best, and often by nothing but a reset.
@@ -57,8 +57,17 @@ pub struct WrongServerKey {
 
 /// The server's side: shows `identity`, demands a client certificate.
 pub fn server_config(identity: &Identity) -> Arc<ServerConfig> {
+    server_config_for(identity, true)
+}
+
+/// The server's side: shows `identity`, asks for a client certificate and does without.
+pub fn open_server_config(identity: &Identity) -> Arc<ServerConfig> {
+    server_config_for(identity, false)
+}
+
+fn server_config_for(identity: &Identity, nodes_only: bool) -> Arc<ServerConfig> {
     let provider = provider();
-    let verifier = AnyNode { algorithms: provider.signature_verification_algorithms };
+    let verifier = AnyNode { nodes_only, algorithms: provider.signature_verification_algorithms };
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .expect("ring has TLS 1.3 suites")
@@ -161,10 +170,15 @@ impl ServerCertVerifier for PinnedServer {
 
 #[derive(Debug)]
 struct AnyNode {
+    nodes_only: bool,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl ClientCertVerifier for AnyNode {
+    fn client_auth_mandatory(&self) -> bool {
+        self.nodes_only
+    }
+
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -204,7 +218,9 @@ impl ClientCertVerifier for AnyNode {
 
 #[cfg(test)]
 mod tests {
-    use super::{ClientKeys, client_config, node_key, server_config, wrong_server_key};
+    use super::{
+        ClientKeys, client_config, node_key, open_server_config, server_config, wrong_server_key,
+    };
     use crate::identity::{Identity, WrongServerKey};
     use rustls::pki_types::ServerName;
     use rustls::{ClientConfig, ClientConnection, ServerConnection};
@@ -300,12 +316,15 @@ mod tests {
     }
 
     #[test]
-    fn a_client_without_a_certificate_is_turned_away() {
+    fn a_client_without_a_certificate_is_turned_away_unless_the_server_is_open() {
         let sender = Identity::generate();
         let mut config = (*client_config(&Identity::generate(), sender.public_key())).clone();
         config.client_auth_cert_resolver = Arc::new(NoCertificate);
-        let error = shake(Arc::new(config), server_config(&sender)).unwrap_err();
+        let config = Arc::new(config);
+        let error = shake(config.clone(), server_config(&sender)).unwrap_err();
         assert_eq!(error, rustls::Error::NoCertificatesPresented);
+        let (_, server) = shake(config, open_server_config(&sender)).unwrap();
+        assert!(server.peer_certificates().is_none(), "let in, as nobody");
     }
 
     #[derive(Debug)]

@@ -50,7 +50,6 @@ const READ_AHEAD: usize = 128 << 10;
 pub(super) struct Target {
     pub(super) addrs: Vec<String>,
     pub(super) tls: Arc<rustls::ClientConfig>,
-    pub(super) token: Token,
     pub(super) limits: ClientLimits,
     /// The address that led to the sender before.
     pub(super) known: Mutex<Option<SocketAddr>>,
@@ -226,25 +225,30 @@ impl Connection {
             .map_err(|error| Fault::Lost(error.to_string()))
     }
 
-    /// Sends a request. An answer that says no is an error.
+    /// Sends a request as it is and gives the answer, whatever it says.
+    pub(super) async fn exchange(
+        &mut self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, hyper::Error> {
+        self.http.ready().await?;
+        self.http.send_request(request).await
+    }
+
+    /// Sends a request with the ticket's token. An answer that says no is an error.
     pub(super) async fn send(
         &mut self,
-        target: &Target,
+        token: &Token,
         mut request: Request<Full<Bytes>>,
         reply_time_max: Duration,
     ) -> Result<Response<Incoming>, Fault> {
         let headers = request.headers_mut();
         headers.insert(HOST, HeaderValue::from_static("downpour"));
-        let bearer = format!("Bearer {}", target.token.to_text());
+        let bearer = format!("Bearer {}", token.to_text());
         // Base64url is made of letters that headers may have.
         let mut bearer = HeaderValue::from_str(&bearer).expect("letters");
         bearer.set_sensitive(true);
         headers.insert(AUTHORIZATION, bearer);
-        let exchange = async {
-            self.http.ready().await?;
-            self.http.send_request(request).await
-        };
-        let response = timeout(reply_time_max, exchange)
+        let response = timeout(reply_time_max, self.exchange(request))
             .await
             .map_err(|_| Fault::Lost(format!("no answer within {reply_time_max:?}")))??;
         if response.status().is_success() {

@@ -4,11 +4,13 @@
 //! while the receiver joins; a few for pulls, kept for the next pull. The feedback secret is that of the connection on which the
 //! receiver joined, also when that is gone.
 
+mod caller;
 mod connection;
 mod error;
 mod events;
 mod line;
 
+pub use caller::{Answer, CallError, Caller, CallerSetup};
 pub use error::{AttemptError, ConnectError, EventsEnd, JoinError, PullError, RequestError};
 pub use events::EventStream;
 pub(crate) use line::{Head, Line};
@@ -123,6 +125,7 @@ pub enum Pull {
 /// A receiver's way to its sender. All methods may be called at once.
 pub struct ControlClient {
     target: Arc<Target>,
+    token: Token,
     control: tokio::sync::Mutex<Option<Connection>>,
     /// Opened ahead, for the events.
     ahead: Mutex<Option<JoinHandle<Result<Connection, ConnectError>>>>,
@@ -137,13 +140,21 @@ impl ControlClient {
         let target = Arc::new(Target {
             addrs: setup.addrs,
             tls: client_config(&setup.identity, setup.server),
-            token: setup.token,
             limits: setup.limits,
             known: Mutex::new(None),
         });
+        let token = setup.token;
         let control = tokio::sync::Mutex::new(Some(target.open().await?));
         let (ahead, idle, joined) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Ok(Self { target, control, ahead, idle, joined, encrypts_all: AtomicBool::new(false) })
+        Ok(Self {
+            target,
+            token,
+            control,
+            ahead,
+            idle,
+            joined,
+            encrypts_all: AtomicBool::new(false),
+        })
     }
 
     /// Asks to be taken in. On an error that passes, connect anew.
@@ -157,7 +168,7 @@ impl ControlClient {
         *self.lock_ahead() = Some(tokio::spawn(async move { target.open().await }));
         let limit = self.target.limits.reply_time_max;
         let request = post("/v1/join", request, None);
-        let response = connection.send(&self.target, request, limit).await?;
+        let response = connection.send(&self.token, request, limit).await?;
         let bytes = read_reply(response.into_body(), limit).await?;
         let nonsense = |reason: String| JoinError::Lost(format!("the answer has {reason}"));
         if let Ok(told) = serde_json::from_slice::<ToldCode>(&bytes)
@@ -213,7 +224,7 @@ impl ControlClient {
         };
         let limits = &self.target.limits;
         let request = get("/v1/events", self.lock_joined().as_ref());
-        let response = connection.send(&self.target, request, limits.reply_time_max).await?;
+        let response = connection.send(&self.token, request, limits.reply_time_max).await?;
         Ok(EventStream::new(connection, response.into_body(), limits.silence_time_max))
     }
 
@@ -354,7 +365,7 @@ impl ControlClient {
                 (format!("/v1/repair/{block}?from={from}&count={count}"), String::new())
             }
         };
-        let token = if is_plain { self.plain_token() } else { Some(self.target.token) };
+        let token = if is_plain { self.plain_token() } else { Some(self.token) };
         let token = token.ok_or(PullError::Rejoin)?.to_text();
         let mut text = format!(
             "GET {path} HTTP/1.1\r\nhost: downpour\r\nauthorization: Bearer {token}\r\n{range}"
@@ -385,7 +396,7 @@ impl ControlClient {
         for _ in 0..CLOCK_TRIES {
             let request = get("/v1/clock", self.lock_joined().as_ref());
             let (asked, begun) = (SystemTime::now(), Instant::now());
-            let response = connection.send(&self.target, request, limit).await?;
+            let response = connection.send(&self.token, request, limit).await?;
             let took = begun.elapsed();
             let bytes = read_reply(response.into_body(), limit).await?;
             let Ok(reply) = serde_json::from_slice::<ClockReply>(&bytes) else { break };
@@ -405,7 +416,7 @@ impl ControlClient {
         let request = post(path, body, self.lock_joined().as_ref());
         let mut control = self.control.lock().await;
         if let Some(mut connection) = control.take().filter(|connection| !connection.is_closed()) {
-            match connection.send(&self.target, request.clone(), limit).await {
+            match connection.send(&self.token, request.clone(), limit).await {
                 Err(Fault::Lost(_)) => {}
                 result => {
                     *control = Some(connection);
@@ -414,7 +425,7 @@ impl ControlClient {
             }
         }
         let mut connection = self.target.open().await?;
-        let result = connection.send(&self.target, request, limit).await;
+        let result = connection.send(&self.token, request, limit).await;
         *control = Some(connection);
         result.map(drop).map_err(RequestError::from)
     }

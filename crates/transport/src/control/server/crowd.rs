@@ -67,9 +67,13 @@ impl Crowd {
     }
 
     /// Connections now.
-    #[cfg(test)]
-    fn len(&self) -> usize {
-        self.places.lock().unwrap().by_age.len()
+    pub(super) fn len(&self) -> usize {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner).by_age.len()
+    }
+
+    /// Connections that have ended without proof.
+    pub(super) fn strangers(&self) -> u64 {
+        self.strangers.load(Ordering::Relaxed)
     }
 }
 

@@ -5,16 +5,20 @@
 //! 2. `routes` checks token, session and receiver, reads the body and calls the [`SessionHandler`].
 //! 3. `bulk` streams byte ranges and repair symbols, a piece at a time, each with the budget's leave.
 //! 4. `members` knows who has joined, and who listens for events (`body`).
+//!
+//! `endpoint` is another server on the same ground: it belongs to no session and answers what its owner wants.
 
 mod body;
 mod bulk;
 mod crowd;
+mod endpoint;
 mod handler;
 mod limits;
 mod members;
 mod routes;
 mod stall;
 
+pub use endpoint::{Connections, Endpoint, Peer};
 pub use handler::{Conn, EventSender, Extent, Member, NotListening, SessionHandler};
 pub use limits::{BODY_LEN_MAX, ServerLimits};
 
@@ -28,7 +32,7 @@ use body::Outgoing;
 use bytes::Bytes;
 use crowd::{Crowd, Place};
 use hyper::Response;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::{HttpService, service_fn};
@@ -289,7 +293,9 @@ async fn serve_http<S>(
     place: &Place,
     mut stopped: watch::Receiver<bool>,
 ) where
-    S: HttpService<Incoming, ResBody = Outgoing, Error = Infallible>,
+    S: HttpService<Incoming, Error = Infallible>,
+    S::ResBody: Body + 'static,
+    <S::ResBody as Body>::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let http = http1::Builder::new()
         .timer(TokioTimer::new())

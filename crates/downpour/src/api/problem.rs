@@ -1,0 +1,109 @@
+//! How the API says no: a stable code, what happened, what to do.
+
+use crate::site::{Fault, NotDone, TokenError};
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use downpour_catalog::ErrorClass;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Why a request was not done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// HTTP status.
+    pub status: u16,
+    /// Stable name of the problem, for programs.
+    pub code: String,
+    /// Name of its error class, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// What happened.
+    pub what: String,
+    /// What to do about it.
+    pub todo: String,
+}
+
+impl Problem {
+    /// One without a class.
+    pub fn new(
+        status: StatusCode,
+        code: &str,
+        what: impl Into<String>,
+        todo: impl Into<String>,
+    ) -> Self {
+        let (what, todo) = (what.into(), todo.into());
+        Self { status: status.as_u16(), code: code.to_owned(), class: None, what, todo }
+    }
+
+    /// With an error class: what the other site makes of it.
+    pub fn of_class(mut self, class: ErrorClass) -> Self {
+        self.class = Some(class.to_string());
+        self
+    }
+
+    /// Its error class, if it has one that this program knows.
+    pub fn class(&self) -> Option<ErrorClass> {
+        self.class.as_ref()?.parse().ok()
+    }
+
+    /// What was asked for is not there.
+    pub fn not_found(what: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not-found", what, "look at the list for what there is")
+    }
+
+    /// What was sent cannot be meant.
+    pub fn bad_request(what: impl Into<String>, todo: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad-request", what, todo)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status);
+        (status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), Json(self)).into_response()
+    }
+}
+
+impl From<Fault> for Problem {
+    fn from(fault: Fault) -> Self {
+        let todo = "try again; the daemon's log says more";
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        Self::new(status, fault.class.name(), fault.what, todo).of_class(fault.class)
+    }
+}
+
+impl From<NotDone> for Problem {
+    fn from(not: NotDone) -> Self {
+        match not {
+            NotDone::Unknown => Self::not_found("there is no service of this name"),
+            NotDone::Door => Self::new(
+                StatusCode::CONFLICT,
+                "door",
+                "this service is the door through which you came; nobody could open it again",
+                "stop the daemon, or restart this service",
+            ),
+        }
+    }
+}
+
+impl From<TokenError> for Problem {
+    fn from(error: TokenError) -> Self {
+        let what = error.to_string();
+        match error {
+            TokenError::BadName(_) => Self::bad_request(what, "choose another name"),
+            TokenError::Taken(_) => {
+                let todo = "choose another name, or revoke that one first";
+                Self::new(StatusCode::CONFLICT, "taken", what, todo)
+            }
+            TokenError::Unknown(_) => Self::not_found(what),
+            TokenError::TooMany => {
+                Self::new(StatusCode::CONFLICT, "too-many", what, "revoke some first")
+            }
+            TokenError::File(..) | TokenError::NoRandomness => {
+                let todo = "see to the state folder on the daemon's machine";
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", what, todo)
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Paths, who may ask for them, who answers, and their description, side by side.
+
+use super::guard::{self, Guard};
+use crate::site::Site;
+use axum::handler::Handler;
+use axum::http::Method;
+use axum::routing::{MethodFilter, on};
+use axum::{Extension, Router, middleware};
+use std::collections::HashMap;
+use std::sync::Arc;
+use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
+
+/// Who may ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allow {
+    /// Everybody, known or not.
+    Anyone,
+    /// A token of a viewer or better.
+    Viewer,
+    /// A token of an operator or better.
+    Operator,
+    /// A token of an admin.
+    Admin,
+    /// Another site that is configured, by its node key.
+    Site,
+}
+
+/// What can be asked.
+#[derive(Clone)]
+pub struct Routes {
+    router: Router<Arc<Site>>,
+    mounted: HashMap<(Method, &'static str), Allow>,
+    description: OpenApi,
+}
+
+impl Default for Routes {
+    fn default() -> Self {
+        let mut info = InfoBuilder::new().title("Downpour").version(env!("CARGO_PKG_VERSION"));
+        info = info.description(Some("A site's API; see docs/site.md."));
+        let description = OpenApiBuilder::new().info(info).build();
+        Self { router: Router::new(), mounted: HashMap::new(), description }
+    }
+}
+
+impl Routes {
+    /// None yet; `description` is of those to come: each route has a `#[utoipa::path]` in it, or a test fails.
+    pub fn described(description: OpenApi) -> Self {
+        let mut routes = Self::default();
+        routes.description.merge(description);
+        routes
+    }
+
+    /// One more that only tells.
+    pub fn get<H, T>(self, path: &'static str, allow: Allow, handler: H) -> Self
+    where
+        H: Handler<T, Arc<Site>>,
+        T: 'static,
+    {
+        self.on(Method::GET, MethodFilter::GET, path, allow, handler)
+    }
+
+    /// One more that does something.
+    pub fn post<H, T>(self, path: &'static str, allow: Allow, handler: H) -> Self
+    where
+        H: Handler<T, Arc<Site>>,
+        T: 'static,
+    {
+        self.on(Method::POST, MethodFilter::POST, path, allow, handler)
+    }
+
+    /// One more that takes something away.
+    pub fn delete<H, T>(self, path: &'static str, allow: Allow, handler: H) -> Self
+    where
+        H: Handler<T, Arc<Site>>,
+        T: 'static,
+    {
+        self.on(Method::DELETE, MethodFilter::DELETE, path, allow, handler)
+    }
+
+    /// Gives all handlers so far an `Extension` with this value.
+    pub fn share<V: Clone + Send + Sync + 'static>(mut self, value: V) -> Self {
+        self.router = self.router.layer(Extension(value));
+        self
+    }
+
+    /// Both.
+    pub fn merge(mut self, other: Self) -> Self {
+        self.router = self.router.merge(other.router);
+        self.mounted.extend(other.mounted);
+        self.description.merge(other.description);
+        self
+    }
+
+    fn on<H, T>(
+        mut self,
+        method: Method,
+        filter: MethodFilter,
+        path: &'static str,
+        allow: Allow,
+        handler: H,
+    ) -> Self
+    where
+        H: Handler<T, Arc<Site>>,
+        T: 'static,
+    {
+        self.router = self.router.route(path, on(filter, handler));
+        self.mounted.insert((method, path), allow);
+        self
+    }
+
+    /// What is mounted, and for whom.
+    pub fn mounted(&self) -> impl Iterator<Item = (&Method, &'static str, Allow)> {
+        self.mounted.iter().map(|((method, path), allow)| (method, *path, *allow))
+    }
+
+    /// The description of all of them.
+    pub fn description(&self) -> &OpenApi {
+        &self.description
+    }
+
+    /// What answers, with the guard before it.
+    pub(crate) fn into_router(self, site: Arc<Site>) -> Router {
+        let description = Arc::new(self.description);
+        let guard = Arc::new(Guard { site: site.clone(), mounted: self.mounted });
+        self.router
+            .fallback(guard::no_such_path)
+            .method_not_allowed_fallback(guard::no_such_method)
+            .layer(Extension(description))
+            .layer(middleware::from_fn_with_state(guard, guard::stand))
+            .with_state(site)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::site::{Clock, Daemon, parts};
+    use axum::http::Method;
+    use std::collections::BTreeSet;
+
+    /// What is mounted and what is described are the same, for all parts of the site.
+    #[tokio::test]
+    async fn each_route_is_described_and_each_description_is_a_route() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("site.toml");
+        let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n";
+        std::fs::write(&file, text).unwrap();
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let (mut mounted, mut described) = (BTreeSet::new(), BTreeSet::new());
+        for part in parts(&daemon.site) {
+            let of_part = part.routes.mounted();
+            mounted.extend(of_part.map(|(method, path, _)| (method.to_string(), path.to_owned())));
+            for (path, item) in &part.routes.description().paths.paths {
+                let methods = [
+                    (Method::GET, &item.get),
+                    (Method::POST, &item.post),
+                    (Method::DELETE, &item.delete),
+                ];
+                for (method, operation) in methods {
+                    if operation.is_some() {
+                        described.insert((method.to_string(), path.clone()));
+                    }
+                }
+            }
+        }
+        assert!(mounted.len() >= 10, "{mounted:?}");
+        assert_eq!(mounted, described);
+    }
+}

@@ -1,0 +1,128 @@
+//! `downpour service`: what runs at a site, and its start and stop.
+
+use super::site::{AccessArgs, with_daemon};
+use super::{Exit, Fault};
+use crate::api::Services;
+use crate::site::{Access, RemoteError, ServiceReport, Stage};
+use crate::units::show_duration;
+use clap::{Args, Subcommand};
+use serde_json::json;
+use std::time::Duration;
+
+/// Between two looks at services that are ending.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// See, start, stop, drain and restart the services of a running site
+#[derive(Debug, Args)]
+pub(super) struct ServiceArgs {
+    #[command(subcommand)]
+    verb: ServiceVerb,
+}
+
+#[derive(Debug, Subcommand)]
+enum ServiceVerb {
+    Status(StatusArgs),
+    Start(OneArgs),
+    Stop(OneArgs),
+    Drain(OneArgs),
+    Restart(OneArgs),
+}
+
+/// What runs, and why not
+#[derive(Debug, Args)]
+struct StatusArgs {
+    /// One service, or all of them
+    #[arg(value_name = "NAME", default_value = "all")]
+    name: String,
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+/// Start, end at once, finish and end, or end and start one service or all
+#[derive(Debug, Args)]
+struct OneArgs {
+    /// The service, or `all`
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Do not wait until it is done
+    #[arg(long)]
+    no_wait: bool,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+impl ServiceArgs {
+    pub(super) fn run(self) -> Result<Exit, Fault> {
+        match self.verb {
+            ServiceVerb::Status(args) => args.run(),
+            ServiceVerb::Start(args) => args.run("start"),
+            ServiceVerb::Stop(args) => args.run("stop"),
+            ServiceVerb::Drain(args) => args.run("drain"),
+            ServiceVerb::Restart(args) => args.run("restart"),
+        }
+    }
+}
+
+impl StatusArgs {
+    fn run(self) -> Result<Exit, Fault> {
+        let mut seen: Services =
+            with_daemon(self.access, async |site| site.get("/v1/services").await)?;
+        seen.services.retain(|service| self.name == "all" || service.name == self.name);
+        if seen.services.is_empty() && self.name != "all" {
+            let what = format!("there is no service `{}`", self.name);
+            return Err(Fault::usage(what, "`downpour service status` lists them"));
+        }
+        if self.json {
+            println!("{:#}", json!(seen));
+        } else {
+            show(&seen.services);
+        }
+        let failed = seen.services.iter().any(|service| service.stage == Stage::Failed);
+        Ok(if failed { Exit::Incomplete } else { Exit::Complete })
+    }
+}
+
+impl OneArgs {
+    fn run(self, verb: &str) -> Result<Exit, Fault> {
+        let path = format!("/v1/services/{}/{verb}", self.name);
+        let services = with_daemon(self.access, async |site| {
+            let asked: Services = site.post(&path, &json!({})).await?;
+            if self.no_wait { Ok(asked.services) } else { settled(site, asked).await }
+        })?;
+        show(&services);
+        Ok(Exit::Complete)
+    }
+}
+
+/// Waits until none of those that were asked is ending.
+async fn settled(site: &Access, asked: Services) -> Result<Vec<ServiceReport>, RemoteError> {
+    loop {
+        let mut now: Services = site.get("/v1/services").await?;
+        now.services.retain(|one| asked.services.iter().any(|other| other.name == one.name));
+        let ends = |one: &ServiceReport| matches!(one.stage, Stage::Draining | Stage::Stopping);
+        if !now.services.iter().any(ends) {
+            return Ok(now.services);
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+fn show(services: &[ServiceReport]) {
+    for service in services {
+        let since = show_duration(Duration::from_secs_f64(service.since_s));
+        let (name, stage) = (&service.name, service.stage.name());
+        println!("{name:<12} {stage:<9} {since:<12} {}", service.status.line);
+        if let Some(why) = &service.why {
+            println!(
+                "{:<12} failed {} times, last: {} ({})",
+                "", service.failures, why.what, why.class
+            );
+        }
+        if let Some(next) = service.next_try_s {
+            println!("{:<12} next try in {}", "", show_duration(Duration::from_secs_f64(next)));
+        }
+    }
+}

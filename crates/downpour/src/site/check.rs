@@ -1,0 +1,331 @@
+//! Reads `site.toml`, and says what is wrong with it: the line, what is wrong, what to do.
+//!
+//! 1. Tables and keys are compared with the sections' descriptions: an unknown one is named with the known one that
+//!    is nearest, a missing one with its sample.
+//! 2. Values are read; a value that cannot be read is answered with its key's comment.
+//! 3. Each section says what its values mean together.
+//!
+//! Each step tells all that it finds; the next comes when the one before found nothing.
+
+use super::config::{Config, FILE_BYTES_MAX, TABLES};
+use super::section::{Complaint, Key, Need, Table};
+use serde::Deserialize as _;
+use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// How far a word may be from another to be taken for a slip of the pen: a similarity between 0 and 1.
+const NEAR_ENOUGH: f64 = 0.6;
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flaw {
+    /// Where; `None` when it is the file as such.
+    pub line: Option<usize>,
+    /// What is wrong.
+    pub what: String,
+    /// What to do.
+    pub todo: String,
+}
+
+/// A configuration that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadConfig {
+    /// Which file.
+    pub file: PathBuf,
+    /// What is wrong with it, by line; at least one.
+    pub flaws: Vec<Flaw>,
+}
+
+impl fmt::Display for BadConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, flaw) in self.flaws.iter().enumerate() {
+            let before = if index == 0 { "" } else { "\n" };
+            write!(f, "{before}{}", self.file.display())?;
+            if let Some(line) = flaw.line {
+                write!(f, " line {line}")?;
+            }
+            write!(f, ": {}\n  what to do: {}", flaw.what, flaw.todo)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for BadConfig {}
+
+impl Config {
+    /// Reads a file and checks it.
+    pub fn read(file: &Path) -> Result<Self, BadConfig> {
+        let wrong = |flaws| BadConfig { file: file.to_owned(), flaws };
+        let text = read_text(file).map_err(|flaw| wrong(vec![flaw]))?;
+        let mut config = Self::parse(&text).map_err(wrong)?;
+        let folder = file.parent().unwrap_or(Path::new(""));
+        config.folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+        Ok(config)
+    }
+
+    /// Reads a text and checks it.
+    pub fn parse(text: &str) -> Result<Self, Vec<Flaw>> {
+        let parsed = DeTable::parse(text).map_err(|error| {
+            let todo = "write it as TOML: key = \"value\" below a [section]";
+            vec![Flaw::at(text, error.span(), error.message().to_owned(), todo)]
+        })?;
+        let root = parsed.get_ref();
+        let mut flaws = unknown_and_missing(text, root);
+        if flaws.is_empty() {
+            let config = toml::Deserializer::parse(text).and_then(Self::deserialize);
+            match config {
+                Ok(config) => {
+                    let placed = config.complaints().into_iter();
+                    flaws.extend(placed.map(|complaint| place(text, root, complaint)));
+                    if flaws.is_empty() {
+                        return Ok(config);
+                    }
+                }
+                Err(error) => flaws.push(unreadable(text, root, &error)),
+            }
+        }
+        flaws.sort_by_key(|flaw| flaw.line);
+        Err(flaws)
+    }
+}
+
+impl Flaw {
+    fn at(text: &str, span: Option<Range<usize>>, what: String, todo: impl Into<String>) -> Self {
+        Self { line: span.map(|span| line_of(text, span.start)), what, todo: todo.into() }
+    }
+}
+
+fn read_text(file: &Path) -> Result<String, Flaw> {
+    let flaw = |what: String, todo: &str| Flaw { line: None, what, todo: todo.to_owned() };
+    let missing = "give --config FILE; `downpour init` makes one";
+    let open = File::open(file).map_err(|error| flaw(error.to_string(), missing))?;
+    let mut text = String::new();
+    let read = open.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
+    read.map_err(|error| flaw(error.to_string(), "give a text file"))?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(flaw("it is too long for a configuration".to_owned(), "give another file"));
+    }
+    Ok(text)
+}
+
+/// Counted from 1.
+fn line_of(text: &str, at: usize) -> usize {
+    text.as_bytes()[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count() + 1
+}
+
+fn unknown_and_missing(text: &str, root: &DeTable<'_>) -> Vec<Flaw> {
+    let mut flaws = Vec::new();
+    for (name, value) in root {
+        let Some(table) = TABLES.iter().find(|table| table.name == name.get_ref().as_ref()) else {
+            let known = TABLES.iter().map(|table| table.name);
+            let what = format!("there is no section [{}]", name.get_ref());
+            let todo = nearest(name.get_ref(), known, "section");
+            flaws.push(Flaw::at(text, Some(name.span()), what, todo));
+            continue;
+        };
+        match (value.get_ref(), table.many) {
+            (DeValue::Table(entries), false) => {
+                check_table(text, table, entries, &name.span(), &mut flaws);
+            }
+            (DeValue::Array(all), true) => {
+                for one in all {
+                    if let DeValue::Table(entries) = one.get_ref() {
+                        check_table(text, table, entries, &one.span(), &mut flaws);
+                    }
+                }
+            }
+            (_, many) => {
+                let form = if many {
+                    format!("[[{name}]]", name = table.name)
+                } else {
+                    format!("[{}]", table.name)
+                };
+                let what = format!("`{}` is a section", table.name);
+                flaws.push(Flaw::at(text, Some(name.span()), what, format!("write it as {form}")));
+            }
+        }
+    }
+    for table in TABLES.iter().filter(|table| !table.many && !root.contains_key(table.name)) {
+        if let Some(key) = table.keys.iter().find(|key| key.need == Need::Required) {
+            let what = format!("there is no section [{}]", table.name);
+            let todo = format!("add [{}] with {} = {}", table.name, key.name, key.value);
+            flaws.push(Flaw { line: None, what, todo });
+        }
+    }
+    flaws
+}
+
+fn check_table(
+    text: &str,
+    table: &Table,
+    entries: &DeTable<'_>,
+    head: &Range<usize>,
+    flaws: &mut Vec<Flaw>,
+) {
+    for name in entries.keys() {
+        if !table.keys.iter().any(|key| key.name == name.get_ref().as_ref()) {
+            let what = format!("[{}] has no key `{}`", table.name, name.get_ref());
+            let todo = nearest(name.get_ref(), table.keys.iter().map(|key| key.name), "key");
+            flaws.push(Flaw::at(text, Some(name.span()), what, todo));
+        }
+    }
+    for key in table.keys.iter().filter(|key| key.need == Need::Required) {
+        if !entries.contains_key(key.name) {
+            let what = format!("[{}] lacks `{}`", table.name, key.name);
+            flaws.push(Flaw::at(text, Some(head.clone()), what, explain(key)));
+        }
+    }
+}
+
+/// What may have been meant.
+fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str> + Clone, what: &str) -> String {
+    let near = known.clone().map(|name| (strsim::jaro_winkler(word, name), name));
+    match near.max_by(|a, b| a.0.total_cmp(&b.0)) {
+        Some((similarity, name)) if similarity >= NEAR_ENOUGH => {
+            format!("write `{name}`, the nearest {what}, or remove the line")
+        }
+        _ => format!("remove it; known are {}", known.collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// A key's comment as advice.
+fn explain(key: &Key) -> String {
+    let about: Vec<_> = key.about.iter().map(|line| line.trim()).collect();
+    format!("write {} = {}. {}", key.name, key.value, about.join(" "))
+}
+
+fn unreadable(text: &str, root: &DeTable<'_>, error: &toml::de::Error) -> Flaw {
+    let span = error.span();
+    let key = span.clone().and_then(|span| key_at(root, &span));
+    let todo = key.map_or_else(|| "correct it as its comment says".to_owned(), explain);
+    let what = match key {
+        Some(key) => format!("`{}`: {}", key.name, error.message()),
+        None => error.message().to_owned(),
+    };
+    Flaw::at(text, span, what, todo)
+}
+
+/// The key in whose value `span` lies.
+fn key_at(root: &DeTable<'_>, span: &Range<usize>) -> Option<&'static Key> {
+    let holds = |value: &Spanned<DeValue<'_>>| {
+        let (value, at) = (value.span(), span.start);
+        value.start <= at && at < value.end.max(value.start + 1)
+    };
+    for (name, value) in root {
+        let table = TABLES.iter().find(|table| table.name == name.get_ref().as_ref())?;
+        let entries: Vec<&DeTable<'_>> = match value.get_ref() {
+            DeValue::Table(entries) => vec![entries],
+            DeValue::Array(all) => all.iter().filter_map(|one| one.get_ref().as_table()).collect(),
+            _ => Vec::new(),
+        };
+        let found = entries.into_iter().flatten().find(|(_, value)| holds(value));
+        if let Some((name, _)) = found {
+            return table.keys.iter().find(|key| key.name == name.get_ref().as_ref());
+        }
+    }
+    None
+}
+
+/// Finds the line of a complaint: that of its value, else of its section.
+fn place(text: &str, root: &DeTable<'_>, complaint: Complaint) -> Flaw {
+    let mut steps = complaint.at.split('.');
+    let mut value = steps.next().and_then(|name| root.get(name));
+    let mut span = value.map(Spanned::span);
+    for step in steps {
+        value = value.and_then(|value| match (value.get_ref(), step.parse::<usize>()) {
+            (DeValue::Array(all), Ok(index)) => all.get(index),
+            (DeValue::Table(entries), _) => entries.get(step),
+            _ => None,
+        });
+        span = value.map(Spanned::span).or(span);
+    }
+    let what = format!("{}: {}", complaint.at, complaint.what);
+    Flaw::at(text, span, what, complaint.todo)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::{Config, TABLES};
+    use super::super::section::Need;
+    use super::Flaw;
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
+
+    fn only_flaw(text: &str) -> Flaw {
+        let mut flaws = Config::parse(text).unwrap_err();
+        assert_eq!(flaws.len(), 1, "{flaws:?}");
+        flaws.remove(0)
+    }
+
+    #[test]
+    fn a_name_is_enough() {
+        let config = Config::parse("[site]\nname = 'lab'\n").unwrap();
+        assert_eq!(config.api.listen.ip(), Ipv4Addr::UNSPECIFIED);
+        assert_eq!(*config.limits.request, Duration::from_secs(60));
+        assert!(config.remote.is_empty());
+    }
+
+    /// Each default and sample is what the section would read; a wrong one panics or is refused here.
+    #[test]
+    fn all_defaults_and_samples_can_be_read() {
+        let mut text = String::new();
+        for table in TABLES {
+            let head = if table.many {
+                format!("[[{}]]\n", table.name)
+            } else {
+                format!("[{}]\n", table.name)
+            };
+            text += &head;
+            for key in table.keys {
+                assert!(!key.about.is_empty() && !key.value.is_empty(), "{}", key.name);
+                text += &format!("{} = {}\n", key.name, key.value);
+            }
+        }
+        let all = Config::parse(&text).unwrap_or_else(|flaws| panic!("{flaws:?}\n{text}"));
+        let defaults = TABLES.iter().flat_map(|table| table.keys);
+        assert!(defaults.clone().any(|key| key.need == Need::Optional));
+        assert_eq!(all.site.name, "here");
+    }
+
+    #[test]
+    fn each_flaw_names_line_and_remedy() {
+        for (text, line, what, todo) in [
+            ("[site]\nnmae = 'lab'\nname = 'x'\n", Some(2), "no key `nmae`", "write `name`"),
+            ("[site]\nname = 'x'\n[limit]\n", Some(3), "no section [limit]", "write `limits`"),
+            ("[site]\nname = 'x'\n[zzz]\n", Some(3), "no section [zzz]", "known are site, api"),
+            ("[api]\n", None, "no section [site]", "name = \"here\""),
+            ("\n[site]\n", Some(2), "lacks `name`", "Name of the site"),
+            ("[site]\nname = 'a b'\n", Some(2), "`a b` cannot be a name", "letters"),
+            ("[site]\nname = 'x'\ndrain = '30'\n", Some(3), "unit", "How long services may"),
+            (
+                "[site]\nname = 'x'\n[api]\nlisten = 28790\n",
+                Some(4),
+                "`listen`",
+                "Address and port",
+            ),
+            ("[site]\nname = 'x'\n[remote]\nname = 'y'\n", Some(3), "is a section", "[[remote]]"),
+            ("[site]\nname = \n", Some(2), "", "TOML"),
+            ("[site]\nname = 'x'\ncatalog = 'oracle:x'\n", Some(3), "no catalog's URL", "sqlite"),
+        ] {
+            let flaw = only_flaw(text);
+            assert_eq!(flaw.line, line, "{text:?}: {flaw:?}");
+            assert!(flaw.what.contains(what), "{text:?}: {flaw:?}");
+            assert!(flaw.todo.contains(todo), "{text:?}: {flaw:?}");
+        }
+    }
+
+    #[test]
+    fn remotes_that_cannot_be_told_apart_are_found_at_their_lines() {
+        let key = "key = 'AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA'";
+        let text = format!(
+            "[site]\nname = 'x'\n[[remote]]\nname = 'y'\n{key}\n[[remote]]\nname = 'y'\n{key}\n"
+        );
+        let flaws = Config::parse(&text).unwrap_err();
+        assert_eq!(flaws.iter().map(|flaw| flaw.line).collect::<Vec<_>>(), [Some(7), Some(8)]);
+    }
+}

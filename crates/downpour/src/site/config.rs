@@ -1,0 +1,271 @@
+//! `site.toml`: everything that a site is told, in one file.
+//!
+//! [`Config`] composes the sections; each part of the site owns its own. To add one: declare it with
+//! [`section!`](crate::section), give it a field here and a line in [`TABLES`], and in `complaints` a line if its values
+//! have to agree with others.
+//!
+//! Paths are relative to the file's folder. How a file that is wrong is described is in [`super::check`].
+
+use super::section::{Complaint, Table};
+use crate::section;
+use crate::units::{Amount, HostPort, Span};
+use downpour_catalog::CatalogUrl;
+use downpour_transport::control::{ClientLimits, ServerLimits};
+use downpour_transport::identity::PublicKey;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// Bytes of a name of a site, a remote or a token.
+pub(super) const NAME_BYTES_MAX: usize = 64;
+/// A configuration that is longer is surely another file.
+pub(super) const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Name of the catalog's file in the state folder.
+const CATALOG_FILE: &str = "catalog.db";
+
+section! {
+    /// This site: an administrative place, run by one daemon.
+    [site]
+    pub struct SiteSection {
+        /// Name of the site, the same for ever: it is part of the identity of every file that begins here.
+        name: String => "\"here\"",
+        /// Folder for the node's key, tokens, the audit record and the catalog, unless `catalog` says otherwise.
+        state: PathBuf = "\"state\"",
+        /// The catalog: sqlite:PATH, postgres://USER@HOST/DATABASE or mysql://USER@HOST/DATABASE.
+        /// Without it, SQLite in the state folder.
+        catalog: String | "\"postgres://downpour@localhost/downpour\"",
+        /// How much is logged: error, warn, info, debug, trace.
+        log: LogLevel = "\"info\"",
+        /// How logs are written to standard error: text, or json with an object a line.
+        log_form: LogForm = "\"text\"",
+        /// How long services may finish what is under way when the daemon is asked to end.
+        drain: Span = "\"30s\"",
+    }
+}
+
+section! {
+    /// The one door of the site: HTTPS for people, other sites and metrics.
+    [api]
+    pub struct ApiSection {
+        /// Address and port to listen on.
+        listen: SocketAddr = "\"0.0.0.0:28790\"",
+        /// Host and port by which others reach it, when that differs; it is what `downpour` itself connects to.
+        address: HostPort | "\"site.example.org:28790\"",
+    }
+}
+
+section! {
+    /// What one visitor may take of the door, so that others are served.
+    [limits]
+    pub struct LimitsSection {
+        /// Connections at once; a stranger's oldest one makes room for the next.
+        connections: usize = "1024",
+        /// Connections at once from one address.
+        connections_per_address: usize = "512",
+        /// Bytes of a request's body; a longer one is refused unread.
+        body: Amount = "\"1MiB\"",
+        /// From the connection to the end of the TLS handshake.
+        handshake: Span = "\"5s\"",
+        /// How long a connection may idle before its next request.
+        idle: Span = "\"30s\"",
+        /// From the head of a request to the head of its answer, the request's body included.
+        request: Span = "\"60s\"",
+        /// How long a visitor may take nothing of what is sent to it.
+        stall: Span = "\"20s\"",
+        /// Listeners to live events at once.
+        listeners: usize = "64",
+    }
+}
+
+section! {
+    /// Another site that this one trusts, by its key. `downpour init --with` writes this.
+    [[remote]]
+    pub struct RemoteSection {
+        /// Its name, as its own configuration has it.
+        name: String => "\"there\"",
+        /// Its node key, as its `downpour init` printed it.
+        key: PublicKey => "\"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\"",
+        /// Host and port of its API; left out when only it can connect to us.
+        address: HostPort | "\"there.example.org:28790\"",
+        /// How long a connection to it may take.
+        connect: Span = "\"5s\"",
+        /// How long its answer may take.
+        reply: Span = "\"30s\"",
+    }
+}
+
+/// All tables that there are.
+pub const TABLES: &[Table] =
+    &[SiteSection::TABLE, ApiSection::TABLE, LimitsSection::TABLE, RemoteSection::TABLE];
+
+/// How much is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// What failed for good.
+    Error,
+    /// And what will be tried again.
+    Warn,
+    /// And what began and ended.
+    Info,
+    /// And each step.
+    Debug,
+    /// And everything.
+    Trace,
+}
+
+/// How logs are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogForm {
+    /// For people.
+    Text,
+    /// For machines.
+    Json,
+}
+
+/// A configuration that can be used as it stands.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Folder of the file; paths are relative to it.
+    #[serde(skip)]
+    pub folder: PathBuf,
+    /// `[site]`
+    pub site: SiteSection,
+    /// `[api]`
+    #[serde(default = "empty")]
+    pub api: ApiSection,
+    /// `[limits]`
+    #[serde(default = "empty")]
+    pub limits: LimitsSection,
+    /// `[[remote]]`
+    #[serde(default)]
+    pub remote: Vec<RemoteSection>,
+}
+
+/// A section that says nothing, of which every key has a default.
+///
+/// # Panics
+/// If one has none. A test reads a file with `[site] name` alone.
+pub fn empty<T: serde::de::DeserializeOwned>() -> T {
+    toml::from_str("").expect("every key of this section has a default")
+}
+
+impl Config {
+    /// What is wrong with the values together.
+    pub(super) fn complaints(&self) -> Vec<Complaint> {
+        let mut found = Vec::new();
+        check_name("site.name", &self.site.name, &mut found);
+        if let Some(Err(error)) = self.site.catalog.as_ref().map(|url| url.parse::<CatalogUrl>()) {
+            let todo = "write it as sqlite:PATH, postgres://USER@HOST/DATABASE or mysql://USER@HOST/DATABASE";
+            found.push(Complaint::new("site.catalog", error.to_string(), todo));
+        }
+        if self.limits.body.0 < 1024 {
+            let what = "no request of use fits into less than 1 KiB";
+            found.push(Complaint::new("limits.body", what, "give it 64KiB or more"));
+        }
+        self.check_remotes(&mut found);
+        found
+    }
+
+    fn check_remotes(&self, found: &mut Vec<Complaint>) {
+        let mut names = BTreeMap::new();
+        let mut keys = BTreeMap::new();
+        for (index, remote) in self.remote.iter().enumerate() {
+            let at = |key: &str| format!("remote.{index}.{key}");
+            check_name(&at("name"), &remote.name, found);
+            if remote.name == self.site.name {
+                let what = format!("`{}` is this site itself", remote.name);
+                found.push(Complaint::new(at("name"), what, "give the other site's own name"));
+            }
+            if names.insert(&remote.name, index).is_some() {
+                let what = format!("there is another [[remote]] `{}`", remote.name);
+                found.push(Complaint::new(at("name"), what, "keep one of the two"));
+            }
+            if keys.insert(remote.key, index).is_some() {
+                let what = "another [[remote]] has the same key";
+                let todo = "give each site the key that its own `downpour init` printed";
+                found.push(Complaint::new(at("key"), what, todo));
+            }
+            if remote.address.as_ref().is_some_and(|address| address.port == 0) {
+                let what = "nobody can connect to port 0";
+                found.push(Complaint::new(at("address"), what, "give the port that it listens on"));
+            }
+        }
+    }
+
+    /// A path of the configuration, from where the daemon stands.
+    pub fn path(&self, path: &Path) -> PathBuf {
+        self.folder.join(path)
+    }
+
+    /// The state folder.
+    pub fn state(&self) -> PathBuf {
+        self.path(&self.site.state)
+    }
+
+    /// Where the catalog is.
+    pub fn catalog(&self) -> CatalogUrl {
+        let named = self.site.catalog.as_ref().and_then(|url| url.parse().ok());
+        match named {
+            Some(CatalogUrl::Sqlite(path)) => CatalogUrl::Sqlite(self.path(&path)),
+            Some(url) => url,
+            None => CatalogUrl::Sqlite(self.state().join(CATALOG_FILE)),
+        }
+    }
+
+    /// What the endpoint allows.
+    pub fn server_limits(&self) -> ServerLimits {
+        let said = &self.limits;
+        ServerLimits {
+            connections_max: said.connections,
+            connections_per_peer_max: said.connections_per_address,
+            handshake_time_max: *said.handshake,
+            head_time_max: *said.idle,
+            stall_time_max: *said.stall,
+            silence_time_max: *said.stall,
+            ..ServerLimits::default()
+        }
+    }
+
+    /// Whether going from `self` to `new` needs another process, and for which key.
+    pub fn needs_restart(&self, new: &Self) -> Option<&'static str> {
+        let differ = [
+            ("site.name", self.site.name != new.site.name),
+            ("site.state", self.state() != new.state()),
+            ("site.catalog", self.catalog() != new.catalog()),
+            ("site.log_form", self.site.log_form != new.site.log_form),
+        ];
+        differ.into_iter().find(|(_, differs)| *differs).map(|(key, _)| key)
+    }
+}
+
+impl RemoteSection {
+    /// What a request to it may take.
+    pub fn limits(&self) -> ClientLimits {
+        ClientLimits {
+            connect_time_max: *self.connect,
+            handshake_time_max: *self.connect,
+            reply_time_max: *self.reply,
+            ..ClientLimits::default()
+        }
+    }
+}
+
+/// Names stand in paths, URLs and metrics.
+pub fn is_name(name: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    (1..=NAME_BYTES_MAX).contains(&name.len())
+        && name.chars().all(fits)
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+}
+
+fn check_name(at: &str, name: &str, found: &mut Vec<Complaint>) {
+    if !is_name(name) {
+        let what = format!("`{name}` cannot be a name");
+        let todo = "take up to 64 letters, digits, - _ and ., beginning with a letter or digit";
+        found.push(Complaint::new(at, what, todo));
+    }
+}

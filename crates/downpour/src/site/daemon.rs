@@ -1,0 +1,233 @@
+//! From the configuration to a running site, and to its end.
+//!
+//! 1. Key, catalog, tokens and audit record are opened, the door listens, services start; systemd is told.
+//! 2. SIGHUP reads the configuration again. One that is wrong, or that needs another process, is refused, and the one
+//!    before stays.
+//! 3. SIGTERM and SIGINT drain: services finish what is under way for the configured time; then everything ends. A second
+//!    one does not wait.
+
+use super::audit::Deed;
+use super::config::Config;
+use super::endpoint::Door;
+use super::log::{self, LogHandle};
+use super::service::Service;
+use super::systemd::Systemd;
+use super::{Audit, BadConfig, Clock, Events, Fault, Metrics, Site, Supervisor, Tokens, parts};
+use crate::api::Routes;
+use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl};
+use downpour_transport::identity::Identity;
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+
+/// A site at work.
+pub struct Daemon {
+    /// What its parts share.
+    pub site: Arc<Site>,
+    /// Where it listens.
+    pub local_addr: SocketAddr,
+    file: PathBuf,
+    log: Option<LogHandle>,
+}
+
+/// The daemon did not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// The configuration.
+    Config(BadConfig),
+    /// Something that it names.
+    Open {
+        /// What happened.
+        what: String,
+        /// What to do.
+        todo: String,
+    },
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(bad) => bad.fmt(f),
+            Self::Open { what, .. } => f.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+fn cannot(what: impl Into<String>, todo: &str) -> StartError {
+    StartError::Open { what: what.into(), todo: todo.to_owned() }
+}
+
+impl Daemon {
+    /// Starts the site of a configuration file.
+    pub async fn start(file: &Path, clock: Clock) -> Result<Self, StartError> {
+        let config = Config::read(file).map_err(StartError::Config)?;
+        let log = log::begin(config.site.log, config.site.log_form);
+        let site = tokio::task::spawn_blocking(move || open(config, clock)).await;
+        let ended = |_| cannot("the start broke off", "look at what was printed before");
+        let site = Arc::new(site.map_err(ended)??);
+        let (mut services, mut routes) = (Vec::<Arc<dyn Service>>::new(), Routes::default());
+        for part in parts(&site) {
+            services.extend(part.services);
+            routes = routes.merge(part.routes);
+        }
+        let door = Door::open(&site, routes).await.map_err(|error| {
+            cannot(error.to_string(), "choose another [api] listen in the configuration")
+        })?;
+        let local_addr = door.local_addr().expect("it was opened just now");
+        services.push(Arc::new(door));
+        let supervisor = Supervisor::start(&site, services);
+        // Nobody else sets it.
+        let _ = site.supervisor.set(supervisor);
+        tracing::info!(site = site.name, key = %site.identity.public_key(), "started");
+        Ok(Self { site, local_addr, file: file.to_owned(), log })
+    }
+
+    /// Serves until a signal ends it.
+    pub async fn run(self) -> std::io::Result<()> {
+        let mut term = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut hangup = signal(SignalKind::hangup())?;
+        let systemd = Systemd::from_environment();
+        systemd.tell("READY=1");
+        let beat = async {
+            let Some(beat) = systemd.beat() else { return std::future::pending().await };
+            loop {
+                tokio::time::sleep(beat).await;
+                systemd.tell("WATCHDOG=1");
+            }
+        };
+        tokio::pin!(beat);
+        loop {
+            tokio::select! {
+                _ = term.recv() => break,
+                _ = interrupt.recv() => break,
+                _ = hangup.recv() => {
+                    systemd.tell("RELOADING=1");
+                    self.reload().await;
+                    systemd.tell("READY=1");
+                }
+                () = &mut beat => {}
+            }
+        }
+        systemd.tell("STOPPING=1");
+        let grace = *self.site.config().site.drain;
+        tracing::info!(seconds = grace.as_secs_f64(), "draining");
+        tokio::select! {
+            () = self.end(grace) => {}
+            _ = again(&mut term, &mut interrupt) => self.end(Duration::ZERO).await,
+        }
+        tracing::info!("ended");
+        Ok(())
+    }
+
+    /// Ends all services: what is under way may finish for `grace`.
+    pub async fn end(&self, grace: Duration) {
+        self.site.supervisor().end(grace).await;
+    }
+
+    /// Reads the configuration again. When it cannot be used, the one before stays.
+    pub async fn reload(&self) -> bool {
+        let refusal = match Config::read(&self.file) {
+            Err(bad) => Some(bad.to_string()),
+            Ok(new) => match self.site.config().needs_restart(&new) {
+                Some(key) => Some(format!("{key} has changed: restart the daemon for that")),
+                None => {
+                    if let Some(log) = &self.log {
+                        log.change(new.site.log);
+                    }
+                    self.site.replace_config(new);
+                    None
+                }
+            },
+        };
+        match &refusal {
+            None => tracing::info!("configuration reloaded"),
+            Some(why) => tracing::error!(why, "configuration refused; the one before stays"),
+        }
+        let done = refusal.is_none();
+        let deed = Deed {
+            who: "signal".to_owned(),
+            from: String::new(),
+            what: "reload".to_owned(),
+            result: if done { "done" } else { "refused" }.to_owned(),
+            detail: refusal.unwrap_or_default(),
+        };
+        if let Err(error) = self.site.record(deed).await {
+            tracing::error!(%error, "the audit record cannot be written");
+        }
+        done
+    }
+}
+
+async fn again(term: &mut Signal, interrupt: &mut Signal) {
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+/// Opens what a site keeps. Blocks.
+fn open(config: Config, clock: Clock) -> Result<Site, StartError> {
+    let state = config.state();
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(&state).map_err(|error| {
+        let what = format!("cannot create {}: {error}", state.display());
+        cannot(what, "name a folder in [site] state that this user may write to")
+    })?;
+    let identity = Identity::load_or_create(&state)
+        .map_err(|error| cannot(error.to_string(), "mend the node's key, or restore it"))?;
+    let url = config.catalog();
+    let before = match &url {
+        CatalogUrl::Sqlite(path) => BeforeMigration::CopyTo(path.with_extension("before")),
+        _ => BeforeMigration::Refuse,
+    };
+    let node = identity.public_key().to_string();
+    let name = format!("{}/{}", config.site.name, &node[..8]);
+    let catalog = Catalog::open(&url, &name, clock.now(), &before).map_err(|error| {
+        let todo = "see docs/catalog.md; [site] catalog names it";
+        cannot(format!("cannot open the catalog {url:?}: {error}"), todo)
+    })?;
+    let tokens = Tokens::open(&state)
+        .map_err(|error| cannot(error.to_string(), "restore the file, or remove it"))?;
+    let audit = Audit::open(&state).map_err(|error| {
+        let what = format!("the audit record in {}: {error}", state.display());
+        cannot(what, "free space there, or move the damaged file aside and keep it")
+    })?;
+    let site = Site {
+        name: config.site.name.clone(),
+        identity: Arc::new(identity),
+        catalog: Arc::new(catalog),
+        clock,
+        events: Events::default(),
+        tokens,
+        audit,
+        metrics: Metrics::default(),
+        config: watch::channel(Arc::new(config.clone())).0,
+        remotes: Default::default(),
+        readers: Default::default(),
+        supervisor: Default::default(),
+    };
+    site.replace_config(config);
+    Ok(site)
+}
+
+impl Site {
+    /// Adds to the audit record, and tells listeners.
+    pub(crate) async fn record(self: &Arc<Self>, deed: Deed) -> Result<(), Fault> {
+        let site = self.clone();
+        let written =
+            tokio::task::spawn_blocking(move || site.audit.record(deed, site.clock.now()));
+        let failed = |what: String| Fault::new(downpour_catalog::ErrorClass::OutOfResources, what);
+        let entry = written.await.map_err(|error| failed(error.to_string()))?;
+        let entry = entry.map_err(|error| failed(format!("the audit record: {error}")))?;
+        self.events.tell("audit", &entry);
+        Ok(())
+    }
+}

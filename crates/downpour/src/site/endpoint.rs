@@ -1,0 +1,110 @@
+//! The door of the site, as a service: a TLS listener and the routes behind it. It is opened anew when its section of the
+//! configuration changes.
+
+use super::Site;
+use super::config::Config;
+use super::service::{Fault, Running, Service, Status, Stop};
+use crate::api::Routes;
+use axum::Router;
+use axum::body::Body;
+use downpour_catalog::ErrorClass;
+use downpour_transport::control::{BindError, Connections, Endpoint};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tower::ServiceExt as _;
+
+/// How long answers under way may take when the door closes.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The door.
+pub(super) struct Door {
+    router: Router,
+    /// Opened before the first run, so that a port that is taken ends the start.
+    ahead: Mutex<Option<Endpoint>>,
+    open: Mutex<Option<(SocketAddr, Connections)>>,
+}
+
+impl Door {
+    /// Listens.
+    pub(super) async fn open(site: &Arc<Site>, routes: Routes) -> Result<Self, BindError> {
+        let endpoint = bind(site).await?;
+        let open = (endpoint.local_addr(), endpoint.connections());
+        let router = routes.into_router(site.clone());
+        let (ahead, open) = (Mutex::new(Some(endpoint)), Mutex::new(Some(open)));
+        Ok(Self { router, ahead, open })
+    }
+
+    /// Where it listens, or did last.
+    pub(super) fn local_addr(&self) -> Option<SocketAddr> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(addr, _)| *addr)
+    }
+
+    async fn run(self: Arc<Self>, site: Arc<Site>, stop: Stop) -> Result<(), Fault> {
+        let failed = |error: BindError| Fault::new(ErrorClass::OutOfResources, error.to_string());
+        loop {
+            let ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let endpoint = match ahead {
+                Some(endpoint) => endpoint,
+                None => bind(&site).await.map_err(failed)?,
+            };
+            let open = (endpoint.local_addr(), endpoint.connections());
+            tracing::info!(address = %open.0, "listening");
+            *self.open.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
+            let router = self.router.clone();
+            let answer = move |request: axum::http::Request<_>| {
+                let router = router.clone();
+                async move {
+                    let answer = router.oneshot(request.map(Body::new)).await;
+                    answer.unwrap_or_else(|never| match never {})
+                }
+            };
+            let ended = async {
+                tokio::select! {
+                    () = stop.asked() => {}
+                    () = changed(&site) => {}
+                }
+            };
+            endpoint.serve(answer, ended, GRACE).await;
+            if stop.wish() != super::Wish::Run {
+                return Ok(());
+            }
+        }
+    }
+}
+
+async fn bind(site: &Site) -> Result<Endpoint, BindError> {
+    let config = site.config();
+    Endpoint::bind(config.api.listen, &site.identity, config.server_limits()).await
+}
+
+/// Ready when the configuration of the door is another.
+async fn changed(site: &Site) {
+    let mut changes = site.config_changes();
+    let now = changes.borrow().clone();
+    let differs = |new: &Arc<Config>| new.api != now.api || new.limits != now.limits;
+    // Without a site there is nothing to wait for.
+    let _ = changes.wait_for(differs).await;
+}
+
+impl Service for Door {
+    fn name(&self) -> &'static str {
+        "endpoint"
+    }
+
+    fn run(self: Arc<Self>, site: Arc<Site>, stop: Stop) -> Running {
+        Box::pin(Door::run(self, site, stop))
+    }
+
+    fn status(&self) -> Status {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((addr, connections)) = open.as_ref() else { return Status::default() };
+        Status::line(format!("{addr}, {} connections", connections.now()))
+            .with("connections", connections.now() as f64)
+            .with("strangers_total", connections.strangers() as f64)
+    }
+
+    fn can_stop(&self) -> bool {
+        false
+    }
+}

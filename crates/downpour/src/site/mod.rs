@@ -1,0 +1,190 @@
+//! A site: one daemon that moves files by rules, keeps book, and answers for it.
+//!
+//! The site itself moves nothing. It is what its parts stand on: one configuration, one catalog, one key, one door, and a
+//! supervisor that keeps [`Service`]s at work. What parts there are says one list, `parts`; the rest of this folder
+//! knows none of them.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `section`, `config`, `check`, `init` | `site.toml`: declared, read, checked, written |
+//! | `service`, `supervisor` | what runs, and what keeps it running |
+//! | `endpoint` | the door: TLS listener and the routes behind it |
+//! | `remote` | other sites, as we speak to them |
+//! | `tokens`, `audit` | who may; who did |
+//! | `events`, `metrics`, `log` | who watches |
+//! | `daemon`, `systemd` | start, signals, end |
+//!
+//! Times come from one [`Clock`], so that a test may set it. The catalog is read on threads where blocking is allowed
+//! ([`Site::read`]).
+
+mod access;
+mod audit;
+mod check;
+mod config;
+mod daemon;
+mod endpoint;
+mod events;
+mod init;
+mod log;
+mod metrics;
+mod parts;
+mod remote;
+pub mod section;
+mod service;
+mod supervisor;
+mod systemd;
+mod tokens;
+
+pub use access::{Access, AccessError};
+pub(crate) use audit::Deed;
+pub use audit::{Audit, AuditEntry};
+pub use check::{BadConfig, Flaw};
+pub use config::{Config, LogForm, LogLevel, RemoteSection, TABLES, empty, is_name};
+pub use daemon::{Daemon, StartError};
+pub use events::{Events, SiteEvent};
+pub use init::{CONFIG_FILE, Card, InitError, Setup, card, init, introduce};
+pub use metrics::Metrics;
+pub use parts::{Part, parts};
+pub use remote::{Remote, RemoteError, Side};
+pub(crate) use remote::{exchange, read_answer};
+pub use service::{Fault, Running, Service, Status, Stop, Wish};
+pub use supervisor::{NotDone, ServiceReport, Stage, Supervisor, Verb, Why};
+pub(crate) use tokens::Verdict;
+pub use tokens::{NewToken, Role, Shown, TokenError, Tokens};
+
+use downpour_catalog::{Catalog, Error, Reader, Time};
+use downpour_transport::identity::{Identity, PublicKey};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::watch;
+
+/// Readers of the catalog that are kept open.
+const READERS_MAX: usize = 8;
+
+/// What time it is.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> Time + Send + Sync>);
+
+impl Clock {
+    /// The machine's.
+    pub fn system() -> Self {
+        Self::of(|| {
+            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            Time(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+        })
+    }
+
+    /// Another one.
+    pub fn of(now: impl Fn() -> Time + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now))
+    }
+
+    /// Now.
+    pub fn now(&self) -> Time {
+        (self.0)()
+    }
+}
+
+/// What all parts of a running site share.
+pub struct Site {
+    /// The site's name.
+    pub name: String,
+    /// This node's key.
+    pub identity: Arc<Identity>,
+    /// The catalog, for writing.
+    pub catalog: Arc<Catalog>,
+    /// What time it is.
+    pub clock: Clock,
+    /// What happens, for listeners.
+    pub events: Events,
+    /// Who may.
+    pub tokens: Tokens,
+    /// Who did.
+    pub audit: Audit,
+    /// What is measured.
+    pub metrics: Metrics,
+    config: watch::Sender<Arc<Config>>,
+    remotes: RwLock<Vec<Arc<Remote>>>,
+    readers: Mutex<Vec<Reader>>,
+    supervisor: OnceLock<Supervisor>,
+}
+
+impl Site {
+    /// The configuration as it is now.
+    pub fn config(&self) -> Arc<Config> {
+        self.config.borrow().clone()
+    }
+
+    /// The configuration, also as it will be after each reload.
+    pub fn config_changes(&self) -> watch::Receiver<Arc<Config>> {
+        self.config.subscribe()
+    }
+
+    /// Another site, by its name.
+    pub fn remote(&self, name: &str) -> Option<Arc<Remote>> {
+        self.remotes().into_iter().find(|remote| remote.name() == name)
+    }
+
+    /// Another site, by its key.
+    pub fn remote_of_key(&self, key: PublicKey) -> Option<Arc<Remote>> {
+        self.remotes().into_iter().find(|remote| remote.key() == key)
+    }
+
+    /// All other sites that are configured.
+    pub fn remotes(&self) -> Vec<Arc<Remote>> {
+        self.remotes.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The services.
+    ///
+    /// # Panics
+    /// Before the daemon has started them; routes and services come after that.
+    pub fn supervisor(&self) -> &Supervisor {
+        self.supervisor.get().expect("services start before anybody can ask")
+    }
+
+    /// Reads the catalog, on a thread where that may block.
+    pub async fn read<T, R>(self: &Arc<Self>, read: R) -> Result<T, Fault>
+    where
+        T: Send + 'static,
+        R: FnOnce(&mut Reader) -> Result<T, Error> + Send + 'static,
+    {
+        let site = self.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            let kept = site.readers().pop();
+            let mut reader = match kept {
+                Some(reader) => reader,
+                None => site.catalog.reader().map_err(|error| {
+                    Fault::new(downpour_catalog::ErrorClass::CatalogUnreachable, error.to_string())
+                })?,
+            };
+            // One that failed is not used again: its connection may be broken.
+            let result = read(&mut reader)?;
+            let mut readers = site.readers();
+            if readers.len() < READERS_MAX {
+                readers.push(reader);
+            }
+            Ok(result)
+        });
+        let failed = |error: tokio::task::JoinError| {
+            Fault::new(downpour_catalog::ErrorClass::Internal, error.to_string())
+        };
+        done.await.map_err(failed)?
+    }
+
+    fn readers(&self) -> std::sync::MutexGuard<'_, Vec<Reader>> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a new configuration. Other sites of which nothing has changed keep their connections.
+    fn replace_config(&self, config: Config) {
+        let mut remotes = self.remotes.write().unwrap_or_else(PoisonError::into_inner);
+        let new = config.remote.iter().map(|section| {
+            let same = remotes.iter().find(|remote| remote.section == *section).cloned();
+            same.unwrap_or_else(|| Arc::new(Remote::new(section.clone(), &self.identity)))
+        });
+        *remotes = new.collect();
+        drop(remotes);
+        self.config.send_replace(Arc::new(config));
+    }
+}

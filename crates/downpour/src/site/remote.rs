@@ -1,0 +1,184 @@
+//! Another site, as we speak to it: HTTPS to its endpoint, its key pinned, ours shown.
+//!
+//! Answers are bounded. A failure is a [`RemoteError`], and its error class depends on what the other site was to us:
+//! the same dead machine is an unreachable source or an unreachable destination.
+
+use super::config::RemoteSection;
+use crate::api::Problem;
+use downpour_catalog::ErrorClass;
+use downpour_transport::control::{AttemptError, CallError, Caller, CallerSetup, ConnectError};
+use downpour_transport::identity::{Identity, PublicKey};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+
+/// Bytes of an answer between sites.
+const ANSWER_LEN_MAX: usize = 16 << 20;
+
+/// Another site.
+pub struct Remote {
+    /// What is configured of it.
+    pub section: RemoteSection,
+    caller: Option<Caller>,
+}
+
+/// What the other site was to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Files come from there.
+    Source,
+    /// Files go there.
+    Destination,
+}
+
+/// What was asked was not done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RemoteError {
+    /// No connection to it.
+    Unreachable(String),
+    /// Whoever answers is not that site, or it does not trust us.
+    NotTrusted(String),
+    /// It did not answer in time.
+    TimedOut(String),
+    /// The connection broke, or the answer made no sense.
+    Lost(String),
+    /// It refused.
+    Refused(Box<Problem>),
+}
+
+impl Remote {
+    /// Nothing is connected yet.
+    pub fn new(section: RemoteSection, identity: &Arc<Identity>) -> Self {
+        let caller = section.address.as_ref().map(|address| {
+            Caller::new(CallerSetup {
+                addrs: vec![address.to_string()],
+                server: section.key,
+                identity: identity.clone(),
+                bearer: None,
+                limits: section.limits(),
+            })
+        });
+        Self { section, caller }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.section.name
+    }
+
+    /// Its key.
+    pub fn key(&self) -> PublicKey {
+        self.section.key
+    }
+
+    /// Asks for something.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, RemoteError> {
+        self.ask("GET", path, &[]).await
+    }
+
+    /// Sends something and gives what it is answered.
+    pub async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, RemoteError> {
+        let body =
+            serde_json::to_vec(body).map_err(|error| RemoteError::Lost(error.to_string()))?;
+        self.ask("POST", path, &body).await
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        method: &str,
+        path: &str,
+        body: &[u8],
+    ) -> Result<T, RemoteError> {
+        let none = || format!("[[remote]] {} has no address: it connects to us", self.name());
+        let caller = self.caller.as_ref().ok_or_else(|| RemoteError::Unreachable(none()))?;
+        let (status, body) = exchange(caller, method, path, body, ANSWER_LEN_MAX).await?;
+        read_answer(status, &body)
+    }
+}
+
+/// One request and its whole answer.
+pub(crate) async fn exchange(
+    caller: &Caller,
+    method: &str,
+    path: &str,
+    body: &[u8],
+    len_max: usize,
+) -> Result<(u16, Vec<u8>), CallError> {
+    let answer = caller.call(method, path, body).await?;
+    let status = answer.status;
+    Ok((status, answer.whole(len_max).await?))
+}
+
+/// What an answer says; no is an error.
+pub(crate) fn read_answer<T: DeserializeOwned>(status: u16, body: &[u8]) -> Result<T, RemoteError> {
+    if (200..300).contains(&status) {
+        let odd = |error: serde_json::Error| RemoteError::Lost(format!("the answer: {error}"));
+        return serde_json::from_slice(body).map_err(odd);
+    }
+    match serde_json::from_slice::<Problem>(body) {
+        Ok(problem) => Err(RemoteError::Refused(Box::new(problem))),
+        Err(_) => Err(RemoteError::Lost(format!("HTTP status {status} without a reason"))),
+    }
+}
+
+impl RemoteError {
+    /// Its error class, by what the other site was to us.
+    pub fn class(&self, side: Side) -> ErrorClass {
+        match (self, side) {
+            (Self::Refused(problem), _) if problem.class.is_some() => {
+                problem.class().unwrap_or(ErrorClass::DestinationRefused)
+            }
+            (Self::Unreachable(_), Side::Source) => ErrorClass::SourceUnreachable,
+            (Self::Unreachable(_), Side::Destination) => ErrorClass::DestinationUnreachable,
+            (Self::Refused(_), Side::Source) => ErrorClass::SourceRefused,
+            (Self::Refused(_), Side::Destination) => ErrorClass::DestinationRefused,
+            (Self::NotTrusted(_), _) => ErrorClass::NotTrusted,
+            (Self::TimedOut(_), _) => ErrorClass::TimedOut,
+            (Self::Lost(_), _) => ErrorClass::ConnectionLost,
+        }
+    }
+}
+
+impl std::fmt::Display for RemoteError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unreachable(what)
+            | Self::NotTrusted(what)
+            | Self::TimedOut(what)
+            | Self::Lost(what) => f.write_str(what),
+            Self::Refused(problem) => f.write_str(&problem.what),
+        }
+    }
+}
+
+impl std::error::Error for RemoteError {}
+
+impl From<CallError> for RemoteError {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Unreachable(error) => unreachable(&error),
+            CallError::TimedOut(_) => Self::TimedOut(error.to_string()),
+            CallError::Lost(_) | CallError::TooLong(_) | CallError::NoRequest(_) => {
+                Self::Lost(error.to_string())
+            }
+        }
+    }
+}
+
+fn unreachable(error: &ConnectError) -> RemoteError {
+    if let Some(wrong) = error.wrong_key() {
+        let (seen, expected) = (wrong.seen, wrong.expected);
+        let what = format!("whoever answers has the key {seen}, not {expected}");
+        return RemoteError::NotTrusted(what);
+    }
+    let tried: Vec<_> = error.tried.iter().map(|(at, error)| format!("{at}: {error}")).collect();
+    let what = tried.join("; ");
+    if error.tried.iter().any(|(_, error)| matches!(error, AttemptError::Tls(_))) {
+        return RemoteError::NotTrusted(what);
+    }
+    RemoteError::Unreachable(what)
+}

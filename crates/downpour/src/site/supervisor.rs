@@ -1,0 +1,431 @@
+//! Keeps services at work: starts, drains and stops them as wished, starts again what failed, and says why.
+//!
+//! Each service has one task here that follows its wish. A service that fails waits longer each time, up to a minute; one
+//! that has run for a minute begins anew. A service that does not end when told to is cut off after a while.
+
+use super::Site;
+use super::service::{Fault, Service, Status, Stop, Wish};
+use downpour_catalog::ErrorClass;
+use serde::{Deserialize, Serialize};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+use utoipa::ToSchema;
+
+/// The pause after the first failure, doubled by each further one, and the longest.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// A service that has run this long has recovered.
+const RECOVERED_AFTER: Duration = Duration::from_secs(60);
+/// How long a service may take to end at once.
+const STOP_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// What a service is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Stage {
+    /// It works.
+    Running,
+    /// It finishes what is under way.
+    Draining,
+    /// It is told to end.
+    Stopping,
+    /// It was ended by somebody.
+    Stopped,
+    /// It failed and will be started again.
+    Failed,
+}
+
+impl Stage {
+    /// Its name in commands and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Draining => "draining",
+            Self::Stopping => "stopping",
+            Self::Stopped => "stopped",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// A service, seen from outside.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ServiceReport {
+    /// Its name.
+    pub name: String,
+    /// What it is about.
+    pub stage: Stage,
+    /// Seconds since then.
+    pub since_s: f64,
+    /// How often it failed.
+    pub failures: u64,
+    /// Why it failed last: error class and text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<Why>,
+    /// Seconds until it is started again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_try_s: Option<f64>,
+    /// What it says of itself.
+    pub status: Status,
+}
+
+/// Why something failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Why {
+    /// Name of the error class.
+    pub class: String,
+    /// What happened.
+    pub what: String,
+}
+
+/// What can be asked of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Work.
+    Start,
+    /// End now.
+    Stop,
+    /// Finish what is under way and end.
+    Drain,
+    /// End now and start again.
+    Restart,
+}
+
+/// A verb was not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotDone {
+    /// There is no service of this name.
+    Unknown,
+    /// This one may not be ended by people.
+    Door,
+}
+
+/// All services of a site.
+pub struct Supervisor {
+    units: Vec<Arc<Unit>>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+struct Unit {
+    service: Arc<dyn Service>,
+    wish: watch::Sender<Wish>,
+    /// To run again as soon as it has ended.
+    again: Mutex<bool>,
+    life: Mutex<Life>,
+}
+
+struct Life {
+    stage: Stage,
+    since: Instant,
+    failures: u64,
+    why: Option<Fault>,
+    next_try: Option<Instant>,
+}
+
+impl Supervisor {
+    /// Starts all of them.
+    pub fn start(site: &Arc<Site>, services: Vec<Arc<dyn Service>>) -> Self {
+        let unit = |service| {
+            let life = Life {
+                stage: Stage::Stopped,
+                since: Instant::now(),
+                failures: 0,
+                why: None,
+                next_try: None,
+            };
+            let (wish, again) = (watch::channel(Wish::Run).0, Mutex::new(false));
+            Arc::new(Unit { service, wish, again, life: Mutex::new(life) })
+        };
+        let units: Vec<_> = services.into_iter().map(unit).collect();
+        let spawn = |unit: &Arc<Unit>| tokio::spawn(unit.clone().keep(site.clone()));
+        let tasks = units.iter().map(spawn).collect();
+        Self { units, tasks: Mutex::new(tasks) }
+    }
+
+    /// All services as they are.
+    pub fn reports(&self) -> Vec<ServiceReport> {
+        self.units.iter().map(|unit| unit.report()).collect()
+    }
+
+    /// Asks one service, or `all` that people may stop; what they are then.
+    pub fn ask(&self, name: &str, verb: Verb) -> Result<Vec<ServiceReport>, NotDone> {
+        let all = name == "all";
+        let mut asked = Vec::new();
+        for unit in self.units.iter().filter(|unit| all || unit.service.name() == name) {
+            let ends = matches!(verb, Verb::Stop | Verb::Drain);
+            if ends && !unit.service.can_stop() {
+                if all {
+                    continue;
+                }
+                return Err(NotDone::Door);
+            }
+            unit.ask(verb);
+            asked.push(unit.report());
+        }
+        if asked.is_empty() && !all { Err(NotDone::Unknown) } else { Ok(asked) }
+    }
+
+    /// Ends everything: what may finish does, for at most `grace`; then all at once, the door last.
+    pub async fn end(&self, grace: Duration) {
+        let parts: Vec<_> = self.units.iter().filter(|unit| unit.service.can_stop()).collect();
+        parts.iter().for_each(|unit| unit.ask(Verb::Drain));
+        let drained = async {
+            for unit in &parts {
+                unit.ended().await;
+            }
+        };
+        if timeout(grace, drained).await.is_err() {
+            parts.iter().for_each(|unit| unit.ask(Verb::Stop));
+        }
+        for unit in parts {
+            unit.ended().await;
+        }
+        for unit in &self.units {
+            unit.ask(Verb::Stop);
+            unit.ended().await;
+        }
+        for task in self.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            task.abort();
+        }
+    }
+}
+
+impl Unit {
+    fn ask(&self, verb: Verb) {
+        let (wish, again) = match verb {
+            Verb::Start => (Wish::Run, false),
+            Verb::Stop => (Wish::Stop, false),
+            Verb::Drain => (Wish::Drain, false),
+            Verb::Restart if self.life().stage == Stage::Stopped => (Wish::Run, false),
+            Verb::Restart => (Wish::Stop, true),
+        };
+        *self.again.lock().unwrap_or_else(PoisonError::into_inner) = again;
+        self.wish.send_replace(wish);
+        let mut life = self.life();
+        match (wish, life.stage) {
+            (Wish::Drain, Stage::Running) => life.enter(Stage::Draining),
+            (Wish::Stop, Stage::Running | Stage::Draining) => life.enter(Stage::Stopping),
+            _ => {}
+        }
+    }
+
+    /// Follows the wish for as long as the daemon lives.
+    async fn keep(self: Arc<Self>, site: Arc<Site>) {
+        let mut seen = self.wish.subscribe();
+        let mut pause = PAUSE.0;
+        loop {
+            if self.take_again() {
+                self.wish.send_replace(Wish::Run);
+            }
+            if seen.wait_for(|wish| *wish == Wish::Run).await.is_err() {
+                return;
+            }
+            self.enter(&site, Stage::Running, None);
+            let begun = Instant::now();
+            let ended = self.run(&site).await;
+            if begun.elapsed() >= RECOVERED_AFTER {
+                pause = PAUSE.0;
+            }
+            match ended {
+                Err(fault) if *seen.borrow() == Wish::Run => {
+                    tracing::warn!(service = self.service.name(), %fault, "failed");
+                    self.enter(&site, Stage::Failed, Some((fault, Instant::now() + pause)));
+                    // Whoever asks for something need not wait.
+                    let _ = timeout(pause, seen.changed()).await;
+                    pause = (pause * 2).min(PAUSE.1);
+                }
+                ended => {
+                    if let Err(fault) = ended {
+                        tracing::warn!(service = self.service.name(), %fault, "failed while ending");
+                    } else if *seen.borrow() == Wish::Run {
+                        self.wish.send_replace(Wish::Stop);
+                    }
+                    pause = PAUSE.0;
+                    self.enter(&site, Stage::Stopped, None);
+                }
+            }
+            if *seen.borrow() != Wish::Run {
+                self.enter(&site, Stage::Stopped, None);
+            }
+        }
+    }
+
+    /// Runs it once; its panics are faults, and if it does not end in time it is cut off.
+    async fn run(&self, site: &Arc<Site>) -> Result<(), Fault> {
+        let stop = Stop::of(self.wish.subscribe());
+        let mut task = tokio::spawn(self.service.clone().run(site.clone(), stop.clone()));
+        let ended = tokio::select! {
+            ended = &mut task => Some(ended),
+            () = stop.now() => timeout(STOP_TIME_MAX, &mut task).await.ok(),
+        };
+        match ended {
+            Some(Ok(result)) => result,
+            Some(Err(panic)) => Err(Fault::new(ErrorClass::Internal, panic.to_string())),
+            None => {
+                task.abort();
+                // It ends at its next await.
+                let _ = task.await;
+                Err(Fault::new(ErrorClass::Internal, "did not end in time and was cut off"))
+            }
+        }
+    }
+
+    async fn ended(&self) {
+        while self.life().stage != Stage::Stopped {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    fn enter(&self, site: &Site, stage: Stage, failed: Option<(Fault, Instant)>) {
+        let mut life = self.life();
+        if life.stage == stage && failed.is_none() {
+            return;
+        }
+        life.enter(stage);
+        if let Some((fault, next_try)) = failed {
+            life.failures += 1;
+            life.why = Some(fault);
+            life.next_try = Some(next_try);
+        }
+        drop(life);
+        tracing::info!(service = self.service.name(), stage = stage.name(), "service");
+        site.events.tell("service", &self.report());
+    }
+
+    fn take_again(&self) -> bool {
+        std::mem::take(&mut *self.again.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn life(&self) -> std::sync::MutexGuard<'_, Life> {
+        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn report(&self) -> ServiceReport {
+        let status = self.service.status();
+        let life = self.life();
+        let why = |fault: &Fault| Why { class: fault.class.to_string(), what: fault.what.clone() };
+        let until = |at: Instant| at.saturating_duration_since(Instant::now()).as_secs_f64();
+        ServiceReport {
+            name: self.service.name().to_owned(),
+            stage: life.stage,
+            since_s: life.since.elapsed().as_secs_f64(),
+            failures: life.failures,
+            why: life.why.as_ref().map(why),
+            next_try_s: life.next_try.map(until),
+            status,
+        }
+    }
+}
+
+impl Life {
+    fn enter(&mut self, stage: Stage) {
+        self.stage = stage;
+        self.since = Instant::now();
+        self.next_try = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Clock, Daemon, Fault, Running, Service, Site, Status, Stop};
+    use super::{ServiceReport, Stage, Supervisor, Verb};
+    use downpour_catalog::ErrorClass;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+    use tokio::time::sleep;
+
+    /// Fails, then panics, then works and listens to its stop or not.
+    struct Frail {
+        obeys: bool,
+        runs: AtomicUsize,
+    }
+
+    impl Service for Frail {
+        fn name(&self) -> &'static str {
+            "frail"
+        }
+
+        fn run(self: Arc<Self>, _site: Arc<Site>, stop: Stop) -> Running {
+            let run = self.runs.fetch_add(1, Ordering::Relaxed);
+            Box::pin(async move {
+                match run {
+                    0 => Err(Fault::new(ErrorClass::CatalogUnreachable, "no database")),
+                    1 => panic!("a bug"),
+                    _ if self.obeys => {
+                        stop.asked().await;
+                        Ok(())
+                    }
+                    _ => std::future::pending().await,
+                }
+            })
+        }
+
+        fn status(&self) -> Status {
+            Status::line("frail").with("runs_total", self.runs.load(Ordering::Relaxed) as f64)
+        }
+    }
+
+    async fn site(folder: &std::path::Path) -> Arc<Site> {
+        let file = folder.join("site.toml");
+        let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n";
+        std::fs::write(&file, text).unwrap();
+        Daemon::start(&file, Clock::system()).await.unwrap().site
+    }
+
+    fn report(supervisor: &Supervisor) -> ServiceReport {
+        supervisor.reports().remove(0)
+    }
+
+    async fn reaches(supervisor: &Supervisor, stage: Stage, failures: u64) -> ServiceReport {
+        loop {
+            let report = report(supervisor);
+            if report.stage == stage && report.failures == failures {
+                return report;
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn what_fails_is_started_again_and_says_why() {
+        let folder = tempfile::tempdir().unwrap();
+        let site = site(folder.path()).await;
+        tokio::time::pause();
+        let frail = Arc::new(Frail { obeys: true, runs: AtomicUsize::new(0) });
+        let supervisor = Supervisor::start(&site, vec![frail]);
+        let first = reaches(&supervisor, Stage::Failed, 1).await;
+        assert_eq!(first.why.unwrap().class, "catalog-unreachable");
+        assert!(first.next_try_s.unwrap() <= 1.0);
+        let second = reaches(&supervisor, Stage::Failed, 2).await;
+        assert!(second.why.unwrap().what.contains("panic"));
+        let third = reaches(&supervisor, Stage::Running, 2).await;
+        assert_eq!(third.status.figures["runs_total"], 3.0);
+        supervisor.ask("frail", Verb::Drain).unwrap();
+        reaches(&supervisor, Stage::Stopped, 2).await;
+        supervisor.ask("all", Verb::Start).unwrap();
+        reaches(&supervisor, Stage::Running, 2).await;
+        supervisor.ask("frail", Verb::Restart).unwrap();
+        while report(&supervisor).status.figures["runs_total"] < 5.0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+        supervisor.end(Duration::from_secs(1)).await;
+        assert_eq!(report(&supervisor).stage, Stage::Stopped);
+    }
+
+    #[tokio::test]
+    async fn what_does_not_end_is_cut_off() {
+        let folder = tempfile::tempdir().unwrap();
+        let site = site(folder.path()).await;
+        tokio::time::pause();
+        let deaf = Arc::new(Frail { obeys: false, runs: AtomicUsize::new(2) });
+        let supervisor = Supervisor::start(&site, vec![deaf]);
+        reaches(&supervisor, Stage::Running, 0).await;
+        supervisor.ask("frail", Verb::Drain).unwrap();
+        assert_eq!(report(&supervisor).stage, Stage::Draining);
+        supervisor.end(Duration::from_secs(1)).await;
+        assert_eq!(report(&supervisor).stage, Stage::Stopped);
+    }
+}

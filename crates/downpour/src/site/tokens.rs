@@ -1,0 +1,303 @@
+//! Who may: bearer tokens with a role and an end, kept as digests in `tokens.json` of the state folder.
+//!
+//! A token is 128 random bits and is shown once, when it is made. The file holds its BLAKE3 digest: random bits need no
+//! slow hash. It is written whole under another name and renamed; commands may change it while the daemon runs,
+//! which notices by the file's time and size.
+
+use super::config::{NAME_BYTES_MAX, is_name};
+use downpour_catalog::Time;
+use downpour_transport::control::Token;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use utoipa::ToSchema;
+
+/// Name of the file in the state folder.
+const FILE: &str = "tokens.json";
+/// Tokens that a site has at most.
+const TOKENS_MAX: usize = 1000;
+/// What tokens begin with, so that they are recognised where they should not be.
+const PREFIX: &str = "downpour-";
+
+/// What somebody may do; each may do what the one before may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// See everything.
+    Viewer,
+    /// Start, stop, retry, submit.
+    Operator,
+    /// Give and take tokens, see the audit record.
+    Admin,
+}
+
+/// A token as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Kept {
+    name: String,
+    role: Role,
+    /// Microseconds since 1970.
+    made: i64,
+    expires: Option<i64>,
+    /// BLAKE3 of the token's text, in hex.
+    digest: String,
+}
+
+/// A token as it is shown: without its secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Shown {
+    /// Whose it is.
+    pub name: String,
+    /// What it allows.
+    pub role: Role,
+    /// When it was made, in seconds since 1970.
+    pub made_unix_s: i64,
+    /// When it ends; never, if it is not there.
+    pub expires_unix_s: Option<i64>,
+    /// Whether it has ended.
+    pub expired: bool,
+}
+
+/// A token that was just made: the only time that its text is seen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NewToken {
+    /// The text that its owner shows.
+    pub token: String,
+    /// What is kept of it.
+    pub about: Shown,
+}
+
+/// Tokens were not read or written.
+#[derive(Debug)]
+pub enum TokenError {
+    /// The file.
+    File(PathBuf, io::Error),
+    /// No name for a token.
+    BadName(String),
+    /// There is one of this name.
+    Taken(String),
+    /// There is none of this name.
+    Unknown(String),
+    /// There are as many as may be.
+    TooMany,
+    /// The system gives no random numbers.
+    NoRandomness,
+}
+
+impl std::fmt::Display for TokenError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(path, error) => write!(f, "{}: {error}", path.display()),
+            Self::BadName(name) => {
+                write!(f, "`{name}` is no name: up to {NAME_BYTES_MAX} letters, digits, - _ .")
+            }
+            Self::Taken(name) => write!(f, "there is a token `{name}` already"),
+            Self::Unknown(name) => write!(f, "there is no token `{name}`"),
+            Self::TooMany => write!(f, "there are {TOKENS_MAX} tokens already"),
+            Self::NoRandomness => f.write_str("the system gives no random numbers"),
+        }
+    }
+}
+
+impl std::error::Error for TokenError {}
+
+/// Whether a token admits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// This one, with this role.
+    Known(String, Role),
+    /// Its time is over.
+    Expired(String),
+    /// Nobody's.
+    Unknown,
+}
+
+/// The tokens of a site.
+pub struct Tokens {
+    file: PathBuf,
+    read: Mutex<Read>,
+}
+
+#[derive(Default)]
+struct Read {
+    kept: Vec<Kept>,
+    /// Of the file that was read: inode, size, time.
+    seen: Option<(u64, u64, i64, i64)>,
+}
+
+impl Tokens {
+    /// Those in a state folder; there need be none yet.
+    pub fn open(state: &Path) -> Result<Self, TokenError> {
+        let tokens = Self { file: state.join(FILE), read: Mutex::default() };
+        drop(tokens.fresh()?);
+        Ok(tokens)
+    }
+
+    /// Whose token this is.
+    pub(crate) fn judge(&self, text: &str, now: Time) -> Result<Verdict, TokenError> {
+        let digest = blake3::hash(text.as_bytes());
+        let read = self.fresh()?;
+        // Comparing BLAKE3 hashes takes the same time whatever they are.
+        let is = |kept: &&Kept| blake3::Hash::from_hex(&kept.digest).is_ok_and(|d| d == digest);
+        Ok(match read.kept.iter().find(is) {
+            None => Verdict::Unknown,
+            Some(kept) if kept.is_over(now) => Verdict::Expired(kept.name.clone()),
+            Some(kept) => Verdict::Known(kept.name.clone(), kept.role),
+        })
+    }
+
+    /// All of them, by name.
+    pub fn list(&self, now: Time) -> Result<Vec<Shown>, TokenError> {
+        Ok(self.fresh()?.kept.iter().map(|kept| kept.shown(now)).collect())
+    }
+
+    /// Makes one, and gives its text.
+    pub fn add(
+        &self,
+        name: &str,
+        role: Role,
+        expires: Option<Duration>,
+        now: Time,
+    ) -> Result<NewToken, TokenError> {
+        if !is_name(name) {
+            return Err(TokenError::BadName(name.to_owned()));
+        }
+        let mut read = self.fresh()?;
+        if read.kept.iter().any(|kept| kept.name == name) {
+            return Err(TokenError::Taken(name.to_owned()));
+        }
+        if read.kept.len() >= TOKENS_MAX {
+            return Err(TokenError::TooMany);
+        }
+        let secret = Token::random().ok_or(TokenError::NoRandomness)?;
+        let token = format!("{PREFIX}{}", secret.to_text());
+        let after = |time: Duration| now.plus_s(i64::try_from(time.as_secs()).unwrap_or(0)).0;
+        let kept = Kept {
+            name: name.to_owned(),
+            role,
+            made: now.0,
+            expires: expires.map(after),
+            digest: blake3::hash(token.as_bytes()).to_hex().to_string(),
+        };
+        let about = kept.shown(now);
+        let mut all = read.kept.clone();
+        all.push(kept);
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        self.write(&mut read, all)?;
+        Ok(NewToken { token, about })
+    }
+
+    /// Ends one for good.
+    pub fn revoke(&self, name: &str) -> Result<(), TokenError> {
+        let mut read = self.fresh()?;
+        let left: Vec<_> = read.kept.iter().filter(|kept| kept.name != name).cloned().collect();
+        if left.len() == read.kept.len() {
+            return Err(TokenError::Unknown(name.to_owned()));
+        }
+        self.write(&mut read, left)
+    }
+
+    /// What the file says now.
+    fn fresh(&self) -> Result<MutexGuard<'_, Read>, TokenError> {
+        let failed = |error| TokenError::File(self.file.clone(), error);
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = match fs::metadata(&self.file) {
+            Ok(meta) => Some((meta.ino(), meta.size(), meta.mtime(), meta.mtime_nsec())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(failed(error)),
+        };
+        if seen != read.seen {
+            read.kept = match seen {
+                None => Vec::new(),
+                Some(_) => {
+                    let text = fs::read(&self.file).map_err(failed)?;
+                    serde_json::from_slice(&text).map_err(|error| failed(error.into()))?
+                }
+            };
+            read.seen = seen;
+        }
+        Ok(read)
+    }
+
+    fn write(&self, read: &mut Read, kept: Vec<Kept>) -> Result<(), TokenError> {
+        let temporary = self.file.with_extension("new");
+        let write = || -> io::Result<()> {
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&temporary)?;
+            file.write_all(&serde_json::to_vec_pretty(&kept)?)?;
+            file.sync_all()?;
+            fs::rename(&temporary, &self.file)?;
+            self.file.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+        };
+        write().map_err(|error| TokenError::File(self.file.clone(), error))?;
+        // The next look reads it, whoever wrote last.
+        read.seen = None;
+        Ok(())
+    }
+}
+
+impl Kept {
+    fn is_over(&self, now: Time) -> bool {
+        self.expires.is_some_and(|end| now.0 >= end)
+    }
+
+    fn shown(&self, now: Time) -> Shown {
+        const MICROS: i64 = 1_000_000;
+        Shown {
+            name: self.name.clone(),
+            role: self.role,
+            made_unix_s: self.made / MICROS,
+            expires_unix_s: self.expires.map(|end| end / MICROS),
+            expired: self.is_over(now),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FILE, Role, TokenError, Tokens, Verdict};
+    use downpour_catalog::Time;
+    use std::time::Duration;
+
+    #[test]
+    fn a_token_admits_until_it_ends_or_is_revoked() {
+        let folder = tempfile::tempdir().unwrap();
+        let tokens = Tokens::open(folder.path()).unwrap();
+        let minute = Some(Duration::from_secs(60));
+        let short = tokens.add("short", Role::Operator, minute, Time(0)).unwrap();
+        let long = tokens.add("long", Role::Viewer, None, Time(0)).unwrap();
+        let known = |name: &str, role| Verdict::Known(name.to_owned(), role);
+        let judge = |text: &str, at| tokens.judge(text, Time(0).plus_s(at)).unwrap();
+        assert_eq!(judge(&short.token, 59), known("short", Role::Operator));
+        assert_eq!(judge(&short.token, 60), Verdict::Expired("short".to_owned()));
+        assert_eq!(judge(&long.token, 1 << 40), known("long", Role::Viewer));
+        assert_eq!(judge("downpour-", 0), Verdict::Unknown);
+        tokens.revoke("long").unwrap();
+        assert_eq!(judge(&long.token, 0), Verdict::Unknown);
+        assert!(matches!(tokens.revoke("long"), Err(TokenError::Unknown(_))));
+        let again = tokens.add("short", Role::Admin, None, Time(0));
+        assert!(matches!(again, Err(TokenError::Taken(_))));
+    }
+
+    #[test]
+    fn the_file_holds_no_token_and_another_process_may_change_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let tokens = Tokens::open(folder.path()).unwrap();
+        let other = Tokens::open(folder.path()).unwrap();
+        let new = other.add("night-shift", Role::Viewer, None, Time(5)).unwrap();
+        let text = std::fs::read_to_string(folder.path().join(FILE)).unwrap();
+        let secret = new.token.strip_prefix(super::PREFIX).unwrap();
+        assert!(text.contains("night-shift") && !text.contains(secret), "{text}");
+        assert!(matches!(tokens.judge(&new.token, Time(6)).unwrap(), Verdict::Known(..)));
+        other.revoke("night-shift").unwrap();
+        assert_eq!(tokens.judge(&new.token, Time(7)).unwrap(), Verdict::Unknown);
+    }
+}

@@ -1,0 +1,236 @@
+//! Sites as child processes, on loopback, in a folder that goes with the test. Whatever a test leaves running is killed.
+//!
+//! ```text
+//! let sites = Two::start();                       a and b, which trust each other
+//! sites.a.post::<Value>("/v1/…", &json!({…}))     as its admin
+//! sites.b.kill(); sites.b.start();                as a machine that loses power
+//! ```
+
+use downpour::site::{Access, Card, RemoteError, init, introduce};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test fails instead of hanging. Not a measure of speed.
+pub(crate) const HANG: Duration = Duration::from_secs(120);
+/// Between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Waits until `seen` gives something.
+pub(crate) fn until<T>(what: &str, mut seen: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + HANG;
+    loop {
+        if let Some(found) = seen() {
+            return found;
+        }
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// A site in a folder of its own.
+pub(crate) struct SiteProcess {
+    pub(crate) card: Card,
+    folder: PathBuf,
+    child: Option<Child>,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl SiteProcess {
+    /// Sets it up below `root`; it does not run yet.
+    pub(crate) fn new(root: &Path, name: &str) -> Self {
+        // A port that was free just now; ports are given in turn, so that it stays so for a while.
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let listen = listener.local_addr().expect("its address");
+        drop(listener);
+        let folder = root.join(name);
+        let setup = downpour::site::Setup {
+            name: name.to_owned(),
+            folder: folder.clone(),
+            listen: Some(listen),
+            address: None,
+        };
+        let card = init(&setup).expect("a site is set up");
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().expect("a runtime");
+        Self { card, folder, child: None, runtime }
+    }
+
+    /// A file of its folder.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Its configuration.
+    pub(crate) fn config(&self) -> PathBuf {
+        self.path("site.toml")
+    }
+
+    /// Adds to its configuration.
+    pub(crate) fn configure(&self, text: &str) {
+        let mut file = OpenOptions::new().append(true).open(self.config()).expect("a file");
+        file.write_all(text.as_bytes()).expect("room");
+    }
+
+    /// Trusts another one.
+    pub(crate) fn trust(&self, other: &Card) {
+        introduce(&self.folder, other).expect("a site to trust");
+    }
+
+    /// A command of the program for it, such as `service status`.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_downpour"));
+        command.args(arguments).env("DOWNPOUR_SITE", self.config());
+        command.env("DOWNPOUR_HOME", self.path("home")).stdin(Stdio::null());
+        for variable in ["DOWNPOUR_TOKEN", "DOWNPOUR_AT", "DOWNPOUR_PORTS", "NOTIFY_SOCKET"] {
+            command.env_remove(variable);
+        }
+        command
+    }
+
+    /// Runs such a command to its end.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().expect("the program runs")
+    }
+
+    /// The same; it must succeed. What it printed.
+    pub(crate) fn done(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {err}\n{}", self.log());
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Starts it and waits until it is ready.
+    pub(crate) fn start(&mut self) {
+        let command = self.command(&["serve"]);
+        self.start_command(command);
+    }
+
+    /// The same by a command that was changed.
+    pub(crate) fn start_command(&mut self, mut command: Command) {
+        let mut options = OpenOptions::new();
+        let log = options.create(true).append(true).open(self.path("log")).expect("a file");
+        command.stdout(File::create(self.path("out")).expect("a file")).stderr(log);
+        self.child = Some(command.spawn().expect("the program starts"));
+        until("the site is ready", || {
+            let ended = self.child.as_mut().and_then(|child| child.try_wait().expect("our child"));
+            assert!(ended.is_none(), "{} ended: {ended:?}\n{}", self.card.name, self.log());
+            self.get_raw("/readyz").ok().filter(|(status, _)| *status == 200)
+        });
+    }
+
+    /// What it logged.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    /// As a machine that loses power.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Sends it a signal, such as HUP.
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.as_ref().expect("it runs").id().to_string();
+        let sent = Command::new("kill").args([&format!("-{name}"), &pid]).status();
+        assert!(sent.expect("kill runs").success());
+    }
+
+    /// Waits for its end; its exit status.
+    pub(crate) fn ended(&mut self) -> Option<i32> {
+        let mut child = self.child.take().expect("it runs");
+        until("the site ends", || child.try_wait().expect("our child")).code()
+    }
+
+    /// A way to it, as its admin or with another token. It does not depend on the configuration.
+    pub(crate) fn access(&self, token: Option<&str>) -> Access {
+        let admin = || fs::read_to_string(self.path("state/admin.token")).expect("a token");
+        let token = token.map_or_else(admin, str::to_owned).trim().to_owned();
+        Access::new(self.card.address.clone(), self.card.key, token)
+    }
+
+    /// Asks it for something, as its admin.
+    pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, RemoteError> {
+        self.runtime.block_on(self.access(None).get(path))
+    }
+
+    /// Sends it something, as its admin.
+    pub(crate) fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, RemoteError> {
+        self.runtime.block_on(self.access(None).post(path, body))
+    }
+
+    /// Asks it for something that is not JSON: status and text.
+    pub(crate) fn get_raw(&self, path: &str) -> Result<(u16, String), RemoteError> {
+        self.runtime.block_on(self.access(None).text(path))
+    }
+
+    /// Does something asynchronous in the test.
+    pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+}
+
+impl Drop for SiteProcess {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A site alone, at work.
+pub(crate) struct One {
+    pub(crate) site: SiteProcess,
+    _folder: tempfile::TempDir,
+}
+
+impl One {
+    /// Set up with `more` in its configuration, and started.
+    pub(crate) fn start(more: &str) -> Self {
+        let folder = folder();
+        let mut site = SiteProcess::new(folder.path(), "a");
+        site.configure(more);
+        site.start();
+        Self { site, _folder: folder }
+    }
+}
+
+/// Two sites that trust each other, at work.
+pub(crate) struct Two {
+    pub(crate) a: SiteProcess,
+    pub(crate) b: SiteProcess,
+    _folder: tempfile::TempDir,
+}
+
+impl Two {
+    /// With `more` in the configuration of each.
+    pub(crate) fn start(more: [&str; 2]) -> Self {
+        let folder = folder();
+        let mut a = SiteProcess::new(folder.path(), "a");
+        let mut b = SiteProcess::new(folder.path(), "b");
+        a.trust(&b.card);
+        b.trust(&a.card);
+        a.configure(more[0]);
+        b.configure(more[1]);
+        a.start();
+        b.start();
+        Self { a, b, _folder: folder }
+    }
+}
+
+fn folder() -> tempfile::TempDir {
+    let place = ["/dev/shm", "/tmp"].into_iter().find(|place| Path::new(place).is_dir());
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("downpour-site-").tempdir_in(place.expect("a place")).expect("a folder")
+}

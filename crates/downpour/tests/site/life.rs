@@ -1,0 +1,85 @@
+//! A site's life: set-up, start, services, reload, end.
+
+use super::harness::{One, until};
+use downpour::api::Services;
+use serde_json::{Value, json};
+use std::fs;
+use std::process::Command;
+
+#[test]
+fn two_commands_set_up_each_of_two_sites() {
+    let folder = tempfile::tempdir().unwrap();
+    let downpour = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_downpour"));
+        command.args(arguments).current_dir(folder.path()).env_remove("DOWNPOUR_SITE");
+        let output = command.output().expect("the program runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    downpour(&["init", "east", "--folder", "east", "--address", "east.example.org:28790"]);
+    let west = downpour(&["init", "west", "--folder", "west", "--with", "east"]);
+    assert!(west.contains("trusts    east at east.example.org:28790"), "{west}");
+    for (site, other) in [("east", "west"), ("west", "east")] {
+        let config = format!("{site}/site.toml");
+        assert!(downpour(&["check", &config]).contains("good; 1 other sites"), "{site}");
+        let text = fs::read_to_string(folder.path().join(&config)).unwrap();
+        assert!(text.contains(&format!("name = \"{other}\"")), "{text}");
+    }
+}
+
+#[test]
+fn a_site_serves_until_it_is_told_to_end_and_serves_again_after_a_crash() {
+    let mut one = One::start("");
+    let status = one.site.done(&["service", "status"]);
+    assert!(status.contains("endpoint") && status.contains("running"), "{status}");
+    one.site.kill();
+    one.site.start();
+    assert_eq!(one.site.get_raw("/healthz").unwrap(), (200, "alive\n".to_owned()));
+    one.site.signal("TERM");
+    assert_eq!(one.site.ended(), Some(0), "{}", one.site.log());
+    let after = one.site.run(&["service", "status"]);
+    assert_eq!(after.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&after.stderr).contains("no daemon answers"));
+}
+
+#[test]
+fn the_door_is_opened_anew_and_not_shut() {
+    let one = One::start("");
+    let refused = one.site.run(&["service", "stop", "endpoint"]);
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(1) && text.contains("door"), "{text}");
+    one.site.done(&["service", "stop", "all"]);
+    let restarted: Services = one.site.post("/v1/services/endpoint/restart", &json!({})).unwrap();
+    assert_eq!(restarted.services.len(), 1);
+    until("the door is open again", || one.site.get_raw("/readyz").ok());
+    let unknown = one.site.post::<Value>("/v1/services/nothing/stop", &json!({})).unwrap_err();
+    assert!(unknown.to_string().contains("no service"), "{unknown}");
+}
+
+#[test]
+fn a_reload_takes_what_is_right_and_refuses_what_is_not() {
+    let one = One::start("");
+    let site = &one.site;
+    let right = fs::read_to_string(site.config()).unwrap();
+    for (number, text, result) in [
+        (1, right.replace("name = \"a\"", "name = \"z\""), "refused"),
+        (2, right.replace("[api]", "[apo]"), "refused"),
+        (3, right.replace("# body = \"1MiB\"", "body = \"1KiB\""), "done"),
+    ] {
+        fs::write(site.config(), &text).unwrap();
+        site.signal("HUP");
+        let entry = until("the reload is recorded", || {
+            let page: Value = site.get(&format!("/v1/audit?after={}", number - 1)).ok()?;
+            page["entries"].as_array()?.first().cloned()
+        });
+        assert_eq!(entry["result"], result, "{entry}");
+    }
+    let log = site.log();
+    assert!(log.contains("site.name has changed") && log.contains("no section [apo]"), "{log}");
+    // The new limit holds, once the door has been opened anew.
+    let long = json!({ "name": "x".repeat(2000), "role": "viewer" });
+    until("the new limit holds", || {
+        let refused = site.post::<Value>("/v1/tokens", &long).unwrap_err();
+        refused.to_string().contains("1024 are allowed").then_some(())
+    });
+}

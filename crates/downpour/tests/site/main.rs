@@ -1,0 +1,6 @@
+//! Real sites on this machine: the real program, started from folders that `downpour init` made.
+
+mod door;
+mod harness;
+mod life;
+mod siege;

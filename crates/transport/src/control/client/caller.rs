@@ -1,0 +1,188 @@
+//! Requests to a server of which the key is known: the other half of [`crate::control::Endpoint`].
+//!
+//! A connection that an answer left whole is kept for the next request for a while. If it proves to be closed, the request
+//! is made once more on a new one: what is asked of a daemon can be asked again.
+
+use super::ClientLimits;
+use super::connection::{Connection, Target};
+use super::error::{ConnectError, innermost};
+use crate::identity::{Identity, PublicKey, client_config};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::{Method, Request};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::time::timeout;
+
+/// Connections kept for the next request.
+const IDLE_MAX: usize = 8;
+/// How long they are kept: less than a server waits for the next request.
+const IDLE_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// How to reach a server, and as whom.
+#[derive(Clone, Debug)]
+pub struct CallerSetup {
+    /// `host:port` each; all are tried.
+    pub addrs: Vec<String>,
+    /// The server's key.
+    pub server: PublicKey,
+    /// The key that is shown to it.
+    pub identity: Arc<Identity>,
+    /// A token that is shown besides.
+    pub bearer: Option<String>,
+    /// How long to wait for what.
+    pub limits: ClientLimits,
+}
+
+/// A request has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// No connection.
+    #[error(transparent)]
+    Unreachable(#[from] ConnectError),
+    /// Nothing came in this time.
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
+    /// The connection broke.
+    #[error("the connection broke: {0}")]
+    Lost(String),
+    /// The answer is longer than it may be.
+    #[error("the answer has more than {0} bytes")]
+    TooLong(usize),
+    /// The path or the token has letters that a request may not have.
+    #[error("no such request can be made: {0}")]
+    NoRequest(String),
+}
+
+/// Makes requests; any number at once, each on a connection of its own.
+pub struct Caller {
+    target: Arc<Target>,
+    bearer: Option<String>,
+    idle: Mutex<Vec<(Instant, Connection)>>,
+}
+
+/// An answer, of which the body is still to come.
+pub struct Answer<'a> {
+    /// HTTP status.
+    pub status: u16,
+    body: Incoming,
+    connection: Connection,
+    caller: &'a Caller,
+}
+
+impl Caller {
+    /// Nothing is connected yet.
+    pub fn new(setup: CallerSetup) -> Self {
+        let target = Target {
+            addrs: setup.addrs,
+            tls: client_config(&setup.identity, setup.server),
+            limits: setup.limits,
+            known: Mutex::new(None),
+        };
+        Self { target: Arc::new(target), bearer: setup.bearer, idle: Mutex::default() }
+    }
+
+    /// Sends a request, with a body of JSON unless it is empty.
+    pub async fn call(
+        &self,
+        method: &str,
+        path: &str,
+        body: &[u8],
+    ) -> Result<Answer<'_>, CallError> {
+        let time_max = self.target.limits.reply_time_max;
+        if let Some(connection) = self.kept() {
+            match self.call_on(connection, method, path, body, time_max).await {
+                Err(CallError::Lost(_)) => {}
+                answer => return answer,
+            }
+        }
+        let connection = self.target.open().await?;
+        self.call_on(connection, method, path, body, time_max).await
+    }
+
+    async fn call_on(
+        &self,
+        mut connection: Connection,
+        method: &str,
+        path: &str,
+        body: &[u8],
+        time_max: Duration,
+    ) -> Result<Answer<'_>, CallError> {
+        let request = self.request(method, path, body)?;
+        match timeout(time_max, connection.exchange(request)).await {
+            Ok(Ok(answer)) => {
+                let (status, body) = (answer.status().as_u16(), answer.into_body());
+                Ok(Answer { status, body, connection, caller: self })
+            }
+            Ok(Err(error)) => Err(CallError::Lost(innermost(&error))),
+            Err(_) => Err(CallError::TimedOut(time_max)),
+        }
+    }
+
+    fn request(
+        &self,
+        method: &str,
+        path: &str,
+        body: &[u8],
+    ) -> Result<Request<Full<Bytes>>, CallError> {
+        let odd = |error: &dyn std::error::Error| CallError::NoRequest(error.to_string());
+        let method: Method = method.parse().map_err(|error| odd(&error))?;
+        let mut request = Request::builder().method(method).uri(path).header(HOST, "downpour");
+        if !body.is_empty() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        if let Some(bearer) = &self.bearer {
+            let bearer = HeaderValue::from_str(&format!("Bearer {bearer}"));
+            let mut bearer = bearer.map_err(|error| odd(&error))?;
+            bearer.set_sensitive(true);
+            request = request.header(AUTHORIZATION, bearer);
+        }
+        request.body(Full::from(body.to_vec())).map_err(|error| odd(&error))
+    }
+
+    fn kept(&self) -> Option<Connection> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain(|(since, kept)| since.elapsed() < IDLE_TIME_MAX && !kept.is_closed());
+        idle.pop().map(|(_, connection)| connection)
+    }
+
+    fn keep(&self, connection: Connection) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < IDLE_MAX {
+            idle.push((Instant::now(), connection));
+        }
+    }
+}
+
+impl Answer<'_> {
+    /// The whole body.
+    pub async fn whole(self, len_max: usize) -> Result<Vec<u8>, CallError> {
+        let time_max = self.caller.target.limits.reply_time_max;
+        match timeout(time_max, Limited::new(self.body, len_max).collect()).await {
+            Ok(Ok(body)) => {
+                self.caller.keep(self.connection);
+                Ok(body.to_bytes().into())
+            }
+            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(CallError::TooLong(len_max)),
+            Ok(Err(error)) => Err(CallError::Lost(error.to_string())),
+            Err(_) => Err(CallError::TimedOut(time_max)),
+        }
+    }
+
+    /// The next bytes of a body that comes as it is made; `None` at its end. Waits without limit.
+    pub async fn some(&mut self) -> Result<Option<Vec<u8>>, CallError> {
+        loop {
+            match self.body.frame().await {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(CallError::Lost(innermost(&error))),
+                Some(Ok(frame)) => {
+                    if let Ok(bytes) = frame.into_data() {
+                        return Ok(Some(bytes.into()));
+                    }
+                }
+            }
+        }
+    }
+}
