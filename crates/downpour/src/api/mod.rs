@@ -13,6 +13,7 @@ mod given;
 mod guard;
 mod health;
 mod problem;
+mod remotes;
 mod routes;
 mod services;
 mod tokens;
@@ -20,6 +21,7 @@ mod tokens;
 pub use given::{Asked, Given};
 pub use guard::{Detail, Who};
 pub use problem::Problem;
+pub use remotes::{Hello, RemoteReport, Remotes};
 pub use routes::{Allow, Routes};
 pub use services::Services;
 pub use tokens::{TokenList, TokenWish};
@@ -29,8 +31,14 @@ use std::sync::Arc;
 
 /// What the site answers by itself.
 pub fn part(_site: &Arc<Site>) -> Part {
-    let all =
-        [health::routes(), services::routes(), tokens::routes(), audit::routes(), events::routes()];
+    let all = [
+        health::routes(),
+        services::routes(),
+        remotes::routes(),
+        tokens::routes(),
+        audit::routes(),
+        events::routes(),
+    ];
     let routes = all.into_iter().fold(Routes::default(), Routes::merge);
     Part { services: Vec::new(), routes }
 }

@@ -138,6 +138,11 @@ impl ServeArgs {
 }
 
 impl AccessArgs {
+    /// The configuration of the site on this machine.
+    pub(super) fn config(&self) -> &Path {
+        &self.config
+    }
+
     /// The way to the daemon.
     pub(super) fn open(self) -> Result<Access, Fault> {
         if let (Some(Card { address, key, .. }), Some(token)) = (self.at, self.token.clone()) {

@@ -3,7 +3,7 @@
 use super::site::{AccessArgs, with_daemon};
 use super::{Exit, Fault};
 use crate::api::{TokenList, TokenWish};
-use crate::site::{NewToken, Role};
+use crate::site::{Clock, Config, NewToken, Role, Tokens};
 use crate::units::{parse_duration, show_duration};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
@@ -35,6 +35,9 @@ struct NewArgs {
     /// When it ends [default: never]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     expires: Option<Duration>,
+    /// Write it into the state folder, without asking the daemon: when the last admin's token is lost
+    #[arg(long, conflicts_with = "at")]
+    offline: bool,
     #[command(flatten)]
     access: AccessArgs,
 }
@@ -86,10 +89,19 @@ impl NewArgs {
             RoleArg::Operator => Role::Operator,
             RoleArg::Admin => Role::Admin,
         };
-        let expires_s = self.expires.map(|time| time.as_secs());
-        let wish = TokenWish { name: self.name, role, expires_s };
-        let new: NewToken =
-            with_daemon(self.access, async |site| site.post("/v1/tokens", &wish).await)?;
+        let new: NewToken = if self.offline {
+            let cannot = |error: &dyn std::error::Error| {
+                Fault::usage(error.to_string(), "run it as the daemon's user, with its --config")
+            };
+            let config = Config::read(self.access.config()).map_err(|error| cannot(&error))?;
+            let tokens = Tokens::open(&config.state()).map_err(|error| cannot(&error))?;
+            let new = tokens.add(&self.name, role, self.expires, Clock::system().now());
+            new.map_err(|error| cannot(&error))?
+        } else {
+            let expires_s = self.expires.map(|time| time.as_secs());
+            let wish = TokenWish { name: self.name, role, expires_s };
+            with_daemon(self.access, async |site| site.post("/v1/tokens", &wish).await)?
+        };
         println!("{}", new.token);
         Ok(Exit::Complete)
     }

@@ -90,12 +90,12 @@ pub fn value_of<T: DeserializeOwned>(key: &str, text: &str) -> T {
 /// Declares a section; see the module.
 #[macro_export]
 macro_rules! section {
-    (@name [[$table:ident]]) => { stringify!($table) };
     (@name [$table:ident]) => { stringify!($table) };
+    (@name $table:ident) => { stringify!($table) };
     (@key $key:ident) => { stringify!($key) };
     (@key $key:ident $other:literal) => { $other };
-    (@many [[$table:ident]]) => { true };
-    (@many [$table:ident]) => { false };
+    (@many [$table:ident]) => { true };
+    (@many $table:ident) => { false };
     (@type $type:ty => $sample:literal) => { $type };
     (@type $type:ty = $default:literal) => { $type };
     (@type $type:ty | $maybe:literal) => { Option<$type> };
@@ -111,7 +111,7 @@ macro_rules! section {
     (@take $d:ident, $key:ident, $value:expr, | $maybe:literal) => { $value };
     (
         $(#[doc = $about:literal])+
-        $table:tt
+        [$($table:tt)+]
         $vis:vis struct $name:ident {
             $(
                 $(#[doc = $doc:literal])+
@@ -130,9 +130,9 @@ macro_rules! section {
 
         impl $name {
             /// What it may say.
-            pub const TABLE: $crate::site::section::Table = $crate::site::section::Table {
-                name: $crate::section!(@name $table),
-                many: $crate::section!(@many $table),
+            $vis const TABLE: $crate::site::section::Table = $crate::site::section::Table {
+                name: $crate::section!(@name $($table)+),
+                many: $crate::section!(@many $($table)+),
                 about: &[$($about),+],
                 keys: &[$(
                     $crate::site::section::Key {
@@ -169,7 +169,7 @@ macro_rules! section {
 macro_rules! described {
     (
         $(#[doc = $about:literal])+
-        $table:tt
+        [$($table:tt)+]
         $(#[derive($($derive:ident),+)])?
         $vis:vis struct $name:ident {
             $(
@@ -195,9 +195,9 @@ macro_rules! described {
 
         impl $name {
             /// What it may say.
-            pub const TABLE: $crate::site::section::Table = $crate::site::section::Table {
-                name: $crate::section!(@name $table),
-                many: $crate::section!(@many $table),
+            $vis const TABLE: $crate::site::section::Table = $crate::site::section::Table {
+                name: $crate::section!(@name $($table)+),
+                many: $crate::section!(@many $($table)+),
                 about: &[$($about),+],
                 keys: &[$(
                     $crate::site::section::Key {

@@ -1,12 +1,13 @@
 //! Who gets in, and what they may.
 
-use super::harness::Two;
+use super::harness::{One, SiteProcess, Two};
+use downpour::api::Remotes;
 use downpour::site::{NewToken, RemoteError};
 use serde_json::{Value, json};
 
-fn token(sites: &Two, name: &str, role: &str, expires_s: Option<u64>) -> String {
+fn token(site: &SiteProcess, name: &str, role: &str, expires_s: Option<u64>) -> String {
     let wish = json!({ "name": name, "role": role, "expires_s": expires_s });
-    sites.a.post::<NewToken>("/v1/tokens", &wish).unwrap().token
+    site.post::<NewToken>("/v1/tokens", &wish).unwrap().token
 }
 
 fn code(result: Result<Value, RemoteError>) -> String {
@@ -19,17 +20,18 @@ fn code(result: Result<Value, RemoteError>) -> String {
 
 #[test]
 fn each_role_may_what_it_may() {
-    let sites = Two::start(["", ""]);
-    let viewer = token(&sites, "watch", "viewer", None);
-    let operator = token(&sites, "shift", "operator", None);
-    let over = token(&sites, "gone", "admin", Some(0));
+    let one = One::start("");
+    let site = &one.site;
+    let viewer = token(site, "watch", "viewer", None);
+    let operator = token(site, "shift", "operator", None);
+    let over = token(site, "gone", "admin", Some(0));
     let get = |token: &str, path: &str| {
-        let access = sites.a.access(Some(token));
-        code(sites.a.block_on(access.get(path)))
+        let access = site.access(Some(token));
+        code(site.block_on(access.get(path)))
     };
     let stop = |token: &str| {
-        let access = sites.a.access(Some(token));
-        code(sites.a.block_on(access.post("/v1/services/all/start", &json!({}))))
+        let access = site.access(Some(token));
+        code(site.block_on(access.post("/v1/services/all/start", &json!({}))))
     };
     assert_eq!(get(&viewer, "/v1/services"), "ok");
     assert_eq!(get("downpour-guess", "/v1/services"), "401 not-known");
@@ -38,14 +40,14 @@ fn each_role_may_what_it_may() {
     assert_eq!(stop(&viewer), "403 not-allowed");
     assert_eq!(stop(&operator), "ok");
     assert_eq!(get(&viewer, "/v1/nothing"), "404 no-such-path");
-    sites.a.done(&["token", "revoke", "watch"]);
+    site.done(&["token", "revoke", "watch"]);
     assert_eq!(get(&viewer, "/v1/services"), "401 not-known");
-    let list = sites.a.done(&["token", "list"]);
+    let list = site.done(&["token", "list"]);
     assert!(
         list.contains("shift") && list.contains("expired") && !list.contains("watch"),
         "{list}"
     );
-    let page: Value = sites.a.get("/v1/audit").unwrap();
+    let page: Value = site.get("/v1/audit").unwrap();
     let deeds: Vec<_> = page["entries"]
         .as_array()
         .unwrap()
@@ -66,4 +68,30 @@ fn each_role_may_what_it_may() {
     ] {
         assert!(deeds.contains(&expected), "{expected:?} not in {deeds:?}");
     }
+}
+
+#[test]
+fn sites_know_each_other_by_their_keys_alone() {
+    let mut sites = Two::start(["", ""]);
+    let remotes: Remotes = sites.a.get("/v1/remotes").unwrap();
+    let b = &remotes.remotes[0];
+    assert!(b.reached && b.hello.as_ref().unwrap().site == "b", "{b:?}");
+    // An admin's token opens nothing that is between sites.
+    let between = code(sites.b.get("/v1/site/hello"));
+    assert_eq!(between, "401 not-known");
+    // Another key than the one that b trusts: whoever has it is a stranger there.
+    sites.a.kill();
+    for file in ["node.key", "node.crt"] {
+        std::fs::remove_file(sites.a.path("state").join(file)).unwrap();
+    }
+    sites.a.start_as_another();
+    let remotes: Remotes = sites.a.get("/v1/remotes").unwrap();
+    let why = remotes.remotes[0].why.clone().unwrap();
+    assert_eq!(why.class, "destination-refused", "{why:?}");
+    // And the other way: b finds another key there than the one it pinned.
+    let remotes: Remotes = sites.b.get("/v1/remotes").unwrap();
+    assert_eq!(remotes.remotes[0].why.clone().unwrap().class, "not-trusted");
+    sites.b.kill();
+    let remotes: Remotes = sites.a.get("/v1/remotes").unwrap();
+    assert_eq!(remotes.remotes[0].why.clone().unwrap().class, "destination-unreachable");
 }

@@ -6,7 +6,8 @@
 //! sites.b.kill(); sites.b.start();                as a machine that loses power
 //! ```
 
-use downpour::site::{Access, Card, RemoteError, init, introduce};
+use downpour::site::{Access, Card, RemoteError, card, init, introduce};
+use downpour_transport::identity::Identity;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::{self, File, OpenOptions};
@@ -110,6 +111,13 @@ impl SiteProcess {
     pub(crate) fn start(&mut self) {
         let command = self.command(&["serve"]);
         self.start_command(command);
+    }
+
+    /// The same with the key that it has now, which may be another.
+    pub(crate) fn start_as_another(&mut self) {
+        Identity::load_or_create(&self.path("state")).expect("a key");
+        self.card = card(&self.folder).expect("a site");
+        self.start();
     }
 
     /// The same by a command that was changed.
