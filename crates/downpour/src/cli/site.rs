@@ -209,5 +209,5 @@ fn config_fault(bad: &BadConfig) -> Fault {
     let first = BadConfig { file: bad.file.clone(), flaws: bad.flaws[..1].to_vec() };
     let text = first.to_string();
     let (what, todo) = text.split_once("\n  what to do: ").unwrap_or((&text, ""));
-    Fault { what: what.to_owned(), todo: todo.to_owned(), exit: Exit::Usage }
+    Fault::usage(what, todo)
 }
