@@ -53,3 +53,16 @@ fn latency_is_near_the_ideal_for_one_receiver_and_for_sixteen() {
         }
     }
 }
+
+/// Finding the rate overflows the queue; what is told of it later, by receivers that answer less often, says nothing of the
+/// rate found since.
+#[test]
+fn on_a_slow_or_long_link_sixteen_receivers_wait_no_longer_than_one() {
+    for (mbps, rtt_us) in [(20, 100), (50, 50_000)] {
+        let (rate, rtt) = (Rate::from_mbps(mbps), Duration::from_micros(rtt_us));
+        let one = run(1, rate, rtt, Loss::None, Controller::Auto);
+        let many = run(16, rate, rtt, Loss::None, Controller::Auto);
+        println!("{mbps} Mbit/s, {rtt:?}: {one:?}, {many:?}");
+        assert!(many.0 / one.0 < 1.06, "{one:?}, {many:?}");
+    }
+}

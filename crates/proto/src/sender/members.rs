@@ -36,6 +36,8 @@ pub enum Delivery {
 pub(super) struct Member {
     pub(super) delivery: Delivery,
     pub(super) loss: Loss,
+    /// What was sent before tells nothing of the losses to come.
+    loss_from: Timestamp,
     pub(super) rtt: Option<Duration>,
     pub(super) data_held: u32,
     /// Blocks that it had when it joined.
@@ -70,6 +72,7 @@ impl Member {
         Self {
             delivery,
             loss: Loss::default(),
+            loss_from: Timestamp::ZERO,
             rtt: None,
             data_held: 0,
             had_data: RangeSet::new(),
@@ -90,6 +93,12 @@ impl Member {
     pub(super) fn restart_spans(&mut self) {
         self.last = None;
         self.take_span();
+    }
+
+    /// Forgets what was lost until `now`, and does not count what is reported of it later.
+    pub(super) fn forget_loss(&mut self, now: Timestamp) {
+        self.loss = Loss::default();
+        self.loss_from = now;
     }
 
     /// Datagrams sent since this was asked last, and what it got of them in that time: what piles up before a narrow
@@ -150,7 +159,9 @@ impl Member {
             ce_marks: report.ce_marks.saturating_sub(last.ce_marks),
             app_limited: sent.limited != last.sent.limited,
         };
-        self.loss.on_span(sample.sent_packets, sample.received_packets);
+        if last.sent.at >= self.loss_from {
+            self.loss.on_span(sample.sent_packets, sample.received_packets);
+        }
         self.span.0 += sample.sent_packets;
         self.span.1 += sample.received_packets.min(sample.sent_packets);
         self.times.0 += sample.send_interval;

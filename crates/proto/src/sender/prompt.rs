@@ -8,7 +8,6 @@
 //!    comes after it, a symbol in vain only by what comes after.
 
 use super::{Sender, Transmit};
-use crate::loss::Loss;
 use crate::rate::RatePhase;
 use crate::time::Duration;
 use crate::wire::{HEADER_LEN, Kind, TAG_LEN};
@@ -64,7 +63,8 @@ impl Sender {
         let found = self.config.rate.summary().phase != RatePhase::Startup;
         if let Some(prompt) = self.prompt.as_mut().filter(|prompt| prompt.padded && found) {
             prompt.padded = false;
-            self.members.by_id.values_mut().for_each(|member| member.loss = Loss::default());
+            let now = self.now;
+            self.members.by_id.values_mut().for_each(|member| member.forget_loss(now));
         }
     }
 

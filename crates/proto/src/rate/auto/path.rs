@@ -288,7 +288,9 @@ impl Path {
                 && (!sample.app_limited || self.queue > 2.0 * self.wish()),
             ran_empty: before > low && self.queue <= low,
             // Of a mean with the time before the rate was found nobody knows which part was too fast.
-            excess: excess && !(mixed && sample.poll_sent - sample.send_interval < self.found),
+            excess: excess
+                && !((mixed || sample.app_limited)
+                    && sample.poll_sent - sample.send_interval < self.found),
         };
         if self.spans.len() == SPANS_MAX {
             self.spans.pop_front();
