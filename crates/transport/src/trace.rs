@@ -220,6 +220,10 @@ impl RateController for Traced {
         self.inner.on_receiver_gone(receiver);
     }
 
+    fn on_trial(&mut self, receiver: ReceiverId) {
+        self.inner.on_trial(receiver);
+    }
+
     fn rate(&self) -> Rate {
         self.inner.rate()
     }

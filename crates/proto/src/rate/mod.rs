@@ -93,6 +93,12 @@ pub trait RateController: Send + fmt::Debug {
     /// The receiver is gone, complete, or pulls from now on: it no longer holds the rate down.
     fn on_receiver_gone(&mut self, receiver: ReceiverId);
 
+    /// The receiver is on trial: until it is heard again it does not hold the rate down. What is known of its path
+    /// besides its rate may be remembered.
+    fn on_trial(&mut self, receiver: ReceiverId) {
+        self.on_receiver_gone(receiver);
+    }
+
     /// The rate now, counted over UDP payloads. Never zero.
     fn rate(&self) -> Rate;
 

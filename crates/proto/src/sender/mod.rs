@@ -611,8 +611,9 @@ impl Sender {
         let summary = self.config.rate.summary();
         let rising = matches!(summary.phase, RatePhase::Startup | RatePhase::Fixed);
         let limiting = summary.limiting.filter(|_| busy && !rising);
-        match self.stragglers.review(self.now, &standings, limiting, summary.rate) {
-            Some(Verdict::Try(id)) => self.config.rate.on_receiver_gone(id),
+        let streaming = self.members.streaming();
+        match self.stragglers.review(self.now, streaming, &standings, limiting, summary.rate) {
+            Some(Verdict::Try(id)) => self.config.rate.on_trial(id),
             Some(Verdict::Leave(id)) => {
                 self.members.set_delivery(id, Delivery::Pull);
                 self.config.rate.on_receiver_gone(id);

@@ -162,10 +162,12 @@ impl Stragglers {
         self.on_trial() == Some(id) || self.lossy_since.get(&id).is_some_and(long)
     }
 
-    /// Looks the members over. `limiting`: whom the `rate` follows, once it has stopped rising.
+    /// Looks those over who are `streaming` and have told something since. `limiting`: whom the `rate` follows, once it
+    /// has stopped rising.
     pub(super) fn review(
         &mut self,
         now: Timestamp,
+        streaming: u32,
         standings: &[Standing],
         limiting: Option<ReceiverId>,
         rate: Rate,
@@ -174,12 +176,15 @@ impl Stragglers {
             self.trial = Some(Trial::new(id, now, Rate::from_bps(0)));
             return Some(Verdict::Return(id));
         }
-        if standings.len() < 2 {
+        if streaming < 2 {
             self.trial = None;
             self.lossy_since.clear();
             return None;
         }
-        if let Some(id) = self.lossy(now, standings) {
+        // Where rounds take longer than reviews are apart, many a review has heard of nobody.
+        if standings.len() >= 2
+            && let Some(id) = self.lossy(now, standings)
+        {
             return Some(self.leave(now, id));
         }
         if self.trial.is_some() {
@@ -295,7 +300,7 @@ mod tests {
             let standings = [healthy, healthy, slow];
             let limiting = if away { ReceiverId(2) } else { ReceiverId(1) };
             let here = if away { &standings[..2] } else { &standings[..] };
-            if let Some(v) = policy.review(now, here, Some(limiting), rate) {
+            if let Some(v) = policy.review(now, 3, here, Some(limiting), rate) {
                 seen.push((step / 10, v));
                 match v {
                     Verdict::Leave(_) => away = true,
@@ -320,6 +325,25 @@ mod tests {
         assert!(seen.iter().all(|(_, v)| !matches!(v, Verdict::Leave(_))));
         let trials = seen.iter().filter(|(_, v)| matches!(v, Verdict::Try(_))).count();
         assert!((3..=6).contains(&trials), "{seen:?}");
+    }
+
+    #[test]
+    fn a_trial_outlasts_reviews_that_hear_of_nobody() {
+        let mut policy = Stragglers::new(Timestamp::ZERO);
+        let all = [1, 2].map(|id| Standing { id: ReceiverId(id), loss: 0.0, span: (340, 340) });
+        let trials = (0..300).filter(|step| {
+            let now = Timestamp::ZERO + REVIEW_INTERVAL * *step;
+            // Rounds of 0.2 s; both limit by turns.
+            let heard = if step % 2 == 0 { &all[..] } else { &[] };
+            let limiting =
+                Some(ReceiverId(1 + step / 2 % 2)).filter(|id| policy.on_trial() != Some(*id));
+            let verdict = policy.review(now, 2, heard, limiting, Rate::from_mbps(20));
+            assert!(!matches!(verdict, Some(Verdict::Leave(_))), "{verdict:?}");
+            matches!(verdict, Some(Verdict::Try(_)))
+        });
+        // After 0, 5, 15 s, each of the two.
+        let trials = trials.count();
+        assert!((4..=7).contains(&trials), "{trials}");
     }
 
     #[test]
@@ -350,7 +374,7 @@ mod tests {
             });
             let rate = if policy.on_trial() == Some(slow) { 100 } else { 10 };
             let verdict =
-                policy.review(at(*step), &standings, Some(limiting), Rate::from_mbps(rate));
+                policy.review(at(*step), 2, &standings, Some(limiting), Rate::from_mbps(rate));
             verdict == Some(Verdict::Leave(slow))
         });
         // 1.5 s of trial, half a second between, 0.7 s of trial.
@@ -373,7 +397,7 @@ mod tests {
                 loss: 0.0,
                 span: (1000, received),
             });
-            let verdict = policy.review(now, &standings, Some(one), Rate::from_mbps(rate));
+            let verdict = policy.review(now, 2, &standings, Some(one), Rate::from_mbps(rate));
             assert_ne!(verdict, Some(Verdict::Leave(one)));
         }
     }
@@ -385,7 +409,7 @@ mod tests {
         for step in 0..100u32 {
             let now = Timestamp::ZERO + Duration::from_millis(100) * step;
             let rate = Rate::from_mbps(10);
-            assert_eq!(policy.review(now, &[only], Some(ReceiverId(1)), rate), None);
+            assert_eq!(policy.review(now, 1, &[only], Some(ReceiverId(1)), rate), None);
         }
     }
 }

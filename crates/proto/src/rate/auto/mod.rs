@@ -95,7 +95,8 @@ impl Auto {
     fn decide(&mut self, now: Timestamp) {
         let limiting = self.paths.limiting;
         let is_followed = |id: &ReceiverId, path: &Path| {
-            Some(*id) == limiting || now.since(path.heard).as_secs_f64() < self.memory(path)
+            let recent = now.since(path.heard).as_secs_f64() < self.memory(path);
+            !path.is_aside() && (Some(*id) == limiting || recent)
         };
         let followed = self.paths.by_id.iter().filter(|(id, path)| is_followed(id, path));
         let least = followed.min_by(|a, b| a.1.allowed().total_cmp(&b.1.allowed()));
@@ -151,6 +152,7 @@ impl RateController for Auto {
         let found = self.paths.followed().map_or(rate, |path| path.capacity().0);
         let known = self.established.then_some(found);
         let path = self.paths.entry(sample.receiver, || Path::new(now, known));
+        path.take_up(now, known);
         if sparse && self.poll_interval > 0.0 {
             path.on_sparse_sample(now, sample, rate);
         } else {
@@ -187,6 +189,14 @@ impl RateController for Auto {
             self.silent *= 0.5;
         }
         self.decide(now);
+    }
+
+    fn on_trial(&mut self, receiver: ReceiverId) {
+        if let Some(path) = self.paths.by_id.get_mut(&receiver) {
+            path.set_aside();
+        }
+        self.paths.limiting = self.paths.limiting.filter(|limiting| *limiting != receiver);
+        self.decide(self.ticked);
     }
 
     fn on_receiver_gone(&mut self, receiver: ReceiverId) {
@@ -316,5 +326,24 @@ mod tests {
         auto.on_sample(now, &RateSample { receiver: ReceiverId(2), ..second });
         let (capacity, _) = auto.paths.by_id[&ReceiverId(2)].capacity();
         assert!(capacity > 0.8 * LINK, "{capacity}");
+    }
+
+    #[test]
+    fn what_is_known_of_a_path_but_its_rate_outlasts_a_trial() {
+        let (mut auto, mut queue) = (Auto::new(Timestamp::ZERO), 0.0);
+        let at = |n: u32| Timestamp::ZERO + ROUND * n;
+        for n in 1..=200 {
+            round(&mut auto, at(n), 1.0, 0.95, &mut queue);
+        }
+        let known = auto.summary().random_loss;
+        assert!((0.04..0.08).contains(&known), "{known}");
+        auto.on_trial(ReceiverId(1));
+        assert_eq!(auto.limiting(), None);
+        round(&mut auto, at(260), 1.0, 0.95, &mut queue);
+        assert_eq!(auto.limiting(), Some(ReceiverId(1)));
+        assert!((auto.summary().random_loss - known).abs() < 0.01, "{:?}", auto.summary());
+        auto.on_receiver_gone(ReceiverId(1));
+        round(&mut auto, at(261), 1.0, 1.0, &mut queue);
+        assert!(auto.summary().random_loss < 0.01, "{:?}", auto.summary());
     }
 }

@@ -162,6 +162,8 @@ pub(super) struct Path {
     draining: Drain,
     learning: bool,
     allowed: f64,
+    /// Not followed, and not heard since.
+    is_aside: bool,
     pub(super) heard: Timestamp,
 }
 
@@ -199,6 +201,7 @@ impl Path {
             draining: Drain::No,
             learning: true,
             allowed: f64::INFINITY,
+            is_aside: false,
             heard: now,
         }
     }
@@ -211,6 +214,26 @@ impl Path {
             self.capacity = capacity;
             self.delivered_peak = self.delivered_peak.max(capacity);
             self.allow();
+        }
+    }
+
+    /// It does not hold the rate down before it is heard again.
+    pub(super) fn set_aside(&mut self) {
+        self.is_aside = true;
+        self.spans.clear();
+        self.allowed = f64::INFINITY;
+    }
+
+    pub(super) const fn is_aside(&self) -> bool {
+        self.is_aside
+    }
+
+    /// It is heard: if it was set aside it is like a new one, but for what does not change with the rate.
+    pub(super) fn take_up(&mut self, now: Timestamp, rate: Option<f64>) {
+        if self.is_aside {
+            let (loss, believed) = (self.loss, self.believed);
+            let (queue_safe, queue_full) = (self.queue_safe, self.queue_full);
+            *self = Self { loss, believed, queue_safe, queue_full, ..Self::new(now, rate) };
         }
     }
 
