@@ -55,6 +55,11 @@ impl FileId {
         Self(millis << (Self::LOG_BITS + Self::COUNT_BITS))
     }
 
+    /// The writer that took the file in.
+    pub const fn log(self) -> LogId {
+        LogId(self.0 >> Self::COUNT_BITS & (Self::LOG_END - 1))
+    }
+
     /// When the file was taken in, to the millisecond.
     pub const fn time(self) -> Time {
         Time((self.0 >> (Self::LOG_BITS + Self::COUNT_BITS)) * 1000)
@@ -440,7 +445,7 @@ mod tests {
         for _ in 0..10_000 {
             let next = mint.next(now);
             assert!(next > last);
-            assert_eq!(next.0 >> FileId::COUNT_BITS & (FileId::LOG_END - 1), 5);
+            assert_eq!(next.log(), LogId(5));
             last = next;
         }
         // The clock stepped back: ids do not. Nor do those of another writer who begins after this one.

@@ -55,6 +55,10 @@ pub(crate) const FILE_END: Table = Table {
     ],
 };
 
+/// What changes in `file` when it is written on before it was read.
+pub(crate) const FILE_STAMP: Table =
+    Table { name: "file", keys: 1, columns: &[("id", Int), ("stamp", Int)] };
+
 pub(crate) const LIVE: Table = Table {
     name: "live",
     keys: 1,

@@ -1,21 +1,22 @@
 //! New files in a batch: a name is never overwritten in silence.
 //!
 //! Other content under a name that the catalog has becomes the name's next version, or is refused, as the caller wants. Which
-//! content it is tells the digest where a file is adopted, else the stamp.
+//! content it is tells the digest where a file is adopted, else the stamp. A file that nobody has read yet has no content to keep:
+//! with another stamp it is the same file, still being written.
 
 use super::records::is_text;
 use super::standing::{NewName, Standing};
 use super::{Batch, Known, Told, pick};
 use crate::change::{
-    AdoptedFile, Answer, Change, NAME_BYTES_MAX, NewFile, Origin, OtherContent, PATH_BYTES_MAX,
-    Refused,
+    AdoptedFile, Answer, Applied, Change, NAME_BYTES_MAX, NewFile, Origin, OtherContent,
+    PATH_BYTES_MAX, Refused,
 };
 use crate::life::State;
 use crate::record::{
-    DigestKind, EventKind, FileId, Replica, ReplicaState, SiteId, Time, TransferId,
+    DigestKind, EventKind, FileId, Replica, ReplicaState, Revision, SiteId, Time, TransferId,
 };
 use crate::schema;
-use crate::sql::{Columns, DbError, Hold, Row, Sql};
+use crate::sql::{Columns, DbError, Hold, Put, Row, Sql};
 use std::collections::HashSet;
 
 impl Batch<'_> {
@@ -60,6 +61,9 @@ impl Batch<'_> {
         if let Some(same) = known.iter().find(|k| k.stamp == new.stamp && k.stamp != 0) {
             return Ok(self.stands(same.file, true));
         }
+        if let Some(unread) = self.unread(known, new.stamp) {
+            return Ok(self.restamp(now, unread, new, size));
+        }
         let version = next_version(known, new.other_content)?;
         let file = self.ledger.mint.next(now);
         let (name, stamp, taken_in) = (new.name.clone(), new.stamp, file.time());
@@ -68,6 +72,39 @@ impl Batch<'_> {
         (standing.site, standing.rule, standing.rank) = (new.site, new.rule, new.rank);
         (standing.size, standing.transfer) = (size, new.transfer.unwrap_or(TransferId(0)));
         Ok(self.enter(now, standing))
+    }
+
+    /// The newest content of a name, if nobody has read it yet: it is still being written, and no content to keep apart.
+    fn unread(&self, known: &[Known], stamp: i64) -> Option<FileId> {
+        let newest = known.iter().max_by_key(|known| known.version)?;
+        let standing = self.files.get(&newest.file)?;
+        let is_unread = match standing.state {
+            State::Found | State::Settled => true,
+            State::Waiting => matches!(standing.resume, State::Found | State::Settled),
+            _ => false,
+        };
+        (is_unread && stamp != 0 && newest.stamp != 0).then_some(newest.file)
+    }
+
+    /// A file that was written on before it was read: the same file, with another stamp and length.
+    fn restamp(&mut self, now: Time, file: FileId, new: &NewFile, size: i64) -> Applied {
+        let names = self.names.get_mut(&(new.site, new.name.clone()));
+        if let Some(known) = names.into_iter().flatten().find(|known| known.file == file) {
+            known.stamp = new.stamp;
+        }
+        let standing = self.files.get_mut(&file).expect("it was found just now");
+        let size_before = std::mem::replace(&mut standing.size, size);
+        standing.revision = Revision(standing.revision.0 + 1);
+        standing.is_changed = true;
+        let (revision, state) = (standing.revision, standing.state);
+        let place = (standing.site, standing.rule, state);
+        self.count(place, -1, size_before);
+        self.count(place, 1, size);
+        let row = vec![file.0.into(), new.stamp.into()];
+        self.note(&schema::FILE_STAMP, Put::Update, row);
+        let (kind, subject, from) = (EventKind::TakenIn, file.0, Some(state));
+        self.tell(now, Told { kind, subject, revision, from, to: from, error: None });
+        self.stands(file, false)
     }
 
     pub(super) fn adopt(&mut self, now: Time, new: &AdoptedFile) -> Answer {
@@ -125,7 +162,7 @@ impl Batch<'_> {
         }
     }
 
-    fn enter(&mut self, now: Time, standing: Standing) -> crate::change::Applied {
+    fn enter(&mut self, now: Time, standing: Standing) -> Applied {
         let (file, site, rule) = (standing.file, standing.site, standing.rule);
         let (state, size, revision) = (standing.state, standing.size, standing.revision);
         let super::standing::Place::New(new) = &standing.place else {

@@ -303,7 +303,7 @@ impl Batch<'_> {
         put(sql, &schema::LIVE, Put::Update, &moved)?;
         put(sql, &schema::LIVE, Put::Delete, &gone)?;
         for (table, how, mut rows) in std::mem::take(&mut self.out) {
-            if how == Put::Upsert {
+            if how != Put::Insert {
                 keep_last(table, &mut rows);
             }
             put(sql, table, how, &rows)?;

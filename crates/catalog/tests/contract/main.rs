@@ -37,6 +37,7 @@ stories![
     life::an_operator_cancels_a_file_that_is_held,
     life::a_claim_may_be_of_one_rule,
     names::a_name_is_never_overwritten,
+    names::a_file_that_is_still_written_stays_one_file,
     names::adopting_moves_nothing_and_can_be_repeated,
     names::odd_names_come_back_as_they_were,
     records::records_come_back_as_they_were,

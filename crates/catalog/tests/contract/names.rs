@@ -7,7 +7,7 @@ use downpour_catalog::{
 
 pub(crate) fn a_name_is_never_overwritten(world: &World) {
     let daemon = world.daemon("a");
-    let first = daemon.take_in("x");
+    let first = daemon.queued("x");
     let other = NewFile { stamp: 8, ..daemon.new_file("x") };
     let refused = daemon.change(NOW, Change::TakeIn(other.clone()));
     assert_eq!(refused, Err(Refused::NameTaken { version: 1 }));
@@ -32,6 +32,34 @@ pub(crate) fn a_name_is_never_overwritten(world: &World) {
     let answers = daemon.catalog.apply(NOW, &[twice.clone(), twice]).unwrap();
     let [one, two] = [answers[0].clone().unwrap(), answers[1].clone().unwrap()];
     assert_eq!((one.repeated, two.repeated, one.file), (false, true, two.file));
+}
+
+pub(crate) fn a_file_that_is_still_written_stays_one_file(world: &World) {
+    let daemon = world.daemon("a");
+    let first = daemon.take_in("x");
+    let seen = |stamp, size| Change::TakeIn(NewFile { stamp, size, ..daemon.new_file("x") });
+    let longer = daemon.change(NOW, seen(8, 2000)).unwrap();
+    assert_eq!((longer.file, longer.revision.0, longer.repeated), (first.file, 2, false));
+    assert!(daemon.change(NOW, seen(8, 2000)).unwrap().repeated);
+    // Twice in one batch, and before it is read though it had settled.
+    let settled = daemon.step(first.file, longer.revision, Next::Settled { size: 2000 }).unwrap();
+    let answers = daemon.catalog.apply(NOW, &[seen(9, 3000), seen(10, 4000)]).unwrap();
+    let last = answers[1].clone().unwrap();
+    assert_eq!((last.file, last.state), (first.file, Some(State::Settled)));
+    assert_eq!(last.revision.0, settled.revision.0 + 2);
+    let file = daemon.file(first.file);
+    assert_eq!((file.size, file.version, file.revision), (4000, 1, last.revision));
+    // Another process knows it by its last stamp.
+    drop(daemon);
+    let daemon = world.daemon("b");
+    let seen = |stamp| Change::TakeIn(NewFile { stamp, size: 4000, ..daemon.new_file("x") });
+    assert!(daemon.change(NOW, seen(10)).unwrap().repeated);
+    let hashed = Next::Hashed(vec![digest("x")]);
+    daemon.step(first.file, last.revision, hashed).unwrap();
+    assert_eq!(daemon.change(NOW, seen(11)), Err(Refused::NameTaken { version: 1 }));
+    let counts = world.reader().counts().unwrap();
+    assert_eq!(counts.len(), 1);
+    assert_eq!((counts[0].files, counts[0].bytes), (1, 4000));
 }
 
 pub(crate) fn adopting_moves_nothing_and_can_be_repeated(world: &World) {

@@ -1,4 +1,5 @@
-//! `downpour catalog`: search, export, backup and restore of a catalog, beside the daemon that writes to it.
+//! `downpour catalog`: search, export, backup and restore of a catalog, beside the daemon that writes to it; `adopt` is a
+//! module of its own.
 
 use super::{Exit, Fault};
 use crate::units::{parse_duration, show_bytes};
@@ -13,7 +14,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Search, export, back up and restore a catalog
+/// Search, export, back up and restore a catalog; take in files that lie here already
 #[derive(Debug, Args)]
 pub(super) struct CatalogArgs {
     #[command(subcommand)]
@@ -26,6 +27,7 @@ enum CatalogVerb {
     Export(ExportArgs),
     Backup(CopyArgs),
     Restore(CopyArgs),
+    Adopt(super::adopt::AdoptArgs),
 }
 
 /// Which catalog.
@@ -219,6 +221,7 @@ impl CatalogArgs {
         match self.verb {
             CatalogVerb::Search(args) => args.run(),
             CatalogVerb::Export(args) => args.run(),
+            CatalogVerb::Adopt(args) => args.run(),
             CatalogVerb::Backup(args) => {
                 let (file, at) = (args.file.clone(), args.place.catalog.clone());
                 backup(&at, &file).map_err(|error| copying(&at, &error))?;
@@ -361,7 +364,7 @@ fn open(at: &CatalogUrl) -> Result<Reader, Fault> {
     Reader::open(at).map_err(|error| opening(at, &error))
 }
 
-fn opening(at: &CatalogUrl, error: &OpenError) -> Fault {
+pub(super) fn opening(at: &CatalogUrl, error: &OpenError) -> Fault {
     let todo = match error {
         OpenError::NoFile(_) => "check the path; a site's catalog is named in its configuration",
         OpenError::Empty => "check the URL: a catalog is made by the daemon that writes to it",
@@ -376,7 +379,7 @@ fn opening(at: &CatalogUrl, error: &OpenError) -> Fault {
     Fault::start(format!("{at:?}: {error}"), todo)
 }
 
-fn reading(at: &CatalogUrl, error: &Error) -> Fault {
+pub(super) fn reading(at: &CatalogUrl, error: &Error) -> Fault {
     let todo = match error {
         Error::Unreachable(_) => {
             "check that the server runs and that host, database, user and password in the URL are right"

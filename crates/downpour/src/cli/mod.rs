@@ -9,6 +9,7 @@
 //! Exit status: 0 all receivers complete; 1 some receiver or file failed; 2 usage; 3 could not start.
 //! A verb stands here when it works, not before.
 
+mod adopt;
 mod catalog;
 mod demo;
 mod fault;

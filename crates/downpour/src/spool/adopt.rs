@@ -1,0 +1,175 @@
+//! Files that are there already, at one site or several, are taken into the catalog as they lie. Nothing is moved.
+//!
+//! A file's digests are computed, or its BLAKE3 is taken on the word of a list that `b3sum` wrote. A list of another kind is compared
+//! with what is read. All can be repeated: what is known is known, and a file whose content is another than the catalog's becomes
+//! its next version, or is refused.
+
+use super::digests::{Digesting, parse_sum};
+use super::root::{NoRoot, Root, join};
+use downpour_catalog::{
+    AdoptedFile, Catalog, Change, Digest, DigestKind, OtherContent, Refused, RuleId, SiteId, Time,
+};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// Files of which the catalog is told together.
+const BATCH: usize = 500;
+
+/// What is to be adopted.
+#[derive(Clone, Debug)]
+pub struct Adoption {
+    /// The folder on this machine.
+    pub folder: PathBuf,
+    /// The site that the files come from.
+    pub site: SiteId,
+    /// The site at which the folder lies.
+    pub here: SiteId,
+    /// Where else they lie, on the caller's word: site and folder.
+    pub also: Vec<(SiteId, String)>,
+    /// Put before each name.
+    pub prefix: String,
+    /// The rule that they are booked under.
+    pub rule: RuleId,
+    /// Digests to record besides BLAKE3.
+    pub kinds: Vec<DigestKind>,
+    /// What is done with other content under a known name.
+    pub other_content: OtherContent,
+    /// A list to believe or to compare with.
+    pub sums: Option<SumList>,
+}
+
+/// Digests by path below the folder, all of one kind.
+#[derive(Clone, Debug)]
+pub struct SumList {
+    kind: DigestKind,
+    sums: HashMap<String, Digest>,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Adopted {
+    /// Files that were new to the catalog.
+    pub new: u64,
+    /// Files that it knew.
+    pub known: u64,
+    /// Bytes of both.
+    pub bytes: u64,
+    /// What was left out, and why.
+    pub left_out: Vec<String>,
+}
+
+/// A list of digests, as `b3sum`, `md5sum` or `sha256sum` write it.
+pub fn read_list(text: &str, kind: DigestKind) -> Result<SumList, String> {
+    let mut sums = HashMap::new();
+    for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
+        let Some((Some(name), digest)) = parse_sum(line, kind) else {
+            return Err(format!("line {number} is not a {kind} and a name"));
+        };
+        sums.insert(name.strip_prefix("./").unwrap_or(name).to_owned(), digest);
+    }
+    Ok(SumList { kind, sums })
+}
+
+/// Adopts a folder.
+pub fn adopt(catalog: &Catalog, now: Time, what: &Adoption) -> Result<Adopted, String> {
+    let root = Root::borrow(&what.folder).map_err(|error| match error {
+        NoRoot::Unreadable(error) => format!("{}: {error}", what.folder.display()),
+        NoRoot::Another => unreachable!("said of watched folders only"),
+    })?;
+    let mut done = Adopted::default();
+    let (mut folders, mut batch) = (vec![String::new()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        let listing = match root.list(&folder) {
+            Ok(listing) => listing,
+            Err(error) => {
+                done.left_out.push(format!("{folder}: {error}"));
+                continue;
+            }
+        };
+        let odd = listing.odd.into_iter().map(|odd| format!("{}: {}", odd.path, odd.why));
+        done.left_out.extend(odd);
+        let visible = |name: &&String| !name.starts_with('.');
+        folders.extend(listing.folders.iter().filter(visible).map(|name| join(&folder, name)));
+        for (name, _) in listing.files.iter().filter(|(name, _)| !name.starts_with('.')) {
+            let rel = join(&folder, name);
+            match digests_of(&root, what, &rel) {
+                Ok((size, digests)) => batch.push((rel, size, digests)),
+                Err(text) => done.left_out.push(format!("{rel}: {text}")),
+            }
+            if batch.len() == BATCH {
+                book(catalog, now, what, std::mem::take(&mut batch), &mut done)?;
+            }
+        }
+    }
+    book(catalog, now, what, batch, &mut done)?;
+    Ok(done)
+}
+
+fn digests_of(root: &Root, what: &Adoption, rel: &str) -> Result<(u64, Vec<Digest>), String> {
+    let said = what.sums.as_ref().map(|list| (list.kind, list.sums.get(rel)));
+    if let Some((DigestKind::Blake3, Some(digest))) = said
+        && what.kinds.is_empty()
+    {
+        let seen = root.look(rel).map_err(|error| error.to_string())?;
+        let seen = seen.ok_or_else(|| "it is gone".to_owned())?;
+        return Ok((seen.size, vec![digest.clone()]));
+    }
+    let mut kinds = what.kinds.clone();
+    kinds.extend(said.map(|(kind, _)| kind).filter(|kind| !what.kinds.contains(kind)));
+    let file = root.open_file(rel).map_err(|error| error.to_string())?;
+    let read = Digesting::new(&kinds).read(file, |_| true).map_err(|error| error.to_string())?;
+    match said {
+        Some((kind, None)) => Err(format!("the list has no {kind} of it")),
+        Some((kind, Some(digest))) if !read.1.contains(digest) => {
+            Err(format!("it has another {kind} than the list says"))
+        }
+        _ => Ok(read),
+    }
+}
+
+type Read = (String, u64, Vec<Digest>);
+
+fn book(
+    catalog: &Catalog,
+    now: Time,
+    what: &Adoption,
+    batch: Vec<Read>,
+    done: &mut Adopted,
+) -> Result<(), String> {
+    let adopted = |(rel, size, digests): &Read| {
+        let here = (what.here, what.folder.join(rel).display().to_string());
+        let path = |folder: &str| Path::new(folder).join(rel).display().to_string();
+        let also = what.also.iter().map(|(site, folder)| (*site, path(folder)));
+        Change::Adopt(AdoptedFile {
+            site: what.site,
+            name: format!("{}{rel}", what.prefix),
+            size: *size,
+            rule: what.rule,
+            digest: digests[0].clone(),
+            replicas: std::iter::once(here).chain(also).collect(),
+            other_content: what.other_content,
+            origin: None,
+        })
+    };
+    let changes: Vec<_> = batch.iter().map(adopted).collect();
+    let answers = catalog.apply(now, &changes).map_err(|error| error.to_string())?;
+    let mut more = Vec::new();
+    for ((rel, size, digests), answer) in batch.into_iter().zip(answers) {
+        match answer {
+            Ok(applied) => {
+                let count = if applied.repeated { &mut done.known } else { &mut done.new };
+                *count += 1;
+                done.bytes += size;
+                let digest = |digest: Digest| Change::Digest(applied.file, digest);
+                more.extend(digests.into_iter().skip(1).map(digest));
+            }
+            Err(Refused::NameTaken { version }) => {
+                let text = format!("{rel}: version {version} of this name has other content");
+                done.left_out.push(text);
+            }
+            Err(refused) => done.left_out.push(format!("{rel}: {refused}")),
+        }
+    }
+    catalog.apply(now, &more).map_err(|error| error.to_string())?;
+    Ok(())
+}

@@ -1,0 +1,256 @@
+//! Commands on verified arrival: each file that comes from another site and whose rule has a `command` gets one, after the
+//! catalog has it.
+//!
+//! The daemon that recorded an arrival runs its command, by reading its own event log on from where a small file says. So each file
+//! gets its command at least once, and once unless the daemon is killed within it. A command that fails is tried again, less and
+//! less often; after the last try it is listed with its error (class `command-failed`) until somebody asks for it again. The
+//! file stays where it is in any case.
+
+use super::book::SpoolError;
+use super::root::Now;
+use super::rule::Rules;
+use super::section::RuleSection;
+use super::template::{Facts, Template};
+use downpour_catalog::{Catalog, EventKind, File, FileId, Reader, SiteId, State, Time};
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::{Deserialize, Serialize};
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+/// Tries of a command.
+const TRIES_MAX: u32 = 5;
+/// Time until the second try; four times as long after each.
+const RETRY_S: i64 = 10;
+/// Events that one tick looks at.
+const EVENTS_MAX: usize = 100;
+/// How often a running command is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+/// What is kept of a command's complaints.
+const STDERR_BYTES: u64 = 2_000;
+/// What is open is written down in so many entries at most; older ones that failed for good are forgotten.
+const OPEN_MAX: usize = 10_000;
+
+/// A command that failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failing {
+    /// The file's number in the catalog.
+    pub file: i64,
+    /// Its name.
+    pub name: String,
+    /// How often it was tried.
+    pub tries: u32,
+    /// When it is tried again, in microseconds since 1970; none when somebody has to ask.
+    pub next_try: Option<i64>,
+    /// What went wrong last.
+    pub text: String,
+}
+
+/// What is written down.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Notes {
+    /// Events of our log that were looked at.
+    seen: i64,
+    failing: Vec<Failing>,
+}
+
+/// Runs commands.
+pub struct Arrivals {
+    catalog: Arc<Catalog>,
+    reader: Reader,
+    rules: Arc<Rules>,
+    own: SiteId,
+    place: PathBuf,
+    notes: Notes,
+    /// Commands that went well since the start.
+    done: u64,
+}
+
+impl Arrivals {
+    /// What is open is kept in the file `place`. Without one, only what arrives from now on gets a command.
+    pub fn open(
+        catalog: Arc<Catalog>,
+        rules: Arc<Rules>,
+        place: &Path,
+    ) -> Result<Self, SpoolError> {
+        let mut reader = catalog.reader().map_err(SpoolError::Open)?;
+        let own = catalog.site(rules.own())?;
+        let notes = match fs::read(place).map(|bytes| serde_json::from_slice::<Notes>(&bytes)) {
+            Ok(Ok(notes)) => notes,
+            _ => {
+                let mut logs = reader.logs()?.into_iter();
+                let seen = logs.find(|(log, _, _)| *log == catalog.log()).map_or(0, |(_, _, n)| n);
+                Notes { seen, failing: Vec::new() }
+            }
+        };
+        let place = place.to_owned();
+        let arrivals = Self { catalog, reader, rules, own, place, notes, done: 0 };
+        arrivals.write_down();
+        Ok(arrivals)
+    }
+
+    /// Commands that failed and are open.
+    pub fn failing(&self) -> &[Failing] {
+        &self.notes.failing
+    }
+
+    /// Commands that went well since the start.
+    pub const fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// Runs what is due; `go_on` is asked between two commands. Returns whether there is more.
+    pub fn tick(&mut self, now: Now, go_on: &dyn Fn() -> bool) -> Result<bool, SpoolError> {
+        let due = |failing: &Failing| failing.next_try.is_some_and(|at| at <= now.wall.0);
+        let again: Vec<i64> =
+            self.notes.failing.iter().filter(|f| due(f)).map(|f| f.file).collect();
+        for id in again {
+            if !go_on() {
+                return Ok(true);
+            }
+            self.run(now.wall, FileId(id))?;
+        }
+        let events = self.reader.events(self.catalog.log(), self.notes.seen, EVENTS_MAX)?;
+        let is_last = events.len() < EVENTS_MAX;
+        for event in events {
+            if !go_on() {
+                return Ok(true);
+            }
+            if event.kind == EventKind::TakenIn && event.to == Some(State::Adopted) {
+                self.run(now.wall, FileId(event.subject))?;
+            }
+            self.notes.seen = event.number;
+            self.write_down();
+        }
+        Ok(!is_last)
+    }
+
+    /// Asks for a command that failed for good.
+    pub fn retry(&mut self, now: Now, file: i64) -> bool {
+        let found = self.notes.failing.iter_mut().find(|failing| failing.file == file);
+        let Some(failing) = found else { return false };
+        (failing.tries, failing.next_try) = (0, Some(now.wall.0));
+        self.write_down();
+        true
+    }
+
+    fn run(&mut self, now: Time, id: FileId) -> Result<(), SpoolError> {
+        let Some(file) = self.reader.file(id)? else { return Ok(()) };
+        let sites = self.reader.sites()?;
+        let site = sites.iter().find(|(site, _)| *site == file.site);
+        let Some((_, site)) = site.filter(|(site, _)| *site != self.own) else { return Ok(()) };
+        let rules = self.rules.clone();
+        let Some(rule) = rules.for_arrival(site, &file.name).filter(|r| !r.command.is_empty())
+        else {
+            return Ok(());
+        };
+        let replicas = self.reader.replicas(id)?;
+        let Some(replica) = replicas.into_iter().find(|replica| replica.site == self.own) else {
+            return Ok(());
+        };
+        let result = run_command(rule, site, &file, &replica.path);
+        self.note(now, &file, result);
+        Ok(())
+    }
+
+    fn note(&mut self, now: Time, file: &File, result: Result<(), String>) {
+        let at = self.notes.failing.iter().position(|failing| failing.file == file.id.0);
+        let tries = at.map_or(0, |at| self.notes.failing.remove(at).tries) + 1;
+        match result {
+            Ok(()) => self.done += 1,
+            Err(text) => {
+                let pause = RETRY_S * 4i64.pow(tries - 1);
+                let next_try = (tries < TRIES_MAX).then(|| now.plus_s(pause).0);
+                let (file, name) = (file.id.0, file.name.clone());
+                self.notes.failing.push(Failing { file, name, tries, next_try, text });
+                if self.notes.failing.len() > OPEN_MAX {
+                    self.notes.failing.remove(0);
+                }
+            }
+        }
+        self.write_down();
+    }
+
+    /// What cannot be written down now is written with the next step; until then a command may be run twice.
+    fn write_down(&self) {
+        let new = self.place.with_extension("new");
+        let text = serde_json::to_vec(&self.notes).unwrap_or_default();
+        let _ = fs::write(&new, text).and_then(|()| fs::rename(&new, &self.place));
+    }
+}
+
+/// Runs a rule's command on a file; an error is what it said.
+fn run_command(rule: &RuleSection, site: &str, file: &File, path: &str) -> Result<(), String> {
+    let facts = Facts {
+        name: &file.name,
+        version: file.version,
+        site,
+        rule: &rule.name,
+        taken_in: file.id.time(),
+        path,
+    };
+    let fill = |text: &String| Ok(Template::of_text(text)?.fill(&facts));
+    let words = rule.command.iter().map(fill).collect::<Result<Vec<_>, String>>()?;
+    let digest = file.digest.as_ref().map(|digest| digest.hex()).unwrap_or_default();
+    let mut command = Command::new(&words[0]);
+    command
+        .args(&words[1..])
+        .env("DOWNPOUR_PATH", path)
+        .env("DOWNPOUR_NAME", &file.name)
+        .env("DOWNPOUR_VERSION", file.version.to_string())
+        .env("DOWNPOUR_SITE", site)
+        .env("DOWNPOUR_RULE", &rule.name)
+        .env("DOWNPOUR_SIZE", file.size.to_string())
+        .env("DOWNPOUR_BLAKE3", digest)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .process_group(0);
+    let mut child = command.spawn().map_err(|error| format!("{}: {error}", words[0]))?;
+    let said = listen(&mut child);
+    let ended = wait(&mut child, rule.command_time_max);
+    let said = said.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
+    let said = said.trim();
+    match ended {
+        Ok(Some(status)) if status.success() => Ok(()),
+        Ok(Some(status)) => Err(format!("{}: {status}: {said}", words[0])),
+        Ok(None) => Err(format!("{}: ended after {:?}: {said}", words[0], rule.command_time_max)),
+        Err(error) => Err(format!("{}: {error}", words[0])),
+    }
+}
+
+/// The first of what the command complains of; the rest is read, too, so that it is not held up.
+fn listen(child: &mut Child) -> mpsc::Receiver<String> {
+    let (say, said) = mpsc::channel();
+    if let Some(mut stderr) = child.stderr.take() {
+        thread::spawn(move || {
+            let mut text = Vec::new();
+            let _ = stderr.by_ref().take(STDERR_BYTES).read_to_end(&mut text);
+            let _ = io::copy(&mut stderr, &mut io::sink());
+            let _ = say.send(String::from_utf8_lossy(&text).into_owned());
+        });
+    }
+    said
+}
+
+/// Waits for its end; ends it and all that it began when it takes too long.
+fn wait(child: &mut Child, time_max: Duration) -> io::Result<Option<std::process::ExitStatus>> {
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if began.elapsed() >= time_max {
+            if let Some(group) = Pid::from_raw(child.id() as i32) {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+            child.wait()?;
+            return Ok(None);
+        }
+        thread::sleep(LOOK);
+    }
+}

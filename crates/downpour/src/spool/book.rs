@@ -1,0 +1,183 @@
+//! The spool's side of the catalog: what it writes, in batches that share commits, and what it learns of its files.
+
+use super::rule::Rules;
+use downpour_catalog::{
+    Answer, Catalog, Change, Error, Event, EventKind, File, FileId, LogId, Move, NewFile, Next,
+    OpenError, OtherContent, Query, Reader, Replica, ReplicaState, Revision, RuleId, SiteId, State,
+    Time,
+};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// Changes that are asked for together.
+const CHANGES_MAX: usize = 1000;
+/// Events that are read at a time.
+const EVENTS_MAX: usize = 1000;
+
+/// The catalog cannot be used; nothing is lost by beginning again.
+#[derive(Debug)]
+pub enum SpoolError {
+    /// It cannot be opened for reading.
+    Open(OpenError),
+    /// It does not answer.
+    Catalog(Error),
+}
+
+impl fmt::Display for SpoolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open(error) => write!(f, "the catalog cannot be read: {error}"),
+            Self::Catalog(error) => write!(f, "the catalog: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for SpoolError {}
+
+impl From<Error> for SpoolError {
+    fn from(error: Error) -> Self {
+        Self::Catalog(error)
+    }
+}
+
+/// Where a file stands in the catalog, as far as the spool knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) file: FileId,
+    pub(super) revision: Revision,
+    pub(super) state: State,
+}
+
+impl Record {
+    /// A step from here; the spool holds no lease.
+    pub(super) fn step(self, next: Next) -> Change {
+        Change::Move(Move { file: self.file, at: self.revision, fence: None, next })
+    }
+}
+
+pub(super) struct Book {
+    catalog: Arc<Catalog>,
+    reader: Reader,
+    pub(super) site: SiteId,
+    rules: Vec<RuleId>,
+    ranks: Vec<i64>,
+    prefix: String,
+    /// Where each log has been read to.
+    logs: HashMap<LogId, i64>,
+}
+
+impl Book {
+    pub(super) fn open(
+        catalog: Arc<Catalog>,
+        rules: &Rules,
+        prefix: &str,
+    ) -> Result<Self, SpoolError> {
+        let mut reader = catalog.reader().map_err(SpoolError::Open)?;
+        let site = catalog.site(rules.own())?;
+        let numbers = rules.iter().map(|(_, rule)| catalog.rule(&rule.name));
+        let ids = numbers.collect::<Result<_, _>>()?;
+        let ranks = rules.iter().map(|(_, rule)| rule.priority).collect();
+        let logs = reader.logs()?.into_iter().map(|(log, _, last)| (log, last)).collect();
+        Ok(Self { catalog, reader, site, rules: ids, ranks, prefix: prefix.to_owned(), logs })
+    }
+
+    /// A file's name in the catalog.
+    pub(super) fn name(&self, rel: &str) -> String {
+        format!("{}{rel}", self.prefix)
+    }
+
+    /// A new file, as the catalog takes it in.
+    pub(super) fn new_file(
+        &self,
+        rel: &str,
+        rule: usize,
+        (size, stamp): (u64, i64),
+        other_content: OtherContent,
+    ) -> NewFile {
+        NewFile {
+            site: self.site,
+            name: self.name(rel),
+            size,
+            stamp,
+            rule: self.rules[rule],
+            rank: self.ranks[rule],
+            transfer: None,
+            other_content,
+        }
+    }
+
+    /// The name in the spool of a file in the catalog.
+    pub(super) fn rel<'n>(&self, name: &'n str) -> Option<&'n str> {
+        name.strip_prefix(&self.prefix)
+    }
+
+    /// What is known of the copy in the spool.
+    pub(super) fn replica(&self, file: FileId, path: String, state: ReplicaState) -> Change {
+        Change::Replica(Replica { file, site: self.site, path, state })
+    }
+
+    /// Makes these changes; each is answered in its place.
+    pub(super) fn apply(&self, now: Time, changes: Vec<Change>) -> Result<Vec<Answer>, SpoolError> {
+        let mut waiting = Vec::new();
+        let mut changes = changes.into_iter().peekable();
+        while changes.peek().is_some() {
+            let part = changes.by_ref().take(CHANGES_MAX).collect();
+            waiting.push(self.catalog.submit(now, part));
+        }
+        let mut answers = Vec::new();
+        for pending in waiting {
+            answers.extend(pending.wait()?);
+        }
+        Ok(answers)
+    }
+
+    /// One file.
+    pub(super) fn file(&mut self, id: FileId) -> Result<Option<File>, SpoolError> {
+        Ok(self.reader.file(id)?)
+    }
+
+    /// Files that this daemon took in from this spool and that are still to be sent, with their paths.
+    pub(super) fn live(&mut self) -> Result<Vec<(String, File)>, SpoolError> {
+        let mut live = Vec::new();
+        for state in [State::Found, State::Settled, State::Hashed, State::Queued, State::Waiting] {
+            let query = Query {
+                state: Some(state),
+                site: Some(self.site),
+                prefix: (!self.prefix.is_empty()).then(|| self.prefix.clone()),
+                ..Query::default()
+            };
+            let mut from = None;
+            loop {
+                let page = self.reader.search(&query, from.as_ref(), downpour_catalog::PAGE_MAX)?;
+                let (rules, log) = (&self.rules, self.catalog.log());
+                let is_ours = |file: &File| rules.contains(&file.rule) && file.id.log() == log;
+                for file in page.files.into_iter().filter(is_ours) {
+                    let rel = file.name[self.prefix.len()..].to_owned();
+                    live.push((rel, file));
+                }
+                from = page.next;
+                if from.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(live)
+    }
+
+    /// Steps of files that were taken since the last call, by whomever.
+    pub(super) fn follow(&mut self) -> Result<Vec<Event>, SpoolError> {
+        let mut steps = Vec::new();
+        for (log, _, last) in self.reader.logs()? {
+            let mut after = self.logs.get(&log).copied().unwrap_or(0);
+            while after < last {
+                let events = self.reader.events(log, after, EVENTS_MAX)?;
+                let Some(newest) = events.last() else { break };
+                after = newest.number;
+                steps.extend(events.into_iter().filter(|event| event.kind == EventKind::Moved));
+            }
+            self.logs.insert(log, after);
+        }
+        Ok(steps)
+    }
+}

@@ -1,0 +1,392 @@
+//! How files end in the spool: vanished, renamed, replaced, set apart, or sent and received.
+//!
+//! | what happened | to a file that was not read yet | to one whose digests are known | to one that is being sent |
+//! | --- | --- | --- | --- |
+//! | removed | cancelled | quarantined, `file-gone`; resumed if it comes back as it was | left to the mover, then as before |
+//! | renamed | cancelled; the new name is a new file | the same | the same |
+//! | written on, replaced | the same file, settled again | cancelled, and a new version; with `versions = "refuse"` quarantined, `file-changed`, and the new one, `version-conflict` | left to the mover |
+//!
+//! After its receipt a file is the producer's again: it is looked after only as its rule says.
+
+use super::aside::{self, SetApart};
+use super::book::{Record, SpoolError};
+use super::engine::{GRACE, Rel, Spool, Stage};
+use super::leave::{Leaver, Stays};
+use super::read::Outcome;
+use super::root::Now;
+use super::section::{After, Versions};
+use super::settle::Settling;
+use downpour_catalog::{DigestKind, ErrorClass, FileId, Next, Refused, ReplicaState, State};
+use std::collections::HashSet;
+
+/// What becomes of a file that is no longer there.
+pub(super) const fn gone(unread: bool) -> Next {
+    if unread { Next::Cancelled } else { Next::Quarantined(ErrorClass::FileGone) }
+}
+
+impl Spool {
+    /// What others did with our files in the catalog.
+    pub(super) fn follow(&mut self, now: Now) -> Result<(), SpoolError> {
+        for event in self.book.follow()? {
+            let (id, Some(state)) = (FileId(event.subject), event.to) else { continue };
+            let record = Record { file: id, revision: event.revision, state };
+            if let Some(next) = self.orphans.get(&id) {
+                if matches!(state, State::Waiting | State::Queued) {
+                    self.retiring.push((record, next.clone()));
+                    self.orphans.remove(&id);
+                } else if state.is_end() || state == State::Quarantined {
+                    self.orphans.remove(&id);
+                }
+                continue;
+            }
+            let Some(rel) = self.by_id.get(&id).cloned() else { continue };
+            let Some(file) = self.files.get_mut(&rel) else { continue };
+            let Some(known) = &mut file.record else { continue };
+            if known.revision >= event.revision {
+                continue;
+            }
+            *known = record;
+            match state {
+                State::Found | State::Settled if file.stage == Stage::Booked => {
+                    file.stage = Stage::Settling;
+                    file.settling = Settling::new(now.steady, file.seen);
+                    self.look_later(now.steady, &rel);
+                }
+                State::Hashed => self.todo.to_queue.push(rel),
+                State::Receipted if !self.rules.at(file.rule).keeps() => {
+                    self.todo.received.push(rel);
+                }
+                State::Quarantined => {
+                    self.todo.set_apart.push((rel, String::new()));
+                }
+                State::Cancelled => {
+                    file.stage = Stage::Booked;
+                    self.todo.set_apart.push((rel, "cancelled".to_owned()));
+                }
+                _ => {}
+            }
+        }
+        self.put_aside(now)
+    }
+
+    /// The name has other content now.
+    pub(super) fn replaced(&mut self, now: Now, rel: &Rel) {
+        let Some(file) = self.files.get_mut(rel) else { return };
+        let versions = self.rules.at(file.rule).versions;
+        let old = file.record.take();
+        (file.stage, file.read, file.tries, file.salt) = (Stage::New, None, 0, 0);
+        file.settling = Settling::new(now.steady, file.seen);
+        self.todo.fresh.push(rel.clone());
+        let Some(old) = old else { return };
+        self.by_id.remove(&old.file);
+        let next = match versions {
+            Versions::New => Next::Cancelled,
+            Versions::Refuse => Next::Quarantined(ErrorClass::FileChanged),
+        };
+        if self.part_from(old, next) {
+            self.say(format!("{rel}: it was replaced before it was sent"));
+        }
+    }
+
+    /// The content of a file is no longer here. Returns whether that makes a difference to it.
+    fn part_from(&mut self, old: Record, next: Next) -> bool {
+        match old.state {
+            State::Cancelled | State::Quarantined => false,
+            State::Receipted | State::Adopted => {
+                self.removed.push(old.file);
+                false
+            }
+            state if state.is_leased() => {
+                self.orphans.insert(old.file, next);
+                true
+            }
+            _ => {
+                self.retiring.push((old, next));
+                true
+            }
+        }
+    }
+
+    /// Files that have not come back.
+    pub(super) fn tell_missing(&mut self, now: Now) {
+        let over: Vec<Rel> = self
+            .missing
+            .iter()
+            .filter(|(_, since)| now.steady >= **since + GRACE)
+            .map(|(rel, _)| rel.clone())
+            .collect();
+        if over.is_empty() {
+            return;
+        }
+        let lost: HashSet<u64> =
+            over.iter().filter_map(|rel| Some(self.files.get(rel)?.seen.ino)).collect();
+        // An inode that is still here has another name now.
+        let here: HashSet<u64> = self
+            .files
+            .iter()
+            .filter(|(rel, file)| lost.contains(&file.seen.ino) && !self.missing.contains_key(*rel))
+            .map(|(_, file)| file.seen.ino)
+            .collect();
+        for rel in over {
+            self.missing.remove(&rel);
+            let Some(file) = self.forget(&rel) else { continue };
+            let Some(record) = file.record else { continue };
+            let renamed = here.contains(&file.seen.ino);
+            let next = gone(renamed || file.stage != Stage::Booked);
+            if self.part_from(record, next) {
+                let what = if renamed { "it has another name now" } else { "it was removed" };
+                self.say(format!("{rel}: {what}"));
+            }
+        }
+    }
+
+    /// Steps of files that are no longer here.
+    pub(super) fn retire(&mut self, now: Now) -> Result<(), SpoolError> {
+        let retiring = std::mem::take(&mut self.retiring);
+        let removed = std::mem::take(&mut self.removed);
+        let steps = retiring.iter().map(|(record, next)| record.step(next.clone()));
+        let mut changes: Vec<_> = steps.collect();
+        let gone = |file: &FileId| self.book.replica(*file, String::new(), ReplicaState::Removed);
+        changes.extend(removed.iter().map(gone));
+        let answers = self.book.apply(now.wall, changes)?;
+        for ((mut record, next), answer) in retiring.into_iter().zip(answers) {
+            if let Err(Refused::Stale { revision, state }) = answer {
+                (record.revision, record.state) = (revision, state);
+                self.part_from(record, next);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets a file apart: in the catalog, then on the disk.
+    pub(super) fn quarantine_as(
+        &mut self,
+        now: Now,
+        rel: &Rel,
+        class: ErrorClass,
+        text: String,
+    ) -> Result<(), SpoolError> {
+        let Some(record) = self.files.get(rel).and_then(|file| file.record) else { return Ok(()) };
+        let answer = self.book.apply(now.wall, vec![record.step(Next::Quarantined(class))])?;
+        if self.note_answers(now, rel, &answer) {
+            self.todo.set_apart.push((rel.clone(), text));
+            self.put_aside(now)?;
+        }
+        Ok(())
+    }
+
+    /// Moves what the catalog has set apart to quarantine.
+    fn put_aside(&mut self, now: Now) -> Result<(), SpoolError> {
+        let Some(root) = self.root.clone() else { return Ok(()) };
+        for (rel, text) in std::mem::take(&mut self.todo.set_apart) {
+            let Some(record) = self.files.get(&rel).and_then(|file| file.record) else { continue };
+            let known = self.book.file(record.file)?;
+            let class = match known.map(|file| (file.state, file.error)) {
+                Some((State::Cancelled, _)) => "cancelled".to_owned(),
+                Some((State::Quarantined, Some(class))) if class != ErrorClass::FileGone => {
+                    class.to_string()
+                }
+                _ => continue,
+            };
+            let text = if text.is_empty() { class.clone() } else { text };
+            let reason = SetApart {
+                path: rel.to_string(),
+                file: record.file.0,
+                class: class.clone(),
+                text: text.clone(),
+                since: now.wall.0,
+            };
+            match aside::put(&root, &reason) {
+                Ok(place) => {
+                    self.say(format!("{rel}: in quarantine as {place}: {class}: {text}"));
+                    self.forget(&rel);
+                }
+                Err(rustix::io::Errno::NOENT) => {
+                    self.missing.entry(rel).or_insert(now.steady);
+                }
+                Err(error) => self.say(format!("{rel}: cannot be moved to quarantine: {error}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Releases a file from quarantine, by its path in the spool: it goes back to its place and starts again.
+    pub fn release(&mut self, now: Now, path: &str) -> Result<Result<(), String>, SpoolError> {
+        let Some(root) = self.root.clone() else {
+            return Ok(Err("the spool's folder is not there".to_owned()));
+        };
+        let mut found = aside::list(&root).into_iter();
+        let Some((place, reason)) = found.find(|(place, reason)| {
+            reason.path == path || place == path || reason.file.to_string() == path
+        }) else {
+            return Ok(Err(format!("no file `{path}` is in quarantine")));
+        };
+        let rel = reason.path.clone();
+        match aside::put_back(&root, &place, &reason) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::EXIST) => {
+                let text = format!("another file is called {rel} by now: move it away first");
+                return Ok(Err(text));
+            }
+            Err(error) => return Ok(Err(format!("{rel} cannot be moved back: {error}"))),
+        }
+        let id = FileId(reason.file);
+        if let Some(file) = self.book.file(id)?.filter(|file| file.state == State::Quarantined) {
+            let record = Record { file: id, revision: file.revision, state: file.state };
+            let answer = self.book.apply(now.wall, vec![record.step(Next::Resumed)])?.remove(0);
+            if let Err(refused) = answer {
+                return Ok(Err(refused.to_string()));
+            }
+        }
+        self.say(format!("{rel}: released from quarantine"));
+        self.look_at(now, &rel);
+        Ok(Ok(()))
+    }
+
+    /// Releases what has been in quarantine as long as its rule says.
+    pub(super) fn release_by_rule(&mut self, now: Now) -> Result<(), SpoolError> {
+        for (_, reason) in self.quarantine() {
+            let name = self.book.name(&reason.path);
+            let rule = self.rules.for_spool(&name).map(|index| self.rules.at(index));
+            let Some(after) = rule.and_then(|rule| rule.release) else { continue };
+            if now.wall >= downpour_catalog::Time(reason.since).plus_s(after.as_secs() as i64)
+                && let Err(text) = self.release(now, &reason.file.to_string())?
+            {
+                self.say(text);
+            }
+        }
+        Ok(())
+    }
+
+    /// Files whose receipt is there leave as their rule says.
+    pub(super) fn depart(&mut self, now: Now) -> Result<(), SpoolError> {
+        let Some(root) = self.root.clone() else { return Ok(()) };
+        let (mut sure, mut jobs) = (Vec::new(), Vec::new());
+        for rel in std::mem::take(&mut self.todo.received) {
+            let Some(file) = self.files.get(&rel) else { continue };
+            let is_received = file.record.is_some_and(|record| record.state == State::Receipted);
+            if file.stage != Stage::Booked || !is_received {
+                continue;
+            }
+            match root.look(&rel) {
+                Ok(Some(seen)) if Some(seen) == file.read => sure.push(rel),
+                Ok(Some(seen)) if seen.is_content_of(&file.known) => {
+                    // Read by an earlier process, or touched since: the digest decides.
+                    if let Some(file) = self.files.get_mut(&rel) {
+                        file.seen = seen;
+                    }
+                    jobs.extend(self.job(&rel, true));
+                }
+                _ => self.look_later(now.steady, &rel),
+            }
+        }
+        if let Some(readers) = &mut self.readers {
+            readers.add(jobs);
+        }
+        self.leave(now, sure)
+    }
+
+    /// A file that may leave was read again.
+    pub(super) fn read_again(
+        &mut self,
+        now: Now,
+        rel: &Rel,
+        outcome: &Outcome,
+    ) -> Result<(), SpoolError> {
+        let Some(file) = self.files.get_mut(rel) else { return Ok(()) };
+        file.stage = Stage::Booked;
+        let (Some(record), seen) = (file.record, file.seen) else { return Ok(()) };
+        let known = self.book.file(record.file)?.and_then(|file| file.digest);
+        match outcome {
+            Outcome::Digests(digests) if known.is_some() && digests.first() == known.as_ref() => {
+                if let Some(file) = self.files.get_mut(rel) {
+                    file.read = Some(seen);
+                }
+                self.leave(now, vec![rel.clone()])?;
+            }
+            Outcome::Digests(_) => {
+                let salt = file.salt + 1;
+                self.replaced(now, rel);
+                if let Some(file) = self.files.get_mut(rel) {
+                    file.salt = salt;
+                }
+            }
+            Outcome::Unreadable(text) => {
+                self.say(format!("{rel}: it is received, but cannot be read again: {text}"));
+            }
+            Outcome::Changed | Outcome::Gone | Outcome::Differs(_) => {
+                self.look_later(now.steady, rel);
+            }
+        }
+        Ok(())
+    }
+
+    /// The catalog is told where they go, then they go.
+    fn leave(&mut self, now: Now, rels: Vec<Rel>) -> Result<(), SpoolError> {
+        let Some(root) = self.root.clone() else { return Ok(()) };
+        let mut leaving = Vec::new();
+        for rel in rels {
+            let Some(file) = self.files.get(&rel) else { continue };
+            let (Some(record), Some(seen)) = (file.record, file.read) else { continue };
+            leaving.push((rel, record.file, seen, self.rules.at(file.rule).after.clone()));
+        }
+        let change = |(rel, file, _, after): &(Rel, FileId, _, After)| match after {
+            After::Move(folder) => {
+                let path = folder.join(&**rel).display().to_string();
+                self.book.replica(*file, path, ReplicaState::Present)
+            }
+            _ => self.book.replica(*file, String::new(), ReplicaState::Removed),
+        };
+        let changes = leaving.iter().map(change).collect();
+        self.book.apply(now.wall, changes)?;
+        for (rel, file, seen, after) in leaving {
+            let digest = match after {
+                After::Move(_) => self.book.file(file)?.and_then(|file| file.digest),
+                _ => None,
+            };
+            debug_assert!(digest.as_ref().is_none_or(|d| d.kind() == DigestKind::Blake3));
+            let leaver = Leaver { root: &root, rel: &rel, file, seen, digest };
+            let stays = match leaver.leave(&after) {
+                Ok(place) => {
+                    self.has_left(now, &rel, file, place, &after)?;
+                    continue;
+                }
+                Err(stays) => stays,
+            };
+            let path = root.full(&rel).display().to_string();
+            let change = self.book.replica(file, path, ReplicaState::Present);
+            self.book.apply(now.wall, vec![change])?;
+            match stays {
+                Stays::Changed => self.look_later(now.steady, &rel),
+                Stays::Failed(text) => {
+                    self.say(format!("{rel}: it is received, but stays: {text}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// It is gone from the spool; what lay beside it for it goes, too.
+    fn has_left(
+        &mut self,
+        now: Now,
+        rel: &Rel,
+        file: FileId,
+        place: Option<std::path::PathBuf>,
+        after: &After,
+    ) -> Result<(), SpoolError> {
+        let Some(root) = self.root.clone() else { return Ok(()) };
+        self.forget(rel);
+        if let (After::Move(folder), Some(place)) = (after, place)
+            && place != folder.join(&**rel)
+        {
+            let path = place.display().to_string();
+            let change = self.book.replica(file, path, ReplicaState::Present);
+            self.book.apply(now.wall, vec![change])?;
+        }
+        for companion in self.policy.companions(rel) {
+            let _ = root.remove(&companion);
+        }
+        Ok(())
+    }
+}

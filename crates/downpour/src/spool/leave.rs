@@ -1,0 +1,145 @@
+//! After the receipt: a file is moved or removed, and never a newer one in its place.
+//!
+//! The file first gets a private name, `.downpour/leaving.ID`. Only if it is then still the content that was verified does it go on;
+//! else it gets its name back. So whatever a producer does meanwhile to the name happens to the name alone.
+
+use super::aside::leaving;
+use super::digests::Digesting;
+use super::root::{Root, Seen};
+use super::section::After;
+use downpour_catalog::{Digest, FileId};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// Why a file did not leave.
+#[derive(Debug)]
+pub(super) enum Stays {
+    /// It is not what was verified.
+    Changed,
+    /// It could not be moved or removed.
+    Failed(String),
+}
+
+/// A file that may leave.
+pub(super) struct Leaver<'a> {
+    pub(super) root: &'a Root,
+    pub(super) rel: &'a str,
+    pub(super) file: FileId,
+    /// What was verified.
+    pub(super) seen: Seen,
+    pub(super) digest: Option<Digest>,
+}
+
+impl Leaver<'_> {
+    /// Moves or removes it. Returns where it lies now, unless it was removed.
+    pub(super) fn leave(&self, after: &After) -> Result<Option<PathBuf>, Stays> {
+        let (root, private) = (self.root, leaving(self.file.0));
+        root.rename(self.rel, &private).map_err(|error| match error {
+            Errno::NOENT => Stays::Changed,
+            other => Stays::Failed(other.to_string()),
+        })?;
+        let done = match root.look(&private) {
+            Ok(Some(seen)) if seen.is_content_of(&self.seen) => self.finish(&private, after),
+            Ok(_) => Err(Stays::Changed),
+            Err(error) => Err(Stays::Failed(error.to_string())),
+        };
+        if done.is_err() {
+            // A newer file may have taken the name: then the private one stays, and is told of at the next start.
+            let _ = root.rename(&private, self.rel);
+        }
+        done
+    }
+
+    fn finish(&self, private: &str, after: &After) -> Result<Option<PathBuf>, Stays> {
+        let failed = |error: &dyn std::fmt::Display| Stays::Failed(error.to_string());
+        match after {
+            After::Keep => Err(Stays::Changed),
+            After::Delete => {
+                self.root.remove(private).map_err(|error| failed(&error))?;
+                Ok(None)
+            }
+            After::Move(folder) => {
+                let place = self.move_to(private, folder);
+                place.map(Some).map_err(|error| failed(&error))
+            }
+        }
+    }
+
+    fn move_to(&self, private: &str, folder: &Path) -> io::Result<PathBuf> {
+        let wanted = folder.join(self.rel);
+        let parent = wanted.parent().unwrap_or(folder);
+        fs::create_dir_all(parent)?;
+        let name = wanted.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let to = rustix::fs::open(parent, flags, Mode::empty())?;
+        // Another file has the name there: this one's number tells them apart.
+        for name in [name.to_owned(), format!("{name}.{}", self.file)] {
+            let moved = match self.root.rename_out(private, &to, &name) {
+                Err(Errno::XDEV) => self.copy_to(private, &to, &name),
+                moved => moved.map_err(io::Error::from),
+            };
+            match moved {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+                Ok(()) => return Ok(parent.join(name)),
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// To another file system: written, compared with the digest, and only then renamed and the original removed.
+    fn copy_to(&self, private: &str, to: &OwnedFd, name: &str) -> io::Result<()> {
+        let part = format!(".{name}.{}.part", self.file);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        let out =
+            rustix::fs::openat(to, &*part, flags | OFlags::NOFOLLOW, Mode::from_raw_mode(0o644))?;
+        let mut copy = Copying { from: self.root.open_file(private)?, to: File::from(out) };
+        let (_, digests) = Digesting::new(&[]).read(&mut copy, |_| true)?;
+        copy.to.sync_all()?;
+        if self.digest.as_ref() != digests.first() {
+            rustix::fs::unlinkat(to, &*part, rustix::fs::AtFlags::empty())?;
+            return Err(io::Error::other("the copy has another digest"));
+        }
+        rustix::fs::renameat_with(to, &*part, to, name, rustix::fs::RenameFlags::NOREPLACE)?;
+        rustix::fs::fsync(to)?;
+        self.root.remove(private)?;
+        Ok(())
+    }
+}
+
+/// Writes what is read from it.
+struct Copying {
+    from: File,
+    to: File,
+}
+
+impl io::Read for &mut Copying {
+    fn read(&mut self, piece: &mut [u8]) -> io::Result<usize> {
+        let count = self.from.read(piece)?;
+        self.to.write_all(&piece[..count])?;
+        Ok(count)
+    }
+}
+
+/// Gives their names back to files that were leaving when the daemon ended; they leave again when they are next looked at.
+/// Returns those whose name is taken, with what they are called.
+pub(super) fn put_back_all(
+    root: &Root,
+    mut rel_of: impl FnMut(FileId) -> Option<String>,
+) -> Vec<String> {
+    let mut left = Vec::new();
+    let Ok(listing) = root.list(super::root::OWN) else { return left };
+    for (name, _) in listing.files {
+        let id = name.strip_prefix("leaving.").and_then(|id| id.parse().ok());
+        let Some(rel) = id.and_then(|id| rel_of(FileId(id))) else { continue };
+        let private = format!("{}/{name}", super::root::OWN);
+        if root.rename(&private, &rel).is_err() {
+            left.push(format!("{private}: it was to leave as {rel}, which is another file by now"));
+        }
+    }
+    left
+}

@@ -1,0 +1,204 @@
+//! Reading files for their digests, on threads of their own: one pass for all digests, compared with the producer's.
+//!
+//! A file is looked at before and after, by its descriptor. If it is not what was to be read, or changed meanwhile, no digest
+//! comes out, whatever was read.
+
+use super::digests::{Digesting, read_sum};
+use super::root::{Root, Seen};
+use super::section::Sums;
+use super::settle::{Policy, SUMS};
+use downpour_catalog::{Digest, DigestKind};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+/// Threads that read: one file is on the disk while another is being digested.
+const READERS: usize = 2;
+
+/// A file to be read.
+pub(super) struct Job {
+    pub(super) rel: Arc<str>,
+    /// What it must be.
+    pub(super) seen: Seen,
+    /// Digests besides BLAKE3.
+    pub(super) kinds: Vec<DigestKind>,
+    /// Whether the digest decides if the file may be removed, and the producer's digests are not asked again.
+    pub(super) again: bool,
+}
+
+/// How reading went.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Its digests.
+    Digests(Vec<Digest>),
+    /// It is not what it was.
+    Changed,
+    /// It is not there.
+    Gone,
+    /// It may not be read, or cannot be.
+    Unreadable(String),
+    /// The producer's digest is another, or is none.
+    Differs(String),
+}
+
+struct Work {
+    jobs: Mutex<VecDeque<Job>>,
+    ready: Condvar,
+    ending: AtomicBool,
+    done: Mutex<Vec<(Job, Outcome)>>,
+    bytes: AtomicU64,
+}
+
+/// The threads.
+pub(super) struct Readers {
+    work: Arc<Work>,
+    threads: Vec<thread::JoinHandle<()>>,
+    open: usize,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Readers {
+    pub(super) fn start(root: &Arc<Root>, policy: Policy) -> Self {
+        let work = Arc::new(Work {
+            jobs: Mutex::new(VecDeque::new()),
+            ready: Condvar::new(),
+            ending: AtomicBool::new(false),
+            done: Mutex::new(Vec::new()),
+            bytes: AtomicU64::new(0),
+        });
+        let spawn = |_| {
+            let (work, root) = (work.clone(), root.clone());
+            thread::spawn(move || work.read_all(&root, policy))
+        };
+        let threads = (0..READERS).map(spawn).collect();
+        Self { work, threads, open: 0 }
+    }
+
+    pub(super) fn add(&mut self, jobs: Vec<Job>) {
+        if jobs.is_empty() {
+            return;
+        }
+        self.open += jobs.len();
+        lock(&self.work.jobs).extend(jobs);
+        self.work.ready.notify_all();
+    }
+
+    /// Those that are done.
+    pub(super) fn take(&mut self) -> Vec<(Job, Outcome)> {
+        let done = std::mem::take(&mut *lock(&self.work.done));
+        self.open -= done.len();
+        done
+    }
+
+    /// Files that are being read, or wait for it.
+    pub(super) const fn open(&self) -> usize {
+        self.open
+    }
+
+    /// Bytes read.
+    pub(super) fn bytes(&self) -> u64 {
+        self.work.bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        self.work.ending.store(true, Ordering::Relaxed);
+        drop(lock(&self.work.jobs));
+        self.work.ready.notify_all();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Work {
+    fn read_all(&self, root: &Root, policy: Policy) {
+        loop {
+            let mut jobs = lock(&self.jobs);
+            let job = loop {
+                if self.ending.load(Ordering::Relaxed) {
+                    return;
+                }
+                match jobs.pop_front() {
+                    Some(job) => break job,
+                    None => jobs = self.ready.wait(jobs).unwrap_or_else(PoisonError::into_inner),
+                }
+            };
+            drop(jobs);
+            let outcome = self.read(root, policy, &job);
+            lock(&self.done).push((job, outcome));
+        }
+    }
+
+    fn read(&self, root: &Root, policy: Policy, job: &Job) -> Outcome {
+        let mut kinds = job.kinds.clone();
+        let mut sums = Vec::new();
+        if policy.sums != Sums::Off && !job.again {
+            for (kind, ending) in SUMS {
+                match root.open_file(&format!("{}{ending}", job.rel)) {
+                    Err(Errno::NOENT) => {}
+                    Err(error) => {
+                        return Outcome::Unreadable(format!("its {kind} file: {error}"));
+                    }
+                    Ok(file) => {
+                        kinds.push(kind);
+                        sums.push((kind, file));
+                    }
+                }
+            }
+        }
+        let digests = match self.digests(root, job, &kinds) {
+            Ok(digests) => digests,
+            Err(outcome) => return outcome,
+        };
+        let name = job.rel.rsplit('/').next().unwrap_or_default();
+        for (kind, file) in sums {
+            let own = digests.iter().find(|digest| digest.kind() == kind);
+            match read_sum(file, kind, name) {
+                Ok(said) if Some(&said) == own => {}
+                Ok(said) => {
+                    let own = own.map(Digest::hex).unwrap_or_default();
+                    let text = format!("its producer says {kind} {}, it has {own}", said.hex());
+                    return Outcome::Differs(text);
+                }
+                Err(text) => return Outcome::Differs(text),
+            }
+        }
+        Outcome::Digests(digests)
+    }
+
+    fn digests(
+        &self,
+        root: &Root,
+        job: &Job,
+        kinds: &[DigestKind],
+    ) -> Result<Vec<Digest>, Outcome> {
+        let unreadable = |text: String| Outcome::Unreadable(text);
+        let file = root.open_file(&job.rel).map_err(|error| match error {
+            Errno::NOENT | Errno::NOTDIR => Outcome::Gone,
+            Errno::LOOP => Outcome::Changed,
+            other => unreadable(other.to_string()),
+        })?;
+        let is_as_seen = || match Seen::of_file(&file) {
+            Ok(seen) if seen == job.seen => Ok(()),
+            Ok(_) => Err(Outcome::Changed),
+            Err(error) => Err(unreadable(error.to_string())),
+        };
+        is_as_seen()?;
+        let go_on = |count: usize| {
+            self.bytes.fetch_add(count as u64, Ordering::Relaxed);
+            !self.ending.load(Ordering::Relaxed)
+        };
+        let (len, digests) = Digesting::new(kinds)
+            .read(&file, go_on)
+            .map_err(|error| unreadable(error.to_string()))?;
+        is_as_seen()?;
+        if len == job.seen.size { Ok(digests) } else { Err(Outcome::Changed) }
+    }
+}

@@ -1,0 +1,185 @@
+//! Whether a file is complete: a pure machine, asked with what each look told.
+//!
+//! `settle:5s`: it looked the same for five seconds, by a clock that never steps. `done`: its companion is there. `rename`: it has
+//! a name that is no temporary one. With `sums = "required"` it needs the producer's digest beside it in any case.
+//!
+//! Whether a file was complete is seen again while it is read: what changes under the reader begins here anew.
+
+use super::root::Seen;
+use super::section::{Complete, Sums};
+use downpour_catalog::DigestKind;
+use std::time::Duration;
+
+/// Endings of names that producers give to files that they still write.
+const TEMPORARY: [&str; 4] = [".tmp", ".part", ".partial", "~"];
+
+/// What a name says before anybody looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role<'n> {
+    /// A file to be taken in.
+    File,
+    /// It says something of the file with this name.
+    Companion(&'n str),
+    /// Hidden, temporary, or our own.
+    Passed,
+}
+
+/// The spool's policy, as far as completeness goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Policy {
+    pub(super) complete: Complete,
+    pub(super) sums: Sums,
+}
+
+impl Policy {
+    /// What a name says. It may be a path: its last part counts.
+    pub(super) fn role<'n>(&self, rel: &'n str) -> Role<'n> {
+        let name = rel.rsplit('/').next().unwrap_or(rel);
+        if name.starts_with('.') {
+            return Role::Passed;
+        }
+        let of = |ending: &str| rel.strip_suffix(ending).filter(|_| name.len() > ending.len());
+        let done = (self.complete == Complete::Done).then(|| of(".done")).flatten();
+        let sum = || SUMS.iter().find_map(|(_, ending)| of(ending));
+        let sum = (self.sums != Sums::Off).then(sum).flatten();
+        if let Some(file) = done.or(sum) {
+            return Role::Companion(file);
+        }
+        let is_temporary = self.complete == Complete::Rename
+            && TEMPORARY.iter().any(|ending| name.ends_with(ending));
+        if is_temporary { Role::Passed } else { Role::File }
+    }
+
+    /// Names of the companions that a file may have.
+    pub(super) fn companions(&self, rel: &str) -> Vec<String> {
+        let done = (self.complete == Complete::Done).then(|| format!("{rel}.done"));
+        let sums = SUMS.iter().filter(|_| self.sums != Sums::Off);
+        done.into_iter().chain(sums.map(|(_, ending)| format!("{rel}{ending}"))).collect()
+    }
+
+    /// Whether a companion decides about a file at all.
+    pub(super) fn asks_companions(&self) -> bool {
+        self.complete == Complete::Done || self.sums == Sums::Required
+    }
+}
+
+/// The producer's digests: their kind and how their files end.
+pub(super) const SUMS: [(DigestKind, &str); 2] =
+    [(DigestKind::Md5, ".md5"), (DigestKind::Sha256, ".sha256")];
+
+/// One look at a file and its companions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    pub(super) seen: Seen,
+    pub(super) has_done: bool,
+    pub(super) has_sum: bool,
+}
+
+/// What a look leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is complete.
+    Complete,
+    /// To be looked at again at this time.
+    LookAt(Duration),
+    /// Its companion is awaited.
+    Companion,
+}
+
+/// A file that may still be written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settling {
+    seen: Seen,
+    quiet_since: Duration,
+}
+
+impl Settling {
+    /// First seen at `now`.
+    pub(super) const fn new(now: Duration, seen: Seen) -> Self {
+        Self { seen, quiet_since: now }
+    }
+
+    /// Another look.
+    pub(super) fn look(&mut self, policy: Policy, now: Duration, look: Look) -> Verdict {
+        if look.seen != self.seen {
+            (self.seen, self.quiet_since) = (look.seen, now);
+        }
+        if policy.sums == Sums::Required && !look.has_sum {
+            return Verdict::Companion;
+        }
+        match policy.complete {
+            Complete::Done if look.has_done => Verdict::Complete,
+            Complete::Done => Verdict::Companion,
+            Complete::Rename => Verdict::Complete,
+            Complete::Settle(time) if now >= self.quiet_since + time => Verdict::Complete,
+            Complete::Settle(time) => Verdict::LookAt(self.quiet_since + time),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Look, Policy, Role, Settling, Verdict};
+    use crate::spool::root::Seen;
+    use crate::spool::section::{Complete, Sums};
+    use std::time::Duration;
+
+    const SETTLE: Policy =
+        Policy { complete: Complete::Settle(Duration::from_secs(5)), sums: Sums::IfThere };
+    const DONE: Policy = Policy { complete: Complete::Done, sums: Sums::Off };
+    const RENAME: Policy = Policy { complete: Complete::Rename, sums: Sums::Off };
+
+    fn look(size: u64) -> Look {
+        Look { seen: Seen::made_up(1, size, 0), has_done: false, has_sum: false }
+    }
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn each_change_begins_the_settle_time_anew() {
+        let mut file = Settling::new(at(100), look(1).seen);
+        assert_eq!(file.look(SETTLE, at(104), look(1)), Verdict::LookAt(at(105)));
+        assert_eq!(file.look(SETTLE, at(104), look(2)), Verdict::LookAt(at(109)));
+        // Shorter again, or another file under the name: a change as any other.
+        assert_eq!(file.look(SETTLE, at(109), look(1)), Verdict::LookAt(at(114)));
+        let other = Look { seen: Seen::made_up(2, 1, 0), ..look(1) };
+        assert_eq!(file.look(SETTLE, at(114), other), Verdict::LookAt(at(119)));
+        assert_eq!(file.look(SETTLE, at(119), other), Verdict::Complete);
+    }
+
+    #[test]
+    fn companions_and_names_decide_at_once() {
+        let mut file = Settling::new(at(0), look(1).seen);
+        assert_eq!(file.look(DONE, at(1000), look(1)), Verdict::Companion);
+        let done = Look { has_done: true, ..look(2) };
+        assert_eq!(file.look(DONE, at(1000), done), Verdict::Complete);
+        assert_eq!(
+            Settling::new(at(0), look(1).seen).look(RENAME, at(0), look(1)),
+            Verdict::Complete
+        );
+        let needs = Policy { sums: Sums::Required, ..RENAME };
+        assert_eq!(file.look(needs, at(1000), look(2)), Verdict::Companion);
+        let sum = Look { has_sum: true, ..look(2) };
+        assert_eq!(file.look(needs, at(1000), sum), Verdict::Complete);
+    }
+
+    #[test]
+    fn names_tell_files_from_what_is_beside_them() {
+        for (policy, name, role) in [
+            (SETTLE, "run/a.root", Role::File),
+            (SETTLE, "run/a.root.md5", Role::Companion("run/a.root")),
+            (SETTLE, "run/.md5", Role::Passed),
+            (SETTLE, ".a.Xy12", Role::Passed),
+            (SETTLE, "a.done", Role::File),
+            (SETTLE, "a.tmp", Role::File),
+            (DONE, "a.done", Role::Companion("a")),
+            (DONE, "a.md5", Role::File),
+            (RENAME, "a.part", Role::Passed),
+            (RENAME, "part", Role::File),
+        ] {
+            assert_eq!(policy.role(name), role, "{name}");
+        }
+    }
+}

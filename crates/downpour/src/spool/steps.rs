@@ -1,0 +1,349 @@
+//! What a tick writes into the catalog of files on their way to the queue: taken in, settled, hashed, queued.
+
+use super::book::{Record, SpoolError};
+use super::engine::{Rel, Spool, Stage};
+use super::read::{Job, Outcome};
+use super::root::{Now, Seen};
+use super::settle::Settling;
+use downpour_catalog::{
+    Answer, Applied, Change, Digest, ErrorClass, Next, OtherContent, Reason, Refused, ReplicaState,
+    State,
+};
+use std::time::Duration;
+
+/// Time until a file that could not be read is tried again; four times as long after each try.
+const RETRY: Duration = Duration::from_secs(10);
+/// Tries after which a file that fails for its own fault is set apart.
+const TRIES_MAX: u32 = 5;
+/// A file that changed while it was read is looked at again after this, at the earliest.
+const CHANGED_PAUSE: Duration = Duration::from_secs(1);
+
+impl Spool {
+    /// Takes new files in.
+    pub(super) fn take_in(&mut self, now: Now) -> Result<(), SpoolError> {
+        let fresh = std::mem::take(&mut self.todo.fresh);
+        let fresh: Vec<Rel> = fresh.into_iter().filter(|rel| self.is_at(rel, Stage::New)).collect();
+        let changes = fresh.iter().map(|rel| self.as_new(rel, None)).collect();
+        let answers = self.book.apply(now.wall, changes)?;
+        self.count_taken_in(answers.iter().filter(|a| matches!(a, Ok(a) if !a.repeated)).count());
+        for (rel, answer) in fresh.iter().zip(answers) {
+            match answer {
+                Ok(applied) => self.taken_in(now, rel, applied)?,
+                Err(Refused::NameTaken { version }) => self.refuse_content(now, rel, version)?,
+                Err(refused) => self.cannot_book(rel, &refused),
+            }
+        }
+        Ok(())
+    }
+
+    fn is_at(&self, rel: &Rel, stage: Stage) -> bool {
+        self.files.get(rel).is_some_and(|file| file.stage == stage)
+    }
+
+    /// The change that takes a file in, by its rule or by what is said.
+    fn as_new(&mut self, rel: &Rel, other_content: Option<OtherContent>) -> Change {
+        let file = self.files.get_mut(rel).expect("asked for after it was found");
+        file.known = file.seen;
+        let by_rule = self.rules.at(file.rule).other_content();
+        let content = (file.seen.size, file.seen.stamp(file.salt));
+        let other_content = other_content.unwrap_or(by_rule);
+        Change::TakeIn(self.book.new_file(rel, file.rule, content, other_content))
+    }
+
+    fn cannot_book(&mut self, rel: &Rel, refused: &Refused) {
+        if let Some(file) = self.files.get_mut(rel) {
+            file.stage = Stage::Refused;
+        }
+        self.say(format!("{rel}: the catalog cannot hold it: {refused}"));
+    }
+
+    fn taken_in(&mut self, now: Now, rel: &Rel, applied: Applied) -> Result<(), SpoolError> {
+        let state = applied.state.unwrap_or(State::Found);
+        let record = Record { file: applied.file, revision: applied.revision, state };
+        if state == State::Cancelled {
+            // It went away and came back as it was: a file as any other.
+            if let Some(file) = self.files.get_mut(rel) {
+                file.salt += 1;
+                self.todo.fresh.push(rel.clone());
+            }
+            return Ok(());
+        }
+        let is_read = match record.state {
+            State::Found | State::Settled => false,
+            State::Waiting | State::Quarantined => {
+                self.book.file(record.file)?.is_some_and(|file| file.digest.is_some())
+            }
+            _ => true,
+        };
+        self.by_id.insert(record.file, rel.clone());
+        let Some(file) = self.files.get_mut(rel) else { return Ok(()) };
+        file.record = Some(record);
+        if record.state == State::Quarantined {
+            return self.met_quarantined(now, rel, record);
+        }
+        file.stage = if is_read { Stage::Booked } else { Stage::Settling };
+        if is_read {
+            let keeps = self.rules.at(file.rule).keeps();
+            match record.state {
+                State::Hashed => self.todo.to_queue.push(rel.clone()),
+                State::Receipted if !keeps => self.todo.received.push(rel.clone()),
+                _ => {}
+            }
+        } else {
+            self.weigh(now, rel);
+        }
+        Ok(())
+    }
+
+    /// A file lies in the spool that the catalog has set apart: it came back, or its move to quarantine was cut short.
+    fn met_quarantined(&mut self, now: Now, rel: &Rel, record: Record) -> Result<(), SpoolError> {
+        let known = self.book.file(record.file)?;
+        if known.as_ref().and_then(|file| file.error) != Some(ErrorClass::FileGone) {
+            if let Some(file) = self.files.get_mut(rel) {
+                file.stage = Stage::Booked;
+            }
+            self.todo.set_apart.push((rel.clone(), String::new()));
+            return Ok(());
+        }
+        let answer = self.book.apply(now.wall, vec![record.step(Next::Resumed)])?.remove(0);
+        if let Ok(applied) = answer {
+            self.say(format!("{rel}: it is back"));
+            self.taken_in(now, rel, applied)?;
+        }
+        Ok(())
+    }
+
+    /// Other content under a name that the rule protects: taken in, so that it is accounted for, and set apart.
+    fn refuse_content(&mut self, now: Now, rel: &Rel, version: i64) -> Result<(), SpoolError> {
+        let change = self.as_new(rel, Some(OtherContent::NewVersion));
+        match self.book.apply(now.wall, vec![change])?.remove(0) {
+            Err(refused) => self.cannot_book(rel, &refused),
+            Ok(applied) => {
+                let state = applied.state.unwrap_or(State::Found);
+                let record = Record { file: applied.file, revision: applied.revision, state };
+                self.by_id.insert(applied.file, rel.clone());
+                if let Some(file) = self.files.get_mut(rel) {
+                    (file.record, file.stage) = (Some(record), Stage::Booked);
+                }
+                let text = format!("version {version} of this name has other content");
+                self.quarantine_as(now, rel, ErrorClass::VersionConflict, text)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Complete files become settled and go to the readers.
+    pub(super) fn settle(&mut self, now: Now) -> Result<(), SpoolError> {
+        let complete = std::mem::take(&mut self.todo.complete);
+        let (mut changes, mut parts) = (Vec::new(), Vec::new());
+        for rel in complete {
+            let Some(file) = self.files.get(&rel).filter(|file| file.stage == Stage::Complete)
+            else {
+                continue;
+            };
+            let Some(mut record) = file.record else { continue };
+            let (size, first) = (file.seen.size, changes.len());
+            if !file.seen.is_content_of(&file.known) {
+                // It was written on since it was found.
+                changes.push(self.as_new(&rel, None));
+                record.revision.0 += 1;
+            }
+            if record.state != State::Settled {
+                changes.push(record.step(Next::Settled { size }));
+            }
+            parts.push((rel, first..changes.len()));
+        }
+        let answers = self.book.apply(now.wall, changes)?;
+        let mut jobs = Vec::new();
+        for (rel, part) in parts {
+            if self.note_answers(now, &rel, &answers[part]) {
+                jobs.extend(self.job(&rel, false));
+            }
+        }
+        if let Some(readers) = &mut self.readers {
+            readers.add(jobs);
+        }
+        Ok(())
+    }
+
+    /// Notes where a file stands after these answers; a refused one is looked at again.
+    pub(super) fn note_answers(&mut self, now: Now, rel: &Rel, answers: &[Answer]) -> bool {
+        let Some(file) = self.files.get_mut(rel) else { return false };
+        let mut all = true;
+        for answer in answers {
+            match answer {
+                Ok(applied) if applied.state.is_some() => {
+                    let state = applied.state.unwrap_or(State::Found);
+                    file.record =
+                        Some(Record { file: applied.file, revision: applied.revision, state });
+                }
+                Ok(_) => {}
+                Err(Refused::Stale { revision, state }) => {
+                    if let Some(record) = &mut file.record {
+                        (record.revision, record.state) = (*revision, *state);
+                    }
+                    all = false;
+                }
+                Err(refused) => {
+                    let text = format!("{rel}: {refused}");
+                    all = false;
+                    self.say(text);
+                    break;
+                }
+            }
+            if !all {
+                break;
+            }
+        }
+        if !all {
+            self.look_anew(now, rel);
+        }
+        all
+    }
+
+    /// Somebody else took a step: what is to be done follows from where it stands now.
+    fn look_anew(&mut self, now: Now, rel: &Rel) {
+        let Some(file) = self.files.get_mut(rel) else { return };
+        let unread = match file.record.map(|record| record.state) {
+            Some(State::Found | State::Settled) => true,
+            Some(State::Waiting) => file.stage != Stage::Booked,
+            _ => false,
+        };
+        file.stage = if unread { Stage::Settling } else { Stage::Booked };
+        file.not_before = now.steady + CHANGED_PAUSE;
+        let at = file.not_before;
+        self.look_later(at, rel);
+    }
+
+    /// Sends a file to the readers.
+    pub(super) fn job(&mut self, rel: &Rel, again: bool) -> Option<Job> {
+        let file = self.files.get_mut(rel)?;
+        file.stage = Stage::Reading;
+        let kinds = if again { Vec::new() } else { self.rules.at(file.rule).digests.clone() };
+        Some(Job { rel: rel.clone(), seen: file.seen, kinds, again })
+    }
+
+    /// What the readers found.
+    pub(super) fn book_digests(&mut self, now: Now) -> Result<(), SpoolError> {
+        let Some(readers) = &mut self.readers else { return Ok(()) };
+        let done = readers.take();
+        let (mut changes, mut parts) = (Vec::new(), Vec::new());
+        for (job, outcome) in done {
+            let rel = job.rel;
+            let Some(record) = self.files.get(&rel).and_then(|file| file.record) else { continue };
+            if !self.is_at(&rel, Stage::Reading) {
+                continue;
+            }
+            let first = changes.len();
+            match outcome {
+                _ if job.again => {
+                    self.read_again(now, &rel, &outcome)?;
+                    continue;
+                }
+                Outcome::Digests(digests) => {
+                    changes.extend(self.hashed(&rel, record, digests));
+                    parts.push((rel, first..changes.len(), Some(job.seen)));
+                    continue;
+                }
+                Outcome::Changed => changes.push(self.changed(now, &rel, record)),
+                Outcome::Gone => {
+                    self.missing.entry(rel.clone()).or_insert(now.steady);
+                    continue;
+                }
+                Outcome::Unreadable(text) => match self.unreadable(now, &rel, record, &text) {
+                    Some(change) => changes.push(change),
+                    None => {
+                        self.quarantine_as(now, &rel, ErrorClass::FileUnreadable, text)?;
+                        continue;
+                    }
+                },
+                Outcome::Differs(text) => {
+                    self.quarantine_as(now, &rel, ErrorClass::DigestDiffers, text)?;
+                    continue;
+                }
+            }
+            parts.push((rel, first..changes.len(), None));
+        }
+        let answers = self.book.apply(now.wall, changes)?;
+        for (rel, part, read) in parts {
+            let other = Err(Refused::DigestDiffers(downpour_catalog::DigestKind::Blake3));
+            if answers[part.clone()].contains(&other) {
+                let text = "the catalog has another digest of it".to_owned();
+                self.quarantine_as(now, &rel, ErrorClass::DigestDiffers, text)?;
+            } else if self.note_answers(now, &rel, &answers[part]) {
+                self.digested(now, &rel, read);
+            }
+        }
+        Ok(())
+    }
+
+    fn digested(&mut self, now: Now, rel: &Rel, read: Option<Seen>) {
+        let (Some(file), Some(read)) = (self.files.get_mut(rel), read) else { return };
+        (file.read, file.known, file.stage, file.tries) = (Some(read), read, Stage::Booked, 0);
+        if !file.seen.is_content_of(&read) {
+            // It was replaced between reading and booking.
+            self.look_later(now.steady, rel);
+        }
+    }
+
+    /// Its digests, where it lies, and its place in the queue: one commit.
+    fn hashed(&self, rel: &Rel, record: Record, digests: Vec<Digest>) -> Vec<Change> {
+        let path = self.root.as_ref().map(|root| root.full(rel).display().to_string());
+        let path = path.unwrap_or_default();
+        let mut next = record;
+        next.revision.0 += 1;
+        vec![
+            self.book.replica(record.file, path, ReplicaState::Present),
+            record.step(Next::Hashed(digests)),
+            next.step(Next::Queued),
+        ]
+    }
+
+    /// It changed under the reader: it is to settle again.
+    fn changed(&mut self, now: Now, rel: &Rel, record: Record) -> Change {
+        let at = now.steady + CHANGED_PAUSE;
+        if let Some(file) = self.files.get_mut(rel) {
+            file.stage = Stage::Settling;
+            file.settling = Settling::new(now.steady, file.seen);
+            file.not_before = at;
+        }
+        self.look_later(at, rel);
+        let next_try = now.wall.plus_s(CHANGED_PAUSE.as_secs() as i64);
+        let error = Some(ErrorClass::FileChanged);
+        record.step(Next::Waiting { reason: Reason::Settling, error, next_try, bytes: 0 })
+    }
+
+    /// It cannot be read: tried again, less and less often; `None` when it was tried often enough.
+    fn unreadable(&mut self, now: Now, rel: &Rel, record: Record, text: &str) -> Option<Change> {
+        let file = self.files.get_mut(rel)?;
+        file.tries += 1;
+        if file.tries >= TRIES_MAX {
+            return None;
+        }
+        let pause = RETRY * 4u32.pow(file.tries - 1);
+        file.stage = Stage::Settling;
+        file.not_before = now.steady + pause;
+        let (at, tries) = (file.not_before, file.tries);
+        self.look_later(at, rel);
+        self.say(format!("{rel}: cannot be read ({text}), try {tries} of {TRIES_MAX}"));
+        let next_try = now.wall.plus_s(pause.as_secs() as i64);
+        let (reason, error) = (Reason::BackOff, Some(ErrorClass::FileUnreadable));
+        Some(record.step(Next::Waiting { reason, error, next_try, bytes: 0 }))
+    }
+
+    /// Files that are hashed and not queued, after a start in between.
+    pub(super) fn queue(&mut self, now: Now) -> Result<(), SpoolError> {
+        let rels = std::mem::take(&mut self.todo.to_queue);
+        let records: Vec<_> = rels
+            .into_iter()
+            .filter_map(|rel| Some((self.files.get(&rel)?.record?, rel)))
+            .filter(|(record, _)| record.state == State::Hashed)
+            .collect();
+        let changes = records.iter().map(|(record, _)| record.step(Next::Queued)).collect();
+        let answers = self.book.apply(now.wall, changes)?;
+        for ((_, rel), answer) in records.into_iter().zip(answers) {
+            self.note_answers(now, &rel, &[answer]);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! What the kernel tells of changes (inotify), as hints where to look. Nothing is believed unseen: a hint only says that a
+//! path, or a whole folder, is worth a look now instead of at the next rescan.
+//!
+//! Each folder has a watch of its own. The kernel has a limit of watches and of events that wait; beyond the first a folder is left
+//! to rescans, and after the second everything is looked at again.
+
+use super::root::{Root, join};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::io::Errno;
+use std::collections::{BTreeSet, HashMap};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+
+/// Bytes of events read at a time.
+const EVENT_BYTES: usize = 64 << 10;
+
+/// Where to look.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Hints {
+    /// These paths.
+    pub(super) paths: BTreeSet<String>,
+    /// Everything: events were lost.
+    pub(super) all: bool,
+}
+
+/// The watches.
+pub(super) struct Watch {
+    fd: OwnedFd,
+    folders: HashMap<i32, String>,
+    /// Why some folders are not watched, once that is so.
+    pub(super) trouble: Option<String>,
+    /// How often events were lost.
+    pub(super) overflows: u64,
+}
+
+impl Watch {
+    pub(super) fn new() -> Result<Self, Errno> {
+        let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
+        Ok(Self { fd, folders: HashMap::new(), trouble: None, overflows: 0 })
+    }
+
+    /// Watches a folder, also if it is watched already.
+    pub(super) fn add(&mut self, root: &Root, rel: &str) {
+        let flags = WatchFlags::CREATE
+            | WatchFlags::CLOSE_WRITE
+            | WatchFlags::MOVED_FROM
+            | WatchFlags::MOVED_TO
+            | WatchFlags::DELETE
+            | WatchFlags::ONLYDIR
+            | WatchFlags::DONT_FOLLOW
+            | WatchFlags::EXCL_UNLINK;
+        match inotify::add_watch(&self.fd, root.full(rel), flags) {
+            Ok(watch) => {
+                self.folders.insert(watch, rel.to_owned());
+            }
+            // It went away again.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+            Err(error) => {
+                let remedy = match error {
+                    Errno::NOSPC => ": raise it with `sysctl fs.inotify.max_user_watches=1048576`",
+                    _ => "",
+                };
+                let text = format!("some folders are seen by rescans only: {error}{remedy}");
+                self.trouble.get_or_insert(text);
+            }
+        }
+    }
+
+    /// Folders that are watched.
+    pub(super) fn len(&self) -> usize {
+        self.folders.len()
+    }
+
+    /// All hints that wait.
+    pub(super) fn take(&mut self) -> Hints {
+        let mut hints = Hints::default();
+        let mut buffer = [MaybeUninit::uninit(); EVENT_BYTES];
+        let mut events = inotify::Reader::new(&self.fd, &mut buffer);
+        loop {
+            let event = match events.next() {
+                Ok(event) => event,
+                Err(Errno::INTR) => continue,
+                Err(_) => return hints,
+            };
+            if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
+                hints.all = true;
+                self.overflows += 1;
+                continue;
+            }
+            if event.events().contains(ReadFlags::IGNORED) {
+                self.folders.remove(&event.wd());
+                continue;
+            }
+            let Some(folder) = self.folders.get(&event.wd()) else { continue };
+            // A name that is not UTF-8 is met by the next rescan, which says so.
+            if let Some(Ok(name)) = event.file_name().map(std::ffi::CStr::to_str) {
+                hints.paths.insert(join(folder, name));
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Files that arrive, and files that are there already.
+
+use crate::bench::{Bench, open_catalog};
+use downpour::spool::{Adoption, Arrivals, Now, RuleSection, Rules, adopt, read_list};
+use downpour_catalog::{
+    AdoptedFile, Catalog, Change, Digest, DigestKind, FileId, OtherContent, SiteId, State, Time,
+};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+const NOW: Time = Time(1_790_000_000_000_000);
+
+struct Receiver {
+    folder: tempfile::TempDir,
+    catalog: Arc<Catalog>,
+    rules: Arc<Rules>,
+}
+
+impl Receiver {
+    /// A site whose rule has this command.
+    fn new(command: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let catalog = open_catalog(folder.path());
+        let out = folder.path().display().to_string();
+        let text = format!(
+            "name = 'in'\nmatch = '*'\nfrom = 'there'\ncommand = {}\ncommand_time_max = '5s'",
+            command.replace("OUT", &out)
+        );
+        let rule: RuleSection = toml::from_str(&text).unwrap();
+        Self { folder, catalog, rules: Arc::new(Rules::new("here", &[rule])) }
+    }
+
+    fn open(&self) -> Arrivals {
+        let place = self.folder.path().join("arrivals.json");
+        Arrivals::open(self.catalog.clone(), self.rules.clone(), &place).unwrap()
+    }
+
+    fn arrives(&self, name: &str) -> FileId {
+        let [here, there] = ["here", "there"].map(|site| self.catalog.site(site).unwrap());
+        let path = self.folder.path().join(name).display().to_string();
+        arrive(&self.catalog, there, name, vec![(here, path)])
+    }
+
+    fn out(&self, name: &str) -> String {
+        fs::read_to_string(self.folder.path().join(name)).unwrap_or_default()
+    }
+}
+
+fn arrive(catalog: &Catalog, site: SiteId, name: &str, replicas: Vec<(SiteId, String)>) -> FileId {
+    let file = AdoptedFile {
+        site,
+        name: name.to_owned(),
+        size: 3,
+        rule: catalog.rule("in").unwrap(),
+        digest: Digest::blake3(*blake3::hash(b"abc").as_bytes()),
+        replicas,
+        other_content: OtherContent::NewVersion,
+        origin: None,
+    };
+    catalog.apply(NOW, &[Change::Adopt(file)]).unwrap()[0].clone().unwrap().file
+}
+
+fn at(seconds: i64) -> Now {
+    Now { steady: Duration::from_secs(seconds as u64), wall: NOW.plus_s(seconds) }
+}
+
+#[test]
+fn each_file_that_arrives_gets_its_command_once() {
+    let receiver = Receiver::new(
+        "['/bin/sh', '-c', 'echo \"$0 $DOWNPOUR_SIZE $DOWNPOUR_SITE $1\" >> OUT/log', '{stem}', '{path}']",
+    );
+    receiver.arrives("before the first start");
+    let mut arrivals = receiver.open();
+    receiver.arrives("run/a b.root");
+    arrivals.tick(at(0), &|| true).unwrap();
+    arrivals.tick(at(1), &|| true).unwrap();
+    let path = receiver.folder.path().join("run/a b.root");
+    assert_eq!(receiver.out("log"), format!("a b 3 there {}\n", path.display()));
+    drop(arrivals);
+    receiver.arrives("c");
+    let mut arrivals = receiver.open();
+    arrivals.tick(at(2), &|| true).unwrap();
+    assert_eq!(receiver.out("log").lines().count(), 2);
+    assert_eq!((arrivals.done(), arrivals.failing().len()), (1, 0));
+}
+
+#[test]
+fn a_command_that_fails_is_tried_again_and_then_listed() {
+    let receiver = Receiver::new(
+        "['/bin/sh', '-c', 'echo x >> OUT/log; echo no room >&2; test -e OUT/mended']",
+    );
+    let mut arrivals = receiver.open();
+    let file = receiver.arrives("a");
+    for seconds in 0..2000 {
+        arrivals.tick(at(seconds), &|| true).unwrap();
+    }
+    assert_eq!(receiver.out("log").lines().count(), 5);
+    drop(arrivals);
+    let mut arrivals = receiver.open();
+    let [failing] = arrivals.failing() else { panic!("{:?}", arrivals.failing()) };
+    assert_eq!((failing.file, failing.tries, failing.next_try), (file.0, 5, None));
+    assert!(failing.text.contains("no room"), "{failing:?}");
+    fs::write(receiver.folder.path().join("mended"), "").unwrap();
+    assert!(arrivals.retry(at(2000), file.0));
+    arrivals.tick(at(2001), &|| true).unwrap();
+    assert_eq!((arrivals.done(), arrivals.failing().len()), (1, 0));
+    assert!(!arrivals.retry(at(2002), file.0));
+}
+
+#[test]
+fn a_command_that_does_not_end_is_ended() {
+    let receiver = Receiver::new("['/bin/sh', '-c', 'sleep 1000 & sleep 1000']");
+    let mut arrivals = receiver.open();
+    receiver.arrives("a");
+    arrivals.tick(at(0), &|| true).unwrap();
+    assert!(arrivals.failing()[0].text.contains("ended after 5s"), "{:?}", arrivals.failing());
+}
+
+fn adoption(catalog: &Catalog, folder: &Path) -> Adoption {
+    let site = catalog.site("here").unwrap();
+    Adoption {
+        folder: folder.to_owned(),
+        site,
+        here: site,
+        also: vec![(catalog.site("there").unwrap(), "/far".to_owned())],
+        prefix: "old/".to_owned(),
+        rule: catalog.rule("adopted").unwrap(),
+        kinds: vec![DigestKind::Md5],
+        other_content: OtherContent::Refuse,
+        sums: None,
+    }
+}
+
+#[test]
+fn files_that_are_there_are_adopted_as_they_lie() {
+    let mut bench = Bench::new("", "");
+    bench.stop();
+    bench.write("run/a", "abc");
+    bench.write("b", "other");
+    let mut what = adoption(&bench.catalog, &bench.path(""));
+    let done = adopt(&bench.catalog, NOW, &what).unwrap();
+    assert_eq!((done.new, done.known, done.bytes), (2, 0, 8), "{done:?}");
+    let file = bench.newest("old/run/a");
+    assert_eq!(file.state, State::Adopted);
+    let paths: Vec<_> = bench.replicas(&file).into_iter().map(|replica| replica.path).collect();
+    assert_eq!(paths, [bench.path("run/a").display().to_string(), "/far/run/a".to_owned()]);
+    let mut reader = bench.catalog.reader().unwrap();
+    let md5 = reader.digests(file.id).unwrap().pop().unwrap();
+    assert_eq!(md5.hex(), "900150983cd24fb0d6963f7d28e17f72");
+    // Again, with other content in one of them.
+    bench.write("b", "newer");
+    let done = adopt(&bench.catalog, NOW, &what).unwrap();
+    assert_eq!((done.new, done.known, done.left_out.len()), (0, 1, 1), "{done:?}");
+    what.other_content = OtherContent::NewVersion;
+    assert_eq!(adopt(&bench.catalog, NOW, &what).unwrap().new, 1);
+    assert_eq!(bench.newest("old/b").version, 2);
+    assert_eq!(fs::read(bench.path("b")).unwrap(), b"newer");
+}
+
+#[test]
+fn a_list_is_believed_or_compared() {
+    let mut bench = Bench::new("", "");
+    bench.stop();
+    bench.write("a", "abc");
+    bench.write("b", "abd");
+    let mut what = adoption(&bench.catalog, &bench.path(""));
+    let md5 = "900150983cd24fb0d6963f7d28e17f72";
+    let list = read_list(&format!("{md5}  ./a\n{md5}  b\n"), DigestKind::Md5).unwrap();
+    what.sums = Some(list);
+    let done = adopt(&bench.catalog, NOW, &what).unwrap();
+    assert_eq!((done.new, done.left_out.len()), (1, 1), "{done:?}");
+    assert!(done.left_out[0].contains("another md5"), "{done:?}");
+    // BLAKE3 is taken on the list's word: the file is not read.
+    let word = blake3::hash(b"what it was");
+    let list = read_list(&format!("{word}  b\n{word}  a"), DigestKind::Blake3).unwrap();
+    what.sums = Some(list);
+    (what.kinds, what.prefix) = (Vec::new(), "word/".to_owned());
+    assert_eq!(adopt(&bench.catalog, NOW, &what).unwrap().new, 2);
+    assert_eq!(bench.newest("word/b").digest.unwrap().hex(), word.to_hex().as_str());
+    assert!(read_list("nonsense", DigestKind::Md5).is_err());
+}

@@ -1,0 +1,187 @@
+//! A spool, its folder and its catalog, and what a story needs to speak with them briefly.
+
+use downpour::spool::{Now, RuleSection, Rules, Spool, SpoolSection};
+use downpour_catalog::{
+    BeforeMigration, Catalog, CatalogUrl, Change, Claimed, ErrorClass, File, Move, Next, Receipt,
+    Replica, Revision, SiteId, State, Time, Work,
+};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// When stories begin.
+const BEGIN: Time = Time(1_790_000_000_000_000);
+/// Longer than anything takes in which files settle.
+pub(crate) const LONG: f64 = 30.0;
+
+pub(crate) struct Bench {
+    folder: tempfile::TempDir,
+    spool_text: String,
+    rule_text: String,
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) spool: Option<Spool>,
+    steady: Duration,
+}
+
+impl Bench {
+    /// A spool with these lines in its section and its rule.
+    pub(crate) fn new(spool_lines: &str, rule_lines: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        fs::create_dir(path("spool")).expect("a folder");
+        let spool_text = format!("folder = \"{}\"\n{spool_lines}", path("spool"));
+        let rule_lines = rule_lines.replace("ARCHIVE", &path("archive"));
+        let rule_text = format!("name = \"all\"\nmatch = \"*\"\nto = \"there\"\n{rule_lines}");
+        let catalog = open_catalog(folder.path());
+        let steady = Duration::ZERO;
+        let mut bench = Self { folder, spool_text, rule_text, catalog, spool: None, steady };
+        bench.start();
+        bench
+    }
+
+    fn start(&mut self) {
+        let section: SpoolSection = toml::from_str(&self.spool_text).expect("a section");
+        let rule: RuleSection = toml::from_str(&self.rule_text).expect("a rule");
+        let rules = Arc::new(Rules::new("here", &[rule]));
+        let spool = Spool::open(section, rules, self.catalog.clone()).expect("the catalog works");
+        self.spool = Some(spool);
+    }
+
+    /// The daemon ends and begins again; everything but the disk is forgotten.
+    pub(crate) fn restart(&mut self) {
+        self.stop();
+        self.begin();
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.spool = None;
+    }
+
+    pub(crate) fn begin(&mut self) {
+        self.start();
+        self.tick(0.0);
+    }
+
+    pub(crate) fn now(&self) -> Now {
+        let wall = Time(BEGIN.0 + self.steady.as_micros() as i64);
+        Now { steady: self.steady, wall }
+    }
+
+    /// Lets so many seconds pass, half a second at a time, with all reading done in each.
+    pub(crate) fn tick(&mut self, seconds: f64) {
+        let end = self.steady + Duration::from_secs_f64(seconds);
+        loop {
+            self.settle_reads();
+            if self.steady >= end {
+                return;
+            }
+            self.steady += Duration::from_millis(500);
+        }
+    }
+
+    fn settle_reads(&mut self) {
+        let now = self.now();
+        let spool = self.spool.as_mut().expect("it runs");
+        spool.tick(now).expect("the catalog works");
+        while spool.reading() > 0 {
+            thread::yield_now();
+            spool.tick(now).expect("the catalog works");
+        }
+        // What the last answers led to.
+        spool.tick(now).expect("the catalog works");
+    }
+
+    pub(crate) fn spool(&mut self) -> &mut Spool {
+        self.spool.as_mut().expect("it runs")
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join("spool").join(name)
+    }
+
+    pub(crate) fn archive(&self, name: &str) -> PathBuf {
+        self.folder.path().join("archive").join(name)
+    }
+
+    /// Writes a file, over what was there.
+    pub(crate) fn write(&self, name: &str, content: &str) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().expect("below the spool")).expect("a folder");
+        fs::write(path, content).expect("it can be written");
+    }
+
+    pub(crate) fn site(&self) -> SiteId {
+        self.catalog.site("here").expect("the catalog works")
+    }
+
+    /// All versions of a name.
+    pub(crate) fn versions(&self, name: &str) -> Vec<File> {
+        let mut reader = self.catalog.reader().expect("a reader");
+        reader.versions(self.site(), name).expect("the database works")
+    }
+
+    /// Where each version of a name stands, and for which error.
+    pub(crate) fn stands(&self, name: &str) -> Vec<(State, Option<ErrorClass>)> {
+        self.versions(name).into_iter().map(|file| (file.state, file.error)).collect()
+    }
+
+    /// The newest version.
+    pub(crate) fn newest(&self, name: &str) -> File {
+        self.versions(name).pop().expect("it is in the catalog")
+    }
+
+    pub(crate) fn replicas(&self, file: &File) -> Vec<Replica> {
+        let mut reader = self.catalog.reader().expect("a reader");
+        reader.replicas(file.id).expect("the database works")
+    }
+
+    pub(crate) fn claim(&self) -> Vec<Claimed> {
+        let (now, until) = (self.now().wall, self.now().wall.plus_s(3600));
+        self.catalog.claim(now, Work::Queued, 100_000, until).wait().expect("the database works")
+    }
+
+    /// Sends everything that is queued: claimed, sent, verified and received.
+    pub(crate) fn send_all(&self) -> usize {
+        let claimed = self.claim();
+        self.receive(&claimed);
+        claimed.len()
+    }
+
+    pub(crate) fn receive(&self, held: &[Claimed]) {
+        let now = self.now().wall;
+        let site = self.catalog.site("there").expect("the catalog works");
+        let receipt = |file| Receipt { file, receiver: vec![3; 32], at: now, signed: vec![1, 2] };
+        let step = |number: i64, held: &Claimed| {
+            let (file, fence) = (held.file, Some(held.fence));
+            let next = match number {
+                0 => Next::Sent { bytes: held.size },
+                1 => Next::Verified(site, "/there".to_owned()),
+                _ => Next::Receipted(receipt(file)),
+            };
+            let at = Revision(held.revision.0 + number);
+            Change::Move(Move { file, at, fence, next })
+        };
+        for number in 0..3 {
+            let steps: Vec<_> = held.iter().map(|held| step(number, held)).collect();
+            let answers = self.catalog.apply(now, &steps).expect("the database works");
+            assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+        }
+    }
+
+    pub(crate) fn step(&self, step: Move) -> Revision {
+        let answers = self.catalog.apply(self.now().wall, &[Change::Move(step)]);
+        answers.expect("the database works")[0].clone().expect("it is allowed").revision
+    }
+
+    /// What was said, for messages of failed assertions.
+    pub(crate) fn said(&self) -> String {
+        format!("{:#?}", self.spool.as_ref().map(Spool::status))
+    }
+}
+
+pub(crate) fn open_catalog(folder: &Path) -> Arc<Catalog> {
+    let url = CatalogUrl::Sqlite(folder.join("catalog.db"));
+    Arc::new(Catalog::open(&url, "daemon", BEGIN, &BeforeMigration::Refuse).expect("a catalog"))
+}

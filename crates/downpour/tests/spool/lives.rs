@@ -1,0 +1,292 @@
+//! From found to queued, and what happens to a file in between.
+
+use crate::bench::{Bench, LONG};
+use downpour_catalog::{DigestKind, ErrorClass, Reason, State};
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::symlink;
+
+const QUEUED: (State, Option<ErrorClass>) = (State::Queued, None);
+const CANCELLED: (State, Option<ErrorClass>) = (State::Cancelled, None);
+
+#[test]
+fn a_complete_file_is_queued_with_its_digests() {
+    let mut bench = Bench::new("", "digests = ['md5', 'adler32']");
+    bench.write("run/1.root", "abc");
+    bench.tick(0.0);
+    assert_eq!(bench.newest("run/1.root").reason, Some(Reason::Settling));
+    bench.tick(4.5);
+    assert_eq!(bench.newest("run/1.root").state, State::Found);
+    bench.tick(0.5);
+    let file = bench.newest("run/1.root");
+    assert_eq!((file.state, file.size), (State::Queued, 3), "{}", bench.said());
+    assert_eq!(file.digest.as_ref().unwrap().value(), blake3::hash(b"abc").as_bytes());
+    let mut reader = bench.catalog.reader().unwrap();
+    let digests = reader.digests(file.id).unwrap();
+    let kinds: Vec<_> = digests.iter().map(|digest| digest.kind()).collect();
+    assert_eq!(kinds, [DigestKind::Blake3, DigestKind::Md5, DigestKind::Adler32]);
+    let replica = bench.replicas(&file).remove(0);
+    assert_eq!(replica.path, bench.path("run/1.root").display().to_string());
+}
+
+#[test]
+fn a_file_that_is_still_written_is_one_file_and_waits() {
+    let mut bench = Bench::new("", "");
+    bench.write("a", "");
+    let mut file = OpenOptions::new().append(true).open(bench.path("a")).unwrap();
+    for _ in 0..10 {
+        bench.tick(3.0);
+        file.write_all(b"more").unwrap();
+    }
+    assert_eq!(bench.stands("a"), [(State::Found, None)]);
+    // Shorter again is a change, too.
+    file.set_len(7).unwrap();
+    bench.tick(4.5);
+    assert_eq!(bench.newest("a").state, State::Found);
+    bench.tick(LONG);
+    assert_eq!((bench.stands("a"), bench.newest("a").size), (vec![QUEUED], 7));
+}
+
+#[test]
+fn producers_say_that_a_file_is_complete() {
+    let mut bench = Bench::new("complete = 'done'", "");
+    bench.write("a", "1");
+    bench.tick(1000.0);
+    assert_eq!(bench.newest("a").state, State::Found);
+    bench.write("a.done", "");
+    bench.tick(0.5);
+    assert_eq!(bench.stands("a"), [QUEUED]);
+    assert!(bench.versions("a.done").is_empty());
+
+    let mut bench = Bench::new("complete = 'rename'", "");
+    bench.write("a.part", "1");
+    bench.tick(1000.0);
+    assert!(bench.versions("a.part").is_empty());
+    fs::rename(bench.path("a.part"), bench.path("a")).unwrap();
+    bench.tick(0.5);
+    assert_eq!(bench.stands("a"), [QUEUED]);
+}
+
+#[test]
+fn what_goes_before_it_was_read_is_cancelled() {
+    let mut bench = Bench::new("", "");
+    bench.write("removed", "1");
+    bench.write("old", "2");
+    bench.write("folder/a", "3");
+    bench.tick(1.0);
+    fs::remove_file(bench.path("removed")).unwrap();
+    fs::rename(bench.path("old"), bench.path("new")).unwrap();
+    fs::rename(bench.path("folder"), bench.path("other")).unwrap();
+    bench.tick(LONG);
+    assert_eq!(bench.stands("removed"), [CANCELLED], "{}", bench.said());
+    assert_eq!((bench.stands("old"), bench.stands("new")), (vec![CANCELLED], vec![QUEUED]));
+    assert_eq!(bench.stands("folder/a"), [CANCELLED]);
+    assert_eq!(bench.stands("other/a"), [QUEUED]);
+    // Back as it was: a file as any other.
+    fs::rename(bench.path("new"), bench.path("old")).unwrap();
+    bench.tick(LONG);
+    assert_eq!(bench.stands("old").last(), Some(&QUEUED), "{:?}", bench.stands("old"));
+    let before = bench.stands("old");
+    bench.restart();
+    bench.tick(LONG);
+    assert_eq!(bench.stands("old"), before);
+}
+
+#[test]
+fn what_goes_after_it_was_read_is_told_and_may_come_back() {
+    let mut bench = Bench::new("", "");
+    bench.write("a", "1");
+    bench.tick(LONG);
+    let away = bench.archive("");
+    fs::create_dir(&away).unwrap();
+    fs::rename(bench.path("a"), away.join("a")).unwrap();
+    bench.tick(LONG);
+    let gone = (State::Quarantined, Some(ErrorClass::FileGone));
+    assert_eq!(bench.stands("a"), [gone]);
+    fs::rename(away.join("a"), bench.path("a")).unwrap();
+    bench.tick(LONG);
+    assert_eq!(bench.stands("a"), [QUEUED], "{}", bench.said());
+    // While nobody looks.
+    bench.stop();
+    fs::remove_file(bench.path("a")).unwrap();
+    bench.begin();
+    assert_eq!(bench.stands("a"), [gone]);
+}
+
+#[test]
+fn what_is_replaced_is_a_new_version_or_refused() {
+    let mut bench = Bench::new("", "");
+    bench.write("a", "one");
+    bench.tick(LONG);
+    bench.write("a", "other");
+    bench.tick(LONG);
+    assert_eq!(bench.stands("a"), [CANCELLED, QUEUED], "{}", bench.said());
+
+    let mut bench = Bench::new("", "versions = 'refuse'");
+    bench.write("a", "one");
+    bench.tick(LONG);
+    bench.write("a", "other");
+    bench.tick(LONG);
+    let changed = (State::Quarantined, Some(ErrorClass::FileChanged));
+    let conflict = (State::Quarantined, Some(ErrorClass::VersionConflict));
+    assert_eq!(bench.stands("a"), [changed, conflict], "{}", bench.said());
+    let [(place, reason)] = bench.spool().quarantine().try_into().unwrap();
+    assert_eq!((place.as_str(), reason.path.as_str()), (".quarantine/a", "a"));
+    assert_eq!(fs::read(bench.path(&place)).unwrap(), b"other");
+    // An operator accepts it.
+    let now = bench.now();
+    bench.spool().release(now, "a").unwrap().unwrap();
+    bench.tick(LONG);
+    assert_eq!(bench.stands("a"), [changed, QUEUED], "{}", bench.said());
+    assert!(bench.spool().quarantine().is_empty());
+}
+
+#[test]
+fn what_is_replaced_while_it_is_sent_is_left_to_the_mover() {
+    let mut bench = Bench::new("", "");
+    bench.write("a", "one");
+    bench.tick(LONG);
+    let held = bench.claim();
+    bench.write("a", "other");
+    bench.tick(LONG);
+    assert_eq!(bench.stands("a"), [(State::Sending, None), QUEUED]);
+    bench.receive(&held);
+    bench.tick(LONG);
+    assert_eq!(bench.stands("a"), [(State::Receipted, None), QUEUED]);
+}
+
+#[test]
+fn a_producers_digest_is_compared() {
+    let mut bench = Bench::new("sums = true", "");
+    bench.write("good", "abc");
+    bench.write("good.md5", "900150983cd24fb0d6963f7d28e17f72  good\n");
+    bench.write("bad", "abd");
+    bench.write("bad.md5", "900150983cd24fb0d6963f7d28e17f72  bad\n");
+    bench.tick(LONG);
+    assert_eq!(bench.stands("good"), [QUEUED], "{}", bench.said());
+    assert_eq!(bench.stands("bad"), [(State::Quarantined, Some(ErrorClass::DigestDiffers))]);
+    let (_, reason) = bench.spool().quarantine().remove(0);
+    assert!(reason.text.contains("900150983cd24fb0d6963f7d28e17f72"), "{reason:?}");
+    assert!(bench.path(".quarantine/bad.reason.json").exists());
+    assert!(bench.versions("good.md5").is_empty());
+    // The producer mends it, an operator releases it.
+    fs::write(bench.path(".quarantine/bad"), "abc").unwrap();
+    let now = bench.now();
+    bench.spool().release(now, "bad").unwrap().unwrap();
+    bench.tick(LONG);
+    assert_eq!(bench.stands("bad"), [QUEUED], "{}", bench.said());
+    assert!(bench.spool().release(now, "bad").unwrap().is_err());
+}
+
+#[test]
+fn a_file_waits_for_the_digest_that_is_required() {
+    let mut bench = Bench::new("sums = 'required'", "");
+    bench.write("a", "abc");
+    bench.tick(LONG);
+    assert_eq!(bench.newest("a").state, State::Found);
+    bench.write("a.sha256", &format!("{}\n", "00".repeat(32)));
+    bench.tick(LONG);
+    assert_eq!(bench.newest("a").error, Some(ErrorClass::DigestDiffers), "{}", bench.said());
+}
+
+#[test]
+fn a_rule_may_release_by_itself() {
+    let mut bench = Bench::new("rescan = '10s'", "release = '1h'");
+    bench.write("a", "abc");
+    bench.write("a.md5", "zz");
+    bench.tick(LONG);
+    assert_eq!(bench.newest("a").state, State::Quarantined);
+    fs::remove_file(bench.path("a.md5")).unwrap();
+    bench.tick(1800.0);
+    assert_eq!(bench.newest("a").state, State::Quarantined);
+    bench.tick(1900.0);
+    assert_eq!(bench.stands("a"), [QUEUED], "{}", bench.said());
+}
+
+#[test]
+fn what_is_no_file_is_not_taken() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let mut bench = Bench::new("", "");
+    bench.write("target", "1");
+    symlink(bench.path("target"), bench.path("link")).unwrap();
+    symlink("/etc", bench.path("etc")).unwrap();
+    let fifo = bench.path("fifo");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &fifo,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o600),
+        0,
+    )
+    .unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(bench.path("socket")).unwrap();
+    bench.write(".hidden", "1");
+    fs::write(bench.path("").join(std::ffi::OsStr::from_bytes(b"caf\xe9")), "1").unwrap();
+    bench.tick(70.0);
+    let status = bench.spool().status();
+    let odd = status.odd.join("\n");
+    for word in ["link", "etc", "fifo", "socket", "caf\\xe9: its name is not UTF-8"] {
+        assert!(odd.contains(word), "{word}: {odd}");
+    }
+    assert_eq!(status.taken_in, 1);
+    assert_eq!(bench.stands("target"), [QUEUED]);
+}
+
+#[test]
+fn each_start_goes_on_where_the_last_one_ended() {
+    let mut bench = Bench::new("", "");
+    bench.write("a", "1");
+    for _ in 0..8 {
+        bench.tick(1.0);
+        bench.restart();
+        assert_eq!(bench.versions("a").len(), 1);
+    }
+    bench.write("a", "22");
+    bench.restart();
+    bench.tick(LONG);
+    assert_eq!((bench.stands("a"), bench.newest("a").size), (vec![QUEUED], 2));
+    bench.restart();
+    bench.tick(LONG);
+    assert_eq!(bench.stands("a"), [QUEUED]);
+}
+
+#[test]
+fn a_folder_that_is_not_mounted_loses_nothing() {
+    let mut bench = Bench::new("rescan = '10s'", "");
+    bench.write("a", "1");
+    bench.tick(LONG);
+    let (here, away) = (bench.path(""), bench.archive(""));
+    fs::rename(&here, &away).unwrap();
+    fs::create_dir(&here).unwrap();
+    bench.tick(LONG);
+    assert!(bench.spool().status().trouble.contains("mounted"), "{}", bench.said());
+    assert_eq!(bench.stands("a"), [QUEUED]);
+    bench.restart();
+    bench.tick(LONG);
+    assert!(bench.spool().status().trouble.contains("mounted"), "{}", bench.said());
+    assert_eq!(bench.stands("a"), [QUEUED]);
+    fs::remove_dir(&here).unwrap();
+    fs::rename(&away, &here).unwrap();
+    bench.write("b", "2");
+    bench.tick(LONG);
+    assert_eq!(bench.spool().status().trouble, "");
+    assert_eq!((bench.stands("a"), bench.stands("b")), (vec![QUEUED], vec![QUEUED]));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_tried_and_then_set_apart() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mut bench = Bench::new("", "");
+    bench.write("a", "1");
+    fs::set_permissions(bench.path("a"), fs::Permissions::from_mode(0)).unwrap();
+    if fs::read(bench.path("a")).is_ok() {
+        println!(
+            "skipped: a_file_that_cannot_be_read_is_tried_and_then_set_apart (root reads all)"
+        );
+        return;
+    }
+    bench.tick(LONG);
+    assert_eq!(bench.stands("a"), [(State::Waiting, Some(ErrorClass::FileUnreadable))]);
+    bench.tick(1000.0);
+    assert_eq!(bench.stands("a"), [(State::Quarantined, Some(ErrorClass::FileUnreadable))]);
+}

@@ -1,0 +1,8 @@
+//! The spool in a folder of its own with a real catalog, in virtual time: what each thing that can happen to a file comes to.
+
+mod arriving;
+mod bench;
+mod leaving;
+mod lives;
+mod many;
+mod walk;
