@@ -21,6 +21,7 @@ mod receive;
 mod send;
 mod service;
 mod site;
+mod spool;
 mod ticket;
 mod token;
 mod wan;
@@ -65,6 +66,7 @@ enum Verb {
     Check(site::CheckArgs),
     Serve(site::ServeArgs),
     Service(service::ServiceArgs),
+    Spool(spool::SpoolArgs),
     Token(token::TokenArgs),
 }
 
@@ -174,6 +176,7 @@ pub fn main() -> ExitCode {
         Verb::Check(args) => args.run(),
         Verb::Serve(args) => args.run(),
         Verb::Service(args) => args.run(),
+        Verb::Spool(args) => args.run(),
         Verb::Token(args) => args.run(),
     };
     let exit = done.unwrap_or_else(|fault| {

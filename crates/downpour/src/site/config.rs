@@ -8,6 +8,7 @@
 
 use super::section::{Complaint, Table};
 use crate::section;
+use crate::spool::{RuleSection, SpoolSection};
 use crate::units::{Amount, HostPort, Span};
 use downpour_catalog::CatalogUrl;
 use downpour_transport::control::{ClientLimits, ServerLimits};
@@ -96,8 +97,14 @@ section! {
 }
 
 /// All tables that there are.
-pub const TABLES: &[Table] =
-    &[SiteSection::TABLE, ApiSection::TABLE, LimitsSection::TABLE, RemoteSection::TABLE];
+pub const TABLES: &[Table] = &[
+    SiteSection::TABLE,
+    ApiSection::TABLE,
+    LimitsSection::TABLE,
+    RemoteSection::TABLE,
+    SpoolSection::TABLE,
+    RuleSection::TABLE,
+];
 
 /// How much is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -143,6 +150,12 @@ pub struct Config {
     /// `[[remote]]`
     #[serde(default)]
     pub remote: Vec<RemoteSection>,
+    /// `[[spool]]`
+    #[serde(default)]
+    pub spool: Vec<SpoolSection>,
+    /// `[[rule]]`
+    #[serde(default)]
+    pub rule: Vec<RuleSection>,
 }
 
 /// A section that says nothing, of which every key has a default.
@@ -167,6 +180,8 @@ impl Config {
             found.push(Complaint::new("limits.body", what, "give it 64KiB or more"));
         }
         self.check_remotes(&mut found);
+        let sites: Vec<_> = self.remote.iter().map(|remote| remote.name.as_str()).collect();
+        found.extend(crate::spool::check(&self.site.name, &sites, &self.spool, &self.rule));
         found
     }
 

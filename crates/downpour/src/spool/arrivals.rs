@@ -21,6 +21,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
+use utoipa::ToSchema;
 
 /// Tries of a command.
 const TRIES_MAX: u32 = 5;
@@ -36,7 +37,7 @@ const STDERR_BYTES: u64 = 2_000;
 const OPEN_MAX: usize = 10_000;
 
 /// A command that failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Failing {
     /// The file's number in the catalog.
     pub file: i64,

@@ -8,6 +8,7 @@ use downpour_catalog::ErrorClass;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::io::Read as _;
+use utoipa::ToSchema;
 
 /// The folder.
 const FOLDER: &str = ".quarantine";
@@ -19,7 +20,7 @@ const SAME_NAME_MAX: u32 = 100;
 const REASON_BYTES_MAX: u64 = 64 << 10;
 
 /// Why a file is in quarantine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SetApart {
     /// Its path in the spool, where it goes back to.
     pub path: String,

@@ -20,11 +20,12 @@ use super::rule::Rules;
 use super::section::SpoolSection;
 use super::settle::{Look, Policy, Role, Settling, Verdict};
 use downpour_catalog::{Catalog, FileId, Next, State};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
+use utoipa::ToSchema;
 
 /// A path in the spool.
 pub(super) type Rel = Arc<str>;
@@ -74,7 +75,7 @@ pub(super) struct Tracked {
 }
 
 /// What a spool says of itself.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct SpoolStatus {
     /// The folder.
     pub folder: String,
@@ -108,6 +109,13 @@ pub struct SpoolStatus {
     pub notices: Vec<String>,
 }
 
+impl SpoolStatus {
+    /// Of a spool that does not run yet.
+    pub fn of(section: &SpoolSection) -> Self {
+        Self { folder: section.folder.display().to_string(), ..Self::default() }
+    }
+}
+
 /// A spool.
 pub struct Spool {
     pub(super) section: SpoolSection,
@@ -139,6 +147,7 @@ pub struct Spool {
     full_told: Option<bool>,
     status: SpoolStatus,
     notices: VecDeque<String>,
+    untold: Vec<String>,
 }
 
 /// What this tick has found to do.
@@ -162,7 +171,7 @@ impl Spool {
         let policy = Policy { complete: section.complete, sums: section.sums };
         let bounds =
             Bounds { bytes_max: section.size_max, alarm: section.alarm, full: section.full };
-        let folder = section.folder.display().to_string();
+        let status = SpoolStatus::of(&section);
         Ok(Self {
             section,
             policy,
@@ -188,8 +197,9 @@ impl Spool {
             bytes_in: 0,
             bytes_aside: 0,
             full_told: None,
-            status: SpoolStatus { folder, ..SpoolStatus::default() },
+            status,
             notices: VecDeque::new(),
+            untold: Vec::new(),
         })
     }
 
@@ -248,7 +258,13 @@ impl Spool {
         if self.notices.len() == NOTICES_MAX {
             self.notices.pop_front();
         }
+        self.untold.push(text.clone());
         self.notices.push_back(text);
+    }
+
+    /// What happened since this was last asked.
+    pub fn take_notices(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.untold)
     }
 
     /// Whether the folder is there; opens it when it is there for the first time, or again.

@@ -10,6 +10,7 @@
 //! | `aside`, `leave` | quarantine; moving and removing after the receipt |
 //! | `arrivals` | commands for files that arrived from other sites |
 //! | `adopt` | files that lie here already |
+//! | `service` | the service `spool`, and what can be asked of it |
 //! | `book` | the catalog as the spool uses it |
 //!
 //! Not here: sending, retries of sending, receipts: whoever takes from the queue does that.
@@ -27,6 +28,7 @@ mod read;
 mod root;
 mod rule;
 mod section;
+mod service;
 mod settle;
 mod steps;
 mod template;
@@ -41,7 +43,6 @@ pub use engine::{Spool, SpoolStatus};
 pub use occupancy::{Level, Occupancy};
 pub use root::Now;
 pub use rule::Rules;
-pub use section::{
-    After, Complete, RuleSection, SectionError, SpoolSection, Sums, Versions, check,
-};
+pub use section::{After, Complete, RuleSection, SpoolSection, Sums, Versions, check};
+pub use service::{InQuarantine, Meant, Quarantine, SpoolService, Spools, part};
 pub use template::{Facts, Template};

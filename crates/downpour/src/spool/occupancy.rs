@@ -3,8 +3,9 @@
 //! Room is what the section says, or the file system's; the fuller of the two counts. Rates are averages over some minutes. The
 //! level falls back only when there is clearly room again, so that producers are not stopped and started by each file.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
+use utoipa::ToSchema;
 
 /// Time over which rates are averaged.
 const AVERAGE: Duration = Duration::from_secs(300);
@@ -12,7 +13,9 @@ const AVERAGE: Duration = Duration::from_secs(300);
 const SLACK: f64 = 0.05;
 
 /// How full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
     /// There is room.
@@ -22,6 +25,17 @@ pub enum Level {
     Alarm,
     /// Producers should stop.
     Full,
+}
+
+impl Level {
+    /// For people.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Room => "there is room",
+            Self::Alarm => "it is filling up",
+            Self::Full => "it is full, and producers are asked to wait",
+        }
+    }
 }
 
 /// Where the levels begin, and how much room there is.
@@ -47,7 +61,7 @@ pub(super) struct Measured {
 }
 
 /// How full the spool is.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Occupancy {
     /// How full.
     pub level: Level,

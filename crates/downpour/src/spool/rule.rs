@@ -79,6 +79,7 @@ impl RuleSection {
 #[cfg(test)]
 mod tests {
     use super::Rules;
+    use crate::site::section::Complaint;
     use crate::spool::section::{
         After, Complete, RuleSection, SpoolSection, Sums, Versions, check,
     };
@@ -189,11 +190,12 @@ mod tests {
             (format!("{rule}command = ['/x']"), "command", "`from`"),
             (format!("{from}from = 'beta'\ncommand = ['x']"), "command", "from / on"),
             (format!("{rule}after = 'move:/s/x'\n[[spool]]\nfolder = '/s'"), "after", "outside"),
-            ("[[spool]]\nfolder = '/s'".to_owned(), "[[spool]]", "[[rule]]"),
+            ("[[spool]]\nfolder = '/s'".to_owned(), "spool.0", "[[rule]]"),
         ] {
             let file = read(&text).unwrap();
             let wrong = check("alpha", &["beta", "gamma"], &file.spool, &file.rule);
-            let said = wrong.iter().map(ToString::to_string).collect::<Vec<_>>();
+            let line = |c: &Complaint| format!("{}: {}; {}", c.at, c.what, c.todo);
+            let said = wrong.iter().map(line).collect::<Vec<_>>();
             let found = said.iter().any(|s| s.contains(key) && s.contains(remedy));
             assert!(found, "{text}: {said:?}");
         }

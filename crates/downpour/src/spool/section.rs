@@ -4,11 +4,12 @@
 //! parser's message has its line. [`check`] finds what only several sections together can have wrong.
 
 use super::template::Template;
+use crate::described;
+use crate::site::section::Complaint;
 use crate::units::{parse_duration, parse_share, parse_size};
 use downpour_catalog::{DigestKind, Glob};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use std::collections::HashSet;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -22,82 +23,86 @@ const COMMAND_TIME_MAX: Duration = Duration::from_secs(600);
 /// Rank of a rule that says none: lower goes first.
 const PRIORITY: i64 = 100;
 
-/// `[[spool]]`: a folder that is watched, and whose files the rules send.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SpoolSection {
-    /// The folder, absolute. It and what is below it is watched; links are not followed.
-    #[serde(deserialize_with = "absolute")]
-    pub folder: PathBuf,
-    /// When a file is complete: "settle:5s" (it did not change for that long), "done" (NAME.done lies beside it) or "rename" (the
-    /// producer renames it to its name when it is complete; NAME.tmp, NAME.part and .NAME are never taken).
-    #[serde(default)]
-    pub complete: Complete,
-    /// What NAME.md5 or NAME.sha256 beside a file mean: true (compared when there is one), false, or "required" (the file waits
-    /// for one).
-    #[serde(default)]
-    pub sums: Sums,
-    /// Time between two looks at the whole folder, besides what the kernel tells.
-    #[serde(default = "rescan", deserialize_with = "duration")]
-    pub rescan: Duration,
-    /// true for a network file system, where the kernel does not tell of changes: every rescan looks, nothing else.
-    #[serde(default)]
-    pub network: bool,
-    /// Put before each file's name in the catalog. Two spools of a site need different ones.
-    #[serde(default)]
-    pub prefix: String,
-    /// Room for files; the spool is full beyond. Without it: the file system's size.
-    #[serde(default, deserialize_with = "maybe_size")]
-    pub size_max: Option<u64>,
-    /// Share of the room at which the alarm is raised.
-    #[serde(default = "alarm", deserialize_with = "share")]
-    pub alarm: f64,
-    /// Share of the room at which producers are asked to stop, by the file `.spool-full`.
-    #[serde(default = "full", deserialize_with = "share")]
-    pub full: f64,
+described! {
+    /// `[[spool]]`: a folder that is watched, and whose files the rules send.
+    [[spool]]
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct SpoolSection {
+        /// The folder, absolute. It and what is below it is watched; links are not followed.
+        #[serde(deserialize_with = "absolute")]
+        folder: PathBuf => "\"/data/spool\"",
+        /// When a file is complete: "settle:5s" (it did not change for that long), "done" (NAME.done lies beside it) or "rename" (the
+        /// producer renames it to its name when it is complete; NAME.tmp, NAME.part and .NAME are never taken).
+        #[serde(default)]
+        complete: Complete = "\"settle:5s\"",
+        /// What NAME.md5 or NAME.sha256 beside a file mean: true (compared when there is one), false, or "required" (the file waits
+        /// for one).
+        #[serde(default)]
+        sums: Sums = "true",
+        /// Time between two looks at the whole folder, besides what the kernel tells.
+        #[serde(default = "rescan", deserialize_with = "duration")]
+        rescan: Duration = "\"60s\"",
+        /// true for a network file system, where the kernel does not tell of changes: every rescan looks, nothing else.
+        #[serde(default)]
+        network: bool = "false",
+        /// Put before each file's name in the catalog. Two spools of a site need different ones.
+        #[serde(default)]
+        prefix: String = "\"\"",
+        /// Room for files; the spool is full beyond. Without it: the file system's size.
+        #[serde(default, deserialize_with = "maybe_size")]
+        size_max: Option<u64> | "\"1TB\"",
+        /// Share of the room at which the alarm is raised.
+        #[serde(default = "alarm", deserialize_with = "share")]
+        alarm: f64 = "\"80%\"",
+        /// Share of the room at which producers are asked to stop, by the file `.spool-full`.
+        #[serde(default = "full", deserialize_with = "share")]
+        full: f64 = "\"95%\"",
+    }
 }
 
-/// `[[rule]]`: what happens to files whose name matches. The first that matches counts.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RuleSection {
-    /// Its name, in the catalog and in messages.
-    pub name: String,
-    /// Patterns of names: * ? [a-z]; * passes over /.
-    #[serde(rename = "match", deserialize_with = "globs")]
-    pub matching: Vec<Glob>,
-    /// Site that the files come from. Without it: this site's own spools.
-    pub from: Option<String>,
-    /// Sites that are to have the files.
-    #[serde(default, deserialize_with = "one_or_many")]
-    pub to: Vec<String>,
-    /// Named receivers of a standing multicast session, instead of sites.
-    #[serde(default, deserialize_with = "one_or_many")]
-    pub receivers: Vec<String>,
-    /// Path at the destination: {name}, {dir}, {file}, {stem}, {ext}, {date}, {version}, {site}, {rule}.
-    #[serde(default)]
-    pub into: Template,
-    /// Lower goes first.
-    #[serde(default = "priority")]
-    pub priority: i64,
-    /// Digests besides BLAKE3: md5, sha256, adler32.
-    #[serde(default, deserialize_with = "digests")]
-    pub digests: Vec<DigestKind>,
-    /// What happens to a file in the spool after its receipt: "keep", "move:/FOLDER" or "delete".
-    #[serde(default)]
-    pub after: After,
-    /// Command for each file that arrived here and was verified: program and arguments, with the words of `into` and {path}.
-    #[serde(default)]
-    pub command: Vec<String>,
-    /// Time after which the command is ended.
-    #[serde(default = "command_time_max", deserialize_with = "duration")]
-    pub command_time_max: Duration,
-    /// The same name with other content: "new" (the next version) or "refuse" (set apart).
-    #[serde(default)]
-    pub versions: Versions,
-    /// Time after which a file leaves quarantine by itself. Without it: by hand only.
-    #[serde(default, deserialize_with = "maybe_duration")]
-    pub release: Option<Duration>,
+described! {
+    /// `[[rule]]`: what happens to files whose name matches. The first that matches counts.
+    [[rule]]
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct RuleSection {
+        /// Its name, in the catalog and in messages.
+        name: String => "\"all\"",
+        /// Patterns of names: * ? [a-z]; * passes over /.
+        #[serde(deserialize_with = "globs")]
+        matching as "match": Vec<Glob> => "\"*\"",
+        /// Site that the files come from. Without it: this site's own spools.
+        from: Option<String> | "\"there\"",
+        /// Sites that are to have the files.
+        #[serde(default, deserialize_with = "one_or_many")]
+        to: Vec<String> = "[]",
+        /// Named receivers of a standing multicast session, instead of sites.
+        #[serde(default, deserialize_with = "one_or_many")]
+        receivers: Vec<String> = "[]",
+        /// Path at the destination: {name}, {dir}, {file}, {stem}, {ext}, {date}, {version}, {site}, {rule}.
+        #[serde(default)]
+        into: Template = "\"{name}\"",
+        /// Lower goes first.
+        #[serde(default = "priority")]
+        priority: i64 = "100",
+        /// Digests besides BLAKE3: md5, sha256, adler32.
+        #[serde(default, deserialize_with = "digests")]
+        digests: Vec<DigestKind> = "[]",
+        /// What happens to a file in the spool after its receipt: "keep", "move:/FOLDER" or "delete".
+        #[serde(default)]
+        after: After = "\"keep\"",
+        /// Command for each file that arrived here and was verified: program and arguments, with the words of `into` and {path}.
+        #[serde(default)]
+        command: Vec<String> = "[]",
+        /// Time after which the command is ended.
+        #[serde(default = "command_time_max", deserialize_with = "duration")]
+        command_time_max: Duration = "\"10min\"",
+        /// The same name with other content: "new" (the next version) or "refuse" (set apart).
+        #[serde(default)]
+        versions: Versions = "\"new\"",
+        /// Time after which a file leaves quarantine by itself. Without it: by hand only.
+        #[serde(default, deserialize_with = "maybe_duration")]
+        release: Option<Duration> | "\"6h\"",
+    }
 }
 
 /// When a file is complete.
@@ -308,71 +313,42 @@ const fn full() -> f64 {
     0.95
 }
 
-/// What is wrong with sections that are right one by one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SectionError {
-    /// The section and its key, as `[[rule]] fast: to`.
-    pub key: String,
-    /// What is wrong.
-    pub what: String,
-    /// What to do.
-    pub todo: String,
-}
-
-impl fmt::Display for SectionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}; {}", self.key, self.what, self.todo)
-    }
-}
-
-impl std::error::Error for SectionError {}
-
-/// Checks all sections together. `own` is this site, `sites` are those that it knows.
+/// What is wrong with all sections together. `own` is this site, `sites` are those that it knows.
 pub fn check(
     own: &str,
     sites: &[&str],
     spools: &[SpoolSection],
     rules: &[RuleSection],
-) -> Vec<SectionError> {
+) -> Vec<Complaint> {
     let mut wrong = Vec::new();
-    for (index, spool) in spools.iter().enumerate() {
-        check_spool(spool, &spools[..index], &mut wrong);
+    for index in 0..spools.len() {
+        check_spool(spools, index, &mut wrong);
     }
     let mut names = HashSet::new();
-    for rule in rules {
+    for (index, rule) in rules.iter().enumerate() {
+        let mut say = |key: &str, what: &str, todo: &str| {
+            wrong.push(Complaint::new(format!("rule.{index}.{key}"), what, todo));
+        };
         if rule.name.is_empty() || !names.insert(rule.name.as_str()) {
-            say(
-                &mut wrong,
-                rule,
-                "name",
-                "it is empty or taken",
-                "give each rule a name of its own",
-            );
+            say("name", "it is empty or taken", "give each rule a name of its own");
         }
-        check_rule(own, sites, spools, rule, &mut wrong);
+        check_sites(own, sites, rule, &mut say);
+        check_rule(own, spools, rule, &mut say);
     }
     let takes = |rule: &RuleSection| rule.from.as_deref().is_none_or(|from| from == own);
     if !spools.is_empty() && !rules.iter().any(takes) {
-        wrong.push(SectionError {
-            key: "[[spool]]".to_owned(),
-            what: "no rule takes files from this site's spools".to_owned(),
-            todo: "add a [[rule]] without `from`".to_owned(),
-        });
+        let what = "no rule takes files from this site's spools";
+        wrong.push(Complaint::new("spool.0.folder", what, "add a [[rule]] without `from`"));
     }
     wrong
 }
 
-fn say(wrong: &mut Vec<SectionError>, rule: &RuleSection, key: &str, what: &str, todo: &str) {
-    let key = format!("[[rule]] {}: {key}", rule.name);
-    wrong.push(SectionError { key, what: what.to_owned(), todo: todo.to_owned() });
-}
-
-fn check_spool(spool: &SpoolSection, others: &[SpoolSection], wrong: &mut Vec<SectionError>) {
+fn check_spool(spools: &[SpoolSection], index: usize, wrong: &mut Vec<Complaint>) {
+    let spool = &spools[index];
     let mut say = |key: &str, what: String, todo: &str| {
-        let key = format!("[[spool]] {}: {key}", spool.folder.display());
-        wrong.push(SectionError { key, what, todo: todo.to_owned() });
+        wrong.push(Complaint::new(format!("spool.{index}.{key}"), what, todo));
     };
-    for other in others {
+    for other in &spools[..index] {
         let (a, b) = (&spool.folder, &other.folder);
         if a.starts_with(b) || b.starts_with(a) {
             let what = format!("it and {} hold the same files", b.display());
@@ -387,37 +363,48 @@ fn check_spool(spool: &SpoolSection, others: &[SpoolSection], wrong: &mut Vec<Se
     }
 }
 
-fn check_rule(
+fn check_sites(
     own: &str,
     sites: &[&str],
-    spools: &[SpoolSection],
     rule: &RuleSection,
-    wrong: &mut Vec<SectionError>,
+    say: &mut impl FnMut(&str, &str, &str),
 ) {
-    let known = || format!("name one of the sites in [[remote]]: {}", sites.join(", "));
-    for site in rule.to.iter().chain(&rule.from) {
+    let to = rule.to.iter().map(|site| ("to", site));
+    for (key, site) in to.chain(rule.from.iter().map(|site| ("from", site))) {
         if site != own && !sites.contains(&site.as_str()) {
-            say(wrong, rule, "to or from", &format!("`{site}` is no known site"), &known());
+            let known = format!("name one of the sites in [[remote]]: {}", sites.join(", "));
+            say(key, &format!("`{site}` is no known site"), &known);
         }
     }
     if rule.to.iter().any(|site| site == own) {
-        say(wrong, rule, "to", "it names this site itself", "name the other site");
+        say("to", "it names this site itself", "name the other site");
     }
+}
+
+fn check_rule(
+    own: &str,
+    spools: &[SpoolSection],
+    rule: &RuleSection,
+    say: &mut impl FnMut(&str, &str, &str),
+) {
     let is_local = rule.from.as_deref().is_none_or(|from| from == own);
     if is_local && rule.to.is_empty() == rule.receivers.is_empty() {
         let todo = "write `to` (sites) or `receivers` (of one multicast session)";
-        say(wrong, rule, "to", "it needs one of `to` and `receivers`", todo);
+        say("to", "it needs one of `to` and `receivers`", todo);
     }
     if is_local && !rule.command.is_empty() {
         let todo = "write it at the site where the files arrive, in a rule with `from`";
-        say(wrong, rule, "command", "it is for files that arrive", todo);
+        say("command", "it is for files that arrive", todo);
     }
     if !rule.command.is_empty() && !Path::new(&rule.command[0]).is_absolute() {
-        say(wrong, rule, "command", "its program has no path", "write it from / on");
+        say("command", "its program has no path", "write it from / on");
+    }
+    if let Some(wrong) = rule.command.iter().find_map(|word| Template::of_text(word).err()) {
+        say("command", &wrong, "mend that word, or write {{ for a brace");
     }
     if let After::Move(folder) = &rule.after
         && spools.iter().any(|spool| folder.starts_with(&spool.folder))
     {
-        say(wrong, rule, "after", "it moves into a spool", "name a folder outside of the spools");
+        say("after", "it moves into a spool", "name a folder outside of the spools");
     }
 }

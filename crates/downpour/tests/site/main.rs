@@ -4,3 +4,4 @@ mod door;
 mod harness;
 mod life;
 mod siege;
+mod spool;

@@ -278,7 +278,7 @@ fn a_file_that_cannot_be_read_is_tried_and_then_set_apart() {
     use std::os::unix::fs::PermissionsExt as _;
     let mut bench = Bench::new("", "");
     bench.write("a", "1");
-    fs::set_permissions(bench.path("a"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(bench.path("a"), fs::Permissions::from_mode(0o0)).unwrap();
     if fs::read(bench.path("a")).is_ok() {
         println!(
             "skipped: a_file_that_cannot_be_read_is_tried_and_then_set_apart (root reads all)"

@@ -35,7 +35,7 @@ fn walk(seed: u64, lines: &str) {
     let mut bench = Bench::new(lines, "");
     let mut dice = Dice(seed);
     for step in 0..STEPS {
-        let name = |n: u64| if n % 2 == 0 { format!("f{n}") } else { format!("d/f{n}") };
+        let name = |n: u64| if n.is_multiple_of(2) { format!("f{n}") } else { format!("d/f{n}") };
         let (one, two) = (name(dice.roll(NAMES)), name(dice.roll(NAMES)));
         fs::create_dir_all(bench.path("d")).unwrap();
         match dice.roll(12) {

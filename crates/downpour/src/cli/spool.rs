@@ -1,0 +1,130 @@
+//! `downpour spool`: what the spools of a running site hold, and what is in quarantine.
+
+use super::site::{AccessArgs, with_daemon};
+use super::{Exit, Fault};
+use crate::spool::{Meant, Quarantine, SpoolStatus, Spools};
+use crate::units::{show_bytes, show_duration};
+use clap::{Args, Subcommand};
+use serde_json::json;
+use std::time::Duration;
+
+/// See the spools of a running site, and let files out of quarantine
+#[derive(Debug, Args)]
+pub(super) struct SpoolArgs {
+    #[command(subcommand)]
+    verb: SpoolVerb,
+}
+
+#[derive(Debug, Subcommand)]
+enum SpoolVerb {
+    /// What the spools hold, how full they are, and commands that failed
+    Status(ShowArgs),
+    /// What is in quarantine, and why
+    Quarantine(ShowArgs),
+    /// Let a file out of quarantine: it goes back to its place and starts again
+    Release(FileArgs),
+    /// Run a command on arrival again that failed for good
+    Retry(FileArgs),
+}
+
+#[derive(Debug, Args)]
+struct ShowArgs {
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+#[derive(Debug, Args)]
+struct FileArgs {
+    /// Its path in the spool, or its number in the catalog
+    #[arg(value_name = "FILE")]
+    file: String,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+impl SpoolArgs {
+    pub(super) fn run(self) -> Result<Exit, Fault> {
+        match self.verb {
+            SpoolVerb::Status(args) => {
+                let seen: Spools =
+                    with_daemon(args.access, async |site| site.get("/v1/spools").await)?;
+                if args.json {
+                    println!("{:#}", json!(seen));
+                } else {
+                    show(&seen);
+                }
+            }
+            SpoolVerb::Quarantine(args) => {
+                let path = "/v1/spools/quarantine";
+                let seen: Quarantine = with_daemon(args.access, async |site| site.get(path).await)?;
+                if args.json {
+                    println!("{:#}", json!(seen));
+                } else {
+                    show_quarantine(&seen);
+                }
+            }
+            SpoolVerb::Release(args) => {
+                let meant = Meant { file: args.file };
+                let path = "/v1/spools/release";
+                let left: Quarantine =
+                    with_daemon(args.access, async |site| site.post(path, &meant).await)?;
+                println!("{}: released; {} left in quarantine", meant.file, left.files.len());
+            }
+            SpoolVerb::Retry(args) => {
+                let meant = Meant { file: args.file };
+                let _: Spools = with_daemon(args.access, async |site| {
+                    site.post("/v1/spools/retry", &meant).await
+                })?;
+                println!("{}: its command runs again", meant.file);
+            }
+        }
+        Ok(Exit::Complete)
+    }
+}
+
+fn show(seen: &Spools) {
+    for spool in &seen.spools {
+        show_one(spool);
+    }
+    for failing in &seen.failing {
+        let tries = failing.tries;
+        println!(
+            "command-failed {} {} ({tries} tries): {}",
+            failing.file, failing.name, failing.text
+        );
+    }
+}
+
+fn show_one(spool: &SpoolStatus) {
+    let room = &spool.occupancy;
+    println!("{}", spool.folder);
+    if !spool.trouble.is_empty() {
+        println!("  {}", spool.trouble);
+    }
+    println!(
+        "  {} settling, {} being read, {} booked, {} in quarantine, {} without a rule",
+        spool.settling, spool.reading, spool.booked, spool.quarantined, spool.unmatched
+    );
+    let full = room.full_in_s.map_or_else(String::new, |seconds| {
+        format!(", full in {}", show_duration(Duration::from_secs(seconds)))
+    });
+    println!(
+        "  {} of files, {:.0} % full ({}){full}",
+        show_bytes(room.bytes),
+        room.share * 100.0,
+        room.level.words()
+    );
+    for text in spool.odd.iter().chain(&spool.notices) {
+        println!("  {text}");
+    }
+}
+
+fn show_quarantine(seen: &Quarantine) {
+    for file in &seen.files {
+        let reason = &file.reason;
+        println!("{}  {}  {}: {}", reason.file, reason.path, reason.class, reason.text);
+    }
+}

@@ -1,0 +1,395 @@
+//! The service `spool`: all spools of the site and the commands for what arrives, each on a thread of its own, and what can be
+//! asked of them.
+//!
+//! The threads tick until the service is asked to end; there is nothing to finish, for whatever is half done is taken up again at the
+//! next start. When the sections change, all begin again.
+
+use super::arrivals::{Arrivals, Failing};
+use super::aside::SetApart;
+use super::book::SpoolError;
+use super::engine::{Spool, SpoolStatus};
+use super::root::Now;
+use super::rule::Rules;
+use super::section::{RuleSection, SpoolSection};
+use crate::api::{Allow, Given, Problem, Routes};
+use crate::site::{Clock, Fault, Part, Running, Service, Site, Status, Stop, Wish};
+use axum::extract::State;
+use axum::{Extension, Json};
+use downpour_catalog::ErrorClass;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+use utoipa::{OpenApi, ToSchema};
+
+/// Time between two ticks.
+const TICK: Duration = Duration::from_millis(250);
+/// File in the state folder with what commands are open.
+const ARRIVALS: &str = "arrivals.json";
+
+/// A file in quarantine.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct InQuarantine {
+    /// The spool's folder.
+    pub spool: String,
+    /// Where it lies, below that folder.
+    pub place: String,
+    /// Why.
+    #[serde(flatten)]
+    pub reason: SetApart,
+}
+
+/// The spools as they are.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Spools {
+    /// All of them.
+    pub spools: Vec<SpoolStatus>,
+    /// Commands on arrival that failed.
+    pub failing: Vec<Failing>,
+}
+
+/// What is in quarantine.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Quarantine {
+    /// In all spools.
+    pub files: Vec<InQuarantine>,
+}
+
+/// A file that is meant.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Meant {
+    /// Its path in the spool, or its number in the catalog.
+    pub file: String,
+}
+
+/// What is asked of a thread.
+enum Ask {
+    Quarantine(oneshot::Sender<Vec<InQuarantine>>),
+    Release(String, oneshot::Sender<Result<(), String>>),
+    Retry(i64, oneshot::Sender<bool>),
+}
+
+/// The service.
+#[derive(Default)]
+pub struct SpoolService {
+    spools: Mutex<Vec<SpoolStatus>>,
+    failing: Mutex<Vec<Failing>>,
+    commands: Mutex<u64>,
+    /// The threads at work.
+    asks: Mutex<Vec<mpsc::Sender<Ask>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Tells the threads to end when nobody waits for them any more.
+struct Ending(Arc<AtomicBool>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What a thread works with.
+struct Worker {
+    service: Arc<SpoolService>,
+    site: Arc<Site>,
+    stop: Stop,
+    ending: Arc<AtomicBool>,
+    began: Instant,
+    clock: Clock,
+    asked: mpsc::Receiver<Ask>,
+}
+
+impl Worker {
+    fn now(&self) -> Now {
+        Now { steady: self.began.elapsed(), wall: self.clock.now() }
+    }
+
+    fn goes_on(&self) -> bool {
+        self.stop.wish() == Wish::Run && !self.ending.load(Ordering::Relaxed)
+    }
+
+    /// Ticks until it is time to end; answers in between.
+    fn spool(&self, index: usize, mut spool: Spool) -> Result<(), SpoolError> {
+        while self.goes_on() {
+            spool.tick(self.now())?;
+            let status = spool.status();
+            let mut said = lock(&self.service.spools);
+            for notice in spool.take_notices() {
+                tracing::info!(target: "spool", folder = %status.folder, "{notice}");
+            }
+            said[index] = status;
+            drop(said);
+            let until = Instant::now() + TICK;
+            while let Ok(ask) =
+                self.asked.recv_timeout(until.saturating_duration_since(Instant::now()))
+            {
+                self.answer(&mut spool, ask)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&self, spool: &mut Spool, ask: Ask) -> Result<(), SpoolError> {
+        match ask {
+            Ask::Quarantine(reply) => {
+                let folder = spool.status().folder;
+                let of = |(place, reason)| InQuarantine { spool: folder.clone(), place, reason };
+                let _ = reply.send(spool.quarantine().into_iter().map(of).collect());
+            }
+            Ask::Release(path, reply) => {
+                let _ = reply.send(spool.release(self.now(), &path)?);
+            }
+            Ask::Retry(_, reply) => drop(reply.send(false)),
+        }
+        Ok(())
+    }
+
+    fn arrivals(&self, mut arrivals: Arrivals) -> Result<(), SpoolError> {
+        while self.goes_on() {
+            let more = arrivals.tick(self.now(), &|| self.goes_on())?;
+            lock(&self.service.failing).clear();
+            lock(&self.service.failing).extend_from_slice(arrivals.failing());
+            *lock(&self.service.commands) = arrivals.done();
+            let until = Instant::now() + if more { Duration::ZERO } else { TICK };
+            while let Ok(ask) =
+                self.asked.recv_timeout(until.saturating_duration_since(Instant::now()))
+            {
+                if let Ask::Retry(file, reply) = ask {
+                    let _ = reply.send(arrivals.retry(self.now(), file));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl SpoolService {
+    /// Runs all spools once; ends when asked to, or when the sections are no longer these.
+    fn work(
+        self: &Arc<Self>,
+        site: &Arc<Site>,
+        stop: &Stop,
+        ending: &Arc<AtomicBool>,
+        sections: &(Vec<SpoolSection>, Vec<RuleSection>),
+    ) -> Result<(), Fault> {
+        let (spools, rules) = sections;
+        let rules = Arc::new(Rules::new(&site.name, rules));
+        let began = Instant::now();
+        let mut asks = Vec::new();
+        let mut worker = || {
+            let (ask, asked) = mpsc::channel();
+            asks.push(ask);
+            let (service, site, stop) = (self.clone(), site.clone(), stop.clone());
+            let (ending, clock) = (ending.clone(), site.clock.clone());
+            Worker { service, site, stop, ending, began, clock, asked }
+        };
+        type Job = Box<dyn FnOnce() -> Result<(), SpoolError> + Send>;
+        let mut jobs: Vec<Job> = Vec::new();
+        for (index, section) in spools.iter().enumerate() {
+            let (worker, section, rules) = (worker(), section.clone(), rules.clone());
+            jobs.push(Box::new(move || {
+                let catalog = worker.site.catalog.clone();
+                worker.spool(index, Spool::open(section, rules, catalog)?)
+            }));
+        }
+        let worker = worker();
+        let place = site.config().state().join(ARRIVALS);
+        jobs.push(Box::new(move || {
+            let catalog = worker.site.catalog.clone();
+            worker.arrivals(Arrivals::open(catalog, rules, &place)?)
+        }));
+        *lock(&self.spools) = spools.iter().map(SpoolStatus::of).collect();
+        *lock(&self.asks) = asks;
+        let ending: &AtomicBool = ending;
+        let ended = thread::scope(|scope| {
+            let run = |job: Job| {
+                scope.spawn(move || {
+                    let done = job();
+                    // One that fails ends all; all begin again.
+                    if done.is_err() {
+                        ending.store(true, Ordering::Relaxed);
+                    }
+                    done
+                })
+            };
+            let threads: Vec<_> = jobs.into_iter().map(run).collect();
+            threads.into_iter().map(thread::ScopedJoinHandle::join).collect::<Vec<_>>()
+        });
+        lock(&self.asks).clear();
+        for done in ended {
+            match done {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    return Err(Fault::new(ErrorClass::CatalogUnreachable, error.to_string()));
+                }
+                Err(_) => return Err(Fault::new(ErrorClass::Internal, "a thread of it failed")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks all threads; the answers of those that are at work.
+    async fn ask<T>(&self, make: impl Fn(oneshot::Sender<T>) -> Ask) -> Vec<T> {
+        let asks = lock(&self.asks).clone();
+        let mut answers = Vec::new();
+        for ask in asks {
+            let (reply, answer) = oneshot::channel();
+            if ask.send(make(reply)).is_ok()
+                && let Ok(answer) = answer.await
+            {
+                answers.push(answer);
+            }
+        }
+        answers
+    }
+}
+
+fn sections(site: &Site) -> (Vec<SpoolSection>, Vec<RuleSection>) {
+    let config = site.config();
+    (config.spool.clone(), config.rule.clone())
+}
+
+impl Service for SpoolService {
+    fn name(&self) -> &'static str {
+        "spool"
+    }
+
+    fn run(self: Arc<Self>, site: Arc<Site>, stop: Stop) -> Running {
+        Box::pin(async move {
+            let mut changes = site.config_changes();
+            while stop.wish() == Wish::Run {
+                let ending = Arc::new(AtomicBool::new(false));
+                let _ending = Ending(ending.clone());
+                let now = sections(&site);
+                let (service, of, asked, same) =
+                    (self.clone(), site.clone(), stop.clone(), now.clone());
+                let flag = ending.clone();
+                let work =
+                    tokio::task::spawn_blocking(move || service.work(&of, &asked, &flag, &same));
+                tokio::pin!(work);
+                loop {
+                    tokio::select! {
+                        done = &mut work => {
+                            done.map_err(|e| Fault::new(ErrorClass::Internal, e.to_string()))??;
+                            break;
+                        }
+                        changed = changes.changed() => {
+                            if changed.is_ok() && sections(&site) != now {
+                                ending.store(true, Ordering::Relaxed);
+                            }
+                        }
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn status(&self) -> Status {
+        let spools = lock(&self.spools);
+        let sum = |of: fn(&SpoolStatus) -> f64| spools.iter().map(of).sum::<f64>();
+        let mut figures = BTreeMap::new();
+        for (name, value) in [
+            ("files_settling", sum(|s| s.settling as f64)),
+            ("files_reading", sum(|s| s.reading as f64)),
+            ("files_booked", sum(|s| s.booked as f64)),
+            ("files_quarantined", sum(|s| s.quarantined as f64)),
+            ("files_unmatched", sum(|s| s.unmatched as f64)),
+            ("bytes", sum(|s| s.occupancy.bytes as f64)),
+            ("files_taken_in_total", sum(|s| s.taken_in as f64)),
+            ("bytes_read_total", sum(|s| s.bytes_read as f64)),
+            ("overflows_total", sum(|s| s.overflows as f64)),
+            ("full_share", spools.iter().map(|s| s.occupancy.share).fold(0.0, f64::max)),
+            ("commands_total", *lock(&self.commands) as f64),
+            ("commands_failing", lock(&self.failing).len() as f64),
+        ] {
+            figures.insert(name.to_owned(), value);
+        }
+        let trouble = spools.iter().filter(|spool| !spool.trouble.is_empty());
+        let trouble: Vec<_> = trouble.map(|s| format!("; {}: {}", s.folder, s.trouble)).collect();
+        let full = spools.iter().map(|spool| spool.occupancy.level).max().unwrap_or_default();
+        let line = format!(
+            "{} spools: {} files settling, {} being read, {} booked, {} in quarantine; {}{}",
+            spools.len(),
+            figures["files_settling"],
+            figures["files_reading"],
+            figures["files_booked"],
+            figures["files_quarantined"],
+            full.words(),
+            trouble.concat(),
+        );
+        Status { line, figures }
+    }
+}
+
+/// The service and its routes.
+pub fn part(_site: &Arc<Site>) -> Part {
+    let service = Arc::new(SpoolService::default());
+    let routes = Routes::described(Description::openapi())
+        .get("/v1/spools", Allow::Viewer, list)
+        .get("/v1/spools/quarantine", Allow::Viewer, quarantine)
+        .post("/v1/spools/release", Allow::Operator, release)
+        .post("/v1/spools/retry", Allow::Operator, retry)
+        .share(service.clone());
+    Part { services: vec![service], routes }
+}
+
+#[derive(OpenApi)]
+#[openapi(paths(list, quarantine, release, retry))]
+struct Description;
+
+type Shared = Extension<Arc<SpoolService>>;
+
+/// The spools: what they hold, how full they are
+#[utoipa::path(get, path = "/v1/spools", responses((status = 200, body = Spools)))]
+async fn list(Extension(service): Shared) -> Json<Spools> {
+    let (spools, failing) = (lock(&service.spools).clone(), lock(&service.failing).clone());
+    Json(Spools { spools, failing })
+}
+
+/// What is in quarantine, and why
+#[utoipa::path(get, path = "/v1/spools/quarantine", responses((status = 200, body = Quarantine)))]
+async fn quarantine(Extension(service): Shared) -> Json<Quarantine> {
+    let files = service.ask(Ask::Quarantine).await.concat();
+    Json(Quarantine { files })
+}
+
+/// Let a file out of quarantine: it goes back to its place and starts again
+#[utoipa::path(post, path = "/v1/spools/release", request_body = Meant,
+    responses((status = 200, body = Quarantine), (status = 404, body = Problem)))]
+async fn release(
+    State(_site): State<Arc<Site>>,
+    Extension(service): Shared,
+    Given(meant): Given<Meant>,
+) -> Result<Json<Quarantine>, Problem> {
+    let answers = service.ask(|reply| Ask::Release(meant.file.clone(), reply)).await;
+    if answers.iter().any(Result::is_ok) {
+        return Ok(quarantine(Extension(service)).await);
+    }
+    let text = answers.into_iter().find_map(Result::err);
+    Err(Problem::not_found(text.unwrap_or_else(|| "no spool is at work".to_owned())))
+}
+
+/// Run a command on arrival again that failed for good
+#[utoipa::path(post, path = "/v1/spools/retry", request_body = Meant,
+    responses((status = 200, body = Spools), (status = 404, body = Problem)))]
+async fn retry(
+    Extension(service): Shared,
+    Given(meant): Given<Meant>,
+) -> Result<Json<Spools>, Problem> {
+    let todo = "give its number, as `downpour spool status` shows it";
+    let wrong = |_| Problem::bad_request(format!("`{}` is no number of a file", meant.file), todo);
+    let file = meant.file.parse().map_err(wrong)?;
+    if service.ask(|reply| Ask::Retry(file, reply)).await.contains(&true) {
+        return Ok(list(Extension(service)).await);
+    }
+    Err(Problem::not_found(format!("no command for file {file} is open")))
+}

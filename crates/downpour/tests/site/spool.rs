@@ -1,0 +1,110 @@
+//! The spool of a running site.
+
+use super::harness::{SiteProcess, Two, until};
+use downpour::spool::{Quarantine, Spools};
+use downpour_catalog::{CatalogUrl, File, Reader, State};
+use serde_json::json;
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+/// Two sites; what is dropped into `folder` at the first goes to the second.
+fn sites(folder: &Path, rule: &str) -> Two {
+    let spool = format!(
+        "\n[[spool]]\nfolder = {folder:?}\ncomplete = \"settle:300ms\"\nrescan = \"1s\"\n\
+         [[rule]]\nname = \"all\"\nmatch = \"*\"\nto = \"b\"\n{rule}\n"
+    );
+    Two::start([&spool, ""])
+}
+
+fn versions(site: &SiteProcess, name: &str) -> Vec<File> {
+    let url = CatalogUrl::Sqlite(site.path("state/catalog.db"));
+    let mut reader = Reader::open(&url).expect("a catalog");
+    let sites = reader.sites().expect("the database works");
+    let a = sites.iter().find(|(_, name)| name == "a").expect("the site").0;
+    reader.versions(a, name).expect("the database works")
+}
+
+/// Waits until the newest version of a name is on its way, or has arrived.
+fn booked(site: &SiteProcess, name: &str) -> File {
+    until(&format!("{name} is queued: {}", site.log()), || {
+        let file = versions(site, name).pop()?;
+        file.digest.is_some().then_some(file)
+    })
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn files_in_a_spool_are_queued_whatever_happens_to_them_meanwhile() {
+    let folder = tempfile::tempdir().unwrap();
+    let drop = |name: &str, content: &str| fs::write(folder.path().join(name), content).unwrap();
+    let mut sites = sites(folder.path(), "");
+    drop("plain", "content");
+    drop("old name", "renamed");
+    drop("removed", "gone");
+    drop("written", "half");
+    until("they are found", || (!versions(&sites.a, "written").is_empty()).then_some(()));
+    fs::rename(folder.path().join("old name"), folder.path().join("new name")).unwrap();
+    fs::remove_file(folder.path().join("removed")).unwrap();
+    drop("written", "half and the other half");
+    // As a machine that loses power.
+    sites.a.kill();
+    drop("while nobody looked", "1");
+    sites.a.start();
+    for (name, content) in [
+        ("plain", "content"),
+        ("new name", "renamed"),
+        ("written", "half and the other half"),
+        ("while nobody looked", "1"),
+    ] {
+        let of = blake3::hash(content.as_bytes());
+        until(&format!("{name} is known as it is"), || {
+            let digest = booked(&sites.a, name).digest?;
+            (digest.value() == of.as_bytes()).then_some(())
+        });
+    }
+    let ended = |file: &File| file.state.is_end() || file.state == State::Quarantined;
+    for name in ["old name", "removed"] {
+        until(&format!("{name} has ended"), || {
+            versions(&sites.a, name).iter().all(ended).then_some(())
+        });
+    }
+    let spools: Spools = sites.a.get("/v1/spools").unwrap();
+    assert_eq!(spools.spools.len(), 1);
+    assert_eq!(spools.spools[0].trouble, "");
+    let status = sites.a.done(&["service", "status"]);
+    assert!(status.contains("spool") && status.contains("1 spools"), "{status}");
+}
+
+#[test]
+fn quarantine_is_listed_and_released_by_an_operator() {
+    let folder = tempfile::tempdir().unwrap();
+    let sites = sites(folder.path(), "");
+    fs::write(folder.path().join("bad.md5"), "900150983cd24fb0d6963f7d28e17f72").unwrap();
+    fs::write(folder.path().join("bad"), "abd").unwrap();
+    let listed = until("it is in quarantine", || {
+        let seen: Quarantine = sites.a.get("/v1/spools/quarantine").unwrap();
+        (!seen.files.is_empty()).then_some(seen)
+    });
+    assert_eq!(listed.files[0].reason.class, "digest-differs");
+    let shown = sites.a.done(&["spool", "quarantine"]);
+    assert!(shown.contains("bad  digest-differs"), "{shown}");
+    let none = sites.a.run(&["spool", "release", "nothing"]);
+    assert!(!none.status.success() && said(&none).contains("in quarantine"), "{}", said(&none));
+    fs::write(folder.path().join(".quarantine/bad"), "abc").unwrap();
+    sites.a.done(&["spool", "release", "bad"]);
+    booked(&sites.a, "bad");
+    // Who did it is on record; a viewer may look, and no more.
+    assert!(sites.a.done(&["spool", "status"]).contains("0 in quarantine"));
+    let wish = json!({"name": "eye", "role": "viewer"});
+    let token: serde_json::Value = sites.a.post("/v1/tokens", &wish).unwrap();
+    let eye = sites.a.access(token["token"].as_str());
+    let looked = sites.a.block_on(eye.get::<Spools>("/v1/spools"));
+    assert!(looked.is_ok(), "{looked:?}");
+    let meant = json!({"file": "bad"});
+    let refused = sites.a.block_on(eye.post::<Quarantine>("/v1/spools/release", &meant));
+    assert!(refused.unwrap_err().to_string().contains("operator"));
+}
