@@ -55,6 +55,7 @@ async fn listen(State(site): State<Arc<Site>>) -> Result<impl IntoResponse, Prob
 
 async fn next(events: &mut Receiver<Arc<SiteEvent>>) -> Option<Event> {
     let event = match timeout(PING_EVERY, events.recv()).await {
+        Ok(Ok(event)) if event.kind == SiteEvent::END => return None,
         Err(_) => return Some(Event::default().comment("ping")),
         Ok(Err(RecvError::Closed)) => return None,
         Ok(Err(RecvError::Lagged(count))) => {

@@ -12,6 +12,7 @@
 mod adopt;
 mod catalog;
 mod demo;
+mod events;
 mod fault;
 mod network;
 mod ports;
@@ -68,6 +69,7 @@ enum Verb {
     Service(service::ServiceArgs),
     Spool(spool::SpoolArgs),
     Token(token::TokenArgs),
+    Events(events::EventsArgs),
 }
 
 /// What a verb prints besides its result. The same for all of them.
@@ -178,6 +180,7 @@ pub fn main() -> ExitCode {
         Verb::Service(args) => args.run(),
         Verb::Spool(args) => args.run(),
         Verb::Token(args) => args.run(),
+        Verb::Events(args) => args.run(),
     };
     let exit = done.unwrap_or_else(|fault| {
         eprintln!("{fault}");

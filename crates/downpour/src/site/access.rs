@@ -17,6 +17,8 @@ use std::sync::Arc;
 pub(super) const TOKEN_FILE: &str = "admin.token";
 /// Bytes of an answer.
 const ANSWER_LEN_MAX: usize = 64 << 20;
+/// Bytes of one event.
+const EVENT_LEN_MAX: usize = 1 << 20;
 
 /// A way to a daemon.
 pub struct Access {
@@ -110,6 +112,29 @@ impl Access {
     pub async fn text(&self, path: &str) -> Result<(u16, String), RemoteError> {
         let (status, body) = exchange(&self.caller, "GET", path, &[], ANSWER_LEN_MAX).await?;
         Ok((status, String::from_utf8_lossy(&body).into_owned()))
+    }
+
+    /// Hears the site's events, the text of each, until it ends.
+    pub async fn listen(&self, mut heard: impl FnMut(&str)) -> Result<(), RemoteError> {
+        let mut answer = self.caller.call("GET", "/v1/events", &[]).await?;
+        if answer.status != 200 {
+            let status = answer.status;
+            return read_answer(status, &answer.whole(ANSWER_LEN_MAX).await?);
+        }
+        let mut text = Vec::new();
+        while let Some(some) = answer.some().await? {
+            text.extend(some);
+            while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = text.drain(..=end).collect();
+                if let Some(data) = String::from_utf8_lossy(&line).strip_prefix("data: ") {
+                    heard(data.trim_end());
+                }
+            }
+            if text.len() > EVENT_LEN_MAX {
+                return Err(RemoteError::Lost("an endless event".to_owned()));
+            }
+        }
+        Ok(())
     }
 
     async fn ask<T: DeserializeOwned>(

@@ -130,6 +130,8 @@ impl Daemon {
     /// Ends all services: what is under way may finish for `grace`.
     pub async fn end(&self, grace: Duration) {
         self.site.supervisor().end(grace).await;
+        self.site.events.end();
+        self.site.supervisor().close().await;
     }
 
     /// Reads the configuration again. When it cannot be used, the one before stays.

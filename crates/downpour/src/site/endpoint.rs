@@ -3,7 +3,7 @@
 
 use super::Site;
 use super::config::Config;
-use super::service::{Fault, Running, Service, Status, Stop};
+use super::service::{Fault, Running, Service, Status, Stop, Wish};
 use crate::api::Routes;
 use axum::Router;
 use axum::body::Body;
@@ -12,10 +12,15 @@ use downpour_transport::control::{BindError, Connections, Endpoint};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 use tower::ServiceExt as _;
 
 /// How long answers under way may take when the door closes.
 const GRACE: Duration = Duration::from_secs(5);
+/// How often, and after which pause, a port is tried that was ours a moment ago.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// The door.
 pub(super) struct Door {
@@ -41,12 +46,12 @@ impl Door {
     }
 
     async fn run(self: Arc<Self>, site: Arc<Site>, stop: Stop) -> Result<(), Fault> {
-        let failed = |error: BindError| Fault::new(ErrorClass::OutOfResources, error.to_string());
-        loop {
+        let mut doors = JoinSet::new();
+        while stop.wish() == Wish::Run {
             let ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner).take();
             let endpoint = match ahead {
                 Some(endpoint) => endpoint,
-                None => bind(&site).await.map_err(failed)?,
+                None => rebind(&site).await?,
             };
             let open = (endpoint.local_addr(), endpoint.connections());
             tracing::info!(address = %open.0, "listening");
@@ -59,17 +64,31 @@ impl Door {
                     answer.unwrap_or_else(|never| match never {})
                 }
             };
-            let ended = async {
-                tokio::select! {
-                    () = stop.asked() => {}
-                    () = changed(&site) => {}
-                }
-            };
-            endpoint.serve(answer, ended, GRACE).await;
-            if stop.wish() != super::Wish::Run {
-                return Ok(());
+            // What was asked before a change is answered beside what is asked after it.
+            let (close, closed) = oneshot::channel::<()>();
+            let closed = async { drop(closed.await) };
+            doors.spawn(endpoint.serve(answer, closed, GRACE));
+            tokio::select! {
+                () = stop.asked() => {}
+                () = changed(&site) => {}
             }
+            drop(close);
         }
+        while doors.join_next().await.is_some() {}
+        Ok(())
+    }
+}
+
+/// Listens again, as soon as the door before has let go of the port.
+async fn rebind(site: &Site) -> Result<Endpoint, Fault> {
+    let mut tries = 0;
+    loop {
+        match bind(site).await {
+            Ok(endpoint) => return Ok(endpoint),
+            Err(_) if tries < TRIES => tries += 1,
+            Err(error) => return Err(Fault::new(ErrorClass::OutOfResources, error.to_string())),
+        }
+        tokio::time::sleep(PAUSE).await;
     }
 }
 

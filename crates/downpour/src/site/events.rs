@@ -1,7 +1,7 @@
 //! What happens at the site, told live to whoever listens. Nothing of it is kept: what must be known later is in the
 //! catalog and in the audit record.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 const BEHIND_MAX: usize = 1024;
 
 /// One thing that happened.
-#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SiteEvent {
     /// Counted from the daemon's start; a number that a listener lacks was missed.
     pub number: u64,
@@ -21,6 +21,11 @@ pub struct SiteEvent {
     /// What happened.
     #[schema(value_type = Object)]
     pub about: Value,
+}
+
+impl SiteEvent {
+    /// Kind of the last event.
+    pub const END: &str = "end";
 }
 
 /// Tells events.
@@ -48,7 +53,12 @@ impl Events {
         let _ = self.listeners.send(Arc::new(SiteEvent { number, kind: kind.to_owned(), about }));
     }
 
-    /// What happens from now on.
+    /// The last one: nobody listens any longer.
+    pub(super) fn end(&self) {
+        self.tell(SiteEvent::END, &"the daemon ends");
+    }
+
+    /// What happens from now on; listeners leave at [`SiteEvent::END`].
     pub fn listen(&self) -> broadcast::Receiver<Arc<SiteEvent>> {
         self.listeners.subscribe()
     }

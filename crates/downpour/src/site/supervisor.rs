@@ -20,6 +20,8 @@ const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 /// How long a service may take to end at once.
 const STOP_TIME_MAX: Duration = Duration::from_secs(10);
+/// Between two looks whether services have ended.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// What a service is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -167,27 +169,31 @@ impl Supervisor {
         if asked.is_empty() && !all { Err(NotDone::Unknown) } else { Ok(asked) }
     }
 
-    /// Ends everything: what may finish does, for at most `grace`; then all at once, the door last.
+    /// Ends all but the door: what is under way may finish for `grace`, then all at once.
     pub async fn end(&self, grace: Duration) {
         let parts: Vec<_> = self.units.iter().filter(|unit| unit.service.can_stop()).collect();
         parts.iter().for_each(|unit| unit.ask(Verb::Drain));
-        let drained = async {
-            for unit in &parts {
-                unit.ended().await;
-            }
-        };
-        if timeout(grace, drained).await.is_err() {
+        if timeout(grace, ended(&parts)).await.is_err() {
             parts.iter().for_each(|unit| unit.ask(Verb::Stop));
+            ended(&parts).await;
         }
-        for unit in parts {
-            unit.ended().await;
-        }
-        for unit in &self.units {
-            unit.ask(Verb::Stop);
-            unit.ended().await;
-        }
+    }
+
+    /// Ends what is left, the door, and lets go of everything.
+    pub async fn close(&self) {
+        let all: Vec<_> = self.units.iter().collect();
+        all.iter().for_each(|unit| unit.ask(Verb::Stop));
+        ended(&all).await;
         for task in self.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             task.abort();
+        }
+    }
+}
+
+async fn ended(units: &[&Arc<Unit>]) {
+    for unit in units {
+        while unit.life().stage != Stage::Stopped {
+            tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 }
@@ -269,12 +275,6 @@ impl Unit {
                 let _ = task.await;
                 Err(Fault::new(ErrorClass::Internal, "did not end in time and was cut off"))
             }
-        }
-    }
-
-    async fn ended(&self) {
-        while self.life().stage != Stage::Stopped {
-            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 

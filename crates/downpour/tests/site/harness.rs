@@ -11,7 +11,6 @@ use downpour_transport::identity::Identity;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::{self, File, OpenOptions};
-use std::io::Write as _;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -72,10 +71,26 @@ impl SiteProcess {
         self.path("site.toml")
     }
 
-    /// Adds to its configuration.
-    pub(crate) fn configure(&self, text: &str) {
-        let mut file = OpenOptions::new().append(true).open(self.config()).expect("a file");
-        file.write_all(text.as_bytes()).expect("room");
+    /// Adds to its configuration: keys to the sections that are there, and new ones.
+    pub(crate) fn configure(&self, more: &str) {
+        let mut text = fs::read_to_string(self.config()).expect("a configuration");
+        let mut at = text.len();
+        for line in more.lines() {
+            let line = format!("{line}\n");
+            if line.starts_with('[') && !line.starts_with("[[") {
+                let heading = text.find(&format!("\n{line}"));
+                at = heading.map_or(text.len(), |start| start + 1);
+                if heading.is_some() {
+                    at += line.len();
+                    continue;
+                }
+            } else if line.starts_with("[[") {
+                at = text.len();
+            }
+            text.insert_str(at, &line);
+            at += line.len();
+        }
+        fs::write(self.config(), text).expect("room");
     }
 
     /// Trusts another one.

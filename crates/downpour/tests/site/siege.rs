@@ -8,6 +8,7 @@ use rustls::{ClientConnection, StreamOwned};
 use serde_json::json;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::process::Stdio;
 
 type Raw = StreamOwned<ClientConnection, TcpStream>;
 
@@ -116,12 +117,22 @@ fn who_says_nothing_or_takes_nothing_is_given_up() {
 
 #[test]
 fn listeners_are_bounded_and_hear_what_happens() {
-    let one = One::start("[limits]\nlisteners = 2\n");
-    let listen = || {
-        let mut raw = raw(&one.site);
-        raw.write_all(head(&one.site, "GET", "/v1/events", "").as_bytes()).unwrap();
-        raw
+    let mut one = One::start("[limits]\nlisteners = 3\n");
+    let listen = {
+        let ask = head(&one.site, "GET", "/v1/events", "");
+        let site = &one.site;
+        move || {
+            let mut raw = raw(site);
+            raw.write_all(ask.as_bytes()).unwrap();
+            raw
+        }
     };
+    // The command hears what a raw connection hears, and leaves when the site ends.
+    let command = one.site.command(&["events"]).stdout(Stdio::piped()).spawn().unwrap();
+    until("the command listens", || {
+        let text = one.site.get_raw("/metrics").unwrap().1;
+        text.contains("route=\"/v1/events\"").then_some(())
+    });
     let mut first = listen();
     assert!(read_until(&mut first, ": listening").contains("200 OK"));
     let mut second = listen();
@@ -137,4 +148,9 @@ fn listeners_are_bounded_and_hear_what_happens() {
         let mut next = listen();
         read_until(&mut next, "\r\n\r\n").contains("200 OK").then_some(())
     });
+    one.site.signal("TERM");
+    assert_eq!(one.site.ended(), Some(0), "{}", one.site.log());
+    let output = command.wait_with_output().unwrap();
+    let heard = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && heard.contains("POST /v1/tokens"), "{heard}");
 }
