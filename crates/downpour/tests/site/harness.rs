@@ -144,7 +144,7 @@ impl SiteProcess {
         until("the site is ready", || {
             let ended = self.child.as_mut().and_then(|child| child.try_wait().expect("our child"));
             assert!(ended.is_none(), "{} ended: {ended:?}\n{}", self.card.name, self.log());
-            self.get_raw("/readyz").ok().filter(|(status, _)| *status == 200)
+            self.text("/readyz").ok().filter(|(status, _)| *status == 200)
         });
     }
 
@@ -196,7 +196,7 @@ impl SiteProcess {
     }
 
     /// Asks it for something that is not JSON: status and text.
-    pub(crate) fn get_raw(&self, path: &str) -> Result<(u16, String), RemoteError> {
+    pub(crate) fn text(&self, path: &str) -> Result<(u16, String), RemoteError> {
         self.runtime.block_on(self.access(None).text(path))
     }
 

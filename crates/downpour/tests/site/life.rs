@@ -34,7 +34,7 @@ fn a_site_serves_until_it_is_told_to_end_and_serves_again_after_a_crash() {
     assert!(status.contains("endpoint") && status.contains("running"), "{status}");
     one.site.kill();
     one.site.start();
-    assert_eq!(one.site.get_raw("/healthz").unwrap(), (200, "alive\n".to_owned()));
+    assert_eq!(one.site.text("/healthz").unwrap(), (200, "alive\n".to_owned()));
     one.site.signal("TERM");
     assert_eq!(one.site.ended(), Some(0), "{}", one.site.log());
     let after = one.site.run(&["service", "status"]);
@@ -51,7 +51,7 @@ fn the_door_is_opened_anew_and_not_shut() {
     one.site.done(&["service", "stop", "all"]);
     let restarted: Services = one.site.post("/v1/services/endpoint/restart", &json!({})).unwrap();
     assert_eq!(restarted.services.len(), 1);
-    until("the door is open again", || one.site.get_raw("/readyz").ok());
+    until("the door is open again", || one.site.text("/readyz").ok());
     let unknown = one.site.post::<Value>("/v1/services/nothing/stop", &json!({})).unwrap_err();
     assert!(unknown.to_string().contains("no service"), "{unknown}");
 }

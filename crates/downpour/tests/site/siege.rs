@@ -50,8 +50,8 @@ fn read_until(raw: &mut Raw, text: &str) -> String {
 }
 
 fn is_served(site: &SiteProcess) {
-    assert_eq!(site.get_raw("/healthz").unwrap().0, 200);
-    assert_eq!(site.get_raw("/v1/services").unwrap().0, 200);
+    assert_eq!(site.text("/healthz").unwrap().0, 200);
+    assert_eq!(site.text("/v1/services").unwrap().0, 200);
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn listeners_are_bounded_and_hear_what_happens() {
     // The command hears what a raw connection hears, and leaves when the site ends.
     let command = one.site.command(&["events"]).stdout(Stdio::piped()).spawn().unwrap();
     until("the command listens", || {
-        let text = one.site.get_raw("/metrics").unwrap().1;
+        let text = one.site.text("/metrics").unwrap().1;
         text.contains("route=\"/v1/events\"").then_some(())
     });
     let mut first = listen();
