@@ -7,7 +7,7 @@
 #![no_main]
 
 use arbitrary::Arbitrary;
-use downpour_proto::receiver::{Arrival, Disposition, Pull, Work, WorkDone};
+use downpour_proto::receiver::{Arrival, Disposition, PULLS_DEFAULT, Pull, Work, WorkDone};
 use downpour_proto::wire::{Advert, Header, Kind, OpenBlock, Poll};
 use downpour_proto::{
     BlockId, BlockKind, Duration, Epoch, Geometry, PacketNumber, Receiver, ReceiverConfig,
@@ -126,6 +126,8 @@ impl Driver {
             partial_blocks: PARTIAL_BLOCKS,
             resume,
             on_stream: true,
+            pulls: PULLS_DEFAULT,
+            greets: false,
         };
         let now = Timestamp::ZERO;
         let machine = Receiver::new(config, seed, now);
