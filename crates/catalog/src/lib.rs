@@ -40,6 +40,7 @@ mod search;
 mod server;
 mod sql;
 mod sqlite;
+mod transfers;
 mod words;
 mod writer;
 

@@ -207,6 +207,15 @@ impl Dialect {
         }
     }
 
+    /// Sum of a column, as an integer.
+    pub(crate) fn sum(self, column: &str) -> String {
+        match self {
+            Self::Sqlite => format!("SUM({column})"),
+            Self::Postgres => format!("CAST(SUM({column}) AS BIGINT)"),
+            Self::Mysql => format!("CAST(SUM({column}) AS SIGNED)"),
+        }
+    }
+
     /// What follows a query for work, so that several daemons do not wait for each other.
     pub(crate) const fn skip_locked(self) -> &'static str {
         match self {

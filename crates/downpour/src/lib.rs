@@ -5,6 +5,7 @@ pub mod cli;
 pub mod defaults;
 pub mod demo;
 pub mod descriptors;
+pub mod dispatch;
 pub mod home;
 pub mod object;
 pub mod ports;

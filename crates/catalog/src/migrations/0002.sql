@@ -20,3 +20,8 @@ CREATE TABLE IF NOT EXISTS set_leaf (
   holder BIGINT NOT NULL, origin BIGINT NOT NULL, rule BIGINT NOT NULL, day BIGINT NOT NULL, leaf BIGINT NOT NULL,
   log BIGINT NOT NULL, files BIGINT NOT NULL, hash {key} NOT NULL, PRIMARY KEY (holder, origin, rule, day, leaf, log)
 ){by key};
+
+-- Work of one rule, and the files of a transfer.
+CREATE INDEX IF NOT EXISTS live_rule ON live (state, rule, turn, file);
+CREATE INDEX IF NOT EXISTS live_transfer ON live (transfer, file);
+CREATE INDEX IF NOT EXISTS attempt_transfer ON attempt (transfer, file);

@@ -41,6 +41,7 @@ stories![
     names::adopting_moves_nothing_and_can_be_repeated,
     names::odd_names_come_back_as_they_were,
     records::records_come_back_as_they_were,
+    records::a_transfer_knows_how_its_files_stand,
     records::a_refused_change_spoils_no_other,
     sets::set_digests_follow_what_is_held,
     sets::both_ends_sort_a_file_alike,

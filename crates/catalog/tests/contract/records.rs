@@ -84,3 +84,30 @@ pub(crate) fn a_refused_change_spoils_no_other(world: &World) {
     assert_eq!(after.len(), before.len() + 2);
     assert_eq!(daemon.file(good.file).size, 2000);
 }
+
+pub(crate) fn a_transfer_knows_how_its_files_stand(world: &World) {
+    let daemon = world.daemon("a");
+    let there = daemon.catalog.site("there").unwrap();
+    let transfer =
+        |id| Transfer { id: TransferId(id), from: daemon.site, to: there, submitted: NOW };
+    for id in [5, 9] {
+        daemon.change(NOW, Change::Transfer(transfer(id))).unwrap();
+    }
+    let mut files = Vec::new();
+    for name in ["x", "y"] {
+        let new =
+            downpour_catalog::NewFile { transfer: Some(TransferId(5)), ..daemon.new_file(name) };
+        files.push(daemon.change(NOW, Change::TakeIn(new)).unwrap());
+    }
+    daemon.queued("of no transfer");
+    let mut reader = world.reader();
+    assert_eq!(reader.transfers(10).unwrap(), [transfer(9), transfer(5)]);
+    assert_eq!(reader.transfers(1).unwrap(), [transfer(9)]);
+    assert_eq!(reader.transfer(TransferId(5)).unwrap(), Some(transfer(5)));
+    assert_eq!(reader.transfer(TransferId(6)).unwrap(), None);
+    let ids: Vec<FileId> = files.iter().map(|file| file.file).collect();
+    assert_eq!(reader.transfer_live(TransferId(5), 10).unwrap(), ids);
+    let states = reader.transfer_states(TransferId(5)).unwrap();
+    assert_eq!(states, [(downpour_catalog::State::Found, 2, 2000)]);
+    assert_eq!(reader.transfer_states(TransferId(9)).unwrap(), []);
+}

@@ -25,6 +25,7 @@ mod site;
 mod spool;
 mod ticket;
 mod token;
+mod transfer;
 mod wan;
 
 pub use fault::{Exit, Fault};
@@ -70,6 +71,7 @@ enum Verb {
     Spool(spool::SpoolArgs),
     Token(token::TokenArgs),
     Events(events::EventsArgs),
+    Transfer(transfer::TransferArgs),
 }
 
 /// What a verb prints besides its result. The same for all of them.
@@ -181,6 +183,7 @@ pub fn main() -> ExitCode {
         Verb::Spool(args) => args.run(),
         Verb::Token(args) => args.run(),
         Verb::Events(args) => args.run(),
+        Verb::Transfer(args) => args.run(),
     };
     let exit = done.unwrap_or_else(|fault| {
         eprintln!("{fault}");

@@ -6,9 +6,11 @@ use clap::{Args, ValueEnum};
 use downpour_proto::Rate;
 use downpour_proto::transfer::{CONNECTIONS_MAX, Wishes};
 use downpour_transport::control::DataPath;
+use serde::Deserialize;
 
 /// Which path the blocks take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum PathArg {
     /// One multicast stream for all receivers
     #[default]
@@ -34,7 +36,8 @@ impl PathArg {
 }
 
 /// What is encrypted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum EncryptionArg {
     /// Everything
     #[default]

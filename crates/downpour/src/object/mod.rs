@@ -83,6 +83,7 @@ pub(crate) mod wire;
 mod xattr;
 
 pub use digest::Digest;
+pub(crate) use journal::part_name;
 #[cfg(fuzzing)]
 pub use manifest::fuzzing;
 pub use manifest::{ManifestError, ManifestId};

@@ -7,10 +7,13 @@
 //! Paths are relative to the file's folder. How a file that is wrong is described is in [`super::check`].
 
 use super::section::{Complaint, Table};
+use crate::cli::{EncryptionArg, PathArg};
+use crate::dispatch::TransferSection;
 use crate::section;
 use crate::spool::{RuleSection, SpoolSection};
-use crate::units::{Amount, HostPort, Span};
+use crate::units::{Amount, HostPort, Span, Speed};
 use downpour_catalog::CatalogUrl;
+use downpour_proto::Rate;
 use downpour_transport::control::{ClientLimits, ServerLimits};
 use downpour_transport::identity::PublicKey;
 use serde::Deserialize;
@@ -93,6 +96,22 @@ section! {
         connect: Span = "\"5s\"",
         /// How long its answer may take.
         reply: Span = "\"30s\"",
+        /// Batches to it at once.
+        active: usize = "2",
+        /// All batches to it together are never faster than this.
+        rate: Speed | "\"400mbit\"",
+        /// Which path the bytes take: tcp, udp or auto.
+        path: PathArg = "\"tcp\"",
+        /// What of that which goes by TCP is encrypted: all or control.
+        encryption: EncryptionArg = "\"all\"",
+        /// TCP connections of each batch from it; without it 4, and 8 on long ways.
+        connections: u16 | "4",
+        /// Where its files go; without it the inbox of [transfer].
+        folder: PathBuf | "\"inbox/there\"",
+        /// Whether it may ask for files by their paths here.
+        pull: bool = "false",
+        /// Whether it may tell this site to fetch files from a third.
+        orders: bool = "false",
     }
 }
 
@@ -104,6 +123,7 @@ pub const TABLES: &[Table] = &[
     RemoteSection::TABLE,
     SpoolSection::TABLE,
     RuleSection::TABLE,
+    TransferSection::TABLE,
 ];
 
 /// How much is logged.
@@ -150,6 +170,9 @@ pub struct Config {
     /// `[[remote]]`
     #[serde(default)]
     pub remote: Vec<RemoteSection>,
+    /// `[transfer]`
+    #[serde(default = "empty")]
+    pub transfer: TransferSection,
     /// `[[spool]]`
     #[serde(default)]
     pub spool: Vec<SpoolSection>,
@@ -182,6 +205,7 @@ impl Config {
         self.check_remotes(&mut found);
         let sites: Vec<_> = self.remote.iter().map(|remote| remote.name.as_str()).collect();
         found.extend(crate::spool::check(&self.site.name, &sites, &self.spool, &self.rule));
+        self.transfer.complaints(&mut found);
         found
     }
 
@@ -207,6 +231,10 @@ impl Config {
             if remote.address.as_ref().is_some_and(|address| address.port == 0) {
                 let what = "nobody can connect to port 0";
                 found.push(Complaint::new(at("address"), what, "give the port that it listens on"));
+            }
+            if remote.path == PathArg::Multicast {
+                let what = "one site is no group";
+                found.push(Complaint::new(at("path"), what, "write tcp, udp or auto"));
             }
         }
     }
@@ -266,6 +294,12 @@ impl RemoteSection {
             reply_time_max: *self.reply,
             ..ClientLimits::default()
         }
+    }
+
+    /// What one of its batches may take of its rate.
+    pub fn rate_each(&self) -> Option<Rate> {
+        let active = u64::try_from(self.active).unwrap_or(1).max(1);
+        self.rate.map(|rate| Rate::from_bps((rate.bps() / active).max(1)))
     }
 }
 

@@ -6,6 +6,7 @@
 use super::Site;
 use super::service::Service;
 use crate::api::{self, Routes};
+use crate::dispatch;
 use crate::spool;
 use std::sync::Arc;
 
@@ -19,6 +20,6 @@ pub struct Part {
 
 /// All parts of a site. The door itself is none of them.
 pub fn parts(site: &Arc<Site>) -> Vec<Part> {
-    let makers: &[fn(&Arc<Site>) -> Part] = &[api::part, spool::part];
+    let makers: &[fn(&Arc<Site>) -> Part] = &[api::part, spool::part, dispatch::part];
     makers.iter().map(|make| make(site)).collect()
 }

@@ -3,5 +3,6 @@
 mod door;
 mod harness;
 mod life;
+mod moving;
 mod siege;
 mod spool;

@@ -1,0 +1,62 @@
+//! Transfers, as people ask for them: which there are, and how their files stand.
+
+use crate::error::Error;
+use crate::life::State;
+use crate::reader::Reader;
+use crate::record::{FileId, SiteId, Time, Transfer, TransferId};
+use crate::sql::{Columns, DbError, Row};
+
+impl Reader {
+    /// The newest transfers, newest first.
+    pub fn transfers(&mut self, limit: usize) -> Result<Vec<Transfer>, Error> {
+        let text =
+            "SELECT id, origin, destination, submitted FROM transfer ORDER BY id DESC LIMIT ?";
+        let rows = self.sql.query(text, &[(limit as i64).into()])?;
+        Ok(rows.into_iter().map(transfer_of).collect::<Result<_, _>>()?)
+    }
+
+    /// One transfer.
+    pub fn transfer(&mut self, id: TransferId) -> Result<Option<Transfer>, Error> {
+        let text = "SELECT id, origin, destination, submitted FROM transfer WHERE id = ?";
+        let rows = self.sql.query(text, &[id.0.into()])?;
+        Ok(rows.into_iter().next().map(transfer_of).transpose()?)
+    }
+
+    /// How a transfer's files stand: how many, and their bytes. A file that ended without an attempt is not counted.
+    pub fn transfer_states(&mut self, id: TransferId) -> Result<Vec<(State, u64, u64)>, Error> {
+        let sum = |column| self.sql.dialect().sum(column);
+        let (live, ended) = (sum("size"), sum("f.size"));
+        let live =
+            format!("SELECT state, COUNT(*), {live} FROM live WHERE transfer = ? GROUP BY state");
+        let ended = format!(
+            "SELECT f.state, COUNT(*), {ended} FROM file f WHERE f.state <> 0 AND f.id IN \
+             (SELECT a.file FROM attempt a WHERE a.transfer = ?) GROUP BY f.state"
+        );
+        let mut states = Vec::new();
+        for text in [live, ended] {
+            for row in self.sql.query(&text, &[id.0.into()])? {
+                let mut row = Columns::of(row);
+                states.push((row.code(State::from_code)?, row.size()?, row.size()?));
+            }
+        }
+        Ok(states)
+    }
+
+    /// Files of a transfer that are not at their end.
+    pub fn transfer_live(&mut self, id: TransferId, limit: usize) -> Result<Vec<FileId>, Error> {
+        let text = "SELECT file FROM live WHERE transfer = ? ORDER BY file LIMIT ?";
+        let rows = self.sql.query(text, &[id.0.into(), (limit as i64).into()])?;
+        let file = |row: Row| -> Result<FileId, DbError> { Ok(FileId(Columns::of(row).int()?)) };
+        Ok(rows.into_iter().map(file).collect::<Result<_, _>>()?)
+    }
+}
+
+fn transfer_of(row: Row) -> Result<Transfer, DbError> {
+    let mut row = Columns::of(row);
+    Ok(Transfer {
+        id: TransferId(row.int()?),
+        from: SiteId(row.int()?),
+        to: SiteId(row.int()?),
+        submitted: Time(row.int()?),
+    })
+}

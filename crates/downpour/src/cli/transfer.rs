@@ -1,0 +1,452 @@
+//! `downpour transfer`: files from site to site. Each verb is a question to the daemon.
+
+use super::site::{AccessArgs, with_daemon};
+use super::{Exit, Fault};
+use crate::dispatch::{
+    Accepted, Done, Files, LinkReport, Links, Submission, Submitted, TransferReport, Transfers,
+    Why, WhyList,
+};
+use crate::site::{Access, RemoteError};
+use crate::units::{show_bytes, show_time};
+use clap::{Args, Subcommand};
+use serde_json::json;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Between two looks at a transfer that is waited for.
+const LOOK_EVERY: Duration = Duration::from_millis(300);
+/// Paths in one request.
+const PATHS_AT_ONCE: usize = 4000;
+/// A list of submissions that is longer is surely another file.
+const LIST_BYTES_MAX: u64 = 1 << 30;
+
+/// Move files between sites, and see why they do not move
+#[derive(Debug, Args)]
+pub(super) struct TransferArgs {
+    #[command(subcommand)]
+    verb: TransferVerb,
+}
+
+#[derive(Debug, Subcommand)]
+enum TransferVerb {
+    Submit(SubmitArgs),
+    List(ListArgs),
+    Show(ShowArgs),
+    Why(WhyArgs),
+    Retry(DeedArgs),
+    Cancel(DeedArgs),
+    Release(DeedArgs),
+    Links(ListArgs),
+    Open(LinkArgs),
+    Drain(LinkArgs),
+    Ban(LinkArgs),
+}
+
+/// Send files to another site, or fetch them: FROM may be SITE:PATH
+#[derive(Debug, Args)]
+struct SubmitArgs {
+    /// Files and folders, then the site that shall have them
+    #[arg(value_name = "FROM… TO", required_unless_present = "json_list", num_args = 2..)]
+    from_and_to: Vec<String>,
+    /// Submissions as JSON, one or a list of them, from this file or standard input (-)
+    #[arg(long, value_name = "FILE", conflicts_with = "from_and_to")]
+    json_list: Option<PathBuf>,
+    /// Where files go below the other site's folder, a template such as run/{file} [default: {name}]
+    #[arg(long, value_name = "TEMPLATE")]
+    into: Option<String>,
+    /// Lower goes first [default: 100]
+    #[arg(long, value_name = "N")]
+    priority: Option<i64>,
+    /// Wait until every file has arrived or needs somebody's help
+    #[arg(long)]
+    wait: bool,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+/// What is under way
+#[derive(Debug, Args)]
+struct ListArgs {
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+/// How a transfer stands
+#[derive(Debug, Args)]
+struct ShowArgs {
+    /// Its number, as `submit` and `list` print it
+    #[arg(value_name = "TRANSFER")]
+    transfer: i64,
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+/// One reason, and when it moves on, for each file that does not move
+#[derive(Debug, Args)]
+struct WhyArgs {
+    /// One file, by its number; without it all that do not move
+    #[arg(value_name = "FILE")]
+    file: Option<i64>,
+    /// Only files whose name begins so
+    #[arg(long, value_name = "TEXT")]
+    prefix: Option<String>,
+    /// Only files in this state, such as waiting or quarantined
+    #[arg(long, value_name = "STATE")]
+    state: Option<String>,
+    /// Only files with this error class, such as destination-full
+    #[arg(long, value_name = "CLASS")]
+    class: Option<String>,
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+/// Act on files by their numbers, or on all of a transfer
+#[derive(Debug, Args)]
+struct DeedArgs {
+    /// Numbers of files, as `why` prints them
+    #[arg(value_name = "FILE", required_unless_present = "transfer")]
+    files: Vec<i64>,
+    /// All files of a transfer
+    #[arg(long, value_name = "TRANSFER", conflicts_with = "files")]
+    transfer: Option<i64>,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+/// Say what the link to another site may do
+#[derive(Debug, Args)]
+struct LinkArgs {
+    /// The other site
+    #[arg(value_name = "SITE")]
+    site: String,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+impl TransferArgs {
+    pub(super) fn run(self) -> Result<Exit, Fault> {
+        match self.verb {
+            TransferVerb::Submit(args) => args.run(),
+            TransferVerb::List(args) => args.transfers(),
+            TransferVerb::Show(args) => args.run(),
+            TransferVerb::Why(args) => args.run(),
+            TransferVerb::Retry(args) => args.run("retry"),
+            TransferVerb::Cancel(args) => args.run("cancel"),
+            TransferVerb::Release(args) => args.run("release"),
+            TransferVerb::Links(args) => args.links(),
+            TransferVerb::Open(args) => args.run("open"),
+            TransferVerb::Drain(args) => args.run("drain"),
+            TransferVerb::Ban(args) => args.run("ban"),
+        }
+    }
+}
+
+impl SubmitArgs {
+    fn run(self) -> Result<Exit, Fault> {
+        let submissions = self.submissions()?;
+        let (wait, as_json) = (self.wait, self.json);
+        let (submitted, ended) = with_daemon(self.access, async |site| {
+            let mut all = Vec::new();
+            for submission in submissions {
+                all.push(submit(site, submission).await?);
+            }
+            let mut ended = Vec::new();
+            for submitted in all.iter().filter(|_| wait) {
+                ended.push(until_ended(site, submitted.accepted.transfer).await?);
+            }
+            Ok((all, ended))
+        })?;
+        if as_json {
+            print_json(&json!({ "submitted": submitted, "ended": ended }));
+        } else {
+            submitted.iter().for_each(|one| show_submitted(&one.accepted, &one.site));
+            ended.iter().for_each(show_transfer);
+        }
+        let refused = submitted.iter().any(|one| one.accepted.refused_count > 0);
+        let open = ended.iter().any(|report| !is_done(report));
+        Ok(if refused || open { Exit::Incomplete } else { Exit::Complete })
+    }
+
+    fn submissions(&self) -> Result<Vec<Submission>, Fault> {
+        if let Some(list) = &self.json_list {
+            return read_list(list);
+        }
+        let todo = "write it as: downpour transfer submit FROM… TO";
+        let Some((to, from)) = self.from_and_to.split_last() else {
+            return Err(Fault::usage("nothing is to be sent", todo));
+        };
+        let mut submission = Submission {
+            to: to.clone(),
+            into: self.into.clone(),
+            priority: self.priority,
+            ..Submission::default()
+        };
+        for from in from {
+            let (site, path) = match from.split_once(':') {
+                Some((site, path)) if !site.contains('/') => {
+                    (Some(site.to_owned()), path.to_owned())
+                }
+                _ => (None, absolute(from)),
+            };
+            if !submission.paths.is_empty() && submission.from != site {
+                let what = "the files lie at several sites";
+                return Err(Fault::usage(what, "submit those of each site by themselves"));
+            }
+            submission.from = site;
+            submission.paths.push(path);
+        }
+        Ok(vec![submission])
+    }
+}
+
+/// The daemon does not stand where we do.
+fn absolute(path: &str) -> String {
+    let absolute = std::path::absolute(path);
+    absolute.map_or_else(|_| path.to_owned(), |path| path.to_string_lossy().into_owned())
+}
+
+fn read_list(path: &Path) -> Result<Vec<Submission>, Fault> {
+    let mut text = Vec::new();
+    let read = if path.as_os_str() == "-" {
+        std::io::stdin().take(LIST_BYTES_MAX).read_to_end(&mut text)
+    } else {
+        std::fs::File::open(path).and_then(|file| file.take(LIST_BYTES_MAX).read_to_end(&mut text))
+    };
+    let todo = "give it JSON: {\"paths\": […], \"to\": \"SITE\"}, or a list of these";
+    read.map_err(|error| Fault::usage(format!("{}: {error}", path.display()), todo))?;
+    let one = serde_json::from_slice::<Submission>(&text).map(|one| vec![one]);
+    let all = one.or_else(|_| serde_json::from_slice(&text));
+    all.map_err(|error| Fault::usage(format!("{}: {error}", path.display()), todo))
+}
+
+/// Submits in as many requests as it takes; all are one transfer.
+async fn submit(site: &Access, submission: Submission) -> Result<Submitted, RemoteError> {
+    let mut all: Option<Submitted> = None;
+    for paths in submission.paths.chunks(PATHS_AT_ONCE) {
+        let transfer = all.as_ref().map(|all| all.accepted.transfer).or(submission.transfer);
+        let part = Submission { paths: paths.to_vec(), transfer, ..submission.clone() };
+        let part: Submitted = site.post("/v1/transfers", &part).await?;
+        all = Some(match all {
+            None => part,
+            Some(mut all) => {
+                all.accepted.add(part.accepted);
+                all
+            }
+        });
+    }
+    let none = || Submitted { site: String::new(), accepted: Accepted::default() };
+    Ok(all.unwrap_or_else(none))
+}
+
+async fn until_ended(site: &Access, transfer: i64) -> Result<TransferReport, RemoteError> {
+    loop {
+        let now: TransferReport = site.get(&format!("/v1/transfers/{transfer}")).await?;
+        let moving = now.states.iter().any(|(state, files)| *files > 0 && !is_still(state));
+        if !moving {
+            return Ok(now);
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Nothing happens to files in this state until somebody does something.
+fn is_still(state: &str) -> bool {
+    matches!(state, "receipted" | "cancelled" | "quarantined" | "adopted")
+}
+
+fn is_done(report: &TransferReport) -> bool {
+    report.states.keys().all(|state| state == "receipted")
+}
+
+impl ListArgs {
+    fn transfers(self) -> Result<Exit, Fault> {
+        let list: Transfers =
+            with_daemon(self.access, async |site| site.get("/v1/transfers").await)?;
+        if self.json {
+            print_json(&list);
+            return Ok(Exit::Complete);
+        }
+        for batch in &list.batches {
+            let way = if batch.arrives { "from" } else { "to" };
+            println!(
+                "batch {} {way} {:<12} {:>6} files {:>12}, {:>12} arrived, {} failed",
+                batch.id,
+                batch.site,
+                batch.files,
+                show_bytes(batch.bytes),
+                show_bytes(batch.arrived),
+                batch.failed
+            );
+        }
+        for transfer in &list.transfers {
+            let at = show_time(transfer.submitted_us);
+            println!("transfer {} {} -> {} {at}", transfer.id, transfer.from, transfer.to);
+        }
+        Ok(Exit::Complete)
+    }
+
+    fn links(self) -> Result<Exit, Fault> {
+        let list: Links = with_daemon(self.access, async |site| site.get("/v1/links").await)?;
+        if self.json {
+            print_json(&list);
+        } else {
+            list.links.iter().for_each(show_link);
+        }
+        Ok(Exit::Complete)
+    }
+}
+
+impl ShowArgs {
+    fn run(self) -> Result<Exit, Fault> {
+        let path = format!("/v1/transfers/{}", self.transfer);
+        let report: TransferReport = with_daemon(self.access, async |site| site.get(&path).await)?;
+        if self.json {
+            print_json(&report);
+        } else {
+            show_transfer(&report);
+        }
+        Ok(Exit::Complete)
+    }
+}
+
+impl WhyArgs {
+    fn run(self) -> Result<Exit, Fault> {
+        let mut query = Vec::new();
+        let asked = [("prefix", &self.prefix), ("state", &self.state), ("class", &self.class)];
+        for (key, value) in asked {
+            if let Some(value) = value {
+                query.push(format!("{key}={}", encoded(value)));
+            }
+        }
+        let (file, as_json) = (self.file, self.json);
+        with_daemon(self.access, async |site| {
+            if let Some(file) = file {
+                let why: Why = site.get(&format!("/v1/why/{file}")).await?;
+                if as_json {
+                    print_json(&why)
+                } else {
+                    show_why(&why)
+                }
+                return Ok(());
+            }
+            let mut after: Option<String> = None;
+            loop {
+                let mut query = query.clone();
+                query.extend(after.map(|after| format!("after={}", encoded(&after))));
+                let page: WhyList = site.get(&format!("/v1/why?{}", query.join("&"))).await?;
+                for why in &page.files {
+                    if as_json { println!("{}", json!(why)) } else { show_why(why) }
+                }
+                after = page.next;
+                if after.is_none() {
+                    return Ok(());
+                }
+            }
+        })?;
+        Ok(Exit::Complete)
+    }
+}
+
+impl DeedArgs {
+    fn run(self, deed: &str) -> Result<Exit, Fault> {
+        let path = format!("/v1/files/{deed}");
+        let files = Files { files: self.files, transfer: self.transfer };
+        let done: Done = with_daemon(self.access, async |site| site.post(&path, &files).await)?;
+        println!("{deed}: {} files, nothing to do for {}", done.done, done.passed);
+        Ok(if done.done > 0 { Exit::Complete } else { Exit::Incomplete })
+    }
+}
+
+impl LinkArgs {
+    fn run(self, verb: &str) -> Result<Exit, Fault> {
+        let path = format!("/v1/links/{}/{verb}", encoded(&self.site));
+        let links: Links =
+            with_daemon(self.access, async |site| site.post(&path, &json!({})).await)?;
+        links.links.iter().filter(|link| link.site == self.site).for_each(show_link);
+        Ok(Exit::Complete)
+    }
+}
+
+/// For a URL's query.
+fn encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    text.bytes().fold(String::new(), |mut out, byte| {
+        match plain(byte) {
+            true => out.push(char::from(byte)),
+            false => out.push_str(&format!("%{byte:02X}")),
+        }
+        out
+    })
+}
+
+fn print_json(value: &impl serde::Serialize) {
+    println!("{}", serde_json::to_string_pretty(value).expect("an answer has no odd keys"));
+}
+
+fn show_submitted(accepted: &Accepted, site: &str) {
+    println!(
+        "transfer {} at {site}: {} files, {}; {} known already, {} refused",
+        accepted.transfer,
+        accepted.files,
+        show_bytes(accepted.bytes),
+        accepted.known,
+        accepted.refused_count
+    );
+    for refusal in &accepted.refused {
+        println!("refused   {}: {}", refusal.what, refusal.trouble);
+    }
+}
+
+fn show_transfer(report: &TransferReport) {
+    let states: Vec<_> =
+        report.states.iter().map(|(state, files)| format!("{files} {state}")).collect();
+    let (id, from, to) = (report.id, &report.from, &report.to);
+    println!("transfer {id} {from} -> {to}: {}; {}", states.join(", "), show_bytes(report.bytes));
+}
+
+fn show_link(link: &LinkReport) {
+    let wanted = format!("{:?}", link.wanted).to_lowercase();
+    println!(
+        "{:<12} {wanted:<8} {} of {} batches, {} files, {}, {:.0} files/s",
+        link.site,
+        link.active,
+        link.active_max,
+        link.files,
+        show_bytes(link.bytes),
+        link.files_per_s
+    );
+    if let Some(at) = link.probe_at_us {
+        let trouble = link.trouble.as_deref().unwrap_or("it failed");
+        println!("{:<12} broken: {trouble}; next probe {}", "", show_time(at));
+    }
+}
+
+fn show_why(why: &Why) {
+    let eta = why.eta_us.map_or_else(|| "nobody knows when".to_owned(), show_time);
+    let reason = why.reason.as_deref().unwrap_or("-");
+    println!("{} {} {} {reason} {eta}", why.file, why.name, why.state);
+    println!("    {}", why.text);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::encoded;
+
+    #[test]
+    fn a_query_holds_any_text() {
+        assert_eq!(encoded("run/a b&c=ä"), "run%2Fa%20b%26c%3D%C3%A4");
+    }
+}

@@ -1,0 +1,261 @@
+//! What is offered to this site: which of it is here, which is taken, and where to.
+//!
+//! A file that the catalog has with the same content is answered with its receipt. One that it has with other content, or
+//! whose place is taken by something that it does not know, is refused: nothing is ever replaced. Room is reserved for what
+//! is taken until its batch has ended.
+
+use super::offer::{OFFER_FILES_MAX, Offer, OfferItem, Said, Trouble};
+use crate::object::{Digest, check_item_name};
+use crate::receipt::SignedFileReceipt;
+use crate::site::Site;
+use crate::spool::Rules;
+use downpour_catalog::{
+    Error, ErrorClass, File, NAME_BYTES_MAX, OtherContent, Reader, ReplicaState, SiteId, Time,
+};
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// Part of the file system that is left free.
+const SPARE: u64 = 64 << 20;
+/// When to ask again for what found no room, seconds.
+const NO_ROOM_S: u32 = 30;
+
+/// A file that is taken.
+#[derive(Clone, Debug)]
+pub(super) struct Taken {
+    pub(super) item: OfferItem,
+    pub(super) digest: Digest,
+    /// Below the receiving folder.
+    pub(super) path: String,
+}
+
+/// What an offer is judged by.
+pub(super) struct Judge<'a> {
+    pub(super) site: &'a Site,
+    pub(super) own: SiteId,
+    /// Sites of origin by name; one that is not there has no files here.
+    pub(super) sites: HashMap<String, SiteId>,
+    pub(super) rules: Rules,
+    pub(super) folder: PathBuf,
+}
+
+/// The verdict on an offer.
+pub(super) struct Judged {
+    pub(super) said: Vec<Said>,
+    pub(super) taken: Vec<Taken>,
+}
+
+/// Whether an offer can be looked at at all.
+pub(super) fn check(offer: &Offer) -> Result<(), String> {
+    let hex = offer.batch.len() == 32 && offer.batch.bytes().all(|b| b.is_ascii_hexdigit());
+    if !hex {
+        return Err("a batch is named by 32 hexadecimal digits".to_owned());
+    }
+    if offer.items.is_empty() || offer.items.len() > OFFER_FILES_MAX {
+        return Err(format!("an offer has 1 to {OFFER_FILES_MAX} files"));
+    }
+    Ok(())
+}
+
+impl Judge<'_> {
+    /// Looks at every file of an offer.
+    pub(super) fn judge(
+        &self,
+        reader: &mut Reader,
+        offer: &Offer,
+        room: &Room,
+    ) -> Result<Judged, Error> {
+        let mut judged = Judged { said: Vec::new(), taken: Vec::new() };
+        let mut paths = HashSet::new();
+        let mut free = room.free(&self.folder);
+        for item in &offer.items {
+            let said = match self.look(reader, item)? {
+                Ok(Found::Here(receipt)) => Said::Have { receipt: Box::new(receipt) },
+                Ok(Found::Not(taken)) if !paths.insert(taken.path.clone()) => {
+                    let what = format!("another file of the offer goes to {}", taken.path);
+                    Said::Refuse(Trouble::new(ErrorClass::VersionConflict, what))
+                }
+                Ok(Found::Not(taken)) => match free.checked_sub(item.size) {
+                    Some(left) => {
+                        free = left;
+                        let path = taken.path.clone();
+                        judged.taken.push(taken);
+                        Said::Take { path }
+                    }
+                    None => Said::Refuse(no_room(item.size, free)),
+                },
+                Err(trouble) => Said::Refuse(trouble),
+            };
+            judged.said.push(said);
+        }
+        Ok(judged)
+    }
+
+    fn look(&self, reader: &mut Reader, item: &OfferItem) -> Result<Result<Found, Trouble>, Error> {
+        let refuse = |class, what: String| Ok(Err(Trouble::new(class, what)));
+        let Some(digest) = item.digest() else {
+            return refuse(ErrorClass::SourceRefused, "its BLAKE3 is none".to_owned());
+        };
+        if item.name.is_empty() || item.name.len() > NAME_BYTES_MAX || item.version < 1 {
+            return refuse(ErrorClass::NameRefused, "no name that a catalog holds".to_owned());
+        }
+        if item.site == self.site.name {
+            let what = "it comes from this very site".to_owned();
+            return refuse(ErrorClass::NameRefused, what);
+        }
+        let known = match self.sites.get(&item.site) {
+            Some(site) => reader.versions(*site, &item.name)?,
+            None => Vec::new(),
+        };
+        let known = known.into_iter().find(|file| file.version == item.version);
+        let rule = self.rules.for_arrival(&item.site, &item.name);
+        let refuses = rule.is_some_and(|rule| rule.other_content() == OtherContent::Refuse);
+        if known.is_none() && refuses && item.version > 1 {
+            let what = "this site's rule refuses other content under a known name".to_owned();
+            return refuse(ErrorClass::VersionConflict, what);
+        }
+        let path = match rule {
+            Some(rule) => {
+                rule.path_of(&item.site, &item.name, item.version, Time(item.taken_in_us))
+            }
+            None => item.into.clone(),
+        };
+        if check_item_name(&path).is_err() {
+            return refuse(ErrorClass::NameRefused, format!("`{path}` is no path below a folder"));
+        }
+        match known {
+            Some(file) => self.known(reader, &file, item, digest, path),
+            None => Ok(Ok(Found::Not(Taken { item: item.clone(), digest, path }))),
+        }
+    }
+
+    /// What follows for a file of which the catalog knows.
+    fn known(
+        &self,
+        reader: &mut Reader,
+        file: &File,
+        item: &OfferItem,
+        digest: Digest,
+        path: String,
+    ) -> Result<Result<Found, Trouble>, Error> {
+        let same = file.digest.as_ref().is_some_and(|known| known.value() == digest.0);
+        if !same || file.size != item.size {
+            let what = format!("version {} of it is here with other content", item.version);
+            return Ok(Err(Trouble::new(ErrorClass::VersionConflict, what)));
+        }
+        let replica = reader.replicas(file.id)?.into_iter().find(|r| r.site == self.own);
+        let present = replica.as_ref().is_some_and(|r| r.state == ReplicaState::Present);
+        if present {
+            let own = self.site.identity.public_key();
+            let receipts = reader.receipts(file.id)?;
+            let ours = receipts.iter().find(|receipt| receipt.receiver == own.as_bytes());
+            if let Some(Ok(receipt)) = ours.map(|r| SignedFileReceipt::from_bytes(&r.signed)) {
+                return Ok(Ok(Found::Here(receipt)));
+            }
+        }
+        // It was here: it comes back to its place. What is there instead goes aside.
+        let path = replica.as_ref().and_then(|r| self.below(&r.path)).unwrap_or(path);
+        if replica.is_some_and(|replica| replica.state == ReplicaState::Corrupt) {
+            set_aside(&self.folder, &path, &item.key().to_string());
+        }
+        Ok(Ok(Found::Not(Taken { item: item.clone(), digest, path })))
+    }
+
+    /// A replica's path, below the receiving folder.
+    fn below(&self, path: &str) -> Option<String> {
+        let below = Path::new(path).strip_prefix(&self.folder).ok()?.to_str()?;
+        check_item_name(below).ok().map(|()| below.to_owned())
+    }
+}
+
+enum Found {
+    Here(SignedFileReceipt),
+    Not(Taken),
+}
+
+fn no_room(size: u64, free: u64) -> Trouble {
+    let what = format!("{size} bytes are needed, {free} are free and not reserved");
+    Trouble::new(ErrorClass::DestinationFull, what).after(NO_ROOM_S)
+}
+
+/// Moves what is known to be damaged out of the way of what replaces it. If it cannot be moved, the session says so.
+pub(super) fn set_aside(folder: &Path, path: &str, key: &str) {
+    let aside = folder.join(".downpour/corrupt");
+    let moved = std::fs::create_dir_all(&aside)
+        .and_then(|()| std::fs::rename(folder.join(path), aside.join(key)));
+    if let Err(error) = moved {
+        tracing::warn!(path, %error, "a damaged file stays where it is");
+    }
+}
+
+/// Room that is promised to batches, by file system.
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    promised: Mutex<HashMap<u64, u64>>,
+}
+
+/// Which file system a folder is on; folders that are made later are on that of the nearest one above.
+fn device(folder: &Path) -> Option<(PathBuf, u64)> {
+    use std::os::unix::fs::MetadataExt as _;
+    let there = |path: &&Path| path.metadata().is_ok();
+    let above = folder.ancestors().find(there)?;
+    Some((above.to_owned(), above.metadata().ok()?.dev()))
+}
+
+impl Room {
+    fn promised(&self) -> std::sync::MutexGuard<'_, HashMap<u64, u64>> {
+        self.promised.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes that can still be promised below a folder; where nobody can tell, any number.
+    fn free(&self, folder: &Path) -> u64 {
+        let Some((above, device)) = device(folder) else { return u64::MAX };
+        let Ok(fs) = rustix::fs::statvfs(&above) else { return u64::MAX };
+        let free = fs.f_bavail.saturating_mul(fs.f_frsize);
+        let promised = self.promised().get(&device).copied().unwrap_or(0);
+        free.saturating_sub(SPARE).saturating_sub(promised)
+    }
+
+    /// Promises room until the promise is dropped.
+    pub(super) fn promise(self: &std::sync::Arc<Self>, folder: &Path, bytes: u64) -> Promise {
+        let device = device(folder).map_or(0, |(_, device)| device);
+        *self.promised().entry(device).or_default() += bytes;
+        Promise { room: self.clone(), device, bytes }
+    }
+}
+
+/// Room that is held.
+#[derive(Debug)]
+pub(super) struct Promise {
+    room: std::sync::Arc<Room>,
+    device: u64,
+    bytes: u64,
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        if let Some(promised) = self.room.promised().get_mut(&self.device) {
+            *promised = promised.saturating_sub(self.bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Room;
+    use std::sync::Arc;
+
+    #[test]
+    fn room_that_is_promised_is_not_promised_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let room = Arc::new(Room::default());
+        let inbox = folder.path().join("not/yet/there");
+        let free = room.free(&inbox);
+        let promise = room.promise(&inbox, free);
+        // What others write meanwhile only lessens it.
+        assert!(room.free(folder.path()) < free / 2 || free == 0);
+        drop(promise);
+        assert!(room.promised().values().all(|bytes| *bytes == 0));
+    }
+}

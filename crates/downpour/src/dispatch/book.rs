@@ -1,0 +1,191 @@
+//! What the dispatcher writes into the catalog: steps of files that it holds, a whole batch in a commit.
+//!
+//! A step that is refused says that the file is not ours any more: an operator cancelled it, or the lease was lost and another
+//! daemon moves it. It is let go, and nothing else of the batch suffers.
+
+use super::hooks::kill_point;
+use super::policy::{Verdict, judge, waits};
+use crate::site::{Fault, Site};
+use downpour_catalog::{
+    Change, Claimed, ErrorClass, Fence, File, FileId, Move, Next, Reason, Revision, State, Time,
+};
+use downpour_proto::Rng;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// A file that this daemon moves.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) file: File,
+    pub(super) at: Revision,
+    pub(super) fence: Fence,
+    pub(super) state: State,
+    /// Where it lies here.
+    pub(super) path: PathBuf,
+    /// The site that it comes from, and its rule, by name.
+    pub(super) origin: String,
+    pub(super) rule: String,
+}
+
+impl Held {
+    pub(super) fn new(file: File, claimed: &Claimed) -> Self {
+        Self {
+            at: claimed.revision,
+            fence: claimed.fence,
+            state: claimed.state,
+            file,
+            path: PathBuf::new(),
+            origin: String::new(),
+            rule: String::new(),
+        }
+    }
+
+    fn step(&self, next: Next) -> Change {
+        let (file, at, fence) = (self.file.id, self.at, Some(self.fence));
+        Change::Move(Move { file, at, fence, next })
+    }
+}
+
+/// The leases of one batch.
+pub(super) type Leases = Arc<Mutex<HashMap<FileId, Fence>>>;
+
+/// Writes for one batch.
+pub(super) struct Book {
+    site: Arc<Site>,
+    leases: Leases,
+}
+
+impl Book {
+    pub(super) fn new(site: &Arc<Site>, held: &[Held]) -> Self {
+        let leases = held.iter().map(|held| (held.file.id, held.fence)).collect();
+        Self { site: site.clone(), leases: Arc::new(Mutex::new(leases)) }
+    }
+
+    pub(super) fn now(&self) -> Time {
+        self.site.clock.now()
+    }
+
+    /// Takes one step of each file, in one commit. Those that are not ours any more are gone from what comes back.
+    pub(super) async fn step(
+        &self,
+        point: &str,
+        held: Vec<Held>,
+        next: impl Fn(&Held) -> Next,
+    ) -> Result<Vec<Held>, Fault> {
+        if held.is_empty() {
+            return Ok(held);
+        }
+        if !point.is_empty() {
+            kill_point(&format!("{point}.before"));
+        }
+        let changes = held.iter().map(|held| held.step(next(held))).collect();
+        let answers = self.site.catalog.submit(self.now(), changes).done().await?;
+        if !point.is_empty() {
+            kill_point(&format!("{point}.after"));
+        }
+        let mut kept = Vec::with_capacity(held.len());
+        for (mut held, answer) in held.into_iter().zip(answers) {
+            match answer {
+                Ok(applied) => {
+                    held.at = applied.revision;
+                    held.state = applied.state.unwrap_or(held.state);
+                    if !held.state.is_leased() {
+                        self.let_go(held.file.id);
+                    }
+                    kept.push(held);
+                }
+                Err(refused) => {
+                    tracing::info!(file = %held.file.name, %refused, "let go");
+                    self.let_go(held.file.id);
+                }
+            }
+        }
+        Ok(kept)
+    }
+
+    /// Makes changes beside the steps.
+    pub(super) async fn record(&self, changes: Vec<Change>) -> Result<(), Fault> {
+        if !changes.is_empty() {
+            let answers = self.site.catalog.submit(self.now(), changes).done().await?;
+            for refused in answers.into_iter().filter_map(Result::err) {
+                tracing::warn!(%refused, "a record was not made");
+            }
+        }
+        Ok(())
+    }
+
+    /// These files failed: each waits or is set apart, as its class says.
+    pub(super) async fn fail(
+        &self,
+        failed: Vec<(Held, ErrorClass, Option<Duration>)>,
+        rng: &mut Rng,
+    ) -> Result<(), Fault> {
+        let now = self.now();
+        let mut nexts = HashMap::new();
+        let mut held = Vec::with_capacity(failed.len());
+        for (file, class, after) in failed {
+            let next = match judge(class, file.file.tries) {
+                Verdict::SetApart => Next::Quarantined(class),
+                Verdict::Again(reason) => {
+                    let wait = after.unwrap_or_else(|| waits(class).wait(file.file.tries, rng));
+                    waiting(now, reason, Some(class), wait)
+                }
+            };
+            nexts.insert(file.file.id, next);
+            held.push(file);
+        }
+        self.step("", held, |held| nexts[&held.file.id].clone()).await.map(drop)
+    }
+
+    /// These go back for no fault of theirs, to be taken again after `wait`.
+    pub(super) async fn put_back(
+        &self,
+        held: Vec<Held>,
+        reason: Reason,
+        error: Option<ErrorClass>,
+        wait: Duration,
+    ) -> Result<(), Fault> {
+        let now = self.now();
+        self.step("", held, |_| waiting(now, reason, error, wait)).await.map(drop)
+    }
+
+    fn let_go(&self, file: FileId) {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner).remove(&file);
+    }
+
+    /// Keeps the leases, until it is dropped.
+    pub(super) async fn renew(&self, lease: Duration) -> Fault {
+        loop {
+            tokio::time::sleep(lease / 3).await;
+            let now = self.now();
+            let until = until(now, lease);
+            let changes: Vec<Change> = {
+                let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+                let renew = |(file, fence): (&FileId, &Fence)| Change::Renew {
+                    file: *file,
+                    fence: *fence,
+                    until,
+                };
+                leases.iter().map(renew).collect()
+            };
+            if changes.is_empty() {
+                continue;
+            }
+            // One that is refused shows at its next step.
+            if let Err(error) = self.site.catalog.submit(now, changes).done().await {
+                return error.into();
+            }
+        }
+    }
+}
+
+/// When a lease that begins now ends.
+pub(super) fn until(now: Time, lease: Duration) -> Time {
+    Time(now.0 + i64::try_from(lease.as_micros()).unwrap_or(i64::MAX / 2))
+}
+
+fn waiting(now: Time, reason: Reason, error: Option<ErrorClass>, wait: Duration) -> Next {
+    Next::Waiting { reason, error, next_try: until(now, wait), bytes: 0 }
+}

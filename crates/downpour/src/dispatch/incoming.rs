@@ -1,0 +1,326 @@
+//! One batch at its destination: received, read back, signed, recorded.
+//!
+//! 1. The session places files and syncs once.
+//! 2. Each file is read back from its place and compared with the digest that was agreed.
+//! 3. Receipts are signed and kept in the folder itself, then files and receipts go into the catalog, in a commit.
+//! 4. Only then the source is told. A crash before that costs no bytes: what is in its place is found there.
+
+use super::arriving::{Promise, Taken, set_aside};
+use super::hooks::{kill_point, lies_about};
+use super::offer::{Arrived, BatchState, Trouble};
+use crate::cli::Fault as SessionFault;
+use crate::object::{Agreed, FolderOptions, Obstacle};
+use crate::receipt::{FileReceipt, ReceiptLog, SignedFileReceipt, WrongContent};
+use crate::session::{ReceiveFiles, ReceivedFiles, receive_files};
+use crate::site::{Fault, Remote, Site};
+use crate::ticket::Ticket;
+use downpour_catalog::{
+    AdoptedFile, Answer, Change, ErrorClass, Origin, OtherContent, Receipt, Refused, SiteId,
+};
+use downpour_proto::transfer::Wishes;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// How long the source may take to open its door, and to come back.
+const SOURCE_TIME: Duration = Duration::from_secs(30);
+/// Memory for blocks under way, of one batch.
+const MEMORY: u64 = 64_000_000;
+/// How often progress is passed on.
+const TICK: Duration = Duration::from_millis(500);
+
+/// A batch that was offered, and what became of it.
+pub(super) struct Incoming {
+    pub(super) from: String,
+    pub(super) folder: PathBuf,
+    pub(super) taken: Vec<Taken>,
+    pub(super) made: Instant,
+    pub(super) state: watch::Sender<BatchState>,
+    /// Given up when the batch has ended.
+    pub(super) promise: Mutex<Option<Promise>>,
+    /// A session was begun.
+    pub(super) begun: std::sync::atomic::AtomicBool,
+}
+
+impl Incoming {
+    pub(super) fn new(from: &str, folder: PathBuf, taken: Vec<Taken>, promise: Promise) -> Self {
+        Self {
+            from: from.to_owned(),
+            folder,
+            taken,
+            made: Instant::now(),
+            state: watch::channel(BatchState::default()).0,
+            promise: Mutex::new(Some(promise)),
+            begun: std::sync::atomic::AtomicBool::new(false),
+        }
+    }
+
+    /// Receives what was taken, and says what came of it.
+    pub(super) async fn run(&self, site: &Arc<Site>, remote: &Remote, lane: &str, ticket: Ticket) {
+        let items = match self.receive(site, remote, lane, ticket).await {
+            Ok(items) => items,
+            Err(fault) => {
+                tracing::warn!(from = %self.from, %fault, "a batch was not recorded");
+                let failed = || Arrived::Failed(Trouble::new(fault.class, fault.what.clone()));
+                self.taken.iter().map(|_| failed()).collect()
+            }
+        };
+        kill_point("answer.before");
+        self.promise.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let bytes = self.taken.iter().map(|taken| taken.item.size).sum();
+        self.state.send_replace(BatchState { done: true, bytes, items });
+    }
+
+    async fn receive(
+        &self,
+        site: &Arc<Site>,
+        remote: &Remote,
+        lane: &str,
+        ticket: Ticket,
+    ) -> Result<Vec<Arrived>, Fault> {
+        let received = self.session(site, remote, lane, ticket).await;
+        kill_point("arrived.before");
+        let received = match received {
+            Ok(received) => received,
+            Err(fault) => {
+                let class = fault.class.unwrap_or(ErrorClass::Internal);
+                return Ok(self.all_failed(class, &fault.what));
+            }
+        };
+        let (mut ends, signed) = self.verify(site, received).await?;
+        self.keep(&signed).await?;
+        let answers = self.adopt(site, &signed).await?;
+        for ((index, receipt), answer) in signed.into_iter().zip(answers) {
+            ends[index] = Some(match answer {
+                Ok(_) => Arrived::Placed { receipt: Box::new(receipt) },
+                Err(refused) => Arrived::Failed(not_recorded(&refused)),
+            });
+        }
+        let lost = || Arrived::Failed(Trouble::new(ErrorClass::Internal, "nothing is known of it"));
+        Ok(ends.into_iter().map(|end| end.unwrap_or_else(lost)).collect())
+    }
+
+    fn all_failed(&self, class: ErrorClass, what: &str) -> Vec<Arrived> {
+        let failed = |_| Arrived::Failed(Trouble::new(class, what));
+        self.taken.iter().map(failed).collect()
+    }
+
+    async fn session(
+        &self,
+        site: &Arc<Site>,
+        remote: &Remote,
+        lane: &str,
+        ticket: Ticket,
+    ) -> Result<ReceivedFiles, SessionFault> {
+        let mut agreed = Agreed::default();
+        for taken in &self.taken {
+            agreed.insert(taken.path.as_bytes(), taken.item.size, taken.digest);
+        }
+        let mut folder = FolderOptions::new(&self.folder);
+        (folder.owner, folder.folders) = (false, false);
+        folder.lane = Some(lane.to_owned());
+        let mut running = receive_files(ReceiveFiles {
+            identity: site.identity.clone(),
+            ticket,
+            folder,
+            agreed,
+            name: site.name.clone(),
+            wishes: Wishes { connections: remote.section.connections, ..Wishes::default() },
+            memory_bytes: MEMORY,
+            wait: SOURCE_TIME,
+        });
+        loop {
+            match tokio::time::timeout(TICK, running.done()).await {
+                Ok(done) => return done,
+                Err(_) => {
+                    let seen = running.progress();
+                    let bytes = seen.and_then(|s| s.receivers.first().map(|row| row.done_bytes));
+                    self.state.send_modify(|state| state.bytes = bytes.unwrap_or(0));
+                }
+            }
+        }
+    }
+
+    /// Reads back what the session says is in its place, and signs for it.
+    async fn verify(
+        &self,
+        site: &Arc<Site>,
+        received: ReceivedFiles,
+    ) -> Result<(Vec<Option<Arrived>>, Vec<(usize, SignedFileReceipt)>), Fault> {
+        let (taken, folder, site) = (self.taken.clone(), self.folder.clone(), site.clone());
+        let attempt = u64::from(std::process::id()) ^ site.clock.now().0.unsigned_abs();
+        blocking(move || {
+            let placed: HashMap<&[u8], _> =
+                received.files.placed.iter().map(|p| (p.path.as_slice(), p)).collect();
+            let read_back = site.config().transfer.read_back;
+            let (mut ends, mut signed) = (Vec::new(), Vec::new());
+            for (index, taken) in taken.iter().enumerate() {
+                if !placed.contains_key(taken.path.as_bytes()) {
+                    ends.push(Some(Arrived::Failed(why_not(&received, taken))));
+                    continue;
+                }
+                if lies_about(&taken.item.key().0, attempt) {
+                    damage(&folder.join(&taken.path));
+                }
+                let receipt = receipt(&site, taken, &received.report.session.id);
+                let same = if read_back { receipt.check_content(&folder) } else { Ok(()) };
+                ends.push(match (same, receipt.sign(&site.identity)) {
+                    (Ok(()), Ok(receipt)) => {
+                        signed.push((index, receipt));
+                        None
+                    }
+                    (Err(wrong), _) => Some(Arrived::Failed(false_success(&folder, taken, &wrong))),
+                    (_, Err(error)) => {
+                        let class = ErrorClass::NameRefused;
+                        Some(Arrived::Failed(Trouble::new(class, error.to_string())))
+                    }
+                });
+            }
+            Ok((ends, signed))
+        })
+        .await
+    }
+
+    /// The folder keeps its receipts itself, so that a lost catalog can be made again.
+    async fn keep(&self, signed: &[(usize, SignedFileReceipt)]) -> Result<(), Fault> {
+        if signed.is_empty() {
+            return Ok(());
+        }
+        kill_point("log.before");
+        let receipts: Vec<_> = signed.iter().map(|(_, receipt)| receipt.clone()).collect();
+        let folder = self.folder.clone();
+        blocking(move || {
+            let kept = ReceiptLog::open(&folder).and_then(|mut log| log.append(&receipts));
+            kept.map_err(|error| Fault::new(ErrorClass::DestinationWriteFailed, error.to_string()))
+        })
+        .await
+    }
+
+    /// Takes files and receipts into the catalog.
+    async fn adopt(
+        &self,
+        site: &Arc<Site>,
+        signed: &[(usize, SignedFileReceipt)],
+    ) -> Result<Vec<Answer>, Fault> {
+        if signed.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (catalog, now) = (site.catalog.clone(), site.clock.now());
+        let receipts: Vec<_> = signed.iter().map(|(_, receipt)| receipt.clone()).collect();
+        let (folder, name) = (self.folder.clone(), site.name.clone());
+        kill_point("adopt.before");
+        let answers = blocking(move || {
+            let own = catalog.site(&name)?;
+            let mut words = HashMap::new();
+            let mut changes = Vec::with_capacity(receipts.len());
+            for signed in &receipts {
+                let said = &signed.receipt;
+                let key = (said.site.clone(), said.rule.clone());
+                let (site, rule) = match words.get(&key) {
+                    Some(known) => *known,
+                    None => {
+                        let found = (catalog.site(&said.site)?, catalog.rule(&said.rule)?);
+                        *words.entry(key).or_insert(found)
+                    }
+                };
+                changes.push(Change::Adopt(adopted(said, (site, rule), own, &folder)));
+            }
+            let answers = catalog.submit(now, changes).wait()?;
+            let records = answers.iter().zip(&receipts).filter_map(|(answer, signed)| {
+                let file = answer.as_ref().ok()?.file;
+                let receiver = signed.receipt.receiver.as_bytes().to_vec();
+                let signed = signed.to_bytes();
+                Some(Change::Receipt(Receipt { file, receiver, at: now, signed }))
+            });
+            catalog.submit(now, records.collect()).wait()?;
+            Ok(answers)
+        })
+        .await?;
+        kill_point("adopt.after");
+        Ok(answers)
+    }
+}
+
+fn adopted(
+    said: &FileReceipt,
+    (site, rule): (SiteId, downpour_catalog::RuleId),
+    own: SiteId,
+    folder: &Path,
+) -> AdoptedFile {
+    AdoptedFile {
+        site,
+        name: said.name.clone(),
+        size: said.size,
+        rule,
+        digest: downpour_catalog::Digest::blake3(said.blake3.0),
+        replicas: vec![(own, folder.join(&said.path).to_string_lossy().into_owned())],
+        other_content: OtherContent::Refuse,
+        origin: Some(Origin { version: said.version, taken_in: said.taken_in }),
+    }
+}
+
+fn receipt(site: &Site, taken: &Taken, session: &str) -> FileReceipt {
+    let item = &taken.item;
+    FileReceipt {
+        site: item.site.clone(),
+        name: item.name.clone(),
+        version: item.version,
+        taken_in: downpour_catalog::Time(item.taken_in_us),
+        rule: item.rule.clone(),
+        size: item.size,
+        blake3: taken.digest,
+        path: taken.path.clone(),
+        session: session.to_owned(),
+        at: site.clock.now(),
+        receiver: site.identity.public_key(),
+    }
+}
+
+/// Why the session did not place a file.
+fn why_not(received: &ReceivedFiles, taken: &Taken) -> Trouble {
+    if let Some((obstacle, text)) = received.why(&taken.path) {
+        let class = match obstacle {
+            Obstacle::Taken => ErrorClass::VersionConflict,
+            Obstacle::Refused => ErrorClass::NameRefused,
+            Obstacle::Withdrawn | Obstacle::NotAgreed => ErrorClass::FileChanged,
+            Obstacle::Failed => ErrorClass::DestinationWriteFailed,
+        };
+        return Trouble::new(class, text.as_str());
+    }
+    match &received.failure {
+        Some((class, what)) => Trouble::new(*class, what.as_str()),
+        None => Trouble::new(ErrorClass::FileChanged, "the source did not send it"),
+    }
+}
+
+/// The session said that a file is there, and it is not. What lies there instead goes aside, so that the next attempt finds
+/// its place free.
+fn false_success(folder: &Path, taken: &Taken, wrong: &WrongContent) -> Trouble {
+    set_aside(folder, &taken.path, &taken.item.key().to_string());
+    Trouble::new(ErrorClass::FalseSuccess, format!("read back: {wrong}"))
+}
+
+fn not_recorded(refused: &Refused) -> Trouble {
+    let class = match refused {
+        Refused::NameTaken { .. } | Refused::DigestDiffers(_) => ErrorClass::VersionConflict,
+        _ => ErrorClass::Internal,
+    };
+    Trouble::new(class, refused.to_string())
+}
+
+/// For tests: what a mover that lies leaves behind.
+fn damage(path: &Path) {
+    let content = std::fs::read(path).unwrap_or_default();
+    let kept = &content[..content.len() / 2];
+    let _ = std::fs::write(path, kept);
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+) -> Result<T, Fault> {
+    let failed =
+        |error: tokio::task::JoinError| Fault::new(ErrorClass::Internal, error.to_string());
+    tokio::task::spawn_blocking(work).await.map_err(failed)?
+}

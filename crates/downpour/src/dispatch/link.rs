@@ -1,0 +1,273 @@
+//! The way to one other site: whether it may be used now, how much is under way, what it brought.
+
+use super::policy::{BREAKER, blames_link};
+use downpour_catalog::{ErrorClass, RuleId, Time};
+use downpour_proto::transfer::{Breaker, Permit};
+use downpour_proto::{Duration, Rng, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+use utoipa::ToSchema;
+
+/// What an operator wants of a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Wanted {
+    /// Use it.
+    #[default]
+    Open,
+    /// Finish what is under way and begin nothing.
+    Drained,
+    /// Begin nothing, and refuse what that site offers.
+    Banned,
+}
+
+/// A link as it is shown.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LinkReport {
+    /// The other site.
+    pub site: String,
+    /// What an operator wants of it.
+    pub wanted: Wanted,
+    /// Batches under way.
+    pub active: usize,
+    /// Batches at once at most.
+    pub active_max: usize,
+    /// Files and bytes that it took since the daemon's start.
+    pub files: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Files a second, over the last minutes.
+    pub files_per_s: f64,
+    /// Bytes a second, over the last minutes.
+    pub bytes_per_s: f64,
+    /// When its breaker lets the next probe through, microseconds since 1970; absent while it is closed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probe_at_us: Option<i64>,
+    /// The last failure that the link was blamed for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+}
+
+/// The other site, as the dispatcher sees it.
+#[derive(Debug)]
+pub(super) struct Link {
+    breaker: Breaker,
+    pub(super) wanted: Wanted,
+    pub(super) active: usize,
+    trouble: Option<(ErrorClass, String)>,
+    files: u64,
+    bytes: u64,
+    pace: Pace,
+    /// What each rule was served, divided by its share.
+    served: HashMap<RuleId, f64>,
+}
+
+/// A rate that forgets: what came in a time that shrinks by half every so often.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    files: f64,
+    bytes: f64,
+    seconds: f64,
+    last: Option<Time>,
+}
+
+const PACE_HALF_S: f64 = 60.0;
+
+impl Pace {
+    fn note(&mut self, now: Time, files: u64, bytes: u64, took_s: f64) {
+        // Batches beside each other share the time.
+        let since = self.last.map_or(took_s, |last| (now.0 - last.0) as f64 / 1e6);
+        let since = since.clamp(1e-3, took_s.max(1e-3));
+        let kept = (-since / PACE_HALF_S * core::f64::consts::LN_2).exp();
+        self.files = self.files * kept + files as f64;
+        self.bytes = self.bytes * kept + bytes as f64;
+        self.seconds = self.seconds * kept + since;
+        self.last = Some(now);
+    }
+
+    fn per_second(&self) -> (f64, f64) {
+        match self.seconds > 0.0 {
+            true => (self.files / self.seconds, self.bytes / self.seconds),
+            false => (0.0, 0.0),
+        }
+    }
+}
+
+/// Microseconds since 1970 as the breaker's time.
+fn stamp(now: Time) -> Timestamp {
+    let micros = u64::try_from(now.0).unwrap_or(0);
+    Timestamp::ZERO + Duration::from_micros(micros)
+}
+
+fn time(at: Timestamp) -> Time {
+    Time(i64::try_from(at.as_nanos() / 1000).unwrap_or(i64::MAX))
+}
+
+impl Link {
+    pub(super) fn new(seed: u64, wanted: Wanted) -> Self {
+        Self {
+            breaker: Breaker::new(BREAKER, seed),
+            wanted,
+            active: 0,
+            trouble: None,
+            files: 0,
+            bytes: 0,
+            pace: Pace::default(),
+            served: HashMap::new(),
+        }
+    }
+
+    /// How many files may go into a batch that begins now.
+    pub(super) fn permit(&mut self, now: Time, active_max: usize, files_max: usize) -> usize {
+        if self.wanted != Wanted::Open || self.active >= active_max {
+            return 0;
+        }
+        match self.breaker.permit(stamp(now)) {
+            Permit::Yes => files_max,
+            // A probe costs little, whether it succeeds or not.
+            Permit::Probe => 1,
+            Permit::No(_) => 0,
+        }
+    }
+
+    /// The other side answered.
+    pub(super) fn succeed(&mut self) {
+        self.breaker.succeed();
+        self.trouble = None;
+    }
+
+    /// Something failed; the breaker hears of it if the link is to blame.
+    pub(super) fn fail(&mut self, now: Time, class: ErrorClass, what: &str) {
+        if blames_link(class) {
+            self.breaker.fail(stamp(now));
+            self.trouble = Some((class, what.to_owned()));
+        }
+    }
+
+    /// Files of a batch are at the other side.
+    pub(super) fn delivered(&mut self, now: Time, files: u64, bytes: u64, took_s: f64) {
+        self.files += files;
+        self.bytes += bytes;
+        self.pace.note(now, files, bytes, took_s);
+    }
+
+    /// When the next probe goes out; `None` while the breaker is closed.
+    pub(super) fn probe_at(&self) -> Option<Time> {
+        self.breaker.opens_until().map(time)
+    }
+
+    pub(super) fn trouble(&self) -> Option<&(ErrorClass, String)> {
+        self.trouble.as_ref()
+    }
+
+    /// Files and bytes a second, over the last minutes.
+    pub(super) fn pace(&self) -> (f64, f64) {
+        self.pace.per_second()
+    }
+
+    /// Of these rules, each with its priority and share, the one whose turn it is: of the lowest priority, the one that got least.
+    pub(super) fn next_rule(&self, ready: &BTreeMap<RuleId, (i64, f64)>) -> Option<RuleId> {
+        let lowest = ready.values().map(|(priority, _)| *priority).min()?;
+        let candidates = ready.iter().filter(|(_, (priority, _))| *priority == lowest);
+        let got = |rule: &RuleId| self.served.get(rule).copied().unwrap_or(0.0);
+        candidates.map(|(rule, _)| *rule).min_by(|a, b| got(a).total_cmp(&got(b)))
+    }
+
+    /// A rule was served. One that comes back after a pause does not catch up on what it missed.
+    pub(super) fn serve(&mut self, rule: RuleId, bytes: u64, share: f64) {
+        let least = self.served.values().copied().fold(f64::INFINITY, f64::min);
+        let least = if least.is_finite() { least } else { 0.0 };
+        let got = self.served.entry(rule).or_insert(least);
+        // Small files cost more than their bytes.
+        *got += (bytes as f64 + 1e6) / share.max(1e-6);
+    }
+
+    pub(super) fn report(&self, site: &str, active_max: usize) -> LinkReport {
+        let (files_per_s, bytes_per_s) = self.pace();
+        LinkReport {
+            site: site.to_owned(),
+            wanted: self.wanted,
+            active: self.active,
+            active_max,
+            files: self.files,
+            bytes: self.bytes,
+            files_per_s,
+            bytes_per_s,
+            probe_at_us: self.probe_at().map(|at| at.0),
+            trouble: self.trouble.as_ref().map(|(class, what)| format!("{class}: {what}")),
+        }
+    }
+}
+
+/// A seed for jitter.
+pub(super) fn seed() -> u64 {
+    let id = downpour_transport::control::SessionId::random();
+    let bits = id.map_or([1; 16], |id| *id.as_bytes());
+    let (head, _) = bits.split_first_chunk().unwrap_or((&[0; 8], &[]));
+    Rng::new(u64::from_le_bytes(*head)).next_u64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Link, Wanted};
+    use downpour_catalog::{ErrorClass, RuleId, Time};
+    use std::collections::BTreeMap;
+
+    const NOW: Time = Time(1_700_000_000_000_000);
+
+    #[test]
+    fn caps_bans_and_the_breaker_hold_batches_back() {
+        let mut link = Link::new(1, Wanted::Open);
+        assert_eq!(link.permit(NOW, 2, 1000), 1000);
+        link.active = 2;
+        assert_eq!(link.permit(NOW, 2, 1000), 0);
+        link.active = 0;
+        for wanted in [Wanted::Drained, Wanted::Banned] {
+            link.wanted = wanted;
+            assert_eq!(link.permit(NOW, 2, 1000), 0);
+        }
+        link.wanted = Wanted::Open;
+        for _ in 0..10 {
+            link.fail(NOW, ErrorClass::FileGone, "a file");
+            link.fail(NOW, ErrorClass::DestinationFull, "no room");
+        }
+        assert_eq!(link.permit(NOW, 2, 1000), 1000, "neither says anything about the link");
+        (0..3).for_each(|_| link.fail(NOW, ErrorClass::DestinationUnreachable, "no route"));
+        assert_eq!(link.permit(NOW, 2, 1000), 0);
+        let probe_at = link.probe_at().unwrap();
+        assert!(probe_at > NOW);
+        assert_eq!(link.permit(probe_at, 2, 1000), 1, "one file to see whether it works");
+        link.succeed();
+        assert_eq!((link.permit(probe_at, 2, 1000), link.probe_at()), (1000, None));
+    }
+
+    #[test]
+    fn rules_of_one_priority_get_their_shares_and_a_lower_number_goes_first() {
+        let mut link = Link::new(1, Wanted::Open);
+        let (big, small, late) = (RuleId(1), RuleId(2), RuleId(3));
+        let ready: BTreeMap<_, _> =
+            [(big, (100, 3.0)), (small, (100, 1.0)), (late, (200, 1.0))].into();
+        let mut got: BTreeMap<RuleId, usize> = BTreeMap::new();
+        for _ in 0..400 {
+            let rule = link.next_rule(&ready).unwrap();
+            *got.entry(rule).or_default() += 1;
+            link.serve(rule, 10_000_000, ready[&rule].1);
+        }
+        assert_eq!((got[&big], got[&small], got.get(&late)), (300, 100, None));
+        let urgent: BTreeMap<_, _> = [(big, (100, 3.0)), (late, (1, 1.0))].into();
+        assert_eq!(link.next_rule(&urgent), Some(late));
+        assert_eq!(link.next_rule(&BTreeMap::new()), None);
+    }
+
+    #[test]
+    fn its_pace_is_that_of_the_last_minutes() {
+        let mut link = Link::new(1, Wanted::Open);
+        for second in 1..=600 {
+            let rate = if second <= 300 { 10 } else { 1000 };
+            link.delivered(NOW.plus_s(second), rate, rate * 100, 1.0);
+        }
+        let (files, bytes) = link.pace();
+        assert!((900.0..=1000.0).contains(&files), "{files}");
+        assert!((bytes / files - 100.0).abs() < 1.0);
+    }
+}

@@ -1,0 +1,159 @@
+//! Moving files between sites: what goes when, in which batch, and what is written down of it.
+//!
+//! A batch is one session with one receiver, of up to a thousand files that share destination and rule. The dispatcher claims
+//! files from the catalog under leases, so that several daemons may share one, and keeps them alive while it works.
+//!
+//! | file | does |
+//! | --- | --- |
+//! | `section` | `[transfer]` of the configuration |
+//! | `offer` | what two sites say to each other |
+//! | `route`, `policy`, `link` | where files go; what follows from a failure; whether a link may be used |
+//! | `work` | the loop: wakes, claims, begins batches |
+//! | `load` | claimed files, looked up |
+//! | `outgoing`, `book` | a batch at its source, and its steps in the catalog |
+//! | `arriving`, `incoming` | an offer at its destination, and a batch there |
+//! | `submit`, `wants` | files that an operator, or another site, asks for |
+//! | `hasher` | digests of what was submitted |
+//! | `why` | one reason and a time for each file that does not move |
+//! | `sites`, `people` | the routes |
+//! | `hooks` | for tests |
+//!
+//! Deliberately absent: how bytes move (`session`), what a file's life may be (the catalog), rules for what is found
+//! (`spool`).
+
+mod arriving;
+mod book;
+mod hasher;
+mod hooks;
+mod incoming;
+mod link;
+mod load;
+mod offer;
+mod outgoing;
+mod people;
+mod policy;
+mod route;
+mod section;
+mod sites;
+mod submit;
+mod wants;
+mod why;
+mod work;
+
+pub use hooks::KILL_POINTS;
+pub use link::{LinkReport, Wanted as LinkWanted};
+pub use offer::{
+    Arrived, BatchState, Begin, Offer, OfferAnswer, OfferItem, Refusal, Said, Trouble, Wanted,
+    Wants, WantsAnswer,
+};
+pub use people::{BatchReport, Done, Files, Links, Submitted, TransferReport, Transfers};
+pub use section::TransferSection;
+pub use submit::{Accepted, Submission};
+pub use why::{Why, WhyList};
+
+use crate::site::{Part, Running, Service, Site, Status, Stop};
+use arriving::Room;
+use incoming::Incoming;
+use link::Link;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+
+/// What all of this part shares.
+pub struct Dispatch {
+    /// Links by the other site's name.
+    links: Mutex<BTreeMap<String, Link>>,
+    /// Batches under way from here.
+    outgoing: Mutex<HashMap<String, Arc<Progress>>>,
+    /// Batches offered to here.
+    incoming: Mutex<HashMap<String, Arc<Incoming>>>,
+    room: Arc<Room>,
+    /// Lanes in use, by receiving folder.
+    lanes: Mutex<HashSet<(PathBuf, String)>>,
+    /// There may be something to do.
+    wake: Notify,
+    totals: Totals,
+}
+
+/// Since the daemon's start.
+#[derive(Debug, Default)]
+struct Totals {
+    sent_files: AtomicU64,
+    sent_bytes: AtomicU64,
+    received_files: AtomicU64,
+    received_bytes: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// How far a batch is.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    to: String,
+    rule: String,
+    files: usize,
+    bytes: u64,
+    since_us: i64,
+    arrived: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl Progress {
+    fn arrived(&self, bytes: u64) {
+        self.arrived.store(bytes, Ordering::Relaxed);
+    }
+
+    fn failed(&self, files: usize) {
+        self.failed.fetch_add(files as u64, Ordering::Relaxed);
+    }
+}
+
+/// The state behind a mutex: each change is whole, so one that a panic left behind is good.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// This part of the site.
+pub fn part(site: &Arc<Site>) -> Part {
+    let dispatch = Arc::new(Dispatch {
+        links: Mutex::new(work::links_as_left(site)),
+        outgoing: Mutex::default(),
+        incoming: Mutex::default(),
+        room: Arc::default(),
+        lanes: Mutex::default(),
+        wake: Notify::new(),
+        totals: Totals::default(),
+    });
+    let routes = sites::routes().merge(people::routes()).share(dispatch.clone());
+    Part { services: vec![dispatch], routes }
+}
+
+impl Service for Dispatch {
+    fn name(&self) -> &'static str {
+        "dispatch"
+    }
+
+    fn run(self: Arc<Self>, site: Arc<Site>, stop: Stop) -> Running {
+        Box::pin(work::work(self, site, stop))
+    }
+
+    fn status(&self) -> Status {
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
+        let (out, into) = (lock(&self.outgoing).len(), lock(&self.incoming).len());
+        let open = lock(&self.links).values().filter(|link| link.probe_at().is_some()).count();
+        let mut line = format!("{out} batches out, {into} in");
+        if open > 0 {
+            line.push_str(&format!(", {open} links broken"));
+        }
+        Status::line(line)
+            .with("batches_out", out as f64)
+            .with("batches_in", into as f64)
+            .with("links_broken", open as f64)
+            .with("files_sent_total", get(&self.totals.sent_files))
+            .with("bytes_sent_total", get(&self.totals.sent_bytes))
+            .with("files_received_total", get(&self.totals.received_files))
+            .with("bytes_received_total", get(&self.totals.received_bytes))
+            .with("failures_total", get(&self.totals.failed))
+    }
+}

@@ -1,0 +1,406 @@
+//! One batch at its source: offered, sent, recorded.
+//!
+//! 1. Claimed files are looked up: where they lie, what they are called, what the destination has said before.
+//! 2. They are offered. What the destination has is recorded by its receipt; what it refuses waits or is set apart.
+//! 3. What it takes is sent in one session; its results are asked for until all are there.
+//! 4. Each step is one commit for all files that take it. Whatever fails in between is taken up by the next batch: the
+//!    destination says what it has.
+
+use super::Progress;
+use super::book::{Book, Held};
+use super::hooks::kill_point;
+use super::offer::{Arrived, BatchState, Begin, Offer, OfferAnswer, OfferItem, Said, Trouble};
+use super::route::Route;
+use crate::object::{Item, Skipped};
+use crate::receipt::SignedFileReceipt;
+use crate::session::{ItemEnd, Running, SendFiles, SentFiles, send_files};
+use crate::site::{Fault, Remote, RemoteError, Side, Site};
+use crate::ticket::Ticket;
+use downpour_catalog::{
+    Change, ErrorClass, FileId, Next, Reason, Receipt, Replica, ReplicaState, SiteId, State,
+};
+use downpour_proto::Rng;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long the destination may take to join the session.
+const JOIN_TIME: Duration = Duration::from_secs(60);
+/// How long an answer about a batch is waited for at a time, at the destination.
+const ASK_WAIT_S: u64 = 10;
+/// How often a batch is asked about in vain before it is given up.
+const ASK_TRIES: u32 = 5;
+/// Between two of these.
+const ASK_PAUSE: Duration = Duration::from_secs(2);
+
+/// One batch under way.
+pub(super) struct Outgoing {
+    pub(super) site: Arc<Site>,
+    pub(super) remote: Arc<Remote>,
+    pub(super) destination: SiteId,
+    pub(super) route: Route,
+    pub(super) id: String,
+    pub(super) rng: Rng,
+    pub(super) progress: Arc<Progress>,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Delivered {
+    pub(super) files: u64,
+    pub(super) bytes: u64,
+}
+
+/// The link failed, and with it all files that were still under way.
+pub(super) struct Broken {
+    pub(super) class: ErrorClass,
+    pub(super) what: String,
+}
+
+impl From<RemoteError> for Broken {
+    fn from(error: RemoteError) -> Self {
+        Self { class: error.class(Side::Destination), what: error.to_string() }
+    }
+}
+
+impl Outgoing {
+    /// Moves these files. `Err` is our own fault; that of the link is told beside what was delivered.
+    pub(super) async fn run(
+        &mut self,
+        held: Vec<Held>,
+        lease: Duration,
+    ) -> Result<(Delivered, Option<Broken>), Fault> {
+        let book = Book::new(&self.site, &held);
+        tokio::select! {
+            done = self.deliver(&book, held) => done,
+            fault = book.renew(lease) => Err(fault),
+        }
+    }
+
+    async fn deliver(
+        &mut self,
+        book: &Book,
+        held: Vec<Held>,
+    ) -> Result<(Delivered, Option<Broken>), Fault> {
+        let mut delivered = Delivered::default();
+        let offer =
+            Offer { batch: self.id.clone(), items: held.iter().map(|h| self.item(h)).collect() };
+        let answer: OfferAnswer = match self.remote.post("/v1/site/offers", &offer).await {
+            Ok(answer) => answer,
+            Err(error) => return self.broken(book, held, error.into(), delivered).await,
+        };
+        kill_point("offer.after");
+        if answer.items.len() != held.len() {
+            let what = "the destination answered for another number of files".to_owned();
+            let broken = Broken { class: ErrorClass::DestinationRefused, what };
+            return self.broken(book, held, broken, delivered).await;
+        }
+        let (mut take, mut have, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+        for (held, said) in held.into_iter().zip(answer.items) {
+            match said {
+                Said::Take { path } => take.push((held, path)),
+                Said::Have { receipt } => match self.check(&held, &receipt) {
+                    Ok(()) => have.push((held, *receipt)),
+                    Err(what) => {
+                        failed.push((held, Trouble::new(ErrorClass::DestinationRefused, what)))
+                    }
+                },
+                Said::Refuse(trouble) => failed.push((held, trouble)),
+            }
+        }
+        self.fail(book, failed).await?;
+        self.record(book, have, &mut delivered).await?;
+        let broken = match take.is_empty() {
+            true => None,
+            false => self.send(book, take, &mut delivered).await?,
+        };
+        Ok((delivered, broken))
+    }
+
+    fn item(&self, held: &Held) -> OfferItem {
+        let file = &held.file;
+        let digest = file.digest.as_ref().map(downpour_catalog::Digest::hex).unwrap_or_default();
+        OfferItem {
+            site: held.origin.clone(),
+            name: file.name.clone(),
+            version: file.version,
+            taken_in_us: file.taken_in.0,
+            rule: held.rule.clone(),
+            size: file.size,
+            blake3: digest,
+            into: self.route.path_of(held),
+            digests: Vec::new(),
+        }
+    }
+
+    /// Whether a receipt is the destination's word for this very file.
+    fn check(&self, held: &Held, signed: &SignedFileReceipt) -> Result<(), String> {
+        let (said, file) = (&signed.receipt, &held.file);
+        if said.receiver != self.remote.key() {
+            return Err("the receipt is another node's".to_owned());
+        }
+        signed.verify().map_err(|error| error.to_string())?;
+        let same = said.site == held.origin
+            && (said.name.as_str(), said.version) == (file.name.as_str(), file.version)
+            && said.size == file.size
+            && file.digest.as_ref().is_some_and(|digest| digest.value() == said.blake3.0);
+        if same { Ok(()) } else { Err("the receipt is of another file".to_owned()) }
+    }
+
+    async fn send(
+        &mut self,
+        book: &Book,
+        take: Vec<(Held, String)>,
+        delivered: &mut Delivered,
+    ) -> Result<Option<Broken>, Fault> {
+        let (held, paths): (Vec<Held>, Vec<String>) = take.into_iter().unzip();
+        let names: HashMap<FileId, usize> =
+            held.iter().enumerate().map(|(index, held)| (held.file.id, index)).collect();
+        let (mut running, ticket) = self.open(&held, paths);
+        let Ok(ticket) = ticket.await else {
+            let fault = running.done().await.err();
+            let what = fault.map_or_else(|| "the session did not open".to_owned(), |f| f.what);
+            let failed = held.into_iter().map(|h| (h, ErrorClass::OutOfResources, None)).collect();
+            tracing::warn!(%what, "a session could not be opened");
+            book.fail(failed, &mut self.rng).await?;
+            return Ok(None);
+        };
+        let begin = Begin { ticket: self.reachable(ticket).to_string() };
+        let path = format!("/v1/site/batches/{}", self.id);
+        if let Err(error) = self.remote.post::<serde_json::Value>(&path, &begin).await {
+            running.stop();
+            return self.broken(book, held, error.into(), *delivered).await.map(|(_, b)| b);
+        }
+        let (ends, results) = self.wait(&mut running, &path).await;
+        let sent = |held: &Held| matches!(ends.get(names[&held.file.id]), Some(ItemEnd::Placed));
+        let (done, open): (Vec<Held>, Vec<Held>) = held.into_iter().partition(|h| sent(h));
+        let sending = |held: &Held| held.state == State::Sending;
+        let (fresh, further): (Vec<Held>, Vec<Held>) = done.into_iter().partition(sending);
+        let mut all = book.step("sent", fresh, |held| Next::Sent { bytes: held.file.size }).await?;
+        all.extend(further);
+        all.extend(open);
+        match results {
+            Ok(state) => {
+                let all = all.into_iter().map(|held| {
+                    let index = names[&held.file.id];
+                    (held, ends.get(index).cloned(), state.items.get(index).cloned())
+                });
+                self.settle(book, all.collect(), delivered).await.map(|()| None)
+            }
+            Err(broken) => self.broken(book, all, broken, *delivered).await.map(|(_, b)| b),
+        }
+    }
+
+    fn open(
+        &self,
+        held: &[Held],
+        paths: Vec<String>,
+    ) -> (Running<SentFiles>, tokio::sync::oneshot::Receiver<Ticket>) {
+        let item = |(held, name): (&Held, String)| Item {
+            path: held.path.clone(),
+            name,
+            size: Some(held.file.size),
+        };
+        let config = self.site.config();
+        let link = &self.remote.section;
+        send_files(SendFiles {
+            identity: self.site.identity.clone(),
+            receiver: self.remote.key(),
+            items: held.iter().zip(paths).map(item).collect(),
+            path: link.path.path(),
+            encryption: link.encryption,
+            rate: link.rate_each(),
+            listen: None,
+            ports: config.transfer.ports.parse().unwrap_or(crate::ports::PortRange::DEFAULT),
+            wait: JOIN_TIME,
+        })
+    }
+
+    /// With the host by which others reach us first, when the configuration names one.
+    fn reachable(&self, mut ticket: Ticket) -> Ticket {
+        if let Some(host) = &self.site.config().transfer.host {
+            let port = ticket.addrs.first().and_then(|addr| addr.rsplit(':').next());
+            let named = port.map(|port| format!("{host}:{port}"));
+            ticket.addrs.splice(0..0, named);
+        }
+        ticket
+    }
+
+    /// Waits until both sides have said what became of the files.
+    async fn wait(
+        &self,
+        running: &mut Running<SentFiles>,
+        path: &str,
+    ) -> (Vec<ItemEnd>, Result<BatchState, Broken>) {
+        let ask = format!("{path}?wait={ASK_WAIT_S}");
+        let mut tries = 0;
+        let mut lost_at = None;
+        let results = loop {
+            match self.remote.get::<BatchState>(&ask).await {
+                Ok(state) if state.done => break Ok(state),
+                Ok(state) => {
+                    tries = 0;
+                    self.progress.arrived(state.bytes);
+                }
+                // It has started again and knows nothing of this batch: what it has it will say to the next offer.
+                Err(RemoteError::Refused(problem)) => {
+                    let what = format!("it forgot the batch: {}", problem.what);
+                    break Err(Broken { class: ErrorClass::ConnectionLost, what });
+                }
+                Err(error) => {
+                    tries += 1;
+                    lost_at.get_or_insert_with(Instant::now);
+                    if tries >= ASK_TRIES {
+                        break Err(error.into());
+                    }
+                    tokio::time::sleep(ASK_PAUSE).await;
+                }
+            }
+        };
+        if results.is_err() {
+            running.stop();
+        }
+        let ends = match running.done().await {
+            Ok(sent) => sent.items,
+            Err(fault) => {
+                tracing::warn!(what = %fault.what, "a session failed");
+                Vec::new()
+            }
+        };
+        (ends, results)
+    }
+
+    /// What the destination says counts; where it failed for a reason of ours, ours does.
+    async fn settle(
+        &mut self,
+        book: &Book,
+        all: Vec<(Held, Option<ItemEnd>, Option<Arrived>)>,
+        delivered: &mut Delivered,
+    ) -> Result<(), Fault> {
+        let (mut placed, mut failed) = (Vec::new(), Vec::new());
+        for (held, end, arrived) in all {
+            match (end, arrived) {
+                (_, Some(Arrived::Placed { receipt })) => match self.check(&held, &receipt) {
+                    Ok(()) => placed.push((held, *receipt)),
+                    Err(what) => {
+                        failed.push((held, Trouble::new(ErrorClass::DestinationRefused, what)))
+                    }
+                },
+                (Some(ItemEnd::Skipped(skipped)), _) => {
+                    failed.push((held, Trouble::new(class_of(skipped), "not sent")));
+                }
+                (Some(ItemEnd::Withdrawn(why)), _) => {
+                    let class = source_class(&held);
+                    failed.push((held, Trouble::new(class, why)));
+                }
+                (_, Some(Arrived::Failed(trouble))) => failed.push((held, trouble)),
+                (_, None) => {
+                    let what = "the destination says nothing of it";
+                    failed.push((held, Trouble::new(ErrorClass::ConnectionLost, what)));
+                }
+            }
+        }
+        self.record(book, placed, delivered).await?;
+        self.fail(book, failed).await
+    }
+
+    /// These are at the destination: verified, then receipted; or, if others are still to have them, back into the queue.
+    async fn record(
+        &mut self,
+        book: &Book,
+        placed: Vec<(Held, SignedFileReceipt)>,
+        delivered: &mut Delivered,
+    ) -> Result<(), Fault> {
+        let mut receipts = HashMap::new();
+        let mut fresh = Vec::new();
+        let mut last = Vec::new();
+        let mut others = Vec::new();
+        for (held, receipt) in placed {
+            delivered.files += 1;
+            delivered.bytes += held.file.size;
+            receipts.insert(held.file.id, receipt);
+            match self.route.is_last(held.file.id, &self.remote.section.name) {
+                true if held.state == State::Sending => fresh.push(held),
+                true => last.push(held),
+                false => others.push(held),
+            }
+        }
+        let now = book.now();
+        let kept = |file: FileId| {
+            let signed: &SignedFileReceipt = &receipts[&file];
+            let receiver = signed.receipt.receiver.as_bytes().to_vec();
+            Receipt { file, receiver, at: now, signed: signed.to_bytes() }
+        };
+        let site = self.destination;
+        let path = |file: FileId| receipts[&file].receipt.path.clone();
+        let fresh = book.step("sent", fresh, |_| Next::Sent { bytes: 0 }).await?;
+        last.extend(fresh);
+        let (sent, mut verified): (Vec<Held>, Vec<Held>) =
+            last.into_iter().partition(|held| held.state == State::Sent);
+        let next = |held: &Held| Next::Verified(site, path(held.file.id));
+        verified.extend(book.step("verified", sent, next).await?);
+        book.step("receipted", verified, |held| Next::Receipted(kept(held.file.id))).await?;
+        let replica = |file| Replica { file, site, path: path(file), state: ReplicaState::Present };
+        let changes = others
+            .iter()
+            .map(|held| held.file.id)
+            .flat_map(|file| [Change::Replica(replica(file)), Change::Receipt(kept(file))]);
+        book.record(changes.collect()).await?;
+        book.put_back(others, Reason::Turn, None, Duration::ZERO).await
+    }
+
+    async fn fail(&mut self, book: &Book, failed: Vec<(Held, Trouble)>) -> Result<(), Fault> {
+        for (held, trouble) in &failed {
+            tracing::info!(file = %held.file.name, %trouble, "failed");
+            self.site.events.tell(
+                "trouble",
+                &serde_json::json!({
+                    "file": held.file.id.0, "name": held.file.name, "class": trouble.class,
+                    "what": trouble.what, "site": self.remote.section.name,
+                }),
+            );
+        }
+        self.progress.failed(failed.len());
+        let after = |trouble: &Trouble| trouble.after_s.map(|s| Duration::from_secs(s.into()));
+        let failed = failed.into_iter().map(|(held, t)| (held, t.class(), after(&t)));
+        book.fail(failed.collect(), &mut self.rng).await
+    }
+
+    /// The link failed: all these wait for it.
+    async fn broken(
+        &mut self,
+        book: &Book,
+        held: Vec<Held>,
+        broken: Broken,
+        delivered: Delivered,
+    ) -> Result<(Delivered, Option<Broken>), Fault> {
+        tracing::warn!(site = %self.remote.section.name, class = %broken.class, what = %broken.what, files = held.len(), "a batch failed");
+        let failed = held.into_iter().map(|held| (held, broken.class, None));
+        book.fail(failed.collect(), &mut self.rng).await?;
+        Ok((delivered, Some(broken)))
+    }
+}
+
+/// Why the session did not send a file.
+const fn class_of(skipped: Skipped) -> ErrorClass {
+    match skipped {
+        Skipped::Gone => ErrorClass::FileGone,
+        Skipped::Changed => ErrorClass::FileChanged,
+        Skipped::Unreadable => ErrorClass::FileUnreadable,
+        Skipped::ReadFailed => ErrorClass::SourceReadFailed,
+        // The destination chose a path that cannot be one.
+        Skipped::NameTaken | Skipped::NameRefused => ErrorClass::DestinationRefused,
+    }
+}
+
+/// Why a file that was there could not be read to its end.
+fn source_class(held: &Held) -> ErrorClass {
+    match std::fs::symlink_metadata(&held.path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => ErrorClass::FileGone,
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            ErrorClass::FileUnreadable
+        }
+        Err(_) => ErrorClass::SourceReadFailed,
+        Ok(_) => ErrorClass::FileChanged,
+    }
+}

@@ -1,0 +1,609 @@
+//! What people may ask: submit, look, ask why, retry, cancel, release, and say what links may do.
+
+use super::link::{LinkReport, Wanted};
+use super::load::is_open_to_reading;
+use super::offer::Wants;
+use super::submit::{Accepted, Submission, submit};
+use super::why::{Why, WhyList};
+use super::{Dispatch, lock, wants, work};
+use crate::api::{Allow, Asked, Detail, Given, Problem, Routes};
+use crate::site::{Fault, Site};
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use downpour_catalog::{
+    Change, Cursor, DigestKind, ErrorClass, FileId, Move, Next, Query, Refused, ReplicaState,
+    TransferId,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use utoipa::{IntoParams, OpenApi, ToSchema};
+
+/// Bytes that are read at a time.
+const PIECE_LEN: usize = 1 << 18;
+/// Transfers and files on a page.
+const LIST_MAX: usize = 1000;
+/// Files that one deed may be done to.
+const DEED_MAX: usize = 10_000;
+
+#[derive(OpenApi)]
+#[openapi(paths(
+    submit_files,
+    transfers,
+    transfer,
+    why,
+    why_file,
+    retry,
+    cancel,
+    release,
+    links,
+    open_link,
+    drain_link,
+    ban_link,
+    content
+))]
+struct Description;
+
+pub(super) fn routes() -> Routes {
+    Routes::described(Description::openapi())
+        .post("/v1/transfers", Allow::Operator, submit_files)
+        .get("/v1/transfers", Allow::Viewer, transfers)
+        .get("/v1/transfers/{id}", Allow::Viewer, transfer)
+        .get("/v1/why", Allow::Viewer, why)
+        .get("/v1/why/{file}", Allow::Viewer, why_file)
+        .post("/v1/files/retry", Allow::Operator, retry)
+        .post("/v1/files/cancel", Allow::Operator, cancel)
+        .post("/v1/files/release", Allow::Operator, release)
+        .get("/v1/files/{file}/content", Allow::Viewer, content)
+        .get("/v1/links", Allow::Viewer, links)
+        .post("/v1/links/{site}/open", Allow::Operator, open_link)
+        .post("/v1/links/{site}/drain", Allow::Operator, drain_link)
+        .post("/v1/links/{site}/ban", Allow::Operator, ban_link)
+}
+
+/// What was submitted, and what became of it so far.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Submitted {
+    /// The site at which the files are queued.
+    pub site: String,
+    /// What it took.
+    #[serde(flatten)]
+    pub accepted: Accepted,
+}
+
+/// A batch that is under way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BatchReport {
+    /// Its number.
+    pub id: String,
+    /// Where to; or where from, when it arrives here.
+    pub site: String,
+    /// Whether it arrives here.
+    pub arrives: bool,
+    /// Its rule; empty when it arrives here.
+    pub rule: String,
+    /// Files in it.
+    pub files: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Bytes that have arrived.
+    pub arrived: u64,
+    /// Files that failed so far.
+    pub failed: u64,
+    /// Since when, microseconds since 1970; 0 when it arrives here.
+    pub since_us: i64,
+}
+
+/// A transfer that was submitted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TransferReport {
+    /// Its number.
+    pub id: i64,
+    /// Where from.
+    pub from: String,
+    /// Where to.
+    pub to: String,
+    /// When, microseconds since 1970.
+    pub submitted_us: i64,
+    /// Files by state; only where one transfer is asked for.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub states: BTreeMap<String, u64>,
+    /// Bytes of all of them.
+    #[serde(default)]
+    pub bytes: u64,
+}
+
+/// What is under way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Transfers {
+    /// Batches now.
+    pub batches: Vec<BatchReport>,
+    /// The newest transfers that were submitted, newest first.
+    pub transfers: Vec<TransferReport>,
+}
+
+/// All links.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Links {
+    /// By the other site's name.
+    pub links: Vec<LinkReport>,
+}
+
+/// Files that something is to be done with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Files {
+    /// By their numbers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<i64>,
+    /// All of a transfer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transfer: Option<i64>,
+}
+
+/// What was done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Done {
+    /// Files that it was done to.
+    pub done: u64,
+    /// Files for which there is nothing to do, as they stand.
+    pub passed: u64,
+}
+
+/// Submit files
+#[utoipa::path(post, path = "/v1/transfers", request_body = Submission,
+    responses((status = 200, body = Submitted), (status = 400, body = Problem)))]
+async fn submit_files(
+    State(site): State<Arc<Site>>,
+    Extension(dispatch): Extension<Arc<Dispatch>>,
+    Given(wish): Given<Submission>,
+) -> Result<Response, Problem> {
+    let known = |name: &str| name == site.name || site.remote(name).is_some();
+    let from = wish.from.clone().unwrap_or_else(|| site.name.clone());
+    for name in [&from, &wish.to] {
+        if !known(name) {
+            let todo = "add a [[remote]] of that name to this site's configuration";
+            return Err(Problem::bad_request(format!("`{name}` is no known site"), todo));
+        }
+    }
+    if from == wish.to {
+        let what = "the files would go to where they are";
+        return Err(Problem::bad_request(what, "name another site"));
+    }
+    let detail = Detail(format!("{} paths from {from} to {}", wish.paths.len(), wish.to));
+    let submitted = if from == site.name {
+        let accepted = submit(&site, wish).await?;
+        dispatch.wake.notify_one();
+        Submitted { site: from, accepted }
+    } else {
+        elsewhere(&site, &from, wish).await?
+    };
+    let mut answer = Json(submitted).into_response();
+    answer.extensions_mut().insert(detail);
+    Ok(answer)
+}
+
+/// Files that lie at another site: it is asked to send them here, or the destination is asked to fetch them.
+async fn elsewhere(site: &Arc<Site>, from: &str, wish: Submission) -> Result<Submitted, Fault> {
+    let third = wish.to != site.name;
+    let asked = Wants {
+        files: Vec::new(),
+        paths: wish.paths,
+        into: wish.into,
+        priority: wish.priority,
+        from: third.then(|| from.to_owned()),
+    };
+    let answer = wants::fetch(site, if third { &wish.to } else { from }, asked).await?;
+    let accepted = Accepted {
+        transfer: answer.transfer.unwrap_or_default(),
+        files: answer.queued,
+        refused_count: answer.refused.len() as u64,
+        refused: answer.refused,
+        ..Accepted::default()
+    };
+    Ok(Submitted { site: from.to_owned(), accepted })
+}
+
+/// What is under way
+#[utoipa::path(get, path = "/v1/transfers", responses((status = 200, body = Transfers)))]
+async fn transfers(
+    State(site): State<Arc<Site>>,
+    Extension(dispatch): Extension<Arc<Dispatch>>,
+) -> Result<Json<Transfers>, Problem> {
+    let list = site.read(|reader| {
+        let names: BTreeMap<_, _> = reader.sites()?.into_iter().collect();
+        let transfers = reader.transfers(LIST_MAX)?;
+        let name = |site| names.get(&site).cloned().unwrap_or_default();
+        let report = |t: downpour_catalog::Transfer| TransferReport {
+            id: t.id.0,
+            from: name(t.from),
+            to: name(t.to),
+            submitted_us: t.submitted.0,
+            states: BTreeMap::new(),
+            bytes: 0,
+        };
+        Ok(transfers.into_iter().map(report).collect())
+    });
+    Ok(Json(Transfers { transfers: list.await?, batches: dispatch.batches() }))
+}
+
+impl Dispatch {
+    fn batches(&self) -> Vec<BatchReport> {
+        let mut batches = Vec::new();
+        for (id, progress) in lock(&self.outgoing).iter() {
+            batches.push(BatchReport {
+                id: id.clone(),
+                site: progress.to.clone(),
+                arrives: false,
+                rule: progress.rule.clone(),
+                files: progress.files as u64,
+                bytes: progress.bytes,
+                arrived: progress.arrived.load(Ordering::Relaxed),
+                failed: progress.failed.load(Ordering::Relaxed),
+                since_us: progress.since_us,
+            });
+        }
+        let incoming = lock(&self.incoming);
+        for (id, incoming) in incoming.iter().filter(|(_, i)| !i.state.borrow().done) {
+            batches.push(BatchReport {
+                id: id.clone(),
+                site: incoming.from.clone(),
+                arrives: true,
+                rule: String::new(),
+                files: incoming.taken.len() as u64,
+                bytes: incoming.taken.iter().map(|taken| taken.item.size).sum(),
+                arrived: incoming.state.borrow().bytes,
+                failed: 0,
+                since_us: 0,
+            });
+        }
+        batches
+    }
+}
+
+/// One transfer
+#[utoipa::path(get, path = "/v1/transfers/{id}", params(("id" = i64, Path)),
+    responses((status = 200, body = TransferReport), (status = 404, body = Problem)))]
+async fn transfer(
+    State(site): State<Arc<Site>>,
+    Path(id): Path<i64>,
+) -> Result<Json<TransferReport>, Problem> {
+    let found = site.read(move |reader| {
+        let Some(t) = reader.transfer(TransferId(id))? else { return Ok(None) };
+        let names: BTreeMap<_, _> = reader.sites()?.into_iter().collect();
+        let name = |site| names.get(&site).cloned().unwrap_or_default();
+        let (mut states, mut bytes) = (BTreeMap::new(), 0);
+        for (state, files, of_them) in reader.transfer_states(t.id)? {
+            states.insert(state.name().to_owned(), files);
+            bytes += of_them;
+        }
+        let (from, to) = (name(t.from), name(t.to));
+        Ok(Some(TransferReport { id, from, to, submitted_us: t.submitted.0, states, bytes }))
+    });
+    found.await?.map(Json).ok_or_else(|| Problem::not_found(format!("there is no transfer {id}")))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+struct Which {
+    /// What the name begins with.
+    prefix: Option<String>,
+    /// Only files in this state.
+    state: Option<String>,
+    /// Only files with this error class.
+    class: Option<String>,
+    /// Where an earlier page ended.
+    after: Option<String>,
+}
+
+/// Files that do not move, each with its one reason
+#[utoipa::path(get, path = "/v1/why", params(Which),
+    responses((status = 200, body = WhyList), (status = 400, body = Problem)))]
+async fn why(
+    State(site): State<Arc<Site>>,
+    Extension(dispatch): Extension<Arc<Dispatch>>,
+    Asked(which): Asked<Which>,
+) -> Result<Json<WhyList>, Problem> {
+    let bad = |what: String| Problem::bad_request(what, "see /v1/openapi.json for the names");
+    let state = which.state.map(|text| text.parse()).transpose();
+    let error = which.class.map(|text| text.parse()).transpose();
+    let after = which.after.map(|text| text.parse::<Cursor>()).transpose();
+    let query = Query {
+        prefix: which.prefix,
+        state: state.map_err(|e: downpour_catalog::UnknownName| bad(e.to_string()))?,
+        error: error.map_err(|e: downpour_catalog::UnknownName| bad(e.to_string()))?,
+        ..Query::default()
+    };
+    let after = after.map_err(|e| bad(e.to_string()))?;
+    Ok(Json(dispatch.why(&site, query, after).await?))
+}
+
+/// Why one file does not move
+#[utoipa::path(get, path = "/v1/why/{file}", params(("file" = i64, Path)),
+    responses((status = 200, body = Why), (status = 404, body = Problem)))]
+async fn why_file(
+    State(site): State<Arc<Site>>,
+    Extension(dispatch): Extension<Arc<Dispatch>>,
+    Path(file): Path<i64>,
+) -> Result<Json<Why>, Problem> {
+    let found = dispatch.why_of(&site, FileId(file)).await?;
+    found.map(Json).ok_or_else(|| Problem::not_found(format!("there is no file {file}")))
+}
+
+/// Try waiting files at once
+#[utoipa::path(post, path = "/v1/files/retry", request_body = Files,
+    responses((status = 200, body = Done), (status = 400, body = Problem)))]
+async fn retry(
+    State(site): State<Arc<Site>>,
+    Extension(dispatch): Extension<Arc<Dispatch>>,
+    Given(files): Given<Files>,
+) -> Result<Json<Done>, Problem> {
+    use downpour_catalog::State::Waiting;
+    step(&site, &dispatch, files, &[Waiting], Next::Resumed).await
+}
+
+/// Give files up
+#[utoipa::path(post, path = "/v1/files/cancel", request_body = Files,
+    responses((status = 200, body = Done), (status = 400, body = Problem)))]
+async fn cancel(
+    State(site): State<Arc<Site>>,
+    Extension(dispatch): Extension<Arc<Dispatch>>,
+    Given(files): Given<Files>,
+) -> Result<Json<Done>, Problem> {
+    use downpour_catalog::State as S;
+    let open: Vec<S> = S::ALL.iter().copied().filter(|state| !state.is_end()).collect();
+    step(&site, &dispatch, files, &open, Next::Cancelled).await
+}
+
+/// Let files out of quarantine
+#[utoipa::path(post, path = "/v1/files/release", request_body = Files,
+    responses((status = 200, body = Done), (status = 400, body = Problem)))]
+async fn release(
+    State(site): State<Arc<Site>>,
+    Extension(dispatch): Extension<Arc<Dispatch>>,
+    Given(files): Given<Files>,
+) -> Result<Json<Done>, Problem> {
+    use downpour_catalog::State::Quarantined;
+    step(&site, &dispatch, files, &[Quarantined], Next::Resumed).await
+}
+
+async fn step(
+    site: &Arc<Site>,
+    dispatch: &Dispatch,
+    which: Files,
+    from: &[downpour_catalog::State],
+    next: Next,
+) -> Result<Json<Done>, Problem> {
+    if which.files.len() > DEED_MAX {
+        let what = format!("{} files at once", which.files.len());
+        return Err(Problem::bad_request(what, "name fewer at a time"));
+    }
+    let found = site.read(move |reader| {
+        let mut ids: Vec<FileId> = which.files.into_iter().map(FileId).collect();
+        if let Some(transfer) = which.transfer {
+            ids.extend(reader.transfer_live(TransferId(transfer), DEED_MAX)?);
+        }
+        ids.into_iter().map(|id| reader.file(id)).collect::<Result<Vec<_>, _>>()
+    });
+    let (mut changes, mut passed) = (Vec::new(), 0);
+    for file in found.await?.into_iter() {
+        match file {
+            Some(file) if from.contains(&file.state) => {
+                let (file, at, next) = (file.id, file.revision, next.clone());
+                changes.push(Change::Move(Move { file, at, fence: None, next }));
+            }
+            _ => passed += 1,
+        }
+    }
+    let answers = site.catalog.submit(site.clock.now(), changes).done().await;
+    let answers = answers.map_err(Fault::from)?;
+    // What moved on meanwhile is not ours to judge.
+    let refused = |answer: &Result<_, Refused>| answer.is_err();
+    passed += answers.iter().filter(|answer| refused(answer)).count() as u64;
+    let done = answers.iter().filter(|answer| !refused(answer)).count() as u64;
+    dispatch.wake.notify_one();
+    Ok(Json(Done { done, passed }))
+}
+
+/// The links to other sites
+#[utoipa::path(get, path = "/v1/links", responses((status = 200, body = Links)))]
+async fn links(
+    State(site): State<Arc<Site>>,
+    Extension(dispatch): Extension<Arc<Dispatch>>,
+) -> Json<Links> {
+    Json(dispatch.link_reports(&site))
+}
+
+impl Dispatch {
+    fn link_reports(&self, site: &Site) -> Links {
+        let mut links = lock(&self.links);
+        let report = |remote: Arc<crate::site::Remote>| {
+            let name = remote.name().to_owned();
+            let new = || super::link::Link::new(super::link::seed(), Wanted::Open);
+            links.entry(name).or_insert_with(new).report(remote.name(), remote.section.active)
+        };
+        Links { links: site.remotes().into_iter().map(report).collect() }
+    }
+}
+
+fn set_link(
+    site: &Site,
+    dispatch: &Dispatch,
+    name: &str,
+    wanted: Wanted,
+) -> Result<Json<Links>, Problem> {
+    if site.remote(name).is_none() {
+        return Err(Problem::not_found(format!("there is no [[remote]] `{name}`")));
+    }
+    dispatch.link_reports(site);
+    if let Some(link) = lock(&dispatch.links).get_mut(name) {
+        link.wanted = wanted;
+    }
+    work::keep_links(dispatch, &site.config()).map_err(|error| {
+        let what = format!("it would not outlive a restart: {error}");
+        Problem::from(Fault::new(ErrorClass::OutOfResources, what))
+    })?;
+    dispatch.wake.notify_one();
+    Ok(Json(dispatch.link_reports(site)))
+}
+
+/// Use a link again
+#[utoipa::path(post, path = "/v1/links/{site}/open", params(("site" = String, Path)),
+    responses((status = 200, body = Links), (status = 404, body = Problem)))]
+async fn open_link(
+    State(site): State<Arc<Site>>,
+    Extension(dispatch): Extension<Arc<Dispatch>>,
+    Path(name): Path<String>,
+) -> Result<Json<Links>, Problem> {
+    set_link(&site, &dispatch, &name, Wanted::Open)
+}
+
+/// Finish what is under way on a link, and begin nothing
+#[utoipa::path(post, path = "/v1/links/{site}/drain", params(("site" = String, Path)),
+    responses((status = 200, body = Links), (status = 404, body = Problem)))]
+async fn drain_link(
+    State(site): State<Arc<Site>>,
+    Extension(dispatch): Extension<Arc<Dispatch>>,
+    Path(name): Path<String>,
+) -> Result<Json<Links>, Problem> {
+    set_link(&site, &dispatch, &name, Wanted::Drained)
+}
+
+/// Begin nothing on a link, and refuse what its site offers
+#[utoipa::path(post, path = "/v1/links/{site}/ban", params(("site" = String, Path)),
+    responses((status = 200, body = Links), (status = 404, body = Problem)))]
+async fn ban_link(
+    State(site): State<Arc<Site>>,
+    Extension(dispatch): Extension<Arc<Dispatch>>,
+    Path(name): Path<String>,
+) -> Result<Json<Links>, Problem> {
+    set_link(&site, &dispatch, &name, Wanted::Banned)
+}
+
+/// A file's bytes; with `Want-Digest` its digest as a header, as the catalog has it
+#[utoipa::path(get, path = "/v1/files/{file}/content", params(("file" = i64, Path)),
+    responses((status = 200, content_type = "application/octet-stream"),
+        (status = 404, body = Problem)))]
+async fn content(
+    State(site): State<Arc<Site>>,
+    Path(id): Path<i64>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let (own, inbox) = (site.name.clone(), site.clone());
+    let found = site.read(move |reader| {
+        let Some(file) = reader.file(FileId(id))? else { return Ok(None) };
+        let own = reader.sites()?.into_iter().find(|(_, name)| *name == own).map(|(id, _)| id);
+        let replicas = reader.replicas(file.id)?.into_iter();
+        let mine = replicas.filter(|r| Some(r.site) == own && r.state == ReplicaState::Present);
+        let path = mine.map(|replica| PathBuf::from(replica.path)).next();
+        Ok(path.map(|path| (path, file.size)).zip(Some(reader.digests(file.id)?)))
+    });
+    let gone = || Problem::not_found(format!("file {id} is not here"));
+    let ((path, size), digests) = found.await?.ok_or_else(gone)?;
+    if !is_ours(&inbox, &path) {
+        return Err(gone());
+    }
+    let opened = tokio::task::spawn_blocking(move || std::fs::File::open(&path)).await;
+    let file = opened.map_err(|_| gone())?.map_err(|_| gone())?;
+    let mut answer = Response::new(Body::from_stream(pieces(file)));
+    let answered = answer.headers_mut();
+    answered.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    answered.insert(header::CONTENT_LENGTH, HeaderValue::from(size));
+    if let Some(wanted) = headers.get("want-digest").and_then(|value| value.to_str().ok())
+        && let Some(digest) = digest_header(wanted, &digests)
+        && let Ok(value) = HeaderValue::from_str(&digest)
+    {
+        answered.insert("digest", value);
+    }
+    *answer.status_mut() = StatusCode::OK;
+    Ok(answer)
+}
+
+/// A file's bytes, read where that may block.
+fn pieces(file: std::fs::File) -> impl futures_util::Stream<Item = std::io::Result<Vec<u8>>> {
+    futures_util::stream::unfold(Some(file), |file| async {
+        let mut file = file?;
+        let read = tokio::task::spawn_blocking(move || {
+            let mut piece = vec![0; PIECE_LEN];
+            let read = file.read(&mut piece).map(|len| piece.truncate(len));
+            (file, read.map(|()| piece))
+        });
+        match read.await {
+            Ok((_, Ok(piece))) if piece.is_empty() => None,
+            Ok((file, Ok(piece))) => Some((Ok(piece), Some(file))),
+            Ok((_, Err(error))) => Some((Err(error), None)),
+            Err(error) => Some((Err(std::io::Error::other(error)), None)),
+        }
+    })
+}
+
+/// Whether a path is one from which this site gives files out.
+fn is_ours(site: &Site, path: &std::path::Path) -> bool {
+    let config = site.config();
+    let remotes = config.remote.iter().filter_map(|remote| remote.folder.clone());
+    let mut inboxes = remotes.chain([config.transfer.inbox.clone()]);
+    let real = path.canonicalize().unwrap_or_default();
+    let below =
+        |folder: PathBuf| config.path(&folder).canonicalize().is_ok_and(|f| real.starts_with(f));
+    inboxes.any(below) || is_open_to_reading(&config, path)
+}
+
+/// The digests that are wanted and recorded, as RFC 3230 writes them.
+fn digest_header(wanted: &str, digests: &[downpour_catalog::Digest]) -> Option<String> {
+    let mut written = Vec::new();
+    for word in wanted.split(',') {
+        let name = word.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        let kind = match name.as_str() {
+            "md5" => DigestKind::Md5,
+            "sha-256" | "sha256" => DigestKind::Sha256,
+            "adler32" => DigestKind::Adler32,
+            "blake3" => DigestKind::Blake3,
+            _ => continue,
+        };
+        if let Some(digest) = digests.iter().find(|digest| digest.kind() == kind) {
+            let value = match kind {
+                DigestKind::Adler32 | DigestKind::Blake3 => digest.hex(),
+                DigestKind::Md5 | DigestKind::Sha256 => base64(digest.value()),
+            };
+            written.push(format!("{name}={value}"));
+        }
+    }
+    (!written.is_empty()).then(|| written.join(","))
+}
+
+/// As RFC 3230 wants it: with padding, and not the alphabet of URLs.
+fn base64(bytes: &[u8]) -> String {
+    let url = downpour_transport::control::encode_base64url(bytes);
+    let mut text = url.replace('-', "+").replace('_', "/");
+    while !text.len().is_multiple_of(4) {
+        text.push('=');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::digest_header;
+    use downpour_catalog::{Digest, DigestKind};
+
+    #[test]
+    fn digests_are_written_as_the_wanted_names_have_them() {
+        let digests = [
+            Digest::blake3([0xab; 32]),
+            Digest::new(DigestKind::Md5, &[0xff; 16]).unwrap(),
+            Digest::new(DigestKind::Adler32, &[1, 2, 3, 4]).unwrap(),
+        ];
+        let header = |wanted: &str| digest_header(wanted, &digests);
+        assert_eq!(
+            header("MD5;q=0.5, adler32").unwrap(),
+            "md5=/////////////////////w==,adler32=01020304"
+        );
+        assert_eq!(header("blake3").unwrap(), format!("blake3={}", "ab".repeat(32)));
+        assert_eq!(header("sha-256"), None);
+    }
+}

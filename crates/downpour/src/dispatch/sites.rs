@@ -1,0 +1,252 @@
+//! What other sites may ask: `/v1/site/offers`, `/v1/site/batches`, `/v1/site/wants`. Each is answered from what it finds; none
+//! waits for bytes.
+
+use super::arriving::{Judge, check};
+use super::incoming::Incoming;
+use super::link::Wanted;
+use super::load::Names;
+use super::offer::{BatchState, Begin, Offer, OfferAnswer, Wants, WantsAnswer};
+use super::{Dispatch, lock, wants};
+use crate::api::{Allow, Asked, Given, Problem, Routes, Who};
+use crate::object::part_name;
+use crate::site::{Remote, Site};
+use crate::spool::Rules;
+use crate::ticket::Ticket;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::{Extension, Json};
+use downpour_catalog::ErrorClass;
+use serde::Deserialize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use utoipa::{IntoParams, OpenApi};
+
+/// An offer that is not begun by then is forgotten.
+const OFFER_LIFE: Duration = Duration::from_secs(120);
+/// How long the results of a batch can be asked for.
+const RESULT_LIFE: Duration = Duration::from_secs(900);
+/// Batches that are known at once, ended ones included.
+const KNOWN_MAX: usize = 256;
+/// Longest wait for a batch's end in one answer.
+const WAIT_MAX_S: u64 = 20;
+/// Lanes of one receiving folder.
+const LANES_MAX: usize = 64;
+
+#[derive(OpenApi)]
+#[openapi(paths(offer, begin, batch, want))]
+struct Description;
+
+pub(super) fn routes() -> Routes {
+    Routes::described(Description::openapi())
+        .post("/v1/site/offers", Allow::Site, offer)
+        .post("/v1/site/batches/{id}", Allow::Site, begin)
+        .get("/v1/site/batches/{id}", Allow::Site, batch)
+        .post("/v1/site/wants", Allow::Site, want)
+}
+
+/// The site that asks.
+fn asker(site: &Site, who: &Who) -> Result<Arc<Remote>, Problem> {
+    site.remote(who.name()).ok_or_else(|| Problem::not_found("this site does not know you"))
+}
+
+/// Offer files
+#[utoipa::path(post, path = "/v1/site/offers", request_body = Offer,
+    responses((status = 200, body = OfferAnswer), (status = 400, body = Problem)))]
+async fn offer(
+    State(site): State<Arc<Site>>,
+    Extension(dispatch): Extension<Arc<Dispatch>>,
+    Extension(who): Extension<Who>,
+    Given(offer): Given<Offer>,
+) -> Result<Json<OfferAnswer>, Problem> {
+    let remote = asker(&site, &who)?;
+    check(&offer).map_err(|what| Problem::bad_request(what, "send a smaller or a sound offer"))?;
+    if dispatch.is_banned(remote.name()) {
+        let what = "an operator of this site banned the link";
+        let banned = Problem::new(StatusCode::FORBIDDEN, "banned", what, "ask that operator");
+        return Err(banned.of_class(ErrorClass::DestinationRefused));
+    }
+    dispatch.forget_old();
+    if lock(&dispatch.incoming).len() >= KNOWN_MAX {
+        let what = format!("{KNOWN_MAX} batches are known already");
+        let busy = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", what, "offer it later");
+        return Err(busy.of_class(ErrorClass::OutOfResources));
+    }
+    let config = site.config();
+    let folder = config.path(remote.section.folder.as_ref().unwrap_or(&config.transfer.inbox));
+    let (own, room, judged_site) = (site.name.clone(), dispatch.room.clone(), site.clone());
+    let (id, inbox) = (offer.batch.clone(), folder.clone());
+    let judged = site.read(move |reader| {
+        let names = Names::read(reader)?;
+        let judge = Judge {
+            site: &judged_site,
+            own: names.site(&own).unwrap_or_default(),
+            sites: names.sites.iter().map(|(id, name)| (name.clone(), *id)).collect(),
+            rules: Rules::new(&own, &judged_site.config().rule),
+            folder: inbox,
+        };
+        judge.judge(reader, &offer, &room)
+    });
+    let judged = judged.await?;
+    if !judged.taken.is_empty() {
+        let bytes = judged.taken.iter().map(|taken| taken.item.size).sum();
+        let promise = dispatch.room.promise(&folder, bytes);
+        let incoming = Incoming::new(remote.name(), folder, judged.taken, promise);
+        lock(&dispatch.incoming).insert(id, Arc::new(incoming));
+    }
+    Ok(Json(OfferAnswer { items: judged.said }))
+}
+
+/// Begin a batch that was offered
+#[utoipa::path(post, path = "/v1/site/batches/{id}", request_body = Begin,
+    params(("id" = String, Path)),
+    responses((status = 200, body = BatchState), (status = 404, body = Problem)))]
+async fn begin(
+    State(site): State<Arc<Site>>,
+    Extension(dispatch): Extension<Arc<Dispatch>>,
+    Extension(who): Extension<Who>,
+    Path(id): Path<String>,
+    Given(begin): Given<Begin>,
+) -> Result<Json<BatchState>, Problem> {
+    let remote = asker(&site, &who)?;
+    let incoming = dispatch.known(&who, &id)?;
+    let ticket: Ticket = begin.ticket.parse().map_err(|error: crate::ticket::TicketError| {
+        Problem::bad_request(error.to_string(), "send the session's ticket")
+    })?;
+    if ticket.key != remote.key() {
+        let what = "the ticket is another node's";
+        return Err(Problem::bad_request(what, "send a ticket of your own session"));
+    }
+    // A repeated question begins nothing twice.
+    if !incoming.begun.swap(true, Ordering::SeqCst) {
+        let lane = dispatch.lane(&incoming).ok_or_else(|| {
+            incoming.begun.store(false, Ordering::SeqCst);
+            let what = format!("{LANES_MAX} batches arrive already");
+            let busy = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", what, "try later");
+            busy.of_class(ErrorClass::OutOfResources)
+        })?;
+        let (site, incoming) = (site.clone(), incoming.clone());
+        tokio::spawn(async move {
+            incoming.run(&site, &remote, lane.name(), ticket).await;
+            lane.dispatch.count(&incoming.state.borrow());
+        });
+    }
+    Ok(Json(incoming.state.borrow().clone()))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+struct Wait {
+    /// Seconds to wait for its end.
+    wait: Option<u64>,
+}
+
+/// How far a batch is
+#[utoipa::path(get, path = "/v1/site/batches/{id}", params(("id" = String, Path), Wait),
+    responses((status = 200, body = BatchState), (status = 404, body = Problem)))]
+async fn batch(
+    Extension(dispatch): Extension<Arc<Dispatch>>,
+    Extension(who): Extension<Who>,
+    Path(id): Path<String>,
+    Asked(Wait { wait }): Asked<Wait>,
+) -> Result<Json<BatchState>, Problem> {
+    let incoming = dispatch.known(&who, &id)?;
+    let mut state = incoming.state.subscribe();
+    let wait = Duration::from_secs(wait.unwrap_or(0).min(WAIT_MAX_S));
+    // Not ended by then: it is said how far it is.
+    let _ = tokio::time::timeout(wait, state.wait_for(|state| state.done)).await;
+    let state = state.borrow().clone();
+    Ok(Json(state))
+}
+
+/// Ask for files
+#[utoipa::path(post, path = "/v1/site/wants", request_body = Wants,
+    responses((status = 200, body = WantsAnswer), (status = 400, body = Problem)))]
+async fn want(
+    State(site): State<Arc<Site>>,
+    Extension(dispatch): Extension<Arc<Dispatch>>,
+    Extension(who): Extension<Who>,
+    Given(wish): Given<Wants>,
+) -> Result<Json<WantsAnswer>, Problem> {
+    let remote = asker(&site, &who)?;
+    if wish.files.len() > wants::WANTED_MAX {
+        let what = format!("{} files at once", wish.files.len());
+        return Err(Problem::bad_request(what, "ask for fewer at a time"));
+    }
+    Ok(Json(wants::want(&dispatch, &site, &remote, wish).await?))
+}
+
+impl Dispatch {
+    fn is_banned(&self, site: &str) -> bool {
+        lock(&self.links).get(site).is_some_and(|link| link.wanted == Wanted::Banned)
+    }
+
+    /// A batch that this site offered.
+    fn known(&self, who: &Who, id: &str) -> Result<Arc<Incoming>, Problem> {
+        let incoming = lock(&self.incoming).get(id).cloned();
+        let own = incoming.filter(|incoming| incoming.from == who.name());
+        own.ok_or_else(|| Problem::not_found("this batch is not known here, or not any more"))
+    }
+
+    /// Forgets offers that nobody began and results that nobody will ask for any more.
+    pub(super) fn forget_old(&self) {
+        lock(&self.incoming).retain(|_, incoming| {
+            let life = match incoming.begun.load(Ordering::SeqCst) {
+                false => OFFER_LIFE,
+                true if incoming.state.borrow().done => RESULT_LIFE,
+                true => return true,
+            };
+            incoming.made.elapsed() < life
+        });
+    }
+
+    /// A lane for a batch: the free one in which most of its files were begun.
+    fn lane(self: &Arc<Self>, incoming: &Incoming) -> Option<Lane> {
+        let parts: Vec<String> = incoming
+            .taken
+            .iter()
+            .filter_map(|taken| part_name(taken.path.as_bytes(), taken.item.size))
+            .collect();
+        let folder = incoming.folder.clone();
+        let begun = |lane: &String| {
+            let parts_of = folder.join(".downpour").join(lane).join("parts");
+            parts.iter().filter(|part| parts_of.join(part).exists()).count()
+        };
+        let names = (0..LANES_MAX).map(|number| format!("lane-{number}"));
+        let mut lanes = lock(&self.lanes);
+        let free = names.filter(|lane| !lanes.contains(&(folder.clone(), lane.clone())));
+        let free: Vec<String> = free.collect();
+        let best =
+            free.iter().enumerate().max_by_key(|(index, lane)| (begun(lane), usize::MAX - index));
+        let key = (folder.clone(), best?.1.clone());
+        lanes.insert(key.clone());
+        Some(Lane { dispatch: self.clone(), key })
+    }
+
+    fn count(&self, state: &BatchState) {
+        let placed = |item: &&super::Arrived| matches!(item, super::Arrived::Placed { .. });
+        let files = state.items.iter().filter(placed).count() as u64;
+        self.totals.received_files.fetch_add(files, Ordering::Relaxed);
+        let failed = state.items.len() as u64 - files;
+        self.totals.failed.fetch_add(failed, Ordering::Relaxed);
+        self.totals.received_bytes.fetch_add(state.bytes, Ordering::Relaxed);
+    }
+}
+
+/// A lane in use.
+struct Lane {
+    dispatch: Arc<Dispatch>,
+    key: (PathBuf, String),
+}
+
+impl Lane {
+    fn name(&self) -> &str {
+        &self.key.1
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        lock(&self.dispatch.lanes).remove(&self.key);
+    }
+}

@@ -1,0 +1,125 @@
+//! What another site asks for: files of ours, or files of a third site that we shall fetch.
+
+use super::offer::{Refusal, Trouble, Wanted, Wants, WantsAnswer};
+use super::submit::{Accepted, Submission, submit};
+use super::{Dispatch, load::Names, route::Route};
+use crate::site::{Fault, Remote, Side, Site};
+use crate::spool::Rules;
+use downpour_catalog::{Change, ErrorClass, File, Move, Next, State};
+use std::sync::Arc;
+
+/// Files that may be asked for at once.
+pub(super) const WANTED_MAX: usize = 10_000;
+
+/// Sends what `asker` wants, or fetches it.
+pub(super) async fn want(
+    dispatch: &Dispatch,
+    site: &Arc<Site>,
+    asker: &Remote,
+    wants: Wants,
+) -> Result<WantsAnswer, Fault> {
+    if let Some(from) = wants.from.clone() {
+        if !asker.section.orders {
+            let what = format!("{} may not tell this site what to fetch", asker.name());
+            return Err(Fault::new(ErrorClass::SourceRefused, what));
+        }
+        return fetch(site, &from, Wants { from: None, ..wants }).await;
+    }
+    let mut answer = WantsAnswer { queued: 0, refused: Vec::new(), transfer: None };
+    if !wants.paths.is_empty() {
+        if !asker.section.pull {
+            let what = format!("{} may not ask this site for paths", asker.name());
+            return Err(Fault::new(ErrorClass::SourceRefused, what));
+        }
+        let submission = Submission {
+            paths: wants.paths,
+            to: asker.name().to_owned(),
+            from: None,
+            into: wants.into,
+            priority: wants.priority,
+            transfer: None,
+        };
+        let Accepted { transfer, files, known, refused, .. } = submit(site, submission).await?;
+        answer.queued += files + known;
+        answer.refused.extend(refused);
+        answer.transfer = Some(transfer);
+    }
+    queue_again(site, asker.name(), wants.files, &mut answer).await?;
+    dispatch.wake.notify_one();
+    Ok(answer)
+}
+
+/// Asks `from` for files, for this site.
+pub(super) async fn fetch(
+    site: &Arc<Site>,
+    from: &str,
+    wants: Wants,
+) -> Result<WantsAnswer, Fault> {
+    let Some(remote) = site.remote(from) else {
+        let what = format!("`{from}` is no [[remote]] of {}", site.name);
+        return Err(Fault::new(ErrorClass::SourceRefused, what));
+    };
+    let asked = remote.post("/v1/site/wants", &wants).await;
+    asked.map_err(|error| Fault::new(error.class(Side::Source), format!("{from}: {error}")))
+}
+
+/// Files that are in the catalog go back into the queue, if their rule sends them to the asker.
+async fn queue_again(
+    site: &Arc<Site>,
+    asker: &str,
+    wanted: Vec<Wanted>,
+    answer: &mut WantsAnswer,
+) -> Result<(), Fault> {
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let (config, own, asker) = (site.config(), site.name.clone(), asker.to_owned());
+    let found = site
+        .read(move |reader| {
+            let (names, rules) = (Names::read(reader)?, Rules::new(&own, &config.rule));
+            let mut found = Vec::with_capacity(wanted.len());
+            for wanted in wanted {
+                let versions = match names.site(&wanted.site) {
+                    Some(site) => reader.versions(site, &wanted.name)?,
+                    None => Vec::new(),
+                };
+                let file = versions.into_iter().find(|file| file.version == wanted.version);
+                let goes = file.as_ref().is_some_and(|file| {
+                    let route = Route::of(&config, &rules, names.rule(file.rule));
+                    route.is_some_and(|route| route.to.contains(&asker))
+                });
+                found.push((wanted, file, goes));
+            }
+            Ok(found)
+        })
+        .await?;
+    let mut changes = Vec::new();
+    for (wanted, file, goes) in found {
+        match file {
+            Some(file) if goes => match again(&file) {
+                Some(change) => changes.push(change),
+                // It is under way as it is.
+                None => answer.queued += 1,
+            },
+            Some(_) => refuse(answer, &wanted, ErrorClass::SourceRefused, "no rule sends it there"),
+            None => refuse(answer, &wanted, ErrorClass::FileGone, "it is not in this catalog"),
+        }
+    }
+    let answers = site.catalog.submit(site.clock.now(), changes).done().await?;
+    answer.queued += answers.iter().filter(|answer| answer.is_ok()).count() as u64;
+    Ok(())
+}
+
+fn again(file: &File) -> Option<Change> {
+    let next = match file.state {
+        State::Receipted | State::Adopted => Next::Queued,
+        State::Waiting => Next::Resumed,
+        _ => return None,
+    };
+    Some(Change::Move(Move { file: file.id, at: file.revision, fence: None, next }))
+}
+
+fn refuse(answer: &mut WantsAnswer, wanted: &Wanted, class: ErrorClass, why: &str) {
+    let what = format!("{} version {} of {}", wanted.name, wanted.version, wanted.site);
+    answer.refused.push(Refusal { what, trouble: Trouble::new(class, why) });
+}

@@ -1,0 +1,265 @@
+//! Why a file does not move, and when it will: one reason and one time for each.
+
+use super::link::Wanted;
+use super::load::Names;
+use super::route::Route;
+use super::{Dispatch, lock};
+use crate::site::{Fault, Site};
+use crate::spool::Rules;
+use downpour_catalog::{Cursor, Error, File, FileId, Query, Reason, State, Time};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+/// Files on a page.
+pub(super) const PAGE: usize = 200;
+const STATES: [State; 5] =
+    [State::Waiting, State::Quarantined, State::Queued, State::Settled, State::Hashed];
+
+/// One file that does not move.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Why {
+    /// Its number in this catalog.
+    pub file: i64,
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: i64,
+    /// Where it stands.
+    pub state: String,
+    /// Its one reason; absent when it moves or has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The error class behind it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// Attempts so far.
+    pub tries: u32,
+    /// Since when it stands there, microseconds since 1970.
+    pub since_us: i64,
+    /// When it is expected to move on, microseconds since 1970; absent when somebody has to do something first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eta_us: Option<i64>,
+    /// In words, with what to do where something is to be done.
+    pub text: String,
+}
+
+/// A page of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WhyList {
+    /// The files.
+    pub files: Vec<Why>,
+    /// Where the next page begins; absent on the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// What the links say, without their locks.
+struct Links {
+    of: HashMap<String, LinkNow>,
+}
+
+#[derive(Clone)]
+struct LinkNow {
+    wanted: Wanted,
+    probe_at: Option<Time>,
+    trouble: Option<String>,
+    files_per_s: f64,
+}
+
+impl Dispatch {
+    fn links_now(&self) -> Links {
+        let links = lock(&self.links);
+        let now = links.iter().map(|(name, link)| {
+            let trouble = link.trouble().map(|(class, what)| format!("{class}: {what}"));
+            let (wanted, probe_at, files_per_s) = (link.wanted, link.probe_at(), link.pace().0);
+            (name.clone(), LinkNow { wanted, probe_at, trouble, files_per_s })
+        });
+        Links { of: now.collect() }
+    }
+
+    /// Files that do not move, all of them or those that `query` finds.
+    pub(super) async fn why(
+        &self,
+        site: &Arc<Site>,
+        query: Query,
+        after: Option<Cursor>,
+    ) -> Result<WhyList, Fault> {
+        let (links, config) = (self.links_now(), site.config());
+        let (own, now) = (site.name.clone(), site.clock.now());
+        site.read(move |reader| {
+            let names = Names::read(reader)?;
+            let rules = Rules::new(&own, &config.rule);
+            let ahead = ahead(reader)?;
+            let (mut files, mut next) = (Vec::new(), None);
+            // One state after the other, unless the question is of one.
+            let states = match query.state {
+                Some(state) => vec![state],
+                None if query.prefix.is_some() || query.digest.is_some() => Vec::new(),
+                None => STATES.to_vec(),
+            };
+            let ask = |state| Query { state, ..query.clone() };
+            let asked: Vec<Query> = match states.as_slice() {
+                [] => vec![ask(None)],
+                states => states.iter().map(|state| ask(Some(*state))).collect(),
+            };
+            for query in &asked {
+                let page = reader.search(query, after.as_ref(), PAGE - files.len())?;
+                let route = |file: &File| Route::of(&config, &rules, names.rule(file.rule));
+                files.extend(page.files.iter().map(|file| {
+                    let waiting = ahead.get(&file.rule).copied().unwrap_or(0);
+                    say(file, route(file).as_ref(), &links, waiting, now)
+                }));
+                next = page.next.map(|cursor| cursor.to_string());
+                if files.len() >= PAGE || next.is_some() {
+                    break;
+                }
+            }
+            Ok(WhyList { files, next })
+        })
+        .await
+    }
+
+    /// One file.
+    pub(super) async fn why_of(&self, site: &Arc<Site>, id: FileId) -> Result<Option<Why>, Fault> {
+        let (links, config) = (self.links_now(), site.config());
+        let (own, now) = (site.name.clone(), site.clock.now());
+        site.read(move |reader| {
+            let Some(file) = reader.file(id)? else { return Ok(None) };
+            let names = Names::read(reader)?;
+            let rules = Rules::new(&own, &config.rule);
+            let route = Route::of(&config, &rules, names.rule(file.rule));
+            let waiting = ahead(reader)?.get(&file.rule).copied().unwrap_or(0);
+            Ok(Some(say(&file, route.as_ref(), &links, waiting, now)))
+        })
+        .await
+    }
+}
+
+/// Files in the queue, by rule.
+fn ahead(
+    reader: &mut downpour_catalog::Reader,
+) -> Result<HashMap<downpour_catalog::RuleId, i64>, Error> {
+    let mut ahead = HashMap::new();
+    for count in reader.counts()?.into_iter().filter(|count| count.state == State::Queued) {
+        *ahead.entry(count.rule).or_default() += count.files;
+    }
+    Ok(ahead)
+}
+
+fn say(file: &File, route: Option<&Route>, links: &Links, ahead: i64, now: Time) -> Why {
+    let (eta, text) = match (file.state, file.reason) {
+        (State::Waiting, reason) => waiting(file, reason, route, links),
+        (State::Queued, _) => queued(route, links, ahead, now),
+        (State::Quarantined, _) => {
+            let class = file.error.map_or("an error", |class| class.name());
+            let todo = "when its cause is gone: downpour transfer release";
+            (None, format!("set apart for {class}, which is the file's own; {todo}"))
+        }
+        (State::Found, _) => (None, "it may still be written".to_owned()),
+        (State::Settled, _) => (Some(now), "its digest is to be computed".to_owned()),
+        (State::Hashed, _) => (Some(now), "its rule queues it next".to_owned()),
+        (State::Sending, _) => (None, "it is being sent".to_owned()),
+        (State::Sent, _) => (Some(now), "the destination is to verify it".to_owned()),
+        (State::Verified, _) => (Some(now), "its receipt is to be recorded".to_owned()),
+        (State::Receipted, _) => (None, "it is at its destination, by its receipt".to_owned()),
+        (State::Cancelled, _) => (None, "it was cancelled".to_owned()),
+        (State::Adopted, _) => (None, "it lies where it should".to_owned()),
+    };
+    Why {
+        file: file.id.0,
+        name: file.name.clone(),
+        version: file.version,
+        state: file.state.name().to_owned(),
+        reason: file.reason.map(|reason| reason.name().to_owned()),
+        class: file.error.map(|class| class.name().to_owned()),
+        tries: file.tries,
+        since_us: file.since.0,
+        eta_us: eta.map(|eta| eta.0),
+        text,
+    }
+}
+
+fn waiting(
+    file: &File,
+    reason: Option<Reason>,
+    route: Option<&Route>,
+    links: &Links,
+) -> (Option<Time>, String) {
+    let class = file.error.map_or(String::new(), |class| format!(" after {class}"));
+    let what = match reason {
+        Some(Reason::NoSpace) => "the destination has no room".to_owned(),
+        Some(Reason::Turn) => "others of its sites have their turn".to_owned(),
+        _ => format!("it is tried again{class}, attempt {}", file.tries + 1),
+    };
+    let held = route.iter().flat_map(|route| &route.to).find_map(|to| {
+        let link = links.of.get(to)?;
+        let at = link.probe_at?;
+        Some((to, link.trouble.clone().unwrap_or_default(), at))
+    });
+    match (file.next_try, held) {
+        (Some(next), Some((to, trouble, at))) => {
+            (Some(next.max(at)), format!("{what}; the link to {to} is broken: {trouble}"))
+        }
+        (next, _) => (next, what),
+    }
+}
+
+fn queued(route: Option<&Route>, links: &Links, ahead: i64, now: Time) -> (Option<Time>, String) {
+    let Some(route) = route else {
+        return (None, "its rule is not configured any more, or sends nothing".to_owned());
+    };
+    let mut eta = None;
+    for to in &route.to {
+        let Some(link) = links.of.get(to) else { continue };
+        match (link.wanted, link.probe_at) {
+            (Wanted::Banned, _) => return (None, format!("an operator banned the link to {to}")),
+            (Wanted::Drained, _) => return (None, format!("an operator drained the link to {to}")),
+            (Wanted::Open, Some(at)) => {
+                let trouble = link.trouble.clone().unwrap_or_default();
+                return (Some(at), format!("the link to {to} is broken: {trouble}"));
+            }
+            (Wanted::Open, None) if link.files_per_s > 0.0 => {
+                let seconds = (ahead as f64 / link.files_per_s).min(1e9);
+                eta = Some(Time(now.0 + (seconds * 1e6) as i64));
+            }
+            (Wanted::Open, None) => {}
+        }
+    }
+    (eta, format!("{ahead} files of its rule are in the queue"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LinkNow, Links, queued};
+    use crate::dispatch::link::Wanted;
+    use downpour_catalog::Time;
+    use std::collections::HashMap;
+
+    const NOW: Time = Time(1_700_000_000_000_000);
+
+    fn links(wanted: Wanted, probe_at: Option<Time>, files_per_s: f64) -> Links {
+        let trouble = probe_at.map(|_| "timed-out: nobody answers".to_owned());
+        let link = LinkNow { wanted, probe_at, trouble, files_per_s };
+        Links { of: HashMap::from([("b".to_owned(), link)]) }
+    }
+
+    #[test]
+    fn what_is_queued_says_what_holds_it() {
+        let config: crate::site::Config = toml::from_str(
+            "[site]\nname = 'a'\n[[remote]]\nname = 'b'\nkey = 'AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA'",
+        )
+        .unwrap();
+        let rules = crate::spool::Rules::new("a", &[]);
+        let route = super::Route::of(&config, &rules, "to:b").unwrap();
+        let say = |links: &Links| queued(Some(&route), links, 500, NOW);
+        let (eta, text) = say(&links(Wanted::Open, None, 100.0));
+        assert_eq!((eta, text.contains("500")), (Some(NOW.plus_s(5)), true), "{text}");
+        let at = NOW.plus_s(30);
+        let (eta, text) = say(&links(Wanted::Open, Some(at), 100.0));
+        assert!(eta == Some(at) && text.contains("timed-out"), "{text}");
+        assert_eq!(say(&links(Wanted::Banned, None, 100.0)).0, None);
+        assert!(queued(None, &links(Wanted::Open, None, 0.0), 1, NOW).0.is_none());
+    }
+}

@@ -1,0 +1,372 @@
+//! The dispatcher's loop: what waited comes back, what was left by a daemon that died is taken up, what is queued goes out.
+
+use super::book::{Held, until};
+use super::hooks::kill_point;
+use super::link::{Link, Wanted, seed};
+use super::load::{Loaded, Names, load};
+use super::offer::OFFER_NAMES_MAX;
+use super::outgoing::Outgoing;
+use super::policy::waits;
+use super::route::Route;
+use super::{Dispatch, Progress, lock};
+use crate::site::{Config, Fault, Remote, Site, Stop};
+use crate::spool::Rules;
+use downpour_catalog::{Change, Claimed, ErrorClass, Move, Next, Reason, RuleId, State, Work};
+use downpour_proto::Rng;
+use downpour_transport::control::SessionId;
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+
+/// Between two looks, when nobody says that there is something to do.
+const TICK: Duration = Duration::from_millis(500);
+/// Waiting files that are woken at a time.
+const WAKE_MAX: usize = 10_000;
+/// How long a file waits that another link has to take.
+const ELSEWHERE: Duration = Duration::from_secs(2);
+/// What operators want of links, kept over restarts.
+const LINKS_FILE: &str = "links.json";
+
+/// What the catalog and the configuration say now.
+struct Now {
+    names: Names,
+    routes: HashMap<RuleId, Route>,
+    /// Files and bytes in the queue.
+    queued: BTreeMap<RuleId, (i64, i64)>,
+}
+
+type Tasks = JoinSet<Result<(), Fault>>;
+
+/// Works until it is asked to stop; at a drain, until what is under way has ended.
+pub(super) async fn work(
+    dispatch: Arc<Dispatch>,
+    site: Arc<Site>,
+    stop: Stop,
+) -> Result<(), Fault> {
+    let mut tasks = Tasks::new();
+    let mut draining = false;
+    let hashing = tokio::spawn(super::hasher::hash_submitted(dispatch.clone(), site.clone()));
+    let hashing = Abort(hashing);
+    loop {
+        if !draining {
+            begin(&dispatch, &site, &mut tasks).await?;
+        }
+        tokio::select! {
+            () = stop.now() => return Ok(()),
+            () = stop.asked(), if !draining => draining = true,
+            Some(done) = tasks.join_next() => {
+                let died = |e: tokio::task::JoinError| Fault::new(ErrorClass::Internal, e.to_string());
+                done.map_err(died)??;
+            }
+            () = dispatch.wake.notified() => {}
+            () = tokio::time::sleep(TICK) => {}
+        }
+        dispatch.forget_old();
+        if draining && tasks.is_empty() {
+            drop(hashing);
+            return Ok(());
+        }
+    }
+}
+
+/// Ends a task with its owner.
+struct Abort<T>(tokio::task::JoinHandle<T>);
+
+impl<T> Drop for Abort<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Begins what can be begun.
+async fn begin(dispatch: &Arc<Dispatch>, site: &Arc<Site>, tasks: &mut Tasks) -> Result<(), Fault> {
+    let now = site.clock.now();
+    site.catalog.wake(now, WAKE_MAX).done().await?;
+    let state = look(site).await?;
+    take_lapsed(dispatch, site, &state, tasks).await?;
+    for remote in site.remotes() {
+        while tasks.len() < site.config().transfer.active {
+            let Some((rule, limit)) = choose(dispatch, site, &remote, &state) else { break };
+            let config = site.config();
+            let lease = *config.transfer.lease;
+            kill_point("claim.before");
+            let claim = site.catalog.claim(now, Work::QueuedOf(rule), limit, until(now, lease));
+            let claimed = claim.done().await?;
+            kill_point("claim.after");
+            if claimed.is_empty() {
+                break;
+            }
+            let bytes = claimed.iter().map(|claimed| claimed.size).sum();
+            let share = config.transfer.share(state.names.rule(rule));
+            if let Some(link) = lock(&dispatch.links).get_mut(remote.name()) {
+                link.serve(rule, bytes, share);
+            }
+            let route = state.routes[&rule].clone();
+            spawn(dispatch, site, &remote, (claimed, route), tasks);
+        }
+    }
+    Ok(())
+}
+
+/// What there is to do.
+async fn look(site: &Arc<Site>) -> Result<Now, Fault> {
+    let config = site.config();
+    let (names, counts) = site.read(|reader| Ok((Names::read(reader)?, reader.counts()?))).await?;
+    let rules = Rules::new(&site.name, &config.rule);
+    let mut queued: BTreeMap<RuleId, (i64, i64)> = BTreeMap::new();
+    for count in counts.into_iter().filter(|count| count.state == State::Queued) {
+        let sum = queued.entry(count.rule).or_default();
+        *sum = (sum.0 + count.files, sum.1 + count.bytes);
+    }
+    let route = |id: &RuleId| Some((*id, Route::of(&config, &rules, names.rule(*id))?));
+    let routes = names.rules.keys().filter_map(route).collect();
+    Ok(Now { names, routes, queued })
+}
+
+/// The rule whose turn it is on a link, and how many of its files make a batch.
+fn choose(
+    dispatch: &Dispatch,
+    site: &Site,
+    remote: &Remote,
+    state: &Now,
+) -> Option<(RuleId, usize)> {
+    let config = site.config();
+    let ready: BTreeMap<RuleId, (i64, f64)> = state
+        .queued
+        .iter()
+        .filter(|(_, (files, _))| *files > 0)
+        .filter_map(|(rule, _)| {
+            let route = state.routes.get(rule)?;
+            let goes = route.to.iter().any(|to| to == remote.name());
+            goes.then(|| (*rule, (route.priority, config.transfer.share(&route.rule))))
+        })
+        .collect();
+    if ready.is_empty() {
+        return None;
+    }
+    let mut links = lock(&dispatch.links);
+    let link =
+        links.entry(remote.name().to_owned()).or_insert_with(|| Link::new(seed(), Wanted::Open));
+    let rule = link.next_rule(&ready)?;
+    let (files, bytes) = state.queued[&rule];
+    let mean = u64::try_from(bytes / files.max(1)).unwrap_or(0).max(1);
+    let fit = usize::try_from(config.transfer.batch_bytes.0 / mean).unwrap_or(usize::MAX);
+    let wanted = fit.clamp(1, config.transfer.batch_files);
+    let limit = link.permit(site.clock.now(), remote.section.active, wanted);
+    (limit > 0).then_some((rule, limit))
+}
+
+/// Takes up what a daemon left that died, or lost its lease.
+async fn take_lapsed(
+    dispatch: &Arc<Dispatch>,
+    site: &Arc<Site>,
+    state: &Now,
+    tasks: &mut Tasks,
+) -> Result<(), Fault> {
+    let (now, config) = (site.clock.now(), site.config());
+    let until = until(now, *config.transfer.lease);
+    let claim = site.catalog.claim(now, Work::Lapsed, config.transfer.batch_files, until);
+    let claimed = claim.done().await?;
+    if claimed.is_empty() {
+        return Ok(());
+    }
+    let mut by_rule: BTreeMap<RuleId, Vec<Claimed>> = BTreeMap::new();
+    let files = claimed.clone();
+    let rules = site.read(move |reader| {
+        let rule = |claimed: &Claimed| Ok(reader.file(claimed.file)?.map(|file| file.rule));
+        files.iter().map(rule).collect::<Result<Vec<_>, downpour_catalog::Error>>()
+    });
+    for (claimed, rule) in claimed.into_iter().zip(rules.await?) {
+        by_rule.entry(rule.unwrap_or_default()).or_default().push(claimed);
+    }
+    for (rule, claimed) in by_rule {
+        let route = state.routes.get(&rule);
+        let remote = route.and_then(|route| route.to.iter().find_map(|to| site.remote(to)));
+        let permit = |remote: &Arc<Remote>| {
+            let mut links = lock(&dispatch.links);
+            let name = remote.name().to_owned();
+            let link = links.entry(name).or_insert_with(|| Link::new(seed(), Wanted::Open));
+            link.permit(now, usize::MAX, claimed.len()) >= claimed.len()
+        };
+        match (remote.filter(permit), route) {
+            (Some(remote), Some(route)) => {
+                spawn(dispatch, site, &remote, (claimed, route.clone()), tasks);
+            }
+            // Its rule is gone, or its link does not work: it waits with the others.
+            _ => back_into_the_queue(site, claimed).await?,
+        }
+    }
+    Ok(())
+}
+
+async fn back_into_the_queue(site: &Arc<Site>, claimed: Vec<Claimed>) -> Result<(), Fault> {
+    let now = site.clock.now();
+    let class = ErrorClass::Interrupted;
+    let step = |claimed: Claimed| {
+        let next_try = until(now, waits(class).first);
+        let (reason, error) = (Reason::BackOff, Some(class));
+        let next = Next::Waiting { reason, error, next_try, bytes: 0 };
+        let (file, at, fence) = (claimed.file, claimed.revision, Some(claimed.fence));
+        Change::Move(Move { file, at, fence, next })
+    };
+    let changes = claimed.into_iter().map(step).collect();
+    site.catalog.submit(now, changes).done().await?;
+    Ok(())
+}
+
+/// Runs one batch beside the others.
+fn spawn(
+    dispatch: &Arc<Dispatch>,
+    site: &Arc<Site>,
+    remote: &Arc<Remote>,
+    (claimed, route): (Vec<Claimed>, Route),
+    tasks: &mut Tasks,
+) {
+    if let Some(link) = lock(&dispatch.links).get_mut(remote.name()) {
+        link.active += 1;
+    }
+    let active = Active { dispatch: dispatch.clone(), link: remote.name().to_owned() };
+    let (dispatch, site, remote) = (dispatch.clone(), site.clone(), remote.clone());
+    tasks.spawn(async move {
+        let done = batch(&dispatch, &site, &remote, claimed, route).await;
+        drop(active);
+        dispatch.wake.notify_one();
+        done
+    });
+}
+
+/// A batch counts on its link while this lives.
+struct Active {
+    dispatch: Arc<Dispatch>,
+    link: String,
+}
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        if let Some(link) = lock(&self.dispatch.links).get_mut(&self.link) {
+            link.active = link.active.saturating_sub(1);
+        }
+    }
+}
+
+async fn batch(
+    dispatch: &Arc<Dispatch>,
+    site: &Arc<Site>,
+    remote: &Arc<Remote>,
+    claimed: Vec<Claimed>,
+    mut route: Route,
+) -> Result<(), Fault> {
+    let begun = Instant::now();
+    let config = site.config();
+    let (to, own) = (remote.name().to_owned(), site.name.clone());
+    let keys = site.remotes().iter().map(|r| (r.name().to_owned(), r.key())).collect();
+    let (loaded, route, destination) = {
+        let catalog = site.catalog.clone();
+        site.read(move |reader| {
+            let destination = catalog.site(&to)?;
+            let names = Names::read(reader)?;
+            let loaded = load(reader, &claimed, &names, &own, (&to, &keys), &mut route)?;
+            Ok((loaded, route, destination))
+        })
+        .await?
+    };
+    let Loaded { ready, failed, elsewhere } = loaded;
+    let book = super::book::Book::new(site, &[]);
+    let mut rng = Rng::new(seed());
+    let failed = failed.into_iter().map(|(held, class)| (held, class, None)).collect();
+    book.fail(failed, &mut rng).await?;
+    book.put_back(elsewhere, Reason::Turn, None, ELSEWHERE).await?;
+    let (ready, too_many) = fitting(ready);
+    book.put_back(too_many, Reason::Turn, None, Duration::ZERO).await?;
+    if ready.is_empty() {
+        return Ok(());
+    }
+    let id =
+        SessionId::random().map(|id| id.as_bytes().iter().map(|b| format!("{b:02x}")).collect());
+    let none = || Fault::new(ErrorClass::OutOfResources, "the system gives no random numbers");
+    let id: String = id.ok_or_else(none)?;
+    let progress = Arc::new(progress(site, remote, &route, &ready));
+    lock(&dispatch.outgoing).insert(id.clone(), progress.clone());
+    let listed = Listed { dispatch: dispatch.clone(), id: id.clone() };
+    let (site, remote) = (site.clone(), remote.clone());
+    let mut outgoing = Outgoing {
+        site: site.clone(),
+        remote: remote.clone(),
+        destination,
+        route,
+        id,
+        rng,
+        progress,
+    };
+    let (delivered, broken) = outgoing.run(ready, *config.transfer.lease).await?;
+    drop(listed);
+    let now = site.clock.now();
+    let mut links = lock(&dispatch.links);
+    let Some(link) = links.get_mut(remote.name()) else { return Ok(()) };
+    match &broken {
+        Some(broken) => link.fail(now, broken.class, &broken.what),
+        None => link.succeed(),
+    }
+    link.delivered(now, delivered.files, delivered.bytes, begun.elapsed().as_secs_f64());
+    dispatch.totals.sent_files.fetch_add(delivered.files, Ordering::Relaxed);
+    dispatch.totals.sent_bytes.fetch_add(delivered.bytes, Ordering::Relaxed);
+    Ok(())
+}
+
+/// As many files as one offer has room for, and the others.
+fn fitting(ready: Vec<Held>) -> (Vec<Held>, Vec<Held>) {
+    let mut names = 0;
+    ready.into_iter().partition(|held| {
+        names += 2 * held.file.name.len();
+        names <= OFFER_NAMES_MAX
+    })
+}
+
+/// A batch is shown while this lives.
+struct Listed {
+    dispatch: Arc<Dispatch>,
+    id: String,
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        lock(&self.dispatch.outgoing).remove(&self.id);
+    }
+}
+
+fn progress(site: &Site, remote: &Remote, route: &Route, ready: &[Held]) -> Progress {
+    Progress {
+        to: remote.name().to_owned(),
+        rule: route.rule.clone(),
+        files: ready.len(),
+        bytes: ready.iter().map(|held| held.file.size).sum(),
+        since_us: site.clock.now().0,
+        arrived: 0.into(),
+        failed: 0.into(),
+    }
+}
+
+fn links_file(config: &Config) -> PathBuf {
+    config.state().join(LINKS_FILE)
+}
+
+/// The links as operators left them.
+pub(super) fn links_as_left(site: &Site) -> BTreeMap<String, Link> {
+    let Ok(text) = std::fs::read(links_file(&site.config())) else { return BTreeMap::new() };
+    let left: BTreeMap<String, Wanted> = serde_json::from_slice(&text).unwrap_or_default();
+    left.into_iter().map(|(name, wanted)| (name, Link::new(seed(), wanted))).collect()
+}
+
+/// Keeps what operators want of links.
+pub(super) fn keep_links(dispatch: &Dispatch, config: &Config) -> std::io::Result<()> {
+    let wanted: BTreeMap<String, Wanted> =
+        lock(&dispatch.links).iter().map(|(name, link)| (name.clone(), link.wanted)).collect();
+    let file = links_file(config);
+    let new = file.with_extension("new");
+    std::fs::write(&new, serde_json::to_vec(&wanted).unwrap_or_default())?;
+    std::fs::File::open(&new)?.sync_all()?;
+    std::fs::rename(new, file)
+}

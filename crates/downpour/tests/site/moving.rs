@@ -1,0 +1,259 @@
+//! Files from site to site, by the real program.
+
+use crate::harness::{SiteProcess, Two, until};
+use downpour::dispatch::{KILL_POINTS, TransferReport, WhyList};
+use downpour_catalog::{CatalogUrl, ErrorClass, FileId, Reader, State};
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+
+/// Two sites that may submit what is in their folder `data`.
+fn two() -> Two {
+    let mut sites = Two::start(["", ""]);
+    for site in [&mut sites.a, &mut sites.b] {
+        site.kill();
+        edit(site, "[transfer]", "[transfer]\nfolders = [\"data\"]\nports = \"31000-31199\"");
+        site.start();
+    }
+    sites
+}
+
+/// Changes a line of a site's configuration.
+fn edit(site: &SiteProcess, line: &str, to: &str) {
+    let text = fs::read_to_string(site.config()).expect("a configuration");
+    assert!(text.lines().any(|l| l == line), "{line}");
+    let change = |l: &str| if l == line { to.to_owned() } else { l.to_owned() };
+    let lines: Vec<_> = text.lines().map(change).collect();
+    fs::write(site.config(), lines.join("\n") + "\n").expect("room");
+}
+
+/// Writes files into a site's folder; their names and contents.
+fn files(site: &SiteProcess, folder: &str, count: usize, len: usize) -> Vec<(String, Vec<u8>)> {
+    let file = |number: usize| {
+        let name = format!("{folder}/{}/file {number}.dat", number % 3);
+        let seed = format!("{name} of {}", site.card.name).into_bytes();
+        (name, seed.into_iter().cycle().take(len + number).collect::<Vec<u8>>())
+    };
+    let files: Vec<_> = (0..count).map(file).collect();
+    for (name, content) in &files {
+        let path = site.path("data").join(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("room");
+        fs::write(path, content).expect("room");
+    }
+    files
+}
+
+fn data(site: &SiteProcess, folder: &str) -> String {
+    site.path("data").join(folder).to_str().expect("text").to_owned()
+}
+
+fn reader(site: &SiteProcess) -> Reader {
+    Reader::open(&CatalogUrl::Sqlite(site.path("state/catalog.db"))).expect("a catalog")
+}
+
+/// Submits a folder; the transfer's number.
+fn submit(site: &SiteProcess, folder: &str, to: &str) -> i64 {
+    let text = site.done(&["transfer", "submit", &data(site, folder), to, "--json"]);
+    let answer: Value = serde_json::from_str(&text).expect("JSON");
+    answer["submitted"][0]["transfer"].as_i64().expect("a number")
+}
+
+/// Waits until all files of a transfer are receipted.
+fn arrived(site: &SiteProcess, transfer: i64, count: usize) {
+    until(&format!("transfer {transfer} is there\n{}", site.log()), || {
+        let now: TransferReport = site.get(&format!("/v1/transfers/{transfer}")).ok()?;
+        let receipted = now.states.get("receipted").copied().unwrap_or(0);
+        (receipted == count as u64 && now.states.len() == 1).then_some(())
+    });
+}
+
+/// Everything is at the other site once, as it was written, and both catalogs say so.
+fn check(from: &SiteProcess, to: &SiteProcess, files: &[(String, Vec<u8>)]) {
+    let (mut here, mut there) = (reader(from), reader(to));
+    let site = |reader: &mut Reader| {
+        let sites = reader.sites().expect("sites").into_iter();
+        sites.filter(|(_, name)| *name == from.card.name).map(|(id, _)| id).next().expect("known")
+    };
+    let (origin_here, origin_there) = (site(&mut here), site(&mut there));
+    for (name, content) in files {
+        let arrived = fs::read(to.path("inbox").join(name));
+        assert!(arrived.is_ok_and(|arrived| arrived == *content), "{name}");
+        let one = |reader: &mut Reader, site, state| {
+            let versions = reader.versions(site, name).expect("versions");
+            assert_eq!(versions.len(), 1, "{name}: {versions:?}");
+            assert_eq!(versions[0].state, state, "{name}");
+            let receipts = reader.receipts(versions[0].id).expect("receipts");
+            assert_eq!(receipts.len(), 1, "{name}");
+            (versions[0].digest.clone(), receipts[0].signed.clone(), versions[0].taken_in)
+        };
+        let known = one(&mut here, origin_here, State::Receipted);
+        assert_eq!(known, one(&mut there, origin_there, State::Adopted), "{name}");
+    }
+}
+
+/// Files below the inbox, ours and what should not be there.
+fn count_below(folder: PathBuf) -> usize {
+    let Ok(entries) = fs::read_dir(folder) else { return 0 };
+    let count = |entry: fs::DirEntry| match entry.path().is_dir() {
+        true if entry.file_name() == ".downpour" => 0,
+        true => count_below(entry.path()),
+        false => 1,
+    };
+    entries.flatten().map(count).sum()
+}
+
+#[test]
+fn what_is_submitted_is_at_the_other_site_and_in_both_catalogs() {
+    let sites = two();
+    let (a, b) = (&sites.a, &sites.b);
+    let mut all = files(a, "run", 40, 10_000);
+    let large: Vec<u8> = (0..5_000_000u32).map(|i| (i % 251) as u8).collect();
+    for (name, content) in [("run/large", large.as_slice()), ("run/empty", b"")] {
+        fs::write(a.path("data").join(name), content).expect("room");
+        all.push((name.to_owned(), content.to_vec()));
+    }
+    let text = a.done(&["transfer", "submit", &data(a, "run"), "b", "--wait"]);
+    assert!(text.contains("42 receipted"), "{text}");
+    check(a, b, &all);
+    assert_eq!(count_below(b.path("inbox")), all.len());
+    // A second time nothing is new; in another place it is a new file.
+    let text = a.done(&["transfer", "submit", &data(a, "run"), "b", "--wait"]);
+    assert!(text.contains("0 files") && text.contains("42 known"), "{text}");
+    let passwd = a.run(&["transfer", "submit", "/etc/passwd", "b"]);
+    let told = String::from_utf8_lossy(&passwd.stdout);
+    assert!(!passwd.status.success() && told.contains("source-refused"), "{told}");
+    let unknown = a.run(&["transfer", "submit", &data(a, "run"), "nowhere"]);
+    assert!(!unknown.status.success());
+}
+
+#[test]
+fn a_site_that_is_away_is_waited_for_and_why_says_so() {
+    let mut sites = two();
+    let all = files(&sites.a, "run", 3, 1000);
+    sites.b.kill();
+    let transfer = submit(&sites.a, "run", "b");
+    until("each file has its reason", || {
+        let list: WhyList = sites.a.get("/v1/why").ok()?;
+        let told = |why: &downpour::dispatch::Why| {
+            why.class.as_deref() == Some("destination-unreachable") && why.eta_us.is_some()
+        };
+        (list.files.len() == 3 && list.files.iter().all(told)).then_some(())
+    });
+    sites.b.start();
+    // Those that wait at this moment; others are in the queue again.
+    sites.a.run(&["transfer", "retry", "--transfer", &transfer.to_string()]);
+    arrived(&sites.a, transfer, 3);
+    check(&sites.a, &sites.b, &all);
+}
+
+#[test]
+fn a_daemon_that_dies_at_any_point_loses_and_doubles_nothing() {
+    let mut sites = two();
+    let at_b = ["arrived.before", "log.before", "adopt.before", "adopt.after", "answer.before"];
+    let mut everything = Vec::new();
+    for point in KILL_POINTS {
+        let all = files(&sites.a, point, 4, 20_000);
+        let dies = if at_b.contains(&point) { &mut sites.b } else { &mut sites.a };
+        dies.kill();
+        let mut command = dies.command(&["serve"]);
+        command.env("DOWNPOUR_KILL_AT", point);
+        dies.start_command(command);
+        let transfer = submit(&sites.a, point, "b");
+        let dies = if at_b.contains(&point) { &mut sites.b } else { &mut sites.a };
+        assert_eq!(dies.ended(), None, "{point}: killed by a signal");
+        dies.start();
+        arrived(&sites.a, transfer, all.len());
+        check(&sites.a, &sites.b, &all);
+        everything.extend(all);
+    }
+    check(&sites.a, &sites.b, &everything);
+    assert_eq!(count_below(sites.b.path("inbox")), everything.len(), "nothing is stored twice");
+}
+
+#[test]
+fn a_mover_that_lies_is_found_out() {
+    let mut sites = two();
+    sites.b.kill();
+    let mut command = sites.b.command(&["serve"]);
+    command.env("DOWNPOUR_LIE", "0.4");
+    sites.b.start_command(command);
+    let all = files(&sites.a, "run", 30, 5000);
+    let transfer = submit(&sites.a, "run", "b");
+    arrived(&sites.a, transfer, all.len());
+    check(&sites.a, &sites.b, &all);
+    let mut reader = reader(&sites.a);
+    let ids: Vec<FileId> = {
+        let page = reader.search(&downpour_catalog::Query::default(), None, 100).expect("a page");
+        page.files.iter().map(|file| file.id).collect()
+    };
+    let lies = ids.into_iter().flat_map(|id| reader.attempts(id).expect("attempts"));
+    let found = lies.filter(|attempt| attempt.error == Some(ErrorClass::FalseSuccess)).count();
+    assert!(found > 0, "40 % of the files were damaged behind the session's back");
+}
+
+#[test]
+fn a_site_asks_for_files_and_a_third_tells_it_to() {
+    let mut sites = two();
+    let root = sites.a.path("").parent().expect("a folder").to_owned();
+    let mut c = SiteProcess::new(&root, "c");
+    let all = files(&sites.a, "run", 5, 3000);
+    let from = format!("a:{}", data(&sites.a, "run"));
+    let refused = sites.b.run(&["transfer", "submit", &from, "b"]);
+    assert!(!refused.status.success(), "a does not let b ask for paths");
+    for site in [&mut sites.a, &mut sites.b] {
+        site.kill();
+        site.trust(&c.card);
+        c.trust(&site.card);
+    }
+    edit(&sites.a, "name = \"b\"", "name = \"b\"\npull = true");
+    edit(&sites.a, "name = \"c\"", "name = \"c\"\npull = true");
+    edit(&c, "name = \"b\"", "name = \"b\"\norders = true");
+    edit(&c, "[transfer]", "[transfer]\nports = \"31000-31199\"");
+    for site in [&mut sites.a, &mut sites.b, &mut c] {
+        site.start();
+    }
+    sites.b.done(&["transfer", "submit", &from, "b"]);
+    until("b has what it asked for", || {
+        (count_below(sites.b.path("inbox")) == all.len()).then_some(())
+    });
+    // b tells c to fetch other files from a.
+    let more = files(&sites.a, "more", 4, 3000);
+    let from = format!("a:{}", data(&sites.a, "more"));
+    sites.b.done(&["transfer", "submit", &from, "c"]);
+    until("c has what b told it to fetch", || {
+        (count_below(c.path("inbox")) == more.len()).then_some(())
+    });
+    until("its receipts are recorded", || {
+        let counts = reader(&sites.a).counts().expect("counts");
+        counts.iter().all(|count| count.state == State::Receipted).then_some(())
+    });
+    check(&sites.a, &c, &more);
+}
+
+#[test]
+fn curl_fetches_a_file_with_its_digest() {
+    if std::process::Command::new("curl").arg("--version").output().is_err() {
+        assert!(std::env::var_os("CI").is_none(), "curl is missing");
+        println!("skipped: curl");
+        return;
+    }
+    let sites = two();
+    let all = files(&sites.a, "run", 1, 100_000);
+    sites.a.done(&["transfer", "submit", &data(&sites.a, "run"), "b", "--wait"]);
+    let page = reader(&sites.b).search(&downpour_catalog::Query::default(), None, 10);
+    let file = page.expect("a page").files.remove(0);
+    let token = fs::read_to_string(sites.b.path("state/admin.token")).expect("a token");
+    let out = sites.b.path("fetched");
+    let fetched = std::process::Command::new("curl")
+        .args(["-sk", "-D", "-", "-H", "Want-Digest: sha-256, blake3", "-o"])
+        .arg(&out)
+        .args(["-H", &format!("Authorization: Bearer {}", token.trim())])
+        .arg(format!("https://{}/v1/files/{}/content", sites.b.card.address, file.id))
+        .output()
+        .expect("curl runs");
+    let head = String::from_utf8_lossy(&fetched.stdout).to_lowercase();
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+    let digest = file.digest.expect("a digest").hex();
+    assert!(head.contains(&format!("digest: blake3={digest}")), "{head}");
+    assert_eq!(fs::read(out).expect("a file"), all[0].1);
+}
