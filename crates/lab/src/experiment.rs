@@ -113,6 +113,10 @@ pub(crate) struct Cell {
     pub(crate) loss: f64,
     /// Mean number of losses in a row.
     pub(crate) burst: f64,
+    /// TCP connections of the programs that take several.
+    pub(crate) connections: u16,
+    /// Socket buffer of each, where the kernel shall not choose it.
+    pub(crate) window: Option<Size>,
     /// Whether batches of datagrams travel as one, as network cards with offloads do.
     pub(crate) offloads: bool,
     /// Products instead of one file, by the name of their feed;
@@ -186,6 +190,8 @@ impl Default for Cell {
             reorder: 0.0,
             loss: 0.0,
             burst,
+            connections: 8,
+            window: None,
             offloads: false,
             feed: None,
             feed_from: none,

@@ -1,17 +1,15 @@
-//! Downpour to one receiver far away: by TCP, by UDP, and by whichever brings more. And iperf3 with as many connections.
+//! Downpour to one receiver far away: by TCP, by UDP, and by whichever brings more. And iperf3 and GridFTP with as many
+//! connections and the same socket buffers.
 
 use super::{Program, downpour, text};
 use crate::stage::{Proof, Stage};
 use serde_json::Value;
 use std::io;
 
-/// Connections of the programs that take several.
-const CONNECTIONS: &str = "8";
-
 pub(super) const PROGRAMS: &[Program] = &[
     Program {
         name: "downpour-tcp",
-        about: "eight HTTPS connections, CUBIC; verified, nothing is kept",
+        about: "HTTPS connections, CUBIC; verified, nothing is kept",
         tools: &["downpour"],
         package: None,
         shares_uplinks: false,
@@ -19,7 +17,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     },
     Program {
         name: "downpour-tcp-bbr",
-        about: "eight HTTPS connections, BBR; verified, nothing is kept",
+        about: "HTTPS connections, BBR; verified, nothing is kept",
         tools: &["downpour"],
         package: None,
         shares_uplinks: false,
@@ -42,27 +40,38 @@ pub(super) const PROGRAMS: &[Program] = &[
         run: |stage| run(stage, "auto", Some("cubic")),
     },
     Program {
-        name: "iperf3-8",
-        about: "eight connections, CUBIC, memory to memory; nothing is stored or verified",
+        name: "iperf3-wan",
+        about: "as many connections, CUBIC, memory to memory; nothing is stored or verified",
         tools: &["iperf3"],
         package: Some("iperf3"),
         shares_uplinks: false,
         run: |stage| iperf3(stage, "cubic"),
     },
     Program {
-        name: "iperf3-8-bbr",
-        about: "eight connections, BBR, memory to memory; nothing is stored or verified",
+        name: "iperf3-wan-bbr",
+        about: "as many connections, BBR, memory to memory; nothing is stored or verified",
         tools: &["iperf3"],
         package: Some("iperf3"),
         shares_uplinks: false,
         run: |stage| iperf3(stage, "bbr"),
     },
+    Program {
+        name: "gridftp",
+        about: "globus-url-copy with as many connections, the kernel's congestion control; nothing is stored or verified",
+        tools: &["globus-url-copy", "globus-gridftp-server"],
+        package: Some("globus-gass-copy-progs"),
+        shares_uplinks: false,
+        run: gridftp,
+    },
 ];
 
 fn run(stage: &mut Stage<'_>, path: &str, congestion: Option<&str>) -> io::Result<()> {
     let report = text(stage.file("receiver.json"));
-    let mut receive = vec!["--connections", CONNECTIONS, "--report", &report];
+    let connections = stage.cell.connections.to_string();
+    let window = window(stage).map(|bytes| format!("{bytes}B"));
+    let mut receive = vec!["--connections", &connections, "--report", &report];
     receive.extend(congestion.iter().flat_map(|name| ["--congestion", name]));
+    receive.extend(window.iter().flat_map(|bytes| ["--socket-buffer", bytes]));
     downpour::run_with(stage, false, &["--path", path], &receive)?;
     let told: Value = serde_json::from_str(&std::fs::read_to_string(&report)?)?;
     let connections = told["transfer"]["connections"].as_array().map_or(0, Vec::len);
@@ -77,9 +86,35 @@ fn iperf3(stage: &mut Stage<'_>, congestion: &str) -> io::Result<()> {
     stage.settle();
     // So many in all, over all connections.
     let (bytes, host) = (stage.cell.size.0.to_string(), stage.network.receivers[0].ipv4.clone());
-    let fixed = ["--client", &host, "--bytes", &bytes, "--parallel", CONNECTIONS];
-    stage.sender("iperf3", &[&fixed[..], &["--congestion", congestion]].concat())?;
+    let (connections, window) = (stage.cell.connections.to_string(), window(stage));
+    let fixed = ["--client", &host, "--bytes", &bytes, "--parallel", &connections];
+    let mut options = [&fixed[..], &["--congestion", congestion]].concat();
+    options.extend(window.iter().flat_map(|bytes| ["--window", bytes]));
+    stage.sender("iperf3", &options)?;
     stage.wait_senders()?;
     stage.all_delivered();
     Ok(())
+}
+
+fn gridftp(stage: &mut Stage<'_>) -> io::Result<()> {
+    stage.proof = Proof::Unproved;
+    let host = stage.network.receivers[0].ipv4.clone();
+    let anyone = ["-allow-anonymous", "-anonymous-user", "nobody", "-anonymous-group", "nogroup"];
+    let place = ["-single", "-port", "2811", "-data-interface", &host];
+    stage.receiver(0, "globus-gridftp-server", &[&anyone[..], &place].concat())?;
+    stage.settle();
+    let to = format!("ftp://{host}:2811/dev/null");
+    let from = format!("file://{}", stage.payload.display());
+    let (connections, window) = (stage.cell.connections.to_string(), window(stage));
+    let mut options = vec!["-nodcau", "-parallel", &connections];
+    options.extend(window.iter().flat_map(|bytes| ["-tcp-buffer-size", bytes]));
+    options.extend([from.as_str(), &to]);
+    stage.sender("globus-url-copy", &options)?;
+    stage.wait_senders()?;
+    stage.all_delivered();
+    Ok(())
+}
+
+fn window(stage: &Stage<'_>) -> Option<String> {
+    stage.cell.window.map(|window| window.0.to_string())
 }
