@@ -97,10 +97,11 @@ pub(super) fn put_back(root: &Root, place: &str, reason: &SetApart) -> Result<()
     root.remove(&format!("{place}{REASON}"))
 }
 
-/// Bytes that lie in quarantine.
-pub(super) fn bytes(root: &Root) -> u64 {
-    let size = |(place, _): (String, _)| root.look(&place).ok().flatten().map(|seen| seen.size);
-    list(root).into_iter().filter_map(size).sum()
+/// How many files lie in quarantine, and their bytes.
+pub(super) fn count(root: &Root) -> (usize, u64) {
+    let listed = list(root);
+    let size = |(place, _): &(String, _)| root.look(place).ok().flatten().map(|seen| seen.size);
+    (listed.len(), listed.iter().filter_map(size).sum())
 }
 
 /// Where a file waits while it leaves the spool.

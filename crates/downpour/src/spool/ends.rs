@@ -178,6 +178,9 @@ impl Spool {
     /// Moves what the catalog has set apart to quarantine.
     fn put_aside(&mut self, now: Now) -> Result<(), SpoolError> {
         let Some(root) = self.root.clone() else { return Ok(()) };
+        if self.todo.set_apart.is_empty() {
+            return Ok(());
+        }
         for (rel, text) in std::mem::take(&mut self.todo.set_apart) {
             let Some(record) = self.files.get(&rel).and_then(|file| file.record) else { continue };
             let known = self.book.file(record.file)?;
@@ -207,6 +210,7 @@ impl Spool {
                 Err(error) => self.say(format!("{rel}: cannot be moved to quarantine: {error}")),
             }
         }
+        self.count_aside();
         Ok(())
     }
 
@@ -239,6 +243,7 @@ impl Spool {
             }
         }
         self.say(format!("{rel}: released from quarantine"));
+        self.count_aside();
         self.look_at(now, &rel);
         Ok(Ok(()))
     }

@@ -288,6 +288,7 @@ impl Spool {
                         super::root::OWN
                     ),
                 };
+                (self.root, self.watch, self.readers) = (None, None, None);
                 self.next_scan = now.steady + self.section.rescan;
                 return Ok(false);
             }
@@ -313,6 +314,7 @@ impl Spool {
         self.watch = (!self.section.network).then(super::watch::Watch::new).and_then(Result::ok);
         self.readers = Some(Readers::start(root, self.policy));
         self.root = Some(root.clone());
+        self.begin_reading_again(now);
         self.look(now)?;
         while !self.todo.fresh.is_empty() {
             self.take_in(now)?;
@@ -323,6 +325,15 @@ impl Spool {
             self.retiring.push((record, super::ends::gone(unread)));
         }
         Ok(())
+    }
+
+    /// What earlier readers were given is lost with them.
+    fn begin_reading_again(&mut self, now: Now) {
+        for (rel, file) in self.files.iter_mut().filter(|(_, file)| file.stage == Stage::Reading) {
+            let received = file.record.is_some_and(|record| record.state == State::Receipted);
+            file.stage = if received { Stage::Booked } else { Stage::Settling };
+            self.due.insert((now.steady, rel.clone()));
+        }
     }
 
     fn look(&mut self, now: Now) -> Result<(), SpoolError> {
@@ -359,10 +370,7 @@ impl Spool {
                 self.missing.entry(rel.clone()).or_insert(now.steady);
             }
         }
-        if let Some(root) = &self.root {
-            self.bytes_aside = aside::bytes(root);
-            self.status.quarantined = aside::list(root).len();
-        }
+        self.count_aside();
         self.status.scan_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     }
 
@@ -531,6 +539,13 @@ impl Spool {
 
     pub(super) fn count_taken_in(&mut self, files: usize) {
         self.status.taken_in += files as u64;
+    }
+
+    /// What is in quarantine takes room, too.
+    pub(super) fn count_aside(&mut self) {
+        if let Some(root) = &self.root {
+            (self.status.quarantined, self.bytes_aside) = aside::count(root);
+        }
     }
 
     fn measure(&mut self, now: Now) {

@@ -21,8 +21,8 @@ fn versions(site: &SiteProcess, name: &str) -> Vec<File> {
     let url = CatalogUrl::Sqlite(site.path("state/catalog.db"));
     let mut reader = Reader::open(&url).expect("a catalog");
     let sites = reader.sites().expect("the database works");
-    let a = sites.iter().find(|(_, name)| name == "a").expect("the site").0;
-    reader.versions(a, name).expect("the database works")
+    let Some((a, _)) = sites.iter().find(|(_, name)| name == "a") else { return Vec::new() };
+    reader.versions(*a, name).expect("the database works")
 }
 
 /// Waits until the newest version of a name is on its way, or has arrived.
