@@ -1,10 +1,11 @@
 //! `/v1/events`: what happens, live, as server-sent events.
 //!
-//! A listener that is too slow misses events and is told how many by an event `missed`. A comment is sent now and then, so
+//! Entries of the audit record are for admins here, too. A listener that is too slow misses events and is told how many by an event `missed`. A comment is sent now and then, so
 //! that a dead connection is noticed on both sides.
 
-use super::{Allow, Problem, Routes};
-use crate::site::{Site, SiteEvent};
+use super::{Allow, Problem, Routes, Who};
+use crate::site::{Role, Site, SiteEvent};
+use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
@@ -34,39 +35,46 @@ pub(super) fn routes() -> Routes {
 #[utoipa::path(get, path = "/v1/events", responses(
     (status = 200, content_type = "text/event-stream", body = SiteEvent),
     (status = 503, body = Problem)))]
-async fn listen(State(site): State<Arc<Site>>) -> Result<impl IntoResponse, Problem> {
+async fn listen(
+    State(site): State<Arc<Site>>,
+    Extension(who): Extension<Who>,
+) -> Result<impl IntoResponse, Problem> {
     let most = site.config().limits.listeners;
     if site.events.listeners() >= most {
         let what = format!("{most} listen already");
         let todo = "try again later, or raise [limits] listeners";
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too-many", what, todo));
     }
+    let admin = matches!(who, Who::Person(_, Role::Admin));
     let events = site.events.listen();
     let greeting = Event::default().comment("listening");
-    let events = stream::unfold((events, Some(greeting)), |(mut events, greeting)| async {
-        let event = match greeting {
-            Some(greeting) => greeting,
-            None => next(&mut events).await?,
-        };
-        Some((Ok::<_, Infallible>(event), (events, None)))
-    });
+    let events =
+        stream::unfold((events, Some(greeting)), move |(mut events, greeting)| async move {
+            let event = match greeting {
+                Some(greeting) => greeting,
+                None => next(&mut events, admin).await?,
+            };
+            Some((Ok::<_, Infallible>(event), (events, None)))
+        });
     Ok(Sse::new(events))
 }
 
-async fn next(events: &mut Receiver<Arc<SiteEvent>>) -> Option<Event> {
-    let event = match timeout(PING_EVERY, events.recv()).await {
-        Ok(Ok(event)) if event.kind == SiteEvent::END => return None,
-        Err(_) => return Some(Event::default().comment("ping")),
-        Ok(Err(RecvError::Closed)) => return None,
-        Ok(Err(RecvError::Lagged(count))) => {
-            let missed = json!({ "number": 0, "kind": "missed", "about": { "events": count } });
-            Event::default().event("missed").data(missed.to_string())
-        }
-        Ok(Ok(event)) => {
-            // Made of strings, numbers and JSON: nothing that JSON could refuse.
-            let data = serde_json::to_string(&*event).expect("an event has a JSON form");
-            Event::default().id(event.number.to_string()).event(&event.kind).data(data)
-        }
-    };
-    Some(event)
+async fn next(events: &mut Receiver<Arc<SiteEvent>>, admin: bool) -> Option<Event> {
+    loop {
+        return Some(match timeout(PING_EVERY, events.recv()).await {
+            Err(_) => Event::default().comment("ping"),
+            Ok(Err(RecvError::Closed)) => return None,
+            Ok(Ok(event)) if event.kind == SiteEvent::END => return None,
+            Ok(Ok(event)) if event.kind == SiteEvent::AUDIT && !admin => continue,
+            Ok(Err(RecvError::Lagged(count))) => {
+                let missed = json!({ "number": 0, "kind": "missed", "about": { "events": count } });
+                Event::default().event("missed").data(missed.to_string())
+            }
+            Ok(Ok(event)) => {
+                // Made of strings, numbers and JSON: nothing that JSON could refuse.
+                let data = serde_json::to_string(&*event).expect("an event has a JSON form");
+                Event::default().id(event.number.to_string()).event(&event.kind).data(data)
+            }
+        });
+    }
 }

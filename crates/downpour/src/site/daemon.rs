@@ -12,7 +12,9 @@ use super::endpoint::Door;
 use super::log::{self, LogHandle};
 use super::service::Service;
 use super::systemd::Systemd;
-use super::{Audit, BadConfig, Clock, Events, Fault, Metrics, Site, Supervisor, Tokens, parts};
+use super::{
+    Audit, BadConfig, Clock, Events, Fault, Metrics, Site, SiteEvent, Supervisor, Tokens, parts,
+};
 use crate::api::Routes;
 use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl};
 use downpour_transport::identity::Identity;
@@ -229,7 +231,7 @@ impl Site {
         let failed = |what: String| Fault::new(downpour_catalog::ErrorClass::OutOfResources, what);
         let entry = written.await.map_err(|error| failed(error.to_string()))?;
         let entry = entry.map_err(|error| failed(format!("the audit record: {error}")))?;
-        self.events.tell("audit", &entry);
+        self.events.tell(SiteEvent::AUDIT, &entry);
         Ok(())
     }
 }

@@ -26,6 +26,8 @@ pub struct SiteEvent {
 impl SiteEvent {
     /// Kind of the last event.
     pub const END: &str = "end";
+    /// Kind of those that tell of the audit record.
+    pub const AUDIT: &str = "audit";
 }
 
 /// Tells events.

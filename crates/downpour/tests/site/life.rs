@@ -1,9 +1,10 @@
 //! A site's life: set-up, start, services, reload, end.
 
-use super::harness::{One, until};
+use super::harness::{HANG, One, SiteProcess, until};
 use downpour::api::Services;
 use serde_json::{Value, json};
 use std::fs;
+use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 
 #[test]
@@ -82,4 +83,63 @@ fn a_reload_takes_what_is_right_and_refuses_what_is_not() {
         let refused = site.post::<Value>("/v1/tokens", &long).unwrap_err();
         refused.to_string().contains("1024 are allowed").then_some(())
     });
+}
+
+#[test]
+fn systemd_is_told_and_logs_are_read_by_machines() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = UnixDatagram::bind(folder.path().join("notify")).unwrap();
+    socket.set_read_timeout(Some(HANG)).unwrap();
+    let mut site = SiteProcess::new(folder.path(), "a");
+    site.configure("[site]\nlog_form = \"json\"\n");
+    let mut command = site.command(&["serve"]);
+    command.env("NOTIFY_SOCKET", folder.path().join("notify")).env("WATCHDOG_USEC", "100000");
+    site.start_command(command);
+    let hear = |what: &str| {
+        let mut text = [0; 100];
+        while socket.recv(&mut text).map(|len| text[..len] != *what.as_bytes()).expect(what) {}
+    };
+    hear("READY=1");
+    hear("WATCHDOG=1");
+    site.signal("HUP");
+    hear("RELOADING=1");
+    hear("READY=1");
+    site.signal("TERM");
+    hear("STOPPING=1");
+    assert_eq!(site.ended(), Some(0));
+    for line in site.log().lines() {
+        let entry: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));
+        assert!(entry["level"].is_string() && entry["fields"]["message"].is_string(), "{line}");
+    }
+}
+
+#[test]
+fn a_wrong_configuration_is_told_by_check_and_ends_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let site = SiteProcess::new(folder.path(), "a");
+    site.configure("[limits]\nconections = 5\n");
+    let config = site.config();
+    let checked = site.run(&["check", config.to_str().unwrap()]);
+    let told = String::from_utf8(checked.stdout).unwrap();
+    assert_eq!(checked.status.code(), Some(1));
+    assert!(told.contains(" line ") && told.contains("write `connections`"), "{told}");
+    let served = site.run(&["serve"]);
+    let told = String::from_utf8(served.stderr).unwrap();
+    assert!(served.status.code() == Some(2) && told.contains("no key `conections`"), "{told}");
+}
+
+/// The commonest wish of those who watch: is it there, does it work, how many files.
+#[test]
+fn metrics_tell_of_requests_and_services() {
+    let one = One::start("");
+    one.site.done(&["service", "status"]);
+    let (status, text) = one.site.text("/metrics").unwrap();
+    assert_eq!(status, 200);
+    for line in [
+        "downpour_service_up{service=\"endpoint\"} 1",
+        "downpour_requests_total{route=\"/v1/services\",status=\"200\"} 1",
+        "downpour_figure{service=\"endpoint\",figure=\"connections\"}",
+    ] {
+        assert!(text.contains(line), "{line} not in\n{text}");
+    }
 }

@@ -117,7 +117,12 @@ fn who_says_nothing_or_takes_nothing_is_given_up() {
 
 #[test]
 fn listeners_are_bounded_and_hear_what_happens() {
-    let mut one = One::start("[limits]\nlisteners = 3\n");
+    let mut one = One::start("[limits]\nlisteners = 4\n");
+    let watch: NewToken =
+        one.site.post("/v1/tokens", &json!({ "name": "watch", "role": "viewer" })).unwrap();
+    let mut viewer = one.site.command(&["events"]);
+    let viewer = viewer.env("DOWNPOUR_TOKEN", &watch.token).stdout(Stdio::piped());
+    let viewer = viewer.spawn().unwrap();
     let listen = {
         let ask = head(&one.site, "GET", "/v1/events", "");
         let site = &one.site;
@@ -131,7 +136,7 @@ fn listeners_are_bounded_and_hear_what_happens() {
     let command = one.site.command(&["events"]).stdout(Stdio::piped()).spawn().unwrap();
     until("the command listens", || {
         let text = one.site.text("/metrics").unwrap().1;
-        text.contains("route=\"/v1/events\"").then_some(())
+        text.contains("route=\"/v1/events\",status=\"200\"} 2").then_some(())
     });
     let mut first = listen();
     assert!(read_until(&mut first, ": listening").contains("200 OK"));
@@ -153,4 +158,8 @@ fn listeners_are_bounded_and_hear_what_happens() {
     let output = command.wait_with_output().unwrap();
     let heard = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && heard.contains("POST /v1/tokens"), "{heard}");
+    // What is for admins is for admins live, too.
+    let output = viewer.wait_with_output().unwrap();
+    let heard = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && !heard.contains("/v1/tokens"), "{heard}");
 }
