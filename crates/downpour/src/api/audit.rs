@@ -16,10 +16,10 @@ const PAGE_MAX: usize = 1000;
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 struct AuditQuery {
-    /// After the entry of this number [0]
+    /// After the entry of this number; 0 unless given
     #[serde(default)]
     after: u64,
-    /// At most so many [100]
+    /// At most so many; 100 unless given
     limit: Option<usize>,
 }
 

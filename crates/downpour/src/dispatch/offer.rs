@@ -30,7 +30,7 @@ const WHAT_MAX: usize = 500;
 pub struct Offer {
     /// Which batch: 32 hexadecimal digits, drawn by the source.
     pub batch: String,
-    /// The files, [`OFFER_FILES_MAX`] at most.
+    /// The files, `OFFER_FILES_MAX` at most.
     pub items: Vec<OfferItem>,
 }
 

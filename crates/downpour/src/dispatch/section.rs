@@ -12,7 +12,7 @@ section! {
     pub struct TransferSection {
         /// Folders from which `transfer submit` and other sites' wants may take files, besides the spools.
         folders: Vec<PathBuf> = "[]",
-        /// Where files from other sites go, unless their [[remote]] says otherwise.
+        /// Where files from other sites go, unless their `[[remote]]` says otherwise.
         inbox: PathBuf = "\"inbox\"",
         /// Batches under way at once, over all links, in each direction.
         active: usize = "4",

@@ -106,7 +106,7 @@ section! {
         encryption: EncryptionArg = "\"all\"",
         /// TCP connections of each batch from it; without it 4, and 8 on long ways.
         connections: u16 | "4",
-        /// Where its files go; without it the inbox of [transfer].
+        /// Where its files go; without it the inbox of `[transfer]`.
         folder: PathBuf | "\"inbox/there\"",
         /// Whether it may ask for files by their paths here.
         pull: bool = "false",
