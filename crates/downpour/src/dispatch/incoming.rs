@@ -20,7 +20,8 @@ use downpour_catalog::{
 use downpour_proto::transfer::Wishes;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
@@ -41,7 +42,10 @@ pub(super) struct Incoming {
     /// Given up when the batch has ended.
     pub(super) promise: Mutex<Option<Promise>>,
     /// A session was begun.
-    pub(super) begun: std::sync::atomic::AtomicBool,
+    pub(super) begun: AtomicBool,
+    /// When its results were there, and when the source was first told.
+    pub(super) ended: OnceLock<Instant>,
+    pub(super) told: OnceLock<Instant>,
 }
 
 impl Incoming {
@@ -53,7 +57,9 @@ impl Incoming {
             made: Instant::now(),
             state: watch::channel(BatchState::default()).0,
             promise: Mutex::new(Some(promise)),
-            begun: std::sync::atomic::AtomicBool::new(false),
+            begun: AtomicBool::new(false),
+            ended: OnceLock::new(),
+            told: OnceLock::new(),
         }
     }
 
@@ -70,6 +76,7 @@ impl Incoming {
         kill_point("answer.before");
         self.promise.lock().unwrap_or_else(PoisonError::into_inner).take();
         let bytes = self.taken.iter().map(|taken| taken.item.size).sum();
+        self.ended.get_or_init(Instant::now);
         self.state.send_replace(BatchState { done: true, bytes, items });
     }
 
@@ -192,6 +199,9 @@ impl Incoming {
         let receipts: Vec<_> = signed.iter().map(|(_, receipt)| receipt.clone()).collect();
         let folder = self.folder.clone();
         blocking(move || {
+            // Whoever opens the log looks at its end: nobody may be writing there.
+            static ONE: Mutex<()> = Mutex::new(());
+            let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
             let kept = ReceiptLog::open(&folder).and_then(|mut log| log.append(&receipts));
             kept.map_err(|error| Fault::new(ErrorClass::DestinationWriteFailed, error.to_string()))
         })

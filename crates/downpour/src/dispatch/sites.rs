@@ -20,14 +20,16 @@ use serde::Deserialize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use utoipa::{IntoParams, OpenApi};
 
 /// An offer that is not begun by then is forgotten.
 const OFFER_LIFE: Duration = Duration::from_secs(120);
-/// How long the results of a batch can be asked for.
-const RESULT_LIFE: Duration = Duration::from_secs(900);
-/// Batches that are known at once, ended ones included.
+/// How long the results of a batch can be asked for; and after they were told, should the answer have been lost. What is
+/// asked for later is told to the next offer of the same files.
+const RESULT_LIFE: Duration = Duration::from_secs(300);
+const TOLD_LIFE: Duration = Duration::from_secs(10);
+/// Batches that are known at once, ended ones included, whose receipts take memory: a megabyte at most each.
 const KNOWN_MAX: usize = 256;
 /// Longest wait for a batch's end in one answer.
 const WAIT_MAX_S: u64 = 20;
@@ -156,6 +158,9 @@ async fn batch(
     // Not ended by then: it is said how far it is.
     let _ = tokio::time::timeout(wait, state.wait_for(|state| state.done)).await;
     let state = state.borrow().clone();
+    if state.done {
+        incoming.told.get_or_init(Instant::now);
+    }
     Ok(Json(state))
 }
 
@@ -191,12 +196,14 @@ impl Dispatch {
     /// Forgets offers that nobody began and results that nobody will ask for any more.
     pub(super) fn forget_old(&self) {
         lock(&self.incoming).retain(|_, incoming| {
-            let life = match incoming.begun.load(Ordering::SeqCst) {
-                false => OFFER_LIFE,
-                true if incoming.state.borrow().done => RESULT_LIFE,
-                true => return true,
-            };
-            incoming.made.elapsed() < life
+            let is_within = |since: &Instant, life| since.elapsed() < life;
+            match (incoming.begun.load(Ordering::SeqCst), incoming.ended.get(), incoming.told.get())
+            {
+                (false, _, _) => is_within(&incoming.made, OFFER_LIFE),
+                (true, _, Some(told)) => is_within(told, TOLD_LIFE),
+                (true, Some(ended), None) => is_within(ended, RESULT_LIFE),
+                (true, None, None) => true,
+            }
         });
     }
 
