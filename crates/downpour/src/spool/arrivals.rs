@@ -191,7 +191,7 @@ fn run_command(rule: &RuleSection, site: &str, file: &File, path: &str) -> Resul
         version: file.version,
         site,
         rule: &rule.name,
-        taken_in: file.id.time(),
+        taken_in: file.taken_in,
         path,
     };
     let fill = |text: &String| Ok(Template::of_text(text)?.fill(&facts));

@@ -108,3 +108,41 @@ fn quarantine_is_listed_and_released_by_an_operator() {
     let refused = sites.a.block_on(eye.post::<Quarantine>("/v1/spools/release", &meant));
     assert!(refused.unwrap_err().to_string().contains("operator"));
 }
+
+/// Dropped at one site, verified at the other and in both catalogs; then it leaves the spool.
+#[test]
+fn files_in_a_spool_arrive_at_the_other_site_and_leave() {
+    let folder = tempfile::tempdir().unwrap();
+    let sites = sites(folder.path(), "after = \"delete\"\ndigests = [\"md5\"]");
+    let write = |name: &str, content: &str| {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    };
+    let names: Vec<_> = (0..40).map(|n| format!("run/{n}.root")).collect();
+    for name in &names {
+        write(name, name);
+    }
+    write("replaced", "first");
+    write("renamed before", "2");
+    until("they are found", || (!versions(&sites.a, "replaced").is_empty()).then_some(()));
+    write("replaced", "second");
+    fs::rename(folder.path().join("renamed before"), folder.path().join("renamed")).unwrap();
+    let contents = names.iter().map(|name| (name.as_str(), name.as_str()));
+    for (name, content) in contents.chain([("replaced", "second"), ("renamed", "2")]) {
+        let digest = blake3::hash(content.as_bytes());
+        let is_it =
+            |file: &File| file.digest.as_ref().is_some_and(|d| d.value() == digest.as_bytes());
+        until(&format!("{name} is received: {}", sites.a.log()), || {
+            let file = versions(&sites.a, name).pop()?;
+            (file.state == State::Receipted && is_it(&file)).then_some(())
+        });
+        let there = versions(&sites.b, name).pop().expect("in the other catalog");
+        assert!(there.state == State::Adopted && is_it(&there), "{there:?}");
+        let url = CatalogUrl::Sqlite(sites.b.path("state/catalog.db"));
+        let replicas = Reader::open(&url).unwrap().replicas(there.id).unwrap();
+        let read: Vec<_> = replicas.iter().map(|r| fs::read(&r.path).ok()).collect();
+        assert!(read.contains(&Some(content.as_bytes().to_vec())), "{replicas:?}");
+        until(&format!("{name} leaves"), || (!folder.path().join(name).exists()).then_some(()));
+    }
+}
