@@ -19,7 +19,7 @@ TEST_PACKAGES := strace:strace nft:nftables ethtool:ethtool ip:iproute2 tc:iprou
 BENCH_PACKAGES := udp-sender:udpcast uftp:uftp iperf3:iperf3 rsync:rsync aria2c:aria2
 LAB := target/release/lab
 
-.PHONY: demo test test-setup lint bench bench-full bench-setup fuzz deny
+.PHONY: demo test test-full test-setup lint bench bench-full bench-setup fuzz deny
 
 demo:
 	$(CARGO) build --release --locked -p downpour
@@ -31,6 +31,10 @@ test: test-setup
 	$(CARGO) test --locked -p downpour --lib --bins --test house --test objects
 	$(CARGO) test --locked -p downpour --doc
 	$(CARGO) test --locked -p downpour --test net -- --test-threads=1
+
+# A campaign of 20,000 files between two sites whose daemons are killed at random (about five minutes).
+test-full: test
+	DOWNPOUR_CAMPAIGN=20000 $(CARGO) test --release --locked -p downpour --test site -- campaign --nocapture
 
 # Installs what the tests need, as root on Debian; elsewhere says what is missing. Never fails: a test
 # whose tools are absent names itself as skipped, and so does a program of the lab.
