@@ -16,7 +16,8 @@ TEST_PACKAGES := strace:strace nft:nftables ethtool:ethtool ip:iproute2 tc:iprou
   initdb:postgresql mariadbd:mariadb-server-core my_print_defaults:mariadb-client-core
 
 # Programs that the lab runs beside Downpour.
-BENCH_PACKAGES := udp-sender:udpcast uftp:uftp iperf3:iperf3 rsync:rsync aria2c:aria2
+BENCH_PACKAGES := udp-sender:udpcast uftp:uftp iperf3:iperf3 rsync:rsync aria2c:aria2 \
+  globus-url-copy:globus-gass-copy-progs globus-gridftp-server:globus-gridftp-server-progs
 LAB := target/release/lab
 
 .PHONY: demo test test-full test-setup lint bench bench-full bench-setup fuzz deny
@@ -28,7 +29,7 @@ demo:
 # The network tests go one at a time: each runs many programs, and measures what they cost.
 test: test-setup
 	$(CARGO) test --workspace --locked --exclude downpour
-	$(CARGO) test --locked -p downpour --lib --bins --test house --test objects
+	$(CARGO) test --locked -p downpour --lib --bins --test house --test objects --test site
 	$(CARGO) test --locked -p downpour --doc
 	$(CARGO) test --locked -p downpour --test net -- --test-threads=1
 
