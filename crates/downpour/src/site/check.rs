@@ -281,7 +281,8 @@ mod tests {
                 format!("[{}]\n", table.name)
             };
             text += &head;
-            for key in table.keys {
+            // With `from` a rule is for arrivals, and the spool beside it would have none.
+            for key in table.keys.iter().filter(|key| (table.name, key.name) != ("rule", "from")) {
                 assert!(!key.about.is_empty() && !key.value.is_empty(), "{}", key.name);
                 text += &format!("{} = {}\n", key.name, key.value);
             }
