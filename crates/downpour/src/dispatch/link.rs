@@ -100,7 +100,7 @@ fn stamp(now: Time) -> Timestamp {
 }
 
 fn time(at: Timestamp) -> Time {
-    Time(i64::try_from(at.as_nanos() / 1000).unwrap_or(i64::MAX))
+    Time(i64::try_from(at.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX))
 }
 
 impl Link {
