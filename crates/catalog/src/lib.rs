@@ -24,6 +24,7 @@ mod copy;
 mod digest_set;
 mod error;
 mod export;
+mod follow;
 mod glob;
 mod key;
 mod ledger;
@@ -57,6 +58,7 @@ pub use digest_set::{
 };
 pub use error::{Error, OpenError};
 pub use export::{ExportError, Format, Names, Sheet, export};
+pub use follow::{FOLLOW_MAX, Follower, NotTaken, Reached};
 pub use glob::{BadGlob, Glob};
 pub use key::{FILE_KEY_BYTES, FileKey, NoFileKey};
 pub use life::{Reason, State, TRANSITIONS};

@@ -9,6 +9,8 @@
 
 mod sets;
 
+pub(crate) use sets::fill as fill_sets;
+
 use crate::error::OpenError;
 use crate::record::Time;
 use crate::sql::{DbError, Dialect, Sql, one_int};

@@ -16,7 +16,7 @@ const BLOCK: i64 = 2000;
 /// Whose rows these are: writers are numbered from 1.
 const BEFORE: LogId = LogId(0);
 
-pub(super) fn fill(sql: &mut dyn Sql) -> Result<(), DbError> {
+pub(crate) fn fill(sql: &mut dyn Sql) -> Result<(), DbError> {
     for table in ["set_day", "set_leaf"] {
         sql.run(&format!("DELETE FROM {table} WHERE log = ?"), &[BEFORE.0.into()])?;
     }

@@ -6,6 +6,7 @@
 mod crash;
 mod engines;
 mod finding;
+mod follow;
 mod life;
 mod model;
 mod names;
@@ -53,6 +54,8 @@ stories![
     several::a_daemon_that_comes_back_finds_its_work,
     several::logs_have_no_gaps_and_counts_are_right,
     several::many_threads_share_commits,
+    follow::a_follower_holds_what_the_catalog_holds,
+    follow::a_lost_page_is_noticed,
     finding::each_condition_finds_what_it_says,
     finding::pages_are_stable_while_files_are_added,
     finding::exports_hold_every_row,

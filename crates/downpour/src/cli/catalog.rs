@@ -1,6 +1,8 @@
 //! `downpour catalog`: search, export, backup and restore of a catalog, beside the daemon that writes to it; `adopt` is a
 //! module of its own.
 
+use super::rebuild::RebuildArgs;
+use super::reconcile::ReconcileArgs;
 use super::{Exit, Fault};
 use crate::units::{parse_duration, show_bytes};
 use clap::{Args, Subcommand, ValueEnum};
@@ -28,6 +30,8 @@ enum CatalogVerb {
     Backup(CopyArgs),
     Restore(CopyArgs),
     Adopt(super::adopt::AdoptArgs),
+    Rebuild(RebuildArgs),
+    Reconcile(ReconcileArgs),
 }
 
 /// Which catalog.
@@ -222,6 +226,8 @@ impl CatalogArgs {
             CatalogVerb::Search(args) => args.run(),
             CatalogVerb::Export(args) => args.run(),
             CatalogVerb::Adopt(args) => args.run(),
+            CatalogVerb::Rebuild(args) => args.run(),
+            CatalogVerb::Reconcile(args) => args.run(),
             CatalogVerb::Backup(args) => {
                 let (file, at) = (args.file.clone(), args.place.catalog.clone());
                 backup(&at, &file).map_err(|error| copying(&at, &error))?;

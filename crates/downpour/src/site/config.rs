@@ -9,6 +9,9 @@
 use super::section::{Complaint, Table};
 use crate::cli::{EncryptionArg, PathArg};
 use crate::dispatch::TransferSection;
+use crate::mirror::MirrorSection;
+use crate::notify::NotifySection;
+use crate::reconcile::ReconcileSection;
 use crate::section;
 use crate::spool::{RuleSection, SpoolSection};
 use crate::units::{Amount, HostPort, Span, Speed};
@@ -124,6 +127,9 @@ pub const TABLES: &[Table] = &[
     SpoolSection::TABLE,
     RuleSection::TABLE,
     TransferSection::TABLE,
+    ReconcileSection::TABLE,
+    MirrorSection::TABLE,
+    NotifySection::TABLE,
 ];
 
 /// How much is logged.
@@ -179,6 +185,15 @@ pub struct Config {
     /// `[[rule]]`
     #[serde(default)]
     pub rule: Vec<RuleSection>,
+    /// `[reconcile]`
+    #[serde(default = "empty")]
+    pub reconcile: ReconcileSection,
+    /// `[mirror]`
+    #[serde(default = "empty")]
+    pub mirror: MirrorSection,
+    /// `[notify]`
+    #[serde(default = "empty")]
+    pub notify: NotifySection,
 }
 
 /// A section that says nothing, of which every key has a default.
@@ -206,6 +221,13 @@ impl Config {
         let sites: Vec<_> = self.remote.iter().map(|remote| remote.name.as_str()).collect();
         found.extend(crate::spool::check(&self.site.name, &sites, &self.spool, &self.rule));
         self.transfer.complaints(&mut found);
+        let with = self.reconcile.with.iter().flatten().map(|name| ("reconcile.with", name));
+        for (at, name) in with.chain(self.mirror.of.iter().map(|name| ("mirror.of", name))) {
+            if !self.remote.iter().any(|remote| remote.name == *name) {
+                let what = format!("no [[remote]] is called `{name}`");
+                found.push(Complaint::new(at, what, "write it as a [[remote]] has it, or add one"));
+            }
+        }
         found
     }
 

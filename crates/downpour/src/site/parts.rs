@@ -6,8 +6,7 @@
 use super::Site;
 use super::service::Service;
 use crate::api::{self, Routes};
-use crate::dispatch;
-use crate::spool;
+use crate::{dispatch, mirror, reconcile, spool};
 use std::sync::Arc;
 
 /// What a part brings.
@@ -20,6 +19,7 @@ pub struct Part {
 
 /// All parts of a site. The door itself is none of them.
 pub fn parts(site: &Arc<Site>) -> Vec<Part> {
-    let makers: &[fn(&Arc<Site>) -> Part] = &[api::part, spool::part, dispatch::part];
+    let makers: &[fn(&Arc<Site>) -> Part] =
+        &[api::part, spool::part, dispatch::part, reconcile::part, mirror::part];
     makers.iter().map(|make| make(site)).collect()
 }

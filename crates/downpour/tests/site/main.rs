@@ -5,5 +5,6 @@ mod door;
 mod harness;
 mod life;
 mod moving;
+mod records;
 mod siege;
 mod spool;

@@ -1,0 +1,254 @@
+//! A catalog followed from elsewhere: its event logs, page by page, with the records that the events speak of.
+//!
+//! 1. [`Reader::follow`] gives the events of one log after a number, and the rows that they are about *as they are now*, as JSON.
+//! 2. [`Follower::take`] puts the page into a copy on SQLite, in one commit. A number that is missing is a [`NotTaken::Gap`].
+//!
+//! Taking a page again changes nothing. When a follower has come to the end of each log it holds what the catalog held: the same numbers
+//! of files, the same events. It is a catalog like any other: it answers searches, and a lost one is made of it by `restore`.
+//!
+//! Sums of what sites hold are not followed but made anew by [`Follower::settle`].
+
+use crate::error::{Error, OpenError};
+use crate::migrate::{self, BeforeMigration};
+use crate::reader::Reader;
+use crate::record::{EventKind, LogId, Time};
+use crate::schema;
+use crate::sql::{DbError, Hold, Kind, Put, Row, Sql, Table, Value, one_int};
+use crate::sqlite::{Access, Sqlite};
+use serde_json::{Map, Value as Json, json};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Events of one page: with the longest receipts it stays below what one site takes from another.
+pub const FOLLOW_MAX: usize = 400;
+
+const WORD: Table = Table {
+    name: "word",
+    keys: 2,
+    columns: &[("kind", Kind::Int), ("id", Kind::Int), ("name", Kind::Text)],
+};
+const LIVE_KEY: Table = Table { name: "live", keys: 1, columns: &[("file", Kind::Int)] };
+/// What belongs to a file, by its column for it.
+const OF_FILE: [(&Table, &str); 6] = [
+    (&schema::FILE, "id"),
+    (&schema::LIVE, "file"),
+    (&schema::DIGEST, "file"),
+    (&schema::REPLICA, "file"),
+    (&schema::ATTEMPT, "file"),
+    (&schema::RECEIPT, "file"),
+];
+/// All that a page may hold.
+const TABLES: [&Table; 12] = [
+    &WORD,
+    &schema::EVENT,
+    &schema::FILE,
+    &schema::LIVE,
+    &schema::DIGEST,
+    &schema::REPLICA,
+    &schema::ATTEMPT,
+    &schema::RECEIPT,
+    &schema::TRANSFER,
+    &schema::SESSION,
+    &schema::DELIVERY,
+    &schema::COUNTER,
+];
+
+impl Reader {
+    /// Events of a log after number `after`, at most `limit`, with the records that they are about.
+    pub fn follow(&mut self, log: LogId, after: i64, limit: usize) -> Result<Json, Error> {
+        let sql = &mut *self.sql;
+        let mut tables = Map::new();
+        let words = format!("SELECT {} FROM word", WORD.list());
+        put_rows(&mut tables, &WORD, sql.query(&words, &[])?);
+        let events = format!(
+            "SELECT {} FROM event WHERE log = ? AND number > ? ORDER BY number LIMIT ?",
+            schema::EVENT.list()
+        );
+        let limit = limit.min(FOLLOW_MAX);
+        let events = sql.query(&events, &[log.0, after, limit as i64].map(Value::Int))?;
+        let subjects = |of: fn(i64) -> bool| -> Vec<Row> {
+            let of = events.iter().filter(|row| of(row[3].as_int())).map(|row| row[4].as_int());
+            let ids: BTreeSet<i64> = of.collect();
+            ids.into_iter().map(|id| vec![Value::Int(id)]).collect()
+        };
+        let files = subjects(|code| !of_other(code));
+        let transfers = subjects(|code| i64::from(EventKind::Transfer.code()) == code);
+        let sessions = subjects(|code| i64::from(EventKind::Session.code()) == code);
+        let told =
+            events.iter().any(|row| i64::from(EventKind::Delivery.code()) == row[3].as_int());
+        for (table, by) in OF_FILE {
+            put_rows(&mut tables, table, pick(sql, table, by, &files)?);
+        }
+        put_rows(&mut tables, &schema::TRANSFER, pick(sql, &schema::TRANSFER, "id", &transfers)?);
+        put_rows(&mut tables, &schema::SESSION, pick(sql, &schema::SESSION, "id", &sessions)?);
+        let mut deliveries = pick(sql, &schema::DELIVERY, "session", &sessions)?;
+        if told {
+            let open = format!(
+                "SELECT {} FROM delivery WHERE session IN (SELECT id FROM session WHERE ended = 0)",
+                schema::DELIVERY.list()
+            );
+            deliveries.append(&mut sql.query(&open, &[])?);
+        }
+        put_rows(&mut tables, &schema::DELIVERY, deliveries);
+        let counters = format!("SELECT {} FROM counter", schema::COUNTER.list());
+        put_rows(&mut tables, &schema::COUNTER, sql.query(&counters, &[])?);
+        put_rows(&mut tables, &schema::EVENT, events);
+        let files: Vec<i64> = files.iter().map(|row| row[0].as_int()).collect();
+        let last = "SELECT COALESCE(MAX(number), 0) FROM event WHERE log = ?";
+        let end = one_int(sql, last, &[log.0.into()])?;
+        Ok(json!({ "log": log.0, "after": after, "end": end, "files": files, "tables": tables }))
+    }
+}
+
+/// Whether an event of this kind is about something else than a file.
+fn of_other(code: i64) -> bool {
+    [EventKind::Transfer, EventKind::Session].iter().any(|kind| i64::from(kind.code()) == code)
+}
+
+fn pick(sql: &mut dyn Sql, table: &Table, by: &str, keys: &[Row]) -> Result<Vec<Row>, DbError> {
+    if keys.is_empty() { Ok(Vec::new()) } else { sql.pick(table, &[by], keys, Hold::Nothing) }
+}
+
+fn put_rows(tables: &mut Map<String, Json>, table: &Table, rows: Vec<Row>) {
+    let cell = |value: &Value, kind: Kind| match (value, kind) {
+        (Value::Int(value), _) => Json::from(*value),
+        (Value::Text(text), _) => Json::from(text.as_str()),
+        // MySQL keeps names as bytes.
+        (Value::Bytes(bytes), Kind::Text) => Json::from(String::from_utf8_lossy(bytes)),
+        (Value::Bytes(bytes), _) => Json::from(crate::record::hex(bytes)),
+        (Value::Null, _) => Json::Null,
+    };
+    let row = |row: Row| -> Json {
+        row.iter().zip(table.columns).map(|(value, (_, kind))| cell(value, *kind)).collect()
+    };
+    tables.insert(table.name.to_owned(), rows.into_iter().map(row).collect());
+}
+
+/// Why a page was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotTaken {
+    /// A number is missing: the log is damaged, or a page was lost.
+    #[error("event {expected} of log {log} is missing; {found} follows")]
+    Gap {
+        /// Whose log.
+        log: i64,
+        /// The number that should have come.
+        expected: i64,
+        /// The number that came.
+        found: i64,
+    },
+    /// It is no page.
+    #[error("this is no page of a catalog: {0}")]
+    Nonsense(String),
+    /// The copy.
+    #[error(transparent)]
+    Catalog(#[from] Error),
+}
+
+impl From<DbError> for NotTaken {
+    fn from(error: DbError) -> Self {
+        Self::Catalog(error.into())
+    }
+}
+
+/// How far a follower is with a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reached {
+    /// Whose log.
+    pub log: LogId,
+    /// The last event that is taken.
+    pub last: i64,
+    /// Where the log ended when the page was made.
+    pub end: i64,
+}
+
+/// A copy of a catalog that follows it.
+pub struct Follower {
+    sql: Sqlite,
+}
+
+impl Follower {
+    /// Opens the copy in this file, makes it if there is none.
+    pub fn open(path: &Path, now: Time) -> Result<Self, OpenError> {
+        let mut sql = Sqlite::open(path, Access::Write)?;
+        migrate::migrate(&mut sql, now, &BeforeMigration::DumpExists)?;
+        Ok(Self { sql })
+    }
+
+    /// The last event of a log that is taken.
+    pub fn last(&mut self, log: LogId) -> Result<i64, Error> {
+        let last = "SELECT COALESCE(MAX(number), 0) FROM event WHERE log = ?";
+        Ok(one_int(&mut self.sql, last, &[log.0.into()])?)
+    }
+
+    /// Takes a page, whole or not at all.
+    pub fn take(&mut self, page: &Json) -> Result<Reached, NotTaken> {
+        let number = |name: &str| {
+            page[name].as_i64().ok_or_else(|| NotTaken::Nonsense(format!("it has no {name}")))
+        };
+        let (log, end) = (number("log")?, number("end")?);
+        let events = rows_of(page, &schema::EVENT)?;
+        let mut last = self.last(LogId(log))?;
+        for event in &events {
+            let found = event[1].as_int();
+            if event[0].as_int() != log || found > last + 1 {
+                return Err(NotTaken::Gap { log, expected: last + 1, found });
+            }
+            last = last.max(found);
+        }
+        if events.is_empty() && end > last {
+            return Err(NotTaken::Gap { log, expected: last + 1, found: end });
+        }
+        self.sql.begin()?;
+        match self.write(page) {
+            Ok(()) => {
+                self.sql.commit()?;
+                Ok(Reached { log: LogId(log), last, end })
+            }
+            Err(error) => {
+                self.sql.rollback();
+                Err(error)
+            }
+        }
+    }
+
+    fn write(&mut self, page: &Json) -> Result<(), NotTaken> {
+        let files = page["files"].as_array().map_or(&[][..], Vec::as_slice);
+        let gone: Vec<Row> =
+            files.iter().filter_map(Json::as_i64).map(|id| vec![id.into()]).collect();
+        self.sql.put(&LIVE_KEY, Put::Delete, &gone)?;
+        for table in TABLES {
+            let rows = rows_of(page, table)?;
+            self.sql.put(table, Put::Upsert, &rows)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the sums of what sites hold anew; before the copy takes a lost catalog's place.
+    pub fn settle(&mut self) -> Result<(), Error> {
+        self.sql.begin()?;
+        match migrate::fill_sets(&mut self.sql) {
+            Ok(()) => Ok(self.sql.commit()?),
+            Err(error) => {
+                self.sql.rollback();
+                Err(error.into())
+            }
+        }
+    }
+}
+
+/// A table's rows of a page.
+fn rows_of(page: &Json, table: &Table) -> Result<Vec<Row>, NotTaken> {
+    let nonsense = || NotTaken::Nonsense(format!("rows of {}", table.name));
+    let rows = page["tables"][table.name].as_array().ok_or_else(nonsense)?;
+    let cell = |value: &Json, kind: Kind| match kind {
+        Kind::Int => value.as_i64().map(Value::Int),
+        Kind::Text => value.as_str().map(Value::from),
+        Kind::Bytes => value.as_str().and_then(crate::record::unhex).map(Value::Bytes),
+    };
+    let row = |row: &Json| -> Option<Row> {
+        let cells = row.as_array().filter(|cells| cells.len() == table.columns.len())?;
+        cells.iter().zip(table.columns).map(|(value, (_, kind))| cell(value, *kind)).collect()
+    };
+    rows.iter().map(row).collect::<Option<Vec<Row>>>().ok_or_else(nonsense)
+}

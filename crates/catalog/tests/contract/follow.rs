@@ -1,0 +1,118 @@
+//! A catalog followed page by page: the copy says what the catalog says, and a lost page is noticed.
+
+use crate::world::{NOW, World, digest, receipt};
+use downpour_catalog::{
+    Catalog, CatalogUrl, Change, Delivery, DeliveryState, Digest, DigestKind, Follower, Format,
+    LogId, NotTaken, Query, Reader, Session, SessionId, Sheet, State, Transfer, TransferId, export,
+};
+use downpour_proto::StreamId;
+
+const SHEETS: [Sheet; 5] =
+    [Sheet::Files, Sheet::Attempts, Sheet::Replicas, Sheet::Receipts, Sheet::Events];
+
+fn follow_all(source: &mut Reader, follower: &mut Follower, page: usize) {
+    for (log, _, _) in source.logs().unwrap() {
+        loop {
+            let after = follower.last(log).unwrap();
+            let text = source.follow(log, after, page).unwrap().to_string();
+            let reached = follower.take(&serde_json::from_str(&text).unwrap()).unwrap();
+            if reached.last == reached.end {
+                break;
+            }
+        }
+    }
+}
+
+/// Every sheet, every count, every sum.
+fn all(reader: &mut Reader) -> Vec<String> {
+    let mut all = Vec::new();
+    for sheet in SHEETS {
+        let mut out = Vec::new();
+        export(reader, sheet, &Query::default(), Format::Ndjson, &mut out).unwrap();
+        let mut lines: Vec<_> = std::str::from_utf8(&out).unwrap().lines().collect();
+        lines.sort_unstable();
+        all.push(lines.join("\n"));
+    }
+    all.push(format!("{:?}", reader.counts().unwrap()));
+    all.push(format!("{:?}", reader.deliveries(SessionId(9)).unwrap()));
+    for (holder, _) in reader.sites().unwrap() {
+        for (origin, _) in reader.sites().unwrap() {
+            all.push(format!("{:?}", reader.set_days(holder, origin).unwrap()));
+        }
+    }
+    all
+}
+
+pub(crate) fn a_follower_holds_what_the_catalog_holds(world: &World) {
+    let (a, b) = (world.daemon("a"), world.daemon("b"));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mirror.db");
+    let mut follower = Follower::open(&path, NOW).unwrap();
+    let mut source = world.reader();
+    // One that waits in the queue would be claimed in another's place.
+    let states = State::ALL.iter().copied().filter(|state| *state != State::Queued);
+    for (n, state) in states.enumerate() {
+        let daemon = if n % 2 == 0 { &a } else { &b };
+        let (file, ..) = daemon.in_state(&format!("run/é {n}"), state);
+        let md5 = Digest::new(DigestKind::Md5, &[n as u8; 16]).unwrap();
+        daemon.change(NOW, Change::Digest(file, md5)).unwrap();
+        daemon.change(NOW, Change::Receipt(receipt(file))).unwrap();
+        if n % 3 == 0 {
+            follow_all(&mut source, &mut follower, 7);
+        }
+    }
+    let there = a.catalog.site("there").unwrap();
+    let transfer = Transfer { id: TransferId(5), from: a.site, to: there, submitted: NOW };
+    let (id, stream, rule) = (SessionId(9), StreamId(7), a.rule);
+    let session = Session { id, stream, rule, started: NOW, ended: None };
+    let (file, ..) = a.in_state("session/1", State::Queued);
+    let (receiver, state) = (vec![1; 32], DeliveryState::Complete);
+    let delivery = Delivery { session: id, file, receiver, state, error: None };
+    for change in [Change::Transfer(transfer), Change::Session(session), Change::Delivery(delivery)]
+    {
+        b.change(NOW, change).unwrap();
+    }
+    follow_all(&mut source, &mut follower, 1000);
+    // A page taken again changes nothing.
+    let again = source.follow(a.catalog.log(), 0, 5).unwrap();
+    follower.take(&again).unwrap();
+    follower.settle().unwrap();
+    let url = CatalogUrl::Sqlite(path.clone());
+    let copied = all(&mut Reader::open(&url).unwrap());
+    assert_eq!(copied, all(&mut source));
+    // The lost catalog's daemon goes on with the copy: numbers of events have no gap.
+    drop(follower);
+    let before = downpour_catalog::BeforeMigration::Refuse;
+    let catalog = Catalog::open(&url, "a", NOW, &before).unwrap();
+    let last = catalog.reader().unwrap().logs().unwrap()[0].2;
+    catalog.apply(NOW, &[Change::Adopt(a.adopted_file("after"))]).unwrap()[0].clone().unwrap();
+    let next = catalog.reader().unwrap().events(catalog.log(), last, 10).unwrap();
+    assert_eq!(next.iter().map(|event| event.number).collect::<Vec<_>>(), [last + 1]);
+    let found = catalog.reader().unwrap().versions(a.site, "after").unwrap();
+    assert_eq!(found[0].digest, Some(digest("after")));
+}
+
+pub(crate) fn a_lost_page_is_noticed(world: &World) {
+    let daemon = world.daemon("a");
+    daemon.queue_many(10);
+    let folder = tempfile::tempdir().unwrap();
+    let mut follower = Follower::open(&folder.path().join("mirror.db"), NOW).unwrap();
+    let mut source = world.reader();
+    let log = daemon.catalog.log();
+    follower.take(&source.follow(log, 0, 5).unwrap()).unwrap();
+    let gap = NotTaken::Gap { log: log.0, expected: 6, found: 8 };
+    assert_eq!(follower.take(&source.follow(log, 7, 5).unwrap()), Err(gap));
+    assert_eq!(follower.last(log), Ok(5));
+    // A log that ends beyond what it holds has lost its middle.
+    let mut empty = source.follow(log, 5, 5).unwrap();
+    empty["tables"]["event"] = serde_json::json!([]);
+    assert!(matches!(follower.take(&empty), Err(NotTaken::Gap { expected: 6, .. })));
+    for nonsense in ["{}", "[]", r#"{"log":1,"end":3,"files":[],"tables":{"event":[[1]]}}"#] {
+        let nonsense = serde_json::from_str(nonsense).unwrap();
+        assert!(matches!(follower.take(&nonsense), Err(NotTaken::Nonsense(_))));
+    }
+    let mut damaged = source.follow(log, 5, 5).unwrap();
+    damaged["tables"]["file"][0][2] = serde_json::json!(7);
+    assert!(matches!(follower.take(&damaged), Err(NotTaken::Nonsense(_))));
+    assert_eq!(follower.last(LogId(log.0)), Ok(5));
+}

@@ -1,0 +1,328 @@
+//! A lost catalog made again from what the receiving folders keep of themselves: their receipts.
+//!
+//! Each receipt says of which site, name, version, rule and day its file is; that is all that the catalog knew of an arrived file. It can
+//! be done again and onto a catalog that has part of it: nothing is there twice, and no other content takes a file's place.
+//!
+//! Not here: attempts and events of before, which a mirror has.
+
+use crate::receipt::{Line, LogError, SignedFileReceipt, WrongContent, read_log};
+use downpour_catalog::{
+    AdoptedFile, Catalog, Change, Digest, Error, Origin, OtherContent, Receipt, Replica,
+    ReplicaState, RuleId, SiteId, Time,
+};
+use downpour_transport::identity::PublicKey;
+use std::collections::HashMap;
+use std::path::Path;
+
+/// Receipts that share a commit.
+const BATCH: usize = 2000;
+/// Problems that are told one by one.
+const TOLD_MAX: usize = 100;
+
+/// What was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rebuilt {
+    /// Receipts that were read and are right.
+    pub receipts: u64,
+    /// Files that the catalog did not have.
+    pub files: u64,
+    /// Files that are not on the disk as the receipt says; with `verify` only.
+    pub not_there: u64,
+    /// Lines and receipts that were passed over.
+    pub passed_over: u64,
+    /// What was wrong with the first of them.
+    pub told: Vec<String>,
+}
+
+/// What to make.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish<'a> {
+    /// The site whose catalog it is.
+    pub site: &'a str,
+    /// The only keys whose receipts count; none: all.
+    pub keys: &'a [PublicKey],
+    /// Whether each file is read and compared.
+    pub verify: bool,
+}
+
+/// Why it was not made.
+#[derive(Debug)]
+pub enum RebuildError {
+    /// A folder's receipts cannot be read.
+    Log(LogError),
+    /// The catalog.
+    Catalog(Error),
+}
+
+impl std::fmt::Display for RebuildError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Log(error) => write!(f, "{error}"),
+            Self::Catalog(error) => write!(f, "the catalog: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for RebuildError {}
+
+impl From<LogError> for RebuildError {
+    fn from(error: LogError) -> Self {
+        Self::Log(error)
+    }
+}
+
+impl From<Error> for RebuildError {
+    fn from(error: Error) -> Self {
+        Self::Catalog(error)
+    }
+}
+
+/// Takes the receipts of this folder in.
+pub fn from_receipts(
+    catalog: &Catalog,
+    wish: Wish<'_>,
+    folder: &Path,
+    now: Time,
+) -> Result<Rebuilt, RebuildError> {
+    let mut work = Work {
+        catalog,
+        wish,
+        folder,
+        now,
+        here: catalog.site(wish.site)?,
+        words: HashMap::new(),
+        done: Rebuilt::default(),
+    };
+    let mut batch = Vec::new();
+    for line in read_log(folder)? {
+        match line? {
+            Line::Receipt(signed) => {
+                let key = signed.receipt.receiver;
+                if wish.keys.is_empty() || wish.keys.contains(&key) {
+                    batch.push(*signed);
+                } else {
+                    work.pass_over(format!("{}: signed by {key}", signed.receipt.name));
+                }
+            }
+            Line::Torn { number } => work.pass_over(format!("line {number} is torn")),
+            Line::Bad { number, why } => work.pass_over(format!("line {number}: {why}")),
+        }
+        if batch.len() == BATCH {
+            work.take(&std::mem::take(&mut batch))?;
+        }
+    }
+    work.take(&batch)?;
+    Ok(work.done)
+}
+
+struct Work<'a> {
+    catalog: &'a Catalog,
+    wish: Wish<'a>,
+    folder: &'a Path,
+    now: Time,
+    here: SiteId,
+    words: HashMap<(String, String), (SiteId, RuleId)>,
+    done: Rebuilt,
+}
+
+impl Work<'_> {
+    fn pass_over(&mut self, what: String) {
+        self.done.passed_over += 1;
+        self.tell(what);
+    }
+
+    fn tell(&mut self, what: String) {
+        if self.done.told.len() < TOLD_MAX {
+            self.done.told.push(format!("{}: {what}", self.folder.display()));
+        }
+    }
+
+    fn take(&mut self, receipts: &[SignedFileReceipt]) -> Result<(), Error> {
+        let mut files = Vec::with_capacity(receipts.len());
+        for signed in receipts {
+            files.push(Change::Adopt(self.adopted(signed)?));
+        }
+        let answers = self.catalog.apply(self.now, &files)?;
+        let mut records = Vec::with_capacity(receipts.len());
+        for (signed, answer) in receipts.iter().zip(answers) {
+            let said = &signed.receipt;
+            let applied = match answer {
+                Ok(applied) => applied,
+                Err(refused) => {
+                    self.pass_over(format!("{} version {}: {refused}", said.name, said.version));
+                    continue;
+                }
+            };
+            self.done.receipts += 1;
+            self.done.files += u64::from(!applied.repeated);
+            let (file, receiver) = (applied.file, said.receiver.as_bytes().to_vec());
+            let signed = signed.to_bytes();
+            records.push(Change::Receipt(Receipt { file, receiver, at: said.at, signed }));
+            if let Some(state) = self.wrong_on_disk(said) {
+                let (site, path) = (self.here, self.path(&said.path));
+                records.push(Change::Replica(Replica { file, site, path, state }));
+            }
+        }
+        self.catalog.apply(self.now, &records).map(drop)
+    }
+
+    fn adopted(&mut self, signed: &SignedFileReceipt) -> Result<AdoptedFile, Error> {
+        let said = &signed.receipt;
+        let key = (said.site.clone(), said.rule.clone());
+        let (site, rule) = match self.words.get(&key) {
+            Some(known) => *known,
+            None => {
+                let ids = (self.catalog.site(&said.site)?, self.catalog.rule(&said.rule)?);
+                *self.words.entry(key).or_insert(ids)
+            }
+        };
+        Ok(AdoptedFile {
+            site,
+            name: said.name.clone(),
+            size: said.size,
+            rule,
+            digest: Digest::blake3(said.blake3.0),
+            replicas: vec![(self.here, self.path(&said.path))],
+            other_content: OtherContent::Refuse,
+            origin: Some(Origin { version: said.version, taken_in: said.taken_in }),
+        })
+    }
+
+    /// As the receiver recorded it.
+    fn path(&self, said: &str) -> String {
+        self.folder.join(said).to_string_lossy().into_owned()
+    }
+
+    fn wrong_on_disk(&mut self, said: &crate::receipt::FileReceipt) -> Option<ReplicaState> {
+        if !self.wish.verify {
+            return None;
+        }
+        let wrong = said.check_content(self.folder).err()?;
+        self.done.not_there += 1;
+        self.tell(format!("{}: {wrong}", said.path));
+        Some(match wrong {
+            WrongContent::Unreadable(_) => ReplicaState::Lost,
+            WrongContent::Size { .. } | WrongContent::Digest { .. } => ReplicaState::Corrupt,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Wish, from_receipts};
+    use crate::receipt::tests::receipt;
+    use crate::receipt::{RECEIPT_LOG, ReceiptLog, SignedFileReceipt};
+    use downpour_catalog::{
+        AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Digest, File, Origin,
+        OtherContent, Query, Receipt, ReplicaState, SetDigest, Time,
+    };
+    use downpour_transport::identity::Identity;
+    use std::fs;
+    use std::io::Write;
+    use std::path::Path;
+
+    const NOW: Time = Time(1_795_400_000_000_000);
+
+    fn catalog(folder: &Path, name: &str) -> Catalog {
+        let url = CatalogUrl::Sqlite(folder.join(name));
+        Catalog::open(&url, "daemon", NOW, &BeforeMigration::Refuse).unwrap()
+    }
+
+    /// As a receiving daemon records it.
+    fn arrive(catalog: &Catalog, folder: &Path, signed: &SignedFileReceipt) {
+        let said = &signed.receipt;
+        let path = folder.join(&said.path).to_string_lossy().into_owned();
+        let adopted = Change::Adopt(AdoptedFile {
+            site: catalog.site(&said.site).unwrap(),
+            name: said.name.clone(),
+            size: said.size,
+            rule: catalog.rule(&said.rule).unwrap(),
+            digest: Digest::blake3(said.blake3.0),
+            replicas: vec![(catalog.site("geneva").unwrap(), path)],
+            other_content: OtherContent::Refuse,
+            origin: Some(Origin { version: said.version, taken_in: said.taken_in }),
+        });
+        let file = catalog.apply(NOW, &[adopted]).unwrap()[0].clone().unwrap().file;
+        let receiver = said.receiver.as_bytes().to_vec();
+        let record = Receipt { file, receiver, at: said.at, signed: signed.to_bytes() };
+        catalog.apply(NOW, &[Change::Receipt(record)]).unwrap();
+    }
+
+    type Row =
+        (String, String, i64, u64, String, Option<Digest>, Time, Vec<(String, bool)>, Vec<Vec<u8>>);
+
+    /// All that a catalog says of its files, in words rather than its own numbers.
+    fn all(catalog: &Catalog) -> (Vec<Row>, Vec<(i64, SetDigest)>) {
+        let mut reader = catalog.reader().unwrap();
+        let (sites, rules) = (reader.sites().unwrap(), reader.rules().unwrap());
+        let site = |id| sites.iter().find(|(site, _)| *site == id).unwrap().1.clone();
+        let rule = |id| rules.iter().find(|(rule, _)| *rule == id).unwrap().1.clone();
+        let files = reader.search(&Query::default(), None, 1000).unwrap().files;
+        let mut rows: Vec<Row> = Vec::new();
+        for File { id, site: origin, name, version, size, rule: of, digest, taken_in, .. } in files
+        {
+            let replicas = reader.replicas(id).unwrap().into_iter();
+            let replicas = replicas.map(|r| (r.path, r.state == ReplicaState::Present)).collect();
+            let receipts = reader.receipts(id).unwrap().into_iter().map(|r| r.signed).collect();
+            let (origin, of) = (site(origin), rule(of));
+            rows.push((origin, name, version, size, of, digest, taken_in, replicas, receipts));
+        }
+        rows.sort_by(|a, b| (&a.0, &a.1, a.2).cmp(&(&b.0, &b.1, b.2)));
+        let [geneva, berlin] = ["geneva", "berlin"].map(|name| catalog.site(name).unwrap());
+        let days = reader.set_days(geneva, berlin).unwrap();
+        (rows, days.into_iter().map(|(day, digest)| (day.day, digest)).collect())
+    }
+
+    #[test]
+    fn a_catalog_made_from_receipts_is_the_one_that_was_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        fs::create_dir(&data).unwrap();
+        let identity = Identity::generate();
+        let (lost, mut log) = (catalog(folder.path(), "lost.db"), ReceiptLog::open(&data).unwrap());
+        for n in 0..50_i64 {
+            let (name, content) = (format!("run-{}", n / 2), n.to_string());
+            let mut said = receipt(&name, content.as_bytes());
+            (said.version, said.path) = (n % 2 + 1, format!("{name}.{}", n % 2 + 1));
+            said.taken_in = Time(said.taken_in.0 + n * 20_000_000_000);
+            fs::write(data.join(&said.path), content).unwrap();
+            let signed = said.sign(&identity).unwrap();
+            log.append(std::slice::from_ref(&signed)).unwrap();
+            arrive(&lost, &data, &signed);
+        }
+        let made = catalog(folder.path(), "made.db");
+        // Numbers of sites and rules are others.
+        made.site("somewhere").unwrap();
+        let wish = Wish { site: "geneva", keys: &[identity.public_key()], verify: true };
+        let done = from_receipts(&made, wish, &data, NOW).unwrap();
+        assert_eq!((done.receipts, done.files, done.not_there), (50, 50, 0), "{done:?}");
+        assert_eq!(all(&made), all(&lost));
+        // Again: nothing is there twice.
+        let again = from_receipts(&made, wish, &data, NOW).unwrap();
+        assert_eq!((again.receipts, again.files), (50, 0));
+        assert_eq!(all(&made), all(&lost));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_and_not_taken_for_present() {
+        let folder = tempfile::tempdir().unwrap();
+        let identity = Identity::generate();
+        let sign = |name: &str| receipt(name, b"content").sign(&identity).unwrap();
+        let stranger = receipt("stranger", b"content").sign(&Identity::generate()).unwrap();
+        let mut log = ReceiptLog::open(folder.path()).unwrap();
+        log.append(&[sign("whole"), sign("absent"), sign("changed"), stranger]).unwrap();
+        let mut file =
+            fs::OpenOptions::new().append(true).open(folder.path().join(RECEIPT_LOG)).unwrap();
+        file.write_all(b"{\"receipt\":").unwrap();
+        fs::write(folder.path().join("whole"), "content").unwrap();
+        fs::write(folder.path().join("changed"), "contend").unwrap();
+        let made = catalog(folder.path(), "made.db");
+        let wish = Wish { site: "geneva", keys: &[identity.public_key()], verify: true };
+        let done = from_receipts(&made, wish, folder.path(), NOW).unwrap();
+        assert_eq!((done.files, done.not_there, done.passed_over), (3, 2, 2), "{done:?}");
+        let (rows, days) = all(&made);
+        let present: Vec<bool> = rows.iter().map(|row| row.7[0].1).collect();
+        assert_eq!(present, [false, false, true]);
+        assert_eq!(days[0].1.files, 1);
+    }
+}

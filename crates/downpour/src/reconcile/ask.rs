@@ -1,0 +1,336 @@
+//! What two catalogs ask each other when they are compared, and how one of them answers.
+//!
+//! Sites, rules and files are named by what they are called everywhere; numbers of one catalog never travel. Sums and hashes travel as
+//! packed bytes: 64 bits of each are enough, for both sides have the same bits of the same file. Every question is bounded.
+
+use downpour_catalog::{
+    DEPTH_MAX, Error, File, FileId, Reader, Replica, ReplicaState, RuleId, SetDay, SetDigest,
+    SetNode, SiteId, State,
+};
+use downpour_transport::control::{decode_base64url, encode_base64url};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::BTreeMap;
+
+/// Nodes of a tree in one question.
+pub const NODES_MAX: usize = 1024;
+/// Files in one question.
+pub const NAMES_MAX: usize = 500;
+/// Questions in one request.
+pub const QUESTIONS_MAX: usize = 512;
+/// Sums of a node's children.
+pub(super) const FANOUT: usize = 16;
+
+/// Bytes as base64url.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Packed(pub Vec<u8>);
+
+impl Serialize for Packed {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&encode_base64url(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Packed {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let bytes = decode_base64url(&text);
+        bytes.map(Self).ok_or_else(|| serde::de::Error::custom("not base64url"))
+    }
+}
+
+impl Packed {
+    pub(super) fn of_u16(values: &[u16]) -> Self {
+        Self(values.iter().flat_map(|value| value.to_le_bytes()).collect())
+    }
+
+    pub(super) fn of_u64(values: impl IntoIterator<Item = u64>) -> Self {
+        Self(values.into_iter().flat_map(u64::to_le_bytes).collect())
+    }
+
+    pub(super) fn u16s(&self) -> Vec<u16> {
+        self.0.as_chunks::<2>().0.iter().map(|bytes| u16::from_le_bytes(*bytes)).collect()
+    }
+
+    pub(super) fn u64s(&self) -> Vec<u64> {
+        self.0.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect()
+    }
+}
+
+/// Whose files at whose site.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scope {
+    /// Who holds them.
+    pub holder: String,
+    /// Where they come from.
+    pub origin: String,
+}
+
+/// One level of one day's tree.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Level {
+    /// Whose files at whose site.
+    pub scope: Scope,
+    /// Under which rule.
+    pub rule: String,
+    /// Days since 1970.
+    pub day: i64,
+    /// The level of the nodes.
+    pub depth: u8,
+    /// The nodes: two bytes each.
+    pub prefixes: Packed,
+}
+
+/// What one side asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Question {
+    /// The sum of each rule.
+    Rules(Scope),
+    /// The sum of each day of a rule.
+    Days(Scope, String),
+    /// The sums of 16 children for each of these nodes.
+    Children(Level),
+    /// The hashes of the files of each of these nodes of the last level.
+    Hashes(Level),
+    /// What the files with these hashes are called; eight bytes each, all within the nodes.
+    Names(Level, Packed),
+    /// How these files stand at a holder: name and version.
+    Look(Scope, Vec<(String, i64)>),
+    /// The holder's receipts for these files.
+    Receipts(Scope, Vec<(String, i64)>),
+}
+
+/// A sum as it travels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sum {
+    /// Files.
+    pub files: i64,
+    /// The sum's bytes.
+    pub sum: Packed,
+}
+
+impl From<SetDigest> for Sum {
+    fn from(digest: SetDigest) -> Self {
+        Self { files: digest.files, sum: Packed(digest.sum.to_vec()) }
+    }
+}
+
+/// What a file is called.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Named {
+    /// Its name at its site of origin.
+    pub name: String,
+    /// Its version there.
+    pub version: i64,
+    /// Its length.
+    pub size: u64,
+}
+
+/// How a file stands in one catalog.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stand {
+    /// Whether the catalog knows the file.
+    pub known: bool,
+    /// Whether it is on its way: not at an end.
+    pub moving: bool,
+    /// The BLAKE3 of what the holder has, if it has the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holds: Option<Packed>,
+}
+
+/// What the other side answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// By rule.
+    Rules(BTreeMap<String, Sum>),
+    /// By day.
+    Days(BTreeMap<i64, Sum>),
+    /// 16 sums of eight bytes for each node.
+    Children(Packed),
+    /// For each node, eight bytes for each file.
+    Hashes(Vec<Packed>),
+    /// In no order.
+    Names(Vec<Named>),
+    /// For each file.
+    Look(Vec<Stand>),
+    /// For each file; empty where there is none.
+    Receipts(Vec<Packed>),
+    /// The question is beyond its bounds.
+    Refused(String),
+}
+
+/// The first 64 bits of a sum or hash.
+pub(super) fn short(sum: &[u8]) -> u64 {
+    sum.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+/// One side of a comparison: a catalog, open for reading.
+pub struct Side<'a> {
+    reader: &'a mut Reader,
+    sites: Vec<(SiteId, String)>,
+    rules: Vec<(RuleId, String)>,
+}
+
+impl<'a> Side<'a> {
+    /// Of this catalog, with the names that it has now.
+    pub fn of(reader: &'a mut Reader) -> Result<Self, Error> {
+        let (sites, rules) = (reader.sites()?, reader.rules()?);
+        Ok(Self { reader, sites, rules })
+    }
+
+    /// Answers questions, each in its place.
+    pub fn answer_all(&mut self, questions: &[Question]) -> Result<Vec<Answer>, Error> {
+        if questions.len() > QUESTIONS_MAX {
+            return Ok(vec![Answer::Refused(format!("more than {QUESTIONS_MAX} questions"))]);
+        }
+        questions.iter().map(|question| self.answer(question)).collect()
+    }
+
+    fn answer(&mut self, question: &Question) -> Result<Answer, Error> {
+        match question {
+            Question::Rules(scope) => {
+                let mut rules: BTreeMap<String, SetDigest> = BTreeMap::new();
+                for (day, digest) in self.days(scope)? {
+                    rules.entry(self.rule_name(day.rule)).or_default().add(&digest);
+                }
+                Ok(Answer::Rules(rules.into_iter().map(|(r, digest)| (r, digest.into())).collect()))
+            }
+            Question::Days(scope, rule) => {
+                let days = self.days(scope)?;
+                let days = days.into_iter().filter(|(day, _)| self.rule_name(day.rule) == *rule);
+                Ok(Answer::Days(days.map(|(day, digest)| (day.day, digest.into())).collect()))
+            }
+            Question::Children(level) if level.depth < DEPTH_MAX => self.children(level),
+            Question::Hashes(level) if level.depth == DEPTH_MAX => self.hashes(level),
+            Question::Names(level, hashes) if level.depth == DEPTH_MAX => {
+                self.names(level, &hashes.u64s())
+            }
+            Question::Look(_, names) | Question::Receipts(_, names) if names.len() > NAMES_MAX => {
+                Ok(Answer::Refused(format!("more than {NAMES_MAX} files")))
+            }
+            Question::Look(scope, names) => self.look(scope, names),
+            Question::Receipts(scope, names) => self.receipts(scope, names),
+            _ => Ok(Answer::Refused("no such level".to_owned())),
+        }
+    }
+
+    fn days(&mut self, scope: &Scope) -> Result<Vec<(SetDay, SetDigest)>, Error> {
+        match (self.site(&scope.holder), self.site(&scope.origin)) {
+            (Some(holder), Some(origin)) => self.reader.set_days(holder, origin),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    fn children(&mut self, level: &Level) -> Result<Answer, Error> {
+        let mut sums = Vec::new();
+        for node in self.nodes(level) {
+            let children = match node {
+                Some(node) => self.reader.set_children(&node)?,
+                None => Default::default(),
+            };
+            sums.extend(children.iter().map(|child| short(&child.sum)));
+        }
+        Ok(Answer::Children(Packed::of_u64(sums)))
+    }
+
+    fn hashes(&mut self, level: &Level) -> Result<Answer, Error> {
+        let mut hashes = Vec::new();
+        for node in self.nodes(level) {
+            let entries = node.map(|node| self.reader.set_entries(&node)).transpose()?;
+            let of_node = entries.iter().flatten().map(|entry| short(&entry.hash));
+            hashes.push(Packed::of_u64(of_node));
+        }
+        Ok(Answer::Hashes(hashes))
+    }
+
+    fn names(&mut self, level: &Level, hashes: &[u64]) -> Result<Answer, Error> {
+        let mut named = Vec::new();
+        for node in self.nodes(level).into_iter().flatten() {
+            for entry in self.reader.set_entries(&node)? {
+                if !hashes.contains(&short(&entry.hash)) {
+                    continue;
+                }
+                let Some(file) = self.reader.file(entry.file)? else { continue };
+                let File { name, version, size, .. } = file;
+                named.push(Named { name, version, size });
+            }
+        }
+        Ok(Answer::Names(named))
+    }
+
+    fn look(&mut self, scope: &Scope, names: &[(String, i64)]) -> Result<Answer, Error> {
+        let holder = self.site(&scope.holder);
+        let files = self.files(scope, names)?;
+        let ids: Vec<FileId> = files.iter().flatten().map(|file| file.id).collect();
+        let replicas = self.reader.replicas_of(&ids)?;
+        let has = |replica: &&Replica, file: &File| {
+            replica.file == file.id
+                && Some(replica.site) == holder
+                && replica.state == ReplicaState::Present
+        };
+        let stand = |file: Option<File>| {
+            let Some(file) = file else { return Stand::default() };
+            let held = replicas.iter().any(|replica| has(&replica, &file));
+            let digest = file.digest.as_ref().filter(|_| held);
+            Stand {
+                known: true,
+                moving: !is_end(file.state),
+                holds: digest.map(|digest| Packed(digest.value().to_vec())),
+            }
+        };
+        Ok(Answer::Look(files.into_iter().map(stand).collect()))
+    }
+
+    fn receipts(&mut self, scope: &Scope, names: &[(String, i64)]) -> Result<Answer, Error> {
+        let files = self.files(scope, names)?;
+        let ids: Vec<FileId> = files.iter().flatten().map(|file| file.id).collect();
+        let receipts = self.reader.receipts_of(&ids)?;
+        let of = |file: Option<File>| {
+            let receipt = file.and_then(|file| receipts.iter().find(|r| r.file == file.id));
+            Packed(receipt.map_or(Vec::new(), |receipt| receipt.signed.clone()))
+        };
+        Ok(Answer::Receipts(files.into_iter().map(of).collect()))
+    }
+
+    /// The files of these names in this catalog.
+    pub(super) fn files(
+        &mut self,
+        scope: &Scope,
+        names: &[(String, i64)],
+    ) -> Result<Vec<Option<File>>, Error> {
+        let Some(origin) = self.site(&scope.origin) else { return Ok(vec![None; names.len()]) };
+        let called: Vec<_> =
+            names.iter().map(|(name, version)| (origin, name.as_str(), *version)).collect();
+        self.reader.files_called(&called)
+    }
+
+    /// The catalog's nodes of a level; `None` where it has no such rule or site.
+    fn nodes(&self, level: &Level) -> Vec<Option<SetNode>> {
+        let ids = (self.site(&level.scope.holder), self.site(&level.scope.origin));
+        let rule = self.rules.iter().find(|(_, name)| *name == level.rule).map(|(id, _)| *id);
+        let day = match (ids, rule) {
+            ((Some(holder), Some(origin)), Some(rule)) => {
+                Some(SetDay { holder, origin, rule, day: level.day })
+            }
+            _ => None,
+        };
+        let node = |prefix| day.map(|day| SetNode { day, depth: level.depth, prefix });
+        level.prefixes.u16s().into_iter().take(NODES_MAX).map(node).collect()
+    }
+
+    /// A site's number in this catalog.
+    pub(super) fn site(&self, name: &str) -> Option<SiteId> {
+        self.sites.iter().find(|(_, site)| site == name).map(|(id, _)| *id)
+    }
+
+    fn rule_name(&self, id: RuleId) -> String {
+        let found = self.rules.iter().find(|(rule, _)| *rule == id);
+        found.map_or_else(|| id.to_string(), |(_, name)| name.clone())
+    }
+}
+
+/// Whether nothing moves a file by itself from here.
+fn is_end(state: State) -> bool {
+    matches!(state, State::Receipted | State::Cancelled | State::Adopted)
+}

@@ -1,0 +1,421 @@
+//! The comparison of two catalogs, as a machine without a database and without a network.
+//!
+//! 1. Sums of rules, then of days, then down each day's tree: only where the two differ.
+//! 2. Where a last node differs, the files of either side that the other has not are *candidates*; their side says what they are called.
+//! 3. Each candidate is looked at again in both catalogs, near, far, near, and only then judged.
+//!
+//! Why no transfer in flight is taken for a difference: a holder records a file before its sender does, for the sender records the
+//! holder's receipt. So "the sender has it recorded, the holder has not" is true if the holder was looked at *after* the sender, and
+//! "the holder has it, the sender has not recorded it" if the sender was looked at after the holder and the file is not on its way
+//! there. Near, far, near gives both orders, whoever is the holder. No clock is compared. What was on its way is left to the next run.
+//!
+//! [`Compare::step`] says what to ask either side; [`Compare::answer`] takes the answers. Deepest nodes are asked first, so that what waits
+//! stays small; after [`CANDIDATES_MAX`] it goes no further down and says so.
+
+use super::ask::{
+    Answer, FANOUT, Level, NAMES_MAX, NODES_MAX, Named, Packed, QUESTIONS_MAX, Question, Scope,
+    Stand,
+};
+use super::report::{Finding, Kind};
+use downpour_catalog::DEPTH_MAX;
+use std::collections::{BTreeMap, HashSet};
+
+/// Candidates of one comparison.
+pub const CANDIDATES_MAX: usize = 10_000;
+
+/// Who of the two is the holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// The side that compares.
+    Near,
+    /// The other one.
+    Far,
+}
+
+/// What to ask, near and far; near first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// Of the catalog here.
+    pub near: Vec<Question>,
+    /// Of the other one.
+    pub far: Vec<Question>,
+}
+
+/// The other side answered something else than it was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nonsense(pub String);
+
+impl std::fmt::Display for Nonsense {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the other site answers what it was not asked: {}", self.0)
+    }
+}
+
+impl std::error::Error for Nonsense {}
+
+/// What a comparison has come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Compared {
+    /// Files that the holder has, by the catalog here.
+    pub files_near: i64,
+    /// And by the other one.
+    pub files_far: i64,
+    /// Real differences.
+    pub findings: Vec<Finding>,
+    /// Candidates that were on their way, or came right meanwhile.
+    pub in_flight: usize,
+    /// Whether there may be more.
+    pub is_cut: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Rules,
+    Days,
+    Tree,
+    Names,
+    LookNear,
+    LookFar,
+    LookAgain,
+    Done,
+}
+
+/// One comparison.
+#[derive(Debug)]
+pub struct Compare {
+    scope: Scope,
+    holder: Holder,
+    stage: Stage,
+    rules: Vec<String>,
+    /// Nodes that differ, deepest last.
+    waiting: Vec<Level>,
+    /// What was asked last.
+    asked: Vec<Question>,
+    /// Hashes whose names are asked for: near, far.
+    unnamed: [Vec<(Level, Packed)>; 2],
+    candidates: Vec<Named>,
+    looked: Vec<Vec<Stand>>,
+    done: Compared,
+}
+
+impl Compare {
+    /// Of what `scope.holder` has of `scope.origin`.
+    pub fn new(scope: Scope, holder: Holder) -> Self {
+        Self {
+            scope,
+            holder,
+            stage: Stage::Rules,
+            rules: Vec::new(),
+            waiting: Vec::new(),
+            asked: Vec::new(),
+            unnamed: [Vec::new(), Vec::new()],
+            candidates: Vec::new(),
+            looked: Vec::new(),
+            done: Compared::default(),
+        }
+    }
+
+    /// What to ask next; `None` when it is done.
+    pub fn step(&mut self) -> Option<Step> {
+        let both = |questions: Vec<Question>| Step { near: questions.clone(), far: questions };
+        let step = match self.stage {
+            Stage::Rules => both(vec![Question::Rules(self.scope.clone())]),
+            Stage::Days => {
+                let rules = self.rules.iter().take(QUESTIONS_MAX);
+                let days = |rule: &String| Question::Days(self.scope.clone(), rule.clone());
+                both(rules.map(days).collect())
+            }
+            Stage::Tree => both(self.deepest()),
+            Stage::Names => {
+                let [near, far] = &self.unnamed;
+                let ask = |of: &[(Level, Packed)]| -> Vec<Question> {
+                    let of = of.iter().take(QUESTIONS_MAX).cloned();
+                    of.map(|(level, hashes)| Question::Names(level, hashes)).collect()
+                };
+                Step { near: ask(near), far: ask(far) }
+            }
+            Stage::LookNear | Stage::LookAgain => Step { near: self.look(), far: Vec::new() },
+            Stage::LookFar => Step { near: Vec::new(), far: self.look() },
+            Stage::Done => return None,
+        };
+        self.asked.clone_from(&step.near);
+        Some(step)
+    }
+
+    /// Takes the answers to what was asked last.
+    pub fn answer(&mut self, near: Vec<Answer>, far: Vec<Answer>) -> Result<(), Nonsense> {
+        match self.stage {
+            Stage::Rules => self.rules(near, far)?,
+            Stage::Days => self.days(near, far)?,
+            Stage::Tree => self.tree(near, far)?,
+            Stage::Names => self.names(near, far)?,
+            Stage::LookNear => self.looks(near, Stage::LookFar)?,
+            Stage::LookFar => self.looks(far, Stage::LookAgain)?,
+            Stage::LookAgain => {
+                self.looks(near, Stage::Done)?;
+                self.judge();
+            }
+            Stage::Done => {}
+        }
+        Ok(())
+    }
+
+    /// What it has come to.
+    pub fn finish(self) -> Compared {
+        self.done
+    }
+
+    fn rules(&mut self, near: Vec<Answer>, far: Vec<Answer>) -> Result<(), Nonsense> {
+        let [Answer::Rules(near), Answer::Rules(far)] = [only(near)?, only(far)?] else {
+            return Err(Nonsense("sums of rules were asked".to_owned()));
+        };
+        self.done.files_near = near.values().map(|sum| sum.files).sum();
+        self.done.files_far = far.values().map(|sum| sum.files).sum();
+        self.rules = differing(&near, &far);
+        self.stage = Stage::Days;
+        self.skip_empty();
+        Ok(())
+    }
+
+    fn days(&mut self, near: Vec<Answer>, far: Vec<Answer>) -> Result<(), Nonsense> {
+        let asked = self.rules.len().min(QUESTIONS_MAX);
+        let rules: Vec<String> = self.rules.drain(..asked).collect();
+        for ((rule, near), far) in rules.into_iter().zip(near).zip(far) {
+            let (Answer::Days(near), Answer::Days(far)) = (near, far) else {
+                return Err(Nonsense("sums of days were asked".to_owned()));
+            };
+            for day in differing(&near, &far) {
+                let (scope, rule) = (self.scope.clone(), rule.clone());
+                let prefixes = Packed::of_u16(&[0]);
+                self.waiting.push(Level { scope, rule, day, depth: 0, prefixes });
+            }
+        }
+        if self.rules.is_empty() {
+            self.stage = Stage::Tree;
+        }
+        self.skip_empty();
+        Ok(())
+    }
+
+    /// Up to [`NODES_MAX`] of the nodes that wait, the deepest ones.
+    fn deepest(&mut self) -> Vec<Question> {
+        let mut nodes = 0;
+        let mut questions = Vec::new();
+        while let Some(last) = self.waiting.last_mut() {
+            let prefixes = last.prefixes.u16s();
+            let take = prefixes.len().min(NODES_MAX - nodes);
+            let (kept, taken) = prefixes.split_at(prefixes.len() - take);
+            let level = Level { prefixes: Packed::of_u16(taken), ..last.clone() };
+            nodes += take;
+            questions.push(if level.depth == DEPTH_MAX {
+                Question::Hashes(level)
+            } else {
+                Question::Children(level)
+            });
+            last.prefixes = Packed::of_u16(kept);
+            if kept.is_empty() {
+                self.waiting.pop();
+            }
+            if nodes == NODES_MAX || questions.len() == QUESTIONS_MAX {
+                break;
+            }
+        }
+        questions
+    }
+
+    fn tree(&mut self, near: Vec<Answer>, far: Vec<Answer>) -> Result<(), Nonsense> {
+        let asked = std::mem::take(&mut self.asked);
+        if near.len() != asked.len() || far.len() != asked.len() {
+            return Err(Nonsense("there are more or fewer answers than questions".to_owned()));
+        }
+        for ((question, near), far) in asked.into_iter().zip(near).zip(far) {
+            match (question, near, far) {
+                (Question::Children(level), Answer::Children(near), Answer::Children(far)) => {
+                    self.descend(level, &near.u64s(), &far.u64s())?;
+                }
+                (Question::Hashes(level), Answer::Hashes(near), Answer::Hashes(far)) => {
+                    self.differ(&level, &near, &far)?;
+                }
+                (question, ..) => return Err(Nonsense(format!("{question:?} was asked"))),
+            }
+        }
+        let found: usize =
+            self.unnamed.iter().flatten().map(|(_, hashes)| hashes.0.len() / 8).sum();
+        if found >= CANDIDATES_MAX {
+            self.done.is_cut = !self.waiting.is_empty();
+            self.waiting.clear();
+        }
+        self.skip_empty();
+        Ok(())
+    }
+
+    /// Children that differ wait for their turn.
+    fn descend(&mut self, level: Level, near: &[u64], far: &[u64]) -> Result<(), Nonsense> {
+        let prefixes = level.prefixes.u16s();
+        if near.len() != FANOUT * prefixes.len() || far.len() != near.len() {
+            return Err(Nonsense("a node has 16 children".to_owned()));
+        }
+        let mut below = Vec::new();
+        for (index, prefix) in prefixes.into_iter().enumerate() {
+            for child in 0..FANOUT {
+                if near[FANOUT * index + child] != far[FANOUT * index + child] {
+                    below.push(prefix << 4 | child as u16);
+                }
+            }
+        }
+        if !below.is_empty() {
+            let (depth, prefixes) = (level.depth + 1, Packed::of_u16(&below));
+            self.waiting.push(Level { depth, prefixes, ..level });
+        }
+        Ok(())
+    }
+
+    /// What one side has in a node and the other has not.
+    fn differ(&mut self, level: &Level, near: &[Packed], far: &[Packed]) -> Result<(), Nonsense> {
+        let prefixes = level.prefixes.u16s();
+        if near.len() != prefixes.len() || far.len() != prefixes.len() {
+            return Err(Nonsense("hashes of each node were asked".to_owned()));
+        }
+        let mut only = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
+        for ((prefix, near), far) in prefixes.into_iter().zip(near).zip(far) {
+            let [near, far]: [HashSet<u64>; 2] =
+                [near.u64s().into_iter().collect(), far.u64s().into_iter().collect()];
+            for (side, hashes) in
+                [near.difference(&far), far.difference(&near)].into_iter().enumerate()
+            {
+                let before = only[side].1.len();
+                only[side].1.extend(hashes);
+                if only[side].1.len() > before {
+                    only[side].0.push(prefix);
+                }
+            }
+        }
+        for (unnamed, (prefixes, mut hashes)) in self.unnamed.iter_mut().zip(only) {
+            if !hashes.is_empty() {
+                hashes.sort_unstable();
+                let level = Level { prefixes: Packed::of_u16(&prefixes), ..level.clone() };
+                unnamed.push((level, Packed::of_u64(hashes)));
+            }
+        }
+        Ok(())
+    }
+
+    fn names(&mut self, near: Vec<Answer>, far: Vec<Answer>) -> Result<(), Nonsense> {
+        for (side, answers) in [near, far].into_iter().enumerate() {
+            let asked = self.unnamed[side].len().min(QUESTIONS_MAX);
+            if answers.len() != asked {
+                return Err(Nonsense("names were asked".to_owned()));
+            }
+            self.unnamed[side].drain(..asked);
+            for answer in answers {
+                let Answer::Names(names) = answer else {
+                    return Err(Nonsense("names were asked".to_owned()));
+                };
+                self.candidates.extend(names);
+            }
+        }
+        if self.unnamed.iter().all(Vec::is_empty) {
+            // One that both have, with other content, was named twice.
+            self.candidates.sort_unstable();
+            self.candidates.dedup_by(|a, b| (&a.name, a.version) == (&b.name, b.version));
+            self.stage = Stage::LookNear;
+        }
+        self.skip_empty();
+        Ok(())
+    }
+
+    fn look(&self) -> Vec<Question> {
+        let slices = self.candidates.chunks(NAMES_MAX);
+        let names = |slice: &[Named]| slice.iter().map(|n| (n.name.clone(), n.version)).collect();
+        slices.map(|slice| Question::Look(self.scope.clone(), names(slice))).collect()
+    }
+
+    fn looks(&mut self, answers: Vec<Answer>, next: Stage) -> Result<(), Nonsense> {
+        let mut stands = Vec::with_capacity(self.candidates.len());
+        for answer in answers {
+            let Answer::Look(of) = answer else {
+                return Err(Nonsense("a look at files was asked".to_owned()));
+            };
+            stands.extend(of);
+        }
+        if stands.len() != self.candidates.len() {
+            return Err(Nonsense("each file was to be looked at".to_owned()));
+        }
+        self.looked.push(stands);
+        self.stage = next;
+        Ok(())
+    }
+
+    fn judge(&mut self) {
+        let [before, far, after] = [0, 1, 2].map(|at| std::mem::take(&mut self.looked[at]));
+        let candidates = std::mem::take(&mut self.candidates);
+        let looks = before.into_iter().zip(far).zip(after);
+        for (named, ((before, far), after)) in candidates.into_iter().zip(looks) {
+            match judged(self.holder, &before, &far, &after) {
+                Some(kind) => self.done.findings.push(Finding {
+                    kind,
+                    holder: self.scope.holder.clone(),
+                    origin: self.scope.origin.clone(),
+                    name: named.name,
+                    version: named.version,
+                    size: named.size,
+                    note: String::new(),
+                }),
+                None => self.done.in_flight += 1,
+            }
+        }
+    }
+
+    /// Goes past stages that have nothing to ask.
+    fn skip_empty(&mut self) {
+        loop {
+            self.stage = match self.stage {
+                Stage::Days if self.rules.is_empty() => Stage::Tree,
+                Stage::Tree if self.waiting.is_empty() => Stage::Names,
+                Stage::Names if self.unnamed.iter().all(Vec::is_empty) => Stage::LookNear,
+                Stage::LookNear if self.candidates.is_empty() => Stage::Done,
+                _ => return,
+            };
+        }
+    }
+}
+
+/// What a candidate is, by three looks; `None` when it is on its way, or right by now.
+fn judged(holder: Holder, before: &Stand, far: &Stand, after: &Stand) -> Option<Kind> {
+    let sender_moves = match holder {
+        Holder::Far => before.moving || after.moving,
+        Holder::Near => far.moving,
+    };
+    if sender_moves {
+        return None;
+    }
+    let near_holds = before.holds.as_ref().and(after.holds.as_ref());
+    let near_lacks = before.holds.is_none() && after.holds.is_none();
+    match (near_holds, &far.holds) {
+        (Some(near), Some(far)) => (near != far).then_some(Kind::WrongDigest),
+        (Some(_), None) => Some(match holder {
+            Holder::Far => Kind::MissingThere,
+            Holder::Near if far.known => Kind::Unrecorded,
+            Holder::Near => Kind::Extra,
+        }),
+        (None, Some(_)) if near_lacks => Some(match holder {
+            Holder::Near => Kind::MissingHere,
+            Holder::Far if after.known => Kind::Unrecorded,
+            Holder::Far => Kind::Extra,
+        }),
+        _ => None,
+    }
+}
+
+fn only(mut answers: Vec<Answer>) -> Result<Answer, Nonsense> {
+    match (answers.pop(), answers.is_empty()) {
+        (Some(answer), true) => Ok(answer),
+        _ => Err(Nonsense("one answer was expected".to_owned())),
+    }
+}
+
+/// Keys whose sums are not the same on both sides.
+fn differing<K: Ord + Clone, V: PartialEq>(near: &BTreeMap<K, V>, far: &BTreeMap<K, V>) -> Vec<K> {
+    let keys = near.keys().chain(far.keys().filter(|key| !near.contains_key(key)));
+    keys.filter(|key| near.get(key) != far.get(key)).cloned().collect()
+}

@@ -1,0 +1,360 @@
+//! What a run found and did: kept in the state folder as JSON and as text, and known by its id.
+//!
+//! A report that asks is answered by a file beside it, `ID.approved`, which the next run reads once.
+
+use crate::units::{show_bytes, show_time};
+use downpour_catalog::Time;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+/// Folder of the reports, in the state folder.
+pub const FOLDER: &str = "reconcile";
+/// Findings that the text lists.
+const LISTED_MAX: usize = 200;
+/// Reports that are kept.
+pub const REPORTS_MAX: usize = 1000;
+/// Longest id.
+const ID_LEN_MAX: usize = 64;
+
+/// What is wrong with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// We sent it and have the receipt; the holder no longer has it.
+    MissingThere,
+    /// The sender has our receipt; we no longer have the file.
+    MissingHere,
+    /// The holder has it; the sender knows the file but has no record of that.
+    Unrecorded,
+    /// The holder has it; the sender knows no such file.
+    Extra,
+    /// Both have it, with other content.
+    WrongDigest,
+    /// It has not moved for too long.
+    Stuck,
+    /// In the catalog, not on the disk.
+    Lost,
+    /// On the disk, not in the catalog.
+    Dark,
+    /// On the disk, with other content than in the catalog.
+    Corrupt,
+}
+
+impl Kind {
+    /// As it is written.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::MissingThere => "missing there",
+            Self::MissingHere => "missing here",
+            Self::Unrecorded => "unrecorded",
+            Self::Extra => "extra",
+            Self::WrongDigest => "wrong digest",
+            Self::Stuck => "stuck",
+            Self::Lost => "lost",
+            Self::Dark => "dark",
+            Self::Corrupt => "corrupt",
+        }
+    }
+}
+
+/// One difference.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// What is wrong.
+    pub kind: Kind,
+    /// At which site.
+    pub holder: String,
+    /// The site that the file comes from.
+    pub origin: String,
+    /// Its name there; for a dark one its path.
+    pub name: String,
+    /// Its version there; 0 where it is not known.
+    pub version: i64,
+    /// Its length.
+    pub size: u64,
+    /// What more is known: the reason, the error class.
+    pub note: String,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Nothing was found.
+    Clean,
+    /// All that can be repaired from here is on its way.
+    Repaired,
+    /// There is something that this site does not repair by itself.
+    Found,
+    /// More than the threshold: nothing was repaired, somebody must approve.
+    Asks,
+}
+
+/// What a run found and did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Its id.
+    pub id: String,
+    /// The site that ran it.
+    pub site: String,
+    /// The site that it compared with; its own name for a scrub.
+    pub far: String,
+    /// When it began, microseconds since 1970.
+    pub started_us: i64,
+    /// When it ended.
+    pub ended_us: i64,
+    /// How it ended.
+    pub verdict: Verdict,
+    /// The report whose repair was approved, if this run was that.
+    pub approved: Option<String>,
+    /// Files that holders have by the catalog here.
+    pub files_near: i64,
+    /// And by the other one.
+    pub files_far: i64,
+    /// Differences that were on their way, and left to the next run.
+    pub in_flight: usize,
+    /// Bytes asked and answered.
+    pub bytes_exchanged: u64,
+    /// Round trips to the other site.
+    pub rounds: u32,
+    /// Files sent again, recorded, or woken.
+    pub repaired: usize,
+    /// How many it would repair in one go.
+    pub repair_max: usize,
+    /// Whether there is more than is listed.
+    pub is_cut: bool,
+    /// What was found.
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    /// The id of a run that begins now: the moment, and with whom.
+    pub fn id_of(far: &str, started: Time) -> String {
+        let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+        let far: String = far.chars().take(24).map(plain).collect();
+        let moment = show_time(started.0).replace([':', '-'], "");
+        format!("{moment}-{far}-{:03x}", started.0.rem_euclid(4096))
+    }
+
+    /// How many of each kind.
+    pub fn counts(&self) -> std::collections::BTreeMap<Kind, usize> {
+        let mut counts = std::collections::BTreeMap::new();
+        for finding in &self.findings {
+            *counts.entry(finding.kind).or_default() += 1;
+        }
+        counts
+    }
+
+    /// One line: for the subject of a mail, and for logs.
+    pub fn headline(&self) -> String {
+        let more = if self.is_cut { " or more" } else { "" };
+        let found = self.findings.len();
+        let what = match self.verdict {
+            Verdict::Clean => "no difference".to_owned(),
+            Verdict::Repaired => format!("{found} differences{more}, {} repaired", self.repaired),
+            Verdict::Found => {
+                format!("{found} differences{more}, {} repaired, look at the rest", self.repaired)
+            }
+            Verdict::Asks => format!("{found} differences{more}, nothing repaired, approve?"),
+        };
+        format!("{} and {}: {what}", self.site, self.far)
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let mut text = format!("{}\n\n", self.headline());
+        let took = (self.ended_us - self.started_us) as f64 / 1e6;
+        let _ = writeln!(text, "report    {}", self.id);
+        let _ = writeln!(text, "began     {}, took {took:.1} s", show_time(self.started_us));
+        let _ = writeln!(text, "files     {} here, {} there", self.files_near, self.files_far);
+        let exchanged = show_bytes(self.bytes_exchanged);
+        let _ = writeln!(text, "exchanged {exchanged} in {} round trips", self.rounds);
+        let _ = writeln!(text, "in flight {}", self.in_flight);
+        if let Some(approved) = &self.approved {
+            let _ = writeln!(text, "approved  {approved}");
+        }
+        for (kind, count) in self.counts() {
+            let _ = writeln!(text, "{:<13} {count}", kind.name());
+        }
+        if self.verdict == Verdict::Asks {
+            let _ = writeln!(
+                text,
+                "\nThat is more than repair_max ({}), so nothing was repaired. If all of it shall be:\n\n    downpour catalog reconcile --approve {}",
+                self.repair_max, self.id
+            );
+        }
+        if !self.findings.is_empty() {
+            text.push('\n');
+        }
+        for finding in self.findings.iter().take(LISTED_MAX) {
+            let name = crate::object::printable(finding.name.as_bytes());
+            let Finding { kind, holder, version, note, .. } = finding;
+            let _ = writeln!(text, "{:<13} {holder}: {name} version {version} {note}", kind.name());
+        }
+        if self.findings.len() > LISTED_MAX || self.is_cut {
+            let _ = writeln!(text, "… the rest is in {}.json", self.id);
+        }
+        text
+    }
+
+    /// Keeps it, as `ID.json` and `ID.txt`.
+    pub fn keep(&self, state: &Path) -> io::Result<()> {
+        let folder = state.join(FOLDER);
+        fs::create_dir_all(&folder)?;
+        let json = serde_json::to_string_pretty(self).expect("a report has no odd keys") + "\n";
+        put(&folder.join(format!("{}.json", self.id)), &json)?;
+        put(&folder.join(format!("{}.txt", self.id)), &self.text())?;
+        forget_old(&folder)
+    }
+}
+
+/// Ids of the reports that are kept, oldest first.
+pub fn ids(state: &Path) -> io::Result<Vec<String>> {
+    let mut ids = Vec::new();
+    let entries = match fs::read_dir(state.join(FOLDER)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ids),
+        other => other?,
+    };
+    for entry in entries {
+        let name = entry?.file_name();
+        let id = name.to_str().and_then(|name| name.strip_suffix(".json"));
+        ids.extend(id.map(str::to_owned));
+    }
+    ids.sort_unstable();
+    Ok(ids)
+}
+
+/// A report that is kept.
+pub fn load(state: &Path, id: &str) -> io::Result<Report> {
+    let text = fs::read_to_string(path_of(state, id, "json")?)?;
+    serde_json::from_str(&text).map_err(io::Error::from)
+}
+
+/// Approves the repair that a report asks for. It is done by the next run with that site.
+pub fn approve(state: &Path, id: &str) -> io::Result<Report> {
+    let report = load(state, id)?;
+    if report.verdict != Verdict::Asks {
+        let text = format!("report {id} does not ask for anything");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    put(&path_of(state, id, "approved")?, "")?;
+    Ok(report)
+}
+
+/// The approved report about this site, if there is one; it holds once.
+pub fn take_approval(state: &Path, far: &str) -> io::Result<Option<String>> {
+    let entries = match fs::read_dir(state.join(FOLDER)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    for entry in entries {
+        let name = entry?.file_name();
+        let Some(id) = name.to_str().and_then(|name| name.strip_suffix(".approved")) else {
+            continue;
+        };
+        if load(state, id).is_ok_and(|report| report.far == far) {
+            fs::remove_file(path_of(state, id, "approved")?)?;
+            return Ok(Some(id.to_owned()));
+        }
+    }
+    Ok(None)
+}
+
+/// The file of an id, which comes from the command line or the network.
+fn path_of(state: &Path, id: &str, kind: &str) -> io::Result<PathBuf> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if id.is_empty() || id.len() > ID_LEN_MAX || !id.chars().all(plain) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "that is no id of a report"));
+    }
+    Ok(state.join(FOLDER).join(format!("{id}.{kind}")))
+}
+
+fn put(path: &Path, text: &str) -> io::Result<()> {
+    let part = path.with_extension("part");
+    let mut file = File::create(&part)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&part, path)
+}
+
+fn forget_old(folder: &Path) -> io::Result<()> {
+    let state = folder.parent().unwrap_or(folder);
+    let ids = ids(state)?;
+    for id in ids.iter().take(ids.len().saturating_sub(REPORTS_MAX)) {
+        for kind in ["json", "txt", "approved"] {
+            match fs::remove_file(path_of(state, id, kind)?) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Finding, Kind, Report, Verdict, approve, ids, load, take_approval};
+    use downpour_catalog::Time;
+
+    fn report(verdict: Verdict) -> Report {
+        let finding = Finding {
+            kind: Kind::MissingThere,
+            holder: "geneva".into(),
+            origin: "berlin".into(),
+            name: "run/1\u{7}".into(),
+            version: 1,
+            size: 7,
+            note: String::new(),
+        };
+        Report {
+            id: Report::id_of("geneva/x", Time(1_795_305_600_000_001)),
+            site: "berlin".into(),
+            far: "geneva/x".into(),
+            started_us: 1_795_305_600_000_001,
+            ended_us: 1_795_305_601_000_001,
+            verdict,
+            approved: None,
+            files_near: 2,
+            files_far: 1,
+            in_flight: 0,
+            bytes_exchanged: 1234,
+            rounds: 7,
+            repaired: 0,
+            repair_max: 0,
+            is_cut: false,
+            findings: vec![finding],
+        }
+    }
+
+    #[test]
+    fn a_report_is_kept_and_an_approval_holds_once() {
+        let state = tempfile::tempdir().unwrap();
+        let asks = report(Verdict::Asks);
+        assert_eq!(ids(state.path()).unwrap(), Vec::<String>::new());
+        assert_eq!(take_approval(state.path(), "geneva/x").unwrap(), None);
+        asks.keep(state.path()).unwrap();
+        assert_eq!(ids(state.path()).unwrap(), std::slice::from_ref(&asks.id));
+        assert_eq!(load(state.path(), &asks.id).unwrap(), asks);
+        assert!(approve(state.path(), "../../etc/passwd").is_err());
+        assert!(approve(state.path(), "another").is_err());
+        approve(state.path(), &asks.id).unwrap();
+        assert_eq!(take_approval(state.path(), "berlin").unwrap(), None);
+        assert_eq!(take_approval(state.path(), "geneva/x").unwrap(), Some(asks.id.clone()));
+        assert_eq!(take_approval(state.path(), "geneva/x").unwrap(), None);
+        report(Verdict::Clean).keep(state.path()).unwrap();
+        assert!(approve(state.path(), &asks.id).is_err());
+    }
+
+    #[test]
+    fn the_text_says_what_to_do_and_shows_no_control_characters() {
+        let text = report(Verdict::Asks).text();
+        assert!(text.contains("downpour catalog reconcile --approve 20261122T000000Z-geneva_x-"));
+        assert!(
+            text.lines().any(|line| line.starts_with("missing there") && line.contains("run/1"))
+        );
+        assert!(!text.contains('\u{7}'));
+    }
+}

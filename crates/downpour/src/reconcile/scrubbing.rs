@@ -1,0 +1,156 @@
+//! The service that scrubs: now and then, at the rate that the configuration gives.
+
+use super::report::{Report, Verdict, take_approval};
+use super::scrub::{Pace, ScrubOrder, Scrubbed, scrub};
+use super::service::{ReconcileSection, tell};
+use crate::site::{Config, Fault, Running, Service, Site, Status, Stop, Wish};
+use crate::units::show_bytes;
+use downpour_catalog::{ErrorClass, Time};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Longest sleep before it looks whether it is to end.
+const SLEEP_MAX: Duration = Duration::from_millis(200);
+
+/// The service.
+#[derive(Default)]
+pub(super) struct Scrub {
+    files: AtomicU64,
+    bytes: AtomicU64,
+    line: Mutex<String>,
+    asked: tokio::sync::Notify,
+}
+
+impl Service for Scrub {
+    fn name(&self) -> &'static str {
+        "scrub"
+    }
+
+    fn run(self: Arc<Self>, site: Arc<Site>, stop: Stop) -> Running {
+        Box::pin(async move {
+            loop {
+                let every = *site.config().reconcile.scrub_every;
+                tokio::select! {
+                    () = stop.asked() => return Ok(()),
+                    () = tokio::time::sleep(every) => {}
+                    () = self.asked.notified() => {}
+                }
+                let (this, site, stop) = (self.clone(), site.clone(), stop.clone());
+                let internal = |what: String| Fault::new(ErrorClass::Internal, what);
+                let done = tokio::task::spawn_blocking(move || this.once(&site, stop));
+                done.await.map_err(|error| internal(error.to_string()))?.map_err(internal)?;
+            }
+        })
+    }
+
+    fn status(&self) -> Status {
+        let line = self.line.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Status::line(line)
+            .with("files_total", self.files.load(Ordering::Relaxed) as f64)
+            .with("bytes_total", self.bytes.load(Ordering::Relaxed) as f64)
+    }
+}
+
+impl Scrub {
+    /// Lets it begin now.
+    pub(super) fn ask(&self) {
+        self.asked.notify_one();
+    }
+
+    fn once(&self, site: &Site, stop: Stop) -> Result<(), String> {
+        let (config, started) = (site.config(), site.clock.now());
+        let section = &config.reconcile;
+        let approved = take_approval(&config.state(), &site.name).map_err(|e| e.to_string())?;
+        let repair_max = if approved.is_some() { usize::MAX } else { section.repair_max };
+        let order = ScrubOrder {
+            site: site.name.clone(),
+            base: config.folder.clone(),
+            folders: section.scrub_folders.iter().map(|folder| config.path(folder)).collect(),
+            repair_max,
+            started,
+        };
+        let mut pace = Paced::new(self, section, stop);
+        let now = || site.clock.now();
+        let done = scrub(&site.catalog, &order, &mut pace, now).map_err(|e| e.to_string())?;
+        let line = format!(
+            "{} files, {}: {} wrong",
+            done.files,
+            show_bytes(done.bytes),
+            done.findings.len()
+        );
+        *self.line.lock().unwrap_or_else(PoisonError::into_inner) = line;
+        if !done.is_whole {
+            return Ok(());
+        }
+        let report = Report { approved, ..report_of(site, &config, done, started) };
+        report.keep(&config.state()).map_err(|error| error.to_string())?;
+        for why in tell(&config.notify, &config.folder, &report) {
+            tracing::warn!(report = %report.id, %why, "nobody was told");
+        }
+        Ok(())
+    }
+}
+
+fn report_of(site: &Site, config: &Config, done: Scrubbed, started: Time) -> Report {
+    let verdict = match (done.findings.is_empty(), done.asks) {
+        (_, true) => Verdict::Asks,
+        (true, false) => Verdict::Clean,
+        (false, false) => Verdict::Found,
+    };
+    Report {
+        id: Report::id_of(&site.name, started),
+        site: site.name.clone(),
+        far: site.name.clone(),
+        started_us: started.0,
+        ended_us: site.clock.now().0,
+        verdict,
+        approved: None,
+        files_near: i64::try_from(done.files).unwrap_or(i64::MAX),
+        files_far: 0,
+        in_flight: 0,
+        bytes_exchanged: 0,
+        rounds: 0,
+        repaired: done.recorded,
+        repair_max: config.reconcile.repair_max,
+        is_cut: done.is_cut,
+        findings: done.findings,
+    }
+}
+
+/// Sleeps so that neither bytes nor files go faster than they may.
+struct Paced<'a> {
+    service: &'a Scrub,
+    stop: Stop,
+    of_byte: f64,
+    of_file: f64,
+    due: Instant,
+}
+
+impl<'a> Paced<'a> {
+    fn new(service: &'a Scrub, section: &ReconcileSection, stop: Stop) -> Self {
+        let of_byte = 1.0 / section.scrub_rate.0.max(1) as f64;
+        let of_file = 1.0 / f64::from(section.scrub_files.max(1));
+        Self { service, stop, of_byte, of_file, due: Instant::now() }
+    }
+}
+
+impl Pace for Paced<'_> {
+    fn spent(&mut self, bytes: u64, files: u64) -> bool {
+        self.service.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.service.files.fetch_add(files, Ordering::Relaxed);
+        let spent = bytes as f64 * self.of_byte + files as f64 * self.of_file;
+        // What was not used is not saved up.
+        self.due = self.due.max(Instant::now()) + Duration::from_secs_f64(spent);
+        loop {
+            if self.stop.wish() != Wish::Run {
+                return false;
+            }
+            let left = self.due.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            std::thread::sleep(left.min(SLEEP_MAX));
+        }
+    }
+}

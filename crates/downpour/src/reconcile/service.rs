@@ -1,0 +1,319 @@
+//! The service: compares with other sites every so often and when asked, keeps the reports, tells people; and its routes.
+
+use super::ask::{Answer, Question, Side};
+use super::report::{self, Report, Verdict};
+use super::run::{Far, FarError, Order, run};
+use super::scrubbing::Scrub;
+use crate::api::{Allow, Given, Problem, Routes};
+use crate::notify::{NotTold, Note, Notify, NotifySection};
+use crate::section;
+use crate::site::{Fault, Part, Remote, Running, Service, Site, Status, Stop};
+use crate::units::{Amount, Span};
+use axum::extract::{Path, State};
+use axum::{Extension, Json};
+use downpour_catalog::ErrorClass;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::runtime::Handle;
+use tokio::time::{Duration, Instant};
+use utoipa::{OpenApi, ToSchema};
+
+/// Bytes of questions in one request; a site takes 1 MiB unless it is told otherwise.
+const REQUEST_BYTES_MAX: usize = 600 << 10;
+/// Reports that a list shows.
+const LISTED_MAX: usize = 100;
+
+section! {
+    /// Comparison of this catalog with those of other sites.
+    [reconcile]
+    pub struct ReconcileSection {
+        /// How often.
+        every: Span = "\"1h\"",
+        /// With which sites; left out: with all.
+        with: Vec<String> | "[\"there\"]",
+        /// More differences than this are not repaired before somebody approves.
+        repair_max: usize = "1000",
+        /// What has not moved for so long is told of, and tried again if it waits.
+        stuck: Span = "\"24h\"",
+        /// How often the files on the disk are read and compared with the catalog.
+        scrub_every: Span = "\"168h\"",
+        /// Bytes a second that such a reading takes of the disk.
+        scrub_rate: Amount = "\"20MB\"",
+        /// Files a second.
+        scrub_files: u32 = "100",
+        /// Folders in which every file must be in the catalog; others are told of.
+        scrub_folders: Vec<PathBuf> = "[]",
+    }
+}
+
+/// Another site's catalog, asked by its API.
+struct There {
+    remote: Arc<Remote>,
+    runtime: Handle,
+    bytes: u64,
+}
+
+impl There {
+    fn post(&mut self, questions: &[Question]) -> Result<Vec<Answer>, FarError> {
+        let asked = serde_json::to_vec(questions).map_or(0, |json| json.len());
+        let post = self.remote.post("/v1/site/digests", &questions);
+        let answers: Vec<Answer> =
+            self.runtime.block_on(post).map_err(|error| FarError(error.to_string()))?;
+        let answered = serde_json::to_vec(&answers).map_or(0, |json| json.len());
+        self.bytes += (asked + answered) as u64;
+        Ok(answers)
+    }
+}
+
+impl Far for There {
+    fn ask(&mut self, questions: &[Question]) -> Result<Vec<Answer>, FarError> {
+        let mut answers = Vec::with_capacity(questions.len());
+        let (mut from, mut bytes) = (0, 0);
+        for (index, question) in questions.iter().enumerate() {
+            let len = serde_json::to_vec(question).map_or(0, |json| json.len());
+            if index > from && bytes + len > REQUEST_BYTES_MAX {
+                answers.append(&mut self.post(&questions[from..index])?);
+                (from, bytes) = (index, 0);
+            }
+            bytes += len;
+        }
+        answers.append(&mut self.post(&questions[from..])?);
+        Ok(answers)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// What the service did last.
+#[derive(Clone, Debug, Default)]
+struct Last {
+    line: String,
+    runs: u64,
+    failed: u64,
+    repaired: u64,
+}
+
+/// The service.
+#[derive(Default)]
+pub struct Reconcile {
+    asked: tokio::sync::Notify,
+    last: Mutex<Last>,
+}
+
+impl Service for Reconcile {
+    fn name(&self) -> &'static str {
+        "reconcile"
+    }
+
+    fn run(self: Arc<Self>, site: Arc<Site>, stop: Stop) -> Running {
+        Box::pin(async move {
+            let mut next = Instant::now() + every(&site);
+            loop {
+                tokio::select! {
+                    () = stop.asked() => return Ok(()),
+                    () = tokio::time::sleep_until(next) => {}
+                    () = self.asked.notified() => {}
+                }
+                tokio::select! {
+                    () = stop.now() => return Ok(()),
+                    () = self.round(&site) => {}
+                }
+                next = Instant::now() + every(&site);
+            }
+        })
+    }
+
+    fn status(&self) -> Status {
+        let last = self.last();
+        Status::line(last.line.clone())
+            .with("runs_total", last.runs as f64)
+            .with("runs_failed_total", last.failed as f64)
+            .with("repaired_total", last.repaired as f64)
+    }
+}
+
+fn every(site: &Site) -> Duration {
+    *site.config().reconcile.every
+}
+
+impl Reconcile {
+    fn last(&self) -> std::sync::MutexGuard<'_, Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Compares with each site in turn.
+    async fn round(&self, site: &Arc<Site>) {
+        let config = site.config();
+        for remote in site.remotes() {
+            let wanted = config.reconcile.with.as_ref();
+            let wanted = wanted.is_none_or(|with| with.iter().any(|name| name == remote.name()));
+            if !wanted || remote.section.address.is_none() {
+                continue;
+            }
+            let name = remote.name().to_owned();
+            let line = match self.with(site, remote).await {
+                Ok(line) => line,
+                Err(error) => {
+                    self.last().failed += 1;
+                    tracing::warn!(remote = %name, %error, "reconcile failed");
+                    format!("{name}: {error}")
+                }
+            };
+            let mut last = self.last();
+            (last.line, last.runs) = (line, last.runs + 1);
+        }
+    }
+
+    async fn with(&self, site: &Arc<Site>, remote: Arc<Remote>) -> Result<String, Fault> {
+        let (site, config) = (site.clone(), site.config());
+        let mut there = There { remote: remote.clone(), runtime: Handle::current(), bytes: 0 };
+        let internal = |what: String| Fault::new(ErrorClass::Internal, what);
+        let done = tokio::task::spawn_blocking(move || -> Result<(Report, Vec<NotTold>), Fault> {
+            let state = config.state();
+            let approved = report::take_approval(&state, remote.name());
+            let approved = approved.map_err(|error| internal(error.to_string()))?;
+            let stuck_s = i64::try_from(config.reconcile.stuck.as_secs()).unwrap_or(i64::MAX >> 32);
+            let order = Order {
+                near: site.name.clone(),
+                far: remote.name().to_owned(),
+                far_key: Some(remote.key()),
+                repair_max: config.reconcile.repair_max,
+                stuck_s,
+                approved,
+            };
+            let report = run(&site.catalog, &mut there, &order, || site.clock.now());
+            let report = report.map_err(|error| {
+                Fault::new(ErrorClass::DestinationUnreachable, error.to_string())
+            })?;
+            report.keep(&state).map_err(|error| internal(error.to_string()))?;
+            Ok((report.clone(), tell(&config.notify, &config.folder, &report)))
+        });
+        let (report, not_told) = done.await.map_err(|error| internal(error.to_string()))??;
+        for why in &not_told {
+            tracing::warn!(report = %report.id, %why, "nobody was told");
+        }
+        self.last().repaired += report.repaired as u64;
+        tracing::info!(report = %report.id, "{}", report.headline());
+        Ok(report.headline())
+    }
+}
+
+/// Tells people of what was found.
+pub(super) fn tell(
+    section: &NotifySection,
+    folder: &std::path::Path,
+    report: &Report,
+) -> Vec<NotTold> {
+    if report.verdict == Verdict::Clean && !section.always {
+        return Vec::new();
+    }
+    let note = Note {
+        about: "reconcile",
+        site: report.site.clone(),
+        subject: report.headline(),
+        text: report.text(),
+        detail: serde_json::to_value(report).unwrap_or_default(),
+    };
+    Notify::tell_by(section, folder, &note)
+}
+
+/// What is to be done now.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReconcileWish {
+    /// The report whose repair is approved.
+    #[serde(default)]
+    pub approve: Option<String>,
+    /// Compare the disk with the catalog, not the catalog with others.
+    #[serde(default)]
+    pub scrub: bool,
+}
+
+/// Reports that are kept.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ReportList {
+    /// Their ids, newest first.
+    pub reports: Vec<String>,
+}
+
+#[derive(OpenApi)]
+#[openapi(paths(list, show, start, digests))]
+struct Description;
+
+/// The part.
+pub fn part(_site: &Arc<Site>) -> Part {
+    let (service, scrub) = (Arc::new(Reconcile::default()), Arc::new(Scrub::default()));
+    let routes = Routes::described(Description::openapi())
+        .get("/v1/reconcile", Allow::Viewer, list)
+        .get("/v1/reconcile/{id}", Allow::Viewer, show)
+        .post("/v1/reconcile", Allow::Operator, start)
+        .post("/v1/site/digests", Allow::Site, digests)
+        .share(service.clone())
+        .share(scrub.clone());
+    Part { services: vec![service, scrub], routes }
+}
+
+fn odd(error: &std::io::Error) -> Problem {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => Problem::not_found("there is no such report"),
+        _ => Problem::bad_request(
+            error.to_string(),
+            "`downpour catalog reconcile --list` lists them",
+        ),
+    }
+}
+
+/// Reports of comparisons
+#[utoipa::path(get, path = "/v1/reconcile", responses((status = 200, body = ReportList)))]
+async fn list(State(site): State<Arc<Site>>) -> Result<Json<ReportList>, Problem> {
+    let mut reports = report::ids(&site.config().state()).map_err(|error| odd(&error))?;
+    reports.reverse();
+    reports.truncate(LISTED_MAX);
+    Ok(Json(ReportList { reports }))
+}
+
+/// One report
+#[utoipa::path(get, path = "/v1/reconcile/{id}", params(("id" = String, Path)),
+    responses((status = 200, description = "The report"), (status = 404, body = Problem)))]
+async fn show(
+    State(site): State<Arc<Site>>,
+    Path(id): Path<String>,
+) -> Result<Json<Report>, Problem> {
+    report::load(&site.config().state(), &id).map(Json).map_err(|error| odd(&error))
+}
+
+/// Compare now; repair what a report asks for
+#[utoipa::path(post, path = "/v1/reconcile", request_body = ReconcileWish,
+    responses((status = 200, body = ReportList), (status = 404, body = Problem)))]
+async fn start(
+    State(site): State<Arc<Site>>,
+    Extension(service): Extension<Arc<Reconcile>>,
+    Extension(scrub): Extension<Arc<Scrub>>,
+    Given(wish): Given<ReconcileWish>,
+) -> Result<Json<ReportList>, Problem> {
+    let mut of_disk = wish.scrub;
+    if let Some(id) = &wish.approve {
+        let approved = report::approve(&site.config().state(), id).map_err(|error| odd(&error))?;
+        of_disk |= approved.far == site.name;
+    }
+    let reports = list(State(site)).await?;
+    if of_disk {
+        scrub.ask()
+    } else {
+        service.asked.notify_one()
+    }
+    Ok(reports)
+}
+
+/// What this catalog says of sets of files, for another site
+#[utoipa::path(post, path = "/v1/site/digests",
+    responses((status = 200, description = "An answer for each question"), (status = 400, body = Problem)))]
+async fn digests(
+    State(site): State<Arc<Site>>,
+    Given(questions): Given<Vec<Question>>,
+) -> Result<Json<Vec<Answer>>, Problem> {
+    Ok(Json(site.read(move |reader| Side::of(reader)?.answer_all(&questions)).await?))
+}

@@ -1,0 +1,168 @@
+//! Catalogs of real sites compared, followed and made again.
+
+use super::harness::{SiteProcess, until};
+use downpour_catalog::{
+    AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Digest, Origin, OtherContent,
+    Reader, Replica, ReplicaState, State, Time,
+};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+const NOW: Time = Time(1_790_000_000_000_000);
+const FILES: usize = 60;
+
+fn at(site: &SiteProcess) -> PathBuf {
+    site.path("state/catalog.db")
+}
+
+fn opened(site: &SiteProcess) -> Catalog {
+    std::fs::create_dir_all(site.path("state")).unwrap();
+    Catalog::open(&CatalogUrl::Sqlite(at(site)), "filler", NOW, &BeforeMigration::Refuse).unwrap()
+}
+
+/// Files of `a` that `b` has, as both have recorded them; `b` has lost the first `lost` of them.
+fn fill(a: &SiteProcess, b: &SiteProcess, lost: usize) {
+    let (near, far) = (opened(a), opened(b));
+    for n in 0..FILES {
+        let adopted = |catalog: &Catalog, at: &[&str], origin| {
+            let name = format!("run/{n}");
+            let replicas = at.iter().map(|site| (catalog.site(site).unwrap(), name.clone()));
+            Change::Adopt(AdoptedFile {
+                site: catalog.site("a").unwrap(),
+                size: 7,
+                rule: catalog.rule("raw").unwrap(),
+                digest: Digest::blake3([n as u8; 32]),
+                replicas: replicas.collect(),
+                other_content: OtherContent::Refuse,
+                origin,
+                name,
+            })
+        };
+        let apply = |catalog: &Catalog, change| {
+            catalog.apply(NOW, &[change]).unwrap()[0].clone().unwrap().file
+        };
+        let file = apply(&near, adopted(&near, &["a", "b"], None));
+        let origin = Some(Origin { version: 1, taken_in: file.time() });
+        let file = apply(&far, adopted(&far, &["b"], origin));
+        if n < lost {
+            let (site, path) = (far.site("b").unwrap(), format!("run/{n}"));
+            let state = ReplicaState::Lost;
+            apply(&far, Change::Replica(Replica { file, site, path, state }));
+        }
+    }
+}
+
+/// Takes posts; gives their bodies.
+fn webhook() -> (String, Receiver<serde_json::Value>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let (posts, posted) = channel();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            let mut length = 0;
+            for line in reader.by_ref().lines() {
+                let line = line.unwrap().to_ascii_lowercase();
+                if let Some(value) = line.strip_prefix("content-length:") {
+                    length = value.trim().parse().unwrap();
+                }
+                if line.is_empty() {
+                    break;
+                }
+            }
+            let mut body = vec![0; length];
+            reader.read_exact(&mut body).unwrap();
+            let answer = b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
+            stream.write_all(answer).unwrap();
+            if posts.send(serde_json::from_slice(&body).unwrap()).is_err() {
+                return;
+            }
+        }
+    });
+    (url, posted)
+}
+
+fn states(site: &SiteProcess, wanted: State) -> usize {
+    let mut reader = Reader::open(&CatalogUrl::Sqlite(at(site))).unwrap();
+    let counts = reader.counts().unwrap();
+    counts.iter().filter(|count| count.state == wanted).map(|count| count.files as usize).sum()
+}
+
+#[test]
+fn what_is_missing_is_sent_again_and_much_at_once_is_asked_about() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut a = SiteProcess::new(folder.path(), "a");
+    let mut b = SiteProcess::new(folder.path(), "b");
+    a.trust(&b.card);
+    b.trust(&a.card);
+    fill(&a, &b, 10);
+    let (url, posted) = webhook();
+    a.configure(&format!("\n[reconcile]\nrepair_max = 9\n[notify]\nwebhook = \"{url}\"\n"));
+    a.start();
+    b.start();
+    let asks = a.run(&["catalog", "reconcile", "--json"]);
+    assert_eq!(asks.status.code(), Some(1), "{}", a.log());
+    let report: serde_json::Value = serde_json::from_slice(&asks.stdout).unwrap();
+    assert_eq!((&report["verdict"], &report["repaired"]), (&"asks".into(), &0.into()));
+    assert_eq!(report["findings"].as_array().unwrap().len(), 10);
+    assert_eq!(states(&a, State::Adopted), FILES);
+    let post = posted.recv().unwrap();
+    assert_eq!((&post["about"], &post["detail"]), (&"reconcile".into(), &report));
+    let id = report["id"].as_str().unwrap();
+    let done = a.done(&["catalog", "reconcile", "--approve", id]);
+    assert!(done.contains("10 repaired"), "{done}");
+    assert_eq!(states(&a, State::Adopted), FILES - 10);
+    assert!(a.done(&["catalog", "reconcile", "--list"]).lines().count() >= 2);
+    assert!(a.done(&["service", "status", "reconcile"]).contains("10 repaired"));
+    // What holds for people does not for other sites, and the other way round.
+    let digests = a.post::<serde_json::Value>("/v1/site/digests", &serde_json::json!([]));
+    assert!(digests.is_err());
+}
+
+#[test]
+fn a_lost_catalog_is_made_of_the_mirrors_copy() {
+    let folder = tempfile::tempdir().unwrap();
+    let [mut a, mut b, mut m] = ["a", "b", "m"].map(|name| SiteProcess::new(folder.path(), name));
+    for (one, other) in [(&a, &b), (&b, &a), (&a, &m), (&b, &m), (&m, &a), (&m, &b)] {
+        one.trust(&other.card);
+    }
+    fill(&a, &b, 0);
+    let (url, posted) = webhook();
+    let mirror = "\n[mirror]\nof = [\"a\", \"b\"]\nevery = \"100ms\"\nsilent = \"1s\"\n";
+    m.configure(&format!("{mirror}[notify]\nwebhook = \"{url}\"\n"));
+    a.start();
+    b.start();
+    m.start();
+    let copy = m.path("state/mirror/a.db");
+    let found = |at: &str| {
+        let files = m.done(&["catalog", "search", "--catalog", at, "--prefix", "run/"]);
+        files.lines().count()
+    };
+    let in_copy = format!("sqlite:{}", copy.display());
+    until("the copy is whole", || (copy.exists() && found(&in_copy) == FILES).then_some(()));
+    a.kill();
+    let alarm = posted.recv().unwrap();
+    let subject = alarm["subject"].as_str().unwrap();
+    assert!(subject.starts_with("a: silent since "), "{subject}");
+    for entry in std::fs::read_dir(a.path("state")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.file_name().unwrap().to_string_lossy().starts_with("catalog.db") {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+    let catalog = format!("sqlite:{}", at(&a).display());
+    let from = copy.display().to_string();
+    m.done(&["catalog", "rebuild", "--from-mirror", &from, "--catalog", &catalog]);
+    assert_eq!(found(&catalog), FILES);
+    a.start();
+    // Equal in all that the other site compares.
+    let report = a.done(&["catalog", "reconcile"]);
+    assert!(report.contains("no difference"), "{report}");
+    assert!(report.contains(&format!("{FILES} here, {FILES} there")), "{report}");
+    let over = posted.recv().unwrap();
+    assert!(over["subject"].as_str().unwrap().contains("alarm is over"), "{over}");
+}
