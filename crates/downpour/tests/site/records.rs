@@ -138,9 +138,10 @@ fn a_lost_catalog_is_made_of_the_mirrors_copy() {
     b.start();
     m.start();
     let copy = m.path("state/mirror/a.db");
+    // None while the copy is only being set up.
     let found = |at: &str| {
-        let files = m.done(&["catalog", "search", "--catalog", at, "--prefix", "run/"]);
-        files.lines().count()
+        let search = m.run(&["catalog", "search", "--catalog", at, "--prefix", "run/"]);
+        String::from_utf8_lossy(&search.stdout).lines().count()
     };
     let in_copy = format!("sqlite:{}", copy.display());
     until("the copy is whole", || (copy.exists() && found(&in_copy) == FILES).then_some(()));
