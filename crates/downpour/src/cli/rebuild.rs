@@ -25,7 +25,7 @@ pub(super) struct RebuildArgs {
     #[arg(long, value_name = "NAME")]
     site: Option<String>,
     /// The site's node key; only its receipts count; may be given several times [default: any]
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     key: Vec<PublicKey>,
     /// Read each file and compare it with its receipt
     #[arg(long)]

@@ -43,7 +43,7 @@ struct VerifyArgs {
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Node key that must have signed it, as `downpour ticket show` prints keys
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     key: Option<PublicKey>,
 }
 

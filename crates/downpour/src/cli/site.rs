@@ -60,7 +60,13 @@ pub(super) struct AccessArgs {
     #[arg(help_heading = "Daemon")]
     at: Option<Card>,
     /// Token [default: that of the first admin, from the state folder]
-    #[arg(long, value_name = "TOKEN", env = "DOWNPOUR_TOKEN", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "DOWNPOUR_TOKEN",
+        hide_env_values = true,
+        allow_hyphen_values = true
+    )]
     #[arg(help_heading = "Daemon")]
     token: Option<String>,
 }

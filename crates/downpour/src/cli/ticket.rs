@@ -38,7 +38,7 @@ struct NewArgs {
     expires: Duration,
     /// Node key that is let in, as `downpour ticket show` prints it; may be given several times
     /// [default: everybody who has the ticket]
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     allow: Vec<PublicKey>,
     /// File to write; only its owner can read it
     #[arg(long, value_name = "FILE")]
