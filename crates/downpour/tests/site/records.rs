@@ -159,9 +159,17 @@ fn a_lost_catalog_is_made_of_the_mirrors_copy() {
     let from = copy.display().to_string();
     m.done(&["catalog", "rebuild", "--from-mirror", &from, "--catalog", &catalog]);
     assert_eq!(found(&catalog), FILES);
+    let reports = |site: &SiteProcess| -> Vec<String> {
+        let list = site.done(&["catalog", "reconcile", "--list"]);
+        list.lines().filter(|id| id.contains("-b-")).map(str::to_owned).collect()
+    };
     a.start();
+    let before = reports(&a);
     // Equal in all that the other site compares.
-    let report = a.done(&["catalog", "reconcile"]);
+    a.done(&["catalog", "reconcile"]);
+    let with_b =
+        until("it is compared with b", || reports(&a).into_iter().find(|id| !before.contains(id)));
+    let report = a.done(&["catalog", "reconcile", "--show", &with_b]);
     assert!(report.contains("no difference"), "{report}");
     assert!(report.contains(&format!("{FILES} here, {FILES} there")), "{report}");
     let over = posted.recv().unwrap();
