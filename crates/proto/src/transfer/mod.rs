@@ -1,18 +1,20 @@
 //! A transfer between two sites: one receiver, over a long way (`docs/protocol.md#WAN`).
 //!
 //! It is a session like any other; only how the blocks come differs. What decides about that is here: `plan`, how many
-//! connections and how they are set; `ranges`, which connection gets which range next; `choice`, whether the stream or TCP
-//! brings more; `backoff`, when what failed is tried again; `breaker`, whether an endpoint is tried at all. Deliberately
-//! absent: sockets, and what is in the blocks.
+//! connections and how they are set; `measured`, what is known of a path beforehand; `ranges`, which connection gets
+//! which range next; `choice`, whether the stream or TCP brings more; `backoff`, when what failed is tried again;
+//! `breaker`, whether an endpoint is tried at all. Deliberately absent: sockets, and what is in the blocks.
 
 mod backoff;
 mod breaker;
 mod choice;
+mod measured;
 mod plan;
 mod ranges;
 
 pub use backoff::Backoff;
 pub use breaker::{Breaker, BreakerConfig, Permit};
 pub use choice::{Choice, Path, Seen};
+pub use measured::{Figure, Measured};
 pub use plan::{CONNECTIONS_FAR, CONNECTIONS_MAX, Known, Plan, Planned, Wishes};
 pub use ranges::{Ask, DEPTH_MAX, Ranges};
