@@ -7,7 +7,8 @@
 //! 2. The line grows with what the connection brings in a round trip; two at least.
 //! 3. When nothing is left to ask for and nothing more will come (the *ending*), an idle connection takes over from the
 //!    one that will be done last: all of a range that still waits in its line, or a part of one under way, by what
-//!    the two bring. What is small is asked for twice, and the first answer counts.
+//!    the two bring. What is small is asked for twice, and the first answer counts. So is all that waits for a connection
+//!    that is stuck.
 //! 4. What a broken connection was asked for, and has not brought, goes back to the front.
 //!
 //! Bytes are the caller's: here they are counted. An answer cannot be called back, so a connection whose range was taken
@@ -23,6 +24,9 @@ pub const DEPTH_MAX: usize = 64;
 
 /// Parts below this are not split but asked for twice.
 const SPLIT_MIN: u64 = 64 << 10;
+
+/// A connection that has brought nothing for so long is taken for stuck.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Over about so much of a connection's busy time its rate is counted.
 const RATE_SPAN: Duration = Duration::from_millis(500);
@@ -249,8 +253,9 @@ impl Ranges {
         let own = self.lines[thief].rate(now).unwrap_or(mean).max(1.0);
         let mut last: Option<(f64, usize, usize)> = None;
         for (index, line) in self.lines.iter().enumerate() {
+            let is_stuck = line.bytes == 0.0 && now.since(line.since) > PATIENCE;
             let rate = line.rate(now).unwrap_or(1.0).max(1.0);
-            let mut before = 0.0;
+            let mut before = if is_stuck { f64::INFINITY } else { 0.0 };
             for (place, ask) in line.asks.iter().enumerate() {
                 let done = (before + ask.counted.saturating_sub(ask.at) as f64) / rate;
                 before += (ask.end - ask.at) as f64;
@@ -265,7 +270,7 @@ impl Ranges {
         let ask = &mut self.lines[victim].asks[place];
         let rest = ask.counted - ask.at;
         let part = match place {
-            0 if rest > SPLIT_MIN => (rest as f64 * own / (own + rate)) as u64,
+            0 if rest > SPLIT_MIN && done.is_finite() => (rest as f64 * own / (own + rate)) as u64,
             _ => rest,
         };
         let ours = self.rtt.as_secs_f64() + part as f64 / own;
@@ -351,6 +356,21 @@ mod tests {
         // 932 ms at 90 MB/s; the slow one alone would need seconds for what it has in its line.
         assert!(ms < 1_150, "{ms} ms");
         assert!(total < 41 * LEN, "{total}");
+    }
+
+    #[test]
+    fn a_first_connection_that_is_stuck_is_not_waited_for() {
+        let mut ranges = Ranges::new(3, RTT, 1);
+        ranges.want(7, LEN, 1);
+        let whole = Some(Ask { id: 7, span: 0..LEN });
+        assert_eq!(ranges.next(at(0), 0), whole);
+        ranges.set_ending(true);
+        assert_eq!(ranges.next(at(2_900), 1), None);
+        assert_eq!(ranges.next(at(3_100), 1), whole);
+        // The second one is given as much time before a third is asked.
+        assert_eq!(ranges.next(at(6_000), 2), None);
+        assert_eq!(ranges.next(at(6_200), 2), whole);
+        assert_eq!(ranges.came(at(6_300), 2, LEN), Some(7));
     }
 
     #[test]
