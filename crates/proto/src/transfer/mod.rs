@@ -2,8 +2,9 @@
 //!
 //! It is a session like any other; only how the blocks come differs. What decides about that is here: `plan`, how many
 //! connections and how they are set; `measured`, what is known of a path beforehand; `ranges`, which connection gets
-//! which range next; `choice`, whether the stream or TCP brings more; `backoff`, when what failed is tried again;
-//! `breaker`, whether an endpoint is tried at all. Deliberately absent: sockets, and what is in the blocks.
+//! which range next; `choice`, whether the stream or TCP brings more; `steer`, what is changed while it runs; `backoff`,
+//! when what failed is tried again; `breaker`, whether an endpoint is tried at all. Deliberately absent: sockets, and
+//! what is in the blocks.
 
 mod backoff;
 mod breaker;
@@ -11,6 +12,7 @@ mod choice;
 mod measured;
 mod plan;
 mod ranges;
+pub mod steer;
 
 pub use backoff::Backoff;
 pub use breaker::{Breaker, BreakerConfig, Permit};

@@ -128,6 +128,8 @@ pub struct Ranges {
     wanted: BTreeMap<u64, Wanted>,
     free: VecDeque<Ask>,
     lines: Vec<Line>,
+    /// Only the first so many are asked for more.
+    active: usize,
     rtt: Duration,
     depth: usize,
     ending: bool,
@@ -136,9 +138,31 @@ pub struct Ranges {
 impl Ranges {
     /// For `connections` over a path of this round trip, with at least `depth` asks in each line, if there are so many.
     pub fn new(connections: usize, rtt: Duration, depth: usize) -> Self {
-        let lines = (0..connections.max(1)).map(|_| Line::default()).collect();
-        let depth = depth.clamp(1, DEPTH_MAX);
-        Self { wanted: BTreeMap::new(), free: VecDeque::new(), lines, rtt, depth, ending: false }
+        let lines: Vec<Line> = (0..connections.max(1)).map(|_| Line::default()).collect();
+        let (active, depth) = (lines.len(), depth.clamp(1, DEPTH_MAX));
+        let (wanted, free) = (BTreeMap::new(), VecDeque::new());
+        Self { wanted, free, lines, active, rtt, depth, ending: false }
+    }
+
+    /// Only the first `active` connections are asked for more; the others bring what they were asked for.
+    pub fn set_active(&mut self, active: usize) {
+        self.active = active.clamp(1, self.lines.len());
+    }
+
+    /// Connections that are asked for more.
+    pub const fn active(&self) -> usize {
+        self.active
+    }
+
+    /// Connections that are to bring something; and how many of those that are asked for more are not.
+    pub fn busy(&self) -> (usize, usize) {
+        let busy = |lines: &[Line]| lines.iter().filter(|line| !line.asks.is_empty()).count();
+        (busy(&self.lines), self.active - busy(&self.lines[..self.active]))
+    }
+
+    /// Whether nothing more will be wanted.
+    pub const fn is_ending(&self) -> bool {
+        self.ending
     }
 
     /// A range of `len` bytes is wanted, of which any part can be asked for that begins and ends at a multiple of `step`.
@@ -173,7 +197,7 @@ impl Ranges {
 
     /// What to ask connection `line` for now, after what it was asked for before.
     pub fn next(&mut self, now: Timestamp, line: usize) -> Option<Ask> {
-        if self.lines[line].asks.len() >= self.depth_of(now, line) {
+        if line >= self.active || self.lines[line].asks.len() >= self.depth_of(now, line) {
             return None;
         }
         let ask = match self.free.pop_front() {
@@ -385,6 +409,20 @@ mod tests {
         assert_eq!(ranges.next(at(70), 1), Some(Ask { id: 0, span: 1000..LEN }));
         assert_eq!(ranges.next(at(70), 1), Some(Ask { id: 1, span: 0..LEN }));
         assert_eq!(ranges.came(at(120), 1, LEN - 1000), Some(0));
+    }
+
+    #[test]
+    fn connections_that_are_not_active_bring_what_they_have_and_no_more() {
+        let mut ranges = Ranges::new(3, RTT, 1);
+        (0..4).for_each(|id| ranges.want(id, LEN, 1));
+        assert!(ranges.next(at(0), 2).is_some());
+        ranges.set_active(2);
+        assert_eq!(ranges.busy(), (1, 2));
+        assert_eq!(ranges.came(at(60), 2, LEN), Some(0));
+        assert_eq!(ranges.next(at(60), 2), None);
+        assert!(ranges.next(at(60), 1).is_some());
+        ranges.set_active(3);
+        assert!(ranges.next(at(60), 2).is_some());
     }
 
     #[test]

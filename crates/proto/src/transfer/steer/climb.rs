@@ -1,0 +1,422 @@
+//! The search of one link: a setting is tried, measured, and kept or taken back.
+//!
+//! 1. After each change the connections settle; then they are measured.
+//! 2. What binds decides what is worth a trial: nothing while a host binds or the windows still open; twice as many
+//!    connections, half as many, or pacing otherwise. A full path is first tried with fewer.
+//! 3. A trial stays when its [`utility`] is greater: bytes a second, less a charge for each connection, less a
+//!    punishment for what is sent again, less what other links lost by it. Half as many stay when they bring the same.
+//! 4. When nothing is left to try the link rests, and is tried again after a minute, then after two, up to ten; at once
+//!    when what it brings changes for good.
+
+use super::memory::Memory;
+use super::seen::{Binding, Seen};
+use super::{Limits, Setting};
+use crate::time::{Duration, Timestamp};
+use crate::units::Rate;
+use alloc::format;
+use alloc::string::String;
+
+/// A connection costs so much of what all bring; a share sent again so many times itself.
+const CHARGE: f64 = 0.001;
+const PUNISHMENT: f64 = 10.0;
+
+/// More connections, or pacing, must be better by this; fewer must bring this part of what was brought lately, and of
+/// the best.
+const BETTER: f64 = 1.02;
+const SAME: f64 = 0.97;
+const SAME_AS_BEST: f64 = 0.93;
+
+/// Beside other links: more connections are better when they are by this part of what the link brought.
+const SURE: f64 = 0.25;
+
+/// Half as many bring less than this part: each one counts.
+const PROPORTIONAL: f64 = 0.75;
+
+/// Pacing is worth a trial when this share is sent again. Headers take four of its five percent.
+const PACE_LOSS: f64 = 0.002;
+const PACE: f64 = 1.05;
+
+/// A path changed when it brings so much more or less, in so many measurements in a row.
+const CHANGED: f64 = 0.25;
+const CHANGED_TIMES: u32 = 2;
+/// Windows that open bring so much more each time.
+const OPENING: f64 = 1.1;
+/// The newest measurement's part in the mean.
+const NEWEST: f64 = 0.25;
+
+const SETTLE: Duration = Duration::from_millis(1_000);
+const MEASURE: Duration = Duration::from_millis(2_000);
+const SETTLE_ROUND_TRIPS: u32 = 10;
+const MEASURE_ROUND_TRIPS: u32 = 20;
+/// Connections that end take their time, but no more than this.
+const SETTLE_MAX: Duration = Duration::from_secs(10);
+
+const REST_FIRST: Duration = Duration::from_secs(60);
+const REST_MAX: Duration = Duration::from_secs(600);
+
+/// What a setting brought.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    /// Bytes a second.
+    rate: f64,
+    loss: f64,
+    /// Bytes a second of all other links, when they were the same ones all the time.
+    others: Option<f64>,
+}
+
+/// What a setting is worth.
+fn utility(mark: &Mark, connections: u16) -> f64 {
+    mark.rate * (1.0 - CHARGE * f64::from(connections) - PUNISHMENT * mark.loss)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Try {
+    More,
+    Fewer,
+    Pace,
+}
+
+#[derive(Debug)]
+struct Trial {
+    what: Try,
+    back: Setting,
+    base: Mark,
+}
+
+/// What was tried from the present setting, in vain.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tried {
+    more: bool,
+    fewer: bool,
+    pace: bool,
+}
+
+/// All bytes of the other links so far, and which they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Others {
+    pub(super) bytes: u64,
+    pub(super) generation: u64,
+}
+
+/// One link's search.
+#[derive(Debug)]
+pub(super) struct Climb {
+    limits: Limits,
+    setting: Setting,
+    settling: bool,
+    window: Seen,
+    others: Others,
+    trial: Option<Trial>,
+    base: Option<Mark>,
+    best: f64,
+    /// The last measurement.
+    last: f64,
+    /// More connections, or fewer, brought the same.
+    flat: bool,
+    tried: Tried,
+    /// More connections were tried in vain because a host bound.
+    by_host: bool,
+    changed: u32,
+    rest: Duration,
+    again_at: Option<Timestamp>,
+    binding: Binding,
+    rtt_min: Duration,
+}
+
+/// A change, or a new verdict, with its reason.
+pub(super) struct Turn {
+    pub(super) binding: Binding,
+    pub(super) rate: f64,
+    pub(super) loss: f64,
+    pub(super) why: String,
+}
+
+impl Climb {
+    pub(super) fn new(limits: Limits, memory: Option<&Memory>) -> Self {
+        let least = limits.least.max(1);
+        let limits = Limits { least, most: limits.most.max(least), ..limits };
+        let first = memory.map_or(limits.first, |memory| memory.connections);
+        let mut climb = Self {
+            setting: Setting { connections: first.clamp(least, limits.most), pacing: None },
+            limits,
+            settling: true,
+            window: Seen::default(),
+            others: Others::default(),
+            trial: None,
+            base: None,
+            best: 0.0,
+            last: 0.0,
+            flat: false,
+            tried: Tried::default(),
+            by_host: false,
+            changed: 0,
+            rest: REST_FIRST,
+            again_at: None,
+            binding: Binding::Opening,
+            rtt_min: Duration::ZERO,
+        };
+        climb.setting.pacing = climb.paced(None);
+        if let Some(memory) = memory.filter(|_| !climb.limits.is_fixed()) {
+            climb.recall(memory);
+        }
+        climb
+    }
+
+    /// Where the search had ended; it goes on from there when the path is another now.
+    fn recall(&mut self, memory: &Memory) {
+        let rate = memory.rate.bps() as f64 / 8.0;
+        self.base = Some(Mark { rate, loss: 0.0, others: None });
+        self.best = rate;
+        self.setting.pacing = self.paced(memory.pacing);
+        self.tried = Tried { more: true, fewer: true, pace: true };
+        self.flat = memory.binding == Binding::Saturation;
+        self.rtt_min = memory.rtt_min;
+    }
+
+    pub(super) const fn setting(&self) -> Setting {
+        self.setting
+    }
+
+    pub(super) const fn is_trying(&self) -> bool {
+        self.trial.is_some()
+    }
+
+    /// What to remember; `None` while nothing is known.
+    pub(super) fn memory(&self) -> Option<Memory> {
+        let setting = self.trial.as_ref().map_or(self.setting, |trial| trial.back);
+        let mark = self.base?;
+        Some(Memory {
+            connections: setting.connections,
+            pacing: setting.pacing,
+            rate: Rate::from_bps((mark.rate * 8.0) as u64),
+            rtt_min: self.rtt_min,
+            binding: self.binding,
+        })
+    }
+
+    /// Takes what was seen since the last time. A turn when something is to change, or binds that did not before.
+    pub(super) fn look(
+        &mut self,
+        now: Timestamp,
+        seen: &Seen,
+        others: Others,
+        may_try: bool,
+    ) -> Option<Turn> {
+        self.window.add(seen);
+        if !seen.rtt_min.is_zero() {
+            self.rtt_min =
+                if self.rtt_min.is_zero() { seen.rtt_min } else { self.rtt_min.min(seen.rtt_min) };
+        }
+        if self.settling {
+            let span = SETTLE.max(self.rtt_min * SETTLE_ROUND_TRIPS);
+            let drained = seen.connections <= self.setting.connections;
+            if self.window.span >= span && (drained || self.window.span >= SETTLE_MAX) {
+                self.settling = false;
+                self.begin_window(others);
+            }
+            return None;
+        }
+        if self.window.span < MEASURE.max(self.rtt_min * MEASURE_ROUND_TRIPS) {
+            return None;
+        }
+        let same = others.generation == self.others.generation;
+        let came = others.bytes.saturating_sub(self.others.bytes) as f64;
+        let window = self.window;
+        let mark = Mark {
+            rate: window.rate(),
+            loss: window.loss(),
+            others: same.then(|| came / window.span.as_secs_f64()),
+        };
+        self.begin_window(others);
+        let before = self.binding;
+        let opens = window.binding(false) == Binding::Opening && mark.rate > OPENING * self.last;
+        self.last = mark.rate;
+        let why = match self.trial.take() {
+            Some(trial) => Some(self.judge(now, &trial, mark, &window)),
+            None if opens => {
+                (self.base, self.best) = (Some(mark), mark.rate);
+                None
+            }
+            // What another one tries may be why this one brings more or less just now.
+            None if !may_try => None,
+            None => self.rest(now, mark, &window),
+        };
+        self.binding = window.binding(self.flat);
+        let may_try = may_try && !opens && !self.settling && !self.limits.is_fixed();
+        let may_try = may_try && !window.is_starved() && self.changed == 0;
+        let more = may_try.then(|| self.next(now, mark)).flatten();
+        let why = match (why, more) {
+            (Some(why), Some(more)) => format!("{why}; {more}"),
+            (Some(why), None) | (None, Some(why)) => why,
+            (None, None) if self.binding != before => {
+                format!("{}: left as it is", self.state(&mark, self.binding))
+            }
+            (None, None) => return None,
+        };
+        Some(Turn { binding: self.binding, rate: mark.rate, loss: mark.loss, why })
+    }
+
+    fn begin_window(&mut self, others: Others) {
+        self.window = Seen::default();
+        self.others = others;
+    }
+
+    /// Keeps what was tried, or goes back.
+    fn judge(&mut self, now: Timestamp, trial: &Trial, mark: Mark, window: &Seen) -> String {
+        let base = trial.base;
+        let taken = others_changed(&base, &mark);
+        let new = utility(&mark, self.setting.connections) + taken;
+        let old = utility(&base, trial.back.connections);
+        let same = mark.rate + taken >= SAME * base.rate && mark.rate >= SAME_AS_BEST * self.best;
+        let host = window.binding(false).is_host();
+        let keeps = match trial.what {
+            // Beside others chance gives and takes more.
+            Try::More => {
+                new - old
+                    > ((BETTER - 1.0) * (old + base.others.unwrap_or(0.0))).min(SURE * base.rate)
+            }
+            Try::Fewer => new >= old && same && !host,
+            Try::Pace => new > BETTER * old && same && !host,
+        };
+        self.again_at = Some(now + self.rest);
+        let brought = format!("{} brought {}", self.setting.show(), outcome(&mark));
+        let after = format!("after {} with {}", outcome(&base), trial.back.show());
+        if keeps {
+            (self.base, self.best) = (Some(mark), self.best.max(mark.rate));
+            self.tried = Tried {
+                more: trial.what == Try::Fewer,
+                fewer: trial.what == Try::More,
+                pace: trial.what == Try::Pace,
+            };
+            self.flat = trial.what != Try::More;
+            return format!("{brought} {after}: kept");
+        }
+        match trial.what {
+            // Where a host bound nothing was learnt of the path.
+            Try::More => (self.tried.more, self.flat, self.by_host) = (true, !host, host),
+            // As if more would bring more: that is to be tried, whatever it seemed before.
+            Try::Fewer if mark.rate < PROPORTIONAL * base.rate => {
+                self.tried = Tried { fewer: true, ..Tried::default() };
+                self.flat = false;
+            }
+            Try::Fewer => self.tried.fewer = true,
+            Try::Pace => self.tried.pace = true,
+        }
+        self.change(trial.back);
+        let theirs = if taken < 0.0 { ", taken from other transfers" } else { "" };
+        format!("{brought}{theirs} {after}: taken back")
+    }
+
+    /// Nothing is being tried: is it as before?
+    fn rest(&mut self, now: Timestamp, mark: Mark, window: &Seen) -> Option<String> {
+        let starved = window.is_starved();
+        let Some(base) = self.base.filter(|_| !starved) else {
+            if !starved {
+                (self.base, self.best) = (Some(mark), mark.rate);
+            }
+            return None;
+        };
+        if (mark.rate - base.rate).abs() > CHANGED * base.rate {
+            self.changed += 1;
+            if self.changed < CHANGED_TIMES {
+                return None;
+            }
+            let why =
+                format!("{} after {}: the path is another now", outcome(&mark), outcome(&base));
+            (self.base, self.best) = (Some(mark), mark.rate);
+            (self.tried, self.flat, self.changed) = (Tried::default(), false, 0);
+            (self.rest, self.again_at) = (REST_FIRST, None);
+            let lifted = self.lift();
+            return lifted.then_some(why);
+        }
+        if self.by_host && !window.binding(false).is_host() {
+            (self.by_host, self.tried.more) = (false, false);
+        }
+        self.changed = 0;
+        let mean = |old: f64, new: f64| old + NEWEST * (new - old);
+        let (rate, loss) = (mean(base.rate, mark.rate), mean(base.loss, mark.loss));
+        (self.base, self.best) = (Some(Mark { rate, loss, ..mark }), self.best.max(rate));
+        if self.again_at.is_some_and(|at| now >= at) {
+            self.again_at = None;
+            self.rest = (self.rest * 2).min(REST_MAX);
+            self.tried = Tried::default();
+            return self.lift().then(|| "no longer paced, to see what the path takes".into());
+        }
+        None
+    }
+
+    /// What is worth a trial now, and begins it.
+    fn next(&mut self, now: Timestamp, mark: Mark) -> Option<String> {
+        let base = self.base?;
+        let binding = self.binding;
+        let (n, Limits { least, most, .. }) = (self.setting.connections, self.limits);
+        let unpaced = self.setting.pacing == self.paced(None);
+        let more = !self.tried.more && n < most && unpaced;
+        let fewer = !self.tried.fewer && n > least && binding == Binding::Saturation;
+        let pace = !self.tried.pace && unpaced && binding == Binding::Saturation;
+        let (what, to, why) = if fewer && (!more || !self.flat) {
+            let to = Setting { connections: (n / 2).max(least), ..self.setting };
+            (Try::Fewer, to, "trying half as many")
+        } else if more {
+            let to = Setting { connections: n.saturating_mul(2).min(most), ..self.setting };
+            (Try::More, to, "trying twice as many")
+        } else if pace && base.loss.max(mark.loss) >= PACE_LOSS {
+            let pacing = Rate::from_bps((base.rate * 8.0 * PACE) as u64);
+            let to = Setting { pacing: self.paced(Some(pacing)), ..self.setting };
+            (Try::Pace, to, "trying to pace them to what the path takes")
+        } else {
+            self.again_at.get_or_insert(now + self.rest);
+            return None;
+        };
+        let why = format!("{}: {why}", self.state(&mark, binding));
+        self.trial =
+            Some(Trial { what, back: self.setting, base: Mark { others: mark.others, ..base } });
+        self.change(to);
+        Some(why)
+    }
+
+    fn state(&self, mark: &Mark, binding: Binding) -> String {
+        format!("{} bring {}, {}", self.setting.show(), outcome(mark), binding.means())
+    }
+
+    fn change(&mut self, to: Setting) {
+        self.setting = to;
+        self.settling = true;
+        self.window = Seen::default();
+    }
+
+    /// No pacing any more but the one asked for. True when there was one.
+    fn lift(&mut self) -> bool {
+        let free = Setting { pacing: self.paced(None), ..self.setting };
+        let lifted = free != self.setting;
+        if lifted {
+            self.change(free);
+        }
+        lifted
+    }
+
+    /// Never above what was asked for.
+    fn paced(&self, pacing: Option<Rate>) -> Option<Rate> {
+        match (pacing, self.limits.ceiling) {
+            (Some(pacing), Some(ceiling)) => Some(pacing.min(ceiling)),
+            (pacing, ceiling) => pacing.or(ceiling),
+        }
+    }
+}
+
+/// What other links lost or won by a trial, but not more than this one won or lost: the rest is their own.
+fn others_changed(base: &Mark, new: &Mark) -> f64 {
+    let (Some(before), Some(after)) = (base.others, new.others) else { return 0.0 };
+    let own = new.rate - base.rate;
+    let bound = own.abs();
+    let change = (after - before).clamp(-bound, bound);
+    if change.signum() == own.signum() { 0.0 } else { change }
+}
+
+fn outcome(mark: &Mark) -> String {
+    let rate = Rate::from_bps((mark.rate * 8.0) as u64);
+    match mark.loss * 100.0 {
+        loss if loss >= 0.005 => format!("{rate} with {loss:.2} % sent again"),
+        _ => format!("{rate}"),
+    }
+}

@@ -1,0 +1,164 @@
+//! The closed loop: what is changed on a link's connections while a transfer runs, and why.
+//!
+//! A [`Steer`] has the links of one endpoint. Each time that something was seen of a link ([`Seen`]: what came, and what
+//! TCP told), [`Steer::look`] answers with a [`Decision`] when there is one: what binds ([`Binding`]), how many
+//! connections, how they are paced, and one sentence why. Contract: spans of one link follow one another; a decision
+//! holds from when it is given; `now` never goes back.
+//!
+//! | file | does |
+//! | --- | --- |
+//! | `seen` | what was seen, and what binds |
+//! | `climb` | one link's search: trials that are kept or taken back |
+//! | `memory` | what outlives a transfer |
+//!
+//! Links of one endpoint are decided jointly: one of them tries at a time, and what the others lost meanwhile counts
+//! against it. Nothing has to be known, or guessed from correlations, of who shares which path: what is taken from a
+//! sibling is no gain, whatever the reason.
+//!
+//! Deliberately absent: files and failures. What a disk, a quota or a proxy refuses is the dispatcher's affair, and does
+//! not change what a link can carry.
+
+mod climb;
+mod memory;
+mod seen;
+
+pub use memory::Memory;
+pub use seen::{Binding, Held, Seen};
+
+use crate::time::Timestamp;
+use crate::units::Rate;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use climb::{Climb, Others};
+
+/// Links that are steered at once; more are left as they were planned.
+pub const LINKS_MAX: usize = 256;
+
+/// What may be chosen for a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections to begin with, when nothing is remembered.
+    pub first: u16,
+    /// Fewest, and most. Where they are the same nothing is changed.
+    pub least: u16,
+    /// See `least`.
+    pub most: u16,
+    /// Never more than this, of all connections together.
+    pub ceiling: Option<Rate>,
+}
+
+impl Limits {
+    /// The number of connections was decided by somebody else.
+    pub const fn is_fixed(&self) -> bool {
+        self.least == self.most
+    }
+}
+
+/// What is in force on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Connections.
+    pub connections: u16,
+    /// Most of all of them together; `None`: congestion control alone.
+    pub pacing: Option<Rate>,
+}
+
+impl Setting {
+    fn show(self) -> String {
+        let Self { connections, pacing } = self;
+        let s = if connections == 1 { "" } else { "s" };
+        match pacing {
+            Some(rate) => format!("{connections} connection{s} paced to {rate}"),
+            None => format!("{connections} connection{s}"),
+        }
+    }
+}
+
+/// A link of a [`Steer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LinkId(pub u64);
+
+/// What was decided.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// Of which link.
+    pub link: LinkId,
+    /// What is in force from now on.
+    pub setting: Setting,
+    /// What binds.
+    pub binding: Binding,
+    /// What the setting before brought.
+    pub rate: Rate,
+    /// The share of it that was sent again.
+    pub loss: f64,
+    /// One sentence.
+    pub why: String,
+}
+
+#[derive(Debug)]
+struct Link {
+    climb: Climb,
+    bytes: u64,
+}
+
+/// The links of an endpoint.
+#[derive(Debug, Default)]
+pub struct Steer {
+    links: BTreeMap<LinkId, Link>,
+    last: u64,
+    generation: u64,
+}
+
+impl Steer {
+    /// A transfer over a link begins. What is to be in force at first; `None`: there are too many.
+    pub fn begin(&mut self, limits: Limits, memory: Option<&Memory>) -> Option<(LinkId, Setting)> {
+        if self.links.len() >= LINKS_MAX {
+            return None;
+        }
+        self.last += 1;
+        self.generation += 1;
+        let climb = Climb::new(limits, memory);
+        let setting = climb.setting();
+        self.links.insert(LinkId(self.last), Link { climb, bytes: 0 });
+        Some((LinkId(self.last), setting))
+    }
+
+    /// It ended. What is to be remembered of the link.
+    pub fn end(&mut self, link: LinkId) -> Option<Memory> {
+        self.generation += 1;
+        self.links.remove(&link)?.climb.memory()
+    }
+
+    /// What would be remembered of a link now.
+    pub fn memory(&self, link: LinkId) -> Option<Memory> {
+        self.links.get(&link)?.climb.memory()
+    }
+
+    /// What is in force on a link.
+    pub fn setting(&self, link: LinkId) -> Option<Setting> {
+        Some(self.links.get(&link)?.climb.setting())
+    }
+
+    /// This was seen of `link` since the last time. What is to change, and why.
+    pub fn look(&mut self, now: Timestamp, link: LinkId, seen: &Seen) -> Option<Decision> {
+        let theirs = |(id, _): &(&LinkId, &Link)| **id != link;
+        let bytes = self.links.iter().filter(theirs).map(|(_, other)| other.bytes).sum();
+        let may_try = !self.links.iter().filter(theirs).any(|(_, other)| other.climb.is_trying());
+        let others = Others { bytes, generation: self.generation };
+        let own = self.links.get_mut(&link)?;
+        own.bytes += seen.bytes;
+        let turn = own.climb.look(now, seen, others, may_try)?;
+        Some(Decision {
+            link,
+            setting: own.climb.setting(),
+            binding: turn.binding,
+            rate: Rate::from_bps((turn.rate * 8.0) as u64),
+            loss: turn.loss,
+            why: turn.why,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! Links that follow a formula, in steps of half a second. Real windows and queues: `downpour-sim`.
+
+use super::{Binding, Decision, Limits, LinkId, Memory, Seen, Setting, Steer};
+use crate::time::{Duration, Timestamp};
+use crate::units::Rate;
+use alloc::vec::Vec;
+
+const STEP: Duration = Duration::from_millis(500);
+const LIMITS: Limits = Limits { first: 8, least: 1, most: 64, ceiling: None };
+const MB: f64 = 1e6;
+
+/// What `connections` see in a step when they bring `rate` bytes a second.
+fn seen(setting: Setting, rate: f64, loss: f64) -> Seen {
+    let bytes = (rate * STEP.as_secs_f64()) as u64;
+    Seen {
+        span: STEP,
+        bytes,
+        connections: setting.connections,
+        sent: bytes,
+        again: (bytes as f64 * loss) as u64,
+        rtt: Duration::from_millis(50),
+        rtt_min: Duration::from_millis(50),
+        busy: STEP * u32::from(setting.connections),
+        ..Seen::default()
+    }
+}
+
+/// Runs one link for so many seconds; what it is told follows from the setting and the second.
+fn run(
+    limits: Limits,
+    memory: Option<&Memory>,
+    seconds: u64,
+    tells: impl Fn(Setting, u64) -> Seen,
+) -> (Steer, LinkId, Vec<Decision>) {
+    let mut steer = Steer::default();
+    let (link, mut setting) = steer.begin(limits, memory).unwrap();
+    let (mut now, mut decisions) = (Timestamp::ZERO, Vec::new());
+    for step in 0..2 * seconds {
+        now = now + STEP;
+        if let Some(decision) = steer.look(now, link, &tells(setting, step / 2)) {
+            setting = decision.setting;
+            decisions.push(decision);
+        }
+    }
+    (steer, link, decisions)
+}
+
+#[test]
+fn losses_are_met_with_more_connections_until_the_path_is_full() {
+    let (steer, link, decisions) = run(LIMITS, None, 60, |setting, _| {
+        let own = f64::from(setting.connections) * 0.5 * MB;
+        seen(setting, own.min(12.0 * MB), if own < 12.0 * MB { 0.001 } else { 0.004 })
+    });
+    let memory = steer.memory(link).unwrap();
+    assert!((24..=32).contains(&memory.connections), "{decisions:#?}");
+    assert_eq!(memory.binding, Binding::Saturation);
+    assert!(decisions[0].why.contains("losses keep the windows small: trying twice as many"));
+}
+
+#[test]
+fn a_full_path_keeps_as_few_connections_as_fill_it() {
+    let (steer, link, decisions) = run(LIMITS, None, 60, |setting, _| {
+        let own = f64::from(setting.connections) * 6.0 * MB;
+        let rtt = Duration::from_millis(if own > 12.0 * MB { 80 } else { 51 });
+        Seen { rtt, ..seen(setting, own.min(12.0 * MB), 0.0) }
+    });
+    assert_eq!(steer.memory(link).unwrap().connections, 2, "{decisions:#?}");
+}
+
+#[test]
+fn a_disk_that_binds_changes_nothing_and_is_named() {
+    let (steer, link, decisions) = run(LIMITS, None, 300, |setting, second| {
+        let rate = if second < 20 { 20.0 } else { 1.0 } * MB;
+        let wait = if second < 20 { Duration::ZERO } else { STEP * u32::from(setting.connections) };
+        let rtt = Duration::from_millis(70);
+        Seen { rtt, source_wait: wait, idle: wait, ..seen(setting, rate, 0.0) }
+    });
+    let settled = steer.memory(link).unwrap();
+    // What is remembered is the link, not the disk.
+    assert!(settled.rate > Rate::from_mbps(120), "{settled}");
+    let last = decisions.last().unwrap();
+    assert_eq!(last.binding, Binding::SourceDisk, "{decisions:#?}");
+    let since = decisions.iter().filter(|d| d.binding == Binding::SourceDisk).count();
+    assert_eq!(since, 1, "{decisions:#?}");
+}
+
+#[test]
+fn what_is_remembered_is_where_the_next_transfer_begins() {
+    let path = |setting: Setting, _| {
+        let own = f64::from(setting.connections) * 0.5 * MB;
+        seen(setting, own.min(16.0 * MB), 0.001)
+    };
+    let (mut steer, link, _) = run(LIMITS, None, 60, path);
+    let memory = steer.end(link).unwrap();
+    assert_eq!(memory.connections, 32);
+    let (steer, link, decisions) = run(LIMITS, Some(&memory), 50, path);
+    assert_eq!(steer.setting(link).unwrap().connections, 32);
+    assert!(decisions.iter().all(|d| d.setting.connections == 32), "{decisions:#?}");
+}
+
+#[test]
+fn a_number_that_was_asked_for_is_left_alone_but_what_binds_is_told() {
+    let fixed = Limits { first: 5, least: 5, most: 5, ceiling: Some(Rate::from_mbps(50)) };
+    let (steer, link, decisions) =
+        run(fixed, None, 120, |setting, _| seen(setting, 2.0 * MB, 0.01));
+    let setting = Setting { connections: 5, pacing: Some(Rate::from_mbps(50)) };
+    assert_eq!(steer.setting(link), Some(setting));
+    assert_eq!(decisions.len(), 1, "{decisions:#?}");
+    assert_eq!(decisions[0].binding, Binding::Loss);
+}
+
+#[test]
+fn two_links_behind_one_path_do_not_outbid_each_other() {
+    let mut steer = Steer::default();
+    let links: Vec<LinkId> = (0..2).map(|_| steer.begin(LIMITS, None).unwrap().0).collect();
+    let mut now = Timestamp::ZERO;
+    for _ in 0..600 {
+        now = now + STEP;
+        let settings: Vec<Setting> = links.iter().map(|l| steer.setting(*l).unwrap()).collect();
+        let all: u16 = settings.iter().map(|setting| setting.connections).sum();
+        for (link, setting) in links.iter().zip(settings) {
+            let share = f64::from(setting.connections) / f64::from(all);
+            // Full with two connections, and no sign of a queue or a loss.
+            steer.look(now, *link, &seen(setting, 10.0 * MB * share, 0.0));
+        }
+    }
+    let all: u16 = links.iter().map(|l| steer.setting(*l).unwrap().connections).sum();
+    assert!(all <= 16, "{all} connections");
+}

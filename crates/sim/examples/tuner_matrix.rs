@@ -1,0 +1,59 @@
+//! The closed loop beside the best setting that stays, in simulation: all cells, or with arguments
+//! `MBPS RTT_MS LOSS_PCT none|source|sink [SEED]` one of them with its decisions.
+
+use downpour_sim::tuner::matrix::{Cell, Disk, Outcome};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(cell) = one(&args) {
+        let seed = args.get(4).and_then(|seed| seed.parse().ok()).unwrap_or(1);
+        for (at, decision) in cell.decisions(seed) {
+            println!("{at:>6.1} s  {} ({})", decision.why, decision.binding);
+        }
+        println!("{}", cell.run(seed).line());
+        return;
+    }
+    let outcomes = run(&Cell::all());
+    for outcome in &outcomes {
+        println!("{}", outcome.line());
+    }
+    let good = outcomes.iter().filter(|outcome| outcome.ratio() >= 0.9).count();
+    let right = outcomes.iter().filter(|outcome| outcome.is_right()).count();
+    let worst = outcomes.iter().map(Outcome::ratio).fold(f64::MAX, f64::min);
+    let all = outcomes.len();
+    println!(
+        "{all} cells: {good} within 10 % of the best that stays (worst {worst:.2}), {right} verdicts right"
+    );
+}
+
+fn one(args: &[String]) -> Option<Cell> {
+    let disk = match args.get(3)?.as_str() {
+        "source" => Disk::Source,
+        "sink" => Disk::Sink,
+        _ => Disk::None,
+    };
+    let (mbps, rtt_ms) = (args.first()?.parse().ok()?, args.get(1)?.parse().ok()?);
+    Some(Cell { mbps, rtt_ms, loss_pct: args.get(2)?.parse().ok()?, disk })
+}
+
+fn run(cells: &[Cell]) -> Vec<Outcome> {
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(BTreeMap::new());
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(cell) = cells.get(index) else { break };
+                    let outcome = cell.run(index as u64 + 1);
+                    done.lock().unwrap().insert(index, outcome);
+                }
+            });
+        }
+    });
+    done.into_inner().unwrap().into_values().collect()
+}

@@ -1,0 +1,110 @@
+//! The closed loop of transfers over fluid flows, and beside it what FTS3's optimizer does, written from its description.
+
+mod flows;
+pub mod fts3;
+pub mod matrix;
+pub mod movers;
+pub mod stories;
+
+pub use flows::{GroupConfig, Path};
+
+use downpour_proto::Duration;
+use downpour_proto::transfer::steer::{Binding, Decision, Limits, LinkId, Memory, Setting, Steer};
+
+/// How often the loop looks.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Groups of a path that one [`Steer`] has.
+#[derive(Debug)]
+pub struct Steered {
+    steer: Steer,
+    links: Vec<Link>,
+    /// All decisions, with their seconds.
+    pub decisions: Vec<(f64, Decision)>,
+}
+
+#[derive(Debug)]
+struct Link {
+    group: usize,
+    id: LinkId,
+    setting: Setting,
+    binding: Binding,
+    bytes: u64,
+    sent: (u64, u64),
+}
+
+/// A loop over these groups, with nothing remembered.
+pub fn steered(path: &mut Path, groups: &[(usize, Limits)]) -> Steered {
+    let mut loops = Steered { steer: Steer::default(), links: Vec::new(), decisions: Vec::new() };
+    for (group, limits) in groups {
+        loops.begin(path, *group, *limits, None);
+    }
+    loops
+}
+
+impl Steered {
+    /// One more group.
+    pub fn begin(
+        &mut self,
+        path: &mut Path,
+        group: usize,
+        limits: Limits,
+        memory: Option<&Memory>,
+    ) {
+        let (id, setting) = self.steer.begin(limits, memory).expect("few groups");
+        path.set(group, setting);
+        self.links.push(Link {
+            group,
+            id,
+            setting,
+            binding: Binding::Opening,
+            bytes: 0,
+            sent: (0, 0),
+        });
+    }
+
+    /// Lets time pass.
+    pub fn run(&mut self, path: &mut Path, time: Duration) {
+        let steps = time.as_nanos() / LOOK.as_nanos();
+        for _ in 0..steps {
+            path.run(LOOK);
+            for link in &mut self.links {
+                let seen = path.take_seen(link.group);
+                link.bytes += seen.bytes;
+                link.sent = (link.sent.0 + seen.sent, link.sent.1 + seen.again);
+                let Some(decision) = self.steer.look(path.now(), link.id, &seen) else { continue };
+                link.binding = decision.binding;
+                if decision.setting != link.setting {
+                    link.setting = decision.setting;
+                    path.set(link.group, decision.setting);
+                }
+                self.decisions.push((path.now().as_nanos() as f64 / 1e9, decision));
+            }
+        }
+    }
+
+    /// What is in force on the link of this number.
+    pub fn setting(&self, link: usize) -> Setting {
+        self.links[link].setting
+    }
+
+    /// What binds it.
+    pub fn binding(&self, link: usize) -> Binding {
+        self.links[link].binding
+    }
+
+    /// What it brought so far.
+    pub fn bytes(&self, link: usize) -> u64 {
+        self.links[link].bytes
+    }
+
+    /// Bytes sent for it, and sent again.
+    pub fn sent(&self, link: usize) -> (u64, u64) {
+        self.links[link].sent
+    }
+
+    /// What is remembered of it.
+    pub fn memory(&self, link: usize) -> Option<Memory> {
+        self.steer.memory(self.links[link].id)
+    }
+}
