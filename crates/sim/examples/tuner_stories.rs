@@ -1,4 +1,4 @@
-//! FTS3's optimizer, written from its description, and the closed loop, in the fourteen places where the former is weak.
+//! FTS3's tuner, written from its description, and the closed loop, in the fourteen places where the former is weak.
 
 fn main() {
     let figure = |value: f64| match value {

@@ -1,10 +1,10 @@
-//! The closed loop of transfers: all fourteen stories beside FTS3's optimizer, and sampled cells of the matrix. The whole
+//! The closed loop of transfers: all fourteen stories beside FTS3's tuner, and sampled cells of the matrix. The whole
 //! matrix: `cargo run --release -p downpour-sim --example tuner_matrix`.
 
 use downpour_sim::tuner::{matrix::Cell, stories};
 
 #[test]
-fn what_is_weak_in_fts3s_optimizer_is_not_in_ours() {
+fn what_is_weak_in_fts3s_tuner_is_not_in_ours() {
     for story in stories::all() {
         assert!(story.holds(), "{story:?}");
     }

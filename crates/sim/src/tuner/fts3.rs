@@ -1,4 +1,4 @@
-//! FTS3's optimizer, as a rival: written from a description of what it decides, once a minute for each pair of storages.
+//! FTS3's tuner, as a rival: written from a description of what it decides, once a minute for each pair of storages.
 //!
 //! 1. A window of 5, 15 or 30 minutes, by the mean duration of files. Throughput is the bytes of the window over it, and
 //!    goes into a mean with α = 0.1 when it is not zero. Success is what finished of that and what failed recoverably.
@@ -87,7 +87,7 @@ struct Last {
     mean_size: f64,
 }
 
-/// One pair's optimizer.
+/// One pair's tuner.
 #[derive(Debug)]
 pub struct Fts3 {
     config: Config,

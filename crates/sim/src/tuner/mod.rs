@@ -1,4 +1,4 @@
-//! The closed loop of transfers over fluid flows, and beside it what FTS3's optimizer does, written from its description.
+//! The closed loop of transfers over fluid flows, and beside it what FTS3's tuner does, written from its description.
 
 mod flows;
 pub mod fts3;

@@ -1,4 +1,4 @@
-//! A day at a pair of sites under FTS3's optimizer: files that wait, run over so many streams, finish or fail.
+//! A day at a pair of sites under FTS3's tuner: files that wait, run over so many streams, finish or fail.
 
 use super::fts3::{Config, Fts3, Now, Row};
 use super::{GroupConfig, Path};

@@ -1,4 +1,4 @@
-//! What is weak in FTS3's optimizer, a story each; ours in the same place.
+//! What is weak in FTS3's tuner, a story each; ours in the same place.
 //!
 //! Their side: files, minutes, one decision a minute. Ours: spans of half a second of the same fluid flows. The links:
 //! *long*, 200 Mbit/s, 100 ms, 0.1 % random loss, which takes about fifty connections; *clean*, the same without loss.
