@@ -22,4 +22,5 @@ pub mod session;
 pub mod site;
 pub mod spool;
 pub mod ticket;
+pub mod tuner;
 pub mod units;

@@ -7,7 +7,8 @@ use downpour::session::{
     ItemEnd, ReceiveFiles, ReceivedFiles, SendFiles, SentFiles, receive_files, send_files,
 };
 use downpour_catalog::ErrorClass;
-use downpour_proto::transfer::Wishes;
+use downpour_proto::Rate;
+use downpour_proto::transfer::{Figure, Measured, Policy, Wishes};
 use downpour_transport::control::DataPath;
 use downpour_transport::identity::Identity;
 use std::fs;
@@ -18,6 +19,8 @@ use std::time::Duration;
 const WAIT: Duration = Duration::from_secs(60);
 
 struct Pair {
+    wishes: Wishes,
+    measured: Measured,
     dir: tempfile::TempDir,
     sender: Arc<Identity>,
     receiver: Arc<Identity>,
@@ -29,6 +32,8 @@ struct Pair {
 impl Pair {
     fn new() -> Self {
         Self {
+            wishes: Wishes::default(),
+            measured: Measured::default(),
             dir: tempfile::tempdir().unwrap(),
             sender: Arc::new(Identity::generate()),
             receiver: Arc::new(Identity::generate()),
@@ -77,7 +82,9 @@ impl Pair {
             folder,
             agreed: self.agreed.clone(),
             name: "b".to_owned(),
-            wishes: Wishes::default(),
+            wishes: self.wishes.clone(),
+            measured: self.measured.clone(),
+            beside: 0,
             memory_bytes: 64_000_000,
             wait: WAIT,
         });
@@ -119,6 +126,42 @@ fn files_arrive_under_the_names_that_were_agreed_and_a_second_time_cost_no_bytes
     assert_eq!(sent.items, vec![ItemEnd::Placed; 4]);
     assert_eq!(received.files.placed.len(), 4);
     assert_eq!(received.report.receivers[0].pull_bytes, 0, "all of it was there");
+}
+
+#[test]
+fn the_kernel_has_what_the_plan_says() {
+    let mut pair = Pair::new();
+    let content: Vec<u8> = (0..9_000_000u32).map(|i| (i / 5) as u8).collect();
+    pair.file("one", "one", &content);
+    pair.wishes = Wishes {
+        connections: Some(3),
+        congestion: Some("reno".to_owned()),
+        pacing: Some(Rate::from_mbps(2400)),
+        policy: Policy::Bdp(1),
+        ..Wishes::default()
+    };
+    pair.measured.throughput = Some(Figure::fresh(Rate::from_mbps(60), "a test"));
+    pair.measured.rtt = Some(Figure::fresh(Duration::from_millis(40), "a test"));
+    let (sent, received) = block_on(pair.run());
+    assert_eq!(pair.placed("one"), content);
+    let (sent, received) = (sent.report.transfer.unwrap(), received.report.transfer.unwrap());
+    let said = |name: &str| received.plan.iter().find(|line| line.name == name).unwrap();
+    // 60 Mbit/s × 40 ms / 3; the kernel books twice what is set.
+    assert_eq!(
+        (said("send_buffer").value.as_str(), said("connections").value.as_str()),
+        ("100000 B", "3")
+    );
+    assert_eq!(said("receive_buffer").value, "100000 B");
+    assert_eq!(received.connections.len(), 3);
+    assert!(received.connections.iter().all(|c| c.receive_buffer_bytes == 200_000));
+    assert!(!sent.connections.is_empty());
+    for connection in &sent.connections {
+        assert_eq!(
+            (connection.send_buffer_bytes, connection.congestion.as_str()),
+            (200_000, "reno")
+        );
+        assert_eq!(connection.pacing_max_bps, Some(800_000_000));
+    }
 }
 
 #[test]
@@ -190,6 +233,8 @@ fn a_stranger_does_not_get_in() {
             agreed: pair.agreed.clone(),
             name: "stranger".to_owned(),
             wishes: Wishes::default(),
+            measured: Measured::default(),
+            beside: 0,
             memory_bytes: 64_000_000,
             wait: Duration::ZERO,
         });

@@ -25,15 +25,17 @@ const NAME_LEN_MAX: usize = 15;
 
 /// Where Linux lists its congestion controls.
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
-const BUFFER_MAX: [&str; 2] = ["/proc/sys/net/core/rmem_max", "/proc/sys/net/core/wmem_max"];
+const SEND_BUFFER_MAX: &str = "/proc/sys/net/core/wmem_max";
 
 /// What is set on a connection. What is `None` the kernel decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tuning {
     /// Congestion control.
     pub congestion: Option<String>,
-    /// Bytes of send and receive buffer.
-    pub buffer: Option<u64>,
+    /// Bytes of the send buffer, at the sender.
+    pub send_buffer: Option<u64>,
+    /// Bytes of the receive buffer, at the receiver.
+    pub receive_buffer: Option<u64>,
     /// Never faster than this.
     pub pacing: Option<Rate>,
 }
@@ -42,20 +44,22 @@ impl From<&Plan> for Tuning {
     fn from(plan: &Plan) -> Self {
         Self {
             congestion: plan.congestion.value.clone(),
-            buffer: plan.buffer.value,
+            send_buffer: plan.send_buffer.value,
+            receive_buffer: plan.receive_buffer.value,
             pacing: plan.pacing.value,
         }
     }
 }
 
 impl fmt::Display for Tuning {
+    /// What is for the sender's end.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut gap = "";
         if let Some(name) = &self.congestion {
             write!(f, "congestion={name}")?;
             gap = " ";
         }
-        if let Some(len) = self.buffer {
+        if let Some(len) = self.send_buffer {
             write!(f, "{gap}buffer={len}")?;
             gap = " ";
         }
@@ -73,7 +77,7 @@ impl Tuning {
         for (key, value) in text.split_whitespace().filter_map(|word| word.split_once('=')) {
             match key {
                 "congestion" if is_name(value) => tuning.congestion = Some(value.to_owned()),
-                "buffer" => tuning.buffer = value.parse().ok(),
+                "buffer" => tuning.send_buffer = value.parse().ok(),
                 "pacing" => tuning.pacing = value.parse().ok().map(Rate::from_bps),
                 _ => {}
             }
@@ -83,7 +87,7 @@ impl Tuning {
 
     /// Sets what the receiver's end has, before it connects: the window that it offers follows from its buffer.
     pub(crate) fn set_receiving(&self, socket: &impl AsFd) {
-        if let Some(len) = self.buffer {
+        if let Some(len) = self.receive_buffer {
             // What the kernel grants less is told by `shortcomings`.
             let _ = SockRef::from(socket)
                 .set_recv_buffer_size(usize::try_from(len).unwrap_or(usize::MAX));
@@ -98,7 +102,7 @@ impl Tuning {
         if let Some(name) = &self.congestion {
             let _ = socket.set_tcp_congestion(name.as_bytes());
         }
-        if let Some(len) = self.buffer {
+        if let Some(len) = self.send_buffer {
             let _ = socket.set_send_buffer_size(usize::try_from(len).unwrap_or(usize::MAX));
         }
         if let Some(rate) = self.pacing {
@@ -106,32 +110,30 @@ impl Tuning {
         }
     }
 
-    /// What this machine cannot give of it, a sentence each; `side` is what the machine is called.
-    pub fn shortcomings(&self, side: &str) -> Vec<String> {
+    /// What this machine, the sender, cannot give of it, a sentence each.
+    pub fn shortcomings(&self) -> Vec<String> {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let mut told = Vec::new();
         let available = read(AVAILABLE);
-        told.extend(self.congestion.as_ref().and_then(|name| lacks(name, &available, side)));
-        for path in BUFFER_MAX {
-            if let (Some(len), Ok(max)) = (self.buffer, read(path).trim().parse::<u64>())
-                && len > max
-            {
-                let name = path.rsplit('/').next().unwrap_or(path);
-                told.push(format!(
-                    "the {side} grants socket buffers of {max} bytes at most, not {len}: set sysctl net.core.{name}={len}"
-                ));
-            }
+        told.extend(self.congestion.as_ref().and_then(|name| lacks(name, &available)));
+        if let (Some(len), Ok(max)) =
+            (self.send_buffer, read(SEND_BUFFER_MAX).trim().parse::<u64>())
+            && len > max
+        {
+            told.push(format!(
+                "the sender grants socket buffers of {max} bytes at most, not {len}: set sysctl net.core.wmem_max={len}"
+            ));
         }
         told
     }
 }
 
 /// A sentence when `name` is not among those that the kernel lists.
-fn lacks(name: &str, available: &str, side: &str) -> Option<String> {
+fn lacks(name: &str, available: &str) -> Option<String> {
     let has: Vec<&str> = available.split_whitespace().collect();
     (!has.is_empty() && !has.contains(&name)).then(|| {
         let has = has.join(", ");
-        format!("the kernel of the {side} has no congestion control {name}, only {has}: its default is used")
+        format!("the kernel of the sender has no congestion control {name}, only {has}: its default is used")
     })
 }
 
@@ -163,6 +165,15 @@ pub struct ConnectionReport {
     pub window_limited_s: f64,
     /// Time in which its own send buffer was too small.
     pub buffer_limited_s: f64,
+    /// What the kernel books for its send buffer: twice the size that was set, or where autotuning is.
+    #[serde(default)]
+    pub send_buffer_bytes: u64,
+    /// The same of its receive buffer.
+    #[serde(default)]
+    pub receive_buffer_bytes: u64,
+    /// Its ceiling; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pacing_max_bps: Option<u64>,
 }
 
 impl ConnectionReport {
@@ -172,6 +183,10 @@ impl ConnectionReport {
         let name = SockRef::from(tcp).tcp_congestion().unwrap_or_default();
         let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
         let ms = |micros: u32| f64::from(micros) / 1e3;
+        let socket = SockRef::from(tcp);
+        let booked = |len: std::io::Result<usize>| len.map_or(0, |len| len as u64);
+        let ceiling =
+            Some(info.tcpi_max_pacing_rate).filter(|rate| *rate < u64::from(u32::MAX) * 1000);
         Self {
             peer: peer.to_string(),
             congestion: String::from_utf8_lossy(name).into_owned(),
@@ -183,6 +198,9 @@ impl ConnectionReport {
             delivery_rate_bps: info.tcpi_delivery_rate.saturating_mul(8),
             window_limited_s: info.tcpi_rwnd_limited as f64 / 1e6,
             buffer_limited_s: info.tcpi_sndbuf_limited as f64 / 1e6,
+            send_buffer_bytes: booked(socket.send_buffer_size()),
+            receive_buffer_bytes: booked(socket.recv_buffer_size()),
+            pacing_max_bps: ceiling.map(|rate| rate.saturating_mul(8)),
         }
     }
 }
@@ -202,7 +220,8 @@ mod tests {
     fn a_tuning_is_read_as_it_was_written() {
         let all = Tuning {
             congestion: Some("bbr".to_owned()),
-            buffer: Some(1 << 20),
+            send_buffer: Some(1 << 20),
+            receive_buffer: None,
             pacing: Some(Rate::from_mbps(10)),
         };
         assert_eq!(all.to_string(), "congestion=bbr buffer=1048576 pacing=10000000");
@@ -214,9 +233,9 @@ mod tests {
 
     #[test]
     fn what_the_kernel_lacks_is_told_with_what_it_has() {
-        let told = lacks("bbr", "reno cubic\n", "sender").unwrap();
+        let told = lacks("bbr", "reno cubic\n").unwrap();
         assert!(told.contains("sender has no congestion control bbr, only reno, cubic"), "{told}");
-        assert_eq!(lacks("cubic", "reno cubic\n", "sender"), None);
-        assert_eq!(lacks("bbr", "", "sender"), None, "nothing is known");
+        assert_eq!(lacks("cubic", "reno cubic\n"), None);
+        assert_eq!(lacks("bbr", ""), None, "nothing is known");
     }
 }

@@ -28,6 +28,7 @@ mod spool;
 mod ticket;
 mod token;
 mod transfer;
+mod tune;
 mod wan;
 
 pub use fault::{Exit, Fault};
@@ -74,6 +75,7 @@ enum Verb {
     Token(token::TokenArgs),
     Events(events::EventsArgs),
     Transfer(transfer::TransferArgs),
+    Tune(tune::TuneArgs),
 }
 
 /// What a verb prints besides its result. The same for all of them.
@@ -186,6 +188,7 @@ pub fn main() -> ExitCode {
         Verb::Token(args) => args.run(),
         Verb::Events(args) => args.run(),
         Verb::Transfer(args) => args.run(),
+        Verb::Tune(args) => args.run(),
     };
     let exit = done.unwrap_or_else(|fault| {
         eprintln!("{fault}");

@@ -5,9 +5,10 @@
 
 use super::{ConnectionArgs, Fault, Interface, OutputArgs, ProfileReceiveArgs};
 use crate::object::limits::{ENTRIES_DEFAULT, ENTRIES_MAX};
-use crate::units::{parse_duration, parse_share, parse_size};
+use crate::units::{parse_duration, parse_rate, parse_share, parse_size};
 use clap::Args;
-use downpour_proto::transfer::Wishes;
+use downpour_proto::Rate;
+use downpour_proto::transfer::{Figure, Measured, Wishes};
 use std::io::{self, IsTerminal, Read};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
@@ -59,6 +60,9 @@ pub struct ReceiveArgs {
     /// Drop this share of the stream's datagrams as they arrive, to see recovery at work
     #[arg(long, value_name = "SHARE", value_parser = parse_share, help_heading = "Network")]
     pub inject_loss: Option<f64>,
+    /// What the path from the sender is known to carry, such as 1gbit; without it socket buffers stay with the kernel
+    #[arg(long, value_name = "RATE", value_parser = parse_rate, help_heading = "Connections")]
+    pub path_rate: Option<Rate>,
     /// Connections for what is pulled.
     #[command(flatten)]
     pub connections: ConnectionArgs,
@@ -97,6 +101,10 @@ pub struct ReceivePlan {
     pub inject_loss: f64,
     /// How connections for what is pulled shall be set.
     pub wishes: Wishes,
+    /// What is known of the path beforehand.
+    pub measured: Measured,
+    /// Other transfers on it.
+    pub beside: u16,
     /// What to print.
     pub output: OutputArgs,
 }
@@ -180,6 +188,11 @@ impl ReceiveArgs {
             product_log: self.product_log,
             interface: self.interface.as_deref().map(Interface::find).transpose()?,
             inject_loss: self.inject_loss.unwrap_or(0.0),
+            measured: Measured {
+                throughput: self.path_rate.map(|rate| Figure::fresh(rate, "--path-rate")),
+                ..Measured::default()
+            },
+            beside: 0,
             wishes: self.connections.resolve()?,
             output: self.output,
         })

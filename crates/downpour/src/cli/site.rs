@@ -211,7 +211,7 @@ fn start_fault(error: StartError) -> Fault {
 }
 
 /// The first flaw; `check` tells all.
-fn config_fault(bad: &BadConfig) -> Fault {
+pub(super) fn config_fault(bad: &BadConfig) -> Fault {
     let first = BadConfig { file: bad.file.clone(), flaws: bad.flaws[..1].to_vec() };
     let text = first.to_string();
     let (what, todo) = text.split_once("\n  what to do: ").unwrap_or((&text, ""));

@@ -4,7 +4,7 @@ use super::Fault;
 use crate::units::{parse_rate, parse_size};
 use clap::{Args, ValueEnum};
 use downpour_proto::Rate;
-use downpour_proto::transfer::{CONNECTIONS_MAX, Wishes};
+use downpour_proto::transfer::{CONNECTIONS_MAX, Policy, Wishes};
 use downpour_transport::control::DataPath;
 use serde::Deserialize;
 
@@ -66,6 +66,10 @@ pub struct ConnectionArgs {
     /// Together they never fetch faster than this, such as 400mbit, evenly paced [default: no limit]
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     pub pacing: Option<Rate>,
+    /// Rule for socket buffers whose size is not given: auto, or bdp-1, bdp-2, bdp-3 for so many times what the path carries
+    /// × its round trip, shared by the connections
+    #[arg(long, value_name = "POLICY", default_value = "auto")]
+    pub policy: Policy,
 }
 
 impl ConnectionArgs {
@@ -85,6 +89,7 @@ impl ConnectionArgs {
             congestion: self.congestion,
             buffer: self.socket_buffer,
             pacing: self.pacing,
+            policy: self.policy,
         })
     }
 }

@@ -17,7 +17,7 @@ use crate::ticket::Ticket;
 use downpour_catalog::{
     AdoptedFile, Answer, Change, ErrorClass, Origin, OtherContent, Receipt, Refused, SiteId,
 };
-use downpour_proto::transfer::Wishes;
+use downpour_proto::transfer::{Measured, Wishes};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -135,6 +135,8 @@ impl Incoming {
             agreed,
             name: site.name.clone(),
             wishes: Wishes { connections: remote.section.connections, ..Wishes::default() },
+            measured: Measured::default(),
+            beside: 0,
             memory_bytes: MEMORY,
             wait: SOURCE_TIME,
         });

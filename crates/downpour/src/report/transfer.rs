@@ -1,6 +1,5 @@
 //! How the blocks came over a long way: the path, the plan with its reasons, and what each connection did.
 
-use crate::units::show_bytes;
 use downpour_proto::transfer::Plan;
 use downpour_transport::stream::ConnectionReport;
 use serde::{Deserialize, Serialize};
@@ -37,17 +36,23 @@ impl PlanLine {
 
     /// A plan as text.
     pub fn all(plan: &Plan) -> Vec<Self> {
-        let Plan { connections, depth, ranges, congestion, buffer, pacing } = plan;
+        let Plan { path, connections, depth, ranges, congestion, pacing, expected, .. } = plan;
+        let (sending, receiving) = (&plan.send_buffer, &plan.receive_buffer);
         let named = congestion.value.clone().unwrap_or_else(|| "default".to_owned());
-        let buffers = buffer.value.map_or_else(|| "autotuned".to_owned(), show_bytes);
+        let buffer =
+            |len: Option<u64>| len.map_or("autotuned".to_owned(), |len| format!("{len} B"));
+        let brings = expected.value.map_or_else(|| "not known".to_owned(), |rate| rate.to_string());
         let paced = pacing.value.map_or_else(|| "none".to_owned(), |rate| rate.to_string());
         vec![
+            Self::new("path", path.value.name(), &path.why),
             Self::new("connections", connections.value, &connections.why),
             Self::new("requests_ahead", depth.value, &depth.why),
             Self::new("ranges_at_once", ranges.value, &ranges.why),
             Self::new("congestion", named, &congestion.why),
-            Self::new("socket_buffer", buffers, &buffer.why),
+            Self::new("send_buffer", buffer(sending.value), &sending.why),
+            Self::new("receive_buffer", buffer(receiving.value), &receiving.why),
             Self::new("pacing", paced, &pacing.why),
+            Self::new("expected", brings, &expected.why),
         ]
     }
 }

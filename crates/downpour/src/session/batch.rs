@@ -24,7 +24,7 @@ use crate::report::Report;
 use crate::ticket::Ticket;
 use crate::units::HostPort;
 use downpour_catalog::ErrorClass;
-use downpour_proto::transfer::Wishes;
+use downpour_proto::transfer::{Measured, Wishes};
 use downpour_proto::{Code, Rate};
 use downpour_transport::control::{DataPath, SignedReceipt};
 use downpour_transport::identity::{Identity, PublicKey};
@@ -73,6 +73,10 @@ pub struct ReceiveFiles {
     pub name: String,
     /// How connections shall be set.
     pub wishes: Wishes,
+    /// What is known of the path.
+    pub measured: Measured,
+    /// Other transfers that run on it.
+    pub beside: u16,
     /// Memory for blocks under way.
     pub memory_bytes: u64,
     /// How long to wait for the sender, at the beginning and when it is lost.
@@ -189,6 +193,8 @@ pub fn receive_files(setup: ReceiveFiles) -> Running<ReceivedFiles> {
             interface: None,
             inject_loss: 0.0,
             wishes: setup.wishes,
+            measured: setup.measured,
+            beside: setup.beside,
             output: OutputArgs { quiet: true, ..OutputArgs::default() },
         };
         handle.block_on(receive::run(&plan, &taker, &mut host)).map(received)

@@ -389,6 +389,7 @@ fn reply(
         packet: 0,
         products_from: None,
         path: plan.path,
+        limits: crate::tuner::plan::host().to_string(),
         plain_token: match plan.encryption {
             EncryptionArg::All => None,
             EncryptionArg::Control => Some(Token::random().ok_or_else(faults::randomness)?),

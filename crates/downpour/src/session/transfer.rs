@@ -2,16 +2,22 @@
 
 use crate::cli::ReceivePlan;
 use crate::report::{PlanLine, TransferReport};
+use crate::tuner::plan::host;
 use downpour_proto::receiver::{PULLS_DEFAULT, PULLS_MAX};
-use downpour_proto::transfer::{Known, Plan};
+use downpour_proto::transfer::{Figure, Host, Known, Plan};
 use downpour_transport::control::{DataPath, Joined};
 use downpour_transport::pull::{PullLimits, PullTotals};
 use downpour_transport::stream::Tuning;
 
 /// How the connections are set; `None` beside a multicast stream.
 fn planned(plan: &ReceivePlan, joined: &Joined) -> Option<Plan> {
+    let mut measured = plan.measured.clone();
+    measured.rtt.get_or_insert_with(|| Figure::fresh(joined.rtt, "TCP handshake"));
     let known = Known {
-        rtt: joined.rtt,
+        measured,
+        sender: Host::parse(&joined.reply.limits),
+        receiver: host(),
+        beside: plan.beside,
         range_len: joined.reply.geometry.block_len(),
         memory: plan.memory_bytes,
         wishes: plan.wishes.clone(),

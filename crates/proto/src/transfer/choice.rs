@@ -8,6 +8,7 @@
 //!
 //! What has come is never lost: a change only decides how the rest comes.
 
+use super::plan::loss_bound;
 use crate::time::{Duration, Timestamp};
 use crate::units::Rate;
 use alloc::format;
@@ -50,9 +51,6 @@ const PROMISING: f64 = 0.67;
 const FALLEN: f64 = 0.6;
 const FALLEN_TIMES: u32 = 3;
 const WAIT_FIRST: Duration = Duration::from_secs(10);
-
-/// Payload of a TCP segment.
-const SEGMENT: f64 = 1448.0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -189,11 +187,8 @@ impl Choice {
     /// What TCP's connections would bring a second: the greater of Reno's and CUBIC's mean windows. `None` when nothing
     /// is lost that would hold them.
     fn estimate(&self, seen: &Seen) -> Option<f64> {
-        let loss = seen.loss.filter(|loss| *loss > 1e-7)?;
-        let rtt = seen.rtt.as_secs_f64().max(1e-4);
-        let reno = libm::sqrt(1.5 / loss);
-        let cubic = 1.054 * libm::pow(rtt / loss, 0.75);
-        Some(f64::from(self.connections) * reno.max(cubic) * SEGMENT / rtt)
+        let bound = loss_bound(seen.rtt, seen.loss?)?;
+        Some(f64::from(self.connections) * bound.bps() as f64 / 8.0)
     }
 }
 

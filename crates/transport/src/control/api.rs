@@ -141,6 +141,9 @@ pub struct JoinReply {
     /// Which path the blocks take (`docs/protocol.md#WAN-1`). Absent: by multicast.
     #[serde(default)]
     pub path: DataPath,
+    /// What the sender's kernel allows its connections, for the receiver's plan (`docs/protocol.md#WAN-4`). Absent: not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub limits: String,
     /// What admits to bulk without encryption (`docs/protocol.md#WAN-7`). Absent: there is none.
     #[serde(default)]
     pub plain_token: Option<Token>,
@@ -555,6 +558,7 @@ mod tests {
             packet: 1 << 40,
             products_from: None,
             path: DataPath::Multicast,
+            limits: String::new(),
             plain_token: None,
         }
     }

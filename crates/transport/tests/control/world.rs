@@ -86,6 +86,7 @@ impl SessionHandler for Session {
             packet: 0,
             products_from: None,
             path: DataPath::Multicast,
+            limits: String::new(),
             plain_token: self.plain,
             started: false,
         })

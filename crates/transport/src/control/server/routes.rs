@@ -254,7 +254,7 @@ fn events<H: SessionHandler>(
 fn tune(used: &Use, headers: &HeaderMap) -> Option<HeaderValue> {
     let asked = headers.get(TUNING_HEADER).and_then(|value| value.to_str().ok());
     used.carry_bulk(asked.unwrap_or_default());
-    let told = Tuning::parse(asked?).shortcomings("sender");
+    let told = Tuning::parse(asked?).shortcomings();
     // Names, numbers and plain words.
     HeaderValue::from_str(&told.join("; ")).ok().filter(|_| !told.is_empty())
 }

@@ -1,0 +1,246 @@
+//! `downpour tune`: what is known of paths, the plans that follow, and what this machine should be set to.
+
+use super::{ConnectionArgs, Exit, Fault};
+use crate::site::{CONFIG_FILE, Config};
+use crate::tuner::plan::{Link, Sheet, host, limits, settings, sysctl, text};
+use crate::units::{parse_duration, parse_rate, parse_share};
+use clap::{Args, Subcommand, ValueEnum};
+use downpour_proto::Rate;
+use downpour_proto::transfer::{Figure, Host, Known, Measured, Plan};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Bytes of a block of `--path tcp`, which is one range.
+const RANGE_LEN: u64 = 2 << 20;
+/// What a receiver takes for blocks under way unless it is told otherwise.
+const MEMORY: u64 = 256_000_000;
+
+/// Plan transfers from what was measured, and see what this machine's settings are worth
+#[derive(Debug, Args)]
+pub(super) struct TuneArgs {
+    #[command(subcommand)]
+    verb: TuneVerb,
+}
+
+#[derive(Debug, Subcommand)]
+enum TuneVerb {
+    Show(Box<ShowArgs>),
+    Doctor(DoctorArgs),
+}
+
+/// The plan for a path, each number with its reason; also as options of other movers
+#[derive(Debug, Args)]
+struct ShowArgs {
+    /// The site or machine that sends
+    #[arg(value_name = "SRC")]
+    from: String,
+    /// The one that receives
+    #[arg(value_name = "DST")]
+    to: String,
+    /// How to print it; sysctl: what the two kernels should allow
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// Other transfers that run on the path
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    beside: u16,
+    /// What the sender's kernel allows: `here`, `unknown`, or words such as wmem_max=212992 congestion=cubic,bbr
+    #[arg(long, value_name = "LIMITS", default_value = "here")]
+    sender: String,
+    /// What the receiver's kernel allows, in the same way
+    #[arg(long, value_name = "LIMITS", default_value = "here")]
+    receiver: String,
+    #[command(flatten)]
+    figures: FigureArgs,
+    #[command(flatten)]
+    connections: ConnectionArgs,
+}
+
+/// What this machine's settings are and should be for its links, and why; changes nothing
+#[derive(Debug, Args)]
+struct DoctorArgs {
+    /// Configuration of a site on this machine, whose links are looked at
+    #[arg(long, value_name = "FILE", default_value = CONFIG_FILE, env = "DOWNPOUR_SITE")]
+    config: PathBuf,
+    /// How to print it; sysctl: lines for a file in /etc/sysctl.d
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = DoctorFormat::Text)]
+    format: DoctorFormat,
+    #[command(flatten)]
+    figures: FigureArgs,
+}
+
+/// How a plan is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+    GlobusUrlCopy,
+    Bbcp,
+    Sysctl,
+}
+
+/// How settings are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DoctorFormat {
+    Text,
+    Json,
+    Sysctl,
+}
+
+/// What is known of a path, said by hand.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Path")]
+struct FigureArgs {
+    /// What it carries, such as 1gbit
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    rate: Option<Rate>,
+    /// Its round trip, such as 12ms
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    rtt: Option<Duration>,
+    /// How much of what is sent is lost, such as 0.01%
+    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
+    loss: Option<f64>,
+}
+
+impl FigureArgs {
+    fn measured(&self) -> Measured {
+        Measured {
+            throughput: self.rate.map(|rate| Figure::fresh(rate, "--rate")),
+            rtt: self.rtt.map(|rtt| Figure::fresh(rtt, "--rtt")),
+            loss: self.loss.map(|loss| Figure::fresh(loss, "--loss")),
+        }
+    }
+}
+
+impl TuneArgs {
+    pub(super) fn run(self) -> Result<Exit, Fault> {
+        match self.verb {
+            TuneVerb::Show(args) => args.run(),
+            TuneVerb::Doctor(args) => args.run(),
+        }
+    }
+}
+
+impl ShowArgs {
+    fn run(self) -> Result<Exit, Fault> {
+        print!("{}", self.print(&host())?);
+        Ok(Exit::Complete)
+    }
+
+    fn print(self, here: &Host) -> Result<String, Fault> {
+        let limits_of = |text: &str| match text {
+            "here" => here.clone(),
+            "unknown" => Host::default(),
+            text => Host::parse(text),
+        };
+        let known = Known {
+            measured: self.figures.measured(),
+            sender: limits_of(&self.sender),
+            receiver: limits_of(&self.receiver),
+            beside: self.beside,
+            range_len: RANGE_LEN,
+            memory: MEMORY,
+            wishes: self.connections.resolve()?,
+        };
+        let sheet = Sheet::new(&self.from, &self.to, &known, &Plan::new(&known));
+        Ok(match self.format {
+            Format::Text => sheet.text(),
+            Format::Json => json(&sheet),
+            Format::GlobusUrlCopy => sheet.globus_url_copy(),
+            Format::Bbcp => sheet.bbcp(),
+            Format::Sysctl => {
+                let at = |host: &Host, other: &str, names: &[&str]| {
+                    let link = Link { name: other.to_owned(), measured: known.measured.clone() };
+                    let mut found = limits(host, &[link]);
+                    found.retain(|setting| names.iter().any(|name| setting.name.ends_with(name)));
+                    sysctl(&found)
+                };
+                let sending = ["tcp_wmem", "wmem_max", "tcp_congestion_control"];
+                format!(
+                    "# at the sender, {}\n{}# at the receiver, {}\n{}",
+                    self.from,
+                    at(&known.sender, &self.to, &sending),
+                    self.to,
+                    at(&known.receiver, &self.from, &["tcp_rmem", "rmem_max"])
+                )
+            }
+        })
+    }
+}
+
+impl DoctorArgs {
+    fn run(self) -> Result<Exit, Fault> {
+        let said = self.figures.measured();
+        let links = match (said == Measured::default(), self.config.exists()) {
+            (false, _) => vec![Link { name: "the other end".to_owned(), measured: said }],
+            (true, true) => {
+                let config =
+                    Config::read(&self.config).map_err(|bad| super::site::config_fault(&bad))?;
+                let link =
+                    |name: &str| Link { name: name.to_owned(), measured: Measured::default() };
+                config.remote.iter().map(|remote| link(&remote.name)).collect()
+            }
+            (true, false) => Vec::new(),
+        };
+        let found = settings(&links);
+        print!(
+            "{}",
+            match self.format {
+                DoctorFormat::Text => text(&found),
+                DoctorFormat::Json => json(&found),
+                DoctorFormat::Sysctl => sysctl(&found),
+            }
+        );
+        Ok(Exit::Complete)
+    }
+}
+
+fn json(what: &impl serde::Serialize) -> String {
+    serde_json::to_string_pretty(what).expect("numbers and words") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::TuneArgs;
+    use super::{Host, TuneVerb};
+    use clap::Parser;
+    use std::path::Path;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: TuneArgs,
+    }
+
+    const COMMON: &str = "rmem_max=212992 wmem_max=212992 tcp_rmem=4096,131072,6291456 \
+                          tcp_wmem=4096,16384,4194304 congestion=cubic,reno";
+
+    /// Prints a plan and compares it with the file of this name; `UPDATE_SNAPSHOT=1` writes the file.
+    fn prints(name: &str, line: &str) {
+        let words = ["tune", "show", "cern", "asgc"].into_iter().chain(line.split_whitespace());
+        let TuneVerb::Show(args) = Line::try_parse_from(words).unwrap().args.verb else {
+            panic!("another verb")
+        };
+        let text = args.print(&Host::parse(COMMON)).unwrap();
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cli/tune").join(name);
+        if std::env::var_os("UPDATE_SNAPSHOT").is_some() {
+            std::fs::write(&file, &text).unwrap();
+        }
+        let expected = std::fs::read_to_string(&file).unwrap_or_default();
+        assert_eq!(text, expected, "{}; UPDATE_SNAPSHOT=1 writes it anew", file.display());
+    }
+
+    #[test]
+    fn plans_are_printed_as_they_were() {
+        prints("nothing-known.txt", "");
+        prints("gigabit-12ms.txt", "--rate 1gbit --rtt 12ms --loss 0%");
+        prints("gigabit-200ms-lossy.txt", "--rate 1gbit --rtt 200ms --loss 0.01%");
+        prints(
+            "bdp-1.json",
+            "--rate 1gbit --rtt 12ms --connections 10 --policy bdp-1 --format json",
+        );
+        let bdp = "--rate 1gbit --rtt 12ms --connections 10 --policy bdp-1 --receiver unknown";
+        prints("globus-url-copy.txt", &format!("{bdp} --format globus-url-copy"));
+        prints("bbcp.txt", &format!("{bdp} --format bbcp --pacing 400mbit"));
+        prints("sysctl.txt", "--rate 1gbit --rtt 100ms --loss 0.1% --format sysctl");
+    }
+}

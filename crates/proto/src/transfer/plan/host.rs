@@ -1,0 +1,137 @@
+//! What a machine's kernel allows a connection, as one line of text and as limits.
+//!
+//! Linux: SO_SNDBUF and SO_RCVBUF are capped at `net.core.wmem_max` and `rmem_max`, and twice what was asked for is booked,
+//! half of it for book-keeping; autotuning goes up to the last figure of `tcp_wmem` and `tcp_rmem`, book-keeping included.
+//! So a size that is set holds as many bytes as it says, and autotuning half of its limit.
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+
+/// Names of congestion controls that are kept.
+const NAMES_MAX: usize = 32;
+
+/// Limits of a kernel; what is `None`, or empty, is not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Host {
+    /// Most that a receive buffer may be set to: `net.core.rmem_max`.
+    pub rmem_max: Option<u64>,
+    /// Most that a send buffer may be set to: `net.core.wmem_max`.
+    pub wmem_max: Option<u64>,
+    /// Receive buffer of TCP, least, first and most: `net.ipv4.tcp_rmem`.
+    pub tcp_rmem: Option<[u64; 3]>,
+    /// Send buffer of TCP, least, first and most: `net.ipv4.tcp_wmem`.
+    pub tcp_wmem: Option<[u64; 3]>,
+    /// Congestion controls that can be chosen, the default first.
+    pub congestion: Vec<String>,
+}
+
+/// What one end's buffer can be, in bytes of payload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Reached by autotuning.
+    pub tuned: Option<u64>,
+    /// Reached by setting a size.
+    pub set: Option<u64>,
+}
+
+impl Room {
+    /// The greater of the two; `None` when neither is known.
+    pub fn most(self) -> Option<u64> {
+        self.tuned.max(self.set)
+    }
+}
+
+impl Host {
+    /// Of a sender's buffer.
+    pub fn sending(&self) -> Room {
+        Room { tuned: self.tcp_wmem.map(|mem| mem[2] / 2), set: self.wmem_max }
+    }
+
+    /// Of a receiver's buffer.
+    pub fn receiving(&self) -> Room {
+        Room { tuned: self.tcp_rmem.map(|mem| mem[2] / 2), set: self.rmem_max }
+    }
+
+    /// The congestion control of connections of which nothing is said.
+    pub fn congestion_default(&self) -> Option<&str> {
+        self.congestion.first().map(String::as_str)
+    }
+
+    /// Whether it has this congestion control; `None` when that is not known.
+    pub fn has(&self, congestion: &str) -> Option<bool> {
+        (!self.congestion.is_empty()).then(|| self.congestion.iter().any(|c| c == congestion))
+    }
+
+    /// From a line of text, as it is displayed; words that are not known are passed over.
+    pub fn parse(text: &str) -> Self {
+        let mut host = Self::default();
+        for (key, value) in text.split_whitespace().filter_map(|word| word.split_once('=')) {
+            match key {
+                "rmem_max" => host.rmem_max = value.parse().ok(),
+                "wmem_max" => host.wmem_max = value.parse().ok(),
+                "tcp_rmem" => host.tcp_rmem = three(value.split(',')),
+                "tcp_wmem" => host.tcp_wmem = three(value.split(',')),
+                "congestion" => {
+                    let names = value.split(',').filter(|name| !name.is_empty());
+                    host.congestion = names.take(NAMES_MAX).map(ToString::to_string).collect();
+                }
+                _ => {}
+            }
+        }
+        host
+    }
+}
+
+/// Three numbers; `None` when they are not three.
+pub fn three<'a>(words: impl Iterator<Item = &'a str>) -> Option<[u64; 3]> {
+    let numbers: Option<Vec<u64>> = words.map(|word| word.parse().ok()).collect();
+    numbers?.try_into().ok()
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut gap = "";
+        for (key, value) in [("rmem_max", self.rmem_max), ("wmem_max", self.wmem_max)] {
+            if let Some(value) = value {
+                write!(f, "{gap}{key}={value}")?;
+                gap = " ";
+            }
+        }
+        for (key, value) in [("tcp_rmem", self.tcp_rmem), ("tcp_wmem", self.tcp_wmem)] {
+            if let Some([least, first, most]) = value {
+                write!(f, "{gap}{key}={least},{first},{most}")?;
+                gap = " ";
+            }
+        }
+        match self.congestion.is_empty() {
+            true => Ok(()),
+            false => write!(f, "{gap}congestion={}", self.congestion.join(",")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Host, Room};
+
+    #[test]
+    fn limits_are_read_as_they_were_written() {
+        let text = "rmem_max=212992 wmem_max=212992 tcp_rmem=4096,131072,6291456 \
+                    tcp_wmem=4096,16384,4194304 congestion=cubic,reno";
+        let host = Host::parse(text);
+        assert_eq!(alloc::string::ToString::to_string(&host), text);
+        assert_eq!(host.receiving(), Room { tuned: Some(3_145_728), set: Some(212_992) });
+        assert_eq!(host.sending().most(), Some(2_097_152));
+        assert_eq!((host.congestion_default(), host.has("bbr")), (Some("cubic"), Some(false)));
+    }
+
+    #[test]
+    fn what_is_not_said_is_not_known() {
+        for odd in ["", "rmem_max=-1 tcp_rmem=1,2 later=4", "tcp_rmem=1,2,3,4 congestion=,"] {
+            let host = Host::parse(odd);
+            assert_eq!(host, Host::default(), "{odd}");
+            assert_eq!((host.receiving().most(), host.has("bbr")), (None, None));
+        }
+    }
+}
