@@ -13,7 +13,8 @@ TOOLS := $(CURDIR)/target/tools
 FUZZ_SECONDS ?= 60
 # Commands that tests call and the Debian packages that hold them.
 TEST_PACKAGES := strace:strace nft:nftables ethtool:ethtool ip:iproute2 tc:iproute2 chrt:util-linux setsid:util-linux setpriv:util-linux \
-  initdb:postgresql mariadbd:mariadb-server-core my_print_defaults:mariadb-client-core
+  initdb:postgresql mariadbd:mariadb-server-core my_print_defaults:mariadb-client-core \
+  psql:postgresql-client mariadb:mariadb-client-core sqlite3:sqlite3 unshare:util-linux mount:mount
 
 # Programs that the lab runs beside Downpour.
 BENCH_PACKAGES := udp-sender:udpcast uftp:uftp iperf3:iperf3 rsync:rsync aria2c:aria2 \
@@ -33,9 +34,10 @@ test: test-setup
 	$(CARGO) test --locked -p downpour --doc
 	$(CARGO) test --locked -p downpour --test net -- --test-threads=1
 
-# A campaign of 20,000 files between two sites whose daemons are killed at random (about five minutes).
+# Campaigns of 20,000 files between two sites whose daemons, databases and network are killed at random, with SQLite and with
+# PostgreSQL and MariaDB.
 test-full: test
-	DOWNPOUR_CAMPAIGN=20000 $(CARGO) test --release --locked -p downpour --test site -- campaign --nocapture
+	DOWNPOUR_CAMPAIGN=20000 $(CARGO) test --release --locked -p downpour --test site -- campaign --nocapture --test-threads=1
 
 # Installs what the tests need, as root on Debian; elsewhere says what is missing. Never fails: a test
 # whose tools are absent names itself as skipped, and so does a program of the lab.

@@ -1,6 +1,6 @@
 //! Two catalogs with planted differences, compared and repaired, with transfers going on.
 //!
-//! `DOWNPOUR_RECONCILE_FILES=1000000` makes the first story as large as a site; it prints what was exchanged and how long it took.
+//! `DOWNPOUR_RECONCILE_FILES=1000000` makes the first stories as large as a site; they print what was exchanged and how long it took.
 
 use downpour::object::Digest as Blake3;
 use downpour::receipt::FileReceipt;
@@ -155,13 +155,14 @@ fn compared(near: &Site, far: &Site, order: &Order, meanwhile: impl FnMut()) -> 
     run(&near.catalog, &mut there, order, || NOW.plus_s(3 * 86_400)).unwrap()
 }
 
-/// Files that both catalogs have alike: berlin's at geneva.
-fn filled(files: usize) -> (Site, Site) {
+/// Files that both catalogs have alike: berlin's at geneva, taken in on so many days, today the last of them.
+fn filled(files: usize, days: usize) -> (Site, Site) {
     let (near, far) = (Site::new(["x", "geneva"]), Site::new(["geneva", "y"]));
     let names: Vec<String> = (0..files).map(|n| format!("run{}/{n}", n % 97)).collect();
+    let slices = names.len().div_ceil(BATCH);
     for (slice, names) in names.chunks(BATCH).enumerate() {
-        // A tenth of them on other days.
-        let now = if slice % 10 == 9 { NOW.plus_s(86_400 * slice as i64) } else { NOW };
+        let day = (slice + 1) * days / slices;
+        let now = NOW.plus_s(-86_400 * (days - day.max(1)) as i64);
         let at = [near.berlin, near.geneva];
         let adopted = names.iter().map(|name| near.adopt(near.berlin, name, &at, None)).collect();
         let copies = near.apply(now, adopted).into_iter().zip(names).map(|(applied, name)| {
@@ -245,9 +246,18 @@ fn count(report: &Report, kind: Kind) -> usize {
 
 #[test]
 fn planted_differences_are_found_and_repaired_while_transfers_go_on() {
+    find_and_repair(100);
+}
+
+#[test]
+fn differences_of_one_day_are_found_and_repaired_while_transfers_go_on() {
+    find_and_repair(1);
+}
+
+fn find_and_repair(days: usize) {
     let files = std::env::var("DOWNPOUR_RECONCILE_FILES");
     let files: usize = files.map_or(FILES, |text| text.parse().expect("a number of files"));
-    let (near, far) = filled(files);
+    let (near, far) = filled(files, days);
     let identity = Identity::generate();
     plant(&near, &far, &identity, files);
     // A thousand on their way, half of them there already.
@@ -261,7 +271,7 @@ fn planted_differences_are_found_and_repaired_while_transfers_go_on() {
     let begun = Instant::now();
     let first = compared(&near, &far, &order, || {});
     println!(
-        "{files} files: {} bytes in {} round trips, {:.2} s",
+        "{files} files of {days} days: {} bytes in {} round trips, {:.2} s",
         first.bytes_exchanged,
         first.rounds,
         begun.elapsed().as_secs_f64()
@@ -310,7 +320,7 @@ fn planted_differences_are_found_and_repaired_while_transfers_go_on() {
 
 #[test]
 fn a_mass_deletion_is_asked_about_and_repaired_when_approved() {
-    let (near, far) = filled(4000);
+    let (near, far) = filled(4000, 3);
     for n in (0..4000).step_by(20) {
         let (file, name) = held(&far, n);
         far.replica(file, far.geneva, &name, ReplicaState::Removed);
@@ -331,7 +341,7 @@ fn a_mass_deletion_is_asked_about_and_repaired_when_approved() {
 
 #[test]
 fn no_transfer_in_flight_is_taken_for_a_difference() {
-    let (near, far) = filled(200);
+    let (near, far) = filled(200, 1);
     let names: Vec<String> = (0..400).map(|n| format!("moving/{n}")).collect();
     let mut moving = near.sending(&names).into_iter().zip(&names).collect::<Vec<_>>();
     // Between any two questions some files arrive: the holder records first, then the sender.

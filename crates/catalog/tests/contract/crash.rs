@@ -2,14 +2,17 @@
 //!
 //! The test starts itself as that process. The child takes files in, several threads at once, each file with three changes in
 //! a request of their own, and prints a line for each answer. The parent kills it at a random moment, several
-//! times on the same catalog, then reads what was printed and what is there.
+//! times on the same catalog, then reads what was printed and what is there. Then the same with the server killed, and the
+//! writers left alive.
 
-use crate::world::{NOW, World, digest};
-use downpour_catalog::{Change, FileId, Move, Next, Revision, State};
+use crate::engines::Engine;
+use crate::world::{Daemon, NOW, World, digest};
+use downpour_catalog::{Applied, Change, Error, FileId, Move, Next, Revision, State};
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::slice::from_ref;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -113,6 +116,59 @@ fn run_and_kill(world: &World, answers: u64, linger: Duration) -> Vec<(String, i
     }
     assert!(told.len() as u64 >= answers, "the child ended by itself");
     told
+}
+
+/// The server is killed under writers that go on: each asks again for what was not answered, and nothing is lost or there twice.
+pub(crate) fn a_server_that_dies_delays_and_loses_nothing(engine: &mut Engine) {
+    let world = engine.world("a_server_dies");
+    let server = engine.server().expect("an engine with a server");
+    let (daemon, stop, next) =
+        (&world.daemon("doomed"), &AtomicBool::new(false), &AtomicU64::new(0));
+    let done = &AtomicU64::new(0);
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let name = format!("f{}", next.fetch_add(1, Ordering::Relaxed));
+                    let taken = insisted(daemon, Change::TakeIn(daemon.new_file(&name)));
+                    let steps = [Next::Settled { size: 1000 }, Next::Hashed(vec![digest(&name)])];
+                    for (at, next) in (1..).zip(steps) {
+                        let (file, at) = (taken.file, Revision(at));
+                        insisted(daemon, Change::Move(Move { file, at, fence: None, next }));
+                    }
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for _ in 0..KILLS {
+            let before = done.load(Ordering::Relaxed);
+            while done.load(Ordering::Relaxed) < before + 2 * THREADS {
+                thread::sleep(Duration::from_millis(1));
+            }
+            server.kill();
+            thread::sleep(Duration::from_millis(100));
+            server.start();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let mut reader = world.reader();
+    for n in 0..next.load(Ordering::Relaxed) {
+        let versions = reader.versions(daemon.site, &format!("f{n}")).unwrap();
+        let seen: Vec<_> = versions.iter().map(|file| (file.revision, file.state)).collect();
+        assert_eq!(seen, [(Revision(3), State::Hashed)], "f{n}");
+    }
+    logs_tell_what_is_there(&world);
+}
+
+/// A change, asked for as it was until it is answered.
+fn insisted(daemon: &Daemon, change: Change) -> Applied {
+    loop {
+        match daemon.catalog.apply(NOW, from_ref(&change)) {
+            Ok(mut answers) => return answers.remove(0).expect("allowed"),
+            Err(Error::Unreachable(_)) => thread::sleep(Duration::from_millis(20)),
+            Err(error) => panic!("{error}"),
+        }
+    }
 }
 
 /// The child's side.

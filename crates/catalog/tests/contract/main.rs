@@ -11,6 +11,7 @@ mod life;
 mod model;
 mod names;
 mod records;
+mod servers;
 mod sets;
 mod several;
 mod world;
@@ -90,14 +91,16 @@ fn writes_until_killed() {
 
 #[test]
 fn postgres_holds_the_contract() {
-    if let Some(engine) = Engine::postgres() {
+    if let Some(mut engine) = Engine::postgres() {
         hold_contract(&engine);
+        crash::a_server_that_dies_delays_and_loses_nothing(&mut engine);
     }
 }
 
 #[test]
 fn mariadb_holds_the_contract() {
-    if let Some(engine) = Engine::mariadb() {
+    if let Some(mut engine) = Engine::mariadb() {
         hold_contract(&engine);
+        crash::a_server_that_dies_delays_and_loses_nothing(&mut engine);
     }
 }

@@ -136,6 +136,12 @@ impl Link {
         self.trouble = None;
     }
 
+    /// The clock was set back: what the breaker knows of time is void.
+    pub(super) fn begin_anew(&mut self) {
+        self.breaker = Breaker::new(BREAKER, seed());
+        self.pace = Pace::default();
+    }
+
     /// Something failed; the breaker hears of it if the link is to blame.
     pub(super) fn fail(&mut self, now: Time, class: ErrorClass, what: &str) {
         if blames_link(class) {

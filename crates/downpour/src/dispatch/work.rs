@@ -11,7 +11,9 @@ use super::route::Route;
 use super::{Dispatch, Progress, lock};
 use crate::site::{Config, Fault, Remote, Site, Stop};
 use crate::spool::Rules;
-use downpour_catalog::{Change, Claimed, ErrorClass, Move, Next, Reason, RuleId, State, Work};
+use downpour_catalog::{
+    Change, Claimed, ErrorClass, Move, Next, Reason, RuleId, State, Time, Work,
+};
 use downpour_proto::Rng;
 use downpour_transport::control::SessionId;
 use std::collections::{BTreeMap, HashMap};
@@ -27,6 +29,10 @@ const TICK: Duration = Duration::from_millis(500);
 const WAKE_MAX: usize = 10_000;
 /// How long a file waits that another link has to take.
 const ELSEWHERE: Duration = Duration::from_secs(2);
+/// A clock that is set back by less has only been corrected.
+const CLOCK_SLACK_S: i64 = 5;
+/// No file waits for longer than this.
+const WAIT_MAX_S: i64 = 3600;
 /// What operators want of links, kept over restarts.
 const LINKS_FILE: &str = "links.json";
 
@@ -50,7 +56,9 @@ pub(super) async fn work(
     let mut draining = false;
     let hashing = tokio::spawn(super::hasher::hash_submitted(dispatch.clone(), site.clone()));
     let hashing = Abort(hashing);
+    let mut seen = site.clock.now();
     loop {
+        look_at_clock(&dispatch, &site, &mut seen).await?;
         if !draining {
             begin(&dispatch, &site, &mut tasks).await?;
         }
@@ -70,6 +78,24 @@ pub(super) async fn work(
             return Ok(());
         }
     }
+}
+
+/// After a clock was set back, what waits would wait for as much longer: it is woken, and links are tried again.
+async fn look_at_clock(
+    dispatch: &Dispatch,
+    site: &Arc<Site>,
+    seen: &mut Time,
+) -> Result<(), Fault> {
+    let (now, before) = (site.clock.now(), *seen);
+    *seen = now;
+    if now.plus_s(CLOCK_SLACK_S) >= before {
+        return Ok(());
+    }
+    tracing::warn!(seconds = (before.0 - now.0) / 1_000_000, "the clock was set back");
+    let all = before.plus_s(WAIT_MAX_S);
+    while site.catalog.wake(all, WAKE_MAX).done().await? == WAKE_MAX {}
+    lock(&dispatch.links).values_mut().for_each(Link::begin_anew);
+    Ok(())
 }
 
 /// Ends a task with its owner.

@@ -158,8 +158,12 @@ impl Site {
                     Fault::new(downpour_catalog::ErrorClass::CatalogUnreachable, error.to_string())
                 })?,
             };
-            // One that failed is not used again: its connection may be broken.
-            let result = read(&mut reader)?;
+            // One that failed is not used again: its connection may be broken. If it is, so are the others'.
+            let result = read(&mut reader).inspect_err(|error| {
+                if matches!(error, Error::Unreachable(_)) {
+                    site.readers().clear();
+                }
+            })?;
             let mut readers = site.readers();
             if readers.len() < READERS_MAX {
                 readers.push(reader);

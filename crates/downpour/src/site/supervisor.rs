@@ -1,7 +1,7 @@
 //! Keeps services at work: starts, drains and stops them as wished, starts again what failed, and says why.
 //!
-//! Each service has one task here that follows its wish. A service that fails waits longer each time, up to a minute; one
-//! that has run for a minute begins anew. A service that does not end when told to is cut off after a while.
+//! Each service has one task here that follows its wish. A service that fails waits longer each time, up to a minute (five
+//! seconds for want of the catalog); one that has run for a minute begins anew. A service that does not end when told to is cut off after a while.
 
 use super::Site;
 use super::service::{Fault, Service, Status, Stop, Wish};
@@ -16,6 +16,8 @@ use utoipa::ToSchema;
 
 /// The pause after the first failure, doubled by each further one, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// The longest pause for want of the catalog: all that can be done meanwhile is to look whether it is back.
+const CATALOG_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// A service that has run this long has recovered.
 const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 /// How long a service may take to end at once.
@@ -237,6 +239,9 @@ impl Unit {
             match ended {
                 Err(fault) if *seen.borrow() == Wish::Run => {
                     tracing::warn!(service = self.service.name(), %fault, "failed");
+                    if fault.class == ErrorClass::CatalogUnreachable {
+                        pause = pause.min(CATALOG_PAUSE_MAX);
+                    }
                     self.enter(&site, Stage::Failed, Some((fault, Instant::now() + pause)));
                     // Whoever asks for something need not wait.
                     let _ = timeout(pause, seen.changed()).await;

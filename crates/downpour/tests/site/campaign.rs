@@ -1,10 +1,19 @@
-//! A campaign: files are made while both daemons are killed at random, again and again. The judge stands outside: it knows
-//! the digests of what it made, reads the files back, and counts what both catalogs say.
+//! A campaign: files are made while both daemons, both databases and the network are killed and restored at random, and the
+//! mover says now and then that a file is there when it is not. The judge stands outside: it lists the digests of what it
+//! made, reads the files back from the other site's disk, and counts rows by the databases' own programs.
 //!
-//! `DOWNPOUR_CAMPAIGN=FILES` sets how many (`make test-full`: 20,000), `DOWNPOUR_SEED` what happens; the seed is printed.
+//! | variable | what |
+//! | --- | --- |
+//! | `DOWNPOUR_CAMPAIGN=FILES` | how many (`make test-full`: 20,000) |
+//! | `DOWNPOUR_CAMPAIGN_S=SECONDS` | no more are made after that |
+//! | `DOWNPOUR_SEED=N` | what happens; printed |
+//! | `DOWNPOUR_TEST_FOLDER`, `TMPDIR` | where sites, and spool and databases, have room: 30 kB a file; all may write there |
+//! | `DOWNPOUR_TEST_PROGRAM` | another build of the program |
 
-use super::harness::{SiteProcess, Two};
-use downpour_catalog::{CatalogUrl, Reader, State};
+use super::alone::{COUNTED_PORTS, Place, alone};
+use super::database::{Database, Engine, numbers};
+use super::faults::{Chance, Faults};
+use super::harness::{SiteProcess, Two, until};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -12,39 +21,47 @@ use std::time::{Duration, Instant};
 
 /// Files without being asked for more.
 const FILES: usize = 400;
-/// Files made between two looks.
-const MADE_AT_ONCE: usize = 60;
+/// Between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Files that may be under way before the producer waits.
+const UNDER_WAY_MAX: usize = 12_000;
+/// One in so many, but no more than that, is made before anything fails, to see what a file costs on the network.
+const CLEAN: usize = 10;
+const CLEAN_MAX: usize = 2000;
+/// A long campaign says now and then how far it is.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
 /// Nothing new arrives for so long: what is missing is lost.
-const STILL: Duration = Duration::from_secs(90);
+const STILL: Duration = Duration::from_secs(300);
+/// From so many files on the bytes that were sent again are judged, too: below, one session is a large share.
+const BYTES_JUDGED_FROM: usize = 20_000;
 
-/// SplitMix64.
-struct Chance(u64);
+/// What was made, by name.
+#[derive(Default)]
+struct Made {
+    files: BTreeMap<String, blake3::Hash>,
+    bytes: u64,
+}
 
-impl Chance {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    /// 98 of 100 log-uniform from 1 to 64 kB, the others up to 2 MB.
-    fn len(&mut self) -> usize {
-        if self.below(100) < 98 {
-            let power = 10.0 + 6.0 * self.below(1_000_000) as f64 / 1e6;
-            return power.exp2() as usize;
-        }
-        self.below(2_000_000) as usize
-    }
-
-    fn bytes(&mut self, len: usize) -> Vec<u8> {
-        let words = (0..len.div_ceil(8)).flat_map(|_| self.next().to_le_bytes());
-        words.take(len).collect()
+impl Made {
+    /// One more file: 98 of 100 log-uniform from 1 to 64 kB, the others up to 2 MB. Its digest is listed before the
+    /// site can see it.
+    fn one(&mut self, spool: &Path, chance: &mut Chance) {
+        let number = self.files.len();
+        let name = format!("{:02}/{:03}/file {number}", number % 7, number / 1000);
+        let len = match chance.below(100) {
+            0..98 => (10.0 + 6.0 * chance.below(1_000_000) as f64 / 1e6).exp2() as usize,
+            _ => chance.below(2_000_000) as usize,
+        };
+        let mut content = vec![0; len];
+        blake3::Hasher::new()
+            .update(&chance.next().to_le_bytes())
+            .finalize_xof()
+            .fill(&mut content);
+        let path = spool.join(&name);
+        self.files.insert(name, blake3::hash(&content));
+        self.bytes += len as u64;
+        fs::create_dir_all(path.parent().expect("a folder")).expect("room");
+        fs::write(&path, &content).expect("room");
     }
 }
 
@@ -52,47 +69,12 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// Kills one of the two now and then while files are made; what was made.
-fn make(
-    sites: &mut Two,
-    spool: &Path,
-    files: usize,
-    chance: &mut Chance,
-) -> BTreeMap<String, blake3::Hash> {
-    let mut made = BTreeMap::new();
-    let mut kills = 0;
-    while made.len() < files || kills < 6 {
-        for _ in 0..MADE_AT_ONCE.min(files - made.len()) {
-            let name = format!("{}/file {}", made.len() % 7, made.len());
-            let (path, len) = (spool.join(&name), chance.len());
-            let content = chance.bytes(len);
-            fs::create_dir_all(path.parent().expect("a folder")).expect("room");
-            fs::write(&path, &content).expect("room");
-            made.insert(name, blake3::hash(&content));
-        }
-        std::thread::sleep(Duration::from_millis(300 + chance.below(700)));
-        if chance.below(3) == 0 {
-            let site = if chance.below(2) == 0 { &mut sites.a } else { &mut sites.b };
-            site.kill();
-            std::thread::sleep(Duration::from_millis(chance.below(1500)));
-            site.start();
-            kills += 1;
-        }
-    }
-    println!("{} files made, {kills} kills", made.len());
-    made
-}
-
-/// How many files a site's catalog has in each state.
-fn states(site: &SiteProcess) -> BTreeMap<State, i64> {
-    let url = CatalogUrl::Sqlite(site.path("state/catalog.db"));
-    let mut reader = Reader::open(&url).expect("a catalog");
-    let mut states = BTreeMap::new();
-    for count in reader.counts().expect("the database works") {
-        *states.entry(count.state).or_default() += count.files;
-    }
-    states.retain(|_, files| *files > 0);
-    states
+/// How many files the source's catalog says are received; `None` while it cannot say.
+fn received(site: &SiteProcess) -> Option<usize> {
+    let mut reader = downpour_catalog::Reader::open(site.catalog()).ok()?;
+    let counts = reader.counts().ok()?.into_iter();
+    let received = counts.filter(|count| count.state == downpour_catalog::State::Receipted);
+    usize::try_from(received.map(|count| count.files).sum::<i64>()).ok()
 }
 
 /// Every file below a folder, but for the daemon's own.
@@ -104,44 +86,160 @@ fn below(folder: &Path, found: &mut Vec<String>, root: &Path) {
                 below(&path, found, root);
             }
         } else {
-            found.push(
-                path.strip_prefix(root).expect("below it").to_str().expect("text").to_owned(),
-            );
+            let name = path.strip_prefix(root).expect("below it");
+            found.push(name.to_str().expect("text").to_owned());
         }
     }
 }
 
-#[test]
-fn nothing_is_lost_and_nothing_twice_whoever_dies_when() {
-    let seed = number("DOWNPOUR_SEED").unwrap_or_else(|| u64::from(std::process::id()));
-    let files = number("DOWNPOUR_CAMPAIGN").map_or(FILES, |files| files as usize);
-    println!("DOWNPOUR_SEED={seed}");
-    let folder = tempfile::tempdir().expect("a folder");
-    let spool = format!(
-        "\n[[spool]]\nfolder = {:?}\ncomplete = \"settle:300ms\"\nrescan = \"1s\"\n\
-         [[rule]]\nname = \"all\"\nmatch = \"*\"\nto = \"b\"\n",
-        folder.path()
-    );
-    let mut sites = Two::start([&spool, ""]);
-    let made = make(&mut sites, folder.path(), files, &mut Chance(seed));
-    let all = BTreeMap::from([(State::Receipted, made.len() as i64)]);
-    let mut last = (Instant::now(), states(&sites.a));
-    while last.1 != all {
-        std::thread::sleep(Duration::from_millis(200));
-        let now = states(&sites.a);
-        if now != last.1 {
-            last = (Instant::now(), now);
-        }
-        assert!(last.0.elapsed() < STILL, "{:?}\n{}\n{}", last.1, sites.a.log(), sites.b.log());
+/// Makes files, lets things fail until most have arrived, and waits for the others.
+fn play(
+    sites: &mut Two,
+    databases: &mut [Database; 2],
+    spool: &Path,
+    mut files: usize,
+    seed: u64,
+) -> Made {
+    let (mut chance, mut made) = (Chance(seed), Made::default());
+    let every = Duration::from_secs_f64((files as f64 / 400.0).clamp(2.5, 120.0));
+    // Making them takes long enough for everything to fail several times.
+    let at_once = (files as f64 * LOOK_EVERY.as_secs_f64() / (6.0 * every.as_secs_f64())).ceil();
+    let (mut faults, begun) = (Faults::new(seed ^ 1, every, databases), Instant::now());
+    while made.files.len() < (files / CLEAN).min(CLEAN_MAX) {
+        made.one(spool, &mut chance);
     }
-    assert_eq!(states(&sites.b).values().sum::<i64>(), made.len() as i64);
+    until("the first files are received", || {
+        faults.look_after(sites);
+        (received(&sites.a) == Some(made.files.len())).then_some(())
+    });
+    let clean = faults.sent().map(|sent| (sent - made.bytes) as f64 / made.files.len() as f64);
+    let mut last = (Instant::now(), made.files.len());
+    let (mut failing, mut told) = (true, Instant::now());
+    let end = number("DOWNPOUR_CAMPAIGN_S").map_or(Duration::MAX, Duration::from_secs);
+    while last.1 < files {
+        let room = (last.1 + UNDER_WAY_MAX).saturating_sub(made.files.len());
+        for _ in 0..(at_once as usize).min(files - made.files.len()).min(room) {
+            made.one(spool, &mut chance);
+        }
+        if begun.elapsed() > end {
+            files = made.files.len();
+        }
+        // A short campaign has to wait until all have failed, a long one goes on to its end.
+        let near_end = files < BYTES_JUDGED_FROM || last.1 * 10 >= files * 9;
+        if failing && near_end && made.files.len() == files && faults.all_failed() {
+            faults.end(sites, databases);
+            failing = false;
+        }
+        match failing {
+            true => faults.tick(sites, databases),
+            false => faults.look_after(sites),
+        }
+        std::thread::sleep(LOOK_EVERY);
+        if told.elapsed() > TOLD_EVERY {
+            told = Instant::now();
+            eprintln!("{:.0} s: {} received", begun.elapsed().as_secs_f64(), last.1);
+        }
+        match received(&sites.a) {
+            Some(now) if now > last.1 => last = (Instant::now(), now),
+            // With few files all may be there before all has failed.
+            _ => {
+                let silent = last.0.elapsed() > STILL;
+                assert!(!silent, "{}\n{}\n{}", last.1, sites.a.log(), sites.b.log());
+            }
+        }
+    }
+    if failing {
+        faults.end(sites, databases);
+        faults.look_after(sites);
+    }
+    println!("{:.0} s; {}", begun.elapsed().as_secs_f64(), faults.summary());
+    bytes_again(&made, &faults, clean);
+    made
+}
+
+/// How much was sent that had been sent before, at most: other costs of sessions that broke are in it, too.
+fn bytes_again(made: &Made, faults: &Faults, clean: Option<f64>) {
+    let (Some(sent), Some(clean)) = (faults.sent(), clean) else { return };
+    let (files, bytes) = (made.files.len(), made.bytes as f64);
+    let again = (sent as f64 - clean * files as f64) / bytes - 1.0;
+    println!(
+        "{files} files of {bytes} bytes, {sent} sent; a file alone costs {clean:.0} more than its \
+         bytes; again: {:.2} %",
+        again * 100.0
+    );
+    assert!(files < BYTES_JUDGED_FROM || again < 0.01, "{again} of the bytes were sent again");
+}
+
+/// What lies at the other site, and what stands in both databases.
+fn judge(sites: &Two, made: &Made) {
     let inbox = sites.b.path("inbox");
     let mut arrived = Vec::new();
     below(&inbox, &mut arrived, &inbox);
     arrived.sort_unstable();
-    assert_eq!(arrived, made.keys().cloned().collect::<Vec<_>>(), "lost, or stored twice");
-    for (name, digest) in &made {
+    assert!(arrived.iter().eq(made.files.keys()), "lost, or stored twice: {} files", arrived.len());
+    for (name, digest) in &made.files {
         let content = fs::read(inbox.join(name)).expect("it is there");
         assert_eq!(blake3::hash(&content), *digest, "{name} is corrupt");
     }
+    let files = made.files.len() as u64;
+    let count = |site: &SiteProcess, what: &str| {
+        numbers(site.catalog(), &format!("SELECT count(*) FROM {what}")).map(|found| found[0])
+    };
+    for (site, state) in [(&sites.a, 8), (&sites.b, 12)] {
+        for (what, wanted) in [
+            ("file".to_owned(), files),
+            (format!("file WHERE state = {state}"), files),
+            ("(SELECT DISTINCT name FROM file) AS names".to_owned(), files),
+            ("receipt".to_owned(), files),
+            ("live".to_owned(), 0),
+        ] {
+            let Some(found) = count(site, &what) else { continue };
+            assert_eq!(found, wanted, "{}: {what}", site.card.name);
+        }
+    }
+    let lies = count(&sites.a, "attempt WHERE error = 502");
+    let attempts = count(&sites.a, "attempt");
+    println!(
+        "{files} files there, whole and once; attempts {attempts:?}, false successes found {lies:?}"
+    );
+}
+
+fn campaign(test: &str, engines: [Engine; 2]) {
+    if matches!(alone(test), Place::Done) {
+        return;
+    }
+    let asked = number("DOWNPOUR_CAMPAIGN");
+    let [Some(at_a), Some(at_b)] = engines.map(Database::new) else { return };
+    let seed = number("DOWNPOUR_SEED").unwrap_or_else(|| u64::from(std::process::id()));
+    let files = asked.map_or(FILES, |files| files as usize);
+    println!("{test}: DOWNPOUR_SEED={seed}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let transfer = |ports: &str| format!("[transfer]\nports = \"{ports}\"");
+    let spool = format!(
+        "\n[[spool]]\nfolder = {:?}\ncomplete = \"settle:300ms\"\nrescan = \"2s\"\n\
+         [[rule]]\nname = \"all\"\nmatch = \"*\"\nto = \"b\"\nafter = \"delete\"\n{}",
+        folder.path(),
+        transfer(COUNTED_PORTS)
+    );
+    let mut sites = Two::set_up([&spool, &transfer("31600-31699")]);
+    let mut databases = [at_a, at_b];
+    for (site, database) in [&mut sites.a, &mut sites.b].into_iter().zip(&databases) {
+        if let Some(url) = database.url() {
+            site.keep_book_in(&url);
+        }
+    }
+    let made = play(&mut sites, &mut databases, folder.path(), files, seed);
+    judge(&sites, &made);
+}
+
+#[test]
+fn nothing_is_lost_and_nothing_twice_with_sqlite() {
+    let test = "campaign::nothing_is_lost_and_nothing_twice_with_sqlite";
+    campaign(test, [Engine::Sqlite; 2]);
+}
+
+#[test]
+fn nothing_is_lost_and_nothing_twice_with_postgresql_and_mariadb() {
+    let test = "campaign::nothing_is_lost_and_nothing_twice_with_postgresql_and_mariadb";
+    campaign(test, [Engine::Postgres, Engine::Mariadb]);
 }

@@ -7,6 +7,7 @@
 //! ```
 
 use downpour::site::{Access, Card, RemoteError, card, init, introduce};
+use downpour_catalog::{CatalogUrl, Reader};
 use downpour_transport::identity::Identity;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -37,6 +38,7 @@ pub(crate) fn until<T>(what: &str, mut seen: impl FnMut() -> Option<T>) -> T {
 pub(crate) struct SiteProcess {
     pub(crate) card: Card,
     folder: PathBuf,
+    catalog: CatalogUrl,
     child: Option<Child>,
     runtime: tokio::runtime::Runtime,
 }
@@ -58,7 +60,24 @@ impl SiteProcess {
         let card = init(&setup).expect("a site is set up");
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().build().expect("a runtime");
-        Self { card, folder, child: None, runtime }
+        let catalog = CatalogUrl::Sqlite(folder.join("state/catalog.db"));
+        Self { card, folder, catalog, child: None, runtime }
+    }
+
+    /// Its catalog is to be this database.
+    pub(crate) fn keep_book_in(&mut self, url: &str) {
+        self.configure(&format!("[site]\ncatalog = \"{url}\""));
+        self.catalog = url.parse().expect("a URL");
+    }
+
+    /// Where its catalog is.
+    pub(crate) const fn catalog(&self) -> &CatalogUrl {
+        &self.catalog
+    }
+
+    /// Its catalog, read beside the daemon.
+    pub(crate) fn reader(&self) -> Reader {
+        Reader::open(&self.catalog).expect("a catalog")
     }
 
     /// A file of its folder.
@@ -100,7 +119,10 @@ impl SiteProcess {
 
     /// A command of the program for it, such as `service status`.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_downpour"));
+        // Another build of the program, for long campaigns.
+        let program = std::env::var_os("DOWNPOUR_TEST_PROGRAM");
+        let mut command =
+            Command::new(program.unwrap_or_else(|| env!("CARGO_BIN_EXE_downpour").into()));
         command.args(arguments).env("DOWNPOUR_SITE", self.config());
         command.env("DOWNPOUR_HOME", self.path("home")).stdin(Stdio::null());
         for variable in ["DOWNPOUR_TOKEN", "DOWNPOUR_AT", "DOWNPOUR_PORTS", "NOTIFY_SOCKET"] {
@@ -136,16 +158,27 @@ impl SiteProcess {
     }
 
     /// The same by a command that was changed.
-    pub(crate) fn start_command(&mut self, mut command: Command) {
-        let mut options = OpenOptions::new();
-        let log = options.create(true).append(true).open(self.path("log")).expect("a file");
-        command.stdout(File::create(self.path("out")).expect("a file")).stderr(log);
-        self.child = Some(command.spawn().expect("the program starts"));
+    pub(crate) fn start_command(&mut self, command: Command) {
+        self.spawn(command);
         until("the site is ready", || {
             let ended = self.child.as_mut().and_then(|child| child.try_wait().expect("our child"));
             assert!(ended.is_none(), "{} ended: {ended:?}\n{}", self.card.name, self.log());
             self.text("/readyz").ok().filter(|(status, _)| *status == 200)
         });
+    }
+
+    /// The same, and nobody waits for it.
+    pub(crate) fn spawn(&mut self, mut command: Command) {
+        let mut options = OpenOptions::new();
+        let log = options.create(true).append(true).open(self.path("log")).expect("a file");
+        command.stdout(File::create(self.path("out")).expect("a file")).stderr(log);
+        self.child = Some(command.spawn().expect("the program starts"));
+    }
+
+    /// Whether it was started and has not ended by itself.
+    pub(crate) fn runs(&mut self) -> bool {
+        let child = self.child.as_mut();
+        child.is_some_and(|child| child.try_wait().expect("our child").is_none())
     }
 
     /// What it logged.
@@ -161,9 +194,14 @@ impl SiteProcess {
         }
     }
 
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
     /// Sends it a signal, such as HUP.
     pub(crate) fn signal(&self, name: &str) {
-        let pid = self.child.as_ref().expect("it runs").id().to_string();
+        let pid = self.pid().to_string();
         let sent = Command::new("kill").args([&format!("-{name}"), &pid]).status();
         assert!(sent.expect("kill runs").success());
     }
@@ -239,21 +277,30 @@ pub(crate) struct Two {
 impl Two {
     /// With `more` in the configuration of each.
     pub(crate) fn start(more: [&str; 2]) -> Self {
+        let mut sites = Self::set_up(more);
+        sites.a.start();
+        sites.b.start();
+        sites
+    }
+
+    /// The same, but they do not run yet.
+    pub(crate) fn set_up(more: [&str; 2]) -> Self {
         let folder = folder();
-        let mut a = SiteProcess::new(folder.path(), "a");
-        let mut b = SiteProcess::new(folder.path(), "b");
+        let a = SiteProcess::new(folder.path(), "a");
+        let b = SiteProcess::new(folder.path(), "b");
         a.trust(&b.card);
         b.trust(&a.card);
         a.configure(more[0]);
         b.configure(more[1]);
-        a.start();
-        b.start();
         Self { a, b, _folder: folder }
     }
 }
 
-fn folder() -> tempfile::TempDir {
-    let place = ["/dev/shm", "/tmp"].into_iter().find(|place| Path::new(place).is_dir());
+/// A folder in memory, unless `DOWNPOUR_TEST_FOLDER` names a place with more room.
+pub(crate) fn folder() -> tempfile::TempDir {
+    let named = std::env::var("DOWNPOUR_TEST_FOLDER");
+    let places = named.iter().map(String::as_str).chain(["/dev/shm", "/tmp"]);
+    let place = places.map(Path::new).find(|place| place.is_dir());
     let mut builder = tempfile::Builder::new();
     builder.prefix("downpour-site-").tempdir_in(place.expect("a place")).expect("a folder")
 }

@@ -1,10 +1,19 @@
 //! Real sites on this machine: the real program, started from folders that `downpour init` made.
 
+mod alone;
 mod campaign;
+mod compared;
+mod database;
 mod door;
+mod engines;
+mod failures;
+mod faults;
 mod harness;
+mod held;
 mod life;
 mod moving;
 mod records;
+#[path = "../../../catalog/tests/contract/servers.rs"]
+mod servers;
 mod siege;
 mod spool;

@@ -25,13 +25,13 @@ pub use ahead::{Ahead, Section};
 use super::layout::Piece;
 use super::scan::Scan;
 use super::tree::{EntryId, Tree};
-use downpour_proto::{BlockId, BlockKind, Geometry};
+use downpour_proto::{BlockId, BlockKind, Geometry, Rng};
 use downpour_transport::{BlockSource, SourceError};
 use files::Files;
 use record::Record;
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use stream::Stream;
 
 /// A file that will not be delivered.
@@ -72,6 +72,22 @@ fn failed(reason: impl Into<String>) -> SourceError {
 /// change here is a single assignment or insertion.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// For tests of the whole: with `DOWNPOUR_FLIP=SHARE` so many of the pieces that are read to be sent have a wrong bit.
+fn flip(buf: &mut [u8]) {
+    static SHARE: OnceLock<Option<(f64, Mutex<Rng>)>> = OnceLock::new();
+    let share = SHARE.get_or_init(|| {
+        let share = std::env::var("DOWNPOUR_FLIP").ok()?.parse().ok()?;
+        Some((share, Mutex::new(Rng::new(u64::from(std::process::id())))))
+    });
+    let Some((share, rng)) = share else { return };
+    let mut rng = lock(rng);
+    if rng.unit() < *share {
+        let at = (rng.next_u64() % buf.len() as u64) as usize;
+        buf[at] ^= 1;
+        tracing::warn!(at, "a bit was flipped");
+    }
 }
 
 impl ContentSource {
@@ -153,7 +169,7 @@ impl ContentSource {
         let end = offset.checked_add(buf.len() as u64);
         let covered = lock(&self.record).covered();
         match end {
-            Some(end) if end <= covered => self.fill(offset..end, buf),
+            Some(end) if end <= covered => self.fill(offset..end, buf).map(|()| flip(buf)),
             _ => Err(failed("bytes were asked for that no manifest section covers yet")),
         }
     }
@@ -169,7 +185,11 @@ impl ContentSource {
             return Err(failed(format!("data block {number} was asked for before its time")));
         };
         self.fill(range.clone(), buf)?;
-        if again { self.check_repair(range, buf) } else { Ok(()) }
+        if again {
+            self.check_repair(range, buf)?;
+        }
+        flip(buf);
+        Ok(())
     }
 
     /// Reads a range of the data space, withdrawing files that cannot be read as promised.

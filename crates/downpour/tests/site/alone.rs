@@ -1,0 +1,96 @@
+//! A test in a process of its own, with a network and mounts of its own: what it cuts and mounts concerns nobody else.
+//!
+//! The network is loopback alone. It is cut by rules of nftables, which drop packets without a word, and the same
+//! counts what is sent from some ports. It needs root; where it cannot be had, that is said by name.
+
+use std::process::{Command, Stdio};
+
+/// Set in the process that has its own network.
+const ALONE: &str = "DOWNPOUR_TEST_ALONE";
+/// Ports of sessions whose bytes are counted.
+pub(crate) const COUNTED_PORTS: &str = "31500-31599";
+
+/// Where a test runs.
+pub(crate) enum Place {
+    /// Here, and this is a process of its own.
+    Own,
+    /// Here, among everything else.
+    Open,
+    /// It ran elsewhere and has succeeded.
+    Done,
+}
+
+/// Runs the named test again in a process of its own, unless this is that process, or there can be none.
+///
+/// # Panics
+/// When it failed there.
+pub(crate) fn alone(test: &str) -> Place {
+    if std::env::var_os(ALONE).is_some() {
+        return Place::Own;
+    }
+    let nft = Command::new("nft").arg("--version").stdout(Stdio::null()).status();
+    if !rustix::process::geteuid().is_root() || nft.is_err() {
+        println!("skipped: {test} with a network of its own: that needs root and nft");
+        assert!(std::env::var_os("CI").is_none(), "nothing is skipped in CI");
+        return Place::Open;
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--", "unshare", "--net", "--mount", "--", "sh", "-c"]);
+    command.args(["ip link set lo up && exec \"$0\" \"$@\""]);
+    command.arg(std::env::current_exe().expect("this test")).args(["--exact", test, "--nocapture"]);
+    let output = command.env(ALONE, "1").stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let output = output.expect("unshare runs");
+    print!("{}", String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{test} failed in a process of its own");
+    Place::Done
+}
+
+/// The network of this process.
+pub(crate) struct Network;
+
+impl Network {
+    /// Its own; `None` where it is everybody's.
+    pub(crate) fn own() -> Option<Self> {
+        std::env::var_os(ALONE)?;
+        for rule in [
+            "add table inet alone",
+            "add counter inet alone sent",
+            "add chain inet alone outward { type filter hook output priority 0; }",
+            "add chain inet alone inward { type filter hook input priority 0; }",
+            &format!("add rule inet alone outward tcp sport {COUNTED_PORTS} counter name sent"),
+        ] {
+            nft(rule);
+        }
+        Some(Self)
+    }
+
+    /// Drops every packet to or from these ports; all of them without any.
+    pub(crate) fn cut(&self, ports: &[&str]) {
+        if ports.is_empty() {
+            nft("add rule inet alone inward drop");
+        }
+        for port in ports {
+            nft(&format!("add rule inet alone inward tcp dport {port} drop"));
+            nft(&format!("add rule inet alone inward tcp sport {port} drop"));
+        }
+    }
+
+    /// Drops nothing any more.
+    pub(crate) fn heal(&self) {
+        nft("flush chain inet alone inward");
+    }
+
+    /// Bytes of packets that were sent from [`COUNTED_PORTS`].
+    pub(crate) fn sent(&self) -> u64 {
+        let mut listed = Command::new("nft");
+        let listed = listed.args(["list", "counter", "inet", "alone", "sent"]).output();
+        let text = String::from_utf8(listed.expect("nft runs").stdout).expect("text");
+        let bytes = text.split("bytes ").nth(1).and_then(|rest| rest.split_whitespace().next());
+        bytes.and_then(|bytes| bytes.parse().ok()).expect("a counter")
+    }
+}
+
+fn nft(rules: &str) {
+    let done = Command::new("nft").arg(rules).status().expect("nft runs");
+    assert!(done.success(), "nft: {rules}");
+}
