@@ -299,6 +299,11 @@ fn open_beneath(folder: &Path, path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// The digest of a file below a folder. No link is followed.
+pub(crate) fn content_beneath(folder: &Path, path: &Path) -> io::Result<Digest> {
+    digest_of(open_beneath(folder, path)?).map(|(_, digest)| digest)
+}
+
 fn digest_of(mut file: File) -> io::Result<(u64, Digest)> {
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; 1 << 20];

@@ -40,6 +40,10 @@ pub struct ReceiveArgs {
     /// How long to wait for the sender, such as 30s or 24h
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "5min")]
     pub join_timeout: Duration,
+    /// Stay when a session is over, and take part in the next one of this ticket, however long that takes: for named
+    /// receivers of a site
+    #[arg(long, conflicts_with = "report")]
+    pub stay: bool,
     /// Name of this machine in the sender's report [default: the host name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
@@ -87,6 +91,8 @@ pub struct ReceivePlan {
     pub xattrs: bool,
     /// How long to wait for the sender.
     pub join_timeout: Duration,
+    /// Take part in session after session.
+    pub stay: bool,
     /// Name of this machine.
     pub name: String,
     /// Memory for open blocks, bytes.
@@ -182,6 +188,7 @@ impl ReceiveArgs {
             overwrite: self.overwrite,
             xattrs: self.xattrs,
             join_timeout: self.join_timeout,
+            stay: self.stay,
             name: resolve_name(self.name)?,
             memory_bytes: self.memory,
             entries_max: self.max_entries,

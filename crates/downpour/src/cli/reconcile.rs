@@ -27,7 +27,7 @@ pub(super) struct ReconcileArgs {
     /// Show this report
     #[arg(long, value_name = "ID", conflicts_with = "approve")]
     show: Option<String>,
-    /// Print the report as JSON
+    /// Print reports as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -43,35 +43,48 @@ impl ReconcileArgs {
             return Ok(Exit::Complete);
         }
         let (shown, approve, scrub) = (self.show, self.approve, self.scrub);
-        let report: Report = with_daemon(self.access, async |site| {
-            let id = match shown {
-                Some(id) => id,
+        let reports: Vec<Report> = with_daemon(self.access, async |site| {
+            let ids = match shown {
+                Some(id) => vec![id],
                 None => {
+                    let one = approve.is_some() || scrub;
                     let wish = ReconcileWish { approve, scrub };
                     let before: ReportList = site.post("/v1/reconcile", &wish).await?;
-                    next(site, &before).await?
+                    next(site, &before, one).await?
                 }
             };
-            site.get(&format!("/v1/reconcile/{id}")).await
+            let mut reports = Vec::with_capacity(ids.len());
+            for id in ids {
+                reports.push(site.get(&format!("/v1/reconcile/{id}")).await?);
+            }
+            Ok(reports)
         })?;
-        if self.json {
-            let json = serde_json::to_string_pretty(&report).expect("a report has no odd keys");
-            println!("{json}");
-        } else {
-            print!("{}", report.text());
+        for report in &reports {
+            if self.json {
+                let json = serde_json::to_string_pretty(report).expect("a report has no odd keys");
+                println!("{json}");
+            } else {
+                print!("{}", report.text());
+            }
         }
-        let good = matches!(report.verdict, Verdict::Clean | Verdict::Repaired);
-        Ok(if good { Exit::Complete } else { Exit::Incomplete })
+        let good = |report: &Report| matches!(report.verdict, Verdict::Clean | Verdict::Repaired);
+        Ok(if reports.iter().all(good) { Exit::Complete } else { Exit::Incomplete })
     }
 }
 
-/// The first report that was not there before.
-async fn next(site: &Access, before: &ReportList) -> Result<String, RemoteError> {
+/// The reports that were not there before, oldest first: the first one, or those of the next round over all sites.
+async fn next(site: &Access, before: &ReportList, one: bool) -> Result<Vec<String>, RemoteError> {
     for _ in 0..LOOKS_MAX {
         tokio::time::sleep(LOOK_EVERY).await;
         let now: ReportList = site.get("/v1/reconcile").await?;
-        if let Some(id) = now.reports.into_iter().find(|id| !before.reports.contains(id)) {
-            return Ok(id);
+        let over = now.ended > before.begun;
+        let is_new = |id: &String| !before.reports.contains(id);
+        let new: Vec<String> = now.reports.into_iter().rev().filter(is_new).collect();
+        match (one, new.is_empty()) {
+            (true, false) => return Ok(new.into_iter().take(1).collect()),
+            (false, false) if over => return Ok(new),
+            (false, true) if over => break,
+            _ => {}
         }
     }
     let what = "no report came; `downpour service status reconcile` says why";

@@ -22,6 +22,8 @@ pub(super) struct TicketArgs {
 enum TicketVerb {
     New(NewArgs),
     Show(ShowArgs),
+    /// Print this machine's node key, by which a site names it as a receiver
+    Key,
 }
 
 /// Make a ticket for a later `downpour send --ticket FILE` on this machine
@@ -58,6 +60,10 @@ impl TicketArgs {
         match self.verb {
             TicketVerb::New(args) => args.run(),
             TicketVerb::Show(args) => args.run(),
+            TicketVerb::Key => {
+                println!("{}", own_identity()?.public_key());
+                Ok(Exit::Complete)
+            }
         }
     }
 }
@@ -73,11 +79,7 @@ impl NewArgs {
         if let Some(group) = self.group {
             super::network::check_group(group, true)?;
         }
-        let advice = "set $DOWNPOUR_HOME to a folder of your own";
-        let start = |error: &dyn std::error::Error| Fault::start(error.to_string(), advice);
-        let home = Home::locate().map_err(|e| start(&e))?;
-        let folder = home.config().map_err(|e| start(&e))?;
-        let identity = Identity::load_or_create(folder).map_err(|e| start(&e))?;
+        let identity = own_identity()?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let ticket = Ticket {
             addrs: self.address.iter().map(ToString::to_string).collect(),
@@ -98,6 +100,15 @@ impl NewArgs {
         println!("receivers: downpour receive @{} --out DIR", self.out.display());
         Ok(Exit::Complete)
     }
+}
+
+/// This user's node key; it is made when there is none.
+fn own_identity() -> Result<Identity, Fault> {
+    let advice = "set $DOWNPOUR_HOME to a folder of your own";
+    let start = |error: &dyn std::error::Error| Fault::start(error.to_string(), advice);
+    let home = Home::locate().map_err(|e| start(&e))?;
+    let folder = home.config().map_err(|e| start(&e))?;
+    Identity::load_or_create(folder).map_err(|e| start(&e))
 }
 
 impl ShowArgs {

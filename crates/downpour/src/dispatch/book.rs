@@ -63,6 +63,12 @@ impl Book {
         Self { site: site.clone(), leases: Arc::new(Mutex::new(leases)) }
     }
 
+    /// Keeps the leases of these, too.
+    pub(super) fn hold(&self, held: &[Held]) {
+        let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        leases.extend(held.iter().map(|held| (held.file.id, held.fence)));
+    }
+
     pub(super) fn now(&self) -> Time {
         self.site.clock.now()
     }

@@ -12,6 +12,7 @@
 //! | `load` | claimed files, looked up |
 //! | `outgoing`, `book` | a batch at its source, and its steps in the catalog |
 //! | `arriving`, `incoming` | an offer at its destination, and a batch there |
+//! | `multicast`, `standing` | the standing session for rules with receivers, and the files in it |
 //! | `submit`, `wants` | files that an operator, or another site, asks for |
 //! | `hasher` | digests of what was submitted |
 //! | `why` | one reason and a time for each file that does not move |
@@ -28,6 +29,7 @@ mod hooks;
 mod incoming;
 mod link;
 mod load;
+mod multicast;
 mod offer;
 mod outgoing;
 mod people;
@@ -35,6 +37,7 @@ mod policy;
 mod route;
 mod section;
 mod sites;
+mod standing;
 mod submit;
 mod wants;
 mod why;
@@ -47,7 +50,7 @@ pub use offer::{
     Wants, WantsAnswer,
 };
 pub use people::{BatchReport, Done, Files, Links, Submitted, TransferReport, Transfers};
-pub use section::TransferSection;
+pub use section::{MulticastSection, ReceiverSection, TransferSection, check_receivers};
 pub use submit::{Accepted, Submission};
 pub use why::{Why, WhyList};
 
@@ -75,6 +78,8 @@ pub struct Dispatch {
     /// There may be something to do.
     wake: Notify,
     totals: Totals,
+    /// Of the service `multicast`.
+    multicast: Mutex<multicast::Seen>,
 }
 
 /// Since the daemon's start.
@@ -124,9 +129,11 @@ pub fn part(site: &Arc<Site>) -> Part {
         lanes: Mutex::default(),
         wake: Notify::new(),
         totals: Totals::default(),
+        multicast: Mutex::default(),
     });
     let routes = sites::routes().merge(people::routes()).share(dispatch.clone());
-    Part { services: vec![dispatch], routes }
+    let multicast = Arc::new(multicast::Multicast(dispatch.clone()));
+    Part { services: vec![dispatch, multicast], routes }
 }
 
 impl Service for Dispatch {

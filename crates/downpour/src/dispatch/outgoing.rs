@@ -394,7 +394,7 @@ const fn class_of(skipped: Skipped) -> ErrorClass {
 }
 
 /// Why a file that was there could not be read to its end.
-fn source_class(held: &Held) -> ErrorClass {
+pub(super) fn source_class(held: &Held) -> ErrorClass {
     match std::fs::symlink_metadata(&held.path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => ErrorClass::FileGone,
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {

@@ -21,6 +21,9 @@ pub(super) struct Route {
     pub(super) rule: String,
     /// The sites that are to have the files.
     pub(super) to: Vec<String>,
+    /// Named receivers that are to have them, instead of sites; and how many of them must.
+    pub(super) receivers: Vec<String>,
+    pub(super) required: usize,
     /// Lower goes first.
     pub(super) priority: i64,
     into: Template,
@@ -29,15 +32,18 @@ pub(super) struct Route {
 }
 
 impl Route {
-    /// That of the rule called `name`; `None` when it sends nothing to a site.
+    /// That of the rule called `name`; `None` when it sends nothing.
     pub(super) fn of(config: &Config, rules: &Rules, name: &str) -> Option<Self> {
         if let Some(rule) = rules.named(name) {
-            return Some(Self::of_rule(rule)).filter(|route| !route.to.is_empty());
+            let goes = |route: &Self| !route.to.is_empty() || !route.receivers.is_empty();
+            return Some(Self::of_rule(rule)).filter(goes);
         }
         let (site, into) = parse(name)?;
         config.remote.iter().any(|remote| remote.name == site).then(|| Self {
             rule: name.to_owned(),
             to: vec![site.to_owned()],
+            receivers: Vec::new(),
+            required: 0,
             priority: PRIORITY,
             into: into.parse().unwrap_or_default(),
             have: HashMap::new(),
@@ -48,6 +54,8 @@ impl Route {
         Self {
             rule: rule.name.clone(),
             to: rule.to.clone(),
+            receivers: rule.receivers.clone(),
+            required: rule.required.of(rule.receivers.len()),
             priority: rule.priority,
             into: rule.into.clone(),
             have: HashMap::new(),

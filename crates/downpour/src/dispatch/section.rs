@@ -1,9 +1,13 @@
-//! What `site.toml` says of moving files: `[transfer]`. What it says of one link stands in its `[[remote]]`.
+//! What `site.toml` says of moving files: `[transfer]`, `[multicast]`, `[[receiver]]`. What it says of one link stands in its `[[remote]]`.
 
 use crate::section;
 use crate::site::section::Complaint;
-use crate::units::{Amount, Span};
+use crate::site::{Config, is_name};
+use crate::ticket::ALLOW_MAX;
+use crate::units::{Amount, Span, Speed};
+use downpour_transport::identity::PublicKey;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 section! {
@@ -30,6 +34,79 @@ section! {
         shares: BTreeMap<String, f64> = "{}",
         /// Whether each file that arrived is read back and compared before its receipt.
         read_back: bool = "true",
+    }
+}
+
+section! {
+    /// The standing multicast session that serves the rules with `receivers`.
+    [multicast]
+    pub struct MulticastSection {
+        /// Where receivers join, by TCP. Feedback comes by UDP to one of the ports of `[transfer]`.
+        port: u16 = "28820",
+        /// Host by which receivers reach it, when that differs from its addresses.
+        host: String | "\"site.example.org\"",
+        /// Group of the stream, with its port. Without it each session chooses one.
+        group: SocketAddr | "\"239.255.28.1:28821\"",
+        /// Interface of the stream, by name or address. Without it: the one with the route to the group.
+        interface: String | "\"eth0\"",
+        /// It is never faster than this.
+        rate: Speed | "\"400mbit\"",
+        /// Memory for what was sent, for repair and for receivers that are behind.
+        keep: Amount = "\"256MB\"",
+    }
+}
+
+section! {
+    /// A machine that takes part in the standing multicast session: `downpour receive @multicast.ticket --stay`.
+    [[receiver]]
+    pub struct ReceiverSection {
+        /// Its name in rules and in the catalog.
+        name: String => "\"node1\"",
+        /// Its node key, as its `downpour ticket key` prints it.
+        key: PublicKey => "\"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\"",
+    }
+}
+
+/// What is wrong with `[multicast]`, `[[receiver]]` and the rules that name receivers.
+pub fn check_receivers(config: &Config, found: &mut Vec<Complaint>) {
+    let mut say = |at: String, what: String, todo: &str| found.push(Complaint::new(at, what, todo));
+    if let Some(group) = config.multicast.group
+        && !group.ip().is_multicast()
+    {
+        let todo = "take one of 239.255.0.0/16, with a port";
+        say("multicast.group".to_owned(), format!("{group} is no multicast group"), todo);
+    }
+    if config.receiver.len() > ALLOW_MAX {
+        let what = format!(
+            "{} receivers, and a session admits {ALLOW_MAX} by their keys",
+            config.receiver.len()
+        );
+        say(format!("receiver.{ALLOW_MAX}.name"), what, "serve them from two sites");
+    }
+    for (index, receiver) in config.receiver.iter().enumerate() {
+        let at = |key: &str| format!("receiver.{index}.{key}");
+        let before = &config.receiver[..index];
+        let sites = config.remote.iter().map(|remote| &remote.name);
+        if !is_name(&receiver.name) {
+            let todo = "take up to 64 letters, digits, - _ and ., beginning with a letter or digit";
+            say(at("name"), format!("`{}` cannot be a name", receiver.name), todo);
+        }
+        let mut taken = sites.chain([&config.site.name]).chain(before.iter().map(|b| &b.name));
+        if taken.any(|name| *name == receiver.name) {
+            let what = format!("another receiver or site is called `{}`", receiver.name);
+            say(at("name"), what, "give each a name of its own");
+        }
+        if before.iter().any(|other| other.key == receiver.key) {
+            let todo = "give each receiver the key that its own `downpour ticket key` prints";
+            say(at("key"), "another [[receiver]] has the same key".to_owned(), todo);
+        }
+    }
+    for (index, rule) in config.rule.iter().enumerate() {
+        let unknown = |name: &&String| !config.receiver.iter().any(|known| known.name == **name);
+        if let Some(name) = rule.receivers.iter().find(unknown) {
+            let what = format!("no [[receiver]] is called `{name}`");
+            say(format!("rule.{index}.receivers"), what, "add it, with its key");
+        }
     }
 }
 

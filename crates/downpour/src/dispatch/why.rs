@@ -4,11 +4,11 @@ use super::link::Wanted;
 use super::load::Names;
 use super::route::Route;
 use super::{Dispatch, lock};
-use crate::site::{Fault, Site};
+use crate::site::{Config, Fault, Site};
 use crate::spool::Rules;
 use downpour_catalog::{Cursor, Error, File, FileId, Query, Reason, State, Time};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use utoipa::ToSchema;
 
@@ -58,6 +58,8 @@ pub struct WhyList {
 /// What the links say, without their locks.
 struct Links {
     of: HashMap<String, LinkNow>,
+    /// Receivers that take part in the standing session, while it is open.
+    present: Option<BTreeSet<String>>,
 }
 
 #[derive(Clone)]
@@ -76,7 +78,8 @@ impl Dispatch {
             let (wanted, probe_at, files_per_s) = (link.wanted, link.probe_at(), link.pace().0);
             (name.clone(), LinkNow { wanted, probe_at, trouble, files_per_s })
         });
-        Links { of: now.collect() }
+        let present = lock(&self.multicast).present.clone();
+        Links { of: now.collect(), present }
     }
 
     /// Files that do not move, all of them or those that `query` finds.
@@ -106,11 +109,12 @@ impl Dispatch {
             };
             for query in &asked {
                 let page = reader.search(query, after.as_ref(), PAGE - files.len())?;
-                let route = |file: &File| Route::of(&config, &rules, names.rule(file.rule));
-                files.extend(page.files.iter().map(|file| {
+                for file in &page.files {
+                    let route = Route::of(&config, &rules, names.rule(file.rule));
+                    let lack = lack(reader, file, route.as_ref(), &config, &links)?;
                     let waiting = ahead.get(&file.rule).copied().unwrap_or(0);
-                    say(file, route(file).as_ref(), &links, waiting, now)
-                }));
+                    files.push(say(file, route.as_ref(), &links, (waiting, lack), now));
+                }
                 next = page.next.map(|cursor| cursor.to_string());
                 if files.len() >= PAGE || next.is_some() {
                     break;
@@ -131,7 +135,8 @@ impl Dispatch {
             let rules = Rules::new(&own, &config.rule);
             let route = Route::of(&config, &rules, names.rule(file.rule));
             let waiting = ahead(reader)?.get(&file.rule).copied().unwrap_or(0);
-            Ok(Some(say(&file, route.as_ref(), &links, waiting, now)))
+            let lack = lack(reader, &file, route.as_ref(), &config, &links)?;
+            Ok(Some(say(&file, route.as_ref(), &links, (waiting, lack), now)))
         })
         .await
     }
@@ -148,7 +153,47 @@ fn ahead(
     Ok(ahead)
 }
 
-fn say(file: &File, route: Option<&Route>, links: &Links, ahead: i64, now: Time) -> Why {
+/// Of a file for named receivers that does not move: which of them lack it, and which of these are away.
+fn lack(
+    reader: &mut downpour_catalog::Reader,
+    file: &File,
+    route: Option<&Route>,
+    config: &Config,
+    links: &Links,
+) -> Result<Option<String>, Error> {
+    let stands = matches!(file.state, State::Waiting | State::Queued | State::Sending);
+    let Some(route) = route.filter(|route| stands && !route.receivers.is_empty()) else {
+        return Ok(None);
+    };
+    let Some(present) = &links.present else {
+        let text = "the multicast session is not open (downpour service status)";
+        return Ok(Some(text.to_owned()));
+    };
+    let receipts = reader.receipts(file.id)?;
+    let has = |key: &[u8]| receipts.iter().any(|receipt| receipt.receiver == key);
+    let lacks = |name: &&String| {
+        let known = config.receiver.iter().find(|receiver| receiver.name == **name);
+        known.is_none_or(|receiver| !has(receiver.key.as_bytes()))
+    };
+    let lacking: Vec<&String> = route.receivers.iter().filter(lacks).collect();
+    let told = |name: &&String| match present.contains(*name) {
+        true => name.to_string(),
+        false => format!("{name} (away)"),
+    };
+    let told = lacking.iter().map(told).collect::<Vec<_>>().join(", ");
+    let none = lacking.iter().all(|name| !present.contains(*name));
+    let is = if none { "no receiver that lacks it is there" } else { "they lack it" };
+    let (have, of) = (route.receivers.len() - lacking.len(), route.required);
+    Ok(Some(format!("{have} receivers have it, {of} must; {is}: {told}")))
+}
+
+fn say(
+    file: &File,
+    route: Option<&Route>,
+    links: &Links,
+    (ahead, lack): (i64, Option<String>),
+    now: Time,
+) -> Why {
     let (eta, text) = match (file.state, file.reason) {
         (State::Waiting, reason) => waiting(file, reason, route, links),
         (State::Queued, _) => queued(route, links, ahead, now),
@@ -167,6 +212,7 @@ fn say(file: &File, route: Option<&Route>, links: &Links, ahead: i64, now: Time)
         (State::Cancelled, _) => (None, "it was cancelled".to_owned()),
         (State::Adopted, _) => (None, "it lies where it should".to_owned()),
     };
+    let text = lack.into_iter().fold(text, |text, lack| format!("{text}; {lack}"));
     Why {
         file: file.id.0,
         name: file.name.clone(),
@@ -242,7 +288,7 @@ mod tests {
     fn links(wanted: Wanted, probe_at: Option<Time>, files_per_s: f64) -> Links {
         let trouble = probe_at.map(|_| "timed-out: nobody answers".to_owned());
         let link = LinkNow { wanted, probe_at, trouble, files_per_s };
-        Links { of: HashMap::from([("b".to_owned(), link)]) }
+        Links { of: HashMap::from([("b".to_owned(), link)]), present: None }
     }
 
     #[test]

@@ -37,11 +37,11 @@ const WAIT_MAX_S: i64 = 3600;
 const LINKS_FILE: &str = "links.json";
 
 /// What the catalog and the configuration say now.
-struct Now {
+pub(super) struct Now {
     names: Names,
-    routes: HashMap<RuleId, Route>,
+    pub(super) routes: HashMap<RuleId, Route>,
     /// Files and bytes in the queue.
-    queued: BTreeMap<RuleId, (i64, i64)>,
+    pub(super) queued: BTreeMap<RuleId, (i64, i64)>,
 }
 
 type Tasks = JoinSet<Result<(), Fault>>;
@@ -138,7 +138,7 @@ async fn begin(dispatch: &Arc<Dispatch>, site: &Arc<Site>, tasks: &mut Tasks) ->
 }
 
 /// What there is to do.
-async fn look(site: &Arc<Site>) -> Result<Now, Fault> {
+pub(super) async fn look(site: &Arc<Site>) -> Result<Now, Fault> {
     let config = site.config();
     let (names, counts) = site.read(|reader| Ok((Names::read(reader)?, reader.counts()?))).await?;
     let rules = Rules::new(&site.name, &config.rule);

@@ -7,16 +7,23 @@
 //! | `list` | which products to insert, and when: files, or bytes made from a seed |
 //! | `queue` | the sender's: products into blocks, and what of them is kept |
 //! | `shelf` | the receiver's: blocks in order, products out of them, verified and placed |
+//! | `file`, `clerk` | files of a site as products: which they are, and the receipts for them |
+//! | `folder` | where products are placed |
 //! | `log` | a line for each product: what became of it, and when |
 //!
 //! Deliberately absent: feeds with names, who subscribes to what, and what was missed while away.
 
+mod clerk;
+mod file;
+mod folder;
 mod frame;
 mod list;
 mod log;
 mod queue;
 mod shelf;
 
+pub use clerk::{Clerk, Told, Word};
+pub use file::SiteFile;
 pub use list::{Content, List, ListError, Listed, MadeBytes};
 pub use log::{InsertedLine, ProductLog, ReceivedLine};
 pub use queue::{Inserted, Inserter, Queue, Stopped};

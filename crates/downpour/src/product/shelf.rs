@@ -4,31 +4,30 @@
 //! 2. In order their frames are read on. A body goes to a file of its own in `.downpour`, and into the digest.
 //! 3. When the seal proves digest and head to be the publisher's, the file is renamed to its product's name (a newer
 //!    product replaces an older one of that name), and a line is logged.
+//!    A file of a site goes to its path instead, where nothing is replaced, and the `clerk` is told.
 //! 4. When it does not, all blocks of that frame are forgotten and come again by pull (`docs/protocol.md#PROD-6`).
 //!
 //! Who joins late begins with the first frame that begins in a block that it gets. A block that the sender does not
 //! keep any more leaves a gap: what lay in it is counted as missed, and the next frame is looked for.
 
+use super::clerk::Clerk;
+use super::file::SiteFile;
+use super::folder::{Folder, failed};
 use super::frame::{HEAD_START, Head, SEAL_LEN, open_block, open_seal};
 use super::log::{ProductLog, ReceivedLine};
 use super::unix_ns;
-use crate::object::{EntryId, Obstacle, StoreEvent, StoreFailure, Summary, explain, open_in};
+use crate::object::{EntryId, Obstacle, StoreEvent, StoreFailure, Summary};
+use downpour_catalog::ErrorClass;
 use downpour_proto::BlockId;
 use downpour_transport::control::ClockOffset;
 use downpour_transport::identity::PublicKey;
 use downpour_transport::{Accepted, BlockSink};
-use rustix::fs::{AtFlags, Mode, OFlags};
-use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write as _;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Our folder in the target.
-const STAGING: &str = ".downpour";
 
 /// Products that fail are named up to this many.
 const FAILED_MAX: usize = 1_000;
@@ -49,6 +48,8 @@ pub struct ShelfConfig {
     pub clock: ClockOffset,
     /// Where to log products.
     pub log: Option<Arc<ProductLog>>,
+    /// Signs for the files of a site; without one they are products as any other.
+    pub clerk: Option<Arc<Clerk>>,
 }
 
 type OnEvent = Box<dyn Fn(StoreEvent) + Send + Sync>;
@@ -59,11 +60,6 @@ pub struct Shelf {
     folder: Option<Folder>,
     state: Mutex<State>,
     on_event: OnEvent,
-}
-
-struct Folder {
-    root: OwnedFd,
-    staging: OwnedFd,
 }
 
 /// A frame that is being read.
@@ -127,7 +123,7 @@ impl Shelf {
         config: ShelfConfig,
         on_event: impl Fn(StoreEvent) + Send + Sync + 'static,
     ) -> Result<Self, String> {
-        let folder = config.folder.as_deref().map(open_folder).transpose()?;
+        let folder = config.folder.as_deref().map(Folder::open).transpose()?;
         let state = State {
             next: config.first,
             skip: 0,
@@ -374,12 +370,35 @@ impl Shelf {
             state.fail(path, reason, events);
         }
         state.number = Some(number);
+        let clerk = self.config.clerk.as_ref();
         if digest == [0; 32] {
             let reason = "the sender could not read it to its end".to_owned();
             state.fail(name, reason, events);
+            clerk.into_iter().for_each(|clerk| clerk.passed(number));
             return Ok(());
         }
-        self.place(number, &name, body.file)?;
+        match clerk.and_then(|clerk| Some((clerk, SiteFile::of_meta(&meta)?))) {
+            Some((clerk, file)) => {
+                let placed = match &self.folder {
+                    Some(folder) => folder.place_file(number, (&file, digest), body.file),
+                    None => Err((ErrorClass::DestinationRefused, "nothing is kept here".into())),
+                };
+                match placed {
+                    Ok(digest) => clerk.placed(file, digest),
+                    Err((class, why)) => {
+                        clerk.failed(&file, class, &why);
+                        state.fail(file.path, why, events);
+                        clerk.passed(number);
+                        return Ok(());
+                    }
+                }
+                clerk.passed(number);
+            }
+            None => {
+                let place = |folder: &Folder| folder.place(number, &name, body.file);
+                self.folder.as_ref().map_or(Ok(()), place)?;
+            }
+        }
         state.summary.complete = state.summary.complete.saturating_add(1);
         state.summary.bytes_received += size;
         if let Some(log) = &self.config.log {
@@ -406,16 +425,6 @@ impl Shelf {
         }
         let Some(file) = &mut body.file else { return Ok(()) };
         file.write_all(bytes).map_err(|error| failed("writing a product", &error))
-    }
-
-    fn place(&self, number: u64, name: &str, file: Option<File>) -> Result<(), StoreFailure> {
-        let Some(folder) = &self.folder else { return Ok(()) };
-        if file.is_none() {
-            folder.stage(number)?; // An empty one.
-        }
-        let (from, to) = (&folder.staging, &folder.root);
-        rustix::fs::renameat(from, staged(number), to, name)
-            .map_err(|error| failed("placing a product", &error.into()))
     }
 }
 
@@ -457,50 +466,6 @@ impl State {
         let is_over = !self.failed && self.end.is_some_and(|end| self.next >= end);
         (is_over && !std::mem::replace(&mut self.over, true))
             .then(|| StoreEvent::Complete(self.summary.clone()))
-    }
-}
-
-impl Folder {
-    /// A new, empty file for a product.
-    fn stage(&self, number: u64) -> Result<File, StoreFailure> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
-        let mode = Mode::from_raw_mode(0o644);
-        let opened = open_in(&self.staging, staged(number).as_bytes(), flags, mode);
-        opened.map(File::from).map_err(|error| failed("making a file", &error.into()))
-    }
-}
-
-fn staged(number: u64) -> String {
-    format!("product-{number}")
-}
-
-fn failed(doing: &str, error: &std::io::Error) -> StoreFailure {
-    let doing = format!("{doing}: {error}");
-    match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::NOSPC | Errno::DQUOT) => {
-            StoreFailure::DiskFull { needed: None, available: None, doing }
-        }
-        _ => StoreFailure::Target(doing),
-    }
-}
-
-fn open_folder(path: &Path) -> Result<Folder, String> {
-    let told = |error: Errno| format!("{}: {}", path.display(), explain(error));
-    std::fs::create_dir_all(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = rustix::fs::open(path, flags, Mode::empty()).map_err(told)?;
-    match rustix::fs::mkdirat(&root, STAGING, Mode::from_raw_mode(0o700)) {
-        Ok(()) | Err(Errno::EXIST) => {}
-        Err(error) => return Err(told(error)),
-    }
-    let staging = open_in(&root, STAGING.as_bytes(), flags, Mode::empty()).map_err(told)?;
-    Ok(Folder { root, staging })
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What was not delivered is of no use to a later session; a folder that holds something else stays.
-        let _ = rustix::fs::unlinkat(&self.root, STAGING, AtFlags::REMOVEDIR);
     }
 }
 
@@ -567,6 +532,7 @@ mod tests {
                 memory: 10_000,
                 clock: ClockOffset { ahead_ns: 0, error: Duration::ZERO },
                 log: None,
+                clerk: None,
             };
             let told = Arc::clone(&events);
             let shelf = Shelf::open(config, move |event| told.lock().unwrap().push(event)).unwrap();

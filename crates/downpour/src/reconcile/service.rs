@@ -91,6 +91,9 @@ impl Far for There {
 #[derive(Clone, Debug, Default)]
 struct Last {
     line: String,
+    /// Rounds over all sites that have begun and ended.
+    begun: u64,
+    ended: u64,
     runs: u64,
     failed: u64,
     repaired: u64,
@@ -147,6 +150,7 @@ impl Reconcile {
     /// Compares with each site in turn.
     async fn round(&self, site: &Arc<Site>) {
         let config = site.config();
+        self.last().begun += 1;
         for remote in site.remotes() {
             let wanted = config.reconcile.with.as_ref();
             let wanted = wanted.is_none_or(|with| with.iter().any(|name| name == remote.name()));
@@ -165,6 +169,8 @@ impl Reconcile {
             let mut last = self.last();
             (last.line, last.runs) = (line, last.runs + 1);
         }
+        let mut last = self.last();
+        last.ended = last.begun;
     }
 
     async fn with(&self, site: &Arc<Site>, remote: Arc<Remote>) -> Result<String, Fault> {
@@ -237,6 +243,12 @@ pub struct ReconcileWish {
 pub struct ReportList {
     /// Their ids, newest first.
     pub reports: Vec<String>,
+    /// Rounds of comparisons with all sites that have begun since the daemon's start.
+    #[serde(default)]
+    pub begun: u64,
+    /// The last of them that has ended.
+    #[serde(default)]
+    pub ended: u64,
 }
 
 #[derive(OpenApi)]
@@ -268,11 +280,18 @@ fn odd(error: &std::io::Error) -> Problem {
 
 /// Reports of comparisons
 #[utoipa::path(get, path = "/v1/reconcile", responses((status = 200, body = ReportList)))]
-async fn list(State(site): State<Arc<Site>>) -> Result<Json<ReportList>, Problem> {
+async fn list(
+    State(site): State<Arc<Site>>,
+    Extension(service): Extension<Arc<Reconcile>>,
+) -> Result<Json<ReportList>, Problem> {
+    let (begun, ended) = {
+        let last = service.last();
+        (last.begun, last.ended)
+    };
     let mut reports = report::ids(&site.config().state()).map_err(|error| odd(&error))?;
     reports.reverse();
     reports.truncate(LISTED_MAX);
-    Ok(Json(ReportList { reports }))
+    Ok(Json(ReportList { reports, begun, ended }))
 }
 
 /// One report
@@ -299,7 +318,7 @@ async fn start(
         let approved = report::approve(&site.config().state(), id).map_err(|error| odd(&error))?;
         of_disk |= approved.far == site.name;
     }
-    let reports = list(State(site)).await?;
+    let reports = list(State(site), Extension(service.clone())).await?;
     if of_disk {
         scrub.ask()
     } else {

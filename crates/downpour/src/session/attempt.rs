@@ -7,6 +7,7 @@ use super::account::{ReceiverAccount, receiver_snapshot};
 use super::host::Host;
 use super::keeper::{Keeper, open_keeper};
 use super::receive::Taker;
+use super::words::Telling;
 use super::{TOO_SLOW, faults, transfer};
 use crate::cli::{Fault, ReceivePlan, Target};
 use crate::object::{EntryId, Obstacle, Placed, StoreEvent, StoreFailure, Summary};
@@ -75,6 +76,8 @@ pub(super) struct Over {
     pub(super) unplaced: Vec<(String, Obstacle, String)>,
     /// Why the whole was not completed.
     pub(super) failure: Option<(ErrorClass, String)>,
+    /// By this side's own user.
+    pub(super) interrupted: bool,
 }
 
 /// What the parties say.
@@ -169,6 +172,7 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
         false_blocks: 0,
     };
     run.begin_products();
+    let telling = Telling::begin(&run.joined, &run.client, taker);
     match run.become_ready(&mut heard, has_stream, candidates).await {
         Ok(None) => {}
         Ok(Some(verdict)) => return run.finish(verdict, taker).await,
@@ -196,6 +200,7 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
             break verdict;
         }
     };
+    telling.end(matches!(verdict, Verdict::Complete(_))).await;
     run.finish(verdict, taker).await
 }
 
@@ -611,6 +616,7 @@ impl Run<'_> {
         self.account.notices.extend(totals.lacks.clone());
         self.account.transfer = transfer::report(self.plan, &self.joined, totals);
         let mut failure = None;
+        let interrupted = matches!(verdict, Verdict::Interrupted);
         let mut summary = match verdict {
             Verdict::SenderLost(why) => return Ok(Ended::SenderLost(why)),
             Verdict::Complete(summary) => summary,
@@ -659,7 +665,7 @@ impl Run<'_> {
         let (placed, unplaced) = (self.store.placed(), self.unplaced);
         let report =
             self.account.report(self.plan, &summary, &snapshot, self.data_len, left_stream);
-        Ok(Ended::Over(Box::new(Over { report, placed, unplaced, failure })))
+        Ok(Ended::Over(Box::new(Over { report, placed, unplaced, failure, interrupted })))
     }
 
     fn receipt(&self, summary: &Summary, repair_symbols: u64) -> Receipt {

@@ -167,7 +167,12 @@ impl<T> Running<T> {
 /// Begins to send. The ticket comes when the session is open; not at all if it cannot be opened.
 pub fn send_files(setup: SendFiles) -> (Running<SentFiles>, oneshot::Receiver<Ticket>) {
     let (tell, ticket) = oneshot::channel();
-    let giver = Giver { identity: setup.identity.clone(), spool: None, only: Some(setup.receiver) };
+    let giver = Giver {
+        identity: setup.identity.clone(),
+        spool: None,
+        only: Some(setup.receiver),
+        owner: None,
+    };
     let plan = send_plan(setup);
     let running = run(Some(tell), move |handle, mut host| {
         handle.block_on(send::run(&plan, &giver, &mut host)).map(sent)
@@ -179,13 +184,14 @@ pub fn send_files(setup: SendFiles) -> (Running<SentFiles>, oneshot::Receiver<Ti
 pub fn receive_files(setup: ReceiveFiles) -> Running<ReceivedFiles> {
     run(None, move |handle, mut host| {
         let batch = BatchTarget { folder: setup.folder.clone(), agreed: Arc::new(setup.agreed) };
-        let taker = Taker { identity: setup.identity, batch: Some(batch) };
+        let taker = Taker { identity: setup.identity, batch: Some(batch), clerk: None };
         let plan = ReceivePlan {
             ticket: TicketText::read(&setup.ticket.to_string())?,
             target: Target::Tree(setup.folder.out),
             overwrite: false,
             xattrs: false,
             join_timeout: setup.wait,
+            stay: false,
             name: setup.name,
             memory_bytes: setup.memory_bytes,
             entries_max: ENTRIES_DEFAULT,
@@ -201,7 +207,7 @@ pub fn receive_files(setup: ReceiveFiles) -> Running<ReceivedFiles> {
     })
 }
 
-fn run<T: Send + 'static>(
+pub(super) fn run<T: Send + 'static>(
     ticket: Option<oneshot::Sender<Ticket>>,
     session: impl FnOnce(&Handle, Host) -> Result<T, Fault> + Send + 'static,
 ) -> Running<T> {

@@ -6,19 +6,20 @@
 use super::carried::Carried;
 use super::feeding::Feed;
 use super::roster::{Newcomer, Roster};
+use super::standing::{Heard, Owner};
 use downpour_proto::sender::Delivery;
 use downpour_proto::{BlockId, BlockKind, Code, RangeSet, ReceiverId};
 use downpour_transport::Encoder;
 use downpour_transport::control::{
     ApiError, Conn, DataPath, ErrorCode, Event, EventSender, Extent, HaveRequest, JoinReply,
     JoinRequest, LeaveRequest, MANIFEST_SYMBOLS_MAX, Member, ReadyRequest, Receipt, SessionHandler,
-    SignedReceipt,
+    SignedReceipt, Word,
 };
 use downpour_transport::session::SendHandle;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 /// How far the session is.
 #[derive(Debug, Default)]
@@ -64,6 +65,8 @@ pub(super) struct Shared {
     pub(super) source: Arc<dyn Carried>,
     /// In a session of products.
     pub(super) feed: Option<Feed>,
+    /// The program to which it belongs.
+    pub(super) owner: Option<Arc<Owner>>,
     /// The reply to JOIN but for the receiver's number and what is known only then.
     pub(super) reply: JoinReply,
 }
@@ -80,6 +83,12 @@ impl Shared {
         if stand.told_ends != ends {
             stand.told_ends = ends;
             stand.roster.tell_all(&self.ends_event(ends));
+        }
+    }
+
+    pub(super) fn tell_owner(&self, heard: Heard) {
+        if let Some(owner) = &self.owner {
+            owner.tell(heard);
         }
     }
 
@@ -124,6 +133,7 @@ impl SessionHandler for Endpoint {
             }
             (receiver, stand.started, stand.data_end)
         };
+        shared.tell_owner(Heard::Joined { node: from.node, receiver, from: data_end });
         // It takes part once it is ready.
         shared.driver.join(receiver, Delivery::Ended, from.feedback.clone());
         shared.changed.notify_one();
@@ -178,9 +188,20 @@ impl SessionHandler for Endpoint {
     async fn leave(&self, member: &Member, request: LeaveRequest) -> Result<(), ApiError> {
         let shared = &self.0;
         shared.stand().roster.leave(member.receiver, request.reason);
+        shared.tell_owner(Heard::Away { receiver: member.receiver });
         shared.driver.set_delivery(member.receiver, Delivery::Ended);
         shared.changed.notify_one();
         Ok(())
+    }
+
+    async fn word(&self, member: &Member, word: Word) -> Result<(), ApiError> {
+        let Some(owner) = &self.0.owner else {
+            return Err(ApiError::new(ErrorCode::NotFound, "nobody here listens to words"));
+        };
+        let (done, answered) = oneshot::channel();
+        owner.tell(Heard::Word { node: member.node, text: word.text, done });
+        let busy = |_| ApiError::new(ErrorCode::Busy, "it was not taken: say it again later");
+        answered.await.map_err(busy)
     }
 
     fn subscribed(&self, member: &Member, events: EventSender) {
@@ -208,6 +229,7 @@ impl SessionHandler for Endpoint {
         let shared = &self.0;
         if shared.stand().roster.unsubscribe(member.receiver) {
             shared.driver.set_delivery(member.receiver, Delivery::Ended);
+            shared.tell_owner(Heard::Away { receiver: member.receiver });
         }
         shared.changed.notify_one();
     }

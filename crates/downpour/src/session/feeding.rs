@@ -5,6 +5,7 @@
 //! waiting then. While much waits, small products share a block, for up to 50 ms.
 
 use super::endpoint::Shared;
+use super::standing::Heard;
 use crate::product::{
     InsertedLine, Inserter, ListError, Listed, ProductLog, Queue, Stopped, unix_ns,
 };
@@ -123,7 +124,7 @@ impl Times {
 }
 
 /// The list, read on a thread of its own.
-type Lines = Receiver<Result<Listed, ListError>>;
+pub(super) type Lines = Receiver<Result<Listed, ListError>>;
 
 /// Starts to read.
 pub(super) fn read_ahead(
@@ -218,12 +219,15 @@ impl Feeder<'_> {
             Ok(opened) => opened,
             Err(error) => {
                 self.notice(format!("{name} was not inserted: {error}"));
+                self.tell(name, Err(error.to_string()));
                 return Ok(());
             }
         };
         let mut offer = |number, symbols| self.offer(number, symbols);
         let product = (name.as_str(), meta.as_str(), inserted_ns);
         let inserted = inserter.insert(product, (size, &mut *bytes), &mut offer)?;
+        let placed = (inserted.number, inserted.blocks.start, size);
+        self.tell(name, inserted.withdrawn.clone().map_or(Ok(placed), Err));
         if let Some(why) = inserted.withdrawn {
             self.notice(format!("{name} was withdrawn while it was inserted: {why}"));
         }
@@ -252,6 +256,10 @@ impl Feeder<'_> {
             inserter.close(&mut |number, symbols| self.offer(number, symbols))?;
         }
         Ok(())
+    }
+
+    fn tell(&self, name: &str, outcome: Result<(u64, u32, u64), String>) {
+        self.shared.tell_owner(Heard::Inserted { name: name.to_owned(), outcome });
     }
 
     fn offer(&self, number: u32, symbols: u16) {

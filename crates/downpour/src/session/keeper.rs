@@ -8,7 +8,7 @@ use crate::object::{
     Destination, EntryId, FolderOptions, ManifestId, OpenError, Placed, RawOptions, Store,
     StoreConfig, Summary,
 };
-use crate::product::{Shelf, ShelfConfig};
+use crate::product::{Clerk, Shelf, ShelfConfig};
 use downpour_catalog::ErrorClass;
 use downpour_proto::BlockId;
 use downpour_transport::BlockSink;
@@ -123,7 +123,7 @@ async fn open_shelf(
     client: &ControlClient,
     joined: &Joined,
     first: u32,
-    said: UnboundedSender<Said>,
+    (clerk, said): (Option<Arc<Clerk>>, UnboundedSender<Said>),
 ) -> Result<Shelf, Fault> {
     let folder = match &plan.target {
         Target::Tree(out) => Some(out.clone()),
@@ -144,6 +144,7 @@ async fn open_shelf(
         memory: plan.memory_bytes,
         clock,
         log: plan.product_log.as_deref().map(faults::product_log).transpose()?,
+        clerk,
     };
     let opened = Shelf::open(config, move |event| {
         // Fails only when the attempt is over.
@@ -161,7 +162,11 @@ pub(super) async fn open_keeper(
     (taker, said): (&Taker, UnboundedSender<Said>),
 ) -> Result<Arc<dyn Keeper>, Fault> {
     Ok(match joined.reply.products_from {
-        Some(first) => Arc::new(open_shelf(plan, client, joined, first, said).await?),
+        Some(first) => {
+            let clerk = taker.clerk.clone();
+            clerk.iter().for_each(|clerk| clerk.begin(joined.reply.session.to_text()));
+            Arc::new(open_shelf(plan, client, joined, first, (clerk, said)).await?)
+        }
         None => Arc::new(open_store(plan, joined, (taker, said))?),
     })
 }

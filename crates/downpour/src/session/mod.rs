@@ -17,6 +17,8 @@
 //! | `batch` | both ends as a library call: a list of files to one node |
 //! | `attempt` | one session as a receiver lives it |
 //! | `transfer` | its connections, over a long way |
+//! | `words` | what a receiver tells of files of a site that come as products |
+//! | `standing` | a session of products as a library call: open until its owner ends it |
 //!
 //! Deliberately absent: protocol rules (`downpour-proto`) and anything that reads an option.
 
@@ -36,14 +38,18 @@ mod open;
 mod receive;
 mod roster;
 mod send;
+mod standing;
 mod transfer;
+mod words;
 
 pub use batch::{
     FilesEnd, ItemEnd, ReceiveFiles, ReceivedFiles, Running, SendFiles, SentFiles, receive_files,
     send_files,
 };
+pub use network::own_addrs_of as own_addrs;
 pub use receive::receive;
 pub use send::send;
+pub use standing::{Heard, OpenSession, Opened, SendProducts, send_products};
 
 /// Why a receiver leaves the stream when the sender says so.
 const TOO_SLOW: &str = "it could not keep up with the others";

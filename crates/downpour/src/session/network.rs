@@ -139,6 +139,11 @@ pub(super) fn own_addrs(listen: SocketAddr, first: Option<IpAddr>) -> Vec<String
     addrs.into_iter().take(ADDRS_MAX).map(with_port).collect()
 }
 
+/// The same for a program that makes a ticket before its session is open.
+pub fn own_addrs_of(port: u16) -> Vec<String> {
+    own_addrs(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port), None)
+}
+
 #[cfg(test)]
 mod tests {
     use super::{geometry, random_group};

@@ -4,7 +4,8 @@
 use super::carried::Carried;
 use super::emit::emit;
 use super::endpoint::{Endpoint, Shared, Stand};
-use super::feeding::{Feed, feed, read_ahead};
+use super::feeding::{Feed, Lines, feed, read_ahead};
+use super::standing::Owner;
 use super::{TOO_SLOW, faults, network};
 use crate::cli::{EncryptionArg, Fault, Payload, Profile, SendPlan};
 use crate::descriptors;
@@ -74,6 +75,8 @@ pub(super) struct Giver {
     pub(super) spool: Option<PathBuf>,
     /// The only node that may join.
     pub(super) only: Option<PublicKey>,
+    /// The program that owns a session of products.
+    pub(super) owner: Option<Arc<Owner>>,
 }
 
 impl Giver {
@@ -81,7 +84,7 @@ impl Giver {
     pub(super) fn at_home() -> Result<Self, Fault> {
         let home = Home::locate().map_err(|error| faults::home(&error))?;
         let spool = home.state().map_err(|error| faults::home(&error))?.to_owned();
-        Ok(Self { identity: faults::identity(&home)?, spool: Some(spool), only: None })
+        Ok(Self { identity: faults::identity(&home)?, spool: Some(spool), only: None, owner: None })
     }
 }
 
@@ -287,7 +290,28 @@ fn tell_withdrawn(shared: &Shared, withdrawn: &Withdrawn) {
 /// What is sent.
 enum Load {
     Content(Arc<ContentSource>),
-    Products { queue: Arc<Queue>, list: PathBuf, log: Option<Arc<ProductLog>> },
+    Products { queue: Arc<Queue>, list: Products, log: Option<Arc<ProductLog>> },
+}
+
+/// Where products come from.
+enum Products {
+    /// A list, in a file or a pipe.
+    List(PathBuf),
+    /// The program that owns the session.
+    Owner(Arc<Owner>),
+}
+
+impl Products {
+    fn read(self) -> Result<Lines, Fault> {
+        let lines = match self {
+            Self::List(path) => read_ahead(faults::list(&path)?),
+            Self::Owner(owner) => {
+                let list = owner.list.lock().unwrap_or_else(PoisonError::into_inner).take();
+                read_ahead(list.into_iter().flatten().map(Ok))
+            }
+        };
+        lines.map_err(faults::threads)
+    }
 }
 
 impl Load {
@@ -312,7 +336,11 @@ fn load(
     };
     let queue = Queue::new(geometry, *session.as_bytes(), *keep_bytes);
     let log = log.as_deref().map(faults::product_log).transpose()?;
-    Ok(Load::Products { queue, list: list.clone(), log })
+    let list = match &giver.owner {
+        Some(owner) => Products::Owner(Arc::clone(owner)),
+        None => Products::List(list.clone()),
+    };
+    Ok(Load::Products { queue, list, log })
 }
 
 fn content(
@@ -453,6 +481,10 @@ fn spawn_driver(
         Load::Content(_) => None,
         Load::Products { queue, log, .. } => Some(Feed::new(Arc::clone(queue), log.clone())),
     };
+    let owner = match load {
+        Load::Products { list: Products::Owner(owner), .. } => Some(Arc::clone(owner)),
+        Load::Products { .. } | Load::Content(_) => None,
+    };
     let shared = Arc::new(Shared {
         stand: Mutex::new(Stand::new(plan.path)),
         pulled_end: AtomicU64::new(0),
@@ -460,6 +492,7 @@ fn spawn_driver(
         driver,
         source,
         feed,
+        owner,
         reply,
     });
     // Set once: this is the only place.
@@ -531,7 +564,7 @@ fn spawn_emit(
             Box::new(move || emit(&session_of, &sections, &stop).map_err(|error| error.reason))
         }
         Load::Products { queue, list, .. } => {
-            let lines = read_ahead(faults::list(&list)?).map_err(faults::threads)?;
+            let lines = list.read()?;
             let inserter = Inserter::new(queue, publisher);
             Box::new(move || {
                 feed(&session_of, inserter, &lines, &stop).map_err(|error| error.to_string())

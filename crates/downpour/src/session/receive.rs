@@ -11,6 +11,7 @@ use crate::cli::{Fault, ReceivePlan, Target};
 use crate::descriptors;
 use crate::home::Home;
 use crate::object::{Agreed, FolderOptions};
+use crate::product::Clerk;
 use crate::progress::{Phase, Snapshot};
 use crate::report::Report;
 use crate::ticket::Ticket;
@@ -30,13 +31,21 @@ use std::time::{Duration, Instant, SystemTime};
 const PAUSE_PART: u32 = 32;
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
+/// Between one session and the next, for a receiver that stays.
+const STAY_PAUSE: Duration = Duration::from_millis(500);
+
 /// Receives what a ticket's sender sends, and reports it.
 pub fn receive(plan: ReceivePlan) -> Result<Report, Fault> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(2).enable_all().build().map_err(faults::threads)?;
     runtime.block_on(async {
         let home = Home::locate().map_err(|error| faults::home(&error))?;
-        let taker = Taker { identity: faults::identity(&home)?, batch: None };
+        let identity = faults::identity(&home)?;
+        let clerk = match &plan.target {
+            Target::Tree(out) => Some(Arc::new(Clerk::new(out.clone(), Arc::clone(&identity)))),
+            Target::Device(_) | Target::Pipe | Target::Discard => None,
+        };
+        let taker = Taker { identity, batch: None, clerk };
         let mut host = Host::terminal(plan.output.quiet)?;
         run(&plan, &taker, &mut host).await.map(|over| over.report)
     })
@@ -70,7 +79,8 @@ pub(super) async fn run(plan: &ReceivePlan, taker: &Taker, host: &mut Host) -> R
     // One trace for all attempts.
     let trace = faults::trace(plan.output.trace.as_deref(), "receiver")?;
     loop {
-        let joined = join(&setup, &request, plan.join_timeout, host).await;
+        let limit = if plan.stay { Duration::MAX } else { plan.join_timeout };
+        let joined = join(&setup, &request, limit, host).await;
         let (client, joined) = joined.map_err(|stop| match stop {
             Stop::Fault(fault) => fault,
             Stop::Interrupted => Fault::start(
@@ -82,6 +92,11 @@ pub(super) async fn run(plan: &ReceivePlan, taker: &Taker, host: &mut Host) -> R
         let run =
             Attempt { plan, taker, client: Arc::new(client), joined, host, trace: trace.clone() };
         match attempt(run).await? {
+            Ended::Over(over) if plan.stay && !over.interrupted => {
+                let failed = over.failure.map(|(_, why)| format!(" ({why})")).unwrap_or_default();
+                host.say(&format!("the session is over{failed}; waiting for the next one"));
+                tokio::time::sleep(STAY_PAUSE).await;
+            }
             Ended::Over(mut over) => {
                 host.finish();
                 over.report.notices.extend(faults::trace_end(trace));
@@ -185,6 +200,8 @@ pub(super) struct Taker {
     pub(super) identity: Arc<Identity>,
     /// In a batch of files that was agreed on.
     pub(super) batch: Option<BatchTarget>,
+    /// Signs for the files of a site that come as products.
+    pub(super) clerk: Option<Arc<Clerk>>,
 }
 
 /// Where a batch goes.

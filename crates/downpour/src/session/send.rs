@@ -12,13 +12,14 @@ use super::faults;
 use super::host::Host;
 use super::open::{Giver, Open, open};
 use super::roster::{Peer, Roster, Stage};
+use super::standing::{Heard, Opened};
 use crate::cli::{Fault, SendPlan, StartRule};
 use crate::object::{EntryId, Skipped, Withdrawn};
 use crate::progress::{Phase, Snapshot};
 use crate::report::{Named, Report, TransferReport};
 use downpour_proto::sender::Delivery;
 use downpour_proto::{Rate, ReceiverId};
-use downpour_transport::control::{Event, SignedReceipt};
+use downpour_transport::control::{Event, JoinReply, SignedReceipt};
 use downpour_transport::session::SendSnapshot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -61,6 +62,10 @@ pub(super) struct Done {
 pub(super) async fn run(plan: &SendPlan, giver: &Giver, host: &mut Host) -> Result<Done, Fault> {
     let opened = open(plan, giver).await?;
     announce(plan, &opened, host);
+    if let Some(owner) = &giver.owner {
+        let JoinReply { session, stream, .. } = opened.shared.reply;
+        owner.opened(Opened { session, stream });
+    }
     let shared = Arc::clone(&opened.shared);
     let now = Instant::now();
     let mut ledger = Ledger {
@@ -179,6 +184,7 @@ fn observe(opened: &Open, ledger: &mut Ledger, snapshot: &SendSnapshot) -> bool 
     stand.tell_withdrawn();
     for gone in stand.roster.expire(Instant::now()) {
         shared.driver.set_delivery(gone, Delivery::Ended);
+        shared.tell_owner(Heard::Away { receiver: gone });
     }
     // Probes go out for as long as somebody listens for them; he gives up by himself.
     let probing = stand.roster.iter().any(|(_, peer)| peer.stage == Stage::Joined);

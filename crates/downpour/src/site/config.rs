@@ -8,7 +8,7 @@
 
 use super::section::{Complaint, Table};
 use crate::cli::{EncryptionArg, PathArg};
-use crate::dispatch::TransferSection;
+use crate::dispatch::{MulticastSection, ReceiverSection, TransferSection};
 use crate::mirror::MirrorSection;
 use crate::notify::NotifySection;
 use crate::reconcile::ReconcileSection;
@@ -127,6 +127,8 @@ pub const TABLES: &[Table] = &[
     SpoolSection::TABLE,
     RuleSection::TABLE,
     TransferSection::TABLE,
+    MulticastSection::TABLE,
+    ReceiverSection::TABLE,
     ReconcileSection::TABLE,
     MirrorSection::TABLE,
     NotifySection::TABLE,
@@ -179,6 +181,12 @@ pub struct Config {
     /// `[transfer]`
     #[serde(default = "empty")]
     pub transfer: TransferSection,
+    /// `[multicast]`
+    #[serde(default = "empty")]
+    pub multicast: MulticastSection,
+    /// `[[receiver]]`
+    #[serde(default)]
+    pub receiver: Vec<ReceiverSection>,
     /// `[[spool]]`
     #[serde(default)]
     pub spool: Vec<SpoolSection>,
@@ -221,6 +229,7 @@ impl Config {
         let sites: Vec<_> = self.remote.iter().map(|remote| remote.name.as_str()).collect();
         found.extend(crate::spool::check(&self.site.name, &sites, &self.spool, &self.rule));
         self.transfer.complaints(&mut found);
+        crate::dispatch::check_receivers(self, &mut found);
         let with = self.reconcile.with.iter().flatten().map(|name| ("reconcile.with", name));
         for (at, name) in with.chain(self.mirror.of.iter().map(|name| ("mirror.of", name))) {
             if !self.remote.iter().any(|remote| remote.name == *name) {

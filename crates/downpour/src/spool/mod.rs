@@ -43,6 +43,6 @@ pub use engine::{Spool, SpoolStatus};
 pub use occupancy::{Level, Occupancy};
 pub use root::Now;
 pub use rule::Rules;
-pub use section::{After, Complete, RuleSection, SpoolSection, Sums, Versions, check};
+pub use section::{After, Complete, Required, RuleSection, SpoolSection, Sums, Versions, check};
 pub use service::{InQuarantine, Meant, Quarantine, SpoolService, Spools, part};
 pub use template::{Facts, Template};

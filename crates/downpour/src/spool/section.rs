@@ -78,6 +78,9 @@ described! {
         /// Named receivers of a standing multicast session, instead of sites.
         #[serde(default, deserialize_with = "one_or_many")]
         receivers: Vec<String> = "[]",
+        /// How many of the receivers must have a file before it is verified: a number, or "all".
+        #[serde(default)]
+        required: Required = "\"all\"",
         /// Path at the destination: {name}, {dir}, {file}, {stem}, {ext}, {date}, {version}, {site}, {rule}.
         #[serde(default)]
         into: Template = "\"{name}\"",
@@ -102,6 +105,44 @@ described! {
         /// Time after which a file leaves quarantine by itself. Without it: by hand only.
         #[serde(default, deserialize_with = "maybe_duration")]
         release: Option<Duration> | "\"6h\"",
+    }
+}
+
+/// How many of a rule's receivers must have a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Required {
+    /// Each of them.
+    #[default]
+    All,
+    /// So many.
+    Some(usize),
+}
+
+impl Required {
+    /// Of so many receivers.
+    pub fn of(self, receivers: usize) -> usize {
+        match self {
+            Self::All => receivers,
+            Self::Some(number) => number,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Required {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Said {
+            Number(usize),
+            Word(String),
+        }
+        match Said::deserialize(from)? {
+            Said::Number(number) => Ok(Self::Some(number)),
+            Said::Word(word) if word == "all" => Ok(Self::All),
+            Said::Word(word) => {
+                Err(D::Error::custom(format!("`{word}` is no number, nor \"all\"")))
+            }
+        }
     }
 }
 
@@ -391,6 +432,12 @@ fn check_rule(
     if is_local && rule.to.is_empty() == rule.receivers.is_empty() {
         let todo = "write `to` (sites) or `receivers` (of one multicast session)";
         say("to", "it needs one of `to` and `receivers`", todo);
+    }
+    if let Required::Some(number) = rule.required
+        && !(1..=rule.receivers.len()).contains(&number)
+    {
+        let todo = "give it 1 to the number of `receivers`, or \"all\"";
+        say("required", &format!("{number} of {} receivers", rule.receivers.len()), todo);
     }
     if is_local && !rule.command.is_empty() {
         let todo = "write it at the site where the files arrive, in a rule with `from`";

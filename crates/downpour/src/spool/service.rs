@@ -295,7 +295,8 @@ impl Service for SpoolService {
 
     fn status(&self) -> Status {
         let spools = lock(&self.spools);
-        let sum = |of: fn(&SpoolStatus) -> f64| spools.iter().map(of).sum::<f64>();
+        // A sum of nothing would be -0.
+        let sum = |of: fn(&SpoolStatus) -> f64| spools.iter().map(of).fold(0.0, |a, b| a + b);
         let mut figures = BTreeMap::new();
         for (name, value) in [
             ("files_settling", sum(|s| s.settling as f64)),

@@ -12,6 +12,7 @@ mod harness;
 mod held;
 mod life;
 mod moving;
+mod multicast;
 mod records;
 #[path = "../../../catalog/tests/contract/servers.rs"]
 mod servers;

@@ -5,7 +5,7 @@ use downpour::dispatch::{KILL_POINTS, TransferReport, WhyList};
 use downpour_catalog::{CatalogUrl, ErrorClass, FileId, Reader, State};
 use serde_json::Value;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Two sites that may submit what is in their folder `data`.
 fn two() -> Two {
@@ -82,7 +82,8 @@ fn check(from: &SiteProcess, to: &SiteProcess, files: &[(String, Vec<u8>)]) {
             let versions = reader.versions(site, name).expect("versions");
             assert_eq!(versions.len(), 1, "{name}: {versions:?}");
             assert_eq!(versions[0].state, state, "{name}");
-            let receipts = reader.receipts(versions[0].id).expect("receipts");
+            let mut receipts = reader.receipts(versions[0].id).expect("receipts");
+            receipts.retain(|receipt| receipt.receiver == to.card.key.as_bytes());
             assert_eq!(receipts.len(), 1, "{name}");
             (versions[0].digest.clone(), receipts[0].signed.clone(), versions[0].taken_in)
         };
@@ -256,4 +257,43 @@ fn curl_fetches_a_file_with_its_digest() {
     let digest = file.digest.expect("a digest").hex();
     assert!(head.contains(&format!("digest: blake3={digest}")), "{head}");
     assert_eq!(fs::read(out).expect("a file"), all[0].1);
+}
+
+/// Gives a site a spool whose files go where `to` says; the folder.
+fn with_spool(site: &mut SiteProcess, to: &str) -> PathBuf {
+    let spool = site.path("spool");
+    fs::create_dir_all(&spool).expect("room");
+    site.kill();
+    site.configure(&format!(
+        "[[spool]]\nfolder = \"{}\"\ncomplete = \"rename\"\n\
+         [[rule]]\nname = \"raw\"\nmatch = \"*.raw\"\nto = {to}\n",
+        spool.display()
+    ));
+    site.start();
+    spool
+}
+
+/// Drops files into a spool, each whole at once.
+fn drop_into(spool: &Path, count: u8) -> Vec<(String, Vec<u8>)> {
+    let all: Vec<_> =
+        (0..count).map(|number| (format!("{number}.raw"), vec![number; 10_000])).collect();
+    for (name, content) in &all {
+        fs::write(spool.join(".new"), content).expect("room");
+        fs::rename(spool.join(".new"), spool.join(name)).expect("the same folder");
+    }
+    all
+}
+
+fn count_of(site: &SiteProcess, state: State) -> i64 {
+    let counts = reader(site).counts().expect("counts");
+    counts.iter().filter(|count| count.state == state).map(|count| count.files).sum()
+}
+
+#[test]
+fn a_file_in_the_spool_goes_by_its_rule() {
+    let mut sites = two();
+    let spool = with_spool(&mut sites.a, "\"b\"");
+    let all = drop_into(&spool, 5);
+    until("all are receipted", || (count_of(&sites.a, State::Receipted) == 5).then_some(()));
+    check(&sites.a, &sites.b, &all);
 }

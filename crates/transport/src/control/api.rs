@@ -11,6 +11,7 @@
 //! | `POST /v1/have` | [`HaveRequest`] | nothing |
 //! | `POST /v1/receipt` | [`SignedReceipt`] | nothing |
 //! | `POST /v1/leave` | [`LeaveRequest`] | nothing |
+//! | `POST /v1/word` | [`Word`] | nothing |
 //! | `GET /v1/data`, `GET /v1/manifest` | header `Range` | bytes |
 //! | `GET /v1/repair/{block}?from=i&count=n` | | `n` repair symbols of block `d7` or `m7` |
 //!
@@ -41,6 +42,8 @@ pub const REASON_LEN_MAX: usize = 512;
 pub const HAVE_RANGES_MAX: usize = 16_384;
 /// Bytes of a receipt's text. Twice this, the worst that quoting makes of it, is within the body's limit.
 pub const RECEIPT_LEN_MAX: usize = 500_000;
+/// Bytes of a [`Word`]. Twice this, the worst that quoting makes of it, is within the body's limit.
+pub const WORD_LEN_MAX: usize = 500_000;
 /// Entries of one [`Event::Manifest`]: an event is one line of at most 8 KiB.
 pub const MANIFEST_SYMBOLS_MAX: usize = 1_000;
 const SYMBOL_LEN_MAX: u16 = 65_000;
@@ -400,6 +403,23 @@ impl LeaveRequest {
     pub fn check(&self) -> Result<(), &'static str> {
         if self.reason.len() > REASON_LEN_MAX {
             return Err("a reason has at most 512 bytes");
+        }
+        Ok(())
+    }
+}
+
+/// What a receiver tells the owner of its session; the session passes it on unread (`docs/protocol.md#CTL-17`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Word {
+    /// At most [`WORD_LEN_MAX`] bytes.
+    pub text: String,
+}
+
+impl Word {
+    /// Whether what it says can be meant.
+    pub fn check(&self) -> Result<(), &'static str> {
+        if self.text.len() > WORD_LEN_MAX {
+            return Err("a word has at most 500,000 bytes");
         }
         Ok(())
     }

@@ -30,7 +30,7 @@ pub use api::{
     BadReceipt, BlockRange, DataPath, Event, FEEDBACK_LABEL, HAVE_RANGES_MAX, HaveRequest,
     InstanceId, JoinReply, JoinRequest, LeaveRequest, MANIFEST_SYMBOLS_MAX, NAME_LEN_MAX,
     ObjectFailure, PROTOCOL_VERSION, REASON_LEN_MAX, RECEIPT_LEN_MAX, RECEIVER_HEADER,
-    ReadyRequest, Receipt, SESSION_HEADER, SessionId, SignedReceipt, Token,
+    ReadyRequest, Receipt, SESSION_HEADER, SessionId, SignedReceipt, Token, WORD_LEN_MAX, Word,
 };
 pub use budget::{PIECE_LEN_MAX, PullBudget};
 pub use client::{

@@ -18,7 +18,7 @@ pub(crate) use line::{Head, Line};
 use crate::Secret;
 use crate::control::api::{
     ClockReply, HaveRequest, JoinReply, JoinRequest, LeaveRequest, RECEIVER_HEADER, ReadyRequest,
-    SESSION_HEADER, SignedReceipt, Token, ToldCode, clip,
+    SESSION_HEADER, SignedReceipt, Token, ToldCode, Word, clip,
 };
 use crate::identity::{Identity, PublicKey, client_config};
 use crate::stream::{TUNING_HEADER, Tuning};
@@ -207,6 +207,11 @@ impl ControlClient {
     /// Hands in a receipt.
     pub async fn receipt(&self, receipt: &SignedReceipt) -> Result<(), RequestError> {
         self.tell("/v1/receipt", receipt).await
+    }
+
+    /// Tells the session's owner something, which answers when it has done with it.
+    pub async fn word(&self, text: String) -> Result<(), RequestError> {
+        self.tell("/v1/word", &Word { text }).await
     }
 
     /// Says goodbye.

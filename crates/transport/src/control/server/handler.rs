@@ -3,8 +3,9 @@
 use crate::Secret;
 use crate::control::api::{
     Event, HaveRequest, JoinReply, JoinRequest, LeaveRequest, ReadyRequest, Receipt, SignedReceipt,
+    Word,
 };
-use crate::control::error::ApiError;
+use crate::control::error::{ApiError, ErrorCode};
 use crate::identity::PublicKey;
 use downpour_proto::{BlockId, BlockKind, Code, ReceiverId};
 use std::future::Future;
@@ -51,7 +52,7 @@ pub struct Extent {
 
 /// The session, as the server sees it.
 ///
-/// The first five answer one request each; they run on the runtime and must not block. What they refuse
+/// The first six answer one request each; they run on the runtime and must not block. What they refuse
 /// goes to the client as it is.
 pub trait SessionHandler: Send + Sync + 'static {
     /// What the session's blocks are coded in.
@@ -92,6 +93,16 @@ pub trait SessionHandler: Send + Sync + 'static {
         member: &Member,
         request: LeaveRequest,
     ) -> impl Future<Output = Result<(), ApiError>> + Send;
+
+    /// A receiver tells the session's owner something. A session whose owner does not listen has no such path.
+    fn word(
+        &self,
+        member: &Member,
+        word: Word,
+    ) -> impl Future<Output = Result<(), ApiError>> + Send {
+        let _ = (member, word);
+        std::future::ready(Err(ApiError::new(ErrorCode::NotFound, "nobody here listens to words")))
+    }
 
     /// A receiver listens for events: it lives. Must return at once, and must not call the server. An
     /// earlier subscription of the same receiver has ended by this.

@@ -1,6 +1,6 @@
 //! Every limit of the server, with its default.
 
-use crate::control::api::RECEIPT_LEN_MAX;
+use crate::control::api::{RECEIPT_LEN_MAX, WORD_LEN_MAX};
 use std::time::Duration;
 
 /// Bytes of a JSON body.
@@ -18,6 +18,7 @@ pub(super) const PIECE_QUEUE_MAX: usize = 2;
 pub(super) const EVENT_QUEUE_MAX: usize = 8192;
 
 const _: () = assert!(2 * RECEIPT_LEN_MAX < BODY_LEN_MAX);
+const _: () = assert!(2 * WORD_LEN_MAX < BODY_LEN_MAX);
 
 /// What one server allows. Each field's default is what its comment says.
 #[derive(Clone, Debug)]

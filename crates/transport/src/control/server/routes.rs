@@ -13,7 +13,7 @@ use super::stall::Use;
 use super::{Answer, Connection, Core, Member, SessionHandler, json, refusal};
 use crate::control::api::{
     ClockReply, HaveRequest, JoinRequest, LeaveRequest, PROTOCOL_VERSION, RECEIVER_HEADER,
-    ReadyRequest, SESSION_HEADER, SessionId, SignedReceipt, Token,
+    ReadyRequest, SESSION_HEADER, SessionId, SignedReceipt, Token, Word,
 };
 use crate::control::error::{ApiError, ErrorCode};
 use crate::stream::{TUNING_HEADER, Tuning};
@@ -38,6 +38,7 @@ enum Route {
     Have,
     Receipt,
     Leave,
+    Word,
     Bytes(BlockKind),
     Repair,
     Clock,
@@ -52,6 +53,7 @@ impl Route {
             "/v1/have" => Self::Have,
             "/v1/receipt" => Self::Receipt,
             "/v1/leave" => Self::Leave,
+            "/v1/word" => Self::Word,
             "/v1/data" => Self::Bytes(BlockKind::Data),
             "/v1/clock" => Self::Clock,
             "/v1/manifest" => Self::Bytes(BlockKind::Manifest),
@@ -63,7 +65,9 @@ impl Route {
     fn method(self) -> Method {
         match self {
             Self::Events | Self::Bytes(_) | Self::Repair | Self::Clock => Method::GET,
-            Self::Join | Self::Ready | Self::Have | Self::Receipt | Self::Leave => Method::POST,
+            Self::Join | Self::Ready | Self::Have | Self::Receipt | Self::Leave | Self::Word => {
+                Method::POST
+            }
         }
     }
 }
@@ -140,6 +144,11 @@ async fn dispatch<H: SessionHandler>(
             let (member, leave) = (joined()?, body::<H, LeaveRequest>(core, request).await?);
             leave.check().map_err(bad_request)?;
             handler.leave(&member, leave).await.map(|()| done())
+        }
+        Route::Word => {
+            let (member, word) = (joined()?, body::<H, Word>(core, request).await?);
+            word.check().map_err(bad_request)?;
+            handler.word(&member, word).await.map(|()| done())
         }
         Route::Events => events(core, connection, joined()?),
         Route::Clock => {

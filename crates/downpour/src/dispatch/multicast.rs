@@ -1,0 +1,720 @@
+//! The service `multicast`: one standing session for all rules that name receivers.
+//!
+//! 1. The session is open while there are such rules. Who may join is said by `[[receiver]]`; the ticket lies in the state
+//!    folder and stays the same.
+//! 2. Queued files are claimed when a receiver that lacks them is there, and go into the session as products, once for all.
+//! 3. Each receiver sends its receipts, or what went wrong. A receipt is recorded before the receiver hears that it was
+//!    taken. A file is verified when as many have it as its rule requires.
+//! 4. When everybody who is there has answered and that is not enough, the file waits, as after any failure, and goes again
+//!    for those who lack it. Who joins wakes what waits for it.
+
+use super::book::{Book, Held, until};
+use super::load::{Loaded, load};
+use super::section::MulticastSection;
+use super::standing::{Presence, Present, Stand, Under};
+use super::work::look;
+use super::{Dispatch, lock};
+use crate::cli::Interface;
+use crate::product::{Content, Listed, SiteFile, Told, Word};
+use crate::receipt::SignedFileReceipt;
+use crate::session::{Heard, OpenSession, Opened, SendProducts, own_addrs, send_products};
+use crate::site::{Config, Fault, Running, Service, Site, Status, Stop};
+use crate::ticket::Ticket;
+use downpour_catalog::{
+    Change, Delivery, DeliveryState, ErrorClass, FileId, FileKey, Move, Next, Query, Reason,
+    Receipt, Replica, ReplicaState, RuleId, Session, SessionId, SiteId, State, Time, Work,
+};
+use downpour_proto::Rng;
+use downpour_transport::control::Token;
+use downpour_transport::identity::PublicKey;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// Between two looks at the queue.
+const TICK: Duration = Duration::from_millis(250);
+/// Files in the session at once.
+const FILES_MAX: usize = 2_000;
+/// Files that are claimed at once.
+const CLAIM_MAX: usize = 500;
+/// Things heard that are answered together.
+const HEARD_MAX: usize = 100;
+/// Waiting files that one receiver wakes when it joins.
+const WOKEN_MAX: usize = 10_000;
+/// How long the session may take to open, and receivers to take what is left at its end.
+const OPEN_TIME: Duration = Duration::from_secs(30);
+const END_TIME: Duration = Duration::from_secs(20);
+/// The ticket's file in the state folder, and how long it admits; it is made anew when half of that is over.
+const TICKET: &str = "multicast.ticket";
+const TICKET_LIFE: Duration = Duration::from_secs(10 * 366 * 86_400);
+
+/// What the service shows of itself.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// Receivers that take part, by name, while the session is open.
+    pub(super) present: Option<BTreeSet<String>>,
+    named: usize,
+    under: usize,
+    receipts: u64,
+    again: u64,
+}
+
+/// The service.
+pub(super) struct Multicast(pub(super) Arc<Dispatch>);
+
+impl Service for Multicast {
+    fn name(&self) -> &'static str {
+        "multicast"
+    }
+
+    fn run(self: Arc<Self>, site: Arc<Site>, stop: Stop) -> Running {
+        Box::pin(async move {
+            let done = work(&self.0, &site, &stop).await;
+            lock(&self.0.multicast).present = None;
+            done
+        })
+    }
+
+    fn status(&self) -> Status {
+        let seen = lock(&self.0.multicast);
+        let here = seen.present.as_ref().map_or(0, BTreeSet::len);
+        let line = match seen.present {
+            Some(_) => format!(
+                "{here} of {} receivers are there, {} files under way",
+                seen.named, seen.under
+            ),
+            None => "no rule has receivers".to_owned(),
+        };
+        Status::line(line)
+            .with("receivers_present", here as f64)
+            .with("receivers_named", seen.named as f64)
+            .with("files_under_way", seen.under as f64)
+            .with("receipts_total", seen.receipts as f64)
+            .with("files_again_total", seen.again as f64)
+    }
+}
+
+/// What of the configuration decides how the session is opened.
+#[derive(Clone, PartialEq)]
+struct Wanted {
+    section: MulticastSection,
+    host: Option<String>,
+    ports: String,
+    receivers: BTreeMap<String, PublicKey>,
+}
+
+impl Wanted {
+    /// `None`: no rule names receivers.
+    fn of(config: &Config) -> Option<Self> {
+        let is_named = |name: &String| config.rule.iter().any(|rule| rule.receivers.contains(name));
+        let named = config.receiver.iter().filter(|receiver| is_named(&receiver.name));
+        let receivers: BTreeMap<_, _> = named.map(|r| (r.name.clone(), r.key)).collect();
+        (!receivers.is_empty()).then(|| Self {
+            section: config.multicast.clone(),
+            host: config.multicast.host.clone().or_else(|| config.transfer.host.clone()),
+            ports: config.transfer.ports.clone(),
+            receivers,
+        })
+    }
+
+    /// The ticket, in its file: the one that is there, if it still says the same.
+    fn ticket(&self, site: &Site) -> Result<PathBuf, Fault> {
+        let path = site.config().state().join(TICKET);
+        let now = u64::try_from(site.clock.now().0 / 1_000_000).unwrap_or(0);
+        let old = Ticket::read_file(&path).ok();
+        let token = match &old {
+            Some(old) => old.token,
+            None => Token::random().ok_or_else(no_random)?,
+        };
+        let fresh = |old: &&Ticket| old.expires_unix_s > now + TICKET_LIFE.as_secs() / 2;
+        let expires = old.as_ref().filter(fresh).map(|old| old.expires_unix_s);
+        let port = self.section.port;
+        let named = self.host.iter().map(|host| format!("{host}:{port}"));
+        let ticket = Ticket {
+            addrs: named.chain(own_addrs(port)).take(crate::ticket::ADDRS_MAX).collect(),
+            key: site.identity.public_key(),
+            token,
+            expires_unix_s: expires.unwrap_or(now + TICKET_LIFE.as_secs()),
+            group: None,
+            allow: Some(self.receivers.values().copied().collect()),
+        };
+        if old.as_ref() != Some(&ticket) {
+            let failed =
+                |e: crate::ticket::TicketFileError| Fault::new(ErrorClass::Internal, e.to_string());
+            ticket.write_file(&path).map_err(failed)?;
+        }
+        Ok(path)
+    }
+
+    async fn open(&self, site: &Site) -> Result<(OpenSession, Opened), Fault> {
+        let section = &self.section;
+        let interface = section.interface.as_deref().map(Interface::find).transpose();
+        let interface = interface.map_err(|f| Fault::new(ErrorClass::Internal, f.what))?;
+        let mut session = send_products(SendProducts {
+            identity: site.identity.clone(),
+            ticket: self.ticket(site)?,
+            interface,
+            group: section.group,
+            rate: section.rate.map(|rate| *rate),
+            keep_bytes: section.keep.0,
+            ports: self.ports.parse().unwrap_or(crate::ports::PortRange::DEFAULT),
+        });
+        match tokio::time::timeout(OPEN_TIME, &mut session.opened).await {
+            Ok(Ok(opened)) => Ok((session, opened)),
+            _ => {
+                session.running.stop();
+                let what = session.running.done().await.err().map(|fault| fault.what);
+                let what = what.unwrap_or_else(|| "the session did not open".to_owned());
+                Err(Fault::new(ErrorClass::OutOfResources, what))
+            }
+        }
+    }
+}
+
+fn no_random() -> Fault {
+    Fault::new(ErrorClass::OutOfResources, "the system gives no random numbers")
+}
+
+/// Serves, session after session, until it is asked to stop.
+async fn work(dispatch: &Arc<Dispatch>, site: &Arc<Site>, stop: &Stop) -> Result<(), Fault> {
+    loop {
+        let mut changes = site.config_changes();
+        let Some(wanted) = Wanted::of(&site.config()) else {
+            lock(&dispatch.multicast).named = 0;
+            tokio::select! {
+                () = stop.asked() => return Ok(()),
+                _ = changes.changed() => continue,
+            }
+        };
+        let (session, opened) = wanted.open(site).await?;
+        let mut standing = Standing::new(dispatch, site, wanted, opened).await?;
+        let goes_on = standing.serve(session, stop).await;
+        standing.record_session(Some(site.clock.now())).await?;
+        lock(&dispatch.multicast).present = None;
+        if !goes_on? {
+            return Ok(());
+        }
+    }
+}
+
+/// One session and the files in it.
+struct Standing {
+    dispatch: Arc<Dispatch>,
+    site: Arc<Site>,
+    wanted: Wanted,
+    opened: Opened,
+    id: SessionId,
+    started: Time,
+    names: HashMap<PublicKey, (String, SiteId)>,
+    present: Presence,
+    files: HashMap<FileKey, Under>,
+    book: Arc<Book>,
+    rng: Rng,
+    /// Said, and to be answered after the next commit.
+    heard: Vec<(PublicKey, Word, oneshot::Sender<()>)>,
+    joined: BTreeSet<PublicKey>,
+}
+
+impl Standing {
+    async fn new(
+        dispatch: &Arc<Dispatch>,
+        site: &Arc<Site>,
+        wanted: Wanted,
+        opened: Opened,
+    ) -> Result<Self, Fault> {
+        let (catalog, named) = (site.catalog.clone(), wanted.receivers.clone());
+        let name = move |(name, key): (String, PublicKey)| {
+            let site = catalog.site(&name)?;
+            Ok((key, (name, site)))
+        };
+        let names = site.read(move |_| named.into_iter().map(name).collect()).await?;
+        let (head, _) = opened.session.as_bytes().split_first_chunk().unwrap_or((&[0; 8], &[]));
+        let started = site.clock.now();
+        {
+            let mut seen = lock(&dispatch.multicast);
+            (seen.present, seen.named) = (Some(BTreeSet::new()), wanted.receivers.len());
+        }
+        let this = Self {
+            dispatch: dispatch.clone(),
+            site: site.clone(),
+            wanted,
+            opened,
+            id: SessionId(i64::from_le_bytes(*head) & i64::MAX),
+            started,
+            names,
+            present: Presence::new(),
+            files: HashMap::new(),
+            book: Arc::new(Book::new(site, &[])),
+            rng: Rng::new(super::link::seed()),
+            heard: Vec::new(),
+            joined: BTreeSet::new(),
+        };
+        this.record_session(None).await?;
+        Ok(this)
+    }
+
+    async fn record_session(&self, ended: Option<Time>) -> Result<(), Fault> {
+        let (id, stream, started) = (self.id, self.opened.stream, self.started);
+        // One session serves many rules.
+        let session = Session { id, stream, rule: RuleId(0), started, ended };
+        self.book.record(vec![Change::Session(session)]).await
+    }
+
+    /// Until it is asked to stop (`false`), or the configuration needs another session (`true`).
+    async fn serve(&mut self, mut session: OpenSession, stop: &Stop) -> Result<bool, Fault> {
+        let (mut draining, mut goes_on) = (false, false);
+        let book = self.book.clone();
+        let mut renewing = pin!(book.renew(*self.site.config().transfer.lease));
+        let mut changes = self.site.config_changes();
+        let mut tick = tokio::time::interval(TICK);
+        loop {
+            tokio::select! {
+                () = stop.now() => {
+                    self.put_back().await?;
+                    // Its port is free for the next one then.
+                    session.running.stop();
+                    let _ = tokio::time::timeout(END_TIME, session.running.done()).await;
+                    return Ok(false);
+                }
+                () = stop.asked(), if !draining => draining = true,
+                _ = changes.changed(), if !draining => {
+                    if Wanted::of(&self.site.config()).as_ref() != Some(&self.wanted) {
+                        (draining, goes_on) = (true, true);
+                    }
+                }
+                fault = &mut renewing => return Err(fault),
+                ended = session.running.done() => {
+                    self.put_back().await?;
+                    let what = ended.map_or_else(|f| f.what, |_| "the session is over".to_owned());
+                    return Err(Fault::new(ErrorClass::ConnectionLost, what));
+                }
+                Some(heard) = session.heard.recv() => {
+                    self.hear(heard);
+                    while self.heard.len() < HEARD_MAX
+                        && let Ok(heard) = session.heard.try_recv()
+                    {
+                        self.hear(heard);
+                    }
+                }
+                _ = tick.tick() => {
+                    if let Some(insert) = session.insert.as_ref().filter(|_| !draining) {
+                        self.claim(insert).await?;
+                    }
+                }
+            }
+            self.answer().await?;
+            self.settle().await?;
+            self.wake().await?;
+            if draining && self.files.is_empty() {
+                break;
+            }
+        }
+        self.end(session).await?;
+        Ok(goes_on)
+    }
+
+    /// Nothing more comes: receivers take what is left, and say their last.
+    async fn end(&mut self, mut session: OpenSession) -> Result<(), Fault> {
+        session.insert = None;
+        let mut late = pin!(tokio::time::sleep(END_TIME));
+        loop {
+            tokio::select! {
+                _ = session.running.done() => return Ok(()),
+                () = &mut late => {
+                    session.running.stop();
+                    let _ = session.running.done().await;
+                    return Ok(());
+                }
+                Some(heard) = session.heard.recv() => {
+                    self.hear(heard);
+                    self.answer().await?;
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, heard: Heard) {
+        match heard {
+            Heard::Joined { node, receiver, from } => {
+                if self.names.contains_key(&node) {
+                    self.present.insert(node, Present { receiver, from, through: None });
+                    self.joined.insert(node);
+                }
+            }
+            Heard::Away { receiver } => self.present.retain(|_, there| there.receiver != receiver),
+            Heard::Inserted { name, outcome } => {
+                let under = self.files.values_mut().find(|under| under.key().to_string() == name);
+                let Some(under) = under else { return };
+                match outcome {
+                    Ok((_, _, size)) if size != under.held.file.size => {
+                        let what = format!("it has {size} bytes by now");
+                        under.unread = Some((ErrorClass::FileChanged, what));
+                    }
+                    Ok((number, block, _)) => {
+                        (under.placed, under.since) = (Some((number, block)), Instant::now());
+                    }
+                    Err(why) => {
+                        under.unread = Some((super::outgoing::source_class(&under.held), why));
+                    }
+                }
+            }
+            Heard::Word { node, text, done } => match serde_json::from_str(&text) {
+                Ok(word) => self.heard.push((node, word, done)),
+                // It is not said again: nothing better would come.
+                Err(error) => {
+                    tracing::warn!(%node, %error, "a receiver says what nobody understands");
+                    let _ = done.send(());
+                }
+            },
+        }
+        let present = self.present.keys().map(|node| self.names[node].0.clone()).collect();
+        lock(&self.dispatch.multicast).present = Some(present);
+    }
+
+    /// Takes what is queued into the session.
+    async fn claim(&mut self, insert: &std::sync::mpsc::Sender<Listed>) -> Result<(), Fault> {
+        if self.present.is_empty() || self.files.len() >= FILES_MAX {
+            return Ok(());
+        }
+        let state = look(&self.site).await?;
+        let mut rules: Vec<_> = state
+            .queued
+            .iter()
+            .filter(|(_, (files, _))| *files > 0)
+            .filter_map(|(rule, _)| Some((*rule, state.routes.get(rule)?)))
+            .filter(|(_, route)| route.receivers.iter().any(|name| self.is_present(name)))
+            .collect();
+        rules.sort_by_key(|(_, route)| route.priority);
+        for (rule, route) in rules {
+            let now = self.site.clock.now();
+            let limit = CLAIM_MAX.min(FILES_MAX.saturating_sub(self.files.len()));
+            if limit == 0 {
+                break;
+            }
+            let until = until(now, *self.site.config().transfer.lease);
+            let claimed = self.site.catalog.claim(now, Work::QueuedOf(rule), limit, until);
+            let claimed = claimed.done().await?;
+            if claimed.is_empty() {
+                continue;
+            }
+            let (own, mut route) = (self.site.name.clone(), route.clone());
+            let loaded = self.site.read(move |reader| {
+                let names = super::load::Names::read(reader)?;
+                let to = ("", &HashMap::new());
+                let loaded = load(reader, &claimed, &names, &own, to, &mut route)?;
+                let receipts = |held: &Held| reader.receipts(held.file.id);
+                let receipts = loaded.ready.iter().map(receipts).collect::<Result<Vec<_>, _>>()?;
+                Ok((loaded, receipts, route))
+            });
+            let (Loaded { ready, failed, .. }, receipts, route) = loaded.await?;
+            let failed = failed.into_iter().map(|(held, class)| (held, class, None)).collect();
+            self.book.fail(failed, &mut self.rng).await?;
+            self.book.hold(&ready);
+            let mut changes = Vec::new();
+            for (held, receipts) in ready.into_iter().zip(receipts) {
+                let under = self.under(held, &receipts, &route);
+                changes.extend(self.insert(under, insert));
+            }
+            self.book.record(changes).await?;
+        }
+        Ok(())
+    }
+
+    fn is_present(&self, name: &str) -> bool {
+        self.wanted.receivers.get(name).is_some_and(|key| self.present.contains_key(key))
+    }
+
+    /// A claimed file, with those who are to have it.
+    fn under(&self, held: Held, receipts: &[Receipt], route: &super::route::Route) -> Under {
+        let file = SiteFile {
+            site: held.origin.clone(),
+            name: held.file.name.clone(),
+            version: held.file.version,
+            taken_in_us: held.file.taken_in.0,
+            rule: held.rule.clone(),
+            size: held.file.size,
+            blake3: held
+                .file
+                .digest
+                .as_ref()
+                .map(downpour_catalog::Digest::hex)
+                .unwrap_or_default(),
+            path: route.path_of(&held),
+        };
+        let keys = route.receivers.iter().filter_map(|name| self.wanted.receivers.get(name));
+        let mut under = Under {
+            held,
+            file,
+            required: route.required,
+            lacking: keys.copied().collect(),
+            have: BTreeMap::new(),
+            placed: None,
+            since: Instant::now(),
+            failed: BTreeMap::new(),
+            unread: None,
+        };
+        for receipt in receipts {
+            let signed = SignedFileReceipt::from_bytes(&receipt.signed);
+            if let Some(signed) =
+                signed.ok().filter(|s| under.lacking.contains(&s.receipt.receiver))
+            {
+                under.receipted(signed.receipt.receiver, signed);
+            }
+        }
+        under
+    }
+
+    /// Puts a file into the session, if somebody there lacks it. Who is to have it now, for the catalog.
+    fn insert(&mut self, mut under: Under, into: &std::sync::mpsc::Sender<Listed>) -> Vec<Change> {
+        let mut expected = Vec::new();
+        if under.is_wanted(&self.present) {
+            match under.file.to_meta() {
+                Some(meta) => {
+                    let (name, content) = (under.key().to_string(), under.held.path.clone());
+                    let content = Content::File(content);
+                    // Its end is told by the session's.
+                    let _ = into.send(Listed { at_s: None, name, meta, content });
+                    let there = under.lacking.iter().filter(|node| self.present.contains_key(node));
+                    let file = under.held.file.id;
+                    expected.extend(
+                        there.map(|node| self.delivery(file, node, DeliveryState::Expected, None)),
+                    );
+                }
+                None => {
+                    let what = "name and path are too long for a session".to_owned();
+                    under.unread = Some((ErrorClass::NameRefused, what));
+                }
+            }
+        }
+        self.files.insert(under.key(), under);
+        expected
+    }
+
+    fn delivery(
+        &self,
+        file: FileId,
+        node: &PublicKey,
+        state: DeliveryState,
+        error: Option<ErrorClass>,
+    ) -> Change {
+        let receiver = node.as_bytes().to_vec();
+        Change::Delivery(Delivery { session: self.id, file, receiver, state, error })
+    }
+
+    /// Records what receivers said, then answers them.
+    async fn answer(&mut self) -> Result<(), Fault> {
+        let said = std::mem::take(&mut self.heard);
+        if said.is_empty() {
+            return Ok(());
+        }
+        let mut changes = Vec::new();
+        let mut done = Vec::with_capacity(said.len());
+        for (node, word, answer) in said {
+            for told in word.files {
+                match told {
+                    Told::Placed { receipt } => changes.extend(self.receipt(node, *receipt).await?),
+                    Told::Failed { key, class, what } => {
+                        changes.extend(self.failure(node, &key, &class, what));
+                    }
+                }
+            }
+            if let Some(there) = self.present.get_mut(&node) {
+                there.through = word.through.max(there.through);
+            }
+            done.push(answer);
+        }
+        self.book.record(changes).await?;
+        // One that does not wait any more says it again.
+        for answer in done {
+            let _ = answer.send(());
+        }
+        Ok(())
+    }
+
+    /// What is recorded of a receipt, if it is one for a file that is known as it says.
+    async fn receipt(
+        &mut self,
+        node: PublicKey,
+        signed: SignedFileReceipt,
+    ) -> Result<Vec<Change>, Fault> {
+        let said = &signed.receipt;
+        if said.receiver != node || signed.verify().is_err() {
+            tracing::warn!(%node, file = %said.name, "a receipt is not of the receiver that sends it");
+            return Ok(Vec::new());
+        }
+        let key = said.key();
+        let known = match self.files.get(&key) {
+            Some(under) => Some(under.held.file.clone()),
+            // Its attempt has ended meanwhile.
+            None => self.find(said.site.clone(), said.name.clone(), said.version).await?,
+        };
+        let same = |file: &downpour_catalog::File| {
+            file.size == said.size
+                && file.digest.as_ref().is_some_and(|digest| digest.value() == said.blake3.0)
+        };
+        let Some(file) = known.filter(same).map(|file| file.id) else {
+            tracing::warn!(%node, file = %said.name, "a receipt is of another file");
+            return Ok(Vec::new());
+        };
+        let Some((_, site)) = self.names.get(&node) else { return Ok(Vec::new()) };
+        let (path, receiver) = (said.path.clone(), node.as_bytes().to_vec());
+        let replica = Replica { file, site: *site, path, state: ReplicaState::Present };
+        let kept = Receipt { file, receiver, at: self.book.now(), signed: signed.to_bytes() };
+        let delivery = self.delivery(file, &node, DeliveryState::Complete, None);
+        if let Some(under) = self.files.get_mut(&key) {
+            under.receipted(node, signed);
+        }
+        lock(&self.dispatch.multicast).receipts += 1;
+        Ok(vec![Change::Replica(replica), Change::Receipt(kept), delivery])
+    }
+
+    async fn find(
+        &self,
+        site: String,
+        name: String,
+        version: i64,
+    ) -> Result<Option<downpour_catalog::File>, Fault> {
+        self.site
+            .read(move |reader| {
+                let names = super::load::Names::read(reader)?;
+                let Some(site) = names.site(&site) else { return Ok(None) };
+                let versions = reader.versions(site, &name)?;
+                Ok(versions.into_iter().find(|file| file.version == version))
+            })
+            .await
+    }
+
+    fn failure(&mut self, node: PublicKey, key: &str, class: &str, what: String) -> Option<Change> {
+        let class = class.parse().unwrap_or(ErrorClass::DestinationRefused);
+        let under = self.files.values_mut().find(|under| under.key().to_string() == key)?;
+        if !under.lacking.contains(&node) {
+            return None;
+        }
+        let name = self.names.get(&node).map_or("", |(name, _)| name);
+        tracing::info!(file = %under.file.name, receiver = name, %class, what, "failed");
+        under.failed.insert(node, (class, format!("{name}: {what}")));
+        let file = under.held.file.id;
+        Some(self.delivery(file, &node, DeliveryState::Failed, Some(class)))
+    }
+
+    /// Ends the attempts of files that have enough receipts, or will get no more.
+    async fn settle(&mut self) -> Result<(), Fault> {
+        let now = Instant::now();
+        let (mut done, mut failed, mut changes) = (Vec::new(), Vec::new(), Vec::new());
+        let ended: Vec<FileKey> = self
+            .files
+            .iter()
+            .filter(|(_, under)| under.stand(&self.present, now) != Stand::Waits)
+            .map(|(key, _)| *key)
+            .collect();
+        for key in ended {
+            let Some(under) = self.files.remove(&key) else { continue };
+            match under.stand(&self.present, now) {
+                Stand::Enough => done.push(under),
+                Stand::Over(class, what) => {
+                    tracing::info!(file = %under.file.name, %class, what, "it goes again");
+                    let gone = under.lacking.iter().filter(|node| !under.failed.contains_key(node));
+                    let file = under.held.file.id;
+                    changes.extend(
+                        gone.map(|node| {
+                            self.delivery(file, node, DeliveryState::Gone, Some(class))
+                        }),
+                    );
+                    failed.push((under.held, class, None));
+                }
+                Stand::Waits => drop(self.files.insert(key, under)),
+            }
+        }
+        {
+            let mut seen = lock(&self.dispatch.multicast);
+            (seen.under, seen.again) = (self.files.len(), seen.again + failed.len() as u64);
+        }
+        self.book.record(changes).await?;
+        self.book.fail(failed, &mut self.rng).await?;
+        self.finish(done).await
+    }
+
+    /// These are where they must be.
+    async fn finish(&mut self, done: Vec<Under>) -> Result<(), Fault> {
+        if done.is_empty() {
+            return Ok(());
+        }
+        let mut last: HashMap<FileId, (SiteId, SignedFileReceipt)> = HashMap::new();
+        let mut held = Vec::with_capacity(done.len());
+        for mut under in done {
+            let Some((node, receipt)) = under.have.pop_last() else { continue };
+            let Some((_, site)) = self.names.get(&node) else { continue };
+            last.insert(under.held.file.id, (*site, receipt));
+            held.push(under.held);
+        }
+        let of = |held: &Held| &last[&held.file.id];
+        let held = self.book.step("sent", held, |h| Next::Sent { bytes: h.file.size }).await?;
+        let verified = |h: &Held| Next::Verified(of(h).0, of(h).1.receipt.path.clone());
+        let held = self.book.step("verified", held, verified).await?;
+        let now = self.book.now();
+        let receipt = |h: &Held| {
+            let signed = &of(h).1;
+            let receiver = signed.receipt.receiver.as_bytes().to_vec();
+            Next::Receipted(Receipt {
+                file: h.file.id,
+                receiver,
+                at: now,
+                signed: signed.to_bytes(),
+            })
+        };
+        let held = self.book.step("receipted", held, receipt).await?;
+        let totals = &self.dispatch.totals;
+        totals.sent_files.fetch_add(held.len() as u64, Ordering::Relaxed);
+        let bytes = held.iter().map(|held| held.file.size).sum();
+        totals.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What waits for a receiver that has just joined need not wait any longer.
+    async fn wake(&mut self) -> Result<(), Fault> {
+        let joined = std::mem::take(&mut self.joined);
+        if joined.is_empty() {
+            return Ok(());
+        }
+        let state = look(&self.site).await?;
+        let names: Vec<String> = joined.iter().map(|node| self.names[node].0.clone()).collect();
+        let goes = |route: &&super::route::Route| route.receivers.iter().any(|r| names.contains(r));
+        let rules: BTreeSet<RuleId> =
+            state.routes.iter().filter(|(_, route)| goes(route)).map(|(rule, _)| *rule).collect();
+        let waiting = self.site.read(move |reader| {
+            let class = Some(ErrorClass::DestinationUnreachable);
+            let query = Query { state: Some(State::Waiting), error: class, ..Query::default() };
+            let (mut waiting, mut from) = (Vec::new(), None);
+            while waiting.len() < WOKEN_MAX {
+                let page = reader.search(&query, from.as_ref(), CLAIM_MAX)?;
+                waiting.extend(page.files.into_iter().filter(|file| rules.contains(&file.rule)));
+                from = page.next;
+                if from.is_none() {
+                    break;
+                }
+            }
+            Ok(waiting)
+        });
+        let resume = |file: downpour_catalog::File| {
+            let (file, at) = (file.id, file.revision);
+            Change::Move(Move { file, at, fence: None, next: Next::Resumed })
+        };
+        let changes: Vec<Change> = waiting.await?.into_iter().map(resume).collect();
+        // One that moved meanwhile needs no waking.
+        self.site.catalog.submit(self.site.clock.now(), changes).done().await?;
+        Ok(())
+    }
+
+    /// The session ends: what is under way goes into the next one.
+    async fn put_back(&mut self) -> Result<(), Fault> {
+        self.answer().await?;
+        self.settle().await?;
+        let held = self.files.drain().map(|(_, under)| under.held).collect();
+        let (reason, class) = (Reason::BackOff, Some(ErrorClass::Interrupted));
+        self.book.put_back(held, reason, class, Duration::from_secs(1)).await
+    }
+}

@@ -1,0 +1,224 @@
+//! Files in the standing multicast session: who is to have each, who has it, and what follows. No catalog, no clock.
+
+use super::book::Held;
+use crate::product::SiteFile;
+use crate::receipt::SignedFileReceipt;
+use downpour_catalog::{ErrorClass, FileKey};
+use downpour_proto::ReceiverId;
+use downpour_transport::identity::PublicKey;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+
+/// A receiver that takes part and says nothing of a file for so long after it went out has missed it.
+const PATIENCE: Duration = Duration::from_secs(30 * 60);
+
+/// A receiver that takes part.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Present {
+    pub(super) receiver: ReceiverId,
+    /// The first block that it gets.
+    pub(super) from: u32,
+    /// The last product that it is done with.
+    pub(super) through: Option<u64>,
+}
+
+/// Who takes part, by node key.
+pub(super) type Presence = HashMap<PublicKey, Present>;
+
+/// A file under way.
+pub(super) struct Under {
+    pub(super) held: Held,
+    pub(super) file: SiteFile,
+    /// How many receipts make it verified.
+    pub(super) required: usize,
+    /// Receivers without a receipt.
+    pub(super) lacking: BTreeSet<PublicKey>,
+    /// Receipts that are in the catalog.
+    pub(super) have: BTreeMap<PublicKey, SignedFileReceipt>,
+    /// Its number among the products and its first block, once it stands in them.
+    pub(super) placed: Option<(u64, u32)>,
+    /// Since when.
+    pub(super) since: Instant,
+    /// What receivers said against it.
+    pub(super) failed: BTreeMap<PublicKey, (ErrorClass, String)>,
+    /// It could not be read here.
+    pub(super) unread: Option<(ErrorClass, String)>,
+}
+
+/// How a file stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Stand {
+    /// Somebody is still to say something.
+    Waits,
+    /// As many as must have it have it.
+    Enough,
+    /// This attempt brings no more receipts.
+    Over(ErrorClass, String),
+}
+
+impl Under {
+    pub(super) fn key(&self) -> FileKey {
+        self.file.key()
+    }
+
+    /// Whether it is of use to send it now.
+    pub(super) fn is_wanted(&self, present: &Presence) -> bool {
+        self.have.len() < self.required
+            && self.lacking.iter().any(|node| present.contains_key(node))
+    }
+
+    /// A receipt was recorded.
+    pub(super) fn receipted(&mut self, node: PublicKey, receipt: SignedFileReceipt) {
+        self.lacking.remove(&node);
+        self.failed.remove(&node);
+        self.have.insert(node, receipt);
+    }
+
+    pub(super) fn stand(&self, present: &Presence, now: Instant) -> Stand {
+        if self.have.len() >= self.required {
+            return Stand::Enough;
+        }
+        if let Some((class, what)) = &self.unread {
+            return Stand::Over(*class, what.clone());
+        }
+        let (mut missed, mut away) = (0, 0);
+        for node in self.lacking.iter().filter(|node| !self.failed.contains_key(*node)) {
+            match (present.get(node), self.placed) {
+                (None, _) => away += 1,
+                (Some(_), None) => return Stand::Waits,
+                (Some(there), Some((number, block))) => {
+                    let passed = there.through.is_some_and(|through| through >= number);
+                    let late = now.saturating_duration_since(self.since) >= PATIENCE;
+                    if there.from <= block && !passed && !late {
+                        return Stand::Waits;
+                    }
+                    missed += 1;
+                }
+            }
+        }
+        if let Some((class, what)) = self.failed.values().next() {
+            return Stand::Over(*class, what.clone());
+        }
+        match missed {
+            0 => Stand::Over(
+                ErrorClass::DestinationUnreachable,
+                format!("{away} receivers are away"),
+            ),
+            missed => {
+                Stand::Over(ErrorClass::ConnectionLost, format!("{missed} receivers missed it"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Presence, Present, Stand, Under};
+    use crate::dispatch::book::Held;
+    use crate::product::SiteFile;
+    use downpour_catalog::{
+        Claimed, ErrorClass, Fence, File, FileId, Revision, RuleId, SiteId, State, Time,
+    };
+    use downpour_proto::ReceiverId;
+    use downpour_transport::identity::{Identity, PublicKey};
+    use std::collections::BTreeMap;
+    use std::time::{Duration, Instant};
+
+    fn under(nodes: &[PublicKey], required: usize) -> Under {
+        let file = SiteFile {
+            site: "a".to_owned(),
+            name: "f".to_owned(),
+            version: 1,
+            taken_in_us: 0,
+            rule: "all".to_owned(),
+            size: 3,
+            blake3: blake3::hash(b"abc").to_hex().to_string(),
+            path: "f".to_owned(),
+        };
+        Under {
+            held: held(),
+            file,
+            required,
+            lacking: nodes.iter().copied().collect(),
+            have: BTreeMap::new(),
+            placed: None,
+            since: Instant::now(),
+            failed: BTreeMap::new(),
+            unread: None,
+        }
+    }
+
+    fn held() -> Held {
+        let file = File {
+            id: FileId(1),
+            site: SiteId(1),
+            name: "f".to_owned(),
+            version: 1,
+            size: 3,
+            rule: RuleId(1),
+            state: State::Sending,
+            since: Time(0),
+            taken_in: Time(0),
+            reason: None,
+            error: None,
+            next_try: None,
+            tries: 1,
+            revision: Revision(5),
+            digest: None,
+        };
+        let claimed = Claimed {
+            file: FileId(1),
+            revision: Revision(5),
+            fence: Fence(1),
+            state: State::Sending,
+            size: 3,
+        };
+        Held::new(file, &claimed)
+    }
+
+    fn nodes() -> [PublicKey; 3] {
+        [(); 3].map(|()| Identity::generate().public_key())
+    }
+
+    fn there(nodes: &[PublicKey], from: u32) -> Presence {
+        let present = Present { receiver: ReceiverId(1), from, through: None };
+        nodes.iter().map(|node| (*node, present)).collect()
+    }
+
+    fn over(stand: Stand) -> ErrorClass {
+        match stand {
+            Stand::Over(class, _) => class,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_attempt_lasts_until_everybody_who_is_there_has_answered() {
+        let (nodes, now) = (nodes(), Instant::now());
+        let mut under = under(&nodes, 3);
+        let mut present = there(&nodes[..2], 0);
+        assert!(under.is_wanted(&present) && !under.is_wanted(&Presence::new()));
+        assert_eq!(under.stand(&present, now), Stand::Waits, "it is not inserted yet");
+        under.placed = Some((7, 4));
+        assert_eq!(under.stand(&present, now), Stand::Waits);
+        present.remove(&nodes[1]);
+        under.failed.insert(nodes[0], (ErrorClass::DestinationFull, "full".to_owned()));
+        assert_eq!(over(under.stand(&present, now)), ErrorClass::DestinationFull);
+        under.failed.clear();
+        assert_eq!(under.stand(&present, now), Stand::Waits);
+        present.get_mut(&nodes[0]).unwrap().through = Some(7);
+        assert_eq!(over(under.stand(&present, now)), ErrorClass::ConnectionLost);
+        assert_eq!(over(under.stand(&Presence::new(), now)), ErrorClass::DestinationUnreachable);
+    }
+
+    #[test]
+    fn who_came_after_a_file_went_out_has_missed_it_and_so_has_who_says_nothing() {
+        let (nodes, now) = (nodes(), Instant::now());
+        let mut under = under(&nodes[..1], 1);
+        under.placed = Some((7, 4));
+        assert_eq!(under.stand(&there(&nodes, 4), now), Stand::Waits);
+        assert_eq!(over(under.stand(&there(&nodes, 5), now)), ErrorClass::ConnectionLost);
+        let late = now + Duration::from_secs(3600);
+        assert_eq!(over(under.stand(&there(&nodes, 4), late)), ErrorClass::ConnectionLost);
+    }
+}
