@@ -22,5 +22,6 @@ pub mod session;
 pub mod site;
 pub mod spool;
 pub mod ticket;
+pub mod top;
 pub mod tuner;
 pub mod units;

@@ -1,10 +1,10 @@
 //! `/v1/audit`: who did what. For admins.
 
 use super::{Allow, Asked, Problem, Routes};
-use crate::site::{AuditEntry, Fault, Site};
+use crate::site::{Audit, AuditEntry, Fault, Site, Verified, Wanted};
 use axum::Json;
 use axum::extract::State;
-use downpour_catalog::ErrorClass;
+use downpour_catalog::{ErrorClass, Time};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use utoipa::{IntoParams, OpenApi, ToSchema};
@@ -19,25 +19,45 @@ struct AuditQuery {
     /// After the entry of this number; 0 unless given
     #[serde(default)]
     after: u64,
+    /// Not from before this time, microseconds since 1970
+    #[serde(default)]
+    since_us: i64,
+    /// Only what this one did
+    who: Option<String>,
     /// At most so many; 100 unless given
     limit: Option<usize>,
 }
 
 /// A page of the record.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub(super) struct AuditPage {
+pub struct AuditPage {
     /// Oldest first.
-    entries: Vec<AuditEntry>,
+    pub entries: Vec<AuditEntry>,
     /// Number of the last entry that there is.
-    last: u64,
+    pub last: u64,
 }
 
 #[derive(OpenApi)]
-#[openapi(paths(list))]
+#[openapi(paths(list, verify))]
 struct Description;
 
 pub(super) fn routes() -> Routes {
-    Routes::described(Description::openapi()).get("/v1/audit", Allow::Admin, list)
+    Routes::described(Description::openapi()).get("/v1/audit", Allow::Admin, list).get(
+        "/v1/audit/verify",
+        Allow::Admin,
+        verify,
+    )
+}
+
+/// The record is read where that may block.
+async fn with_record<T: Send + 'static>(
+    site: Arc<Site>,
+    read: impl FnOnce(&Audit) -> std::io::Result<T> + Send + 'static,
+) -> Result<Json<T>, Problem> {
+    let failed = |what: String| Fault::new(ErrorClass::Internal, what);
+    let read = tokio::task::spawn_blocking(move || read(&site.audit)).await;
+    let read = read.map_err(|error| failed(error.to_string()))?;
+    Ok(Json(read.map_err(|error| failed(format!("the audit record: {error}")))?))
 }
 
 /// Who did what
@@ -47,10 +67,15 @@ async fn list(
     Asked(query): Asked<AuditQuery>,
 ) -> Result<Json<AuditPage>, Problem> {
     let limit = query.limit.unwrap_or(100).min(PAGE_MAX);
-    let read = move || Ok((site.audit.list(query.after, limit)?, site.audit.last()));
-    let failed = |what: String| Fault::new(ErrorClass::Internal, what);
-    let read = tokio::task::spawn_blocking(read).await;
-    let read: std::io::Result<_> = read.map_err(|error| failed(error.to_string()))?;
-    let (entries, last) = read.map_err(|error| failed(format!("the audit record: {error}")))?;
-    Ok(Json(AuditPage { entries, last }))
+    let wanted = Wanted { after: query.after, since: Time(query.since_us), who: query.who };
+    with_record(site, move |audit| {
+        Ok(AuditPage { entries: audit.list(&wanted, limit)?, last: audit.last() })
+    })
+    .await
+}
+
+/// Whether the record is whole: each line names the digest of the one before it
+#[utoipa::path(get, path = "/v1/audit/verify", responses((status = 200, body = Verified)))]
+async fn verify(State(site): State<Arc<Site>>) -> Result<Json<Verified>, Problem> {
+    with_record(site, Audit::verify).await
 }

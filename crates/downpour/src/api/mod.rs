@@ -18,6 +18,7 @@ mod routes;
 mod services;
 mod tokens;
 
+pub use audit::AuditPage;
 pub use given::{Asked, Given};
 pub use guard::{Detail, Who};
 pub use problem::Problem;

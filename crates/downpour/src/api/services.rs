@@ -13,6 +13,9 @@ use utoipa::{OpenApi, ToSchema};
 pub struct Services {
     /// The site's name.
     pub site: String,
+    /// The site's time, in microseconds since 1970.
+    #[serde(default)]
+    pub now_us: i64,
     /// All of them.
     pub services: Vec<ServiceReport>,
 }
@@ -33,12 +36,17 @@ pub(super) fn routes() -> Routes {
 /// What runs
 #[utoipa::path(get, path = "/v1/services", responses((status = 200, body = Services)))]
 async fn list(State(site): State<Arc<Site>>) -> Json<Services> {
-    Json(Services { site: site.name.clone(), services: site.supervisor().reports() })
+    Json(Services::of(&site, site.supervisor().reports()))
+}
+
+impl Services {
+    fn of(site: &Site, services: Vec<ServiceReport>) -> Self {
+        Self { site: site.name.clone(), now_us: site.clock.now().0, services }
+    }
 }
 
 fn ask(site: &Site, name: &str, verb: Verb) -> Result<Json<Services>, Problem> {
-    let services = site.supervisor().ask(name, verb)?;
-    Ok(Json(Services { site: site.name.clone(), services }))
+    Ok(Json(Services::of(site, site.supervisor().ask(name, verb)?)))
 }
 
 /// Let a service, or `all`, work

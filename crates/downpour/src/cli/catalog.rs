@@ -142,14 +142,14 @@ enum FormatArg {
 
 /// A moment, as people say it.
 #[derive(Clone, Copy, Debug)]
-enum Moment {
+pub(super) enum Moment {
     /// So many microseconds before now.
     Ago(i64),
     /// The beginning of a day, in UTC.
     Day(Time),
 }
 
-fn parse_moment(text: &str) -> Result<Moment, String> {
+pub(super) fn parse_moment(text: &str) -> Result<Moment, String> {
     if let Some(day) = parse_day(text) {
         return Ok(Moment::Day(day));
     }
@@ -173,7 +173,7 @@ fn parse_day(text: &str) -> Option<Time> {
 }
 
 impl Moment {
-    fn resolve(self, now: Time) -> Time {
+    pub(super) fn resolve(self, now: Time) -> Time {
         match self {
             Self::Ago(micros) => Time(now.0.saturating_sub(micros)),
             Self::Day(time) => time,

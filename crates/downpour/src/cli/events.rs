@@ -2,7 +2,8 @@
 
 use super::site::{AccessArgs, with_daemon};
 use super::{Exit, Fault};
-use crate::site::SiteEvent;
+use crate::site::{EventId, SiteEvent};
+use crate::units::show_time;
 use clap::Args;
 
 /// Show what happens at a running site, until it ends
@@ -11,6 +12,12 @@ pub(super) struct EventsArgs {
     /// Print each event as a line of JSON
     #[arg(long)]
     json: bool,
+    /// First the events of before that are still kept, about a thousand
+    #[arg(long)]
+    kept: bool,
+    /// Only those
+    #[arg(long)]
+    past: bool,
     #[command(flatten)]
     access: AccessArgs,
 }
@@ -18,10 +25,14 @@ pub(super) struct EventsArgs {
 impl EventsArgs {
     pub(super) fn run(self) -> Result<Exit, Fault> {
         let show = |text: &str| match serde_json::from_str::<SiteEvent>(text) {
-            Ok(event) if !self.json => println!("{:<10} {}", event.kind, event.about),
+            Ok(event) if !self.json => {
+                println!("{} {:<8} {}", show_time(event.at_us), event.kind, event.about)
+            }
             _ => println!("{text}"),
         };
-        with_daemon(self.access, async |site| site.listen(show).await)?;
+        let mut place = (self.kept || self.past).then_some(EventId::FIRST);
+        let live = !self.past;
+        with_daemon(self.access, async |site| site.listen(&mut place, live, show).await)?;
         Ok(Exit::Complete)
     }
 }

@@ -10,6 +10,7 @@
 //! A verb stands here when it works, not before.
 
 mod adopt;
+mod audit;
 mod catalog;
 mod demo;
 mod events;
@@ -27,6 +28,7 @@ mod site;
 mod spool;
 mod ticket;
 mod token;
+mod top;
 mod transfer;
 mod tune;
 mod wan;
@@ -73,7 +75,9 @@ enum Verb {
     Service(service::ServiceArgs),
     Spool(spool::SpoolArgs),
     Token(token::TokenArgs),
+    Audit(audit::AuditArgs),
     Events(events::EventsArgs),
+    Top(top::TopArgs),
     Transfer(transfer::TransferArgs),
     Tune(tune::TuneArgs),
 }
@@ -186,7 +190,9 @@ pub fn main() -> ExitCode {
         Verb::Service(args) => args.run(),
         Verb::Spool(args) => args.run(),
         Verb::Token(args) => args.run(),
+        Verb::Audit(args) => args.run(),
         Verb::Events(args) => args.run(),
+        Verb::Top(args) => args.run(),
         Verb::Transfer(args) => args.run(),
         Verb::Tune(args) => args.run(),
     };

@@ -187,7 +187,7 @@ fn daemon_fault(address: &str, error: RemoteError) -> Fault {
     }
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime, Fault> {
+pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Fault> {
     let built = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     built
         .map_err(|error| Fault::start(format!("no threads can be had: {error}"), "raise ulimit -u"))

@@ -165,7 +165,7 @@ impl SubmitArgs {
             }
             let mut ended = Vec::new();
             for submitted in all.iter().filter(|_| wait) {
-                ended.push(until_ended(site, submitted.accepted.transfer).await?);
+                ended.push(until_ended(site, submitted).await?);
             }
             Ok((all, ended))
         })?;
@@ -251,9 +251,11 @@ async fn submit(site: &Access, submission: Submission) -> Result<Submitted, Remo
     Ok(all.unwrap_or_else(none))
 }
 
-async fn until_ended(site: &Access, transfer: i64) -> Result<TransferReport, RemoteError> {
+async fn until_ended(site: &Access, submitted: &Submitted) -> Result<TransferReport, RemoteError> {
+    let at = encoded(&submitted.site);
+    let path = format!("/v1/transfers/{}?at={at}", submitted.accepted.transfer);
     loop {
-        let now: TransferReport = site.get(&format!("/v1/transfers/{transfer}")).await?;
+        let now: TransferReport = site.get(&path).await?;
         let moving = now.states.iter().any(|(state, files)| *files > 0 && !is_still(state));
         if !moving {
             return Ok(now);
@@ -381,7 +383,7 @@ impl LinkArgs {
 }
 
 /// For a URL's query.
-fn encoded(text: &str) -> String {
+pub(super) fn encoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     text.bytes().fold(String::new(), |mut out, byte| {
         match plain(byte) {

@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 
 /// How long the destination may take to join the session.
 const JOIN_TIME: Duration = Duration::from_secs(60);
-/// How long an answer about a batch is waited for at a time, at the destination.
-const ASK_WAIT_S: u64 = 10;
+/// How long an answer about a batch is waited for at a time, at the destination; what has arrived is known as often.
+const ASK_WAIT_S: u64 = 2;
 /// How often a batch is asked about in vain before it is given up.
 const ASK_TRIES: u32 = 5;
 /// Between two of these.

@@ -7,14 +7,14 @@ use super::submit::{Accepted, Submission, submit};
 use super::why::{Why, WhyList};
 use super::{Dispatch, lock, wants, work};
 use crate::api::{Allow, Asked, Detail, Given, Problem, Routes};
-use crate::site::{Fault, Site};
+use crate::site::{Fault, RemoteError, Side, Site};
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use downpour_catalog::{
-    Change, Cursor, DigestKind, ErrorClass, FileId, Move, Next, Query, Refused, ReplicaState,
+    Change, Cursor, DigestKind, ErrorClass, FileId, Move, Next, Query, Refused, ReplicaState, Time,
     TransferId,
 };
 use serde::{Deserialize, Serialize};
@@ -96,7 +96,7 @@ pub struct BatchReport {
     pub arrived: u64,
     /// Files that failed so far.
     pub failed: u64,
-    /// Since when, microseconds since 1970; 0 when it arrives here.
+    /// Since when, microseconds since 1970.
     pub since_us: i64,
 }
 
@@ -230,11 +230,11 @@ async fn transfers(
         };
         Ok(transfers.into_iter().map(report).collect())
     });
-    Ok(Json(Transfers { transfers: list.await?, batches: dispatch.batches() }))
+    Ok(Json(Transfers { transfers: list.await?, batches: dispatch.batches(site.clock.now()) }))
 }
 
 impl Dispatch {
-    fn batches(&self) -> Vec<BatchReport> {
+    fn batches(&self, now: Time) -> Vec<BatchReport> {
         let mut batches = Vec::new();
         for (id, progress) in lock(&self.outgoing).iter() {
             batches.push(BatchReport {
@@ -260,19 +260,40 @@ impl Dispatch {
                 bytes: incoming.taken.iter().map(|taken| taken.item.size).sum(),
                 arrived: incoming.state.borrow().bytes,
                 failed: 0,
-                since_us: 0,
+                since_us: now.0
+                    - i64::try_from(incoming.made.elapsed().as_micros()).unwrap_or(now.0),
             });
         }
         batches
     }
 }
 
+#[derive(Debug, Deserialize, IntoParams)]
+struct Where {
+    /// The site at which it was queued; this one unless given
+    at: Option<String>,
+}
+
 /// One transfer
-#[utoipa::path(get, path = "/v1/transfers/{id}", params(("id" = i64, Path)),
+#[utoipa::path(get, path = "/v1/transfers/{id}", params(("id" = i64, Path), Where),
     responses((status = 200, body = TransferReport), (status = 404, body = Problem)))]
 async fn transfer(
     State(site): State<Arc<Site>>,
     Path(id): Path<i64>,
+    Asked(Where { at }): Asked<Where>,
+) -> Result<Json<TransferReport>, Problem> {
+    let Some(at) = at.filter(|at| *at != site.name) else { return transfer_here(&site, id).await };
+    let remote = site.remote(&at).ok_or_else(|| Problem::not_found(format!("no site `{at}`")))?;
+    let told = remote.get(&format!("/v1/site/transfers/{id}")).await;
+    let failed =
+        |error: RemoteError| Fault::new(error.class(Side::Source), format!("{at}: {error}"));
+    Ok(Json(told.map_err(failed)?))
+}
+
+/// How a transfer stands that was queued here.
+pub(super) async fn transfer_here(
+    site: &Arc<Site>,
+    id: i64,
 ) -> Result<Json<TransferReport>, Problem> {
     let found = site.read(move |reader| {
         let Some(t) = reader.transfer(TransferId(id))? else { return Ok(None) };
@@ -545,12 +566,9 @@ fn pieces(file: std::fs::File) -> impl futures_util::Stream<Item = std::io::Resu
 /// Whether a path is one from which this site gives files out.
 fn is_ours(site: &Site, path: &std::path::Path) -> bool {
     let config = site.config();
-    let remotes = config.remote.iter().filter_map(|remote| remote.folder.clone());
-    let mut inboxes = remotes.chain([config.transfer.inbox.clone()]);
     let real = path.canonicalize().unwrap_or_default();
-    let below =
-        |folder: PathBuf| config.path(&folder).canonicalize().is_ok_and(|f| real.starts_with(f));
-    inboxes.any(below) || is_open_to_reading(&config, path)
+    let below = |folder: PathBuf| folder.canonicalize().is_ok_and(|f| real.starts_with(f));
+    config.inboxes().into_iter().any(below) || is_open_to_reading(&config, path)
 }
 
 /// The digests that are wanted and recorded, as RFC 3230 writes them.

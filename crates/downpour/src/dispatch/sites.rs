@@ -6,6 +6,7 @@ use super::incoming::Incoming;
 use super::link::Wanted;
 use super::load::Names;
 use super::offer::{BatchState, Begin, Offer, OfferAnswer, Wants, WantsAnswer};
+use super::people::{TransferReport, transfer_here};
 use super::{Dispatch, lock, wants};
 use crate::api::{Allow, Asked, Given, Problem, Routes, Who};
 use crate::object::part_name;
@@ -37,7 +38,7 @@ const WAIT_MAX_S: u64 = 20;
 const LANES_MAX: usize = 64;
 
 #[derive(OpenApi)]
-#[openapi(paths(offer, begin, batch, want))]
+#[openapi(paths(offer, begin, batch, want, transfer))]
 struct Description;
 
 pub(super) fn routes() -> Routes {
@@ -46,6 +47,17 @@ pub(super) fn routes() -> Routes {
         .post("/v1/site/batches/{id}", Allow::Site, begin)
         .get("/v1/site/batches/{id}", Allow::Site, batch)
         .post("/v1/site/wants", Allow::Site, want)
+        .get("/v1/site/transfers/{id}", Allow::Site, transfer)
+}
+
+/// How a transfer stands that another site let be queued here
+#[utoipa::path(get, path = "/v1/site/transfers/{id}", params(("id" = i64, Path)),
+    responses((status = 200, body = TransferReport), (status = 404, body = Problem)))]
+async fn transfer(
+    State(site): State<Arc<Site>>,
+    Path(id): Path<i64>,
+) -> Result<Json<TransferReport>, Problem> {
+    transfer_here(&site, id).await
 }
 
 /// The site that asks.

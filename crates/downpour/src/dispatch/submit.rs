@@ -180,22 +180,22 @@ fn find(config: &Config, paths: &[String], accepted: &mut Accepted) -> Vec<Seen>
     let open = open_folders(config);
     let mut seen = Vec::new();
     for path in paths {
-        // Links are followed here, once: what counts is where the file lies.
-        let real = match Path::new(path).canonicalize() {
-            Ok(real) => real,
-            Err(error) => {
-                accepted.refuse(path, class_of(&error), error.to_string());
-                continue;
-            }
-        };
-        let above = open.iter().filter(|(folder, _)| real.starts_with(folder));
+        // Links are followed here, once: what counts is where the file lies. Of one that is not there its folder counts, so that
+        // nobody learns what there is elsewhere.
+        let real = Path::new(path).canonicalize();
+        let nearest = || Path::new(path).ancestors().find_map(|above| above.canonicalize().ok());
+        let place = real.as_ref().ok().cloned().or_else(nearest).unwrap_or_default();
+        let above = open.iter().filter(|(folder, _)| place.starts_with(folder));
         let Some((folder, prefix)) = above.max_by_key(|(folder, _)| folder.as_os_str().len())
         else {
             let why = "it is not below a spool or one of [transfer] folders";
             accepted.refuse(path, ErrorClass::SourceRefused, why);
             continue;
         };
-        walk(&real, &(folder.clone(), prefix.clone()), &mut seen, accepted);
+        match real {
+            Ok(real) => walk(&real, &(folder.clone(), prefix.clone()), &mut seen, accepted),
+            Err(error) => accepted.refuse(path, class_of(&error), error.to_string()),
+        }
     }
     seen
 }
@@ -256,5 +256,46 @@ fn class_of(error: &std::io::Error) -> ErrorClass {
         std::io::ErrorKind::NotFound => ErrorClass::FileGone,
         std::io::ErrorKind::PermissionDenied => ErrorClass::FileUnreadable,
         _ => ErrorClass::SourceReadFailed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Accepted, find};
+    use std::fs;
+
+    #[test]
+    fn what_is_open_is_found_and_nothing_is_told_of_the_rest() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        fs::create_dir_all(path("data/run")).unwrap();
+        for file in ["data/run/a", "secret"] {
+            fs::write(path(file), "content").unwrap();
+        }
+        std::os::unix::fs::symlink(folder.path(), path("data/out")).unwrap();
+        let text = format!("[site]\nname = 'a'\n[transfer]\nfolders = ['{}']", path("data"));
+        let config = toml::from_str(&text).unwrap();
+        let class = |name: &str| {
+            let mut accepted = Accepted::default();
+            let seen = find(&config, &[path(name)], &mut accepted);
+            match (seen.len(), accepted.refused.first()) {
+                (0, Some(refusal)) => refusal.trouble.class.clone(),
+                (found, _) => format!("{found} found"),
+            }
+        };
+        for (name, expected) in [
+            ("data/run/a", "1 found"),
+            ("data", "1 found"),
+            ("data/run/none", "file-gone"),
+            ("data/none/none", "file-gone"),
+            ("secret", "source-refused"),
+            ("none", "source-refused"),
+            ("data/../secret", "source-refused"),
+            ("data/../none", "source-refused"),
+            ("data/out/secret", "source-refused"),
+            ("data/out/none", "source-refused"),
+        ] {
+            assert_eq!(class(name), expected, "{name}");
+        }
     }
 }

@@ -6,6 +6,7 @@ use super::service::{ReconcileSection, tell};
 use crate::site::{Config, Fault, Running, Service, Site, Status, Stop, Wish};
 use crate::units::show_bytes;
 use downpour_catalog::{ErrorClass, Time};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -66,7 +67,7 @@ impl Scrub {
         let order = ScrubOrder {
             site: site.name.clone(),
             base: config.folder.clone(),
-            folders: section.scrub_folders.iter().map(|folder| config.path(folder)).collect(),
+            folders: folders(&config),
             repair_max,
             started,
         };
@@ -90,6 +91,17 @@ impl Scrub {
         }
         Ok(())
     }
+}
+
+/// Folders in which every file must be known: those that are named, or else all into which files are received. A spool needs
+/// none of this: it takes what it finds into the catalog by itself. One below another is not walked twice.
+fn folders(config: &Config) -> Vec<PathBuf> {
+    let named = config.reconcile.scrub_folders.as_ref();
+    let named = named.map(|folders| folders.iter().map(|folder| config.path(folder)).collect());
+    let mut folders = named.unwrap_or_else(|| config.inboxes());
+    folders.sort_unstable();
+    folders.dedup_by(|below, above| below.starts_with(&*above));
+    folders
 }
 
 fn report_of(site: &Site, config: &Config, done: Scrubbed, started: Time) -> Report {
@@ -152,5 +164,29 @@ impl Pace for Paced<'_> {
             }
             std::thread::sleep(left.min(SLEEP_MAX));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    #[test]
+    fn what_is_received_is_scrubbed_unless_other_folders_are_named() {
+        let folders = |more: &str| {
+            let key = "key = 'AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA'";
+            let remote = |name: &str, folder: &str| {
+                format!("[[remote]]\nname = '{name}'\n{key}\nfolder = '{folder}'\n")
+            };
+            let remotes = remote("b", "/data/b") + &remote("c", "inbox/c");
+            let text = format!("[site]\nname = 'a'\n{more}\n{remotes}");
+            let mut config: crate::site::Config = toml::from_str(&text).unwrap();
+            config.folder = Path::new("/site").to_owned();
+            super::folders(&config)
+        };
+        assert_eq!(folders(""), [PathBuf::from("/data/b"), "/site/inbox".into()]);
+        let named = folders("[reconcile]\nscrub_folders = ['x', '/y']");
+        assert_eq!(named, [PathBuf::from("/site/x"), "/y".into()]);
+        assert!(folders("[reconcile]\nscrub_folders = []").is_empty());
     }
 }

@@ -42,8 +42,9 @@ section! {
         scrub_rate: Amount = "\"20MB\"",
         /// Files a second.
         scrub_files: u32 = "100",
-        /// Folders in which every file must be in the catalog; others are told of.
-        scrub_folders: Vec<PathBuf> = "[]",
+        /// Folders in which every file must be in the catalog; others are told of. Left out: all folders into which files are
+        /// received.
+        scrub_folders: Vec<PathBuf> | "[\"inbox\"]",
     }
 }
 

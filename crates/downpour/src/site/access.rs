@@ -1,8 +1,9 @@
-//! How commands reach a daemon: its address, its key and a token, from its configuration on this machine or from the command
-//! line.
+//! The way to a site's API, for commands and for other sites alike: its address, its key pinned, and what we show: a token or our
+//! own key. Answers are bounded.
 
 use super::config::Config;
-use super::{BadConfig, RemoteError, exchange, read_answer};
+use super::{BadConfig, EventId, RemoteError};
+use crate::api::Problem;
 use crate::units::HostPort;
 use downpour_transport::control::{Caller, CallerSetup, ClientLimits};
 use downpour_transport::identity::{Identity, IdentityError, KEY_FILE, PublicKey};
@@ -12,15 +13,19 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
 
 /// Name of the file with the first admin's token, in the state folder.
 pub(super) const TOKEN_FILE: &str = "admin.token";
 /// Bytes of an answer.
-const ANSWER_LEN_MAX: usize = 64 << 20;
+const ANSWER_LEN_MAX: usize = 16 << 20;
 /// Bytes of one event.
 const EVENT_LEN_MAX: usize = 1 << 20;
+/// A site that says nothing for so long, not even that it lives, is gone.
+const SILENCE_MAX: Duration = Duration::from_secs(35);
 
-/// A way to a daemon.
+/// A way to a site.
 pub struct Access {
     caller: Caller,
     /// Where it leads.
@@ -75,16 +80,23 @@ impl Access {
 
     /// To a daemon anywhere.
     pub fn new(address: HostPort, key: PublicKey, token: String) -> Self {
+        // People are known by their tokens.
+        let nobody = Arc::new(Identity::generate());
+        Self::open(&address, key, nobody, Some(token), ClientLimits::default())
+    }
+
+    /// Nothing is connected yet.
+    pub(super) fn open(
+        address: &HostPort,
+        server: PublicKey,
+        identity: Arc<Identity>,
+        bearer: Option<String>,
+        limits: ClientLimits,
+    ) -> Self {
         let address = address.to_string();
-        let setup = CallerSetup {
-            addrs: vec![address.clone()],
-            server: key,
-            // People are known by their tokens.
-            identity: Arc::new(Identity::generate()),
-            bearer: Some(token),
-            limits: ClientLimits::default(),
-        };
-        Self { caller: Caller::new(setup), address }
+        let addrs = vec![address.clone()];
+        let caller = Caller::new(CallerSetup { addrs, server, identity, bearer, limits });
+        Self { caller, address }
     }
 
     /// Asks for something.
@@ -110,24 +122,40 @@ impl Access {
 
     /// Asks for something that is not JSON; the status and the text.
     pub async fn text(&self, path: &str) -> Result<(u16, String), RemoteError> {
-        let (status, body) = exchange(&self.caller, "GET", path, &[], ANSWER_LEN_MAX).await?;
+        let answer = self.caller.call("GET", path, &[]).await?;
+        let (status, body) = (answer.status, answer.whole(ANSWER_LEN_MAX).await?);
         Ok((status, String::from_utf8_lossy(&body).into_owned()))
     }
 
-    /// Hears the site's events, the text of each, until it ends.
-    pub async fn listen(&self, mut heard: impl FnMut(&str)) -> Result<(), RemoteError> {
-        let mut answer = self.caller.call("GET", "/v1/events", &[]).await?;
+    /// Hears the site's events: those after `place`, where there is one, and, if `live`, those to come until the site ends.
+    /// `place` is then where to go on; `heard` gets the text of each.
+    pub async fn listen(
+        &self,
+        place: &mut Option<EventId>,
+        live: bool,
+        mut heard: impl FnMut(&str),
+    ) -> Result<(), RemoteError> {
+        let last = place.map(|place| place.to_string());
+        let headers: Vec<_> = last.iter().map(|id| ("last-event-id", id.as_str())).collect();
+        let path = format!("/v1/events?live={live}");
+        let mut answer = self.caller.call_with(&headers, "GET", &path, &[]).await?;
         if answer.status != 200 {
             let status = answer.status;
             return read_answer(status, &answer.whole(ANSWER_LEN_MAX).await?);
         }
-        let mut text = Vec::new();
-        while let Some(some) = answer.some().await? {
+        let (mut text, mut id) = (Vec::new(), None);
+        let silent = |_| RemoteError::TimedOut(format!("nothing heard for {SILENCE_MAX:?}"));
+        while let Some(some) = timeout(SILENCE_MAX, answer.some()).await.map_err(silent)?? {
             text.extend(some);
             while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = text.drain(..=end).collect();
-                if let Some(data) = String::from_utf8_lossy(&line).strip_prefix("data: ") {
-                    heard(data.trim_end());
+                let line = String::from_utf8_lossy(&line);
+                match line.trim_end().split_once(": ") {
+                    Some(("id", text)) => id = text.parse().ok(),
+                    Some(("data", text)) => heard(text),
+                    // The event is whole: from here it is not to come again.
+                    None if id.is_some() => *place = id.take(),
+                    _ => {}
                 }
             }
             if text.len() > EVENT_LEN_MAX {
@@ -143,8 +171,20 @@ impl Access {
         path: &str,
         body: &[u8],
     ) -> Result<T, RemoteError> {
-        let (status, body) = exchange(&self.caller, method, path, body, ANSWER_LEN_MAX).await?;
-        read_answer(status, &body)
+        let answer = self.caller.call(method, path, body).await?;
+        read_answer(answer.status, &answer.whole(ANSWER_LEN_MAX).await?)
+    }
+}
+
+/// What an answer says; no is an error.
+fn read_answer<T: DeserializeOwned>(status: u16, body: &[u8]) -> Result<T, RemoteError> {
+    if (200..300).contains(&status) {
+        let odd = |error: serde_json::Error| RemoteError::Lost(format!("the answer: {error}"));
+        return serde_json::from_slice(body).map_err(odd);
+    }
+    match serde_json::from_slice::<Problem>(body) {
+        Ok(problem) => Err(RemoteError::Refused(Box::new(problem))),
+        Err(_) => Err(RemoteError::Lost(format!("HTTP status {status} without a reason"))),
     }
 }
 

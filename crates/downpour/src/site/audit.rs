@@ -42,6 +42,31 @@ pub struct AuditEntry {
     pub before: String,
 }
 
+/// Which entries are wanted.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// After this number.
+    pub after: u64,
+    /// Not from before this time.
+    pub since: Time,
+    /// Only of this one.
+    pub who: Option<String>,
+}
+
+/// What can be said of the whole record.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Verified {
+    /// The first entry that is there; 0 when there is none.
+    pub first: u64,
+    /// The last one up to which each follows the one before it.
+    pub last: u64,
+    /// Digest of its line: who keeps it elsewhere sees later whether the record up to here is still the same.
+    pub digest: String,
+    /// What does not follow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broken: Option<String>,
+}
+
 /// The record.
 pub struct Audit {
     file: PathBuf,
@@ -124,19 +149,68 @@ impl Audit {
         Ok(entry)
     }
 
-    /// Up to `limit` entries after number `after` of the present file, oldest first. Blocks.
-    pub fn list(&self, after: u64, limit: usize) -> io::Result<Vec<AuditEntry>> {
+    /// Up to `limit` entries that are wanted, oldest first. Blocks.
+    pub fn list(&self, wanted: &Wanted, limit: usize) -> io::Result<Vec<AuditEntry>> {
         let mut found = Vec::new();
-        for line in BufReader::new(File::open(&self.file)?).lines() {
-            let Ok(entry) = serde_json::from_str::<AuditEntry>(&line?) else { break };
-            if entry.number > after {
+        self.each(wanted.after, |_, entry| {
+            let who = wanted.who.as_ref().is_none_or(|who| *who == entry.who);
+            if who && entry.number > wanted.after && entry.at >= wanted.since.0 {
                 found.push(entry);
             }
-            if found.len() >= limit {
-                break;
+            found.len() < limit
+        })?;
+        Ok(found)
+    }
+
+    /// Whether each line follows the one before it. Blocks.
+    pub fn verify(&self) -> io::Result<Verified> {
+        let mut seen = Verified { digest: digest_of(b""), ..Verified::default() };
+        let broken = self.each(0, |line, entry| {
+            let follows = entry.number == seen.last + 1 && entry.before == seen.digest;
+            // Older files may have been moved to an archive.
+            let begins = seen.first == 0 && entry.number > 1;
+            if !(follows || begins) {
+                let after = seen.last;
+                seen.broken = Some(format!("line {} does not follow {after}", entry.number));
+                return false;
+            }
+            if seen.first == 0 {
+                seen.first = entry.number;
+            }
+            (seen.last, seen.digest) = (entry.number, digest_of(line));
+            true
+        })?;
+        seen.broken = seen.broken.or(broken);
+        Ok(seen)
+    }
+
+    /// Shows each line of the files that may have some after number `after`, until `goes_on` says no; a line that cannot be read.
+    fn each(
+        &self,
+        after: u64,
+        mut goes_on: impl FnMut(&[u8], AuditEntry) -> bool,
+    ) -> io::Result<Option<String>> {
+        for file in self.files(after)? {
+            for (at, line) in (1..).zip(BufReader::new(file).split(b'\n')) {
+                let line = line?;
+                let Ok(entry) = serde_json::from_slice::<AuditEntry>(&line) else {
+                    return Ok(Some(format!("line {at} of a file cannot be read")));
+                };
+                if !goes_on(&line, entry) {
+                    return Ok(None);
+                }
             }
         }
-        Ok(found)
+        Ok(None)
+    }
+
+    /// Files with entries after number `after`, oldest first, opened so that none goes aside meanwhile.
+    fn files(&self, after: u64) -> io::Result<Vec<File>> {
+        let _still = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = self.file.parent().unwrap_or(Path::new("."));
+        let old = numbers_aside(folder)?.into_iter().filter(|last| *last > after);
+        let paths = old.map(|last| folder.join(aside(last))).chain([self.file.clone()]);
+        paths.map(File::open).collect()
     }
 
     /// The number of the last entry.
@@ -148,14 +222,7 @@ impl Audit {
 impl End {
     /// Goes on with the numbers of the last file that went aside.
     fn continue_after(&mut self, state: &Path) -> io::Result<()> {
-        let mut last = 0;
-        for entry in fs::read_dir(state)? {
-            let name = entry?.file_name();
-            let number = name.to_str().and_then(|name| {
-                name.strip_prefix("audit-")?.strip_suffix(".ndjson")?.parse::<u64>().ok()
-            });
-            last = last.max(number.unwrap_or(0));
-        }
+        let last = numbers_aside(state)?.pop().unwrap_or(0);
         if last > 0 {
             let text = fs::read(state.join(aside(last)))?;
             let line = text.strip_suffix(b"\n").unwrap_or(&text);
@@ -164,6 +231,19 @@ impl End {
         }
         Ok(())
     }
+}
+
+/// The last numbers of the files that went aside, in order.
+fn numbers_aside(state: &Path) -> io::Result<Vec<u64>> {
+    let mut numbers = Vec::new();
+    for entry in fs::read_dir(state)? {
+        let name = entry?.file_name();
+        numbers.extend(name.to_str().and_then(|name| {
+            name.strip_prefix("audit-")?.strip_suffix(".ndjson")?.parse::<u64>().ok()
+        }));
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
 }
 
 /// Name of a file that went aside.
@@ -177,7 +257,7 @@ fn digest_of(line: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Audit, Deed, FILE, aside, digest_of};
+    use super::{Audit, Deed, FILE, Wanted, aside, digest_of};
     use downpour_catalog::Time;
     use std::fs;
 
@@ -189,6 +269,10 @@ mod tests {
             result: "200".to_owned(),
             detail: String::new(),
         }
+    }
+
+    fn after(after: u64) -> Wanted {
+        Wanted { after, ..Wanted::default() }
     }
 
     #[test]
@@ -206,11 +290,11 @@ mod tests {
         audit.record(deed("three"), Time(3)).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         let lines: Vec<_> = text.lines().collect();
-        let all = audit.list(0, 10).unwrap();
+        let all = audit.list(&Wanted::default(), 10).unwrap();
         assert_eq!(all.iter().map(|entry| entry.number).collect::<Vec<_>>(), [1, 2, 3]);
         assert_eq!(all[2].before, digest_of(lines[1].as_bytes()));
         assert_eq!(all[0].before, digest_of(b""));
-        assert_eq!(audit.list(1, 1).unwrap()[0].what, "two");
+        assert_eq!(audit.list(&after(1), 1).unwrap()[0].what, "two");
     }
 
     #[test]
@@ -227,5 +311,45 @@ mod tests {
         let audit = Audit::open(folder.path()).unwrap();
         let entry = audit.record(deed("three"), Time(2)).unwrap();
         assert_eq!((entry.number, entry.before), (3, digest_of(last.as_bytes())));
+        // What went aside is still told, and still followed.
+        let numbers = |wanted: &Wanted| -> Vec<u64> {
+            audit.list(wanted, 10).unwrap().iter().map(|entry| entry.number).collect()
+        };
+        assert_eq!(numbers(&Wanted::default()), [1, 2, 3]);
+        assert_eq!((numbers(&after(1)), numbers(&after(2))), (vec![2, 3], vec![3]));
+        let since = Wanted { since: Time(2), ..Wanted::default() };
+        assert_eq!(numbers(&since), [3]);
+        let who = Wanted { who: Some("nobody".to_owned()), ..Wanted::default() };
+        assert!(numbers(&who).is_empty());
+        let whole = audit.verify().unwrap();
+        assert_eq!((whole.first, whole.last, whole.broken), (1, 3, None));
+    }
+
+    #[test]
+    fn what_was_changed_or_taken_out_shows() {
+        let folder = tempfile::tempdir().unwrap();
+        let audit = Audit::open(folder.path()).unwrap();
+        for what in ["one", "two", "three"] {
+            audit.record(deed(what), Time(1)).unwrap();
+        }
+        let path = folder.path().join(FILE);
+        let whole = fs::read_to_string(&path).unwrap();
+        let changed = whole.replace("two", "owt");
+        let taken_out: String = whole
+            .lines()
+            .enumerate()
+            .filter(|(n, _)| *n != 1)
+            .map(|(_, line)| format!("{line}\n"))
+            .collect();
+        for (text, last) in [(changed, 2), (taken_out, 1), (whole.replace("three\"", "three"), 2)] {
+            fs::write(&path, text).unwrap();
+            let seen = audit.verify().unwrap();
+            assert_eq!((seen.last, seen.broken.is_some()), (last, true));
+        }
+        // The beginning may lie in an archive.
+        let end = whole.lines().skip(1).map(|line| format!("{line}\n")).collect::<String>();
+        fs::write(&path, end).unwrap();
+        let seen = audit.verify().unwrap();
+        assert_eq!((seen.first, seen.last, seen.broken), (2, 3, None));
     }
 }

@@ -280,6 +280,12 @@ impl Config {
         self.path(&self.site.state)
     }
 
+    /// Folders into which files of other sites are received.
+    pub fn inboxes(&self) -> Vec<PathBuf> {
+        let own = self.remote.iter().filter_map(|remote| remote.folder.as_ref());
+        own.chain([&self.transfer.inbox]).map(|folder| self.path(folder)).collect()
+    }
+
     /// Where the catalog is.
     pub fn catalog(&self) -> CatalogUrl {
         let named = self.site.catalog.as_ref().and_then(|url| url.parse().ok());

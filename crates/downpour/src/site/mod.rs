@@ -37,16 +37,15 @@ mod tokens;
 
 pub use access::{Access, AccessError};
 pub(crate) use audit::Deed;
-pub use audit::{Audit, AuditEntry};
+pub use audit::{Audit, AuditEntry, Verified, Wanted};
 pub use check::{BadConfig, Flaw};
 pub use config::{Config, LogForm, LogLevel, RemoteSection, TABLES, empty, is_name};
 pub use daemon::{Daemon, StartError};
-pub use events::{Events, SiteEvent};
+pub use events::{EventId, Events, Listener, SiteEvent};
 pub use init::{CONFIG_FILE, Card, InitError, Setup, card, init, introduce};
 pub use metrics::Metrics;
 pub use parts::{Part, parts};
 pub use remote::{Remote, RemoteError, Side};
-pub(crate) use remote::{exchange, read_answer};
 pub use service::{Fault, Running, Service, Status, Stop, Wish};
 pub use supervisor::{NotDone, ServiceReport, Stage, Supervisor, Verb, Why};
 pub(crate) use tokens::Verdict;

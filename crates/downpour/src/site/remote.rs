@@ -1,25 +1,23 @@
 //! Another site, as we speak to it: HTTPS to its endpoint, its key pinned, ours shown.
 //!
-//! Answers are bounded. A failure is a [`RemoteError`], and its error class depends on what the other site was to us:
+//! A failure is a [`RemoteError`], and its error class depends on what the other site was to us:
 //! the same dead machine is an unreachable source or an unreachable destination.
 
+use super::access::Access;
 use super::config::RemoteSection;
 use crate::api::Problem;
 use downpour_catalog::ErrorClass;
-use downpour_transport::control::{AttemptError, CallError, Caller, CallerSetup, ConnectError};
+use downpour_transport::control::{AttemptError, CallError, ConnectError};
 use downpour_transport::identity::{Identity, PublicKey};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 
-/// Bytes of an answer between sites.
-const ANSWER_LEN_MAX: usize = 16 << 20;
-
 /// Another site.
 pub struct Remote {
     /// What is configured of it.
     pub section: RemoteSection,
-    caller: Option<Caller>,
+    access: Option<Access>,
 }
 
 /// What the other site was to us.
@@ -49,16 +47,9 @@ pub enum RemoteError {
 impl Remote {
     /// Nothing is connected yet.
     pub fn new(section: RemoteSection, identity: &Arc<Identity>) -> Self {
-        let caller = section.address.as_ref().map(|address| {
-            Caller::new(CallerSetup {
-                addrs: vec![address.to_string()],
-                server: section.key,
-                identity: identity.clone(),
-                bearer: None,
-                limits: section.limits(),
-            })
-        });
-        Self { section, caller }
+        let open =
+            |address| Access::open(address, section.key, identity.clone(), None, section.limits());
+        Self { access: section.address.as_ref().map(open), section }
     }
 
     /// Its name.
@@ -73,7 +64,7 @@ impl Remote {
 
     /// Asks for something.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, RemoteError> {
-        self.ask("GET", path, &[]).await
+        self.access()?.get(path).await
     }
 
     /// Sends something and gives what it is answered.
@@ -82,46 +73,12 @@ impl Remote {
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, RemoteError> {
-        let body =
-            serde_json::to_vec(body).map_err(|error| RemoteError::Lost(error.to_string()))?;
-        self.ask("POST", path, &body).await
+        self.access()?.post(path, body).await
     }
 
-    async fn ask<T: DeserializeOwned>(
-        &self,
-        method: &str,
-        path: &str,
-        body: &[u8],
-    ) -> Result<T, RemoteError> {
+    fn access(&self) -> Result<&Access, RemoteError> {
         let none = || format!("[[remote]] {} has no address: it connects to us", self.name());
-        let caller = self.caller.as_ref().ok_or_else(|| RemoteError::Unreachable(none()))?;
-        let (status, body) = exchange(caller, method, path, body, ANSWER_LEN_MAX).await?;
-        read_answer(status, &body)
-    }
-}
-
-/// One request and its whole answer.
-pub(crate) async fn exchange(
-    caller: &Caller,
-    method: &str,
-    path: &str,
-    body: &[u8],
-    len_max: usize,
-) -> Result<(u16, Vec<u8>), CallError> {
-    let answer = caller.call(method, path, body).await?;
-    let status = answer.status;
-    Ok((status, answer.whole(len_max).await?))
-}
-
-/// What an answer says; no is an error.
-pub(crate) fn read_answer<T: DeserializeOwned>(status: u16, body: &[u8]) -> Result<T, RemoteError> {
-    if (200..300).contains(&status) {
-        let odd = |error: serde_json::Error| RemoteError::Lost(format!("the answer: {error}"));
-        return serde_json::from_slice(body).map_err(odd);
-    }
-    match serde_json::from_slice::<Problem>(body) {
-        Ok(problem) => Err(RemoteError::Refused(Box::new(problem))),
-        Err(_) => Err(RemoteError::Lost(format!("HTTP status {status} without a reason"))),
+        self.access.as_ref().ok_or_else(|| RemoteError::Unreachable(none()))
     }
 }
 

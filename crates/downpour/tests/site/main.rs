@@ -18,3 +18,4 @@ mod records;
 mod servers;
 mod siege;
 mod spool;
+mod watching;

@@ -213,21 +213,15 @@ fn a_site_asks_for_files_and_a_third_tells_it_to() {
     for site in [&mut sites.a, &mut sites.b, &mut c] {
         site.start();
     }
-    sites.b.done(&["transfer", "submit", &from, "b"]);
-    until("b has what it asked for", || {
-        (count_below(sites.b.path("inbox")) == all.len()).then_some(())
-    });
+    // It is waited for, though it was queued at the other site.
+    let waited = sites.b.done(&["transfer", "submit", &from, "b", "--wait"]);
+    assert!(waited.contains(&format!("a -> b: {} receipted", all.len())), "{waited}");
+    assert_eq!(count_below(sites.b.path("inbox")), all.len());
     // b tells c to fetch other files from a.
     let more = files(&sites.a, "more", 4, 3000);
     let from = format!("a:{}", data(&sites.a, "more"));
-    sites.b.done(&["transfer", "submit", &from, "c"]);
-    until("c has what b told it to fetch", || {
-        (count_below(c.path("inbox")) == more.len()).then_some(())
-    });
-    until("its receipts are recorded", || {
-        let counts = reader(&sites.a).counts().expect("counts");
-        counts.iter().all(|count| count.state == State::Receipted).then_some(())
-    });
+    let waited = sites.b.done(&["transfer", "submit", &from, "c", "--wait"]);
+    assert!(waited.contains(&format!("a -> c: {} receipted", more.len())), "{waited}");
     check(&sites.a, &c, &more);
 }
 

@@ -7,6 +7,7 @@
 //! *wrongly, without an error*, when both sides' counts differ.
 
 use super::{CodecError, SymbolSet};
+use reed_solomon_simd::Error;
 use reed_solomon_simd::engine::DefaultEngine;
 use reed_solomon_simd::rate::{LowRateDecoder, LowRateEncoder, RateDecoder, RateEncoder};
 use std::ops::Range;
@@ -27,7 +28,12 @@ impl Encoder {
         range: Range<u16>,
         out: &mut [u8],
     ) -> Result<(), CodecError> {
-        let encoder = self.prepare(usize::from(k), usize::from(range.end), symbol_len)?;
+        let (k, end) = (usize::from(k), usize::from(range.end));
+        let encoder = ready(
+            &mut self.inner,
+            |kept| kept.reset(k, end, symbol_len),
+            || LowRateEncoder::new(k, end, symbol_len, DefaultEngine::new(), None),
+        )?;
         for symbol in source.chunks_exact(symbol_len) {
             encoder.add_original_shard(symbol).map_err(|_| CodecError::Shape)?;
         }
@@ -37,25 +43,6 @@ impl Encoder {
             room.copy_from_slice(symbol);
         }
         Ok(())
-    }
-
-    fn prepare(
-        &mut self,
-        k: usize,
-        repair_end: usize,
-        symbol_len: usize,
-    ) -> Result<&mut LowRateEncoder<DefaultEngine>, CodecError> {
-        match &mut self.inner {
-            Some(encoder) => {
-                encoder.reset(k, repair_end, symbol_len).map_err(|_| CodecError::Shape)?;
-            }
-            None => {
-                let engine = DefaultEngine::new();
-                let encoder = LowRateEncoder::new(k, repair_end, symbol_len, engine, None);
-                self.inner = Some(encoder.map_err(|_| CodecError::Shape)?);
-            }
-        }
-        self.inner.as_mut().ok_or(CodecError::Shape)
     }
 }
 
@@ -75,7 +62,12 @@ impl Decoder {
         repair: &[(u16, &[u8])],
     ) -> Result<(), CodecError> {
         let repair_end = repair.iter().map(|(index, _)| usize::from(*index) + 1).max().unwrap_or(0);
-        let decoder = self.prepare(usize::from(k), repair_end, symbol_len)?;
+        let k = usize::from(k);
+        let decoder = ready(
+            &mut self.inner,
+            |kept| kept.reset(k, repair_end, symbol_len),
+            || LowRateDecoder::new(k, repair_end, symbol_len, DefaultEngine::new(), None),
+        )?;
         for (index, symbol) in block.chunks_exact(symbol_len).enumerate() {
             if present.contains(index as u16) {
                 decoder.add_original_shard(index, symbol).map_err(|_| CodecError::Shape)?;
@@ -92,23 +84,17 @@ impl Decoder {
         }
         Ok(())
     }
+}
 
-    fn prepare(
-        &mut self,
-        k: usize,
-        repair_end: usize,
-        symbol_len: usize,
-    ) -> Result<&mut LowRateDecoder<DefaultEngine>, CodecError> {
-        match &mut self.inner {
-            Some(decoder) => {
-                decoder.reset(k, repair_end, symbol_len).map_err(|_| CodecError::Shape)?;
-            }
-            None => {
-                let engine = DefaultEngine::new();
-                let decoder = LowRateDecoder::new(k, repair_end, symbol_len, engine, None);
-                self.inner = Some(decoder.map_err(|_| CodecError::Shape)?);
-            }
-        }
-        self.inner.as_mut().ok_or(CodecError::Shape)
+/// A coder that was kept, made ready for other sizes, or a new one.
+fn ready<T>(
+    kept: &mut Option<T>,
+    reset: impl FnOnce(&mut T) -> Result<(), Error>,
+    new: impl FnOnce() -> Result<T, Error>,
+) -> Result<&mut T, CodecError> {
+    match kept {
+        Some(coder) => reset(coder).map_err(|_| CodecError::Shape)?,
+        None => *kept = Some(new().map_err(|_| CodecError::Shape)?),
     }
+    kept.as_mut().ok_or(CodecError::Shape)
 }

@@ -10,7 +10,7 @@ use crate::identity::{Identity, PublicKey, client_config};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
 use hyper::{Method, Request};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -91,26 +91,39 @@ impl Caller {
         path: &str,
         body: &[u8],
     ) -> Result<Answer<'_>, CallError> {
-        let time_max = self.target.limits.reply_time_max;
+        self.call_with(&[], method, path, body).await
+    }
+
+    /// The same, with more headers.
+    pub async fn call_with(
+        &self,
+        headers: &[(&str, &str)],
+        method: &str,
+        path: &str,
+        body: &[u8],
+    ) -> Result<Answer<'_>, CallError> {
+        let mut request = self.request(method, path, body)?;
+        for (name, value) in headers {
+            let odd = |error: &dyn std::error::Error| CallError::NoRequest(error.to_string());
+            let name: HeaderName = name.parse().map_err(|error| odd(&error))?;
+            let value = HeaderValue::from_str(value).map_err(|error| odd(&error))?;
+            request.headers_mut().insert(name, value);
+        }
         if let Some(connection) = self.kept() {
-            match self.call_on(connection, method, path, body, time_max).await {
+            match self.call_on(connection, request.clone()).await {
                 Err(CallError::Lost(_)) => {}
                 answer => return answer,
             }
         }
-        let connection = self.target.open().await?;
-        self.call_on(connection, method, path, body, time_max).await
+        self.call_on(self.target.open().await?, request).await
     }
 
     async fn call_on(
         &self,
         mut connection: Connection,
-        method: &str,
-        path: &str,
-        body: &[u8],
-        time_max: Duration,
+        request: Request<Full<Bytes>>,
     ) -> Result<Answer<'_>, CallError> {
-        let request = self.request(method, path, body)?;
+        let time_max = self.target.limits.reply_time_max;
         match timeout(time_max, connection.exchange(request)).await {
             Ok(Ok(answer)) => {
                 let (status, body) = (answer.status().as_u16(), answer.into_body());

@@ -1,0 +1,79 @@
+//! `downpour audit`: who did what at a site.
+
+use super::catalog::{Moment, parse_moment};
+use super::site::{AccessArgs, with_daemon};
+use super::transfer::encoded;
+use super::{Exit, Fault};
+use crate::api::AuditPage;
+use crate::site::{Access, Clock, RemoteError, Verified};
+use crate::units::show_time;
+use clap::Args;
+use serde_json::json;
+
+/// Entries in one answer.
+const PAGE: usize = 1000;
+
+/// Show who did what at a running site, oldest first; for admins
+#[derive(Debug, Args)]
+pub(super) struct AuditArgs {
+    /// Only what was done since: a time ago (2h, 7d) or a day, in UTC (2026-11-22)
+    #[arg(long, value_name = "TIME", value_parser = parse_moment)]
+    since: Option<Moment>,
+    /// Only what was done with this token, by this site, or by a `signal`
+    #[arg(long, value_name = "NAME")]
+    who: Option<String>,
+    /// Print each entry as a line of JSON
+    #[arg(long)]
+    json: bool,
+    /// Only say whether the record is whole: no line changed, none taken out
+    #[arg(long, conflicts_with_all = ["since", "who"])]
+    verify: bool,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+impl AuditArgs {
+    pub(super) fn run(self) -> Result<Exit, Fault> {
+        if self.verify {
+            return self.verify();
+        }
+        let since = self.since.map_or(0, |moment| moment.resolve(Clock::system().now()).0);
+        let who = self.who.map_or(String::new(), |who| format!("&who={}", encoded(&who)));
+        let query = format!("/v1/audit?limit={PAGE}&since_us={since}{who}");
+        with_daemon(self.access, async |site| show(site, &query, self.json).await)?;
+        Ok(Exit::Complete)
+    }
+
+    fn verify(self) -> Result<Exit, Fault> {
+        let seen: Verified =
+            with_daemon(self.access, async |site| site.get("/v1/audit/verify").await)?;
+        if self.json {
+            println!("{}", json!(seen));
+        } else {
+            let Verified { first, last, digest, .. } = &seen;
+            println!("{first} to {last} follow each other; the last one has digest {digest}");
+            seen.broken.iter().for_each(|broken| println!("BROKEN: {broken}"));
+        }
+        Ok(if seen.broken.is_none() { Exit::Complete } else { Exit::Incomplete })
+    }
+}
+
+async fn show(site: &Access, query: &str, as_json: bool) -> Result<(), RemoteError> {
+    let mut after = 0;
+    loop {
+        let page: AuditPage = site.get(&format!("{query}&after={after}")).await?;
+        for entry in &page.entries {
+            if as_json {
+                println!("{}", json!(entry));
+                continue;
+            }
+            let (number, at, who) = (entry.number, show_time(entry.at), &entry.who);
+            let (what, result, detail) = (&entry.what, &entry.result, &entry.detail);
+            println!("{number:>6} {at} {who:<12} {what} -> {result} {detail}");
+        }
+        match page.entries.last() {
+            Some(last) if page.entries.len() >= PAGE => after = last.number,
+            _ => return Ok(()),
+        }
+    }
+}

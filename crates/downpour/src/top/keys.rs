@@ -1,0 +1,404 @@
+//! What a key does: it moves about, or it is a command to the daemon. What ends something, or touches many, is asked back first.
+
+use super::state::{Mode, Pane, Said, State, link_word};
+use crate::dispatch::Files;
+use crate::site::Stage;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use serde_json::{Value, json};
+
+/// Rows that a page's key moves.
+const PAGE: usize = 10;
+/// The keys, for the help.
+pub(super) const KEYS: &[(&str, &str)] = &[
+    ("Tab, Shift-Tab, 1 to 5", "another part of the page"),
+    ("Up, Down, PgUp, PgDn, Home, End", "another row (also k, j, g, G)"),
+    ("r", "service: restart. Waiting file: try now, or release from quarantine"),
+    ("R", "try or release all files that are shown"),
+    ("p", "service: drain, start. Link, transfer: drain the link, open it"),
+    ("s", "service: stop, start"),
+    ("S", "stop all services, or start all when none runs"),
+    ("b", "link: ban, open"),
+    ("c", "waiting file: give it up"),
+    ("/", "show only rows with a text; Esc shows all"),
+    ("?", "these keys"),
+    ("q, Ctrl-C", "leave; the daemon goes on"),
+];
+
+/// What is asked of the daemon, or of `top` itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Something with a service, or with `all`.
+    Service {
+        /// Its name.
+        name: String,
+        /// `start`, `stop`, `drain`, `restart`.
+        verb: &'static str,
+    },
+    /// Something with a link.
+    Link {
+        /// The other site.
+        site: String,
+        /// `open`, `drain`, `ban`.
+        verb: &'static str,
+    },
+    /// Something with files.
+    Files {
+        /// Their numbers.
+        files: Vec<i64>,
+        /// `retry`, `release`, `cancel`.
+        verb: &'static str,
+    },
+    /// Try some and release others.
+    Again {
+        /// Those that wait.
+        retry: Vec<i64>,
+        /// Those in quarantine.
+        release: Vec<i64>,
+    },
+    /// Leave.
+    Quit,
+}
+
+impl Command {
+    /// The requests that it takes: paths and bodies.
+    pub fn requests(&self) -> Vec<(String, Value)> {
+        let of_files = |verb: &str, files: &[i64]| {
+            let body = json!(Files { files: files.to_vec(), transfer: None });
+            (format!("/v1/files/{verb}"), body)
+        };
+        match self {
+            Self::Service { name, verb } => {
+                vec![(format!("/v1/services/{name}/{verb}"), json!({}))]
+            }
+            Self::Link { site, verb } => vec![(format!("/v1/links/{site}/{verb}"), json!({}))],
+            Self::Files { files, verb } => vec![of_files(verb, files)],
+            Self::Again { retry, release } => {
+                let both = [("retry", retry), ("release", release)];
+                let some = both.into_iter().filter(|(_, files)| !files.is_empty());
+                some.map(|(verb, files)| of_files(verb, files)).collect()
+            }
+            Self::Quit => Vec::new(),
+        }
+    }
+
+    /// What it does, in words.
+    pub fn words(&self) -> String {
+        match self {
+            Self::Service { name, verb } if name == "all" => format!("{verb} all services"),
+            Self::Service { name, verb } => format!("{verb} service {name}"),
+            Self::Link { site, verb } => format!("{verb} the link to {site}"),
+            Self::Files { files, verb } => match files.as_slice() {
+                [file] => format!("{verb} file {file}"),
+                files => format!("{verb} {} files", files.len()),
+            },
+            Self::Again { retry, release } => {
+                format!("retry {} files, release {} from quarantine", retry.len(), release.len())
+            }
+            Self::Quit => "leave".to_owned(),
+        }
+    }
+
+    /// Whether it is asked back: it ends something, or touches many.
+    fn is_grave(&self) -> bool {
+        match self {
+            Self::Service { name, verb } => name == "all" || *verb == "stop" || *verb == "restart",
+            Self::Link { verb, .. } => *verb == "ban",
+            Self::Files { verb, .. } => *verb == "cancel",
+            Self::Again { .. } => true,
+            Self::Quit => false,
+        }
+    }
+}
+
+impl State {
+    /// A key was pressed.
+    pub fn press(&mut self, key: KeyEvent) -> Option<Command> {
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return (key.code == KeyCode::Char('c')).then_some(Command::Quit);
+        }
+        match std::mem::replace(&mut self.mode, Mode::Looking) {
+            Mode::Sure(command) => {
+                let meant = matches!(key.code, KeyCode::Char('y' | 'Y'));
+                let text = format!("not done: {}", command.words());
+                self.said = (!meant).then_some(Said { good: true, text });
+                return meant.then_some(command);
+            }
+            // Any key leaves the help.
+            Mode::Help => return None,
+            Mode::Filtering => {
+                self.write(key.code);
+                return None;
+            }
+            Mode::Looking => {}
+        }
+        let command = self.act(key.code)?;
+        self.said = None;
+        if command.is_grave() {
+            self.mode = Mode::Sure(command);
+            return None;
+        }
+        Some(command)
+    }
+
+    /// A letter of the filter.
+    fn write(&mut self, code: KeyCode) {
+        match code {
+            KeyCode::Enter => return,
+            KeyCode::Esc => {
+                self.filter.clear();
+                return self.hold_all();
+            }
+            KeyCode::Backspace => {
+                self.filter.pop();
+            }
+            KeyCode::Char(letter) => self.filter.push(letter),
+            _ => {}
+        }
+        self.mode = Mode::Filtering;
+        self.hold_all();
+    }
+
+    fn hold_all(&mut self) {
+        Pane::ALL.into_iter().for_each(|pane| self.hold(pane));
+    }
+
+    fn act(&mut self, code: KeyCode) -> Option<Command> {
+        let (row, last) = (self.row(), self.count(self.pane).0.saturating_sub(1));
+        match code {
+            KeyCode::Char('q') => return Some(Command::Quit),
+            KeyCode::Char('?' | 'h') => self.mode = Mode::Help,
+            KeyCode::Char('/') => self.mode = Mode::Filtering,
+            KeyCode::Esc => {
+                self.filter.clear();
+                self.said = None;
+                self.hold_all();
+            }
+            KeyCode::Tab => self.turn(1),
+            KeyCode::BackTab => self.turn(Pane::ALL.len() - 1),
+            KeyCode::Char(digit @ '1'..='5') => {
+                self.pane = Pane::ALL[usize::from(digit as u8 - b'1')];
+            }
+            KeyCode::Up | KeyCode::Char('k') => self.move_to(row.saturating_sub(1)),
+            KeyCode::Down | KeyCode::Char('j') => self.move_to(row + 1),
+            KeyCode::PageUp => self.move_to(row.saturating_sub(PAGE)),
+            KeyCode::PageDown => self.move_to(row + PAGE),
+            KeyCode::Home | KeyCode::Char('g') => self.move_to(0),
+            KeyCode::End | KeyCode::Char('G') => self.move_to(last),
+            KeyCode::Char('r') => return self.again(),
+            KeyCode::Char('R') => return self.all_again(),
+            KeyCode::Char('p') => return self.pause(),
+            KeyCode::Char('s') => return self.stop_or_start(),
+            KeyCode::Char('S') => return Some(self.stop_or_start_all()),
+            KeyCode::Char('b') => return self.ban(),
+            KeyCode::Char('c') => {
+                let file = self.file()?.0;
+                return Some(Command::Files { files: vec![file], verb: "cancel" });
+            }
+            _ => {}
+        }
+        None
+    }
+
+    fn turn(&mut self, by: usize) {
+        self.pane = Pane::ALL[(self.pane.index() + by) % Pane::ALL.len()];
+    }
+
+    /// The service under the cursor, and whether it works.
+    fn service(&self) -> Option<(String, bool)> {
+        let service = *self.services().get(self.row())?;
+        let works = matches!(service.stage, Stage::Running | Stage::Failed);
+        (self.pane == Pane::Services).then(|| (service.name.clone(), works))
+    }
+
+    /// The link under the cursor, or that of the transfer there, and whether it is open.
+    fn link(&self) -> Option<(String, bool)> {
+        let site = match self.pane {
+            Pane::Links => self.links().get(self.row())?.site.clone(),
+            Pane::Transfers => self.transfers().get(self.row())?.batch.site.clone(),
+            _ => return None,
+        };
+        let link = self.look.links.iter().find(|link| link.site == site);
+        let open = link.is_none_or(|link| matches!(link_word(link), "open" | "BROKEN"));
+        Some((site, open))
+    }
+
+    /// The file under the cursor, and whether it is in quarantine.
+    fn file(&self) -> Option<(i64, bool)> {
+        let file = *self.waiting().get(self.row())?;
+        (self.pane == Pane::Waiting).then_some((file.file, file.state == "quarantined"))
+    }
+
+    fn again(&self) -> Option<Command> {
+        if let Some((name, _)) = self.service() {
+            return Some(Command::Service { name, verb: "restart" });
+        }
+        let (file, apart) = self.file()?;
+        let verb = if apart { "release" } else { "retry" };
+        Some(Command::Files { files: vec![file], verb })
+    }
+
+    fn all_again(&self) -> Option<Command> {
+        let of = |state: &str| {
+            let waiting = self.waiting().into_iter().filter(|why| why.state == state);
+            waiting.map(|why| why.file).collect::<Vec<_>>()
+        };
+        let (retry, release) = (of("waiting"), of("quarantined"));
+        (!(retry.is_empty() && release.is_empty())).then_some(Command::Again { retry, release })
+    }
+
+    fn pause(&self) -> Option<Command> {
+        if let Some((name, works)) = self.service() {
+            return Some(Command::Service { name, verb: if works { "drain" } else { "start" } });
+        }
+        let (site, open) = self.link()?;
+        Some(Command::Link { site, verb: if open { "drain" } else { "open" } })
+    }
+
+    fn stop_or_start(&self) -> Option<Command> {
+        let (name, works) = self.service()?;
+        Some(Command::Service { name, verb: if works { "stop" } else { "start" } })
+    }
+
+    fn stop_or_start_all(&self) -> Command {
+        // The door always runs.
+        let works = |service: &&crate::site::ServiceReport| {
+            service.name != "endpoint" && matches!(service.stage, Stage::Running | Stage::Failed)
+        };
+        let any = self.look.services.iter().any(|service| works(&service));
+        Command::Service { name: "all".to_owned(), verb: if any { "stop" } else { "start" } }
+    }
+
+    fn ban(&self) -> Option<Command> {
+        let (site, open) = self.link()?;
+        Some(Command::Link { site, verb: if open { "ban" } else { "open" } })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Command;
+    use crate::top::page::tests::example;
+    use crate::top::{Mode, Pane, State};
+    use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+    use serde_json::json;
+
+    fn press(state: &mut State, keys: &str) -> Option<Command> {
+        let mut command = None;
+        for letter in keys.chars() {
+            let code = match letter {
+                '\t' => KeyCode::Tab,
+                '\n' => KeyCode::Enter,
+                '\u{1b}' => KeyCode::Esc,
+                letter => KeyCode::Char(letter),
+            };
+            command = state.press(KeyEvent::new(code, KeyModifiers::NONE));
+        }
+        command
+    }
+
+    fn service(name: &str, verb: &'static str) -> Option<Command> {
+        Some(Command::Service { name: name.into(), verb })
+    }
+
+    fn link(site: &str, verb: &'static str) -> Option<Command> {
+        Some(Command::Link { site: site.into(), verb })
+    }
+
+    fn file(file: i64, verb: &'static str) -> Option<Command> {
+        Some(Command::Files { files: vec![file], verb })
+    }
+
+    #[test]
+    fn each_key_works_on_the_row_under_the_cursor() {
+        let mut state = example();
+        // Services: dispatch runs, spool is stopped. What ends one is asked back.
+        assert_eq!(press(&mut state, "1p"), service("dispatch", "drain"));
+        assert_eq!(press(&mut state, "s"), None);
+        assert_eq!(press(&mut state, "y"), service("dispatch", "stop"));
+        assert_eq!(press(&mut state, "ry"), service("dispatch", "restart"));
+        assert_eq!(press(&mut state, "js"), service("spool", "start"));
+        assert_eq!(press(&mut state, "p"), service("spool", "start"));
+        assert_eq!(press(&mut state, "c"), None, "a service is no file");
+        // Links: west is open, north banned. A transfer's link is the same.
+        assert_eq!(press(&mut state, "2p"), link("north", "open"));
+        assert_eq!(press(&mut state, "Gp"), link("west", "drain"));
+        assert_eq!(press(&mut state, "by"), link("west", "ban"));
+        assert_eq!(press(&mut state, "3p"), link("west", "drain"));
+        // Files: one waits, one is set apart.
+        assert_eq!(press(&mut state, "4r"), file(41, "retry"));
+        assert_eq!(press(&mut state, "jr"), file(42, "release"));
+        assert_eq!(press(&mut state, "cy"), file(42, "cancel"));
+        let both = Command::Again { retry: vec![41], release: vec![42] };
+        assert_eq!(press(&mut state, "Ry"), Some(both.clone()));
+        assert_eq!(both.requests().len(), 2);
+        assert_eq!(press(&mut state, "5rpsc"), None, "what happened, happened");
+    }
+
+    #[test]
+    fn all_are_stopped_and_started_by_one_key_that_is_asked_back() {
+        let mut state = example();
+        assert_eq!(press(&mut state, "S"), None);
+        assert!(matches!(state.mode, Mode::Sure(_)));
+        assert_eq!(press(&mut state, "n"), None);
+        assert!(state.said.as_ref().is_some_and(|said| said.text.starts_with("not done")));
+        assert_eq!(press(&mut state, "Sy"), service("all", "stop"));
+        for service in &mut state.look.services {
+            if service.name != "endpoint" {
+                service.stage = crate::site::Stage::Stopped;
+            }
+        }
+        assert_eq!(press(&mut state, "Sy"), service("all", "start"));
+    }
+
+    #[test]
+    fn a_filter_is_written_kept_and_given_up() {
+        let mut state = example();
+        assert_eq!(press(&mut state, "4/bad q"), None, "q is a letter here");
+        assert_eq!((state.filter.as_str(), state.waiting().len()), ("bad q", 0));
+        press(&mut state, "\u{1b}/BAD\n");
+        assert_eq!((state.waiting().len(), state.mode == Mode::Looking), (1, true));
+        assert_eq!(press(&mut state, "r"), file(42, "release"), "the row that is shown");
+        let only = Command::Again { retry: vec![], release: vec![42] };
+        assert_eq!(press(&mut state, "Ry"), Some(only), "what is not shown is not touched");
+        press(&mut state, "\u{1b}");
+        assert_eq!(state.waiting().len(), 2);
+    }
+
+    #[test]
+    fn the_cursor_stays_where_rows_are() {
+        let mut state = example();
+        press(&mut state, "1kk");
+        assert_eq!(state.row(), 0);
+        press(&mut state, "jjjjjjjjjjjjjjjjjjjj");
+        assert_eq!(state.row(), state.services().len() - 1);
+        press(&mut state, "\t\t\t\t\t");
+        assert_eq!(state.pane, Pane::Services);
+        let mut empty = State::new("x");
+        assert_eq!(press(&mut empty, "1jrRpsb4jrc"), None);
+    }
+
+    #[test]
+    fn help_and_leaving() {
+        let mut state = example();
+        press(&mut state, "?");
+        assert_eq!(state.mode, Mode::Help);
+        assert_eq!(press(&mut state, "q"), None, "any key leaves the help");
+        assert_eq!(press(&mut state, "q"), Some(Command::Quit));
+        state.mode = Mode::Sure(Command::Service { name: "all".into(), verb: "stop" });
+        let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert_eq!(state.press(control_c), Some(Command::Quit));
+    }
+
+    #[test]
+    fn commands_are_requests_of_the_api() {
+        let command = Command::Files { files: vec![1, 2], verb: "retry" };
+        assert_eq!(
+            command.requests(),
+            [("/v1/files/retry".to_owned(), json!({ "files": [1, 2] }))]
+        );
+        let command = Command::Link { site: "west".into(), verb: "drain" };
+        assert_eq!(command.requests(), [("/v1/links/west/drain".to_owned(), json!({}))]);
+        let command = Command::Service { name: "all".into(), verb: "stop" };
+        assert_eq!(command.requests()[0].0, "/v1/services/all/stop");
+    }
+}

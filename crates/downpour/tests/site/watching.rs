@@ -1,0 +1,117 @@
+//! Who watches a site: `top`, events that go on after a broken connection, the audit record.
+
+use super::harness::{One, SiteProcess, Two, until};
+use downpour::dispatch::{Submitted, WhyList};
+use downpour::site::{EventId, NewToken, SiteEvent};
+use serde_json::{Value, json};
+use std::fs;
+
+/// What happened since `place`, and where it ends.
+fn happened(site: &SiteProcess, place: &mut Option<EventId>) -> Vec<SiteEvent> {
+    let mut heard = Vec::new();
+    let take = |text: &str| heard.push(serde_json::from_str(text).expect("an event"));
+    site.block_on(site.access(None).listen(place, false, take)).expect("it tells");
+    heard
+}
+
+#[test]
+fn top_shows_services_links_what_waits_and_what_happened() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = format!("[transfer]\nfolders = [{:?}]\n", folder.path());
+    let mut sites = Two::start([&open, ""]);
+    sites.a.done(&["transfer", "drain", "b"]);
+    sites.a.done(&["service", "stop", "scrub"]);
+    fs::write(folder.path().join("run17.root"), "content").unwrap();
+    let wish = json!({ "paths": [folder.path().join("run17.root")], "to": "b" });
+    let submitted: Submitted = sites.a.post("/v1/transfers", &wish).unwrap();
+    assert_eq!(submitted.accepted.files, 1);
+    until("it is queued", || {
+        let why: WhyList = sites.a.get("/v1/why?state=queued").ok()?;
+        (!why.files.is_empty()).then_some(())
+    });
+    let page = sites.a.done(&["top", "--once"]);
+    let has = |words: &[&str]| {
+        let found = page.lines().any(|line| words.iter().all(|word| line.contains(word)));
+        assert!(found, "{words:?} not on a line of\n{page}");
+    };
+    has(&["downpour top", "a at 127.0.0.1:"]);
+    has(&["dispatch", "running"]);
+    has(&["- scrub", "stopped"]);
+    has(&["~ b ", "drained", "0/"]);
+    has(&["TRANSFERS 0"]);
+    has(&["run17.root", "queued", "an operator drained the link to b"]);
+    has(&["service", "scrub stopped"]);
+    has(&["audit", "admin: POST /v1/links/b/drain -> 200"]);
+    // The same from elsewhere, for one who may only look; what is for admins is not for them.
+    let eye: NewToken =
+        sites.a.post("/v1/tokens", &json!({ "name": "eye", "role": "viewer" })).unwrap();
+    let card = sites.a.card.to_string();
+    let page =
+        sites.b.done(&["top", "--once", "--width", "80", "--at", &card, "--token", &eye.token]);
+    assert!(page.contains("run17.root") && !page.contains("audit"), "{page}");
+    assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
+    // No terminal, no page; no daemon, no page.
+    assert_eq!(sites.a.run(&["top"]).status.code(), Some(2));
+    sites.a.kill();
+    assert_eq!(sites.a.run(&["top", "--once"]).status.code(), Some(3));
+}
+
+#[test]
+fn events_go_on_where_a_listener_was_without_gap_or_repeat() {
+    let mut one = One::start("");
+    let mut place = Some(EventId::FIRST);
+    let begin = happened(&one.site, &mut place);
+    let numbers = |events: &[SiteEvent]| events.iter().map(|e| e.number).collect::<Vec<_>>();
+    let last = begin.last().expect("services have started").number;
+    assert_eq!(numbers(&begin), (1..=last).collect::<Vec<_>>());
+    for name in ["x", "y"] {
+        let wish = json!({ "name": name, "role": "viewer" });
+        one.site.post::<NewToken>("/v1/tokens", &wish).unwrap();
+    }
+    let next = happened(&one.site, &mut place);
+    let end = place.expect("a place").number;
+    assert_eq!(numbers(&next), (last + 1..=end).collect::<Vec<_>>());
+    assert_eq!(next.iter().filter(|event| event.kind == SiteEvent::AUDIT).count(), 2);
+    assert!(happened(&one.site, &mut place).iter().all(|event| event.number > end));
+    let past = one.site.done(&["events", "--past", "--json"]);
+    assert!(past.lines().count() as u64 >= end, "{past}");
+    // Started anew, the daemon does not know what was missed, says so, and tells all that it has.
+    one.site.kill();
+    one.site.start();
+    let anew = happened(&one.site, &mut place);
+    assert_eq!((anew[0].kind.as_str(), anew[0].number, anew[1].number), ("missed", 0, 1));
+    assert!(happened(&one.site, &mut place).iter().all(|event| event.number > 1));
+    let odd = one.site.block_on(async {
+        let mut place = Some(EventId { run: -1, number: 1 });
+        one.site.access(None).listen(&mut place, false, |_| {}).await
+    });
+    assert!(odd.unwrap_err().to_string().contains("Last-Event-ID"));
+}
+
+#[test]
+fn the_audit_record_says_who_did_what_and_whether_it_is_whole() {
+    let one = One::start("");
+    let shift: NewToken =
+        one.site.post("/v1/tokens", &json!({ "name": "shift", "role": "operator" })).unwrap();
+    one.site.done(&["service", "drain", "scrub", "--token", &shift.token]);
+    one.site.done(&["service", "start", "scrub"]);
+    let all = one.site.done(&["audit", "--since", "1h"]);
+    assert_eq!(all.lines().count(), 3, "{all}");
+    let of_shift = one.site.done(&["audit", "--who", "shift", "--json"]);
+    let entry: Value = serde_json::from_str(&of_shift).expect("one line");
+    assert_eq!(
+        (&entry["number"], &entry["what"]),
+        (&json!(2), &json!("POST /v1/services/scrub/drain"))
+    );
+    let refused = one.site.run(&["audit", "--token", &shift.token]);
+    assert!(!refused.status.success());
+    let whole = one.site.done(&["audit", "--verify"]);
+    assert!(whole.contains("1 to 4 follow each other"), "{whole}");
+    let path = one.site.path("state/audit.ndjson");
+    let changed =
+        fs::read_to_string(&path).unwrap().replace("\"who\":\"shift\"", "\"who\":\"admin\"");
+    fs::write(&path, changed).unwrap();
+    let broken = one.site.run(&["audit", "--verify"]);
+    assert_eq!(broken.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&broken.stdout).contains("line 3 does not follow 2"));
+}
