@@ -1,12 +1,14 @@
 //! `tfmcc`: a share like one TCP's, after RFC 4654, computed at the sender from the reports.
 //!
 //! 1. Each receiver has a loss event rate (the weighted mean of the last eight loss intervals, RFC 5348
-//!    section 5.4) and a round trip; TCP's throughput equation makes a rate of them.
+//!    section 5.4, with the discounting of section 5.5) and a round trip; TCP's throughput equation makes a rate of
+//!    them: Reno's, or CUBIC's where that is more (RFC 9438 section 5.1), as for TCP itself.
 //! 2. The session sends at the least of these. That receiver is the current limiting one (CLR) and answers every
 //!    poll.
 //! 3. Before the first loss the rate is twice the least that arrives (slow start). The first loss interval is the one
 //!    that stands for half of what arrived then.
-//! 4. A rise is held to one datagram per round trip in each round trip; a fall is immediate. Silence halves.
+//! 4. A rise is held to one datagram per round trip, or a tenth, in each round trip; a fall is immediate. Silence
+//!    halves.
 //!
 //! Deliberately absent: any difference between chance and congestion. Every loss counts, as with TCP.
 
@@ -23,8 +25,15 @@ const RATE_MIN: Rate = Rate::from_bps(128_000);
 const PACKET: f64 = 1472.0;
 /// Weights of the loss intervals, the newest first (RFC 5348 section 5.4).
 const WEIGHTS: [f64; 8] = [1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2];
-/// TCP today is CUBIC, which takes more than the equation's Reno.
-const CUBIC: f64 = 1.4;
+/// What a smooth stream must ask for above the equations to get as much as a TCP beside it.
+const ABOVE: f64 = 1.4;
+/// CUBIC's datagrams on their way, with (round trip / loss event rate)^0.75 as the unit: the RFC's 1.05 is for losses
+/// that come evenly.
+const CUBIC: f64 = 2.0;
+/// Growth of a round trip at most, if that is more than a datagram.
+const GROWTH: f64 = 0.1;
+/// Older loss intervals never weigh less than this share when the open one is long.
+const DISCOUNT_MIN: f64 = 0.5;
 /// Silence of so many round trips, and at least this long, halves the rate.
 const SILENT_RTTS: f64 = 10.0;
 const SILENT_MIN: Duration = Duration::from_millis(500);
@@ -44,6 +53,8 @@ pub struct Tfmcc {
 #[derive(Debug)]
 struct Path {
     rtt: f64,
+    /// The shortest.
+    least_rtt: f64,
     /// Loss intervals in datagrams, the newest first; the first is open.
     intervals: [f64; 9],
     /// How many are known, the open one included; 0: no loss yet.
@@ -67,6 +78,7 @@ impl Path {
     fn on_sample(&mut self, sample: &RateSample) {
         let rtt = sample.rtt.as_secs_f64().max(1e-4);
         self.rtt += if self.rtt > 0.0 { 0.1 * (rtt - self.rtt) } else { rtt };
+        self.least_rtt = self.least_rtt.min(rtt);
         let interval = sample.receive_interval.as_secs_f64();
         if sample.sent_packets == 0 || interval <= 0.0 {
             return;
@@ -74,11 +86,14 @@ impl Path {
         let share = (sample.received_packets as f64 / sample.sent_packets as f64).min(1.0);
         self.delivered = share * sample.sent_bytes as f64 / interval;
         self.intervals[0] += sample.sent_packets as f64;
-        // Losses within a round trip are one event.
-        if share < 1.0 && sample.poll_sent >= self.event_until {
-            self.event_until = sample.poll_sent + Duration::from_secs_f64(self.rtt);
+        // Losses within a round trip are one event. When in a sample they began is not known: in its middle, as a mean.
+        // So those that go on over a sample's end are not counted twice.
+        let opened = sample.poll_sent - sample.send_interval;
+        if share < 1.0 && opened >= self.event_until {
+            self.event_until =
+                opened + sample.send_interval / 2 + Duration::from_secs_f64(self.rtt);
             if self.known == 0 {
-                self.intervals[0] = interval_for(0.5 * self.delivered, self.rtt);
+                self.intervals[0] = interval_for(0.5 * self.delivered / ABOVE, self.rtt);
                 self.known = 1;
             }
             self.intervals.rotate_right(1);
@@ -92,24 +107,33 @@ impl Path {
         if self.known < 2 {
             return f64::INFINITY;
         }
-        let mean = |intervals: &[f64]| {
-            let weighed = intervals.iter().zip(WEIGHTS);
-            let (sum, weight) = weighed
-                .fold((0.0, 0.0), |(s, w), (interval, weight)| (s + interval * weight, w + weight));
-            sum / weight
-        };
-        // The open interval counts only if it makes the mean longer.
-        let with_open = mean(&self.intervals[..(self.known).min(8)]);
-        let length = with_open.max(mean(&self.intervals[1..self.known])).max(1.0);
-        CUBIC * throughput(1.0 / length, self.rtt)
+        let newest = &self.intervals[..self.known.min(WEIGHTS.len())];
+        let closed = mean(&self.intervals[1..self.known], 1.0);
+        // The open interval counts only if it makes the mean longer, and the more the longer it is.
+        let discount = (2.0 * closed / newest[0].max(1.0)).clamp(DISCOUNT_MIN, 1.0);
+        let length = mean(newest, discount).max(closed).max(1.0);
+        ABOVE * throughput(1.0 / length, self.rtt)
     }
 }
 
-/// TCP's throughput, bytes per second, with loss event rate `p` (RFC 5348 section 3.1).
+/// The weighed mean of loss intervals; all but the newest weigh less by `discount`.
+fn mean(intervals: &[f64], discount: f64) -> f64 {
+    let (mut sum, mut weights) = (0.0, 0.0);
+    for (n, (interval, weight)) in intervals.iter().zip(WEIGHTS).enumerate() {
+        let weight = if n == 0 { weight } else { weight * discount };
+        sum += interval * weight;
+        weights += weight;
+    }
+    sum / weights
+}
+
+/// TCP's throughput, bytes per second, with loss event rate `p` (RFC 5348 section 3.1, and CUBIC's).
 fn throughput(p: f64, rtt: f64) -> f64 {
     let root = libm::sqrt(2.0 * p / 3.0);
     let timeouts = 12.0 * libm::sqrt(3.0 * p / 8.0) * p * (1.0 + 32.0 * p * p);
-    PACKET / (rtt * (root + timeouts))
+    let reno = 1.0 / (root + timeouts);
+    let cubic = CUBIC * libm::pow(rtt / p, 0.75);
+    reno.max(cubic) * PACKET / rtt
 }
 
 /// The loss interval at which TCP gets `rate`.
@@ -151,7 +175,8 @@ impl Tfmcc {
         self.slow_start = false;
         let passed = now.since(self.raised).as_secs_f64();
         self.raised = now;
-        let most = self.rate + PACKET / rtt * (passed / rtt).min(1.0);
+        let step = (PACKET / rtt).max(GROWTH * self.rate);
+        let most = self.rate + step * (passed / rtt).min(1.0);
         self.rate = fair.min(most);
     }
 }
@@ -161,6 +186,7 @@ impl RateController for Tfmcc {
         self.heard = now;
         let path = self.paths.entry(sample.receiver, || Path {
             rtt: 0.0,
+            least_rtt: f64::INFINITY,
             intervals: [0.0; 9],
             known: 0,
             event_until: Timestamp::ZERO,
@@ -204,12 +230,14 @@ impl RateController for Tfmcc {
     }
 
     fn summary(&self) -> RateSummary {
+        let path = self.paths.followed();
+        let queue = path.map_or(0.0, |path| path.rtt - path.least_rtt).max(0.0);
         RateSummary {
             phase: if self.slow_start { RatePhase::Startup } else { RatePhase::Compete },
             rate: self.rate(),
             bottleneck: None,
             random_loss: 0.0,
-            queue_delay: Duration::ZERO,
+            queue_delay: Duration::from_secs_f64(queue),
             limiting: self.paths.limiting,
         }
     }
@@ -217,14 +245,70 @@ impl RateController for Tfmcc {
 
 #[cfg(test)]
 mod tests {
-    use super::{PACKET, interval_for, throughput};
+    use super::{PACKET, Path, interval_for, mean, throughput};
+    use crate::ids::ReceiverId;
+    use crate::rate::RateSample;
+    use crate::time::{Duration, Timestamp};
+
+    const ROUND: Duration = Duration::from_millis(20);
+
+    /// Rounds of 100 datagrams, one sample each, in which these many were lost.
+    fn path(losses: &[u64]) -> Path {
+        let mut path = Path {
+            rtt: 0.0,
+            least_rtt: f64::INFINITY,
+            intervals: [0.0; 9],
+            known: 0,
+            event_until: Timestamp::ZERO,
+            delivered: 0.0,
+            heard: Timestamp::ZERO,
+        };
+        for (n, lost) in (1..).zip(losses) {
+            path.on_sample(&RateSample {
+                receiver: ReceiverId(1),
+                sent_packets: 100,
+                sent_bytes: 147_200,
+                send_interval: ROUND,
+                received_packets: 100 - lost,
+                receive_interval: ROUND,
+                poll_sent: Timestamp::ZERO + ROUND * n,
+                bytes_since: 0,
+                rtt: ROUND,
+                queue_delay: Duration::ZERO,
+                host_drops: 0,
+                ce_marks: 0,
+                app_limited: false,
+            });
+        }
+        path
+    }
 
     #[test]
     fn the_equation_is_rfc_5348s() {
-        // p = 1 %, 100 ms: 1.2 / (R sqrt(p)) less the share of time-outs, about 11.2 datagrams a round trip.
-        let datagrams = throughput(0.01, 0.1) * 0.1 / PACKET;
+        // p = 1 %, 50 ms: 1.2 / (R sqrt(p)) less the share of time-outs, about 11.2 datagrams a round trip.
+        let datagrams = throughput(0.01, 0.05) * 0.05 / PACKET;
         assert!((datagrams - 11.23).abs() < 0.05, "{datagrams}");
         let interval = interval_for(throughput(0.003, 0.05), 0.05);
         assert!((interval * 0.003 - 1.0).abs() < 1e-6, "{interval}");
+    }
+
+    #[test]
+    fn few_losses_on_a_long_way_are_worth_what_they_are_to_cubic() {
+        // Reno: 1.22 / sqrt(p) = 387 datagrams a round trip.
+        let datagrams = throughput(1e-5, 0.1) * 0.1 / PACKET;
+        assert!((1_900.0..2_100.0).contains(&datagrams), "{datagrams}");
+    }
+
+    #[test]
+    fn losses_on_both_sides_of_a_samples_end_are_one_event() {
+        let once = path(&[0, 0, 0, 5, 0, 0, 0]);
+        assert_eq!(path(&[0, 0, 0, 3, 2, 0, 0]).known, once.known);
+        assert_eq!(path(&[0, 0, 0, 3, 0, 2, 0]).known, once.known + 1);
+    }
+
+    #[test]
+    fn a_long_time_without_loss_makes_older_losses_count_less() {
+        let intervals = [10_000.0, 100.0, 100.0, 100.0];
+        assert!(mean(&intervals, 0.5) > 1.5 * mean(&intervals, 1.0));
     }
 }
