@@ -85,7 +85,8 @@ impl Tuning {
         tuning
     }
 
-    /// Sets what the receiver's end has, before it connects: the window that it offers follows from its buffer.
+    /// Sets what the receiver's end has, once hands are shaken: of a small buffer that is set before the kernel offers
+    /// a window of whole segments as short as the handshake's, and the sender halves its own to fit it.
     pub(crate) fn set_receiving(&self, socket: &impl AsFd) {
         if let Some(len) = self.receive_buffer {
             // What the kernel grants less is told by `shortcomings`.
@@ -97,6 +98,9 @@ impl Tuning {
     /// Sets what the sender's end has.
     pub(crate) fn set_sending(&self, tcp: &TcpStream) {
         let socket = SockRef::from(tcp);
+        // Where the other side's window is the limit, bulk that does not wait for full segments fills it with small ones;
+        // the end of an answer waits only while an earlier small segment is on its way (Minshall).
+        let _ = tcp.set_nodelay(false);
         // What the kernel refuses is told by `shortcomings`; the connection goes on without it.
         let _ = socket.set_tcp_notsent_lowat(UNSENT_MAX);
         if let Some(name) = &self.congestion {

@@ -106,6 +106,10 @@ struct Run<'a> {
     last_order: u64,
     /// Orders that wait until the sender has said how long their block is, or the store what it holds of it.
     unknown: Vec<Order>,
+    /// Data blocks that came before the store has looked: their section of the manifest is on its way.
+    early: Vec<(BlockId, Vec<u8>)>,
+    /// The store may hold something from before.
+    candidates: bool,
     /// One past the last data block of which the store has said whether it is held.
     looked_end: u32,
     held: RangeSet,
@@ -137,17 +141,20 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
     let Attempt { plan, taker, client, joined, host, trace } = run;
     let (said, mut heard) = mpsc::unbounded_channel();
     let candidates = may_hold(&plan.target);
+    // Its connections are opened while the rest is set up: each takes two round trips.
+    let (puller, mut pulled) = Puller::start(Arc::clone(&client), transfer::limits(plan, &joined));
     let store = open_keeper(plan, &client, &joined, (taker, said.clone())).await?;
     // Before the events: when the sender hears of us it sends a probe.
     let (stream, mut notices) = stream_in(plan, &joined)?;
     let has_stream = stream.is_some() || joined.reply.path.is_unicast();
     let driver = spawn_driver(plan, &joined, stream, &store, (said, trace))?;
-    let mut events = match client.events().await {
+    // Without a stream no probe is awaited.
+    let ready = (!has_stream).then_some(ReadyRequest { multicast: false, candidates });
+    let mut events = match listen(&client, ready).await {
         Ok(events) => events,
         Err(error) => return lost(error),
     };
     notices.extend(buffer_notice(driver.snapshot().buffer_len).filter(|_| has_stream));
-    let (puller, mut pulled) = Puller::start(Arc::clone(&client), transfer::limits(plan, &joined));
     let data_len = joined.reply.data_len;
     let mut run = Run {
         plan,
@@ -160,6 +167,8 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
         orders: HashMap::new(),
         last_order: 0,
         unknown: Vec::new(),
+        early: Vec::new(),
+        candidates,
         looked_end: 0,
         held: RangeSet::new(),
         manifest_symbols: Vec::new(),
@@ -173,35 +182,28 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
     };
     run.begin_products();
     let telling = Telling::begin(&run.joined, &run.client, taker);
-    match run.become_ready(&mut heard, has_stream, candidates).await {
+    match run.become_ready(&mut heard, has_stream).await {
         Ok(None) => {}
         Ok(Some(verdict)) => return run.finish(verdict, taker).await,
         Err(error) => return lost(error),
     }
-    let geometry = run.joined.reply.geometry;
-    let mut tick = tokio::time::interval(TICK);
-    let verdict = loop {
-        let verdict = tokio::select! {
-            event = next_event(&mut events) => match event {
-                Ok(event) => run.on_sender(event),
-                Err(why) => Some(Verdict::SenderLost(why)),
-            },
-            Some(said) = heard.recv() => run.on_said(said).await,
-            Some(pulled) = pulled.recv() => { run.on_pulled(pulled); None }
-            _ = tick.tick() => {
-                let snapshot = run.driver.snapshot();
-                events.heard_elsewhere(snapshot.stats.received);
-                host.show(&receiver_snapshot(&run.account, plan, &snapshot, run.data_len, geometry));
-                None
-            }
-            () = host.stopped() => Some(Verdict::Interrupted),
-        };
-        if let Some(verdict) = verdict {
-            break verdict;
-        }
-    };
+    let verdict = run.attend(&mut events, (&mut heard, &mut pulled), host).await;
     telling.end(matches!(verdict, Verdict::Complete(_))).await;
     run.finish(verdict, taker).await
+}
+
+/// Subscribes to the sender's events; says that we are ready meanwhile, if that is known.
+async fn listen(
+    client: &ControlClient,
+    ready: Option<ReadyRequest>,
+) -> Result<EventStream, RequestError> {
+    let tell = async {
+        match ready {
+            Some(ready) => client.ready(ready).await,
+            None => Ok(()),
+        }
+    };
+    tokio::try_join!(client.events(), tell).map(|(events, ())| events)
 }
 
 fn lost(error: RequestError) -> Result<Ended, Fault> {
@@ -338,13 +340,49 @@ impl Run<'_> {
         }
     }
 
+    /// Passes on what the parties say, until it is over.
+    async fn attend(
+        &mut self,
+        events: &mut EventStream,
+        (heard, pulled): (&mut UnboundedReceiver<Said>, &mut mpsc::Receiver<Pulled>),
+        host: &mut Host,
+    ) -> Verdict {
+        let (plan, geometry) = (self.plan, self.joined.reply.geometry);
+        let mut tick = tokio::time::interval(TICK);
+        loop {
+            let verdict = tokio::select! {
+                event = next_event(events) => match event {
+                    Ok(event) => self.on_sender(event),
+                    Err(why) => Some(Verdict::SenderLost(why)),
+                },
+                Some(said) = heard.recv() => self.on_said(said).await,
+                Some(pulled) = pulled.recv() => { self.on_pulled(pulled); None }
+                _ = tick.tick() => {
+                    let snapshot = self.driver.snapshot();
+                    events.heard_elsewhere(snapshot.stats.received);
+                    let shown =
+                        receiver_snapshot(&self.account, plan, &snapshot, self.data_len, geometry);
+                    host.show(&shown);
+                    None
+                }
+                () = host.stopped() => Some(Verdict::Interrupted),
+            };
+            if let Some(verdict) = verdict {
+                return verdict;
+            }
+        }
+    }
+
     /// Waits for the probe and says how it went. A verdict when the driver has ended meanwhile.
     async fn become_ready(
         &mut self,
         heard: &mut UnboundedReceiver<Said>,
         has_stream: bool,
-        candidates: bool,
     ) -> Result<Option<Verdict>, RequestError> {
+        if !has_stream {
+            self.go_without_stream();
+            return Ok(None); // It was said with the subscription.
+        }
         let probe = async {
             while let Some(said) = heard.recv().await {
                 match said {
@@ -355,27 +393,27 @@ impl Run<'_> {
             }
             Ok(false)
         };
-        let multicast = match has_stream {
-            true => tokio::time::timeout(PROBE_TIME, probe).await.unwrap_or(Ok(false)),
-            false => Ok(false),
-        };
-        let multicast = match multicast {
+        let multicast = match tokio::time::timeout(PROBE_TIME, probe).await.unwrap_or(Ok(false)) {
             Ok(multicast) => multicast,
             Err(broken) => {
                 return Ok(Some(Verdict::Failed(ErrorClass::Internal, broken.to_string())));
             }
         };
         if !multicast {
-            self.driver.set_on_stream(false);
+            self.go_without_stream();
         }
-        if !multicast && self.joined.reply.path != DataPath::Tcp {
-            let why = match self.joined.reply.path.is_unicast() {
-                true => "UDP from the sender does not reach this machine",
-                false => "multicast does not reach this machine",
-            };
-            self.left_stream = Some(why.to_owned());
-        }
+        let candidates = self.candidates;
         self.client.ready(ReadyRequest { multicast, candidates }).await.map(|()| None)
+    }
+
+    fn go_without_stream(&mut self) {
+        self.driver.set_on_stream(false);
+        let why = match self.joined.reply.path {
+            DataPath::Tcp => return,
+            path if path.is_unicast() => "UDP from the sender does not reach this machine",
+            _ => "multicast does not reach this machine",
+        };
+        self.left_stream = Some(why.to_owned());
     }
 
     fn on_sender(&mut self, event: Event) -> Option<Verdict> {
@@ -470,7 +508,7 @@ impl Run<'_> {
             StoreEvent::Tree(tree) => {
                 self.account.objects = tree.entries;
                 self.data_len = tree.data_len.or(self.data_len);
-                if !tree.candidates {
+                if !tree.candidates && self.candidates {
                     return self.say_have(Vec::new(), u32::MAX).await;
                 }
             }
@@ -485,8 +523,12 @@ impl Run<'_> {
                 };
                 self.looked_end = u32::try_from(looked).unwrap_or(u32::MAX);
                 self.hold(&section.held);
+                self.take_early();
                 self.retry_unknown();
-                return self.say_have(section.held, section.index + 1).await;
+                // Who was said to hold nothing is not waited for.
+                if self.candidates || !section.held.is_empty() {
+                    return self.say_have(section.held, section.index + 1).await;
+                }
             }
             StoreEvent::NotNeeded(ranges) => {
                 self.hold(&ranges);
@@ -540,7 +582,7 @@ impl Run<'_> {
             return; // The driver has been told, and has called the pull off.
         }
         // What is held from before is known with the section that covers it: not earlier.
-        let looked = !is_data || block.number() < self.looked_end;
+        let looked = !is_data || !self.candidates || block.number() < self.looked_end;
         let Some(pull) = self.pull_of(order).filter(|_| looked) else {
             self.unknown.push(order);
             return;
@@ -556,6 +598,17 @@ impl Run<'_> {
     fn retry_unknown(&mut self) {
         for order in std::mem::take(&mut self.unknown) {
             self.pull(order);
+        }
+    }
+
+    /// Hands on what came before the section that covers it.
+    fn take_early(&mut self) {
+        for (block, bytes) in std::mem::take(&mut self.early) {
+            if block.number() >= self.looked_end {
+                self.early.push((block, bytes));
+            } else if !self.held.contains(block.number()) {
+                self.driver.pulled_bytes(block, bytes);
+            }
         }
     }
 
@@ -595,7 +648,12 @@ impl Run<'_> {
             (Ok(mut bytes), Order::Bytes { block }) => {
                 self.account.pulled(block, bytes.len() as u64);
                 pad(&mut bytes, self.joined.reply.geometry);
-                self.driver.pulled_bytes(block, bytes);
+                match block.kind() {
+                    BlockKind::Data if block.number() >= self.looked_end => {
+                        self.early.push((block, bytes));
+                    }
+                    _ => self.driver.pulled_bytes(block, bytes),
+                }
             }
             (Ok(bytes), Order::Repair { block, from, until }) => {
                 self.account.pulled(block, bytes.len() as u64);

@@ -40,11 +40,13 @@ pub(super) fn emit(
     stop: &AtomicBool,
 ) -> Result<(), SourceError> {
     let stopped = || stop.load(Ordering::Relaxed);
+    let mut data_end = 0;
     while let Ok(section) = sections.recv() {
         let section = section?;
         while !stopped() && !shared.driver.wait_backlog(BACKLOG_BLOCKS, LOOK_INTERVAL * 10) {}
         publish_manifest(shared, &section);
         offer(shared, section.manifest.clone().filter_map(BlockId::manifest));
+        shared.tell_offered((data_end, section.manifest.end, false));
         let wait_while = |waits: &dyn Fn() -> bool| {
             while !stopped() && waits() {
                 std::thread::park_timeout(LOOK_INTERVAL);
@@ -66,11 +68,14 @@ pub(super) fn emit(
         for first in section.data.clone().step_by(OFFERED_AT_ONCE) {
             let end = section.data.end.min(first + OFFERED_AT_ONCE as u32);
             offer(shared, (first..end).filter_map(BlockId::data));
+            data_end = end;
+            shared.tell_offered((data_end, section.manifest.end, false));
             wait_while(&|| is_ahead_of_pulls(shared, end));
         }
         if section.last {
             shared.stand().offered_all = true;
             shared.driver.finish();
+            shared.tell_offered((data_end, section.manifest.end, true));
             shared.changed.notify_one();
             return Ok(());
         }

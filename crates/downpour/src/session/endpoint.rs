@@ -77,8 +77,27 @@ impl Shared {
         self.stand.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Where all of a list of files is pulled, what was offered can be asked for at once.
+    fn offers_tell(&self) -> bool {
+        self.reply.path == DataPath::Tcp && self.feed.is_none()
+    }
+
+    /// The ends of what was offered.
+    pub(super) fn tell_offered(&self, ends: (u32, u32, bool)) {
+        if self.offers_tell() {
+            self.tell_ends(ends);
+        }
+    }
+
+    /// The ends of what the stream has opened.
+    pub(super) fn tell_opened(&self, ends: (u32, u32, bool)) {
+        if !self.offers_tell() {
+            self.tell_ends(ends);
+        }
+    }
+
     /// What pull-only receivers must know; told again when it has changed.
-    pub(super) fn tell_ends(&self, ends: (u32, u32, bool)) {
+    fn tell_ends(&self, ends: (u32, u32, bool)) {
         let mut stand = self.stand();
         if stand.told_ends != ends {
             stand.told_ends = ends;

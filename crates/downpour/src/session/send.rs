@@ -173,7 +173,7 @@ fn observe(opened: &Open, ledger: &mut Ledger, snapshot: &SendSnapshot) -> bool 
     if let Some(shares) = snapshot.shares {
         opened.budget.set_rate(shares.pulls);
     }
-    shared.tell_ends(snapshot.ends);
+    shared.tell_opened(snapshot.ends);
     if let Some(feed) = &shared.feed {
         feed.queue.opened(snapshot.ends.0);
         let news = feed.news();

@@ -9,8 +9,8 @@ use downpour::report::ReceiverState;
 use std::fs;
 
 /// Bytes that may be on their way when a side is killed, of two connections with small buffers: two ranges each that are
-/// not complete or not stored, and what the sender has read ahead.
-const ON_THE_WAY: u64 = 12_000_000;
+/// not complete, what waits for the disk, and what the sender has read ahead.
+const ON_THE_WAY: u64 = 16_000_000;
 const TWO: [&str; 4] = ["--connections", "2", "--socket-buffer", "512KiB"];
 
 const SIZE: u64 = 48 << 20;

@@ -3,7 +3,8 @@
 //! A *range* is a span of bytes that the caller wants. Each connection has a short line of asks before it, so that the
 //! answer to the next begins when the one before ends:
 //!
-//! 1. A connection with room in its line takes the next range that nobody was asked for: who is fast takes more.
+//! 1. A connection with room in its line takes the next range that nobody was asked for: who is fast takes more. It takes
+//!    a part of it where it would be at it for long, or where little is left, so that all are done at about the same time.
 //! 2. The line grows with what the connection brings in a round trip; two at least.
 //! 3. When nothing is left to ask for and nothing more will come (the *ending*), an idle connection takes over from the
 //!    one that will be done last: all of a range that still waits in its line, or a part of one under way, by what
@@ -24,6 +25,13 @@ pub const DEPTH_MAX: usize = 64;
 
 /// Parts below this are not split but asked for twice.
 const SPLIT_MIN: u64 = 64 << 10;
+
+/// A connection is asked at once for what it brings in this time at most, or for [`SPLIT_MIN`].
+const ASK_TIME: Duration = Duration::from_secs(2);
+
+/// The smallest part that is asked for: in bytes, for each costs some hundred more, and by the time that it takes.
+const PART_MIN: u64 = 16 << 10;
+const PART_TIME: Duration = Duration::from_millis(50);
 
 /// A connection that has brought nothing for so long is taken for stuck.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -201,7 +209,7 @@ impl Ranges {
             return None;
         }
         let ask = match self.free.pop_front() {
-            Some(ask) => ask,
+            Some(ask) => self.cut(now, line, ask),
             None if self.ending && self.lines[line].asks.is_empty() => self.take_over(now, line)?,
             None => return None,
         };
@@ -212,6 +220,31 @@ impl Ranges {
         let Range { start: at, end } = ask.span;
         line.asks.push_back(Asked { id: ask.id, at, end, counted: end });
         Some(ask)
+    }
+
+    /// As much of a range as this connection shall bring: of all that is left so much that each could have two such
+    /// parts. The rest waits in front.
+    fn cut(&mut self, now: Timestamp, line: usize, ask: Ask) -> Ask {
+        let Range { start, end } = ask.span;
+        let (len, parts) = (end - start, 2 * self.active as u64);
+        let mut left = len;
+        for next in &self.free {
+            if left >= parts * len {
+                break;
+            }
+            left += next.span.end - next.span.start;
+        }
+        let rate = self.lines[line].rate(now);
+        let brings = |rate: f64, time: Duration| (rate * time.as_secs_f64()) as u64;
+        let most = rate.map_or(u64::MAX, |rate| brings(rate, ASK_TIME).max(SPLIT_MIN));
+        let least = rate.map_or(SPLIT_MIN, |rate| brings(rate, PART_TIME).max(PART_MIN));
+        let step = self.wanted.get(&ask.id).map_or(1, |wanted| wanted.step);
+        let part = (left / parts).min(most).max(least).next_multiple_of(step);
+        if len < part + least {
+            return ask;
+        }
+        self.free.push_front(Ask { id: ask.id, span: start + part..end });
+        Ask { id: ask.id, span: start..start + part }
     }
 
     /// How many asks make a round trip's bytes, one more that is coming, and one that is next.
@@ -270,7 +303,8 @@ impl Ranges {
         }
     }
 
-    /// A part of what will be done last, when `thief` would have it sooner.
+    /// A part of what will be done last, when `thief` would have it in half the time: what is taken over comes twice, and
+    /// the connections may share a path that is full.
     fn take_over(&mut self, now: Timestamp, thief: usize) -> Option<Ask> {
         let rates: Vec<f64> = self.lines.iter().filter_map(|line| line.rate(now)).collect();
         let mean = rates.iter().sum::<f64>() / rates.len().max(1) as f64;
@@ -298,7 +332,7 @@ impl Ranges {
             _ => rest,
         };
         let ours = self.rtt.as_secs_f64() + part as f64 / own;
-        if part == 0 || ours >= done {
+        if part == 0 || 2.0 * ours >= done {
             return None;
         }
         let step = self.wanted.get(&ask.id).map_or(1, |wanted| wanted.step);
@@ -383,6 +417,18 @@ mod tests {
     }
 
     #[test]
+    fn a_few_ranges_are_shared_evenly_and_come_once() {
+        // Windows of two segments over 50 ms: 8 MiB at 112 kB/s are 74.9 s.
+        let (ms, total, came) = run(4, &[28; 4]);
+        assert!(ms < 76_000, "{ms} ms");
+        assert!(total < 4 * LEN + (64 << 10), "{total}");
+        assert!(came.iter().max() < came.iter().min().map(|least| least + (64 << 10)).as_ref());
+        // Fewer ranges than connections, and fast: what is not asked for at first is in the second round trip.
+        let (ms, total, came) = run(1, &[20_000; 8]);
+        assert!(ms < 2 * 50 + 25 && total == LEN, "{ms} ms, {total}: {came:?}");
+    }
+
+    #[test]
     fn a_first_connection_that_is_stuck_is_not_waited_for() {
         const SMALL: u64 = 50_000;
         let mut ranges = Ranges::new(3, RTT, 1);
@@ -401,7 +447,7 @@ mod tests {
     #[test]
     fn what_a_broken_connection_has_not_brought_comes_first() {
         let mut ranges = Ranges::new(2, RTT, 2);
-        (0..3).for_each(|id| ranges.want(id, LEN, 1));
+        (0..9).for_each(|id| ranges.want(id, LEN, 1));
         assert_eq!(ranges.next(at(0), 0), Some(Ask { id: 0, span: 0..LEN }));
         assert_eq!(ranges.next(at(0), 0), Some(Ask { id: 1, span: 0..LEN }));
         assert_eq!(ranges.came(at(60), 0, 1000), None);
@@ -414,7 +460,7 @@ mod tests {
     #[test]
     fn connections_that_are_not_active_bring_what_they_have_and_no_more() {
         let mut ranges = Ranges::new(3, RTT, 1);
-        (0..4).for_each(|id| ranges.want(id, LEN, 1));
+        (0..9).for_each(|id| ranges.want(id, LEN, 1));
         assert!(ranges.next(at(0), 2).is_some());
         ranges.set_active(2);
         assert_eq!(ranges.busy(), (1, 2));

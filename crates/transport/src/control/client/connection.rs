@@ -39,7 +39,8 @@ use tokio_rustls::client::TlsStream;
 pub(super) const ADDRS_MAX: usize = 16;
 /// How often each address is tried: what a lost SYN, or a lost refusal, holds up for a second, the next turn does not.
 const TURNS: usize = 4;
-/// Between the starts of two attempts: at first, doubled each time, and at most.
+/// Between the starts of two attempts: at first, doubled each time, and at most. Where the round trip is known, not
+/// before three of them: an attempt takes two.
 const STAGGER: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
 /// Bytes of an answer that is not bulk.
 pub(super) const REPLY_LEN_MAX: usize = 1024 * 1024;
@@ -51,8 +52,8 @@ pub(super) struct Target {
     pub(super) addrs: Vec<String>,
     pub(super) tls: Arc<rustls::ClientConfig>,
     pub(super) limits: ClientLimits,
-    /// The address that led to the sender before.
-    pub(super) known: Mutex<Option<SocketAddr>>,
+    /// The address that led to the sender before, and its round trip.
+    pub(super) known: Mutex<Option<(SocketAddr, Duration)>>,
 }
 
 pub(super) struct Connection {
@@ -97,13 +98,14 @@ impl Target {
     /// The first address where the holder of the pinned key answers.
     pub(super) async fn reach(self: &Arc<Self>, tuning: &Tuning) -> Result<Reached, ConnectError> {
         let known = *self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = known.map(|addr| addr.to_string());
+        let patience = known.map_or(Duration::ZERO, |(_, rtt)| 3 * rtt);
+        let known = known.map(|(addr, _)| addr.to_string());
         let others = self.addrs.iter().take(ADDRS_MAX).filter(|addr| Some(*addr) != known.as_ref());
         let addrs: Vec<String> = known.iter().chain(others).cloned().collect();
         let mut attempts = JoinSet::new();
         let mut unanswered: BTreeSet<String> = addrs.iter().cloned().collect();
         let turns = std::iter::repeat_n(addrs, TURNS).flatten();
-        let (mut start, mut stagger) = (Duration::ZERO, STAGGER.0);
+        let (mut start, mut stagger) = (Duration::ZERO, STAGGER.0.max(patience));
         for addr in turns {
             let (target, tuning) = (self.clone(), tuning.clone());
             attempts.spawn(async move {
@@ -112,14 +114,14 @@ impl Target {
                 (addr, result)
             });
             start += stagger;
-            stagger = (stagger * 2).min(STAGGER.1);
+            stagger = (stagger * 2).min(STAGGER.1.max(patience));
         }
         let mut tried = Vec::new();
         while let Some(attempt) = attempts.join_next().await {
             match attempt {
                 Ok((_, Ok(reached))) => {
-                    let peer = Some(reached.peer);
-                    *self.known.lock().unwrap_or_else(PoisonError::into_inner) = peer;
+                    let known = Some((reached.peer, reached.rtt));
+                    *self.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
                     return Ok(reached);
                 }
                 Ok((addr, Err(error))) => {
@@ -145,9 +147,12 @@ impl Target {
         tuning: &Tuning,
     ) -> Result<(TcpStream, SocketAddr), ConnectError> {
         let known = *self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(addr) = known else { return Err(ConnectError { tried: Vec::new() }) };
-        match self.connect_tcp(addr, tuning).await {
-            Ok(tcp) => Ok((tcp, addr)),
+        let Some((addr, _)) = known else { return Err(ConnectError { tried: Vec::new() }) };
+        match self.connect_tcp(addr).await {
+            Ok(tcp) => {
+                tuning.set_receiving(&tcp);
+                Ok((tcp, addr))
+            }
             Err(error) => Err(ConnectError { tried: vec![(addr.to_string(), error)] }),
         }
     }
@@ -167,14 +172,9 @@ impl Target {
         Err(last)
     }
 
-    async fn connect_tcp(
-        &self,
-        addr: SocketAddr,
-        tuning: &Tuning,
-    ) -> Result<TcpStream, AttemptError> {
+    async fn connect_tcp(&self, addr: SocketAddr) -> Result<TcpStream, AttemptError> {
         let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
         let socket = socket.map_err(cannot_connect)?;
-        tuning.set_receiving(&socket);
         let tcp = timeout(self.limits.connect_time_max, socket.connect(addr)).await;
         let tcp = tcp.map_err(|_| AttemptError::TimedOut)?.map_err(cannot_connect)?;
         hasten(&tcp);
@@ -185,7 +185,7 @@ impl Target {
 
     async fn connect(&self, addr: SocketAddr, tuning: &Tuning) -> Result<Reached, AttemptError> {
         let begun = Instant::now();
-        let tcp = self.connect_tcp(addr, tuning).await?;
+        let tcp = self.connect_tcp(addr).await?;
         let rtt = begun.elapsed();
         let local = tcp.local_addr().map_err(cannot_connect)?.ip();
         let name = ServerName::try_from("downpour").expect("a valid name");
@@ -193,6 +193,7 @@ impl Target {
         let shake = TlsConnector::from(self.tls.clone()).connect(name, tcp);
         let tls = timeout(self.limits.handshake_time_max, shake).await;
         let tls = tls.map_err(|_| AttemptError::TimedOut)?.map_err(tls_failure)?;
+        tuning.set_receiving(tls.get_ref().0.get_ref());
         Ok(Reached { tls, peer: addr, local, rtt })
     }
 }
