@@ -304,7 +304,8 @@ pub(crate) fn content_beneath(folder: &Path, path: &Path) -> io::Result<Digest> 
     digest_of(open_beneath(folder, path)?).map(|(_, digest)| digest)
 }
 
-fn digest_of(mut file: File) -> io::Result<(u64, Digest)> {
+/// Length and digest of what a file holds.
+pub(crate) fn digest_of(mut file: File) -> io::Result<(u64, Digest)> {
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; 1 << 20];
     let mut size = 0;

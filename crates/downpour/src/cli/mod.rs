@@ -15,6 +15,7 @@ mod catalog;
 mod demo;
 mod events;
 mod fault;
+mod fetch;
 mod network;
 mod ports;
 mod profile;

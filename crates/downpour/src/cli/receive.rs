@@ -67,6 +67,9 @@ pub struct ReceiveArgs {
     /// What the path from the sender is known to carry, such as 1gbit; without it socket buffers stay with the kernel
     #[arg(long, value_name = "RATE", value_parser = parse_rate, help_heading = "Connections")]
     pub path_rate: Option<Rate>,
+    /// The path's round trip when nothing else is sent, such as 12ms [default: that of the TCP handshake]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Connections")]
+    pub path_rtt: Option<Duration>,
     /// Connections for what is pulled.
     #[command(flatten)]
     pub connections: ConnectionArgs,
@@ -197,7 +200,8 @@ impl ReceiveArgs {
             inject_loss: self.inject_loss.unwrap_or(0.0),
             measured: Measured {
                 throughput: self.path_rate.map(|rate| Figure::fresh(rate, "--path-rate")),
-                ..Measured::default()
+                rtt: self.path_rtt.map(|rtt| Figure::fresh(rtt, "--path-rtt")),
+                loss: None,
             },
             beside: 0,
             wishes: self.connections.resolve()?,

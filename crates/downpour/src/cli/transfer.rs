@@ -31,6 +31,7 @@ pub(super) struct TransferArgs {
 #[derive(Debug, Subcommand)]
 enum TransferVerb {
     Submit(SubmitArgs),
+    Fetch(super::fetch::FetchArgs),
     List(ListArgs),
     Show(ShowArgs),
     Why(WhyArgs),
@@ -140,6 +141,7 @@ impl TransferArgs {
     pub(super) fn run(self) -> Result<Exit, Fault> {
         match self.verb {
             TransferVerb::Submit(args) => args.run(),
+            TransferVerb::Fetch(args) => args.run(),
             TransferVerb::List(args) => args.transfers(),
             TransferVerb::Show(args) => args.run(),
             TransferVerb::Why(args) => args.run(),

@@ -71,12 +71,12 @@ impl Judge<'_> {
         let mut free = room.free(&self.folder);
         for item in &offer.items {
             let said = match self.look(reader, item)? {
-                Ok(Found::Here(receipt)) => Said::Have { receipt: Box::new(receipt) },
-                Ok(Found::Not(taken)) if !paths.insert(taken.path.clone()) => {
+                Ok(Look::Here(receipt)) => Said::Have { receipt: Box::new(receipt) },
+                Ok(Look::Not(taken)) if !paths.insert(taken.path.clone()) => {
                     let what = format!("another file of the offer goes to {}", taken.path);
                     Said::Refuse(Trouble::new(ErrorClass::VersionConflict, what))
                 }
-                Ok(Found::Not(taken)) => match free.checked_sub(item.size) {
+                Ok(Look::Not(taken)) => match free.checked_sub(item.size) {
                     Some(left) => {
                         free = left;
                         let path = taken.path.clone();
@@ -92,7 +92,12 @@ impl Judge<'_> {
         Ok(judged)
     }
 
-    fn look(&self, reader: &mut Reader, item: &OfferItem) -> Result<Result<Found, Trouble>, Error> {
+    /// Looks at one file.
+    pub(super) fn look(
+        &self,
+        reader: &mut Reader,
+        item: &OfferItem,
+    ) -> Result<Result<Look, Trouble>, Error> {
         let refuse = |class, what: String| Ok(Err(Trouble::new(class, what)));
         let Some(digest) = item.digest() else {
             return refuse(ErrorClass::SourceRefused, "its BLAKE3 is none".to_owned());
@@ -126,7 +131,7 @@ impl Judge<'_> {
         }
         match known {
             Some(file) => self.known(reader, &file, item, digest, path),
-            None => Ok(Ok(Found::Not(Taken { item: item.clone(), digest, path }))),
+            None => Ok(Ok(Look::Not(Taken { item: item.clone(), digest, path }))),
         }
     }
 
@@ -138,7 +143,7 @@ impl Judge<'_> {
         item: &OfferItem,
         digest: Digest,
         path: String,
-    ) -> Result<Result<Found, Trouble>, Error> {
+    ) -> Result<Result<Look, Trouble>, Error> {
         let same = file.digest.as_ref().is_some_and(|known| known.value() == digest.0);
         if !same || file.size != item.size {
             let what = format!("version {} of it is here with other content", item.version);
@@ -151,7 +156,7 @@ impl Judge<'_> {
             let receipts = reader.receipts(file.id)?;
             let ours = receipts.iter().find(|receipt| receipt.receiver == own.as_bytes());
             if let Some(Ok(receipt)) = ours.map(|r| SignedFileReceipt::from_bytes(&r.signed)) {
-                return Ok(Ok(Found::Here(receipt)));
+                return Ok(Ok(Look::Here(receipt)));
             }
         }
         // It was here: it comes back to its place. What is there instead goes aside.
@@ -159,7 +164,7 @@ impl Judge<'_> {
         if replica.is_some_and(|replica| replica.state == ReplicaState::Corrupt) {
             set_aside(&self.folder, &path, &item.key().to_string());
         }
-        Ok(Ok(Found::Not(Taken { item: item.clone(), digest, path })))
+        Ok(Ok(Look::Not(Taken { item: item.clone(), digest, path })))
     }
 
     /// A replica's path, below the receiving folder.
@@ -169,7 +174,8 @@ impl Judge<'_> {
     }
 }
 
-enum Found {
+/// A file as this site sees it.
+pub(super) enum Look {
     Here(SignedFileReceipt),
     Not(Taken),
 }

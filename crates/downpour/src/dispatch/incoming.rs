@@ -193,7 +193,7 @@ impl Incoming {
     }
 
     /// The folder keeps its receipts itself, so that a lost catalog can be made again.
-    async fn keep(&self, signed: &[(usize, SignedFileReceipt)]) -> Result<(), Fault> {
+    pub(super) async fn keep(&self, signed: &[(usize, SignedFileReceipt)]) -> Result<(), Fault> {
         if signed.is_empty() {
             return Ok(());
         }
@@ -211,7 +211,7 @@ impl Incoming {
     }
 
     /// Takes files and receipts into the catalog.
-    async fn adopt(
+    pub(super) async fn adopt(
         &self,
         site: &Arc<Site>,
         signed: &[(usize, SignedFileReceipt)],
@@ -273,7 +273,7 @@ fn adopted(
     }
 }
 
-fn receipt(site: &Site, taken: &Taken, session: &str) -> FileReceipt {
+pub(super) fn receipt(site: &Site, taken: &Taken, session: &str) -> FileReceipt {
     let item = &taken.item;
     FileReceipt {
         site: item.site.clone(),

@@ -13,6 +13,7 @@
 //! | `outgoing`, `book` | a batch at its source, and its steps in the catalog |
 //! | `arriving`, `incoming` | an offer at its destination, and a batch there |
 //! | `multicast`, `standing` | the standing session for rules with receivers, and the files in it |
+//! | `fetch`, `pieces` | a file that several sites have, from where it comes soonest; its bytes at a source |
 //! | `submit`, `wants` | files that an operator, or another site, asks for |
 //! | `hasher` | digests of what was submitted |
 //! | `why` | one reason and a time for each file that does not move |
@@ -24,6 +25,7 @@
 
 mod arriving;
 mod book;
+mod fetch;
 mod hasher;
 mod hooks;
 mod incoming;
@@ -33,6 +35,7 @@ mod multicast;
 mod offer;
 mod outgoing;
 mod people;
+mod pieces;
 mod policy;
 mod route;
 mod section;
@@ -43,6 +46,7 @@ mod wants;
 mod why;
 mod work;
 
+pub use fetch::{FetchReport, FetchSource, FetchWish};
 pub use hooks::KILL_POINTS;
 pub use link::{LinkReport, Wanted as LinkWanted};
 pub use offer::{
@@ -62,6 +66,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 use tokio::sync::Notify;
 
 /// What all of this part shares.
@@ -77,6 +82,10 @@ pub struct Dispatch {
     lanes: Mutex<HashSet<(PathBuf, String)>>,
     /// There may be something to do.
     wake: Notify,
+    /// Files that are fetched from who has them.
+    fetches: Mutex<BTreeMap<i64, Arc<fetch::Fetch>>>,
+    /// What fetches brought lately, by site.
+    paces: Mutex<HashMap<String, (downpour_proto::Rate, Instant)>>,
     totals: Totals,
     /// Of the service `multicast`.
     multicast: Mutex<multicast::Seen>,
@@ -128,10 +137,16 @@ pub fn part(site: &Arc<Site>) -> Part {
         room: Arc::default(),
         lanes: Mutex::default(),
         wake: Notify::new(),
+        fetches: Mutex::default(),
+        paces: Mutex::default(),
         totals: Totals::default(),
         multicast: Mutex::default(),
     });
-    let routes = sites::routes().merge(people::routes()).share(dispatch.clone());
+    let routes = sites::routes()
+        .merge(people::routes())
+        .merge(fetch::routes())
+        .merge(pieces::routes())
+        .share(dispatch.clone());
     let multicast = Arc::new(multicast::Multicast(dispatch.clone()));
     Part { services: vec![dispatch, multicast], routes }
 }

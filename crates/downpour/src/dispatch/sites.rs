@@ -61,7 +61,7 @@ async fn transfer(
 }
 
 /// The site that asks.
-fn asker(site: &Site, who: &Who) -> Result<Arc<Remote>, Problem> {
+pub(super) fn asker(site: &Site, who: &Who) -> Result<Arc<Remote>, Problem> {
     site.remote(who.name()).ok_or_else(|| Problem::not_found("this site does not know you"))
 }
 

@@ -4,7 +4,7 @@ use crate::cli::ReceivePlan;
 use crate::report::{PlanLine, TransferReport};
 use crate::tuner::plan::host;
 use downpour_proto::receiver::{PULLS_DEFAULT, PULLS_MAX};
-use downpour_proto::transfer::{Figure, Host, Known, Plan};
+use downpour_proto::transfer::{Carrier, Figure, Host, Known, Plan, Planned};
 use downpour_transport::control::{DataPath, Joined};
 use downpour_transport::pull::{PullLimits, PullTotals};
 use downpour_transport::stream::Tuning;
@@ -22,7 +22,14 @@ fn planned(plan: &ReceivePlan, joined: &Joined) -> Option<Plan> {
         memory: plan.memory_bytes,
         wishes: plan.wishes.clone(),
     };
-    (joined.reply.path != DataPath::Multicast).then(|| Plan::new(&known))
+    let value = match joined.reply.path {
+        DataPath::Multicast => return None,
+        DataPath::Tcp => Carrier::Tcp,
+        DataPath::Udp => Carrier::Udp,
+        DataPath::Auto => Carrier::Try,
+    };
+    let path = Planned { value, why: "the sender chose it".to_owned() };
+    Some(Plan { path, ..Plan::new(&known) })
 }
 
 /// Blocks that are pulled at once.

@@ -5,7 +5,7 @@ use super::config::Config;
 use super::{BadConfig, EventId, RemoteError};
 use crate::api::Problem;
 use crate::units::HostPort;
-use downpour_transport::control::{Caller, CallerSetup, ClientLimits};
+use downpour_transport::control::{Answer, Caller, CallerSetup, ClientLimits};
 use downpour_transport::identity::{Identity, IdentityError, KEY_FILE, PublicKey};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -113,6 +113,23 @@ impl Access {
         let body =
             serde_json::to_vec(body).map_err(|error| RemoteError::Lost(error.to_string()))?;
         self.ask("POST", path, &body).await
+    }
+
+    /// Sends something and gives an answer of bytes, still to come. What is no yes is an error.
+    pub(super) async fn bytes(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<Answer<'_>, RemoteError> {
+        let body =
+            serde_json::to_vec(body).map_err(|error| RemoteError::Lost(error.to_string()))?;
+        let answer = self.caller.call("POST", path, &body).await?;
+        let status = answer.status;
+        if (200..300).contains(&status) {
+            return Ok(answer);
+        }
+        let refused = read_answer(status, &answer.whole(ANSWER_LEN_MAX).await?);
+        Err(refused.map_or_else(|error| error, |()| RemoteError::Lost("an odd answer".to_owned())))
     }
 
     /// Takes something away.

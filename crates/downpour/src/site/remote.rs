@@ -7,7 +7,7 @@ use super::access::Access;
 use super::config::RemoteSection;
 use crate::api::Problem;
 use downpour_catalog::ErrorClass;
-use downpour_transport::control::{AttemptError, CallError, ConnectError};
+use downpour_transport::control::{Answer, AttemptError, CallError, ConnectError};
 use downpour_transport::identity::{Identity, PublicKey};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -74,6 +74,15 @@ impl Remote {
         body: &impl Serialize,
     ) -> Result<T, RemoteError> {
         self.access()?.post(path, body).await
+    }
+
+    /// Asks for bytes, which come as they are read there. What is no yes is an error.
+    pub async fn bytes(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<Answer<'_>, RemoteError> {
+        self.access()?.bytes(path, body).await
     }
 
     fn access(&self) -> Result<&Access, RemoteError> {

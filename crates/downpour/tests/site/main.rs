@@ -8,6 +8,7 @@ mod door;
 mod engines;
 mod failures;
 mod faults;
+mod fetching;
 mod harness;
 mod held;
 mod life;

@@ -1,0 +1,89 @@
+//! `downpour transfer fetch`: a file from the site from which it would be here first.
+
+use super::site::{AccessArgs, with_daemon};
+use super::{Exit, Fault};
+use crate::dispatch::{FetchReport, FetchWish};
+use crate::units::{show_bytes, show_duration};
+use clap::Args;
+use std::time::Duration;
+
+/// Between two looks at a fetch that is waited for.
+const LOOK_EVERY: Duration = Duration::from_millis(300);
+
+/// Fetch a file that other sites have, from where it would be here first; shows them in that order
+#[derive(Debug, Args)]
+pub(super) struct FetchArgs {
+    /// The site that the file comes from first
+    #[arg(value_name = "SITE")]
+    site: String,
+    /// Its name there, as `catalog search` shows it
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Its version [default: the newest that is known]
+    #[arg(long, value_name = "N")]
+    version: Option<i64>,
+    /// Only from this site; may be given several times [default: from all that have it]
+    #[arg(long, value_name = "SITE")]
+    from: Vec<String>,
+    /// From one site at a time, also when it is long
+    #[arg(long)]
+    one: bool,
+    /// Only show from where it would come
+    #[arg(long)]
+    ask: bool,
+    /// Wait until it is here
+    #[arg(long)]
+    wait: bool,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+impl FetchArgs {
+    pub(super) fn run(self) -> Result<Exit, Fault> {
+        let wish = FetchWish {
+            site: self.site,
+            name: self.name,
+            version: self.version,
+            from: self.from,
+            one: self.one,
+            ask: self.ask,
+        };
+        let wait = self.wait;
+        let report = with_daemon(self.access, async |site| {
+            let mut report: FetchReport = site.post("/v1/fetches", &wish).await?;
+            while wait && !report.done {
+                tokio::time::sleep(LOOK_EVERY).await;
+                report = site.get(&format!("/v1/fetches/{}", report.id)).await?;
+            }
+            Ok(report)
+        })?;
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&report).expect("numbers and words"));
+        } else {
+            show(&report);
+        }
+        Ok(if report.failure.is_some() { Exit::Incomplete } else { Exit::Complete })
+    }
+}
+
+fn show(report: &FetchReport) {
+    let FetchReport { name, version, site, size, .. } = report;
+    println!("{name} version {version} of {site}, {}", show_bytes(*size));
+    for source in &report.sources {
+        let takes = source.takes_s.map_or("not known".to_owned(), |takes| {
+            show_duration(Duration::try_from_secs_f64(takes).unwrap_or(Duration::MAX))
+        });
+        let brought = show_bytes(source.brought);
+        println!("  {:<16} {takes:>12}  {brought:>10} brought  {}", source.site, source.why);
+    }
+    report.changes.iter().for_each(|change| println!("  {change}"));
+    match (&report.failure, &report.path, report.done) {
+        (Some(failure), _, _) => println!("failed: {failure}"),
+        (None, Some(path), _) => println!("here: {path}"),
+        (None, None, true) => {}
+        (None, None, false) => println!("fetch {} is under way", report.id),
+    }
+}

@@ -1,0 +1,329 @@
+//! The bytes of one file, from one or several sites, into a part file.
+//!
+//! 1. The file is cut into pieces of 4 MiB. Each source has four connections, each with one request out.
+//! 2. A short file comes from one source at a time, the best of [`Sources`], which also says when to change. A long one
+//!    comes from all usable ones at once: who is fast takes more, and at the end takes over what the slow still owe
+//!    (`proto::transfer::Ranges`).
+//! 3. A source whose connections fail three times in a row is not asked any more. What has come is kept.
+//!
+//! Whether the bytes are the right ones is found out by who knows the digest.
+
+use super::super::pieces::{PIECE_LEN_MAX, Piece};
+use crate::site::{Remote, RemoteError};
+use downpour_proto::Timestamp;
+use downpour_proto::transfer::{Ask, Ranges, Source, Sources};
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+/// Connections to each source.
+const LINES: usize = 4;
+/// From this size on a file comes from several sources at once.
+pub(super) const AT_ONCE_MIN: u64 = 64 << 20;
+/// Failures in a row of one connection.
+const TRIES_MAX: u32 = 3;
+/// After a failure, and between two looks.
+const PAUSE: Duration = Duration::from_millis(200);
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Ranges are taken over from a multiple of this on.
+const STEP: u64 = 64 << 10;
+/// Bytes that are written at a time.
+const WRITE_LEN: usize = 512 << 10;
+/// A source that brings nothing for so long has failed.
+const SILENCE: Duration = Duration::from_secs(20);
+
+/// Where a file comes from.
+pub(super) struct Gather {
+    piece: Piece,
+    size: u64,
+    remotes: Vec<Arc<Remote>>,
+    part: Arc<File>,
+    begun: Instant,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+struct State {
+    ranges: Ranges,
+    pieces: u64,
+    sources: Sources,
+    /// Which sources are asked.
+    active: Vec<bool>,
+    /// Since when, and for how long before that.
+    since: Vec<Instant>,
+    asked: Vec<Duration>,
+    at_once: bool,
+    /// What each brought.
+    brought: Vec<u64>,
+    told: Vec<String>,
+    error: Option<String>,
+}
+
+/// How far it is.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    pub(super) brought: Vec<u64>,
+    /// How long each was asked.
+    pub(super) asked: Vec<Duration>,
+    pub(super) told: Vec<String>,
+    pub(super) at_once: bool,
+}
+
+impl State {
+    fn set_active(&mut self, index: usize, active: bool) {
+        if active != self.active[index] {
+            self.asked[index] = self.asked_for(index);
+            self.since[index] = Instant::now();
+            self.active[index] = active;
+        }
+    }
+
+    fn asked_for(&self, index: usize) -> Duration {
+        let now = if self.active[index] { self.since[index].elapsed() } else { Duration::ZERO };
+        self.asked[index] + now
+    }
+}
+
+enum Broken {
+    /// Others brought it, or this source is not asked any more.
+    InVain,
+    Failed(String),
+}
+
+impl Gather {
+    /// `remotes` and `sources` go together. `piece` says which file.
+    pub(super) fn new(
+        piece: Piece,
+        size: u64,
+        remotes: Vec<Arc<Remote>>,
+        sources: Vec<Source>,
+        (part, at_once): (File, bool),
+    ) -> Self {
+        let mut ranges = Ranges::new(remotes.len() * LINES, Duration::ZERO, 1);
+        let pieces = size.div_ceil(PIECE_LEN_MAX);
+        for id in 0..pieces {
+            ranges.want(id, PIECE_LEN_MAX.min(size - id * PIECE_LEN_MAX), STEP);
+        }
+        ranges.set_ending(true);
+        let active = vec![false; remotes.len()];
+        let brought = vec![0; remotes.len()];
+        let sources = Sources::new(size, sources);
+        let (told, error) = (Vec::new(), None);
+        let (since, asked) =
+            (vec![Instant::now(); remotes.len()], vec![Duration::ZERO; remotes.len()]);
+        let state =
+            State { since, asked, ranges, pieces, sources, active, at_once, brought, told, error };
+        Self {
+            piece,
+            size,
+            remotes,
+            part: Arc::new(part),
+            begun: Instant::now(),
+            state: Mutex::new(state),
+            changed: Notify::new(),
+        }
+    }
+
+    pub(super) fn seen(&self) -> Seen {
+        let state = self.lock();
+        Seen {
+            brought: state.brought.clone(),
+            asked: (0..self.remotes.len()).map(|index| state.asked_for(index)).collect(),
+            told: state.told.clone(),
+            at_once: state.at_once,
+        }
+    }
+
+    /// Fetches all of it. `Err`: why nobody brings it.
+    pub(super) async fn run(self: &Arc<Self>) -> Result<(), String> {
+        self.begin();
+        let mut workers = JoinSet::new();
+        for source in 0..self.remotes.len() {
+            for line in 0..LINES {
+                workers.spawn(self.clone().work(source, source * LINES + line));
+            }
+        }
+        loop {
+            {
+                let mut state = self.lock();
+                if let Some(error) = state.error.take() {
+                    return Err(error);
+                }
+                if state.pieces == 0 {
+                    return Ok(());
+                }
+                self.look(&mut state);
+            }
+            let _ = tokio::time::timeout(LOOK_EVERY, self.changed.notified()).await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Each change of it is whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::ZERO + self.begun.elapsed()
+    }
+
+    fn begin(&self) {
+        let mut state = self.lock();
+        let ranking = state.sources.ranking();
+        let now = self.now();
+        if state.sources.begin(now).is_none() {
+            state.error = Some("no source can be used".to_owned());
+            return;
+        }
+        let best = ranking[0].index;
+        state.set_active(best, true);
+        if state.at_once {
+            for index in 0..self.remotes.len() {
+                let usable = state.sources.is_usable(index);
+                state.set_active(index, usable);
+            }
+        }
+    }
+
+    /// Whether another source had better take over.
+    fn look(&self, state: &mut State) {
+        if state.at_once {
+            return;
+        }
+        let done: u64 = state.brought.iter().sum();
+        let next = state.sources.look(self.now(), done.min(self.size)).map(|s| s.name.clone());
+        if let Some(next) = next {
+            let why = state.sources.why().to_owned();
+            self.change(state, &next, &why);
+        }
+    }
+
+    /// From now on another one alone.
+    fn change(&self, state: &mut State, next: &str, why: &str) {
+        for (index, remote) in self.remotes.iter().enumerate() {
+            state.set_active(index, remote.name() == next);
+        }
+        self.take_back(state);
+        let told = format!("now from {next}: {why}");
+        tracing::info!(file = %self.piece.name, "{told}");
+        state.told.push(told);
+        self.changed.notify_waiters();
+    }
+
+    /// What inactive sources were asked for is for others.
+    fn take_back(&self, state: &mut State) {
+        for source in (0..self.remotes.len()).filter(|source| !state.active[*source]) {
+            (source * LINES..(source + 1) * LINES).for_each(|line| state.ranges.broke(line));
+        }
+    }
+
+    /// A source failed for good.
+    fn fail(&self, source: usize, what: &str) {
+        let state = &mut *self.lock();
+        if !state.active[source] {
+            return;
+        }
+        state.set_active(source, false);
+        let name = self.remotes[source].name();
+        state.told.push(format!("{name} failed: {what}"));
+        let next = state.sources.bar(self.now(), source, what).map(|s| s.name.clone());
+        match next {
+            None => state.error = Some(format!("{name}: {what}")),
+            Some(_) if state.at_once && state.active.contains(&true) => self.take_back(state),
+            Some(next) => {
+                let why = state.sources.why().to_owned();
+                self.change(state, &next, &why);
+            }
+        }
+        self.changed.notify_waiters();
+    }
+
+    async fn work(self: Arc<Self>, source: usize, line: usize) {
+        let mut tries = 0;
+        loop {
+            let ask = {
+                let mut state = self.lock();
+                let now = self.now();
+                if state.active[source] { state.ranges.next(now, line) } else { None }
+            };
+            let Some(ask) = ask else {
+                let _ = tokio::time::timeout(LOOK_EVERY, self.changed.notified()).await;
+                continue;
+            };
+            match self.fetch(source, line, &ask).await {
+                Ok(()) => tries = 0,
+                Err(broken) => {
+                    self.lock().ranges.broke(line);
+                    if let Broken::Failed(what) = broken {
+                        tries += 1;
+                        if tries >= TRIES_MAX {
+                            self.fail(source, &what);
+                            tries = 0;
+                        }
+                        tokio::time::sleep(PAUSE * tries).await;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn fetch(&self, source: usize, line: usize, ask: &Ask) -> Result<(), Broken> {
+        let start = ask.id * PIECE_LEN_MAX + ask.span.start;
+        let len = ask.span.end - ask.span.start;
+        let wish = Piece { start, len, ..self.piece.clone() };
+        let lost = |error: RemoteError| Broken::Failed(error.to_string());
+        let mut answer =
+            self.remotes[source].bytes("/v1/site/pieces", &wish).await.map_err(lost)?;
+        let (mut at, mut waiting) = (start, Vec::new());
+        while at + (waiting.len() as u64) < start + len {
+            let some = tokio::time::timeout(SILENCE, answer.some()).await;
+            let some = some.map_err(|_| Broken::Failed("it fell silent".to_owned()))?;
+            let some = some.map_err(|error| Broken::Failed(error.to_string()))?;
+            let Some(some) = some else {
+                return Err(Broken::Failed("its answer ended early".to_owned()));
+            };
+            waiting.extend(some);
+            let here = at + waiting.len() as u64;
+            if here > start + len {
+                return Err(Broken::Failed("its answer is too long".to_owned()));
+            }
+            if waiting.len() >= WRITE_LEN || here == start + len {
+                let bytes = std::mem::take(&mut waiting);
+                at = here;
+                self.write(here - bytes.len() as u64, bytes, (source, line, ask.id)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes bytes to their place, and counts them.
+    async fn write(
+        &self,
+        at: u64,
+        bytes: Vec<u8>,
+        (source, line, id): (usize, usize, u64),
+    ) -> Result<(), Broken> {
+        let (part, len) = (self.part.clone(), bytes.len() as u64);
+        let written = tokio::task::spawn_blocking(move || part.write_all_at(&bytes, at)).await;
+        let written = written.map_err(std::io::Error::other).and_then(|written| written);
+        let state = &mut *self.lock();
+        if let Err(error) = written {
+            state.error = Some(format!("writing: {error}"));
+            return Err(Broken::InVain);
+        }
+        if !state.active[source] || !state.ranges.is_wanted(id) {
+            return Err(Broken::InVain);
+        }
+        state.brought[source] += len;
+        if state.ranges.came(self.now(), line, len).is_some() {
+            state.pieces -= 1;
+            if state.pieces == 0 {
+                self.changed.notify_waiters();
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,130 @@
+//! Pieces of files that this site holds, for other sites: `/v1/site/pieces`.
+//!
+//! Who may: a site whose `[[remote]]` says `pull = true`. What: a file of the catalog with a replica here, by origin, name,
+//! version and digest. Whether the bytes are the right ones is for the asker to find out: it knows the digest.
+
+use super::sites::asker;
+use crate::api::{Allow, Given, Problem, Routes, Who};
+use crate::site::Site;
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::Response;
+use downpour_catalog::{ErrorClass, ReplicaState};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use utoipa::{OpenApi, ToSchema};
+
+/// Bytes of one piece at most.
+pub(super) const PIECE_LEN_MAX: u64 = 4 << 20;
+/// Bytes that are read at a time.
+const READ_LEN: usize = 256 << 10;
+
+/// Some bytes of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Piece {
+    /// The site that it comes from first.
+    pub(super) site: String,
+    /// Its name there.
+    pub(super) name: String,
+    /// Its version there.
+    pub(super) version: i64,
+    /// Its BLAKE3, hexadecimal.
+    pub(super) blake3: String,
+    /// The first byte.
+    pub(super) start: u64,
+    /// How many; 4 MiB at most.
+    pub(super) len: u64,
+}
+
+#[derive(OpenApi)]
+#[openapi(paths(piece))]
+struct Description;
+
+pub(super) fn routes() -> Routes {
+    Routes::described(Description::openapi()).post("/v1/site/pieces", Allow::Site, piece)
+}
+
+/// Get some bytes of a file
+#[utoipa::path(post, path = "/v1/site/pieces", request_body = Piece,
+    responses((status = 200, content_type = "application/octet-stream"),
+              (status = 403, body = Problem), (status = 404, body = Problem)))]
+async fn piece(
+    State(site): State<Arc<Site>>,
+    Extension(who): Extension<Who>,
+    Given(piece): Given<Piece>,
+) -> Result<Response, Problem> {
+    let remote = asker(&site, &who)?;
+    if !remote.section.pull {
+        let what = format!("{} may not fetch from this site", remote.name());
+        let todo = format!("that is `pull = true` in its [[remote]] {}", remote.name());
+        let refused = Problem::new(StatusCode::FORBIDDEN, "forbidden", what, todo);
+        return Err(refused.of_class(ErrorClass::SourceRefused));
+    }
+    if piece.len == 0 || piece.len > PIECE_LEN_MAX {
+        let what = format!("a piece of {} bytes", piece.len);
+        return Err(Problem::bad_request(what, format!("ask for 1 to {PIECE_LEN_MAX}")));
+    }
+    let gone = || {
+        let what =
+            format!("{} version {} of {} is not here", piece.name, piece.version, piece.site);
+        Problem::not_found(what).of_class(ErrorClass::FileGone)
+    };
+    let (own, wanted) = (site.name.clone(), piece.clone());
+    let found = site.read(move |reader| {
+        let sites = reader.sites()?;
+        let number = |name: &str| sites.iter().find(|(_, n)| n == name).map(|(id, _)| *id);
+        let (Some(origin), Some(own)) = (number(&wanted.site), number(&own)) else {
+            return Ok(None);
+        };
+        let versions = reader.versions(origin, &wanted.name)?.into_iter();
+        let same = |digest: &downpour_catalog::Digest| digest.hex() == wanted.blake3;
+        let mut file = versions.filter(|file| {
+            file.version == wanted.version && file.digest.as_ref().is_some_and(same)
+        });
+        let Some(file) = file.next() else { return Ok(None) };
+        let replicas = reader.replicas(file.id)?.into_iter();
+        let mut mine = replicas.filter(|r| r.site == own && r.state == ReplicaState::Present);
+        Ok(mine.next().map(|replica| (PathBuf::from(replica.path), file.size)))
+    });
+    let (path, size) = found.await?.ok_or_else(gone)?;
+    if piece.start.checked_add(piece.len).is_none_or(|end| end > size) {
+        return Err(Problem::bad_request("the file ends before", "ask for bytes within it"));
+    }
+    let opened = tokio::task::spawn_blocking(move || File::open(path)).await;
+    let file = opened.map_err(|_| gone())?.map_err(|_| gone())?;
+    let mut answer = Response::new(Body::from_stream(bytes(file, piece.start, piece.len)));
+    let head = answer.headers_mut();
+    head.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    head.insert(header::CONTENT_LENGTH, HeaderValue::from(piece.len));
+    Ok(answer)
+}
+
+/// Read where that may block.
+fn bytes(
+    file: File,
+    start: u64,
+    len: u64,
+) -> impl futures_util::Stream<Item = std::io::Result<Vec<u8>>> {
+    futures_util::stream::unfold(Some((file, start, len)), |left| async {
+        let (file, at, left) = left.filter(|(_, _, left)| *left > 0)?;
+        let read = tokio::task::spawn_blocking(move || {
+            let mut some = vec![0; READ_LEN.min(usize::try_from(left).unwrap_or(READ_LEN))];
+            let read = file.read_exact_at(&mut some, at);
+            (file, read.map(|()| some))
+        });
+        match read.await {
+            Ok((file, Ok(some))) => {
+                let len = some.len() as u64;
+                Some((Ok(some), Some((file, at + len, left - len))))
+            }
+            Ok((_, Err(error))) => Some((Err(error), None)),
+            Err(error) => Some((Err(std::io::Error::other(error)), None)),
+        }
+    })
+}

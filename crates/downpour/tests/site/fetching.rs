@@ -1,0 +1,199 @@
+//! A file that several sites have: from where it comes, when that is left, and what comes of lies.
+
+use crate::harness::{HANG, SiteProcess, until};
+use downpour::dispatch::FetchReport;
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A way to a site that is as fast as it is told to be.
+struct Way {
+    addr: SocketAddr,
+    /// Bytes a second of each connection.
+    rate: Arc<AtomicU64>,
+    /// Bytes that came this way.
+    passed: Arc<AtomicU64>,
+}
+
+impl Way {
+    fn to(site: &SiteProcess) -> Self {
+        let target = site.card.address.to_string();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let addr = listener.local_addr().expect("its address");
+        let (rate, passed) = (Arc::new(AtomicU64::new(u64::MAX)), Arc::new(AtomicU64::new(0)));
+        let way = Self { addr, rate: rate.clone(), passed: passed.clone() };
+        std::thread::spawn(move || {
+            for near in listener.incoming().flatten() {
+                let Ok(far) = TcpStream::connect(&target) else { continue };
+                let (rate, passed) = (rate.clone(), passed.clone());
+                let (up, down) = (near.try_clone(), far.try_clone());
+                let (Ok(up), Ok(down)) = (up, down) else { continue };
+                std::thread::spawn(move || {
+                    pass(up, far, &AtomicU64::new(u64::MAX), &AtomicU64::new(0))
+                });
+                std::thread::spawn(move || pass(down, near, &rate, &passed));
+            }
+        });
+        way
+    }
+
+    fn set(&self, rate: u64) {
+        self.rate.store(rate, Ordering::Relaxed);
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, rate: &AtomicU64, passed: &AtomicU64) {
+    let mut some = vec![0; 16 << 10];
+    while let Ok(len) = from.read(&mut some) {
+        if len == 0 || to.write_all(&some[..len]).is_err() {
+            break;
+        }
+        passed.fetch_add(len as u64, Ordering::Relaxed);
+        let rate = rate.load(Ordering::Relaxed);
+        if rate < u64::MAX {
+            std::thread::sleep(Duration::from_secs_f64(len as f64 / rate as f64));
+        }
+    }
+    let _ = to.shutdown(std::net::Shutdown::Both);
+    let _ = from.shutdown(std::net::Shutdown::Both);
+}
+
+/// a, b and c have the files; d knows of them by its copies of a's and c's catalogs.
+struct Sites {
+    _a: SiteProcess,
+    b: SiteProcess,
+    c: SiteProcess,
+    d: SiteProcess,
+    ways: [Way; 3],
+    _folder: tempfile::TempDir,
+}
+
+const LONG: usize = 80 << 20;
+const SHORT: usize = 24 << 20;
+
+fn content(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i / 3 + i / 1000) as u8).collect()
+}
+
+impl Sites {
+    fn start() -> Self {
+        let folder = tempfile::Builder::new().prefix("downpour-fetch-").tempdir().expect("room");
+        let site = |name: &str| SiteProcess::new(folder.path(), name);
+        let (mut a, mut b, mut c, mut d) = (site("a"), site("b"), site("c"), site("d"));
+        for (one, other) in [(&a, &b), (&b, &a), (&c, &a), (&c, &b)] {
+            one.trust(&other.card);
+        }
+        for one in [&a, &b, &c] {
+            one.configure("[transfer]\nfolders = [\"data\"]\nports = \"31200-31399\"");
+        }
+        c.configure("[mirror]\nof = [\"a\"]\nevery = \"200ms\"");
+        for (one, other) in [(&a, &c), (&b, &c), (&a, &d), (&b, &d), (&c, &d)] {
+            one.trust(&other.card);
+            one.configure("pull = true");
+        }
+        let ways = [Way::to(&a), Way::to(&b), Way::to(&c)];
+        for (way, one) in ways.iter().zip([&a, &b, &c]) {
+            let mut card = one.card.clone();
+            card.address = way.addr.to_string().parse().expect("an address");
+            d.trust(&card);
+        }
+        d.configure("[mirror]\nof = [\"a\", \"c\"]\nevery = \"200ms\"");
+        fs::create_dir_all(a.path("data")).expect("room");
+        for (name, len) in [("long", LONG), ("short", SHORT)] {
+            fs::write(a.path("data").join(name), content(len)).expect("room");
+        }
+        [&mut a, &mut b, &mut c, &mut d].into_iter().for_each(SiteProcess::start);
+        let data = a.path("data").to_str().expect("text").to_owned();
+        a.done(&["transfer", "submit", &data, "b", "--wait"]);
+        for name in ["long", "short"] {
+            let fetched =
+                until("c knows of it", || fetch(&c, &json!({ "site": "a", "name": name })));
+            assert_eq!(ended(&c, fetched).failure, None, "{}", c.log());
+        }
+        Self { _a: a, b, c, d, ways, _folder: folder }
+    }
+
+    /// What d says of a file, once it knows of all that have it.
+    fn begin(&self, wish: &Value) -> FetchReport {
+        let mut ask = wish.clone();
+        ask["ask"] = true.into();
+        until("d knows of three", || fetch(&self.d, &ask).filter(|r| r.sources.len() == 3));
+        fetch(&self.d, wish).expect("an answer")
+    }
+}
+
+fn fetch(site: &SiteProcess, wish: &Value) -> Option<FetchReport> {
+    site.post("/v1/fetches", wish).ok()
+}
+
+fn ended(site: &SiteProcess, report: FetchReport) -> FetchReport {
+    if report.done {
+        return report;
+    }
+    until("the fetch ends", || {
+        let now: FetchReport = site.get(&format!("/v1/fetches/{}", report.id)).ok()?;
+        now.done.then_some(now)
+    })
+}
+
+fn brought(report: &FetchReport, site: &str) -> u64 {
+    report.sources.iter().find(|source| source.site == site).expect("it has it").brought
+}
+
+#[test]
+fn a_source_that_turns_slow_is_left_and_a_long_file_comes_from_all() {
+    assert!(HANG > Duration::from_secs(60));
+    let sites = Sites::start();
+    // Of none anything is known: the first by name. Four connections, 4 MB/s together.
+    sites.ways.iter().for_each(|way| way.set(1 << 20));
+    let begun = sites.begin(&json!({ "site": "a", "name": "short", "one": true }));
+    let names: Vec<&str> = begun.sources.iter().map(|source| source.site.as_str()).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    assert!(begun.sources.iter().all(|source| source.takes_s.is_none()), "{begun:?}");
+    until("some of it has come", || {
+        (sites.ways[0].passed.load(Ordering::Relaxed) > 12 << 20).then_some(())
+    });
+    sites.ways[0].set(4 << 10);
+    let report = ended(&sites.d, begun);
+    assert_eq!(report.failure, None, "{report:?}");
+    assert!(
+        report.changes.iter().any(|change| change.contains("now from b: a brings")),
+        "{report:?}"
+    );
+    assert!(brought(&report, "a") > 4 << 20 && brought(&report, "b") > 1 << 20, "{report:?}");
+    assert_eq!((brought(&report, "c"), report.at_once), (0, false));
+    // What a brought was not brought again, but for what was on its way: four pieces.
+    assert!(sites.ways[1].passed.load(Ordering::Relaxed) < SHORT as u64, "{report:?}");
+    assert_eq!(fs::read(sites.d.path("inbox/short")).expect("it is here"), content(SHORT));
+    // Now something is known of a and b, and it tells.
+    sites.ways.iter().for_each(|way| way.set(8 << 20));
+    let report = ended(&sites.d, sites.begin(&json!({ "site": "a", "name": "long" })));
+    assert_eq!(report.failure, None, "{report:?}");
+    assert_eq!(report.sources[0].site, "b", "{report:?}");
+    assert!(report.at_once && report.sources.iter().all(|source| source.brought > 0), "{report:?}");
+    assert_eq!(fs::read(sites.d.path("inbox/long")).expect("it is here"), content(LONG));
+    let again = fetch(&sites.d, &json!({ "site": "a", "name": "long" })).expect("an answer");
+    assert_eq!((again.id, again.done), (0, true), "it is here");
+}
+
+#[test]
+fn who_lies_or_dies_costs_time_alone() {
+    let mut sites = Sites::start();
+    sites.begin(&json!({ "site": "a", "name": "long", "ask": true }));
+    // b's copy is another now, and c is gone.
+    let mut wrong = content(LONG);
+    wrong[LONG / 2] ^= 1;
+    fs::write(sites.b.path("inbox/long"), &wrong).expect("room");
+    sites.c.kill();
+    let report = ended(
+        &sites.d,
+        fetch(&sites.d, &json!({ "site": "a", "name": "long" })).expect("an answer"),
+    );
+    assert_eq!(report.failure, None, "{report:?}\n{}", sites.d.log());
+    assert_eq!(brought(&report, "c"), 0, "{report:?}");
+    assert_eq!(fs::read(sites.d.path("inbox/long")).expect("it is here"), content(LONG));
+}
