@@ -10,13 +10,20 @@
 //!
 //! A pull that was cancelled gives no result. Dropping the [`Puller`] cancels all. Whether the bytes are the
 //! right ones is not known here: the sink verifies them.
+//!
+//! With [`Steering`] the number of connections and their pacing change while it works: `helm`.
 
+mod helm;
 mod worker;
 
+pub use helm::{Helm, Steering};
+
 use crate::control::{ControlClient, Pull, PullError};
-use crate::stream::{ConnectionReport, Tuning};
+use crate::stream::{ConnectionReport, Told, Tuning};
 use downpour_proto::Timestamp;
+use downpour_proto::transfer::steer::{Decision, Seen};
 use downpour_proto::transfer::{Ask, DEPTH_MAX, Ranges};
+use helm::Course;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -52,6 +59,8 @@ pub struct PullLimits {
     pub pause_first: Duration,
     /// After many failed tries: 5 s.
     pub pause_max: Duration,
+    /// What changes `parallel` and the pacing meanwhile: nothing.
+    pub steering: Option<Steering>,
 }
 
 impl Default for PullLimits {
@@ -65,6 +74,7 @@ impl Default for PullLimits {
             tries_max: 8,
             pause_first: Duration::from_millis(200),
             pause_max: Duration::from_secs(5),
+            steering: None,
         }
     }
 }
@@ -105,6 +115,8 @@ pub struct PullTotals {
     pub connections: Vec<ConnectionReport>,
     /// What the sender could not set of what was asked for.
     pub lacks: Option<String>,
+    /// What was decided meanwhile, and when, counted from the start.
+    pub decisions: Vec<(Duration, Decision)>,
 }
 
 /// The queue and its workers.
@@ -116,12 +128,20 @@ pub struct Puller {
 impl Puller {
     /// Starts the workers on the present runtime.
     pub fn start(client: Arc<ControlClient>, limits: PullLimits) -> (Self, mpsc::Receiver<Pulled>) {
-        let parallel = limits.parallel.max(1);
+        let course = limits.steering.as_ref().and_then(Course::begin);
+        let first = course.as_ref().map_or(limits.parallel.max(1), Course::connections);
+        let parallel = course.as_ref().map_or(first, Course::most);
         let (results, receiver) = mpsc::channel(parallel);
+        let mut ranges = Ranges::new(parallel, limits.rtt, limits.depth.min(DEPTH_MAX));
+        ranges.set_active(first);
         let state = State {
-            ranges: Ranges::new(parallel, limits.rtt, limits.depth.min(DEPTH_MAX)),
+            ranges,
             pulls: BTreeMap::new(),
             totals: PullTotals::default(),
+            tuning: limits.tuning.clone(),
+            told: vec![None; parallel],
+            seen: Seen::default(),
+            sink_waits: false,
         };
         let shared = Arc::new(Shared {
             client,
@@ -134,6 +154,9 @@ impl Puller {
         let mut workers = JoinSet::new();
         for line in 0..parallel {
             workers.spawn(Worker::new(line, shared.clone(), results.clone()).work());
+        }
+        if let Some(course) = course {
+            workers.spawn(course.hold(shared.clone()));
         }
         (Self { shared, workers }, receiver)
     }
@@ -163,6 +186,11 @@ impl Puller {
     pub fn set_ending(&self) {
         self.shared.lock().ranges.set_ending(true);
         self.shared.filled.notify_waiters();
+    }
+
+    /// Whether what came waits to be stored: then connections that idle wait for the disk.
+    pub fn set_sink_waits(&self, waits: bool) {
+        self.shared.lock().sink_waits = waits;
     }
 
     /// Cancels a pull. `true`: no result will come of it. `false`: one has come or is about to.
@@ -217,6 +245,13 @@ struct State {
     ranges: Ranges,
     pulls: BTreeMap<u64, Running>,
     totals: PullTotals,
+    /// What is set on each connection now.
+    tuning: Tuning,
+    /// What the sender told of each connection last.
+    told: Vec<Option<Told>>,
+    /// What was seen since the helm looked last.
+    seen: Seen,
+    sink_waits: bool,
 }
 
 /// The bytes of a pull. Two connections may bring parts of it.
@@ -245,7 +280,7 @@ impl Shared {
     fn next(&self, line: usize) -> Option<(Ask, Pull, Buffer)> {
         let now = self.now();
         let mut state = self.lock();
-        let State { ranges, pulls, totals } = &mut *state;
+        let State { ranges, pulls, totals, .. } = &mut *state;
         let ask = ranges.next(now, line)?;
         totals.ranges += 1;
         // A range is wanted as long as its pull is there.
@@ -262,11 +297,27 @@ impl Shared {
         if let Some(running) = state.pulls.get_mut(&id) {
             running.failures = 0;
         }
+        state.seen.bytes += len as u64;
         let id = state.ranges.came(now, line, len as u64)?;
         let running = state.pulls.remove(&id)?;
         state.totals.bytes += running.len;
         let buffer = running.buffer.map(|buffer| std::mem::take(&mut *bytes_of(&buffer)));
         Some(Pulled { id, pull: running.pull, outcome: Ok(buffer.unwrap_or_default()) })
+    }
+
+    /// The sender told of a connection; `None`: it ended.
+    fn told(&self, line: usize, told: Option<Told>) {
+        let mut state = self.lock();
+        let before = state.told[line].take();
+        if let (Some(before), Some(told)) = (before, told) {
+            state.seen.add(&told.since(&before));
+        }
+        state.told[line] = told;
+    }
+
+    /// What is set on connections now.
+    fn tuning(&self) -> Tuning {
+        self.lock().tuning.clone()
     }
 
     /// A try failed. How often in a row by now, and the result when that was too often.

@@ -7,15 +7,20 @@
 use crate::udp::{set_pacing_max, tcp_info};
 use downpour_proto::Rate;
 use downpour_proto::transfer::Plan;
+use downpour_proto::transfer::steer::Seen;
 use serde::{Deserialize, Serialize};
 use socket2::SockRef;
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::time::Duration;
 use tokio::net::TcpStream;
 
 /// The header that carries [`Tuning`] with a request, and what could not be had with the answer.
 pub(crate) const TUNING_HEADER: &str = "downpour-stream";
+
+/// The header of an answer that carries [`Told`].
+pub(crate) const TOLD_HEADER: &str = "downpour-seen";
 
 /// Bytes that wait unsent in a connection: more only makes what is queued older.
 const UNSENT_MAX: u32 = 1 << 20;
@@ -114,6 +119,12 @@ impl Tuning {
         }
     }
 
+    /// Sets what may change while a connection is in use, at the sender's end: how it is paced.
+    pub(crate) fn set_pacing(&self, tcp: &TcpStream) {
+        let most = self.pacing.map_or(u64::MAX, |rate| rate.bps() / 8);
+        let _ = set_pacing_max(tcp.as_fd(), most);
+    }
+
     /// What this machine, the sender, cannot give of it, a sentence each.
     pub fn shortcomings(&self) -> Vec<String> {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
@@ -209,6 +220,82 @@ impl ConnectionReport {
     }
 }
 
+/// What a sender tells of a connection with each answer on it: all since it was opened. Times in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) sent: u64,
+    pub(crate) again: u64,
+    pub(crate) rtt: u64,
+    pub(crate) rtt_min: u64,
+    pub(crate) busy: u64,
+    pub(crate) window_limited: u64,
+    pub(crate) buffer_limited: u64,
+    /// The socket had nothing left to send; and of that, the source's disk was waited for.
+    pub(crate) idle: u64,
+    pub(crate) disk: u64,
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sent, again, rtt, rtt_min, busy, .. } = self;
+        let Self { window_limited, buffer_limited, idle, disk, .. } = self;
+        write!(f, "sent={sent} again={again} rtt={rtt} min={rtt_min} busy={busy} ")?;
+        write!(f, "window={window_limited} buffer={buffer_limited} idle={idle} disk={disk}")
+    }
+}
+
+impl Told {
+    /// From its line; words that are not known are passed over, numbers that are missing are zero.
+    pub(crate) fn parse(text: &str) -> Self {
+        let mut told = Self::default();
+        for (key, value) in text.split_whitespace().filter_map(|word| word.split_once('=')) {
+            let place = match key {
+                "sent" => &mut told.sent,
+                "again" => &mut told.again,
+                "rtt" => &mut told.rtt,
+                "min" => &mut told.rtt_min,
+                "busy" => &mut told.busy,
+                "window" => &mut told.window_limited,
+                "buffer" => &mut told.buffer_limited,
+                "idle" => &mut told.idle,
+                "disk" => &mut told.disk,
+                _ => continue,
+            };
+            *place = value.parse().unwrap_or(0);
+        }
+        told
+    }
+
+    /// Takes what the kernel tells. True when the socket has nothing left to send, and may send.
+    pub(crate) fn update(&mut self, tcp: &TcpStream) -> bool {
+        let Ok(info) = tcp_info(tcp.as_fd()) else { return false };
+        self.sent = info.tcpi_bytes_sent;
+        self.again = info.tcpi_bytes_retrans;
+        (self.rtt, self.rtt_min) = (info.tcpi_rtt.into(), info.tcpi_min_rtt.into());
+        self.busy = info.tcpi_busy_time;
+        self.window_limited = info.tcpi_rwnd_limited;
+        self.buffer_limited = info.tcpi_sndbuf_limited;
+        info.tcpi_notsent_bytes == 0 && info.tcpi_unacked < info.tcpi_snd_cwnd
+    }
+
+    /// What happened since `before`, on one connection.
+    pub(crate) fn since(&self, before: &Self) -> Seen {
+        let time = |now: u64, before: u64| Duration::from_micros(now.saturating_sub(before));
+        Seen {
+            sent: self.sent.saturating_sub(before.sent),
+            again: self.again.saturating_sub(before.again),
+            rtt: Duration::from_micros(self.rtt),
+            rtt_min: Duration::from_micros(self.rtt_min),
+            busy: time(self.busy, before.busy),
+            window_limited: time(self.window_limited, before.window_limited),
+            buffer_limited: time(self.buffer_limited, before.buffer_limited),
+            idle: time(self.idle, before.idle),
+            source_wait: time(self.disk, before.disk),
+            ..Seen::default()
+        }
+    }
+}
+
 /// Bytes that a TCP connection has sent again, each segment counted as a full one.
 pub(crate) fn sent_again(tcp: &TcpStream) -> Option<u64> {
     let info = tcp_info(tcp.as_fd()).ok()?;
@@ -217,7 +304,7 @@ pub(crate) fn sent_again(tcp: &TcpStream) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Tuning, lacks};
+    use super::{Told, Tuning, lacks};
     use downpour_proto::Rate;
 
     #[test]
@@ -233,6 +320,17 @@ mod tests {
         assert_eq!(Tuning::parse(""), Tuning::default());
         let odd = Tuning::parse("congestion=../etc later=1 buffer=x");
         assert_eq!(odd, Tuning::default());
+    }
+
+    #[test]
+    fn what_a_sender_tells_is_read_as_it_was_written() {
+        let before = Told { sent: 10, again: 1, rtt: 5, rtt_min: 4, ..Told::default() };
+        let told = Told { sent: 110, again: 3, busy: 7, window_limited: 8, ..before };
+        let told = Told { buffer_limited: 9, idle: 11, disk: 12, ..told };
+        assert_eq!(Told::parse(&told.to_string()), told);
+        assert_eq!(Told::parse("sent=x later=1"), Told::default());
+        let seen = told.since(&before);
+        assert_eq!((seen.sent, seen.again, seen.source_wait.as_micros()), (100, 2, 12));
     }
 
     #[test]

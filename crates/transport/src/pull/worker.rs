@@ -65,9 +65,9 @@ impl Worker {
 
     pub(super) async fn work(mut self) {
         let mut out = VecDeque::new();
-        if self.shared.limits.ahead {
+        if self.shared.limits.ahead && self.line < self.shared.lock().ranges.active() {
             // If it fails, the first pull tries again and tells why.
-            self.open.line = self.shared.client.line(&self.shared.limits.tuning).await.ok();
+            self.open.line = self.shared.client.line(&self.shared.tuning()).await.ok();
         }
         loop {
             let broken = self.serve(&mut out).await;
@@ -77,6 +77,7 @@ impl Worker {
                 &mut self.open,
                 Open { line: None, shared: self.shared.clone() },
             ));
+            self.shared.told(self.line, None);
             self.shared.lock().ranges.broke(self.line);
             self.shared.filled.notify_waiters();
             match (broken, first) {
@@ -121,15 +122,23 @@ impl Worker {
                     return Err(Broken::InVain);
                 }
                 let mut requests = Vec::new();
+                let tuning = shared.tuning();
                 for Out { ask, pull, .. } in out.iter().skip(before) {
-                    let (span, tuning) = (ask.span.clone(), &shared.limits.tuning);
-                    let request = shared.client.pull_request(pull, span, tuning, line.is_plain());
+                    let span = ask.span.clone();
+                    let request = shared.client.pull_request(pull, span, &tuning, line.is_plain());
                     requests.extend(request.map_err(Broken::Error)?);
                 }
                 line.send(&requests).await.map_err(|fault| Broken::Error(fault.into()))?;
             }
             if !out.is_empty() {
                 return Ok(());
+            }
+            if self.line >= shared.lock().ranges.active() {
+                if self.open.line.is_some() {
+                    return Err(Broken::InVain);
+                }
+                filled.await;
+                continue;
             }
             // At the end another one may fall behind without a word.
             let look = sleep(LOOK_INTERVAL);
@@ -150,7 +159,7 @@ impl Worker {
         let line = match self.open.line.take() {
             Some(line) => line,
             None => {
-                let opened = self.shared.client.line(&self.shared.limits.tuning).await;
+                let opened = self.shared.client.line(&self.shared.tuning()).await;
                 opened.map_err(Broken::Error)?
             }
         };
@@ -166,6 +175,9 @@ impl Worker {
         let answer = async {
             let head = line.head().await?;
             line.check(&head, &first.pull, &span).await?;
+            if head.told.is_some() {
+                shared.told(self.line, head.told);
+            }
             if let Some(lacks) = &head.lacks {
                 shared.lock().totals.lacks.get_or_insert_with(|| lacks.clone());
             }

@@ -1,10 +1,11 @@
 //! The pull engine against a real server.
 
 use crate::world::{Setup, World, until};
+use downpour_proto::transfer::steer::{Binding, Decision, Limits, Memory};
 use downpour_proto::{BlockId, BlockKind, Rate};
 use downpour_transport::control::{Pull, PullError};
 use downpour_transport::pull::{
-    PULL_LEN_MAX, PULL_QUEUE_MAX, PullLimits, PullRefused, Pulled, Puller,
+    PULL_LEN_MAX, PULL_QUEUE_MAX, PullLimits, PullRefused, Pulled, Puller, Steering,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -153,4 +154,58 @@ async fn the_queue_has_an_end() {
     world.budget.set_rate(Rate::MAX);
     assert_eq!(results.recv().await.unwrap().id, 0);
     until(|| puller.request(9999, data(0, 1)) != Err(PullRefused::QueueFull)).await;
+}
+
+/// Pulls megabytes until something is decided.
+async fn until_decided(puller: &Puller, results: &mut mpsc::Receiver<Pulled>) -> Decision {
+    for id in 0.. {
+        if let Some((_, decision)) = puller.totals().decisions.last() {
+            return decision.clone();
+        }
+        puller.request(id, data(0, 1_000_000)).unwrap();
+        while puller.under_way() > 8 {
+            results.recv().await.unwrap().outcome.unwrap();
+        }
+    }
+    unreachable!()
+}
+
+fn steering(limits: Limits, memory: Option<Memory>) -> Steering {
+    Steering { helm: Arc::default(), limits, memory, on_decision: Arc::new(|_, _| {}) }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_disk_at_the_source_is_named_and_no_connection_is_added() {
+    let mut world = World::new(Setup::default()).await;
+    world.session.slow_ms.store(30, Ordering::Relaxed);
+    let limits = Limits { first: 2, least: 1, most: 8, ceiling: None };
+    let limits = PullLimits { steering: Some(steering(limits, None)), depth: 2, ..quick() };
+    let (mut puller, mut results) = puller(&mut world, limits).await;
+    let decision = until_decided(&puller, &mut results).await;
+    assert_eq!(decision.binding, Binding::SourceDisk, "{decision:?}");
+    assert_eq!(decision.setting.connections, 2);
+    puller.cancel_all();
+    assert_eq!(puller.stop().await.connections.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_begins_with_as_many_connections_as_are_remembered() {
+    let mut world = World::new(Setup::default()).await;
+    world.session.slow_ms.store(30, Ordering::Relaxed);
+    let memory = Memory {
+        connections: 5,
+        pacing: None,
+        rate: Rate::from_mbps(10),
+        rtt_min: Duration::from_millis(1),
+        binding: Binding::Loss,
+    };
+    let limits = Limits { first: 2, least: 1, most: 8, ceiling: Some(Rate::from_mbps(400)) };
+    let steering = steering(limits, Some(memory));
+    let limits = PullLimits { steering: Some(steering), depth: 2, ..quick() };
+    let (mut puller, mut results) = puller(&mut world, limits).await;
+    let decision = until_decided(&puller, &mut results).await;
+    assert_eq!(decision.setting.connections, 5);
+    assert_eq!(decision.setting.pacing, Some(Rate::from_mbps(400)));
+    puller.cancel_all();
+    assert_eq!(puller.stop().await.connections.len(), 5);
 }

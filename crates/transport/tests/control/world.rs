@@ -43,6 +43,8 @@ pub(crate) struct Session {
     pub(crate) busy: AtomicU32,
     /// Bytes that were read.
     pub(crate) read: AtomicU64,
+    /// Milliseconds that each read takes.
+    pub(crate) slow_ms: AtomicU64,
     pub(crate) events: Mutex<BTreeMap<u32, EventSender>>,
     publisher: PublicKey,
     receivers: AtomicU32,
@@ -146,6 +148,7 @@ impl SessionHandler for Session {
             return Err(ApiError::new(ErrorCode::Busy, "later"));
         }
         self.read.fetch_add(range.end - range.start, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(self.slow_ms.load(Ordering::Relaxed)));
         let bytes = self.data[range.start as usize..range.end as usize].to_vec();
         match kind {
             BlockKind::Data => Ok(bytes),
@@ -209,6 +212,7 @@ impl World {
             broken_from: AtomicU64::new(u64::MAX),
             busy: AtomicU32::new(0),
             read: AtomicU64::new(0),
+            slow_ms: AtomicU64::new(0),
             events: Mutex::default(),
             publisher: setup.sender.public_key(),
             receivers: AtomicU32::new(0),

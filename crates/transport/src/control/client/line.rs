@@ -9,7 +9,7 @@ use super::connection::{REPLY_LEN_MAX, Reached, Tls};
 use super::error::Fault;
 use super::{Pull, PullError};
 use crate::control::error::ApiError;
-use crate::stream::{ConnectionReport, TUNING_HEADER};
+use crate::stream::{ConnectionReport, TOLD_HEADER, TUNING_HEADER, Told};
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -49,6 +49,8 @@ pub(crate) struct Head {
     pub(crate) first: Option<u64>,
     /// What the sender could not set.
     pub(crate) lacks: Option<String>,
+    /// What the sender's kernel tells of the connection.
+    pub(crate) told: Option<Told>,
 }
 
 impl Line {
@@ -211,6 +213,7 @@ fn parse_head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Fault> {
         len: len.ok_or_else(|| bad("an answer without a length"))?,
         first,
         lacks: value(TUNING_HEADER).map(str::to_owned),
+        told: value(TOLD_HEADER).map(Told::parse),
     };
     Ok(Some((head, used)))
 }
@@ -227,7 +230,7 @@ mod tests {
             assert!(parse_head(&text[..len]).unwrap().is_none(), "{len}");
         }
         let (head, used) = parse_head(text).unwrap().unwrap();
-        assert_eq!(head, Head { status: 206, len: 100, first: Some(100), lacks: None });
+        assert_eq!(head, Head { status: 206, len: 100, first: Some(100), lacks: None, told: None });
         assert_eq!(&text[used..], b"body");
     }
 

@@ -7,6 +7,7 @@
 use super::body::{BrokenOff, Outgoing};
 use super::handler::SessionHandler;
 use super::limits::PIECE_QUEUE_MAX;
+use super::stall::Use;
 use super::{Answer, Core};
 use crate::control::budget::ActivePull;
 use crate::control::error::{ApiError, ErrorCode};
@@ -16,6 +17,7 @@ use hyper::header::{ACCEPT_RANGES, CONTENT_RANGE, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
@@ -69,6 +71,7 @@ fn digits(text: &str) -> Option<u64> {
 /// `GET /v1/data` and `GET /v1/manifest`.
 pub(super) async fn range<H: SessionHandler>(
     core: &Arc<Core<H>>,
+    used: &Arc<Use>,
     kind: BlockKind,
     wanted: Wanted,
 ) -> Result<Answer, ApiError> {
@@ -87,7 +90,7 @@ pub(super) async fn range<H: SessionHandler>(
             (StatusCode::PARTIAL_CONTENT, Some(text))
         }
     };
-    let mut answer = Response::new(pieces(core, kind, range).await?);
+    let mut answer = Response::new(pieces(core, used, kind, range).await?);
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, OCTETS);
     set(&mut answer, ACCEPT_RANGES, "bytes");
@@ -106,6 +109,7 @@ fn set(answer: &mut Answer, name: hyper::header::HeaderName, text: &str) {
 /// Starts the stream of `range`, with its first piece read.
 async fn pieces<H: SessionHandler>(
     core: &Arc<Core<H>>,
+    used: &Arc<Use>,
     kind: BlockKind,
     range: Range<u64>,
 ) -> Result<Outgoing, ApiError> {
@@ -115,11 +119,12 @@ async fn pieces<H: SessionHandler>(
     }
     let active = core.budget.enter();
     let (queue, body) = mpsc::channel(PIECE_QUEUE_MAX);
-    let first = next_piece(core, kind, &range).await?;
+    let (first, waited) = next_piece(core, kind, &range).await?;
+    used.waited_for_disk(waited);
     let mut rest = range.start + first.len() as u64..range.end;
     // The queue is new and has room.
     let _ = queue.try_send(Ok(first));
-    let core = core.clone();
+    let (core, used) = (core.clone(), used.clone());
     tokio::spawn(async move {
         let _active = active;
         while rest.start < rest.end {
@@ -128,11 +133,15 @@ async fn pieces<H: SessionHandler>(
                 // The client is gone: do not ask the budget for it any more.
                 () = queue.closed() => return,
             };
-            let Ok(piece) = next else {
+            let Ok((piece, waited)) = next else {
                 let _ = queue.send(Err(BrokenOff)).await;
                 return;
             };
             rest.start += piece.len() as u64;
+            // What waits in the queue is sent meanwhile.
+            if queue.capacity() == queue.max_capacity() {
+                used.waited_for_disk(waited);
+            }
             if queue.send(Ok(piece)).await.is_err() {
                 return;
             }
@@ -141,21 +150,23 @@ async fn pieces<H: SessionHandler>(
     Ok(Outgoing::Pieces { queue: body, left })
 }
 
-/// Reads the beginning of `range`, once the budget permits.
+/// Reads the beginning of `range`, once the budget permits. How long the disk took.
 async fn next_piece<H: SessionHandler>(
     core: &Arc<Core<H>>,
     kind: BlockKind,
     range: &Range<u64>,
-) -> Result<Bytes, ApiError> {
+) -> Result<(Bytes, Duration), ApiError> {
     let len = (range.end - range.start).min(core.budget.piece_len() as u64);
     core.budget.acquire(len as usize).await;
     let piece = range.start..range.start + len;
+    let asked = Instant::now();
     let bytes = core.blocking(move |handler| handler.read(kind, piece)).await?;
+    let waited = asked.elapsed();
     if bytes.len() as u64 != len {
         let message = format!("{} bytes were read where {len} were promised", bytes.len());
         return Err(ApiError::new(ErrorCode::Internal, message));
     }
-    Ok(bytes.into())
+    Ok((bytes.into(), waited))
 }
 
 /// `GET /v1/repair/{block}?from=i&count=n`.

@@ -16,7 +16,7 @@ use crate::control::api::{
     ReadyRequest, SESSION_HEADER, SessionId, SignedReceipt, Token, Word,
 };
 use crate::control::error::{ApiError, ErrorCode};
-use crate::stream::{TUNING_HEADER, Tuning};
+use crate::stream::{TOLD_HEADER, TUNING_HEADER, Tuning};
 use downpour_proto::{BlockKind, ReceiverId};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Incoming};
@@ -162,14 +162,15 @@ async fn dispatch<H: SessionHandler>(
 /// Bytes and repair symbols.
 async fn bulk<H: SessionHandler>(
     core: &Arc<Core<H>>,
-    used: &Use,
+    used: &Arc<Use>,
     route: Route,
     request: &Request<Incoming>,
 ) -> Result<Answer, ApiError> {
     let lacks = tune(used, request.headers());
     let mut answer = match route {
         Route::Bytes(kind) => {
-            bulk::range(core, kind, Wanted::parse(request.headers().get(RANGE))).await?
+            let wanted = Wanted::parse(request.headers().get(RANGE));
+            bulk::range(core, used, kind, wanted).await?
         }
         _ => {
             let block = request.uri().path().strip_prefix(REPAIR_PATH).unwrap_or_default();
@@ -185,13 +186,17 @@ async fn bulk<H: SessionHandler>(
     if let Some(lacks) = lacks {
         answer.headers_mut().insert(TUNING_HEADER, lacks);
     }
+    // Words and numbers.
+    if let Ok(told) = HeaderValue::from_str(&used.told().to_string()) {
+        answer.headers_mut().insert(TOLD_HEADER, told);
+    }
     Ok(answer)
 }
 
 /// Answers one request on a connection without encryption: bulk for who has the token that was told at JOIN, nothing else.
 pub(super) async fn answer_plain<H: SessionHandler>(
     core: Arc<Core<H>>,
-    used: &Use,
+    used: &Arc<Use>,
     place: &Place,
     request: Request<Incoming>,
 ) -> Answer {

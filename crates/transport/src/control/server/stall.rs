@@ -8,14 +8,14 @@
 
 use crate::control::budget::PullBudget;
 use crate::control::hasten;
-use crate::stream::{self, ConnectionReport, Tuning};
+use crate::stream::{self, ConnectionReport, Told, Tuning};
 use socket2::SockRef;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -27,18 +27,37 @@ use tokio::time::{Instant, Sleep, sleep};
 pub(super) struct Use {
     /// One of events: see above.
     pub(super) events: AtomicBool,
-    /// One of bulk, to be set so.
+    /// One of bulk, set so at first, and how it is to be set now.
     bulk: OnceLock<Tuning>,
+    now: Mutex<Option<Tuning>>,
+    /// What is told of it with each answer.
+    told: Mutex<Told>,
+    /// Microseconds that the disk was waited for and that are not in `told`.
+    disk: AtomicU64,
     /// It is to be looked at before the next write.
     changed: AtomicBool,
 }
 
 impl Use {
-    /// Bulk is sent, with the socket set so. What comes first holds.
+    /// Bulk is sent, with the socket set so. What comes first holds, but pacing may change.
     pub(super) fn carry_bulk(&self, tuning: &str) {
-        if self.bulk.set(Tuning::parse(tuning)).is_ok() {
+        let tuning = Tuning::parse(tuning);
+        let mut now = lock(&self.now);
+        if self.bulk.set(tuning.clone()).is_ok() || now.as_ref() != Some(&tuning) {
+            *now = Some(tuning);
             self.changed.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// A piece of an answer was read from the disk, and nothing else was there to be sent meanwhile.
+    pub(super) fn waited_for_disk(&self, time: Duration) {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.disk.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    /// What is told with an answer.
+    pub(super) fn told(&self) -> Told {
+        *lock(&self.told)
     }
 
     /// Events are sent.
@@ -46,6 +65,11 @@ impl Use {
         self.events.store(true, Ordering::Relaxed);
         self.changed.store(true, Ordering::Relaxed);
     }
+}
+
+/// Each change is whole, so what a panic left behind is good.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What connections of bulk did that have ended.
@@ -56,6 +80,9 @@ const ACCOUNTS_MAX: usize = 1024;
 
 /// After so many bytes written it is looked how many TCP has sent again.
 const LOOK_BYTES: usize = 64 << 10;
+
+/// When nothing was written for so long it is looked whether the socket had anything left to send.
+const GAP_LEAST: Duration = Duration::from_millis(1);
 
 /// What a connection sent again, and who pays for it.
 #[derive(Debug)]
@@ -94,13 +121,17 @@ pub(super) struct StallGuard {
     again: SentAgain,
     accounts: Accounts,
     peer: Option<SocketAddr>,
+    written_at: Instant,
+    looked_bytes: usize,
+    /// The socket has been set for what it carries.
+    is_set: bool,
 }
 
 impl Drop for StallGuard {
     fn drop(&mut self) {
         // A socket that the other side has closed does not tell its address any more.
         if let Some(peer) = self.peer.filter(|_| self.used.bulk.get().is_some()) {
-            let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut accounts = lock(&self.accounts);
             if accounts.len() < ACCOUNTS_MAX {
                 accounts.push(ConnectionReport::of(&self.inner, peer));
             }
@@ -130,6 +161,9 @@ impl StallGuard {
             stalled: false,
             again,
             accounts,
+            written_at: Instant::now(),
+            looked_bytes: 0,
+            is_set: false,
         };
         (guard, used)
     }
@@ -141,6 +175,8 @@ impl StallGuard {
     ) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(len)) = &result {
             self.again.on_written(&self.inner, *len);
+            self.written_at = Instant::now();
+            self.looked_bytes += len;
         }
         if result.is_ready() {
             self.stalled = false;
@@ -163,7 +199,29 @@ impl StallGuard {
             let _ = SockRef::from(&self.inner).set_tcp_user_timeout(Some(self.silence_time_max));
         }
         if let Some(tuning) = self.used.bulk.get() {
-            tuning.set_sending(&self.inner);
+            if !self.is_set {
+                tuning.set_sending(&self.inner);
+            } else if let Some(now) = &*lock(&self.used.now) {
+                now.set_pacing(&self.inner);
+            }
+            self.is_set = true;
+        }
+    }
+
+    /// Before a write: what the kernel tells now and then, and whether it had run out of bytes.
+    fn look(&mut self) {
+        let gap = self.written_at.elapsed();
+        if self.used.bulk.get().is_none() || gap < GAP_LEAST && self.looked_bytes < LOOK_BYTES {
+            return;
+        }
+        self.looked_bytes = 0;
+        let mut told = lock(&self.used.told);
+        let ran_out = told.update(&self.inner) && gap >= GAP_LEAST && !self.stalled;
+        let waited = self.used.disk.swap(0, Ordering::Relaxed);
+        if ran_out {
+            let gap = u64::try_from(gap.as_micros()).unwrap_or(u64::MAX);
+            told.idle += gap;
+            told.disk += gap.min(waited);
         }
     }
 }
@@ -185,6 +243,7 @@ impl AsyncWrite for StallGuard {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         self.adapt();
+        self.look();
         let result = Pin::new(&mut self.inner).poll_write(cx, buf);
         self.check(cx, result)
     }
@@ -203,6 +262,7 @@ impl AsyncWrite for StallGuard {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.adapt();
+        self.look();
         let result = Pin::new(&mut self.inner).poll_write_vectored(cx, bufs);
         self.check(cx, result)
     }

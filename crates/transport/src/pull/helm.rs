@@ -1,0 +1,180 @@
+//! What changes a puller's connections while it works.
+//!
+//! A [`Helm`] has the machine that decides ([`Steer`]) for all transfers of an endpoint, and the clock. Each puller with
+//! [`Steering`] has a course of its own: every half second it gives the machine what was seen, that is what came here
+//! and what the sender told of its end of each connection, and sets the number of connections and their pacing.
+//!
+//! A connection that is one too many is asked for nothing more, and closed when it has brought what it was asked for. How
+//! a connection is paced goes with the next request on it.
+
+use super::{REPORTS_MAX, Shared};
+use downpour_proto::transfer::steer::{Decision, Limits, LinkId, Memory, Seen, Setting, Steer};
+use downpour_proto::{Duration, Rate, Timestamp};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use tokio::time::{MissedTickBehavior, interval};
+
+/// How often it is looked whether connections idle, and how many such looks make a span for the machine.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+const LOOKS: u32 = 5;
+
+/// Decides for all transfers of an endpoint.
+#[derive(Debug)]
+pub struct Helm {
+    steer: Mutex<Steer>,
+    begun: Instant,
+}
+
+impl Default for Helm {
+    fn default() -> Self {
+        Self { steer: Mutex::default(), begun: Instant::now() }
+    }
+}
+
+impl Helm {
+    fn lock(&self) -> MutexGuard<'_, Steer> {
+        // A look is one call, and does not panic.
+        self.steer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is heard of a decision.
+type OnDecision = Arc<dyn Fn(Decision, Option<Memory>) + Send + Sync>;
+
+/// How a puller is steered.
+#[derive(Clone)]
+pub struct Steering {
+    /// With which others together.
+    pub helm: Arc<Helm>,
+    /// What may be chosen.
+    pub limits: Limits,
+    /// What is remembered of the link.
+    pub memory: Option<Memory>,
+    /// Hears of each decision, and what is to be remembered by then.
+    pub on_decision: OnDecision,
+}
+
+impl fmt::Debug for Steering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { limits, memory, .. } = self;
+        f.debug_struct("Steering").field("limits", limits).field("memory", memory).finish()
+    }
+}
+
+/// A puller's part of it.
+pub(super) struct Course {
+    steering: Steering,
+    link: LinkId,
+    setting: Setting,
+}
+
+impl Drop for Course {
+    fn drop(&mut self) {
+        self.steering.helm.lock().end(self.link);
+    }
+}
+
+impl Course {
+    /// `None` when too many are steered already.
+    pub(super) fn begin(steering: &Steering) -> Option<Self> {
+        let (link, setting) =
+            steering.helm.lock().begin(steering.limits, steering.memory.as_ref())?;
+        Some(Self { steering: steering.clone(), link, setting })
+    }
+
+    pub(super) fn connections(&self) -> usize {
+        usize::from(self.setting.connections)
+    }
+
+    pub(super) fn most(&self) -> usize {
+        usize::from(self.steering.limits.most).max(self.connections())
+    }
+
+    /// Until the puller ends.
+    pub(super) async fn hold(mut self, shared: Arc<Shared>) {
+        self.set(&shared);
+        let mut looks = interval(LOOK_INTERVAL);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut last, mut count) = (Instant::now(), 0);
+        let mut waited = Duration::ZERO;
+        loop {
+            looks.tick().await;
+            count += 1;
+            waited += shared.waited_for_sink(LOOK_INTERVAL);
+            if count < LOOKS {
+                continue;
+            }
+            let span = last.elapsed();
+            let seen = shared.take_seen(span, std::mem::take(&mut waited));
+            (last, count) = (Instant::now(), 0);
+            // Before anything has come there is nothing to judge.
+            if let Some(seen) = seen {
+                self.look(&shared, &seen);
+            }
+        }
+    }
+
+    fn look(&mut self, shared: &Shared, seen: &Seen) {
+        let helm = &self.steering.helm;
+        let now = Timestamp::ZERO + helm.begun.elapsed();
+        let mut steer = helm.lock();
+        let Some(decision) = steer.look(now, self.link, seen) else { return };
+        let memory = steer.memory(self.link);
+        drop(steer);
+        let changes = decision.setting != self.setting;
+        self.setting = decision.setting;
+        if changes {
+            self.set(shared);
+        }
+        let mut state = shared.lock();
+        if state.totals.decisions.len() < REPORTS_MAX {
+            state.totals.decisions.push((shared.begun.elapsed(), decision.clone()));
+        }
+        drop(state);
+        (self.steering.on_decision)(decision, memory);
+    }
+
+    fn set(&self, shared: &Shared) {
+        let Setting { connections, pacing } = self.setting;
+        let share = |rate: Rate| Rate::from_bps((rate.bps() / u64::from(connections)).max(1));
+        let mut state = shared.lock();
+        state.ranges.set_active(usize::from(connections));
+        state.tuning.pacing = pacing.map(share);
+        drop(state);
+        shared.filled.notify_waiters();
+    }
+}
+
+impl Shared {
+    /// Connections that have nothing to bring, while what came waits to be stored: their time, of so much.
+    fn waited_for_sink(&self, time: Duration) -> Duration {
+        let state = self.lock();
+        let (_, idle) = state.ranges.busy();
+        let waits = state.sink_waits && !state.ranges.is_ending();
+        if waits { time * u32::try_from(idle).unwrap_or(u32::MAX) } else { Duration::ZERO }
+    }
+
+    /// What was seen since the last time; `None` while nothing has ever come.
+    fn take_seen(&self, span: Duration, sink_wait: Duration) -> Option<Seen> {
+        let mut state = self.lock();
+        let seen = std::mem::take(&mut state.seen);
+        let (busy, idle) = state.ranges.busy();
+        let round_trips = state.told.iter().flatten().map(|told| told.rtt);
+        let count = round_trips.clone().filter(|rtt| *rtt > 0).count() as u64;
+        let mean = round_trips.sum::<u64>().checked_div(count).unwrap_or(0);
+        let rtt_min = state.told.iter().flatten().map(|told| told.rtt_min).filter(|rtt| *rtt > 0);
+        let rtt_min = Duration::from_micros(rtt_min.min().unwrap_or(0));
+        let connections = u16::try_from(busy + idle).unwrap_or(u16::MAX);
+        let idles = busy == 0 && seen.bytes == 0;
+        let seen = Seen {
+            span,
+            connections,
+            rtt: Duration::from_micros(mean),
+            rtt_min,
+            sink_wait,
+            ..seen
+        };
+        (!idles).then_some(seen)
+    }
+}
