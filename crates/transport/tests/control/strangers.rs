@@ -47,6 +47,19 @@ async fn every_address_of_a_ticket_is_tried() {
 }
 
 #[tokio::test]
+async fn a_connection_that_breaks_in_the_handshake_accuses_nobody() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    let closing = tokio::spawn(async move { while listener.accept().await.is_ok() {} });
+    let world = World::new(Setup::default()).await;
+    let mut setup = world.client_setup();
+    setup.addrs = vec![addr];
+    let error = ControlClient::connect(setup).await.err().unwrap();
+    assert!(matches!(error.tried[0].1, AttemptError::Broken(_)), "{error}");
+    closing.abort();
+}
+
+#[tokio::test]
 async fn a_wrong_token_opens_nothing() {
     let mut world = World::new(Setup::default()).await;
     let mut setup = world.client_setup();

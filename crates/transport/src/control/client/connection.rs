@@ -204,9 +204,10 @@ fn cannot_connect(error: io::Error) -> AttemptError {
 
 fn tls_failure(error: io::Error) -> AttemptError {
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    match tls.and_then(wrong_server_key) {
-        Some(wrong) => AttemptError::WrongKey(wrong),
-        None => AttemptError::Tls(error.to_string()),
+    match (tls.and_then(wrong_server_key), tls) {
+        (Some(wrong), _) => AttemptError::WrongKey(wrong),
+        (None, Some(tls)) => AttemptError::Tls(tls.to_string()),
+        (None, None) => AttemptError::Broken(error.to_string()),
     }
 }
 

@@ -28,6 +28,9 @@ pub enum AttemptError {
     /// Somebody else is there.
     #[error(transparent)]
     WrongKey(#[from] WrongServerKey),
+    /// The connection broke in the handshake, which says nothing of who is there.
+    #[error("the connection broke: {0}")]
+    Broken(String),
     /// The handshake failed otherwise.
     #[error("TLS failed: {0}")]
     Tls(String),
