@@ -30,7 +30,7 @@ demo:
 # The network tests go one at a time: each runs many programs, and measures what they cost.
 test: test-setup
 	$(CARGO) test --workspace --locked --exclude downpour
-	$(CARGO) test --locked -p downpour --lib --bins --test batch --test house --test objects --test reconcile --test site --test spool
+	$(CARGO) test --locked -p downpour --lib --bins --test batch --test house --test objects --test reconcile --test site --test spool --test tuner
 	$(CARGO) test --locked -p downpour --doc
 	$(CARGO) test --locked -p downpour --test net -- --test-threads=1
 

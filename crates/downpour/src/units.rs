@@ -252,6 +252,19 @@ pub fn show_time(micros: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
+/// A day as `2026-11-22`, in days since 1970 (after Howard Hinnant's `days_from_civil`).
+pub fn parse_day(text: &str) -> Option<i64> {
+    let mut parts = text.splitn(3, '-').map(|part| part.parse::<i64>().ok());
+    let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
+    if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    let year = if month <= 2 { year - 1 } else { year };
+    let (era, of_era) = (year / 400, year % 400);
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    Some(era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468)
+}
+
 /// The number at the start of `text` and what follows it, trimmed.
 fn split_number<'a>(text: &'a str, advice: &str) -> Result<(f64, &'a str), QuantityError> {
     let text = text.trim();
@@ -282,8 +295,8 @@ fn split_prefix(unit: &str) -> (f64, &str) {
 #[cfg(test)]
 mod tests {
     use super::{
-        HostPort, parse_duration, parse_rate, parse_share, parse_size, show_bytes, show_duration,
-        show_time,
+        HostPort, parse_day, parse_duration, parse_rate, parse_share, parse_size, show_bytes,
+        show_duration, show_time,
     };
     use std::time::Duration;
 
@@ -298,6 +311,9 @@ mod tests {
         ] {
             assert_eq!(show_time(seconds * 1_000_000), text);
         }
+        assert_eq!(parse_day("1970-01-01"), Some(0));
+        assert_eq!(parse_day("2000-02-29"), Some(951_782_400 / 86_400));
+        assert_eq!(parse_day("2026-11-22"), Some(1_795_305_600 / 86_400));
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub mod pull;
 pub mod session;
 pub mod stream;
 pub mod trace;
+pub mod web;
 
 mod blocks;
 mod codec;

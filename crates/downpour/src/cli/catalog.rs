@@ -4,7 +4,7 @@
 use super::rebuild::RebuildArgs;
 use super::reconcile::ReconcileArgs;
 use super::{Exit, Fault};
-use crate::units::{parse_duration, show_bytes};
+use crate::units::{parse_day, parse_duration, show_bytes};
 use clap::{Args, Subcommand, ValueEnum};
 use downpour_catalog::{
     CatalogUrl, CopyError, Cursor, Digest, Error, ErrorClass, ExportError, File, Format, Glob,
@@ -150,26 +150,12 @@ pub(super) enum Moment {
 }
 
 pub(super) fn parse_moment(text: &str) -> Result<Moment, String> {
-    if let Some(day) = parse_day(text) {
-        return Ok(Moment::Day(day));
+    if let Some(days) = parse_day(text) {
+        return Ok(Moment::Day(Time(0).plus_s(days * 86_400)));
     }
     let ago = parse_duration(text)
         .map_err(|_| format!("`{text}` is neither a time ago (2h, 7d) nor a day (2026-11-22)"))?;
     i64::try_from(ago.as_micros()).map(Moment::Ago).map_err(|_| "too long ago".to_owned())
-}
-
-/// Days of the civil calendar, counted from 1970 (after Howard Hinnant's `days_from_civil`).
-fn parse_day(text: &str) -> Option<Time> {
-    let mut parts = text.splitn(3, '-').map(|part| part.parse::<i64>().ok());
-    let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
-    if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    let year = if month <= 2 { year - 1 } else { year };
-    let (era, of_era) = (year / 400, year % 400);
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468;
-    Some(Time(0).plus_s(days * 86_400))
 }
 
 impl Moment {
@@ -418,7 +404,7 @@ fn copying(at: &CatalogUrl, error: &CopyError) -> Fault {
 
 #[cfg(test)]
 mod tests {
-    use super::{CatalogArgs, Moment, opening, parse_day, parse_moment};
+    use super::{CatalogArgs, Moment, opening, parse_moment};
     use crate::cli::{Exit, Fault};
     use clap::{Args as _, FromArgMatches as _};
     use downpour_catalog::{
@@ -430,9 +416,8 @@ mod tests {
 
     #[test]
     fn moments_are_days_or_times_ago() {
-        assert_eq!(parse_day("1970-01-01"), Some(Time(0)));
-        assert_eq!(parse_day("2026-11-22"), Some(Time(1_795_305_600_000_000)));
-        assert_eq!(parse_day("2000-02-29"), Some(Time(951_782_400_000_000)));
+        let Ok(Moment::Day(day)) = parse_moment("2026-11-22") else { panic!("it is a day") };
+        assert_eq!(day, Time(1_795_305_600_000_000));
         let Ok(Moment::Ago(ago)) = parse_moment("2h") else { panic!("2h is a time ago") };
         assert_eq!(ago, 7_200_000_000);
         for wrong in ["", "2026-13-01", "2026-11", "yesterday"] {

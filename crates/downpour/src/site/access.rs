@@ -182,6 +182,18 @@ impl Access {
         Ok(())
     }
 
+    /// Asks for something that is read as it comes; no is an error.
+    pub(super) async fn stream(&self, path: &str) -> Result<Answer<'_>, RemoteError> {
+        let answer = self.caller.call("GET", path, &[]).await?;
+        if (200..300).contains(&answer.status) {
+            return Ok(answer);
+        }
+        let status = answer.status;
+        Err(read_answer::<()>(status, &answer.whole(ANSWER_LEN_MAX).await?)
+            .err()
+            .unwrap_or_else(|| RemoteError::Lost(format!("HTTP status {status}"))))
+    }
+
     async fn ask<T: DeserializeOwned>(
         &self,
         method: &str,

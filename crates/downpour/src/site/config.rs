@@ -14,6 +14,7 @@ use crate::notify::NotifySection;
 use crate::reconcile::ReconcileSection;
 use crate::section;
 use crate::spool::{RuleSection, SpoolSection};
+use crate::tuner::{self, TunerSection, TunerSource};
 use crate::units::{Amount, HostPort, Span, Speed};
 use downpour_catalog::CatalogUrl;
 use downpour_proto::Rate;
@@ -132,6 +133,8 @@ pub const TABLES: &[Table] = &[
     ReconcileSection::TABLE,
     MirrorSection::TABLE,
     NotifySection::TABLE,
+    TunerSection::TABLE,
+    TunerSource::TABLE,
 ];
 
 /// How much is logged.
@@ -202,6 +205,12 @@ pub struct Config {
     /// `[notify]`
     #[serde(default = "empty")]
     pub notify: NotifySection,
+    /// `[tuner]`
+    #[serde(default = "empty")]
+    pub tuner: TunerSection,
+    /// `[[tuner_source]]`
+    #[serde(default)]
+    pub tuner_source: Vec<TunerSource>,
 }
 
 /// A section that says nothing, of which every key has a default.
@@ -230,6 +239,9 @@ impl Config {
         found.extend(crate::spool::check(&self.site.name, &sites, &self.spool, &self.rule));
         self.transfer.complaints(&mut found);
         crate::dispatch::check_receivers(self, &mut found);
+        let mut all = sites.clone();
+        all.push(&self.site.name);
+        tuner::complaints(&self.tuner, &self.tuner_source, &all, &mut found);
         let with = self.reconcile.with.iter().flatten().map(|name| ("reconcile.with", name));
         for (at, name) in with.chain(self.mirror.of.iter().map(|name| ("mirror.of", name))) {
             if !self.remote.iter().any(|remote| remote.name == *name) {

@@ -6,7 +6,7 @@
 use super::Site;
 use super::service::Service;
 use crate::api::{self, Routes};
-use crate::{dispatch, mirror, reconcile, spool};
+use crate::{dispatch, mirror, reconcile, spool, tuner};
 use std::sync::Arc;
 
 /// What a part brings.
@@ -20,6 +20,6 @@ pub struct Part {
 /// All parts of a site. The door itself is none of them.
 pub fn parts(site: &Arc<Site>) -> Vec<Part> {
     let makers: &[fn(&Arc<Site>) -> Part] =
-        &[api::part, spool::part, dispatch::part, reconcile::part, mirror::part];
+        &[api::part, spool::part, dispatch::part, reconcile::part, mirror::part, tuner::part];
     makers.iter().map(|make| make(site)).collect()
 }

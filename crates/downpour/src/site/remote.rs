@@ -85,6 +85,11 @@ impl Remote {
         self.access()?.bytes(path, body).await
     }
 
+    /// Asks for something that is read as it comes; no is an error.
+    pub(crate) async fn open(&self, path: &str) -> Result<Answer<'_>, RemoteError> {
+        self.access()?.stream(path).await
+    }
+
     fn access(&self) -> Result<&Access, RemoteError> {
         let none = || format!("[[remote]] {} has no address: it connects to us", self.name());
         self.access.as_ref().ok_or_else(|| RemoteError::Unreachable(none()))

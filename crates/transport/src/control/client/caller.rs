@@ -7,6 +7,7 @@ use super::ClientLimits;
 use super::connection::{Connection, Target};
 use super::error::{ConnectError, innermost};
 use crate::identity::{Identity, PublicKey, client_config};
+use crate::stream::ConnectionReport;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -182,6 +183,11 @@ impl Answer<'_> {
             Ok(Err(error)) => Err(CallError::Lost(error.to_string())),
             Err(_) => Err(CallError::TimedOut(time_max)),
         }
+    }
+
+    /// What the kernel tells of its connection so far.
+    pub fn connection(&self) -> ConnectionReport {
+        self.connection.report()
     }
 
     /// The next bytes of a body that comes as it is made; `None` at its end. Waits without limit.

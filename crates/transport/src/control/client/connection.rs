@@ -11,7 +11,7 @@ use crate::control::api::{FEEDBACK_LABEL, SessionId, Token};
 use crate::control::error::ApiError;
 use crate::control::hasten;
 use crate::identity::wrong_server_key;
-use crate::stream::Tuning;
+use crate::stream::{ConnectionReport, Tuning};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -215,6 +215,11 @@ impl Connection {
     /// Whether the other side has closed it.
     pub(super) fn is_closed(&self) -> bool {
         self.http.is_closed()
+    }
+
+    /// What the kernel tells of it.
+    pub(super) fn report(&self) -> ConnectionReport {
+        ConnectionReport::of(self.tls.lock().get_ref().0.get_ref(), self.peer)
     }
 
     /// The secret that this connection and nothing else shares with the sender.

@@ -1,0 +1,133 @@
+//! A reply that somebody saved: what kind of document it is, and what it says.
+//!
+//! Documents that do not name their pair speak of the one that is asked about. Those that do are believed: if it is
+//! another pair, that is said, and nothing is taken.
+
+use super::check_line;
+use super::lenient;
+use super::sample::{Host, Key, Metric, Origin, Sample};
+use super::source::{Ask, Asking, Found, Source, SourceError};
+use super::{dashboard, esmond, maddash, opensearch, pscheduler};
+use downpour_catalog::Time;
+use serde_json::Value;
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::time::UNIX_EPOCH;
+
+/// A file with such a reply.
+pub(super) struct Saved {
+    pub(super) name: String,
+    pub(super) file: PathBuf,
+    pub(super) len_max: u64,
+    /// Between whom, when the document does not say.
+    pub(super) pair: Option<(Host, Host)>,
+}
+
+impl Source for Saved {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn ask<'a>(&'a self, ask: &'a Ask) -> Asking<'a> {
+        Box::pin(async move {
+            let (body, written) = self.content()?;
+            // Another clock may have written it.
+            let at = written.min(ask.now);
+            let asked = || (Host::new(&ask.source.name), Host::new(&ask.destination.name));
+            let pair = self.pair.clone().unwrap_or_else(asked);
+            let place = self.file.display().to_string();
+            let origin = Origin { source: self.name.clone(), place };
+            read(&body, pair, at, &origin)
+        })
+    }
+}
+
+impl Saved {
+    /// The file, and when it was written.
+    fn content(&self) -> Result<(Vec<u8>, Time), SourceError> {
+        let failed = |error: std::io::Error| {
+            SourceError::Silent(format!("{}: {error}", self.file.display()))
+        };
+        let file = std::fs::File::open(&self.file).map_err(failed)?;
+        let written = file.metadata().and_then(|data| data.modified()).map_err(failed)?;
+        let at = written.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+        let mut body = Vec::new();
+        file.take(self.len_max + 1).read_to_end(&mut body).map_err(failed)?;
+        if body.len() as u64 > self.len_max {
+            let what = format!("{} has more than {} bytes", self.file.display(), self.len_max);
+            return Err(SourceError::Silent(what));
+        }
+        Ok((body, Time(i64::try_from(at).unwrap_or(i64::MAX))))
+    }
+}
+
+/// What a document says; `at` is when it was written, for those that do not say when.
+pub(super) fn read(
+    body: &[u8],
+    (source, destination): (Host, Host),
+    at: Time,
+    origin: &Origin,
+) -> Result<Found, SourceError> {
+    if body.trim_ascii_start().starts_with(check_line::NAME.as_bytes()) {
+        return Ok(lines(body, (source, destination), at, origin));
+    }
+    let mut document = lenient::json(body)?;
+    let one = match &document {
+        Value::Array(all) => all.first().unwrap_or(&Value::Null),
+        one => one,
+    };
+    let has = |key: &str| !one[key].is_null();
+    if document.as_array().is_some_and(Vec::is_empty) {
+        return Ok(Found::default());
+    }
+    if dashboard::is_one(&document) {
+        return Ok(dashboard::read(&document, origin));
+    }
+    if has("hits") || (has("meta") && has("result")) {
+        return Ok(opensearch::read(&document, origin));
+    }
+    if maddash::is_one(&document) {
+        return Ok(maddash::read(&document, origin));
+    }
+    if has("ts") && has("val") {
+        let series = esmond::Series::bare(source, destination);
+        return Ok(esmond::read(&document, &series, origin));
+    }
+    if has("succeeded") || has("result-merged") || (has("result") && has("state")) {
+        let names_both = lenient::items(&document["participants"]).len() >= 2;
+        let spec = match names_both {
+            true => pscheduler::Spec::default(),
+            false => pscheduler::Spec::between(source, destination),
+        };
+        if !has_time(&document) {
+            document["end-time"] = (at.0 / 1_000_000).into();
+        }
+        return Ok(pscheduler::read(&document, &spec, origin));
+    }
+    let hint = if has("event-types") {
+        "a list of series without values: save what one of its `base-uri` answers"
+    } else if has("grid") || has("grids") {
+        "a grid without figures: save the page of one check"
+    } else {
+        "of no kind that is known"
+    };
+    Err(SourceError::Nonsense(hint.to_owned()))
+}
+
+fn has_time(run: &Value) -> bool {
+    ["end-time", "start-time"].iter().any(|key| lenient::moment(&run[*key]).is_some())
+}
+
+fn lines(body: &[u8], (source, destination): (Host, Host), at: Time, origin: &Origin) -> Found {
+    let text = String::from_utf8_lossy(body);
+    let mut found = Found::default();
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        let (source, destination) = (source.clone(), destination.clone());
+        let key = Key { source, destination, direction: None, ip: None, tool: "check".to_owned() };
+        found.take(check_line::read(line).and_then(|checked| {
+            let (spread, unit) = (checked.spread, checked.unit);
+            Sample::checked(key, Metric::Throughput, spread, at, unit, origin)
+        }));
+    }
+    found
+}
