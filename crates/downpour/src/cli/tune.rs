@@ -1,13 +1,16 @@
 //! `downpour tune`: what is known of paths, the plans that follow, and what this machine should be set to.
 
 use super::{ConnectionArgs, Exit, Fault};
-use crate::site::{CONFIG_FILE, Config};
+use crate::site::{CONFIG_FILE, Clock, Config};
 use crate::tuner::plan::{Link, Sheet, host, limits, settings, sysctl, text};
+use crate::tuner::{Combined, Means, from_file, measurements};
 use crate::units::{parse_duration, parse_rate, parse_share};
 use clap::{Args, Subcommand, ValueEnum};
 use downpour_proto::Rate;
 use downpour_proto::transfer::{Figure, Host, Known, Measured, Plan};
+use downpour_transport::identity::Identity;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes of a block of `--path tcp`, which is one range.
@@ -49,6 +52,12 @@ struct ShowArgs {
     /// What the receiver's kernel allows, in the same way
     #[arg(long, value_name = "LIMITS", default_value = "here")]
     receiver: String,
+    /// Configuration of a site on this machine, whose sources of figures are asked; none are without it
+    #[arg(long, value_name = "FILE", default_value = CONFIG_FILE, env = "DOWNPOUR_SITE")]
+    config: PathBuf,
+    /// A saved reply of an archive instead: nobody is asked
+    #[arg(long = "from", value_name = "FILE")]
+    saved: Option<PathBuf>,
     #[command(flatten)]
     figures: FigureArgs,
     #[command(flatten)]
@@ -109,6 +118,16 @@ impl FigureArgs {
             loss: self.loss.map(|loss| Figure::fresh(loss, "--loss")),
         }
     }
+
+    /// What is said by hand, and where nothing is, what was measured.
+    fn over(&self, measured: Measured) -> Measured {
+        let said = self.measured();
+        Measured {
+            throughput: said.throughput.or(measured.throughput),
+            rtt: said.rtt.or(measured.rtt),
+            loss: said.loss.or(measured.loss),
+        }
+    }
 }
 
 impl TuneArgs {
@@ -120,20 +139,53 @@ impl TuneArgs {
     }
 }
 
+/// Asks the sources of a site.
+fn ask(config: &Config, from: &str, to: &str) -> Result<Combined, Fault> {
+    // Without the node's key there is no probe, and all else works.
+    let identity = Identity::load_or_create(&config.state()).ok().map(Arc::new);
+    let means = Means { now: Clock::system().now(), identity, seen: Vec::new() };
+    Ok(super::site::runtime()?.block_on(measurements(from, to, config, means)))
+}
+
 impl ShowArgs {
     fn run(self) -> Result<Exit, Fault> {
-        print!("{}", self.print(&host())?);
+        let Combined { measured, left_out, .. } = self.found()?;
+        for left in left_out {
+            let times =
+                if left.times > 1 { format!(", {} times", left.times) } else { String::new() };
+            eprintln!("left out  {}: {}{times}", left.source, left.what);
+        }
+        let measured = self.figures.over(measured);
+        print!("{}", self.print(&host(), measured)?);
         Ok(Exit::Complete)
     }
 
-    fn print(self, here: &Host) -> Result<String, Fault> {
+    /// What sources say.
+    fn found(&self) -> Result<Combined, Fault> {
+        let configured = self.config.exists();
+        if !configured && self.saved.is_none() {
+            return Ok(Combined::default());
+        }
+        let config = configured.then(|| Config::read(&self.config)).transpose();
+        let config = config.map_err(|bad| super::site::config_fault(&bad))?;
+        match (&self.saved, config) {
+            (Some(file), config) => {
+                let (runtime, now) = (super::site::runtime()?, Clock::system().now());
+                Ok(runtime.block_on(from_file(file, &self.from, &self.to, config.as_ref(), now)))
+            }
+            (None, Some(config)) => ask(&config, &self.from, &self.to),
+            (None, None) => Ok(Combined::default()),
+        }
+    }
+
+    fn print(self, here: &Host, measured: Measured) -> Result<String, Fault> {
         let limits_of = |text: &str| match text {
             "here" => here.clone(),
             "unknown" => Host::default(),
             text => Host::parse(text),
         };
         let known = Known {
-            measured: self.figures.measured(),
+            measured,
             sender: limits_of(&self.sender),
             receiver: limits_of(&self.receiver),
             beside: self.beside,
@@ -175,9 +227,11 @@ impl DoctorArgs {
             (true, true) => {
                 let config =
                     Config::read(&self.config).map_err(|bad| super::site::config_fault(&bad))?;
-                let link =
-                    |name: &str| Link { name: name.to_owned(), measured: Measured::default() };
-                config.remote.iter().map(|remote| link(&remote.name)).collect()
+                let link = |name: &String| {
+                    let measured = ask(&config, &config.site.name, name)?.measured;
+                    Ok(Link { name: name.clone(), measured })
+                };
+                config.remote.iter().map(|remote| link(&remote.name)).collect::<Result<_, _>>()?
             }
             (true, false) => Vec::new(),
         };
@@ -220,7 +274,8 @@ mod tests {
         let TuneVerb::Show(args) = Line::try_parse_from(words).unwrap().args.verb else {
             panic!("another verb")
         };
-        let text = args.print(&Host::parse(COMMON)).unwrap();
+        let measured = args.figures.measured();
+        let text = args.print(&Host::parse(COMMON), measured).unwrap();
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cli/tune").join(name);
         if std::env::var_os("UPDATE_SNAPSHOT").is_some() {
             std::fs::write(&file, &text).unwrap();
@@ -242,5 +297,25 @@ mod tests {
         prints("globus-url-copy.txt", &format!("{bdp} --format globus-url-copy"));
         prints("bbcp.txt", &format!("{bdp} --format bbcp --pacing 400mbit"));
         prints("sysctl.txt", "--rate 1gbit --rtt 100ms --loss 0.1% --format sysctl");
+    }
+
+    /// The paper's sample document, of which the labels say a thousandth of what it means.
+    #[test]
+    fn a_saved_reply_is_planned_with() {
+        let reply =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tuner/fixtures/dashboard/paper.json");
+        let line = format!(
+            "tune show lhcmn.bnl.gov psmsu02.aglt2.org --config none --from {reply} --rtt 12ms"
+        );
+        let TuneVerb::Show(args) = Line::try_parse_from(line.split(' ')).unwrap().args.verb else {
+            panic!("another verb")
+        };
+        let measured = args.figures.over(args.found().unwrap().measured);
+        let throughput = measured.throughput.as_ref().unwrap();
+        assert_eq!(throughput.value.bps(), 308_642_000);
+        assert!(throughput.origin.starts_with("paper.json: 1 sample by check"), "{throughput:?}");
+        assert_eq!(measured.rtt.as_ref().unwrap().origin, "--rtt");
+        let text = args.print(&Host::parse(COMMON), measured).unwrap();
+        assert!(text.contains("paper.json"), "{text}");
     }
 }
