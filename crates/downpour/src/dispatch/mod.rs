@@ -64,7 +64,7 @@ use incoming::Incoming;
 use link::Link;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokio::sync::Notify;
@@ -86,6 +86,8 @@ pub struct Dispatch {
     fetches: Mutex<BTreeMap<i64, Arc<fetch::Fetch>>>,
     /// What fetches brought lately, by site.
     paces: Mutex<HashMap<String, (downpour_proto::Rate, Instant)>>,
+    /// Counts the looks at what there is to do.
+    turn: AtomicUsize,
     totals: Totals,
     /// Of the service `multicast`.
     multicast: Mutex<multicast::Seen>,
@@ -139,6 +141,7 @@ pub fn part(site: &Arc<Site>) -> Part {
         wake: Notify::new(),
         fetches: Mutex::default(),
         paces: Mutex::default(),
+        turn: AtomicUsize::new(0),
         totals: Totals::default(),
         multicast: Mutex::default(),
     });

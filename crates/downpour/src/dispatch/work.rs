@@ -111,9 +111,14 @@ impl<T> Drop for Abort<T> {
 async fn begin(dispatch: &Arc<Dispatch>, site: &Arc<Site>, tasks: &mut Tasks) -> Result<(), Fault> {
     let now = site.clock.now();
     site.catalog.wake(now, WAKE_MAX).done().await?;
-    let state = look(site).await?;
+    let mut state = look(site).await?;
     take_lapsed(dispatch, site, &state, tasks).await?;
-    for remote in site.remotes() {
+    let mut remotes = site.remotes();
+    // Each begins in its turn: of files for several sites the first one takes all.
+    let turn = dispatch.turn.fetch_add(1, Ordering::Relaxed);
+    let first = turn % remotes.len().max(1);
+    remotes.rotate_left(first);
+    for remote in remotes {
         while tasks.len() < site.config().transfer.active {
             let Some((rule, limit)) = choose(dispatch, site, &remote, &state) else { break };
             let config = site.config();
@@ -122,6 +127,10 @@ async fn begin(dispatch: &Arc<Dispatch>, site: &Arc<Site>, tasks: &mut Tasks) ->
             let claim = site.catalog.claim(now, Work::QueuedOf(rule), limit, until(now, lease));
             let claimed = claim.done().await?;
             kill_point("claim.after");
+            // The next link shall not spend its probe on what this one took.
+            if let Some((files, _)) = state.queued.get_mut(&rule) {
+                *files -= i64::try_from(claimed.len()).unwrap_or(i64::MAX);
+            }
             if claimed.is_empty() {
                 break;
             }

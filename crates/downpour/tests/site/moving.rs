@@ -2,7 +2,7 @@
 
 use crate::harness::{SiteProcess, Two, until};
 use downpour::dispatch::{KILL_POINTS, TransferReport, WhyList};
-use downpour_catalog::{CatalogUrl, ErrorClass, FileId, Reader, State};
+use downpour_catalog::{CatalogUrl, ErrorClass, FileId, Query, Reader, State};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -290,4 +290,35 @@ fn a_file_in_the_spool_goes_by_its_rule() {
     let all = drop_into(&spool, 5);
     until("all are receipted", || (count_of(&sites.a, State::Receipted) == 5).then_some(()));
     check(&sites.a, &sites.b, &all);
+}
+
+#[test]
+fn a_rule_with_two_sites_has_ended_when_both_have_the_file() {
+    let mut sites = two();
+    let root = tempfile::tempdir().expect("a folder");
+    let mut third = SiteProcess::new(root.path(), "c");
+    third.trust(&sites.a.card);
+    sites.a.trust(&third.card);
+    let spool = with_spool(&mut sites.a, "[\"b\", \"c\"]");
+    let all = drop_into(&spool, 5);
+    // The third is not there yet.
+    until("the second has all", || (count_of(&sites.b, State::Adopted) == 5).then_some(()));
+    let in_a_moment = || {
+        let receipts = reader(&sites.a).receipts(FileId(first(&sites.a))).expect("receipts");
+        (receipts.len() == 1).then_some(())
+    };
+    until("its receipts are at the first", in_a_moment);
+    assert_eq!(count_of(&sites.a, State::Receipted), 0);
+    third.start();
+    until("all are receipted", || (count_of(&sites.a, State::Receipted) == 5).then_some(()));
+    check(&sites.a, &sites.b, &all);
+    check(&sites.a, &third, &all);
+    let receipts = reader(&sites.a).receipts(FileId(first(&sites.a))).expect("receipts");
+    assert_eq!(receipts.len(), 2);
+}
+
+/// The number of some file of a site.
+fn first(site: &SiteProcess) -> i64 {
+    let found = reader(site).search(&Query::default(), None, 1).expect("a search");
+    found.files.first().map_or(0, |file| file.id.0)
 }
