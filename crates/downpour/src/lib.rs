@@ -21,6 +21,7 @@ pub mod report;
 pub mod session;
 pub mod site;
 pub mod spool;
+pub mod steering;
 pub mod ticket;
 pub mod top;
 pub mod tuner;

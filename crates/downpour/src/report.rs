@@ -8,7 +8,7 @@
 
 mod transfer;
 
-pub use transfer::{PlanLine, TransferReport};
+pub use transfer::{PlanLine, SteeredLine, TransferReport};
 
 use crate::units::{show_bytes, show_duration};
 use downpour_proto::Rate;

@@ -87,6 +87,7 @@ impl Pair {
             beside: 0,
             memory_bytes: 64_000_000,
             wait: WAIT,
+            links: None,
         });
         let received = receiving.done().await.unwrap();
         (sending.done().await.unwrap(), received)
@@ -237,6 +238,7 @@ fn a_stranger_does_not_get_in() {
             beside: 0,
             memory_bytes: 64_000_000,
             wait: Duration::ZERO,
+            links: None,
         });
         let fault = receiving.done().await.unwrap_err();
         assert!(fault.class.is_some(), "{fault}");

@@ -32,6 +32,7 @@ mod token;
 mod top;
 mod transfer;
 mod tune;
+mod tune_history;
 mod wan;
 
 pub use fault::{Exit, Fault};

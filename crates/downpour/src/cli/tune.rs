@@ -1,5 +1,6 @@
 //! `downpour tune`: what is known of paths, the plans that follow, and what this machine should be set to.
 
+use super::tune_history::HistoryArgs;
 use super::{ConnectionArgs, Exit, Fault};
 use crate::site::{CONFIG_FILE, Clock, Config};
 use crate::tuner::plan::{Link, Sheet, host, limits, settings, sysctl, text};
@@ -29,6 +30,7 @@ pub(super) struct TuneArgs {
 enum TuneVerb {
     Show(Box<ShowArgs>),
     Doctor(DoctorArgs),
+    History(HistoryArgs),
 }
 
 /// The plan for a path, each number with its reason; also as options of other movers
@@ -135,6 +137,7 @@ impl TuneArgs {
         match self.verb {
             TuneVerb::Show(args) => args.run(),
             TuneVerb::Doctor(args) => args.run(),
+            TuneVerb::History(args) => args.run(),
         }
     }
 }

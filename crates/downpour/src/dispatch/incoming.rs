@@ -13,6 +13,7 @@ use crate::object::{Agreed, FolderOptions, Obstacle};
 use crate::receipt::{FileReceipt, ReceiptLog, SignedFileReceipt, WrongContent};
 use crate::session::{ReceiveFiles, ReceivedFiles, receive_files};
 use crate::site::{Fault, Remote, Site};
+use crate::steering::{Book, LinkBook};
 use crate::ticket::Ticket;
 use downpour_catalog::{
     AdoptedFile, Answer, Change, ErrorClass, Origin, OtherContent, Receipt, Refused, SiteId,
@@ -46,10 +47,17 @@ pub(super) struct Incoming {
     /// When its results were there, and when the source was first told.
     pub(super) ended: OnceLock<Instant>,
     pub(super) told: OnceLock<Instant>,
+    links: Arc<Book>,
 }
 
 impl Incoming {
-    pub(super) fn new(from: &str, folder: PathBuf, taken: Vec<Taken>, promise: Promise) -> Self {
+    pub(super) fn new(
+        from: &str,
+        folder: PathBuf,
+        taken: Vec<Taken>,
+        promise: Promise,
+        links: Arc<Book>,
+    ) -> Self {
         Self {
             from: from.to_owned(),
             folder,
@@ -60,6 +68,7 @@ impl Incoming {
             begun: AtomicBool::new(false),
             ended: OnceLock::new(),
             told: OnceLock::new(),
+            links,
         }
     }
 
@@ -139,6 +148,7 @@ impl Incoming {
             beside: 0,
             memory_bytes: MEMORY,
             wait: SOURCE_TIME,
+            links: Some(LinkBook::new(self.links.clone(), Some(self.from.clone()))),
         });
         loop {
             match tokio::time::timeout(TICK, running.done()).await {

@@ -53,12 +53,13 @@ pub use offer::{
     Arrived, BatchState, Begin, Offer, OfferAnswer, OfferItem, Refusal, Said, Trouble, Wanted,
     Wants, WantsAnswer,
 };
-pub use people::{BatchReport, Done, Files, Links, Submitted, TransferReport, Transfers};
+pub use people::{BatchReport, Done, Files, Links, Steering, Submitted, TransferReport, Transfers};
 pub use section::{MulticastSection, ReceiverSection, TransferSection, check_receivers};
 pub use submit::{Accepted, Submission};
 pub use why::{Why, WhyList};
 
 use crate::site::{Part, Running, Service, Site, Status, Stop};
+use crate::steering::Book;
 use arriving::Room;
 use incoming::Incoming;
 use link::Link;
@@ -91,6 +92,8 @@ pub struct Dispatch {
     totals: Totals,
     /// Of the service `multicast`.
     multicast: Mutex<multicast::Seen>,
+    /// What is changed on links while something arrives by them.
+    book: Arc<Book>,
 }
 
 /// Since the daemon's start.
@@ -144,6 +147,7 @@ pub fn part(site: &Arc<Site>) -> Part {
         turn: AtomicUsize::new(0),
         totals: Totals::default(),
         multicast: Mutex::default(),
+        book: Book::open(&site.config().state()),
     });
     let routes = sites::routes()
         .merge(people::routes())

@@ -8,6 +8,7 @@ use super::why::{Why, WhyList};
 use super::{Dispatch, lock, wants, work};
 use crate::api::{Allow, Asked, Detail, Given, Problem, Routes};
 use crate::site::{Fault, RemoteError, Side, Site};
+use crate::steering::Steered;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -29,6 +30,9 @@ use utoipa::{IntoParams, OpenApi, ToSchema};
 const PIECE_LEN: usize = 1 << 18;
 /// Transfers and files on a page.
 const LIST_MAX: usize = 1000;
+/// Decisions on links in one answer.
+const STEERED_DEFAULT: usize = 100;
+const STEERED_MAX: usize = 10_000;
 /// Files that one deed may be done to.
 const DEED_MAX: usize = 10_000;
 
@@ -43,6 +47,7 @@ const DEED_MAX: usize = 10_000;
     cancel,
     release,
     links,
+    history,
     open_link,
     drain_link,
     ban_link,
@@ -62,6 +67,7 @@ pub(super) fn routes() -> Routes {
         .post("/v1/files/release", Allow::Operator, release)
         .get("/v1/files/{file}/content", Allow::Viewer, content)
         .get("/v1/links", Allow::Viewer, links)
+        .get("/v1/links/history", Allow::Viewer, history)
         .post("/v1/links/{site}/open", Allow::Operator, open_link)
         .post("/v1/links/{site}/drain", Allow::Operator, drain_link)
         .post("/v1/links/{site}/ban", Allow::Operator, ban_link)
@@ -133,6 +139,24 @@ pub struct Transfers {
 pub struct Links {
     /// By the other site's name.
     pub links: Vec<LinkReport>,
+}
+
+/// Which decisions to show.
+#[derive(Debug, Deserialize, IntoParams)]
+struct Of {
+    /// On the link from this site; without it on all.
+    link: Option<String>,
+    /// So many of the newest.
+    most: Option<usize>,
+}
+
+/// What was changed on links to this site.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Steering {
+    /// This site.
+    pub site: String,
+    /// The oldest first.
+    pub decisions: Vec<Steered>,
 }
 
 /// Files that something is to be done with.
@@ -438,6 +462,24 @@ async fn links(
     Extension(dispatch): Extension<Arc<Dispatch>>,
 ) -> Json<Links> {
     Json(dispatch.link_reports(&site))
+}
+
+/// What was changed on a link, or on all, while something arrived by it
+#[utoipa::path(get, path = "/v1/links/history", params(Of), responses((status = 200, body = Steering)))]
+async fn history(
+    State(site): State<Arc<Site>>,
+    Extension(dispatch): Extension<Arc<Dispatch>>,
+    Asked(of): Asked<Of>,
+) -> Result<Json<Steering>, Problem> {
+    let read = tokio::task::spawn_blocking(move || {
+        let most = of.most.unwrap_or(STEERED_DEFAULT).min(STEERED_MAX);
+        dispatch.book.history(of.link.as_deref(), most)
+    });
+    let failed = |error: tokio::task::JoinError| {
+        Problem::from(Fault::new(ErrorClass::Internal, error.to_string()))
+    };
+    let decisions = read.await.map_err(failed)?;
+    Ok(Json(Steering { site: site.name.clone(), decisions }))
 }
 
 impl Dispatch {

@@ -106,7 +106,8 @@ async fn offer(
     if !judged.taken.is_empty() {
         let bytes = judged.taken.iter().map(|taken| taken.item.size).sum();
         let promise = dispatch.room.promise(&folder, bytes);
-        let incoming = Incoming::new(remote.name(), folder, judged.taken, promise);
+        let book = dispatch.book.clone();
+        let incoming = Incoming::new(remote.name(), folder, judged.taken, promise, book);
         lock(&dispatch.incoming).insert(id, Arc::new(incoming));
     }
     Ok(Json(OfferAnswer { items: judged.said }))

@@ -1,9 +1,12 @@
 //! How the blocks came over a long way: the path, the plan with its reasons, and what each connection did.
 
+use downpour_proto::Rate;
 use downpour_proto::transfer::Plan;
+use downpour_proto::transfer::steer::Decision;
 use downpour_transport::stream::ConnectionReport;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
+use std::time::Duration;
 
 /// Of a session that did not go by multicast.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -14,8 +17,45 @@ pub struct TransferReport {
     pub plan: Vec<PlanLine>,
     /// Ranges that were asked for by TCP.
     pub ranges: u64,
+    /// What was changed, or found to bind, while it ran.
+    #[serde(default)]
+    pub steered: Vec<SteeredLine>,
     /// What each TCP connection did that carried bulk, as this side's kernel tells it.
     pub connections: Vec<ConnectionReport>,
+}
+
+/// One decision of the closed loop.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SteeredLine {
+    /// Seconds from the start.
+    pub at_s: f64,
+    /// Connections from then on.
+    pub connections: u16,
+    /// Most of all of them together, if they are paced.
+    pub pacing_bps: Option<u64>,
+    /// What held them back, in one word.
+    pub binding: String,
+    /// What they had brought until then.
+    pub rate_bps: u64,
+    /// The share of it that was sent again.
+    pub sent_again: f64,
+    /// Why.
+    pub why: String,
+}
+
+impl SteeredLine {
+    /// As the report has it.
+    pub(crate) fn of((at, decision): &(Duration, Decision)) -> Self {
+        Self {
+            at_s: at.as_secs_f64(),
+            connections: decision.setting.connections,
+            pacing_bps: decision.setting.pacing.map(Rate::bps),
+            binding: decision.binding.to_string(),
+            rate_bps: decision.rate.bps(),
+            sent_again: decision.loss,
+            why: decision.why.clone(),
+        }
+    }
 }
 
 /// One number of a plan.
@@ -72,6 +112,9 @@ impl TransferReport {
         let by = &all[0].congestion;
         // Writing to a String cannot fail.
         let _ = write!(line, ", {} connections ({by}), round trip {rtt:.1} ms", all.len());
+        if let Some(last) = self.steered.last() {
+            let _ = write!(line, ", {} in the end: {}", last.connections, last.binding);
+        }
         if again > 0 {
             let _ = write!(line, ", {:.2} % sent again", 100.0 * again as f64 / sent as f64);
         }

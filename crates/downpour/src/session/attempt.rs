@@ -7,6 +7,7 @@ use super::account::{ReceiverAccount, receiver_snapshot};
 use super::host::Host;
 use super::keeper::{Keeper, open_keeper};
 use super::receive::Taker;
+use super::transfer::{Stored, limits};
 use super::words::Telling;
 use super::{TOO_SLOW, faults, transfer};
 use crate::cli::{Fault, ReceivePlan, Target};
@@ -24,7 +25,9 @@ use downpour_transport::control::{
 };
 use downpour_transport::identity::Identity;
 use downpour_transport::pull::{Pulled, Puller};
-use downpour_transport::session::{ReceiveEvent, ReceiveHandle, ReceiveSetup, StreamIn};
+use downpour_transport::session::{
+    ReceiveEvent, ReceiveHandle, ReceiveSetup, ReceiveSnapshot, StreamIn,
+};
 use downpour_transport::trace::Trace;
 use downpour_transport::{BlockSink, Group, Interface, RecvOptions, Suite};
 use std::collections::{BTreeMap, HashMap};
@@ -124,6 +127,7 @@ struct Run<'a> {
     sections_examined: u32,
     /// Blocks whose bytes contradicted the manifest.
     false_blocks: u32,
+    stored: Stored,
 }
 
 /// Takes part in the session. If that cannot be, the sender is told why, and does not wait.
@@ -142,7 +146,7 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
     let (said, mut heard) = mpsc::unbounded_channel();
     let candidates = may_hold(&plan.target);
     // Its connections are opened while the rest is set up: each takes two round trips.
-    let (puller, mut pulled) = Puller::start(Arc::clone(&client), transfer::limits(plan, &joined));
+    let (puller, mut pulled) = Puller::start(client.clone(), limits(plan, &joined, taker));
     let store = open_keeper(plan, &client, &joined, (taker, said.clone())).await?;
     // Before the events: when the sender hears of us it sends a probe.
     let (stream, mut notices) = stream_in(plan, &joined)?;
@@ -155,9 +159,10 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
         Err(error) => return lost(error),
     };
     notices.extend(buffer_notice(driver.snapshot().buffer_len).filter(|_| has_stream));
-    let data_len = joined.reply.data_len;
     let mut run = Run {
         plan,
+        stored: Stored::new(plan, &joined, driver.snapshot().data_held),
+        data_len: joined.reply.data_len,
         account: ReceiverAccount::new(&joined, notices),
         client,
         joined,
@@ -173,7 +178,6 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
         held: RangeSet::new(),
         manifest_symbols: Vec::new(),
         block_symbols: BTreeMap::new(),
-        data_len,
         failures: Vec::new(),
         unplaced: Vec::new(),
         left_stream: None,
@@ -358,7 +362,7 @@ impl Run<'_> {
                 Some(said) = heard.recv() => self.on_said(said).await,
                 Some(pulled) = pulled.recv() => { self.on_pulled(pulled); None }
                 _ = tick.tick() => {
-                    let snapshot = self.driver.snapshot();
+                    let snapshot = self.look();
                     events.heard_elsewhere(snapshot.stats.received);
                     let shown =
                         receiver_snapshot(&self.account, plan, &snapshot, self.data_len, geometry);
@@ -404,6 +408,13 @@ impl Run<'_> {
         }
         let candidates = self.candidates;
         self.client.ready(ReadyRequest { multicast, candidates }).await.map(|()| None)
+    }
+
+    /// How the driver is; the puller is told whether it waits for the disk.
+    fn look(&self) -> ReceiveSnapshot {
+        let snapshot = self.driver.snapshot();
+        self.puller.set_sink_waits(self.stored.waits(snapshot.data_held));
+        snapshot
     }
 
     fn go_without_stream(&mut self) {
@@ -647,6 +658,7 @@ impl Run<'_> {
         match (pulled.outcome, order) {
             (Ok(mut bytes), Order::Bytes { block }) => {
                 self.account.pulled(block, bytes.len() as u64);
+                self.stored.pulled += u64::from(block.kind() == BlockKind::Data);
                 pad(&mut bytes, self.joined.reply.geometry);
                 match block.kind() {
                     BlockKind::Data if block.number() >= self.looked_end => {

@@ -21,6 +21,7 @@ use crate::object::{Agreed, FolderOptions, Item, Obstacle, Placed, Skipped, prin
 use crate::ports::PortRange;
 use crate::progress::Snapshot;
 use crate::report::Report;
+use crate::steering::LinkBook;
 use crate::ticket::Ticket;
 use crate::units::HostPort;
 use downpour_catalog::ErrorClass;
@@ -81,6 +82,8 @@ pub struct ReceiveFiles {
     pub memory_bytes: u64,
     /// How long to wait for the sender, at the beginning and when it is lost.
     pub wait: Duration,
+    /// What is remembered of links, and the name of this one.
+    pub links: Option<LinkBook>,
 }
 
 /// What became of one item, as the sender knows it.
@@ -184,7 +187,8 @@ pub fn send_files(setup: SendFiles) -> (Running<SentFiles>, oneshot::Receiver<Ti
 pub fn receive_files(setup: ReceiveFiles) -> Running<ReceivedFiles> {
     run(None, move |handle, mut host| {
         let batch = BatchTarget { folder: setup.folder.clone(), agreed: Arc::new(setup.agreed) };
-        let taker = Taker { identity: setup.identity, batch: Some(batch), clerk: None };
+        let taker =
+            Taker { identity: setup.identity, batch: Some(batch), clerk: None, links: setup.links };
         let plan = ReceivePlan {
             ticket: TicketText::read(&setup.ticket.to_string())?,
             target: Target::Tree(setup.folder.out),

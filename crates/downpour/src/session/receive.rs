@@ -14,6 +14,7 @@ use crate::object::{Agreed, FolderOptions};
 use crate::product::Clerk;
 use crate::progress::{Phase, Snapshot};
 use crate::report::Report;
+use crate::steering::{Book, LinkBook};
 use crate::ticket::Ticket;
 use downpour_catalog::ErrorClass;
 use downpour_proto::{Code, Rate};
@@ -45,7 +46,8 @@ pub fn receive(plan: ReceivePlan) -> Result<Report, Fault> {
             Target::Tree(out) => Some(Arc::new(Clerk::new(out.clone(), Arc::clone(&identity)))),
             Target::Device(_) | Target::Pipe | Target::Discard => None,
         };
-        let taker = Taker { identity, batch: None, clerk };
+        let links = home.state().ok().map(|state| LinkBook::new(Book::open(state), None));
+        let taker = Taker { identity, batch: None, clerk, links };
         let mut host = Host::terminal(plan.output.quiet)?;
         run(&plan, &taker, &mut host).await.map(|over| over.report)
     })
@@ -202,6 +204,8 @@ pub(super) struct Taker {
     pub(super) batch: Option<BatchTarget>,
     /// Signs for the files of a site that come as products.
     pub(super) clerk: Option<Arc<Clerk>>,
+    /// What is remembered of links.
+    pub(super) links: Option<LinkBook>,
 }
 
 /// Where a batch goes.

@@ -1,10 +1,14 @@
 //! A session over a long way, as its receiver sets it up: the plan, what follows from it, and the account of it.
 
+use super::receive::Taker;
 use crate::cli::ReceivePlan;
-use crate::report::{PlanLine, TransferReport};
+use crate::report::{PlanLine, SteeredLine, TransferReport};
 use crate::tuner::plan::host;
 use downpour_proto::receiver::{PULLS_DEFAULT, PULLS_MAX};
-use downpour_proto::transfer::{Carrier, Figure, Host, Known, Plan, Planned};
+use downpour_proto::transfer::steer::Limits;
+use downpour_proto::transfer::{
+    CONNECTIONS_MAX, Carrier, Figure, Host, Known, Plan, Planned, Wishes,
+};
 use downpour_transport::control::{DataPath, Joined};
 use downpour_transport::pull::{PullLimits, PullTotals};
 use downpour_transport::stream::Tuning;
@@ -38,7 +42,7 @@ pub(super) fn pulls(plan: &ReceivePlan, joined: &Joined) -> usize {
 }
 
 /// How the puller works.
-pub(super) fn limits(plan: &ReceivePlan, joined: &Joined) -> PullLimits {
+pub(super) fn limits(plan: &ReceivePlan, joined: &Joined, taker: &Taker) -> PullLimits {
     let default = PullLimits::default();
     match planned(plan, joined) {
         None => PullLimits {
@@ -51,8 +55,43 @@ pub(super) fn limits(plan: &ReceivePlan, joined: &Joined) -> PullLimits {
             ahead: joined.reply.path == DataPath::Tcp,
             rtt: joined.rtt,
             tuning: Tuning::from(&planned),
+            steering: taker.links.as_ref().map(|book| {
+                let sender = joined.sender.ip().to_string();
+                book.steering(&sender, bounds(&plan.wishes, &planned))
+            }),
             ..default
         },
+    }
+}
+
+/// What may be changed while the transfer runs: nothing of what was asked for.
+fn bounds(wishes: &Wishes, planned: &Plan) -> Limits {
+    let first = planned.connections.value;
+    let (least, most) = match wishes.connections {
+        Some(_) => (first, first),
+        // Each one needs memory for a range or two.
+        None => (1, (planned.ranges.value / 2).clamp(1, CONNECTIONS_MAX.into()) as u16),
+    };
+    Limits { first, least, most: most.max(first), ceiling: wishes.pacing }
+}
+
+/// Whether what came waits for the disk: half of all that may be under way is here and not stored.
+pub(super) struct Stored {
+    pulls: u64,
+    /// Data blocks that were here when the attempt began, and that were pulled since.
+    before: u64,
+    pub(super) pulled: u64,
+}
+
+impl Stored {
+    pub(super) fn new(plan: &ReceivePlan, joined: &Joined, before: u64) -> Self {
+        Self { pulls: pulls(plan, joined) as u64, before, pulled: 0 }
+    }
+
+    /// So many data blocks are stored.
+    pub(super) fn waits(&self, stored: u64) -> bool {
+        let since = stored.saturating_sub(self.before);
+        self.pulled.saturating_sub(since) >= (self.pulls / 2).max(2)
     }
 }
 
@@ -67,6 +106,7 @@ pub(super) fn report(
         path: joined.reply.path.name()?.to_owned(),
         plan: PlanLine::all(&planned),
         ranges: totals.ranges,
+        steered: totals.decisions.iter().map(SteeredLine::of).collect(),
         connections: totals.connections,
     })
 }

@@ -1,0 +1,183 @@
+//! What the closed loop decided on each link, and what is remembered of it: small files in a state folder.
+//!
+//! `links/history.ndjson` has a line for each decision, the newest last; when it is long it becomes
+//! `history.old.ndjson`, and the one before that goes. `links/NAME.link` is one line ([`Memory`]), replaced as a whole. What cannot
+//! be written is lost, and costs the next transfer a search: no transfer fails by it. Daemon and commands of one folder
+//! may write at the same time: a line is one write.
+
+use downpour_proto::Rate;
+use downpour_proto::transfer::steer::{Decision, Limits, Memory};
+use downpour_transport::pull::{Helm, Steering};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use utoipa::ToSchema;
+
+/// Bytes of the history before it is set aside.
+const HISTORY_BYTES_MAX: u64 = 4 << 20;
+/// Longest name of a link as part of a file's name.
+const NAME_LEN_MAX: usize = 100;
+
+/// One decision as it is kept and shown.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Steered {
+    /// Microseconds since 1970.
+    pub at_us: i64,
+    /// The link: the other site's name, or its address.
+    pub link: String,
+    /// Connections from then on.
+    pub connections: u16,
+    /// Most of all of them together, if they are paced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pacing_bps: Option<u64>,
+    /// What held them back, in one word.
+    pub binding: String,
+    /// What they had brought until then.
+    pub rate_bps: u64,
+    /// The share of it that was sent again.
+    pub sent_again: f64,
+    /// Why, in one sentence.
+    pub why: String,
+}
+
+/// All links of a state folder.
+#[derive(Debug)]
+pub struct Book {
+    folder: PathBuf,
+    helm: Arc<Helm>,
+}
+
+/// The book, and the name of one link in it.
+#[derive(Clone, Debug)]
+pub struct LinkBook {
+    book: Arc<Book>,
+    name: Option<String>,
+}
+
+impl Book {
+    /// In this state folder.
+    pub fn open(state: &Path) -> Arc<Self> {
+        Arc::new(Self { folder: state.join("links"), helm: Arc::default() })
+    }
+
+    /// What was decided, the oldest first; on one link, or on all.
+    pub fn history(&self, link: Option<&str>, most: usize) -> Vec<Steered> {
+        let mut all = Vec::new();
+        for name in ["history.old.ndjson", "history.ndjson"] {
+            let text = fs::read_to_string(self.folder.join(name)).unwrap_or_default();
+            let lines = text.lines().filter_map(|line| serde_json::from_str::<Steered>(line).ok());
+            all.extend(lines.filter(|line| link.is_none_or(|link| line.link == link)));
+        }
+        all.split_off(all.len().saturating_sub(most))
+    }
+
+    /// What is remembered of a link.
+    pub fn memory(&self, link: &str) -> Option<Memory> {
+        Memory::parse(&fs::read_to_string(self.memory_file(link)).ok()?)
+    }
+
+    fn memory_file(&self, link: &str) -> PathBuf {
+        let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.:".contains(c) { c } else { '_' };
+        let name: String = link.chars().take(NAME_LEN_MAX).map(plain).collect();
+        self.folder.join(format!("{name}.link"))
+    }
+
+    fn keep(&self, line: &Steered, memory: Option<&Memory>) -> std::io::Result<()> {
+        fs::create_dir_all(&self.folder)?;
+        let history = self.folder.join("history.ndjson");
+        if fs::metadata(&history).is_ok_and(|meta| meta.len() > HISTORY_BYTES_MAX) {
+            fs::rename(&history, self.folder.join("history.old.ndjson"))?;
+        }
+        let mut text = serde_json::to_vec(line)?;
+        text.push(b'\n');
+        OpenOptions::new().create(true).append(true).open(&history)?.write_all(&text)?;
+        let Some(memory) = memory else { return Ok(()) };
+        let file = self.memory_file(&line.link);
+        let new = file.with_extension(format!("new{}", std::process::id()));
+        fs::write(&new, format!("{memory}\n"))?;
+        fs::rename(new, file)
+    }
+}
+
+impl LinkBook {
+    /// A link of this name; `None`: the sender's address is its name.
+    pub fn new(book: Arc<Book>, name: Option<String>) -> Self {
+        Self { book, name }
+    }
+
+    /// How a puller is steered that fetches from `sender`.
+    pub(crate) fn steering(&self, sender: &str, limits: Limits) -> Steering {
+        let (book, name) = (self.book.clone(), self.name.clone());
+        let link = name.unwrap_or_else(|| sender.to_owned());
+        Steering {
+            helm: self.book.helm.clone(),
+            limits,
+            memory: self.book.memory(&link),
+            on_decision: Arc::new(move |decision, memory| {
+                // See the header: nothing depends on it.
+                let _ = book.keep(&line(&link, decision), memory.as_ref());
+            }),
+        }
+    }
+}
+
+fn line(link: &str, decision: Decision) -> Steered {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Steered {
+        at_us: i64::try_from(now.as_micros()).unwrap_or(i64::MAX),
+        link: link.to_owned(),
+        connections: decision.setting.connections,
+        pacing_bps: decision.setting.pacing.map(Rate::bps),
+        binding: decision.binding.to_string(),
+        rate_bps: decision.rate.bps(),
+        sent_again: decision.loss,
+        why: decision.why,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Book, LinkBook};
+    use downpour_proto::Rate;
+    use downpour_proto::transfer::steer::{Binding, Decision, Limits, LinkId, Memory, Setting};
+    use std::time::Duration;
+
+    #[test]
+    fn what_was_decided_outlives_the_program_and_is_found_by_its_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let limits = Limits { first: 8, least: 1, most: 64, ceiling: None };
+        let memory = Memory {
+            connections: 16,
+            pacing: None,
+            rate: Rate::from_mbps(80),
+            rtt_min: Duration::from_millis(50),
+            binding: Binding::Loss,
+        };
+        for name in [Some("west/1".to_owned()), None] {
+            let steering =
+                LinkBook::new(Book::open(folder.path()), name).steering("10.0.0.1", limits);
+            assert_eq!(steering.memory, None);
+            let decision = Decision {
+                link: LinkId(1),
+                setting: Setting { connections: 16, pacing: None },
+                binding: Binding::Loss,
+                rate: Rate::from_mbps(80),
+                loss: 0.01,
+                why: "losses".to_owned(),
+            };
+            (steering.on_decision)(decision, Some(memory));
+        }
+        let book = Book::open(folder.path());
+        assert_eq!(book.memory("west/1"), Some(memory));
+        let all = book.history(None, 10);
+        assert_eq!(all.iter().map(|line| &line.link).collect::<Vec<_>>(), ["west/1", "10.0.0.1"]);
+        let own = book.history(Some("10.0.0.1"), 10);
+        assert_eq!((own.len(), own[0].connections, &*own[0].binding), (1, 16, "loss"));
+        assert_eq!(book.history(None, 1), own);
+        let again = LinkBook::new(book, None).steering("10.0.0.1", limits);
+        assert_eq!(again.memory, Some(memory));
+    }
+}
