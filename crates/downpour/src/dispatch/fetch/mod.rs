@@ -471,7 +471,8 @@ impl Task {
         let signed = signed.map_err(|e| Fault::new(ErrorClass::NameRefused, e.to_string()))?;
         let promise = self.dispatch.room.promise(&self.folder, 0);
         let taken = vec![self.taken.clone()];
-        let incoming = Incoming::new(&self.taken.item.site, self.folder.clone(), taken, promise);
+        let (from, book) = (&self.taken.item.site, self.dispatch.book.clone());
+        let incoming = Incoming::new(from, self.folder.clone(), taken, promise, book);
         let signed = [(0, signed)];
         incoming.keep(&signed).await?;
         let answers = incoming.adopt(&self.site, &signed).await?;
