@@ -218,7 +218,8 @@ mod tests {
         assert_eq!(fts3.decide(&[], &now(60.0)).connections, 101);
         for minute in 2..5 {
             let at = f64::from(minute) * 60.0;
-            fts3.decide(&rows(10, 0, 1e9, at), &now(at));
+            // What ended since the beginning: more each minute.
+            fts3.decide(&rows(5 * (minute * minute) as usize, 0, 1e9, at), &now(at));
         }
         assert_eq!(fts3.value, 107);
         let mut modest = Fts3::new(Config { mode: Mode::Conservative, ..Config::DEFAULT });
