@@ -7,7 +7,7 @@ use super::account::{ReceiverAccount, receiver_snapshot};
 use super::host::Host;
 use super::keeper::{Keeper, open_keeper};
 use super::receive::Taker;
-use super::transfer::{Stored, limits};
+use super::transfer::{Stored, limits, pad};
 use super::words::Telling;
 use super::{TOO_SLOW, faults, transfer};
 use crate::cli::{Fault, ReceivePlan, Target};
@@ -16,7 +16,7 @@ use crate::report::Report;
 use downpour_catalog::ErrorClass;
 use downpour_proto::receiver::Pull as Order;
 use downpour_proto::{
-    BlockId, BlockKind, Duration, Geometry, PacketNumber, RangeSet, ReceiverConfig, Rounds,
+    BlockId, BlockKind, Duration, PacketNumber, RangeSet, ReceiverConfig, Rounds,
     receiver::PARTIAL_BLOCKS_MAX,
 };
 use downpour_transport::control::{
@@ -781,12 +781,6 @@ const fn block_of(order: Order) -> BlockId {
     match order {
         Order::Repair { block, .. } | Order::Bytes { block } => block,
     }
-}
-
-/// The last symbol of the data space's last block is filled up with zeros.
-fn pad(bytes: &mut Vec<u8>, geometry: Geometry) {
-    let whole = bytes.len().next_multiple_of(usize::from(geometry.symbol_len));
-    bytes.resize(whole, 0);
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use super::receive::Taker;
 use crate::cli::ReceivePlan;
 use crate::report::{PlanLine, SteeredLine, TransferReport};
 use crate::tuner::plan::host;
+use downpour_proto::Geometry;
 use downpour_proto::receiver::{PULLS_DEFAULT, PULLS_MAX};
 use downpour_proto::transfer::steer::Limits;
 use downpour_proto::transfer::{
@@ -109,4 +110,10 @@ pub(super) fn report(
         steered: totals.decisions.iter().map(SteeredLine::of).collect(),
         connections: totals.connections,
     })
+}
+
+/// The last symbol of the data space's last block is filled up with zeros.
+pub(super) fn pad(bytes: &mut Vec<u8>, geometry: Geometry) {
+    let whole = bytes.len().next_multiple_of(usize::from(geometry.symbol_len));
+    bytes.resize(whole, 0);
 }
