@@ -87,7 +87,7 @@ pub struct Dispatch {
     fetches: Mutex<BTreeMap<i64, Arc<fetch::Fetch>>>,
     /// What fetches brought lately, by site.
     paces: Mutex<HashMap<String, (downpour_proto::Rate, Instant)>>,
-    /// Counts the looks at what there is to do.
+    /// The place of the site that is the first to take files.
     turn: AtomicUsize,
     totals: Totals,
     /// Of the service `multicast`.

@@ -114,11 +114,11 @@ async fn begin(dispatch: &Arc<Dispatch>, site: &Arc<Site>, tasks: &mut Tasks) ->
     let mut state = look(site).await?;
     take_lapsed(dispatch, site, &state, tasks).await?;
     let mut remotes = site.remotes();
-    // Each begins in its turn: of files for several sites the first one takes all.
-    let turn = dispatch.turn.fetch_add(1, Ordering::Relaxed);
-    let first = turn % remotes.len().max(1);
+    // Of files for several sites the first one takes all: who took last comes last.
+    let all = remotes.len().max(1);
+    let first = dispatch.turn.load(Ordering::Relaxed) % all;
     remotes.rotate_left(first);
-    for remote in remotes {
+    for (place, remote) in remotes.into_iter().enumerate() {
         while tasks.len() < site.config().transfer.active {
             let Some((rule, limit)) = choose(dispatch, site, &remote, &state) else { break };
             let config = site.config();
@@ -134,6 +134,7 @@ async fn begin(dispatch: &Arc<Dispatch>, site: &Arc<Site>, tasks: &mut Tasks) ->
             if claimed.is_empty() {
                 break;
             }
+            dispatch.turn.store((first + place + 1) % all, Ordering::Relaxed);
             let bytes = claimed.iter().map(|claimed| claimed.size).sum();
             let share = config.transfer.share(state.names.rule(rule));
             if let Some(link) = lock(&dispatch.links).get_mut(remote.name()) {
