@@ -7,10 +7,10 @@ use std::path::Path;
 use std::process::Command;
 
 /// A small file system, unmounted with the test.
-struct Tmpfs<'a>(&'a Path);
+pub(crate) struct Tmpfs<'a>(&'a Path);
 
 impl<'a> Tmpfs<'a> {
-    fn mount(at: &'a Path, size: &str) -> Option<Self> {
+    pub(crate) fn mount(at: &'a Path, size: &str) -> Option<Self> {
         std::fs::create_dir_all(at).unwrap();
         let options = format!("size={size}");
         let mounted = Command::new("mount")
