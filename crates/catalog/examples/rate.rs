@@ -180,6 +180,7 @@ fn adopt(url: &CatalogUrl, fill: u64) {
                 replicas: vec![(site, format!("/data/{}", name(n)))],
                 other_content: OtherContent::Refuse,
                 origin: None,
+                receipt: None,
             })
         });
         let answers = catalog.submit(now(), adopted.collect()).wait().expect("the database");

@@ -20,6 +20,9 @@ pub const RECEIPT_BYTES_MAX: usize = 16 << 10;
 /// Longest node key, in bytes.
 pub const KEY_BYTES_MAX: usize = 64;
 
+/// Longest name of a session, in bytes.
+pub const SESSION_BYTES_MAX: usize = 255;
+
 /// What to do with other content under a name that the catalog has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OtherContent {
@@ -71,6 +74,8 @@ pub struct AdoptedFile {
     pub other_content: OtherContent,
     /// What its site of origin says of it; `None` for a file of our own that was never taken in.
     pub origin: Option<Origin>,
+    /// The receipt that was signed for it, in the same commit. Which file it is of need not be known: that is passed over.
+    pub receipt: Option<Receipt>,
 }
 
 /// What a file's site of origin says of it, so that both catalogs speak of the same file and sort it into the same day.
@@ -153,6 +158,15 @@ pub enum Change {
         fence: Fence,
         /// Its new end.
         until: Time,
+    },
+    /// A file that is held goes by this session, as receipts will name it.
+    InSession {
+        /// Which file.
+        file: FileId,
+        /// The lease.
+        fence: Fence,
+        /// The session.
+        session: String,
     },
     /// Records another digest of a file.
     Digest(FileId, Digest),

@@ -218,6 +218,7 @@ impl Names {
             ("bytes", attempt.bytes.into()),
             ("outcome", attempt.outcome.name().into()),
             ("error", error(attempt.error)),
+            ("session", attempt.session.into()),
         ])
     }
 

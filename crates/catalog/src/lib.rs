@@ -48,7 +48,8 @@ mod writer;
 pub use catalog::{Catalog, Pending};
 pub use change::{
     AdoptedFile, Answer, Applied, Change, Claimed, KEY_BYTES_MAX, Move, NAME_BYTES_MAX, NewFile,
-    Next, Origin, OtherContent, PATH_BYTES_MAX, RECEIPT_BYTES_MAX, Refused, Work,
+    Next, Origin, OtherContent, PATH_BYTES_MAX, RECEIPT_BYTES_MAX, Refused, SESSION_BYTES_MAX,
+    Work,
 };
 pub use class::{ErrorClass, Scope, TAXONOMY_VERSION};
 pub use code::UnknownName;

@@ -219,6 +219,7 @@ pub(crate) fn attempt_of(row: Row) -> Result<Attempt, DbError> {
         bytes: row.size()?,
         outcome: row.code(Outcome::from_code)?,
         error: row.maybe(ErrorClass::from_code)?,
+        session: Some(row.text()?).filter(|session| !session.is_empty()),
     })
 }
 

@@ -299,6 +299,8 @@ pub struct Attempt {
     pub outcome: Outcome,
     /// What went wrong.
     pub error: Option<ErrorClass>,
+    /// The session that it was part of, as receipts name it; `None` when it failed before there was one.
+    pub session: Option<String>,
 }
 
 /// A receiver's signed statement that a file is complete.

@@ -81,6 +81,7 @@ pub(crate) const LIVE: Table = Table {
         ("started", Int),
         ("bytes", Int),
         ("since", Int),
+        ("session", Text),
     ],
 };
 
@@ -116,6 +117,7 @@ pub(crate) const ATTEMPT: Table = Table {
         ("bytes", Int),
         ("outcome", Int),
         ("error", Int),
+        ("session", Text),
     ],
 };
 

@@ -7,7 +7,7 @@
 
 use crate::receipt::{Line, LogError, SignedFileReceipt, WrongContent, read_log};
 use downpour_catalog::{
-    AdoptedFile, Catalog, Change, Digest, Error, Origin, OtherContent, Receipt, Replica,
+    AdoptedFile, Catalog, Change, Digest, Error, FileId, Origin, OtherContent, Receipt, Replica,
     ReplicaState, RuleId, SiteId, Time,
 };
 use downpour_transport::identity::PublicKey;
@@ -143,7 +143,7 @@ impl Work<'_> {
             files.push(Change::Adopt(self.adopted(signed)?));
         }
         let answers = self.catalog.apply(self.now, &files)?;
-        let mut records = Vec::with_capacity(receipts.len());
+        let mut records = Vec::new();
         for (signed, answer) in receipts.iter().zip(answers) {
             let said = &signed.receipt;
             let applied = match answer {
@@ -155,11 +155,8 @@ impl Work<'_> {
             };
             self.done.receipts += 1;
             self.done.files += u64::from(!applied.repeated);
-            let (file, receiver) = (applied.file, said.receiver.as_bytes().to_vec());
-            let signed = signed.to_bytes();
-            records.push(Change::Receipt(Receipt { file, receiver, at: said.at, signed }));
             if let Some(state) = self.wrong_on_disk(said) {
-                let (site, path) = (self.here, self.path(&said.path));
+                let (file, site, path) = (applied.file, self.here, self.path(&said.path));
                 records.push(Change::Replica(Replica { file, site, path, state }));
             }
         }
@@ -185,6 +182,12 @@ impl Work<'_> {
             replicas: vec![(self.here, self.path(&said.path))],
             other_content: OtherContent::Refuse,
             origin: Some(Origin { version: said.version, taken_in: said.taken_in }),
+            receipt: Some(Receipt {
+                file: FileId(0),
+                receiver: said.receiver.as_bytes().to_vec(),
+                at: said.at,
+                signed: signed.to_bytes(),
+            }),
         })
     }
 
@@ -213,7 +216,7 @@ mod tests {
     use crate::receipt::tests::receipt;
     use crate::receipt::{RECEIPT_LOG, ReceiptLog, SignedFileReceipt};
     use downpour_catalog::{
-        AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Digest, File, Origin,
+        AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Digest, File, FileId, Origin,
         OtherContent, Query, Receipt, ReplicaState, SetDigest, Time,
     };
     use downpour_transport::identity::Identity;
@@ -241,11 +244,14 @@ mod tests {
             replicas: vec![(catalog.site("geneva").unwrap(), path)],
             other_content: OtherContent::Refuse,
             origin: Some(Origin { version: said.version, taken_in: said.taken_in }),
+            receipt: Some(Receipt {
+                file: FileId(0),
+                receiver: said.receiver.as_bytes().to_vec(),
+                at: said.at,
+                signed: signed.to_bytes(),
+            }),
         });
-        let file = catalog.apply(NOW, &[adopted]).unwrap()[0].clone().unwrap().file;
-        let receiver = said.receiver.as_bytes().to_vec();
-        let record = Receipt { file, receiver, at: said.at, signed: signed.to_bytes() };
-        catalog.apply(NOW, &[Change::Receipt(record)]).unwrap();
+        catalog.apply(NOW, &[adopted]).unwrap()[0].clone().unwrap();
     }
 
     type Row =

@@ -9,7 +9,7 @@ use downpour::session::{
 use downpour_catalog::ErrorClass;
 use downpour_proto::Rate;
 use downpour_proto::transfer::{Figure, Measured, Policy, Wishes};
-use downpour_transport::control::DataPath;
+use downpour_transport::control::{DataPath, SessionId};
 use downpour_transport::identity::Identity;
 use std::fs;
 use std::path::Path;
@@ -65,6 +65,7 @@ impl Pair {
     async fn run(&self) -> (SentFiles, ReceivedFiles) {
         let (mut sending, ticket) = send_files(SendFiles {
             identity: self.sender.clone(),
+            session: SessionId::random().unwrap(),
             receiver: self.receiver.public_key(),
             items: self.items.clone(),
             path: DataPath::Tcp,
@@ -218,6 +219,7 @@ fn a_stranger_does_not_get_in() {
     block_on(async {
         let (sending, ticket) = send_files(SendFiles {
             identity: pair.sender.clone(),
+            session: SessionId::random().unwrap(),
             receiver: named.public_key(),
             items: pair.items.clone(),
             path: DataPath::Tcp,
@@ -261,6 +263,7 @@ fn lanes_run_beside_each_other_and_a_stopped_session_ends() {
         assert_eq!((a.items, b.items), (vec![ItemEnd::Placed], vec![ItemEnd::Placed]));
         let (mut sending, ticket) = send_files(SendFiles {
             identity: one.sender.clone(),
+            session: SessionId::random().unwrap(),
             receiver: one.receiver.public_key(),
             items: one.items.clone(),
             path: DataPath::Tcp,

@@ -65,6 +65,7 @@ impl Site {
             replicas: at.iter().map(|site| (*site, name.to_owned())).collect(),
             other_content: OtherContent::Refuse,
             origin,
+            receipt: None,
         })
     }
 

@@ -4,7 +4,7 @@
 //! content it is tells the digest where a file is adopted, else the stamp. A file that nobody has read yet has no content to keep:
 //! with another stamp it is the same file, still being written.
 
-use super::records::is_text;
+use super::records::{check_receipt, is_text};
 use super::standing::{NewName, Standing};
 use super::{Batch, Known, Told, pick};
 use crate::change::{
@@ -13,7 +13,8 @@ use crate::change::{
 };
 use crate::life::State;
 use crate::record::{
-    DigestKind, EventKind, FileId, Replica, ReplicaState, Revision, SiteId, Time, TransferId,
+    DigestKind, EventKind, FileId, Receipt, Replica, ReplicaState, Revision, SiteId, Time,
+    TransferId,
 };
 use crate::schema;
 use crate::sql::{Columns, DbError, Hold, Put, Row, Sql};
@@ -115,6 +116,7 @@ impl Batch<'_> {
         if new.replicas.iter().any(|(_, path)| !is_text(path, PATH_BYTES_MAX)) {
             return Err(Refused::Malformed("a path is too long or holds a zero byte"));
         }
+        new.receipt.as_ref().map_or(Ok(()), check_receipt)?;
         let (applied, is_new) = if let Some(same) = self.same_content(new)? {
             (self.stands(same, true), false)
         } else {
@@ -138,6 +140,13 @@ impl Batch<'_> {
             self.note_replica(now, &replica);
             if !is_new {
                 self.tell(now, Told::recorded(EventKind::Replica, file.0, applied.revision));
+            }
+        }
+        if let Some(receipt) = &new.receipt {
+            self.note_receipt(&Receipt { file: applied.file, ..receipt.clone() });
+            if !is_new {
+                let (file, revision) = (applied.file, applied.revision);
+                self.tell(now, Told::recorded(EventKind::Receipt, file.0, revision));
             }
         }
         Ok(applied)

@@ -167,6 +167,7 @@ impl Batch<'_> {
             Change::Adopt(file) => self.adopt(now, file),
             Change::Move(step) => self.step(now, step),
             Change::Renew { file, fence, until } => self.renew(*file, *fence, *until),
+            Change::InSession { file, fence, session } => self.in_session(*file, *fence, session),
             Change::Digest(file, digest) => self.record_digest(now, *file, digest),
             Change::Replica(replica) => self.record_replica(now, replica),
             Change::Receipt(receipt) => self.record_receipt(now, receipt),

@@ -1,14 +1,17 @@
 //! The life cycle in a batch: steps, leases, what waits and starts again.
 
+use super::records::is_text;
 use super::{Batch, Told, code};
-use crate::change::{Answer, Applied, Claimed, Move, Next, PATH_BYTES_MAX, Refused};
+use crate::change::{
+    Answer, Applied, Claimed, Move, Next, PATH_BYTES_MAX, Refused, SESSION_BYTES_MAX,
+};
 use crate::class::{ErrorClass, Scope};
 use crate::life::State;
 use crate::record::{
     DigestKind, EventKind, Fence, FileId, LogId, Outcome, Replica, ReplicaState, Revision, Time,
 };
 use crate::schema;
-use crate::sql::Put;
+use crate::sql::{Put, Value};
 
 impl Batch<'_> {
     pub(super) fn step(&mut self, now: Time, step: &Move) -> Answer {
@@ -158,6 +161,7 @@ impl Batch<'_> {
             standing.bytes.into(),
             i64::from(outcome.code()).into(),
             code(error.map(ErrorClass::code)),
+            Value::Text(std::mem::take(&mut standing.session)),
         ];
         (standing.started, standing.bytes) = (Time(0), 0);
         self.note(&schema::ATTEMPT, Put::Insert, row);
@@ -214,6 +218,20 @@ impl Batch<'_> {
             return Err(Refused::NoLease);
         }
         standing.turn = until.0;
+        standing.is_changed = true;
+        Ok(self.stands(file, false))
+    }
+
+    /// Neither is the session by which a held file goes: its attempt will say so.
+    pub(super) fn in_session(&mut self, file: FileId, fence: Fence, session: &str) -> Answer {
+        if !is_text(session, SESSION_BYTES_MAX) {
+            return Err(Refused::Malformed("a session's name is too long or holds a zero byte"));
+        }
+        let standing = self.files.get_mut(&file).ok_or(Refused::NoSuchFile(file))?;
+        if standing.holder == LogId(0) || standing.fence != fence {
+            return Err(Refused::NoLease);
+        }
+        session.clone_into(&mut standing.session);
         standing.is_changed = true;
         Ok(self.stands(file, false))
     }

@@ -16,7 +16,9 @@ use crate::sql::{Put, Row, Table, Value};
 pub(super) fn subject(change: &Change) -> Option<FileId> {
     match change {
         Change::Move(step) => Some(step.file),
-        Change::Renew { file, .. } | Change::Digest(file, _) => Some(*file),
+        Change::Renew { file, .. } | Change::InSession { file, .. } | Change::Digest(file, _) => {
+            Some(*file)
+        }
         Change::Replica(replica) => Some(replica.file),
         Change::Receipt(receipt) => Some(receipt.file),
         Change::Delivery(delivery) => Some(delivery.file),

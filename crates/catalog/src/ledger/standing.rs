@@ -3,7 +3,7 @@
 use crate::class::ErrorClass;
 use crate::life::{Reason, State};
 use crate::record::{Fence, FileId, LogId, Revision, RuleId, SiteId, Time, TransferId};
-use crate::sql::{Columns, DbError, Row};
+use crate::sql::{Columns, DbError, Row, Value};
 
 /// Where the database has the file.
 #[derive(Debug)]
@@ -49,6 +49,8 @@ pub(super) struct Standing {
     /// Bytes that it says to have moved.
     pub bytes: i64,
     pub since: Time,
+    /// The session that it goes by; empty when none was told.
+    pub session: String,
     pub place: Place,
     pub is_changed: bool,
 }
@@ -75,6 +77,7 @@ impl Standing {
             started: Time(0),
             bytes: 0,
             since: now,
+            session: String::new(),
             place: Place::New(name),
             is_changed: true,
         }
@@ -105,6 +108,7 @@ impl Standing {
             started: Time(row.int()?),
             bytes: row.int()?,
             since: Time(row.int()?),
+            session: row.text()?,
             place: Place::Live { size_written: size },
             is_changed: false,
         })
@@ -193,6 +197,7 @@ impl Standing {
             self.started.0.into(),
             self.bytes.into(),
             self.since.0.into(),
+            Value::Text(self.session.clone()),
         ]
     }
 

@@ -2,8 +2,8 @@
 
 use crate::world::{LEASE_S, NOW, World, digest, receipt, waiting};
 use downpour_catalog::{
-    Change, ErrorClass, Move, Next, Outcome, Reason, Refused, Revision, Scope, State, TRANSITIONS,
-    Time, Work,
+    Change, ErrorClass, Move, Next, Outcome, Reason, Refused, Revision, SESSION_BYTES_MAX, Scope,
+    State, TRANSITIONS, Time, Work,
 };
 
 pub(crate) fn a_file_goes_from_found_to_receipted(world: &World) {
@@ -210,4 +210,36 @@ pub(crate) fn a_claim_may_be_of_one_rule(world: &World) {
     assert_eq!(of_other.iter().map(|c| c.file).collect::<Vec<_>>(), [third.file]);
     assert_eq!(of_other[0].state, State::Sending);
     assert_eq!(daemon.claim(NOW, Work::Queued, 10)[0].file, first.file);
+}
+
+pub(crate) fn an_attempt_names_its_session(world: &World) {
+    let daemon = world.daemon("a");
+    let file = daemon.queued("x").file;
+    let goes_by = |fence, session: &str| {
+        let session = session.to_owned();
+        daemon.change(NOW, Change::InSession { file, fence, session })
+    };
+    let named = || {
+        let attempts = world.reader().attempts(file).unwrap();
+        attempts.into_iter().map(|attempt| attempt.session).collect::<Vec<_>>()
+    };
+    let first = daemon.claim(NOW, Work::Queued, 1)[0];
+    goes_by(first.fence, "one").expect("it is held");
+    let stands = daemon.file(file).revision;
+    assert_eq!(stands, first.revision, "it is no step");
+    // Taken up by another, after the lease: the attempt that lapsed names its session, the next one has none yet.
+    let late = NOW.plus_s(LEASE_S);
+    let second = daemon.claim(late, Work::Lapsed, 1)[0];
+    assert_eq!(goes_by(first.fence, "one"), Err(Refused::NoLease));
+    let waits = daemon.step_held(second, second.revision, waiting(late)).unwrap();
+    assert_eq!(named(), [Some("one".to_owned()), None]);
+    daemon.step(file, waits.revision, Next::Resumed).unwrap();
+    let third = daemon.claim(late, Work::Queued, 1)[0];
+    goes_by(third.fence, "three").expect("it is held");
+    let sent = daemon.step_held(third, third.revision, Next::Sent { bytes: 1000 }).unwrap();
+    let there = Next::Verified(daemon.site, "/x".to_owned());
+    daemon.step_held(third, sent.revision, there).unwrap();
+    assert_eq!(named(), [Some("one".to_owned()), None, Some("three".to_owned())]);
+    let long = "x".repeat(SESSION_BYTES_MAX + 1);
+    assert!(matches!(goes_by(third.fence, &long), Err(Refused::Malformed(_))));
 }

@@ -2,8 +2,9 @@
 
 use crate::world::{NOW, World, digest, receipt};
 use downpour_catalog::{
-    Change, Delivery, DeliveryState, Digest, DigestKind, ErrorClass, FileId, Next, Receipt,
-    Refused, Replica, ReplicaState, Session, SessionId, Transfer, TransferId,
+    AdoptedFile, Change, Delivery, DeliveryState, Digest, DigestKind, ErrorClass, EventKind,
+    FileId, Next, RECEIPT_BYTES_MAX, Receipt, Refused, Replica, ReplicaState, Session, SessionId,
+    Transfer, TransferId,
 };
 use downpour_proto::StreamId;
 
@@ -54,6 +55,31 @@ pub(crate) fn records_come_back_as_they_were(world: &World) {
     }
     assert_eq!(world.reader().sites().unwrap()[1], (there, "there".to_owned()));
     assert_eq!(daemon.catalog.site("there").unwrap(), there);
+}
+
+pub(crate) fn what_is_adopted_comes_with_its_receipt(world: &World) {
+    let daemon = world.daemon("a");
+    let signed = |by: u8| Some(Receipt { receiver: vec![by; 32], ..receipt(FileId(0)) });
+    let adopt = |name: &str, receipt| {
+        let file = AdoptedFile { receipt, ..daemon.adopted_file(name) };
+        daemon.change(NOW, Change::Adopt(file))
+    };
+    let file = adopt("x", signed(1)).unwrap().file;
+    let receipts = |file| world.reader().receipts(file).unwrap();
+    let by = |by: u8| Receipt { receiver: vec![by; 32], ..receipt(file) };
+    assert_eq!(receipts(file), [by(1)]);
+    // Again, and for a file that is known: it is told, as a receipt by itself is.
+    let told = |last: usize| {
+        let events = world.reader().events(daemon.catalog.log(), 0, 100).unwrap();
+        events.iter().rev().take(last).map(|event| event.kind).collect::<Vec<_>>()
+    };
+    assert_eq!(adopt("x", signed(2)).unwrap().file, file);
+    assert_eq!(receipts(file), [by(1), by(2)]);
+    assert_eq!(told(2), [EventKind::Receipt, EventKind::Replica]);
+    // One that cannot be recorded leaves no half.
+    let long = Receipt { signed: vec![0; RECEIPT_BYTES_MAX + 1], ..receipt(FileId(0)) };
+    assert!(matches!(adopt("y", Some(long)), Err(Refused::Malformed(_))));
+    assert_eq!(world.reader().versions(daemon.site, "y").unwrap(), []);
 }
 
 pub(crate) fn a_refused_change_spoils_no_other(world: &World) {

@@ -1,9 +1,10 @@
 //! Set digests: what they say is what the replicas say, whoever wrote it and however it came about.
 
-use crate::world::{Daemon, NOW, World, digest};
+use crate::world::{Daemon, NOW, World, digest, waiting};
 use downpour_catalog::{
-    AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, FileKey, Next, Origin, OtherContent,
-    Reader, Replica, ReplicaState, SetDay, SetDigest, SetNode, SiteId, Time, entry_hash,
+    AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, FileKey, Next, OpenError, Origin,
+    OtherContent, Reader, Replica, ReplicaState, SCHEMA_VERSION, SetDay, SetDigest, SetNode,
+    SiteId, Time, Work, entry_hash,
 };
 use std::collections::BTreeMap;
 
@@ -125,6 +126,7 @@ pub(crate) fn both_ends_sort_a_file_alike(world: &World) {
             replicas: vec![(there, name)],
             other_content: OtherContent::Refuse,
             origin: Some(Origin { version: file.version, taken_in: file.taken_in }),
+            receipt: None,
         };
         // Days later, and twice.
         for repeated in [false, true] {
@@ -221,7 +223,9 @@ pub(crate) fn an_older_catalog_gets_its_set_digests(world: &World) {
         "ALTER TABLE file DROP COLUMN origin",
         "DROP TABLE set_day",
         "DROP TABLE set_leaf",
-        "DELETE FROM schema_version WHERE version = 2",
+        "ALTER TABLE live DROP COLUMN session",
+        "ALTER TABLE attempt DROP COLUMN session",
+        "DELETE FROM schema_version WHERE version >= 2",
     ] {
         world.run_sql(text);
     }
@@ -236,6 +240,34 @@ pub(crate) fn an_older_catalog_gets_its_set_digests(world: &World) {
     let lost = Replica { file: files[0].id, site: there, path, state: ReplicaState::Lost };
     daemon.change(NOW, Change::Replica(lost)).unwrap();
     assert_right(&mut reader, there, site);
+}
+
+pub(crate) fn an_older_catalog_takes_in_sessions(world: &World) {
+    let daemon = world.daemon("a");
+    let file = daemon.queued("x").file;
+    let held = daemon.claim(NOW, Work::Queued, 1)[0];
+    let other = daemon.queued("y").file;
+    drop(daemon);
+    // As version 2 was, with a file under way.
+    for text in [
+        "ALTER TABLE live DROP COLUMN session",
+        "ALTER TABLE attempt DROP COLUMN session",
+        "DELETE FROM schema_version WHERE version = 3",
+    ] {
+        world.run_sql(text);
+    }
+    let refused = Catalog::open(&world.url, "a", NOW, &BeforeMigration::Refuse).err();
+    assert_eq!(refused, Some(OpenError::Older { found: 2, known: SCHEMA_VERSION }));
+    drop(Catalog::open(&world.url, "a", NOW, &BeforeMigration::DumpExists).unwrap());
+    let daemon = world.daemon("a");
+    let taken = daemon.claim(NOW, Work::Lapsed, 1)[0];
+    assert!(taken.file == file && taken.fence > held.fence);
+    let session = "one".to_owned();
+    daemon.change(NOW, Change::InSession { file, fence: taken.fence, session }).unwrap();
+    daemon.step_held(taken, taken.revision, waiting(NOW)).unwrap();
+    let named = world.reader().attempts(file).unwrap().into_iter().map(|attempt| attempt.session);
+    assert_eq!(named.collect::<Vec<_>>(), [None, Some("one".to_owned())]);
+    assert_eq!(daemon.claim(NOW, Work::Queued, 1)[0].file, other);
 }
 
 fn fill_one(daemon: &Daemon, there: SiteId, n: i64) {

@@ -182,6 +182,7 @@ impl Daemon {
             replicas: vec![(self.site, format!("/data/{name}"))],
             other_content: OtherContent::Refuse,
             origin: None,
+            receipt: None,
         }
     }
 

@@ -448,6 +448,7 @@ mod tests {
                 replicas: vec![(site, format!("/data/{n}"))],
                 other_content: OtherContent::Refuse,
                 origin: None,
+                receipt: None,
             })
         };
         let answers = catalog.apply(Time(1), &(0..5).map(adopt).collect::<Vec<_>>()).unwrap();

@@ -12,8 +12,10 @@ use downpour_catalog::{
 use downpour_proto::Rng;
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// A file that this daemon moves.
 #[derive(Clone, Debug)]
@@ -42,6 +44,11 @@ impl Held {
         }
     }
 
+    /// Its attempt will name this session.
+    pub(super) fn goes_by(&self, session: String) -> Change {
+        Change::InSession { file: self.file.id, fence: self.fence, session }
+    }
+
     fn step(&self, next: Next) -> Change {
         let (file, at, fence) = (self.file.id, self.at, Some(self.fence));
         Change::Move(Move { file, at, fence, next })
@@ -55,12 +62,29 @@ pub(super) type Leases = Arc<Mutex<HashMap<FileId, Fence>>>;
 pub(super) struct Book {
     site: Arc<Site>,
     leases: Leases,
+    /// Leases are looked at now: an operator cancelled something.
+    look: Arc<Notify>,
+    /// Files that are not ours any more.
+    lost: Mutex<Vec<FileId>>,
+    lost_some: Notify,
 }
 
 impl Book {
-    pub(super) fn new(site: &Arc<Site>, held: &[Held]) -> Self {
+    pub(super) fn new(site: &Arc<Site>, look: &Arc<Notify>, held: &[Held]) -> Self {
         let leases = held.iter().map(|held| (held.file.id, held.fence)).collect();
-        Self { site: site.clone(), leases: Arc::new(Mutex::new(leases)) }
+        let (leases, lost) = (Arc::new(Mutex::new(leases)), Mutex::default());
+        Self { site: site.clone(), leases, look: look.clone(), lost, lost_some: Notify::new() }
+    }
+
+    /// Files that an operator cancelled, or another daemon took, as soon as there are some.
+    pub(super) async fn lost(&self) -> Vec<FileId> {
+        loop {
+            let lost = std::mem::take(&mut *super::lock(&self.lost));
+            if !lost.is_empty() {
+                return lost;
+            }
+            self.lost_some.notified().await;
+        }
     }
 
     /// Keeps the leases of these, too.
@@ -163,25 +187,37 @@ impl Book {
 
     /// Keeps the leases, until it is dropped.
     pub(super) async fn renew(&self, lease: Duration) -> Fault {
+        let mut look = pin!(self.look.notified());
         loop {
-            tokio::time::sleep(lease / 3).await;
+            tokio::select! {
+                () = tokio::time::sleep(lease / 3) => {}
+                () = look.as_mut() => {}
+            }
+            // Before the look, so that what is cancelled meanwhile is looked at again.
+            look.set(self.look.notified());
             let now = self.now();
             let until = until(now, lease);
-            let changes: Vec<Change> = {
+            let (files, changes): (Vec<FileId>, Vec<Change>) = {
                 let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
-                let renew = |(file, fence): (&FileId, &Fence)| Change::Renew {
-                    file: *file,
-                    fence: *fence,
-                    until,
+                let renew = |(file, fence): (&FileId, &Fence)| {
+                    (*file, Change::Renew { file: *file, fence: *fence, until })
                 };
-                leases.iter().map(renew).collect()
+                leases.iter().map(renew).unzip()
             };
             if changes.is_empty() {
                 continue;
             }
-            // One that is refused shows at its next step.
-            if let Err(error) = self.site.catalog.submit(now, changes).done().await {
-                return error.into();
+            let answers = match self.site.catalog.submit(now, changes).done().await {
+                Ok(answers) => answers,
+                Err(error) => return error.into(),
+            };
+            // One that took its last step meanwhile is not held any more, nor missed.
+            let refused = files.into_iter().zip(answers).filter(|(_, answer)| answer.is_err());
+            let is_held = |file: &FileId| super::lock(&self.leases).contains_key(file);
+            let lost: Vec<FileId> = refused.map(|(file, _)| file).filter(is_held).collect();
+            if !lost.is_empty() {
+                super::lock(&self.lost).extend(lost);
+                self.lost_some.notify_one();
             }
         }
     }

@@ -8,28 +8,29 @@
 use super::arriving::{Promise, Taken, set_aside};
 use super::hooks::{kill_point, lies_about};
 use super::offer::{Arrived, BatchState, Trouble};
+use super::record::{blocking, record};
 use crate::cli::Fault as SessionFault;
 use crate::object::{Agreed, FolderOptions, Obstacle};
-use crate::receipt::{FileReceipt, ReceiptLog, SignedFileReceipt, WrongContent};
+use crate::receipt::{FileReceipt, SignedFileReceipt, WrongContent};
 use crate::session::{ReceiveFiles, ReceivedFiles, receive_files};
 use crate::site::{Fault, Remote, Site};
 use crate::steering::{Book, LinkBook};
 use crate::ticket::Ticket;
-use downpour_catalog::{
-    AdoptedFile, Answer, Change, ErrorClass, Origin, OtherContent, Receipt, Refused, SiteId,
-};
+use downpour_catalog::{ErrorClass, Refused};
 use downpour_proto::transfer::{Measured, Wishes};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// How long the source may take to open its door, and to come back.
 const SOURCE_TIME: Duration = Duration::from_secs(30);
 /// Memory for blocks under way, of one batch.
 const MEMORY: u64 = 64_000_000;
+/// How long a session may take to end.
+const END_TIME: Duration = Duration::from_secs(10);
 /// How often progress is passed on.
 const TICK: Duration = Duration::from_millis(500);
 
@@ -44,6 +45,8 @@ pub(super) struct Incoming {
     pub(super) promise: Mutex<Option<Promise>>,
     /// A session was begun.
     pub(super) begun: AtomicBool,
+    /// Its source offers the same files anew: its session is over there.
+    given_up: Notify,
     /// When its results were there, and when the source was first told.
     pub(super) ended: OnceLock<Instant>,
     pub(super) told: OnceLock<Instant>,
@@ -66,10 +69,24 @@ impl Incoming {
             state: watch::channel(BatchState::default()).0,
             promise: Mutex::new(Some(promise)),
             begun: AtomicBool::new(false),
+            given_up: Notify::new(),
             ended: OnceLock::new(),
             told: OnceLock::new(),
             links,
         }
+    }
+
+    /// Ends its session, and waits until what it brought has been seen to. False: that takes long.
+    pub(super) async fn give_up(&self) -> bool {
+        let mut state = self.state.subscribe();
+        // Never begun, it has nothing to end, and is not begun any more.
+        if !self.begun.swap(true, Ordering::SeqCst) {
+            self.state.send_modify(|state| state.done = true);
+            self.ended.get_or_init(Instant::now);
+        }
+        self.given_up.notify_one();
+        let ended = tokio::time::timeout(END_TIME, state.wait_for(|state| state.done)).await;
+        ended.is_ok()
     }
 
     /// Receives what was taken, and says what came of it.
@@ -106,8 +123,8 @@ impl Incoming {
             }
         };
         let (mut ends, signed) = self.verify(site, received).await?;
-        self.keep(&signed).await?;
-        let answers = self.adopt(site, &signed).await?;
+        let receipts = signed.iter().map(|(_, receipt)| receipt.clone()).collect();
+        let answers = record(site, &self.folder, receipts).await?;
         for ((index, receipt), answer) in signed.into_iter().zip(answers) {
             ends[index] = Some(match answer {
                 Ok(_) => Arrived::Placed { receipt: Box::new(receipt) },
@@ -151,9 +168,10 @@ impl Incoming {
             links: Some(LinkBook::new(self.links.clone(), Some(self.from.clone()))),
         });
         loop {
-            match tokio::time::timeout(TICK, running.done()).await {
-                Ok(done) => return done,
-                Err(_) => {
+            tokio::select! {
+                done = running.done() => return done,
+                () = self.given_up.notified() => running.stop(),
+                () = tokio::time::sleep(TICK) => {
                     let seen = running.progress();
                     let bytes = seen.and_then(|s| s.receivers.first().map(|row| row.done_bytes));
                     self.state.send_modify(|state| state.bytes = bytes.unwrap_or(0));
@@ -200,86 +218,6 @@ impl Incoming {
             Ok((ends, signed))
         })
         .await
-    }
-
-    /// The folder keeps its receipts itself, so that a lost catalog can be made again.
-    pub(super) async fn keep(&self, signed: &[(usize, SignedFileReceipt)]) -> Result<(), Fault> {
-        if signed.is_empty() {
-            return Ok(());
-        }
-        kill_point("log.before");
-        let receipts: Vec<_> = signed.iter().map(|(_, receipt)| receipt.clone()).collect();
-        let folder = self.folder.clone();
-        blocking(move || {
-            // Whoever opens the log looks at its end: nobody may be writing there.
-            static ONE: Mutex<()> = Mutex::new(());
-            let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-            let kept = ReceiptLog::open(&folder).and_then(|mut log| log.append(&receipts));
-            kept.map_err(|error| Fault::new(ErrorClass::DestinationWriteFailed, error.to_string()))
-        })
-        .await
-    }
-
-    /// Takes files and receipts into the catalog.
-    pub(super) async fn adopt(
-        &self,
-        site: &Arc<Site>,
-        signed: &[(usize, SignedFileReceipt)],
-    ) -> Result<Vec<Answer>, Fault> {
-        if signed.is_empty() {
-            return Ok(Vec::new());
-        }
-        let (catalog, now) = (site.catalog.clone(), site.clock.now());
-        let receipts: Vec<_> = signed.iter().map(|(_, receipt)| receipt.clone()).collect();
-        let (folder, name) = (self.folder.clone(), site.name.clone());
-        kill_point("adopt.before");
-        let answers = blocking(move || {
-            let own = catalog.site(&name)?;
-            let mut words = HashMap::new();
-            let mut changes = Vec::with_capacity(receipts.len());
-            for signed in &receipts {
-                let said = &signed.receipt;
-                let key = (said.site.clone(), said.rule.clone());
-                let (site, rule) = match words.get(&key) {
-                    Some(known) => *known,
-                    None => {
-                        let found = (catalog.site(&said.site)?, catalog.rule(&said.rule)?);
-                        *words.entry(key).or_insert(found)
-                    }
-                };
-                changes.push(Change::Adopt(adopted(said, (site, rule), own, &folder)));
-            }
-            let answers = catalog.submit(now, changes).wait()?;
-            let records = answers.iter().zip(&receipts).filter_map(|(answer, signed)| {
-                let file = answer.as_ref().ok()?.file;
-                let receiver = signed.receipt.receiver.as_bytes().to_vec();
-                let signed = signed.to_bytes();
-                Some(Change::Receipt(Receipt { file, receiver, at: now, signed }))
-            });
-            catalog.submit(now, records.collect()).wait()?;
-            Ok(answers)
-        })
-        .await?;
-        kill_point("adopt.after");
-        Ok(answers)
-    }
-}
-
-fn adopted(
-    said: &FileReceipt,
-    (site, rule): (SiteId, downpour_catalog::RuleId),
-    own: SiteId,
-    folder: &Path,
-) -> AdoptedFile {
-    AdoptedFile {
-        site,
-        name: said.name.clone(),
-        size: said.size,
-        rule,
-        digest: downpour_catalog::Digest::blake3(said.blake3.0),
-        replicas: vec![(own, folder.join(&said.path).to_string_lossy().into_owned())],
-        other_content: OtherContent::Refuse,
-        origin: Some(Origin { version: said.version, taken_in: said.taken_in }),
     }
 }
 
@@ -337,12 +275,4 @@ fn damage(path: &Path) {
     let content = std::fs::read(path).unwrap_or_default();
     let kept = &content[..content.len() / 2];
     let _ = std::fs::write(path, kept);
-}
-
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
-) -> Result<T, Fault> {
-    let failed =
-        |error: tokio::task::JoinError| Fault::new(ErrorClass::Internal, error.to_string());
-    tokio::task::spawn_blocking(work).await.map_err(failed)?
 }

@@ -27,6 +27,7 @@ mod arriving;
 mod book;
 mod fetch;
 mod hasher;
+mod here;
 mod hooks;
 mod incoming;
 mod link;
@@ -37,6 +38,7 @@ mod outgoing;
 mod people;
 mod pieces;
 mod policy;
+mod record;
 mod route;
 mod section;
 mod sites;
@@ -83,6 +85,8 @@ pub struct Dispatch {
     lanes: Mutex<HashSet<(PathBuf, String)>>,
     /// There may be something to do.
     wake: Notify,
+    /// Leases are to be looked at.
+    look: Arc<Notify>,
     /// Files that are fetched from who has them.
     fetches: Mutex<BTreeMap<i64, Arc<fetch::Fetch>>>,
     /// What fetches brought lately, by site.
@@ -142,6 +146,7 @@ pub fn part(site: &Arc<Site>) -> Part {
         room: Arc::default(),
         lanes: Mutex::default(),
         wake: Notify::new(),
+        look: Arc::default(),
         fetches: Mutex::default(),
         paces: Mutex::default(),
         turn: AtomicUsize::new(0),

@@ -248,7 +248,7 @@ impl Standing {
             names,
             present: Presence::new(),
             files: HashMap::new(),
-            book: Arc::new(Book::new(site, &[])),
+            book: Arc::new(Book::new(site, &dispatch.look, &[])),
             rng: Rng::new(super::link::seed()),
             heard: Vec::new(),
             joined: BTreeSet::new(),
@@ -287,6 +287,7 @@ impl Standing {
                     }
                 }
                 fault = &mut renewing => return Err(fault),
+                lost = book.lost() => self.files.retain(|_, u| !lost.contains(&u.held.file.id)),
                 ended = session.running.done() => {
                     self.put_back().await?;
                     let what = ended.map_or_else(|f| f.what, |_| "the session is over".to_owned());
@@ -414,7 +415,8 @@ impl Standing {
             let failed = failed.into_iter().map(|(held, class)| (held, class, None)).collect();
             self.book.fail(failed, &mut self.rng).await?;
             self.book.hold(&ready);
-            let mut changes = Vec::new();
+            let session = self.opened.session.to_text();
+            let mut changes: Vec<_> = ready.iter().map(|h| h.goes_by(session.clone())).collect();
             for (held, receipts) in ready.into_iter().zip(receipts) {
                 let under = self.under(held, &receipts, &route);
                 changes.extend(self.insert(under, insert));

@@ -20,6 +20,7 @@ use downpour_catalog::{
     Change, ErrorClass, FileId, Next, Reason, Receipt, Replica, ReplicaState, SiteId, State,
 };
 use downpour_proto::Rng;
+use downpour_transport::control::SessionId;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,9 +38,12 @@ const ASK_PAUSE: Duration = Duration::from_secs(2);
 pub(super) struct Outgoing {
     pub(super) site: Arc<Site>,
     pub(super) remote: Arc<Remote>,
+    /// Leases are to be looked at.
+    pub(super) look: Arc<tokio::sync::Notify>,
     pub(super) destination: SiteId,
     pub(super) route: Route,
-    pub(super) id: String,
+    /// Of the batch, and of its session.
+    pub(super) id: SessionId,
     pub(super) rng: Rng,
     pub(super) progress: Arc<Progress>,
 }
@@ -70,7 +74,7 @@ impl Outgoing {
         held: Vec<Held>,
         lease: Duration,
     ) -> Result<(Delivered, Option<Broken>), Fault> {
-        let book = Book::new(&self.site, &held);
+        let book = Book::new(&self.site, &self.look, &held);
         tokio::select! {
             done = self.deliver(&book, held) => done,
             fault = book.renew(lease) => Err(fault),
@@ -83,8 +87,10 @@ impl Outgoing {
         held: Vec<Held>,
     ) -> Result<(Delivered, Option<Broken>), Fault> {
         let mut delivered = Delivered::default();
-        let offer =
-            Offer { batch: self.id.clone(), items: held.iter().map(|h| self.item(h)).collect() };
+        let offer = Offer {
+            batch: batch_name(self.id),
+            items: held.iter().map(|h| self.item(h)).collect(),
+        };
         let answer: OfferAnswer = match self.remote.post("/v1/site/offers", &offer).await {
             Ok(answer) => answer,
             Err(error) => return self.broken(book, held, error.into(), delivered).await,
@@ -156,6 +162,9 @@ impl Outgoing {
         let (held, paths): (Vec<Held>, Vec<String>) = take.into_iter().unzip();
         let names: HashMap<FileId, usize> =
             held.iter().enumerate().map(|(index, held)| (held.file.id, index)).collect();
+        let session = self.id.to_text();
+        let goes = |held: &Held| held.goes_by(session.clone());
+        book.record(held.iter().map(goes).collect()).await?;
         let (mut running, ticket) = self.open(&held, paths);
         let Ok(ticket) = ticket.await else {
             let fault = running.done().await.err();
@@ -166,12 +175,12 @@ impl Outgoing {
             return Ok(None);
         };
         let begin = Begin { ticket: self.reachable(ticket).to_string() };
-        let path = format!("/v1/site/batches/{}", self.id);
+        let path = format!("/v1/site/batches/{}", batch_name(self.id));
         if let Err(error) = self.remote.post::<serde_json::Value>(&path, &begin).await {
             running.stop();
             return self.broken(book, held, error.into(), *delivered).await.map(|(_, b)| b);
         }
-        let (ends, results) = self.wait(&mut running, &path).await;
+        let (ends, results) = self.wait(&mut running, &path, (book, &names)).await;
         let sent = |held: &Held| matches!(ends.get(names[&held.file.id]), Some(ItemEnd::Placed));
         let (done, open): (Vec<Held>, Vec<Held>) = held.into_iter().partition(|h| sent(h));
         let sending = |held: &Held| held.state == State::Sending;
@@ -205,6 +214,7 @@ impl Outgoing {
         let link = &self.remote.section;
         send_files(SendFiles {
             identity: self.site.identity.clone(),
+            session: self.id,
             receiver: self.remote.key(),
             items: held.iter().zip(paths).map(item).collect(),
             path: link.path.path(),
@@ -231,12 +241,21 @@ impl Outgoing {
         &self,
         running: &mut Running<SentFiles>,
         path: &str,
+        (book, names): (&Book, &HashMap<FileId, usize>),
     ) -> (Vec<ItemEnd>, Result<BatchState, Broken>) {
         let ask = format!("{path}?wait={ASK_WAIT_S}");
         let mut tries = 0;
         let mut lost_at = None;
         let results = loop {
-            match self.remote.get::<BatchState>(&ask).await {
+            let answer = tokio::select! {
+                answer = self.remote.get::<BatchState>(&ask) => answer,
+                lost = book.lost() => {
+                    let items = lost.iter().filter_map(|file| names.get(file));
+                    items.for_each(|item| running.give_up(*item));
+                    continue;
+                }
+            };
+            match answer {
                 Ok(state) if state.done => break Ok(state),
                 Ok(state) => {
                     tries = 0;
@@ -379,6 +398,11 @@ impl Outgoing {
         book.fail(failed.collect(), &mut self.rng).await?;
         Ok((delivered, Some(broken)))
     }
+}
+
+/// A batch is called as its session is, in hexadecimal digits.
+pub(super) fn batch_name(id: SessionId) -> String {
+    id.as_bytes().iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// Why the session did not send a file.

@@ -451,6 +451,8 @@ async fn step(
     let refused = |answer: &Result<_, Refused>| answer.is_err();
     passed += answers.iter().filter(|answer| refused(answer)).count() as u64;
     let done = answers.iter().filter(|answer| !refused(answer)).count() as u64;
+    // What was cancelled while it was sent is given up.
+    dispatch.look.notify_waiters();
     dispatch.wake.notify_one();
     Ok(Json(Done { done, passed }))
 }

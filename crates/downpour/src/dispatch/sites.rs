@@ -5,9 +5,9 @@ use super::arriving::{Judge, check};
 use super::incoming::Incoming;
 use super::link::Wanted;
 use super::load::Names;
-use super::offer::{BatchState, Begin, Offer, OfferAnswer, Wants, WantsAnswer};
+use super::offer::{BatchState, Begin, Offer, OfferAnswer, OfferItem, Wants, WantsAnswer};
 use super::people::{TransferReport, transfer_here};
-use super::{Dispatch, lock, wants};
+use super::{Dispatch, here, lock, wants};
 use crate::api::{Allow, Asked, Given, Problem, Routes, Who};
 use crate::object::part_name;
 use crate::site::{Remote, Site};
@@ -18,6 +18,7 @@ use axum::http::StatusCode;
 use axum::{Extension, Json};
 use downpour_catalog::ErrorClass;
 use serde::Deserialize;
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -82,6 +83,7 @@ async fn offer(
         return Err(banned.of_class(ErrorClass::DestinationRefused));
     }
     dispatch.forget_old();
+    dispatch.end_earlier(remote.name(), &offer).await?;
     if lock(&dispatch.incoming).len() >= KNOWN_MAX {
         let what = format!("{KNOWN_MAX} batches are known already");
         let busy = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", what, "offer it later");
@@ -102,7 +104,8 @@ async fn offer(
         };
         judge.judge(reader, &offer, &room)
     });
-    let judged = judged.await?;
+    let mut judged = judged.await?;
+    here::find(&site, &folder, &id, &mut judged).await?;
     if !judged.taken.is_empty() {
         let bytes = judged.taken.iter().map(|taken| taken.item.size).sum();
         let promise = dispatch.room.promise(&folder, bytes);
@@ -218,6 +221,29 @@ impl Dispatch {
                 (true, None, None) => true,
             }
         });
+    }
+
+    /// Ends the sessions in which files still came that are offered anew: at their source they are over, and what they
+    /// left is for this batch.
+    async fn end_earlier(&self, from: &str, offer: &Offer) -> Result<(), Problem> {
+        fn key(item: &OfferItem) -> (&str, &str, i64) {
+            (&item.site, &item.name, item.version)
+        }
+        let offered: HashSet<_> = offer.items.iter().map(key).collect();
+        let is_earlier = |incoming: &&Arc<Incoming>| {
+            let is_open = incoming.from == from && incoming.ended.get().is_none();
+            is_open && incoming.taken.iter().any(|taken| offered.contains(&key(&taken.item)))
+        };
+        let earlier: Vec<_> = lock(&self.incoming).values().filter(is_earlier).cloned().collect();
+        for incoming in earlier {
+            if !incoming.give_up().await {
+                let what = "an earlier batch with some of these files has not ended yet";
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                let busy = Problem::new(status, "busy", what, "offer them later");
+                return Err(busy.of_class(ErrorClass::OutOfResources));
+            }
+        }
+        Ok(())
     }
 
     /// A lane for a batch: the free one in which most of its files were begun.

@@ -5,7 +5,7 @@ use super::hooks::kill_point;
 use super::link::{Link, Wanted, seed};
 use super::load::{Loaded, Names, load};
 use super::offer::OFFER_NAMES_MAX;
-use super::outgoing::Outgoing;
+use super::outgoing::{Outgoing, batch_name};
 use super::policy::waits;
 use super::route::Route;
 use super::{Dispatch, Progress, lock};
@@ -310,7 +310,7 @@ async fn batch(
         .await?
     };
     let Loaded { ready, failed, elsewhere } = loaded;
-    let book = super::book::Book::new(site, &[]);
+    let book = super::book::Book::new(site, &dispatch.look, &[]);
     let mut rng = Rng::new(seed());
     let failed = failed.into_iter().map(|(held, class)| (held, class, None)).collect();
     book.fail(failed, &mut rng).await?;
@@ -320,17 +320,17 @@ async fn batch(
     if ready.is_empty() {
         return Ok(());
     }
-    let id =
-        SessionId::random().map(|id| id.as_bytes().iter().map(|b| format!("{b:02x}")).collect());
     let none = || Fault::new(ErrorClass::OutOfResources, "the system gives no random numbers");
-    let id: String = id.ok_or_else(none)?;
+    let id = SessionId::random().ok_or_else(none)?;
+    let name = batch_name(id);
     let progress = Arc::new(progress(site, remote, &route, &ready));
-    lock(&dispatch.outgoing).insert(id.clone(), progress.clone());
-    let listed = Listed { dispatch: dispatch.clone(), id: id.clone() };
+    lock(&dispatch.outgoing).insert(name.clone(), progress.clone());
+    let listed = Listed { dispatch: dispatch.clone(), id: name };
     let (site, remote) = (site.clone(), remote.clone());
     let mut outgoing = Outgoing {
         site: site.clone(),
         remote: remote.clone(),
+        look: dispatch.look.clone(),
         destination,
         route,
         id,

@@ -286,6 +286,7 @@ mod tests {
                 replicas: vec![(site, data.join(&name).to_string_lossy().into_owned())],
                 other_content: OtherContent::Refuse,
                 origin: None,
+                receipt: None,
                 name,
             };
             catalog.apply(NOW, &[Change::Adopt(adopted)]).unwrap()[0].clone().unwrap();

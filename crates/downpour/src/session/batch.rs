@@ -27,13 +27,13 @@ use crate::units::HostPort;
 use downpour_catalog::ErrorClass;
 use downpour_proto::transfer::{Measured, Wishes};
 use downpour_proto::{Code, Rate};
-use downpour_transport::control::{DataPath, SignedReceipt};
+use downpour_transport::control::{DataPath, SessionId, SignedReceipt};
 use downpour_transport::identity::{Identity, PublicKey};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 /// What to send, to whom and how.
@@ -41,6 +41,8 @@ use tokio::task::JoinHandle;
 pub struct SendFiles {
     /// Signs.
     pub identity: Arc<Identity>,
+    /// What the session is called: never the same twice.
+    pub session: SessionId,
     /// The only node that may join.
     pub receiver: PublicKey,
     /// The files.
@@ -144,6 +146,7 @@ impl ReceivedFiles {
 pub struct Running<T> {
     seen: watch::Receiver<Option<Snapshot>>,
     stop: watch::Sender<bool>,
+    give_up: mpsc::UnboundedSender<usize>,
     task: JoinHandle<Result<T, Fault>>,
 }
 
@@ -156,6 +159,12 @@ impl<T> Running<T> {
     /// Ends it. What has arrived is kept.
     pub fn stop(&self) {
         self.stop.send_replace(true);
+    }
+
+    /// Gives up one item of the list; the others are sent all the same.
+    pub fn give_up(&self, item: usize) {
+        // A session that is over sends nothing more.
+        let _ = self.give_up.send(item);
     }
 
     /// How it ended.
@@ -175,6 +184,7 @@ pub fn send_files(setup: SendFiles) -> (Running<SentFiles>, oneshot::Receiver<Ti
         spool: None,
         only: Some(setup.receiver),
         owner: None,
+        session: Some(setup.session),
     };
     let plan = send_plan(setup);
     let running = run(Some(tell), move |handle, mut host| {
@@ -217,10 +227,11 @@ pub(super) fn run<T: Send + 'static>(
 ) -> Running<T> {
     let (tell, seen) = watch::channel(None);
     let (stop, stopped) = watch::channel(false);
-    let host = Host::Program { seen: tell, stop: stopped, ticket };
+    let (give_up, given_up) = mpsc::unbounded_channel();
+    let host = Host::Program { seen: tell, stop: stopped, ticket, given_up };
     let handle = Handle::current();
     let task = tokio::task::spawn_blocking(move || session(&handle, host));
-    Running { seen, stop, task }
+    Running { seen, stop, give_up, task }
 }
 
 fn send_plan(setup: SendFiles) -> SendPlan {

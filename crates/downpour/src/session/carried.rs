@@ -1,6 +1,6 @@
 //! What a session carries, as its endpoint and its account see it: one manifest, or products.
 
-use crate::object::{ContentSource, Withdrawn};
+use crate::object::{ContentSource, EntryId, Withdrawn};
 use crate::product::Queue;
 use downpour_proto::BlockId;
 use downpour_transport::{BlockSource, SourceError};
@@ -21,6 +21,9 @@ pub(super) trait Carried: BlockSource {
 
     /// Objects given up so far.
     fn withdrawn(&self) -> Vec<Withdrawn>;
+
+    /// Gives an object up; products are taken as they come.
+    fn give_up(&self, _entry: EntryId, _reason: &str) {}
 
     /// Bytes in so many data blocks, about.
     fn bytes_of(&self, blocks: u32) -> u64;
@@ -45,6 +48,10 @@ impl Carried for ContentSource {
 
     fn withdrawn(&self) -> Vec<Withdrawn> {
         self.withdrawn()
+    }
+
+    fn give_up(&self, entry: EntryId, reason: &str) {
+        self.give_up(entry, reason);
     }
 
     fn bytes_of(&self, blocks: u32) -> u64 {

@@ -5,7 +5,7 @@ use crate::cli::Fault;
 use crate::progress::{Progress, Snapshot};
 use crate::ticket::Ticket;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 /// Is shown how the session goes, and can end it.
 pub(super) enum Host {
@@ -16,6 +16,7 @@ pub(super) enum Host {
         seen: watch::Sender<Option<Snapshot>>,
         stop: watch::Receiver<bool>,
         ticket: Option<oneshot::Sender<Ticket>>,
+        given_up: mpsc::UnboundedReceiver<usize>,
     },
 }
 
@@ -40,6 +41,17 @@ impl Host {
         if let Self::Terminal { progress, .. } = self {
             progress.say(text);
         }
+    }
+
+    /// Items that are not to be sent any more, by their places in the list.
+    pub(super) fn given_up(&mut self) -> Vec<usize> {
+        let mut items = Vec::new();
+        if let Self::Program { given_up, .. } = self {
+            while let Ok(item) = given_up.try_recv() {
+                items.push(item);
+            }
+        }
+        items
     }
 
     /// Nothing more is shown.

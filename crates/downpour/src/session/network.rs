@@ -57,16 +57,26 @@ fn random_group(ports: PortRange, seed: u64) -> SocketAddr {
 
 /// Symbols of blocks that never travel as datagrams: 2 MiB are two whole groups of a file that begins the data.
 const SYMBOL_LEN_PULLED: u16 = 2048;
+/// A session that is cut loses the blocks that are half here, one for each connection: each is at most this part of
+/// what is pulled, but for the request that each costs, which is a good part of a block below the least.
+const PARTS_PULLED: u64 = 256;
+const BLOCK_SYMBOLS_PULLED_MIN: u16 = 64;
 
-/// Symbols as long as one datagram takes, where there are datagrams; blocks as large as the code takes.
+/// Symbols as long as one datagram takes, where there are datagrams; blocks as large as the code takes, unless all of
+/// little is pulled.
 pub(super) fn geometry(
     plan: &NetworkPlan,
     path: DataPath,
     stream: Option<&StreamOut>,
-    code: Code,
+    (code, data_len): (Code, Option<u64>),
 ) -> Geometry {
     if path == DataPath::Tcp {
-        return Geometry::full(SYMBOL_LEN_PULLED, code);
+        let full = Geometry::full(SYMBOL_LEN_PULLED, code);
+        let part = data_len.unwrap_or(u64::MAX) / PARTS_PULLED / u64::from(SYMBOL_LEN_PULLED);
+        let most = full.block_symbols;
+        let block_symbols = u16::try_from(part).unwrap_or(most);
+        let block_symbols = block_symbols.clamp(BLOCK_SYMBOLS_PULLED_MIN.min(most), most);
+        return Geometry { block_symbols, ..full };
     }
     let is_v6 = stream.is_some_and(|out| out.group.address().is_ipv6());
     let headers = if is_v6 { HEADERS_V6 } else { HEADERS_V4 };
@@ -162,8 +172,9 @@ mod tests {
             mtu: None,
             ports: PortRange::DEFAULT,
         };
-        let geometry =
-            |plan: &NetworkPlan| geometry(plan, DataPath::Multicast, None, Code::ReedSolomon);
+        let geometry = |plan: &NetworkPlan| {
+            geometry(plan, DataPath::Multicast, None, (Code::ReedSolomon, None))
+        };
         assert_eq!(geometry(&plan), Geometry::IPV4);
         plan.mtu = Some(9000);
         assert_eq!(geometry(&plan).symbol_len, 8940);

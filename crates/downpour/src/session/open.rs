@@ -77,6 +77,8 @@ pub(super) struct Giver {
     pub(super) only: Option<PublicKey>,
     /// The program that owns a session of products.
     pub(super) owner: Option<Arc<Owner>>,
+    /// What the session is called; at random unless said.
+    pub(super) session: Option<SessionId>,
 }
 
 impl Giver {
@@ -84,7 +86,8 @@ impl Giver {
     pub(super) fn at_home() -> Result<Self, Fault> {
         let home = Home::locate().map_err(|error| faults::home(&error))?;
         let spool = home.state().map_err(|error| faults::home(&error))?.to_owned();
-        Ok(Self { identity: faults::identity(&home)?, spool: Some(spool), only: None, owner: None })
+        let identity = faults::identity(&home)?;
+        Ok(Self { identity, spool: Some(spool), only: None, owner: None, session: None })
     }
 }
 
@@ -102,9 +105,10 @@ pub(super) async fn open(plan: &SendPlan, giver: &Giver) -> Result<Open, Fault> 
     let identity = Arc::clone(&giver.identity);
     let given = given_ticket(plan, &identity)?;
     let group = plan.network.group.or(given.as_ref().and_then(|ticket| ticket.group));
-    let session = SessionId::random().ok_or_else(faults::randomness)?;
+    let session = giver.session.or_else(SessionId::random).ok_or_else(faults::randomness)?;
     let (stream, no_stream) = stream(plan, group, &session)?;
-    let geometry = network::geometry(&plan.network, plan.path, stream.as_ref(), plan.code);
+    let coded = (plan.code, scan.as_ref().and_then(|scan| scan.tree().data_len()));
+    let geometry = network::geometry(&plan.network, plan.path, stream.as_ref(), coded);
     let withdrawals = Arc::new(Withdrawals::default());
     let load = load(plan, giver, scan, geometry, session, &withdrawals)?;
     let listen = plan.listen.clone().or_else(|| given.as_ref().and_then(listen_hint));

@@ -92,6 +92,11 @@ pub(super) async fn run(plan: &SendPlan, giver: &Giver, host: &mut Host) -> Resu
         if let Some(ended) = is_over(&opened, &ledger, &plan.start) {
             break ended;
         }
+        for item in host.given_up() {
+            if let Some(Ok(entry)) = opened.items.get(item) {
+                shared.source.give_up(*entry, "it was cancelled");
+            }
+        }
         host.show(&shown(&shared, &plan.start, &ledger, &snapshot));
         tokio::select! {
             () = host.stopped() => {

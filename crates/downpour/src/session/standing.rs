@@ -129,6 +129,7 @@ pub fn send_products(setup: SendProducts) -> OpenSession {
         spool: None,
         only: None,
         owner: Some(Arc::new(owner)),
+        session: None,
     };
     let plan = plan(setup);
     let running = run(None, move |handle, mut host| {

@@ -16,7 +16,7 @@ use super::{
     Audit, BadConfig, Clock, Events, Fault, Metrics, Site, SiteEvent, Supervisor, Tokens, parts,
 };
 use crate::api::Routes;
-use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl};
+use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl, OpenError};
 use downpour_transport::identity::Identity;
 use std::fmt;
 use std::net::SocketAddr;
@@ -177,6 +177,9 @@ async fn again(term: &mut Signal, interrupt: &mut Signal) {
     }
 }
 
+/// Set by an operator who has dumped the server's database: an older catalog in it is brought forward.
+const DUMPED: &str = "DOWNPOUR_CATALOG_DUMPED";
+
 /// Opens what a site keeps. Blocks.
 fn open(config: Config, clock: Clock) -> Result<Site, StartError> {
     let state = config.state();
@@ -190,12 +193,18 @@ fn open(config: Config, clock: Clock) -> Result<Site, StartError> {
     let url = config.catalog();
     let before = match &url {
         CatalogUrl::Sqlite(path) => BeforeMigration::CopyTo(path.with_extension("before")),
+        _ if std::env::var_os(DUMPED).is_some() => BeforeMigration::DumpExists,
         _ => BeforeMigration::Refuse,
     };
     let node = identity.public_key().to_string();
     let name = format!("{}/{}", config.site.name, &node[..8]);
     let catalog = Catalog::open(&url, &name, clock.now(), &before).map_err(|error| {
-        let todo = "see docs/catalog.md; [site] catalog names it";
+        let todo = match error {
+            OpenError::Older { .. } => {
+                "dump the database, then start once with DOWNPOUR_CATALOG_DUMPED=1"
+            }
+            _ => "see docs/catalog.md; [site] catalog names it",
+        };
         cannot(format!("cannot open the catalog {url:?}: {error}"), todo)
     })?;
     let tokens = Tokens::open(&state)

@@ -149,6 +149,7 @@ fn book(
             replicas: std::iter::once(here).chain(also).collect(),
             other_content: what.other_content,
             origin: None,
+            receipt: None,
         })
     };
     let changes: Vec<_> = batch.iter().map(adopted).collect();

@@ -36,7 +36,7 @@ pub(crate) fn alone(test: &str) -> Place {
     }
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--", "unshare", "--net", "--mount", "--", "sh", "-c"]);
-    command.args(["ip link set lo up && exec \"$0\" \"$@\""]);
+    command.args(["ip link set lo mtu 1500 up && exec \"$0\" \"$@\""]);
     command.arg(std::env::current_exe().expect("this test")).args(["--exact", test, "--nocapture"]);
     let output = command.env(ALONE, "1").stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let output = output.expect("unshare runs");
@@ -55,9 +55,14 @@ impl Network {
         for rule in [
             "add table inet alone",
             "add counter inet alone sent",
+            "add counter inet alone opened",
             "add chain inet alone outward { type filter hook output priority 0; }",
             "add chain inet alone inward { type filter hook input priority 0; }",
             &format!("add rule inet alone outward tcp sport {COUNTED_PORTS} counter name sent"),
+            &format!(
+                "add rule inet alone outward tcp sport {COUNTED_PORTS} \
+                 tcp flags & (syn | ack) == syn | ack counter name opened"
+            ),
         ] {
             nft(rule);
         }
@@ -80,14 +85,35 @@ impl Network {
         nft("flush chain inet alone inward");
     }
 
-    /// Bytes of packets that were sent from [`COUNTED_PORTS`].
-    pub(crate) fn sent(&self) -> u64 {
-        let mut listed = Command::new("nft");
-        let listed = listed.args(["list", "counter", "inet", "alone", "sent"]).output();
-        let text = String::from_utf8(listed.expect("nft runs").stdout).expect("text");
-        let bytes = text.split("bytes ").nth(1).and_then(|rest| rest.split_whitespace().next());
-        bytes.and_then(|bytes| bytes.parse().ok()).expect("a counter")
+    /// What was sent from [`COUNTED_PORTS`].
+    pub(crate) fn sent(&self) -> Sent {
+        Sent { bytes: counter("sent", "bytes "), connections: counter("opened", "packets ") }
     }
+}
+
+/// What left some ports.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sent {
+    /// Bytes of all packets.
+    pub(crate) bytes: u64,
+    /// Connections that were taken.
+    pub(crate) connections: u64,
+}
+
+impl std::ops::Sub for Sent {
+    type Output = Self;
+
+    fn sub(self, before: Self) -> Self {
+        let connections = self.connections - before.connections;
+        Self { bytes: self.bytes - before.bytes, connections }
+    }
+}
+
+fn counter(name: &str, what: &str) -> u64 {
+    let listed = Command::new("nft").args(["list", "counter", "inet", "alone", name]).output();
+    let text = String::from_utf8(listed.expect("nft runs").stdout).expect("text");
+    let value = text.split(what).nth(1).and_then(|rest| rest.split_whitespace().next());
+    value.and_then(|value| value.parse().ok()).expect("a counter")
 }
 
 fn nft(rules: &str) {

@@ -62,6 +62,7 @@ impl Book {
             replicas: at.iter().map(|site| (*site, path(site))).collect(),
             other_content: OtherContent::Refuse,
             origin,
+            receipt: None,
         })
     }
 

@@ -3,7 +3,7 @@
 //!
 //! The network is cut only where the test has its own.
 
-use super::alone::Network;
+use super::alone::{Network, Sent};
 use super::database::Database;
 use super::harness::{SiteProcess, Two};
 use std::time::{Duration, Instant};
@@ -84,7 +84,7 @@ impl Faults {
     }
 
     /// What was sent, if it can be counted.
-    pub(crate) fn sent(&self) -> Option<u64> {
+    pub(crate) fn sent(&self) -> Option<Sent> {
         self.network.as_ref().map(Network::sent)
     }
 

@@ -3,6 +3,7 @@
 mod alone;
 mod campaign;
 mod compared;
+mod cuts;
 mod database;
 mod door;
 mod engines;

@@ -2,6 +2,7 @@
 
 use crate::harness::{SiteProcess, Two, until};
 use downpour::dispatch::{KILL_POINTS, TransferReport, WhyList};
+use downpour::receipt::SignedFileReceipt;
 use downpour_catalog::{CatalogUrl, ErrorClass, FileId, Query, Reader, State};
 use serde_json::Value;
 use std::fs;
@@ -116,6 +117,14 @@ fn what_is_submitted_is_at_the_other_site_and_in_both_catalogs() {
     let text = a.done(&["transfer", "submit", &data(a, "run"), "b", "--wait"]);
     assert!(text.contains("42 receipted"), "{text}");
     check(a, b, &all);
+    // Each attempt names the session that the receipt names.
+    let mut kept = reader(a);
+    for file in kept.search(&Query::default(), None, 100).expect("a search").files {
+        let attempts = kept.attempts(file.id).expect("attempts");
+        let receipts = kept.receipts(file.id).expect("receipts");
+        let signed = SignedFileReceipt::from_bytes(&receipts[0].signed).expect("a receipt");
+        assert_eq!(attempts.last().expect("one").session, Some(signed.receipt.session));
+    }
     assert_eq!(count_below(b.path("inbox")), all.len());
     // A second time nothing is new; in another place it is a new file.
     let text = a.done(&["transfer", "submit", &data(a, "run"), "b", "--wait"]);
@@ -346,4 +355,41 @@ fn what_was_changed_on_a_link_is_shown_with_its_reason() {
         serde_json::from_str(&sites.b.done(&["tune", "history", "--json"])).expect("JSON");
     assert_eq!(all["decisions"].as_array().map(Vec::len), Some(2), "{all}");
     assert!(!sites.b.run(&["tune", "history", to, from]).status.success());
+}
+
+#[test]
+fn a_file_that_is_cancelled_is_given_up_and_the_others_of_its_batch_arrive() {
+    let mut sites = two();
+    sites.a.kill();
+    // So slow that it is still under way when it is cancelled.
+    edit(&sites.a, "name = \"b\"", "name = \"b\"\nrate = \"40mbit\"\nactive = 1");
+    sites.a.start();
+    let mut all = files(&sites.a, "run", 6, 10_000);
+    let large: Vec<u8> = (0..60_000_000u32).map(|i| (i % 251) as u8).collect();
+    fs::write(sites.a.path("data/run/large"), &large).expect("room");
+    all.sort();
+    let transfer = submit(&sites.a, "run", "b");
+    let file = until("the large one is being sent", || {
+        let mut reader = reader(&sites.a);
+        let query = Query { state: Some(State::Sending), ..Query::default() };
+        let found = reader.search(&query, None, 100).expect("a search").files;
+        found.into_iter().find(|file| file.name == "run/large").map(|file| file.id.0)
+    });
+    until("bytes of it are there", || {
+        let parts = fs::read_dir(sites.b.path("inbox/.downpour/lane-0/parts")).ok()?;
+        (parts.count() > 0).then_some(())
+    });
+    sites.a.done(&["transfer", "cancel", &file.to_string()]);
+    until("the others are there", || {
+        let now: TransferReport = sites.a.get(&format!("/v1/transfers/{transfer}")).ok()?;
+        let of = |state: &str| now.states.get(state).copied().unwrap_or(0);
+        (of("receipted") == 6 && of("cancelled") == 1).then_some(())
+    });
+    check(&sites.a, &sites.b, &all);
+    until("the batch has ended", || {
+        let status = sites.b.done(&["service", "status"]);
+        status.contains("0 batches out, 0 in").then_some(())
+    });
+    assert!(!sites.b.path("inbox/run/large").exists(), "it was sent to its end");
+    assert_eq!(count_of(&sites.b, State::Adopted), 6);
 }

@@ -38,6 +38,7 @@ fn fill(a: &SiteProcess, b: &SiteProcess, lost: usize) {
                 replicas: replicas.collect(),
                 other_content: OtherContent::Refuse,
                 origin,
+                receipt: None,
                 name,
             })
         };

@@ -58,6 +58,7 @@ fn arrive(catalog: &Catalog, site: SiteId, name: &str, replicas: Vec<(SiteId, St
         replicas,
         other_content: OtherContent::NewVersion,
         origin: None,
+        receipt: None,
     };
     catalog.apply(NOW, &[Change::Adopt(file)]).unwrap()[0].clone().unwrap().file
 }

@@ -33,6 +33,9 @@ const ASK_TIME: Duration = Duration::from_secs(2);
 const PART_MIN: u64 = 16 << 10;
 const PART_TIME: Duration = Duration::from_millis(50);
 
+/// What will be here within this time anyway is not taken over: a connection may have had to wait for a processor.
+const NEAR: Duration = Duration::from_millis(100);
+
 /// A connection that has brought nothing for so long is taken for stuck.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -312,7 +315,8 @@ impl Ranges {
         let mut last: Option<(f64, usize, usize)> = None;
         for (index, line) in self.lines.iter().enumerate() {
             let is_stuck = line.bytes == 0.0 && now.since(line.since) > PATIENCE;
-            let rate = line.rate(now).unwrap_or(1.0).max(1.0);
+            // One that has brought nothing yet is not slow for that.
+            let rate = line.rate(now).unwrap_or(mean).max(1.0);
             let mut before = if is_stuck { f64::INFINITY } else { 0.0 };
             for (place, ask) in line.asks.iter().enumerate() {
                 let done = (before + ask.counted.saturating_sub(ask.at) as f64) / rate;
@@ -324,7 +328,7 @@ impl Ranges {
             }
         }
         let (done, victim, place) = last?;
-        let rate = self.lines[victim].rate(now).unwrap_or(1.0).max(1.0);
+        let rate = self.lines[victim].rate(now).unwrap_or(mean).max(1.0);
         let ask = &mut self.lines[victim].asks[place];
         let rest = ask.counted - ask.at;
         let part = match place {
@@ -332,7 +336,7 @@ impl Ranges {
             _ => rest,
         };
         let ours = self.rtt.as_secs_f64() + part as f64 / own;
-        if part == 0 || 2.0 * ours >= done {
+        if part == 0 || 2.0 * ours >= done || done < NEAR.as_secs_f64() {
             return None;
         }
         let step = self.wanted.get(&ask.id).map_or(1, |wanted| wanted.step);
@@ -426,6 +430,21 @@ mod tests {
         // Fewer ranges than connections, and fast: what is not asked for at first is in the second round trip.
         let (ms, total, came) = run(1, &[20_000; 8]);
         assert!(ms < 2 * 50 + 25 && total == LEN, "{ms} ms, {total}: {came:?}");
+    }
+
+    #[test]
+    fn who_begins_later_is_not_asked_for_again() {
+        let mut ranges = Ranges::new(2, RTT, 1);
+        (0..2).for_each(|id| ranges.want(id, 30_000, 1));
+        ranges.set_ending(true);
+        assert!(ranges.next(at(0), 0).is_some() && ranges.next(at(0), 1).is_some());
+        assert_eq!(ranges.came(at(51), 0, 30_000), Some(0));
+        // The second has brought nothing yet, or only a part.
+        assert_eq!(ranges.next(at(51), 0), None);
+        assert_eq!(ranges.came(at(90), 1, 15_000), None);
+        assert_eq!(ranges.next(at(91), 0), None);
+        // Until it keeps them waiting.
+        assert_eq!(ranges.next(at(600), 0), Some(Ask { id: 1, span: 15_000..30_000 }));
     }
 
     #[test]

@@ -469,13 +469,7 @@ impl Task {
         })?;
         let signed = receipt(&self.site, &self.taken, "fetch").sign(&self.site.identity);
         let signed = signed.map_err(|e| Fault::new(ErrorClass::NameRefused, e.to_string()))?;
-        let promise = self.dispatch.room.promise(&self.folder, 0);
-        let taken = vec![self.taken.clone()];
-        let (from, book) = (&self.taken.item.site, self.dispatch.book.clone());
-        let incoming = Incoming::new(from, self.folder.clone(), taken, promise, book);
-        let signed = [(0, signed)];
-        incoming.keep(&signed).await?;
-        let answers = incoming.adopt(&self.site, &signed).await?;
+        let answers = super::record::record(&self.site, &self.folder, vec![signed]).await?;
         match answers.into_iter().next() {
             Some(Err(refused)) => Err(Fault::new(ErrorClass::Internal, refused.to_string())),
             _ => Ok(self.folder.join(&self.taken.path).to_string_lossy().into_owned()),

@@ -192,6 +192,13 @@ impl ContentSource {
         Ok(())
     }
 
+    /// Gives a file up by its owner's wish: what of it was not sent reads as zeros from now on.
+    pub fn give_up(&self, entry: EntryId, reason: &str) {
+        if !self.is_withdrawn(entry.0) {
+            self.withdraw(entry.0, reason.to_owned(), false);
+        }
+    }
+
     /// Reads a range of the data space, withdrawing files that cannot be read as promised.
     fn fill(&self, range: Range<u64>, buf: &mut [u8]) -> Result<(), SourceError> {
         let files = match &self.content {
