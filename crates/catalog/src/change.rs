@@ -6,6 +6,7 @@
 
 use crate::class::ErrorClass;
 use crate::life::{Reason, State};
+use crate::link::{Decision, LinkSeen};
 use crate::record::{
     Delivery, Digest, Fence, FileId, Receipt, Replica, Revision, RuleId, Session, SiteId, Time,
     Transfer, TransferId,
@@ -17,6 +18,8 @@ pub const NAME_BYTES_MAX: usize = 1024;
 pub const PATH_BYTES_MAX: usize = 4096;
 /// Longest signed receipt, in bytes.
 pub const RECEIPT_BYTES_MAX: usize = 16 << 10;
+/// Longest reason of a decision, in bytes.
+pub const WHY_BYTES_MAX: usize = 2048;
 /// Longest node key, in bytes.
 pub const KEY_BYTES_MAX: usize = 64;
 
@@ -180,6 +183,10 @@ pub enum Change {
     Session(Session),
     /// Records how far a receiver is with a file.
     Delivery(Delivery),
+    /// Records what was seen on a link. Of each link a writer keeps its newest.
+    LinkSeen(LinkSeen),
+    /// Records what was decided on a link, in the same way.
+    Decision(Decision),
 }
 
 /// A change that is durable.

@@ -4,6 +4,7 @@
 
 use crate::class::ErrorClass;
 use crate::error::Error;
+use crate::link::{decision_of, seen_of};
 use crate::reader::{Reader, attempt_of, event_of, receipt_of, replica_of};
 use crate::record::{File, FileId, LogId, SiteId, hex};
 use crate::schema;
@@ -29,6 +30,10 @@ pub enum Sheet {
     Receipts,
     /// All events, log by log.
     Events,
+    /// What was seen on links.
+    Links,
+    /// What was decided on links.
+    Decisions,
 }
 
 /// How rows are written.
@@ -94,31 +99,51 @@ pub fn export(
             walk(reader, &schema::RECEIPT, |row| Ok(sink.row(receipt(row)?)?))?;
         }
         Sheet::Events => walk(reader, &schema::EVENT, |row| Ok(sink.row(names.event(row)?)?))?,
+        Sheet::Links => walk(reader, &schema::LINK_SEEN, |row| Ok(sink.row(names.seen(row)?)?))?,
+        Sheet::Decisions => {
+            walk(reader, &schema::DECISION, |row| Ok(sink.row(names.decision(row)?)?))?;
+        }
     }
     sink.out.flush()?;
     Ok(sink.rows)
 }
 
-/// All rows of a table with a key of two columns, in the key's order.
+/// All rows of a table, in its key's order.
 fn walk(
     reader: &mut Reader,
     table: &Table,
     mut each: impl FnMut(Row) -> Result<(), ExportError>,
 ) -> Result<(), ExportError> {
-    let (first, second) = (table.columns[0].0, table.columns[1].0);
+    let key: Vec<&str> = table.columns[..table.keys].iter().map(|(name, _)| *name).collect();
+    let first = key[0];
     let head = format!("SELECT {} FROM {}", table.list(), table.name);
-    let tail = format!("ORDER BY {first}, {second} LIMIT ?");
-    let on = format!("{head} WHERE {first} >= ? AND ({first} > ? OR {second} > ?) {tail}");
+    let tail = format!("ORDER BY {} LIMIT ?", key.join(", "));
+    let on = format!("{head} WHERE {first} >= ? AND {} {tail}", beyond(&key));
     let limit = Value::Int(BLOCK as i64);
     let mut rows = reader.sql.query(&format!("{head} {tail}"), std::slice::from_ref(&limit))?;
     while let Some(last) = rows.last() {
-        let key = [last[0].clone(), last[0].clone(), last[1].clone(), limit.clone()];
+        let mut at = vec![last[0].clone()];
+        for (column, value) in last[..table.keys].iter().enumerate() {
+            // The last column is compared once.
+            let times = if column + 1 < table.keys { 2 } else { 1 };
+            at.extend(std::iter::repeat_n(value.clone(), times));
+        }
+        at.push(limit.clone());
         for row in rows {
             each(row)?;
         }
-        rows = reader.sql.query(&on, &key)?;
+        rows = reader.sql.query(&on, &at)?;
     }
     Ok(())
+}
+
+/// The condition that a row comes after another in a key's order; each column but the last takes its value twice.
+fn beyond(key: &[&str]) -> String {
+    match key {
+        [] => String::new(),
+        [last] => format!("{last} > ?"),
+        [first, rest @ ..] => format!("({first} > ? OR ({first} = ? AND {}))", beyond(rest)),
+    }
 }
 
 struct Sink<'a> {
@@ -229,6 +254,41 @@ impl Names {
             ("site", self.site(replica.site).into()),
             ("path", replica.path.into()),
             ("state", replica.state.name().into()),
+        ])
+    }
+
+    fn seen(&self, row: Row) -> Result<Cells, DbError> {
+        let log = LogId(row[0].as_int());
+        let seen = seen_of(row)?;
+        Ok(vec![
+            ("log", self.log(log).into()),
+            ("at_us", seen.at.0.into()),
+            ("from", self.site(seen.from).into()),
+            ("to", self.site(seen.to).into()),
+            ("took_us", seen.took_us.into()),
+            ("bytes", seen.bytes.into()),
+            ("sent", seen.sent.into()),
+            ("sent_again", seen.sent_again.into()),
+            ("rtt_us", seen.rtt_us.into()),
+            ("connections", seen.connections.into()),
+            ("ip", seen.ip.into()),
+        ])
+    }
+
+    fn decision(&self, row: Row) -> Result<Cells, DbError> {
+        let log = LogId(row[0].as_int());
+        let decision = decision_of(row)?;
+        Ok(vec![
+            ("log", self.log(log).into()),
+            ("at_us", decision.at.0.into()),
+            ("from", self.site(decision.from).into()),
+            ("to", self.site(decision.to).into()),
+            ("connections", decision.connections.into()),
+            ("pacing_bps", decision.pacing_bps.into()),
+            ("rate_bps", decision.rate_bps.into()),
+            ("lost_ppb", decision.lost_ppb.into()),
+            ("binding", decision.binding.into()),
+            ("why", decision.why.into()),
         ])
     }
 

@@ -9,6 +9,7 @@
 //! Sums of what sites hold are not followed but made anew by [`Follower::settle`].
 
 use crate::error::{Error, OpenError};
+use crate::ledger::fade;
 use crate::migrate::{self, BeforeMigration};
 use crate::reader::Reader;
 use crate::record::{EventKind, LogId, Time};
@@ -37,7 +38,10 @@ const OF_FILE: [(&Table, &str); 6] = [
     (&schema::ATTEMPT, "file"),
     (&schema::RECEIPT, "file"),
 ];
-/// All that a page may hold.
+/// What fades; a page of an older program is without.
+const OF_LINK: [(&Table, EventKind); 2] =
+    [(&schema::LINK_SEEN, EventKind::LinkSeen), (&schema::DECISION, EventKind::Decision)];
+/// All else that a page may hold.
 const TABLES: [&Table; 12] = [
     &WORD,
     &schema::EVENT,
@@ -90,6 +94,16 @@ impl Reader {
             deliveries.append(&mut sql.query(&open, &[])?);
         }
         put_rows(&mut tables, &schema::DELIVERY, deliveries);
+        for (table, kind) in OF_LINK {
+            let keys = subjects_at(&events, kind);
+            let keys: Vec<Row> =
+                keys.into_iter().map(|at| [log.0, at].map(Value::Int).to_vec()).collect();
+            let rows = match keys.is_empty() {
+                true => Vec::new(),
+                false => sql.pick(table, &["log", "at"], &keys, Hold::Nothing)?,
+            };
+            put_rows(&mut tables, table, rows);
+        }
         let counters = format!("SELECT {} FROM counter", schema::COUNTER.list());
         put_rows(&mut tables, &schema::COUNTER, sql.query(&counters, &[])?);
         put_rows(&mut tables, &schema::EVENT, events);
@@ -102,7 +116,15 @@ impl Reader {
 
 /// Whether an event of this kind is about something else than a file.
 fn of_other(code: i64) -> bool {
-    [EventKind::Transfer, EventKind::Session].iter().any(|kind| i64::from(kind.code()) == code)
+    let others =
+        [EventKind::Transfer, EventKind::Session, EventKind::LinkSeen, EventKind::Decision];
+    others.iter().any(|kind| i64::from(kind.code()) == code)
+}
+
+/// What events of this kind are about.
+fn subjects_at(events: &[Row], kind: EventKind) -> BTreeSet<i64> {
+    let of_kind = events.iter().filter(|row| i64::from(kind.code()) == row[3].as_int());
+    of_kind.map(|row| row[4].as_int()).collect()
 }
 
 fn pick(sql: &mut dyn Sql, table: &Table, by: &str, keys: &[Row]) -> Result<Vec<Row>, DbError> {
@@ -220,6 +242,15 @@ impl Follower {
         for table in TABLES {
             let rows = rows_of(page, table)?;
             self.sql.put(table, Put::Upsert, &rows)?;
+        }
+        for (table, _) in OF_LINK.iter().filter(|(table, _)| page["tables"][table.name].is_array())
+        {
+            let rows = rows_of(page, table)?;
+            self.sql.put(table, Put::Upsert, &rows)?;
+            let link = |row: &Row| [0, 2, 3].map(|column: usize| row[column].as_int());
+            for [log, from, to] in rows.iter().map(link).collect::<BTreeSet<_>>() {
+                fade(&mut self.sql, LogId(log), (table.name, from, to))?;
+            }
         }
         Ok(())
     }

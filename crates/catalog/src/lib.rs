@@ -9,7 +9,7 @@
 //! - The life cycle is a table (`life`), errors have stable codes (`class`).
 //!
 //! Code map: `record`, `life`, `class`, `change` the words; `ledger` the rules, the same for all databases; `writer` the thread with
-//! group commit; `reader` and `lookup`, the reading; `digest_set` what sites hold, in few numbers; `sql` what the databases have in common, `sqlite` and its siblings
+//! group commit; `reader`, `lookup` and `link`, the reading; `digest_set` what sites hold, in few numbers; `sql` what the databases have in common, `sqlite` and its siblings
 //! the rest; `schema`, `migrate` the tables.
 //!
 //! Not here: what is inside the files, policy (who goes first, how long to wait), clocks (time is an argument).
@@ -29,6 +29,7 @@ mod glob;
 mod key;
 mod ledger;
 mod life;
+mod link;
 mod lookup;
 mod migrate;
 mod mysql;
@@ -49,7 +50,7 @@ pub use catalog::{Catalog, Pending};
 pub use change::{
     AdoptedFile, Answer, Applied, Change, Claimed, KEY_BYTES_MAX, Move, NAME_BYTES_MAX, NewFile,
     Next, Origin, OtherContent, PATH_BYTES_MAX, RECEIPT_BYTES_MAX, Refused, SESSION_BYTES_MAX,
-    Work,
+    WHY_BYTES_MAX, Work,
 };
 pub use class::{ErrorClass, Scope, TAXONOMY_VERSION};
 pub use code::UnknownName;
@@ -63,6 +64,7 @@ pub use follow::{FOLLOW_MAX, Follower, NotTaken, Reached};
 pub use glob::{BadGlob, Glob};
 pub use key::{FILE_KEY_BYTES, FileKey, NoFileKey};
 pub use life::{Reason, State, TRANSITIONS};
+pub use link::{Decision, LinkSeen};
 pub use lookup::Called;
 pub use migrate::{BeforeMigration, SCHEMA_VERSION};
 pub use place::{CatalogUrl, NoCatalogUrl};

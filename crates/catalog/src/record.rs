@@ -394,6 +394,10 @@ coded! {
         Session = 7 "session",
         /// A delivery was recorded.
         Delivery = 8 "delivery",
+        /// It was written down what was seen on a link.
+        LinkSeen = 9 "link-seen",
+        /// Something was decided on a link.
+        Decision = 10 "decision",
     }
 }
 
@@ -408,7 +412,7 @@ pub struct Event {
     pub at: Time,
     /// What happened.
     pub kind: EventKind,
-    /// The file, transfer or session that it is about.
+    /// The file, transfer or session that it is about; of a link, the time of the record.
     pub subject: i64,
     /// The file's revision after it; 0 for what is no file.
     pub revision: Revision,

@@ -168,6 +168,43 @@ pub(crate) const EVENT: Table = Table {
     ],
 };
 
+/// What was seen on links.
+pub(crate) const LINK_SEEN: Table = Table {
+    name: "link_seen",
+    keys: 4,
+    columns: &[
+        ("log", Int),
+        ("at", Int),
+        ("origin", Int),
+        ("destination", Int),
+        ("took", Int),
+        ("bytes", Int),
+        ("sent", Int),
+        ("again", Int),
+        ("rtt", Int),
+        ("connections", Int),
+        ("ip", Int),
+    ],
+};
+
+/// What was decided on links.
+pub(crate) const DECISION: Table = Table {
+    name: "decision",
+    keys: 4,
+    columns: &[
+        ("log", Int),
+        ("at", Int),
+        ("origin", Int),
+        ("destination", Int),
+        ("connections", Int),
+        ("pacing", Int),
+        ("rate", Int),
+        ("lost", Int),
+        ("binding", Text),
+        ("why", Text),
+    ],
+};
+
 /// How many files each writer brought into and took out of a state. Their sum over the writers is what there is.
 pub(crate) const COUNTER: Table = Table {
     name: "counter",

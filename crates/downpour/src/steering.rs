@@ -1,16 +1,19 @@
-//! What the closed loop decided on each link, and what is remembered of it: small files in a state folder.
+//! What the closed loop decided on each link, and what is remembered of it.
 //!
-//! `links/history.ndjson` has a line for each decision, the newest last; when it is long it becomes
-//! `history.old.ndjson`, and the one before that goes. `links/NAME.link` is one line ([`Memory`]), replaced as a whole. What cannot
-//! be written is lost, and costs the next transfer a search: no transfer fails by it. Daemon and commands of one folder
-//! may write at the same time: a line is one write.
+//! `links/NAME.link` of a state folder is one line ([`Memory`]), replaced as a whole. Decisions, and what was seen, go to a
+//! [`Keeper`]: a site's catalog. Without one, for `downpour receive`, decisions stand in `links/history.ndjson`, a line each,
+//! the newest last; when it is long it becomes `history.old.ndjson`, and the one before that goes. A line is one write.
+//!
+//! What cannot be written is lost, and costs the next transfer a search: no transfer fails by it.
 
 use downpour_proto::Rate;
-use downpour_proto::transfer::steer::{Decision, Limits, Memory};
+use downpour_proto::transfer::steer::{Decision, Limits, Memory, Seen};
 use downpour_transport::pull::{Helm, Steering};
 use serde::{Deserialize, Serialize};
+use std::fmt::Debug;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -43,6 +46,14 @@ pub struct Steered {
     pub why: String,
 }
 
+/// Where it is written down what happens on a link. Called while a transfer runs: it does not wait.
+pub trait Keeper: Debug + Send + Sync {
+    /// Something was decided.
+    fn decided(&self, decision: &Steered);
+    /// This was seen of the connections, over IP 4 or 6 (0: not known).
+    fn seen(&self, ip: u8, seen: &Seen);
+}
+
 /// All links of a state folder.
 #[derive(Debug)]
 pub struct Book {
@@ -55,6 +66,7 @@ pub struct Book {
 pub struct LinkBook {
     book: Arc<Book>,
     name: Option<String>,
+    keeper: Option<Arc<dyn Keeper>>,
 }
 
 impl Book {
@@ -85,7 +97,15 @@ impl Book {
         self.folder.join(format!("{name}.link"))
     }
 
-    fn keep(&self, line: &Steered, memory: Option<&Memory>) -> std::io::Result<()> {
+    fn remember(&self, link: &str, memory: &Memory) -> std::io::Result<()> {
+        fs::create_dir_all(&self.folder)?;
+        let file = self.memory_file(link);
+        let new = file.with_extension(format!("new{}", std::process::id()));
+        fs::write(&new, format!("{memory}\n"))?;
+        fs::rename(new, file)
+    }
+
+    fn append(&self, line: &Steered) -> std::io::Result<()> {
         fs::create_dir_all(&self.folder)?;
         let history = self.folder.join("history.ndjson");
         if fs::metadata(&history).is_ok_and(|meta| meta.len() > HISTORY_BYTES_MAX) {
@@ -93,32 +113,50 @@ impl Book {
         }
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
-        OpenOptions::new().create(true).append(true).open(&history)?.write_all(&text)?;
-        let Some(memory) = memory else { return Ok(()) };
-        let file = self.memory_file(&line.link);
-        let new = file.with_extension(format!("new{}", std::process::id()));
-        fs::write(&new, format!("{memory}\n"))?;
-        fs::rename(new, file)
+        OpenOptions::new().create(true).append(true).open(&history)?.write_all(&text)
     }
 }
 
 impl LinkBook {
     /// A link of this name; `None`: the sender's address is its name.
     pub fn new(book: Arc<Book>, name: Option<String>) -> Self {
-        Self { book, name }
+        Self { book, name, keeper: None }
+    }
+
+    /// What happens on it is written down there, instead of in the state folder.
+    #[must_use]
+    pub fn kept_by(mut self, keeper: Arc<dyn Keeper>) -> Self {
+        self.keeper = Some(keeper);
+        self
     }
 
     /// How a puller is steered that fetches from `sender`.
     pub(crate) fn steering(&self, sender: &str, limits: Limits) -> Steering {
         let (book, name) = (self.book.clone(), self.name.clone());
+        let (keeper, hears) = (self.keeper.clone(), self.keeper.clone());
+        let ip = match sender.parse::<IpAddr>().map(|addr| addr.to_canonical()) {
+            Ok(IpAddr::V4(_)) => 4,
+            Ok(IpAddr::V6(_)) => 6,
+            Err(_) => 0,
+        };
         let link = name.unwrap_or_else(|| sender.to_owned());
         Steering {
             helm: self.book.helm.clone(),
             limits,
             memory: self.book.memory(&link),
             on_decision: Arc::new(move |decision, memory| {
+                let line = line(&link, decision);
                 // See the header: nothing depends on it.
-                let _ = book.keep(&line(&link, decision), memory.as_ref());
+                let _ = memory.map(|memory| book.remember(&link, &memory));
+                match &keeper {
+                    Some(keeper) => keeper.decided(&line),
+                    None => drop(book.append(&line)),
+                }
+            }),
+            on_seen: Arc::new(move |seen| {
+                if let Some(keeper) = &hears {
+                    keeper.seen(ip, seen);
+                }
             }),
         }
     }

@@ -6,13 +6,14 @@
 //! 3. `write` puts all of it down: a few statements, whatever the number of changes.
 //!
 //! All databases share these rules, so they cannot differ in them. `moves` is the life cycle, `intake` are new
-//! files, `records` the rest, `sets` the digests of what sites hold.
+//! files, `records` the rest, `links` what fades, `sets` the digests of what sites hold.
 //!
 //! Invariants: a state goes where the table of `life` allows; each change of a file raises its revision by one; each
 //! accepted change is one event; numbers of events and counts become the ledger's only when the commit succeeded,
 //! so a batch that is rolled back and tried again numbers the same.
 
 mod intake;
+mod links;
 mod moves;
 mod records;
 mod sets;
@@ -24,9 +25,10 @@ use crate::life::State;
 use crate::record::{DigestKind, EventKind, FileId, LogId, Mint, Revision, RuleId, SiteId, Time};
 use crate::schema;
 use crate::sql::{Columns, DbError, Hold, Put, Row, Sql, Table, one_int};
+pub(crate) use links::fade;
 pub(crate) use sets::{Called, SetPlace, key_row, place_of};
 use standing::{Place, Standing};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Key of a counter.
 type Place3 = (SiteId, RuleId, State);
@@ -76,6 +78,7 @@ impl Ledger {
             looked_up: HashSet::new(),
             deltas: BTreeMap::new(),
             sets: sets::Sets::default(),
+            faded: BTreeSet::new(),
             out: Vec::new(),
         }
     }
@@ -100,6 +103,8 @@ pub(crate) struct Batch<'a> {
     looked_up: HashSet<FileId>,
     deltas: BTreeMap<Place3, (i64, i64)>,
     sets: sets::Sets,
+    /// Table, source and destination of links that have new rows.
+    faded: BTreeSet<(&'static str, i64, i64)>,
     /// Rows to be written, by table, in the order in which the tables were first touched.
     out: Vec<(&'static Table, Put, Vec<Row>)>,
 }
@@ -174,6 +179,8 @@ impl Batch<'_> {
             Change::Transfer(transfer) => self.record_transfer(now, transfer),
             Change::Session(session) => self.record_session(now, session),
             Change::Delivery(delivery) => self.record_delivery(now, delivery),
+            Change::LinkSeen(seen) => self.record_seen(now, seen),
+            Change::Decision(decision) => self.record_decision(now, decision),
         }
     }
 
@@ -308,6 +315,9 @@ impl Batch<'_> {
                 keep_last(table, &mut rows);
             }
             put(sql, table, how, &rows)?;
+        }
+        for link in std::mem::take(&mut self.faded) {
+            fade(sql, self.ledger.log, link)?;
         }
         Ok(())
     }

@@ -23,6 +23,7 @@ pub(super) fn subject(change: &Change) -> Option<FileId> {
         Change::Receipt(receipt) => Some(receipt.file),
         Change::Delivery(delivery) => Some(delivery.file),
         Change::TakeIn(_) | Change::Adopt(_) | Change::Transfer(_) | Change::Session(_) => None,
+        Change::LinkSeen(_) | Change::Decision(_) => None,
     }
 }
 

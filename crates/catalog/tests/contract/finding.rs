@@ -1,5 +1,6 @@
 //! Search, export, backup and restore, and catalogs of other versions.
 
+use crate::records::decided;
 use crate::world::{Daemon, NOW, World, digest};
 use downpour_catalog::{
     BeforeMigration, Catalog, CatalogUrl, Change, CopyError, Cursor, Digest, DigestKind,
@@ -124,6 +125,8 @@ pub(crate) fn exports_hold_every_row(world: &World) {
     daemon.in_state("done", State::Receipted);
     // More rows than one block of an export.
     daemon.queue_many(1200);
+    let decisions: Vec<_> = (0..1200).map(|n| decided(&daemon, n)).collect();
+    assert!(daemon.catalog.apply(NOW, &decisions).unwrap().iter().all(Result::is_ok));
     let write = |sheet, query: &Query, format| {
         let mut out = Vec::new();
         let rows = export(&mut world.reader(), sheet, query, format, &mut out).unwrap();
@@ -147,7 +150,8 @@ pub(crate) fn exports_hold_every_row(world: &World) {
         (Sheet::Attempts, 1),
         (Sheet::Replicas, 1),
         (Sheet::Receipts, 1),
-        (Sheet::Events, 1 + 8 + 4 * 1200),
+        (Sheet::Events, 1 + 8 + 4 * 1200 + 1200),
+        (Sheet::Decisions, 1200),
     ] {
         let (rows, text) = write(sheet, &none, Format::Csv);
         assert_eq!((rows, text.lines().count() as u64), (expected, expected + 1), "{sheet:?}");

@@ -1,5 +1,6 @@
 //! A catalog followed page by page: the copy says what the catalog says, and a lost page is noticed.
 
+use crate::records::{decided, seen};
 use crate::world::{NOW, World, digest, receipt};
 use downpour_catalog::{
     Catalog, CatalogUrl, Change, Delivery, DeliveryState, Digest, DigestKind, Follower, Format,
@@ -7,8 +8,15 @@ use downpour_catalog::{
 };
 use downpour_proto::StreamId;
 
-const SHEETS: [Sheet; 5] =
-    [Sheet::Files, Sheet::Attempts, Sheet::Replicas, Sheet::Receipts, Sheet::Events];
+const SHEETS: [Sheet; 7] = [
+    Sheet::Files,
+    Sheet::Attempts,
+    Sheet::Replicas,
+    Sheet::Receipts,
+    Sheet::Events,
+    Sheet::Links,
+    Sheet::Decisions,
+];
 
 fn follow_all(source: &mut Reader, follower: &mut Follower, page: usize) {
     for (log, _, _) in source.logs().unwrap() {
@@ -49,6 +57,10 @@ pub(crate) fn a_follower_holds_what_the_catalog_holds(world: &World) {
     let path = folder.path().join("mirror.db");
     let mut follower = Follower::open(&path, NOW).unwrap();
     let mut source = world.reader();
+    for n in 0..300 {
+        a.change(NOW, seen(&a, n)).unwrap();
+        a.change(NOW, decided(&a, n)).unwrap();
+    }
     // One that waits in the queue would be claimed in another's place.
     let states = State::ALL.iter().copied().filter(|state| *state != State::Queued);
     for (n, state) in states.enumerate() {

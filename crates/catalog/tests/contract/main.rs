@@ -46,6 +46,7 @@ stories![
     records::records_come_back_as_they_were,
     records::what_is_adopted_comes_with_its_receipt,
     records::a_transfer_knows_how_its_files_stand,
+    records::links_keep_their_newest,
     records::a_refused_change_spoils_no_other,
     sets::set_digests_follow_what_is_held,
     sets::both_ends_sort_a_file_alike,

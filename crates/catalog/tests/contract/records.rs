@@ -1,10 +1,10 @@
 //! Records beside the life cycle, and batches in which some changes are refused.
 
-use crate::world::{NOW, World, digest, receipt};
+use crate::world::{Daemon, NOW, World, digest, receipt};
 use downpour_catalog::{
-    AdoptedFile, Change, Delivery, DeliveryState, Digest, DigestKind, ErrorClass, EventKind,
-    FileId, Next, RECEIPT_BYTES_MAX, Receipt, Refused, Replica, ReplicaState, Session, SessionId,
-    Transfer, TransferId,
+    AdoptedFile, Change, Decision, Delivery, DeliveryState, Digest, DigestKind, ErrorClass,
+    EventKind, FileId, LinkSeen, Next, RECEIPT_BYTES_MAX, Receipt, Refused, Replica, ReplicaState,
+    Session, SessionId, Transfer, TransferId, WHY_BYTES_MAX,
 };
 use downpour_proto::StreamId;
 
@@ -80,6 +80,65 @@ pub(crate) fn what_is_adopted_comes_with_its_receipt(world: &World) {
     let long = Receipt { signed: vec![0; RECEIPT_BYTES_MAX + 1], ..receipt(FileId(0)) };
     assert!(matches!(adopt("y", Some(long)), Err(Refused::Malformed(_))));
     assert_eq!(world.reader().versions(daemon.site, "y").unwrap(), []);
+}
+
+/// The `n`th that was seen on the link from another site to this one.
+pub(crate) fn seen(daemon: &Daemon, n: i64) -> Change {
+    Change::LinkSeen(LinkSeen {
+        from: daemon.catalog.site("there").unwrap(),
+        to: daemon.site,
+        at: NOW.plus_s(n),
+        took_us: 2_000_000,
+        bytes: 25_000_000 + n as u64,
+        sent: u64::MAX,
+        sent_again: 7,
+        rtt_us: 12_000,
+        connections: 8,
+        ip: 6,
+    })
+}
+
+/// The `n`th decision on it.
+pub(crate) fn decided(daemon: &Daemon, n: i64) -> Change {
+    Change::Decision(Decision {
+        from: daemon.catalog.site("there").unwrap(),
+        to: daemon.site,
+        at: NOW.plus_s(n),
+        connections: 16,
+        pacing_bps: 0,
+        rate_bps: 100_000_000,
+        lost_ppb: 1_000_000,
+        binding: "loss".to_owned(),
+        why: format!("the {n}th, for “reasons”"),
+    })
+}
+
+pub(crate) fn links_keep_their_newest(world: &World) {
+    let (a, b) = (world.daemon("a"), world.daemon("b"));
+    let there = a.catalog.site("there").unwrap();
+    let changes: Vec<Change> = (0..300).flat_map(|n| [seen(&a, n), decided(&a, n)]).collect();
+    // Twice, and in parts: what is repeated is there once.
+    for part in changes.chunks(70).chain([&changes[500..]]) {
+        let answers = a.catalog.apply(NOW, part).unwrap();
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    }
+    b.change(NOW, seen(&b, 5)).unwrap();
+    let mut reader = world.reader();
+    let Change::LinkSeen(newest) = seen(&a, 299) else { unreachable!() };
+    let found = reader.link_seen(there, a.site, 1000).unwrap();
+    // What is more than a number of the databases can be is as much as it can be.
+    assert_eq!(found[0], LinkSeen { sent: i64::MAX as u64, ..newest });
+    // 256 of one writer, and one of the other.
+    assert_eq!((found.len(), found[255].at, found[256].at), (257, NOW.plus_s(44), NOW.plus_s(5)));
+    assert_eq!(reader.link_seen(there, a.site, 10).unwrap(), found[..10]);
+    assert_eq!(reader.link_seen(a.site, there, 10).unwrap(), [], "the way back is another link");
+    let Change::Decision(last) = decided(&a, 299) else { unreachable!() };
+    let all = reader.decisions(None, 1000).unwrap();
+    assert_eq!((all.len(), &all[0]), (300, &last));
+    assert_eq!(reader.decisions(Some((there, a.site)), 2).unwrap(), all[..2]);
+    assert_eq!(reader.decisions(Some((a.site, there)), 2).unwrap(), []);
+    let long = Decision { why: "x".repeat(WHY_BYTES_MAX + 1), ..last };
+    assert!(matches!(a.change(NOW, Change::Decision(long)), Err(Refused::Malformed(_))));
 }
 
 pub(crate) fn a_refused_change_spoils_no_other(world: &World) {

@@ -132,6 +132,8 @@ enum SheetArg {
     Replicas,
     Receipts,
     Events,
+    Links,
+    Decisions,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -291,6 +293,8 @@ impl ExportArgs {
             SheetArg::Replicas => (Sheet::Replicas, false),
             SheetArg::Receipts => (Sheet::Receipts, false),
             SheetArg::Events => (Sheet::Events, false),
+            SheetArg::Links => (Sheet::Links, false),
+            SheetArg::Decisions => (Sheet::Decisions, false),
         };
         if !is_files && self.filter.is_given() {
             return Err(Fault::usage(

@@ -2,7 +2,7 @@
 
 use super::site::{AccessArgs, with_daemon};
 use super::{Exit, Fault};
-use crate::dispatch::{FetchReport, FetchWish};
+use crate::dispatch::{FetchReport, FetchSource, FetchWish};
 use crate::units::{show_bytes, show_duration};
 use clap::Args;
 use std::time::Duration;
@@ -72,18 +72,23 @@ impl FetchArgs {
 fn show(report: &FetchReport) {
     let FetchReport { name, version, site, size, .. } = report;
     println!("{name} version {version} of {site}, {}", show_bytes(*size));
-    for source in &report.sources {
-        let takes = source.takes_s.map_or("not known".to_owned(), |takes| {
-            show_duration(Duration::try_from_secs_f64(takes).unwrap_or(Duration::MAX))
-        });
-        let brought = show_bytes(source.brought);
-        println!("  {:<16} {takes:>12}  {brought:>10} brought  {}", source.site, source.why);
-    }
+    show_sources(&report.sources);
     report.changes.iter().for_each(|change| println!("  {change}"));
     match (&report.failure, &report.path, report.done) {
         (Some(failure), _, _) => println!("failed: {failure}"),
         (None, Some(path), _) => println!("here: {path}"),
         (None, None, true) => {}
         (None, None, false) => println!("fetch {} is under way", report.id),
+    }
+}
+
+/// Places that have a file, in their rank.
+pub(super) fn show_sources(sources: &[FetchSource]) {
+    for source in sources {
+        let takes = source.takes_s.map_or("not known".to_owned(), |takes| {
+            show_duration(Duration::try_from_secs_f64(takes).unwrap_or(Duration::MAX))
+        });
+        let brought = show_bytes(source.brought);
+        println!("  {:<16} {takes:>12}  {brought:>10} brought  {}", source.site, source.why);
     }
 }

@@ -1,5 +1,6 @@
 //! `downpour transfer`: files from site to site. Each verb is a question to the daemon.
 
+use super::fetch::show_sources;
 use super::site::{AccessArgs, with_daemon};
 use super::{Exit, Fault};
 use crate::dispatch::{
@@ -443,6 +444,14 @@ fn show_why(why: &Why) {
     let reason = why.reason.as_deref().unwrap_or("-");
     println!("{} {} {} {reason} {eta}", why.file, why.name, why.state);
     println!("    {}", why.text);
+    for way in &why.ways {
+        let done = way.done_us.map_or_else(|| "nobody knows when".to_owned(), show_time);
+        println!("    to {}: there {done}; {}", way.to, way.why);
+        let lines = way.measured.iter().chain(&way.plan);
+        lines
+            .for_each(|line| println!("        {:<15} {:<16} {}", line.name, line.value, line.why));
+    }
+    show_sources(&why.sources);
 }
 
 #[cfg(test)]

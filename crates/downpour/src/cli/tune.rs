@@ -4,12 +4,16 @@ use super::tune_history::HistoryArgs;
 use super::{ConnectionArgs, Exit, Fault};
 use crate::site::{CONFIG_FILE, Clock, Config};
 use crate::tuner::plan::{Link, Sheet, host, limits, settings, sysctl, text};
-use crate::tuner::{Combined, Means, from_file, measurements};
-use crate::units::{parse_duration, parse_rate, parse_share};
+use crate::tuner::{Combined, LeftOut, Means, Seen, from_file, measurements};
+use crate::units::{
+    parse_duration, parse_rate, parse_share, parse_size, show_bytes, show_duration,
+};
 use clap::{Args, Subcommand, ValueEnum};
+use downpour_catalog::{OpenError, Reader};
 use downpour_proto::Rate;
-use downpour_proto::transfer::{Figure, Host, Known, Measured, Plan};
+use downpour_proto::transfer::{Figure, Host, Known, Measured, Plan, Ranked, Source, rank};
 use downpour_transport::identity::Identity;
+use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,9 +43,12 @@ struct ShowArgs {
     /// The site or machine that sends
     #[arg(value_name = "SRC")]
     from: String,
-    /// The one that receives
-    #[arg(value_name = "DST")]
-    to: String,
+    /// The one that receives; before it there may be more that send: then it is said from which a file is there first
+    #[arg(value_name = "DST", required = true, num_args = 1..)]
+    to: Vec<String>,
+    /// With several that send: how long the file is
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1GB")]
+    size: u64,
     /// How to print it; sysctl: what the two kernels should allow
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -146,25 +153,97 @@ impl TuneArgs {
 fn ask(config: &Config, from: &str, to: &str) -> Result<Combined, Fault> {
     // Without the node's key there is no probe, and all else works.
     let identity = Identity::load_or_create(&config.state()).ok().map(Arc::new);
-    let means = Means { now: Clock::system().now(), identity, seen: Vec::new() };
-    Ok(super::site::runtime()?.block_on(measurements(from, to, config, means)))
+    let (seen, trouble) = seen(config, from, to);
+    let means = Means { now: Clock::system().now(), identity, seen };
+    let mut found = super::site::runtime()?.block_on(measurements(from, to, config, means));
+    found.left_out.extend(trouble);
+    Ok(found)
+}
+
+/// What a site's catalog has of its own transfers. A site that never ran has none.
+fn seen(config: &Config, from: &str, to: &str) -> (Vec<Seen>, Option<LeftOut>) {
+    let read = match Reader::open(&config.catalog()) {
+        Ok(mut reader) => Seen::read(&mut reader, from, to).map_err(|error| error.to_string()),
+        Err(OpenError::NoFile(_) | OpenError::Empty) => Ok(Vec::new()),
+        Err(error) => Err(error.to_string()),
+    };
+    match read {
+        Ok(seen) => (seen, None),
+        Err(what) => {
+            let what = format!("the catalog cannot be read: {what}");
+            let source = "history".to_owned();
+            (Vec::new(), Some(LeftOut { source, what, times: 1, silent: true }))
+        }
+    }
 }
 
 impl ShowArgs {
     fn run(self) -> Result<Exit, Fault> {
-        let Combined { measured, left_out, .. } = self.found()?;
-        for left in left_out {
-            let times =
-                if left.times > 1 { format!(", {} times", left.times) } else { String::new() };
-            eprintln!("left out  {}: {}{times}", left.source, left.what);
+        let here = host();
+        let mut known = Vec::new();
+        for from in self.sources() {
+            let Combined { measured, left_out, .. } = self.found(from)?;
+            for left in left_out {
+                let times =
+                    if left.times > 1 { format!(", {} times", left.times) } else { String::new() };
+                eprintln!("left out  {}: {}{times}", left.source, left.what);
+            }
+            known.push(self.known(&here, self.figures.over(measured))?);
         }
-        let measured = self.figures.over(measured);
-        print!("{}", self.print(&host(), measured)?);
+        let text = match &known[..] {
+            [known] => self.print(known),
+            several => self.rank(several)?,
+        };
+        print!("{text}");
         Ok(Exit::Complete)
     }
 
+    /// Who sends.
+    fn sources(&self) -> impl Iterator<Item = &str> {
+        let more = &self.to[..self.to.len().saturating_sub(1)];
+        std::iter::once(self.from.as_str()).chain(more.iter().map(String::as_str))
+    }
+
+    /// Who receives.
+    fn to(&self) -> &str {
+        self.to.last().map_or("", String::as_str)
+    }
+
+    /// From which of them a file would be there first, and the plan of each.
+    fn rank(&self, known: &[Known]) -> Result<String, Fault> {
+        let planned = self.sources().zip(known).map(|(from, known)| {
+            let plan = Plan::new(known);
+            let source = Source {
+                name: from.to_owned(),
+                expected: plan.expected.value,
+                by: plan.expected.why.clone(),
+                rtt: known.measured.rtt.as_ref().map(|rtt| rtt.value),
+                ..Source::default()
+            };
+            (source, Sheet::new(from, self.to(), known, &plan))
+        });
+        let (sources, mut sheets): (Vec<_>, Vec<_>) =
+            planned.map(|(source, sheet)| (source, Some(sheet))).unzip();
+        let row = |ranked: Ranked| Row {
+            from: ranked.name,
+            takes_s: ranked.takes.map(|takes| takes.as_secs_f64()),
+            why: ranked.why,
+            sheet: sheets[ranked.index].take(),
+        };
+        let ranking: Vec<Row> = rank(self.size, &sources).into_iter().map(row).collect();
+        let ranking = Ranking { to: self.to().to_owned(), size: self.size, ranking };
+        match self.format {
+            Format::Text => Ok(ranking.text()),
+            Format::Json => Ok(json(&ranking)),
+            _ => Err(Fault::usage(
+                "options of other movers are those of one path",
+                "name one site that sends, or leave --format out",
+            )),
+        }
+    }
+
     /// What sources say.
-    fn found(&self) -> Result<Combined, Fault> {
+    fn found(&self, from: &str) -> Result<Combined, Fault> {
         let configured = self.config.exists();
         if !configured && self.saved.is_none() {
             return Ok(Combined::default());
@@ -174,30 +253,35 @@ impl ShowArgs {
         match (&self.saved, config) {
             (Some(file), config) => {
                 let (runtime, now) = (super::site::runtime()?, Clock::system().now());
-                Ok(runtime.block_on(from_file(file, &self.from, &self.to, config.as_ref(), now)))
+                Ok(runtime.block_on(from_file(file, from, self.to(), config.as_ref(), now)))
             }
-            (None, Some(config)) => ask(&config, &self.from, &self.to),
+            (None, Some(config)) => ask(&config, from, self.to()),
             (None, None) => Ok(Combined::default()),
         }
     }
 
-    fn print(self, here: &Host, measured: Measured) -> Result<String, Fault> {
+    fn known(&self, here: &Host, measured: Measured) -> Result<Known, Fault> {
         let limits_of = |text: &str| match text {
             "here" => here.clone(),
             "unknown" => Host::default(),
             text => Host::parse(text),
         };
-        let known = Known {
+        Ok(Known {
             measured,
             sender: limits_of(&self.sender),
             receiver: limits_of(&self.receiver),
             beside: self.beside,
             range_len: RANGE_LEN,
             memory: MEMORY,
-            wishes: self.connections.resolve()?,
-        };
-        let sheet = Sheet::new(&self.from, &self.to, &known, &Plan::new(&known));
-        Ok(match self.format {
+            wishes: self.connections.clone().resolve()?,
+        })
+    }
+
+    /// The plan of one path.
+    fn print(&self, known: &Known) -> String {
+        let (from, to) = (self.from.as_str(), self.to());
+        let sheet = Sheet::new(from, to, known, &Plan::new(known));
+        match self.format {
             Format::Text => sheet.text(),
             Format::Json => json(&sheet),
             Format::GlobusUrlCopy => sheet.globus_url_copy(),
@@ -211,14 +295,52 @@ impl ShowArgs {
                 };
                 let sending = ["tcp_wmem", "wmem_max", "tcp_congestion_control"];
                 format!(
-                    "# at the sender, {}\n{}# at the receiver, {}\n{}",
-                    self.from,
-                    at(&known.sender, &self.to, &sending),
-                    self.to,
-                    at(&known.receiver, &self.from, &["tcp_rmem", "rmem_max"])
+                    "# at the sender, {from}\n{}# at the receiver, {to}\n{}",
+                    at(&known.sender, to, &sending),
+                    at(&known.receiver, from, &["tcp_rmem", "rmem_max"])
                 )
             }
-        })
+        }
+    }
+}
+
+/// Places that send, in the order in which a file would be there.
+#[derive(Serialize)]
+struct Ranking {
+    to: String,
+    /// Bytes of the file.
+    size: u64,
+    ranking: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    /// The sheet has it, too.
+    #[serde(skip)]
+    from: String,
+    /// In how many seconds the file would be there; absent: nobody can say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    takes_s: Option<f64>,
+    why: String,
+    /// What is known of the path, and the plan.
+    #[serde(flatten)]
+    sheet: Option<Sheet>,
+}
+
+impl Ranking {
+    fn text(&self) -> String {
+        let mut text = format!("{} to {}\n", show_bytes(self.size), self.to);
+        let wide = self.ranking.iter().map(|row| row.from.chars().count()).max().unwrap_or(0);
+        for Row { from, takes_s, why, .. } in &self.ranking {
+            let takes = takes_s.map_or("not known".to_owned(), |takes| {
+                show_duration(Duration::try_from_secs_f64(takes).unwrap_or(Duration::MAX))
+            });
+            text.push_str(&format!("  {from:wide$}  {takes:>12}  {why}\n"));
+        }
+        for sheet in self.ranking.iter().filter_map(|row| row.sheet.as_ref()) {
+            text.push_str(&format!("\n{}", sheet.text()));
+        }
+        text
     }
 }
 
@@ -278,7 +400,7 @@ mod tests {
             panic!("another verb")
         };
         let measured = args.figures.measured();
-        let text = args.print(&Host::parse(COMMON), measured).unwrap();
+        let text = args.print(&args.known(&Host::parse(COMMON), measured).unwrap());
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cli/tune").join(name);
         if std::env::var_os("UPDATE_SNAPSHOT").is_some() {
             std::fs::write(&file, &text).unwrap();
@@ -313,12 +435,45 @@ mod tests {
         let TuneVerb::Show(args) = Line::try_parse_from(line.split(' ')).unwrap().args.verb else {
             panic!("another verb")
         };
-        let measured = args.figures.over(args.found().unwrap().measured);
+        let measured = args.figures.over(args.found(&args.from).unwrap().measured);
         let throughput = measured.throughput.as_ref().unwrap();
         assert_eq!(throughput.value.bps(), 308_642_000);
         assert!(throughput.origin.starts_with("paper.json: 1 sample by check"), "{throughput:?}");
         assert_eq!(measured.rtt.as_ref().unwrap().origin, "--rtt");
-        let text = args.print(&Host::parse(COMMON), measured).unwrap();
+        let text = args.print(&args.known(&Host::parse(COMMON), measured).unwrap());
         assert!(text.contains("paper.json"), "{text}");
+    }
+
+    #[test]
+    fn of_several_that_send_the_first_is_from_where_a_file_is_there_first() {
+        let words = "tune show near unknown far there --size 1GB --config none";
+        let TuneVerb::Show(args) = Line::try_parse_from(words.split(' ')).unwrap().args.verb else {
+            panic!("another verb")
+        };
+        assert_eq!(args.sources().collect::<Vec<_>>(), ["near", "unknown", "far"]);
+        let figures = |line: &str| {
+            let line = format!("tune show a b {line}");
+            let TuneVerb::Show(args) = Line::try_parse_from(line.split(' ')).unwrap().args.verb
+            else {
+                panic!("another verb")
+            };
+            args.known(&Host::parse(COMMON), args.figures.measured()).unwrap()
+        };
+        let known = [
+            figures("--rate 100mbit --rtt 1ms"),
+            figures("--rtt 1ms"),
+            figures("--rate 400mbit --rtt 50ms"),
+        ];
+        let text = args.rank(&known).unwrap();
+        let names: Vec<_> = text
+            .lines()
+            .skip(1)
+            .take(3)
+            .filter_map(|line| line.split_whitespace().next())
+            .collect();
+        assert_eq!(names, ["far", "near", "unknown"], "{text}");
+        assert!(text.starts_with("1.00 GB to there\n  far ") && text.contains("20.2 s"), "{text}");
+        let plans = text.lines().filter(|line| line.starts_with("from ")).count();
+        assert_eq!(plans, 3, "{text}");
     }
 }

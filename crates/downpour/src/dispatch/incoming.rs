@@ -7,6 +7,7 @@
 
 use super::arriving::{Promise, Taken, set_aside};
 use super::hooks::{kill_point, lies_about};
+use super::ledger::{Ledger, Link};
 use super::offer::{Arrived, BatchState, Trouble};
 use super::record::{blocking, record};
 use crate::cli::Fault as SessionFault;
@@ -14,10 +15,9 @@ use crate::object::{Agreed, FolderOptions, Obstacle};
 use crate::receipt::{FileReceipt, SignedFileReceipt, WrongContent};
 use crate::session::{ReceiveFiles, ReceivedFiles, receive_files};
 use crate::site::{Fault, Remote, Site};
-use crate::steering::{Book, LinkBook};
 use crate::ticket::Ticket;
 use downpour_catalog::{ErrorClass, Refused};
-use downpour_proto::transfer::{Measured, Wishes};
+use downpour_proto::transfer::Wishes;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,7 @@ use tokio::sync::{Notify, watch};
 /// How long the source may take to open its door, and to come back.
 const SOURCE_TIME: Duration = Duration::from_secs(30);
 /// Memory for blocks under way, of one batch.
-const MEMORY: u64 = 64_000_000;
+pub(super) const MEMORY: u64 = 64_000_000;
 /// How long a session may take to end.
 const END_TIME: Duration = Duration::from_secs(10);
 /// How often progress is passed on.
@@ -50,7 +50,7 @@ pub(super) struct Incoming {
     /// When its results were there, and when the source was first told.
     pub(super) ended: OnceLock<Instant>,
     pub(super) told: OnceLock<Instant>,
-    links: Arc<Book>,
+    links: Arc<Ledger>,
 }
 
 impl Incoming {
@@ -59,7 +59,7 @@ impl Incoming {
         folder: PathBuf,
         taken: Vec<Taken>,
         promise: Promise,
-        links: Arc<Book>,
+        links: Arc<Ledger>,
     ) -> Self {
         Self {
             from: from.to_owned(),
@@ -154,6 +154,10 @@ impl Incoming {
         let mut folder = FolderOptions::new(&self.folder);
         (folder.owner, folder.folders) = (false, false);
         folder.lane = Some(lane.to_owned());
+        let link = self.links.link(&self.from, &site.name).await;
+        let link =
+            link.inspect_err(|fault| tracing::warn!(%fault, "a link is not written down")).ok();
+        let session = link.as_ref().map(Link::begin);
         let mut running = receive_files(ReceiveFiles {
             identity: site.identity.clone(),
             ticket,
@@ -161,11 +165,11 @@ impl Incoming {
             agreed,
             name: site.name.clone(),
             wishes: Wishes { connections: remote.section.connections, ..Wishes::default() },
-            measured: Measured::default(),
-            beside: 0,
+            measured: link.as_ref().map(Link::measured).unwrap_or_default(),
+            beside: session.as_ref().map_or(0, |(_, beside)| *beside),
             memory_bytes: MEMORY,
             wait: SOURCE_TIME,
-            links: Some(LinkBook::new(self.links.clone(), Some(self.from.clone()))),
+            links: link.as_ref().map(Link::book),
         });
         loop {
             tokio::select! {

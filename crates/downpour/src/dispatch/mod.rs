@@ -12,10 +12,12 @@
 //! | `load` | claimed files, looked up |
 //! | `outgoing`, `book` | a batch at its source, and its steps in the catalog |
 //! | `arriving`, `incoming` | an offer at its destination, and a batch there |
+//! | `ledger`, `paths` | what the catalog is told of links; what is known of them, for plans |
 //! | `multicast`, `standing` | the standing session for rules with receivers, and the files in it |
 //! | `fetch`, `pieces` | a file that several sites have, from where it comes soonest; its bytes at a source |
 //! | `submit`, `wants` | files that an operator, or another site, asks for |
 //! | `hasher` | digests of what was submitted |
+//! | `ways` | what is expected of a way |
 //! | `why` | one reason and a time for each file that does not move |
 //! | `sites`, `people` | the routes |
 //! | `hooks` | for tests |
@@ -30,11 +32,13 @@ mod hasher;
 mod here;
 mod hooks;
 mod incoming;
+mod ledger;
 mod link;
 mod load;
 mod multicast;
 mod offer;
 mod outgoing;
+mod paths;
 mod people;
 mod pieces;
 mod policy;
@@ -45,6 +49,7 @@ mod sites;
 mod standing;
 mod submit;
 mod wants;
+mod ways;
 mod why;
 mod work;
 
@@ -58,12 +63,13 @@ pub use offer::{
 pub use people::{BatchReport, Done, Files, Links, Steering, Submitted, TransferReport, Transfers};
 pub use section::{MulticastSection, ReceiverSection, TransferSection, check_receivers};
 pub use submit::{Accepted, Submission};
+pub use ways::Way;
 pub use why::{Why, WhyList};
 
 use crate::site::{Part, Running, Service, Site, Status, Stop};
-use crate::steering::Book;
 use arriving::Room;
 use incoming::Incoming;
+use ledger::Ledger;
 use link::Link;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
@@ -97,7 +103,7 @@ pub struct Dispatch {
     /// Of the service `multicast`.
     multicast: Mutex<multicast::Seen>,
     /// What is changed on links while something arrives by them.
-    book: Arc<Book>,
+    book: Arc<Ledger>,
 }
 
 /// Since the daemon's start.
@@ -139,6 +145,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// This part of the site.
 pub fn part(site: &Arc<Site>) -> Part {
+    let paths = Arc::new(paths::Paths::default());
     let dispatch = Arc::new(Dispatch {
         links: Mutex::new(work::links_as_left(site)),
         outgoing: Mutex::default(),
@@ -152,7 +159,7 @@ pub fn part(site: &Arc<Site>) -> Part {
         turn: AtomicUsize::new(0),
         totals: Totals::default(),
         multicast: Mutex::default(),
-        book: Book::open(&site.config().state()),
+        book: Ledger::new(site, paths.clone()),
     });
     let routes = sites::routes()
         .merge(people::routes())
@@ -160,7 +167,7 @@ pub fn part(site: &Arc<Site>) -> Part {
         .merge(pieces::routes())
         .share(dispatch.clone());
     let multicast = Arc::new(multicast::Multicast(dispatch.clone()));
-    Part { services: vec![dispatch, multicast], routes }
+    Part { services: vec![dispatch, multicast, paths], routes }
 }
 
 impl Service for Dispatch {

@@ -470,17 +470,10 @@ async fn links(
 #[utoipa::path(get, path = "/v1/links/history", params(Of), responses((status = 200, body = Steering)))]
 async fn history(
     State(site): State<Arc<Site>>,
-    Extension(dispatch): Extension<Arc<Dispatch>>,
     Asked(of): Asked<Of>,
 ) -> Result<Json<Steering>, Problem> {
-    let read = tokio::task::spawn_blocking(move || {
-        let most = of.most.unwrap_or(STEERED_DEFAULT).min(STEERED_MAX);
-        dispatch.book.history(of.link.as_deref(), most)
-    });
-    let failed = |error: tokio::task::JoinError| {
-        Problem::from(Fault::new(ErrorClass::Internal, error.to_string()))
-    };
-    let decisions = read.await.map_err(failed)?;
+    let most = of.most.unwrap_or(STEERED_DEFAULT).min(STEERED_MAX);
+    let decisions = super::ledger::history(&site, of.link, most).await?;
     Ok(Json(Steering { site: site.name.clone(), decisions }))
 }
 

@@ -1,12 +1,15 @@
 //! Why a file does not move, and when it will: one reason and one time for each.
 
+use super::fetch::FetchSource;
 use super::link::Wanted;
 use super::load::Names;
 use super::route::Route;
+use super::ways::Way;
 use super::{Dispatch, lock};
 use crate::site::{Config, Fault, Site};
 use crate::spool::Rules;
 use downpour_catalog::{Cursor, Error, File, FileId, Query, Reason, State, Time};
+use downpour_proto::Rate;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -18,7 +21,7 @@ const STATES: [State; 5] =
     [State::Waiting, State::Quarantined, State::Queued, State::Settled, State::Hashed];
 
 /// One file that does not move.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Why {
     /// Its number in this catalog.
     pub file: i64,
@@ -43,10 +46,16 @@ pub struct Why {
     pub eta_us: Option<i64>,
     /// In words, with what to do where something is to be done.
     pub text: String,
+    /// What is expected of the ways to where it goes; only when asked for one file that is to go there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ways: Vec<Way>,
+    /// Other sites that have it, the best first; only when asked for one file that is not here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<FetchSource>,
 }
 
 /// A page of them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WhyList {
     /// The files.
     pub files: Vec<Why>,
@@ -112,7 +121,7 @@ impl Dispatch {
                 for file in &page.files {
                     let route = Route::of(&config, &rules, names.rule(file.rule));
                     let lack = lack(reader, file, route.as_ref(), &config, &links)?;
-                    let waiting = ahead.get(&file.rule).copied().unwrap_or(0);
+                    let waiting = ahead.get(&file.rule).map_or(0, |ahead| ahead.files);
                     files.push(say(file, route.as_ref(), &links, (waiting, lack), now));
                 }
                 next = page.next.map(|cursor| cursor.to_string());
@@ -129,26 +138,74 @@ impl Dispatch {
     pub(super) async fn why_of(&self, site: &Arc<Site>, id: FileId) -> Result<Option<Why>, Fault> {
         let (links, config) = (self.links_now(), site.config());
         let (own, now) = (site.name.clone(), site.clock.now());
-        site.read(move |reader| {
+        let read = site.read(move |reader| {
             let Some(file) = reader.file(id)? else { return Ok(None) };
             let names = Names::read(reader)?;
             let rules = Rules::new(&own, &config.rule);
             let route = Route::of(&config, &rules, names.rule(file.rule));
-            let waiting = ahead(reader)?.get(&file.rule).copied().unwrap_or(0);
+            let waiting = ahead(reader)?.get(&file.rule).copied().unwrap_or_default();
             let lack = lack(reader, &file, route.as_ref(), &config, &links)?;
-            Ok(Some(say(&file, route.as_ref(), &links, (waiting, lack), now)))
-        })
-        .await
+            let why = say(&file, route.as_ref(), &links, (waiting.files, lack), now);
+            let origin = names.sites.get(&file.site).cloned().unwrap_or_default();
+            Ok(Some((why, file, origin, route, waiting.bytes)))
+        });
+        let Some((mut why, file, origin, route, waiting)) = read.await? else { return Ok(None) };
+        let to = route.iter().flat_map(|route| &route.to);
+        why.ways = to.filter_map(|to| self.way_of(site, (&file, to), &why, waiting)).collect();
+        why.sources = self.sources_elsewhere(site, &origin, &file).await?;
+        Ok(Some(why))
+    }
+
+    /// What is expected of the way of a file that is still to go.
+    fn way_of(
+        &self,
+        site: &Site,
+        (file, to): (&File, &str),
+        why: &Why,
+        waiting: i64,
+    ) -> Option<Way> {
+        let now = site.clock.now();
+        let (open, active, lately) = match lock(&self.links).get(to) {
+            // A link that is broken, or that nobody opens again.
+            Some(link) if link.wanted != Wanted::Open => (None, link.active, 0.0),
+            Some(link) => {
+                let open = link.probe_at().map_or(now, |at| at.max(now));
+                (Some(open), link.active, link.pace().1 * 8.0)
+            }
+            None => (Some(now), 0, 0.0),
+        };
+        let (since, before) = match file.state {
+            // After all of its rule, at the latest.
+            State::Queued => (open, u64::try_from(waiting).unwrap_or(0).saturating_sub(file.size)),
+            State::Found | State::Settled | State::Hashed => (open, 0),
+            State::Sending => (Some(now), 0),
+            State::Waiting => (open.zip(why.eta_us).map(|(open, eta)| open.max(Time(eta))), 0),
+            _ => return None,
+        };
+        let own = usize::from(file.state == State::Sending);
+        let beside = u16::try_from(active.saturating_sub(own)).unwrap_or(u16::MAX);
+        let lately = Some(Rate::from_bps(lately as u64)).filter(|rate| rate.bps() > 0);
+        let ends = [site.name.as_str(), to];
+        Some(self.way(site, ends, (beside, lately), (since, file.size, before)))
     }
 }
 
-/// Files in the queue, by rule.
+/// What is in the queue of a rule.
+#[derive(Clone, Copy, Default)]
+struct Ahead {
+    files: i64,
+    bytes: i64,
+}
+
+/// The queue, by rule.
 fn ahead(
     reader: &mut downpour_catalog::Reader,
-) -> Result<HashMap<downpour_catalog::RuleId, i64>, Error> {
-    let mut ahead = HashMap::new();
+) -> Result<HashMap<downpour_catalog::RuleId, Ahead>, Error> {
+    let mut ahead: HashMap<_, Ahead> = HashMap::new();
     for count in reader.counts()?.into_iter().filter(|count| count.state == State::Queued) {
-        *ahead.entry(count.rule).or_default() += count.files;
+        let of_rule = ahead.entry(count.rule).or_default();
+        of_rule.files += count.files;
+        of_rule.bytes += count.bytes;
     }
     Ok(ahead)
 }
@@ -224,6 +281,8 @@ fn say(
         since_us: file.since.0,
         eta_us: eta.map(|eta| eta.0),
         text,
+        ways: Vec::new(),
+        sources: Vec::new(),
     }
 }
 

@@ -7,6 +7,7 @@ use downpour_transport::stream::ConnectionReport;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::time::Duration;
+use utoipa::ToSchema;
 
 /// Of a session that did not go by multicast.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -59,7 +60,7 @@ impl SteeredLine {
 }
 
 /// One number of a plan.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PlanLine {
     /// What it is.
     pub name: String,

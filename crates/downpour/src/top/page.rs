@@ -561,6 +561,8 @@ pub(super) mod tests {
             since_us: NOW - 100_000_000,
             eta_us: (state == "waiting").then_some(NOW + 72_000_000),
             text: text.to_owned(),
+            ways: Vec::new(),
+            sources: Vec::new(),
         }
     }
 

@@ -70,7 +70,7 @@ pub struct Means {
     pub now: Time,
     /// This node's key; without it there is no probe.
     pub identity: Option<Arc<Identity>>,
-    /// What is remembered of our own transfers.
+    /// What is remembered of our own transfers on the path. A `history` that is not configured is the last source.
     pub seen: Vec<Seen>,
 }
 
@@ -145,8 +145,15 @@ impl Registry {
                     source: section.name.clone(),
                     what: error.to_string(),
                     times: 1,
+                    silent: true,
                 }),
             }
+        }
+        let named = config.tuner_source.iter().any(|section| section.kind == SourceKind::History);
+        if !named && !means.seen.is_empty() {
+            let source =
+                Box::new(history::History { name: "history".to_owned(), seen: means.seen.clone() });
+            registry.entries.push(Entry { source, time_max: GRACE });
         }
         registry
     }

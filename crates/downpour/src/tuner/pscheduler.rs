@@ -101,7 +101,12 @@ impl Source for OnDemand {
             let begun = Instant::now();
             for test in [json!({"count": 5}), json!({"duration": pt(self.duration)})] {
                 let left = self.time_max.saturating_sub(begun.elapsed());
-                found.extend(self.test(ask, test, left).await?);
+                match self.test(ask, test, left).await {
+                    Ok(more) => found.extend(more),
+                    Err(error) if found.samples.is_empty() => return Err(error),
+                    // What the first test found stays known.
+                    Err(error) => found.refused.push(error.to_string()),
+                }
             }
             Ok(found)
         })

@@ -35,6 +35,8 @@ pub struct LeftOut {
     pub what: String,
     /// How often.
     pub times: usize,
+    /// The source gave no answer at all.
+    pub silent: bool,
 }
 
 /// What is known of a path, and where from.
@@ -107,7 +109,7 @@ impl Registry {
         for Answer { place, source, is_word, said } in answers {
             asked.push((*place, source.clone()));
             match said {
-                Err(error) => left_out.note(source, error.to_string()),
+                Err(error) => left_out.add(source, error.to_string(), true),
                 Ok(found) => {
                     found.refused.iter().for_each(|why| left_out.note(source, why.clone()));
                     for sample in found.samples.iter().take(SAMPLES_MAX) {
@@ -125,10 +127,11 @@ impl Registry {
         asked.sort();
         usable.sort_by(|one, other| one.age.total_cmp(&other.age));
         let mut all = self.unusable.clone();
-        all.extend(left_out.0.into_iter().map(|((source, what), times)| LeftOut {
+        all.extend(left_out.0.into_iter().map(|((source, what, silent), times)| LeftOut {
             source,
             what,
             times,
+            silent,
         }));
         Combined {
             measured: measured(&usable),
@@ -139,13 +142,17 @@ impl Registry {
     }
 }
 
-/// What is left out, counted.
+/// What is left out, counted; and whether its source was silent.
 #[derive(Default)]
-struct Notes(BTreeMap<(String, String), usize>);
+struct Notes(BTreeMap<(String, String, bool), usize>);
 
 impl Notes {
     fn note(&mut self, source: &str, what: String) {
-        *self.0.entry((source.to_owned(), what)).or_default() += 1;
+        self.add(source, what, false);
+    }
+
+    fn add(&mut self, source: &str, what: String, silent: bool) {
+        *self.0.entry((source.to_owned(), what, silent)).or_default() += 1;
     }
 }
 

@@ -44,6 +44,9 @@ section! {
         half_life: Span = "\"6h\"",
         /// What is older is not taken.
         age_max: Span = "\"7d\"",
+        /// How often the sources are asked about each path to and from another site, in the background; after a transfer on it,
+        /// after a tenth of this.
+        every: Span = "\"10m\"",
         /// Only figures over this IP: 4 or 6.
         ip: u8 | "6",
         /// Names and addresses of the machines that measure for a site, this one or a remote, the best known first:
@@ -115,6 +118,10 @@ pub fn complaints(
     }
     if tuner.ip.is_some_and(|ip| ip != 4 && ip != 6) {
         found.push(Complaint::new("tuner.ip", "there is IP 4 and IP 6", "write 4 or 6"));
+    }
+    if tuner.every.is_zero() {
+        let todo = "write a time, such as 10m";
+        found.push(Complaint::new("tuner.every", "sources would be asked without end", todo));
     }
     if tuner.half_life.is_zero() {
         let todo = "write how long a figure counts, such as 6h";

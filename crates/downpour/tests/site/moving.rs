@@ -332,31 +332,6 @@ fn first(site: &SiteProcess) -> i64 {
     found.files.first().map_or(0, |file| file.id.0)
 }
 
-/// Decisions on a link are asked of the site that receives by it.
-#[test]
-fn what_was_changed_on_a_link_is_shown_with_its_reason() {
-    let sites = two();
-    let line = |link: &str| {
-        format!(
-            r#"{{"at_us":1,"link":"{link}","connections":16,"binding":"loss","rate_bps":80000000,"sent_again":0.01,"why":"because"}}"#
-        )
-    };
-    let (from, to) = (&sites.a.card.name, &sites.b.card.name);
-    let folder = sites.b.path("state/links");
-    fs::create_dir_all(&folder).expect("a state folder");
-    fs::write(folder.join("history.ndjson"), line(from) + "\n" + &line("elsewhere") + "\n")
-        .expect("room");
-    let text = sites.b.done(&["tune", "history", from, to]);
-    assert!(
-        text.contains("16 connections, loss: because") && !text.contains("elsewhere"),
-        "{text}"
-    );
-    let all: Value =
-        serde_json::from_str(&sites.b.done(&["tune", "history", "--json"])).expect("JSON");
-    assert_eq!(all["decisions"].as_array().map(Vec::len), Some(2), "{all}");
-    assert!(!sites.b.run(&["tune", "history", to, from]).status.success());
-}
-
 #[test]
 fn a_file_that_is_cancelled_is_given_up_and_the_others_of_its_batch_arrive() {
     let mut sites = two();

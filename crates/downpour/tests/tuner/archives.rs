@@ -8,7 +8,7 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tuner/fixtures")
 }
 
-fn text(name: &str) -> String {
+pub(crate) fn text(name: &str) -> String {
     let path = fixtures().join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }

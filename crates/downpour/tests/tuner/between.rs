@@ -77,16 +77,18 @@ async fn our_own_transfers_are_a_source() {
         ended: NOW,
         time: Duration::from_secs(10),
         bytes: 125_000_000,
+        sent: 125_000_000,
         sent_again: Some(12_500),
         rtt: Some(Duration::from_millis(12)),
         connections: 8,
+        ip: None,
     };
     let means = Means { now: NOW, identity: None, seen: vec![seen] };
     let combined = measurements("east", "west", &config, means).await;
     let measured = combined.measured;
     let throughput = measured.throughput.unwrap();
     assert_eq!(throughput.value.bps(), 100_000_000);
-    assert_eq!(throughput.origin, "own: 1 sample by downpour, 8 streams, our own transfers");
+    assert_eq!(throughput.origin, "own: 1 sample by downpour, our own transfers");
     assert_eq!(measured.rtt.unwrap().value, Duration::from_millis(12));
     assert!((measured.loss.unwrap().value - 0.0001).abs() < 1e-6);
 }

@@ -5,6 +5,7 @@
 
 mod archives;
 mod between;
+mod demand;
 mod hardships;
 mod offline;
 mod server;

@@ -35,6 +35,8 @@ pub struct Source {
     pub name: String,
     /// What its path is expected to bring; `None`: nobody can say.
     pub expected: Option<Rate>,
+    /// Why that is expected, in words.
+    pub by: String,
     /// Round trip to it.
     pub rtt: Option<Duration>,
     /// Bytes that come from there before.
@@ -68,10 +70,14 @@ impl Source {
         match (&self.barred, self.expected) {
             (Some(why), _) => why.clone(),
             (None, None) => "nobody can say what its path brings".into(),
-            (None, Some(rate)) if self.queued > 0 => {
-                format!("{rate}, after {} bytes that wait before it", self.queued)
+            (None, Some(rate)) => {
+                let by = if self.by.is_empty() { "" } else { ": " };
+                let mut why = format!("{rate}{by}{}", self.by);
+                if self.queued > 0 {
+                    why.push_str(&format!(", after {} bytes that wait before it", self.queued));
+                }
+                why
             }
-            (None, Some(rate)) => format!("{rate}"),
         }
     }
 }

@@ -42,6 +42,9 @@ impl Helm {
 /// What is heard of a decision.
 type OnDecision = Arc<dyn Fn(Decision, Option<Memory>) + Send + Sync>;
 
+/// What is heard of what was seen.
+type OnSeen = Arc<dyn Fn(&Seen) + Send + Sync>;
+
 /// How a puller is steered.
 #[derive(Clone)]
 pub struct Steering {
@@ -53,6 +56,8 @@ pub struct Steering {
     pub memory: Option<Memory>,
     /// Hears of each decision, and what is to be remembered by then.
     pub on_decision: OnDecision,
+    /// Hears of each span in which something came or was on its way, the last one included.
+    pub on_seen: OnSeen,
 }
 
 impl fmt::Debug for Steering {
@@ -67,10 +72,17 @@ pub(super) struct Course {
     steering: Steering,
     link: LinkId,
     setting: Setting,
+    /// Whom it steers, and since when nothing was heard; from the first look on.
+    watch: Option<(Arc<Shared>, Instant)>,
 }
 
 impl Drop for Course {
     fn drop(&mut self) {
+        if let Some((shared, last)) = self.watch.take()
+            && let Some(seen) = shared.take_seen(last.elapsed(), Duration::ZERO)
+        {
+            (self.steering.on_seen)(&seen);
+        }
         self.steering.helm.lock().end(self.link);
     }
 }
@@ -80,7 +92,7 @@ impl Course {
     pub(super) fn begin(steering: &Steering) -> Option<Self> {
         let (link, setting) =
             steering.helm.lock().begin(steering.limits, steering.memory.as_ref())?;
-        Some(Self { steering: steering.clone(), link, setting })
+        Some(Self { steering: steering.clone(), link, setting, watch: None })
     }
 
     pub(super) fn connections(&self) -> usize {
@@ -96,7 +108,9 @@ impl Course {
         self.set(&shared);
         let mut looks = interval(LOOK_INTERVAL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut last, mut count) = (Instant::now(), 0);
+        let mut count = 0;
+        let mut last = Instant::now();
+        self.watch = Some((shared.clone(), last));
         let mut waited = Duration::ZERO;
         loop {
             looks.tick().await;
@@ -108,8 +122,10 @@ impl Course {
             let span = last.elapsed();
             let seen = shared.take_seen(span, std::mem::take(&mut waited));
             (last, count) = (Instant::now(), 0);
+            self.watch = Some((shared.clone(), last));
             // Before anything has come there is nothing to judge.
             if let Some(seen) = seen {
+                (self.steering.on_seen)(&seen);
                 self.look(&shared, &seen);
             }
         }

@@ -171,7 +171,13 @@ async fn until_decided(puller: &Puller, results: &mut mpsc::Receiver<Pulled>) ->
 }
 
 fn steering(limits: Limits, memory: Option<Memory>) -> Steering {
-    Steering { helm: Arc::default(), limits, memory, on_decision: Arc::new(|_, _| {}) }
+    Steering {
+        helm: Arc::default(),
+        limits,
+        memory,
+        on_decision: Arc::new(|_, _| {}),
+        on_seen: Arc::new(|_| {}),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -306,16 +306,36 @@ impl Dispatch {
         let wanted = |name: &&String| wish.from.is_empty() || wish.from.contains(name);
         let source = |name: &String| {
             let remote = site.remote(name);
+            let (known, plan) = self.planned(site, [name, &site.name], 0);
+            let (expected, by) = match self.pace_from(name) {
+                Some(rate) => (Some(rate), "as the last fetch from there".to_owned()),
+                None => (plan.expected.value, plan.expected.why),
+            };
             let source = Source {
                 name: name.clone(),
-                expected: self.pace_from(name),
-                rtt: None,
+                expected,
+                by,
+                rtt: known.measured.rtt.map(|rtt| rtt.value),
                 queued: self.queued_from(name),
                 barred: self.barred(remote.as_deref(), name),
             };
             (remote, source)
         };
         found.holders.iter().filter(wanted).map(source).collect()
+    }
+
+    /// Other sites that have a file which is not here, the best first.
+    pub(super) async fn sources_elsewhere(
+        &self,
+        site: &Arc<Site>,
+        origin: &str,
+        file: &downpour_catalog::File,
+    ) -> Result<Vec<FetchSource>, Fault> {
+        let found = holders::find(site, origin, &file.name, Some(file.version)).await?;
+        let Some(found) = found.filter(|found| !found.is_here) else { return Ok(Vec::new()) };
+        let sources = self.sources_of(site, &found, &FetchWish::default());
+        let sources: Vec<Source> = sources.into_iter().map(|(_, source)| source).collect();
+        Ok(ranked(found.size, &sources))
     }
 
     fn barred(&self, remote: Option<&Remote>, name: &str) -> Option<String> {

@@ -1,0 +1,295 @@
+//! What the catalog is told of links: what the kernel told of their connections, and what was decided on them.
+//!
+//! Of each link one [`Meter`] adds up what the sessions beside each other bring. It is written down when a session ends,
+//! and every minute of a long one, as soon as it is enough to learn from; less than that waits for more. Nobody waits
+//! for the catalog: what it does not take is lost.
+
+use super::lock;
+use super::paths::Paths;
+use crate::site::{Clock, Fault, Site};
+use crate::steering::{Book, Keeper, LinkBook, Steered};
+use crate::tuner::Seen as History;
+use downpour_catalog::{Catalog, Change, Decision, LinkSeen, SiteId, Time};
+use downpour_proto::transfer::Measured;
+use downpour_proto::transfer::steer::Seen;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How often what comes is written down while it comes.
+const EVERY: Duration = Duration::from_secs(60);
+/// What is not enough to learn a rate from is written down if nothing was for so long, for its round trip.
+const RARELY: Duration = Duration::from_secs(600);
+
+/// The links to a site, in its catalog.
+pub(super) struct Ledger {
+    book: Arc<Book>,
+    pub(super) paths: Arc<Paths>,
+    catalog: Arc<Catalog>,
+    clock: Clock,
+    meters: Mutex<HashMap<(SiteId, SiteId), Meter>>,
+}
+
+/// One link of it.
+#[derive(Clone, Debug)]
+pub(super) struct Link {
+    ledger: Arc<Ledger>,
+    /// Source and destination.
+    names: [String; 2],
+    from: SiteId,
+    to: SiteId,
+}
+
+/// A session on a link.
+#[derive(Debug)]
+pub(super) struct Session(Link);
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.0.tell(|meter| {
+            meter.sessions = meter.sessions.saturating_sub(1);
+            meter.take(Instant::now(), true)
+        });
+    }
+}
+
+/// What was seen of a link and is not written down yet.
+#[derive(Debug, Default)]
+struct Meter {
+    sum: LinkSeen,
+    took: Duration,
+    /// Up to then its time is counted, whoever told of it.
+    counted: Option<Instant>,
+    written: Option<Instant>,
+    /// Sessions under way.
+    sessions: u16,
+}
+
+impl fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ledger").finish_non_exhaustive()
+    }
+}
+
+impl Meter {
+    /// Something was seen on one session's connections, in a time that ends now.
+    fn add(&mut self, now: Instant, ip: u8, seen: &Seen) {
+        // Sessions beside each other share the time.
+        let new = self.counted.map_or(seen.span, |counted| now.saturating_duration_since(counted));
+        self.took += seen.span.min(new);
+        self.counted = Some(now);
+        let sum = &mut self.sum;
+        sum.bytes += seen.bytes;
+        sum.sent += seen.sent;
+        sum.sent_again += seen.again;
+        sum.connections = sum.connections.max(seen.connections.into());
+        sum.ip = ip;
+        let rtt = i64::try_from(seen.rtt_min.as_micros()).unwrap_or(i64::MAX);
+        if rtt > 0 && (sum.rtt_us == 0 || rtt < sum.rtt_us) {
+            sum.rtt_us = rtt;
+        }
+    }
+
+    /// What is to be written down, if anything; then it begins anew.
+    fn take(&mut self, now: Instant, ended: bool) -> Option<LinkSeen> {
+        let since = self.written.map(|written| now.saturating_duration_since(written));
+        let enough = History::is_enough(self.sum.bytes, self.took);
+        let due = match enough {
+            true => ended || self.took >= EVERY,
+            false => {
+                let rarely = since.is_none_or(|since| since >= RARELY);
+                ended && rarely && self.sum.rtt_us > 0
+            }
+        };
+        if !due {
+            return None;
+        }
+        let mut seen = std::mem::take(&mut self.sum);
+        seen.took_us = i64::try_from(std::mem::take(&mut self.took).as_micros()).ok()?;
+        self.written = Some(now);
+        Some(seen)
+    }
+}
+
+impl Ledger {
+    pub(super) fn new(site: &Site, paths: Arc<Paths>) -> Arc<Self> {
+        let (catalog, clock) = (site.catalog.clone(), site.clock.clone());
+        let book = Book::open(&site.config().state());
+        Arc::new(Self { book, paths, catalog, clock, meters: Mutex::default() })
+    }
+
+    /// The link from another site to this one.
+    pub(super) async fn link(self: &Arc<Self>, name: &str, own: &str) -> Result<Link, Fault> {
+        let names = [name.to_owned(), own.to_owned()];
+        let (catalog, [from, to]) = (self.catalog.clone(), names.clone());
+        let ends = tokio::task::spawn_blocking(move || -> Result<_, Fault> {
+            Ok((catalog.site(&from)?, catalog.site(&to)?))
+        });
+        let failed = |error: tokio::task::JoinError| {
+            Fault::new(downpour_catalog::ErrorClass::Internal, error.to_string())
+        };
+        let (from, to) = ends.await.map_err(failed)??;
+        Ok(Link { ledger: self.clone(), names, from, to })
+    }
+
+    fn write(&self, change: Change) {
+        // It is durable or lost by itself; nobody waits for it.
+        drop(self.catalog.submit(self.clock.now(), vec![change]));
+    }
+}
+
+impl Link {
+    /// For a session on it.
+    pub(super) fn book(&self) -> LinkBook {
+        let book = LinkBook::new(self.ledger.book.clone(), Some(self.names[0].clone()));
+        book.kept_by(Arc::new(self.clone()))
+    }
+
+    /// What is known of it by now, by all sources.
+    pub(super) fn measured(&self) -> Measured {
+        self.ledger.paths.measured(&self.names[0], &self.names[1])
+    }
+
+    /// A session on it begins; how many are there already.
+    pub(super) fn begin(&self) -> (Session, u16) {
+        let mut meters = lock(&self.ledger.meters);
+        let meter = meters.entry((self.from, self.to)).or_default();
+        let beside = meter.sessions;
+        meter.sessions = beside.saturating_add(1);
+        drop(meters);
+        (Session(self.clone()), beside)
+    }
+
+    fn tell(&self, change: impl FnOnce(&mut Meter) -> Option<LinkSeen>) {
+        let (from, to) = (self.from, self.to);
+        let mut meters = lock(&self.ledger.meters);
+        let due = change(meters.entry((from, to)).or_default());
+        drop(meters);
+        if let Some(seen) = due {
+            let at = self.ledger.clock.now();
+            self.ledger.write(Change::LinkSeen(LinkSeen { from, to, at, ..seen }));
+            self.ledger.paths.used(&self.names[0], &self.names[1]);
+        }
+    }
+}
+
+impl Keeper for Link {
+    fn decided(&self, decision: &Steered) {
+        self.ledger.write(Change::Decision(Decision {
+            from: self.from,
+            to: self.to,
+            at: Time(decision.at_us),
+            connections: decision.connections.into(),
+            pacing_bps: decision.pacing_bps.unwrap_or(0),
+            rate_bps: decision.rate_bps,
+            lost_ppb: (decision.sent_again * 1e9) as u32,
+            binding: decision.binding.clone(),
+            why: decision.why.clone(),
+        }));
+    }
+
+    fn seen(&self, ip: u8, seen: &Seen) {
+        self.tell(|meter| {
+            let now = Instant::now();
+            meter.add(now, ip, seen);
+            meter.take(now, false)
+        });
+    }
+}
+
+/// Decisions on the links of a site, the oldest first; on the link from one site, or on all.
+pub(super) async fn history(
+    site: &Arc<Site>,
+    link: Option<String>,
+    most: usize,
+) -> Result<Vec<Steered>, Fault> {
+    let own = site.name.clone();
+    let read = site.read(move |reader| {
+        let sites: BTreeMap<SiteId, String> = reader.sites()?.into_iter().collect();
+        let id = |name: &str| sites.iter().find(|(_, known)| *known == name).map(|(id, _)| *id);
+        let ends = link.as_ref().map(|from| id(from).zip(id(&own)));
+        let found = match ends {
+            Some(None) => Vec::new(),
+            ends => reader.decisions(ends.flatten(), most)?,
+        };
+        let named = |decision: Decision| Steered {
+            at_us: decision.at.0,
+            link: sites.get(&decision.from).cloned().unwrap_or_default(),
+            connections: u16::try_from(decision.connections).unwrap_or(u16::MAX),
+            pacing_bps: Some(decision.pacing_bps).filter(|bps| *bps > 0),
+            binding: decision.binding,
+            rate_bps: decision.rate_bps,
+            sent_again: f64::from(decision.lost_ppb) / 1e9,
+            why: decision.why,
+        };
+        Ok(found.into_iter().rev().map(named).collect())
+    });
+    read.await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{EVERY, Meter, RARELY};
+    use downpour_proto::transfer::steer::Seen;
+    use std::time::{Duration, Instant};
+
+    fn seen(bytes: u64, ms: u64) -> Seen {
+        Seen {
+            span: Duration::from_millis(ms),
+            bytes,
+            sent: bytes + bytes / 100,
+            again: bytes / 100,
+            connections: 4,
+            rtt_min: Duration::from_millis(12),
+            ..Seen::default()
+        }
+    }
+
+    #[test]
+    fn sessions_beside_each_other_share_the_time() {
+        let (mut meter, start) = (Meter::default(), Instant::now());
+        for tick in 1..=10 {
+            // Two of them, a quarter of a second apart.
+            for late in [0, 250] {
+                let now = start + Duration::from_millis(tick * 500 + late);
+                meter.add(now, 4, &seen(5_000_000, 500));
+            }
+        }
+        let all = meter.take(start + Duration::from_secs(6), true).unwrap();
+        assert_eq!((all.bytes, all.took_us, all.rtt_us), (100_000_000, 5_250_000, 12_000));
+        assert_eq!(
+            (all.sent, all.sent_again, all.connections, all.ip),
+            (101_000_000, 1_000_000, 4, 4)
+        );
+    }
+
+    #[test]
+    fn little_waits_for_more() {
+        let (mut meter, start) = (Meter::default(), Instant::now());
+        meter.add(start, 6, &seen(1000, 500));
+        assert!(meter.take(start, false).is_none());
+        let first = meter.take(start, true).expect("the first of a link, for its round trip");
+        assert_eq!((first.bytes, first.rtt_us), (1000, 12_000));
+        meter.add(start + Duration::from_secs(1), 6, &seen(1_000_000, 500));
+        assert!(meter.take(start + Duration::from_secs(1), true).is_none());
+        meter.add(start + Duration::from_secs(2), 6, &seen(9_000_000, 500));
+        let both = meter.take(start + Duration::from_secs(2), true).unwrap();
+        assert_eq!((both.bytes, both.took_us), (10_000_000, 1_000_000));
+        meter.add(start + RARELY, 6, &seen(1000, 500));
+        assert!(meter.take(start + RARELY, true).is_none(), "not so long ago");
+        assert!(meter.take(start + RARELY + EVERY, true).is_some());
+    }
+
+    #[test]
+    fn a_long_session_is_written_down_every_minute() {
+        let (mut meter, start) = (Meter::default(), Instant::now());
+        let written = (1..=300).filter_map(|tick| {
+            let now = start + Duration::from_millis(tick * 500);
+            meter.add(now, 4, &seen(5_000_000, 500));
+            meter.take(now, false)
+        });
+        let written: Vec<_> = written.collect();
+        assert_eq!((written.len(), written[0].took_us), (2, 60_000_000));
+    }
+}
