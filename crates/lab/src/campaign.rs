@@ -35,8 +35,8 @@ impl Call {
     }
 }
 
-/// Runs all of it. The page is written after each cell.
-pub(crate) fn run(experiment: &Experiment, out: &Path) -> io::Result<()> {
+/// Runs all of it, or the `k`th of `n` parts. The page is written after each cell.
+pub(crate) fn run(experiment: &Experiment, (k, n): (usize, usize), out: &Path) -> io::Result<()> {
     let mut present = Vec::new();
     let mut surroundings = Surroundings::here();
     for call in &experiment.programs {
@@ -56,6 +56,7 @@ pub(crate) fn run(experiment: &Experiment, out: &Path) -> io::Result<()> {
     }
     let footprint = Footprint::new()?;
     let cells = experiment.cells().map_err(io::Error::other)?;
+    let cells: Vec<Cell> = cells.into_iter().skip(k - 1).step_by(n).collect();
     let total = cells.len() * present.len() * experiment.repeats as usize;
     let mut log = File::create(out.join("runs.jsonl"))?;
     let mut records = Vec::new();
@@ -87,6 +88,24 @@ pub(crate) fn run(experiment: &Experiment, out: &Path) -> io::Result<()> {
     if experiment.keep_logs { figures::draw(out) } else { Ok(()) }
 }
 
+/// Writes the page of parts that were run by themselves.
+pub(crate) fn join(experiment: &Experiment, parts: &[PathBuf], out: &Path) -> io::Result<()> {
+    let mut records = Vec::new();
+    for part in parts {
+        let lines = fs::read_to_string(part.join("runs.jsonl"))?;
+        for line in lines.lines() {
+            records.push(serde_json::from_str(line)?);
+        }
+    }
+    let mut surroundings = Surroundings::here();
+    for name in &experiment.programs {
+        let Call { name, program, .. } = Call::new(name)?;
+        surroundings.programs.push((name, program.about.to_owned(), program.version()));
+    }
+    fs::create_dir_all(out)?;
+    page::write(experiment, &surroundings, &records, out)
+}
+
 fn run_one(
     footprint: &Footprint,
     (experiment, cell, call): (&Experiment, &Cell, &Call),
@@ -97,10 +116,10 @@ fn run_one(
     let spec = experiment.network(cell, call.program.shares_uplinks, u64::from(repeat));
     let mut network = Network::build(footprint, &spec)?;
     let products = feed::products(cell)?;
-    let size = products.as_deref().map_or(cell.size.0, bytes);
+    let size = products.as_deref().map_or(cell.bytes(), bytes);
     let bound_s = experiment.bound_s(cell).filter(|_| products.is_none());
     // Without a rate the machine is the limit; a minute per GiB and receiver is far beyond it.
-    let fair = bound_s.unwrap_or(cell.size.0 as f64 / 2e7 * cell.receivers as f64);
+    let fair = bound_s.unwrap_or(cell.bytes() as f64 / 2e7 * cell.receivers as f64);
     let fair = products.as_deref().map_or(fair, |products| feed_s(products, cell));
     let limit = Experiment::GRACE + Duration::from_secs_f64(fair * experiment.limit);
     if cell.rate.is_none() {
@@ -120,7 +139,7 @@ fn run_one(
     }
     let outcome = stage.judge(ran)?;
     let lost_socket = network.receivers.iter().map(Host::buffer_errors).sum::<io::Result<u64>>()?;
-    let losses = network.losses()?;
+    let Losses { asked, queue, own, emulator } = network.losses()?;
     let odd = experiment.odd_receivers();
     let others = outcome.delivered_s.iter().enumerate().filter(|(i, _)| !odd.contains(i));
     let others: Option<Vec<f64>> = others.map(|(_, at)| *at).collect();
@@ -130,7 +149,6 @@ fn run_one(
     let given: Vec<u64> = given.collect();
     let Outcome { complete, wall_s, delivered_s, usage, trouble, remark, figures, latencies } =
         outcome;
-    let Losses { asked, queue, own, emulator } = losses;
     Ok(Record {
         program: call.name.clone(),
         cell: cell.clone(),
@@ -141,6 +159,7 @@ fn run_one(
         others_s: others_s.filter(|_| !odd.is_empty()),
         bound_s,
         wall_over_bound: wall_s.zip(bound_s).map(|(wall, bound)| wall / bound),
+        goodput_mbit: figures.late_mbit.or(wall_s.map(|wall| size as f64 * 8.0 / wall / 1e6)),
         wire_over_size: share(given[0]),
         receivers_wire_over_size: share(given[1..].iter().sum()),
         usage,
@@ -188,7 +207,7 @@ fn payload(footprint: &Footprint, bytes: u64) -> io::Result<PathBuf> {
 /// its host page by page, which would cost the first program more than all others.
 fn warm(footprint: &Footprint, cell: &Cell) -> io::Result<()> {
     let path = footprint.scratch().join("warm");
-    let bytes = cell.size.0 * cell.receivers as u64;
+    let bytes = cell.bytes() * cell.receivers as u64;
     io::copy(&mut io::repeat(0).take(bytes), &mut File::create(&path)?)?;
     fs::remove_file(path)
 }

@@ -115,6 +115,12 @@ pub(crate) struct Cell {
     pub(crate) burst: f64,
     /// TCP connections of the programs that take several.
     pub(crate) connections: u16,
+    /// Files that are sent at once, each of them to the first receiver, by programs that can.
+    pub(crate) transfers: u16,
+    /// Transfers are not waited for, but measured from this time on,
+    pub(crate) measured_from: Option<Span>,
+    /// for so long.
+    pub(crate) measured_for: Span,
     /// Socket buffer of each, where the kernel shall not choose it.
     pub(crate) window: Option<Size>,
     /// Whether batches of datagrams travel as one, as network cards with offloads do.
@@ -166,6 +172,9 @@ pub(crate) struct Plot {
     pub(crate) only: serde_json::Map<String, serde_json::Value>,
     /// In a few words; made from the rest when absent.
     pub(crate) title: Option<String>,
+    /// Whether it has bars instead of lines.
+    #[serde(default)]
+    pub(crate) bars: bool,
 }
 
 fn three() -> u32 {
@@ -191,6 +200,9 @@ impl Default for Cell {
             loss: 0.0,
             burst,
             connections: 8,
+            transfers: 1,
+            measured_from: None,
+            measured_for: Span(Duration::from_secs(20)),
             window: None,
             offloads: false,
             feed: None,
@@ -271,11 +283,11 @@ impl Experiment {
         self.sweep.keys().map(String::as_str)
     }
 
-    /// The shortest time that one copy of the file can take on the sender's link, in full UDP datagrams, when
+    /// The shortest time that one copy of what is sent can take on the sender's link, in full UDP datagrams, when
     /// this share of them is lost; `None` without a rate.
     pub(crate) fn bound_s(&self, cell: &Cell) -> Option<f64> {
         let mut rate = cell.rate?.0 as f64;
-        let bits = cell.size.0 as f64 * (FRAME_BYTES / PAYLOAD_BYTES) * 8.0;
+        let bits = cell.bytes() as f64 * (FRAME_BYTES / PAYLOAD_BYTES) * 8.0;
         let (mut left, mut time) = (bits / (1.0 - cell.loss), 0.0);
         for change in &self.change {
             let until = change.at.0.as_secs_f64();
@@ -335,10 +347,15 @@ impl Cell {
         if self.feed_for.is_zero() || self.feed_speed <= 0.0 {
             return Err("a feed has a length and a speed".to_owned());
         }
-        if self.size.0 == 0 || self.rate == Some(Rate(0)) {
+        if self.bytes() == 0 || self.rate == Some(Rate(0)) {
             return Err("nothing can be sent".to_owned());
         }
         Ok(())
+    }
+
+    /// What is to be sent, once each.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.size.0 * u64::from(self.transfers)
     }
 
     /// A field by its name in the file; `None` when there is no such field.

@@ -57,6 +57,20 @@ enum Verb {
         /// This many repeats instead of the experiment's
         #[arg(long, value_name = "N")]
         repeats: Option<u32>,
+        /// Only the cells of this part, such as 2/6: every sixth, from the second on. Parts may run side by side
+        #[arg(long, value_name = "K/N", value_parser = part)]
+        part: Option<(usize, usize)>,
+    },
+    /// Write the figures of an experiment whose parts were run by themselves
+    Join {
+        /// The experiment
+        file: PathBuf,
+        /// The folders of its parts
+        #[arg(required = true)]
+        parts: Vec<PathBuf>,
+        /// Where the figures go
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
     },
     /// List the programs, and which of them are here
     Programs,
@@ -129,7 +143,12 @@ fn main() -> ExitCode {
 
 fn run(verb: Verb) -> io::Result<()> {
     match verb {
-        Verb::Run { file, out, only, repeats } => return campaign(&file, out, &only, repeats),
+        Verb::Run { file, out, only, repeats, part } => {
+            return campaign(&file, out, &only, repeats, part);
+        }
+        Verb::Join { file, parts, out } => {
+            campaign::join(&experiment::Experiment::read(&file)?, &parts, &out)?;
+        }
         Verb::Programs => list(),
         Verb::Clean => footprint::clean().iter().for_each(|name| println!("removed {name}")),
         Verb::Emulator(EmulatorVerb::Check { quick, json }) => {
@@ -164,6 +183,7 @@ fn campaign(
     out: Option<PathBuf>,
     only: &[String],
     repeats: Option<u32>,
+    part: Option<(usize, usize)>,
 ) -> io::Result<()> {
     let mut experiment = experiment::Experiment::read(file)?;
     if !only.is_empty() {
@@ -174,9 +194,15 @@ fn campaign(
     let named = || Path::new("target/lab").join(file.file_stem().unwrap_or_default());
     let out = out.unwrap_or_else(named);
     std::fs::create_dir_all(&out)?;
-    campaign::run(&experiment, &out)?;
+    campaign::run(&experiment, part.unwrap_or((1, 1)), &out)?;
     println!("{}", out.join("README.md").display());
     Ok(())
+}
+
+/// `2/6`.
+fn part(text: &str) -> Result<(usize, usize), String> {
+    let numbers = text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
+    numbers.filter(|(k, n)| (1..=*n).contains(k)).ok_or_else(|| "K/N, K of 1 to N".to_owned())
 }
 
 fn list() {

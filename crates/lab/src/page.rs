@@ -14,7 +14,7 @@ use std::path::Path;
 
 const READING: &str = "\
 *Wall*: from the start of the sender to the last delivery (the receiver's program ends, or the finished file is in its place), median \
-(least–greatest). *Others*: the last delivery at a receiver \
+(least–greatest). *Mbit/s*: what was sent over that, or, where transfers were not waited for, what came to the receiver while it was measured. *Others*: the last delivery at a receiver \
 like most, where some are not. *× bound*: over size · (1514/1472) · 8 / (rate · (1 − loss)). *Wire*: bytes of Ethernet frames that the sender sent, over bytes \
 of the file; beside it those that all receivers together sent. *CPU s*: user and system, of the sender's programs and of all receivers' together. *CPU*: \
 share of all cores that these used, and that was in use at all, work of low priority aside; **bound** where the programs were at the limit of the machine (85 % of it, or \
@@ -151,8 +151,8 @@ fn table(
     writeln!(text, "## {heading}{bound}\n")?;
     writeln!(
         text,
-        "| program | complete | wall s | others s | × bound | wire | receivers' | CPU s sender / receivers | CPU ours / all | lost by the lab | |\n\
-         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+        "| program | complete | wall s | Mbit/s | others s | × bound | wire | receivers' | CPU s sender / receivers | CPU ours / all | lost by the lab | |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     )?;
     let mut names: Vec<&str> = Vec::new();
     for record in &here {
@@ -206,8 +206,9 @@ fn row(text: &mut String, name: &str, wanted: usize, runs: &[&Record]) -> std::f
     let (ours, busy) = (percent(|r| r.usage.cpu_ours), percent(|r| r.usage.cpu_busy));
     writeln!(
         text,
-        "| {name} | {complete}/{wanted} | {} | {} | {} | {} | {} | {} / {} | {ours:.0} / {busy:.0} %{limit} | {lost} | {} |",
+        "| {name} | {complete}/{wanted} | {} | {} | {} | {} | {} | {} | {} / {} | {ours:.0} / {busy:.0} %{limit} | {lost} | {} |",
         spread("wall_s", 2),
+        spread("goodput_mbit", 1),
         only("others_s", 2),
         spread("wall_over_bound", 3),
         spread("wire_over_size", 3),
@@ -302,5 +303,5 @@ fn drawing(plot: &Plot, records: &[Record]) -> Drawing {
         let only = if only.is_empty() { String::new() } else { format!("; {}", only.join(", ")) };
         format!("{y} against {}{only}", plot.x).replace('"', "")
     });
-    Drawing { title, x: plot.x.clone(), y, columns, lines }
+    Drawing { title, x: plot.x.clone(), y, columns, lines, bars: plot.bars }
 }

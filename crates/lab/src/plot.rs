@@ -1,4 +1,5 @@
-//! Drawings as SVG: a line for each program, a mark for each median, a bar from the least to the greatest.
+//! Drawings as SVG: a line for each program, a mark for each median, a stroke from the least to the greatest. Or bars,
+//! side by side, one for each program.
 //!
 //! Knows nothing of experiments. The values of x stand at equal distances, as words; y starts at zero, or is
 //! logarithmic when the values are far apart.
@@ -30,6 +31,8 @@ pub(crate) struct Drawing {
     pub(crate) columns: Vec<String>,
     /// Name, and for each column the median, the least and the greatest.
     pub(crate) lines: Vec<(String, Vec<Option<[f64; 3]>>)>,
+    /// Bars instead of lines.
+    pub(crate) bars: bool,
 }
 
 /// How y becomes a height.
@@ -61,10 +64,17 @@ impl Drawing {
             "start",
             &format!("<tspan font-size=\"15\">{}</tspan>", escaped(&self.title)),
         )?;
-        let scale = Scale::of(self.lines.iter().flat_map(|(_, values)| values).flatten());
+        let mut scale = Scale::of(self.lines.iter().flat_map(|(_, values)| values).flatten());
+        if self.bars {
+            // The length of a bar is its value.
+            scale = Scale { low: 0.0, is_log: false, ..scale };
+        }
         self.axes(svg, &scale)?;
         for (number, line) in self.lines.iter().enumerate() {
-            self.line(svg, &scale, number, line)?;
+            match self.bars {
+                true => self.bars(svg, &scale, number, line)?,
+                false => self.line(svg, &scale, number, line)?,
+            }
         }
         writeln!(svg, "</svg>")
     }
@@ -122,6 +132,32 @@ impl Drawing {
         )?;
         let (x, y) = (WIDTH - RIGHT + 20.0, TOP + 10.0 + 20.0 * number as f64);
         mark(svg, number, x, y, colour)?;
+        words(svg, x + 12.0, y + 4.0, "start", &escaped(name))
+    }
+
+    fn bars(
+        &self,
+        svg: &mut String,
+        scale: &Scale,
+        number: usize,
+        (name, values): &(String, Vec<Option<[f64; 3]>>),
+    ) -> std::fmt::Result {
+        let colour = COLOURS[number % COLOURS.len()];
+        let group = (WIDTH - RIGHT - LEFT) / self.columns.len().max(1) as f64;
+        let width = group * 0.8 / self.lines.len() as f64;
+        for (column, value) in values.iter().enumerate() {
+            let Some([median, least, greatest]) = *value else { continue };
+            let x = self.place(column) - group * 0.4 + width * number as f64;
+            let (top, bottom, middle) = (scale.height(median), HEIGHT - BOTTOM, x + width / 2.0);
+            let (low, high) = (scale.height(least), scale.height(greatest));
+            writeln!(
+                svg,
+                "<path d=\"M{x:.1} {bottom:.1}V{top:.1}h{width:.1}V{bottom:.1}z\" fill=\"{colour}\"/>\n\
+                 <path d=\"M{middle:.1} {low:.1}V{high:.1}\" stroke=\"#444\"/>"
+            )?;
+        }
+        let (x, y) = (WIDTH - RIGHT + 20.0, TOP + 10.0 + 20.0 * number as f64);
+        writeln!(svg, "<path d=\"M{:.1} {:.1}h8v8h-8z\" fill=\"{colour}\"/>", x - 4.0, y - 4.0)?;
         words(svg, x + 12.0, y + 4.0, "start", &escaped(name))
     }
 
@@ -205,7 +241,26 @@ pub(crate) fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Drawing, Scale};
+    use super::{BOTTOM, Drawing, HEIGHT, Scale};
+
+    #[test]
+    fn bars_begin_at_zero_and_stand_side_by_side() {
+        let drawing = Drawing {
+            title: "t".to_owned(),
+            x: "x".to_owned(),
+            y: "y".to_owned(),
+            columns: vec!["3".to_owned(), "4".to_owned()],
+            lines: vec![
+                ("one".to_owned(), vec![Some([1.0, 0.9, 1.2]), Some([20.0, 19.0, 22.0])]),
+                ("two".to_owned(), vec![None, Some([1.5, 1.5, 1.5])]),
+            ],
+            bars: true,
+        };
+        let svg = drawing.svg();
+        let bottom = format!("V{:.1}z", HEIGHT - BOTTOM);
+        assert_eq!(svg.matches(&bottom).count(), 3);
+        assert!(!svg.contains("logarithmic") && svg.contains(">two</text>"));
+    }
 
     #[test]
     fn a_drawing_has_its_lines_names_and_no_open_ends() {
@@ -218,6 +273,7 @@ mod tests {
                 ("one".to_owned(), vec![Some([1.0, 0.9, 1.2]), Some([2.0, 1.9, 2.2])]),
                 ("two".to_owned(), vec![None, Some([1.5, 1.5, 1.5])]),
             ],
+            bars: false,
         };
         let svg = drawing.svg();
         assert!(svg.contains("wall &lt; bound &amp; more") && svg.contains(">two</text>"));

@@ -12,6 +12,8 @@ pub(crate) struct Figures {
     pub(crate) queue_median_ms: Option<f64>,
     /// Until the receiver that gets least got 90 % of the rate.
     pub(crate) ramp_s: Option<f64>,
+    /// What came to the first receiver in the time in which a cell is measured, headers included.
+    pub(crate) late_mbit: Option<f64>,
     /// Of the link, that the TCP flows beside got while they ran.
     pub(crate) tcp_share: Option<f64>,
 }
@@ -61,6 +63,8 @@ pub(crate) struct Record {
     /// size · (1514/1472) · 8 / (rate · (1 − loss)).
     pub(crate) bound_s: Option<f64>,
     pub(crate) wall_over_bound: Option<f64>,
+    /// What was sent over the wall time; or what came in the time in which it was measured.
+    pub(crate) goodput_mbit: Option<f64>,
     /// Bytes of Ethernet frames from the sender over bytes of the file.
     pub(crate) wire_over_size: f64,
     /// The same of all receivers together: feedback, or what they give to one another.

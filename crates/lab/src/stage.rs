@@ -311,12 +311,26 @@ impl<'a> Stage<'a> {
                 if let (Some(i), Some(at), false) =
                     (running.receiver, running.ended, running.failed)
                 {
-                    stage.delivered[i] = Some(at);
+                    // The last, where several files go to one.
+                    stage.delivered[i] = stage.delivered[i].max(Some(at));
                 }
             }
             let ended = |r: &Running| r.receiver.is_none() || r.ended.is_some();
             stage.later.is_empty() && stage.running.iter().all(ended)
         })
+    }
+
+    /// Measures what comes to the first receiver between two times of the clock: bits a second.
+    pub(crate) fn measure(&mut self, from: Duration, time: Duration) -> io::Result<f64> {
+        let network = self.network;
+        let mut seen = Vec::new();
+        for at in [from, from + time] {
+            let Some((begun, _)) = self.started else { break };
+            self.wait("the time to measure", |_| begun.elapsed() >= at)?;
+            seen.push((network.receivers[0].counters("eth0")?.rx_bytes, Instant::now()));
+        }
+        let [(before, begun), (after, ended)] = seen[..] else { return Ok(0.0) };
+        Ok((after - before) as f64 * 8.0 / (ended - begun).as_secs_f64())
     }
 
     /// Waits until the programs on the sender that the clock saw start have ended.

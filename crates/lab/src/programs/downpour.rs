@@ -5,7 +5,7 @@ use crate::stage::{Proof, RECEIVER_TRACE, SENDER_TRACE, Stage};
 use serde::Deserialize;
 use std::io;
 
-const PORT: u16 = 28_800;
+pub(super) const PORT: u16 = 28_800;
 
 pub(super) const PROGRAMS: &[Program] = &[
     Program {

@@ -11,6 +11,7 @@ mod papers;
 mod products;
 mod rate;
 mod rsync;
+mod steered;
 pub(crate) mod tcp;
 mod udpcast;
 mod uftp;
@@ -50,6 +51,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Program> {
         rate::PROGRAMS,
         products::PROGRAMS,
         wan::PROGRAMS,
+        steered::PROGRAMS,
         udpcast::PROGRAMS,
         uftp::PROGRAMS,
         norm::PROGRAMS,

@@ -28,6 +28,7 @@ struct Link {
     group: usize,
     id: LinkId,
     setting: Setting,
+    set: Setting,
     binding: Binding,
     bytes: u64,
     sent: (u64, u64),
@@ -57,6 +58,7 @@ impl Steered {
             group,
             id,
             setting,
+            set: setting,
             binding: Binding::Opening,
             bytes: 0,
             sent: (0, 0),
@@ -72,13 +74,15 @@ impl Steered {
                 let seen = path.take_seen(link.group);
                 link.bytes += seen.bytes;
                 link.sent = (link.sent.0 + seen.sent, link.sent.1 + seen.again);
-                let Some(decision) = self.steer.look(path.now(), link.id, &seen) else { continue };
-                link.binding = decision.binding;
-                if decision.setting != link.setting {
-                    link.setting = decision.setting;
-                    path.set(link.group, decision.setting);
+                if let Some(decision) = self.steer.look(path.now(), link.id, &seen) {
+                    (link.binding, link.setting) = (decision.binding, decision.setting);
+                    self.decisions.push((path.now().as_nanos() as f64 / 1e9, decision));
                 }
-                self.decisions.push((path.now().as_nanos() as f64 / 1e9, decision));
+                let next = link.set.step(link.setting);
+                if next != link.set {
+                    link.set = next;
+                    path.set(link.group, next);
+                }
             }
         }
     }

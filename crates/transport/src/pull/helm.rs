@@ -4,7 +4,7 @@
 //! [`Steering`] has a course of its own: every half second it gives the machine what was seen, that is what came here
 //! and what the sender told of its end of each connection, and sets the number of connections and their pacing.
 //!
-//! A connection that is one too many is asked for nothing more, and closed when it has brought what it was asked for. How
+//! Connections that are too many are given up a few at a time: such a one is asked for nothing more, and closed when it has brought what it was asked for. How
 //! a connection is paced goes with the next request on it.
 
 use super::{REPORTS_MAX, Shared};
@@ -71,7 +71,9 @@ impl fmt::Debug for Steering {
 pub(super) struct Course {
     steering: Steering,
     link: LinkId,
+    /// What was decided, and how far that is carried out.
     setting: Setting,
+    set: Setting,
     /// Whom it steers, and since when nothing was heard; from the first look on.
     watch: Option<(Arc<Shared>, Instant)>,
 }
@@ -92,7 +94,7 @@ impl Course {
     pub(super) fn begin(steering: &Steering) -> Option<Self> {
         let (link, setting) =
             steering.helm.lock().begin(steering.limits, steering.memory.as_ref())?;
-        Some(Self { steering: steering.clone(), link, setting, watch: None })
+        Some(Self { steering: steering.clone(), link, setting, set: setting, watch: None })
     }
 
     pub(super) fn connections(&self) -> usize {
@@ -105,7 +107,7 @@ impl Course {
 
     /// Until the puller ends.
     pub(super) async fn hold(mut self, shared: Arc<Shared>) {
-        self.set(&shared);
+        self.set(&shared, self.setting);
         let mut looks = interval(LOOK_INTERVAL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut count = 0;
@@ -126,7 +128,13 @@ impl Course {
             // Before anything has come there is nothing to judge.
             if let Some(seen) = seen {
                 (self.steering.on_seen)(&seen);
-                self.look(&shared, &seen);
+                if !shared.ends() {
+                    self.look(&shared, &seen);
+                }
+            }
+            let next = self.set.step(self.setting);
+            if next != self.set {
+                self.set(&shared, next);
             }
         }
     }
@@ -138,11 +146,7 @@ impl Course {
         let Some(decision) = steer.look(now, self.link, seen) else { return };
         let memory = steer.memory(self.link);
         drop(steer);
-        let changes = decision.setting != self.setting;
         self.setting = decision.setting;
-        if changes {
-            self.set(shared);
-        }
         let mut state = shared.lock();
         if state.totals.decisions.len() < REPORTS_MAX {
             state.totals.decisions.push((shared.begun.elapsed(), decision.clone()));
@@ -151,8 +155,9 @@ impl Course {
         (self.steering.on_decision)(decision, memory);
     }
 
-    fn set(&self, shared: &Shared) {
-        let Setting { connections, pacing } = self.setting;
+    fn set(&mut self, shared: &Shared, setting: Setting) {
+        self.set = setting;
+        let Setting { connections, pacing } = setting;
         let share = |rate: Rate| Rate::from_bps((rate.bps() / u64::from(connections)).max(1));
         let mut state = shared.lock();
         state.ranges.set_active(usize::from(connections));
@@ -169,6 +174,12 @@ impl Shared {
         let (_, idle) = state.ranges.busy();
         let waits = state.sink_waits && !state.ranges.is_ending();
         if waits { time * u32::try_from(idle).unwrap_or(u32::MAX) } else { Duration::ZERO }
+    }
+
+    /// Nothing more will be asked for: connections that end then say nothing of the path.
+    fn ends(&self) -> bool {
+        let state = self.lock();
+        state.ranges.is_ending() && state.ranges.waiting() == 0
     }
 
     /// What was seen since the last time; `None` while nothing has ever come.

@@ -1,10 +1,13 @@
 //! The search of one link: a setting is tried, measured, and kept or taken back.
 //!
-//! 1. After each change the connections settle; then they are measured.
-//! 2. What binds decides what is worth a trial: nothing while a host binds or the windows still open; twice as many
-//!    connections, half as many, or pacing otherwise. A full path is first tried with fewer.
+//! 1. After each change the connections settle; then they are measured. At the start both are short: while losses hold
+//!    the windows and no queue stands, twice as many connections follow at once.
+//! 2. What binds decides what is worth a trial: nothing while a host binds or the windows still open; nothing on a path
+//!    that a queue shows to be full, with no more connections than were planned and little sent again, for a trial could
+//!    only cost; twice as many connections, half as many, or pacing otherwise.
 //! 3. A trial stays when its [`utility`] is greater: bytes a second, less a charge for each connection, less a
 //!    punishment for what is sent again, less what other links lost by it. Half as many stay when they bring the same.
+//!    In doubt it is measured for longer.
 //! 4. When nothing is left to try the link rests, and is tried again after a minute, then after two, up to ten; at once
 //!    when what it brings changes for good.
 
@@ -48,6 +51,17 @@ const SETTLE: Duration = Duration::from_millis(1_000);
 const MEASURE: Duration = Duration::from_millis(2_000);
 const SETTLE_ROUND_TRIPS: u32 = 10;
 const MEASURE_ROUND_TRIPS: u32 = 20;
+/// At the start, so long for both; twice as many are clearly better when they bring so much more.
+const START: Duration = Duration::from_millis(500);
+const START_ROUND_TRIPS: u32 = 5;
+const CLEARLY: f64 = 1.3;
+/// More than this is lost only by windows that have opened too far.
+const START_LOSS: f64 = 0.05;
+/// A path that brings this part of what it brought when a queue stood is full: what is to be won is not worth a trial.
+const NEARLY: f64 = 0.95;
+/// A trial whose rate differs by less than this part is measured for so many times as long.
+const DOUBT: f64 = 0.1;
+const DOUBT_TIMES: u32 = 3;
 /// Connections that end take their time, but no more than this.
 const SETTLE_MAX: Duration = Duration::from_secs(10);
 
@@ -109,6 +123,8 @@ pub(super) struct Climb {
     trial: Option<Trial>,
     base: Option<Mark>,
     best: f64,
+    /// The most that came while a queue stood: what the path takes.
+    full_at: f64,
     /// The last measurement.
     last: f64,
     /// More connections, or fewer, brought the same.
@@ -117,6 +133,12 @@ pub(super) struct Climb {
     /// More connections were tried in vain because a host bound.
     by_host: bool,
     changed: u32,
+    /// Each doubling so far was clearly better, or none was tried.
+    starting: bool,
+    /// Measurements of the present setting, those at the start left out.
+    measured: u32,
+    /// The link has rested: even a full path is tried with more.
+    rested: bool,
     rest: Duration,
     again_at: Option<Timestamp>,
     binding: Binding,
@@ -145,11 +167,15 @@ impl Climb {
             trial: None,
             base: None,
             best: 0.0,
+            full_at: 0.0,
             last: 0.0,
             flat: false,
             tried: Tried::default(),
             by_host: false,
             changed: 0,
+            starting: memory.is_none(),
+            measured: 0,
+            rested: false,
             rest: REST_FIRST,
             again_at: None,
             binding: Binding::Opening,
@@ -208,7 +234,7 @@ impl Climb {
                 if self.rtt_min.is_zero() { seen.rtt_min } else { self.rtt_min.min(seen.rtt_min) };
         }
         if self.settling {
-            let span = SETTLE.max(self.rtt_min * SETTLE_ROUND_TRIPS);
+            let span = self.span(SETTLE, SETTLE_ROUND_TRIPS);
             let drained = seen.connections <= self.setting.connections;
             if self.window.span >= span && (drained || self.window.span >= SETTLE_MAX) {
                 self.settling = false;
@@ -216,9 +242,12 @@ impl Climb {
             }
             return None;
         }
-        if self.window.span < MEASURE.max(self.rtt_min * MEASURE_ROUND_TRIPS) {
+        let span = self.span(MEASURE, MEASURE_ROUND_TRIPS);
+        if self.window.span < span || (self.is_in_doubt() && self.window.span < span * DOUBT_TIMES)
+        {
             return None;
         }
+        self.measured += u32::from(!self.starting);
         let same = others.generation == self.others.generation;
         let came = others.bytes.saturating_sub(self.others.bytes) as f64;
         let window = self.window;
@@ -241,7 +270,8 @@ impl Climb {
             None if !may_try => None,
             None => self.rest(now, mark, &window),
         };
-        self.binding = window.binding(self.flat);
+        self.binding = self.verdict(&window, &mark);
+        self.starting &= opens || (self.binding == Binding::Loss && mark.loss < START_LOSS);
         let may_try = may_try && !opens && !self.settling && !self.limits.is_fixed();
         let may_try = may_try && !window.is_starved() && self.changed == 0;
         let more = may_try.then(|| self.next(now, mark)).flatten();
@@ -254,6 +284,33 @@ impl Climb {
             (None, None) => return None,
         };
         Some(Turn { binding: self.binding, rate: mark.rate, loss: mark.loss, why })
+    }
+
+    /// What binds, and whether the path was seen to be full.
+    fn verdict(&mut self, window: &Seen, mark: &Mark) -> Binding {
+        let binding = window.binding(self.flat);
+        if window.binding(false) == Binding::Saturation {
+            self.full_at = self.full_at.max(mark.rate);
+        } else if self.full_at > 0.0 && mark.rate >= NEARLY * self.full_at {
+            // The queue is empty just now.
+            let of_path = matches!(binding, Binding::Loss | Binding::Opening);
+            return if of_path { Binding::Saturation } else { binding };
+        }
+        binding
+    }
+
+    fn span(&self, least: Duration, round_trips: u32) -> Duration {
+        match self.starting {
+            true => START.max(self.rtt_min * START_ROUND_TRIPS),
+            false => least.max(self.rtt_min * round_trips),
+        }
+    }
+
+    /// What is tried seems neither better nor worse so far.
+    fn is_in_doubt(&self) -> bool {
+        let differs =
+            |trial: &Trial| (self.window.rate() - trial.base.rate).abs() / trial.base.rate;
+        !self.starting && self.trial.as_ref().is_some_and(|trial| differs(trial) < DOUBT)
     }
 
     fn begin_window(&mut self, others: Others) {
@@ -281,6 +338,7 @@ impl Climb {
         self.again_at = Some(now + self.rest);
         let brought = format!("{} brought {}", self.setting.show(), outcome(&mark));
         let after = format!("after {} with {}", outcome(&base), trial.back.show());
+        self.starting &= keeps && mark.rate > CLEARLY * base.rate;
         if keeps {
             (self.base, self.best) = (Some(mark), self.best.max(mark.rate));
             self.tried = Tried {
@@ -325,7 +383,7 @@ impl Climb {
                 format!("{} after {}: the path is another now", outcome(&mark), outcome(&base));
             (self.base, self.best) = (Some(mark), mark.rate);
             (self.tried, self.flat, self.changed) = (Tried::default(), false, 0);
-            (self.rest, self.again_at) = (REST_FIRST, None);
+            (self.rest, self.again_at, self.full_at) = (REST_FIRST, None, 0.0);
             let lifted = self.lift();
             return lifted.then_some(why);
         }
@@ -337,7 +395,7 @@ impl Climb {
         let (rate, loss) = (mean(base.rate, mark.rate), mean(base.loss, mark.loss));
         (self.base, self.best) = (Some(Mark { rate, loss, ..mark }), self.best.max(rate));
         if self.again_at.is_some_and(|at| now >= at) {
-            self.again_at = None;
+            (self.again_at, self.rested) = (None, true);
             self.rest = (self.rest * 2).min(REST_MAX);
             self.tried = Tried::default();
             return self.lift().then(|| "no longer paced, to see what the path takes".into());
@@ -351,16 +409,19 @@ impl Climb {
         let binding = self.binding;
         let (n, Limits { least, most, .. }) = (self.setting.connections, self.limits);
         let unpaced = self.setting.pacing == self.paced(None);
-        let more = !self.tried.more && n < most && unpaced;
-        let fewer = !self.tried.fewer && n > least && binding == Binding::Saturation;
-        let pace = !self.tried.pace && unpaced && binding == Binding::Saturation;
+        let full = binding == Binding::Saturation;
+        // What is lost when windows open says nothing of those that are open, and is told some seconds later.
+        let lossy = self.measured > 2 && base.loss.min(mark.loss) >= PACE_LOSS;
+        let more = !self.tried.more && n < most && unpaced && (self.rested || !full);
+        let fewer = !self.tried.fewer && n > least && full && (lossy || n > self.limits.first);
+        let pace = !self.tried.pace && unpaced && full && lossy;
         let (what, to, why) = if fewer && (!more || !self.flat) {
             let to = Setting { connections: (n / 2).max(least), ..self.setting };
             (Try::Fewer, to, "trying half as many")
         } else if more {
             let to = Setting { connections: n.saturating_mul(2).min(most), ..self.setting };
             (Try::More, to, "trying twice as many")
-        } else if pace && base.loss.max(mark.loss) >= PACE_LOSS {
+        } else if pace {
             let pacing = Rate::from_bps((base.rate * 8.0 * PACE) as u64);
             let to = Setting { pacing: self.paced(Some(pacing)), ..self.setting };
             (Try::Pace, to, "trying to pace them to what the path takes")
@@ -369,8 +430,12 @@ impl Climb {
             return None;
         };
         let why = format!("{}: {why}", self.state(&mark, binding));
-        self.trial =
-            Some(Trial { what, back: self.setting, base: Mark { others: mark.others, ..base } });
+        // Of the mean and the newest: what comes may be falling still since the windows opened.
+        let rate = f64::midpoint(base.rate, mark.rate);
+        let base = Mark { rate, others: mark.others, ..base };
+        self.starting &= what == Try::More;
+        self.rested &= what != Try::More;
+        self.trial = Some(Trial { what, back: self.setting, base });
         self.change(to);
         Some(why)
     }
@@ -381,6 +446,7 @@ impl Climb {
 
     fn change(&mut self, to: Setting) {
         self.setting = to;
+        self.measured = 0;
         self.settling = true;
         self.window = Seen::default();
     }

@@ -65,6 +65,13 @@ pub struct Setting {
 }
 
 impl Setting {
+    /// What is set first on the way from here to `to`: connections end an eighth at a time, so that the others have taken
+    /// over what those carried before the next ones end.
+    pub fn step(self, to: Self) -> Self {
+        let fewest = self.connections - (self.connections / 8).max(1).min(self.connections);
+        Self { connections: to.connections.max(fewest), ..to }
+    }
+
     fn show(self) -> String {
         let Self { connections, pacing } = self;
         let s = if connections == 1 { "" } else { "s" };

@@ -57,14 +57,52 @@ fn losses_are_met_with_more_connections_until_the_path_is_full() {
     assert!(decisions[0].why.contains("losses keep the windows small: trying twice as many"));
 }
 
+/// Twelve megabytes a second, that each of two connections could bring half of.
+fn full(setting: Setting, loss: f64) -> Seen {
+    let own = f64::from(setting.connections) * 6.0 * MB;
+    let rtt = Duration::from_millis(if own > 12.0 * MB { 80 } else { 51 });
+    Seen { rtt, ..seen(setting, own.min(12.0 * MB), if own > 12.0 * MB { loss } else { 0.0 }) }
+}
+
 #[test]
-fn a_full_path_keeps_as_few_connections_as_fill_it() {
-    let (steer, link, decisions) = run(LIMITS, None, 60, |setting, _| {
-        let own = f64::from(setting.connections) * 6.0 * MB;
-        let rtt = Duration::from_millis(if own > 12.0 * MB { 80 } else { 51 });
-        Seen { rtt, ..seen(setting, own.min(12.0 * MB), 0.0) }
+fn a_full_path_that_loses_little_is_left_as_it_was_planned() {
+    let (steer, link, decisions) = run(LIMITS, None, 60, |setting, second| {
+        // What is lost at first, while the windows open, is no reason for a trial.
+        full(setting, if second < 3 { 0.02 } else { 0.0 })
     });
+    assert_eq!(steer.setting(link).unwrap().connections, 8, "{decisions:#?}");
+    assert!(decisions.iter().all(|d| d.setting.connections == 8), "{decisions:#?}");
+    assert_eq!(steer.memory(link).unwrap().binding, Binding::Saturation);
+}
+
+#[test]
+fn a_full_path_that_loses_much_keeps_as_few_connections_as_fill_it() {
+    let (steer, link, decisions) = run(LIMITS, None, 60, |setting, _| full(setting, 0.02));
     assert_eq!(steer.memory(link).unwrap().connections, 2, "{decisions:#?}");
+}
+
+#[test]
+fn a_path_that_its_queue_shows_to_be_full_is_tried_with_more_once_it_has_rested() {
+    // The round trip varies by itself.
+    let (_, _, decisions) = run(LIMITS, None, 120, |setting, _| {
+        let own = f64::from(setting.connections) * 0.5 * MB;
+        Seen { rtt: Duration::from_millis(70), ..seen(setting, own, 0.0) }
+    });
+    let more = decisions.iter().position(|d| d.setting.connections > 8).expect("it was tried");
+    assert!(more > 0 && decisions[more..].iter().all(|d| d.setting.connections >= 16));
+}
+
+#[test]
+fn connections_end_a_few_at_a_time_and_begin_at_once() {
+    let of = |connections| Setting { connections, pacing: None };
+    let (mut now, mut steps) = (of(32), Vec::new());
+    while now != of(8) {
+        now = now.step(of(8));
+        steps.push(now.connections);
+    }
+    assert_eq!(steps[..3], [28, 25, 22]);
+    assert!(steps.len() > 8);
+    assert_eq!((of(8).step(of(16)), of(1).step(of(1))), (of(16), of(1)));
 }
 
 #[test]

@@ -1,0 +1,105 @@
+//! Downpour's transfers by TCP as they may be set: by hand, by the kernel, by a plan, by the closed loop. As many files at
+//! once as the cell says, each a session of its own between the same two machines.
+
+use super::downpour::PORT;
+use super::{Program, text};
+use crate::stage::{Proof, Stage};
+use serde_json::Value;
+use std::io;
+
+const fn program(
+    name: &'static str,
+    about: &'static str,
+    run: fn(&mut Stage<'_>) -> io::Result<()>,
+) -> Program {
+    Program { name, about, tools: &["downpour"], package: None, shares_uplinks: false, run }
+}
+
+pub(super) const PROGRAMS: &[Program] = &[
+    program("wan-64k", "so many connections, socket buffers of 64 KiB", |stage| {
+        let connections = stage.cell.connections.to_string();
+        run(stage, &["--connections", &connections, "--socket-buffer", "64KiB"])
+    }),
+    program("wan-kernel", "so many connections, buffers tuned by the kernel", |stage| {
+        let connections = stage.cell.connections.to_string();
+        run(stage, &["--connections", &connections])
+    }),
+    program("wan-bdp-1", "so many connections, buffers of 1 x rate x round trip in all", |stage| {
+        planned(stage, "bdp-1")
+    }),
+    program("wan-bdp-2", "so many connections, buffers of 2 x rate x round trip in all", |stage| {
+        planned(stage, "bdp-2")
+    }),
+    program("wan-bdp-3", "so many connections, buffers of 3 x rate x round trip in all", |stage| {
+        planned(stage, "bdp-3")
+    }),
+    program("wan-loop", "connections and pacing by the closed loop, told nothing", |stage| {
+        run(stage, &[])
+    }),
+    program("wan-1", "one connection", |stage| run(stage, &["--connections", "1"])),
+    program("wan-4", "four connections", |stage| run(stage, &["--connections", "4"])),
+    program("wan-8", "eight connections", |stage| run(stage, &["--connections", "8"])),
+    program("wan-16", "sixteen connections", |stage| run(stage, &["--connections", "16"])),
+    program("wan-32", "32 connections", |stage| run(stage, &["--connections", "32"])),
+    program("wan-64", "64 connections", |stage| run(stage, &["--connections", "64"])),
+];
+
+/// By the plan, which is told what the link is, but not who else uses it.
+fn planned(stage: &mut Stage<'_>, policy: &str) -> io::Result<()> {
+    let connections = stage.cell.connections.to_string();
+    let rate = stage.cell.rate.map_or(0, |rate| rate.0).to_string() + "bit";
+    let rtt = format!("{}ms", 2.0 * stage.cell.delay.ms());
+    let set = ["--policy", policy, "--path-rate", &rate, "--path-rtt", &rtt];
+    run(stage, &[&["--connections", &connections], &set[..]].concat())
+}
+
+fn run(stage: &mut Stage<'_>, set: &[&str]) -> io::Result<()> {
+    let all: Vec<_> = (0..stage.cell.transfers)
+        .map(|number| {
+            let listen = format!("{}:{}", stage.network.sender.ipv4, PORT + 10 * number);
+            let file = |name: &str| text(stage.file(&format!("{name}{number}")));
+            (listen, file("ticket"), file("receiver.json"), file("out"))
+        })
+        .collect();
+    for (listen, ticket, ..) in &all {
+        stage.beforehand("downpour", &["ticket", "new", "--address", listen, "--out", ticket])?;
+        stage.wait_senders()?;
+    }
+    // A disk can bind only where something is stored.
+    let keeps = stage.happenings.iter().any(|happening| happening.writes_take.is_some());
+    stage.proof = if keeps { Proof::Unproved } else { Proof::Vouched };
+    for (_, ticket, report, out) in &all {
+        let at = format!("@{ticket}");
+        let fixed = ["receive", &at, "--interface", "eth0", "--congestion", "cubic"];
+        let target = if keeps { &["--out", out][..] } else { &["--discard"] };
+        stage.receiver(0, "downpour", &[&fixed, target, &["--report", report], set].concat())?;
+    }
+    stage.settle();
+    let payload = text(stage.payload.to_owned());
+    for (listen, ticket, ..) in &all {
+        #[rustfmt::skip]
+        let fixed = [
+            "send", "--interface", "eth0", "--listen", listen, "--ticket", ticket, "--receivers", "1",
+            "--path", "tcp", &payload,
+        ];
+        stage.sender("downpour", &fixed)?;
+    }
+    if let Some(from) = stage.cell.measured_from {
+        let rate = stage.measure(from.0, stage.cell.measured_for.0)?;
+        stage.figures.late_mbit = Some(rate / 1e6);
+        stage.proof = Proof::Unproved;
+        stage.all_delivered();
+        return Ok(());
+    }
+    stage.wait_receivers()?;
+    stage.wait_senders()?;
+    for (.., report, _) in &all {
+        let told: Value = serde_json::from_str(&std::fs::read_to_string(report)?)?;
+        let opened = told["transfer"]["connections"].as_array().map_or(0, Vec::len);
+        let last = told["transfer"]["steered"].as_array().and_then(|all| all.last());
+        let last =
+            last.map(|last| format!(", in the end {}, {}", last["connections"], last["binding"]));
+        stage.remark += &format!("{opened} connections{}; ", last.unwrap_or_default());
+    }
+    Ok(())
+}
