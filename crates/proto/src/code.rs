@@ -10,17 +10,24 @@ pub enum Code {
     ReedSolomon,
     /// By a Cauchy matrix over GF(2^8): 128 source symbols. Decoding costs little where little was lost.
     Cauchy,
+    /// Blocks of at most 128 source symbols as in `Cauchy`, larger ones as in `ReedSolomon`, whose work does not
+    /// become less with the block.
+    Mixed,
 }
+
+/// Source symbols, and repair symbols, of the Cauchy code.
+const CAUCHY_SYMBOLS: u16 = 128;
 
 impl Code {
     /// All that there are.
-    pub const ALL: [Self; 2] = [Self::ReedSolomon, Self::Cauchy];
+    pub const ALL: [Self; 3] = [Self::ReedSolomon, Self::Cauchy, Self::Mixed];
 
     /// What users call it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ReedSolomon => "rs",
             Self::Cauchy => "cauchy",
+            Self::Mixed => "mixed",
         }
     }
 
@@ -29,6 +36,7 @@ impl Code {
         match self {
             Self::ReedSolomon => 1,
             Self::Cauchy => 2,
+            Self::Mixed => 3,
         }
     }
 
@@ -40,42 +48,45 @@ impl Code {
     /// Most source symbols in a block.
     pub const fn block_symbols_max(self) -> u16 {
         match self {
-            Self::ReedSolomon => 1024,
-            Self::Cauchy => 128,
+            Self::ReedSolomon | Self::Mixed => 1024,
+            Self::Cauchy => CAUCHY_SYMBOLS,
         }
     }
 
-    /// Distinct repair symbols of a block; beyond them a receiver pulls.
-    pub const fn repair_max(self) -> u16 {
+    /// Whether a block of `k` source symbols is coded by the Cauchy matrix.
+    pub const fn is_cauchy(self, k: u16) -> bool {
         match self {
-            Self::ReedSolomon => 1024,
-            Self::Cauchy => 128,
+            Self::ReedSolomon => false,
+            Self::Cauchy => true,
+            Self::Mixed => k <= CAUCHY_SYMBOLS,
         }
+    }
+
+    /// Distinct repair symbols of a block of `k` source symbols; beyond them a receiver pulls.
+    pub const fn repair_max(self, k: u16) -> u16 {
+        if self.is_cauchy(k) { CAUCHY_SYMBOLS } else { 1024 }
     }
 
     /// Blocks that the sender keeps open at most. The smaller ones must be more: 2.2 rounds of 10 Gbit/s, and as long
     /// as blocks take to settle, are 40 MB.
     pub const fn window_blocks(self) -> usize {
         match self {
-            Self::ReedSolomon => 128,
+            Self::ReedSolomon | Self::Mixed => 128,
             Self::Cauchy => crate::sender::WINDOW_BLOCKS_MAX,
         }
     }
 
     /// Repair symbols that are best made at a time: about what a block at 5 % loss needs, and little to throw away.
     /// Each of the Cauchy code costs as much by itself; of the other 128 cost hardly more than one.
-    pub const fn encode_batch(self) -> u16 {
-        match self {
-            Self::ReedSolomon => 128,
-            Self::Cauchy => 8,
-        }
+    pub const fn encode_batch(self, k: u16) -> u16 {
+        if self.is_cauchy(k) { 8 } else { 128 }
     }
 }
 
 const _: () = {
     assert!(Code::ReedSolomon.block_symbols_max() <= crate::ids::BLOCK_SYMBOLS_MAX);
-    assert!(Code::ReedSolomon.repair_max() <= crate::ids::REPAIR_SYMBOLS_MAX);
+    assert!(Code::ReedSolomon.repair_max(1024) <= crate::ids::REPAIR_SYMBOLS_MAX);
     assert!(Code::ReedSolomon.window_blocks() <= crate::sender::WINDOW_BLOCKS_MAX);
     // All symbols are different elements of GF(2^8).
-    assert!(Code::Cauchy.block_symbols_max() + Code::Cauchy.repair_max() <= 256);
+    assert!(2 * CAUCHY_SYMBOLS <= 256);
 };

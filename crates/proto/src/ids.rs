@@ -184,7 +184,7 @@ impl Geometry {
         if len != usize::from(self.symbol_len) {
             return Err(ParseError::Truncated);
         }
-        if k > self.block_symbols || repair >= self.code.repair_max() {
+        if k > self.block_symbols || repair >= self.code.repair_max(k) {
             return Err(ParseError::BadField);
         }
         Ok(())

@@ -81,7 +81,7 @@ fn symbols_that_the_session_cannot_have_are_refused() {
         receiver.handle_datagram(NOW, Arrival::now(NOW), &header, &[0, 0])
     };
     assert_eq!(hear(9, SymbolId::source(8)), Err(ParseError::BadField), "k above K");
-    let end = GEOMETRY.code.repair_max();
+    let end = GEOMETRY.code.repair_max(8);
     assert_eq!(hear(8, SymbolId::repair(end)), Err(ParseError::BadField));
     assert_eq!(hear(8, SymbolId::repair(end - 1)), Ok(Disposition::Keep));
 }

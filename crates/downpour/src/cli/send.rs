@@ -81,7 +81,7 @@ pub struct SendArgs {
     #[arg(help_heading = "Rate")]
     pub pull_share: f64,
 
-    /// How lost packets are made good; a receiver that does not know it is refused [default: rs]
+    /// How lost packets are made good; a receiver that does not know it is refused [default: rs; mixed for products]
     #[arg(long, value_enum, help_heading = "Repair")]
     pub code: Option<CodeArg>,
 
@@ -122,6 +122,8 @@ pub enum CodeArg {
     Rs,
     /// The least work, for links above about 1 Gbit/s that lose packets; sends some percent more
     Cauchy,
+    /// Small blocks as in cauchy, large ones as in rs: what products are sent in
+    Mixed,
 }
 
 impl From<CodeArg> for Code {
@@ -129,6 +131,7 @@ impl From<CodeArg> for Code {
         match arg {
             CodeArg::Rs => Self::ReedSolomon,
             CodeArg::Cauchy => Self::Cauchy,
+            CodeArg::Mixed => Self::Mixed,
         }
     }
 }
@@ -226,6 +229,11 @@ impl SendArgs {
                 "add --rate, such as --rate 100mbit",
             ));
         }
+        let code = match (self.code, &payload) {
+            (Some(code), _) => code,
+            (None, Payload::Products { .. }) => CodeArg::Mixed,
+            (None, _) => CodeArg::Rs,
+        };
         Ok(SendPlan {
             payload,
             ticket: self.ticket,
@@ -239,7 +247,7 @@ impl SendArgs {
             pull_share: self.pull_share,
             path: self.path.path(),
             encryption: self.encryption,
-            code: self.code.unwrap_or(CodeArg::Rs).into(),
+            code: code.into(),
             network: self.network.resolve()?,
             output: self.output,
         })

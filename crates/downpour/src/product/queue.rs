@@ -211,6 +211,11 @@ impl Inserter {
         self.open.len() > BLOCK_HEAD_LEN
     }
 
+    /// Source symbols of the open block, if it were closed now.
+    pub fn open_symbols(&self) -> u16 {
+        if self.is_open() { self.queue.symbols_of(self.open.len()) } else { 0 }
+    }
+
     /// Inserts a product of `size` bytes, which `content` gives; `offer` is told each block that it fills.
     pub fn insert(
         &mut self,
@@ -321,11 +326,13 @@ mod tests {
         let mut inserter = Inserter::new(Arc::clone(&queue), Arc::new(Identity::generate()));
         let (offered, first) = insert(&mut inserter, 10);
         let (more, second) = insert(&mut inserter, 10);
-        assert!(offered.is_empty() && more.is_empty() && inserter.is_open());
+        assert!(offered.is_empty() && more.is_empty());
+        assert!(inserter.is_open() && inserter.open_symbols() == 3);
         assert_eq!((first.unwrap().blocks, second.unwrap().blocks), (0..1, 0..1));
         let mut closed = Vec::new();
         inserter.close(&mut |number, symbols| closed.push((number, symbols))).unwrap();
         assert_eq!(closed, [(0, 3)], "250 bytes");
+        assert_eq!(inserter.open_symbols(), 0);
         let (offered, third) = insert(&mut inserter, 2_000);
         assert_eq!(offered, [(1, 10), (2, 10)]);
         assert_eq!(third.unwrap().blocks, 1..4);

@@ -1,8 +1,8 @@
 //! Products out of their list, blocks into the driver.
 //!
 //! One thread reads the list (it may be a pipe that nobody writes to for hours); another inserts each product when it
-//! is due. A block is closed when it is full, or at a product's end when little waits to be sent: nothing is gained by
-//! waiting then. While much waits, small products share a block, for up to 50 ms.
+//! is due. A block is closed when it is full, or at a product's end when it has some symbols or little waits to be
+//! sent: nothing is gained by waiting then. While much waits, small products share a block, for up to 50 ms.
 
 use super::endpoint::Shared;
 use super::standing::Heard;
@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 
 /// With so many blocks offered and not opened, products wait for company.
 const BACKLOG_BLOCKS: usize = 16;
+
+/// A block of so many symbols is worth its polls: products in it would wait for more.
+const SHARED_SYMBOLS: u16 = 16;
 
 /// For so long at most.
 const SHARE_TIME: Duration = Duration::from_millis(50);
@@ -243,7 +246,7 @@ impl Feeder<'_> {
         self.close_when_due(inserter)
     }
 
-    /// Closes the open block if little waits before it, or it has waited for long enough.
+    /// Closes the open block if it has enough, little waits before it, or it has waited for long enough.
     fn close_when_due(&mut self, inserter: &mut Inserter) -> Result<(), Stopped> {
         if !inserter.is_open() {
             self.shares_until = None;
@@ -251,7 +254,10 @@ impl Feeder<'_> {
         }
         let now = Instant::now();
         let until = *self.shares_until.get_or_insert(now + SHARE_TIME);
-        if now >= until || self.shared.driver.wait_backlog(BACKLOG_BLOCKS, Duration::ZERO) {
+        if inserter.open_symbols() >= SHARED_SYMBOLS
+            || now >= until
+            || self.shared.driver.wait_backlog(BACKLOG_BLOCKS, Duration::ZERO)
+        {
             self.shares_until = None;
             inserter.close(&mut |number, symbols| self.offer(number, symbols))?;
         }

@@ -155,7 +155,7 @@ fn plan(setup: SendProducts) -> SendPlan {
             after: Some(Duration::ZERO),
             enter: false,
         },
-        code: Code::default(),
+        code: Code::Mixed,
         rate: setup.rate,
         rate_line: String::new(),
         profile: Profile::Auto,

@@ -127,11 +127,12 @@ impl Receiver {
         if !self.pulls.may_start(self.now, block) || self.still_served(block) {
             return;
         }
+        let code = self.config.geometry.code;
         let repair = self
             .partial
             .get(&block)
             .filter(|p| p.stage == Stage::Collecting)
-            .and_then(|p| p.pull_repair(self.config.geometry.code.repair_max()));
+            .and_then(|p| p.pull_repair(code.repair_max(p.k)));
         let pull = match repair {
             Some(repair) => Pull::Repair { block, from: repair.start, until: repair.end },
             None => Pull::Bytes { block },

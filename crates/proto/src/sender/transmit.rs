@@ -204,7 +204,7 @@ impl Sender {
             Some(round) => self.config.recovery.prompt(open.k, &losses, round),
             None => self.config.recovery.proactive(open.k, &losses, last),
         };
-        open.proactive = open.proactive.min(self.config.geometry.code.repair_max());
+        open.proactive = open.proactive.min(self.config.geometry.code.repair_max(open.k));
         open.raise(open.k + open.proactive);
         self.schedule_encoding();
     }

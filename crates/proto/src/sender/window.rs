@@ -93,7 +93,7 @@ impl Open {
 
     /// Raises the plan to `planned` symbols; false when it is already there.
     pub(super) fn raise(&mut self, planned: u16) -> bool {
-        let planned = planned.min(self.k + self.code.repair_max());
+        let planned = planned.min(self.k + self.code.repair_max(self.k));
         if planned <= self.planned {
             return false;
         }
@@ -105,7 +105,7 @@ impl Open {
 
     /// The next batch to encode so that what is planned will be ready, or a first one `ahead` of any plan.
     pub(super) fn encode_next(&mut self, ahead: bool) -> Option<(u16, u16)> {
-        let (batch, max) = (self.code.encode_batch(), self.code.repair_max());
+        let (batch, max) = (self.code.encode_batch(self.k), self.code.repair_max(self.k));
         let ahead = if ahead { batch.min(self.k / 4) } else { 0 };
         let wanted = self.planned.saturating_sub(self.k).max(ahead).min(max);
         if !self.loaded || wanted <= self.encode_asked || self.encode_asked != self.encoded {

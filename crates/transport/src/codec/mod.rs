@@ -1,8 +1,8 @@
 //! The erasure codes: source symbols of a block in, repair symbols out, and back.
 //!
 //! Each is systematic, and any k of a block's source and repair symbols rebuild it (`docs/protocol.md#CODE-1`). A
-//! session's [`Code`] says which: `reed_solomon` with large blocks, which needs the fewest repair symbols, or
-//! `cauchy` with small ones, which costs the least work.
+//! session's [`Code`] says which a block is in: `reed_solomon` for large blocks, which needs the fewest repair symbols,
+//! or `cauchy` for small ones, which costs the least work.
 //!
 //! How: [`Encoder::encode`] takes a whole block and writes a range of its repair symbols: few at a time, as many as
 //! [`Code::encode_batch`] says, to be kept. [`Decoder::decode`] takes the block with holes and the repair symbols that
@@ -113,39 +113,29 @@ impl std::error::Error for CodecError {}
 
 /// Source symbols of a block of `len` bytes; checks what the code needs.
 fn source_symbols(code: Code, len: usize, symbol_len: usize) -> Result<u16, CodecError> {
-    let fits = match code {
-        Code::ReedSolomon => symbol_len.is_multiple_of(2),
-        Code::Cauchy => true,
-    };
-    if symbol_len == 0 || !fits || len == 0 || !len.is_multiple_of(symbol_len) {
+    if symbol_len == 0 || len == 0 || !len.is_multiple_of(symbol_len) {
         return Err(CodecError::Shape);
     }
     let k = len / symbol_len;
-    if k > usize::from(code.block_symbols_max()) { Err(CodecError::Shape) } else { Ok(k as u16) }
+    if k > usize::from(code.block_symbols_max()) {
+        return Err(CodecError::Shape);
+    }
+    let k = k as u16;
+    let fits = code.is_cauchy(k) || symbol_len.is_multiple_of(2);
+    if fits { Ok(k) } else { Err(CodecError::Shape) }
 }
 
 /// Makes repair symbols. Keeps its working space between calls.
-pub struct Encoder(Maker);
-
-enum Maker {
-    ReedSolomon(Box<reed_solomon::Encoder>),
-    Cauchy(Kernel),
+pub struct Encoder {
+    code: Code,
+    reed_solomon: reed_solomon::Encoder,
+    kernel: Kernel,
 }
 
 impl Encoder {
     /// No working space yet.
     pub fn new(code: Code) -> Self {
-        Self(match code {
-            Code::ReedSolomon => Maker::ReedSolomon(Box::default()),
-            Code::Cauchy => Maker::Cauchy(Kernel::best()),
-        })
-    }
-
-    fn code(&self) -> Code {
-        match self.0 {
-            Maker::ReedSolomon(_) => Code::ReedSolomon,
-            Maker::Cauchy(_) => Code::Cauchy,
-        }
+        Self { code, reed_solomon: reed_solomon::Encoder::default(), kernel: Kernel::best() }
     }
 
     /// Writes the repair symbols `range` of the block `source` (k·T bytes) into `out`, which must be as
@@ -157,9 +147,8 @@ impl Encoder {
         range: Range<u16>,
         out: &mut [u8],
     ) -> Result<(), CodecError> {
-        let code = self.code();
-        let k = source_symbols(code, source.len(), symbol_len)?;
-        if range.start > range.end || range.end > code.repair_max() {
+        let k = source_symbols(self.code, source.len(), symbol_len)?;
+        if range.start > range.end || range.end > self.code.repair_max(k) {
             return Err(CodecError::RepairIndex);
         }
         if out.len() != range.len() * symbol_len {
@@ -168,38 +157,25 @@ impl Encoder {
         if range.is_empty() {
             return Ok(());
         }
-        match &mut self.0 {
-            Maker::ReedSolomon(encoder) => encoder.encode(source, (k, symbol_len), range, out),
-            Maker::Cauchy(kernel) => {
-                cauchy::encode(*kernel, source, symbol_len, range, out);
-                Ok(())
-            }
+        if self.code.is_cauchy(k) {
+            cauchy::encode(self.kernel, source, symbol_len, range, out);
+            return Ok(());
         }
+        self.reed_solomon.encode(source, (k, symbol_len), range, out)
     }
 }
 
 /// Fills the holes of a block. Keeps its working space between calls.
-pub struct Decoder(Filler);
-
-enum Filler {
-    ReedSolomon(Box<reed_solomon::Decoder>),
-    Cauchy(Kernel),
+pub struct Decoder {
+    code: Code,
+    reed_solomon: reed_solomon::Decoder,
+    kernel: Kernel,
 }
 
 impl Decoder {
     /// No working space yet.
     pub fn new(code: Code) -> Self {
-        Self(match code {
-            Code::ReedSolomon => Filler::ReedSolomon(Box::default()),
-            Code::Cauchy => Filler::Cauchy(Kernel::best()),
-        })
-    }
-
-    fn code(&self) -> Code {
-        match self.0 {
-            Filler::ReedSolomon(_) => Code::ReedSolomon,
-            Filler::Cauchy(_) => Code::Cauchy,
-        }
+        Self { code, reed_solomon: reed_solomon::Decoder::default(), kernel: Kernel::best() }
     }
 
     /// Fills in `block` (k·T bytes) every source symbol that is not in `present`, from those that are and
@@ -213,22 +189,21 @@ impl Decoder {
         present: &SymbolSet,
         repair: &[(u16, &[u8])],
     ) -> Result<(), CodecError> {
-        let code = self.code();
-        let k = source_symbols(code, block.len(), symbol_len)?;
+        let k = source_symbols(self.code, block.len(), symbol_len)?;
         let holes = (0..k).filter(|index| !present.contains(*index)).count();
         if holes == 0 {
             return Ok(());
         }
         let repair = repair.get(..holes).ok_or(CodecError::TooFew)?;
-        if repair.iter().any(|(index, _)| *index >= code.repair_max()) {
+        if repair.iter().any(|(index, _)| *index >= self.code.repair_max(k)) {
             return Err(CodecError::RepairIndex);
         }
         if repair.iter().any(|(_, symbol)| symbol.len() != symbol_len) {
             return Err(CodecError::Shape);
         }
-        match &mut self.0 {
-            Filler::ReedSolomon(decoder) => decoder.decode(block, (k, symbol_len), present, repair),
-            Filler::Cauchy(kernel) => cauchy::decode(*kernel, block, symbol_len, present, repair),
+        if self.code.is_cauchy(k) {
+            return cauchy::decode(self.kernel, block, symbol_len, present, repair);
         }
+        self.reed_solomon.decode(block, (k, symbol_len), present, repair)
     }
 }

@@ -53,7 +53,7 @@ impl Codec {
     fn round_trip(&mut self, seed: u64, k: u16, lost: u16, repair_end: u16) {
         let mut random = Random(seed);
         let symbol_len = match self.code {
-            Code::ReedSolomon => 2 * (1 + random.below(40)) as usize,
+            Code::ReedSolomon | Code::Mixed => 2 * (1 + random.below(40)) as usize,
             Code::Cauchy => 1 + random.below(300) as usize,
         };
         let at = |index: u16| usize::from(index) * symbol_len;
@@ -96,7 +96,7 @@ proptest! {
             let k = 1 + k % code.block_symbols_max();
             let lost = lost % (k + 1);
             let least = lost.max(1);
-            let repair_end = least + end % (code.repair_max() + 1 - least);
+            let repair_end = least + end % (code.repair_max(k) + 1 - least);
             Codec::new(code).round_trip(seed, k, lost, repair_end);
         }
     }
@@ -115,13 +115,13 @@ proptest! {
 fn working_space_is_reused_across_shapes() {
     for code in Code::ALL {
         let mut codec = Codec::new(code);
-        let (most, repair) = (code.block_symbols_max(), code.repair_max());
+        let most = code.block_symbols_max();
         let shapes = [
             (most, 51, 128),
-            (1, 1, repair),
-            (most - 24, most - 24, repair),
+            (1, 1, code.repair_max(1)),
+            (most - 24, most - 24, code.repair_max(most - 24)),
             (3, 2, 2),
-            (most, most, repair),
+            (most, most, code.repair_max(most)),
         ];
         for (seed, (k, lost, end)) in shapes.into_iter().chain(shapes).enumerate() {
             codec.round_trip(seed as u64, k, lost, end);
@@ -132,7 +132,8 @@ fn working_space_is_reused_across_shapes() {
 #[test]
 fn a_repair_symbol_is_the_same_in_every_range() {
     for code in Code::ALL {
-        let (k, end) = (code.block_symbols_max() - 24, code.repair_max());
+        let k = code.block_symbols_max() - 24;
+        let end = code.repair_max(k);
         let source = Random(7).bytes(usize::from(k) * 64);
         let mut encoder = Encoder::new(code);
         let mut all = vec![0; usize::from(end) * 64];
@@ -148,7 +149,7 @@ fn a_repair_symbol_is_the_same_in_every_range() {
 #[test]
 fn a_block_of_one_symbol_is_rebuilt_from_any_repair_symbol() {
     for code in Code::ALL {
-        let end = code.repair_max();
+        let end = code.repair_max(1);
         let source = Random(9).bytes(134);
         let mut repair = vec![0; usize::from(end) * 134];
         Encoder::new(code).encode(&source, 134, 0..end, &mut repair).unwrap();
@@ -168,8 +169,10 @@ fn the_symbols_are_those_of_the_protocol() {
     for (code, digest) in [
         (Code::ReedSolomon, "5abb4482443fcf962fd2e2be3dabec1cf1cf5fb1c203abf9b13f2cc6fc470dbd"),
         (Code::Cauchy, "21d2a8cdca37abe387f80e264401ebc7f2b37a1bec1ad89e7f2ab5054ff19768"),
+        (Code::Mixed, "5abb4482443fcf962fd2e2be3dabec1cf1cf5fb1c203abf9b13f2cc6fc470dbd"),
     ] {
-        let (k, end) = (code.block_symbols_max(), code.repair_max());
+        let k = code.block_symbols_max();
+        let end = code.repair_max(k);
         let source = Random(1).bytes(usize::from(k) * 62);
         let mut repair = vec![0; usize::from(end) * 62];
         Encoder::new(code).encode(&source, 62, 0..end, &mut repair).unwrap();
@@ -185,7 +188,7 @@ fn the_symbols_are_those_of_the_protocol() {
 fn misuse_is_an_error_and_leaves_the_block() {
     for code in Code::ALL {
         let (mut encoder, mut decoder) = (Encoder::new(code), Decoder::new(code));
-        let (most, end) = (code.block_symbols_max(), code.repair_max());
+        let (most, end) = (code.block_symbols_max(), code.repair_max(2));
         let mut out = [0; 8];
         if code == Code::ReedSolomon {
             assert_eq!(encoder.encode(&[0; 9], 3, 0..1, &mut out[..3]), Err(CodecError::Shape));

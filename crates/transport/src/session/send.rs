@@ -106,7 +106,7 @@ pub enum SendEvent {
     Broken(Broken),
 }
 
-/// What the driver shows of itself, renewed every 100 ms.
+/// What the driver shows of itself, renewed every 100 ms; `backlog` is always right.
 #[derive(Clone, Debug, Default)]
 pub struct SendSnapshot {
     /// Counters.
@@ -309,6 +309,8 @@ struct Driver {
     send_errors: u64,
     snapshot_at: Timestamp,
     rejects: RejectCounts,
+    /// Blocks offered to this thread and not opened, as `Shared` was told last.
+    backlog: usize,
     tap: Option<Tap>,
     stop: bool,
 }
@@ -364,6 +366,7 @@ impl Driver {
             send_errors: 0,
             snapshot_at: Timestamp::ZERO,
             rejects: RejectCounts::default(),
+            backlog: 0,
             tap: setup.trace.map(|trace| trace.tap(&clock)),
             stop: false,
         })
@@ -380,6 +383,7 @@ impl Driver {
             self.machine.handle_timeout(now);
             let more = self.transmit();
             self.drain(now);
+            self.count_opened();
             self.publish(now);
             if !more {
                 self.sleep();
@@ -459,7 +463,10 @@ impl Driver {
             let now = self.clock.now();
             match command {
                 Command::Start => self.machine.start(now),
-                Command::Offer(blocks) => self.waiting.extend(blocks),
+                Command::Offer(blocks) => {
+                    self.backlog += blocks.len();
+                    self.waiting.extend(blocks);
+                }
                 Command::Finish => self.finish = true,
                 Command::Probe => self.machine.probe(now),
                 Command::Join(id, delivery, secret) => {
@@ -657,6 +664,16 @@ impl Driver {
         }
     }
 
+    /// Who waits for the backlog to shrink hears of it at once.
+    fn count_opened(&mut self) {
+        let left = self.waiting.len() + self.machine.backlog();
+        if left < self.backlog {
+            self.shared.lock().backlog -= self.backlog - left;
+            self.backlog = left;
+            self.shared.renewed.notify_all();
+        }
+    }
+
     fn publish(&mut self, now: Timestamp) {
         if now < self.snapshot_at + SNAPSHOT_INTERVAL {
             return;
@@ -676,10 +693,10 @@ impl Driver {
             members,
             rejects: self.rejects,
             send_errors: self.send_errors,
-            backlog: self.waiting.len() + machine.backlog(),
+            backlog: 0,
         };
-        *self.shared.lock() = snapshot;
-        self.shared.renewed.notify_all();
+        let mut shown = self.shared.lock();
+        *shown = SendSnapshot { backlog: shown.backlog, ..snapshot };
     }
 }
 

@@ -175,7 +175,8 @@ async fn bulk<H: SessionHandler>(
         _ => {
             let block = request.uri().path().strip_prefix(REPAIR_PATH).unwrap_or_default();
             let query = request.uri().query().unwrap_or_default();
-            let end = core.handler.code().repair_max();
+            let code = core.handler.code();
+            let end = code.repair_max(code.block_symbols_max());
             let (block, symbols) = bulk::parse_repair(block, query, end).ok_or_else(|| {
                 let form = "expected /v1/repair/d7?from=0&count=8 (or m7), symbols below";
                 bad_request(&format!("{form} {end}"))
