@@ -1,14 +1,16 @@
 //! How many changes a second the catalog makes durable, with searches going on beside.
 //!
-//!     cargo run --release -p downpour-catalog --example rate -- URL [writers=1] [flight=256] [seconds=10] [fill=0]
+//!     cargo run --release -p downpour-catalog --example rate -- URL [writers=1] [flight=256] [seconds=10] [fill=0] [filled=fill]
 //!
 //! Each writer is a daemon of its own (name, connection, event log) that carries files through their whole life, `flight` of
 //! them at a time: found, settled, hashed, queued, claimed, sent, verified, receipted, each step asked for when the one before
-//! was answered, so: was durable. One thread searches twenty times a second. `fill` files are adopted first.
+//! was answered, so: was durable. One thread searches twenty times a second. `fill` files are adopted first, and some that wait or
+//! are set apart taken in. With no writers nothing else goes on, and it searches without a pause: 200 times of each kind.
 
 use downpour_catalog::{
-    AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Digest, FileId, Move, NewFile, Next,
-    OtherContent, Query, Receipt, Revision, RuleId, SiteId, State, Time, Work,
+    AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Cursor, Digest, ErrorClass, FileId,
+    Move, NewFile, Next, OtherContent, Query, Reason, Receipt, Revision, RuleId, SiteId, State,
+    Time, Work,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
@@ -18,7 +20,13 @@ use tokio::sync::Semaphore;
 use tokio::task::LocalSet;
 
 /// Files adopted in one request, when filling.
-const FILL_BATCH: u64 = 2000;
+const FILL_BATCH: u64 = 20_000;
+/// Time between two files that are adopted, so that all of them fill days.
+const FILL_US: u64 = 100_000;
+/// Files that wait for an error, when filling.
+const WAITING: u64 = 10_000;
+/// Searches of each kind, when nothing else goes on.
+const ROUNDS: u64 = 200;
 /// Pause between searches: twenty a second.
 const SEARCH_PAUSE: Duration = Duration::from_millis(50);
 /// How long a lease lasts.
@@ -125,14 +133,19 @@ impl Daemon {
 
 fn main() {
     let mut args = std::env::args().skip(1);
-    let usage = "rate URL [writers=1] [flight=256] [seconds=10] [fill=0]";
+    let usage = "rate URL [writers=1] [flight=256] [seconds=10] [fill=0] [filled=fill]";
     let url: CatalogUrl = args.next().expect(usage).parse().expect(usage);
     let mut number = |default| args.next().map_or(default, |text| text.parse().expect(usage));
     let (writers, flight, seconds, fill) = (number(1), number(256), number(10), number(0));
+    // Of how many that an earlier run filled in.
+    let searched = number(fill);
     let load = || std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     println!("load before: {}", load().trim());
     adopt(&url, fill);
     let (changes, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    if writers == 0 {
+        return search(&url, searched, &AtomicBool::new(true), Duration::ZERO);
+    }
     let first = now().0 as u64;
     // Nobody begins before all have opened the catalog.
     let ready = Arc::new(Barrier::new(writers as usize + 1));
@@ -149,7 +162,7 @@ fn main() {
     let begun = Instant::now();
     let searcher = {
         let (url, stop) = (url.clone(), Arc::clone(&stop));
-        thread::spawn(move || search(&url, fill, &stop))
+        thread::spawn(move || search(&url, searched, &stop, SEARCH_PAUSE))
     };
     thread::sleep(Duration::from_secs(seconds));
     let (done, took) = (changes.load(Ordering::Relaxed), begun.elapsed());
@@ -165,30 +178,58 @@ fn main() {
 }
 
 fn adopt(url: &CatalogUrl, fill: u64) {
+    if fill == 0 {
+        return;
+    }
     let begun = Instant::now();
     let catalog = Catalog::open(url, "filler", now(), &BeforeMigration::Refuse).expect("a catalog");
     let (site, rule) =
         (catalog.site("here").expect("a site"), catalog.rule("all").expect("a rule"));
+    let adopted = |n: u64| {
+        Change::Adopt(AdoptedFile {
+            site,
+            name: name(n),
+            size: 10_000,
+            rule,
+            digest: digest(n),
+            replicas: vec![(site, format!("/data/{}", name(n)))],
+            other_content: OtherContent::Refuse,
+            origin: None,
+            receipt: None,
+        })
+    };
+    let end = now();
+    // The next batch is made while one is written.
+    let mut before: Option<downpour_catalog::Pending<_>> = None;
     for first in (0..fill).step_by(FILL_BATCH as usize) {
-        let adopted = (first..(first + FILL_BATCH).min(fill)).map(|n| {
-            Change::Adopt(AdoptedFile {
-                site,
-                name: name(n),
-                size: 10_000,
-                rule,
-                digest: digest(n),
-                replicas: vec![(site, format!("/data/{}", name(n)))],
-                other_content: OtherContent::Refuse,
-                origin: None,
-                receipt: None,
-            })
-        });
-        let answers = catalog.submit(now(), adopted.collect()).wait().expect("the database");
-        assert!(answers.iter().all(Result::is_ok));
+        let at = Time(end.0 - ((fill - first) * FILL_US) as i64);
+        let slice = (first..(first + FILL_BATCH).min(fill)).map(adopted).collect();
+        let next = catalog.submit(at, slice);
+        let done = before.replace(next).map(|before| before.wait().expect("the database"));
+        assert!(done.into_iter().flatten().all(|answer| answer.is_ok()));
     }
-    if fill > 0 {
-        println!("filled: {fill} files in {:.1} s", begun.elapsed().as_secs_f64());
-    }
+    drop(before.map(|before| before.wait().expect("the database")));
+    println!("filled: {fill} files in {:.1} s", begun.elapsed().as_secs_f64());
+    let new = |n: u64| NewFile {
+        site,
+        name: format!("waiting/{n}"),
+        size: 10_000,
+        stamp: 1,
+        rule,
+        rank: 0,
+        transfer: None,
+        other_content: OtherContent::NewVersion,
+    };
+    let found = catalog.apply(end, &(0..WAITING).map(new).map(Change::TakeIn).collect::<Vec<_>>());
+    let found = found.expect("the database").into_iter().map(|answer| answer.expect("allowed"));
+    let classes = [ErrorClass::FileUnreadable, ErrorClass::SourceUnreachable];
+    let moves = found.zip(0..).map(|(at, n): (_, usize)| {
+        let (reason, error) = (Reason::BackOff, Some(classes[usize::from(n % 100 > 0)]));
+        let next = Next::Waiting { reason, error, next_try: end.plus_s(86_400), bytes: 0 };
+        Change::Move(Move { file: at.file, at: at.revision, fence: None, next })
+    });
+    let moved = catalog.apply(end, &moves.collect::<Vec<_>>()).expect("the database");
+    assert!(moved.iter().all(Result::is_ok));
 }
 
 fn write(
@@ -215,36 +256,97 @@ fn write(
     });
 }
 
+/// What is searched for, one for each number.
+type Ask = fn(&Filled, u64) -> (Query, Option<Cursor>);
+
+/// What the searches know of what was filled in.
+struct Filled {
+    fill: u64,
+    end: Time,
+    site: SiteId,
+}
+
+impl Filled {
+    /// When a file was adopted, about.
+    fn at(&self, n: u64) -> Time {
+        Time(self.end.0 - ((self.fill - n) * FILL_US) as i64)
+    }
+
+    fn glob(text: &str) -> Option<downpour_catalog::Glob> {
+        Some(text.parse().expect("a pattern"))
+    }
+}
+
+const KINDS: [(&str, Ask); 13] = [
+    ("prefix", |_, n| (Query { prefix: Some(name(n)[..9].to_owned()), ..Query::default() }, None)),
+    ("pattern with a beginning", |_, n| {
+        let glob = Filled::glob(&format!("run{:05}/*a?.root", n / 1000));
+        (Query { glob, ..Query::default() }, None)
+    }),
+    ("pattern that begins with *, first page", |_, n| {
+        let glob = Filled::glob(&format!("*/{:02x}*.root", n % 256));
+        (Query { glob, ..Query::default() }, None)
+    }),
+    ("pattern that finds nothing, page inside", |filled, n| {
+        let glob = Filled::glob("*.raw");
+        (Query { glob, ..Query::default() }, Some(Cursor::Id(FileId::first_at(filled.at(n)))))
+    }),
+    ("state: sending", |_, _| (Query { state: Some(State::Sending), ..Query::default() }, None)),
+    ("state: adopted", |_, _| (Query { state: Some(State::Adopted), ..Query::default() }, None)),
+    ("site", |filled, _| (Query { site: Some(filled.site), ..Query::default() }, None)),
+    ("since", |filled, n| (Query { since: Some(filled.at(n)), ..Query::default() }, None)),
+    ("site, since, until", |filled, n| {
+        let (since, until) = (Some(filled.at(n)), Some(filled.at(n).plus_s(60)));
+        (Query { site: Some(filled.site), since, until, ..Query::default() }, None)
+    }),
+    ("digest", |_, n| (Query { digest: Some(digest(n)), ..Query::default() }, None)),
+    ("error class", |_, _| {
+        (Query { error: Some(ErrorClass::FileUnreadable), ..Query::default() }, None)
+    }),
+    ("all, page deep inside", |filled, n| {
+        (Query::default(), Some(Cursor::Id(FileId::first_at(filled.at(n)))))
+    }),
+    ("prefix, page deep inside", |filled, n| {
+        let query = Query { prefix: Some("run".to_owned()), ..Query::default() };
+        (query, Some(Cursor::Name(name(n), filled.site, 1)))
+    }),
+];
+
 /// Searches of each kind in turn until the end, then says how long they took.
-fn search(url: &CatalogUrl, fill: u64, stop: &AtomicBool) {
-    thread::sleep(Duration::from_millis(500));
+fn search(url: &CatalogUrl, fill: u64, stop: &AtomicBool, pause: Duration) {
     let mut reader = downpour_catalog::Reader::open(url).expect("a catalog");
-    let mut times = Vec::new();
+    let sites = reader.sites().expect("the database");
+    let site = sites.iter().find(|(_, name)| name == "here").expect("it is there").0;
+    let filled = Filled { fill: fill.max(1), end: now(), site };
+    let mut times = vec![Vec::new(); KINDS.len()];
     let mut found = 0;
+    let least = if pause.is_zero() { ROUNDS } else { 2 };
     for round in 0_u64.. {
-        if stop.load(Ordering::Relaxed) && round >= 200 {
+        if stop.load(Ordering::Relaxed) && round >= least {
             break;
         }
-        let n = mixed(round) % fill.max(1);
-        let query = match round % 5 {
-            0 => Query { prefix: Some(name(n)[..9].to_owned()), ..Query::default() },
-            1 => Query { digest: Some(digest(n)), ..Query::default() },
-            2 => Query { state: Some(State::Sending), ..Query::default() },
-            3 => {
-                let glob = format!("run{:05}/*a?.root", n / 1000);
-                Query { glob: Some(glob.parse().expect("a pattern")), ..Query::default() }
-            }
-            _ => Query { since: Some(now().plus_s(-1)), ..Query::default() },
-        };
-        let begun = Instant::now();
-        found += reader.search(&query, None, 100).expect("the database").files.len();
-        times.push(begun.elapsed());
-        thread::sleep(SEARCH_PAUSE);
+        for ((_, ask), times) in KINDS.iter().zip(&mut times) {
+            let (query, from) = ask(&filled, mixed(round) % filled.fill);
+            let begun = Instant::now();
+            let page = reader.search(&query, from.as_ref(), 100).expect("the database");
+            found += page.files.len();
+            times.push(begun.elapsed());
+            thread::sleep(pause);
+        }
     }
+    for ((kind, _), times) in KINDS.iter().zip(&mut times) {
+        tell(kind, times);
+    }
+    let mut all = times.concat();
+    tell("all searches", &mut all);
+    println!("{found} files found");
+}
+
+fn tell(kind: &str, times: &mut [Duration]) {
     times.sort_unstable();
     let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3;
     println!(
-        "{} searches, {found} files found: median {:.1} ms, p95 {:.1} ms, worst {:.1} ms",
+        "{kind:<40} {:>5} median {:>7.1} ms, p95 {:>7.1} ms, worst {:>7.1} ms",
         times.len(),
         at(0.5),
         at(0.95),

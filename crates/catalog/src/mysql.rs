@@ -3,8 +3,12 @@
 //! Statements travel as text with their values written out, for the server's prepared statements cannot take a list of any
 //! length, and a round trip for each row costs more than reading the text. No value can end its literal: numbers
 //! are written as digits, text and bytes as hexadecimal.
+//!
+//! What gives no rows is held until something is asked, or committed, and travels with that: a batch costs as many round trips as it has
+//! questions, and one. An error of what was held is that of what it travelled with; either way the transaction is rolled back.
 
 use crate::record::hex;
+use crate::schema::LIVE;
 use crate::server::{Waiter, no_copy};
 use crate::sql::{DbError, Dialect, Hold, Put, Row, Sql, Table, Value};
 use crate::sqlite::Access;
@@ -32,6 +36,8 @@ pub(crate) struct Mysql {
     access: Access,
     waiter: Waiter,
     connection: MySqlConnection,
+    /// Statements that were not sent yet.
+    held: String,
 }
 
 impl Mysql {
@@ -39,20 +45,39 @@ impl Mysql {
         let options = MySqlConnectOptions::from_str(url)?.disable_statement_logging();
         let waiter = Waiter::new()?;
         let connection = connect(&waiter, &options, access)?;
-        Ok(Self { options, access, waiter, connection })
+        Ok(Self { options, access, waiter, connection, held: String::new() })
     }
 
-    fn rows(&mut self, text: String) -> Result<Vec<Row>, DbError> {
+    fn rows(&mut self, text: &str) -> Result<Vec<Row>, DbError> {
+        let text = self.with_held(text);
         let query =
             async { sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(&mut self.connection).await };
         let rows = self.waiter.answer(query)?;
         rows.iter().map(row).collect()
     }
 
-    fn execute(&mut self, text: String) -> Result<(), DbError> {
+    fn execute(&mut self, text: &str) -> Result<(), DbError> {
+        let text = self.with_held(text);
         let query =
             async { sqlx::raw_sql(AssertSqlSafe(text)).execute(&mut self.connection).await };
         self.waiter.answer(query).map(drop)
+    }
+
+    /// Lets a statement travel with the next one.
+    fn hold(&mut self, text: &str) -> Result<(), DbError> {
+        if self.held.len() + text.len() > TEXT_BYTES_MAX {
+            return self.execute(text);
+        }
+        self.held = self.with_held(text);
+        Ok(())
+    }
+
+    fn with_held(&mut self, text: &str) -> String {
+        let mut held = std::mem::take(&mut self.held);
+        if !held.is_empty() {
+            held.push(';');
+        }
+        held + text
     }
 }
 
@@ -133,6 +158,8 @@ fn update(text: &mut String, table: &Table, row: &[Value]) {
 fn put_texts(table: &Table, how: Put, rows: &[Row]) -> Vec<String> {
     let (name, list) = (table.name, table.list());
     let keys: Vec<_> = table.columns[..table.keys].iter().map(|(name, _)| *name).collect();
+    // A row of the live queue is there whenever it is written, and written whole: one statement for all is less to read than one for each.
+    let how = if table.name == LIVE.name && how == Put::Update { Put::Upsert } else { how };
     let (head, between, tail) = match how {
         Put::Insert => (format!("INSERT INTO {name} ({list}) VALUES "), ",", String::new()),
         Put::Upsert => {
@@ -173,23 +200,24 @@ impl Sql for Mysql {
     }
 
     fn begin(&mut self) -> Result<(), DbError> {
-        self.execute("START TRANSACTION".to_owned())
+        self.hold("START TRANSACTION")
     }
 
     fn commit(&mut self) -> Result<(), DbError> {
-        self.execute("COMMIT".to_owned())
+        self.execute("COMMIT")
     }
 
     fn rollback(&mut self) {
-        drop(self.execute("ROLLBACK".to_owned()));
+        self.held.clear();
+        drop(self.execute("ROLLBACK"));
     }
 
     fn query(&mut self, sql: &str, args: &[Value]) -> Result<Vec<Row>, DbError> {
-        self.rows(written(sql, args))
+        self.rows(&written(sql, args))
     }
 
     fn run(&mut self, sql: &str, args: &[Value]) -> Result<(), DbError> {
-        self.execute(written(sql, args))
+        self.execute(&written(sql, args))
     }
 
     fn pick(
@@ -208,19 +236,20 @@ impl Sql for Mysql {
         let mut text = head.clone();
         for key in keys {
             if text.len() > TEXT_BYTES_MAX {
-                found.append(&mut self.rows(std::mem::replace(&mut text, head.clone()) + &tail)?);
+                let whole = std::mem::replace(&mut text, head.clone()) + &tail;
+                found.append(&mut self.rows(&whole)?);
             }
             if text.len() > head.len() {
                 text.push(',');
             }
             tuple(&mut text, key);
         }
-        found.append(&mut self.rows(text + &tail)?);
+        found.append(&mut self.rows(&(text + &tail))?);
         Ok(found)
     }
 
     fn put(&mut self, table: &Table, how: Put, rows: &[Row]) -> Result<(), DbError> {
-        put_texts(table, how, rows).into_iter().try_for_each(|text| self.execute(text))
+        put_texts(table, how, rows).into_iter().try_for_each(|text| self.hold(&text))
     }
 
     fn copy_to(&mut self, _file: &Path) -> Result<(), DbError> {
@@ -228,6 +257,7 @@ impl Sql for Mysql {
     }
 
     fn reopen(&mut self) -> Result<(), DbError> {
+        self.held.clear();
         self.connection = connect(&self.waiter, &self.options, self.access)?;
         Ok(())
     }

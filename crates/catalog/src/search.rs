@@ -197,13 +197,13 @@ impl Reader {
         from: Option<&Cursor>,
         limit: usize,
     ) -> Result<Vec<File>, Error> {
-        let after = if let Some(Cursor::Id(id)) = from { id.0 } else { 0 };
+        let after = if let Some(Cursor::Id(id)) = from { id.0 + 1 } else { 0 };
         let since = query.since.map_or(0, |since| FileId::first_at(since).0);
         let until = query.until.map_or(i64::MAX, |until| FileId::first_at(until).0);
-        let ids = [after.into(), since.into(), until.into()];
+        // One lower bound: of two, SQLite begins at the first.
+        let ids = [after.max(since).into(), until.into()];
         let by_id = |from: &str, id: &str, condition: &str| {
-            let ids = format!("{condition}{id} > ? AND {id} >= ? AND {id} < ? ORDER BY {id}");
-            select(from, &ids)
+            select(from, &format!("{condition}{id} >= ? AND {id} < ? ORDER BY {id}"))
         };
         let (text, mut args): (String, Vec<Value>) = match walk {
             Walk::Digest(digest) => {

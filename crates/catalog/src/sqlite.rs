@@ -14,6 +14,9 @@ use std::time::Duration;
 const BUSY_TIME: Duration = Duration::from_secs(30);
 /// Pages that one connection keeps in memory, in KiB.
 const CACHE_KIB: i64 = 64 << 10;
+/// Pages of the log that are gathered before they are brought into the file, 64 MiB: a page that several commits change is then written
+/// there once, and what many new files touch at random in order.
+const CHECKPOINT_PAGES: i64 = 16 << 10;
 /// Statements kept prepared.
 const STATEMENTS: usize = 128;
 
@@ -57,6 +60,7 @@ fn connect(path: &Path, access: Access) -> Result<Connection, DbError> {
         Access::Write => {
             connection.pragma_update(None, "journal_mode", "WAL")?;
             connection.pragma_update(None, "synchronous", "FULL")?;
+            connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
         }
     }
     Ok(connection)

@@ -143,24 +143,58 @@ impl Work<'_> {
             files.push(Change::Adopt(self.adopted(signed)?));
         }
         let answers = self.catalog.apply(self.now, &files)?;
-        let mut records = Vec::new();
+        let (mut records, mut refused) = (Vec::new(), Vec::new());
         for (signed, answer) in receipts.iter().zip(answers) {
-            let said = &signed.receipt;
-            let applied = match answer {
-                Ok(applied) => applied,
-                Err(refused) => {
-                    self.pass_over(format!("{} version {}: {refused}", said.name, said.version));
-                    continue;
+            match answer {
+                Ok(applied) => {
+                    self.done.files += u64::from(!applied.repeated);
+                    self.record(signed, applied.file, &mut records);
                 }
-            };
-            self.done.receipts += 1;
-            self.done.files += u64::from(!applied.repeated);
-            if let Some(state) = self.wrong_on_disk(said) {
-                let (file, site, path) = (applied.file, self.here, self.path(&said.path));
-                records.push(Change::Replica(Replica { file, site, path, state }));
+                Err(why) => refused.push((signed, why)),
             }
         }
-        self.catalog.apply(self.now, &records).map(drop)
+        self.catalog.apply(self.now, &records)?;
+        for (signed, why) in refused {
+            let said = &signed.receipt;
+            let mut records = Vec::new();
+            match self.replaced(signed)? {
+                Some(file) => self.record(signed, file, &mut records),
+                None => self.pass_over(format!("{} version {}: {why}", said.name, said.version)),
+            }
+            self.catalog.apply(self.now, &records)?;
+        }
+        Ok(())
+    }
+
+    /// What a receipt says of a file that the catalog has.
+    fn record(&mut self, signed: &SignedFileReceipt, file: FileId, records: &mut Vec<Change>) {
+        let said = &signed.receipt;
+        self.done.receipts += 1;
+        if let Some(state) = self.wrong_on_disk(said) {
+            let (site, path) = (self.here, self.path(&said.path));
+            records.push(Change::Replica(Replica { file, site, path, state }));
+        }
+    }
+
+    /// A copy that was damaged was replaced, and signed for again: the later receipt counts.
+    fn replaced(&mut self, signed: &SignedFileReceipt) -> Result<Option<FileId>, Error> {
+        let (said, adopted) = (&signed.receipt, self.adopted(signed)?);
+        let mut reader = self.catalog.reader().map_err(|e| Error::Unreachable(e.to_string()))?;
+        let known = reader.versions(adopted.site, &said.name)?;
+        let Some(known) = known.into_iter().find(|file| file.version == said.version) else {
+            return Ok(None);
+        };
+        let before = |receipt: &Receipt| {
+            receipt.receiver == said.receiver.as_bytes() && receipt.at < said.at
+        };
+        if !reader.receipts(known.id)?.iter().any(before) {
+            return Ok(None);
+        }
+        let (file, site, path) = (known.id, self.here, self.path(&said.path));
+        let gone = Replica { file, site, path, state: ReplicaState::Lost };
+        let changes = [Change::Replica(gone), Change::Adopt(adopted)];
+        let taken = self.catalog.apply(self.now, &changes)?.iter().all(Result::is_ok);
+        Ok(taken.then_some(file))
     }
 
     fn adopted(&mut self, signed: &SignedFileReceipt) -> Result<AdoptedFile, Error> {
@@ -330,5 +364,27 @@ mod tests {
         let present: Vec<bool> = rows.iter().map(|row| row.7[0].1).collect();
         assert_eq!(present, [false, false, true]);
         assert_eq!(days[0].1.files, 1);
+    }
+
+    #[test]
+    fn of_two_receipts_for_a_file_the_later_one_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let identity = Identity::generate();
+        let mut again = receipt("mended", b"as it is meant");
+        again.at = again.at.plus_s(60);
+        let [before, after] =
+            [receipt("mended", b"damaged"), again].map(|receipt| receipt.sign(&identity).unwrap());
+        let mut log = ReceiptLog::open(folder.path()).unwrap();
+        log.append(&[before, after.clone()]).unwrap();
+        let made = catalog(folder.path(), "made.db");
+        let wish = Wish { site: "geneva", keys: &[], verify: false };
+        for (files, passed_over) in [(1, 0), (0, 1)] {
+            let done = from_receipts(&made, wish, folder.path(), NOW).unwrap();
+            assert_eq!((done.files, done.passed_over), (files, passed_over), "{done:?}");
+            let (rows, days) = all(&made);
+            assert_eq!((rows.len(), days[0].1.files), (1, 1));
+            assert_eq!(rows[0].5, Some(Digest::blake3(after.receipt.blake3.0)));
+            assert_eq!(rows[0].8, [after.to_bytes()]);
+        }
     }
 }

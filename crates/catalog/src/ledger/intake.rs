@@ -17,7 +17,7 @@ use crate::record::{
     TransferId,
 };
 use crate::schema;
-use crate::sql::{Columns, DbError, Hold, Put, Row, Sql};
+use crate::sql::{Columns, DbError, Hold, Put, Row, Sql, Value};
 use std::collections::HashSet;
 
 impl Batch<'_> {
@@ -93,6 +93,13 @@ impl Batch<'_> {
         if let Some(known) = names.into_iter().flatten().find(|known| known.file == file) {
             known.stamp = new.stamp;
         }
+        let row = vec![file.0.into(), new.stamp.into()];
+        self.note(&schema::FILE_STAMP, Put::Update, row);
+        self.written_anew(now, file, size, EventKind::TakenIn)
+    }
+
+    /// The same file, with other content.
+    fn written_anew(&mut self, now: Time, file: FileId, size: i64, kind: EventKind) -> Applied {
         let standing = self.files.get_mut(&file).expect("it was found just now");
         let size_before = std::mem::replace(&mut standing.size, size);
         standing.revision = Revision(standing.revision.0 + 1);
@@ -101,9 +108,7 @@ impl Batch<'_> {
         let place = (standing.site, standing.rule, state);
         self.count(place, -1, size_before);
         self.count(place, 1, size);
-        let row = vec![file.0.into(), new.stamp.into()];
-        self.note(&schema::FILE_STAMP, Put::Update, row);
-        let (kind, subject, from) = (EventKind::TakenIn, file.0, Some(state));
+        let (subject, from) = (file.0, Some(state));
         self.tell(now, Told { kind, subject, revision, from, to: from, error: None });
         self.stands(file, false)
     }
@@ -119,6 +124,8 @@ impl Batch<'_> {
         new.receipt.as_ref().map_or(Ok(()), check_receipt)?;
         let (applied, is_new) = if let Some(same) = self.same_content(new)? {
             (self.stands(same, true), false)
+        } else if let Some(gone) = self.content_gone(new) {
+            (self.content_becomes(now, gone, new, size), false)
         } else {
             let file = self.ledger.mint.next(now);
             let known = &self.names[&(new.site, new.name.clone())];
@@ -166,9 +173,34 @@ impl Batch<'_> {
             return Err(Refused::Malformed("versions and times are counted from 1"));
         }
         match known.iter().find(|known| known.version == version) {
-            Some(known) if !is_same(known) => Err(Refused::NameTaken { version }),
-            found => Ok(found.map(|known| known.file)),
+            Some(known) if is_same(known) => Ok(Some(known.file)),
+            Some(_) if self.content_gone(new).is_none() => Err(Refused::NameTaken { version }),
+            _ => Ok(None),
         }
+    }
+
+    /// The file of this name and version, if it is at its end and each of its replicas is lost, removed or corrupt: nobody has the
+    /// content that was recorded any more, and what its site of origin says now holds.
+    fn content_gone(&self, new: &AdoptedFile) -> Option<FileId> {
+        let version = new.origin?.version;
+        let mut known = self.names[&(new.site, new.name.clone())].iter();
+        let file = known.find(|known| known.version == version)?.file;
+        let is_ended = self.files.get(&file)?.state.is_end();
+        (is_ended && self.all_replicas_gone(file)).then_some(file)
+    }
+
+    fn content_becomes(
+        &mut self,
+        now: Time,
+        file: FileId,
+        new: &AdoptedFile,
+        size: i64,
+    ) -> Applied {
+        let (kind, value) = (new.digest.kind(), new.digest.value().to_vec());
+        self.digests.insert((file, kind), value.clone());
+        let row = vec![file.0.into(), i64::from(kind.code()).into(), Value::Bytes(value)];
+        self.note(&schema::DIGEST, Put::Upsert, row);
+        self.written_anew(now, file, size, EventKind::Digest)
     }
 
     fn enter(&mut self, now: Time, standing: Standing) -> Applied {

@@ -136,6 +136,12 @@ impl Batch<'_> {
         *self.sets.called.get(&file).expect("loaded with the change that needs it")
     }
 
+    /// Whether the file had replicas, and none of them is there any more.
+    pub(super) fn all_replicas_gone(&self, file: FileId) -> bool {
+        let replicas = self.sets.replicas.get(&file);
+        replicas.is_some_and(|of| of.values().all(|state| *state != ReplicaState::Present))
+    }
+
     /// A replica is recorded as this.
     pub(super) fn replica_becomes(&mut self, file: FileId, site: SiteId, state: ReplicaState) {
         let known = self.sets.replicas.entry(file).or_default();

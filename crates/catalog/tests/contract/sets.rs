@@ -134,11 +134,27 @@ pub(crate) fn both_ends_sort_a_file_alike(world: &World) {
             let answer = far.apply(now, &[Change::Adopt(copy.clone())]).unwrap().remove(0);
             assert_eq!(answer.unwrap().repeated, repeated);
         }
-        let mut other = copy;
+        let mut other = copy.clone();
         other.digest = digest("something else");
-        let refused = far.apply(NOW, &[Change::Adopt(other)]).unwrap().remove(0);
+        let refused = far.apply(NOW, &[Change::Adopt(other.clone())]).unwrap().remove(0);
         let version = file.version;
         assert_eq!(refused, Err(downpour_catalog::Refused::NameTaken { version }));
+        if n > 2 {
+            continue;
+        }
+        // What nobody has any more gives way to other content; and back.
+        for content in [AdoptedFile { size: file.size + 1, ..other }, copy] {
+            let id = far.reader().unwrap().versions(here, &file.name).unwrap()[n as usize % 2].id;
+            let (site, path) = (there, file.name.clone());
+            let lost = Replica { file: id, site, path, state: ReplicaState::Corrupt };
+            far.apply(NOW, &[Change::Replica(lost)]).unwrap().remove(0).unwrap();
+            let now = far.apply(NOW, &[Change::Adopt(content.clone())]).unwrap().remove(0).unwrap();
+            assert_eq!((now.file, now.repeated), (id, false));
+            let known = far.reader().unwrap().file(id).unwrap().unwrap();
+            assert_eq!((known.digest, known.size), (Some(content.digest), content.size));
+            assert_eq!(known.revision, now.revision);
+            assert_right(&mut far.reader().unwrap(), there, here);
+        }
     }
     let (mut near, mut far) = (world.reader(), far.reader().unwrap());
     let without_ids = |days: Vec<(SetDay, SetDigest)>| -> Vec<(i64, SetDigest)> {

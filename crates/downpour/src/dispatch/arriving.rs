@@ -10,7 +10,8 @@ use crate::receipt::SignedFileReceipt;
 use crate::site::Site;
 use crate::spool::Rules;
 use downpour_catalog::{
-    Error, ErrorClass, File, NAME_BYTES_MAX, OtherContent, Reader, ReplicaState, SiteId, Time,
+    Error, ErrorClass, File, NAME_BYTES_MAX, OtherContent, Reader, Replica, ReplicaState, SiteId,
+    Time,
 };
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -145,13 +146,16 @@ impl Judge<'_> {
         path: String,
     ) -> Result<Result<Look, Trouble>, Error> {
         let same = file.digest.as_ref().is_some_and(|known| known.value() == digest.0);
-        if !same || file.size != item.size {
+        let replicas = reader.replicas(file.id)?;
+        let is_present = |r: &Replica| r.state == ReplicaState::Present;
+        // What nobody has any more, as far as is known here, gives way to what its site says now.
+        let is_gone = !replicas.is_empty() && !replicas.iter().any(is_present);
+        if (!same || file.size != item.size) && !is_gone {
             let what = format!("version {} of it is here with other content", item.version);
             return Ok(Err(Trouble::new(ErrorClass::VersionConflict, what)));
         }
-        let replica = reader.replicas(file.id)?.into_iter().find(|r| r.site == self.own);
-        let present = replica.as_ref().is_some_and(|r| r.state == ReplicaState::Present);
-        if present {
+        let replica = replicas.into_iter().find(|r| r.site == self.own);
+        if replica.as_ref().is_some_and(is_present) {
             let own = self.site.identity.public_key();
             let receipts = reader.receipts(file.id)?;
             let ours = receipts.iter().find(|receipt| receipt.receiver == own.as_bytes());

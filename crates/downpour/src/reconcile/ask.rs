@@ -138,6 +138,18 @@ pub struct Stand {
     pub holds: Option<Packed>,
 }
 
+/// What a site has of a file when it reads its copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stored {
+    /// What it recorded.
+    AsRecorded,
+    /// Something else, or it cannot be read.
+    Damaged,
+    /// No copy.
+    Nothing,
+}
+
 /// What the other side answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -5,6 +5,7 @@
 //! | `ask` | what one catalog asks another, and how it answers |
 //! | `compare` | the comparison, a machine without I/O |
 //! | `run` | one run: compare, look for what is stuck, repair or ask |
+//! | `repair` | what is done about each difference |
 //! | `scrub` | the disk compared with the catalog |
 //! | `report` | what was found and done; approval |
 //! | `service`, `scrubbing` | every so often and when asked; routes |
@@ -13,6 +14,7 @@
 
 mod ask;
 mod compare;
+mod repair;
 pub mod report;
 mod run;
 pub mod scrub;
@@ -21,9 +23,9 @@ mod service;
 
 pub use ask::{
     Answer, Level, NAMES_MAX, NODES_MAX, Named, Packed, QUESTIONS_MAX, Question, Scope, Side,
-    Stand, Sum,
+    Stand, Stored, Sum,
 };
 pub use compare::{CANDIDATES_MAX, Compare, Compared, Holder, Nonsense, Step};
 pub use report::{Finding, Kind, Report, Verdict};
 pub use run::{Far, FarError, Order, RunError, run};
-pub use service::{Reconcile, ReconcileSection, ReconcileWish, ReportList, part};
+pub use service::{OnExtra, Reconcile, ReconcileSection, ReconcileWish, ReportList, part};

@@ -1,20 +1,14 @@
-//! One run: compare, look for what is stuck, repair up to the threshold or ask.
-//!
-//! Each difference is repaired by the side that sends: it alone has the master copy. What is missing at the holder is queued again,
-//! what is unrecorded is recorded from the holder's receipt, what waits is woken. Extra files and wrong digests are told, never
-//! touched: removing or overwriting is for people.
+//! One run: compare, look for what is stuck, repair up to the threshold (`repair`) or ask.
 //!
 //! A run blocks its thread: it belongs on one for blocking work, never on one of an async runtime.
 
-use super::ask::{Answer, NAMES_MAX, Packed, Question, Scope, Side};
+use super::ask::{Answer, Question, Scope, Side, Stored};
 use super::compare::{Compare, Compared, Holder, Nonsense};
+use super::repair::{LEFT, is_ours, repair};
 use super::report::{Finding, Kind, Report, Verdict};
-use crate::receipt::{FileKey, SignedFileReceipt};
-use downpour_catalog::{
-    Catalog, Change, Error, File, FileId, Move, Next, OpenError, Receipt, Replica, ReplicaState,
-    SiteId, State, Time,
-};
+use downpour_catalog::{Catalog, Error, File, FileId, OpenError, Time};
 use downpour_transport::identity::PublicKey;
+use std::path::PathBuf;
 
 /// Stuck files that a run lists.
 const STUCK_MAX: usize = 1000;
@@ -25,6 +19,10 @@ const PASSES_MAX: u32 = 1000;
 pub trait Far {
     /// Asks it; the answers are in the questions' order.
     fn ask(&mut self, questions: &[Question]) -> Result<Vec<Answer>, FarError>;
+    /// Lets it read its copies of these files of `origin` (name and version) and compare them with what it recorded; what is damaged it
+    /// records as that.
+    fn read_back(&mut self, origin: &str, names: &[(String, i64)])
+    -> Result<Vec<Stored>, FarError>;
     /// Bytes asked and answered so far.
     fn bytes(&self) -> u64;
 }
@@ -92,6 +90,10 @@ pub struct Order {
     pub stuck_s: i64,
     /// The report whose repair was approved.
     pub approved: Option<String>,
+    /// Whether files that the other site has from us, and of which our catalog knows nothing, are taken into it by their receipts.
+    pub adopt_extra: bool,
+    /// What relative paths of our own copies are relative to.
+    pub base: PathBuf,
 }
 
 /// Runs once. `now` is asked again for each commit.
@@ -117,14 +119,19 @@ pub fn run(
         findings.extend(stuck(catalog, order, now())?);
         let open = findings.iter().filter(|finding| is_ours(finding, order)).count();
         let asks = order.approved.is_none() && (open > order.repair_max || is_cut);
-        let repaired = if asks { 0 } else { repair(catalog, far, order, &findings, &now)? };
+        let mut repaired = 0;
+        if !asks {
+            repaired = repair(catalog, far, order, &mut findings, &now)?;
+        }
         report.repaired += repaired;
         if pass == 0 {
             (report.findings, report.is_cut) = (findings, is_cut);
             report.verdict = match (report.findings.is_empty(), asks) {
                 (true, _) => Verdict::Clean,
                 (_, true) => Verdict::Asks,
-                _ if open == report.findings.len() => Verdict::Repaired,
+                _ if open == report.findings.len() && report.findings.iter().all(is_done) => {
+                    Verdict::Repaired
+                }
                 _ => Verdict::Found,
             };
         }
@@ -135,6 +142,11 @@ pub fn run(
     report.bytes_exchanged = far.bytes();
     report.ended_us = now().0;
     Ok(report)
+}
+
+/// Whether nothing was left for people.
+fn is_done(finding: &Finding) -> bool {
+    !finding.note.starts_with(LEFT)
 }
 
 fn empty(order: &Order, started: Time) -> Report {
@@ -159,7 +171,7 @@ fn empty(order: &Order, started: Time) -> Report {
 }
 
 /// What was sent from the one to the other.
-fn scope_of(order: &Order, holder: Holder) -> Scope {
+pub(super) fn scope_of(order: &Order, holder: Holder) -> Scope {
     let (near, far) = (order.near.clone(), order.far.clone());
     match holder {
         Holder::Far => Scope { holder: far, origin: near },
@@ -218,130 +230,4 @@ fn stuck(catalog: &Catalog, order: &Order, now: Time) -> Result<Vec<Finding>, Ru
         }
     };
     Ok(files.into_iter().map(finding).collect())
-}
-
-/// Whether this site repairs it.
-fn is_ours(finding: &Finding, order: &Order) -> bool {
-    match finding.kind {
-        Kind::MissingThere => true,
-        Kind::Unrecorded => finding.holder == order.far,
-        Kind::Stuck => finding.note.starts_with(State::Waiting.name()),
-        _ => false,
-    }
-}
-
-fn repair(
-    catalog: &Catalog,
-    far: &mut impl Far,
-    order: &Order,
-    findings: &[Finding],
-    now: &impl Fn() -> Time,
-) -> Result<usize, RunError> {
-    let ours: Vec<&Finding> = findings.iter().filter(|finding| is_ours(finding, order)).collect();
-    let mut repaired = 0;
-    for slice in ours.chunks(NAMES_MAX) {
-        let receipts = receipts(far, order, slice)?;
-        let far_site = catalog.site(&order.far)?;
-        let mut changes = Vec::new();
-        let mut ends = Vec::new();
-        for ((finding, file), receipt) in slice.iter().zip(files(catalog, slice)?).zip(receipts) {
-            let Some(file) = file else { continue };
-            changes.extend(match finding.kind {
-                Kind::MissingThere => send_again(&file, lost_at(catalog, &file, far_site)?),
-                Kind::Unrecorded => record(&file, &receipt, order, far_site, now()),
-                _ => wake(&file),
-            });
-            ends.push(changes.len());
-        }
-        let answers = catalog.submit(now(), changes).wait()?;
-        let mut begin = 0;
-        for end in ends {
-            // What moved meanwhile is refused, and looked at again by the next run.
-            let of_file = &answers[begin..end];
-            repaired += usize::from(end > begin && of_file.iter().all(Result::is_ok));
-            begin = end;
-        }
-    }
-    Ok(repaired)
-}
-
-fn files(catalog: &Catalog, findings: &[&Finding]) -> Result<Vec<Option<File>>, RunError> {
-    let mut reader = catalog.reader()?;
-    let sites = reader.sites()?;
-    let site = |name: &str| sites.iter().find(|(_, site)| site == name).map(|(id, _)| *id);
-    let called: Vec<_> = findings
-        .iter()
-        .map(|f| (site(&f.origin).unwrap_or(SiteId(0)), f.name.as_str(), f.version))
-        .collect();
-    Ok(reader.files_called(&called)?)
-}
-
-/// The holder's receipts for what is unrecorded; empty for everything else.
-fn receipts(
-    far: &mut impl Far,
-    order: &Order,
-    findings: &[&Finding],
-) -> Result<Vec<Packed>, RunError> {
-    let wanted = |finding: &&&Finding| finding.kind == Kind::Unrecorded;
-    let names: Vec<_> =
-        findings.iter().filter(wanted).map(|f| (f.name.clone(), f.version)).collect();
-    if names.is_empty() {
-        return Ok(vec![Packed::default(); findings.len()]);
-    }
-    let question = Question::Receipts(scope_of(order, Holder::Far), names);
-    let Ok([Answer::Receipts(found)]) = <[Answer; 1]>::try_from(far.ask(&[question])?) else {
-        return Err(RunError::Far("receipts were asked".to_owned()));
-    };
-    let mut found = found.into_iter();
-    let mut of = |finding: &&Finding| {
-        if wanted(&finding) { found.next().unwrap_or_default() } else { Packed::default() }
-    };
-    Ok(findings.iter().map(&mut of).collect())
-}
-
-fn lost_at(catalog: &Catalog, file: &File, site: SiteId) -> Result<Option<Replica>, RunError> {
-    let replicas = catalog.reader()?.replicas(file.id)?;
-    let replica = replicas.into_iter().find(|replica| replica.site == site);
-    Ok(replica.map(|replica| Replica { state: ReplicaState::Lost, ..replica }))
-}
-
-fn step(file: &File, next: Next) -> Change {
-    Change::Move(Move { file: file.id, at: file.revision, fence: None, next })
-}
-
-/// The replica is lost, and the file goes back to the queue.
-fn send_again(file: &File, lost: Option<Replica>) -> Vec<Change> {
-    let again = matches!(file.state, State::Receipted | State::Adopted);
-    if !again {
-        return Vec::new();
-    }
-    // The move first: one that is refused leaves the replica for the next run.
-    let mut changes = vec![step(file, Next::Queued)];
-    changes.extend(lost.map(Change::Replica));
-    changes
-}
-
-fn wake(file: &File) -> Vec<Change> {
-    if file.state == State::Waiting { vec![step(file, Next::Resumed)] } else { Vec::new() }
-}
-
-/// What the holder's receipt proves, if it is one for this file.
-fn record(file: &File, bytes: &Packed, order: &Order, holder: SiteId, at: Time) -> Vec<Change> {
-    let Ok(signed) = SignedFileReceipt::from_bytes(&bytes.0) else { return Vec::new() };
-    let said = &signed.receipt;
-    let digest = file.digest.as_ref().map(downpour_catalog::Digest::value);
-    let is_it = said.key() == FileKey::of(&order.near, &file.name, file.version)
-        && said.size == file.size
-        && digest == Some(&said.blake3.0[..])
-        && order.far_key.is_none_or(|key| key == said.receiver)
-        && signed.verify().is_ok();
-    if !is_it {
-        return Vec::new();
-    }
-    let (path, state) = (said.path.clone(), ReplicaState::Present);
-    let receiver = said.receiver.as_bytes().to_vec();
-    vec![
-        Change::Replica(Replica { file: file.id, site: holder, path, state }),
-        Change::Receipt(Receipt { file: file.id, receiver, at, signed: signed.to_bytes() }),
-    ]
 }

@@ -10,6 +10,7 @@
 //!
 //! Of paths only hashes are kept, eight bytes for each replica. A scrub blocks its thread.
 
+use super::ask::Stored;
 use super::report::{Finding, Kind};
 use super::run::RunError;
 use downpour_catalog::{
@@ -92,6 +93,41 @@ pub fn scrub(
     Ok(work.done)
 }
 
+/// Reads a site's copies of these files of `origin` (name and version) and compares them with what its catalog says; what is lost or
+/// corrupt is recorded. `site` has its name and what relative paths are relative to.
+pub fn read_back(
+    catalog: &Catalog,
+    site: (&str, &Path),
+    origin: &str,
+    names: &[(String, i64)],
+    now: impl Fn() -> Time,
+) -> Result<Vec<Stored>, RunError> {
+    let (mut reader, (site, base)) = (catalog.reader()?, site);
+    let (site, origin) = (catalog.site(site)?, catalog.site(origin)?);
+    let called: Vec<_> =
+        names.iter().map(|(name, version)| (origin, name.as_str(), *version)).collect();
+    let (mut stored, mut changes) = (Vec::with_capacity(names.len()), Vec::new());
+    for file in reader.files_called(&called)? {
+        let replicas = file.as_ref().map(|file| reader.replicas(file.id)).transpose()?;
+        let replica = replicas.into_iter().flatten().find(|replica| replica.site == site);
+        let (Some(file), Some(replica)) = (file, replica) else {
+            stored.push(Stored::Nothing);
+            continue;
+        };
+        let state = state_of(&base.join(&replica.path), &file, |_| true);
+        stored.push(match state {
+            ReplicaState::Present => Stored::AsRecorded,
+            ReplicaState::Corrupt => Stored::Damaged,
+            _ => Stored::Nothing,
+        });
+        if state != replica.state && replica.state != ReplicaState::Removed {
+            changes.push(Change::Replica(Replica { state, ..replica }));
+        }
+    }
+    catalog.submit(now(), changes).wait()?;
+    Ok(stored)
+}
+
 struct Work<'a> {
     order: &'a ScrubOrder,
     sites: Vec<(SiteId, String)>,
@@ -129,24 +165,16 @@ impl Work<'_> {
     /// What is on the disk; `None` when the scrub is to end.
     fn look(&mut self, path: &Path, file: &File, pace: &mut impl Pace) -> Option<ReplicaState> {
         self.done.files += 1;
-        let digest = file.digest.as_ref().map(downpour_catalog::Digest::value);
         if !pace.spent(0, 1) {
             return None;
         }
         let mut goes_on = true;
-        let found = read(path, |bytes| {
+        let state = state_of(path, file, |bytes| {
             self.done.bytes += bytes;
             goes_on = goes_on && pace.spent(bytes, 0);
             goes_on
         });
-        match found {
-            _ if !goes_on => None,
-            Ok(found) if digest.is_none_or(|digest| digest == found) => Some(ReplicaState::Present),
-            Ok(_) => Some(ReplicaState::Corrupt),
-            Err(error) if is_absent(&error) => Some(ReplicaState::Lost),
-            // A disk that does not read is no proof of anything but that the file is not to be had.
-            Err(_) => Some(ReplicaState::Corrupt),
-        }
+        goes_on.then_some(state)
     }
 
     fn judge(
@@ -216,6 +244,18 @@ impl Work<'_> {
             }
         }
         true
+    }
+}
+
+/// What is on the disk, beside what is recorded.
+fn state_of(path: &Path, file: &File, goes_on: impl FnMut(u64) -> bool) -> ReplicaState {
+    let digest = file.digest.as_ref().map(downpour_catalog::Digest::value);
+    match read(path, goes_on) {
+        Ok(found) if digest.is_none_or(|digest| digest == found) => ReplicaState::Present,
+        Ok(_) => ReplicaState::Corrupt,
+        Err(error) if is_absent(&error) => ReplicaState::Lost,
+        // A disk that does not read is no proof of anything but that the file is not to be had.
+        Err(_) => ReplicaState::Corrupt,
     }
 }
 

@@ -1,8 +1,9 @@
 //! The service: compares with other sites every so often and when asked, keeps the reports, tells people; and its routes.
 
-use super::ask::{Answer, Question, Side};
+use super::ask::{Answer, NAMES_MAX, Question, Side, Stored};
 use super::report::{self, Report, Verdict};
 use super::run::{Far, FarError, Order, run};
+use super::scrub::read_back;
 use super::scrubbing::Scrub;
 use crate::api::{Allow, Given, Problem, Routes};
 use crate::notify::{NotTold, Note, Notify, NotifySection};
@@ -12,6 +13,7 @@ use crate::units::{Amount, Span};
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use downpour_catalog::ErrorClass;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,6 +25,9 @@ use utoipa::{OpenApi, ToSchema};
 const REQUEST_BYTES_MAX: usize = 600 << 10;
 /// Reports that a list shows.
 const LISTED_MAX: usize = 100;
+/// Where a site is asked of its sets of files, and of its copies.
+const DIGESTS: &str = "/v1/site/digests";
+const READ_BACK: &str = "/v1/site/copies";
 
 section! {
     /// Comparison of this catalog with those of other sites.
@@ -34,6 +39,8 @@ section! {
         with: Vec<String> | "[\"there\"]",
         /// More differences than this are not repaired before somebody approves.
         repair_max: usize = "1000",
+        /// What the other site has from this one, and this catalog knows nothing of: `ask`, or `adopt` it by its receipt.
+        extra: OnExtra = "\"ask\"",
         /// What has not moved for so long is told of, and tried again if it waits.
         stuck: Span = "\"24h\"",
         /// How often the files on the disk are read and compared with the catalog.
@@ -48,6 +55,27 @@ section! {
     }
 }
 
+/// What is done about a file that only the other catalog knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnExtra {
+    /// It is told.
+    #[default]
+    Ask,
+    /// It is taken into the catalog, if the other site has a receipt for it.
+    Adopt,
+}
+
+/// Copies that another site wants to be read.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReadBack {
+    /// The site that the files come from.
+    origin: String,
+    /// Name and version of each.
+    names: Vec<(String, i64)>,
+}
+
 /// Another site's catalog, asked by its API.
 struct There {
     remote: Arc<Remote>,
@@ -56,10 +84,14 @@ struct There {
 }
 
 impl There {
-    fn post(&mut self, questions: &[Question]) -> Result<Vec<Answer>, FarError> {
+    fn post<T: Serialize + DeserializeOwned>(
+        &mut self,
+        path: &str,
+        questions: &impl Serialize,
+    ) -> Result<T, FarError> {
         let asked = serde_json::to_vec(questions).map_or(0, |json| json.len());
-        let post = self.remote.post("/v1/site/digests", &questions);
-        let answers: Vec<Answer> =
+        let post = self.remote.post(path, questions);
+        let answers: T =
             self.runtime.block_on(post).map_err(|error| FarError(error.to_string()))?;
         let answered = serde_json::to_vec(&answers).map_or(0, |json| json.len());
         self.bytes += (asked + answered) as u64;
@@ -74,13 +106,22 @@ impl Far for There {
         for (index, question) in questions.iter().enumerate() {
             let len = serde_json::to_vec(question).map_or(0, |json| json.len());
             if index > from && bytes + len > REQUEST_BYTES_MAX {
-                answers.append(&mut self.post(&questions[from..index])?);
+                let mut answered: Vec<Answer> = self.post(DIGESTS, &&questions[from..index])?;
+                answers.append(&mut answered);
                 (from, bytes) = (index, 0);
             }
             bytes += len;
         }
-        answers.append(&mut self.post(&questions[from..])?);
+        answers.append(&mut self.post(DIGESTS, &&questions[from..])?);
         Ok(answers)
+    }
+
+    fn read_back(
+        &mut self,
+        origin: &str,
+        names: &[(String, i64)],
+    ) -> Result<Vec<Stored>, FarError> {
+        self.post(READ_BACK, &ReadBack { origin: origin.to_owned(), names: names.to_vec() })
     }
 
     fn bytes(&self) -> u64 {
@@ -190,6 +231,8 @@ impl Reconcile {
                 repair_max: config.reconcile.repair_max,
                 stuck_s,
                 approved,
+                adopt_extra: config.reconcile.extra == OnExtra::Adopt,
+                base: config.folder.clone(),
             };
             let report = run(&site.catalog, &mut there, &order, || site.clock.now());
             let report = report.map_err(|error| {
@@ -253,7 +296,7 @@ pub struct ReportList {
 }
 
 #[derive(OpenApi)]
-#[openapi(paths(list, show, start, digests))]
+#[openapi(paths(list, show, start, digests, copies))]
 struct Description;
 
 /// The part.
@@ -263,7 +306,8 @@ pub fn part(_site: &Arc<Site>) -> Part {
         .get("/v1/reconcile", Allow::Viewer, list)
         .get("/v1/reconcile/{id}", Allow::Viewer, show)
         .post("/v1/reconcile", Allow::Operator, start)
-        .post("/v1/site/digests", Allow::Site, digests)
+        .post(DIGESTS, Allow::Site, digests)
+        .post(READ_BACK, Allow::Site, copies)
         .share(service.clone())
         .share(scrub.clone());
     Part { services: vec![service, scrub], routes }
@@ -336,4 +380,24 @@ async fn digests(
     Given(questions): Given<Vec<Question>>,
 ) -> Result<Json<Vec<Answer>>, Problem> {
     Ok(Json(site.read(move |reader| Side::of(reader)?.answer_all(&questions)).await?))
+}
+
+/// Read copies of files that another site doubts; what is damaged is recorded here
+#[utoipa::path(post, path = "/v1/site/copies",
+    responses((status = 200, body = [Stored]), (status = 400, body = Problem)))]
+async fn copies(
+    State(site): State<Arc<Site>>,
+    Given(wish): Given<ReadBack>,
+) -> Result<Json<Vec<Stored>>, Problem> {
+    if wish.names.len() > NAMES_MAX {
+        let todo = "ask for fewer";
+        return Err(Problem::bad_request(format!("more than {NAMES_MAX} files"), todo));
+    }
+    let done = tokio::task::spawn_blocking(move || {
+        let (config, now) = (site.config(), || site.clock.now());
+        read_back(&site.catalog, (&site.name, &config.folder), &wish.origin, &wish.names, now)
+    });
+    let internal = |what: String| Fault::new(ErrorClass::Internal, what);
+    let stored = done.await.map_err(|error| internal(error.to_string()))?;
+    Ok(Json(stored.map_err(|error| internal(error.to_string()))?))
 }

@@ -16,6 +16,7 @@ mod life;
 mod links;
 mod moving;
 mod multicast;
+mod planting;
 mod records;
 #[path = "../../../catalog/tests/contract/servers.rs"]
 mod servers;

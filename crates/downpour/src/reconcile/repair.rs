@@ -1,0 +1,272 @@
+//! What a run does about what it found: each difference is repaired by the side that sends, for it has the master copy.
+//!
+//! | finding | repair |
+//! | --- | --- |
+//! | missing there | queued and sent again |
+//! | unrecorded | recorded, by the holder's receipt |
+//! | wrong digest | both sides read their copies: whose copy is what it recorded is right. If only ours is, it is sent again |
+//! | extra | where the operator wants that, taken into the catalog by the holder's receipt |
+//! | stuck | woken, if it waits |
+//!
+//! A copy that is not what was recorded of it is recorded as corrupt by the side that has it; when the right one comes, the damaged one goes
+//! aside. Where both copies are what their side recorded, nothing is touched: somebody must say which one is meant. What could
+//! not be repaired has a note that begins with [`LEFT`].
+
+use super::ask::{Answer, NAMES_MAX, Packed, Question, Stored};
+use super::compare::Holder;
+use super::report::{Finding, Kind};
+use super::run::{Far, Order, RunError, scope_of};
+use super::scrub::read_back;
+use crate::receipt::{FileKey, FileReceipt, SignedFileReceipt};
+use downpour_catalog::{
+    AdoptedFile, Catalog, Change, Digest, File, FileId, Move, Next, Origin, OtherContent, Receipt,
+    Replica, ReplicaState, SiteId, State, Time,
+};
+
+/// How the note of a finding begins that was left for people.
+pub(super) const LEFT: &str = "left: ";
+/// Bytes of files that a site is asked to read at once; a larger file is asked for alone.
+const READ_BACK_BYTES_MAX: u64 = 256 << 20;
+
+/// Whether this site repairs it.
+pub(super) fn is_ours(finding: &Finding, order: &Order) -> bool {
+    let is_theirs = finding.holder == order.far;
+    match finding.kind {
+        Kind::MissingThere => true,
+        Kind::Unrecorded | Kind::WrongDigest => is_theirs,
+        Kind::Extra => is_theirs && order.adopt_extra,
+        Kind::Stuck => finding.note.starts_with(State::Waiting.name()),
+        _ => false,
+    }
+}
+
+/// Repairs what is ours to repair; says how many files, and notes what is left.
+pub(super) fn repair(
+    catalog: &Catalog,
+    far: &mut impl Far,
+    order: &Order,
+    findings: &mut [Finding],
+    now: &impl Fn() -> Time,
+) -> Result<usize, RunError> {
+    let mut ours: Vec<&mut Finding> =
+        findings.iter_mut().filter(|finding| is_ours(finding, order)).collect();
+    let mut repaired = 0;
+    for slice in ours.chunks_mut(NAMES_MAX) {
+        let receipts = receipts(far, order, slice)?;
+        let stored = compare_copies(catalog, far, order, slice, now)?;
+        let far_site = catalog.site(&order.far)?;
+        let (mut changes, mut ends) = (Vec::new(), Vec::new());
+        let known = files(catalog, slice)?;
+        for (index, (finding, file)) in slice.iter().zip(known).enumerate() {
+            let receipt = || proof(finding, &receipts[index], order);
+            let what = match (finding.kind, file) {
+                (Kind::MissingThere, Some(file)) => send_again(catalog, &file, far_site),
+                (Kind::Unrecorded, Some(file)) => record(&file, receipt(), far_site, now()),
+                (Kind::WrongDigest, Some(file)) => match verdict(stored[index]) {
+                    Ok(()) => send_again(catalog, &file, far_site),
+                    Err(why) => Ok(Err(why)),
+                },
+                (Kind::Extra, None) => adopt(catalog, receipt(), far_site, now()),
+                (Kind::Stuck, Some(file)) => Ok(wake(&file)),
+                // It came or went meanwhile: for the next run.
+                _ => Ok(Ok(Vec::new())),
+            };
+            ends.push(what?.map(|more| {
+                changes.extend(more);
+                changes.len()
+            }));
+        }
+        let answers = catalog.submit(now(), changes).wait()?;
+        let mut begin = 0;
+        for (finding, end) in slice.iter_mut().zip(ends) {
+            match end {
+                Err(why) => finding.note = format!("{LEFT}{why}"),
+                // What moved meanwhile is refused, and looked at again by the next run.
+                Ok(end) => {
+                    let of_file = &answers[begin..end];
+                    repaired += usize::from(end > begin && of_file.iter().all(Result::is_ok));
+                    begin = end;
+                }
+            }
+        }
+    }
+    Ok(repaired)
+}
+
+/// What a repair asks of the catalog, or why there is none.
+type Wanted = Result<Result<Vec<Change>, &'static str>, RunError>;
+
+fn files(catalog: &Catalog, findings: &[&mut Finding]) -> Result<Vec<Option<File>>, RunError> {
+    let mut reader = catalog.reader()?;
+    let sites = reader.sites()?;
+    let site = |name: &str| sites.iter().find(|(_, site)| site == name).map(|(id, _)| *id);
+    let called: Vec<_> = findings
+        .iter()
+        .map(|f| (site(&f.origin).unwrap_or(SiteId(0)), f.name.as_str(), f.version))
+        .collect();
+    Ok(reader.files_called(&called)?)
+}
+
+/// The holder's receipts for what is proved by them; empty for everything else.
+fn receipts(
+    far: &mut impl Far,
+    order: &Order,
+    findings: &[&mut Finding],
+) -> Result<Vec<Packed>, RunError> {
+    let wanted = |finding: &Finding| matches!(finding.kind, Kind::Unrecorded | Kind::Extra);
+    let names: Vec<_> = findings.iter().filter(|f| wanted(f)).map(|f| called(f)).collect();
+    if names.is_empty() {
+        return Ok(vec![Packed::default(); findings.len()]);
+    }
+    let question = Question::Receipts(scope_of(order, Holder::Far), names);
+    let Ok([Answer::Receipts(found)]) = <[Answer; 1]>::try_from(far.ask(&[question])?) else {
+        return Err(RunError::Far("receipts were asked".to_owned()));
+    };
+    let mut found = found.into_iter();
+    let mut of = |finding: &Finding| {
+        if wanted(finding) { found.next().unwrap_or_default() } else { Packed::default() }
+    };
+    Ok(findings.iter().map(|finding| of(finding)).collect())
+}
+
+fn called(finding: &Finding) -> (String, i64) {
+    (finding.name.clone(), finding.version)
+}
+
+/// Where digests differ, both sides read what they have: here, there.
+fn compare_copies(
+    catalog: &Catalog,
+    far: &mut impl Far,
+    order: &Order,
+    findings: &[&mut Finding],
+    now: &impl Fn() -> Time,
+) -> Result<Vec<[Stored; 2]>, RunError> {
+    let mut stored = vec![[Stored::Nothing; 2]; findings.len()];
+    let wrong = findings.iter().enumerate().filter(|(_, f)| f.kind == Kind::WrongDigest);
+    let mut wrong = wrong.map(|(index, finding)| (index, finding.size, called(finding))).peekable();
+    while let Some((first, size, name)) = wrong.next() {
+        let (mut indexes, mut bytes, mut names) = (vec![first], size, vec![name]);
+        while let Some((index, size, name)) =
+            wrong.next_if(|(_, size, _)| bytes + size <= READ_BACK_BYTES_MAX)
+        {
+            indexes.push(index);
+            names.push(name);
+            bytes += size;
+        }
+        let near = read_back(catalog, (&order.near, &order.base), &order.near, &names, now)?;
+        let there = far.read_back(&order.near, &names)?;
+        if there.len() != names.len() {
+            return Err(RunError::Far("each copy was to be read".to_owned()));
+        }
+        for (index, pair) in indexes.into_iter().zip(near.into_iter().zip(there)) {
+            stored[index] = pair.into();
+        }
+    }
+    Ok(stored)
+}
+
+/// Whether our copy is to replace theirs.
+fn verdict([near, far]: [Stored; 2]) -> Result<(), &'static str> {
+    match (near, far) {
+        (Stored::AsRecorded, Stored::Damaged | Stored::Nothing) => Ok(()),
+        (Stored::AsRecorded, Stored::AsRecorded) => {
+            Err("both copies are what their side recorded; say which one is meant")
+        }
+        (Stored::Damaged, Stored::AsRecorded) => {
+            Err("our copy is damaged, theirs is what they recorded")
+        }
+        (Stored::Nothing, Stored::AsRecorded) => {
+            Err("we have no copy any more, theirs is what they recorded")
+        }
+        (Stored::Damaged | Stored::Nothing, _) => Err("neither copy is what was recorded"),
+    }
+}
+
+fn step(file: &File, next: Next) -> Change {
+    Change::Move(Move { file: file.id, at: file.revision, fence: None, next })
+}
+
+/// The replica there is lost, and the file goes back to the queue.
+fn send_again(catalog: &Catalog, file: &File, holder: SiteId) -> Wanted {
+    if !matches!(file.state, State::Receipted | State::Adopted) {
+        return Ok(Err("it is at another end here"));
+    }
+    let replicas = catalog.reader()?.replicas(file.id)?;
+    let lost = replicas.into_iter().find(|replica| replica.site == holder);
+    // The move first: one that is refused leaves the replica for the next run.
+    let mut changes = vec![step(file, Next::Queued)];
+    changes.extend(lost.map(|lost| Change::Replica(Replica { state: ReplicaState::Lost, ..lost })));
+    Ok(Ok(changes))
+}
+
+fn wake(file: &File) -> Result<Vec<Change>, &'static str> {
+    Ok(if file.state == State::Waiting { vec![step(file, Next::Resumed)] } else { Vec::new() })
+}
+
+/// The holder's receipt for a file of ours, if it is one.
+fn proof(
+    finding: &Finding,
+    bytes: &Packed,
+    order: &Order,
+) -> Result<SignedFileReceipt, &'static str> {
+    let Ok(signed) = SignedFileReceipt::from_bytes(&bytes.0) else {
+        return Err("the holder has no receipt for it");
+    };
+    let said = &signed.receipt;
+    let is_it = said.key() == FileKey::of(&order.near, &finding.name, finding.version)
+        && order.far_key.is_none_or(|key| key == said.receiver)
+        && signed.verify().is_ok();
+    if is_it { Ok(signed) } else { Err("the holder's receipt is not right") }
+}
+
+fn taken(signed: SignedFileReceipt, file: FileId, at: Time) -> Receipt {
+    let receiver = signed.receipt.receiver.as_bytes().to_vec();
+    Receipt { file, receiver, at, signed: signed.to_bytes() }
+}
+
+/// What the holder's receipt proves of a file that we know.
+fn record(
+    file: &File,
+    proof: Result<SignedFileReceipt, &'static str>,
+    holder: SiteId,
+    at: Time,
+) -> Wanted {
+    let signed = match proof {
+        Ok(signed) => signed,
+        Err(why) => return Ok(Err(why)),
+    };
+    let said = &signed.receipt;
+    let digest = file.digest.as_ref().map(Digest::value);
+    if said.size != file.size || digest != Some(&said.blake3.0[..]) {
+        return Ok(Err("the holder's receipt is for other content"));
+    }
+    let (path, state) = (said.path.clone(), ReplicaState::Present);
+    let replica = Replica { file: file.id, site: holder, path, state };
+    Ok(Ok(vec![Change::Replica(replica), Change::Receipt(taken(signed, file.id, at))]))
+}
+
+/// A file of ours that our catalog does not know, as the holder's receipt has it.
+fn adopt(
+    catalog: &Catalog,
+    proof: Result<SignedFileReceipt, &'static str>,
+    holder: SiteId,
+    at: Time,
+) -> Wanted {
+    let signed = match proof {
+        Ok(signed) => signed,
+        Err(why) => return Ok(Err(why)),
+    };
+    let FileReceipt { site, name, version, taken_in, rule, size, blake3, path, .. } =
+        signed.receipt.clone();
+    Ok(Ok(vec![Change::Adopt(AdoptedFile {
+        site: catalog.site(&site)?,
+        name,
+        size,
+        rule: catalog.rule(&rule)?,
+        digest: Digest::blake3(blake3.0),
+        replicas: vec![(holder, path)],
+        other_content: OtherContent::Refuse,
+        origin: Some(Origin { version, taken_in }),
+        receipt: Some(taken(signed, FileId(0), at)),
+    })]))
+}
