@@ -64,6 +64,7 @@ impl Pair {
 
     async fn run(&self) -> (SentFiles, ReceivedFiles) {
         let (mut sending, ticket) = send_files(SendFiles {
+            book: None,
             identity: self.sender.clone(),
             session: SessionId::random().unwrap(),
             receiver: self.receiver.public_key(),
@@ -218,6 +219,7 @@ fn a_stranger_does_not_get_in() {
     let stranger = pair.receiver.clone();
     block_on(async {
         let (sending, ticket) = send_files(SendFiles {
+            book: None,
             identity: pair.sender.clone(),
             session: SessionId::random().unwrap(),
             receiver: named.public_key(),
@@ -262,6 +264,7 @@ fn lanes_run_beside_each_other_and_a_stopped_session_ends() {
         let ((a, _), (b, _)) = tokio::join!(one.run(), two.run());
         assert_eq!((a.items, b.items), (vec![ItemEnd::Placed], vec![ItemEnd::Placed]));
         let (mut sending, ticket) = send_files(SendFiles {
+            book: None,
             identity: one.sender.clone(),
             session: SessionId::random().unwrap(),
             receiver: one.receiver.public_key(),

@@ -23,7 +23,7 @@ use downpour_transport::session::{
 };
 use downpour_transport::{
     Accepted, BlockSink, BlockSource, Encoder, Group, Interface, RecvOptions, Secret, SendOptions,
-    SourceError, Suite, UnicastSocket,
+    SourceError, Spare, Suite, UnicastSocket,
 };
 use nix::sys::resource::{UsageWho, getrusage};
 use std::error::Error;
@@ -223,6 +223,7 @@ fn receive(options: &Options, id: u32) -> Outcome<()> {
         feedback_secret: Secret::new([id as u8; 32]),
         sink: Arc::new(sink),
         inject_loss: options.loss,
+        spare: Spare::new(0),
         trace: None,
         on_event: Box::new(move |event| {
             if let ReceiveEvent::Pull(pull) = event {

@@ -16,6 +16,7 @@ mod codec;
 mod interface;
 mod pace;
 mod seal;
+mod spare;
 mod turns;
 mod udp;
 
@@ -27,6 +28,7 @@ pub use seal::{
     DATAGRAM_LEN_MAX, HEADER_LEN, OVERHEAD, OpenKeys, Opened, Reject, RejectCounts, SealError,
     SealKeys, Secret, Suite, TAG_LEN,
 };
+pub use spare::{Lent, Part, Spare};
 pub use turns::{take_long_turns, take_short_turns};
 pub use udp::{
     Datagram, Group, GroupError, MulticastReceiver, MulticastSender, RecvBatch, RecvOptions,

@@ -18,6 +18,7 @@ mod worker;
 
 pub use helm::{Helm, Steering};
 
+use crate::Spare;
 use crate::control::{ControlClient, Pull, PullError};
 use crate::stream::{ConnectionReport, Told, Tuning};
 use downpour_proto::Timestamp;
@@ -61,6 +62,8 @@ pub struct PullLimits {
     pub pause_max: Duration,
     /// What changes `parallel` and the pacing meanwhile: nothing.
     pub steering: Option<Steering>,
+    /// Where buffers come from; who takes a result gives its buffer back there. New ones.
+    pub spare: Spare,
 }
 
 impl Default for PullLimits {
@@ -75,6 +78,7 @@ impl Default for PullLimits {
             pause_first: Duration::from_millis(200),
             pause_max: Duration::from_secs(5),
             steering: None,
+            spare: Spare::new(0),
         }
     }
 }
@@ -142,6 +146,7 @@ impl Puller {
             told: vec![None; parallel],
             seen: Seen::default(),
             sink_waits: false,
+            draining: false,
         };
         let shared = Arc::new(Shared {
             client,
@@ -185,6 +190,13 @@ impl Puller {
     /// Nothing more will be requested: idle connections help the others with what is left.
     pub fn set_ending(&self) {
         self.shared.lock().ranges.set_ending(true);
+        self.shared.filled.notify_waiters();
+    }
+
+    /// The sender is gone: nothing more is asked for, and what is here already is read. When a connection has nothing more
+    /// its worker ends; results end with the last.
+    pub fn drain(&self) {
+        self.shared.lock().draining = true;
         self.shared.filled.notify_waiters();
     }
 
@@ -252,6 +264,7 @@ struct State {
     /// What was seen since the helm looked last.
     seen: Seen,
     sink_waits: bool,
+    draining: bool,
 }
 
 /// The bytes of a pull. Two connections may bring parts of it.
@@ -272,6 +285,10 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn is_draining(&self) -> bool {
+        self.lock().draining
+    }
+
     fn now(&self) -> Timestamp {
         Timestamp::ZERO + self.begun.elapsed()
     }
@@ -280,13 +297,19 @@ impl Shared {
     fn next(&self, line: usize) -> Option<(Ask, Pull, Buffer)> {
         let now = self.now();
         let mut state = self.lock();
-        let State { ranges, pulls, totals, .. } = &mut *state;
+        let State { ranges, pulls, totals, draining, .. } = &mut *state;
+        if *draining {
+            return None;
+        }
         let ask = ranges.next(now, line)?;
         totals.ranges += 1;
         // A range is wanted as long as its pull is there.
         let running = pulls.get_mut(&ask.id)?;
         let len = running.len as usize;
-        let buffer = running.buffer.get_or_insert_with(|| Arc::new(Mutex::new(vec![0; len])));
+        let buffer = running.buffer.get_or_insert_with(|| {
+            // A pull is complete when each of its bytes has come: what is in the buffer now is never seen.
+            Arc::new(Mutex::new(self.limits.spare.take(len)))
+        });
         Some((ask, running.pull.clone(), buffer.clone()))
     }
 

@@ -13,7 +13,7 @@ use downpour_transport::session::{
 };
 use downpour_transport::{
     Accepted, BlockSink, BlockSource, Encoder, Group, Interface, RecvOptions, Secret, SendOptions,
-    SourceError, Suite, UnicastSocket,
+    SourceError, Spare, Suite, UnicastSocket,
 };
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -155,6 +155,7 @@ impl Net {
             feedback_secret: Secret::new([id as u8; 32]),
             sink,
             inject_loss: loss,
+            spare: Spare::new(0),
             trace: None,
             on_event: Box::new(|_| {}),
         }

@@ -11,7 +11,7 @@ use super::book::{Book, Held};
 use super::hooks::kill_point;
 use super::offer::{Arrived, BatchState, Begin, Offer, OfferAnswer, OfferItem, Said, Trouble};
 use super::route::Route;
-use crate::object::{Item, Skipped};
+use crate::object::{DigestBook, Item, Skipped};
 use crate::receipt::SignedFileReceipt;
 use crate::session::{ItemEnd, Running, SendFiles, SentFiles, send_files};
 use crate::site::{Fault, Remote, RemoteError, Side, Site};
@@ -214,6 +214,8 @@ impl Outgoing {
         let link = &self.remote.section;
         send_files(SendFiles {
             identity: self.site.identity.clone(),
+            // Without it all is hashed, as at the first time.
+            book: DigestBook::open(config.state().join(DigestBook::FOLDER)).ok(),
             session: self.id,
             receiver: self.remote.key(),
             items: held.iter().zip(paths).map(item).collect(),

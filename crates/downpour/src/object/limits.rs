@@ -55,6 +55,9 @@ pub const SECTION_TREE_LEN: usize = 4 << 20;
 /// bounds: the first data need not wait for much to be read …
 pub const SECTION_SPAN: (u64, u64) = (8 << 20, 64 << 20);
 
+/// … and up to this where what was hashed is kept in memory until it is sent …
+pub const SECTION_SPAN_KEPT: u64 = 16 << 20;
+
 /// … or this many groups, whichever is first.
 pub const SECTION_GROUPS_MAX: u32 = 1 << 16;
 

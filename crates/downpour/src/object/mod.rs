@@ -68,6 +68,7 @@
 //! Deliberately absent: symbols, datagrams, sessions (the transport's), and any trust in what a
 //! manifest says.
 
+mod book;
 mod digest;
 mod group;
 mod journal;
@@ -82,6 +83,7 @@ mod tree;
 pub(crate) mod wire;
 mod xattr;
 
+pub use book::DigestBook;
 pub use digest::Digest;
 pub(crate) use journal::part_name;
 #[cfg(fuzzing)]

@@ -4,6 +4,7 @@
 //! meet in one queue and one loop, which only passes on; what each does is its own affair.
 
 use super::account::{ReceiverAccount, receiver_snapshot};
+use super::hearing::{buffer_notice, stream_in};
 use super::host::Host;
 use super::keeper::{Keeper, open_keeper};
 use super::receive::Taker;
@@ -29,7 +30,7 @@ use downpour_transport::session::{
     ReceiveEvent, ReceiveHandle, ReceiveSetup, ReceiveSnapshot, StreamIn,
 };
 use downpour_transport::trace::Trace;
-use downpour_transport::{BlockSink, Group, Interface, RecvOptions, Suite};
+use downpour_transport::{BlockSink, Spare, Suite};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -43,14 +44,14 @@ const PROBE_TIME: Duration = Duration::from_millis(1_500);
 /// How often progress is shown.
 const TICK: Duration = Duration::from_millis(200);
 
+/// How long what a lost sender has sent is read and stored.
+const DRAIN_TIME: Duration = Duration::from_secs(5);
+
 /// How often a receipt is tried, a second apart: the sender may be busy.
 const RECEIPT_TRIES: u32 = 5;
 
 /// After so many false blocks the stream is left (`docs/protocol.md#KEY-4`).
 const FALSE_BLOCKS_MAX: u32 = 3;
-
-/// Less receive buffer than this loses bursts at 1 Gbit/s whenever the program has to wait 10 ms.
-const BUFFER_LEN_GOOD: usize = 1 << 20;
 
 /// What an attempt needs.
 pub(super) struct Attempt<'a> {
@@ -146,12 +147,14 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
     let (said, mut heard) = mpsc::unbounded_channel();
     let candidates = may_hold(&plan.target);
     // Its connections are opened while the rest is set up: each takes two round trips.
-    let (puller, mut pulled) = Puller::start(client.clone(), limits(plan, &joined, taker));
+    let limits = limits(plan, &joined, taker);
+    let spare = limits.spare.clone();
+    let (puller, mut pulled) = Puller::start(client.clone(), limits);
     let store = open_keeper(plan, &client, &joined, (taker, said.clone())).await?;
     // Before the events: when the sender hears of us it sends a probe.
     let (stream, mut notices) = stream_in(plan, &joined)?;
     let has_stream = stream.is_some() || joined.reply.path.is_unicast();
-    let driver = spawn_driver(plan, &joined, stream, &store, (said, trace))?;
+    let driver = spawn_driver(plan, &joined, (stream, spare), &store, (said, trace))?;
     // Without a stream no probe is awaited.
     let ready = (!has_stream).then_some(ReadyRequest { multicast: false, candidates });
     let mut events = match listen(&client, ready).await {
@@ -240,50 +243,10 @@ fn may_hold(target: &Target) -> bool {
     }
 }
 
-/// Where to hear the stream; `None` when there is none to be heard here, with the reason as a notice.
-fn stream_in(
-    plan: &ReceivePlan,
-    joined: &Joined,
-) -> Result<(Option<StreamIn>, Vec<String>), Fault> {
-    let reply = &joined.reply;
-    let Some(addr) = reply.group else { return Ok((None, Vec::new())) };
-    let group = match Group::new(addr, reply.source) {
-        Ok(group) => group,
-        Err(error) => return Ok((None, vec![format!("the sender's group is unusable: {error}")])),
-    };
-    let wanted = plan.interface.as_ref().map(ToString::to_string);
-    // The interface that leads to the sender hears its stream; else the one with the route to the group.
-    let towards_sender =
-        Some(joined.local.to_string()).filter(|_| addr.is_ipv4() == joined.local.is_ipv4());
-    let first = wanted.clone().or(towards_sender);
-    let chosen = Interface::choose(first.as_deref(), addr.ip()).or_else(|error| {
-        if wanted.is_some() { Err(error) } else { Interface::choose(None, addr.ip()) }
-    });
-    match chosen {
-        Ok(interface) => {
-            let options = RecvOptions::default();
-            Ok((Some(StreamIn { group, interface, options }), Vec::new()))
-        }
-        Err(error) if wanted.is_some() => {
-            Err(Fault::start(error.to_string(), "name another --interface"))
-        }
-        Err(error) => Ok((None, vec![format!("no multicast here, everything is pulled: {error}")])),
-    }
-}
-
-fn buffer_notice(granted: usize) -> Option<String> {
-    (granted < BUFFER_LEN_GOOD).then(|| {
-        format!(
-            "the kernel grants a receive buffer of only {granted} bytes, so fast streams will lose \
-             datagrams here: set sysctl net.core.rmem_max to 16777216 or more"
-        )
-    })
-}
-
 fn spawn_driver(
     plan: &ReceivePlan,
     joined: &Joined,
-    stream: Option<StreamIn>,
+    (stream, spare): (Option<StreamIn>, Spare),
     store: &Arc<dyn Keeper>,
     (said, trace): (UnboundedSender<Said>, Option<Trace>),
 ) -> Result<ReceiveHandle, Fault> {
@@ -314,7 +277,8 @@ fn spawn_driver(
         stream,
         unicast: reply.path.is_unicast(),
         feedback,
-        open: reply.products_from.is_some(),
+        // Without a stream there is no driver that must be in time.
+        open: reply.products_from.is_some() || reply.path == DataPath::Tcp,
         // Checked when the reply came.
         suite: Suite::from_id(reply.suite).unwrap_or_else(Suite::preferred),
         epoch: reply.epoch,
@@ -323,6 +287,7 @@ fn spawn_driver(
         feedback_secret: joined.feedback.clone(),
         sink: Arc::clone(store) as Arc<dyn BlockSink>,
         inject_loss: plan.inject_loss,
+        spare,
         trace,
         on_event: Box::new(move |event| {
             // Fails only when the attempt is over.
@@ -357,7 +322,10 @@ impl Run<'_> {
             let verdict = tokio::select! {
                 event = next_event(events) => match event {
                     Ok(event) => self.on_sender(event),
-                    Err(why) => Some(Verdict::SenderLost(why)),
+                    Err(why) => {
+                        let ended = self.drain(heard, pulled).await;
+                        Some(ended.unwrap_or(Verdict::SenderLost(why)))
+                    }
                 },
                 Some(said) = heard.recv() => self.on_said(said).await,
                 Some(pulled) = pulled.recv() => { self.on_pulled(pulled); None }
@@ -375,6 +343,27 @@ impl Run<'_> {
                 return verdict;
             }
         }
+    }
+
+    /// The sender is gone. What is in this machine's sockets already need not come again.
+    async fn drain(
+        &mut self,
+        heard: &mut UnboundedReceiver<Said>,
+        pulled: &mut mpsc::Receiver<Pulled>,
+    ) -> Option<Verdict> {
+        self.puller.drain();
+        let all = async {
+            loop {
+                let verdict = tokio::select! {
+                    pulled = pulled.recv() => { self.on_pulled(pulled?); None }
+                    Some(said) = heard.recv() => self.on_said(said).await,
+                };
+                if verdict.is_some() {
+                    return verdict;
+                }
+            }
+        };
+        tokio::time::timeout(DRAIN_TIME, all).await.ok().flatten()
     }
 
     /// Waits for the probe and says how it went. A verdict when the driver has ended meanwhile.
@@ -780,17 +769,5 @@ async fn send_receipt(
 const fn block_of(order: Order) -> BlockId {
     match order {
         Order::Repair { block, .. } | Order::Bytes { block } => block,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{BUFFER_LEN_GOOD, buffer_notice};
-
-    #[test]
-    fn a_buffer_that_is_too_small_names_the_sysctl() {
-        assert_eq!(buffer_notice(BUFFER_LEN_GOOD), None);
-        let text = buffer_notice(212_992).unwrap();
-        assert!(text.contains("212992") && text.contains("sysctl net.core.rmem_max"), "{text}");
     }
 }

@@ -17,7 +17,9 @@ use crate::cli::{
     StartRule, Target, TicketText,
 };
 use crate::object::limits::ENTRIES_DEFAULT;
-use crate::object::{Agreed, FolderOptions, Item, Obstacle, Placed, Skipped, printable};
+use crate::object::{
+    Agreed, DigestBook, FolderOptions, Item, Obstacle, Placed, Skipped, printable,
+};
 use crate::ports::PortRange;
 use crate::progress::Snapshot;
 use crate::report::Report;
@@ -41,6 +43,8 @@ use tokio::task::JoinHandle;
 pub struct SendFiles {
     /// Signs.
     pub identity: Arc<Identity>,
+    /// What was hashed before.
+    pub book: Option<DigestBook>,
     /// What the session is called: never the same twice.
     pub session: SessionId,
     /// The only node that may join.
@@ -182,6 +186,7 @@ pub fn send_files(setup: SendFiles) -> (Running<SentFiles>, oneshot::Receiver<Ti
     let giver = Giver {
         identity: setup.identity.clone(),
         spool: None,
+        book: setup.book.clone(),
         only: Some(setup.receiver),
         owner: None,
         session: Some(setup.session),

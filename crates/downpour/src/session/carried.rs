@@ -3,7 +3,8 @@
 use crate::object::{ContentSource, EntryId, Withdrawn};
 use crate::product::Queue;
 use downpour_proto::BlockId;
-use downpour_transport::{BlockSource, SourceError};
+use downpour_transport::{BlockSource, Part, SourceError};
+use std::ops::Range;
 
 /// The sender's data.
 pub(super) trait Carried: BlockSource {
@@ -15,6 +16,12 @@ pub(super) trait Carried: BlockSource {
 
     /// Fills `buf` from `offset` of the data space.
     fn read_data(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError>;
+
+    /// `range` of the data space, if all of it is in memory.
+    fn kept(&self, range: Range<u64>) -> Option<Vec<Part>> {
+        let _ = range;
+        None
+    }
 
     /// Objects, and their bytes once known.
     fn objects(&self) -> (u64, Option<u64>);
@@ -40,6 +47,10 @@ impl Carried for ContentSource {
 
     fn read_data(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {
         self.read_data(offset, buf)
+    }
+
+    fn kept(&self, range: Range<u64>) -> Option<Vec<Part>> {
+        self.kept(range)
     }
 
     fn objects(&self) -> (u64, Option<u64>) {

@@ -21,6 +21,12 @@ const BACKLOG_BLOCKS: usize = 64;
 /// held up by the time that it takes until they hear of more.
 const PULLED_AHEAD: u64 = 512 << 20;
 
+/// The same where all is pulled over a short way: what was hashed is then still in memory.
+const PULLED_AHEAD_SHORT: u64 = 32 << 20;
+
+/// With each microsecond of the way so much more: 10 GB/s.
+const AHEAD_PER_MICRO: u64 = 10_000;
+
 /// The same where the rest may go back to the stream: what was offered to pulls has to be pulled.
 const PULLED_AHEAD_AUTO: u64 = 32 << 20;
 
@@ -88,7 +94,11 @@ pub(super) fn emit(
 fn is_ahead_of_pulls(shared: &Shared, end: u32) -> bool {
     let ahead = match shared.reply.path {
         DataPath::Auto => PULLED_AHEAD_AUTO,
-        DataPath::Multicast | DataPath::Tcp | DataPath::Udp => PULLED_AHEAD,
+        DataPath::Tcp => {
+            let way = shared.round_trip.load(Ordering::Relaxed).saturating_mul(AHEAD_PER_MICRO);
+            PULLED_AHEAD_SHORT.saturating_add(way).min(PULLED_AHEAD)
+        }
+        DataPath::Multicast | DataPath::Udp => PULLED_AHEAD,
     };
     let pulled = shared.pulled_end.load(Ordering::Relaxed);
     let is_ahead = u64::from(end) * shared.reply.geometry.block_len() > pulled + ahead;

@@ -9,13 +9,13 @@ use super::roster::{Newcomer, Roster};
 use super::standing::{Heard, Owner};
 use downpour_proto::sender::Delivery;
 use downpour_proto::{BlockId, BlockKind, Code, RangeSet, ReceiverId};
-use downpour_transport::Encoder;
 use downpour_transport::control::{
     ApiError, Conn, DataPath, ErrorCode, Event, EventSender, Extent, HaveRequest, JoinReply,
     JoinRequest, LeaveRequest, MANIFEST_SYMBOLS_MAX, Member, ReadyRequest, Receipt, SessionHandler,
     SignedReceipt, Word,
 };
 use downpour_transport::session::SendHandle;
+use downpour_transport::{Encoder, Part};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -62,6 +62,8 @@ pub(super) struct Shared {
     pub(super) driver: SendHandle,
     /// One past the last byte of the data space that was pulled, or need not be.
     pub(super) pulled_end: AtomicU64,
+    /// Longest round trip to a receiver, in microseconds.
+    pub(super) round_trip: AtomicU64,
     pub(super) source: Arc<dyn Carried>,
     /// In a session of products.
     pub(super) feed: Option<Feed>,
@@ -152,6 +154,8 @@ impl SessionHandler for Endpoint {
             }
             (receiver, stand.started, stand.data_end)
         };
+        let round_trip = u64::try_from(from.handshake.as_micros()).unwrap_or(u64::MAX);
+        shared.round_trip.fetch_max(round_trip, Ordering::Relaxed);
         shared.tell_owner(Heard::Joined { node: from.node, receiver, from: data_end });
         // It takes part once it is ready.
         shared.driver.join(receiver, Delivery::Ended, from.feedback.clone());
@@ -271,6 +275,12 @@ impl SessionHandler for Endpoint {
             },
         };
         Extent { len, complete: stand.offered_all }
+    }
+
+    fn kept(&self, range: Range<u64>) -> Option<Vec<Part>> {
+        let parts = self.0.source.kept(range.clone())?;
+        self.0.pulled(range.end);
+        Some(parts)
     }
 
     fn read(&self, kind: BlockKind, range: Range<u64>) -> Result<Vec<u8>, ApiError> {

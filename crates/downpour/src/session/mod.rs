@@ -31,6 +31,7 @@ mod emit;
 mod endpoint;
 mod faults;
 mod feeding;
+mod hearing;
 mod host;
 mod keeper;
 mod network;

@@ -11,7 +11,9 @@ use crate::cli::{EncryptionArg, Fault, Payload, Profile, SendPlan};
 use crate::descriptors;
 use crate::home::Home;
 use crate::object::limits::ENTRIES_DEFAULT;
-use crate::object::{ContentSource, EntryId, ManifestId, Scan, ScanOptions, Skipped, Withdrawn};
+use crate::object::{
+    ContentSource, DigestBook, EntryId, ManifestId, Scan, ScanOptions, Skipped, Withdrawn,
+};
 use crate::product::{Inserter, ProductLog, Queue};
 use crate::report::Named;
 use crate::ticket::Ticket;
@@ -48,6 +50,10 @@ const INITIAL_RTT: Duration = Duration::from_millis(20);
 /// Sections hashed ahead of the one that is being offered.
 const SECTIONS_AHEAD: usize = 1;
 
+/// Bytes that were hashed and wait in memory to be pulled, where all is pulled: what is offered ahead on short ways, and
+/// the sections that are hashed meanwhile.
+const KEPT_BYTES: u64 = 96 << 20;
+
 /// Threads that hash at once.
 const HASH_THREADS_MAX: usize = 4;
 
@@ -73,6 +79,8 @@ pub(super) struct Giver {
     pub(super) identity: Arc<Identity>,
     /// Where a pipe's bytes are kept, in a session of one.
     pub(super) spool: Option<PathBuf>,
+    /// What it has hashed before.
+    pub(super) book: Option<DigestBook>,
     /// The only node that may join.
     pub(super) only: Option<PublicKey>,
     /// The program that owns a session of products.
@@ -86,8 +94,15 @@ impl Giver {
     pub(super) fn at_home() -> Result<Self, Fault> {
         let home = Home::locate().map_err(|error| faults::home(&error))?;
         let spool = home.state().map_err(|error| faults::home(&error))?.to_owned();
-        let identity = faults::identity(&home)?;
-        Ok(Self { identity, spool: Some(spool), only: None, owner: None, session: None })
+        Ok(Self {
+            identity: faults::identity(&home)?,
+            // Without it all is hashed, as at the first time.
+            book: DigestBook::open(spool.join(DigestBook::FOLDER)).ok(),
+            spool: Some(spool),
+            only: None,
+            owner: None,
+            session: None,
+        })
     }
 }
 
@@ -146,7 +161,7 @@ pub(super) async fn open(plan: &SendPlan, giver: &Giver) -> Result<Open, Fault> 
         allow: None,
     });
     let stop = Arc::new(AtomicBool::new(false));
-    let emitting = spawn_emit(&shared, load, (session, identity), &stop)?;
+    let emitting = spawn_emit(&shared, load, (session, identity, giver.book.clone()), &stop)?;
     Ok(Open {
         shared,
         server,
@@ -492,6 +507,7 @@ fn spawn_driver(
     let shared = Arc::new(Shared {
         stand: Mutex::new(Stand::new(plan.path)),
         pulled_end: AtomicU64::new(0),
+        round_trip: AtomicU64::new(0),
         changed: Notify::new(),
         driver,
         source,
@@ -555,16 +571,20 @@ async fn bind(
 fn spawn_emit(
     shared: &Arc<Shared>,
     load: Load,
-    (session, publisher): (SessionId, Arc<Identity>),
+    (session, publisher, book): (SessionId, Arc<Identity>, Option<DigestBook>),
     stop: &Arc<AtomicBool>,
 ) -> Result<JoinHandle<()>, Fault> {
     let (session_of, stop) = (Arc::clone(shared), Arc::clone(stop));
     let emit: Box<dyn FnOnce() -> Result<(), String> + Send> = match load {
         Load::Content(source) => {
+            if shared.reply.path == DataPath::Tcp {
+                source.keep(KEPT_BYTES);
+            }
             let threads =
                 thread::available_parallelism().map_or(1, usize::from).min(HASH_THREADS_MAX);
             let manifest = ManifestId(*session.as_bytes());
-            let sections = source.ahead(manifest, publisher, threads).spawn(SECTIONS_AHEAD);
+            let ahead = source.ahead(manifest, publisher, threads).with_book(book);
+            let sections = ahead.spawn(SECTIONS_AHEAD);
             Box::new(move || emit(&session_of, &sections, &stop).map_err(|error| error.reason))
         }
         Load::Products { queue, list, .. } => {

@@ -127,6 +127,7 @@ pub fn send_products(setup: SendProducts) -> OpenSession {
     let giver = Giver {
         identity: setup.identity.clone(),
         spool: None,
+        book: None,
         only: None,
         owner: Some(Arc::new(owner)),
         session: None,

@@ -10,9 +10,13 @@ use downpour_proto::transfer::steer::Limits;
 use downpour_proto::transfer::{
     CONNECTIONS_MAX, Carrier, Figure, Host, Known, Plan, Planned, Wishes,
 };
+use downpour_transport::Spare;
 use downpour_transport::control::{DataPath, Joined};
 use downpour_transport::pull::{PullLimits, PullTotals};
 use downpour_transport::stream::Tuning;
+
+/// Buffers of blocks that wait to be used again.
+const SPARE_MAX: usize = 16;
 
 /// How the connections are set; `None` beside a multicast stream.
 fn planned(plan: &ReceivePlan, joined: &Joined) -> Option<Plan> {
@@ -44,7 +48,7 @@ pub(super) fn pulls(plan: &ReceivePlan, joined: &Joined) -> usize {
 
 /// How the puller works.
 pub(super) fn limits(plan: &ReceivePlan, joined: &Joined, taker: &Taker) -> PullLimits {
-    let default = PullLimits::default();
+    let default = PullLimits { spare: Spare::new(SPARE_MAX), ..PullLimits::default() };
     match planned(plan, joined) {
         None => PullLimits {
             parallel: plan.wishes.connections.map_or(default.parallel, usize::from),

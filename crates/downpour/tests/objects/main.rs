@@ -1,5 +1,6 @@
 //! Source to store without a network: what is sent arrives identical, whatever happens in between.
 
+mod again;
 mod harness;
 mod hostile;
 mod poison;

@@ -80,6 +80,9 @@ impl Worker {
             self.shared.told(self.line, None);
             self.shared.lock().ranges.broke(self.line);
             self.shared.filled.notify_waiters();
+            if self.shared.is_draining() {
+                return;
+            }
             match (broken, first) {
                 (Broken::Over, _) => return,
                 (Broken::Error(error), Some(id)) => {
@@ -132,6 +135,9 @@ impl Worker {
             }
             if !out.is_empty() {
                 return Ok(());
+            }
+            if shared.is_draining() {
+                return Err(Broken::Over);
             }
             if self.line >= shared.lock().ranges.active() {
                 if self.open.line.is_some() {

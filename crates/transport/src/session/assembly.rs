@@ -22,12 +22,19 @@ pub(super) struct Symbols {
     present: SymbolSet,
     repair_ids: Vec<u16>,
     repair: Vec<u8>,
+    /// All of `bytes` came at once, by a pull.
+    pulled: bool,
 }
 
 impl Symbols {
     /// A block that is there already, all of it.
     pub(super) fn whole(bytes: Vec<u8>) -> Self {
-        Self { bytes, ..Self::default() }
+        Self { bytes, pulled: true, ..Self::default() }
+    }
+
+    /// Takes the buffer, of a block that was pulled.
+    pub(super) fn take_pulled(&mut self) -> Option<Vec<u8>> {
+        self.pulled.then(|| std::mem::take(&mut self.bytes))
     }
 
     fn reset(&mut self, len: usize, symbol_len: usize) {

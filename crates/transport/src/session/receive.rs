@@ -12,7 +12,7 @@ use super::{Broken, SessionError};
 use crate::trace::{Tap, Trace, Way};
 use crate::{
     Accepted, BlockSink, Clock, Decoder, Group, Interest, Interface, MulticastReceiver, OpenKeys,
-    RecvBatch, RecvOptions, RejectCounts, SealKeys, Secret, Suite, UnicastSocket, Waker,
+    RecvBatch, RecvOptions, RejectCounts, SealKeys, Secret, Spare, Suite, UnicastSocket, Waker,
     take_short_turns, wait,
 };
 use downpour_proto::receiver::{Arrival, Disposition, Event, Pull, ReceiverStats, Work, WorkDone};
@@ -86,6 +86,8 @@ pub struct ReceiveSetup {
     pub sink: Arc<dyn BlockSink>,
     /// Share of the datagrams to drop unseen, 0 ..= 1: for demonstrations and tests.
     pub inject_loss: f64,
+    /// Where the buffers of pulled blocks go when they are stored.
+    pub spare: Spare,
     /// Where each datagram is noted.
     pub trace: Option<Trace>,
     /// Told what happens; called on the driver's thread, must not block.
@@ -313,6 +315,7 @@ struct Driver {
     open: OpenKeys,
     seal: SealKeys,
     assembly: Assembly,
+    spare: Spare,
     symbol_len: usize,
     workers: Workers<Job, Done>,
     ends: Ends,
@@ -360,6 +363,7 @@ impl Driver {
             open,
             seal: SealKeys::feedback(setup.suite, &setup.feedback_secret, stream, me),
             assembly: Assembly::new(symbol_len),
+            spare: setup.spare,
             symbol_len: usize::from(symbol_len),
             workers,
             ends,
@@ -542,8 +546,11 @@ impl Driver {
                         self.machine.seeded(now, block, &held);
                     }
                 }
-                Done::Completed { block, accepted, symbols } => {
-                    self.assembly.recycle(symbols);
+                Done::Completed { block, accepted, mut symbols } => {
+                    match symbols.take_pulled() {
+                        Some(bytes) => self.spare.give(bytes),
+                        None => self.assembly.recycle(symbols),
+                    }
                     let outcome = match accepted {
                         Accepted::Kept => WorkDone::Stored(block),
                         Accepted::Refused => WorkDone::Refused(block),

@@ -8,11 +8,12 @@
 //! Nothing is read twice before the session starts, and memory holds one group per thread.
 
 use super::{Content, ContentSource, SourceError, failed, lock};
+use crate::object::book::{DigestBook, Page, SIZE_LEAST};
 use crate::object::digest::{Digest, merge_root};
 use crate::object::group::{group_digest, zero_digest};
 use crate::object::layout::Group;
 use crate::object::limits::{
-    DATA_LEN_MAX, GROUP_LEN, REASON_LEN_MAX, SECTION_GROUPS_MAX, SECTION_SPAN,
+    DATA_LEN_MAX, GROUP_LEN, REASON_LEN_MAX, SECTION_GROUPS_MAX, SECTION_SPAN, SECTION_SPAN_KEPT,
     ZERO_GROUPS_HASHED_MAX,
 };
 use crate::object::manifest::{
@@ -21,11 +22,13 @@ use crate::object::manifest::{
 use crate::object::tree::{EntryId, Tree};
 use downpour_proto::BlockId;
 use downpour_transport::identity::Identity;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, mpsc::TrySendError};
+use std::time::SystemTime;
 
 /// A section that was emitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +55,9 @@ pub struct Ahead {
     next_group: Option<Vec<u8>>,
     /// Files that earlier sections withdrew.
     told: std::collections::HashSet<u32>,
+    /// What is known from before, and the pages of the files at hand.
+    book: Option<DigestBook>,
+    pages: BTreeMap<u32, Page>,
     ended: bool,
 }
 
@@ -72,6 +78,8 @@ impl ContentSource {
             offered: 0,
             next_group: None,
             told: std::collections::HashSet::new(),
+            book: None,
+            pages: BTreeMap::new(),
             ended: false,
         }
     }
@@ -91,6 +99,11 @@ impl Iterator for Ahead {
 }
 
 impl Ahead {
+    /// What `book` knows is not hashed again, and what is hashed is noted in it.
+    pub fn with_book(self, book: Option<DigestBook>) -> Self {
+        Self { book, ..self }
+    }
+
     /// Runs on a thread of its own, at most `ahead` sections before what was taken from the channel.
     /// Dropping the channel ends the thread.
     pub fn spawn(self, ahead: usize) -> Receiver<Result<Section, SourceError>> {
@@ -98,7 +111,10 @@ impl Ahead {
         let started = std::thread::Builder::new().name("downpour-hash".into()).spawn({
             let sender = sender.clone();
             move || {
-                downpour_transport::take_long_turns();
+                // Where little is hashed ahead those who pull wait for it.
+                if self.source.kept.most() == 0 {
+                    downpour_transport::take_long_turns();
+                }
                 for section in self {
                     if sender.send(section).is_err() {
                         return;
@@ -145,10 +161,16 @@ impl Ahead {
     }
 
     fn hash_files(&mut self) -> (DigestSection, bool) {
-        let layout = self.source.tree.layout();
+        let tree = self.source.tree.clone();
+        let layout = tree.layout();
         let groups = {
             let record = lock(&self.source.record);
-            next_span(&self.source.tree, record.digests().len() as u32, record.covered())
+            let longest = match self.source.kept.most() {
+                0 => SECTION_SPAN.1,
+                _ => SECTION_SPAN_KEPT,
+            };
+            let first = record.digests().len() as u32;
+            next_span(&self.source.tree, first, record.covered(), longest)
         };
         let mut given_up: BTreeMap<u32, String> = BTreeMap::new();
         for withdrawn in self.source.withdrawn() {
@@ -157,8 +179,11 @@ impl Ahead {
                 given_up.insert(withdrawn.entry.0, withdrawn.reason);
             }
         }
-        let hashed = self.hash_groups(groups.clone());
+        let read_at = SystemTime::now();
         let mut digests = vec![Digest::NONE; groups.len()];
+        self.look_up(groups.clone(), &mut digests);
+        let hashed = self.hash_groups(groups.clone(), &digests);
+        self.note(groups.clone(), &hashed, read_at);
         for (number, outcome) in hashed {
             match outcome {
                 Ok(digest) => digests[(number - groups.start) as usize] = digest,
@@ -189,8 +214,61 @@ impl Ahead {
         (DigestSection { groups, data_end, withdrawn, digests, roots }, last)
     }
 
-    /// Digests of `groups`, in no order.
-    fn hash_groups(&self, groups: Range<u32>) -> Vec<(u32, Result<Digest, String>)> {
+    /// Digests of `groups` that are known from before.
+    fn look_up(&mut self, groups: Range<u32>, digests: &mut [Digest]) {
+        let Content::Files(files) = &self.source.content else { return };
+        let Some(book) = &self.book else { return };
+        let tree = &self.source.tree;
+        let mut unchanged = BTreeMap::new();
+        for (number, digest) in groups.zip(digests) {
+            let group = tree.layout().group(number);
+            let entry = group.entry;
+            if tree.file_size(EntryId(entry)).is_none_or(|size| size < SIZE_LEAST) {
+                continue;
+            }
+            if let Entry::Vacant(place) = self.pages.entry(entry)
+                && let Some(page) = book.page(&files.looks(entry))
+            {
+                place.insert(page);
+            }
+            let known = self.pages.get(&entry).and_then(|page| page.get(group.index));
+            if let Some(known) = known
+                && *unchanged
+                    .entry(entry)
+                    .or_insert_with(|| files.looks_the_same(entry) == Ok(true))
+            {
+                *digest = known;
+            }
+        }
+    }
+
+    /// Notes what was hashed for a later run.
+    fn note(
+        &mut self,
+        groups: Range<u32>,
+        hashed: &[(u32, Result<Digest, String>)],
+        read_at: SystemTime,
+    ) {
+        let tree = &self.source.tree;
+        let mut news: BTreeMap<u32, Vec<(u64, Digest)>> = BTreeMap::new();
+        for (number, outcome) in hashed {
+            let group = tree.layout().group(*number);
+            if let Ok(digest) = outcome {
+                news.entry(group.entry).or_default().push((group.index, *digest));
+            }
+        }
+        for (entry, page) in &mut self.pages {
+            page.note(news.get(entry).map_or(&[], Vec::as_slice), read_at);
+        }
+        self.pages.retain(|entry, _| tree.groups_of(EntryId(*entry)).end > groups.end);
+    }
+
+    /// Digests of `groups` that are not in `known`, in no order.
+    fn hash_groups(
+        &self,
+        groups: Range<u32>,
+        known: &[Digest],
+    ) -> Vec<(u32, Result<Digest, String>)> {
         let Content::Files(files) = &self.source.content else { return Vec::new() };
         let batch = (groups.len() / (self.threads * 8)).clamp(1, 64) as u32;
         let next = AtomicU32::new(groups.start);
@@ -202,7 +280,20 @@ impl Ahead {
                     return out;
                 }
                 for number in first..groups.end.min(first + batch) {
-                    out.push((number, files.digest(number, &mut scratch)));
+                    if known[(number - groups.start) as usize] != Digest::NONE {
+                        continue;
+                    }
+                    let group = self.source.tree.layout().group(number);
+                    let len = (group.data.end - group.data.start) as usize;
+                    let Some(mut buffer) = self.source.kept.buffer(len) else {
+                        out.push((number, files.digest(number, &mut scratch)));
+                        continue;
+                    };
+                    let digest = files.digest_into(&group, &mut buffer);
+                    if digest.is_ok() {
+                        self.source.kept.keep(group.data.start, buffer.share());
+                    }
+                    out.push((number, digest));
                 }
             }
         };
@@ -292,9 +383,9 @@ impl Ahead {
 }
 
 /// The groups of the next section.
-fn next_span(tree: &Tree, first: u32, start: u64) -> Range<u32> {
+fn next_span(tree: &Tree, first: u32, start: u64, longest: u64) -> Range<u32> {
     let layout = tree.layout();
-    let end = layout.data_len().min(start + span_len(start));
+    let end = layout.data_len().min(start + span_len(start).min(longest));
     first..(layout.group_at(end - 1) + 1).min(first + SECTION_GROUPS_MAX)
 }
 

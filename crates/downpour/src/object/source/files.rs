@@ -1,8 +1,9 @@
 //! Files on the sender's disk: read at the places the tree says, and watched for change.
 
+use crate::object::book::Looks;
 use crate::object::digest::Digest;
 use crate::object::group::group_digest;
-use crate::object::layout::Piece;
+use crate::object::layout::{Group, Piece};
 use crate::object::limits::OPEN_FILES_MAX;
 use crate::object::scan::{Fingerprint, Origin, explain, file_flags, mtime};
 use crate::object::tree::{EntryId, Tree};
@@ -10,6 +11,7 @@ use rustix::fs::{CWD, Mode};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// The reason that receivers and the report show.
@@ -20,11 +22,12 @@ pub(super) struct Files {
     origin: Origin,
     /// Open files of more than one group; emptied when full, as reading is mostly in order.
     open: Mutex<HashMap<u32, Arc<OwnedFd>>>,
+    hashed: AtomicU64,
 }
 
 impl Files {
     pub(super) fn new(tree: Arc<Tree>, origin: Origin) -> Self {
-        Self { tree, origin, open: Mutex::new(HashMap::new()) }
+        Self { tree, origin, open: Mutex::new(HashMap::new()), hashed: AtomicU64::new(0) }
     }
 
     /// Reads `run`, pieces of one file that are contiguous in the data space. Returns whether the
@@ -43,13 +46,38 @@ impl Files {
 
     /// Digest of one group, read anew.
     pub(super) fn digest(&self, number: u32, scratch: &mut Vec<u8>) -> Result<Digest, String> {
-        let layout = self.tree.layout();
-        let group = layout.group(number);
+        let group = self.tree.layout().group(number);
         scratch.resize((group.data.end - group.data.start) as usize, 0);
+        self.digest_into(&group, scratch)
+    }
+
+    /// The same; `buf` is as long as the group in the data space, and holds its bytes afterwards.
+    pub(super) fn digest_into(&self, group: &Group, buf: &mut [u8]) -> Result<Digest, String> {
+        let layout = self.tree.layout();
         let run: Vec<Piece> = layout.pieces(group.data.clone()).collect();
-        self.read(&run, scratch)?;
+        self.read(&run, buf)?;
+        self.hashed.fetch_add(buf.len() as u64, Ordering::Relaxed);
         let len = self.tree.file_size(EntryId(group.entry)).unwrap_or(0);
-        Ok(group_digest(layout, &group, len, scratch))
+        Ok(group_digest(layout, group, len, buf))
+    }
+
+    /// Bytes of groups that were hashed.
+    pub(super) fn hashed(&self) -> u64 {
+        self.hashed.load(Ordering::Relaxed)
+    }
+
+    /// How a file looked when it was scanned.
+    pub(super) fn looks(&self, entry: u32) -> Looks {
+        let id = EntryId(entry);
+        let fingerprint = self.origin.fingerprints[entry as usize];
+        let size = self.tree.file_size(id).unwrap_or(0);
+        Looks { fingerprint, size, mtime: self.tree.entry(id).meta.mtime }
+    }
+
+    /// Whether a file still looks so. An error is a reason to withdraw it.
+    pub(super) fn looks_the_same(&self, entry: u32) -> Result<bool, String> {
+        let fd = self.open(entry)?;
+        self.look(entry, &fd).map(|touched| !touched)
     }
 
     fn open(&self, entry: u32) -> Result<Arc<OwnedFd>, String> {

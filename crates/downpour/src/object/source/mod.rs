@@ -17,6 +17,7 @@
 
 mod ahead;
 mod files;
+mod kept;
 mod record;
 mod stream;
 
@@ -26,8 +27,9 @@ use super::layout::Piece;
 use super::scan::Scan;
 use super::tree::{EntryId, Tree};
 use downpour_proto::{BlockId, BlockKind, Geometry, Rng};
-use downpour_transport::{BlockSource, SourceError};
+use downpour_transport::{BlockSource, Part, SourceError};
 use files::Files;
+use kept::Kept;
 use record::Record;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -57,6 +59,7 @@ pub struct ContentSource {
     record: Mutex<Record>,
     withdrawn: Mutex<HashMap<u32, Withdrawn>>,
     on_withdrawn: OnWithdrawn,
+    kept: Kept,
 }
 
 enum Content {
@@ -75,13 +78,17 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// For tests of the whole: with `DOWNPOUR_FLIP=SHARE` so many of the pieces that are read to be sent have a wrong bit.
-fn flip(buf: &mut [u8]) {
+fn flips() -> Option<&'static (f64, Mutex<Rng>)> {
     static SHARE: OnceLock<Option<(f64, Mutex<Rng>)>> = OnceLock::new();
     let share = SHARE.get_or_init(|| {
         let share = std::env::var("DOWNPOUR_FLIP").ok()?.parse().ok()?;
         Some((share, Mutex::new(Rng::new(u64::from(std::process::id())))))
     });
-    let Some((share, rng)) = share else { return };
+    share.as_ref()
+}
+
+fn flip(buf: &mut [u8]) {
+    let Some((share, rng)) = flips() else { return };
     let mut rng = lock(rng);
     if rng.unit() < *share {
         let at = (rng.next_u64() % buf.len() as u64) as usize;
@@ -119,6 +126,7 @@ impl ContentSource {
             record: Mutex::new(Record::new(geometry)),
             withdrawn: Mutex::new(HashMap::new()),
             on_withdrawn,
+            kept: Kept::default(),
         })
     }
 
@@ -156,11 +164,31 @@ impl ContentSource {
         lock(&self.record).manifest_digest()
     }
 
+    /// Bytes of files that were read and hashed so far; what was known from before is not among them.
+    pub fn hashed_bytes(&self) -> u64 {
+        match &self.content {
+            Content::Files(files) => files.hashed(),
+            Content::Stream(_) => 0,
+        }
+    }
+
     /// Files given up so far.
     pub fn withdrawn(&self) -> Vec<Withdrawn> {
         let mut all: Vec<_> = lock(&self.withdrawn).values().cloned().collect();
         all.sort_by_key(|withdrawn| withdrawn.entry);
         all
+    }
+
+    /// From now on keeps up to so many bytes that were hashed until [`Self::kept`] has given them. Sections are short then.
+    pub fn keep(&self, bytes: u64) {
+        self.kept.set_most(bytes);
+    }
+
+    /// `range` of the data space, if all of it was kept; once.
+    pub fn kept(&self, range: Range<u64>) -> Option<Vec<Part>> {
+        let covered = range.end <= lock(&self.record).covered();
+        let whole = covered && flips().is_none() && lock(&self.withdrawn).is_empty();
+        whole.then(|| self.kept.take(range)).flatten()
     }
 
     /// Reads `buf.len()` bytes of the data space from `offset`, for a receiver that pulls bytes. What

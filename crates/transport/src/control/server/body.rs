@@ -1,9 +1,11 @@
 //! What an answer consists of: nothing or a little at once, pieces as they may go, or events as they come.
 
 use super::members::Subscription;
+use crate::Part;
 use crate::control::api::Event;
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +21,15 @@ pub(super) struct BrokenOff;
 
 pub(super) enum Outgoing {
     Whole(Option<Bytes>),
-    Pieces { queue: mpsc::Receiver<Result<Bytes, BrokenOff>>, left: u64 },
+    Pieces {
+        queue: mpsc::Receiver<Result<Bytes, BrokenOff>>,
+        left: u64,
+    },
+    /// It is in memory already.
+    Kept {
+        parts: VecDeque<Part>,
+        left: u64,
+    },
     Events(EventBody),
 }
 
@@ -55,6 +65,11 @@ impl Body for Outgoing {
                 }
                 Poll::Ready(piece.map(|piece| piece.map(Frame::data)))
             }
+            Self::Kept { parts, left } => {
+                let part = parts.pop_front();
+                *left -= part.as_ref().map_or(0, |part| part.len() as u64);
+                Poll::Ready(part.map(|part| Ok(Frame::data(part.0))))
+            }
             Self::Events(events) => events.poll_line(cx).map(|line| line.map(Frame::data).map(Ok)),
         }
     }
@@ -62,7 +77,7 @@ impl Body for Outgoing {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(bytes) => bytes.is_none(),
-            Self::Pieces { left, .. } => *left == 0,
+            Self::Pieces { left, .. } | Self::Kept { left, .. } => *left == 0,
             Self::Events(_) => false,
         }
     }
@@ -72,7 +87,7 @@ impl Body for Outgoing {
             Self::Whole(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
-            Self::Pieces { left, .. } => SizeHint::with_exact(*left),
+            Self::Pieces { left, .. } | Self::Kept { left, .. } => SizeHint::with_exact(*left),
             Self::Events(_) => SizeHint::default(),
         }
     }

@@ -6,13 +6,13 @@
 
 use super::body::{BrokenOff, Outgoing};
 use super::handler::SessionHandler;
-use super::limits::PIECE_QUEUE_MAX;
+use super::limits::{KEPT_LEN_MAX, PIECE_QUEUE_MAX};
 use super::stall::Use;
 use super::{Answer, Core};
 use crate::control::budget::ActivePull;
 use crate::control::error::{ApiError, ErrorCode};
 use bytes::Bytes;
-use downpour_proto::{BlockId, BlockKind};
+use downpour_proto::{BlockId, BlockKind, Rate};
 use hyper::header::{ACCEPT_RANGES, CONTENT_RANGE, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use std::ops::Range;
@@ -116,6 +116,14 @@ async fn pieces<H: SessionHandler>(
     let left = range.end - range.start;
     if left == 0 {
         return Ok(Outgoing::empty());
+    }
+    if kind == BlockKind::Data
+        && left <= KEPT_LEN_MAX
+        && core.budget.rate() == Rate::MAX
+        && let Some(parts) = core.handler.kept(range.clone())
+    {
+        core.budget.note(left);
+        return Ok(Outgoing::Kept { parts: parts.into(), left });
     }
     let active = core.budget.enter();
     let (queue, body) = mpsc::channel(PIECE_QUEUE_MAX);

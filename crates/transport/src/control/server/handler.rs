@@ -1,12 +1,12 @@
 //! What the session does for the endpoint: the seam between HTTP and the session.
 
-use crate::Secret;
 use crate::control::api::{
     Event, HaveRequest, JoinReply, JoinRequest, LeaveRequest, ReadyRequest, Receipt, SignedReceipt,
     Word,
 };
 use crate::control::error::{ApiError, ErrorCode};
 use crate::identity::PublicKey;
+use crate::{Part, Secret};
 use downpour_proto::{BlockId, BlockKind, Code, ReceiverId};
 use std::future::Future;
 use std::net::SocketAddr;
@@ -114,6 +114,12 @@ pub trait SessionHandler: Send + Sync + 'static {
 
     /// How long the data space or the manifest is by now. Must return at once.
     fn extent(&self, kind: BlockKind) -> Extent;
+
+    /// `range` of the data space, if all of it is in memory. Must return at once.
+    fn kept(&self, range: Range<u64>) -> Option<Vec<Part>> {
+        let _ = range;
+        None
+    }
 
     /// Reads `range` of the data space or the manifest: within [`Self::extent`], at most
     /// [`crate::control::PIECE_LEN_MAX`] bytes. Runs on a thread of its own and may block.

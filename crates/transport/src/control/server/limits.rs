@@ -13,6 +13,8 @@ pub(super) const HEADERS_MAX: usize = 48;
 pub(super) const MEMBERS_MAX: usize = 65_536;
 /// Pieces of one pull between the reader and the socket.
 pub(super) const PIECE_QUEUE_MAX: usize = 2;
+/// Bytes of an answer that is given from memory as it is: it stays there until all of it is sent.
+pub(super) const KEPT_LEN_MAX: u64 = 4 << 20;
 /// Events that wait for one receiver. When more pile up its stream of events is ended: it listens anew, or is
 /// dead.
 pub(super) const EVENT_QUEUE_MAX: usize = 8192;

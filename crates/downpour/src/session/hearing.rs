@@ -1,0 +1,61 @@
+//! Where a receiver hears its sender's stream.
+
+use crate::cli::{Fault, ReceivePlan};
+use downpour_transport::control::Joined;
+use downpour_transport::session::StreamIn;
+use downpour_transport::{Group, Interface, RecvOptions};
+
+/// Less receive buffer than this loses bursts at 1 Gbit/s whenever the program has to wait 10 ms.
+const BUFFER_LEN_GOOD: usize = 1 << 20;
+
+/// Where to hear the stream; `None` when there is none to be heard here, with the reason as a notice.
+pub(super) fn stream_in(
+    plan: &ReceivePlan,
+    joined: &Joined,
+) -> Result<(Option<StreamIn>, Vec<String>), Fault> {
+    let reply = &joined.reply;
+    let Some(addr) = reply.group else { return Ok((None, Vec::new())) };
+    let group = match Group::new(addr, reply.source) {
+        Ok(group) => group,
+        Err(error) => return Ok((None, vec![format!("the sender's group is unusable: {error}")])),
+    };
+    let wanted = plan.interface.as_ref().map(ToString::to_string);
+    // The interface that leads to the sender hears its stream; else the one with the route to the group.
+    let towards_sender =
+        Some(joined.local.to_string()).filter(|_| addr.is_ipv4() == joined.local.is_ipv4());
+    let first = wanted.clone().or(towards_sender);
+    let chosen = Interface::choose(first.as_deref(), addr.ip()).or_else(|error| {
+        if wanted.is_some() { Err(error) } else { Interface::choose(None, addr.ip()) }
+    });
+    match chosen {
+        Ok(interface) => {
+            let options = RecvOptions::default();
+            Ok((Some(StreamIn { group, interface, options }), Vec::new()))
+        }
+        Err(error) if wanted.is_some() => {
+            Err(Fault::start(error.to_string(), "name another --interface"))
+        }
+        Err(error) => Ok((None, vec![format!("no multicast here, everything is pulled: {error}")])),
+    }
+}
+
+pub(super) fn buffer_notice(granted: usize) -> Option<String> {
+    (granted < BUFFER_LEN_GOOD).then(|| {
+        format!(
+            "the kernel grants a receive buffer of only {granted} bytes, so fast streams will lose \
+             datagrams here: set sysctl net.core.rmem_max to 16777216 or more"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BUFFER_LEN_GOOD, buffer_notice};
+
+    #[test]
+    fn a_buffer_that_is_too_small_names_the_sysctl() {
+        assert_eq!(buffer_notice(BUFFER_LEN_GOOD), None);
+        let text = buffer_notice(212_992).unwrap();
+        assert!(text.contains("212992") && text.contains("sysctl net.core.rmem_max"), "{text}");
+    }
+}
