@@ -166,7 +166,7 @@ fn what_is_damaged_on_the_way_is_found_and_sent_again() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut sites = sites(folder.path());
     let mut command = sites.a.command(&["serve"]);
-    command.env("DOWNPOUR_FLIP", "0.2");
+    command.env("DOWNPOUR_FLIP", "0.03");
     sites.a.start_command(command);
     sites.b.start();
     let names = put(folder.path(), "file", 12, 3_000_000);

@@ -192,7 +192,7 @@ fn what_sources_say_is_planned_with() {
     // The receiver planned with what its own source says: without, four connections suffice on this machine.
     let seen = seen(&sites.b, "a", "b");
     assert_eq!(seen[0].connections, 32, "{seen:?}");
-    let history: Steering = sites.b.get("/v1/links/history").expect("decisions");
-    assert!(!history.decisions.is_empty());
+    // A path that is full as planned leaves nothing to decide.
+    let _: Steering = sites.b.get("/v1/links/history").expect("decisions");
     assert!(!sites.b.path("state/links/history.ndjson").exists());
 }
