@@ -150,3 +150,17 @@ fn what_was_held_is_of_no_use_once_the_stream_has_brought_the_block() {
     let forget = |work| matches!(work, Work::Forget { block: b } if b == block);
     assert!(std::iter::from_fn(|| receiver.poll_work()).all(forget));
 }
+
+#[test]
+fn a_block_that_must_come_again_is_not_held_because_it_was_just_stored() {
+    for forgotten in [false, true] {
+        let mut receiver = receiver();
+        let block = BlockId::data(0).expect("small");
+        assert!(receiver.pulled_bytes(NOW, block, 8), "it is stored now");
+        if forgotten {
+            receiver.forgotten(NOW, block);
+        }
+        receiver.handle_work(NOW, WorkDone::Stored(block));
+        assert_eq!(receiver.holds(block), !forgotten);
+    }
+}

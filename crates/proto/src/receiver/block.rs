@@ -35,6 +35,8 @@ pub(super) struct Partial {
     /// The poll that listed it last; `None` before the first.
     pub(super) listed: Option<Round>,
     pub(super) nacked_at: Option<Timestamp>,
+    /// While it was being stored, it was said that it must come again.
+    pub(super) in_vain: bool,
 }
 
 impl Partial {
@@ -50,6 +52,7 @@ impl Partial {
             since: 0,
             listed: None,
             nacked_at: None,
+            in_vain: false,
         }
     }
 

@@ -309,6 +309,9 @@ impl Receiver {
     pub fn forgotten(&mut self, now: Timestamp, block: BlockId) {
         self.advance(now);
         self.held_mut(block.kind()).remove(block.number());
+        // Another thread may still be at work on what else is in it.
+        let storing = self.partial.get_mut(&block).filter(|p| p.stage == Stage::Completing);
+        storing.into_iter().for_each(|partial| partial.in_vain = true);
         self.by_pull.insert(block.raw());
         self.stats.false_blocks += 1;
         self.pull_check = true;
@@ -427,7 +430,12 @@ impl Receiver {
     pub fn handle_work(&mut self, now: Timestamp, done: WorkDone) {
         self.advance(now);
         self.pull_check = true;
+        let in_vain = |block| self.partial.get(&block).is_some_and(|partial| partial.in_vain);
         match done {
+            WorkDone::Stored(block) if in_vain(block) => {
+                self.fail_pull(block);
+                self.forget(block);
+            }
             WorkDone::Stored(block) => {
                 self.stats.stored += 1;
                 self.pulls.end(block);
