@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use utoipa::ToSchema;
 
-/// Bytes of a block of a TCP transfer, which is one range.
+/// Bytes of a block of a TCP transfer, which is one range, where a session sends much; of little they are shorter.
 const RANGE_LEN: u64 = 2 << 20;
 
 /// What is expected of a way, for one file.
