@@ -61,7 +61,7 @@ pub(super) fn repair(
             let receipt = || proof(finding, &receipts[index], order);
             let what = match (finding.kind, file) {
                 (Kind::MissingThere, Some(file)) => send_again(catalog, &file, far_site),
-                (Kind::Unrecorded, Some(file)) => record(&file, receipt(), far_site, now()),
+                (Kind::Unrecorded, Some(file)) => Ok(record(&file, receipt(), far_site, now())),
                 (Kind::WrongDigest, Some(file)) => match verdict(stored[index]) {
                     Ok(()) => send_again(catalog, &file, far_site),
                     Err(why) => Ok(Err(why)),
@@ -230,19 +230,16 @@ fn record(
     proof: Result<SignedFileReceipt, &'static str>,
     holder: SiteId,
     at: Time,
-) -> Wanted {
-    let signed = match proof {
-        Ok(signed) => signed,
-        Err(why) => return Ok(Err(why)),
-    };
+) -> Result<Vec<Change>, &'static str> {
+    let signed = proof?;
     let said = &signed.receipt;
     let digest = file.digest.as_ref().map(Digest::value);
     if said.size != file.size || digest != Some(&said.blake3.0[..]) {
-        return Ok(Err("the holder's receipt is for other content"));
+        return Err("the holder's receipt is for other content");
     }
     let (path, state) = (said.path.clone(), ReplicaState::Present);
     let replica = Replica { file: file.id, site: holder, path, state };
-    Ok(Ok(vec![Change::Replica(replica), Change::Receipt(taken(signed, file.id, at))]))
+    Ok(vec![Change::Replica(replica), Change::Receipt(taken(signed, file.id, at))])
 }
 
 /// A file of ours that our catalog does not know, as the holder's receipt has it.
