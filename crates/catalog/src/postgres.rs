@@ -1,8 +1,8 @@
 //! PostgreSQL, which several daemons may share.
 //!
-//! Many rows travel as one array for each column, so that a batch of any size is the same prepared statement. The
-//! writer's statements look rows up by keys and nothing else; its planner is told so, for plans made while a table was
-//! small must not outlive that.
+//! Many rows travel as one array for each column, so that a batch of any size is the same prepared statement. All statements
+//! but the counts look rows up by keys or walk along an index; the planner is told so, for what it knows of a table in which
+//! everything changes within a second is old, and plans made while a table was small must not outlive that.
 
 use crate::server::{Waiter, no_copy};
 use crate::sql::{DbError, Dialect, Hold, Kind, Put, Row, Sql, Table, Value};
@@ -16,12 +16,13 @@ use sqlx::{
 use std::path::Path;
 use std::str::FromStr as _;
 
-/// What a writer's session is told.
-const WRITER: &str = "SET enable_seqscan = off; SET enable_hashjoin = off; \
-    SET enable_mergejoin = off; SET plan_cache_mode = force_generic_plan; \
-    SET synchronous_commit = on";
-/// What a reader's session is told.
-const READER: &str = "SET default_transaction_read_only = on";
+/// What each session is told of plans.
+const PLANS: &str =
+    "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
+/// What a writer's session is told besides.
+const WRITER: &str = "SET plan_cache_mode = force_generic_plan; SET synchronous_commit = on";
+/// What a reader's session is told besides: a page is the first rows of an index, not all that match, sorted.
+const READER: &str = "SET enable_bitmapscan = off; SET default_transaction_read_only = on";
 
 pub(crate) struct Postgres {
     options: PgConnectOptions,
@@ -58,7 +59,9 @@ fn connect(
 ) -> Result<PgConnection, DbError> {
     let mut connection = waiter.connect(options.connect())?;
     let session = if access == Access::Write { WRITER } else { READER };
-    waiter.answer(async { sqlx::raw_sql(session).execute(&mut connection).await })?;
+    for told in [PLANS, session] {
+        waiter.answer(async { sqlx::raw_sql(told).execute(&mut connection).await })?;
+    }
     Ok(connection)
 }
 
