@@ -149,7 +149,7 @@ fn the_kernel_has_what_the_plan_says() {
     assert_eq!(pair.placed("one"), content);
     let (sent, received) = (sent.report.transfer.unwrap(), received.report.transfer.unwrap());
     let said = |name: &str| received.plan.iter().find(|line| line.name == name).unwrap();
-    // 60 Mbit/s × 40 ms / 3; the kernel books twice what is set.
+    // 60 Mbit/s × 40 ms / 3; the kernel books twice what is set, and half as much again is set to send.
     assert_eq!(
         (said("send_buffer").value.as_str(), said("connections").value.as_str()),
         ("100000 B", "3")
@@ -161,7 +161,7 @@ fn the_kernel_has_what_the_plan_says() {
     for connection in &sent.connections {
         assert_eq!(
             (connection.send_buffer_bytes, connection.congestion.as_str()),
-            (200_000, "reno")
+            (300_000, "reno")
         );
         assert_eq!(connection.pacing_max_bps, Some(800_000_000));
     }

@@ -164,3 +164,29 @@ fn a_block_that_must_come_again_is_not_held_because_it_was_just_stored() {
         assert_eq!(receiver.holds(block), !forgotten);
     }
 }
+
+#[test]
+fn what_is_not_stored_counts_as_under_way() {
+    let mut receiver = receiver();
+    receiver.set_on_stream(NOW, false);
+    receiver.set_pulls(NOW, 3);
+    receiver.update_ends(NOW, 100, 0, true);
+    let asked = |receiver: &mut Receiver| {
+        receiver.handle_timeout(NOW);
+        let pull = |work| matches!(work, Work::Pull(_));
+        std::iter::from_fn(|| receiver.poll_work()).filter(|work| pull(*work)).count()
+    };
+    assert_eq!(asked(&mut receiver), 3);
+    let block = |number| BlockId::data(number).expect("small");
+    (0..3).for_each(|number| assert!(receiver.pulled_bytes(NOW, block(number), 8)));
+    assert_eq!(asked(&mut receiver), 0, "all are here, and none is stored");
+    receiver.handle_work(NOW, WorkDone::Stored(block(1)));
+    assert_eq!(asked(&mut receiver), 1);
+    receiver.set_pulls(NOW, 5);
+    assert_eq!(asked(&mut receiver), 2);
+    receiver.set_pulls(NOW, 2);
+    (2..5).for_each(|number| receiver.handle_work(NOW, WorkDone::Stored(block(number))));
+    assert_eq!(asked(&mut receiver), 0);
+    receiver.handle_work(NOW, WorkDone::Stored(block(0)));
+    assert_eq!(asked(&mut receiver), 1);
+}

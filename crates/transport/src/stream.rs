@@ -112,7 +112,9 @@ impl Tuning {
             let _ = socket.set_tcp_congestion(name.as_bytes());
         }
         if let Some(len) = self.send_buffer {
-            let _ = socket.set_send_buffer_size(usize::try_from(len).unwrap_or(usize::MAX));
+            // Who writes without waiting is woken when a third of the buffer is free: so that `len` is in use always.
+            let len = usize::try_from(len.saturating_add(len / 2)).unwrap_or(usize::MAX);
+            let _ = socket.set_send_buffer_size(len);
         }
         if let Some(rate) = self.pacing {
             let _ = set_pacing_max(tcp.as_fd(), rate.bps() / 8);

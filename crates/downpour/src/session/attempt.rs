@@ -399,10 +399,13 @@ impl Run<'_> {
         self.client.ready(ReadyRequest { multicast, candidates }).await.map(|()| None)
     }
 
-    /// How the driver is; the puller is told whether it waits for the disk.
-    fn look(&self) -> ReceiveSnapshot {
+    /// How the driver is; the puller is told whether it waits for the disk, the driver how many pulls may run.
+    fn look(&mut self) -> ReceiveSnapshot {
         let snapshot = self.driver.snapshot();
         self.puller.set_sink_waits(self.stored.waits(snapshot.data_held));
+        if let Some(most) = self.stored.look(self.puller.totals().bytes) {
+            self.driver.set_pulls(most);
+        }
         snapshot
     }
 

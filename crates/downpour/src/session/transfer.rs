@@ -4,16 +4,17 @@ use super::receive::Taker;
 use crate::cli::ReceivePlan;
 use crate::report::{PlanLine, SteeredLine, TransferReport};
 use crate::tuner::plan::host;
-use downpour_proto::Geometry;
 use downpour_proto::receiver::{PULLS_DEFAULT, PULLS_MAX};
 use downpour_proto::transfer::steer::Limits;
 use downpour_proto::transfer::{
-    CONNECTIONS_MAX, Carrier, Figure, Host, Known, Plan, Planned, Wishes,
+    Ahead, CONNECTIONS_MAX, Carrier, Figure, Host, Known, Plan, Planned, Wishes,
 };
+use downpour_proto::{Geometry, Timestamp};
 use downpour_transport::Spare;
 use downpour_transport::control::{DataPath, Joined};
 use downpour_transport::pull::{PullLimits, PullTotals};
 use downpour_transport::stream::Tuning;
+use std::time::Instant;
 
 /// Buffers of blocks that wait to be used again.
 const SPARE_MAX: usize = 16;
@@ -41,9 +42,17 @@ fn planned(plan: &ReceivePlan, joined: &Joined) -> Option<Plan> {
     Some(Plan { path, ..Plan::new(&known) })
 }
 
-/// Blocks that are pulled at once.
+/// How many blocks may be under way; `None` beside a multicast stream.
+fn ahead(plan: &ReceivePlan, joined: &Joined) -> Option<Ahead> {
+    let planned = planned(plan, joined)?;
+    let (connections, most) = (planned.connections.value.into(), planned.ranges.value);
+    let range_len = joined.reply.geometry.block_len();
+    Some(Ahead::new(joined.rtt, range_len, connections, most.min(PULLS_MAX)))
+}
+
+/// Blocks that are pulled at once, at first.
 pub(super) fn pulls(plan: &ReceivePlan, joined: &Joined) -> usize {
-    planned(plan, joined).map_or(PULLS_DEFAULT, |planned| planned.ranges.value.min(PULLS_MAX))
+    ahead(plan, joined).map_or(PULLS_DEFAULT, |ahead| ahead.ranges())
 }
 
 /// How the puller works.
@@ -80,9 +89,12 @@ fn bounds(wishes: &Wishes, planned: &Plan) -> Limits {
     Limits { first, least, most: most.max(first), ceiling: wishes.pacing }
 }
 
-/// Whether what came waits for the disk: half of all that may be under way is here and not stored.
+/// What came and is not stored yet: how much that may be, and whether it waits for the disk.
 pub(super) struct Stored {
-    pulls: u64,
+    begun: Instant,
+    ahead: Option<Ahead>,
+    /// Blocks that may be under way.
+    pulls: usize,
     /// Data blocks that were here when the attempt began, and that were pulled since.
     before: u64,
     pub(super) pulled: u64,
@@ -90,13 +102,22 @@ pub(super) struct Stored {
 
 impl Stored {
     pub(super) fn new(plan: &ReceivePlan, joined: &Joined, before: u64) -> Self {
-        Self { pulls: pulls(plan, joined) as u64, before, pulled: 0 }
+        let (begun, ahead) = (Instant::now(), ahead(plan, joined));
+        Self { begun, ahead, pulls: pulls(plan, joined), before, pulled: 0 }
     }
 
-    /// So many data blocks are stored.
+    /// `bytes` were pulled so far: how many blocks may be under way now, when that has changed.
+    pub(super) fn look(&mut self, bytes: u64) -> Option<usize> {
+        let ahead = self.ahead.as_mut()?;
+        ahead.look(Timestamp::ZERO + self.begun.elapsed(), bytes);
+        let pulls = ahead.ranges();
+        (std::mem::replace(&mut self.pulls, pulls) != pulls).then_some(pulls)
+    }
+
+    /// So many data blocks are stored: half of all that may be under way is here and is not.
     pub(super) fn waits(&self, stored: u64) -> bool {
         let since = stored.saturating_sub(self.before);
-        self.pulled.saturating_sub(since) >= (self.pulls / 2).max(2)
+        self.pulled.saturating_sub(since) >= (self.pulls as u64 / 2).max(2)
     }
 }
 

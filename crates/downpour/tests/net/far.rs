@@ -6,7 +6,10 @@ use crate::payload;
 use crate::program::{Running, Scratch};
 use crate::sessions::{address, receiver, sender};
 use downpour::report::ReceiverState;
+use downpour_proto::transfer::UNSTORED;
 use std::fs;
+use std::io::Read as _;
+use std::process::Stdio;
 
 /// Bytes that may be on their way when a side is killed, of two connections with small buffers: two ranges each that are
 /// not complete, what waits for the disk, and what the sender has read ahead.
@@ -84,6 +87,38 @@ fn a_second_receiver_of_a_stream_for_one_pulls() {
 fn same(scratch: &Scratch) {
     let file = fs::read(scratch.path("file")).unwrap();
     assert!(fs::read(scratch.path("r0/file")).unwrap() == file);
+}
+
+/// What is on its way and what is not stored would be lost with the receiver: no more than that is sent.
+#[test]
+fn a_receiver_whose_disk_stands_still_is_sent_little_more() {
+    const SIZE: usize = 150_000_000;
+    let scratch = Scratch::new();
+    payload::file(&scratch.path("file"), SIZE as u64);
+    let address = address();
+    let ticket = format!("@{}", scratch.ticket(&address).display());
+    let rule = ["--receivers", "1", "--path", "tcp"];
+    let file = scratch.path("file");
+    let mut sender = sender(&scratch, &address, &scratch.path("ticket"), &[&file], &rule);
+    let words = ["receive", &ticket, "--interface", "lo", "--out", "-", "--quiet"];
+    let mut receiver = scratch.program(None, "r0", &words).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut before, mut same) = (0, 0);
+    let sent = sender.until(|sender| {
+        let now = sender.written();
+        // A few bytes are always written: threads wake each other so.
+        if now < 10_000_000 || now > before + (1 << 20) {
+            (before, same) = (now, 0);
+        }
+        same += 1;
+        (same == 400).then_some(now)
+    });
+    println!("measured: {sent} bytes sent to a receiver that stores nothing");
+    assert!(sent < UNSTORED + 8_000_000, "{sent}");
+    let mut came = Vec::with_capacity(SIZE);
+    receiver.stdout.take().expect("piped").read_to_end(&mut came).unwrap();
+    assert!(came == fs::read(&file).unwrap());
+    assert!(receiver.wait().unwrap().success());
+    sender.wait().expect(0);
 }
 
 fn far(test: &str) -> Option<(Network, Scratch)> {

@@ -131,6 +131,13 @@ impl Running {
         line.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|kib| kib << 10)
     }
 
+    /// Bytes that it has written so far, to files and sockets.
+    pub(crate) fn written(&self) -> u64 {
+        let io = fs::read_to_string(format!("/proc/{}/io", self.child.id())).unwrap_or_default();
+        let line = io.lines().find_map(|line| line.strip_prefix("wchar: "));
+        line.and_then(|bytes| bytes.parse().ok()).unwrap_or_default()
+    }
+
     /// As a machine that loses power.
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("our child");

@@ -97,6 +97,13 @@ impl Receiver {
         self.timers.set_earlier(Reason::Pull, at);
     }
 
+    /// From now on so many pulls of data may run at once, each from the asking until it is stored.
+    pub fn set_pulls(&mut self, now: Timestamp, most: usize) {
+        self.advance(now);
+        self.pulls.most = most.clamp(1, PULLS_MAX);
+        self.pull_check = true;
+    }
+
     /// Starts the pulls that may run: the manifest first, then data in order.
     pub(super) fn start_pulls(&mut self) {
         let ends = [(BlockKind::Manifest, self.manifest_end), (BlockKind::Data, self.data_end)];

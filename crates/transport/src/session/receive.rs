@@ -138,6 +138,7 @@ enum Command {
     Forgotten(BlockId),
     UpdateEnds(u32, u32, bool),
     SetOnStream(bool),
+    SetPulls(usize),
     PulledBytes(BlockId, Vec<u8>),
     PulledRepair(BlockId, Range<u16>, Vec<u8>),
     PullFailed(BlockId),
@@ -208,6 +209,11 @@ impl ReceiveHandle {
     /// Leaves the multicast group, or joins it again.
     pub fn set_on_stream(&self, on_stream: bool) {
         self.tell(Command::SetOnStream(on_stream));
+    }
+
+    /// See [`Receiver::set_pulls`].
+    pub fn set_pulls(&self, most: usize) {
+        self.tell(Command::SetPulls(most));
     }
 
     /// The bytes of a whole block (k·T, zero padded) that was to be pulled.
@@ -494,6 +500,7 @@ impl Driver {
                     self.machine.update_ends(now, data, manifest, finished);
                 }
                 Command::SetOnStream(on) => self.set_on_stream(now, on),
+                Command::SetPulls(most) => self.machine.set_pulls(now, most),
                 Command::PulledBytes(block, bytes) => self.pulled_bytes(now, block, bytes),
                 Command::PulledRepair(block, range, bytes) => {
                     self.assembly.insert_repair(block, range.clone(), &bytes);
