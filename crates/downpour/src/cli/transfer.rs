@@ -19,6 +19,8 @@ use std::time::Duration;
 const LOOK_EVERY: Duration = Duration::from_millis(300);
 /// Paths in one request.
 const PATHS_AT_ONCE: usize = 4000;
+/// Files in one answer.
+const FILES_AT_ONCE: u64 = 20_000;
 /// A list of submissions that is longer is surely another file.
 const LIST_BYTES_MAX: u64 = 1 << 30;
 
@@ -237,21 +239,23 @@ fn read_list(path: &Path) -> Result<Vec<Submission>, Fault> {
 
 /// Submits in as many requests as it takes; all are one transfer.
 async fn submit(site: &Access, submission: Submission) -> Result<Submitted, RemoteError> {
-    let mut all: Option<Submitted> = None;
+    let mut all = Submitted { site: String::new(), accepted: Accepted::default() };
+    let (most, mut transfer) = (Some(FILES_AT_ONCE), submission.transfer);
     for paths in submission.paths.chunks(PATHS_AT_ONCE) {
-        let transfer = all.as_ref().map(|all| all.accepted.transfer).or(submission.transfer);
-        let part = Submission { paths: paths.to_vec(), transfer, ..submission.clone() };
-        let part: Submitted = site.post("/v1/transfers", &part).await?;
-        all = Some(match all {
-            None => part,
-            Some(mut all) => {
-                all.accepted.add(part.accepted);
-                all
+        let paths = paths.to_vec();
+        let mut part = Submission { paths, transfer, most, after: None, ..submission.clone() };
+        loop {
+            let answer: Submitted = site.post("/v1/transfers", &part).await?;
+            transfer = Some(answer.accepted.transfer);
+            (all.site, all.accepted.transfer) = (answer.site, answer.accepted.transfer);
+            all.accepted.add(answer.accepted);
+            (part.transfer, part.after) = (transfer, all.accepted.next.take());
+            if part.after.is_none() {
+                break;
             }
-        });
+        }
     }
-    let none = || Submitted { site: String::new(), accepted: Accepted::default() };
-    Ok(all.unwrap_or_else(none))
+    Ok(all)
 }
 
 async fn until_ended(site: &Access, submitted: &Submitted) -> Result<TransferReport, RemoteError> {

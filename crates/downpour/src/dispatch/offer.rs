@@ -189,6 +189,15 @@ pub struct Wants {
     /// Fetch them from this site instead of sending own ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
+    /// Number of the transfer that the paths go to; a new one unless it is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transfer: Option<i64>,
+    /// No more files of the paths than this in one answer, as in a submission.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub most: Option<u64>,
+    /// Where to go on in the paths.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
 }
 
 /// A file that is in a catalog.
@@ -213,6 +222,9 @@ pub struct WantsAnswer {
     /// The transfer at the site asked, when one was begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transfer: Option<i64>,
+    /// There is more in the paths: where to go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
 }
 
 /// Something that was asked for and will not come.

@@ -222,6 +222,9 @@ async fn elsewhere(site: &Arc<Site>, from: &str, wish: Submission) -> Result<Sub
         into: wish.into,
         priority: wish.priority,
         from: third.then(|| from.to_owned()),
+        transfer: wish.transfer,
+        most: wish.most,
+        after: wish.after,
     };
     let answer = wants::fetch(site, if third { &wish.to } else { from }, asked).await?;
     let accepted = Accepted {
@@ -229,6 +232,7 @@ async fn elsewhere(site: &Arc<Site>, from: &str, wish: Submission) -> Result<Sub
         files: answer.queued,
         refused_count: answer.refused.len() as u64,
         refused: answer.refused,
+        next: answer.next,
         ..Accepted::default()
     };
     Ok(Submitted { site: from.to_owned(), accepted })

@@ -15,10 +15,13 @@ use serde::{Deserialize, Serialize};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use utoipa::ToSchema;
 
-/// Files of one submission at most; more come in several under one transfer's number.
+/// Files of one request at most, unless it is answered in pages.
 const FILES_MAX: usize = 200_000;
+/// A page ends after so long: who asks waits for the answer for 30 s.
+const PAGE_TIME: Duration = Duration::from_secs(5);
 /// Refusals that are told.
 const REFUSED_MAX: usize = 100;
 /// Files that share a commit.
@@ -44,6 +47,13 @@ pub struct Submission {
     /// Number of the transfer, to add to one; a new one unless it is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transfer: Option<i64>,
+    /// No more files than this in one answer, and no more than some seconds of work. It says where to go on. Without it
+    /// all are taken in before the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub most: Option<u64>,
+    /// Where to go on: `next` of the answer before, to the same submission.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
 }
 
 /// What became of a submission.
@@ -61,6 +71,9 @@ pub struct Accepted {
     pub refused_count: u64,
     /// The first of them.
     pub refused: Vec<Refusal>,
+    /// There is more: where to go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
 }
 
 impl Accepted {
@@ -70,7 +83,9 @@ impl Accepted {
         self.bytes += more.bytes;
         self.known += more.known;
         self.refused_count += more.refused_count;
-        self.refused.extend(more.refused);
+        let room = REFUSED_MAX.saturating_sub(self.refused.len());
+        self.refused.extend(more.refused.into_iter().take(room));
+        self.next = more.next;
     }
 
     fn refuse(&mut self, what: impl Into<String>, class: ErrorClass, why: impl Into<String>) {
@@ -104,7 +119,10 @@ fn take_in(site: &Site, wish: &Submission) -> Result<Accepted, Fault> {
         accepted.refuse(wish.into.clone().unwrap_or_default(), ErrorClass::NameRefused, error);
         return Ok(accepted);
     }
-    let seen = find(&config, &wish.paths, &mut accepted);
+    let mut walk = Walk::new(&config, &wish.paths, wish.after.as_deref());
+    let most = wish.most.and_then(|most| usize::try_from(most).ok());
+    let most = most.unwrap_or(FILES_MAX).clamp(1, FILES_MAX);
+    let mut seen = walk.some(FILES_AT_ONCE.min(most), &mut accepted);
     if seen.is_empty() {
         return Ok(accepted);
     }
@@ -114,7 +132,9 @@ fn take_in(site: &Site, wish: &Submission) -> Result<Accepted, Fault> {
     let transfer = TransferId(accepted.transfer);
     let record = Change::Transfer(Transfer { id: transfer, from, to, submitted: now });
     catalog.submit(now, vec![record]).wait()?;
-    for seen in seen.chunks(FILES_AT_ONCE) {
+    let (begun, mut done) = (Instant::now(), 0);
+    while let Some(last) = seen.last() {
+        let place = walk.place(last);
         let new = |seen: &Seen| {
             Change::TakeIn(NewFile {
                 site: from,
@@ -129,6 +149,17 @@ fn take_in(site: &Site, wish: &Submission) -> Result<Accepted, Fault> {
         };
         let answers = catalog.submit(now, seen.iter().map(new).collect()).wait()?;
         settle(catalog, now, from, seen.iter().zip(answers), &mut accepted)?;
+        let whole = seen.len() == FILES_AT_ONCE.min(most - done);
+        done += seen.len();
+        if whole && wish.most.is_some() && (done == most || begun.elapsed() > PAGE_TIME) {
+            accepted.next = Some(place);
+            break;
+        }
+        seen = walk.some(FILES_AT_ONCE.min(most - done), &mut accepted);
+    }
+    if wish.most.is_none() && walk.some(1, &mut accepted).pop().is_some() {
+        let why = format!("more than {FILES_MAX} files at once; submit them in pages");
+        accepted.refuse(wish.paths.join(", "), ErrorClass::OutOfResources, why);
     }
     Ok(accepted)
 }
@@ -176,66 +207,117 @@ fn open_folders(config: &Config) -> Vec<(PathBuf, String)> {
     spools.chain(folders).filter_map(real).collect()
 }
 
-fn find(config: &Config, paths: &[String], accepted: &mut Accepted) -> Vec<Seen> {
-    let open = open_folders(config);
-    let mut seen = Vec::new();
-    for path in paths {
-        // Links are followed here, once: what counts is where the file lies. Of one that is not there its folder counts, so that
-        // nobody learns what there is elsewhere.
+/// The files below some paths, in the order of their names, so that it can go on where it ended. Links in a path are
+/// followed, once: what counts is where it lies; those below it are not.
+struct Walk<'a> {
+    open: Vec<(PathBuf, String)>,
+    paths: &'a [String],
+    /// Which path comes next.
+    next: usize,
+    /// In that path, all up to the file of this name was seen already.
+    resume: Option<&'a str>,
+    /// In the path that is walked, all up to this file was seen already.
+    after: Option<PathBuf>,
+    /// The folder that is open and that path lies in, and what is put before names in it.
+    above: (PathBuf, String),
+    /// What is still to be looked at, folder in folder.
+    folders: Vec<std::vec::IntoIter<PathBuf>>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(config: &Config, paths: &'a [String], after: Option<&'a str>) -> Self {
+        let place = after.and_then(|place| place.split_once(':'));
+        let (next, resume) =
+            place.map_or((0, None), |(number, name)| (number.parse().unwrap_or(0), Some(name)));
+        let (open, above, folders) = (open_folders(config), Default::default(), Vec::new());
+        Self { open, paths, next, resume, after: None, above, folders }
+    }
+
+    /// Where to go on after this file, which is the last that was found.
+    fn place(&self, file: &Seen) -> String {
+        let name = file.name.strip_prefix(&self.above.1).unwrap_or(&file.name);
+        format!("{}:{name}", self.next.saturating_sub(1))
+    }
+
+    /// So many of the next files; fewer at the end only.
+    fn some(&mut self, most: usize, accepted: &mut Accepted) -> Vec<Seen> {
+        let mut seen = Vec::new();
+        while seen.len() < most {
+            let Some(folder) = self.folders.last_mut() else {
+                match self.paths.get(self.next) {
+                    Some(path) => self.enter(path, accepted),
+                    None => break,
+                }
+                continue;
+            };
+            match folder.next() {
+                Some(path) => seen.extend(self.look(path, accepted)),
+                None => drop(self.folders.pop()),
+            }
+        }
+        seen
+    }
+
+    /// Turns to the next path.
+    fn enter(&mut self, path: &str, accepted: &mut Accepted) {
+        self.next += 1;
+        let resume = self.resume.take();
+        // Of one that is not there its folder counts, so that nobody learns what there is elsewhere.
         let real = Path::new(path).canonicalize();
         let nearest = || Path::new(path).ancestors().find_map(|above| above.canonicalize().ok());
         let place = real.as_ref().ok().cloned().or_else(nearest).unwrap_or_default();
-        let above = open.iter().filter(|(folder, _)| place.starts_with(folder));
-        let Some((folder, prefix)) = above.max_by_key(|(folder, _)| folder.as_os_str().len())
-        else {
+        let above = self.open.iter().filter(|(folder, _)| place.starts_with(folder));
+        let Some(above) = above.max_by_key(|(folder, _)| folder.as_os_str().len()) else {
             let why = "it is not below a spool or one of [transfer] folders";
-            accepted.refuse(path, ErrorClass::SourceRefused, why);
-            continue;
+            return accepted.refuse(path, ErrorClass::SourceRefused, why);
         };
+        self.above = above.clone();
+        self.after = resume.map(|name| self.above.0.join(name));
         match real {
-            Ok(real) => walk(&real, &(folder.clone(), prefix.clone()), &mut seen, accepted),
+            Ok(real) => self.push(vec![real]),
             Err(error) => accepted.refuse(path, class_of(&error), error.to_string()),
         }
     }
-    seen
-}
 
-/// A file, or all files below a folder. Links are not followed.
-fn walk(path: &Path, open: &(PathBuf, String), seen: &mut Vec<Seen>, accepted: &mut Accepted) {
-    let text = path.to_string_lossy().into_owned();
-    if seen.len() >= FILES_MAX {
-        let why = format!("more than {FILES_MAX} files at once; submit them in parts");
-        return accepted.refuse(text, ErrorClass::OutOfResources, why);
-    }
-    let meta = match path.symlink_metadata() {
-        Ok(meta) => meta,
-        Err(error) => return accepted.refuse(text, class_of(&error), error.to_string()),
-    };
-    if meta.is_dir() {
-        if path.file_name().is_some_and(|name| name == ".downpour") {
-            return;
+    /// These are looked at next, but for what was seen already.
+    fn push(&mut self, mut paths: Vec<PathBuf>) {
+        paths.sort_unstable();
+        if let Some(after) = &self.after {
+            paths.retain(|path| path > after || (path != after && after.starts_with(path)));
         }
-        let names = std::fs::read_dir(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-        return match names {
-            Ok(mut names) => {
-                names.sort_by_key(std::fs::DirEntry::file_name);
-                names.iter().for_each(|entry| walk(&entry.path(), open, seen, accepted));
-            }
-            Err(error) => accepted.refuse(text, class_of(&error), error.to_string()),
+        self.folders.push(paths.into_iter());
+    }
+
+    /// A file is given, a folder entered.
+    fn look(&mut self, path: PathBuf, accepted: &mut Accepted) -> Option<Seen> {
+        let mut refuse = |class, why: String| {
+            accepted.refuse(path.to_string_lossy(), class, why);
+            None
         };
-    }
-    let name = path.strip_prefix(&open.0).ok().and_then(Path::to_str);
-    match name {
-        _ if !meta.is_file() => {
-            accepted.refuse(text, ErrorClass::FileUnreadable, "it is no regular file");
+        let meta = match path.symlink_metadata() {
+            Ok(meta) => meta,
+            Err(error) => return refuse(class_of(&error), error.to_string()),
+        };
+        if meta.is_dir() {
+            if path.file_name().is_some_and(|name| name == ".downpour") {
+                return None;
+            }
+            let entries = std::fs::read_dir(&path);
+            match entries.and_then(|all| all.map(|entry| Ok(entry?.path())).collect()) {
+                Ok(paths) => self.push(paths),
+                Err(error) => return refuse(class_of(&error), error.to_string()),
+            }
+            return None;
         }
-        Some(name) => seen.push(Seen {
-            path: path.to_owned(),
-            name: format!("{}{name}", open.1),
-            size: meta.len(),
-            stamp: stamp(&meta),
-        }),
-        None => accepted.refuse(text, ErrorClass::NameRefused, "its name is not UTF-8"),
+        if !meta.is_file() {
+            return refuse(ErrorClass::FileUnreadable, "it is no regular file".to_owned());
+        }
+        let (folder, prefix) = &self.above;
+        let Some(name) = path.strip_prefix(folder).ok().and_then(Path::to_str) else {
+            return refuse(ErrorClass::NameRefused, "its name is not UTF-8".to_owned());
+        };
+        let (name, size, stamp) = (format!("{prefix}{name}"), meta.len(), stamp(&meta));
+        Some(Seen { path, name, size, stamp })
     }
 }
 
@@ -261,7 +343,7 @@ fn class_of(error: &std::io::Error) -> ErrorClass {
 
 #[cfg(test)]
 mod tests {
-    use super::{Accepted, find};
+    use super::{Accepted, Walk};
     use std::fs;
 
     #[test]
@@ -277,7 +359,8 @@ mod tests {
         let config = toml::from_str(&text).unwrap();
         let class = |name: &str| {
             let mut accepted = Accepted::default();
-            let seen = find(&config, &[path(name)], &mut accepted);
+            let paths = [path(name)];
+            let seen = Walk::new(&config, &paths, None).some(9, &mut accepted);
             match (seen.len(), accepted.refused.first()) {
                 (0, Some(refusal)) => refusal.trouble.class.clone(),
                 (found, _) => format!("{found} found"),
@@ -296,6 +379,38 @@ mod tests {
             ("data/out/none", "source-refused"),
         ] {
             assert_eq!(class(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_walk_goes_on_where_it_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        // Byte for byte, d-1 and d.txt come before d/x.
+        let names = ["a", "d/x", "d/y/z", "d-1/q", "d-1/r", "d.txt", "e", "b/1", "b/2", "c"];
+        for name in names {
+            fs::create_dir_all(folder.path().join(name).parent().unwrap()).unwrap();
+            fs::write(path(name), name).unwrap();
+        }
+        std::os::unix::fs::symlink("a", path("d/link")).unwrap();
+        let text = format!("[site]\nname = 'a'\n[transfer]\nfolders = ['{}']", path(""));
+        let config = toml::from_str(&text).unwrap();
+        let paths = ["e", "d", "d-1", "none", "d.txt", "a", "b", "c"].map(path);
+        let order = ["e", "d/x", "d/y/z", "d-1/q", "d-1/r", "d.txt", "a", "b/1", "b/2", "c"];
+        for most in 1..=names.len() + 1 {
+            let (mut accepted, mut after, mut found) = (Accepted::default(), None, Vec::new());
+            loop {
+                let mut walk = Walk::new(&config, &paths, after.as_deref());
+                let seen = walk.some(most, &mut accepted);
+                after = seen.last().map(|last| walk.place(last));
+                let more = seen.len() == most;
+                found.extend(seen.into_iter().map(|seen| seen.name));
+                if !more {
+                    break;
+                }
+            }
+            assert_eq!(found, order, "{most} at a time");
+            assert_eq!(accepted.refused_count, 2, "{most} at a time");
         }
     }
 }

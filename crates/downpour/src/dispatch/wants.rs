@@ -25,7 +25,7 @@ pub(super) async fn want(
         }
         return fetch(site, &from, Wants { from: None, ..wants }).await;
     }
-    let mut answer = WantsAnswer { queued: 0, refused: Vec::new(), transfer: None };
+    let mut answer = WantsAnswer { queued: 0, refused: Vec::new(), transfer: None, next: None };
     if !wants.paths.is_empty() {
         if !asker.section.pull {
             let what = format!("{} may not ask this site for paths", asker.name());
@@ -37,9 +37,13 @@ pub(super) async fn want(
             from: None,
             into: wants.into,
             priority: wants.priority,
-            transfer: None,
+            transfer: wants.transfer,
+            most: wants.most,
+            after: wants.after,
         };
-        let Accepted { transfer, files, known, refused, .. } = submit(site, submission).await?;
+        let Accepted { transfer, files, known, refused, next, .. } =
+            submit(site, submission).await?;
+        answer.next = next;
         answer.queued += files + known;
         answer.refused.extend(refused);
         answer.transfer = Some(transfer);

@@ -1,7 +1,7 @@
 //! Files from site to site, by the real program.
 
 use crate::harness::{SiteProcess, Two, until};
-use downpour::dispatch::{KILL_POINTS, TransferReport, WhyList};
+use downpour::dispatch::{KILL_POINTS, Submission, Submitted, TransferReport, WhyList};
 use downpour::receipt::SignedFileReceipt;
 use downpour_catalog::{CatalogUrl, ErrorClass, FileId, Query, Reader, State};
 use serde_json::Value;
@@ -232,6 +232,40 @@ fn a_site_asks_for_files_and_a_third_tells_it_to() {
     let waited = sites.b.done(&["transfer", "submit", &from, "c", "--wait"]);
     assert!(waited.contains(&format!("a -> c: {} receipted", more.len())), "{waited}");
     check(&sites.a, &c, &more);
+}
+
+#[test]
+fn a_large_submission_is_answered_in_pages_and_a_page_asked_for_twice_is_one() {
+    let sites = two();
+    let (a, b) = (&sites.a, &sites.b);
+    let all = files(a, "run", 40, 100);
+    let mut wish = Submission {
+        paths: vec![data(a, "run")],
+        to: "b".to_owned(),
+        most: Some(9),
+        ..Submission::default()
+    };
+    let mut taken = Vec::new();
+    loop {
+        let page: Submitted = a.post("/v1/transfers", &wish).expect("a page");
+        let known = taken.iter().sum::<u64>();
+        wish.transfer = Some(page.accepted.transfer);
+        // As if the answer had been lost.
+        let again: Submitted = a.post("/v1/transfers", &wish).expect("the page again");
+        assert_eq!((again.accepted.files, again.accepted.known), (0, page.accepted.files));
+        assert_eq!(again.accepted.next, page.accepted.next, "after {known} files");
+        taken.push(page.accepted.files);
+        wish.after = page.accepted.next;
+        if wish.after.is_none() {
+            break;
+        }
+    }
+    assert!(taken.len() > 4 && taken.iter().all(|files| *files <= 9), "{taken:?}");
+    arrived(a, wish.transfer.expect("a number"), all.len());
+    check(a, b, &all);
+    // The command needs no more than one answer here, and is told of all.
+    let text = a.done(&["transfer", "submit", &data(a, "run"), "b"]);
+    assert!(text.contains("0 files") && text.contains("40 known"), "{text}");
 }
 
 #[test]
