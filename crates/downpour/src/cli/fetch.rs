@@ -69,6 +69,14 @@ impl FetchArgs {
     }
 }
 
+/// One that is under way, in a line.
+pub(super) fn show_under_way(report: &FetchReport) {
+    let FetchReport { id, name, site, size, arrived, .. } = report;
+    let (size, arrived) = (show_bytes(*size), show_bytes(*arrived));
+    let last = report.changes.last().map_or(String::new(), |change| format!("; {change}"));
+    println!("fetch {id} {name} of {site}: {arrived} of {size} here{last}");
+}
+
 fn show(report: &FetchReport) {
     let FetchReport { name, version, site, size, .. } = report;
     println!("{name} version {version} of {site}, {}", show_bytes(*size));

@@ -1,6 +1,6 @@
 //! `downpour transfer`: files from site to site. Each verb is a question to the daemon.
 
-use super::fetch::show_sources;
+use super::fetch::{show_sources, show_under_way};
 use super::site::{AccessArgs, with_daemon};
 use super::{Exit, Fault};
 use crate::dispatch::{
@@ -300,6 +300,7 @@ impl ListArgs {
                 batch.failed
             );
         }
+        list.fetches.iter().for_each(show_under_way);
         for transfer in &list.transfers {
             let at = show_time(transfer.submitted_us);
             println!("transfer {} {} -> {} {at}", transfer.id, transfer.from, transfer.to);
@@ -356,6 +357,9 @@ impl WhyArgs {
                 let mut query = query.clone();
                 query.extend(after.map(|after| format!("after={}", encoded(&after))));
                 let page: WhyList = site.get(&format!("/v1/why?{}", query.join("&"))).await?;
+                for fetch in &page.fetches {
+                    if as_json { println!("{}", json!(fetch)) } else { show_under_way(fetch) }
+                }
                 for why in &page.files {
                     if as_json { println!("{}", json!(why)) } else { show_why(why) }
                 }
@@ -456,6 +460,7 @@ fn show_why(why: &Why) {
             .for_each(|line| println!("        {:<15} {:<16} {}", line.name, line.value, line.why));
     }
     show_sources(&why.sources);
+    why.fetch.iter().for_each(show_under_way);
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! What people may ask: submit, look, ask why, retry, cancel, release, and say what links may do.
 
+use super::fetch::FetchReport;
 use super::link::{LinkReport, Wanted};
 use super::load::is_open_to_reading;
 use super::offer::Wants;
@@ -126,10 +127,13 @@ pub struct TransferReport {
 }
 
 /// What is under way.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Transfers {
     /// Batches now.
     pub batches: Vec<BatchReport>,
+    /// Files that are fetched from who has them, now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fetches: Vec<FetchReport>,
     /// The newest transfers that were submitted, newest first.
     pub transfers: Vec<TransferReport>,
 }
@@ -258,7 +262,8 @@ async fn transfers(
         };
         Ok(transfers.into_iter().map(report).collect())
     });
-    Ok(Json(Transfers { transfers: list.await?, batches: dispatch.batches(site.clock.now()) }))
+    let (batches, fetches) = (dispatch.batches(site.clock.now()), dispatch.fetches_now());
+    Ok(Json(Transfers { transfers: list.await?, batches, fetches }))
 }
 
 impl Dispatch {
@@ -369,7 +374,14 @@ async fn why(
         ..Query::default()
     };
     let after = after.map_err(|e| bad(e.to_string()))?;
-    Ok(Json(dispatch.why(&site, query, after).await?))
+    let (any, first) = (query.state.is_none() && query.error.is_none(), after.is_none());
+    let prefix = query.prefix.clone().unwrap_or_default();
+    let mut list = dispatch.why(&site, query, after).await?;
+    if any && first {
+        list.fetches = dispatch.fetches_now();
+        list.fetches.retain(|fetch| fetch.name.starts_with(&prefix));
+    }
+    Ok(Json(list))
 }
 
 /// Why one file does not move

@@ -1,6 +1,6 @@
 //! Why a file does not move, and when it will: one reason and one time for each.
 
-use super::fetch::FetchSource;
+use super::fetch::{FetchReport, FetchSource};
 use super::link::Wanted;
 use super::load::Names;
 use super::route::Route;
@@ -52,6 +52,9 @@ pub struct Why {
     /// Other sites that have it, the best first; only when asked for one file that is not here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<FetchSource>,
+    /// How far it is fetched, while it is; only when asked for one file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fetch: Option<FetchReport>,
 }
 
 /// A page of them.
@@ -59,6 +62,9 @@ pub struct Why {
 pub struct WhyList {
     /// The files.
     pub files: Vec<Why>,
+    /// Files that are fetched from who has them; on the first page, unless a state or a class is asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fetches: Vec<FetchReport>,
     /// Where the next page begins; absent on the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
@@ -129,7 +135,7 @@ impl Dispatch {
                     break;
                 }
             }
-            Ok(WhyList { files, next })
+            Ok(WhyList { files, fetches: Vec::new(), next })
         })
         .await
     }
@@ -153,6 +159,7 @@ impl Dispatch {
         let to = route.iter().flat_map(|route| &route.to);
         why.ways = to.filter_map(|to| self.way_of(site, (&file, to), &why, waiting)).collect();
         why.sources = self.sources_elsewhere(site, &origin, &file).await?;
+        why.fetch = self.fetching(&origin, &file.name, file.version);
         Ok(Some(why))
     }
 
@@ -271,6 +278,7 @@ fn say(
     };
     let text = lack.into_iter().fold(text, |text, lack| format!("{text}; {lack}"));
     Why {
+        fetch: None,
         file: file.id.0,
         name: file.name.clone(),
         version: file.version,

@@ -56,6 +56,7 @@ pub(super) async fn work(
     let mut draining = false;
     let hashing = tokio::spawn(super::hasher::hash_submitted(dispatch.clone(), site.clone()));
     let hashing = Abort(hashing);
+    super::fetch::resume(&dispatch, &site);
     let mut seen = site.clock.now();
     loop {
         look_at_clock(&dispatch, &site, &mut seen).await?;

@@ -551,6 +551,7 @@ pub(super) mod tests {
 
     fn why(file: i64, name: &str, state: &str, text: &str) -> Why {
         Why {
+            fetch: None,
             file,
             name: name.to_owned(),
             version: 1,

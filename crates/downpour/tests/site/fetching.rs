@@ -1,7 +1,7 @@
 //! A file that several sites have: from where it comes, when that is left, and what comes of lies.
 
 use crate::harness::{HANG, SiteProcess, until};
-use downpour::dispatch::FetchReport;
+use downpour::dispatch::{FetchReport, Transfers, WhyList};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -64,7 +64,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, rate: &AtomicU64, passed: &Atomi
 
 /// a, b and c have the files; d knows of them by its copies of a's and c's catalogs.
 struct Sites {
-    _a: SiteProcess,
+    a: SiteProcess,
     b: SiteProcess,
     c: SiteProcess,
     d: SiteProcess,
@@ -114,7 +114,7 @@ impl Sites {
                 until("c knows of it", || fetch(&c, &json!({ "site": "a", "name": name })));
             assert_eq!(ended(&c, fetched).failure, None, "{}", c.log());
         }
-        Self { _a: a, b, c, d, ways, _folder: folder }
+        Self { a, b, c, d, ways, _folder: folder }
     }
 
     /// What d says of a file, once it knows of all that have it.
@@ -196,4 +196,60 @@ fn who_lies_or_dies_costs_time_alone() {
     assert_eq!(report.failure, None, "{report:?}\n{}", sites.d.log());
     assert_eq!(brought(&report, "c"), 0, "{report:?}");
     assert_eq!(fs::read(sites.d.path("inbox/long")).expect("it is here"), content(LONG));
+}
+
+/// All machines lose power; the one that fetched is back first.
+#[test]
+fn a_fetch_outlives_its_daemon() {
+    let mut sites = Sites::start();
+    sites.ways.iter().for_each(|way| way.set(2 << 20));
+    let begun = sites.begin(&json!({ "site": "a", "name": "long", "one": true }));
+    assert!(!begun.done && begun.id > 0, "{begun:?}");
+    let parts = sites.d.path("inbox/.downpour/fetch");
+    let noted = || -> u64 {
+        let files = fs::read_dir(&parts).into_iter().flatten().flatten().map(|entry| entry.path());
+        let notes = files.filter(|path| path.extension().is_some_and(|end| end == "done"));
+        let lines = |text: String| text.lines().filter(|line| !line.is_empty()).count() as u64;
+        notes.filter_map(|path| fs::read_to_string(path).ok()).map(lines).sum()
+    };
+    until("some pieces are here", || (noted() >= 4).then_some(()));
+    for site in [&mut sites.d, &mut sites.a, &mut sites.b, &mut sites.c] {
+        site.kill();
+    }
+    // The last line may have been cut off.
+    let kept = (noted() - 1) * (4 << 20);
+    sites.ways.iter().for_each(|way| way.set(u64::MAX));
+    sites.d.start();
+    let ask = |sites: &Sites| -> FetchReport {
+        sites.d.get(&format!("/v1/fetches/{}", begun.id)).expect("it is known")
+    };
+    let waits = until("it goes on, and nobody answers", || {
+        let now = ask(&sites);
+        now.changes.iter().any(|change| change.contains("again in 1 s: ")).then_some(now)
+    });
+    assert!(!waits.done && waits.arrived >= kept, "{waits:?}");
+    let list: Transfers = sites.d.get("/v1/transfers").expect("a list");
+    assert_eq!(list.fetches.len(), 1, "{list:?}");
+    assert_eq!((list.fetches[0].id, list.fetches[0].done), (begun.id, false));
+    let why: WhyList = sites.d.get("/v1/why?prefix=lon").expect("a list");
+    assert_eq!(why.fetches.len(), 1, "{why:?}");
+    let why: WhyList = sites.d.get("/v1/why?prefix=x").expect("a list");
+    assert!(why.fetches.is_empty(), "{why:?}");
+    let line = format!("fetch {} long of a: ", begun.id);
+    for verb in ["list", "why"] {
+        let text = sites.d.done(&["transfer", verb]);
+        assert!(text.contains(&line) && text.contains("again in"), "{verb}: {text}");
+    }
+    [&mut sites.a, &mut sites.b, &mut sites.c].into_iter().for_each(SiteProcess::start);
+    let report = ended(&sites.d, ask(&sites));
+    assert_eq!(report.failure, None, "{report:?}\n{}", sites.d.log());
+    // What was here is not brought again; some of the end may come twice.
+    let came: u64 = report.sources.iter().map(|source| source.brought).sum();
+    assert!(came < LONG as u64 - kept / 2 && report.arrived == LONG as u64, "{report:?}");
+    assert!(fs::read(report.path.expect("a place")).is_ok_and(|whole| whole == content(LONG)));
+    // Nothing is left of it.
+    let is_empty = |folder| fs::read_dir(folder).is_ok_and(|mut left| left.next().is_none());
+    assert!(is_empty(parts.clone()) && is_empty(sites.d.path("state/fetches")), "{parts:?}");
+    let list: Transfers = sites.d.get("/v1/transfers").expect("a list");
+    assert!(list.fetches.is_empty(), "{list:?}");
 }

@@ -1,26 +1,29 @@
 //! The bytes of one file, from one or several sites, into a part file.
 //!
-//! 1. The file is cut into pieces of 4 MiB. Each source has four connections, each with one request out.
+//! 1. The file is cut into pieces of 4 MiB; those that are here already are not asked for. Each source has as many
+//!    connections as the plan of its path says, each with one request out.
 //! 2. A short file comes from one source at a time, the best of [`Sources`], which also says when to change. A long one
 //!    comes from all usable ones at once: who is fast takes more, and at the end takes over what the slow still owe
 //!    (`proto::transfer::Ranges`).
-//! 3. A source whose connections fail three times in a row is not asked any more. What has come is kept.
+//! 3. A source whose connections fail three times in a row is not asked any more. What has come is kept, and it is written
+//!    down which pieces are complete (`journal`).
 //!
 //! Whether the bytes are the right ones is found out by who knows the digest.
 
 use super::super::pieces::{PIECE_LEN_MAX, Piece};
+use super::journal::Journal;
 use crate::site::{Remote, RemoteError};
 use downpour_proto::Timestamp;
 use downpour_proto::transfer::{Ask, Ranges, Source, Sources};
+use std::collections::BTreeSet;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-/// Connections to each source.
-const LINES: usize = 4;
 /// From this size on a file comes from several sources at once.
 pub(super) const AT_ONCE_MIN: u64 = 64 << 20;
 /// Failures in a row of one connection.
@@ -39,11 +42,33 @@ const SILENCE: Duration = Duration::from_secs(20);
 pub(super) struct Gather {
     piece: Piece,
     size: u64,
-    remotes: Vec<Arc<Remote>>,
-    part: Arc<File>,
+    /// Bytes that are to come.
+    rest: u64,
+    places: Vec<Place>,
+    into: Arc<Target>,
     begun: Instant,
     state: Mutex<State>,
     changed: Notify,
+}
+
+/// A site that has the file, and the connections to it.
+struct Place {
+    remote: Arc<Remote>,
+    lines: Range<usize>,
+}
+
+/// The same before it is asked. Without a remote it is barred.
+#[derive(Clone)]
+pub(super) struct Holder {
+    pub(super) remote: Option<Arc<Remote>>,
+    pub(super) source: Source,
+    pub(super) connections: u16,
+}
+
+/// Where the bytes go.
+pub(super) struct Target {
+    pub(super) part: File,
+    pub(super) journal: Journal,
 }
 
 struct State {
@@ -65,9 +90,10 @@ struct State {
 /// How far it is.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
-    pub(super) brought: Vec<u64>,
-    /// How long each was asked.
-    pub(super) asked: Vec<Duration>,
+    /// Each site, what it brought, and how long it was asked.
+    pub(super) brought: Vec<(String, u64, Duration)>,
+    /// Bytes that are here, whoever brought them.
+    pub(super) arrived: u64,
     pub(super) told: Vec<String>,
     pub(super) at_once: bool,
 }
@@ -94,33 +120,48 @@ enum Broken {
 }
 
 impl Gather {
-    /// `remotes` and `sources` go together. `piece` says which file.
+    /// `piece` says which file; `here`, which pieces need not come.
     pub(super) fn new(
         piece: Piece,
-        size: u64,
-        remotes: Vec<Arc<Remote>>,
-        sources: Vec<Source>,
-        (part, at_once): (File, bool),
+        (size, here): (u64, &BTreeSet<u64>),
+        holders: Vec<Holder>,
+        (into, at_once): (Target, bool),
     ) -> Self {
-        let mut ranges = Ranges::new(remotes.len() * LINES, Duration::ZERO, 1);
-        let pieces = size.div_ceil(PIECE_LEN_MAX);
-        for id in 0..pieces {
-            ranges.want(id, PIECE_LEN_MAX.min(size - id * PIECE_LEN_MAX), STEP);
+        let (mut places, mut sources, mut lines) = (Vec::new(), Vec::new(), 0);
+        for Holder { remote, source, connections } in holders {
+            let Some(remote) = remote else { continue };
+            let first = lines;
+            lines += usize::from(connections.max(1));
+            places.push(Place { remote, lines: first..lines });
+            sources.push(source);
+        }
+        let mut ranges = Ranges::new(lines, Duration::ZERO, 1);
+        let (mut pieces, mut rest) = (0, 0);
+        for id in (0..size.div_ceil(PIECE_LEN_MAX)).filter(|id| !here.contains(id)) {
+            let len = PIECE_LEN_MAX.min(size - id * PIECE_LEN_MAX);
+            ranges.want(id, len, STEP);
+            (pieces, rest) = (pieces + 1, rest + len);
         }
         ranges.set_ending(true);
-        let active = vec![false; remotes.len()];
-        let brought = vec![0; remotes.len()];
-        let sources = Sources::new(size, sources);
-        let (told, error) = (Vec::new(), None);
-        let (since, asked) =
-            (vec![Instant::now(); remotes.len()], vec![Duration::ZERO; remotes.len()]);
-        let state =
-            State { since, asked, ranges, pieces, sources, active, at_once, brought, told, error };
+        let count = places.len();
+        let state = State {
+            ranges,
+            pieces,
+            sources: Sources::new(rest, sources),
+            active: vec![false; count],
+            since: vec![Instant::now(); count],
+            asked: vec![Duration::ZERO; count],
+            at_once,
+            brought: vec![0; count],
+            told: Vec::new(),
+            error: None,
+        };
         Self {
             piece,
             size,
-            remotes,
-            part: Arc::new(part),
+            rest,
+            places,
+            into: Arc::new(into),
             begun: Instant::now(),
             state: Mutex::new(state),
             changed: Notify::new(),
@@ -129,9 +170,13 @@ impl Gather {
 
     pub(super) fn seen(&self) -> Seen {
         let state = self.lock();
+        let brought = self.places.iter().enumerate().map(|(index, place)| {
+            (place.remote.name().to_owned(), state.brought[index], state.asked_for(index))
+        });
+        let came: u64 = state.brought.iter().sum();
         Seen {
-            brought: state.brought.clone(),
-            asked: (0..self.remotes.len()).map(|index| state.asked_for(index)).collect(),
+            brought: brought.collect(),
+            arrived: self.size - self.rest + came.min(self.rest),
             told: state.told.clone(),
             at_once: state.at_once,
         }
@@ -139,11 +184,14 @@ impl Gather {
 
     /// Fetches all of it. `Err`: why nobody brings it.
     pub(super) async fn run(self: &Arc<Self>) -> Result<(), String> {
+        if self.rest == 0 {
+            return Ok(());
+        }
         self.begin();
         let mut workers = JoinSet::new();
-        for source in 0..self.remotes.len() {
-            for line in 0..LINES {
-                workers.spawn(self.clone().work(source, source * LINES + line));
+        for (source, place) in self.places.iter().enumerate() {
+            for line in place.lines.clone() {
+                workers.spawn(self.clone().work(source, line));
             }
         }
         loop {
@@ -181,7 +229,7 @@ impl Gather {
         let best = ranking[0].index;
         state.set_active(best, true);
         if state.at_once {
-            for index in 0..self.remotes.len() {
+            for index in 0..self.places.len() {
                 let usable = state.sources.is_usable(index);
                 state.set_active(index, usable);
             }
@@ -194,7 +242,7 @@ impl Gather {
             return;
         }
         let done: u64 = state.brought.iter().sum();
-        let next = state.sources.look(self.now(), done.min(self.size)).map(|s| s.name.clone());
+        let next = state.sources.look(self.now(), done.min(self.rest)).map(|s| s.name.clone());
         if let Some(next) = next {
             let why = state.sources.why().to_owned();
             self.change(state, &next, &why);
@@ -203,8 +251,8 @@ impl Gather {
 
     /// From now on another one alone.
     fn change(&self, state: &mut State, next: &str, why: &str) {
-        for (index, remote) in self.remotes.iter().enumerate() {
-            state.set_active(index, remote.name() == next);
+        for (index, place) in self.places.iter().enumerate() {
+            state.set_active(index, place.remote.name() == next);
         }
         self.take_back(state);
         let told = format!("now from {next}: {why}");
@@ -215,8 +263,10 @@ impl Gather {
 
     /// What inactive sources were asked for is for others.
     fn take_back(&self, state: &mut State) {
-        for source in (0..self.remotes.len()).filter(|source| !state.active[*source]) {
-            (source * LINES..(source + 1) * LINES).for_each(|line| state.ranges.broke(line));
+        for (source, place) in self.places.iter().enumerate() {
+            for line in place.lines.clone().filter(|_| !state.active[source]) {
+                state.ranges.broke(line);
+            }
         }
     }
 
@@ -227,7 +277,7 @@ impl Gather {
             return;
         }
         state.set_active(source, false);
-        let name = self.remotes[source].name();
+        let name = self.places[source].remote.name();
         state.told.push(format!("{name} failed: {what}"));
         let next = state.sources.bar(self.now(), source, what).map(|s| s.name.clone());
         match next {
@@ -276,7 +326,7 @@ impl Gather {
         let wish = Piece { start, len, ..self.piece.clone() };
         let lost = |error: RemoteError| Broken::Failed(error.to_string());
         let mut answer =
-            self.remotes[source].bytes("/v1/site/pieces", &wish).await.map_err(lost)?;
+            self.places[source].remote.bytes("/v1/site/pieces", &wish).await.map_err(lost)?;
         let (mut at, mut waiting) = (start, Vec::new());
         while at + (waiting.len() as u64) < start + len {
             let some = tokio::time::timeout(SILENCE, answer.some()).await;
@@ -306,24 +356,40 @@ impl Gather {
         bytes: Vec<u8>,
         (source, line, id): (usize, usize, u64),
     ) -> Result<(), Broken> {
-        let (part, len) = (self.part.clone(), bytes.len() as u64);
-        let written = tokio::task::spawn_blocking(move || part.write_all_at(&bytes, at)).await;
+        let (into, len) = (self.into.clone(), bytes.len() as u64);
+        let written = tokio::task::spawn_blocking(move || into.part.write_all_at(&bytes, at)).await;
         let written = written.map_err(std::io::Error::other).and_then(|written| written);
-        let state = &mut *self.lock();
-        if let Err(error) = written {
-            state.error = Some(format!("writing: {error}"));
-            return Err(Broken::InVain);
-        }
-        if !state.active[source] || !state.ranges.is_wanted(id) {
-            return Err(Broken::InVain);
-        }
-        state.brought[source] += len;
-        if state.ranges.came(self.now(), line, len).is_some() {
-            state.pieces -= 1;
-            if state.pieces == 0 {
-                self.changed.notify_waiters();
+        let complete = {
+            let state = &mut *self.lock();
+            if let Err(error) = written {
+                state.error = Some(format!("writing: {error}"));
+                return Err(Broken::InVain);
             }
+            if !state.active[source] || !state.ranges.is_wanted(id) {
+                return Err(Broken::InVain);
+            }
+            state.brought[source] += len;
+            state.ranges.came(self.now(), line, len)
+        };
+        if let Some(piece) = complete {
+            self.complete(piece).await;
         }
         Ok(())
+    }
+
+    /// A piece is here.
+    async fn complete(&self, piece: u64) {
+        let (into, size) = (self.into.clone(), self.size);
+        let note = move || into.journal.note(&into.part, piece, size);
+        let noted = tokio::task::spawn_blocking(note).await;
+        if let Err(error) = noted.map_err(std::io::Error::other).and_then(|noted| noted) {
+            // Who goes on after a crash asks for it again.
+            tracing::warn!(file = %self.piece.name, %error, "it is not written down what is here");
+        }
+        let state = &mut *self.lock();
+        state.pieces -= 1;
+        if state.pieces == 0 {
+            self.changed.notify_waiters();
+        }
     }
 }

@@ -6,11 +6,14 @@
 //! 4. The whole is compared with the digest of the catalog, placed, signed for and recorded, as what a batch brought. If it
 //!    is not what it should be, each source is tried alone.
 //!
-//! Deliberately absent: resuming after a restart of the daemon, and telling the sources; they learn of the new replica as of
-//! any other.
+//! 5. `journal` keeps what was asked for and what is here of it: a daemon that is started again goes on, patiently, for its
+//!    sources may have gone down with it.
+//!
+//! Deliberately absent: telling the sources; they learn of the new replica as of any other.
 
 mod gather;
 mod holders;
+mod journal;
 
 use super::arriving::{Judge, Look, Taken};
 use super::incoming::{Incoming, receipt};
@@ -29,8 +32,9 @@ use axum::{Extension, Json};
 use downpour_catalog::ErrorClass;
 use downpour_proto::Rate;
 use downpour_proto::transfer::{Source, rank};
-use gather::{AT_ONCE_MIN, Gather, Seen};
+use gather::{AT_ONCE_MIN, Gather, Holder, Seen, Target};
 use holders::Found;
+use journal::{Journal, Kept};
 use rustix::fs::{Mode, OFlags, RenameFlags};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -48,6 +52,9 @@ const KNOWN_MAX: usize = 64;
 const PARTS: &str = ".downpour/fetch";
 /// What a fetch brought from a site is expected of it for so long.
 const PACE_LIFE: Duration = Duration::from_secs(3600);
+/// A fetch that goes on after a restart is tried again after so long, then after twice as long, up to the last wait.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const LAST_WAIT: Duration = Duration::from_secs(256);
 
 /// A file to be fetched.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -98,6 +105,9 @@ pub struct FetchReport {
     pub version: i64,
     /// Its bytes.
     pub size: u64,
+    /// Bytes that are here by now.
+    #[serde(default)]
+    pub arrived: u64,
     /// It has ended.
     pub done: bool,
     /// Why it failed, or could not begin.
@@ -127,29 +137,58 @@ pub(super) fn routes() -> Routes {
 
 /// A fetch that was begun.
 pub(super) struct Fetch {
-    key: (String, String, i64),
     state: watch::Sender<FetchReport>,
-    gather: Mutex<Option<(Arc<Gather>, Vec<String>)>>,
+    gather: Mutex<Option<Arc<Gather>>>,
 }
 
 impl Fetch {
     fn report(&self) -> FetchReport {
         let mut report = self.state.borrow().clone();
-        if let Some((gather, names)) = &*lock(&self.gather) {
-            fill(&mut report, &gather.seen(), names);
+        if let Some(gather) = &*lock(&self.gather) {
+            report.add(&gather.seen());
         }
         report
     }
+
+    fn tell(&self, what: String) {
+        self.state.send_modify(|report| {
+            tracing::info!(file = %report.name, "{what}");
+            report.changes.push(what);
+        });
+    }
+
+    fn end(&self, ended: Result<Option<String>, String>) {
+        self.state.send_modify(|report| {
+            report.done = true;
+            match ended {
+                Ok(path) => report.path = path,
+                Err(what) => report.failure = Some(what),
+            }
+        });
+    }
 }
 
-fn fill(report: &mut FetchReport, seen: &Seen, names: &[String]) {
-    report.at_once = seen.at_once;
-    for (name, brought) in names.iter().zip(&seen.brought) {
-        if let Some(source) = report.sources.iter_mut().find(|source| source.site == *name) {
-            source.brought += brought;
+impl FetchReport {
+    fn of(found: &Found, holders: &[Holder]) -> Self {
+        Self {
+            site: found.origin.clone(),
+            name: found.name.clone(),
+            version: found.version,
+            size: found.size,
+            sources: ranked(found.size, holders),
+            ..Self::default()
         }
     }
-    report.changes.extend(seen.told.iter().cloned());
+
+    fn add(&mut self, seen: &Seen) {
+        (self.at_once, self.arrived) = (seen.at_once, seen.arrived);
+        for (name, brought, _) in &seen.brought {
+            if let Some(source) = self.sources.iter_mut().find(|source| source.site == *name) {
+                source.brought += brought;
+            }
+        }
+        self.changes.extend(seen.told.iter().cloned());
+    }
 }
 
 /// Fetch a file from where it would be here first
@@ -158,65 +197,71 @@ fn fill(report: &mut FetchReport, seen: &Seen, names: &[String]) {
 async fn fetch(
     State(site): State<Arc<Site>>,
     Extension(dispatch): Extension<Arc<Dispatch>>,
-    Given(wish): Given<FetchWish>,
+    Given(mut wish): Given<FetchWish>,
 ) -> Result<Json<FetchReport>, Problem> {
-    let found = holders::find(&site, &wish.site, &wish.name, wish.version).await?;
-    let nobody = || {
-        let what = format!("no catalog here knows {} of {} with its digest", wish.name, wish.site);
-        Problem::not_found(what).of_class(ErrorClass::FileGone)
-    };
-    let found = found.ok_or_else(nobody)?;
-    let remotes = dispatch.sources_of(&site, &found, &wish);
-    let (remotes, sources): (Vec<_>, Vec<_>) = remotes.into_iter().unzip();
-    let mut report = FetchReport {
-        site: found.origin.clone(),
-        name: found.name.clone(),
-        version: found.version,
-        size: found.size,
-        sources: ranked(found.size, &sources),
-        ..FetchReport::default()
-    };
+    let (found, holders) = dispatch.find(&site, &wish).await?;
+    let mut report = FetchReport::of(&found, &holders);
     if found.is_here || wish.ask {
         report.done = true;
         return Ok(Json(report));
     }
-    let key = (found.origin.clone(), found.name.clone(), found.version);
-    let running = {
-        let known = lock(&dispatch.fetches);
-        let running = |fetch: &&Arc<Fetch>| fetch.key == key && !fetch.state.borrow().done;
-        known.values().find(running).cloned()
-    };
-    if let Some(running) = running {
-        return Ok(Json(running.report()));
+    if let Some(running) = dispatch.fetching(&found.origin, &found.name, found.version) {
+        return Ok(Json(running));
     }
-    if !sources.iter().any(|source| source.barred.is_none()) {
-        report.done = true;
-        report.failure = Some("no site that has it can be asked".to_owned());
+    if let Err(failure) = some_can_be_asked(&holders) {
+        (report.done, report.failure) = (true, Some(failure));
         return Ok(Json(report));
     }
     let (folder, taken) = taken(&site, &found).await?;
     report.id = site.clock.now().0;
-    let fetch =
-        Arc::new(Fetch { key, state: watch::channel(report.clone()).0, gather: Mutex::new(None) });
-    dispatch.keep(report.id, &fetch);
-    let (site, dispatch) = (site.clone(), dispatch.clone());
+    wish.version = Some(found.version);
+    let one = wish.one;
+    let (state, kept) = (site.config().state(), Kept { wish, report: report.clone() });
+    kept.write(&state).map_err(|error| {
+        let what = format!("the state folder: {error}");
+        Problem::from(Fault::new(ErrorClass::DestinationWriteFailed, what))
+    })?;
+    let fetch = dispatch.keep(report.clone());
     tokio::spawn(async move {
-        let usable = |(remote, source): (Option<Arc<Remote>>, Source)| Some((remote?, source));
-        let sources = remotes.into_iter().zip(sources).filter_map(usable).collect();
-        let task = Task { site, dispatch, fetch: fetch.clone(), folder, taken, one: wish.one };
-        let ended = task.run(sources).await;
-        fetch.state.send_modify(|report| {
-            if let Some((gather, names)) = lock(&fetch.gather).take() {
-                fill(report, &gather.seen(), &names);
-            }
-            report.done = true;
-            match ended {
-                Ok(path) => report.path = Some(path),
-                Err(what) => report.failure = Some(what),
-            }
-        });
+        let task = Task { site, dispatch, fetch: fetch.clone(), folder, taken, one };
+        let ended = task.run(holders).await;
+        Kept::forget(&state, kept.report.id);
+        fetch.end(ended.map(Some));
     });
     Ok(Json(report))
+}
+
+fn some_can_be_asked(holders: &[Holder]) -> Result<(), String> {
+    let usable = holders.iter().any(|holder| holder.source.barred.is_none());
+    usable.then_some(()).ok_or_else(|| "no site that has it can be asked".to_owned())
+}
+
+/// Goes on with what had not ended when the daemon did.
+pub(super) fn resume(dispatch: &Arc<Dispatch>, site: &Arc<Site>) {
+    let state = site.config().state();
+    for Kept { wish, report } in Kept::all(&state) {
+        let id = report.id;
+        if lock(&dispatch.fetches).contains_key(&id) {
+            continue;
+        }
+        let fetch = dispatch.keep(report);
+        let (dispatch, site, state) = (dispatch.clone(), site.clone(), state.clone());
+        tokio::spawn(async move {
+            fetch.tell("the daemon was started again".to_owned());
+            let mut wait = FIRST_WAIT;
+            let ended = loop {
+                let failure = match dispatch.go_on(&site, &fetch, &wish).await {
+                    Err(what) if wait <= LAST_WAIT => what,
+                    ended => break ended,
+                };
+                fetch.tell(format!("again in {} s: {failure}", wait.as_secs()));
+                tokio::time::sleep(wait).await;
+                wait *= 2;
+            };
+            Kept::forget(&state, id);
+            fetch.end(ended);
+        });
+    }
 }
 
 /// Fetches that are known
@@ -238,8 +283,9 @@ async fn fetched(
     Ok(Json(fetch.report()))
 }
 
-fn ranked(size: u64, sources: &[Source]) -> Vec<FetchSource> {
-    let ranked = rank(size, sources).into_iter();
+fn ranked(size: u64, holders: &[Holder]) -> Vec<FetchSource> {
+    let sources: Vec<Source> = holders.iter().map(|holder| holder.source.clone()).collect();
+    let ranked = rank(size, &sources).into_iter();
     let source = |ranked: downpour_proto::transfer::Ranked| FetchSource {
         site: ranked.name,
         takes_s: ranked.takes.map(|takes| takes.as_secs_f64()),
@@ -296,15 +342,46 @@ async fn taken(site: &Arc<Site>, found: &Found) -> Result<(PathBuf, Taken), Prob
 }
 
 impl Dispatch {
-    /// Each holder as a source; with the reason when it cannot be asked.
-    fn sources_of(
+    /// The file, and who has it.
+    async fn find(
         &self,
-        site: &Site,
-        found: &Found,
+        site: &Arc<Site>,
         wish: &FetchWish,
-    ) -> Vec<(Option<Arc<Remote>>, Source)> {
-        let wanted = |name: &&String| wish.from.is_empty() || wish.from.contains(name);
-        let source = |name: &String| {
+    ) -> Result<(Found, Vec<Holder>), Problem> {
+        let FetchWish { site: origin, name, .. } = wish;
+        let found = holders::find(site, origin, name, wish.version).await?;
+        let nobody = || {
+            let what = format!("no catalog here knows {name} of {origin} with its digest");
+            Problem::not_found(what).of_class(ErrorClass::FileGone)
+        };
+        let found = found.ok_or_else(nobody)?;
+        let holders = self.holders(site, &found, &wish.from);
+        Ok((found, holders))
+    }
+
+    /// One try of a fetch that was begun before the daemon was started.
+    async fn go_on(
+        self: &Arc<Self>,
+        site: &Arc<Site>,
+        fetch: &Arc<Fetch>,
+        wish: &FetchWish,
+    ) -> Result<Option<String>, String> {
+        let (found, holders) = self.find(site, wish).await.map_err(|problem| problem.what)?;
+        if found.is_here {
+            return Ok(None);
+        }
+        some_can_be_asked(&holders)?;
+        fetch.state.send_modify(|report| report.sources = ranked(found.size, &holders));
+        let (folder, taken) = taken(site, &found).await.map_err(|problem| problem.what)?;
+        let (site, dispatch, fetch) = (site.clone(), self.clone(), fetch.clone());
+        let task = Task { site, dispatch, fetch, folder, taken, one: wish.one };
+        task.run(holders).await.map(Some)
+    }
+
+    /// Each that has the file and is wanted (none: all are), as a source.
+    fn holders(&self, site: &Site, found: &Found, from: &[String]) -> Vec<Holder> {
+        let wanted = |name: &&String| from.is_empty() || from.contains(name);
+        let holder = |name: &String| {
             let remote = site.remote(name);
             let (known, plan) = self.planned(site, [name, &site.name], 0);
             let (expected, by) = match self.pace_from(name) {
@@ -319,9 +396,9 @@ impl Dispatch {
                 queued: self.queued_from(name),
                 barred: self.barred(remote.as_deref(), name),
             };
-            (remote, source)
+            Holder { remote, source, connections: plan.connections.value }
         };
-        found.holders.iter().filter(wanted).map(source).collect()
+        found.holders.iter().filter(wanted).map(holder).collect()
     }
 
     /// Other sites that have a file which is not here, the best first.
@@ -333,9 +410,21 @@ impl Dispatch {
     ) -> Result<Vec<FetchSource>, Fault> {
         let found = holders::find(site, origin, &file.name, Some(file.version)).await?;
         let Some(found) = found.filter(|found| !found.is_here) else { return Ok(Vec::new()) };
-        let sources = self.sources_of(site, &found, &FetchWish::default());
-        let sources: Vec<Source> = sources.into_iter().map(|(_, source)| source).collect();
-        Ok(ranked(found.size, &sources))
+        Ok(ranked(found.size, &self.holders(site, &found, &[])))
+    }
+
+    /// Fetches under way, the oldest first.
+    pub(super) fn fetches_now(&self) -> Vec<FetchReport> {
+        let reports = lock(&self.fetches).values().map(|fetch| fetch.report()).collect::<Vec<_>>();
+        reports.into_iter().filter(|report| !report.done).collect()
+    }
+
+    /// The fetch of a file, while it is under way.
+    pub(super) fn fetching(&self, site: &str, name: &str, version: i64) -> Option<FetchReport> {
+        let is_it = |report: &FetchReport| {
+            report.site == site && report.name == name && report.version == version
+        };
+        self.fetches_now().into_iter().find(is_it)
     }
 
     fn barred(&self, remote: Option<&Remote>, name: &str) -> Option<String> {
@@ -373,7 +462,10 @@ impl Dispatch {
         paces.get(name).filter(|(_, at)| at.elapsed() < PACE_LIFE).map(|(rate, _)| *rate)
     }
 
-    fn keep(&self, id: i64, fetch: &Arc<Fetch>) {
+    fn keep(&self, report: FetchReport) -> Arc<Fetch> {
+        let id = report.id;
+        let state = watch::channel(report).0;
+        let fetch = Arc::new(Fetch { state, gather: Mutex::new(None) });
         let mut known = lock(&self.fetches);
         if known.len() >= KNOWN_MAX {
             let ended = known.iter().find(|(_, fetch)| fetch.state.borrow().done);
@@ -381,6 +473,7 @@ impl Dispatch {
             oldest.and_then(|id| known.remove(&id));
         }
         known.insert(id, fetch.clone());
+        fetch
     }
 }
 
@@ -396,49 +489,74 @@ struct Task {
 
 impl Task {
     /// Where it lies in the end.
-    async fn run(&self, sources: Vec<(Arc<Remote>, Source)>) -> Result<String, String> {
+    async fn run(&self, holders: Vec<Holder>) -> Result<String, String> {
         let _promise = self.dispatch.room.promise(&self.folder, self.taken.item.size);
         let part = self.folder.join(PARTS).join(format!("{}.part", self.taken.item.blake3));
-        self.gather(&part, sources.clone(), !self.one).await?;
-        if !self.is_right(&part).await? {
-            self.tell("the whole is not what the catalog says: each source is tried alone");
-            let mut right = false;
-            for source in sources {
-                let name = source.1.name.clone();
-                let brought = self.gather(&part, vec![source], false).await;
-                right = brought.is_ok() && self.is_right(&part).await?;
-                if right {
-                    break;
-                }
-                self.tell(&format!("{name} does not bring it right"));
-            }
-            if !right {
-                return Err("no site brings what the catalog says".to_owned());
-            }
+        if !self.is_placed().await {
+            self.bring(&part, holders).await?;
+            self.place(part.clone()).await.map_err(|fault| fault.what)?;
         }
-        self.record(part).await.map_err(|fault| fault.what)
+        Journal::of(&part).forget();
+        self.record().await.map_err(|fault| fault.what)
+    }
+
+    /// A daemon that ended may have come so far.
+    async fn is_placed(&self) -> bool {
+        let there = self.folder.join(&self.taken.path);
+        let size = self.taken.item.size;
+        let same = |there: std::fs::Metadata| there.is_file() && there.len() == size;
+        if !std::fs::symlink_metadata(&there).is_ok_and(same) {
+            return false;
+        }
+        self.is_right(&there).await == Ok(true)
+    }
+
+    /// The whole and right file, as a part.
+    async fn bring(&self, part: &FilePath, holders: Vec<Holder>) -> Result<(), String> {
+        self.gather(part, holders.clone(), !self.one).await?;
+        if self.is_right(part).await? {
+            return Ok(());
+        }
+        self.tell("the whole is not what the catalog says: each source is tried alone");
+        for holder in holders {
+            Journal::of(part).forget();
+            let name = holder.source.name.clone();
+            let brought = self.gather(part, vec![holder], false).await;
+            if brought.is_ok() && self.is_right(part).await? {
+                return Ok(());
+            }
+            self.tell(&format!("{name} does not bring it right"));
+        }
+        Journal::of(part).forget();
+        Err("no site brings what the catalog says".to_owned())
     }
 
     fn tell(&self, what: &str) {
-        tracing::warn!(file = %self.taken.item.name, what);
-        self.fetch.state.send_modify(|report| report.changes.push(what.to_owned()));
+        self.fetch.tell(what.to_owned());
     }
 
     async fn gather(
         &self,
         part: &FilePath,
-        sources: Vec<(Arc<Remote>, Source)>,
+        holders: Vec<Holder>,
         at_once: bool,
     ) -> Result<(), String> {
         let item = &self.taken.item;
         let (path, size) = (part.to_owned(), item.size);
-        let file = blocking(move || {
+        let (target, here) = blocking(move || {
             path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
             let mut options = File::options();
             let file = options.read(true).write(true).create(true).truncate(false).open(&path)?;
-            file.set_len(size).map(|()| file)
-        });
-        let file = file.await.map_err(|error| format!("{}: {error}", part.display()))?;
+            file.set_len(size)?;
+            let journal = Journal::of(&path);
+            let here = journal.read(&file, size);
+            Ok((Target { part: file, journal }, here))
+        })
+        .await
+        .map_err(|error| format!("{}: {error}", part.display()))?;
+        if !here.is_empty() {
+            self.tell(&format!("{} pieces of it are here already", here.len()));
+        }
         let piece = Piece {
             site: item.site.clone(),
             name: item.name.clone(),
@@ -447,21 +565,18 @@ impl Task {
             start: 0,
             len: 0,
         };
-        let (remotes, sources): (Vec<_>, Vec<_>) = sources.into_iter().unzip();
-        let names: Vec<String> = remotes.iter().map(|remote| remote.name().to_owned()).collect();
-        let usable = sources.iter().filter(|source| source.barred.is_none()).count();
+        let usable = holders.iter().filter(|holder| holder.source.barred.is_none()).count();
         let at_once = at_once && usable > 1 && size >= AT_ONCE_MIN;
-        let gather = Arc::new(Gather::new(piece, size, remotes, sources, (file, at_once)));
-        *lock(&self.fetch.gather) = Some((gather.clone(), names.clone()));
+        let gather = Arc::new(Gather::new(piece, (size, &here), holders, (target, at_once)));
+        *lock(&self.fetch.gather) = Some(gather.clone());
         let done = gather.run().await;
         let seen = gather.seen();
-        let each = names.iter().zip(seen.brought.iter().zip(&seen.asked));
-        for (name, (brought, asked)) in each.filter(|(_, (brought, _))| **brought > 0) {
+        for (name, brought, asked) in seen.brought.iter().filter(|(_, brought, _)| *brought > 0) {
             let rate = Rate::of(*brought, *asked);
             lock(&self.dispatch.paces).insert(name.clone(), (rate, Instant::now()));
         }
         lock(&self.fetch.gather).take();
-        self.fetch.state.send_modify(|report| fill(report, &seen, &names));
+        self.fetch.state.send_modify(|report| report.add(&seen));
         done
     }
 
@@ -476,8 +591,8 @@ impl Task {
         Ok(found == digest)
     }
 
-    /// Gives it its place, signs for it and records it.
-    async fn record(&self, part: PathBuf) -> Result<String, Fault> {
+    /// Gives it its place.
+    async fn place(&self, part: PathBuf) -> Result<(), Fault> {
         let (folder, path) = (self.folder.clone(), self.taken.path.clone());
         let placed = blocking(move || place(&folder, &part, &path)).await;
         placed.map_err(|error| {
@@ -486,7 +601,11 @@ impl Task {
                 _ => ErrorClass::DestinationWriteFailed,
             };
             Fault::new(class, format!("{}: {error}", self.taken.path))
-        })?;
+        })
+    }
+
+    /// Signs for it and records it.
+    async fn record(&self) -> Result<String, Fault> {
         let signed = receipt(&self.site, &self.taken, "fetch").sign(&self.site.identity);
         let signed = signed.map_err(|e| Fault::new(ErrorClass::NameRefused, e.to_string()))?;
         let answers = super::record::record(&self.site, &self.folder, vec![signed]).await?;

@@ -1,0 +1,132 @@
+//! What of a fetch outlives the daemon: that it was asked for, and which pieces are here.
+//!
+//! `fetches/NUMBER.json` of the state folder is what was asked for and how it began, until it has ended. `DIGEST.done` beside
+//! a part has a line for each piece that came, its number and its BLAKE3: who goes on compares them with what the disk has,
+//! so nothing needs to be synced, and a line that was cut off says nothing.
+
+use super::super::pieces::PIECE_LEN_MAX;
+use super::{FetchReport, FetchWish};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+/// Below the state folder.
+const FOLDER: &str = "fetches";
+
+/// A fetch that has not ended.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Kept {
+    pub(super) wish: FetchWish,
+    pub(super) report: FetchReport,
+}
+
+impl Kept {
+    pub(super) fn write(&self, state: &Path) -> io::Result<()> {
+        let file = file_of(state, self.report.id);
+        fs::create_dir_all(state.join(FOLDER))?;
+        let new = file.with_extension("new");
+        fs::write(&new, serde_json::to_vec(self)?)?;
+        File::open(&new)?.sync_all()?;
+        fs::rename(new, file)
+    }
+
+    pub(super) fn all(state: &Path) -> Vec<Self> {
+        let files = fs::read_dir(state.join(FOLDER)).into_iter().flatten().flatten();
+        let paths = files.map(|entry| entry.path());
+        let paths = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
+        let kept = |path: PathBuf| serde_json::from_slice(&fs::read(path).ok()?).ok();
+        paths.filter_map(kept).collect()
+    }
+
+    pub(super) fn forget(state: &Path, id: i64) {
+        let _ = fs::remove_file(file_of(state, id));
+    }
+}
+
+fn file_of(state: &Path, id: i64) -> PathBuf {
+    state.join(FOLDER).join(format!("{id}.json"))
+}
+
+/// Which pieces of a part are here.
+#[derive(Debug)]
+pub(super) struct Journal(PathBuf);
+
+impl Journal {
+    pub(super) fn of(part: &Path) -> Self {
+        Self(part.with_extension("done"))
+    }
+
+    /// The pieces that are in the part as they came.
+    pub(super) fn read(&self, part: &File, size: u64) -> BTreeSet<u64> {
+        let text = fs::read_to_string(&self.0).unwrap_or_default();
+        let line = |line: &str| {
+            let (piece, digest) = line.split_once(' ')?;
+            Some((piece.parse::<u64>().ok()?, blake3::Hash::from_hex(digest).ok()?))
+        };
+        let noted: BTreeMap<_, _> = text.lines().filter_map(line).collect();
+        let is_here = |(piece, digest): &(u64, blake3::Hash)| {
+            digest_of(part, *piece, size).is_ok_and(|found| found == *digest)
+        };
+        noted.into_iter().filter(is_here).map(|(piece, _)| piece).collect()
+    }
+
+    /// This one has come.
+    pub(super) fn note(&self, part: &File, piece: u64, size: u64) -> io::Result<()> {
+        let line = format!("\n{piece} {}", digest_of(part, piece, size)?);
+        let mut options = OpenOptions::new();
+        options.create(true).append(true).open(&self.0)?.write_all(line.as_bytes())
+    }
+
+    /// Nothing is known to be here.
+    pub(super) fn forget(&self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn digest_of(part: &File, piece: u64, size: u64) -> io::Result<blake3::Hash> {
+    let start = piece.checked_mul(PIECE_LEN_MAX).filter(|start| *start < size);
+    let start = start.ok_or(io::ErrorKind::InvalidInput)?;
+    let mut bytes = vec![0; PIECE_LEN_MAX.min(size - start) as usize];
+    part.read_exact_at(&mut bytes, start)?;
+    Ok(blake3::hash(&bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Journal, PIECE_LEN_MAX};
+    use std::fs::{self, File};
+    use std::os::unix::fs::FileExt as _;
+
+    #[test]
+    fn only_what_is_here_as_it_came_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let part = folder.path().join("x.part");
+        let (file, journal) = (File::create_new(&part).unwrap(), Journal::of(&part));
+        let file = File::options().read(true).write(true).open(&part).map(|again| (file, again));
+        let (_, file) = file.unwrap();
+        let size = 2 * PIECE_LEN_MAX + 5;
+        file.set_len(size).unwrap();
+        assert!(journal.read(&file, size).is_empty());
+        (0..3).for_each(|piece| journal.note(&file, piece, size).unwrap());
+        assert!(journal.note(&file, 3, size).is_err(), "there is no such piece");
+        assert_eq!(journal.read(&file, size).len(), 3);
+        // One that came again counts as it came last; one that changed behind our back does not.
+        file.write_all_at(b"new", 7).unwrap();
+        file.write_all_at(b"new", 2 * PIECE_LEN_MAX).unwrap();
+        journal.note(&file, 0, size).unwrap();
+        assert_eq!(Vec::from_iter(journal.read(&file, size)), [0, 1]);
+        // A line that was cut off says nothing, and spoils none.
+        let done = folder.path().join("x.done");
+        let whole = fs::read(&done).unwrap();
+        for cut in 0..whole.len() {
+            fs::write(&done, &whole[..cut]).unwrap();
+            journal.note(&file, 2, size).unwrap();
+            assert!(journal.read(&file, size).contains(&2), "cut at {cut}");
+        }
+        journal.forget();
+        assert!(journal.read(&file, size).is_empty());
+    }
+}
