@@ -12,14 +12,13 @@ use clap::{Args, Subcommand, ValueEnum};
 use downpour_catalog::{OpenError, Reader};
 use downpour_proto::Rate;
 use downpour_proto::transfer::{Figure, Host, Known, Measured, Plan, Ranked, Source, rank};
+use downpour_transport::control::DataPath;
 use downpour_transport::identity::Identity;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes of a block of `--path tcp`, which is one range.
-const RANGE_LEN: u64 = 2 << 20;
 /// What a receiver takes for blocks under way unless it is told otherwise.
 const MEMORY: u64 = 256_000_000;
 
@@ -271,7 +270,7 @@ impl ShowArgs {
             sender: limits_of(&self.sender),
             receiver: limits_of(&self.receiver),
             beside: self.beside,
-            range_len: RANGE_LEN,
+            range_len: crate::session::range_len(DataPath::Tcp, self.size),
             memory: MEMORY,
             wishes: self.connections.clone().resolve()?,
         })

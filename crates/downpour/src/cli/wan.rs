@@ -85,6 +85,7 @@ impl ConnectionArgs {
             ));
         }
         Ok(Wishes {
+            path: None,
             connections: self.connections,
             congestion: self.congestion,
             buffer: self.socket_buffer,

@@ -1,17 +1,17 @@
 //! What is expected of the way from one site to another: the plan by what is known of the path, and when a file is there.
 
 use super::Dispatch;
+use super::pieces::PIECE_LEN_MAX;
 use crate::report::PlanLine;
+use crate::session::{carrier, range_len};
 use crate::site::Site;
 use crate::tuner::plan::{Sheet, host};
 use downpour_catalog::Time;
 use downpour_proto::transfer::{Host, Known, Plan, Source, Wishes, rank};
+use downpour_transport::control::DataPath;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use utoipa::ToSchema;
-
-/// Bytes of a block of a TCP transfer, which is one range, where a session sends much; of little they are shorter.
-const RANGE_LEN: u64 = 2 << 20;
 
 /// What is expected of a way, for one file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -32,24 +32,41 @@ pub struct Way {
 }
 
 impl Dispatch {
-    /// The plan of a transfer between this site and another, beside so many others.
-    pub(super) fn planned(&self, site: &Site, [from, to]: [&str; 2], beside: u16) -> (Known, Plan) {
+    /// The plan of a transfer between this site and another, beside so many others: of a session of so many bytes, or
+    /// (`None`) of a fetch.
+    pub(super) fn planned(
+        &self,
+        site: &Site,
+        [from, to]: [&str; 2],
+        (beside, session): (u16, Option<u64>),
+    ) -> (Known, Plan) {
         let own = |name: &str| if name == site.name { host() } else { Host::default() };
         let remote = site.remote(if from == site.name { to } else { from });
         let section = remote.as_ref().map(|remote| &remote.section);
         // How many connections is said where the files arrive, how fast where they come from.
         let connections = section.filter(|_| to == site.name).and_then(|s| s.connections);
-        let pacing = section.filter(|_| from == site.name).and_then(|s| s.rate).map(|rate| *rate);
+        let sends = section.filter(|_| from == site.name);
+        let pacing = sends.and_then(|s| s.rate).map(|rate| *rate);
+        let path = sends.map(|s| s.path.path());
+        let range = |bytes| range_len(path.unwrap_or(DataPath::Tcp), bytes);
         let known = Known {
             measured: self.book.paths.measured(from, to),
             sender: own(from),
             receiver: own(to),
             beside,
-            range_len: RANGE_LEN,
+            range_len: session.map_or(PIECE_LEN_MAX, range),
             memory: super::incoming::MEMORY,
-            wishes: Wishes { connections, pacing, ..Wishes::default() },
+            wishes: Wishes {
+                path: path.and_then(carrier),
+                connections,
+                pacing,
+                ..Wishes::default()
+            },
         };
-        let plan = Plan::new(&known);
+        let mut plan = Plan::new(&known);
+        if known.wishes.path.is_some() {
+            plan.path.why = format!("`path` of [[remote]] {to}");
+        }
         (known, plan)
     }
 
@@ -61,7 +78,10 @@ impl Dispatch {
         (beside, lately): (u16, Option<downpour_proto::Rate>),
         (since, len, queued): (Option<Time>, u64, u64),
     ) -> Way {
-        let (known, plan) = self.planned(site, ends, beside);
+        // What waits before it, and is of its rule, goes with it as far as a batch has room.
+        let batch = site.config().transfer.batch_bytes.0.max(len);
+        let session = len.saturating_add(queued).min(batch);
+        let (known, plan) = self.planned(site, ends, (beside, Some(session)));
         let source = match (plan.expected.value, lately) {
             (Some(rate), _) => (Some(rate), plan.expected.why.clone()),
             (None, rate) => (rate, "as the link did lately".to_owned()),

@@ -48,9 +48,11 @@ pub use batch::{
     send_files,
 };
 pub use network::own_addrs_of as own_addrs;
+pub(crate) use network::range_len;
 pub use receive::receive;
 pub use send::send;
 pub use standing::{Heard, OpenSession, Opened, SendProducts, send_products};
+pub(crate) use transfer::carrier;
 
 /// Why a receiver leaves the stream when the sender says so.
 const TOO_SLOW: &str = "it could not keep up with the others";

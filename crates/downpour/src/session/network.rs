@@ -71,12 +71,7 @@ pub(super) fn geometry(
     (code, data_len): (Code, Option<u64>),
 ) -> Geometry {
     if path == DataPath::Tcp {
-        let full = Geometry::full(SYMBOL_LEN_PULLED, code);
-        let part = data_len.unwrap_or(u64::MAX) / PARTS_PULLED / u64::from(SYMBOL_LEN_PULLED);
-        let most = full.block_symbols;
-        let block_symbols = u16::try_from(part).unwrap_or(most);
-        let block_symbols = block_symbols.clamp(BLOCK_SYMBOLS_PULLED_MIN.min(most), most);
-        return Geometry { block_symbols, ..full };
+        return pulled(code, data_len.unwrap_or(u64::MAX));
     }
     let is_v6 = stream.is_some_and(|out| out.group.address().is_ipv6());
     let headers = if is_v6 { HEADERS_V6 } else { HEADERS_V4 };
@@ -85,6 +80,24 @@ pub(super) fn geometry(
     // Even, because one of the codes works on 16-bit words.
     let symbol_len = (mtu - headers - OVERHEAD as u32) & !1;
     Geometry::full(symbol_len as u16, code)
+}
+
+fn pulled(code: Code, data_len: u64) -> Geometry {
+    let full = Geometry::full(SYMBOL_LEN_PULLED, code);
+    let part = data_len / PARTS_PULLED / u64::from(SYMBOL_LEN_PULLED);
+    let most = full.block_symbols;
+    let block_symbols = u16::try_from(part).unwrap_or(most);
+    let block_symbols = block_symbols.clamp(BLOCK_SYMBOLS_PULLED_MIN.min(most), most);
+    Geometry { block_symbols, ..full }
+}
+
+/// Bytes of a block, which is one range, of a session of so many bytes by this path.
+pub(crate) fn range_len(path: DataPath, data_len: u64) -> u64 {
+    let geometry = match path {
+        DataPath::Tcp => pulled(Code::ReedSolomon, data_len),
+        _ => Geometry::IPV4,
+    };
+    geometry.block_len()
 }
 
 /// TCP addresses to try to listen on: the one asked for, or all ports of the range.
@@ -156,7 +169,7 @@ pub fn own_addrs_of(port: u16) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{geometry, random_group};
+    use super::{geometry, random_group, range_len};
     use crate::cli::NetworkPlan;
     use crate::ports::PortRange;
     use downpour_proto::{Code, Geometry};
@@ -180,6 +193,14 @@ mod tests {
         assert_eq!(geometry(&plan).symbol_len, 8940);
         plan.mtu = Some(577);
         assert_eq!(geometry(&plan).symbol_len % 2, 0);
+    }
+
+    #[test]
+    fn little_is_pulled_in_short_blocks() {
+        let of = |data_len| range_len(DataPath::Tcp, data_len);
+        assert_eq!((of(0), of(10 << 20), of(64 << 20)), (128 << 10, 128 << 10, 256 << 10));
+        assert_eq!((of(1 << 30), of(u64::MAX)), (2 << 20, 2 << 20));
+        assert_eq!(range_len(DataPath::Udp, 0), Geometry::IPV4.block_len());
     }
 
     #[test]

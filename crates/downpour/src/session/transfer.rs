@@ -7,7 +7,7 @@ use crate::tuner::plan::host;
 use downpour_proto::receiver::{PULLS_DEFAULT, PULLS_MAX};
 use downpour_proto::transfer::steer::Limits;
 use downpour_proto::transfer::{
-    Ahead, CONNECTIONS_MAX, Carrier, Figure, Host, Known, Plan, Planned, Wishes,
+    Ahead, CONNECTIONS_MAX, Carrier, Figure, Host, Known, Plan, Wishes,
 };
 use downpour_proto::{Geometry, Timestamp};
 use downpour_transport::Spare;
@@ -23,6 +23,7 @@ const SPARE_MAX: usize = 16;
 fn planned(plan: &ReceivePlan, joined: &Joined) -> Option<Plan> {
     let mut measured = plan.measured.clone();
     measured.rtt.get_or_insert_with(|| Figure::fresh(joined.rtt, "TCP handshake"));
+    let path = carrier(joined.reply.path)?;
     let known = Known {
         measured,
         sender: Host::parse(&joined.reply.limits),
@@ -30,16 +31,21 @@ fn planned(plan: &ReceivePlan, joined: &Joined) -> Option<Plan> {
         beside: plan.beside,
         range_len: joined.reply.geometry.block_len(),
         memory: plan.memory_bytes,
-        wishes: plan.wishes.clone(),
+        wishes: Wishes { path: Some(path), ..plan.wishes.clone() },
     };
-    let value = match joined.reply.path {
-        DataPath::Multicast => return None,
-        DataPath::Tcp => Carrier::Tcp,
-        DataPath::Udp => Carrier::Udp,
-        DataPath::Auto => Carrier::Try,
-    };
-    let path = Planned { value, why: "the sender chose it".to_owned() };
-    Some(Plan { path, ..Plan::new(&known) })
+    let mut plan = Plan::new(&known);
+    "the sender chose it".clone_into(&mut plan.path.why);
+    Some(plan)
+}
+
+/// The path as plans know it; `None`: multicast, which is not planned.
+pub(crate) const fn carrier(path: DataPath) -> Option<Carrier> {
+    match path {
+        DataPath::Multicast => None,
+        DataPath::Tcp => Some(Carrier::Tcp),
+        DataPath::Udp => Some(Carrier::Udp),
+        DataPath::Auto => Some(Carrier::Try),
+    }
 }
 
 /// How many blocks may be under way; `None` beside a multicast stream.
@@ -134,6 +140,7 @@ pub(super) fn report(
         ranges: totals.ranges,
         steered: totals.decisions.iter().map(SteeredLine::of).collect(),
         connections: totals.connections,
+        ..TransferReport::default()
     })
 }
 

@@ -383,7 +383,7 @@ impl Dispatch {
         let wanted = |name: &&String| from.is_empty() || from.contains(name);
         let holder = |name: &String| {
             let remote = site.remote(name);
-            let (known, plan) = self.planned(site, [name, &site.name], 0);
+            let (known, plan) = self.planned(site, [name, &site.name], (0, None));
             let (expected, by) = match self.pace_from(name) {
                 Some(rate) => (Some(rate), "as the last fetch from there".to_owned()),
                 None => (plan.expected.value, plan.expected.why),

@@ -57,6 +57,8 @@ pub struct Known {
 /// What the user may say; `None` leaves it to the plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
+    /// Which path the blocks take.
+    pub path: Option<Carrier>,
     /// How many connections.
     pub connections: Option<u16>,
     /// Congestion control, by the kernel's name for it.

@@ -31,6 +31,9 @@ const TCP_SUFFICES: f64 = 0.9;
 
 /// The path; `connections` of TCP reach `bound` each.
 pub(super) fn path(facts: &Facts<'_>, connections: u16, bound: Option<Rate>) -> Planned<Carrier> {
+    if let Some(path) = facts.known.wishes.path {
+        return planned(path, "as asked for");
+    }
     let Some(loss) = facts.loss else {
         return planned(
             Carrier::Try,

@@ -63,6 +63,7 @@ fn where_only_the_round_trip_is_known_the_kernel_keeps_the_rest() {
 #[test]
 fn what_was_asked_for_holds_within_the_limits() {
     let wishes = Wishes {
+        path: Some(Carrier::Udp),
         connections: Some(5_000),
         congestion: Some("bbr".to_string()),
         buffer: Some(1 << 20),
@@ -70,6 +71,7 @@ fn what_was_asked_for_holds_within_the_limits() {
         policy: Policy::Bdp(1),
     };
     let plan = Plan::new(&known(measured(100, 50, 0.0), TUNED, wishes.clone()));
+    assert_eq!((plan.path.value, plan.path.why.as_str()), (Carrier::Udp, "as asked for"));
     assert_eq!(plan.connections.value, CONNECTIONS_MAX);
     assert_eq!(plan.congestion.value.as_deref(), Some("bbr"));
     assert_eq!((plan.send_buffer.value, plan.receive_buffer.value), (Some(1 << 20), Some(1 << 20)));
