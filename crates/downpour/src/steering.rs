@@ -134,11 +134,7 @@ impl LinkBook {
     pub(crate) fn steering(&self, sender: &str, limits: Limits) -> Steering {
         let (book, name) = (self.book.clone(), self.name.clone());
         let (keeper, hears) = (self.keeper.clone(), self.keeper.clone());
-        let ip = match sender.parse::<IpAddr>().map(|addr| addr.to_canonical()) {
-            Ok(IpAddr::V4(_)) => 4,
-            Ok(IpAddr::V6(_)) => 6,
-            Err(_) => 0,
-        };
+        let ip = sender.parse().map_or(0, ip_of);
         let link = name.unwrap_or_else(|| sender.to_owned());
         Steering {
             helm: self.book.helm.clone(),
@@ -160,6 +156,11 @@ impl LinkBook {
             }),
         }
     }
+}
+
+/// The version of IP, as it is written down.
+pub(crate) fn ip_of(addr: IpAddr) -> u8 {
+    if addr.to_canonical().is_ipv4() { 4 } else { 6 }
 }
 
 fn line(link: &str, decision: Decision) -> Steered {

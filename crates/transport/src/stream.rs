@@ -193,6 +193,17 @@ pub struct ConnectionReport {
     pub pacing_max_bps: Option<u64>,
 }
 
+/// What all connections of bulk did that a server had.
+#[derive(Clone, Debug, Default)]
+pub struct BulkReport {
+    /// Each one, up to a limit.
+    pub connections: Vec<ConnectionReport>,
+    /// Time from the first write on one of them to the last; time in which none was open does not count.
+    pub time: Duration,
+    /// Most that were open at once.
+    pub at_once: usize,
+}
+
 impl ConnectionReport {
     /// Of a connection as it stands.
     pub(crate) fn of(tcp: &TcpStream, peer: SocketAddr) -> Self {

@@ -1,19 +1,22 @@
 //! What the catalog is told of links: what the kernel told of their connections, and what was decided on them.
 //!
 //! Of each link one [`Meter`] adds up what the sessions beside each other bring. It is written down when a session ends,
-//! and every minute of a long one, as soon as it is enough to learn from; less than that waits for more. Nobody waits
-//! for the catalog: what it does not take is lost.
+//! and at its destination every minute of a long one, as soon as it is enough to learn from; less than that waits for
+//! more. Nobody waits for the catalog: what it does not take is lost.
 
 use super::lock;
 use super::paths::Paths;
+use crate::report::TransferReport;
 use crate::site::{Clock, Fault, Site};
 use crate::steering::{Book, Keeper, LinkBook, Steered};
 use crate::tuner::Seen as History;
 use downpour_catalog::{Catalog, Change, Decision, LinkSeen, SiteId, Time};
 use downpour_proto::transfer::Measured;
 use downpour_proto::transfer::steer::Seen;
+use downpour_transport::stream::ConnectionReport;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -119,9 +122,9 @@ impl Ledger {
         Arc::new(Self { book, paths, catalog, clock, meters: Mutex::default() })
     }
 
-    /// The link from another site to this one.
-    pub(super) async fn link(self: &Arc<Self>, name: &str, own: &str) -> Result<Link, Fault> {
-        let names = [name.to_owned(), own.to_owned()];
+    /// The link from one site to another: to this one, or from it.
+    pub(super) async fn link(self: &Arc<Self>, from: &str, to: &str) -> Result<Link, Fault> {
+        let names = [from.to_owned(), to.to_owned()];
         let (catalog, [from, to]) = (self.catalog.clone(), names.clone());
         let ends = tokio::task::spawn_blocking(move || -> Result<_, Fault> {
             Ok((catalog.site(&from)?, catalog.site(&to)?))
@@ -159,6 +162,28 @@ impl Link {
         meter.sessions = beside.saturating_add(1);
         drop(meters);
         (Session(self.clone()), beside)
+    }
+
+    /// What the sender's kernel tells of the connections of a session that has ended.
+    pub(super) fn sent(&self, transfer: &TransferReport) {
+        let all = &transfer.connections;
+        let sum = |part: fn(&ConnectionReport) -> u64| all.iter().map(part).sum::<u64>();
+        let (acked, again) = (sum(|c| c.bytes_acked), sum(|c| c.bytes_sent_again));
+        let rtt_ms = all.iter().map(|c| c.min_rtt_ms).filter(|ms| *ms > 0.0);
+        let seconds = |s| Duration::try_from_secs_f64(s).unwrap_or_default();
+        let seen = Seen {
+            span: seconds(transfer.sent_for_s),
+            bytes: acked,
+            connections: u16::try_from(transfer.at_once).unwrap_or(u16::MAX),
+            sent: acked + again,
+            again,
+            rtt_min: seconds(rtt_ms.fold(f64::MAX, f64::min) / 1e3),
+            ..Seen::default()
+        };
+        let peer = all.first().and_then(|c| c.peer.parse::<SocketAddr>().ok());
+        let (session, _) = self.begin();
+        self.seen(peer.map_or(0, |peer| crate::steering::ip_of(peer.ip())), &seen);
+        drop(session);
     }
 
     fn tell(&self, change: impl FnOnce(&mut Meter) -> Option<LinkSeen>) {

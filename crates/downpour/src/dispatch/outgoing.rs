@@ -9,10 +9,12 @@
 use super::Progress;
 use super::book::{Book, Held};
 use super::hooks::kill_point;
+use super::ledger::Ledger;
 use super::offer::{Arrived, BatchState, Begin, Offer, OfferAnswer, OfferItem, Said, Trouble};
 use super::route::Route;
 use crate::object::{DigestBook, Item, Skipped};
 use crate::receipt::SignedFileReceipt;
+use crate::report::TransferReport;
 use crate::session::{ItemEnd, Running, SendFiles, SentFiles, send_files};
 use crate::site::{Fault, Remote, RemoteError, Side, Site};
 use crate::ticket::Ticket;
@@ -38,6 +40,7 @@ const ASK_PAUSE: Duration = Duration::from_secs(2);
 pub(super) struct Outgoing {
     pub(super) site: Arc<Site>,
     pub(super) remote: Arc<Remote>,
+    pub(super) links: Arc<Ledger>,
     /// Leases are to be looked at.
     pub(super) look: Arc<tokio::sync::Notify>,
     pub(super) destination: SiteId,
@@ -282,13 +285,25 @@ impl Outgoing {
             running.stop();
         }
         let ends = match running.done().await {
-            Ok(sent) => sent.items,
+            Ok(sent) => {
+                self.write_down(sent.report.transfer.as_ref()).await;
+                sent.items
+            }
             Err(fault) => {
                 tracing::warn!(what = %fault.what, "a session failed");
                 Vec::new()
             }
         };
         (ends, results)
+    }
+
+    /// What a session by TCP showed of the link.
+    async fn write_down(&self, transfer: Option<&TransferReport>) {
+        let Some(transfer) = transfer.filter(|transfer| transfer.path == "tcp") else { return };
+        match self.links.link(&self.site.name, self.remote.name()).await {
+            Ok(link) => link.sent(transfer),
+            Err(fault) => tracing::warn!(%fault, "a link is not written down"),
+        }
     }
 
     /// What the destination says counts; where it failed for a reason of ours, ours does.

@@ -331,6 +331,7 @@ async fn batch(
     let mut outgoing = Outgoing {
         site: site.clone(),
         remote: remote.clone(),
+        links: dispatch.book.clone(),
         look: dispatch.look.clone(),
         destination,
         route,

@@ -23,6 +23,12 @@ pub struct TransferReport {
     pub steered: Vec<SteeredLine>,
     /// What each TCP connection did that carried bulk, as this side's kernel tells it.
     pub connections: Vec<ConnectionReport>,
+    /// Seconds in which any of them sent, and most of them at once; a sender's only.
+    #[serde(default)]
+    pub sent_for_s: f64,
+    /// See `sent_for_s`.
+    #[serde(default)]
+    pub at_once: usize,
 }
 
 /// One decision of the closed loop.

@@ -304,7 +304,7 @@ async fn close(
     };
     shared.stand().roster.tell_all(&Event::Shutdown { reason });
     let strangers = server.strangers();
-    let connections = server.stop(CLOSING_TIME).await;
+    let bulk = server.stop(CLOSING_TIME).await;
     // It looks at `stop` every few milliseconds, and a panic has been told on stderr.
     let _ = tokio::task::spawn_blocking(move || emitting.join()).await;
     ledger.data_len = shared.source.objects().1;
@@ -332,7 +332,9 @@ async fn close(
         pull_bytes: budget.granted(),
         transfer: plan.path.name().map(|path| TransferReport {
             path: path.to_owned(),
-            connections,
+            connections: bulk.connections,
+            sent_for_s: bulk.time.as_secs_f64(),
+            at_once: bulk.at_once,
             ..TransferReport::default()
         }),
         strangers,

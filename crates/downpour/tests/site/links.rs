@@ -23,17 +23,27 @@ fn send(from: &SiteProcess, to: &str, name: &str) {
     from.done(&["transfer", "submit", path.to_str().expect("text"), to, "--wait"]);
 }
 
-fn number(site: &SiteProcess, name: &str) -> SiteId {
-    let sites = site.reader().sites().expect("sites").into_iter();
-    sites.filter(|(_, known)| known == name).map(|(id, _)| id).next().expect("known")
+/// What the catalog calls the two; `None`: it does not know them yet.
+fn ends(at: &SiteProcess, from: &str, to: &str) -> Option<(SiteId, SiteId)> {
+    let sites = at.reader().sites().expect("sites");
+    let id = |name: &str| sites.iter().find(|(_, known)| known == name).map(|(id, _)| *id);
+    id(from).zip(id(to))
 }
 
 /// What the catalog of `at` has of the path, once it has something.
 fn seen(at: &SiteProcess, from: &str, to: &str) -> Vec<LinkSeen> {
     until("it is written down", || {
-        let seen = at.reader().link_seen(number(at, from), number(at, to), 10).expect("rows");
+        let (from, to) = ends(at, from, to)?;
+        let seen = at.reader().link_seen(from, to, 10).expect("rows");
         (!seen.is_empty()).then_some(seen)
     })
+}
+
+/// The same at the site that sent, once.
+fn seen_at_source(a: &SiteProcess) -> LinkSeen {
+    let seen = seen(a, "a", "b");
+    let [only] = &seen[..] else { panic!("{seen:?}") };
+    only.clone()
 }
 
 #[test]
@@ -47,6 +57,12 @@ fn what_a_transfer_showed_is_shown_of_its_path() {
     // All of the file and its manifest, as the sender's kernel told it.
     assert!((SIZE as u64..SIZE as u64 + (1 << 20)).contains(&only.bytes), "{only:?}");
     assert!(only.sent > only.sent_again && only.rtt_us > 0 && only.ip == 4, "{only:?}");
+    // The sending side has it from its own kernel: the same bytes, in records and answers.
+    let told = seen_at_source(&sites.a);
+    assert!((only.bytes..SIZE as u64 + (1 << 20)).contains(&told.bytes), "{told:?} {only:?}");
+    assert!(told.took_us > 0 && told.rtt_us > 0 && told.connections >= 4, "{told:?}");
+    let text = sites.a.done(&["tune", "show", "a", "b"]);
+    assert!(text.contains("history: 1 sample by downpour over IPv"), "{text}");
     let text = sites.b.done(&["tune", "show", "a", "b"]);
     let line = |name: &str| {
         let line = text.lines().find(|line| line.trim_start().starts_with(name));
@@ -104,6 +120,38 @@ fn what_was_changed_on_a_link_is_shown_with_its_reason() {
     let sheet = ["catalog", "export", "--catalog", &url, "--sheet", "decisions", "--json"];
     let sheet = sites.b.done(&sheet);
     assert_eq!(sheet.matches("because").count(), 2, "{sheet}");
+}
+
+/// The closed loop decides, the catalog has it, and people and programs are told the same.
+#[test]
+fn what_the_loop_decides_is_kept_and_shown() {
+    let slow = SENDER.replace("40mbit", "8mbit");
+    let mut sites = Two::set_up([&slow, ""]);
+    // A link that was full has a verdict as soon as it is measured: full still, or held by a host.
+    fs::create_dir_all(sites.b.path("state/links")).expect("room");
+    let memory = "connections=4 rate=8000000 rtt_us=100 binding=saturation\n";
+    fs::write(sites.b.path("state/links/a.link"), memory).expect("room");
+    sites.a.start();
+    sites.b.start();
+    send(&sites.a, "b", "first");
+    let decided = until("it is in the catalog", || {
+        let ends = ends(&sites.b, "a", "b")?;
+        let found = sites.b.reader().decisions(Some(ends), 10).expect("rows");
+        (!found.is_empty()).then_some(found)
+    });
+    // The catalog has the newest first.
+    let told: Steering = sites.b.get("/v1/links/history?link=a").expect("decisions");
+    assert_eq!(told.decisions.len(), decided.len(), "{told:?}");
+    for (told, decided) in told.decisions.iter().rev().zip(&decided) {
+        assert_eq!((told.at_us, &*told.link), (decided.at.0, "a"));
+        assert_eq!((&told.binding, &told.why), (&decided.binding, &decided.why));
+        assert!(told.binding != "opening" && told.why.contains("connection"), "{told:?}");
+        assert!(told.rate_bps > 0 && told.connections > 0, "{told:?}");
+    }
+    let text = sites.b.done(&["tune", "history", "a"]);
+    let first = &decided[decided.len() - 1];
+    assert!(text.contains(&format!("{}: {}", first.binding, first.why)), "{first:?}: {text}");
+    assert!(!sites.b.path("state/links/history.ndjson").exists());
 }
 
 /// An archive that takes connections and never answers; who connected.
@@ -183,6 +231,10 @@ fn what_sources_say_is_planned_with() {
     assert_eq!(to, "b");
     assert!(line(measured, "throughput").starts_with("100.00 Gbit/s said: "), "{why:?}");
     assert!(line(plan, "connections").starts_with("32 "), "{why:?}");
+    // By the figures alone it would be both.
+    assert_eq!(line(plan, "path"), "tcp `path` of [[remote]] b", "{why:?}");
+    let blocks = "ranges of 131072 bytes in ";
+    assert!(plan.iter().any(|line| line.why.starts_with(blocks)), "{why:?}");
     assert!(line(plan, "expected").starts_with("8.0 Mbit/s the ceiling"), "{why:?}");
     // At 8 Mbit/s, and four round trips.
     let expected = SIZE as i64 + 2_000_000;

@@ -27,7 +27,7 @@ use crate::control::api::{FEEDBACK_LABEL, SessionId, Token};
 use crate::control::budget::PullBudget;
 use crate::control::error::{ApiError, ErrorCode};
 use crate::identity::{ClientKeys, Identity, PublicKey, node_key, server_config};
-use crate::stream::ConnectionReport;
+use crate::stream::BulkReport;
 use body::Outgoing;
 use bytes::Bytes;
 use crowd::{Crowd, Place};
@@ -182,14 +182,15 @@ impl ControlServer {
 
     /// Takes no more connections, ends the streams of events after what is queued, lets answers under
     /// way finish for at most `grace`, then ends all connections. What those of bulk did.
-    pub async fn stop(mut self, grace: Duration) -> Vec<ConnectionReport> {
+    pub async fn stop(mut self, grace: Duration) -> BulkReport {
         self.stop.send_replace(true);
         if timeout(grace, &mut self.task.0).await.is_err() {
             self.task.0.abort();
             // It ends at its next await.
             let _ = (&mut self.task.0).await;
         }
-        std::mem::take(&mut *self.accounts.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut account = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut account.ended)
     }
 }
 

@@ -8,7 +8,7 @@
 
 use crate::control::budget::PullBudget;
 use crate::control::hasten;
-use crate::stream::{self, ConnectionReport, Told, Tuning};
+use crate::stream::{self, BulkReport, ConnectionReport, Told, Tuning};
 use socket2::SockRef;
 use std::future::Future;
 use std::io;
@@ -72,8 +72,36 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What connections of bulk did that have ended.
-pub(super) type Accounts = Arc<Mutex<Vec<ConnectionReport>>>;
+/// What connections of bulk did.
+pub(super) type Accounts = Arc<Mutex<Account>>;
+
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    pub(super) ended: BulkReport,
+    open: usize,
+    /// Since when some are open, and the last write of those of them that have ended.
+    since: Option<Instant>,
+    last: Option<Instant>,
+}
+
+impl Account {
+    fn open(&mut self, now: Instant) {
+        self.open += 1;
+        self.ended.at_once = self.ended.at_once.max(self.open);
+        self.since.get_or_insert(now);
+    }
+
+    /// One ends that wrote last at that time.
+    fn close(&mut self, wrote: Instant) {
+        self.open -= 1;
+        self.last = self.last.max(Some(wrote));
+        if self.open == 0
+            && let (Some(since), Some(last)) = (self.since.take(), self.last.take())
+        {
+            self.ended.time += last.saturating_duration_since(since);
+        }
+    }
+}
 
 /// Connections of which an account is kept.
 const ACCOUNTS_MAX: usize = 1024;
@@ -129,12 +157,16 @@ pub(super) struct StallGuard {
 
 impl Drop for StallGuard {
     fn drop(&mut self) {
+        if !self.is_set {
+            return;
+        }
+        let mut account = lock(&self.accounts);
+        account.close(self.written_at);
         // A socket that the other side has closed does not tell its address any more.
-        if let Some(peer) = self.peer.filter(|_| self.used.bulk.get().is_some()) {
-            let mut accounts = lock(&self.accounts);
-            if accounts.len() < ACCOUNTS_MAX {
-                accounts.push(ConnectionReport::of(&self.inner, peer));
-            }
+        if let Some(peer) = self.peer
+            && account.ended.connections.len() < ACCOUNTS_MAX
+        {
+            account.ended.connections.push(ConnectionReport::of(&self.inner, peer));
         }
     }
 }
@@ -201,6 +233,7 @@ impl StallGuard {
         if let Some(tuning) = self.used.bulk.get() {
             if !self.is_set {
                 tuning.set_sending(&self.inner);
+                lock(&self.accounts).open(Instant::now());
             } else if let Some(now) = &*lock(&self.used.now) {
                 now.set_pacing(&self.inner);
             }
@@ -274,13 +307,14 @@ impl AsyncWrite for StallGuard {
 
 #[cfg(test)]
 mod tests {
-    use super::{Accounts, SentAgain, StallGuard};
+    use super::{Account, Accounts, SentAgain, StallGuard};
     use crate::control::budget::PullBudget;
     use downpour_proto::Rate;
     use std::io::ErrorKind;
     use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
+    use tokio::time::Instant;
 
     async fn pair(stall: Duration) -> (StallGuard, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -288,6 +322,19 @@ mod tests {
         let (server, _) = listener.accept().await.unwrap();
         let again = SentAgain::new(PullBudget::new(Rate::MAX));
         (StallGuard::new(server, stall, stall, again, Accounts::default()).0, client)
+    }
+
+    #[test]
+    fn time_counts_while_some_are_open_and_once() {
+        let (mut account, start) = (Account::default(), Instant::now());
+        let at = |ms| start + Duration::from_millis(ms);
+        account.open(at(0));
+        account.open(at(50));
+        account.close(at(100));
+        account.close(at(80));
+        account.open(at(1000));
+        account.close(at(1200));
+        assert_eq!((account.ended.time, account.ended.at_once), (Duration::from_millis(300), 2));
     }
 
     #[tokio::test]
