@@ -130,7 +130,7 @@ impl Cell {
         let mut path = self.path(Rate::from_mbps(self.mbps), seed);
         let group = path.add(self.config());
         // As the plan begins.
-        let first = if self.rtt_ms < 5 { 4 } else { 8 };
+        let first = if self.rtt_ms < 5 { 4 } else { 10 };
         let limits = Limits { first, least: 1, most: CONNECTIONS_MAX, ceiling: None };
         let mut loops = steered(&mut path, &[(group, limits)]);
         loops.run(&mut path, SETTLE);

@@ -12,7 +12,7 @@ pub const CONNECTIONS_MAX: u16 = 64;
 /// Over a short way, and beside other transfers.
 pub(super) const CONNECTIONS_NEAR: u16 = 4;
 /// Over a long way.
-pub const CONNECTIONS_FAR: u16 = 8;
+pub const CONNECTIONS_FAR: u16 = 10;
 /// Most that are planned for loss or small buffers: beyond, each takes from the others and from who shares the path.
 pub(super) const CONNECTIONS_PLANNED_MAX: u16 = 32;
 /// A long way.

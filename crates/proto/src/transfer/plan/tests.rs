@@ -54,7 +54,10 @@ fn where_only_the_round_trip_is_known_the_kernel_keeps_the_rest() {
     let near = Plan::new(&known(rtt(0), COMMON, Wishes::default()));
     let far = Plan::new(&known(rtt(50), COMMON, Wishes::default()));
     assert_eq!(near.connections.value, CONNECTIONS_NEAR);
-    assert_eq!((far.connections.value, far.ranges.value, far.depth.value), (8, 128, 2));
+    assert_eq!(
+        (far.connections.value, far.ranges.value, far.depth.value),
+        (CONNECTIONS_FAR, 128, 2)
+    );
     assert_eq!((far.send_buffer.value, far.receive_buffer.value), (None, None));
     assert_eq!((far.congestion.value, far.pacing.value, far.expected.value), (None, None, None));
     assert_eq!(far.path.value, Carrier::Try);

@@ -55,8 +55,11 @@ const MEASURE_ROUND_TRIPS: u32 = 20;
 const START: Duration = Duration::from_millis(500);
 const START_ROUND_TRIPS: u32 = 5;
 const CLEARLY: f64 = 1.3;
-/// More than this is lost only by windows that have opened too far.
-const START_LOSS: f64 = 0.05;
+/// As much is lost by windows that have opened too far: more of them would not help.
+const MUCH_LOSS: f64 = 0.05;
+/// Losses count against a setting after so many measurements, and for one however many they are: what is lost when
+/// windows open says nothing of those that are open, and is told some seconds later.
+const LASTING: u32 = 5;
 /// A path that brings this part of what it brought when a queue stood is full: what is to be won is not worth a trial.
 const NEARLY: f64 = 0.95;
 /// A trial whose rate differs by less than this part is measured for so many times as long.
@@ -125,6 +128,8 @@ pub(super) struct Climb {
     best: f64,
     /// The most that came while a queue stood: what the path takes.
     full_at: f64,
+    /// Which host bound last, and what came then.
+    host_at: Option<(Binding, f64)>,
     /// The last measurement.
     last: f64,
     /// More connections, or fewer, brought the same.
@@ -168,6 +173,7 @@ impl Climb {
             base: None,
             best: 0.0,
             full_at: 0.0,
+            host_at: None,
             last: 0.0,
             flat: false,
             tried: Tried::default(),
@@ -271,7 +277,7 @@ impl Climb {
             None => self.rest(now, mark, &window),
         };
         self.binding = self.verdict(&window, &mark);
-        self.starting &= opens || (self.binding == Binding::Loss && mark.loss < START_LOSS);
+        self.starting &= opens || (self.binding == Binding::Loss && mark.loss < MUCH_LOSS);
         let may_try = may_try && !opens && !self.settling && !self.limits.is_fixed();
         let may_try = may_try && !window.is_starved() && self.changed == 0;
         let more = may_try.then(|| self.next(now, mark)).flatten();
@@ -286,14 +292,22 @@ impl Climb {
         Some(Turn { binding: self.binding, rate: mark.rate, loss: mark.loss, why })
     }
 
-    /// What binds, and whether the path was seen to be full.
+    /// What binds, and whether the path was seen to be full, or a host to be waited for.
     fn verdict(&mut self, window: &Seen, mark: &Mark) -> Binding {
         let binding = window.binding(self.flat);
+        let of_path = matches!(binding, Binding::Loss | Binding::Opening);
+        if binding.is_host() {
+            self.host_at = Some((binding, mark.rate));
+        } else if let Some((host, rate)) = self.host_at.filter(|_| of_path)
+            && (mark.rate - rate).abs() < DOUBT * rate
+        {
+            // It is not waited for just now.
+            return host;
+        }
         if window.binding(false) == Binding::Saturation {
             self.full_at = self.full_at.max(mark.rate);
         } else if self.full_at > 0.0 && mark.rate >= NEARLY * self.full_at {
             // The queue is empty just now.
-            let of_path = matches!(binding, Binding::Loss | Binding::Opening);
             return if of_path { Binding::Saturation } else { binding };
         }
         binding
@@ -383,7 +397,7 @@ impl Climb {
                 format!("{} after {}: the path is another now", outcome(&mark), outcome(&base));
             (self.base, self.best) = (Some(mark), mark.rate);
             (self.tried, self.flat, self.changed) = (Tried::default(), false, 0);
-            (self.rest, self.again_at, self.full_at) = (REST_FIRST, None, 0.0);
+            (self.rest, self.again_at, self.full_at, self.host_at) = (REST_FIRST, None, 0.0, None);
             let lifted = self.lift();
             return lifted.then_some(why);
         }
@@ -394,6 +408,11 @@ impl Climb {
         let mean = |old: f64, new: f64| old + NEWEST * (new - old);
         let (rate, loss) = (mean(base.rate, mark.rate), mean(base.loss, mark.loss));
         (self.base, self.best) = (Some(Mark { rate, loss, ..mark }), self.best.max(rate));
+        let lossy = window.binding(false) == Binding::Loss;
+        if self.flat && lossy && rate < SAME_AS_BEST * self.best {
+            // The windows were still greater than losses leave them.
+            (self.flat, self.tried.more) = (false, false);
+        }
         if self.again_at.is_some_and(|at| now >= at) {
             (self.again_at, self.rested) = (None, true);
             self.rest = (self.rest * 2).min(REST_MAX);
@@ -410,9 +429,10 @@ impl Climb {
         let (n, Limits { least, most, .. }) = (self.setting.connections, self.limits);
         let unpaced = self.setting.pacing == self.paced(None);
         let full = binding == Binding::Saturation;
-        // What is lost when windows open says nothing of those that are open, and is told some seconds later.
-        let lossy = self.measured > 2 && base.loss.min(mark.loss) >= PACE_LOSS;
-        let more = !self.tried.more && n < most && unpaced && (self.rested || !full);
+        let lasts = self.measured >= LASTING;
+        let lossy = lasts && base.loss.min(mark.loss) >= PACE_LOSS;
+        let overshot = !lasts && binding == Binding::Loss && mark.loss >= MUCH_LOSS;
+        let more = !self.tried.more && n < most && unpaced && (self.rested || !full) && !overshot;
         let fewer = !self.tried.fewer && n > least && full && (lossy || n > self.limits.first);
         let pace = !self.tried.pace && unpaced && full && lossy;
         let (what, to, why) = if fewer && (!more || !self.flat) {
