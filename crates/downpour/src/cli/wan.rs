@@ -52,7 +52,7 @@ pub enum EncryptionArg {
 #[command(next_help_heading = "Connections")]
 pub struct ConnectionArgs {
     /// TCP connections that fetch at once; each costs memory for two blocks and a descriptor at both sides [default: 4,
-    /// and 8 where the round trip is 5 ms or more]
+    /// and 10 where the round trip is 5 ms or more]
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(CONNECTIONS_MAX)))]
     pub connections: Option<u16>,
