@@ -328,12 +328,6 @@ impl Shared {
         Some(Pulled { id, pull: running.pull, outcome: Ok(buffer.unwrap_or_default()) })
     }
 
-    /// Bytes a second that connection `line` brings, as far as is known.
-    fn rate(&self, line: usize) -> f64 {
-        let now = self.now();
-        self.lock().ranges.rate(now, line).unwrap_or(0.0)
-    }
-
     /// The sender told of a connection; `None`: it ended.
     fn told(&self, line: usize, told: Option<Told>) {
         let mut state = self.lock();

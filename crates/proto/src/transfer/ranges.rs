@@ -176,11 +176,6 @@ impl Ranges {
         self.ending
     }
 
-    /// Bytes a second that connection `line` brings, when it has brought any.
-    pub fn rate(&self, now: Timestamp, line: usize) -> Option<f64> {
-        self.lines.get(line)?.rate(now)
-    }
-
     /// A range of `len` bytes is wanted, of which any part can be asked for that begins and ends at a multiple of `step`.
     /// Its number must be free.
     pub fn want(&mut self, id: u64, len: u64, step: u64) {

@@ -194,9 +194,7 @@ impl Worker {
         };
         within(limit, &shared.in_vain[self.line], answer).await?;
         let mut at = span.start as usize;
-        let rate = shared.rate(self.line);
         while (at as u64) < span.end {
-            line.gather(span.end - at as u64, rate);
             let end = span.end as usize;
             let some = poll_fn(|cx| {
                 let mut bytes = bytes_of(&first.buffer);
@@ -219,7 +217,6 @@ impl Worker {
                 self.results.send(pulled).await.map_err(|_| Broken::Over)?;
             }
         }
-        line.gather(0, rate);
         out.pop_front();
         Ok(())
     }

@@ -20,9 +20,7 @@ mod sys;
 
 pub use recv::{Datagram, MulticastReceiver, RecvBatch, RecvOptions};
 pub use send::{MulticastSender, SendOptions, UnicastSocket};
-pub(crate) use sys::{
-    interface_mtu, set_pacing_max, set_receive_least, set_tcp_patience, tcp_info,
-};
+pub(crate) use sys::{interface_mtu, set_pacing_max, set_tcp_patience, tcp_info};
 
 use crate::Interface;
 use nix::sys::socket::setsockopt;

@@ -143,11 +143,6 @@ pub(crate) fn set_pacing_max(fd: BorrowedFd<'_>, bytes_per_s: u64) -> io::Result
     set(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, &bytes_per_s)
 }
 
-/// Who reads is woken when so many bytes are there, when no more fit, or when the connection ends.
-pub(crate) fn set_receive_least(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
-    set(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &bytes)
-}
-
 /// The MTU of an interface. `fd` is any socket; it names the network namespace.
 pub(crate) fn interface_mtu(fd: BorrowedFd<'_>, name: &str) -> io::Result<u32> {
     let mut request = MaybeUninit::<libc::ifreq>::zeroed();

@@ -10,14 +10,11 @@ use super::error::Fault;
 use super::{Pull, PullError};
 use crate::control::error::ApiError;
 use crate::stream::{ConnectionReport, TOLD_HEADER, TUNING_HEADER, Told};
-use crate::udp::set_receive_least;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -27,13 +24,6 @@ const HEADERS_MAX: usize = 48;
 
 /// Bytes read at once while a head is awaited: what of them is body is copied once more.
 const HEAD_READ: usize = 1024;
-
-/// Bytes that are let gather, at least and at most, and for how long about.
-const GATHER: (u32, u32) = (64 << 10, 256 << 10);
-const GATHER_TIME: Duration = Duration::from_millis(1);
-
-/// Of a body so much may have been read from the socket and not be opened yet: a record of TLS is not half of that.
-const HELD_MAX: u64 = 32 << 10;
 
 /// What carries the bytes.
 enum Wire {
@@ -47,8 +37,6 @@ pub(crate) struct Line {
     peer: SocketAddr,
     /// Read, and not yet used.
     unread: Vec<u8>,
-    /// We are woken when so many bytes are there.
-    gathers: u32,
 }
 
 /// The beginning of an answer.
@@ -68,11 +56,11 @@ pub(crate) struct Head {
 impl Line {
     pub(super) fn new(reached: Reached) -> Self {
         let wire = Wire::Tls(Box::new(reached.tls));
-        Self { wire, peer: reached.peer, unread: Vec::new(), gathers: 1 }
+        Self { wire, peer: reached.peer, unread: Vec::new() }
     }
 
     pub(super) fn plain((tcp, peer): (TcpStream, SocketAddr)) -> Self {
-        Self { wire: Wire::Plain(tcp), peer, unread: Vec::new(), gathers: 1 }
+        Self { wire: Wire::Plain(tcp), peer, unread: Vec::new() }
     }
 
     /// Whether it is not encrypted.
@@ -107,15 +95,6 @@ impl Line {
                 return Err(Fault::Lost("closed".to_owned()));
             }
             self.unread.extend_from_slice(&some[..len]);
-        }
-    }
-
-    /// `left` bytes of a body are to come, so many a second: where they come fast they are let gather, because being woken
-    /// for each write of the sender costs both ends more than the bytes do. 0 when no body is awaited.
-    pub(crate) fn gather(&mut self, left: u64, rate: f64) {
-        let len = gathered(left, rate);
-        if len != self.gathers && set_receive_least(self.tcp().as_fd(), len).is_ok() {
-            self.gathers = len;
         }
     }
 
@@ -186,14 +165,11 @@ impl Line {
 
     /// What the kernel tells of it.
     pub(crate) fn report(&self) -> ConnectionReport {
-        ConnectionReport::of(self.tcp(), self.peer)
-    }
-
-    fn tcp(&self) -> &TcpStream {
-        match &self.wire {
+        let tcp = match &self.wire {
             Wire::Tls(tls) => tls.get_ref().0.get_ref(),
             Wire::Plain(tcp) => tcp,
-        }
+        };
+        ConnectionReport::of(tcp, self.peer)
     }
 }
 
@@ -206,13 +182,6 @@ impl Wire {
         };
         read.map_ok(|()| buf.filled().len())
     }
-}
-
-/// How many bytes of a body of which `left` are to come are let gather: a power of two, or 1.
-fn gathered(left: u64, rate: f64) -> u32 {
-    let soon = (rate * GATHER_TIME.as_secs_f64()) as u64;
-    let len = left.saturating_sub(HELD_MAX).min(soon).min(GATHER.1.into()) as u32;
-    if len < GATHER.0 { 1 } else { 1 << len.ilog2() }
 }
 
 fn lost(error: std::io::Error) -> Fault {
@@ -251,20 +220,7 @@ fn parse_head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Fault> {
 
 #[cfg(test)]
 mod tests {
-    use super::{GATHER, HELD_MAX, Head, gathered, parse_head};
-
-    #[test]
-    fn no_more_is_let_gather_than_is_sure_to_come() {
-        let fast = 1e9;
-        assert_eq!(gathered(2 << 20, fast), GATHER.1);
-        assert_eq!(gathered(2 << 20, 100e6), 64 << 10);
-        assert_eq!(gathered(2 << 20, 60e6), 1, "a slow one is looked at as it comes");
-        for left in 0..(1 << 20) {
-            let len = gathered(left, fast);
-            assert!(len == 1 || u64::from(len) + HELD_MAX <= left, "{left}: {len}");
-        }
-        assert_eq!(gathered(0, fast), 1);
-    }
+    use super::{Head, parse_head};
 
     #[test]
     fn a_head_tells_length_and_place() {
