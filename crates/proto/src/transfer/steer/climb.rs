@@ -21,7 +21,7 @@ use alloc::string::String;
 
 /// A connection costs so much of what all bring; a share sent again so many times itself.
 const CHARGE: f64 = 0.001;
-const PUNISHMENT: f64 = 10.0;
+const PUNISHMENT: f64 = 5.0;
 
 /// More connections, or pacing, must be better by this; fewer must bring this part of what was brought lately, and of
 /// the best.
@@ -364,8 +364,11 @@ impl Climb {
             return format!("{brought} {after}: kept");
         }
         match trial.what {
-            // Where a host bound nothing was learnt of the path.
-            Try::More => (self.tried.more, self.flat, self.by_host) = (true, !host, host),
+            // Where a host bound nothing was learnt of the path; where more came it is not full, but more would be lost.
+            Try::More => {
+                let came = mark.rate + taken > (1.0 + DOUBT) * base.rate;
+                (self.tried.more, self.flat, self.by_host) = (true, !host && !came, host);
+            }
             // As if more would bring more: that is to be tried, whatever it seemed before.
             Try::Fewer if mark.rate < PROPORTIONAL * base.rate => {
                 self.tried = Tried { fewer: true, ..Tried::default() };
