@@ -19,7 +19,7 @@ like most, where some are not. *× bound*: over size · (1514/1472) · 8 / (rate
 of the file; beside it those that all receivers together sent. *CPU s*: user and system, of the sender's programs and of all receivers' together. *CPU*: \
 share of all cores that these used, and that was in use at all, work of low priority aside; **bound** where the programs were at the limit of the machine (85 % of it, or \
 95 % of one core by the sender or by each receiver), *full* where the machine was, by network work in the kernel or by other work. *Lost by the lab*: packets that the network lost without being asked, socket buffers aside, which stand in `runs.csv`. Every file was compared \
-with the payload; a run with a receiver that lacks it has no wall time.
+with the payload; a run with a receiver that lacks it has no wall time. Last, what held the connections back, as a program said that tells it, while it was measured or in the end; and what went wrong.
 
 Of a feed's products: *Σ size / Σ latency* of the mean receiver, and of an *ideal* system that sends them one after another at the link's rate with no headers at all and half a round trip \
 on the way. Latency is from the time a product was due until the receiver had verified it and given it on, in order. Its parts: in the sender's *buffer*; *transmission* from its first datagram to its last of source; \
@@ -199,6 +199,13 @@ fn row(text: &mut String, name: &str, wanted: usize, runs: &[&Record]) -> std::f
             troubles.push(trouble);
         }
     }
+    let mut last: Vec<&str> = Vec::new();
+    let binds = runs.iter().filter_map(|record| record.figures.binds.as_deref());
+    for words in binds.chain(troubles.iter().map(String::as_str)) {
+        if !words.is_empty() && !last.contains(&words) {
+            last.push(words);
+        }
+    }
     let percent = |share: fn(&Record) -> f64| {
         let shares = runs.iter().map(|record| share(record) * 100.0);
         median(shares).map_or(0.0, |[middle, ..]| middle)
@@ -215,7 +222,7 @@ fn row(text: &mut String, name: &str, wanted: usize, runs: &[&Record]) -> std::f
         only("receivers_wire_over_size", 3),
         only("sender_cpu_s", 2),
         only("receivers_cpu_s", 2),
-        troubles.join("; "),
+        last.join("; "),
     )
 }
 

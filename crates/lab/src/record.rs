@@ -14,6 +14,8 @@ pub(crate) struct Figures {
     pub(crate) ramp_s: Option<f64>,
     /// What came to the first receiver in the time in which a cell is measured, headers included.
     pub(crate) late_mbit: Option<f64>,
+    /// What held the connections back in that time, or in the end, as the receiver said: one word, or several in turn.
+    pub(crate) binds: Option<String>,
     /// Of the link, that the TCP flows beside got while they ran.
     pub(crate) tcp_share: Option<f64>,
 }

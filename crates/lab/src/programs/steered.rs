@@ -5,7 +5,9 @@ use super::downpour::PORT;
 use super::{Program, text};
 use crate::stage::{Proof, Stage};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::io;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 const fn program(
     name: &'static str,
@@ -87,19 +89,51 @@ fn run(stage: &mut Stage<'_>, set: &[&str]) -> io::Result<()> {
     if let Some(from) = stage.cell.measured_from {
         let rate = stage.measure(from.0, stage.cell.measured_for.0)?;
         stage.figures.late_mbit = Some(rate / 1e6);
+        stage.figures.binds = Some(bound(stage)?);
         stage.proof = Proof::Unproved;
         stage.all_delivered();
         return Ok(());
     }
     stage.wait_receivers()?;
     stage.wait_senders()?;
+    let mut words = BTreeSet::new();
     for (.., report, _) in &all {
         let told: Value = serde_json::from_str(&std::fs::read_to_string(report)?)?;
         let opened = told["transfer"]["connections"].as_array().map_or(0, Vec::len);
         let last = told["transfer"]["steered"].as_array().and_then(|all| all.last());
-        let last =
-            last.map(|last| format!(", in the end {}, {}", last["connections"], last["binding"]));
-        stage.remark += &format!("{opened} connections{}; ", last.unwrap_or_default());
+        stage.remark += &format!("{opened} connections");
+        if let Some(last) = last {
+            stage.remark += &format!(", in the end {}", last["connections"]);
+            words.insert(word(last));
+        }
+        stage.remark += "; ";
     }
+    stage.figures.binds = Some(words.into_iter().collect::<Vec<_>>().join(", "));
     Ok(())
+}
+
+/// What held the connections back while the cell was measured, which has just ended: each word once, in turn, by what the
+/// receiver wrote of its decisions.
+fn bound(stage: &Stage<'_>) -> io::Result<String> {
+    let begun = SystemTime::now() - stage.cell.measured_for.0;
+    let begun_us = begun.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64);
+    let history = stage.file("r0.home/state/links/history.ndjson");
+    // It is not there when nothing was decided.
+    let history = std::fs::read_to_string(history).unwrap_or_default();
+    let mut words: Vec<String> = Vec::new();
+    for line in history.lines() {
+        let decision: Value = serde_json::from_str(line)?;
+        if decision["at_us"].as_u64().is_some_and(|at_us| at_us < begun_us) {
+            words.clear();
+        }
+        if !words.contains(&word(&decision)) {
+            words.push(word(&decision));
+        }
+    }
+    Ok(words.join(", "))
+}
+
+/// What binds, of a decision.
+fn word(decision: &Value) -> String {
+    decision["binding"].as_str().unwrap_or_default().to_owned()
 }
