@@ -184,7 +184,10 @@ impl Mail {
 
 fn post(url: &str, note: &Note) -> Result<(), String> {
     use ureq::tls::{RootCerts, TlsConfig};
-    let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build();
+    let tls = TlsConfig::builder()
+        .root_certs(RootCerts::PlatformVerifier)
+        .unversioned_rustls_crypto_provider(downpour_transport::identity::crypto_provider())
+        .build();
     let config = ureq::Agent::config_builder()
         .timeout_global(Some(TIMEOUT))
         .max_redirects(0)

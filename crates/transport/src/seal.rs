@@ -17,10 +17,10 @@
 //!
 //! Not here: where secrets come from (JOIN and the TLS exporter), what a message means.
 
+use aws_lc_rs::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::hkdf::{HKDF_SHA256, Prk, Salt};
+use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use downpour_proto::{Epoch, PacketNumber, ReceiverId, StreamId};
-use ring::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, Tag, UnboundKey};
-use ring::hkdf::{HKDF_SHA256, Prk, Salt};
-use ring::rand::{SecureRandom, SystemRandom};
 use std::fmt;
 
 /// Bytes of the header, in clear but authenticated.
@@ -75,7 +75,7 @@ impl Suite {
         }
     }
 
-    fn algorithm(self) -> &'static ring::aead::Algorithm {
+    fn algorithm(self) -> &'static aws_lc_rs::aead::Algorithm {
         match self {
             Self::Aes256Gcm => &AES_256_GCM,
             Self::ChaCha20Poly1305 => &CHACHA20_POLY1305,
@@ -466,8 +466,7 @@ impl OpenKeys {
         let fresh = if known.is_none() { Some(schedule.key(run)) } else { None };
         // One of the two is there.
         let key = known.or(fresh.as_ref()).ok_or(Reject::Forged)?;
-        let (nonce, tag) = (nonce_of(number), Tag::from(*tag));
-        key.open_in_place_separate_tag(nonce, Aad::from(&*header), tag, payload, 0..)
+        key.open_in_place_separate_tag(nonce_of(number), Aad::from(&*header), tag, payload)
             .map_err(|_| Reject::Forged)?;
         if let Some(fresh) = fresh {
             self.cache.keep(epoch, run, fresh);

@@ -7,6 +7,7 @@
 //!
 //! Each request has a connection of its own. Deliberately absent: cookies, compression, proxies, credentials.
 
+use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -14,7 +15,6 @@ use hyper::client::conn::http1::handshake;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, LOCATION};
 use hyper::{Method, Request, Response, Uri};
 use hyper_util::rt::TokioIo;
-use ring::digest::{SHA256, digest};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
@@ -128,11 +128,11 @@ pub struct Web {
 impl Web {
     /// Nothing is connected yet.
     pub fn new(trust: &Trust, limits: WebLimits) -> Result<Self, WebError> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = crate::identity::crypto_provider();
         let verifier = verifier(trust, &provider)?;
         let mut tls = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .expect("ring has suites of both versions")
+            .expect("the provider has suites of both versions")
             .dangerous()
             .with_custom_certificate_verifier(verifier)
             .with_no_client_auth();

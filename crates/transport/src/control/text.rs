@@ -33,9 +33,9 @@ macro_rules! bytes16 {
 
             /// A fresh one; `None` when the system gives no randomness.
             pub fn random() -> Option<Self> {
-                use ring::rand::SecureRandom;
+                use aws_lc_rs::rand::SecureRandom;
                 let mut bytes = [0; 16];
-                ring::rand::SystemRandom::new().fill(&mut bytes).ok()?;
+                aws_lc_rs::rand::SystemRandom::new().fill(&mut bytes).ok()?;
                 Some(Self(bytes))
             }
 

@@ -4,10 +4,10 @@
 //! purpose never passes for another, nor for the other two things that the key signs: a TLS
 //! handshake (begins with spaces) and the own certificate (begins with 0x30).
 
+use aws_lc_rs::rand::{SecureRandom, SystemRandom};
+use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use ring::rand::{SecureRandom, SystemRandom};
-use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -22,7 +22,7 @@ const SIGNED_PREFIX: &[u8] = b"downpour-signature-1";
 /// Longest domain string.
 const DOMAIN_LEN_MAX: usize = 255;
 
-/// PKCS#8 version 1 around an Ed25519 seed (RFC 8410). Not ring's own version 2 form, which OpenSSL,
+/// PKCS#8 version 1 around an Ed25519 seed (RFC 8410). Not the library's own version 2 form, which OpenSSL,
 /// and so curl, cannot read.
 const PKCS8_PREFIX: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
@@ -306,10 +306,10 @@ mod tests {
 
     #[test]
     fn keys_in_the_second_version_of_pkcs8_are_read() {
-        use ring::signature::KeyPair;
-        let rng = ring::rand::SystemRandom::new();
-        let der = ring::signature::Ed25519KeyPair::generate_pkcs8(&rng).unwrap();
-        let pair = ring::signature::Ed25519KeyPair::from_pkcs8(der.as_ref()).unwrap();
+        use aws_lc_rs::signature::KeyPair;
+        let rng = aws_lc_rs::rand::SystemRandom::new();
+        let der = aws_lc_rs::signature::Ed25519KeyPair::generate_pkcs8(&rng).unwrap();
+        let pair = aws_lc_rs::signature::Ed25519KeyPair::from_pkcs8(der.as_ref()).unwrap();
         let identity = Identity::from_key_der(der.as_ref()).unwrap();
         assert_eq!(identity.public_key().as_bytes(), pair.public_key().as_ref());
     }

@@ -15,6 +15,6 @@ mod tls;
 pub use key::{BadSignature, Identity, PUBLIC_KEY_LEN, ParseKeyError, PublicKey, Signature};
 pub use store::{CERTIFICATE_FILE, IdentityError, KEY_FILE};
 pub use tls::{
-    ClientKeys, WrongServerKey, client_config, node_key, open_server_config, server_config,
-    wrong_server_key,
+    ClientKeys, WrongServerKey, client_config, crypto_provider, node_key, open_server_config,
+    server_config, wrong_server_key,
 };

@@ -6,7 +6,7 @@
 //! winner's key. A key that others can read is refused rather than used.
 
 use super::key::Identity;
-use ring::rand::{SecureRandom, SystemRandom};
+use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject;
 use std::fs::{self, DirBuilder, File, OpenOptions};

@@ -66,11 +66,11 @@ pub fn open_server_config(identity: &Identity) -> Arc<ServerConfig> {
 }
 
 fn server_config_for(identity: &Identity, nodes_only: bool) -> Arc<ServerConfig> {
-    let provider = provider();
+    let provider = crypto_provider();
     let verifier = AnyNode { nodes_only, algorithms: provider.signature_verification_algorithms };
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
-        .expect("ring has TLS 1.3 suites")
+        .expect("the provider has TLS 1.3 suites")
         .with_client_cert_verifier(Arc::new(verifier))
         .with_single_cert(vec![identity.certificate().clone()], key_of(identity))
         .expect("the certificate was made from this key");
@@ -82,12 +82,12 @@ fn server_config_for(identity: &Identity, nodes_only: bool) -> Arc<ServerConfig>
 
 /// The client's side: shows `identity`, talks to the holder of `server` only.
 pub fn client_config(identity: &Identity, server: PublicKey) -> Arc<ClientConfig> {
-    let provider = provider();
+    let provider = crypto_provider();
     let verifier =
         PinnedServer { expected: server, algorithms: provider.signature_verification_algorithms };
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
-        .expect("ring has TLS 1.3 suites")
+        .expect("the provider has TLS 1.3 suites")
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_client_auth_cert(vec![identity.certificate().clone()], key_of(identity))
@@ -114,8 +114,9 @@ pub fn wrong_server_key(error: &rustls::Error) -> Option<WrongServerKey> {
     other.downcast_ref::<WrongServerKey>().copied()
 }
 
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::ring::default_provider())
+/// The ciphers and signatures of every TLS connection.
+pub fn crypto_provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
 fn key_of(identity: &Identity) -> PrivateKeyDer<'static> {
@@ -300,10 +301,10 @@ mod tests {
         }
         let (sender, thief, node) =
             (Identity::generate(), Identity::generate(), Identity::generate());
-        let own = rustls::crypto::ring::sign::any_eddsa_type(&thief.key_der()).unwrap();
+        let own = rustls::crypto::aws_lc_rs::sign::any_eddsa_type(&thief.key_der()).unwrap();
         let stolen = vec![sender.certificate().clone()];
         let resolver = Thief(Arc::new(rustls::sign::CertifiedKey::new(stolen, own)));
-        let server = rustls::ServerConfig::builder_with_provider(super::provider())
+        let server = rustls::ServerConfig::builder_with_provider(super::crypto_provider())
             .with_protocol_versions(&[&rustls::version::TLS13])
             .unwrap()
             .with_no_client_auth()
