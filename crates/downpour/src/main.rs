@@ -4,6 +4,10 @@
 
 use std::process::ExitCode;
 
+/// Buffers come and go with each record of TLS: the C library gives their memory back, and the kernel clears it anew.
+#[global_allocator]
+static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     downpour::cli::main()
 }

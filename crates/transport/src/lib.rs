@@ -29,7 +29,7 @@ pub use seal::{
     SealKeys, Secret, Suite, TAG_LEN,
 };
 pub use spare::{Lent, Part, Spare};
-pub use turns::{take_long_turns, take_short_turns};
+pub use turns::{take_long_turns, take_short_turns, take_turns_between};
 pub use udp::{
     Datagram, Group, GroupError, MulticastReceiver, MulticastSender, RecvBatch, RecvOptions,
     SEGMENTS_MAX, SEND_LEN_MAX, SendOptions, UdpError, UnicastSocket,

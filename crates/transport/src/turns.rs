@@ -21,6 +21,8 @@ const WORKER_TURN: Duration = Duration::from_millis(100);
 /// How much less a worker's claim is than that of the thread that started it. On a host whose cores are all taken
 /// by others a worker still gets a tenth of one: enough to decode 100 MB/s.
 const WORKER_NICE: i32 = 10;
+/// The same of one whose work others wait for: they get two thirds of a core, and it what they leave.
+const FEEDER_NICE: i32 = 3;
 
 /// Makes the calling thread a driver's: woken on time (timer slack 1 ns; without it waits end 50 µs late) and
 /// running at once.
@@ -31,10 +33,19 @@ pub fn take_short_turns() {
 
 /// Makes the calling thread a worker's: it gives way to drivers.
 pub fn take_long_turns() {
+    give_way(WORKER_NICE);
+}
+
+/// Makes the calling thread one that works ahead of others: it gives way to them, but not for long.
+pub fn take_turns_between() {
+    give_way(FEEDER_NICE);
+}
+
+fn give_way(nice: i32) {
     let _ = change(|attr| {
         // A batch thread interrupts nobody when it wakes.
         attr.sched_policy = libc::SCHED_BATCH as u32;
-        attr.sched_nice = (attr.sched_nice + WORKER_NICE).min(19);
+        attr.sched_nice = (attr.sched_nice + nice).min(19);
         attr.sched_runtime = nanos(WORKER_TURN);
     });
 }
@@ -74,7 +85,7 @@ fn check(status: libc::c_long) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{take_long_turns, take_short_turns};
+    use super::{take_long_turns, take_short_turns, take_turns_between};
 
     fn niceness() -> i32 {
         // SAFETY: reads a number.
@@ -96,5 +107,7 @@ mod tests {
         assert_eq!(before, after);
         let (before, after) = run(take_long_turns);
         assert_eq!((before + 10).min(19), after);
+        let (before, after) = run(take_turns_between);
+        assert_eq!((before + 3).min(19), after);
     }
 }

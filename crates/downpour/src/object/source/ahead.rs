@@ -112,8 +112,9 @@ impl Ahead {
             let sender = sender.clone();
             move || {
                 // Where little is hashed ahead those who pull wait for it.
-                if self.source.kept.most() == 0 {
-                    downpour_transport::take_long_turns();
+                match self.source.kept.most() {
+                    0 => downpour_transport::take_long_turns(),
+                    _ => downpour_transport::take_turns_between(),
                 }
                 for section in self {
                     if sender.send(section).is_err() {

@@ -15,8 +15,8 @@ const LEAST: usize = 64 << 10;
 /// What is asked for may come this far out of order.
 const DISORDER: u64 = 64 << 20;
 
-/// Buffers that wait to be used again.
-const SPARE_MAX: usize = 32;
+/// Buffers that wait to be used again: all that are kept at once.
+const SPARE_MAX: usize = 96;
 
 /// Bytes of groups, by their place in the data space.
 pub(super) struct Kept {

@@ -8,6 +8,7 @@
 //! Deliberately absent: routes, tokens, bodies.
 
 use super::crowd::{Crowd, Place};
+use super::fill::Fill;
 use super::limits::ServerLimits;
 use super::stall::{Accounts, SentAgain, StallGuard};
 use super::{ACCEPT_PAUSE, BindError, serve_http};
@@ -169,7 +170,7 @@ impl Guest {
             let answer = answer(request);
             async { Ok::<_, Infallible>(answer.await) }
         });
-        serve_http(io, service, &self.limits, &self.place, stopped).await;
+        serve_http(Fill::new(io), service, &self.limits, &self.place, stopped).await;
     }
 
     async fn shake_hands(

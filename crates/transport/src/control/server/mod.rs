@@ -12,6 +12,7 @@ mod body;
 mod bulk;
 mod crowd;
 mod endpoint;
+mod fill;
 mod handler;
 mod limits;
 mod members;
@@ -31,6 +32,7 @@ use crate::stream::BulkReport;
 use body::Outgoing;
 use bytes::Bytes;
 use crowd::{Crowd, Place};
+use fill::Fill;
 use hyper::Response;
 use hyper::body::{Body, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
@@ -266,7 +268,7 @@ async fn serve<H: SessionHandler>(
                 let (core, context) = (core.clone(), context.clone());
                 async move { Ok(routes::answer(core, context, request).await) }
             });
-            serve_http(io, service, limits, &place, stopped).await;
+            serve_http(Fill::new(io), service, limits, &place, stopped).await;
         }
     }
 }
