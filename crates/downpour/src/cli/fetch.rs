@@ -73,8 +73,13 @@ impl FetchArgs {
 pub(super) fn show_under_way(report: &FetchReport) {
     let FetchReport { id, name, site, size, arrived, .. } = report;
     let (size, arrived) = (show_bytes(*size), show_bytes(*arrived));
-    let last = report.changes.last().map_or(String::new(), |change| format!("; {change}"));
-    println!("fetch {id} {name} of {site}: {arrived} of {size} here{last}");
+    match (name.as_str(), report.changes.last()) {
+        ("", Some(why)) => println!("fetch {id}: {why}"),
+        (_, Some(last)) => {
+            println!("fetch {id} {name} of {site}: {arrived} of {size} here; {last}")
+        }
+        (_, None) => println!("fetch {id} {name} of {site}: {arrived} of {size} here"),
+    }
 }
 
 fn show(report: &FetchReport) {

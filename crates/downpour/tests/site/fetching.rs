@@ -253,3 +253,19 @@ fn a_fetch_outlives_its_daemon() {
     let list: Transfers = sites.d.get("/v1/transfers").expect("a list");
     assert!(list.fetches.is_empty(), "{list:?}");
 }
+
+/// The disk lost what was asked for.
+#[test]
+fn a_fetch_that_is_lost_is_told() {
+    let folder = crate::harness::folder();
+    let mut site = SiteProcess::new(folder.path(), "a");
+    fs::create_dir_all(site.path("state/fetches")).expect("room");
+    fs::write(site.path("state/fetches/77.json"), "").expect("room");
+    site.start();
+    let lost = "fetches/77.json cannot be read: ";
+    let text = until("it is shown", || {
+        let text = site.done(&["transfer", "list"]);
+        text.contains("fetch 77: ").then_some(text)
+    });
+    assert!(text.contains(lost) && site.log().contains(lost), "{text}\n{}", site.log());
+}

@@ -33,12 +33,30 @@ impl Kept {
         fs::rename(new, file)
     }
 
-    pub(super) fn all(state: &Path) -> Vec<Self> {
-        let files = fs::read_dir(state.join(FOLDER)).into_iter().flatten().flatten();
-        let paths = files.map(|entry| entry.path());
-        let paths = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
-        let kept = |path: PathBuf| serde_json::from_slice(&fs::read(path).ok()?).ok();
-        paths.filter_map(kept).collect()
+    /// All that are kept; of one that cannot be read, why.
+    pub(super) fn all(state: &Path) -> Vec<Result<Self, Unreadable>> {
+        let folder = state.join(FOLDER);
+        let files = match fs::read_dir(&folder) {
+            Ok(files) => files,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
+            Err(error) => return vec![Err(Unreadable::new(&folder, error))],
+        };
+        let path = |entry: io::Result<fs::DirEntry>| match entry {
+            Ok(entry) if entry.path().extension().is_none_or(|end| end != "json") => None,
+            entry => Some(entry.map(|entry| entry.path())),
+        };
+        let read = |path: io::Result<PathBuf>| {
+            let path = path.map_err(|error| Unreadable::new(&folder, error))?;
+            Self::read(&path).map_err(|error| Unreadable::new(&path, error))
+        };
+        files.filter_map(path).map(read).collect()
+    }
+
+    fn read(path: &Path) -> io::Result<Self> {
+        let kept: Self = serde_json::from_slice(&fs::read(path)?)?;
+        let other = || io::Error::other(format!("it is of fetch {}", kept.report.id));
+        (id_of(path) == Some(kept.report.id)).then_some(()).ok_or_else(other)?;
+        Ok(kept)
     }
 
     pub(super) fn forget(state: &Path, id: i64) {
@@ -46,8 +64,29 @@ impl Kept {
     }
 }
 
+/// A fetch that has not ended, of which nobody knows any more what it was.
+#[derive(Debug)]
+pub(super) struct Unreadable {
+    /// Its number, where the file is called by one.
+    pub(super) id: Option<i64>,
+    /// The file, what is wrong with it, and what to do.
+    pub(super) what: String,
+}
+
+impl Unreadable {
+    fn new(path: &Path, error: io::Error) -> Self {
+        let todo = "mend it and start the daemon again, or remove it and ask for the file anew";
+        let what = format!("{} cannot be read: {error}; {todo}", path.display());
+        Self { id: id_of(path), what }
+    }
+}
+
 fn file_of(state: &Path, id: i64) -> PathBuf {
     state.join(FOLDER).join(format!("{id}.json"))
+}
+
+fn id_of(path: &Path) -> Option<i64> {
+    path.file_stem()?.to_str()?.parse().ok()
 }
 
 /// Which pieces of a part are here.
@@ -96,7 +135,8 @@ fn digest_of(part: &File, piece: u64, size: u64) -> io::Result<blake3::Hash> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Journal, PIECE_LEN_MAX};
+    use super::super::{FetchReport, FetchWish};
+    use super::{FOLDER, Journal, Kept, PIECE_LEN_MAX};
     use std::fs::{self, File};
     use std::os::unix::fs::FileExt as _;
 
@@ -104,9 +144,8 @@ mod tests {
     fn only_what_is_here_as_it_came_counts() {
         let folder = tempfile::tempdir().unwrap();
         let part = folder.path().join("x.part");
-        let (file, journal) = (File::create_new(&part).unwrap(), Journal::of(&part));
-        let file = File::options().read(true).write(true).open(&part).map(|again| (file, again));
-        let (_, file) = file.unwrap();
+        let file = File::options().read(true).write(true).create_new(true).open(&part).unwrap();
+        let journal = Journal::of(&part);
         let size = 2 * PIECE_LEN_MAX + 5;
         file.set_len(size).unwrap();
         assert!(journal.read(&file, size).is_empty());
@@ -128,5 +167,30 @@ mod tests {
         }
         journal.forget();
         assert!(journal.read(&file, size).is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told() {
+        let state = tempfile::tempdir().unwrap();
+        assert!(Kept::all(state.path()).is_empty());
+        for id in [7, 8] {
+            let report = FetchReport { id, ..FetchReport::default() };
+            Kept { wish: FetchWish::default(), report }.write(state.path()).unwrap();
+        }
+        let folder = state.path().join(FOLDER);
+        fs::copy(folder.join("7.json"), folder.join("9.json")).unwrap();
+        let whole = fs::read(folder.join("8.json")).unwrap();
+        fs::write(folder.join("8.json"), &whole[..whole.len() / 2]).unwrap();
+        fs::write(folder.join("10.new"), "{").unwrap();
+        let mut all = Kept::all(state.path());
+        all.sort_by_key(|kept| kept.as_ref().map_or_else(|e| e.id, |kept| Some(kept.report.id)));
+        let told = |kept: &Result<Kept, super::Unreadable>| match kept {
+            Ok(kept) => format!("{}", kept.report.id),
+            Err(unreadable) => unreadable.what.clone(),
+        };
+        let told: Vec<String> = all.iter().map(told).collect();
+        assert_eq!((told.len(), told[0].as_str()), (3, "7"), "{told:?}");
+        assert!(told[1].contains("fetches/8.json cannot be read: EOF"), "{told:?}");
+        assert!(told[2].contains("fetches/9.json cannot be read: it is of fetch 7"), "{told:?}");
     }
 }

@@ -34,7 +34,7 @@ use downpour_proto::Rate;
 use downpour_proto::transfer::{Source, rank};
 use gather::{AT_ONCE_MIN, Gather, Holder, Seen, Target};
 use holders::Found;
-use journal::{Journal, Kept};
+use journal::{Journal, Kept, Unreadable};
 use rustix::fs::{Mode, OFlags, RenameFlags};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -99,7 +99,7 @@ pub struct FetchReport {
     pub id: i64,
     /// The file: its first site.
     pub site: String,
-    /// Its name.
+    /// Its name; empty where what was asked for is lost, and `changes` says why.
     pub name: String,
     /// Its version.
     pub version: i64,
@@ -239,9 +239,16 @@ fn some_can_be_asked(holders: &[Holder]) -> Result<(), String> {
 /// Goes on with what had not ended when the daemon did.
 pub(super) fn resume(dispatch: &Arc<Dispatch>, site: &Arc<Site>) {
     let state = site.config().state();
-    for Kept { wish, report } in Kept::all(&state) {
+    for kept in Kept::all(&state) {
+        let Kept { wish, report } = match kept {
+            Ok(kept) => kept,
+            Err(unreadable) => {
+                dispatch.cannot_go_on(unreadable);
+                continue;
+            }
+        };
         let id = report.id;
-        if lock(&dispatch.fetches).contains_key(&id) {
+        if dispatch.goes_on(id) {
             continue;
         }
         let fetch = dispatch.keep(report);
@@ -460,6 +467,19 @@ impl Dispatch {
     fn pace_from(&self, name: &str) -> Option<Rate> {
         let paces = lock(&self.paces);
         paces.get(name).filter(|(_, at)| at.elapsed() < PACE_LIFE).map(|(rate, _)| *rate)
+    }
+
+    /// Whether a fetch is known that was not lost.
+    fn goes_on(&self, id: i64) -> bool {
+        lock(&self.fetches).get(&id).is_some_and(|fetch| !fetch.state.borrow().name.is_empty())
+    }
+
+    /// A fetch was lost: it is shown, without its name.
+    fn cannot_go_on(&self, Unreadable { id, what }: Unreadable) {
+        tracing::error!("a fetch is lost: {what}");
+        if let Some(id) = id {
+            self.keep(FetchReport { id, changes: vec![what], ..FetchReport::default() });
+        }
     }
 
     fn keep(&self, report: FetchReport) -> Arc<Fetch> {
