@@ -123,7 +123,7 @@ struct DeedArgs {
     /// Numbers of files, as `why` prints them
     #[arg(value_name = "FILE", required_unless_present = "transfer")]
     files: Vec<i64>,
-    /// All files of a transfer
+    /// All files of a transfer; to `cancel`, also a fetch
     #[arg(long, value_name = "TRANSFER", conflicts_with = "files")]
     transfer: Option<i64>,
     #[command(flatten)]

@@ -184,7 +184,7 @@ pub(super) enum Look {
     Not(Taken),
 }
 
-fn no_room(size: u64, free: u64) -> Trouble {
+pub(super) fn no_room(size: u64, free: u64) -> Trouble {
     let what = format!("{size} bytes are needed, {free} are free and not reserved");
     Trouble::new(ErrorClass::DestinationFull, what).after(NO_ROOM_S)
 }
@@ -219,7 +219,7 @@ impl Room {
     }
 
     /// Bytes that can still be promised below a folder; where nobody can tell, any number.
-    fn free(&self, folder: &Path) -> u64 {
+    pub(super) fn free(&self, folder: &Path) -> u64 {
         let Some((above, device)) = device(folder) else { return u64::MAX };
         let Ok(fs) = rustix::fs::statvfs(&above) else { return u64::MAX };
         let free = fs.f_bavail.saturating_mul(fs.f_frsize);

@@ -145,6 +145,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// This part of the site.
 pub fn part(site: &Arc<Site>) -> Part {
+    fetch::sweep(&site.config());
     let paths = Arc::new(paths::Paths::default());
     let dispatch = Arc::new(Dispatch {
         links: Mutex::new(work::links_as_left(site)),

@@ -170,7 +170,7 @@ pub struct Files {
     /// By their numbers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<i64>,
-    /// All of a transfer.
+    /// All of a transfer; the fetch of this number, when it is given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transfer: Option<i64>,
 }
@@ -408,7 +408,7 @@ async fn retry(
     step(&site, &dispatch, files, &[Waiting], Next::Resumed).await
 }
 
-/// Give files up
+/// Give files up, or a fetch by the number of its transfer
 #[utoipa::path(post, path = "/v1/files/cancel", request_body = Files,
     responses((status = 200, body = Done), (status = 400, body = Problem)))]
 async fn cancel(
@@ -417,6 +417,11 @@ async fn cancel(
     Given(files): Given<Files>,
 ) -> Result<Json<Done>, Problem> {
     use downpour_catalog::State as S;
+    if let Some(id) = files.transfer
+        && dispatch.cancel_fetch(&site, id)?
+    {
+        return Ok(Json(Done { done: 1, passed: 0 }));
+    }
     let open: Vec<S> = S::ALL.iter().copied().filter(|state| !state.is_end()).collect();
     step(&site, &dispatch, files, &open, Next::Cancelled).await
 }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -254,6 +255,64 @@ fn a_fetch_outlives_its_daemon() {
     assert!(list.fetches.is_empty(), "{list:?}");
 }
 
+/// What there is in a folder that may not be there.
+fn files_in(folder: PathBuf) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.file_name().into_string().expect("text")).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_fetch_is_given_up_for_good() {
+    let mut sites = Sites::start();
+    let wish = json!({ "site": "a", "name": "long", "one": true });
+    let left = |d: &SiteProcess| {
+        let parts = files_in(d.path("inbox/.downpour/fetch"));
+        (parts.len(), files_in(d.path("state/fetches")).len())
+    };
+    let cancel = |d: &SiteProcess, id: i64| {
+        let output = d.run(&["transfer", "cancel", "--transfer", &id.to_string()]);
+        (output.status.success(), String::from_utf8(output.stdout).expect("text"))
+    };
+    let given_up = |d: &SiteProcess, begun: FetchReport| {
+        assert!(cancel(d, begun.id).1.starts_with("cancel: 1 files"), "{}", d.log());
+        let report = ended(d, begun);
+        assert_eq!(report.failure.as_deref(), Some("cancelled"), "{report:?}");
+        assert_eq!((report.path.as_ref(), left(d)), (None, (0, 0)), "{report:?}");
+        assert!(!cancel(d, report.id).0, "it has ended");
+    };
+    // While it comes.
+    sites.ways.iter().for_each(|way| way.set(1 << 20));
+    let begun = sites.begin(&wish);
+    until("some of it is here", || (left(&sites.d) == (2, 1)).then_some(()));
+    given_up(&sites.d, begun);
+    sites.d.kill();
+    sites.d.start();
+    let known: Vec<FetchReport> = sites.d.get("/v1/fetches").expect("a list");
+    assert!(known.is_empty() && left(&sites.d) == (0, 0), "{known:?}");
+    // While it waits for its sources.
+    let begun = sites.begin(&wish);
+    until("some of it is here", || (left(&sites.d) == (2, 1)).then_some(()));
+    for site in [&mut sites.d, &mut sites.a, &mut sites.b, &mut sites.c] {
+        site.kill();
+    }
+    sites.d.start();
+    let path = format!("/v1/fetches/{}", begun.id);
+    let waits = until("nobody answers", || {
+        let now: FetchReport = sites.d.get(&path).ok()?;
+        now.changes.iter().any(|change| change.contains("again in 4 s: ")).then_some(now)
+    });
+    given_up(&sites.d, waits);
+    // It may be asked for anew.
+    [&mut sites.a, &mut sites.b, &mut sites.c].into_iter().for_each(SiteProcess::start);
+    sites.ways.iter().for_each(|way| way.set(u64::MAX));
+    let report = ended(&sites.d, sites.begin(&wish));
+    assert_eq!(report.failure, None, "{report:?}\n{}", sites.d.log());
+    assert!(fs::read(report.path.expect("a place")).is_ok_and(|whole| whole == content(LONG)));
+}
+
 /// The disk lost what was asked for.
 #[test]
 fn a_fetch_that_is_lost_is_told() {
@@ -261,6 +320,12 @@ fn a_fetch_that_is_lost_is_told() {
     let mut site = SiteProcess::new(folder.path(), "a");
     fs::create_dir_all(site.path("state/fetches")).expect("room");
     fs::write(site.path("state/fetches/77.json"), "").expect("room");
+    let parts = site.path("inbox/.downpour/fetch");
+    fs::create_dir_all(&parts).expect("room");
+    let part = format!("{}.part", "0a".repeat(32));
+    for name in [&part, "notes"] {
+        fs::write(parts.join(name), "x").expect("room");
+    }
     site.start();
     let lost = "fetches/77.json cannot be read: ";
     let text = until("it is shown", || {
@@ -268,4 +333,12 @@ fn a_fetch_that_is_lost_is_told() {
         text.contains("fetch 77: ").then_some(text)
     });
     assert!(text.contains(lost) && site.log().contains(lost), "{text}\n{}", site.log());
+    // It may be the one that the part is of.
+    assert_eq!(files_in(parts.clone()), [part.as_str(), "notes"]);
+    site.done(&["transfer", "cancel", "--transfer", "77"]);
+    assert!(files_in(site.path("state/fetches")).is_empty());
+    assert!(!site.done(&["transfer", "list"]).contains("fetch 77"));
+    site.kill();
+    site.start();
+    assert_eq!(files_in(parts), ["notes"]);
 }

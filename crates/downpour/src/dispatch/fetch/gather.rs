@@ -11,15 +11,15 @@
 //! Whether the bytes are the right ones is found out by who knows the digest.
 
 use super::super::pieces::{PIECE_LEN_MAX, Piece};
-use super::journal::Journal;
+use super::part::Part;
+use super::task::blocking;
 use crate::site::{Remote, RemoteError};
 use downpour_proto::Timestamp;
 use downpour_proto::transfer::{Ask, Ranges, Source, Sources};
 use std::collections::BTreeSet;
-use std::fs::File;
+use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -65,10 +65,28 @@ pub(super) struct Holder {
     pub(super) connections: u16,
 }
 
-/// Where the bytes go.
-pub(super) struct Target {
-    pub(super) part: File,
-    pub(super) journal: Journal,
+/// Where the bytes go, until it is closed.
+struct Target {
+    part: Arc<Part>,
+    is_open: RwLock<bool>,
+}
+
+impl Target {
+    /// Works on the part where that may block.
+    async fn with(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Part) -> io::Result<()> + Send + 'static,
+    ) -> io::Result<()> {
+        let into = self.clone();
+        blocking(move || {
+            let is_open = into.is_open.read().unwrap_or_else(PoisonError::into_inner);
+            if !*is_open {
+                return Err(io::Error::other("it has ended"));
+            }
+            work(&into.part)
+        })
+        .await
+    }
 }
 
 struct State {
@@ -125,7 +143,7 @@ impl Gather {
         piece: Piece,
         (size, here): (u64, &BTreeSet<u64>),
         holders: Vec<Holder>,
-        (into, at_once): (Target, bool),
+        (part, at_once): (Arc<Part>, bool),
     ) -> Self {
         let (mut places, mut sources, mut lines) = (Vec::new(), Vec::new(), 0);
         for Holder { remote, source, connections } in holders {
@@ -161,7 +179,7 @@ impl Gather {
             size,
             rest,
             places,
-            into: Arc::new(into),
+            into: Arc::new(Target { part, is_open: RwLock::new(true) }),
             begun: Instant::now(),
             state: Mutex::new(state),
             changed: Notify::new(),
@@ -179,6 +197,18 @@ impl Gather {
             arrived: self.size - self.rest + came.min(self.rest),
             told: state.told.clone(),
             at_once: state.at_once,
+        }
+    }
+
+    /// Nothing is written from then on. Who was stopped may still have been writing.
+    pub(super) async fn close(&self) {
+        let into = self.into.clone();
+        let close = move || {
+            *into.is_open.write().unwrap_or_else(PoisonError::into_inner) = false;
+            Ok(())
+        };
+        if let Err(error) = blocking(close).await {
+            tracing::error!(file = %self.piece.name, %error, "it may be written to still");
         }
     }
 
@@ -356,9 +386,8 @@ impl Gather {
         bytes: Vec<u8>,
         (source, line, id): (usize, usize, u64),
     ) -> Result<(), Broken> {
-        let (into, len) = (self.into.clone(), bytes.len() as u64);
-        let written = tokio::task::spawn_blocking(move || into.part.write_all_at(&bytes, at)).await;
-        let written = written.map_err(std::io::Error::other).and_then(|written| written);
+        let len = bytes.len() as u64;
+        let written = self.into.with(move |part| part.write(&bytes, at)).await;
         let complete = {
             let state = &mut *self.lock();
             if let Err(error) = written {
@@ -379,10 +408,7 @@ impl Gather {
 
     /// A piece is here.
     async fn complete(&self, piece: u64) {
-        let (into, size) = (self.into.clone(), self.size);
-        let note = move || into.journal.note(&into.part, piece, size);
-        let noted = tokio::task::spawn_blocking(note).await;
-        if let Err(error) = noted.map_err(std::io::Error::other).and_then(|noted| noted) {
+        if let Err(error) = self.into.with(move |part| part.note(piece)).await {
             // Who goes on after a crash asks for it again.
             tracing::warn!(file = %self.piece.name, %error, "it is not written down what is here");
         }

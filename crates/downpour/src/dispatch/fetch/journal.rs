@@ -30,7 +30,8 @@ impl Kept {
         let new = file.with_extension("new");
         fs::write(&new, serde_json::to_vec(self)?)?;
         File::open(&new)?.sync_all()?;
-        fs::rename(new, file)
+        fs::rename(new, file)?;
+        File::open(state.join(FOLDER))?.sync_all()
     }
 
     /// All that are kept; of one that cannot be read, why.
@@ -59,8 +60,9 @@ impl Kept {
         Ok(kept)
     }
 
-    pub(super) fn forget(state: &Path, id: i64) {
-        let _ = fs::remove_file(file_of(state, id));
+    /// It has ended. One that is not kept is forgotten already.
+    pub(super) fn forget(state: &Path, id: i64) -> io::Result<()> {
+        removed(&file_of(state, id))
     }
 }
 
@@ -75,9 +77,14 @@ pub(super) struct Unreadable {
 
 impl Unreadable {
     fn new(path: &Path, error: io::Error) -> Self {
-        let todo = "mend it and start the daemon again, or remove it and ask for the file anew";
-        let what = format!("{} cannot be read: {error}; {todo}", path.display());
-        Self { id: id_of(path), what }
+        let id = id_of(path);
+        let give_up = match id {
+            Some(id) => format!("`downpour transfer cancel --transfer {id}`"),
+            None => "remove it".to_owned(),
+        };
+        let path = path.display();
+        let todo = format!("mend it and start the daemon again, or give it up: {give_up}");
+        Self { id, what: format!("{path} cannot be read: {error}; {todo}") }
     }
 }
 
@@ -120,8 +127,15 @@ impl Journal {
     }
 
     /// Nothing is known to be here.
-    pub(super) fn forget(&self) {
-        let _ = fs::remove_file(&self.0);
+    pub(super) fn forget(&self) -> io::Result<()> {
+        removed(&self.0)
+    }
+}
+
+fn removed(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -165,7 +179,7 @@ mod tests {
             journal.note(&file, 2, size).unwrap();
             assert!(journal.read(&file, size).contains(&2), "cut at {cut}");
         }
-        journal.forget();
+        journal.forget().unwrap();
         assert!(journal.read(&file, size).is_empty());
     }
 

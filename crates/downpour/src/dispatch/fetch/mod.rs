@@ -6,55 +6,49 @@
 //! 4. The whole is compared with the digest of the catalog, placed, signed for and recorded, as what a batch brought. If it
 //!    is not what it should be, each source is tried alone.
 //!
-//! 5. `journal` keeps what was asked for and what is here of it: a daemon that is started again goes on, patiently, for its
-//!    sources may have gone down with it.
+//! `task` takes these steps; `journal` and `part` keep what was asked for and what is here of it: a daemon that is started
+//! again goes on, patiently, for its sources may have gone down with it. An operator gives a fetch up as other files, by
+//! `/v1/files/cancel`.
 //!
 //! Deliberately absent: telling the sources; they learn of the new replica as of any other.
 
 mod gather;
 mod holders;
 mod journal;
+mod part;
+mod task;
 
-use super::arriving::{Judge, Look, Taken};
-use super::incoming::{Incoming, receipt};
+pub(super) use part::sweep;
+
+use super::incoming::Incoming;
 use super::link::Wanted;
-use super::load::Names;
-use super::offer::OfferItem;
-use super::pieces::Piece;
 use super::{Dispatch, lock};
 use crate::api::{Allow, Given, Problem, Routes};
-use crate::object::open_in;
-use crate::receipt::digest_of;
 use crate::site::{Fault, Remote, Site};
-use crate::spool::Rules;
 use axum::extract::{Path, State};
+use axum::http::StatusCode;
 use axum::{Extension, Json};
-use downpour_catalog::ErrorClass;
+use downpour_catalog::{ErrorClass, Time};
 use downpour_proto::Rate;
 use downpour_proto::transfer::{Source, rank};
-use gather::{AT_ONCE_MIN, Gather, Holder, Seen, Target};
+use gather::{Gather, Holder, Seen};
 use holders::Found;
-use journal::{Journal, Kept, Unreadable};
-use rustix::fs::{Mode, OFlags, RenameFlags};
+use journal::{Kept, Unreadable};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
-use std::io;
-use std::os::fd::OwnedFd;
-use std::path::{Path as FilePath, PathBuf};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::watch;
 use utoipa::{OpenApi, ToSchema};
 
 /// Fetches that are known at once, ended ones included.
 const KNOWN_MAX: usize = 64;
-/// Where parts lie, below the receiving folder.
-const PARTS: &str = ".downpour/fetch";
+/// Changes that a report tells.
+const CHANGES_MAX: usize = 100;
 /// What a fetch brought from a site is expected of it for so long.
 const PACE_LIFE: Duration = Duration::from_secs(3600);
-/// A fetch that goes on after a restart is tried again after so long, then after twice as long, up to the last wait.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-const LAST_WAIT: Duration = Duration::from_secs(256);
+/// Why a fetch has failed that an operator gave up.
+const CANCELLED: &str = "cancelled";
 
 /// A file to be fetched.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -105,6 +99,9 @@ pub struct FetchReport {
     pub version: i64,
     /// Its bytes.
     pub size: u64,
+    /// Its BLAKE3, hexadecimal.
+    #[serde(default)]
+    pub blake3: String,
     /// Bytes that are here by now.
     #[serde(default)]
     pub arrived: u64,
@@ -120,7 +117,7 @@ pub struct FetchReport {
     pub at_once: bool,
     /// The sites that have it, the best first.
     pub sources: Vec<FetchSource>,
-    /// What was changed on the way, and why.
+    /// What was changed on the way, and why: the newest 100.
     pub changes: Vec<String>,
 }
 
@@ -139,9 +136,14 @@ pub(super) fn routes() -> Routes {
 pub(super) struct Fetch {
     state: watch::Sender<FetchReport>,
     gather: Mutex<Option<Arc<Gather>>>,
+    cancelled: watch::Sender<bool>,
 }
 
 impl Fetch {
+    fn id(&self) -> i64 {
+        self.state.borrow().id
+    }
+
     fn report(&self) -> FetchReport {
         let mut report = self.state.borrow().clone();
         if let Some(gather) = &*lock(&self.gather) {
@@ -153,8 +155,22 @@ impl Fetch {
     fn tell(&self, what: String) {
         self.state.send_modify(|report| {
             tracing::info!(file = %report.name, "{what}");
-            report.changes.push(what);
+            report.changed([what]);
         });
+    }
+
+    /// What was asked for is not known any more, and nobody works on it.
+    fn is_lost(&self) -> bool {
+        self.state.borrow().name.is_empty()
+    }
+
+    fn is_cancelled(&self) -> bool {
+        *self.cancelled.borrow()
+    }
+
+    async fn cancelled(&self) {
+        // It fails when the sender is gone, which is here.
+        let _ = self.cancelled.subscribe().wait_for(|cancelled| *cancelled).await;
     }
 
     fn end(&self, ended: Result<Option<String>, String>) {
@@ -175,6 +191,7 @@ impl FetchReport {
             name: found.name.clone(),
             version: found.version,
             size: found.size,
+            blake3: found.blake3.clone(),
             sources: ranked(found.size, holders),
             ..Self::default()
         }
@@ -187,7 +204,17 @@ impl FetchReport {
                 source.brought += brought;
             }
         }
-        self.changes.extend(seen.told.iter().cloned());
+        self.changed(seen.told.iter().cloned());
+    }
+
+    fn changed(&mut self, what: impl IntoIterator<Item = String>) {
+        self.changes.extend(what);
+        let old = self.changes.len().saturating_sub(CHANGES_MAX);
+        self.changes.drain(..old);
+    }
+
+    fn is_of(&self, site: &str, name: &str, version: i64) -> bool {
+        (self.site.as_str(), self.name.as_str(), self.version) == (site, name, version)
     }
 }
 
@@ -212,22 +239,20 @@ async fn fetch(
         (report.done, report.failure) = (true, Some(failure));
         return Ok(Json(report));
     }
-    let (folder, taken) = taken(&site, &found).await?;
-    report.id = site.clock.now().0;
+    let ready = task::ready(&site, &found, holders).await?;
     wish.version = Some(found.version);
-    let one = wish.one;
-    let (state, kept) = (site.config().state(), Kept { wish, report: report.clone() });
-    kept.write(&state).map_err(|error| {
+    let fetch = match dispatch.begin(report, site.clock.now())? {
+        Begun::Now(fetch) => fetch,
+        Begun::Before(running) => return Ok(Json(running)),
+    };
+    let report = fetch.report();
+    let kept = Kept { wish: wish.clone(), report: report.clone() };
+    if let Err(error) = kept.write(&site.config().state()) {
         let what = format!("the state folder: {error}");
-        Problem::from(Fault::new(ErrorClass::DestinationWriteFailed, what))
-    })?;
-    let fetch = dispatch.keep(report.clone());
-    tokio::spawn(async move {
-        let task = Task { site, dispatch, fetch: fetch.clone(), folder, taken, one };
-        let ended = task.run(holders).await;
-        Kept::forget(&state, kept.report.id);
-        fetch.end(ended.map(Some));
-    });
+        fetch.end(Err(what.clone()));
+        return Err(Fault::new(ErrorClass::DestinationWriteFailed, what).into());
+    }
+    task::spawn(&dispatch, &site, fetch, wish, Some(ready));
     Ok(Json(report))
 }
 
@@ -238,36 +263,16 @@ fn some_can_be_asked(holders: &[Holder]) -> Result<(), String> {
 
 /// Goes on with what had not ended when the daemon did.
 pub(super) fn resume(dispatch: &Arc<Dispatch>, site: &Arc<Site>) {
-    let state = site.config().state();
-    for kept in Kept::all(&state) {
-        let Kept { wish, report } = match kept {
-            Ok(kept) => kept,
-            Err(unreadable) => {
-                dispatch.cannot_go_on(unreadable);
-                continue;
+    for kept in Kept::all(&site.config().state()) {
+        match kept {
+            Err(unreadable) => dispatch.cannot_go_on(unreadable),
+            Ok(kept) if dispatch.goes_on(kept.report.id) => {}
+            Ok(Kept { wish, report }) => {
+                let fetch = keep(&mut lock(&dispatch.fetches), report);
+                fetch.tell("the daemon was started again".to_owned());
+                task::spawn(dispatch, site, fetch, wish, None);
             }
-        };
-        let id = report.id;
-        if dispatch.goes_on(id) {
-            continue;
         }
-        let fetch = dispatch.keep(report);
-        let (dispatch, site, state) = (dispatch.clone(), site.clone(), state.clone());
-        tokio::spawn(async move {
-            fetch.tell("the daemon was started again".to_owned());
-            let mut wait = FIRST_WAIT;
-            let ended = loop {
-                let failure = match dispatch.go_on(&site, &fetch, &wish).await {
-                    Err(what) if wait <= LAST_WAIT => what,
-                    ended => break ended,
-                };
-                fetch.tell(format!("again in {} s: {failure}", wait.as_secs()));
-                tokio::time::sleep(wait).await;
-                wait *= 2;
-            };
-            Kept::forget(&state, id);
-            fetch.end(ended);
-        });
     }
 }
 
@@ -302,52 +307,6 @@ fn ranked(size: u64, holders: &[Holder]) -> Vec<FetchSource> {
     ranked.map(source).collect()
 }
 
-/// Where the file goes here.
-async fn taken(site: &Arc<Site>, found: &Found) -> Result<(PathBuf, Taken), Problem> {
-    let config = site.config();
-    let folder = config.path(&config.transfer.inbox);
-    let template = crate::spool::Template::default();
-    let facts = crate::spool::Facts {
-        name: &found.name,
-        version: found.version,
-        site: &found.origin,
-        rule: &found.rule,
-        taken_in: found.taken_in,
-        path: "",
-    };
-    let item = OfferItem {
-        site: found.origin.clone(),
-        name: found.name.clone(),
-        version: found.version,
-        taken_in_us: found.taken_in.0,
-        rule: found.rule.clone(),
-        size: found.size,
-        blake3: found.blake3.clone(),
-        into: template.path(&facts),
-        digests: Vec::new(),
-    };
-    let (own, judged, inbox) = (site.name.clone(), site.clone(), folder.clone());
-    let look = site.read(move |reader| {
-        let names = Names::read(reader)?;
-        let judge = Judge {
-            site: &judged,
-            own: names.site(&own).unwrap_or_default(),
-            sites: names.sites.iter().map(|(id, name)| (name.clone(), *id)).collect(),
-            rules: Rules::new(&own, &judged.config().rule),
-            folder: inbox,
-        };
-        judge.look(reader, &item)
-    });
-    match look.await? {
-        Ok(Look::Not(taken)) => Ok((folder, taken)),
-        Ok(Look::Here(_)) => Err(Problem::bad_request("it is here", "nothing is to be done")),
-        Err(trouble) => {
-            let class = trouble.class();
-            Err(Problem::bad_request(trouble.to_string(), "see docs/transfer.md").of_class(class))
-        }
-    }
-}
-
 impl Dispatch {
     /// The file, and who has it.
     async fn find(
@@ -364,25 +323,6 @@ impl Dispatch {
         let found = found.ok_or_else(nobody)?;
         let holders = self.holders(site, &found, &wish.from);
         Ok((found, holders))
-    }
-
-    /// One try of a fetch that was begun before the daemon was started.
-    async fn go_on(
-        self: &Arc<Self>,
-        site: &Arc<Site>,
-        fetch: &Arc<Fetch>,
-        wish: &FetchWish,
-    ) -> Result<Option<String>, String> {
-        let (found, holders) = self.find(site, wish).await.map_err(|problem| problem.what)?;
-        if found.is_here {
-            return Ok(None);
-        }
-        some_can_be_asked(&holders)?;
-        fetch.state.send_modify(|report| report.sources = ranked(found.size, &holders));
-        let (folder, taken) = taken(site, &found).await.map_err(|problem| problem.what)?;
-        let (site, dispatch, fetch) = (site.clone(), self.clone(), fetch.clone());
-        let task = Task { site, dispatch, fetch, folder, taken, one: wish.one };
-        task.run(holders).await.map(Some)
     }
 
     /// Each that has the file and is wanted (none: all are), as a source.
@@ -428,10 +368,7 @@ impl Dispatch {
 
     /// The fetch of a file, while it is under way.
     pub(super) fn fetching(&self, site: &str, name: &str, version: i64) -> Option<FetchReport> {
-        let is_it = |report: &FetchReport| {
-            report.site == site && report.name == name && report.version == version
-        };
-        self.fetches_now().into_iter().find(is_it)
+        self.fetches_now().into_iter().find(|report| report.is_of(site, name, version))
     }
 
     fn barred(&self, remote: Option<&Remote>, name: &str) -> Option<String> {
@@ -471,192 +408,74 @@ impl Dispatch {
 
     /// Whether a fetch is known that was not lost.
     fn goes_on(&self, id: i64) -> bool {
-        lock(&self.fetches).get(&id).is_some_and(|fetch| !fetch.state.borrow().name.is_empty())
+        lock(&self.fetches).get(&id).is_some_and(|fetch| !fetch.is_lost())
     }
 
     /// A fetch was lost: it is shown, without its name.
     fn cannot_go_on(&self, Unreadable { id, what }: Unreadable) {
         tracing::error!("a fetch is lost: {what}");
         if let Some(id) = id {
-            self.keep(FetchReport { id, changes: vec![what], ..FetchReport::default() });
+            let report = FetchReport { id, changes: vec![what], ..FetchReport::default() };
+            keep(&mut lock(&self.fetches), report);
         }
     }
 
-    fn keep(&self, report: FetchReport) -> Arc<Fetch> {
-        let id = report.id;
-        let state = watch::channel(report).0;
-        let fetch = Arc::new(Fetch { state, gather: Mutex::new(None) });
+    /// Begins a fetch, if it is not under way already.
+    fn begin(&self, mut report: FetchReport, now: Time) -> Result<Begun, Problem> {
         let mut known = lock(&self.fetches);
-        if known.len() >= KNOWN_MAX {
-            let ended = known.iter().find(|(_, fetch)| fetch.state.borrow().done);
-            let oldest = ended.map(|(id, _)| *id);
-            oldest.and_then(|id| known.remove(&id));
+        let open = || known.values().map(|fetch| fetch.report()).filter(|report| !report.done);
+        let FetchReport { site, name, version, .. } = &report;
+        if let Some(running) = open().find(|open| open.is_of(site, name, *version)) {
+            return Ok(Begun::Before(running));
         }
-        known.insert(id, fetch.clone());
-        fetch
-    }
-}
-
-/// One fetch, as it goes.
-struct Task {
-    site: Arc<Site>,
-    dispatch: Arc<Dispatch>,
-    fetch: Arc<Fetch>,
-    folder: PathBuf,
-    taken: Taken,
-    one: bool,
-}
-
-impl Task {
-    /// Where it lies in the end.
-    async fn run(&self, holders: Vec<Holder>) -> Result<String, String> {
-        let _promise = self.dispatch.room.promise(&self.folder, self.taken.item.size);
-        let part = self.folder.join(PARTS).join(format!("{}.part", self.taken.item.blake3));
-        if !self.is_placed().await {
-            self.bring(&part, holders).await?;
-            self.place(part.clone()).await.map_err(|fault| fault.what)?;
+        if open().count() >= KNOWN_MAX {
+            let what = format!("{KNOWN_MAX} files are being fetched");
+            let busy = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", what, "ask later");
+            return Err(busy.of_class(ErrorClass::OutOfResources));
         }
-        Journal::of(&part).forget();
-        self.record().await.map_err(|fault| fault.what)
+        report.id = now.0;
+        while known.contains_key(&report.id) {
+            report.id += 1;
+        }
+        Ok(Begun::Now(keep(&mut known, report)))
     }
 
-    /// A daemon that ended may have come so far.
-    async fn is_placed(&self) -> bool {
-        let there = self.folder.join(&self.taken.path);
-        let size = self.taken.item.size;
-        let same = |there: std::fs::Metadata| there.is_file() && there.len() == size;
-        if !std::fs::symlink_metadata(&there).is_ok_and(same) {
-            return false;
-        }
-        self.is_right(&there).await == Ok(true)
-    }
-
-    /// The whole and right file, as a part.
-    async fn bring(&self, part: &FilePath, holders: Vec<Holder>) -> Result<(), String> {
-        self.gather(part, holders.clone(), !self.one).await?;
-        if self.is_right(part).await? {
-            return Ok(());
-        }
-        self.tell("the whole is not what the catalog says: each source is tried alone");
-        for holder in holders {
-            Journal::of(part).forget();
-            let name = holder.source.name.clone();
-            let brought = self.gather(part, vec![holder], false).await;
-            if brought.is_ok() && self.is_right(part).await? {
-                return Ok(());
-            }
-            self.tell(&format!("{name} does not bring it right"));
-        }
-        Journal::of(part).forget();
-        Err("no site brings what the catalog says".to_owned())
-    }
-
-    fn tell(&self, what: &str) {
-        self.fetch.tell(what.to_owned());
-    }
-
-    async fn gather(
-        &self,
-        part: &FilePath,
-        holders: Vec<Holder>,
-        at_once: bool,
-    ) -> Result<(), String> {
-        let item = &self.taken.item;
-        let (path, size) = (part.to_owned(), item.size);
-        let (target, here) = blocking(move || {
-            path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
-            let mut options = File::options();
-            let file = options.read(true).write(true).create(true).truncate(false).open(&path)?;
-            file.set_len(size)?;
-            let journal = Journal::of(&path);
-            let here = journal.read(&file, size);
-            Ok((Target { part: file, journal }, here))
-        })
-        .await
-        .map_err(|error| format!("{}: {error}", part.display()))?;
-        if !here.is_empty() {
-            self.tell(&format!("{} pieces of it are here already", here.len()));
-        }
-        let piece = Piece {
-            site: item.site.clone(),
-            name: item.name.clone(),
-            version: item.version,
-            blake3: item.blake3.clone(),
-            start: 0,
-            len: 0,
+    /// Gives a fetch up, for good. `false`: there is none of this number that has not ended.
+    pub(super) fn cancel_fetch(&self, site: &Site, id: i64) -> Result<bool, Problem> {
+        let fetch = lock(&self.fetches).get(&id).cloned();
+        let Some(fetch) = fetch.filter(|fetch| !fetch.state.borrow().done) else {
+            return Ok(false);
         };
-        let usable = holders.iter().filter(|holder| holder.source.barred.is_none()).count();
-        let at_once = at_once && usable > 1 && size >= AT_ONCE_MIN;
-        let gather = Arc::new(Gather::new(piece, (size, &here), holders, (target, at_once)));
-        *lock(&self.fetch.gather) = Some(gather.clone());
-        let done = gather.run().await;
-        let seen = gather.seen();
-        for (name, brought, asked) in seen.brought.iter().filter(|(_, brought, _)| *brought > 0) {
-            let rate = Rate::of(*brought, *asked);
-            lock(&self.dispatch.paces).insert(name.clone(), (rate, Instant::now()));
+        Kept::forget(&site.config().state(), id).map_err(|error| {
+            let what = format!("it would begin again with the daemon: {error}");
+            Problem::from(Fault::new(ErrorClass::OutOfResources, what))
+        })?;
+        fetch.cancelled.send_replace(true);
+        if fetch.is_lost() {
+            fetch.end(Err(CANCELLED.to_owned()));
         }
-        lock(&self.fetch.gather).take();
-        self.fetch.state.send_modify(|report| report.add(&seen));
-        done
-    }
-
-    async fn is_right(&self, part: &FilePath) -> Result<bool, String> {
-        let (part, digest) = (part.to_owned(), self.taken.digest);
-        let found = blocking(move || {
-            let file = File::open(part)?;
-            file.sync_data()?;
-            digest_of(file)
-        });
-        let (_, found) = found.await.map_err(|error| error.to_string())?;
-        Ok(found == digest)
-    }
-
-    /// Gives it its place.
-    async fn place(&self, part: PathBuf) -> Result<(), Fault> {
-        let (folder, path) = (self.folder.clone(), self.taken.path.clone());
-        let placed = blocking(move || place(&folder, &part, &path)).await;
-        placed.map_err(|error| {
-            let class = match error.kind() {
-                io::ErrorKind::AlreadyExists => ErrorClass::VersionConflict,
-                _ => ErrorClass::DestinationWriteFailed,
-            };
-            Fault::new(class, format!("{}: {error}", self.taken.path))
-        })
-    }
-
-    /// Signs for it and records it.
-    async fn record(&self) -> Result<String, Fault> {
-        let signed = receipt(&self.site, &self.taken, "fetch").sign(&self.site.identity);
-        let signed = signed.map_err(|e| Fault::new(ErrorClass::NameRefused, e.to_string()))?;
-        let answers = super::record::record(&self.site, &self.folder, vec![signed]).await?;
-        match answers.into_iter().next() {
-            Some(Err(refused)) => Err(Fault::new(ErrorClass::Internal, refused.to_string())),
-            _ => Ok(self.folder.join(&self.taken.path).to_string_lossy().into_owned()),
-        }
+        Ok(true)
     }
 }
 
-/// Puts a part into its place below the folder. No link is followed, nothing is replaced.
-fn place(folder: &FilePath, part: &FilePath, path: &str) -> io::Result<()> {
-    let folders = OFlags::RDONLY | OFlags::DIRECTORY;
-    let parts = OwnedFd::from(File::open(part.parent().unwrap_or(folder))?);
-    let mut at = OwnedFd::from(File::open(folder)?);
-    let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
-    for step in above.split('/').filter(|step| !step.is_empty()) {
-        match rustix::fs::mkdirat(&at, step, Mode::from_raw_mode(0o755)) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
-        }
-        at = open_in(&at, step.as_bytes(), folders, Mode::empty())?;
-    }
-    let from = part.file_name().unwrap_or_default();
-    rustix::fs::renameat_with(&parts, from, &at, name, RenameFlags::NOREPLACE)?;
-    rustix::fs::fsync(&at)?;
-    Ok(())
+/// A fetch that was asked for is under way,
+enum Begun {
+    /// since now,
+    Now(Arc<Fetch>),
+    /// or since it was asked for before.
+    Before(FetchReport),
 }
 
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+/// Remembers a fetch; the oldest that has ended is forgotten for it.
+fn keep(known: &mut BTreeMap<i64, Arc<Fetch>>, report: FetchReport) -> Arc<Fetch> {
+    if known.len() >= KNOWN_MAX {
+        let ended = known.iter().find(|(_, fetch)| fetch.state.borrow().done);
+        let oldest = ended.map(|(id, _)| *id);
+        oldest.and_then(|id| known.remove(&id));
+    }
+    let id = report.id;
+    let (state, cancelled) = (watch::channel(report).0, watch::channel(false).0);
+    let fetch = Arc::new(Fetch { state, gather: Mutex::new(None), cancelled });
+    known.insert(id, fetch.clone());
+    fetch
 }

@@ -1,0 +1,380 @@
+//! One fetch from its beginning to its end.
+
+use super::gather::{AT_ONCE_MIN, Gather, Holder};
+use super::holders::Found;
+use super::journal::{Journal, Kept};
+use super::part::Part;
+use super::{CANCELLED, Fetch, FetchWish, ranked, some_can_be_asked};
+use crate::api::Problem;
+use crate::dispatch::arriving::{Judge, Look, Taken, no_room};
+use crate::dispatch::incoming::receipt;
+use crate::dispatch::load::Names;
+use crate::dispatch::offer::OfferItem;
+use crate::dispatch::pieces::Piece;
+use crate::dispatch::record::record;
+use crate::dispatch::{Dispatch, lock};
+use crate::object::open_in;
+use crate::receipt::digest_of;
+use crate::site::{Fault, Site};
+use crate::spool::Rules;
+use downpour_catalog::ErrorClass;
+use downpour_proto::Rate;
+use rustix::fs::{Mode, OFlags, RenameFlags};
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A fetch that goes on after a restart is tried again after so long, then after twice as long, up to the last wait.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const LAST_WAIT: Duration = Duration::from_secs(256);
+
+/// Where the file comes from, and where it goes.
+pub(super) struct Ready {
+    pub(super) holders: Vec<Holder>,
+    folder: PathBuf,
+    taken: Taken,
+}
+
+/// Fetches a file: at once where it was found already, else patiently, as its sources may not be back yet.
+pub(super) fn spawn(
+    dispatch: &Arc<Dispatch>,
+    site: &Arc<Site>,
+    fetch: Arc<Fetch>,
+    wish: FetchWish,
+    ready: Option<Ready>,
+) {
+    let (dispatch, site) = (dispatch.clone(), site.clone());
+    tokio::spawn(async move {
+        let mut ended = match ready {
+            Some(ready) => dispatch.bring(&site, &fetch, ready, wish.one).await,
+            None => patiently(&dispatch, &site, &fetch, &wish).await,
+        };
+        if ended.is_err() && fetch.is_cancelled() {
+            ended = Err(CANCELLED.to_owned());
+            discard(&site, &fetch).await;
+        }
+        if let Err(error) = Kept::forget(&site.config().state(), fetch.id()) {
+            fetch.tell(format!("it will begin again with the daemon: {error}"));
+        }
+        fetch.end(ended);
+    });
+}
+
+async fn patiently(
+    dispatch: &Arc<Dispatch>,
+    site: &Arc<Site>,
+    fetch: &Arc<Fetch>,
+    wish: &FetchWish,
+) -> Result<Option<String>, String> {
+    let mut wait = FIRST_WAIT;
+    loop {
+        let failure = match dispatch.go_on(site, fetch, wish).await {
+            Err(what) if wait <= LAST_WAIT && !fetch.is_cancelled() => what,
+            ended => return ended,
+        };
+        fetch.tell(format!("again in {} s: {failure}", wait.as_secs()));
+        // A look ends at once when it was cancelled.
+        let _ = tokio::time::timeout(wait, fetch.cancelled()).await;
+        wait *= 2;
+    }
+}
+
+/// What has come of a fetch that was given up is removed.
+async fn discard(site: &Site, fetch: &Fetch) {
+    let digest = fetch.state.borrow().blake3.clone();
+    if digest.is_empty() {
+        // It was begun by a version that did not keep it; the next start finds its part.
+        return;
+    }
+    let config = site.config();
+    let path = Part::path_of(&config.path(&config.transfer.inbox), &digest);
+    if let Err(error) = blocking(move || Part::discard(&path)).await {
+        fetch.tell(format!("what has come of it stays: {error}"));
+    }
+}
+
+/// Where the file goes here.
+pub(super) async fn ready(
+    site: &Arc<Site>,
+    found: &Found,
+    holders: Vec<Holder>,
+) -> Result<Ready, Problem> {
+    let config = site.config();
+    let folder = config.path(&config.transfer.inbox);
+    let template = crate::spool::Template::default();
+    let facts = crate::spool::Facts {
+        name: &found.name,
+        version: found.version,
+        site: &found.origin,
+        rule: &found.rule,
+        taken_in: found.taken_in,
+        path: "",
+    };
+    let item = OfferItem {
+        site: found.origin.clone(),
+        name: found.name.clone(),
+        version: found.version,
+        taken_in_us: found.taken_in.0,
+        rule: found.rule.clone(),
+        size: found.size,
+        blake3: found.blake3.clone(),
+        into: template.path(&facts),
+        digests: Vec::new(),
+    };
+    let (own, judged, inbox) = (site.name.clone(), site.clone(), folder.clone());
+    let look = site.read(move |reader| {
+        let names = Names::read(reader)?;
+        let judge = Judge {
+            site: &judged,
+            own: names.site(&own).unwrap_or_default(),
+            sites: names.sites.iter().map(|(id, name)| (name.clone(), *id)).collect(),
+            rules: Rules::new(&own, &judged.config().rule),
+            folder: inbox,
+        };
+        judge.look(reader, &item)
+    });
+    match look.await? {
+        Ok(Look::Not(taken)) => Ok(Ready { holders, folder, taken }),
+        Ok(Look::Here(_)) => Err(Problem::bad_request("it is here", "nothing is to be done")),
+        Err(trouble) => {
+            let class = trouble.class();
+            Err(Problem::bad_request(trouble.to_string(), "see docs/transfer.md").of_class(class))
+        }
+    }
+}
+
+impl Dispatch {
+    /// One try of a fetch that was begun before the daemon was started.
+    async fn go_on(
+        self: &Arc<Self>,
+        site: &Arc<Site>,
+        fetch: &Arc<Fetch>,
+        wish: &FetchWish,
+    ) -> Result<Option<String>, String> {
+        let (found, holders) = self.find(site, wish).await.map_err(|problem| problem.what)?;
+        if found.is_here {
+            return Ok(None);
+        }
+        some_can_be_asked(&holders)?;
+        fetch.state.send_modify(|report| {
+            report.sources = ranked(found.size, &holders);
+            report.blake3.clone_from(&found.blake3);
+        });
+        let ready = ready(site, &found, holders).await.map_err(|problem| problem.what)?;
+        self.bring(site, fetch, ready, wish.one).await
+    }
+
+    /// Where it lies in the end.
+    async fn bring(
+        self: &Arc<Self>,
+        site: &Arc<Site>,
+        fetch: &Arc<Fetch>,
+        Ready { holders, folder, taken }: Ready,
+        one: bool,
+    ) -> Result<Option<String>, String> {
+        let (site, dispatch, fetch) = (site.clone(), self.clone(), fetch.clone());
+        let task = Task { site, dispatch, fetch, folder, taken, one };
+        task.run(holders).await.map(Some)
+    }
+}
+
+/// One fetch, as it goes.
+struct Task {
+    site: Arc<Site>,
+    dispatch: Arc<Dispatch>,
+    fetch: Arc<Fetch>,
+    folder: PathBuf,
+    taken: Taken,
+    one: bool,
+}
+
+impl Task {
+    /// Where it lies in the end.
+    async fn run(&self, holders: Vec<Holder>) -> Result<String, String> {
+        let path = Part::path_of(&self.folder, &self.taken.item.blake3);
+        if !self.is_placed().await {
+            self.bring(&path, holders).await?;
+        }
+        if let Err(error) = Journal::of(&path).forget() {
+            tracing::warn!(path = %path.display(), %error, "what was noted of a part stays");
+        }
+        self.record().await.map_err(|fault| fault.what)
+    }
+
+    /// A daemon that ended may have come so far.
+    async fn is_placed(&self) -> bool {
+        let there = self.folder.join(&self.taken.path);
+        let size = self.taken.item.size;
+        let same = |there: std::fs::Metadata| there.is_file() && there.len() == size;
+        if !std::fs::symlink_metadata(&there).is_ok_and(same) {
+            return false;
+        }
+        self.is_right(&there).await == Ok(true)
+    }
+
+    /// Brings the whole and right file to its place.
+    async fn bring(&self, path: &Path, holders: Vec<Holder>) -> Result<(), String> {
+        let (of, size) = (path.to_owned(), self.taken.item.size);
+        let opened = blocking(move || Part::open(of, size)).await;
+        let part = opened.map_err(|error| format!("{}: {error}", path.display()))?;
+        let part = Arc::new(part);
+        let brought = self.bring_to(&part, holders).await;
+        part.release();
+        brought
+    }
+
+    /// The same, while this fetch holds the part.
+    async fn bring_to(&self, part: &Arc<Part>, holders: Vec<Holder>) -> Result<(), String> {
+        let needed = part.needed().map_err(|error| error.to_string())?;
+        let room = &self.dispatch.room;
+        let free = room.free(&self.folder);
+        if free < needed {
+            return Err(no_room(needed, free).to_string());
+        }
+        let _promise = room.promise(&self.folder, needed);
+        self.whole(part, holders).await?;
+        self.place(part.path().to_owned()).await.map_err(|fault| fault.what)
+    }
+
+    /// Brings the whole, as it shall be.
+    async fn whole(&self, part: &Arc<Part>, holders: Vec<Holder>) -> Result<(), String> {
+        self.gather(part, holders.clone(), !self.one).await?;
+        if self.is_right_yet(part).await? {
+            return Ok(());
+        }
+        self.tell("the whole is not what the catalog says: each source is tried alone");
+        let begin_anew = || part.forget().map_err(|error| format!("what is noted of it: {error}"));
+        for holder in holders {
+            begin_anew()?;
+            let name = holder.source.name.clone();
+            let brought = self.gather(part, vec![holder], false).await;
+            if brought.is_ok() && self.is_right_yet(part).await? {
+                return Ok(());
+            }
+            if self.fetch.is_cancelled() {
+                return Err(CANCELLED.to_owned());
+            }
+            self.tell(&format!("{name} does not bring it right"));
+        }
+        begin_anew()?;
+        Err("no site brings what the catalog says".to_owned())
+    }
+
+    fn tell(&self, what: &str) {
+        self.fetch.tell(what.to_owned());
+    }
+
+    async fn gather(
+        &self,
+        part: &Arc<Part>,
+        holders: Vec<Holder>,
+        at_once: bool,
+    ) -> Result<(), String> {
+        let (item, of) = (&self.taken.item, part.clone());
+        let here = blocking(move || Ok(of.here())).await.map_err(|error| error.to_string())?;
+        if !here.is_empty() {
+            self.tell(&format!("{} pieces of it are here already", here.len()));
+        }
+        let piece = Piece {
+            site: item.site.clone(),
+            name: item.name.clone(),
+            version: item.version,
+            blake3: item.blake3.clone(),
+            start: 0,
+            len: 0,
+        };
+        let usable = holders.iter().filter(|holder| holder.source.barred.is_none()).count();
+        let at_once = at_once && usable > 1 && item.size >= AT_ONCE_MIN;
+        let into = (part.clone(), at_once);
+        let gather = Arc::new(Gather::new(piece, (item.size, &here), holders, into));
+        *lock(&self.fetch.gather) = Some(gather.clone());
+        let done = self.unless_cancelled(gather.run()).await;
+        gather.close().await;
+        let seen = gather.seen();
+        for (name, brought, asked) in seen.brought.iter().filter(|(_, brought, _)| *brought > 0) {
+            let rate = Rate::of(*brought, *asked);
+            lock(&self.dispatch.paces).insert(name.clone(), (rate, Instant::now()));
+        }
+        lock(&self.fetch.gather).take();
+        self.fetch.state.send_modify(|report| report.add(&seen));
+        done
+    }
+
+    async fn unless_cancelled<T>(
+        &self,
+        work: impl Future<Output = Result<T, String>>,
+    ) -> Result<T, String> {
+        tokio::select! {
+            biased;
+            () = self.fetch.cancelled() => Err(CANCELLED.to_owned()),
+            done = work => done,
+        }
+    }
+
+    async fn is_right_yet(&self, part: &Part) -> Result<bool, String> {
+        self.unless_cancelled(self.is_right(part.path())).await
+    }
+
+    async fn is_right(&self, part: &Path) -> Result<bool, String> {
+        let (part, digest) = (part.to_owned(), self.taken.digest);
+        let found = blocking(move || {
+            let file = File::open(part)?;
+            file.sync_data()?;
+            digest_of(file)
+        });
+        let (_, found) = found.await.map_err(|error| error.to_string())?;
+        Ok(found == digest)
+    }
+
+    /// Gives it its place.
+    async fn place(&self, part: PathBuf) -> Result<(), Fault> {
+        let (folder, path) = (self.folder.clone(), self.taken.path.clone());
+        let placed = blocking(move || place(&folder, &part, &path)).await;
+        placed.map_err(|error| {
+            let class = match error.kind() {
+                io::ErrorKind::AlreadyExists => ErrorClass::VersionConflict,
+                _ => ErrorClass::DestinationWriteFailed,
+            };
+            Fault::new(class, format!("{}: {error}", self.taken.path))
+        })
+    }
+
+    /// Signs for it and records it.
+    async fn record(&self) -> Result<String, Fault> {
+        let signed = receipt(&self.site, &self.taken, "fetch").sign(&self.site.identity);
+        let signed = signed.map_err(|e| Fault::new(ErrorClass::NameRefused, e.to_string()))?;
+        let answers = record(&self.site, &self.folder, vec![signed]).await?;
+        match answers.into_iter().next() {
+            Some(Err(refused)) => Err(Fault::new(ErrorClass::Internal, refused.to_string())),
+            _ => Ok(self.folder.join(&self.taken.path).to_string_lossy().into_owned()),
+        }
+    }
+}
+
+/// Puts a part into its place below the folder. No link is followed, nothing is replaced.
+fn place(folder: &Path, part: &Path, path: &str) -> io::Result<()> {
+    let folders = OFlags::RDONLY | OFlags::DIRECTORY;
+    let parts = OwnedFd::from(File::open(part.parent().unwrap_or(folder))?);
+    let mut at = OwnedFd::from(File::open(folder)?);
+    let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
+    for step in above.split('/').filter(|step| !step.is_empty()) {
+        match rustix::fs::mkdirat(&at, step, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        at = open_in(&at, step.as_bytes(), folders, Mode::empty())?;
+    }
+    let from = part.file_name().unwrap_or_default();
+    rustix::fs::renameat_with(&parts, from, &at, name, RenameFlags::NOREPLACE)?;
+    rustix::fs::fsync(&at)?;
+    Ok(())
+}
+
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
