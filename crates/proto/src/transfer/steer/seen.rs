@@ -11,9 +11,10 @@ const DISK_SHARE_ALONE: f64 = 0.3;
 const LIMITED_SHARE: f64 = 0.2;
 /// The program binds when it left a connection without data in so much of the time.
 const IDLE_SHARE: f64 = 0.5;
-/// A standing queue is one that makes the round trip longer by so much, and by that part.
+/// A standing queue is one that makes the round trip longer by so much, and by that part; this much is one on any path.
 const QUEUE_LEAST: Duration = Duration::from_millis(2);
 const QUEUE_SHARE: u32 = 10;
+const QUEUE_MOST: Duration = Duration::from_millis(10);
 /// Less than this is sent again on any path.
 const LOSS_LEAST: f64 = 1e-5;
 
@@ -92,7 +93,7 @@ impl Seen {
     }
 
     fn queue_stands(&self) -> bool {
-        let least = QUEUE_LEAST.max(self.rtt_min / QUEUE_SHARE);
+        let least = (self.rtt_min / QUEUE_SHARE).clamp(QUEUE_LEAST, QUEUE_MOST);
         !self.rtt_min.is_zero() && self.rtt > self.rtt_min + least
     }
 
@@ -245,6 +246,10 @@ mod tests {
             assert_eq!(seen.binding(false), binding, "{seen:?}");
         }
         assert_eq!(Seen { window_limited: much, ..seen() }.binding(true), Binding::Saturation);
+        let ms = Duration::from_millis;
+        let far = |rtt| Seen { rtt: ms(rtt), rtt_min: ms(200), again: 10_000, ..seen() };
+        let verdicts = [far(209), far(211)].map(|seen| seen.binding(false));
+        assert_eq!(verdicts, [Binding::Loss, Binding::Saturation]);
     }
 
     #[test]
