@@ -255,6 +255,78 @@ fn a_fetch_outlives_its_daemon() {
     assert!(list.fetches.is_empty(), "{list:?}");
 }
 
+/// a has a file first, b a replica of it; d fetches it.
+#[test]
+fn a_replica_is_a_source_beside_the_origin() {
+    let folder = crate::harness::folder();
+    let site = |name: &str| SiteProcess::new(folder.path(), name);
+    let (mut a, mut b, mut d) = (site("a"), site("b"), site("d"));
+    for (one, other) in [(&a, &b), (&b, &a), (&a, &d), (&b, &d), (&d, &a), (&d, &b)] {
+        one.trust(&other.card);
+        if other.card.name == "d" {
+            one.configure("pull = true");
+        }
+    }
+    for one in [&a, &b] {
+        one.configure("[transfer]\nfolders = [\"data\"]\nports = \"31200-31399\"");
+    }
+    fs::create_dir_all(a.path("data")).expect("room");
+    let names = ["first", "second", "third"];
+    for name in names {
+        fs::write(a.path("data").join(name), content(SHORT / 4)).expect("room");
+    }
+    a.start();
+    b.start();
+    let data = a.path("data").to_str().expect("text").to_owned();
+    a.done(&["transfer", "submit", &data, "b", "--wait"]);
+    // The origin is away, and d never knew its catalog: the replica is known by that of its holder.
+    a.kill();
+    d.configure("[mirror]\nof = [\"b\"]\nevery = \"200ms\"");
+    d.start();
+    let begun = until("d knows of it", || fetch(&d, &json!({ "site": "a", "name": "first" })));
+    let report = ended(&d, begun);
+    let holders = |report: &FetchReport| -> Vec<String> {
+        report.sources.iter().map(|source| source.site.clone()).collect()
+    };
+    assert_eq!((holders(&report), report.failure.as_ref()), (vec!["b".to_owned()], None));
+    assert_eq!(fs::read(d.path("inbox/first")).expect("it is here"), content(SHORT / 4));
+    // Both are there, and the replica is predicted to be faster.
+    a.start();
+    d.kill();
+    let text = fs::read_to_string(d.config()).expect("a configuration");
+    let both = text.replace("of = [\"b\"]", "of = [\"a\", \"b\"]");
+    fs::write(d.config(), both).expect("room");
+    d.configure("[tuner]\nevery = \"200ms\"");
+    for (from, rate) in [("a", "8mbit"), ("b", "800mbit")] {
+        d.configure(&format!(
+            "[[tuner_source]]\nname = \"of {from}\"\nkind = \"static\"\nfrom = \"{from}\"\n\
+             to = \"d\"\nthroughput = \"{rate}\"\nrtt = \"2ms\""
+        ));
+    }
+    d.start();
+    let ask = json!({ "site": "a", "name": "second", "ask": true });
+    let ranked = until("both are known", || {
+        let report = fetch(&d, &ask)?;
+        let known = report.sources.iter().filter(|source| source.takes_s.is_some()).count();
+        (known == 2).then_some(report)
+    });
+    assert_eq!(holders(&ranked), ["b", "a"], "{ranked:?}");
+    assert!(ranked.sources[1].why.starts_with("8.0 Mbit/s"), "{ranked:?}");
+    let begun = fetch(&d, &json!({ "site": "a", "name": "second" })).expect("an answer");
+    let report = ended(&d, begun);
+    assert_eq!((report.failure.as_ref(), holders(&report)[0].as_str()), (None, "b"), "{report:?}");
+    let size = SHORT as u64 / 4;
+    assert_eq!((brought(&report, "b"), brought(&report, "a")), (size, 0), "{report:?}");
+    assert_eq!(fs::read(d.path("inbox/second")).expect("it is here"), content(SHORT / 4));
+    // The better one is away: the other one brings it.
+    b.kill();
+    let begun = fetch(&d, &json!({ "site": "a", "name": "third" })).expect("an answer");
+    let report = ended(&d, begun);
+    assert_eq!(report.failure, None, "{report:?}\n{}", d.log());
+    assert_eq!((brought(&report, "b"), brought(&report, "a")), (0, size), "{report:?}");
+    assert_eq!(fs::read(d.path("inbox/third")).expect("it is here"), content(SHORT / 4));
+}
+
 /// What there is in a folder that may not be there.
 fn files_in(folder: PathBuf) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
