@@ -6,6 +6,7 @@
 
 use super::lock;
 use super::paths::Paths;
+use super::record::blocking;
 use crate::report::TransferReport;
 use crate::site::{Clock, Fault, Site};
 use crate::steering::{Book, Keeper, LinkBook, Steered};
@@ -126,13 +127,7 @@ impl Ledger {
     pub(super) async fn link(self: &Arc<Self>, from: &str, to: &str) -> Result<Link, Fault> {
         let names = [from.to_owned(), to.to_owned()];
         let (catalog, [from, to]) = (self.catalog.clone(), names.clone());
-        let ends = tokio::task::spawn_blocking(move || -> Result<_, Fault> {
-            Ok((catalog.site(&from)?, catalog.site(&to)?))
-        });
-        let failed = |error: tokio::task::JoinError| {
-            Fault::new(downpour_catalog::ErrorClass::Internal, error.to_string())
-        };
-        let (from, to) = ends.await.map_err(failed)??;
+        let (from, to) = blocking(move || Ok((catalog.site(&from)?, catalog.site(&to)?))).await?;
         Ok(Link { ledger: self.clone(), names, from, to })
     }
 

@@ -25,7 +25,7 @@ use downpour_proto::Rng;
 use downpour_transport::control::SessionId;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long the destination may take to join the session.
 const JOIN_TIME: Duration = Duration::from_secs(60);
@@ -96,13 +96,16 @@ impl Outgoing {
         };
         let answer: OfferAnswer = match self.remote.post("/v1/site/offers", &offer).await {
             Ok(answer) => answer,
-            Err(error) => return self.broken(book, held, error.into(), delivered).await,
+            Err(error) => {
+                let broken = self.broken(book, held, error.into()).await?;
+                return Ok((delivered, Some(broken)));
+            }
         };
         kill_point("offer.after");
         if answer.items.len() != held.len() {
             let what = "the destination answered for another number of files".to_owned();
             let broken = Broken { class: ErrorClass::DestinationRefused, what };
-            return self.broken(book, held, broken, delivered).await;
+            return Ok((delivered, Some(self.broken(book, held, broken).await?)));
         }
         let (mut take, mut have, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         for (held, said) in held.into_iter().zip(answer.items) {
@@ -181,7 +184,7 @@ impl Outgoing {
         let path = format!("/v1/site/batches/{}", batch_name(self.id));
         if let Err(error) = self.remote.post::<serde_json::Value>(&path, &begin).await {
             running.stop();
-            return self.broken(book, held, error.into(), *delivered).await.map(|(_, b)| b);
+            return self.broken(book, held, error.into()).await.map(Some);
         }
         let (ends, results) = self.wait(&mut running, &path, (book, &names)).await;
         let sent = |held: &Held| matches!(ends.get(names[&held.file.id]), Some(ItemEnd::Placed));
@@ -199,7 +202,7 @@ impl Outgoing {
                 });
                 self.settle(book, all.collect(), delivered).await.map(|()| None)
             }
-            Err(broken) => self.broken(book, all, broken, *delivered).await.map(|(_, b)| b),
+            Err(broken) => self.broken(book, all, broken).await.map(Some),
         }
     }
 
@@ -250,7 +253,6 @@ impl Outgoing {
     ) -> (Vec<ItemEnd>, Result<BatchState, Broken>) {
         let ask = format!("{path}?wait={ASK_WAIT_S}");
         let mut tries = 0;
-        let mut lost_at = None;
         let results = loop {
             let answer = tokio::select! {
                 answer = self.remote.get::<BatchState>(&ask) => answer,
@@ -273,7 +275,6 @@ impl Outgoing {
                 }
                 Err(error) => {
                     tries += 1;
-                    lost_at.get_or_insert_with(Instant::now);
                     if tries >= ASK_TRIES {
                         break Err(error.into());
                     }
@@ -408,12 +409,11 @@ impl Outgoing {
         book: &Book,
         held: Vec<Held>,
         broken: Broken,
-        delivered: Delivered,
-    ) -> Result<(Delivered, Option<Broken>), Fault> {
+    ) -> Result<Broken, Fault> {
         tracing::warn!(site = %self.remote.section.name, class = %broken.class, what = %broken.what, files = held.len(), "a batch failed");
         let failed = held.into_iter().map(|held| (held, broken.class, None));
         book.fail(failed.collect(), &mut self.rng).await?;
-        Ok((delivered, Some(broken)))
+        Ok(broken)
     }
 }
 

@@ -4,6 +4,7 @@
 //! the catalog is its path below that folder. The same submission a second time finds the same files.
 
 use super::offer::{Refusal, Trouble};
+use super::record::blocking;
 use super::route::{PRIORITY, rule_name};
 use crate::site::{Config, Fault, Site};
 use crate::spool::Template;
@@ -108,8 +109,7 @@ struct Seen {
 /// Takes files in; they are hashed and queued by and by.
 pub(super) async fn submit(site: &Arc<Site>, wish: Submission) -> Result<Accepted, Fault> {
     let site = site.clone();
-    let done = tokio::task::spawn_blocking(move || take_in(&site, &wish));
-    done.await.map_err(|error| Fault::new(ErrorClass::Internal, error.to_string()))?
+    blocking(move || take_in(&site, &wish)).await
 }
 
 fn take_in(site: &Site, wish: &Submission) -> Result<Accepted, Fault> {

@@ -97,30 +97,46 @@ async fn queue_again(
             Ok(found)
         })
         .await?;
-    let mut changes = Vec::new();
+    let (mut changes, mut changing) = (Vec::new(), Vec::new());
     for (wanted, file, goes) in found {
         match file {
             Some(file) if goes => match again(&file) {
-                Some(change) => changes.push(change),
-                // It is under way as it is.
-                None => answer.queued += 1,
+                Ok(Some(change)) => {
+                    changes.push(change);
+                    changing.push(wanted);
+                }
+                Ok(None) => answer.queued += 1,
+                Err(why) => refuse(answer, &wanted, ErrorClass::SourceRefused, why),
             },
             Some(_) => refuse(answer, &wanted, ErrorClass::SourceRefused, "no rule sends it there"),
             None => refuse(answer, &wanted, ErrorClass::FileGone, "it is not in this catalog"),
         }
     }
     let answers = site.catalog.submit(site.clock.now(), changes).done().await?;
-    answer.queued += answers.iter().filter(|answer| answer.is_ok()).count() as u64;
+    for (wanted, end) in changing.iter().zip(answers) {
+        match end {
+            Ok(_) => answer.queued += 1,
+            Err(why) => {
+                let why = format!("it changed just now: {why}");
+                refuse(answer, wanted, ErrorClass::SourceRefused, &why);
+            }
+        }
+    }
     Ok(())
 }
 
-fn again(file: &File) -> Option<Change> {
+/// What makes a file go again; nothing where it is under way. `Err`: why it does not go.
+fn again(file: &File) -> Result<Option<Change>, &'static str> {
     let next = match file.state {
         State::Receipted | State::Adopted => Next::Queued,
         State::Waiting => Next::Resumed,
-        _ => return None,
+        State::Cancelled => return Err("an operator cancelled it there"),
+        State::Quarantined => {
+            return Err("it is in quarantine there until an operator releases it");
+        }
+        _ => return Ok(None),
     };
-    Some(Change::Move(Move { file: file.id, at: file.revision, fence: None, next }))
+    Ok(Some(Change::Move(Move { file: file.id, at: file.revision, fence: None, next })))
 }
 
 fn refuse(answer: &mut WantsAnswer, wanted: &Wanted, class: ErrorClass, why: &str) {

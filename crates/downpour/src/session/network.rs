@@ -16,6 +16,8 @@ const HEADERS_V6: u32 = 40 + 8;
 
 /// The MTU taken when the interface's is larger and the user says nothing: what nearly every path takes.
 const MTU_USUAL: u32 = 1500;
+/// And when it is smaller: what every host takes (RFC 791).
+const MTU_LEAST: u32 = 576;
 
 /// Bytes of buffer that feedback may fill while the sender is not scheduled.
 const FEEDBACK_BUFFER_LEN: usize = 4 << 20;
@@ -75,7 +77,8 @@ pub(super) fn geometry(
     }
     let is_v6 = stream.is_some_and(|out| out.group.address().is_ipv6());
     let headers = if is_v6 { HEADERS_V6 } else { HEADERS_V4 };
-    let of_interface = stream.map_or(MTU_USUAL, |out| out.interface.mtu.min(MTU_USUAL));
+    let of_interface =
+        stream.map_or(MTU_USUAL, |out| out.interface.mtu.clamp(MTU_LEAST, MTU_USUAL));
     let mtu = plan.mtu.map_or(of_interface, u32::from);
     // Even, because one of the codes works on 16-bit words.
     let symbol_len = (mtu - headers - OVERHEAD as u32) & !1;

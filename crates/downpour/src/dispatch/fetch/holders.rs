@@ -1,9 +1,13 @@
 //! Who has a file: by this site's catalog, and by its copies of other sites' catalogs.
+//!
+//! 1. All are asked for the newest version, unless one is said.
+//! 2. All are asked who has that version. What it is says this site's catalog, else that of the site that it comes from, else
+//!    the first that knows; who knows other content by that name is not believed.
 
+use crate::dispatch::record::blocking;
 use crate::mirror;
 use crate::site::{Fault, Site};
-use downpour_catalog::{CatalogUrl, Error, ErrorClass, File, Reader, ReplicaState, Time};
-use std::path::Path;
+use downpour_catalog::{CatalogUrl, Error, File, Reader, ReplicaState, Time};
 use std::sync::Arc;
 
 /// A file, and the sites that have it.
@@ -18,7 +22,7 @@ pub(super) struct Found {
     pub(super) taken_in: Time,
     /// Names of other sites, each once.
     pub(super) holders: Vec<String>,
-    /// It is here.
+    /// It is here, as this site's catalog says.
     pub(super) is_here: bool,
 }
 
@@ -29,50 +33,65 @@ pub(super) async fn find(
     name: &str,
     version: Option<i64>,
 ) -> Result<Option<Found>, Fault> {
-    let (own, wanted) = (site.name.clone(), (origin.to_owned(), name.to_owned()));
-    let here = site.read(move |reader| look(reader, &wanted.0, &wanted.1, version, &own)).await?;
-    let (site, origin, name) = (site.clone(), origin.to_owned(), name.to_owned());
-    let all = tokio::task::spawn_blocking(move || {
-        let mut found = here;
-        for remote in site.remotes() {
-            let copy = mirror::copy_of(&site.config().state(), remote.name());
-            let version = found.as_ref().map(|found| found.version).or(version);
-            let Some(more) = in_copy(&copy, &origin, &name, version, &site.name) else { continue };
-            match &mut found {
-                None => found = Some(more),
-                Some(found) if found.blake3 == more.blake3 => {
-                    found.holders.extend(more.holders);
-                }
-                Some(_) => {
-                    tracing::warn!(
-                        site = remote.name(),
-                        %name,
-                        "it knows this file with other content"
-                    );
-                }
+    let version = match version {
+        Some(version) => Some(version),
+        None => all(site, origin, name, None).await?.iter().map(|(_, found)| found.version).max(),
+    };
+    let mut found: Option<Found> = None;
+    for (whose, more) in all(site, origin, name, version).await? {
+        match &mut found {
+            None => found = Some(more),
+            Some(found) if found.blake3 == more.blake3 => found.holders.extend(more.holders),
+            Some(_) => {
+                tracing::warn!(site = whose, name, "it knows this file with other content");
             }
         }
-        found
-    });
-    let all = all.await.map_err(|error| Fault::new(ErrorClass::Internal, error.to_string()))?;
-    Ok(all.map(|mut found| {
+    }
+    Ok(found.map(|mut found| {
         found.holders.sort();
         found.holders.dedup();
         found
     }))
 }
 
-/// A copy that cannot be read knows nothing.
-fn in_copy(
-    copy: &Path,
+/// What each catalog says, in the order in which they are believed, with the site whose it is.
+async fn all(
+    site: &Arc<Site>,
     origin: &str,
     name: &str,
     version: Option<i64>,
-    own: &str,
-) -> Option<Found> {
-    copy.exists().then_some(())?;
-    let mut reader = Reader::open(&CatalogUrl::Sqlite(copy.to_owned())).ok()?;
-    look(&mut reader, origin, name, version, own).ok()?
+) -> Result<Vec<(String, Found)>, Fault> {
+    let (own, wanted) = (site.name.clone(), (origin.to_owned(), name.to_owned()));
+    let here = site.read(move |reader| look(reader, &wanted.0, &wanted.1, version, &own)).await?;
+    let (site, origin, name) = (site.clone(), origin.to_owned(), name.to_owned());
+    blocking(move || {
+        let mut all: Vec<_> = here.into_iter().map(|here| (site.name.clone(), here)).collect();
+        let mut others: Vec<String> =
+            site.remotes().iter().map(|remote| remote.name().to_owned()).collect();
+        others.sort_by_key(|other| *other != origin);
+        for other in others {
+            let copy = mirror::copy_of(&site.config().state(), &other);
+            if !copy.exists() {
+                continue;
+            }
+            let reader = Reader::open(&CatalogUrl::Sqlite(copy)).map_err(|e| e.to_string());
+            let found = reader.and_then(|mut reader| {
+                let found = look(&mut reader, &origin, &name, version, &site.name);
+                found.map_err(|e| e.to_string())
+            });
+            match found {
+                // Whether it is here, this site's catalog alone knows.
+                Ok(found) => {
+                    all.extend(found.map(|found| (other, Found { is_here: false, ..found })));
+                }
+                Err(error) => {
+                    tracing::warn!(site = other, error, "the copy of its catalog cannot be read");
+                }
+            }
+        }
+        Ok(all)
+    })
+    .await
 }
 
 fn look(
