@@ -87,12 +87,12 @@ fn run(scene: Scene) -> SendOutcome {
     let socket = UnicastSocket::bind(home, 1 << 20).unwrap();
     socket.speak_to_groups(&lo, 1).unwrap();
     let told = scene.mode != Mode::Multicast || scene.sender.name == "afdp";
-    let hearing = match scene.group.filter(|_| !told) {
-        Some(group) => Hearing::Group(Group::new(group, None).unwrap(), lo),
+    let hearing = || match scene.group.filter(|_| !told) {
+        Some(group) => Hearing::group(&Group::new(group, None).unwrap(), &lo).unwrap(),
         None => Hearing::Told(Some("lo".to_owned())),
     };
     let receivers = (0..scene.receivers).map(|i| {
-        let (hearing, profile) = (hearing.clone(), (scene.receiver)());
+        let (hearing, profile) = (hearing(), (scene.receiver)());
         let bytes = Arc::new(Mutex::new(Products::new()));
         let (kept, wanted) = (Arc::clone(&bytes), scene.sizes.len());
         let loss = scene.loss;

@@ -34,6 +34,7 @@ pub fn receive(plan: &ProfileReceivePlan) -> Result<Exit, Fault> {
         Some(log) => Box::new(FeedSink::new(product_log(log)?)),
         None => Box::new(file_sink(plan)?),
     };
+    let hearing = hearing(plan)?;
     let control = plan.sender.as_ref().map(|_| connect(plan)).transpose()?;
     let seed = SessionId::random().map_or(0, |id| {
         id.as_bytes().iter().fold(0, |seed: u64, b| seed.rotate_left(8) ^ u64::from(*b))
@@ -45,7 +46,7 @@ pub fn receive(plan: &ProfileReceivePlan) -> Result<Exit, Fault> {
             products_max: if feed.is_some() { PRODUCTS_MAX } else { 1 },
             seed,
         },
-        hearing: hearing(plan)?,
+        hearing,
         control,
         sink,
         inject_loss: plan.inject_loss,
@@ -54,11 +55,17 @@ pub fn receive(plan: &ProfileReceivePlan) -> Result<Exit, Fault> {
     };
     match downpour_transport::profile::receive(setup) {
         Ok(outcome) => finish(plan, &outcome),
-        Err(ProfileError::Network(error)) => Err(Fault::start(
+        Err(error) => Err(unheard(&error)),
+    }
+}
+
+fn unheard(error: &ProfileError) -> Fault {
+    match error {
+        ProfileError::Network(error) => Fault::start(
             format!("the network cannot be used: {error}"),
             "name another --interface or --group; `ip address` lists what is there",
-        )),
-        Err(error) => Err(super::fault(&error, "start the sender again, then this receiver")),
+        ),
+        error => super::fault(error, "start the sender again, then this receiver"),
     }
 }
 
@@ -94,7 +101,7 @@ fn hearing(plan: &ProfileReceivePlan) -> Result<Hearing, Fault> {
     let interface = Interface::choose(wanted.as_deref(), group.ip());
     let interface = interface.map_err(|error| Fault::start(error.to_string(), todo))?;
     let group = Group::new(group, None).map_err(|error| Fault::usage(error.to_string(), todo))?;
-    Ok(Hearing::Group(group, interface))
+    Hearing::group(&group, &interface).map_err(|error| unheard(&error))
 }
 
 /// Tries until the sender is there.

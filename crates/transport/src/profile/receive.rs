@@ -25,12 +25,19 @@ const LINGER: Duration = Duration::from_secs(2);
 const BUFFER_LEN: usize = 4 << 20;
 
 /// What is listened to.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum Hearing {
-    /// This group on this interface.
-    Group(Group, Interface),
+    /// A group.
+    Group(MulticastReceiver),
     /// What the connection will tell; by this interface, or the one with the route there.
     Told(Option<String>),
+}
+
+impl Hearing {
+    /// This group on this interface, from now on: before the sender is told that somebody is here, for it may begin then.
+    pub fn group(group: &Group, interface: &Interface) -> Result<Self, ProfileError> {
+        hear_group(group, interface).map(Self::Group)
+    }
 }
 
 /// What a receiver's driver needs.
@@ -128,7 +135,7 @@ pub fn receive(setup: ReceiveSetup) -> Result<ReceiveOutcome, ProfileError> {
     let clock = Clock::start();
     let rng = Rng::new(!machine.seed);
     let (ear, interface) = match hearing {
-        Hearing::Group(group, interface) => (hear_group(&group, &interface)?, None),
+        Hearing::Group(socket) => (Ear::Group(socket), None),
         Hearing::Told(interface) => (Ear::None, interface),
     };
     let connection = control.map(Connection::new).transpose().map_err(ProfileError::Network)?;
@@ -151,9 +158,9 @@ pub fn receive(setup: ReceiveSetup) -> Result<ReceiveOutcome, ProfileError> {
     receiving.run(patience)
 }
 
-fn hear_group(group: &Group, interface: &Interface) -> Result<Ear, ProfileError> {
+fn hear_group(group: &Group, interface: &Interface) -> Result<MulticastReceiver, ProfileError> {
     let joined = MulticastReceiver::join(group, interface, &RecvOptions::default());
-    joined.map(Ear::Group).map_err(|error| ProfileError::Network(io::Error::other(error)))
+    joined.map_err(|error| ProfileError::Network(io::Error::other(error)))
 }
 
 fn own_socket(address: SocketAddr) -> Result<UnicastSocket, ProfileError> {
@@ -336,7 +343,7 @@ impl Receiving {
                 let interface =
                     interface.map_err(|error| ProfileError::Network(io::Error::other(error)))?;
                 let group = Group::new(group, None).map_err(|error| foreign(&error.to_string()))?;
-                hear_group(&group, &interface)?
+                Ear::Group(hear_group(&group, &interface)?)
             }
             (Mode::Broadcast, Some(group)) => {
                 Ear::Own(own_socket((any(group), group.port()).into())?)
