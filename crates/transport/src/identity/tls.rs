@@ -114,7 +114,7 @@ pub fn wrong_server_key(error: &rustls::Error) -> Option<WrongServerKey> {
     other.downcast_ref::<WrongServerKey>().copied()
 }
 
-/// The ciphers and signatures of every TLS connection.
+/// The ciphers and signatures of our TLS connections; only those to a database come with their own.
 pub fn crypto_provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
