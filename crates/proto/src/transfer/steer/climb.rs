@@ -7,7 +7,7 @@
 //!    only cost; twice as many connections, half as many, or pacing otherwise.
 //! 3. A trial stays when its [`utility`] is greater: bytes a second, less a charge for each connection, less a
 //!    punishment for what is sent again, less what other links lost by it. Half as many stay when they bring the same.
-//!    In doubt it is measured for longer.
+//!    In doubt it is measured for longer. While other links begin or end nothing is learnt of it: it is taken back.
 //! 4. When nothing is left to try the link rests, and is tried again after a minute, then after two, up to ten; at once
 //!    when what it brings changes for good.
 
@@ -17,7 +17,7 @@ use super::{Limits, Setting};
 use crate::time::{Duration, Timestamp};
 use crate::units::Rate;
 use alloc::format;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 
 /// A connection costs so much of what all bring; a share sent again so many times itself.
 const CHARGE: f64 = 0.001;
@@ -98,6 +98,8 @@ struct Trial {
     what: Try,
     back: Setting,
     base: Mark,
+    /// Which others there were.
+    generation: u64,
 }
 
 /// What was tried from the present setting, in vain.
@@ -108,11 +110,13 @@ struct Tried {
     pace: bool,
 }
 
-/// All bytes of the other links so far, and which they are.
+/// All bytes of the other links so far, here and at the sender, and which they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Others {
     pub(super) bytes: u64,
     pub(super) generation: u64,
+    /// Of them, those of which only the sender tells.
+    pub(super) told: u32,
 }
 
 /// One link's search.
@@ -148,6 +152,18 @@ pub(super) struct Climb {
     again_at: Option<Timestamp>,
     binding: Binding,
     rtt_min: Duration,
+    /// Something is being tried, or would be if it might.
+    wants: bool,
+}
+
+/// Whether a link may try something now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum May {
+    Try,
+    /// It has to say first that it wants to, and after a trial others have their turn.
+    Ask,
+    /// Another one tries.
+    Wait,
 }
 
 /// A change, or a new verdict, with its reason.
@@ -186,6 +202,7 @@ impl Climb {
             again_at: None,
             binding: Binding::Opening,
             rtt_min: Duration::ZERO,
+            wants: memory.is_none() && !limits.is_fixed(),
         };
         climb.setting.pacing = climb.paced(None);
         if let Some(memory) = memory.filter(|_| !climb.limits.is_fixed()) {
@@ -213,6 +230,10 @@ impl Climb {
         self.trial.is_some()
     }
 
+    pub(super) const fn wants(&self) -> bool {
+        self.wants
+    }
+
     /// What to remember; `None` while nothing is known.
     pub(super) fn memory(&self) -> Option<Memory> {
         let setting = self.trial.as_ref().map_or(self.setting, |trial| trial.back);
@@ -232,7 +253,7 @@ impl Climb {
         now: Timestamp,
         seen: &Seen,
         others: Others,
-        may_try: bool,
+        may: May,
     ) -> Option<Turn> {
         self.window.add(seen);
         if !seen.rtt_min.is_zero() {
@@ -266,21 +287,25 @@ impl Climb {
         let before = self.binding;
         let opens = window.binding(false) == Binding::Opening && mark.rate > OPENING * self.last;
         self.last = mark.rate;
-        let why = match self.trial.take() {
+        let trial = self.trial.take();
+        let yields = trial.is_some() && may == May::Ask;
+        let why = match trial {
+            Some(trial) if trial.generation != others.generation => Some(self.void(&trial)),
             Some(trial) => Some(self.judge(now, &trial, mark, &window)),
             None if opens => {
                 (self.base, self.best) = (Some(mark), mark.rate);
                 None
             }
             // What another one tries may be why this one brings more or less just now.
-            None if !may_try => None,
+            None if may == May::Wait => None,
             None => self.rest(now, mark, &window),
         };
         self.binding = self.verdict(&window, &mark);
         self.starting &= opens || (self.binding == Binding::Loss && mark.loss < MUCH_LOSS);
-        let may_try = may_try && !opens && !self.settling && !self.limits.is_fixed();
-        let may_try = may_try && !window.is_starved() && self.changed == 0;
-        let more = may_try.then(|| self.next(now, mark)).flatten();
+        let may_act = !opens && !self.settling && !self.limits.is_fixed();
+        let may_act = may_act && !window.is_starved() && self.changed == 0 && same && !yields;
+        self.wants = false;
+        let more = may_act.then(|| self.next(now, mark, may)).flatten();
         let why = match (why, more) {
             (Some(why), Some(more)) => format!("{why}; {more}"),
             (Some(why), None) | (None, Some(why)) => why,
@@ -335,7 +360,11 @@ impl Climb {
     /// Keeps what was tried, or goes back.
     fn judge(&mut self, now: Timestamp, trial: &Trial, mark: Mark, window: &Seen) -> String {
         let base = trial.base;
-        let taken = others_changed(&base, &mark);
+        let mut taken = others_changed(&base, &mark);
+        if taken < 0.0 && base.rate * f64::from(self.others.told) > base.others.unwrap_or(0.0) {
+            // Who has more than an even share already leaves to others what is hardly more than theirs.
+            taken *= 2.0;
+        }
         let new = utility(&mark, self.setting.connections) + taken;
         let old = utility(&base, trial.back.connections);
         let same = mark.rate + taken >= SAME * base.rate && mark.rate >= SAME_AS_BEST * self.best;
@@ -382,6 +411,13 @@ impl Climb {
         format!("{brought}{theirs} {after}: taken back")
     }
 
+    /// Other links began or ended meanwhile: what came says nothing of what was tried.
+    fn void(&mut self, trial: &Trial) -> String {
+        let why = format!("{}: other transfers began or ended, taken back", self.setting.show());
+        self.change(trial.back);
+        why
+    }
+
     /// Nothing is being tried: is it as before?
     fn rest(&mut self, now: Timestamp, mark: Mark, window: &Seen) -> Option<String> {
         let starved = window.is_starved();
@@ -425,8 +461,8 @@ impl Climb {
         None
     }
 
-    /// What is worth a trial now, and begins it.
-    fn next(&mut self, now: Timestamp, mark: Mark) -> Option<String> {
+    /// What is worth a trial now, and begins it if it may.
+    fn next(&mut self, now: Timestamp, mark: Mark, may: May) -> Option<String> {
         let base = self.base?;
         let binding = self.binding;
         let (n, Limits { least, most, .. }) = (self.setting.connections, self.limits);
@@ -452,13 +488,18 @@ impl Climb {
             self.again_at.get_or_insert(now + self.rest);
             return None;
         };
+        self.wants = true;
+        if may != May::Try {
+            return None;
+        }
         let why = format!("{}: {why}", self.state(&mark, binding));
         // Of the mean and the newest: what comes may be falling still since the windows opened.
         let rate = f64::midpoint(base.rate, mark.rate);
         let base = Mark { rate, others: mark.others, ..base };
         self.starting &= what == Try::More;
         self.rested &= what != Try::More;
-        self.trial = Some(Trial { what, back: self.setting, base });
+        let generation = self.others.generation;
+        self.trial = Some(Trial { what, back: self.setting, base, generation });
         self.change(to);
         Some(why)
     }
@@ -503,9 +544,13 @@ fn others_changed(base: &Mark, new: &Mark) -> f64 {
 }
 
 fn outcome(mark: &Mark) -> String {
-    let rate = Rate::from_bps((mark.rate * 8.0) as u64);
-    match mark.loss * 100.0 {
-        loss if loss >= 0.005 => format!("{rate} with {loss:.2} % sent again"),
-        _ => format!("{rate}"),
+    let shown = |rate: f64| Rate::from_bps((rate * 8.0) as u64).to_string();
+    let mut text = shown(mark.rate);
+    if mark.loss >= 0.00005 {
+        text += &format!(" with {:.2} % sent again", mark.loss * 100.0);
     }
+    if let Some(others) = mark.others.filter(|rate| *rate >= 1.0) {
+        text += &format!(" beside {} of others", shown(others));
+    }
+    text
 }

@@ -10,10 +10,12 @@
 //! | `seen` | what was seen, and what binds |
 //! | `climb` | one link's search: trials that are kept or taken back |
 //! | `memory` | what outlives a transfer |
+//! | `uplink` | what a sender tells each receiver of the others |
 //!
 //! Links of one endpoint are decided jointly: one of them tries at a time, and what the others lost meanwhile counts
 //! against it. Nothing has to be known, or guessed from correlations, of who shares which path: what is taken from a
-//! sibling is no gain, whatever the reason.
+//! sibling is no gain, whatever the reason. What the sender tells of the links that it has to others ([`Steer::told`])
+//! counts as one more sibling, which tries when the turn is another's.
 //!
 //! Deliberately absent: files and failures. What a disk, a quota or a proxy refuses is the dispatcher's affair, and does
 //! not change what a link can carry.
@@ -21,16 +23,18 @@
 mod climb;
 mod memory;
 mod seen;
+mod uplink;
 
 pub use memory::Memory;
 pub use seen::{Binding, Held, Seen};
+pub use uplink::{Beside, TURN_TIME, Uplink};
 
 use crate::time::Timestamp;
 use crate::units::Rate;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
-use climb::{Climb, Others};
+use climb::{Climb, May, Others};
 
 /// Links that are steered at once; more are left as they were planned.
 pub const LINKS_MAX: usize = 256;
@@ -107,6 +111,7 @@ pub struct Decision {
 struct Link {
     climb: Climb,
     bytes: u64,
+    beside: Option<Beside>,
 }
 
 /// The links of an endpoint.
@@ -127,7 +132,7 @@ impl Steer {
         self.generation += 1;
         let climb = Climb::new(limits, memory);
         let setting = climb.setting();
-        self.links.insert(LinkId(self.last), Link { climb, bytes: 0 });
+        self.links.insert(LinkId(self.last), Link { climb, bytes: 0, beside: None });
         Some((LinkId(self.last), setting))
     }
 
@@ -147,15 +152,39 @@ impl Steer {
         Some(self.links.get(&link)?.climb.setting())
     }
 
+    /// Whether something is being tried on a link, or would be if it might: the sender is asked for the turn.
+    pub fn wants(&self, link: LinkId) -> bool {
+        self.links.get(&link).is_some_and(|link| link.climb.wants())
+    }
+
+    /// What the sender of `link` tells of its others, when it was asked just now with [`Self::wants`]; `None`: nothing.
+    pub fn told(&mut self, link: LinkId, beside: Option<Beside>) {
+        if let Some(link) = self.links.get_mut(&link) {
+            link.beside = beside;
+        }
+    }
+
     /// This was seen of `link` since the last time. What is to change, and why.
     pub fn look(&mut self, now: Timestamp, link: LinkId, seen: &Seen) -> Option<Decision> {
         let theirs = |(id, _): &(&LinkId, &Link)| **id != link;
         let bytes = self.links.iter().filter(theirs).map(|(_, other)| other.bytes).sum();
-        let may_try = !self.links.iter().filter(theirs).any(|(_, other)| other.climb.is_trying());
-        let others = Others { bytes, generation: self.generation };
+        let tries = self.links.iter().filter(theirs).any(|(_, other)| other.climb.is_trying());
+        let mut others = Others { bytes, generation: self.generation, told: 0 };
         let own = self.links.get_mut(&link)?;
         own.bytes += seen.bytes;
-        let turn = own.climb.look(now, seen, others, may_try)?;
+        if let Some(beside) = own.beside {
+            // What is told may be any number. Told or not told: not the same others.
+            others.bytes = others.bytes.saturating_add(beside.bytes);
+            others.told = beside.others;
+            others.generation = others.generation.wrapping_add(beside.changes).wrapping_add(1);
+        }
+        let may = match own.beside.filter(|beside| beside.others > 0) {
+            _ if tries => May::Wait,
+            Some(beside) if !beside.turn => May::Wait,
+            Some(_) if own.climb.is_trying() || !own.climb.wants() => May::Ask,
+            _ => May::Try,
+        };
+        let turn = own.climb.look(now, seen, others, may)?;
         Some(Decision {
             link,
             setting: own.climb.setting(),

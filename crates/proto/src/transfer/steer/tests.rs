@@ -1,6 +1,6 @@
 //! Links that follow a formula, in steps of half a second. Real windows and queues: `downpour-sim`.
 
-use super::{Binding, Decision, Limits, LinkId, Memory, Seen, Setting, Steer};
+use super::{Beside, Binding, Decision, Limits, LinkId, Memory, Seen, Setting, Steer};
 use crate::time::{Duration, Timestamp};
 use crate::units::Rate;
 use alloc::vec::Vec;
@@ -145,6 +145,27 @@ fn a_number_that_was_asked_for_is_left_alone_but_what_binds_is_told() {
     assert_eq!(steer.setting(link), Some(setting));
     assert_eq!(decisions.len(), 1, "{decisions:#?}");
     assert_eq!(decisions[0].binding, Binding::Loss);
+}
+
+#[test]
+fn a_trial_in_which_another_transfer_of_the_sender_ends_is_void() {
+    let mut steer = Steer::default();
+    let (link, mut setting) = steer.begin(LIMITS, None).unwrap();
+    let (mut now, mut void) = (Timestamp::ZERO, None);
+    let mut beside = Beside { others: 2, turn: true, ..Beside::default() };
+    while void.is_none() && now < Timestamp::ZERO + Duration::from_secs(20) {
+        now = now + STEP;
+        beside.bytes += 1_000_000;
+        // One ends while twice as many connections are tried, and leaves room.
+        beside.changes = u64::from(setting.connections > 8);
+        let rate = if setting.connections > 8 { 9.0 } else { 4.0 } * MB;
+        steer.told(link, Some(beside));
+        if let Some(decision) = steer.look(now, link, &seen(setting, rate, 0.001)) {
+            setting = decision.setting;
+            void = decision.why.contains("began or ended").then_some(decision);
+        }
+    }
+    assert_eq!(void.expect("it is told").setting.connections, 8);
 }
 
 #[test]
