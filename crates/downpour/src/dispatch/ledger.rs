@@ -14,6 +14,7 @@ use crate::tuner::Seen as History;
 use downpour_catalog::{Catalog, Change, Decision, LinkSeen, SiteId, Time};
 use downpour_proto::transfer::Measured;
 use downpour_proto::transfer::steer::Seen;
+use downpour_transport::control::Uplink;
 use downpour_transport::stream::ConnectionReport;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -30,6 +31,8 @@ const RARELY: Duration = Duration::from_secs(600);
 pub(super) struct Ledger {
     book: Arc<Book>,
     pub(super) paths: Arc<Paths>,
+    /// What batches that go from here share.
+    pub(super) uplink: Arc<Uplink>,
     catalog: Arc<Catalog>,
     clock: Clock,
     meters: Mutex<HashMap<(SiteId, SiteId), Meter>>,
@@ -120,7 +123,8 @@ impl Ledger {
     pub(super) fn new(site: &Site, paths: Arc<Paths>) -> Arc<Self> {
         let (catalog, clock) = (site.catalog.clone(), site.clock.clone());
         let book = Book::open(&site.config().state());
-        Arc::new(Self { book, paths, catalog, clock, meters: Mutex::default() })
+        let (uplink, meters) = (Arc::default(), Mutex::default());
+        Arc::new(Self { book, paths, uplink, catalog, clock, meters })
     }
 
     /// The link from one site to another: to this one, or from it.

@@ -231,6 +231,7 @@ impl Outgoing {
             listen: None,
             ports: config.transfer.ports.parse().unwrap_or(crate::ports::PortRange::DEFAULT),
             wait: JOIN_TIME,
+            uplink: self.links.uplink.clone(),
         })
     }
 

@@ -29,7 +29,7 @@ use crate::units::HostPort;
 use downpour_catalog::ErrorClass;
 use downpour_proto::transfer::{Measured, Wishes};
 use downpour_proto::{Code, Rate};
-use downpour_transport::control::{DataPath, SessionId, SignedReceipt};
+use downpour_transport::control::{DataPath, SessionId, SignedReceipt, Uplink};
 use downpour_transport::identity::{Identity, PublicKey};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -63,6 +63,8 @@ pub struct SendFiles {
     pub ports: PortRange,
     /// How long to wait for the receiver.
     pub wait: Duration,
+    /// With which other sessions it shares its way out.
+    pub uplink: Arc<Uplink>,
 }
 
 /// What to receive, from whom and where to.
@@ -190,6 +192,7 @@ pub fn send_files(setup: SendFiles) -> (Running<SentFiles>, oneshot::Receiver<Ti
         only: Some(setup.receiver),
         owner: None,
         session: Some(setup.session),
+        uplink: setup.uplink.clone(),
     };
     let plan = send_plan(setup);
     let running = run(Some(tell), move |handle, mut host| {

@@ -24,7 +24,7 @@ use downpour_proto::{
 };
 use downpour_transport::control::{
     ControlServer, DataPath, Event, JoinReply, PullBudget, ServerLimits, ServerSetup, SessionId,
-    Token,
+    Token, Uplink,
 };
 use downpour_transport::identity::{ClientKeys, Identity, PublicKey};
 use downpour_transport::session::{SendEvent, SendHandle, SendSetup, StreamOut};
@@ -87,6 +87,8 @@ pub(super) struct Giver {
     pub(super) owner: Option<Arc<Owner>>,
     /// What the session is called; at random unless said.
     pub(super) session: Option<SessionId>,
+    /// With which other sessions it shares its way out.
+    pub(super) uplink: Arc<Uplink>,
 }
 
 impl Giver {
@@ -102,6 +104,7 @@ impl Giver {
             only: None,
             owner: None,
             session: None,
+            uplink: Arc::default(),
         })
     }
 }
@@ -149,6 +152,7 @@ pub(super) async fn open(plan: &SendPlan, giver: &Giver) -> Result<Open, Fault> 
         plain: shared.reply.plain_token,
         expires_unix_s,
         budget: Arc::clone(&budget),
+        uplink: Arc::clone(&giver.uplink),
         limits: ServerLimits { connections_max: room.connections, ..ServerLimits::default() },
     };
     let server = bind(&candidates, setup, &shared).await?;

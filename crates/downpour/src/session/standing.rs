@@ -131,6 +131,7 @@ pub fn send_products(setup: SendProducts) -> OpenSession {
         only: None,
         owner: Some(Arc::new(owner)),
         session: None,
+        uplink: Arc::default(),
     };
     let plan = plan(setup);
     let running = run(None, move |handle, mut host| {

@@ -1,6 +1,6 @@
 //! What transfers showed of their paths: written down, and used by the next.
 
-use crate::harness::{SiteProcess, Two, until};
+use crate::harness::{SiteProcess, Two, folder, until};
 use downpour::dispatch::{Steering, Way, Why};
 use downpour_catalog::{
     BeforeMigration, Catalog, Change, Decision, LinkSeen, Query, SiteId, State, Time,
@@ -122,15 +122,16 @@ fn what_was_changed_on_a_link_is_shown_with_its_reason() {
     assert_eq!(sheet.matches("because").count(), 2, "{sheet}");
 }
 
+/// What is remembered of a link that was full: it has a verdict as soon as it is measured, full still or held by a host.
+const WAS_FULL: &str = "connections=4 rate=8000000 rtt_us=100 binding=saturation\n";
+
 /// The closed loop decides, the catalog has it, and people and programs are told the same.
 #[test]
 fn what_the_loop_decides_is_kept_and_shown() {
     let slow = SENDER.replace("40mbit", "8mbit");
     let mut sites = Two::set_up([&slow, ""]);
-    // A link that was full has a verdict as soon as it is measured: full still, or held by a host.
     fs::create_dir_all(sites.b.path("state/links")).expect("room");
-    let memory = "connections=4 rate=8000000 rtt_us=100 binding=saturation\n";
-    fs::write(sites.b.path("state/links/a.link"), memory).expect("room");
+    fs::write(sites.b.path("state/links/a.link"), WAS_FULL).expect("room");
     sites.a.start();
     sites.b.start();
     send(&sites.a, "b", "first");
@@ -152,6 +153,34 @@ fn what_the_loop_decides_is_kept_and_shown() {
     let first = &decided[decided.len() - 1];
     assert!(text.contains(&format!("{}: {}", first.binding, first.why)), "{first:?}: {text}");
     assert!(!sites.b.path("state/links/history.ndjson").exists());
+}
+
+/// Who sends to two at once tells each of the other: the receiver decides with it, and says so.
+#[test]
+fn what_a_site_sends_to_others_is_in_what_its_receivers_decide() {
+    let folder = folder();
+    let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| SiteProcess::new(folder.path(), name));
+    for other in [&b, &c] {
+        other.trust(&a.card);
+        a.trust(&other.card);
+        a.configure("rate = \"8mbit\"");
+        fs::create_dir_all(other.path("state/links")).expect("room");
+        fs::write(other.path("state/links/a.link"), WAS_FULL).expect("room");
+    }
+    a.configure("[transfer]\nfolders = [\"data\"]\nports = \"31500-31599\"");
+    [&mut a, &mut b, &mut c].into_iter().for_each(SiteProcess::start);
+    let file = a.path("data/first");
+    fs::create_dir_all(a.path("data")).expect("room");
+    fs::write(&file, vec![7; SIZE]).expect("room");
+    for to in ["b", "c"] {
+        a.done(&["transfer", "submit", file.to_str().expect("text"), to]);
+    }
+    // The one that comes second sees the other all the time.
+    until("one of them is told", || {
+        let history = |site: &SiteProcess| site.get::<Steering>("/v1/links/history?link=a").ok();
+        let mut decided = [&b, &c].into_iter().filter_map(history).flat_map(|told| told.decisions);
+        decided.find(|decided| decided.why.contains(" of others"))
+    });
 }
 
 /// An archive that takes connections and never answers; who connected.

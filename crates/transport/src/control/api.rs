@@ -12,6 +12,7 @@
 //! | `POST /v1/receipt` | [`SignedReceipt`] | nothing |
 //! | `POST /v1/leave` | [`LeaveRequest`] | nothing |
 //! | `POST /v1/word` | [`Word`] | nothing |
+//! | `POST /v1/turn` | [`TurnRequest`] | [`TurnReply`] |
 //! | `GET /v1/data`, `GET /v1/manifest` | header `Range` | bytes |
 //! | `GET /v1/repair/{block}?from=i&count=n` | | `n` repair symbols of block `d7` or `m7` |
 //!
@@ -20,6 +21,7 @@
 use super::text;
 use crate::Secret;
 use crate::identity::{Identity, PublicKey, Signature};
+use downpour_proto::transfer::steer::Beside;
 use downpour_proto::{BlockId, Code, Epoch, Geometry, ReceiverId, StreamId};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
@@ -97,6 +99,27 @@ impl JoinRequest {
 pub(super) struct ClockReply {
     /// Nanoseconds since 1970.
     pub(super) unix_ns: u64,
+}
+
+/// A receiver asks for the turn to try another setting of its connections, and how others are sent to (`docs/protocol.md#WAN-9`).
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct TurnRequest {
+    /// It tries one, or wants to.
+    pub(super) wants: bool,
+}
+
+/// The answer to it.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct TurnReply(#[serde(with = "BesideText")] pub(super) Beside);
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Beside")]
+struct BesideText {
+    others: u32,
+    bytes: u64,
+    changes: u64,
+    turn: bool,
 }
 
 /// All that a receiver needs to hear the stream (`docs/protocol.md#CTL-9`).

@@ -42,7 +42,7 @@ pub(crate) use client::{Line, silent};
 pub use error::{ApiError, ErrorCode};
 pub use server::{
     BODY_LEN_MAX, BindError, Conn, Connections, ControlServer, Endpoint, EventSender, Extent,
-    Member, NotListening, Peer, ServerLimits, ServerSetup, SessionHandler,
+    Member, NotListening, Peer, ServerLimits, ServerSetup, SessionHandler, Uplink,
 };
 pub use text::{decode as decode_base64url, encode as encode_base64url};
 

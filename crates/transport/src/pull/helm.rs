@@ -4,20 +4,30 @@
 //! [`Steering`] has a course of its own: every half second it gives the machine what was seen, that is what came here
 //! and what the sender told of its end of each connection, and sets the number of connections and their pacing.
 //!
+//! Before it the sender is asked for the turn, and what it sends to others meanwhile; one that is too old to know of it, or
+//! does not answer in time, tells nothing.
+//!
 //! Connections that are too many are given up a few at a time: such a one is asked for nothing more, and closed when it has brought what it was asked for. How
 //! a connection is paced goes with the next request on it.
 
 use super::{REPORTS_MAX, Shared};
-use downpour_proto::transfer::steer::{Decision, Limits, LinkId, Memory, Seen, Setting, Steer};
+use crate::control::RequestError;
+use downpour_proto::transfer::steer::{
+    Beside, Decision, Limits, LinkId, Memory, Seen, Setting, Steer,
+};
 use downpour_proto::{Duration, Rate, Timestamp};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 /// How often it is looked whether connections idle, and how many such looks make a span for the machine.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 const LOOKS: u32 = 5;
+
+/// So long the sender's answer is waited for, and when there was none it is not asked for so long.
+const ASK_TIME_MAX: Duration = Duration::from_secs(3);
+const ASK_PAUSE: Duration = Duration::from_secs(10);
 
 /// Decides for all transfers of an endpoint.
 #[derive(Debug)]
@@ -74,6 +84,8 @@ pub(super) struct Course {
     /// What was decided, and how far that is carried out.
     setting: Setting,
     set: Setting,
+    /// When the sender may be asked again; `None`: never.
+    ask_at: Option<Instant>,
     /// Whom it steers, and since when nothing was heard; from the first look on.
     watch: Option<(Arc<Shared>, Instant)>,
 }
@@ -94,7 +106,8 @@ impl Course {
     pub(super) fn begin(steering: &Steering) -> Option<Self> {
         let (link, setting) =
             steering.helm.lock().begin(steering.limits, steering.memory.as_ref())?;
-        Some(Self { steering: steering.clone(), link, setting, set: setting, watch: None })
+        let ask_at = (!steering.limits.is_fixed()).then(Instant::now);
+        Some(Self { steering: steering.clone(), link, setting, set: setting, ask_at, watch: None })
     }
 
     pub(super) fn connections(&self) -> usize {
@@ -129,6 +142,8 @@ impl Course {
             if let Some(seen) = seen {
                 (self.steering.on_seen)(&seen);
                 if !shared.ends() {
+                    let beside = self.ask(&shared).await;
+                    self.steering.helm.lock().told(self.link, beside);
                     self.look(&shared, &seen);
                 }
             }
@@ -137,6 +152,19 @@ impl Course {
                 self.set(&shared, next);
             }
         }
+    }
+
+    /// What the sender tells of its others.
+    async fn ask(&mut self, shared: &Shared) -> Option<Beside> {
+        let now = Instant::now();
+        self.ask_at.filter(|at| now >= *at)?;
+        let wants = self.steering.helm.lock().wants(self.link);
+        match timeout(ASK_TIME_MAX, shared.client.turn(wants)).await {
+            Ok(Ok(beside)) => return Some(beside),
+            Ok(Err(RequestError::Refused(no))) if !no.code.is_passing() => self.ask_at = None,
+            _ => self.ask_at = Some(now + ASK_PAUSE),
+        }
+        None
     }
 
     fn look(&mut self, shared: &Shared, seen: &Seen) {

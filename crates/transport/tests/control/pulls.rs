@@ -3,7 +3,7 @@
 use crate::world::{Setup, World, until};
 use downpour_proto::transfer::steer::{Binding, Decision, Limits, Memory};
 use downpour_proto::{BlockId, BlockKind, Rate};
-use downpour_transport::control::{Pull, PullError};
+use downpour_transport::control::{Pull, PullError, Uplink};
 use downpour_transport::pull::{
     PULL_LEN_MAX, PULL_QUEUE_MAX, PullLimits, PullRefused, Pulled, Puller, Steering,
 };
@@ -192,6 +192,26 @@ async fn a_slow_disk_at_the_source_is_named_and_no_connection_is_added() {
     assert_eq!(decision.setting.connections, 2);
     puller.cancel_all();
     assert_eq!(puller.stop().await.connections.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_sender_sends_to_others_is_told_and_decided_with() {
+    let uplink: Arc<Uplink> = Arc::default();
+    let setup = || Setup { uplink: uplink.clone(), ..Setup::default() };
+    let (mut world, mut other) = (World::new(setup()).await, World::new(setup()).await);
+    let (busy, mut taken) = puller(&mut other, quick()).await;
+    tokio::spawn(async move {
+        let mut id = 0;
+        while busy.request(id, data(0, 1_000_000)).is_ok() && taken.recv().await.is_some() {
+            id += 1;
+        }
+    });
+    world.session.slow_ms.store(30, Ordering::Relaxed);
+    let limits = Limits { first: 2, least: 1, most: 8, ceiling: None };
+    let limits = PullLimits { steering: Some(steering(limits, None)), depth: 2, ..quick() };
+    let (puller, mut results) = puller(&mut world, limits).await;
+    let decision = until_decided(&puller, &mut results).await;
+    assert!(decision.why.contains(" of others"), "{decision:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,7 +6,7 @@ use downpour_transport::control::{
     ApiError, ClientLimits, ClientSetup, Conn, ControlClient, ControlServer, DataPath, ErrorCode,
     Event, EventSender, Extent, HaveRequest, InstanceId, JoinReply, JoinRequest, Joined,
     LeaveRequest, Member, PIECE_LEN_MAX, PROTOCOL_VERSION, PullBudget, ReadyRequest, Receipt,
-    ServerLimits, ServerSetup, SessionHandler, SessionId, SignedReceipt, Token,
+    ServerLimits, ServerSetup, SessionHandler, SessionId, SignedReceipt, Token, Uplink,
 };
 use downpour_transport::identity::{ClientKeys, Identity, PublicKey, client_config};
 use rustls::pki_types::ServerName;
@@ -183,6 +183,7 @@ pub(crate) struct Setup {
     pub(crate) port: u16,
     pub(crate) data_len: usize,
     pub(crate) plain: Option<Token>,
+    pub(crate) uplink: Arc<Uplink>,
 }
 
 impl Default for Setup {
@@ -196,6 +197,7 @@ impl Default for Setup {
             port: 0,
             data_len: 3_000_000,
             plain: None,
+            uplink: Arc::default(),
         }
     }
 }
@@ -228,6 +230,7 @@ impl World {
             plain: setup.plain,
             expires_unix_s: setup.expires_unix_s,
             budget: budget.clone(),
+            uplink: setup.uplink,
             limits: setup.limits,
         };
         let addr = ([127, 0, 0, 1], setup.port).into();

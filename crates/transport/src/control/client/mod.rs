@@ -1,6 +1,6 @@
 //! The receiver's side of control and bulk.
 //!
-//! One connection for requests, opened anew when the sender has closed it; one for the stream of events, opened
+//! One connection for requests, one on which it asks for its turn, opened anew when the sender has closed it; one for the stream of events, opened
 //! while the receiver joins; a few for pulls, kept for the next pull. The feedback secret is that of the connection on which the
 //! receiver joined, also when that is gone.
 
@@ -18,12 +18,13 @@ pub(crate) use line::{Head, Line};
 use crate::Secret;
 use crate::control::api::{
     ClockReply, HaveRequest, JoinReply, JoinRequest, LeaveRequest, RECEIVER_HEADER, ReadyRequest,
-    SESSION_HEADER, SignedReceipt, Token, ToldCode, Word, clip,
+    SESSION_HEADER, SignedReceipt, Token, ToldCode, TurnReply, TurnRequest, Word, clip,
 };
 use crate::identity::{Identity, PublicKey, client_config};
 use crate::stream::{TUNING_HEADER, Tuning};
 use bytes::Bytes;
 use connection::{Connection, Target, read_reply};
+use downpour_proto::transfer::steer::Beside;
 use downpour_proto::{BlockId, BlockKind};
 use error::Fault;
 use http_body_util::Full;
@@ -127,6 +128,7 @@ pub struct ControlClient {
     target: Arc<Target>,
     token: Token,
     control: tokio::sync::Mutex<Option<Connection>>,
+    turns: tokio::sync::Mutex<Option<Connection>>,
     /// Opened ahead, for the events.
     ahead: Mutex<Option<JoinHandle<Result<Connection, ConnectError>>>>,
     idle: Mutex<Vec<Line>>,
@@ -150,6 +152,7 @@ impl ControlClient {
             target,
             token,
             control,
+            turns: tokio::sync::Mutex::default(),
             ahead,
             idle,
             joined,
@@ -217,6 +220,23 @@ impl ControlClient {
     /// Says goodbye.
     pub async fn leave(&self, reason: &str, error: bool) -> Result<(), RequestError> {
         self.tell("/v1/leave", &LeaveRequest { reason: clip(reason).to_owned(), error }).await
+    }
+
+    /// Asks for the turn to try another setting, and how others are sent to meanwhile (`docs/protocol.md#WAN-9`). On a
+    /// connection of its own: nobody waits for it, and it may be given up at any time.
+    pub(crate) async fn turn(&self, wants: bool) -> Result<Beside, RequestError> {
+        let limit = self.target.limits.reply_time_max;
+        let request = post("/v1/turn", &TurnRequest { wants }, self.lock_joined().as_ref());
+        let mut kept = self.turns.lock().await;
+        let mut connection = match kept.take() {
+            Some(connection) if !connection.is_closed() => connection,
+            _ => self.target.open().await.map_err(Fault::from)?,
+        };
+        let response = connection.send(&self.token, request, limit).await?;
+        let bytes = read_reply(response.into_body(), limit).await?;
+        *kept = Some(connection);
+        let reply = serde_json::from_slice::<TurnReply>(&bytes);
+        reply.map(|told| told.0).map_err(|error| RequestError::Lost(error.to_string()))
     }
 
     /// Listens for the sender's events, on a connection of its own.

@@ -22,6 +22,7 @@ mod stall;
 pub use endpoint::{Connections, Endpoint, Peer};
 pub use handler::{Conn, EventSender, Extent, Member, NotListening, SessionHandler};
 pub use limits::{BODY_LEN_MAX, ServerLimits};
+pub use stall::Uplink;
 
 use crate::Secret;
 use crate::control::api::{FEEDBACK_LABEL, SessionId, Token};
@@ -41,7 +42,7 @@ use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use limits::{HEAD_LEN_MAX, HEADERS_MAX};
 use members::Members;
-use stall::{Accounts, SentAgain, StallGuard, Use};
+use stall::{Account, Accounts, SentAgain, StallGuard, Use};
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -79,6 +80,8 @@ pub struct ServerSetup {
     pub expires_unix_s: u64,
     /// What all pulls share.
     pub budget: Arc<PullBudget>,
+    /// What all sessions share whose receivers are told of each other's.
+    pub uplink: Arc<Uplink>,
     /// What is allowed.
     pub limits: ServerLimits,
 }
@@ -160,7 +163,7 @@ impl ControlServer {
             reads: Semaphore::new(setup.limits.reads_max),
             repairs: Arc::new(Semaphore::new(setup.limits.repairs_max)),
             limits: setup.limits,
-            accounts: Accounts::default(),
+            accounts: Account::beside(setup.uplink),
         });
         let accounts = core.accounts.clone();
         let (stop, stopped) = watch::channel(false);

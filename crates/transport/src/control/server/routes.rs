@@ -9,11 +9,11 @@ use super::bulk::{self, Wanted};
 use super::crowd::Place;
 use super::limits::BODY_LEN_MAX;
 use super::members::Subscribed;
-use super::stall::Use;
+use super::stall::{self, Use};
 use super::{Answer, Connection, Core, Member, SessionHandler, json, refusal};
 use crate::control::api::{
     ClockReply, HaveRequest, JoinRequest, LeaveRequest, PROTOCOL_VERSION, RECEIVER_HEADER,
-    ReadyRequest, SESSION_HEADER, SessionId, SignedReceipt, Token, Word,
+    ReadyRequest, SESSION_HEADER, SessionId, SignedReceipt, Token, TurnReply, TurnRequest, Word,
 };
 use crate::control::error::{ApiError, ErrorCode};
 use crate::stream::{TOLD_HEADER, TUNING_HEADER, Tuning};
@@ -39,6 +39,7 @@ enum Route {
     Receipt,
     Leave,
     Word,
+    Turn,
     Bytes(BlockKind),
     Repair,
     Clock,
@@ -54,6 +55,7 @@ impl Route {
             "/v1/receipt" => Self::Receipt,
             "/v1/leave" => Self::Leave,
             "/v1/word" => Self::Word,
+            "/v1/turn" => Self::Turn,
             "/v1/data" => Self::Bytes(BlockKind::Data),
             "/v1/clock" => Self::Clock,
             "/v1/manifest" => Self::Bytes(BlockKind::Manifest),
@@ -65,9 +67,8 @@ impl Route {
     fn method(self) -> Method {
         match self {
             Self::Events | Self::Bytes(_) | Self::Repair | Self::Clock => Method::GET,
-            Self::Join | Self::Ready | Self::Have | Self::Receipt | Self::Leave | Self::Word => {
-                Method::POST
-            }
+            Self::Join | Self::Ready | Self::Have | Self::Receipt => Method::POST,
+            Self::Leave | Self::Word | Self::Turn => Method::POST,
         }
     }
 }
@@ -149,6 +150,10 @@ async fn dispatch<H: SessionHandler>(
             let (member, word) = (joined()?, body::<H, Word>(core, request).await?);
             word.check().map_err(bad_request)?;
             handler.word(&member, word).await.map(|()| done())
+        }
+        Route::Turn => {
+            let (member, turn) = (joined()?, body::<H, TurnRequest>(core, request).await?);
+            Ok(json(&TurnReply(stall::lock(&core.accounts).turn(&member.node, turn.wants))))
         }
         Route::Events => events(core, connection, joined()?),
         Route::Clock => {
@@ -243,6 +248,7 @@ async fn join<H: SessionHandler>(
     if !core.members.bind(reply.receiver, connection.conn.node) {
         return Err(ApiError::new(ErrorCode::Busy, "the session has no room for more receivers"));
     }
+    stall::lock(&core.accounts).receiver = Some(connection.conn.node);
     Ok(json(&reply))
 }
 

@@ -8,7 +8,10 @@
 
 use crate::control::budget::PullBudget;
 use crate::control::hasten;
+use crate::identity::PublicKey;
 use crate::stream::{self, BulkReport, ConnectionReport, Told, Tuning};
+use downpour_proto::Timestamp;
+use downpour_proto::transfer::steer::{self, Beside};
 use socket2::SockRef;
 use std::future::Future;
 use std::io;
@@ -68,8 +71,21 @@ impl Use {
 }
 
 /// Each change is whole, so what a panic left behind is good.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the sessions of a sender share, so that the receivers of each are told of the others (`docs/protocol.md#WAN-9`).
+#[derive(Debug)]
+pub struct Uplink {
+    begun: Instant,
+    sessions: Mutex<steer::Uplink<PublicKey>>,
+}
+
+impl Default for Uplink {
+    fn default() -> Self {
+        Self { begun: Instant::now(), sessions: Mutex::default() }
+    }
 }
 
 /// What connections of bulk did.
@@ -82,13 +98,35 @@ pub(super) struct Account {
     /// Since when some are open, and the last write of those of them that have ended.
     since: Option<Instant>,
     last: Option<Instant>,
+    uplink: Arc<Uplink>,
+    /// Who joined last.
+    pub(super) receiver: Option<PublicKey>,
+    /// Its number there, while some are open.
+    session: Option<u64>,
 }
 
 impl Account {
+    pub(super) fn beside(uplink: Arc<Uplink>) -> Accounts {
+        Arc::new(Mutex::new(Self { uplink, ..Self::default() }))
+    }
+
+    /// The receiver `node` asks for the turn.
+    pub(super) fn turn(&self, node: &PublicKey, wants: bool) -> Beside {
+        let now = Timestamp::ZERO + self.uplink.begun.elapsed();
+        lock(&self.uplink.sessions).ask(now, self.session, node, wants)
+    }
+
+    fn sent(&self, bytes: u64) {
+        if let Some(session) = self.session {
+            lock(&self.uplink.sessions).sent(session, bytes);
+        }
+    }
+
     fn open(&mut self, now: Instant) {
         self.open += 1;
         self.ended.at_once = self.ended.at_once.max(self.open);
         self.since.get_or_insert(now);
+        self.session.get_or_insert_with(|| lock(&self.uplink.sessions).begin(self.receiver));
     }
 
     /// One ends that wrote last at that time.
@@ -99,6 +137,7 @@ impl Account {
             && let (Some(since), Some(last)) = (self.since.take(), self.last.take())
         {
             self.ended.time += last.saturating_duration_since(since);
+            self.session.take().iter().for_each(|own| lock(&self.uplink.sessions).end(*own));
         }
     }
 }
@@ -249,6 +288,7 @@ impl StallGuard {
         }
         self.looked_bytes = 0;
         let mut told = lock(&self.used.told);
+        let before = *told;
         let ran_out = told.update(&self.inner) && gap >= GAP_LEAST && !self.stalled;
         let waited = self.used.disk.swap(0, Ordering::Relaxed);
         if ran_out {
@@ -256,6 +296,8 @@ impl StallGuard {
             told.idle += gap;
             told.disk += gap.min(waited);
         }
+        let seen = told.since(&before);
+        lock(&self.accounts).sent(seen.sent.saturating_sub(seen.again));
     }
 }
 
