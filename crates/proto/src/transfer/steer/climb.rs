@@ -7,7 +7,7 @@
 //!    only cost; twice as many connections, half as many, or pacing otherwise.
 //! 3. A trial stays when its [`utility`] is greater: bytes a second, less a charge for each connection, less a
 //!    punishment for what is sent again, less what other links lost by it. Half as many stay when they bring the same.
-//!    In doubt it is measured for longer. While other links begin or end nothing is learnt of it: it is taken back.
+//!    In doubt it is measured for longer. When other links began or ended meanwhile nothing is learnt: it is taken back.
 //! 4. When nothing is left to try the link rests, and is tried again after a minute, then after two, up to ten; at once
 //!    when what it brings changes for good.
 
