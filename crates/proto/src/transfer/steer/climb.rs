@@ -130,7 +130,7 @@ pub(super) struct Climb {
     trial: Option<Trial>,
     base: Option<Mark>,
     best: f64,
-    /// The most that came while a queue stood: what the path takes.
+    /// What came while a queue stood, in the mean: what the path takes.
     full_at: f64,
     /// Which host bound last, and what came then.
     host_at: Option<(Binding, f64)>,
@@ -275,23 +275,16 @@ impl Climb {
             return None;
         }
         self.measured += u32::from(!self.starting);
-        let same = others.generation == self.others.generation;
-        let came = others.bytes.saturating_sub(self.others.bytes) as f64;
-        let window = self.window;
-        let mark = Mark {
-            rate: window.rate(),
-            loss: window.loss(),
-            others: same.then(|| came / window.span.as_secs_f64()),
-        };
+        let (window, mark) = (self.window, self.mark(others));
         self.begin_window(others);
         let before = self.binding;
         let opens = window.binding(false) == Binding::Opening && mark.rate > OPENING * self.last;
         self.last = mark.rate;
         let trial = self.trial.take();
         let yields = trial.is_some() && may == May::Ask;
-        let why = match trial {
-            Some(trial) if trial.generation != others.generation => Some(self.void(&trial)),
-            Some(trial) => Some(self.judge(now, &trial, mark, &window)),
+        let why = match &trial {
+            Some(trial) if trial.generation != others.generation => Some(self.void(trial)),
+            Some(trial) => Some(self.judge(now, trial, mark, &window)),
             None if opens => {
                 (self.base, self.best) = (Some(mark), mark.rate);
                 None
@@ -300,10 +293,17 @@ impl Climb {
             None if may == May::Wait => None,
             None => self.rest(now, mark, &window),
         };
-        self.binding = self.verdict(&window, &mark);
+        // What binds fewer connections, or paced ones, that were taken back does not bind those that are in force.
+        if trial.is_none_or(|trial| trial.what == Try::More || self.setting != trial.back) {
+            self.binding = self.verdict(&window, &mark);
+        }
         self.starting &= opens || (self.binding == Binding::Loss && mark.loss < MUCH_LOSS);
         let may_act = !opens && !self.settling && !self.limits.is_fixed();
-        let may_act = may_act && !window.is_starved() && self.changed == 0 && same && !yields;
+        let may_act = may_act
+            && !window.is_starved()
+            && self.changed == 0
+            && mark.others.is_some()
+            && !yields;
         self.wants = false;
         let more = may_act.then(|| self.next(now, mark, may)).flatten();
         let why = match (why, more) {
@@ -315,6 +315,17 @@ impl Climb {
             (None, None) => return None,
         };
         Some(Turn { binding: self.binding, rate: mark.rate, loss: mark.loss, why })
+    }
+
+    /// What came since the window began.
+    fn mark(&self, others: Others) -> Mark {
+        let same = others.generation == self.others.generation;
+        let came = others.bytes.saturating_sub(self.others.bytes) as f64;
+        Mark {
+            rate: self.window.rate(),
+            loss: self.window.loss(),
+            others: same.then(|| came / self.window.span.as_secs_f64()),
+        }
     }
 
     /// What binds, and whether the path was seen to be full, or a host to be waited for.
@@ -330,7 +341,11 @@ impl Climb {
             return host;
         }
         if window.binding(false) == Binding::Saturation {
-            self.full_at = self.full_at.max(mark.rate);
+            let before = if self.full_at > 0.0 { self.full_at } else { mark.rate };
+            // What had waited behind losses comes at once: in a short measurement, of the start, more than the path takes.
+            if window.span >= MEASURE {
+                self.full_at = mean(before, mark.rate);
+            }
         } else if self.full_at > 0.0 && mark.rate >= NEARLY * self.full_at {
             // The queue is empty just now.
             return if of_path { Binding::Saturation } else { binding };
@@ -444,7 +459,6 @@ impl Climb {
             (self.by_host, self.tried.more) = (false, false);
         }
         self.changed = 0;
-        let mean = |old: f64, new: f64| old + NEWEST * (new - old);
         let (rate, loss) = (mean(base.rate, mark.rate), mean(base.loss, mark.loss));
         (self.base, self.best) = (Some(Mark { rate, loss, ..mark }), self.best.max(rate));
         let lossy = window.binding(false) == Binding::Loss;
@@ -532,6 +546,10 @@ impl Climb {
             (pacing, ceiling) => pacing.or(ceiling),
         }
     }
+}
+
+fn mean(old: f64, new: f64) -> f64 {
+    old + NEWEST * (new - old)
 }
 
 /// What other links lost or won by a trial, but not more than this one won or lost: the rest is their own.

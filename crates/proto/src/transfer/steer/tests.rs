@@ -147,6 +147,45 @@ fn a_number_that_was_asked_for_is_left_alone_but_what_binds_is_told() {
     assert_eq!(decisions[0].binding, Binding::Loss);
 }
 
+/// 12 MB/s at most, of which the start's short measurements see more: what had waited behind losses.
+fn nearly_full(setting: Setting, step: u64) -> Seen {
+    let (rate, queue) = match step {
+        // More at first than the path takes; then what the path takes, and a little less while no queue stands.
+        0..2 => (14.0, 20),
+        step if step % 16 < 8 => (12.0, 10),
+        _ => (11.7, 0),
+    };
+    let rtt = Duration::from_millis(50 + queue);
+    Seen { rtt, ..seen(setting, rate * MB, 0.01) }
+}
+
+#[test]
+fn what_comes_at_the_start_is_not_taken_for_what_the_path_takes() {
+    let fixed = Limits { first: 8, least: 8, most: 8, ceiling: None };
+    let mut steer = Steer::default();
+    let (link, setting) = steer.begin(fixed, None).unwrap();
+    let (mut now, mut verdicts) = (Timestamp::ZERO, Vec::new());
+    for step in 0..200 {
+        now = now + STEP;
+        let decision = steer.look(now, link, &nearly_full(setting, step));
+        verdicts.extend(decision.map(|decision| decision.binding));
+    }
+    assert_eq!(verdicts, [Binding::Saturation]);
+}
+
+#[test]
+fn what_binds_fewer_connections_that_were_taken_back_is_not_told_of_those_that_stay() {
+    // Eight fill the path and lose much; four do not.
+    let (_, _, decisions) = run(LIMITS, None, 40, |setting, _| {
+        let own = f64::from(setting.connections) * 1.5 * MB;
+        let rtt = Duration::from_millis(if own < 12.0 * MB { 50 } else { 80 });
+        Seen { rtt, ..seen(setting, own.min(12.0 * MB), 0.01) }
+    });
+    assert!(decisions.iter().any(|d| d.setting.connections == 4), "{decisions:#?}");
+    let back = decisions.iter().find(|d| d.why.ends_with("taken back")).expect("four were too few");
+    assert_eq!(back.binding, Binding::Saturation, "{back:?}");
+}
+
 #[test]
 fn a_trial_in_which_another_transfer_of_the_sender_ends_is_void() {
     let mut steer = Steer::default();
