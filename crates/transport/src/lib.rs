@@ -13,6 +13,7 @@ pub mod web;
 
 mod blocks;
 mod codec;
+mod disk;
 mod interface;
 mod pace;
 mod seal;
@@ -22,6 +23,7 @@ mod udp;
 
 pub use blocks::{Accepted, BlockSink, BlockSource, SourceError};
 pub use codec::{CodecError, Decoder, Encoder, SymbolSet};
+pub use disk::{FirstReads, blocked};
 pub use interface::{Interface, InterfaceError};
 pub use pace::{Clock, INTERESTS_MAX, Interest, SPIN_MAX, Waker, Woken, wait};
 pub use seal::{

@@ -3,8 +3,9 @@
 use crate::object::{ContentSource, EntryId, Withdrawn};
 use crate::product::Queue;
 use downpour_proto::BlockId;
-use downpour_transport::{BlockSource, Part, SourceError};
+use downpour_transport::{BlockSource, FirstReads, Part, SourceError};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// The sender's data.
 pub(super) trait Carried: BlockSource {
@@ -21,6 +22,11 @@ pub(super) trait Carried: BlockSource {
     fn kept(&self, range: Range<u64>) -> Option<Vec<Part>> {
         let _ = range;
         None
+    }
+
+    /// What is read before it can be asked for.
+    fn first_reads(&self) -> Arc<FirstReads> {
+        Arc::default()
     }
 
     /// Objects, and their bytes once known.
@@ -51,6 +57,10 @@ impl Carried for ContentSource {
 
     fn kept(&self, range: Range<u64>) -> Option<Vec<Part>> {
         self.kept(range)
+    }
+
+    fn first_reads(&self) -> Arc<FirstReads> {
+        self.first_reads()
     }
 
     fn objects(&self) -> (u64, Option<u64>) {

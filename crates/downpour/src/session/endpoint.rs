@@ -15,7 +15,7 @@ use downpour_transport::control::{
     SignedReceipt, Word,
 };
 use downpour_transport::session::SendHandle;
-use downpour_transport::{Encoder, Part};
+use downpour_transport::{Encoder, FirstReads, Part};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -275,6 +275,10 @@ impl SessionHandler for Endpoint {
             },
         };
         Extent { len, complete: stand.offered_all }
+    }
+
+    fn first_reads(&self) -> Arc<FirstReads> {
+        self.0.source.first_reads()
     }
 
     fn kept(&self, range: Range<u64>) -> Option<Vec<Part>> {

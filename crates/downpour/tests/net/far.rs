@@ -4,12 +4,12 @@ use crate::lossy::Session;
 use crate::network::{Network, Spec};
 use crate::payload;
 use crate::program::{Running, Scratch};
-use crate::sessions::{address, receiver, sender};
+use crate::sessions::{address, receiver, sender, sender_under};
 use downpour::report::ReceiverState;
 use downpour_proto::transfer::UNSTORED;
 use std::fs;
 use std::io::Read as _;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 /// Bytes that may be on their way when a side is killed, of two connections with small buffers: two ranges each that are
 /// not complete, what waits for the disk, and what the sender has read ahead.
@@ -120,6 +120,32 @@ fn a_receiver_whose_disk_stands_still_is_sent_little_more() {
     assert!(came == fs::read(&file).unwrap());
     assert!(receiver.wait().unwrap().success());
     sender.wait().expect(0);
+}
+
+/// Each read of the source takes longer. What was hashed is sent from memory, so nothing else reads it.
+#[test]
+fn a_disk_that_is_slow_when_the_source_is_read_for_the_first_time_is_named() {
+    let test = "a_disk_that_is_slow_when_the_source_is_read_for_the_first_time_is_named";
+    if Command::new("strace").arg("-V").output().is_err() {
+        println!("skipped: {test}: needs strace (make test-setup installs it)");
+        return;
+    }
+    let scratch = Scratch::new();
+    let file = scratch.path("file");
+    payload::file(&file, SIZE);
+    let address = address();
+    let ticket = scratch.ticket(&address);
+    let receiver = receiver(&scratch, 0, &ticket, &[]);
+    let strace = ["strace", "-D", "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null"];
+    let slow = ["-e", "trace=pread64", "-e", "inject=pread64:delay_enter=300ms"];
+    let rule = ["--receivers", "1", "--path", "tcp"];
+    let under = [&strace[..], &slow].concat();
+    sender_under(&under, &scratch, &address, &ticket, &[&file], &rule).wait().expect(0);
+    receiver.wait().expect(0);
+    same(&scratch);
+    let steered = scratch.report("r0").transfer.unwrap().steered;
+    assert!(steered.iter().any(|line| line.binding == "source-disk"), "{steered:#?}");
+    assert!(steered.iter().all(|line| line.binding != "application"), "{steered:#?}");
 }
 
 fn far(test: &str) -> Option<(Network, Scratch)> {

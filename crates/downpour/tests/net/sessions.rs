@@ -37,12 +37,25 @@ pub(crate) fn sender(
     paths: &[&Path],
     more: &[&str],
 ) -> Running {
+    sender_under(&[], scratch, address, ticket, paths, more)
+}
+
+/// Run by another program, whose words come first.
+pub(crate) fn sender_under(
+    under: &[&str],
+    scratch: &Scratch,
+    address: &str,
+    ticket: &Path,
+    paths: &[&Path],
+    more: &[&str],
+) -> Running {
     let report = scratch.path("sender.json");
     let (ticket, report) = (ticket.to_str().unwrap(), report.to_str().unwrap());
     let arguments =
         ["send", "--interface", "lo", "--listen", address, "--ticket", ticket, "--report", report];
     let paths: Vec<&str> = paths.iter().map(|path| path.to_str().unwrap()).collect();
-    scratch.start(None, "sender", &[&arguments[..], more, &paths].concat())
+    let arguments = [&arguments[..], more, &paths].concat();
+    scratch.start_command("sender", scratch.program_under(under, None, "sender", &arguments))
 }
 
 #[test]

@@ -194,6 +194,38 @@ async fn a_slow_disk_at_the_source_is_named_and_no_connection_is_added() {
     assert_eq!(puller.stop().await.connections.len(), 2);
 }
 
+/// What is decided where each part can be asked for only after a while, in which the disk was waited for so long.
+async fn decided_after(waited: Duration) -> Decision {
+    const PART: u64 = 20_000;
+    let mut world = World::new(Setup { data_len: 40_000_000, ..Setup::default() }).await;
+    let limits = Limits { first: 2, least: 1, most: 8, ceiling: None };
+    let limits = PullLimits { steering: Some(steering(limits, None)), depth: 2, ..quick() };
+    let (puller, mut results) = puller(&mut world, limits).await;
+    for id in (0..).step_by(2) {
+        if let Some((_, decision)) = puller.totals().decisions.last() {
+            return decision.clone();
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        world.session.first_reads.waited(waited, 1);
+        world.session.first_reads.offer((id + 2) * PART);
+        for id in [id, id + 1] {
+            puller.request(id, data(id * PART, (id + 1) * PART)).unwrap();
+        }
+        for _ in 0..2 {
+            results.recv().await.unwrap().outcome.unwrap();
+        }
+    }
+    unreachable!()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_is_waited_for_before_anything_can_be_asked_for_is_named() {
+    let decision = decided_after(Duration::from_millis(45)).await;
+    assert_eq!(decision.binding, Binding::SourceDisk, "{decision:?}");
+    let decision = decided_after(Duration::ZERO).await;
+    assert_eq!(decision.binding, Binding::Application, "{decision:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_sender_sends_to_others_is_told_and_decided_with() {
     let uplink: Arc<Uplink> = Arc::default();

@@ -1,7 +1,6 @@
 //! A session that records what it is told, a server in front of it, and clients, all on 127.0.0.1.
 
 use downpour_proto::{BlockId, BlockKind, Code, Epoch, Geometry, Rate, ReceiverId, StreamId};
-use downpour_transport::Secret;
 use downpour_transport::control::{
     ApiError, ClientLimits, ClientSetup, Conn, ControlClient, ControlServer, DataPath, ErrorCode,
     Event, EventSender, Extent, HaveRequest, InstanceId, JoinReply, JoinRequest, Joined,
@@ -9,6 +8,7 @@ use downpour_transport::control::{
     ServerLimits, ServerSetup, SessionHandler, SessionId, SignedReceipt, Token, Uplink,
 };
 use downpour_transport::identity::{ClientKeys, Identity, PublicKey, client_config};
+use downpour_transport::{FirstReads, Secret};
 use rustls::pki_types::ServerName;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -45,6 +45,7 @@ pub(crate) struct Session {
     pub(crate) read: AtomicU64,
     /// Milliseconds that each read takes.
     pub(crate) slow_ms: AtomicU64,
+    pub(crate) first_reads: Arc<FirstReads>,
     pub(crate) events: Mutex<BTreeMap<u32, EventSender>>,
     publisher: PublicKey,
     receivers: AtomicU32,
@@ -134,6 +135,10 @@ impl SessionHandler for Session {
         }
     }
 
+    fn first_reads(&self) -> Arc<FirstReads> {
+        self.first_reads.clone()
+    }
+
     fn read(&self, kind: BlockKind, range: Range<u64>) -> Result<Vec<u8>, ApiError> {
         assert!(range.end - range.start <= PIECE_LEN_MAX as u64);
         if range.end > self.broken_from.load(Ordering::Relaxed) {
@@ -215,6 +220,7 @@ impl World {
             busy: AtomicU32::new(0),
             read: AtomicU64::new(0),
             slow_ms: AtomicU64::new(0),
+            first_reads: Arc::default(),
             events: Mutex::default(),
             publisher: setup.sender.public_key(),
             receivers: AtomicU32::new(0),

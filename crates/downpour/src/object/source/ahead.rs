@@ -152,6 +152,7 @@ impl Ahead {
         let manifest = record.push(bytes);
         if let Some(section) = digests {
             record.cover(section);
+            self.source.first_reads.offer(section.data_end);
         }
         if last {
             record.end(self.chain.digest());
@@ -271,6 +272,7 @@ impl Ahead {
         known: &[Digest],
     ) -> Vec<(u32, Result<Digest, String>)> {
         let Content::Files(files) = &self.source.content else { return Vec::new() };
+        let threads = self.threads.min(groups.len());
         let batch = (groups.len() / (self.threads * 8)).clamp(1, 64) as u32;
         let next = AtomicU32::new(groups.start);
         let work = || {
@@ -286,11 +288,13 @@ impl Ahead {
                     }
                     let group = self.source.tree.layout().group(number);
                     let len = (group.data.end - group.data.start) as usize;
+                    let waited = |time| self.source.first_reads.waited(time, threads);
                     let Some(mut buffer) = self.source.kept.buffer(len) else {
-                        out.push((number, files.digest(number, &mut scratch)));
+                        scratch.resize(len, 0);
+                        out.push((number, files.digest_into(&group, &mut scratch, waited)));
                         continue;
                     };
-                    let digest = files.digest_into(&group, &mut buffer);
+                    let digest = files.digest_into(&group, &mut buffer, waited);
                     if digest.is_ok() {
                         self.source.kept.keep(group.data.start, buffer.share());
                     }
@@ -298,9 +302,8 @@ impl Ahead {
                 }
             }
         };
-        let helpers = self.threads.min(groups.len()) - 1;
         std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..helpers).map(|_| scope.spawn(work)).collect();
+            let threads: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
             let mut out = work();
             for thread in threads {
                 match thread.join() {

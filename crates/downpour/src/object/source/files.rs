@@ -7,12 +7,14 @@ use crate::object::layout::{Group, Piece};
 use crate::object::limits::OPEN_FILES_MAX;
 use crate::object::scan::{Fingerprint, Origin, explain, file_flags, mtime};
 use crate::object::tree::{EntryId, Tree};
+use downpour_transport::blocked;
 use rustix::fs::{CWD, Mode};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// The reason that receivers and the report show.
 pub(super) const CHANGED: &str = "changed while being sent: send it again when it is at rest";
@@ -48,14 +50,22 @@ impl Files {
     pub(super) fn digest(&self, number: u32, scratch: &mut Vec<u8>) -> Result<Digest, String> {
         let group = self.tree.layout().group(number);
         scratch.resize((group.data.end - group.data.start) as usize, 0);
-        self.digest_into(&group, scratch)
+        self.digest_into(&group, scratch, |_| {})
     }
 
-    /// The same; `buf` is as long as the group in the data space, and holds its bytes afterwards.
-    pub(super) fn digest_into(&self, group: &Group, buf: &mut [u8]) -> Result<Digest, String> {
+    /// The same; `buf` is as long as the group in the data space, and holds its bytes afterwards. Hears how long the disk
+    /// was waited for.
+    pub(super) fn digest_into(
+        &self,
+        group: &Group,
+        buf: &mut [u8],
+        on_waited: impl FnOnce(Duration),
+    ) -> Result<Digest, String> {
         let layout = self.tree.layout();
         let run: Vec<Piece> = layout.pieces(group.data.clone()).collect();
-        self.read(&run, buf)?;
+        let (read, waited) = blocked(|| self.read(&run, buf));
+        on_waited(waited);
+        read?;
         self.hashed.fetch_add(buf.len() as u64, Ordering::Relaxed);
         let len = self.tree.file_size(EntryId(group.entry)).unwrap_or(0);
         Ok(group_digest(layout, group, len, buf))

@@ -27,7 +27,7 @@ use super::layout::Piece;
 use super::scan::Scan;
 use super::tree::{EntryId, Tree};
 use downpour_proto::{BlockId, BlockKind, Geometry, Rng};
-use downpour_transport::{BlockSource, Part, SourceError};
+use downpour_transport::{BlockSource, FirstReads, Part, SourceError};
 use files::Files;
 use kept::Kept;
 use record::Record;
@@ -60,6 +60,7 @@ pub struct ContentSource {
     withdrawn: Mutex<HashMap<u32, Withdrawn>>,
     on_withdrawn: OnWithdrawn,
     kept: Kept,
+    first_reads: Arc<FirstReads>,
 }
 
 enum Content {
@@ -127,6 +128,7 @@ impl ContentSource {
             withdrawn: Mutex::new(HashMap::new()),
             on_withdrawn,
             kept: Kept::default(),
+            first_reads: Arc::default(),
         })
     }
 
@@ -170,6 +172,11 @@ impl ContentSource {
             Content::Files(files) => files.hashed(),
             Content::Stream(_) => 0,
         }
+    }
+
+    /// How long the files' disk was waited for when they were read to be hashed.
+    pub fn first_reads(&self) -> Arc<FirstReads> {
+        self.first_reads.clone()
     }
 
     /// Files given up so far.

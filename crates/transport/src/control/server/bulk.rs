@@ -9,6 +9,7 @@ use super::handler::SessionHandler;
 use super::limits::{KEPT_LEN_MAX, PIECE_QUEUE_MAX};
 use super::stall::Use;
 use super::{Answer, Core};
+use crate::blocked;
 use crate::control::budget::ActivePull;
 use crate::control::error::{ApiError, ErrorCode};
 use bytes::Bytes;
@@ -117,6 +118,11 @@ async fn pieces<H: SessionHandler>(
     if left == 0 {
         return Ok(Outgoing::empty());
     }
+    used.asked_up_to(match kind {
+        BlockKind::Data => range.end,
+        // Its newest part comes with the newest data.
+        BlockKind::Manifest => core.handler.extent(BlockKind::Data).len,
+    });
     if kind == BlockKind::Data
         && left <= KEPT_LEN_MAX
         && core.budget.rate() == Rate::MAX
@@ -168,8 +174,14 @@ async fn next_piece<H: SessionHandler>(
     core.budget.acquire(len as usize).await;
     let piece = range.start..range.start + len;
     let asked = Instant::now();
-    let bytes = core.blocking(move |handler| handler.read(kind, piece)).await?;
-    let waited = asked.elapsed();
+    let read = core.blocking(move |handler| {
+        let begun = Instant::now();
+        let (bytes, slept) = blocked(|| handler.read(kind, piece));
+        Ok((bytes?, slept.as_secs_f64() / begun.elapsed().as_secs_f64().max(1e-9)))
+    });
+    let (bytes, share) = read.await?;
+    // Who waits until others have read waits for the disk as they do.
+    let waited = asked.elapsed().mul_f64(share.min(1.0));
     if bytes.len() as u64 != len {
         let message = format!("{} bytes were read where {len} were promised", bytes.len());
         return Err(ApiError::new(ErrorCode::Internal, message));

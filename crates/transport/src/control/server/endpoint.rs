@@ -180,8 +180,8 @@ impl Guest {
     ) -> Option<TlsStream<StallGuard>> {
         // Nothing is charged for and nothing accounted: no bulk goes here.
         let again = SentAgain::new(PullBudget::new(Rate::MAX));
-        let (stall, silence) = (self.limits.stall_time_max, self.limits.silence_time_max);
-        let (tcp, _) = StallGuard::new(tcp, stall, silence, again, Accounts::default());
+        let (accounts, reads) = (Accounts::default(), Arc::default());
+        let (tcp, _) = StallGuard::new(tcp, &self.limits, again, accounts, reads);
         tls.accept(tcp).await.ok()
     }
 }

@@ -6,7 +6,7 @@ use crate::control::api::{
 };
 use crate::control::error::{ApiError, ErrorCode};
 use crate::identity::PublicKey;
-use crate::{Part, Secret};
+use crate::{FirstReads, Part, Secret};
 use downpour_proto::{BlockId, BlockKind, Code, ReceiverId};
 use std::future::Future;
 use std::net::SocketAddr;
@@ -114,6 +114,11 @@ pub trait SessionHandler: Send + Sync + 'static {
 
     /// How long the data space or the manifest is by now. Must return at once.
     fn extent(&self, kind: BlockKind) -> Extent;
+
+    /// What is read before it can be asked for: always the same.
+    fn first_reads(&self) -> Arc<FirstReads> {
+        Arc::default()
+    }
 
     /// `range` of the data space, if all of it is in memory. Must return at once.
     fn kept(&self, range: Range<u64>) -> Option<Vec<Part>> {

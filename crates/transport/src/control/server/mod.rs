@@ -24,12 +24,12 @@ pub use handler::{Conn, EventSender, Extent, Member, NotListening, SessionHandle
 pub use limits::{BODY_LEN_MAX, ServerLimits};
 pub use stall::Uplink;
 
-use crate::Secret;
 use crate::control::api::{FEEDBACK_LABEL, SessionId, Token};
 use crate::control::budget::PullBudget;
 use crate::control::error::{ApiError, ErrorCode};
 use crate::identity::{ClientKeys, Identity, PublicKey, node_key, server_config};
 use crate::stream::BulkReport;
+use crate::{FirstReads, Secret};
 use body::Outgoing;
 use bytes::Bytes;
 use crowd::{Crowd, Place};
@@ -138,6 +138,7 @@ struct Core<H> {
     reads: Semaphore,
     repairs: Arc<Semaphore>,
     accounts: Accounts,
+    first_reads: Arc<FirstReads>,
 }
 
 impl ControlServer {
@@ -152,6 +153,7 @@ impl ControlServer {
         let local_addr = listener.local_addr().map_err(failed)?;
         let tls = TlsAcceptor::from(server_config(&setup.identity));
         let core = Arc::new(Core {
+            first_reads: handler.first_reads(),
             handler,
             clients: setup.clients,
             session: setup.session,
@@ -329,8 +331,7 @@ struct Connection {
 
 fn take<H>(tcp: TcpStream, core: &Core<H>) -> (StallGuard, Arc<Use>) {
     let again = SentAgain::new(core.budget.clone());
-    let (stall, silence) = (core.limits.stall_time_max, core.limits.silence_time_max);
-    StallGuard::new(tcp, stall, silence, again, core.accounts.clone())
+    StallGuard::new(tcp, &core.limits, again, core.accounts.clone(), core.first_reads.clone())
 }
 
 async fn shake_hands<H: SessionHandler>(

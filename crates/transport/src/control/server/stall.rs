@@ -6,6 +6,8 @@
 //!
 //! What TCP sends again on a lossy path is charged to the budget of pulls here, as it comes off the sender's rate.
 
+use super::limits::ServerLimits;
+use crate::FirstReads;
 use crate::control::budget::PullBudget;
 use crate::control::hasten;
 use crate::identity::PublicKey;
@@ -39,6 +41,9 @@ pub(super) struct Use {
     disk: AtomicU64,
     /// It is to be looked at before the next write.
     changed: AtomicBool,
+    /// What is read before it can be asked for, and the microseconds that the disk was waited for by the last write.
+    first_reads: Arc<FirstReads>,
+    waited_at_write: AtomicU64,
 }
 
 impl Use {
@@ -54,8 +59,18 @@ impl Use {
 
     /// A piece of an answer was read from the disk, and nothing else was there to be sent meanwhile.
     pub(super) fn waited_for_disk(&self, time: Duration) {
-        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        self.disk.fetch_add(micros, Ordering::Relaxed);
+        self.disk.fetch_add(micros(time), Ordering::Relaxed);
+    }
+
+    /// It is asked for what ends there. Had it been there before, nothing was waited for.
+    pub(super) fn asked_up_to(&self, end: u64) {
+        let until = micros(self.first_reads.until(end));
+        let waited = until.saturating_sub(self.waited_at_write.load(Ordering::Relaxed));
+        self.disk.fetch_add(waited, Ordering::Relaxed);
+    }
+
+    fn on_written(&self) {
+        self.waited_at_write.store(micros(self.first_reads.so_far()), Ordering::Relaxed);
     }
 
     /// What is told with an answer.
@@ -68,6 +83,10 @@ impl Use {
         self.events.store(true, Ordering::Relaxed);
         self.changed.store(true, Ordering::Relaxed);
     }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Each change is whole, so what a panic left behind is good.
@@ -213,15 +232,16 @@ impl Drop for StallGuard {
 impl StallGuard {
     pub(super) fn new(
         inner: TcpStream,
-        stall_time_max: Duration,
-        silence_time_max: Duration,
+        limits: &ServerLimits,
         again: SentAgain,
         accounts: Accounts,
+        first_reads: Arc<FirstReads>,
     ) -> (Self, Arc<Use>) {
         hasten(&inner);
+        let (stall_time_max, silence_time_max) = (limits.stall_time_max, limits.silence_time_max);
         // What the kernel refuses here costs comfort, not correctness.
         let _ = SockRef::from(&inner).set_tcp_user_timeout(Some(stall_time_max));
-        let used = Arc::new(Use::default());
+        let used = Arc::new(Use { first_reads, ..Use::default() });
         let guard = Self {
             peer: inner.peer_addr().ok(),
             inner,
@@ -247,6 +267,7 @@ impl StallGuard {
         if let Poll::Ready(Ok(len)) = &result {
             self.again.on_written(&self.inner, *len);
             self.written_at = Instant::now();
+            self.used.on_written();
             self.looked_bytes += len;
         }
         if result.is_ready() {
@@ -292,7 +313,7 @@ impl StallGuard {
         let ran_out = told.update(&self.inner) && gap >= GAP_LEAST && !self.stalled;
         let waited = self.used.disk.swap(0, Ordering::Relaxed);
         if ran_out {
-            let gap = u64::try_from(gap.as_micros()).unwrap_or(u64::MAX);
+            let gap = micros(gap);
             told.idle += gap;
             told.disk += gap.min(waited);
         }
@@ -349,10 +370,14 @@ impl AsyncWrite for StallGuard {
 
 #[cfg(test)]
 mod tests {
-    use super::{Account, Accounts, SentAgain, StallGuard};
+    use super::{Account, Accounts, SentAgain, StallGuard, Use};
+    use crate::FirstReads;
+    use crate::control::ServerLimits;
     use crate::control::budget::PullBudget;
     use downpour_proto::Rate;
     use std::io::ErrorKind;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
     use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
@@ -363,7 +388,8 @@ mod tests {
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (server, _) = listener.accept().await.unwrap();
         let again = SentAgain::new(PullBudget::new(Rate::MAX));
-        (StallGuard::new(server, stall, stall, again, Accounts::default()).0, client)
+        let limits = ServerLimits { stall_time_max: stall, ..ServerLimits::default() };
+        (StallGuard::new(server, &limits, again, Accounts::default(), Arc::default()).0, client)
     }
 
     #[test]
@@ -377,6 +403,24 @@ mod tests {
         account.open(at(1000));
         account.close(at(1200));
         assert_eq!((account.ended.time, account.ended.at_once), (Duration::from_millis(300), 2));
+    }
+
+    #[test]
+    fn the_disk_was_waited_for_when_what_is_asked_for_was_not_there_before() {
+        let reads = Arc::new(FirstReads::default());
+        let used = Use { first_reads: reads.clone(), ..Use::default() };
+        let waited = |end| {
+            used.asked_up_to(end);
+            used.disk.swap(0, Ordering::Relaxed)
+        };
+        reads.waited(Duration::from_millis(9), 1);
+        reads.offer(100);
+        assert_eq!(waited(100), 9000, "nothing was sent before");
+        used.on_written();
+        reads.waited(Duration::from_millis(5), 1);
+        assert_eq!(waited(100), 0, "it was there, and something else is read");
+        reads.offer(200);
+        assert_eq!((waited(100), waited(101)), (0, 5000));
     }
 
     #[tokio::test]
