@@ -16,15 +16,14 @@
 mod helm;
 mod worker;
 
-pub use helm::{Helm, Steering};
+pub use helm::{Course, Helm, Sight, Steered, Steering, Turn};
 
 use crate::Spare;
 use crate::control::{ControlClient, Pull, PullError};
-use crate::stream::{ConnectionReport, Told, Tuning};
+use crate::stream::{ConnectionReport, Tuning};
 use downpour_proto::Timestamp;
-use downpour_proto::transfer::steer::{Decision, Seen};
+use downpour_proto::transfer::steer::Decision;
 use downpour_proto::transfer::{Ask, DEPTH_MAX, Ranges};
-use helm::Course;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -143,8 +142,7 @@ impl Puller {
             pulls: BTreeMap::new(),
             totals: PullTotals::default(),
             tuning: limits.tuning.clone(),
-            told: vec![None; parallel],
-            seen: Seen::default(),
+            sight: Sight::new(parallel),
             sink_waits: false,
             draining: false,
         };
@@ -259,10 +257,8 @@ struct State {
     totals: PullTotals,
     /// What is set on each connection now.
     tuning: Tuning,
-    /// What the sender told of each connection last.
-    told: Vec<Option<Told>>,
     /// What was seen since the helm looked last.
-    seen: Seen,
+    sight: Sight,
     sink_waits: bool,
     draining: bool,
 }
@@ -320,7 +316,7 @@ impl Shared {
         if let Some(running) = state.pulls.get_mut(&id) {
             running.failures = 0;
         }
-        state.seen.bytes += len as u64;
+        state.sight.came(len as u64);
         let id = state.ranges.came(now, line, len as u64)?;
         let running = state.pulls.remove(&id)?;
         state.totals.bytes += running.len;
@@ -328,14 +324,13 @@ impl Shared {
         Some(Pulled { id, pull: running.pull, outcome: Ok(buffer.unwrap_or_default()) })
     }
 
-    /// The sender told of a connection; `None`: it ended.
-    fn told(&self, line: usize, told: Option<Told>) {
+    /// A connection ended: what it has not brought is for others.
+    fn broke(&self, line: usize) {
         let mut state = self.lock();
-        let before = state.told[line].take();
-        if let (Some(before), Some(told)) = (before, told) {
-            state.seen.add(&told.since(&before));
-        }
-        state.told[line] = told;
+        state.sight.told(line, None);
+        state.ranges.broke(line);
+        drop(state);
+        self.filled.notify_waiters();
     }
 
     /// What is set on connections now.

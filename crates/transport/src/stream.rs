@@ -235,7 +235,7 @@ impl ConnectionReport {
 
 /// What a sender tells of a connection with each answer on it: all since it was opened. Times in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub struct Told {
     pub(crate) sent: u64,
     pub(crate) again: u64,
     pub(crate) rtt: u64,

@@ -17,6 +17,7 @@
 
 use crate::time::{Duration, Timestamp};
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -139,8 +140,8 @@ pub struct Ranges {
     wanted: BTreeMap<u64, Wanted>,
     free: VecDeque<Ask>,
     lines: Vec<Line>,
-    /// Only the first so many are asked for more.
-    active: usize,
+    /// Which of them are asked for more.
+    active: Vec<bool>,
     rtt: Duration,
     depth: usize,
     ending: bool,
@@ -150,25 +151,43 @@ impl Ranges {
     /// For `connections` over a path of this round trip, with at least `depth` asks in each line, if there are so many.
     pub fn new(connections: usize, rtt: Duration, depth: usize) -> Self {
         let lines: Vec<Line> = (0..connections.max(1)).map(|_| Line::default()).collect();
-        let (active, depth) = (lines.len(), depth.clamp(1, DEPTH_MAX));
+        let (active, depth) = (vec![true; lines.len()], depth.clamp(1, DEPTH_MAX));
         let (wanted, free) = (BTreeMap::new(), VecDeque::new());
         Self { wanted, free, lines, active, rtt, depth, ending: false }
     }
 
     /// Only the first `active` connections are asked for more; the others bring what they were asked for.
     pub fn set_active(&mut self, active: usize) {
-        self.active = active.clamp(1, self.lines.len());
+        self.set_active_of(0..self.lines.len(), active.max(1));
+    }
+
+    /// The same for some of the connections, such as those to one of several sources; none of them if `active` is 0.
+    pub fn set_active_of(&mut self, lines: Range<usize>, active: usize) {
+        for (place, is_active) in self.active[lines].iter_mut().enumerate() {
+            *is_active = place < active;
+        }
     }
 
     /// Connections that are asked for more.
-    pub const fn active(&self) -> usize {
-        self.active
+    pub fn active(&self) -> usize {
+        self.active.iter().filter(|is_active| **is_active).count()
+    }
+
+    /// Whether this one is.
+    pub fn is_active(&self, line: usize) -> bool {
+        self.active[line]
     }
 
     /// Connections that are to bring something; and how many of those that are asked for more are not.
     pub fn busy(&self) -> (usize, usize) {
-        let busy = |lines: &[Line]| lines.iter().filter(|line| !line.asks.is_empty()).count();
-        (busy(&self.lines), self.active - busy(&self.lines[..self.active]))
+        self.busy_of(0..self.lines.len())
+    }
+
+    /// The same of some of the connections.
+    pub fn busy_of(&self, lines: Range<usize>) -> (usize, usize) {
+        let is_busy = |line: &usize| !self.lines[*line].asks.is_empty();
+        let idle = lines.clone().filter(|line| self.active[*line] && !is_busy(line)).count();
+        (lines.filter(is_busy).count(), idle)
     }
 
     /// Whether nothing more will be wanted.
@@ -208,7 +227,7 @@ impl Ranges {
 
     /// What to ask connection `line` for now, after what it was asked for before.
     pub fn next(&mut self, now: Timestamp, line: usize) -> Option<Ask> {
-        if line >= self.active || self.lines[line].asks.len() >= self.depth_of(now, line) {
+        if !self.active[line] || self.lines[line].asks.len() >= self.depth_of(now, line) {
             return None;
         }
         let ask = match self.free.pop_front() {
@@ -229,7 +248,7 @@ impl Ranges {
     /// parts. The rest waits in front.
     fn cut(&mut self, now: Timestamp, line: usize, ask: Ask) -> Ask {
         let Range { start, end } = ask.span;
-        let (len, parts) = (end - start, 2 * self.active as u64);
+        let (len, parts) = (end - start, 2 * self.active() as u64);
         let mut left = len;
         for next in &self.free {
             if left >= parts * len {
@@ -488,6 +507,14 @@ mod tests {
         assert!(ranges.next(at(60), 1).is_some());
         ranges.set_active(3);
         assert!(ranges.next(at(60), 2).is_some());
+        // Of two sources the first is not asked any more, and of the second's connections one.
+        ranges.set_active_of(0..1, 0);
+        ranges.set_active_of(1..3, 1);
+        assert_eq!(
+            (ranges.active(), ranges.busy_of(0..1), ranges.busy_of(1..3)),
+            (1, (0, 0), (2, 0))
+        );
+        assert_eq!((ranges.next(at(60), 0), ranges.is_active(1)), (None, true));
     }
 
     #[test]

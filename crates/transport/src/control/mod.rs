@@ -34,9 +34,9 @@ pub use api::{
 };
 pub use budget::{PIECE_LEN_MAX, PullBudget};
 pub use client::{
-    Answer, AttemptError, CallError, Caller, CallerSetup, ClientLimits, ClientSetup, ClockOffset,
-    ConnectError, ControlClient, EventStream, EventsEnd, JoinError, Joined, Pull, PullError,
-    RequestError,
+    Answer, AttemptError, Bulk, CallError, Caller, CallerSetup, ClientLimits, ClientSetup,
+    ClockOffset, ConnectError, ControlClient, EventStream, EventsEnd, Head, JoinError, Joined,
+    Pull, PullError, RequestError,
 };
 pub(crate) use client::{Line, silent};
 pub use error::{ApiError, ErrorCode};

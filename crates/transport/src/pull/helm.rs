@@ -1,8 +1,9 @@
-//! What changes a puller's connections while it works.
+//! What changes the connections from a sender while they carry something.
 //!
-//! A [`Helm`] has the machine that decides ([`Steer`]) for all transfers of an endpoint, and the clock. Each puller with
-//! [`Steering`] has a course of its own: every half second it gives the machine what was seen, that is what came here
-//! and what the sender told of its end of each connection, and sets the number of connections and their pacing.
+//! A [`Helm`] has the machine that decides ([`Steer`]) for all transfers of an endpoint, and the clock. Whatever is
+//! [`Steered`], such as a puller with [`Steering`], has a [`Course`] of its own: every half second it gives the machine what
+//! was seen, that is what came here and what the sender told of its end of each connection ([`Sight`]), and sets the
+//! number of connections and their pacing.
 //!
 //! Before it the sender is asked for the turn, and what it sends to others meanwhile; one that is too old to know of it, or
 //! does not answer in time, tells nothing.
@@ -12,11 +13,13 @@
 
 use super::{REPORTS_MAX, Shared};
 use crate::control::RequestError;
+use crate::stream::Told;
 use downpour_proto::transfer::steer::{
     Beside, Decision, Limits, LinkId, Memory, Seen, Setting, Steer,
 };
 use downpour_proto::{Duration, Rate, Timestamp};
 use std::fmt;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -77,8 +80,78 @@ impl fmt::Debug for Steering {
     }
 }
 
-/// A puller's part of it.
-pub(super) struct Course {
+/// Connections from one sender, as they are steered.
+pub trait Steered: Send + Sync {
+    /// So many are to carry something from now on, none of them faster than this.
+    fn set(&self, connections: u16, each: Option<Rate>);
+    /// Of so much time: how long connections had nothing to do because what came waits to be stored, summed up.
+    fn waited_for_sink(&self, time: Duration) -> Duration;
+    /// Nothing more will be asked for: connections that end then say nothing of the path.
+    fn ends(&self) -> bool;
+    /// What was seen since the last time ([`Sight::take`]).
+    fn take_seen(&self, span: Duration, sink_wait: Duration) -> Option<Seen>;
+    /// Hears of a decision.
+    fn decided(&self, decision: &Decision);
+    /// Asks the sender for the turn, and what it sends to others; `None`: it cannot be asked.
+    fn turn(&self, wants: bool) -> Option<Turn<'_>> {
+        let _ = wants;
+        None
+    }
+}
+
+/// What a sender answers.
+pub type Turn<'a> = Pin<Box<dyn Future<Output = Result<Beside, RequestError>> + Send + 'a>>;
+
+/// What was seen of connections since it was last taken: what came, and what the sender told of each.
+#[derive(Debug)]
+pub struct Sight {
+    told: Vec<Option<Told>>,
+    seen: Seen,
+}
+
+impl Sight {
+    /// Of at most so many.
+    pub fn new(connections: usize) -> Self {
+        Self { told: vec![None; connections], seen: Seen::default() }
+    }
+
+    /// So many bytes came.
+    pub fn came(&mut self, len: u64) {
+        self.seen.bytes += len;
+    }
+
+    /// The sender told of a connection; `None`: it ended.
+    pub fn told(&mut self, connection: usize, told: Option<Told>) {
+        let before = self.told[connection].take();
+        if let (Some(before), Some(told)) = (before, told) {
+            self.seen.add(&told.since(&before));
+        }
+        self.told[connection] = told;
+    }
+
+    /// All of it, when so many connections are to bring something, and so many more could; `None`: nothing came, and nothing
+    /// was on its way.
+    pub fn take(
+        &mut self,
+        (busy, idle): (usize, usize),
+        span: Duration,
+        sink_wait: Duration,
+    ) -> Option<Seen> {
+        let seen = std::mem::take(&mut self.seen);
+        let round_trips = self.told.iter().flatten().map(|told| told.rtt);
+        let count = round_trips.clone().filter(|rtt| *rtt > 0).count() as u64;
+        let mean = round_trips.sum::<u64>().checked_div(count).unwrap_or(0);
+        let rtt_min = self.told.iter().flatten().map(|told| told.rtt_min).filter(|rtt| *rtt > 0);
+        let rtt_min = Duration::from_micros(rtt_min.min().unwrap_or(0));
+        let connections = u16::try_from(busy + idle).unwrap_or(u16::MAX);
+        let idles = busy == 0 && seen.bytes == 0;
+        let rtt = Duration::from_micros(mean);
+        (!idles).then_some(Seen { span, connections, rtt, rtt_min, sink_wait, ..seen })
+    }
+}
+
+/// One of them on its way.
+pub struct Course {
     steering: Steering,
     link: LinkId,
     /// What was decided, and how far that is carried out.
@@ -87,13 +160,13 @@ pub(super) struct Course {
     /// When the sender may be asked again; `None`: never.
     ask_at: Option<Instant>,
     /// Whom it steers, and since when nothing was heard; from the first look on.
-    watch: Option<(Arc<Shared>, Instant)>,
+    watch: Option<(Arc<dyn Steered>, Instant)>,
 }
 
 impl Drop for Course {
     fn drop(&mut self) {
-        if let Some((shared, last)) = self.watch.take()
-            && let Some(seen) = shared.take_seen(last.elapsed(), Duration::ZERO)
+        if let Some((steered, last)) = self.watch.take()
+            && let Some(seen) = steered.take_seen(last.elapsed(), Duration::ZERO)
         {
             (self.steering.on_seen)(&seen);
         }
@@ -103,63 +176,65 @@ impl Drop for Course {
 
 impl Course {
     /// `None` when too many are steered already.
-    pub(super) fn begin(steering: &Steering) -> Option<Self> {
+    pub fn begin(steering: &Steering) -> Option<Self> {
         let (link, setting) =
             steering.helm.lock().begin(steering.limits, steering.memory.as_ref())?;
         let ask_at = (!steering.limits.is_fixed()).then(Instant::now);
         Some(Self { steering: steering.clone(), link, setting, set: setting, ask_at, watch: None })
     }
 
-    pub(super) fn connections(&self) -> usize {
+    /// With how many it begins.
+    pub fn connections(&self) -> usize {
         usize::from(self.setting.connections)
     }
 
-    pub(super) fn most(&self) -> usize {
+    /// How many there may be.
+    pub fn most(&self) -> usize {
         usize::from(self.steering.limits.most).max(self.connections())
     }
 
-    /// Until the puller ends.
-    pub(super) async fn hold(mut self, shared: Arc<Shared>) {
-        self.set(&shared, self.setting);
+    /// Steers them until this is dropped.
+    pub async fn hold(mut self, steered: Arc<dyn Steered>) {
+        self.set(&*steered, self.setting);
         let mut looks = interval(LOOK_INTERVAL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut count = 0;
         let mut last = Instant::now();
-        self.watch = Some((shared.clone(), last));
+        self.watch = Some((steered.clone(), last));
         let mut waited = Duration::ZERO;
         loop {
             looks.tick().await;
             count += 1;
-            waited += shared.waited_for_sink(LOOK_INTERVAL);
+            waited += steered.waited_for_sink(LOOK_INTERVAL);
             if count < LOOKS {
                 continue;
             }
             let span = last.elapsed();
-            let seen = shared.take_seen(span, std::mem::take(&mut waited));
+            let seen = steered.take_seen(span, std::mem::take(&mut waited));
             (last, count) = (Instant::now(), 0);
-            self.watch = Some((shared.clone(), last));
+            self.watch = Some((steered.clone(), last));
             // Before anything has come there is nothing to judge.
             if let Some(seen) = seen {
                 (self.steering.on_seen)(&seen);
-                if !shared.ends() {
-                    let beside = self.ask(&shared).await;
+                if !steered.ends() {
+                    let beside = self.ask(&*steered).await;
                     self.steering.helm.lock().told(self.link, beside);
-                    self.look(&shared, &seen);
+                    self.look(&*steered, &seen);
                 }
             }
             let next = self.set.step(self.setting);
             if next != self.set {
-                self.set(&shared, next);
+                self.set(&*steered, next);
             }
         }
     }
 
     /// What the sender tells of its others.
-    async fn ask(&mut self, shared: &Shared) -> Option<Beside> {
+    async fn ask(&mut self, steered: &dyn Steered) -> Option<Beside> {
         let now = Instant::now();
         self.ask_at.filter(|at| now >= *at)?;
         let wants = self.steering.helm.lock().wants(self.link);
-        match timeout(ASK_TIME_MAX, shared.client.turn(wants)).await {
+        match timeout(ASK_TIME_MAX, steered.turn(wants)?).await {
             Ok(Ok(beside)) => return Some(beside),
             Ok(Err(RequestError::Refused(no))) if !no.code.is_passing() => self.ask_at = None,
             _ => self.ask_at = Some(now + ASK_PAUSE),
@@ -167,7 +242,7 @@ impl Course {
         None
     }
 
-    fn look(&mut self, shared: &Shared, seen: &Seen) {
+    fn look(&mut self, steered: &dyn Steered, seen: &Seen) {
         let helm = &self.steering.helm;
         let now = Timestamp::ZERO + helm.begun.elapsed();
         let mut steer = helm.lock();
@@ -175,28 +250,27 @@ impl Course {
         let memory = steer.memory(self.link);
         drop(steer);
         self.setting = decision.setting;
-        let mut state = shared.lock();
-        if state.totals.decisions.len() < REPORTS_MAX {
-            state.totals.decisions.push((shared.begun.elapsed(), decision.clone()));
-        }
-        drop(state);
+        steered.decided(&decision);
         (self.steering.on_decision)(decision, memory);
     }
 
-    fn set(&mut self, shared: &Shared, setting: Setting) {
+    fn set(&mut self, steered: &dyn Steered, setting: Setting) {
         self.set = setting;
         let Setting { connections, pacing } = setting;
         let share = |rate: Rate| Rate::from_bps((rate.bps() / u64::from(connections)).max(1));
-        let mut state = shared.lock();
-        state.ranges.set_active(usize::from(connections));
-        state.tuning.pacing = pacing.map(share);
-        drop(state);
-        shared.filled.notify_waiters();
+        steered.set(connections, pacing.map(share));
     }
 }
 
-impl Shared {
-    /// Connections that have nothing to bring, while what came waits to be stored: their time, of so much.
+impl Steered for Shared {
+    fn set(&self, connections: u16, each: Option<Rate>) {
+        let mut state = self.lock();
+        state.ranges.set_active(usize::from(connections));
+        state.tuning.pacing = each;
+        drop(state);
+        self.filled.notify_waiters();
+    }
+
     fn waited_for_sink(&self, time: Duration) -> Duration {
         let state = self.lock();
         let (_, idle) = state.ranges.busy();
@@ -204,32 +278,25 @@ impl Shared {
         if waits { time * u32::try_from(idle).unwrap_or(u32::MAX) } else { Duration::ZERO }
     }
 
-    /// Nothing more will be asked for: connections that end then say nothing of the path.
     fn ends(&self) -> bool {
         let state = self.lock();
         state.ranges.is_ending() && state.ranges.waiting() == 0
     }
 
-    /// What was seen since the last time; `None` while nothing has ever come.
     fn take_seen(&self, span: Duration, sink_wait: Duration) -> Option<Seen> {
         let mut state = self.lock();
-        let seen = std::mem::take(&mut state.seen);
-        let (busy, idle) = state.ranges.busy();
-        let round_trips = state.told.iter().flatten().map(|told| told.rtt);
-        let count = round_trips.clone().filter(|rtt| *rtt > 0).count() as u64;
-        let mean = round_trips.sum::<u64>().checked_div(count).unwrap_or(0);
-        let rtt_min = state.told.iter().flatten().map(|told| told.rtt_min).filter(|rtt| *rtt > 0);
-        let rtt_min = Duration::from_micros(rtt_min.min().unwrap_or(0));
-        let connections = u16::try_from(busy + idle).unwrap_or(u16::MAX);
-        let idles = busy == 0 && seen.bytes == 0;
-        let seen = Seen {
-            span,
-            connections,
-            rtt: Duration::from_micros(mean),
-            rtt_min,
-            sink_wait,
-            ..seen
-        };
-        (!idles).then_some(seen)
+        let busy = state.ranges.busy();
+        state.sight.take(busy, span, sink_wait)
+    }
+
+    fn decided(&self, decision: &Decision) {
+        let mut state = self.lock();
+        if state.totals.decisions.len() < REPORTS_MAX {
+            state.totals.decisions.push((self.begun.elapsed(), decision.clone()));
+        }
+    }
+
+    fn turn(&self, wants: bool) -> Option<Turn<'_>> {
+        Some(Box::pin(self.client.turn(wants)))
     }
 }

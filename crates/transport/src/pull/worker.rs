@@ -65,7 +65,7 @@ impl Worker {
 
     pub(super) async fn work(mut self) {
         let mut out = VecDeque::new();
-        if self.shared.limits.ahead && self.line < self.shared.lock().ranges.active() {
+        if self.shared.limits.ahead && self.shared.lock().ranges.is_active(self.line) {
             // If it fails, the first pull tries again and tells why.
             self.open.line = self.shared.client.line(&self.shared.tuning()).await.ok();
         }
@@ -77,9 +77,7 @@ impl Worker {
                 &mut self.open,
                 Open { line: None, shared: self.shared.clone() },
             ));
-            self.shared.told(self.line, None);
-            self.shared.lock().ranges.broke(self.line);
-            self.shared.filled.notify_waiters();
+            self.shared.broke(self.line);
             if self.shared.is_draining() {
                 return;
             }
@@ -139,7 +137,7 @@ impl Worker {
             if shared.is_draining() {
                 return Err(Broken::Over);
             }
-            if self.line >= shared.lock().ranges.active() {
+            if !shared.lock().ranges.is_active(self.line) {
                 if self.open.line.is_some() {
                     return Err(Broken::InVain);
                 }
@@ -182,7 +180,7 @@ impl Worker {
             let head = line.head().await?;
             line.check(&head, &first.pull, &span).await?;
             if head.told.is_some() {
-                shared.told(self.line, head.told);
+                shared.lock().sight.told(self.line, head.told);
             }
             if let Some(lacks) = &head.lacks {
                 shared.lock().totals.lacks.get_or_insert_with(|| lacks.clone());

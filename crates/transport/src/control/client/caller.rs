@@ -2,17 +2,21 @@
 //!
 //! A connection that an answer left whole is kept for the next request for a while. If it proves to be closed, the request
 //! is made once more on a new one: what is asked of a daemon can be asked again.
+//!
+//! Bulk has connections of its own, with sockets as a plan sets them: [`Bulk`].
 
 use super::ClientLimits;
 use super::connection::{Connection, Target};
-use super::error::{ConnectError, innermost};
+use super::error::{ConnectError, Fault, innermost};
+use super::line::{Head, Line};
 use crate::identity::{Identity, PublicKey, client_config};
-use crate::stream::ConnectionReport;
+use crate::stream::{ConnectionReport, TUNING_HEADER, Tuning};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
 use hyper::{Method, Request};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
@@ -119,6 +123,16 @@ impl Caller {
         self.call_on(self.target.open().await?, request).await
     }
 
+    /// A connection for bulk, with its socket set so.
+    pub async fn bulk(&self, tuning: &Tuning) -> Result<Bulk, CallError> {
+        Ok(Bulk(Line::new(self.target.reach(tuning).await?)))
+    }
+
+    /// Where the server was reached before, and the round trip of that handshake.
+    pub fn known(&self) -> Option<(SocketAddr, Duration)> {
+        *self.target.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn call_on(
         &self,
         mut connection: Connection,
@@ -166,6 +180,47 @@ impl Caller {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < IDLE_MAX {
             idle.push((Instant::now(), connection));
+        }
+    }
+}
+
+/// A connection that carries bulk: requests may go out before the answers to those before are in. After an error nothing
+/// of it is used any more.
+pub struct Bulk(Line);
+
+impl Bulk {
+    /// Sends a request with a body of JSON, and what the sender's end of the connection is to be set to.
+    pub async fn ask(&mut self, path: &str, json: &[u8], tuning: &Tuning) -> Result<(), CallError> {
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: downpour\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n{TUNING_HEADER}: {tuning}\r\n\r\n",
+            json.len()
+        );
+        Ok(self.0.send(&[head.as_bytes(), json].concat()).await?)
+    }
+
+    /// The beginning of the next answer. Waits without limit, as `some` does.
+    pub async fn head(&mut self) -> Result<Head, CallError> {
+        Ok(self.0.head().await?)
+    }
+
+    /// Some bytes of its body, at least one.
+    pub async fn some(&mut self, room: &mut [u8]) -> Result<usize, CallError> {
+        Ok(self.0.body(room).await?)
+    }
+
+    /// What our kernel tells of it.
+    pub fn report(&self) -> ConnectionReport {
+        self.0.report()
+    }
+}
+
+impl From<Fault> for CallError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Unreachable(error) => Self::Unreachable(error),
+            Fault::Lost(reason) | Fault::BadReply(reason) => Self::Lost(reason),
+            Fault::Refused(error) => Self::Lost(error.to_string()),
         }
     }
 }

@@ -41,16 +41,17 @@ pub(crate) struct Line {
 
 /// The beginning of an answer.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Head {
-    pub(crate) status: u16,
+pub struct Head {
+    /// HTTP status.
+    pub status: u16,
     /// Bytes that follow.
-    pub(crate) len: u64,
+    pub len: u64,
     /// Which byte is the first, when the answer is a part.
-    pub(crate) first: Option<u64>,
+    pub first: Option<u64>,
     /// What the sender could not set.
-    pub(crate) lacks: Option<String>,
+    pub lacks: Option<String>,
     /// What the sender's kernel tells of the connection.
-    pub(crate) told: Option<Told>,
+    pub told: Option<Told>,
 }
 
 impl Line {

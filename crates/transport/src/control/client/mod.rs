@@ -10,10 +10,11 @@ mod error;
 mod events;
 mod line;
 
-pub use caller::{Answer, CallError, Caller, CallerSetup};
+pub use caller::{Answer, Bulk, CallError, Caller, CallerSetup};
 pub use error::{AttemptError, ConnectError, EventsEnd, JoinError, PullError, RequestError};
 pub use events::EventStream;
-pub(crate) use line::{Head, Line};
+pub use line::Head;
+pub(crate) use line::Line;
 
 use crate::Secret;
 use crate::control::api::{

@@ -5,19 +5,22 @@
 //! be let in by what it says. Who that is the owner decides, and tells with [`Peer::prove`], so that the
 //! connection does not have to make room for a stranger's.
 //!
+//! An answer may be bulk ([`Peer::carry_bulk`]): the socket is set then as who asks wants it.
+//!
 //! Deliberately absent: routes, tokens, bodies.
 
 use super::crowd::{Crowd, Place};
 use super::fill::Fill;
 use super::limits::ServerLimits;
-use super::stall::{Accounts, SentAgain, StallGuard};
+use super::routes::carry_bulk;
+use super::stall::{Accounts, SentAgain, StallGuard, Use};
 use super::{ACCEPT_PAUSE, BindError, serve_http};
 use crate::control::budget::PullBudget;
 use crate::identity::{Identity, PublicKey, node_key, open_server_config};
 use downpour_proto::Rate;
 use hyper::body::{Body, Incoming};
 use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{HeaderMap, Request, Response};
 use std::convert::Infallible;
 use std::error::Error;
 use std::net::SocketAddr;
@@ -38,9 +41,20 @@ pub struct Peer {
     /// Where it comes from.
     pub addr: SocketAddr,
     place: Arc<Place>,
+    used: Arc<Use>,
 }
 
 impl Peer {
+    /// The answer is bulk: the connection is set as the request's headers ask, and the answer's tell how it does.
+    pub fn carry_bulk(&self, asked: &HeaderMap, answer: &mut HeaderMap) {
+        carry_bulk(&self.used, asked, answer);
+    }
+
+    /// So long a part of such an answer was read from the disk, with nothing else to be sent meanwhile.
+    pub fn waited_for_disk(&self, time: Duration) {
+        self.used.waited_for_disk(time);
+    }
+
     /// This one is known: the connection stays when others come.
     pub fn prove(&self) {
         self.place.prove();
@@ -162,9 +176,9 @@ impl Guest {
             () = self.place.evicted() => return,
             _ = stopped.changed() => return,
         };
-        let Ok(Some(io)) = shaken else { return };
+        let Ok(Some((io, used))) = shaken else { return };
         let shown = io.get_ref().1.peer_certificates().and_then(|shown| node_key(shown.first()?));
-        let peer = Peer { node: shown, addr: self.addr, place: self.place.clone() };
+        let peer = Peer { node: shown, addr: self.addr, place: self.place.clone(), used };
         let service = service_fn(|mut request: Request<Incoming>| {
             request.extensions_mut().insert(peer.clone());
             let answer = answer(request);
@@ -177,12 +191,12 @@ impl Guest {
         &self,
         tcp: TcpStream,
         tls: &TlsAcceptor,
-    ) -> Option<TlsStream<StallGuard>> {
-        // Nothing is charged for and nothing accounted: no bulk goes here.
+    ) -> Option<(TlsStream<StallGuard>, Arc<Use>)> {
+        // Nothing is charged for and nothing accounted: who fetches does that.
         let again = SentAgain::new(PullBudget::new(Rate::MAX));
         let (accounts, reads) = (Accounts::default(), Arc::default());
-        let (tcp, _) = StallGuard::new(tcp, &self.limits, again, accounts, reads);
-        tls.accept(tcp).await.ok()
+        let (tcp, used) = StallGuard::new(tcp, &self.limits, again, accounts, reads);
+        tls.accept(tcp).await.ok().map(|io| (io, used))
     }
 }
 
@@ -191,8 +205,10 @@ mod tests {
     use super::{Endpoint, Peer};
     use crate::control::{CallError, Caller, CallerSetup, ClientLimits, ServerLimits};
     use crate::identity::Identity;
+    use crate::stream::Tuning;
     use bytes::Bytes;
-    use http_body_util::Full;
+    use downpour_proto::Rate;
+    use http_body_util::{BodyExt as _, Full};
     use hyper::body::Incoming;
     use hyper::{Request, Response};
     use std::net::SocketAddr;
@@ -252,6 +268,54 @@ mod tests {
         stop.send(()).unwrap();
         serving.await.unwrap();
         assert!(matches!(ask(&known, "/c").await, Err(CallError::Unreachable(_))));
+    }
+
+    /// As many bytes as the request says.
+    async fn bulk(request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let (head, body) = request.into_parts();
+        let len = body.collect().await.unwrap().to_bytes();
+        let len = std::str::from_utf8(&len).unwrap().parse().unwrap();
+        let mut answer = Response::new(Full::from(vec![7; len]));
+        let peer = head.extensions.get::<Peer>().expect("each request has one");
+        peer.carry_bulk(&head.headers, answer.headers_mut());
+        answer
+    }
+
+    #[tokio::test]
+    async fn bulk_is_asked_for_ahead_on_sockets_that_are_set_and_tell_of_themselves() {
+        let (server, node) = (Identity::generate(), Arc::new(Identity::generate()));
+        let any = "127.0.0.1:0".parse().unwrap();
+        let endpoint = Endpoint::bind(any, &server, ServerLimits::default()).await.unwrap();
+        let caller = caller(&server, &node, endpoint.local_addr());
+        let serving = tokio::spawn(endpoint.serve(bulk, std::future::pending(), Duration::ZERO));
+        assert_eq!(caller.known(), None);
+        let tuning = Tuning {
+            congestion: Some("none-such".to_owned()),
+            send_buffer: Some(1 << 16),
+            receive_buffer: Some(40_000),
+            pacing: Some(Rate::from_mbps(400)),
+        };
+        let mut line = caller.bulk(&tuning).await.unwrap();
+        assert!(caller.known().is_some());
+        assert_eq!(line.report().receive_buffer_bytes, 80_000);
+        let lens = [300_000, 100_000];
+        for len in lens {
+            line.ask("/", len.to_string().as_bytes(), &tuning).await.unwrap();
+        }
+        let mut sent = Vec::new();
+        for len in lens {
+            let head = line.head().await.unwrap();
+            assert_eq!((head.status, head.len), (200, len));
+            assert!(head.lacks.unwrap().contains("none-such"));
+            sent.push(head.told.unwrap().sent);
+            let mut left = vec![0; len as usize];
+            let mut have = 0;
+            while have < left.len() {
+                have += line.some(&mut left[have..]).await.unwrap();
+            }
+        }
+        assert!(sent[0] == 0 && sent[1] > 0, "{sent:?}");
+        serving.abort();
     }
 
     #[tokio::test]

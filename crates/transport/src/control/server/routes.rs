@@ -171,7 +171,6 @@ async fn bulk<H: SessionHandler>(
     route: Route,
     request: &Request<Incoming>,
 ) -> Result<Answer, ApiError> {
-    let lacks = tune(used, request.headers());
     let mut answer = match route {
         Route::Bytes(kind) => {
             let wanted = Wanted::parse(request.headers().get(RANGE));
@@ -189,13 +188,7 @@ async fn bulk<H: SessionHandler>(
             bulk::repair(core, block, symbols).await?
         }
     };
-    if let Some(lacks) = lacks {
-        answer.headers_mut().insert(TUNING_HEADER, lacks);
-    }
-    // Words and numbers.
-    if let Ok(told) = HeaderValue::from_str(&used.told().to_string()) {
-        answer.headers_mut().insert(TOLD_HEADER, told);
-    }
+    carry_bulk(used, request.headers(), answer.headers_mut());
     Ok(answer)
 }
 
@@ -271,13 +264,18 @@ fn events<H: SessionHandler>(
     Ok(answer)
 }
 
-/// Sets the connection's socket as the receiver asks. What this machine cannot give of it, for the answer.
-fn tune(used: &Use, headers: &HeaderMap) -> Option<HeaderValue> {
-    let asked = headers.get(TUNING_HEADER).and_then(|value| value.to_str().ok());
-    used.carry_bulk(asked.unwrap_or_default());
-    let told = Tuning::parse(asked?).shortcomings();
-    // Names, numbers and plain words.
-    HeaderValue::from_str(&told.join("; ")).ok().filter(|_| !told.is_empty())
+/// Sets the connection's socket as the receiver asks. The answer tells what this machine cannot give of it, and what the
+/// kernel says of the connection.
+pub(super) fn carry_bulk(used: &Use, asked: &HeaderMap, answer: &mut HeaderMap) {
+    let asked = asked.get(TUNING_HEADER).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    used.carry_bulk(asked);
+    let lacks = Tuning::parse(asked).shortcomings().join("; ");
+    for (name, text) in [(TUNING_HEADER, lacks), (TOLD_HEADER, used.told().to_string())] {
+        // Names, numbers and plain words.
+        if let Some(value) = HeaderValue::from_str(&text).ok().filter(|value| !value.is_empty()) {
+            answer.insert(name, value);
+        }
+    }
 }
 
 fn has_token(headers: &HeaderMap, token: &Token) -> bool {
