@@ -68,6 +68,7 @@ pub use why::{Why, WhyList};
 
 use crate::site::{Part, Running, Service, Site, Status, Stop};
 use arriving::Room;
+use downpour_transport::control::PullBudget;
 use incoming::Incoming;
 use ledger::Ledger;
 use link::Link;
@@ -97,6 +98,10 @@ pub struct Dispatch {
     fetches: Mutex<BTreeMap<i64, Arc<fetch::Fetch>>>,
     /// What fetches brought lately, by site.
     paces: Mutex<HashMap<String, (downpour_proto::Rate, Instant)>>,
+    /// What the kernels of sites allow that files were fetched from, as they said lately.
+    limits: Mutex<HashMap<String, (downpour_proto::transfer::Host, Instant)>>,
+    /// What fetches from here may take of their links, by site.
+    budgets: Mutex<HashMap<String, Arc<PullBudget>>>,
     /// The place of the site that is the first to take files.
     turn: AtomicUsize,
     totals: Totals,
@@ -157,6 +162,8 @@ pub fn part(site: &Arc<Site>) -> Part {
         look: Arc::default(),
         fetches: Mutex::default(),
         paces: Mutex::default(),
+        limits: Mutex::default(),
+        budgets: Mutex::default(),
         turn: AtomicUsize::new(0),
         totals: Totals::default(),
         multicast: Mutex::default(),

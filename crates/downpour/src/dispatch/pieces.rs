@@ -4,25 +4,27 @@
 //! version and digest. Whether the bytes are the right ones is for the asker to find out: it knows the digest.
 
 use super::sites::asker;
+use super::{Dispatch, lock};
 use crate::api::{Allow, Given, Problem, Routes, Who};
-use crate::site::Site;
+use crate::site::{Remote, Site};
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use downpour_catalog::{ErrorClass, ReplicaState};
+use downpour_proto::Rate;
+use downpour_transport::control::{Peer, PullBudget};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 use utoipa::{OpenApi, ToSchema};
 
 /// Bytes of one piece at most.
 pub(super) const PIECE_LEN_MAX: u64 = 4 << 20;
-/// Bytes that are read at a time.
-const READ_LEN: usize = 256 << 10;
 
 /// Some bytes of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -56,7 +58,10 @@ pub(super) fn routes() -> Routes {
               (status = 403, body = Problem), (status = 404, body = Problem)))]
 async fn piece(
     State(site): State<Arc<Site>>,
+    Extension(dispatch): Extension<Arc<Dispatch>>,
     Extension(who): Extension<Who>,
+    Extension(peer): Extension<Peer>,
+    asked: HeaderMap,
     Given(piece): Given<Piece>,
 ) -> Result<Response, Problem> {
     let remote = asker(&site, &who)?;
@@ -98,33 +103,84 @@ async fn piece(
     }
     let opened = tokio::task::spawn_blocking(move || File::open(path)).await;
     let file = opened.map_err(|_| gone())?.map_err(|_| gone())?;
-    let mut answer = Response::new(Body::from_stream(bytes(file, piece.start, piece.len)));
+    let from = Holding { file, dispatch, remote, peer: peer.clone() };
+    let mut answer = Response::new(Body::from_stream(bytes(from, piece.start, piece.len)));
     let head = answer.headers_mut();
+    peer.carry_bulk(&asked, head);
     head.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     head.insert(header::CONTENT_LENGTH, HeaderValue::from(piece.len));
     Ok(answer)
 }
 
-/// Read where that may block.
-fn bytes(
+/// A file that is asked for, by whom.
+struct Holding {
     file: File,
+    dispatch: Arc<Dispatch>,
+    remote: Arc<Remote>,
+    peer: Peer,
+}
+
+impl Dispatch {
+    /// What a site may fetch from here now.
+    fn budget(&self, remote: &Remote) -> Arc<PullBudget> {
+        let batches = lock(&self.links).get(remote.name()).map_or(0, |link| link.active);
+        let rate = remote.section.rate_of_fetches(batches).unwrap_or(Rate::MAX);
+        let mut budgets = lock(&self.budgets);
+        let budget = budgets.entry(remote.name().to_owned());
+        let budget = budget.or_insert_with(|| PullBudget::new(rate)).clone();
+        if budget.rate() != rate {
+            budget.set_rate(rate);
+        }
+        budget
+    }
+}
+
+/// Read where that may block, with the leave of who shares the link.
+fn bytes(
+    from: Holding,
     start: u64,
     len: u64,
 ) -> impl futures_util::Stream<Item = std::io::Result<Vec<u8>>> {
-    futures_util::stream::unfold(Some((file, start, len)), |left| async {
-        let (file, at, left) = left.filter(|(_, _, left)| *left > 0)?;
+    futures_util::stream::unfold(Some((from, start, len)), |left| async {
+        let (from, at, left) = left.filter(|(_, _, left)| *left > 0)?;
+        let budget = from.dispatch.budget(&from.remote);
+        let len = budget.piece_len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        budget.acquire(len).await;
         let read = tokio::task::spawn_blocking(move || {
-            let mut some = vec![0; READ_LEN.min(usize::try_from(left).unwrap_or(READ_LEN))];
-            let read = file.read_exact_at(&mut some, at);
-            (file, read.map(|()| some))
+            let (mut some, begun) = (vec![0; len], Instant::now());
+            let read = from.file.read_exact_at(&mut some, at);
+            from.peer.waited_for_disk(begun.elapsed());
+            (from, read.map(|()| some))
         });
         match read.await {
-            Ok((file, Ok(some))) => {
+            Ok((from, Ok(some))) => {
                 let len = some.len() as u64;
-                Some((Ok(some), Some((file, at + len, left - len))))
+                Some((Ok(some), Some((from, at + len, left - len))))
             }
             Ok((_, Err(error))) => Some((Err(error), None)),
             Err(error) => Some((Err(std::io::Error::other(error)), None)),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::site::RemoteSection;
+    use downpour_proto::Rate;
+
+    #[test]
+    fn batches_and_what_is_fetched_share_a_rate() {
+        let section = |pull: bool| -> RemoteSection {
+            let key = "A".repeat(43);
+            let text =
+                format!("name = 'b'\nkey = '{key}'\nactive = 2\nrate = '12mbit'\npull = {pull}");
+            toml::from_str(&text).unwrap()
+        };
+        let mbit = |n| Some(Rate::from_mbps(n));
+        assert_eq!(section(false).rate_each(), mbit(6));
+        let section = section(true);
+        assert_eq!(section.rate_each(), mbit(4));
+        // Never less than one of the batches.
+        assert_eq!([0, 1, 2, 9].map(|n| section.rate_of_fetches(n)), [12, 8, 4, 4].map(mbit));
+    }
 }

@@ -1,13 +1,13 @@
 //! What is expected of the way from one site to another: the plan by what is known of the path, and when a file is there.
 
 use super::Dispatch;
-use super::pieces::PIECE_LEN_MAX;
+use super::fetch::WRITE_LEN;
 use crate::report::PlanLine;
 use crate::session::{carrier, range_len};
 use crate::site::Site;
 use crate::tuner::plan::{Sheet, host};
 use downpour_catalog::Time;
-use downpour_proto::transfer::{Host, Known, Plan, Source, Wishes, rank};
+use downpour_proto::transfer::{Figure, Known, Plan, Source, Wishes, rank};
 use downpour_transport::control::DataPath;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -40,8 +40,14 @@ impl Dispatch {
         [from, to]: [&str; 2],
         (beside, session): (u16, Option<u64>),
     ) -> (Known, Plan) {
-        let own = |name: &str| if name == site.name { host() } else { Host::default() };
+        let limits = |name: &str| if name == site.name { host() } else { self.limits_of(name) };
         let remote = site.remote(if from == site.name { to } else { from });
+        let mut measured = self.book.paths.measured(from, to);
+        if let Some((_, rtt)) =
+            remote.as_ref().filter(|_| session.is_none()).and_then(|r| r.known())
+        {
+            measured.rtt.get_or_insert_with(|| Figure::fresh(rtt, "TCP handshake"));
+        }
         let section = remote.as_ref().map(|remote| &remote.section);
         // How many connections is said where the files arrive, how fast where they come from.
         let connections = section.filter(|_| to == site.name).and_then(|s| s.connections);
@@ -50,11 +56,11 @@ impl Dispatch {
         let path = sends.map(|s| s.path.path());
         let range = |bytes| range_len(path.unwrap_or(DataPath::Tcp), bytes);
         let known = Known {
-            measured: self.book.paths.measured(from, to),
-            sender: own(from),
-            receiver: own(to),
+            measured,
+            sender: limits(from),
+            receiver: limits(to),
             beside,
-            range_len: session.map_or(PIECE_LEN_MAX, range),
+            range_len: session.map_or(WRITE_LEN, range),
             memory: super::incoming::MEMORY,
             wishes: Wishes {
                 path: path.and_then(carrier),

@@ -52,7 +52,7 @@ pub(crate) use network::range_len;
 pub use receive::receive;
 pub use send::send;
 pub use standing::{Heard, OpenSession, Opened, SendProducts, send_products};
-pub(crate) use transfer::carrier;
+pub(crate) use transfer::{bounds, carrier};
 
 /// Why a receiver leaves the stream when the sender says so.
 const TOO_SLOW: &str = "it could not keep up with the others";

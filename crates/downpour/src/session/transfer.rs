@@ -85,7 +85,7 @@ pub(super) fn limits(plan: &ReceivePlan, joined: &Joined, taker: &Taker) -> Pull
 }
 
 /// What may be changed while the transfer runs: nothing of what was asked for.
-fn bounds(wishes: &Wishes, planned: &Plan) -> Limits {
+pub(crate) fn bounds(wishes: &Wishes, planned: &Plan) -> Limits {
     let first = planned.connections.value;
     let (least, most) = match wishes.connections {
         Some(_) => (first, first),

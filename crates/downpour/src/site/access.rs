@@ -5,12 +5,13 @@ use super::config::Config;
 use super::{BadConfig, EventId, RemoteError};
 use crate::api::Problem;
 use crate::units::HostPort;
-use downpour_transport::control::{Answer, Caller, CallerSetup, ClientLimits};
+use downpour_transport::control::{Answer, Bulk, Caller, CallerSetup, ClientLimits, Head};
 use downpour_transport::identity::{Identity, IdentityError, KEY_FILE, PublicKey};
+use downpour_transport::stream::{ConnectionReport, Tuning};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,26 +111,17 @@ impl Access {
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, RemoteError> {
-        let body =
-            serde_json::to_vec(body).map_err(|error| RemoteError::Lost(error.to_string()))?;
-        self.ask("POST", path, &body).await
+        self.ask("POST", path, &json(body)?).await
     }
 
-    /// Sends something and gives an answer of bytes, still to come. What is no yes is an error.
-    pub(super) async fn bytes(
-        &self,
-        path: &str,
-        body: &impl Serialize,
-    ) -> Result<Answer<'_>, RemoteError> {
-        let body =
-            serde_json::to_vec(body).map_err(|error| RemoteError::Lost(error.to_string()))?;
-        let answer = self.caller.call("POST", path, &body).await?;
-        let status = answer.status;
-        if (200..300).contains(&status) {
-            return Ok(answer);
-        }
-        let refused = read_answer(status, &answer.whole(ANSWER_LEN_MAX).await?);
-        Err(refused.map_or_else(|error| error, |()| RemoteError::Lost("an odd answer".to_owned())))
+    /// A connection that carries bytes, with its socket set so.
+    pub(super) async fn bulk(&self, tuning: &Tuning) -> Result<BytesLine, RemoteError> {
+        Ok(BytesLine(self.caller.bulk(tuning).await?))
+    }
+
+    /// Where it was reached, and the round trip of that handshake.
+    pub(super) fn known(&self) -> Option<(SocketAddr, Duration)> {
+        self.caller.known()
     }
 
     /// Takes something away.
@@ -203,6 +195,50 @@ impl Access {
         let answer = self.caller.call(method, path, body).await?;
         read_answer(answer.status, &answer.whole(ANSWER_LEN_MAX).await?)
     }
+}
+
+/// A connection to a site that carries bytes. After an error nothing of it is used any more.
+pub struct BytesLine(Bulk);
+
+impl BytesLine {
+    /// Asks for bytes; more may be asked for before they come.
+    pub async fn ask(
+        &mut self,
+        path: &str,
+        body: &impl Serialize,
+        tuning: &Tuning,
+    ) -> Result<(), RemoteError> {
+        Ok(self.0.ask(path, &json(body)?, tuning).await?)
+    }
+
+    /// The beginning of the answer that is next, and yes. Waits without limit, as `some` does.
+    pub async fn head(&mut self) -> Result<Head, RemoteError> {
+        let head = self.0.head().await?;
+        if (200..300).contains(&head.status) {
+            return Ok(head);
+        }
+        let mut text = vec![0; usize::try_from(head.len).map_or(0, |len| len.min(ANSWER_LEN_MAX))];
+        let mut have = 0;
+        while have < text.len() {
+            have += self.0.some(&mut text[have..]).await?;
+        }
+        let refused = read_answer(head.status, &text);
+        Err(refused.map_or_else(|error| error, |()| RemoteError::Lost("an odd answer".to_owned())))
+    }
+
+    /// Some of its bytes, at least one.
+    pub async fn some(&mut self, room: &mut [u8]) -> Result<usize, RemoteError> {
+        Ok(self.0.some(room).await?)
+    }
+
+    /// What our kernel tells of it.
+    pub fn report(&self) -> ConnectionReport {
+        self.0.report()
+    }
+}
+
+fn json(body: &impl Serialize) -> Result<Vec<u8>, RemoteError> {
+    serde_json::to_vec(body).map_err(|error| RemoteError::Lost(error.to_string()))
 }
 
 /// What an answer says; no is an error.

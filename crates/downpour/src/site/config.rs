@@ -102,7 +102,7 @@ section! {
         reply: Span = "\"30s\"",
         /// Batches to it at once.
         active: usize = "2",
-        /// All batches to it together are never faster than this.
+        /// All batches to it, and what it fetches, are together never faster than this.
         rate: Speed | "\"400mbit\"",
         /// Which path the bytes take: tcp, udp or auto.
         path: PathArg = "\"tcp\"",
@@ -348,7 +348,16 @@ impl RemoteSection {
     /// What one of its batches may take of its rate.
     pub fn rate_each(&self) -> Option<Rate> {
         let active = u64::try_from(self.active).unwrap_or(1).max(1);
-        self.rate.map(|rate| Rate::from_bps((rate.bps() / active).max(1)))
+        // What it fetches takes as much as a batch, at least.
+        let parts = active + u64::from(self.pull);
+        self.rate.map(|rate| Rate::from_bps((rate.bps() / parts).max(1)))
+    }
+
+    /// What it may fetch of its rate beside so many batches.
+    pub fn rate_of_fetches(&self, batches: usize) -> Option<Rate> {
+        let each = self.rate_each()?.bps();
+        let taken = each.saturating_mul(u64::try_from(batches).unwrap_or(u64::MAX));
+        self.rate.map(|rate| Rate::from_bps(rate.bps().saturating_sub(taken).max(each)))
     }
 }
 

@@ -35,7 +35,7 @@ mod supervisor;
 mod systemd;
 mod tokens;
 
-pub use access::{Access, AccessError};
+pub use access::{Access, AccessError, BytesLine};
 pub(crate) use audit::Deed;
 pub use audit::{Audit, AuditEntry, Verified, Wanted};
 pub use check::{BadConfig, Flaw};

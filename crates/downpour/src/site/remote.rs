@@ -3,15 +3,18 @@
 //! A failure is a [`RemoteError`], and its error class depends on what the other site was to us:
 //! the same dead machine is an unreachable source or an unreachable destination.
 
-use super::access::Access;
+use super::access::{Access, BytesLine};
 use super::config::RemoteSection;
 use crate::api::Problem;
 use downpour_catalog::ErrorClass;
 use downpour_transport::control::{Answer, AttemptError, CallError, ConnectError};
 use downpour_transport::identity::{Identity, PublicKey};
+use downpour_transport::stream::Tuning;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Another site.
 pub struct Remote {
@@ -76,13 +79,14 @@ impl Remote {
         self.access()?.post(path, body).await
     }
 
-    /// Asks for bytes, which come as they are read there. What is no yes is an error.
-    pub async fn bytes(
-        &self,
-        path: &str,
-        body: &impl Serialize,
-    ) -> Result<Answer<'_>, RemoteError> {
-        self.access()?.bytes(path, body).await
+    /// A connection that carries bytes from there, with its socket set so.
+    pub async fn bulk(&self, tuning: &Tuning) -> Result<BytesLine, RemoteError> {
+        self.access()?.bulk(tuning).await
+    }
+
+    /// Where it was reached, and the round trip of that handshake.
+    pub fn known(&self) -> Option<(SocketAddr, Duration)> {
+        self.access.as_ref()?.known()
     }
 
     /// Asks for something that is read as it comes; no is an error.

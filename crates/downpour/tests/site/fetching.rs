@@ -1,7 +1,9 @@
 //! A file that several sites have: from where it comes, when that is left, and what comes of lies.
 
 use crate::harness::{HANG, SiteProcess, until};
+use crate::links::{ends, seen};
 use downpour::dispatch::{FetchReport, Transfers, WhyList};
+use downpour_catalog::Decision;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -325,6 +327,89 @@ fn a_replica_is_a_source_beside_the_origin() {
     assert_eq!(report.failure, None, "{report:?}\n{}", d.log());
     assert_eq!((brought(&report, "b"), brought(&report, "a")), (0, size), "{report:?}");
     assert_eq!(fs::read(d.path("inbox/third")).expect("it is here"), content(SHORT / 4));
+}
+
+/// A file that a has, of which b knows.
+const PACED: usize = 10 << 20;
+
+/// What b's fetch of it came to, and which decisions b's catalog has of the link by then, the newest first.
+fn paced(a: &SiteProcess, b: &SiteProcess, name: &str) -> (FetchReport, Vec<Decision>) {
+    fs::create_dir_all(a.path("data")).expect("room");
+    let path = a.path("data").join(name);
+    fs::write(&path, content(PACED)).expect("room");
+    a.done(&["transfer", "submit", path.to_str().expect("text"), "c"]);
+    let ask = json!({ "site": "a", "name": name, "ask": true });
+    until("b knows of it, and of the path", || {
+        fetch(b, &ask).filter(|report| report.sources[0].takes_s.is_some())
+    });
+    let begun = fetch(b, &json!({ "site": "a", "name": name })).expect("an answer");
+    let report = ended(b, begun);
+    assert_eq!(report.failure, None, "{report:?}\n{}", b.log());
+    assert_eq!(fs::read(b.path("inbox").join(name)).expect("it is here"), content(PACED));
+    let decided = until("a decision is in the catalog", || {
+        let found = b.reader().decisions(Some(ends(b, "a", "b")?), 100).expect("rows");
+        (!found.is_empty()).then_some(found)
+    });
+    (report, decided)
+}
+
+#[test]
+fn a_fetch_is_planned_steered_and_held_to_the_ceiling() {
+    let folder = crate::harness::folder();
+    let site = |name: &str| SiteProcess::new(folder.path(), name);
+    let (mut a, mut b, c) = (site("a"), site("b"), site("c"));
+    a.configure("[transfer]\nfolders = [\"data\"]\nports = \"31200-31399\"");
+    // Files become known at a, and c, to which they are to go, is away.
+    a.trust(&c.card);
+    a.trust(&b.card);
+    a.configure("pull = true\nrate = \"8mbit\"");
+    b.trust(&a.card);
+    b.configure("[mirror]\nof = [\"a\"]\nevery = \"200ms\"\n[tuner]\nevery = \"200ms\"");
+    b.configure(
+        "[[tuner_source]]\nname = \"said\"\nkind = \"static\"\nfrom = \"a\"\nto = \"b\"\n\
+         throughput = \"1gbit\"\nrtt = \"2ms\"",
+    );
+    // A link that was full has a verdict as soon as it is measured: full still, or held by a host.
+    fs::create_dir_all(b.path("state/links")).expect("room");
+    let memory = "connections=5 rate=8000000 rtt_us=100 binding=saturation\n";
+    fs::write(b.path("state/links/a.link"), memory).expect("room");
+    a.start();
+    b.start();
+    let (report, decided) = paced(&a, &b, "first");
+    let [source] = &report.sources[..] else { panic!("{report:?}") };
+    let line = |name: &str| {
+        let line = source.plan.iter().find(|line| line.name == name).expect("a line");
+        format!("{} {}", line.value, line.why)
+    };
+    // a said what its kernel allows.
+    assert!(line("send_buffer").contains("and the sender's autotuning goes to"), "{report:?}");
+    assert!(source.receive_buffer_bytes > 0, "{report:?}");
+    // It began where the link's memory had ended, and what was decided is kept, told and remembered.
+    let first = &decided[decided.len() - 1];
+    assert!(first.binding != "opening" && first.why.contains("5 connections"), "{first:?}");
+    assert!(report.changes.contains(&format!("a: {}", first.why)), "{report:?}");
+    let text = b.done(&["tune", "history", "a"]);
+    assert!(text.contains(&format!("{}: {}", first.binding, first.why)), "{first:?}: {text}");
+    let remembered = fs::read_to_string(b.path("state/links/a.link")).expect("a memory");
+    assert_ne!(remembered, memory);
+    // What was seen of the path is for the next transfer; it is not faster than a's `rate` for b.
+    let seen = &seen(&b, "a", "b")[0];
+    assert!((PACED as u64..PACED as u64 + (1 << 20)).contains(&seen.bytes), "{seen:?}");
+    assert!(seen.bytes as f64 * 8e6 / (seen.took_us as f64) < 9e6, "{seen:?}");
+    assert!(seen.rtt_us > 0 && seen.sent > 0 && seen.ip == 4, "as a's kernel told: {seen:?}");
+    // Where the number of connections is said, nothing is changed, and what binds is told.
+    b.kill();
+    let text = fs::read_to_string(b.config()).expect("a configuration");
+    let text = text.replace("name = \"a\"", "name = \"a\"\nconnections = 3");
+    fs::write(b.config(), text).expect("room");
+    b.start();
+    paced(&a, &b, "second");
+    let decided = until("a decision of three connections", || {
+        let found = b.reader().decisions(ends(&b, "a", "b"), 100).expect("rows");
+        found.iter().any(|decision| decision.connections == 3).then_some(found)
+    });
+    let is_told = |decision: &Decision| decision.why.ends_with("left as it is");
+    assert!(decided.iter().all(|d| d.connections == 5 || is_told(d)), "{decided:?}");
 }
 
 /// What there is in a folder that may not be there.

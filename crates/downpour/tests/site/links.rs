@@ -24,14 +24,14 @@ fn send(from: &SiteProcess, to: &str, name: &str) {
 }
 
 /// What the catalog calls the two; `None`: it does not know them yet.
-fn ends(at: &SiteProcess, from: &str, to: &str) -> Option<(SiteId, SiteId)> {
+pub(crate) fn ends(at: &SiteProcess, from: &str, to: &str) -> Option<(SiteId, SiteId)> {
     let sites = at.reader().sites().expect("sites");
     let id = |name: &str| sites.iter().find(|(_, known)| known == name).map(|(id, _)| *id);
     id(from).zip(id(to))
 }
 
 /// What the catalog of `at` has of the path, once it has something.
-fn seen(at: &SiteProcess, from: &str, to: &str) -> Vec<LinkSeen> {
+pub(crate) fn seen(at: &SiteProcess, from: &str, to: &str) -> Vec<LinkSeen> {
     until("it is written down", || {
         let (from, to) = ends(at, from, to)?;
         let seen = at.reader().link_seen(from, to, 10).expect("rows");

@@ -1,21 +1,29 @@
 //! The bytes of one file, from one or several sites, into a part file.
 //!
-//! 1. The file is cut into pieces of 4 MiB; those that are here already are not asked for. Each source has as many
-//!    connections as the plan of its path says, each with one request out.
+//! 1. The file is cut into pieces of 4 MiB; those that are here already are not asked for. A source that is asked has
+//!    connections, sockets and requests ahead as the plan of its path says, made when its turn comes ([`Asking`]), and what
+//!    steers the links to this site changes them meanwhile ([`Steered`]).
 //! 2. A short file comes from one source at a time, the best of [`Sources`], which also says when to change. A long one
 //!    comes from all usable ones at once: who is fast takes more, and at the end takes over what the slow still owe
 //!    (`proto::transfer::Ranges`).
 //! 3. A source whose connections fail three times in a row is not asked any more. What has come is kept, and it is written
 //!    down which pieces are complete (`journal`).
 //!
-//! Whether the bytes are the right ones is found out by who knows the digest.
+//! `gather/line` has what one connection does. Whether the bytes are the right ones is found out by who knows the digest.
 
+mod line;
+
+use super::super::ledger::Session;
 use super::super::pieces::{PIECE_LEN_MAX, Piece};
 use super::part::Part;
 use super::task::blocking;
-use crate::site::{Remote, RemoteError};
-use downpour_proto::Timestamp;
-use downpour_proto::transfer::{Ask, Ranges, Source, Sources};
+use crate::report::PlanLine;
+use crate::site::Remote;
+use downpour_proto::transfer::steer::{Decision, Seen as LinkSeen};
+use downpour_proto::transfer::{CONNECTIONS_MAX, Plan, Ranges, Source, Sources};
+use downpour_proto::{Rate, Timestamp};
+use downpour_transport::pull::{Course, Sight, Steered};
+use downpour_transport::stream::Tuning;
 use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
@@ -26,17 +34,12 @@ use tokio::task::JoinSet;
 
 /// From this size on a file comes from several sources at once.
 pub(super) const AT_ONCE_MIN: u64 = 64 << 20;
-/// Failures in a row of one connection.
-const TRIES_MAX: u32 = 3;
-/// After a failure, and between two looks.
-const PAUSE: Duration = Duration::from_millis(200);
+/// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Ranges are taken over from a multiple of this on.
 const STEP: u64 = 64 << 10;
-/// Bytes that are written at a time.
-const WRITE_LEN: usize = 512 << 10;
-/// A source that brings nothing for so long has failed.
-const SILENCE: Duration = Duration::from_secs(20);
+/// Bytes that are written at a time: so many of each connection are in memory.
+pub(in crate::dispatch) const WRITE_LEN: u64 = 512 << 10;
 
 /// Where a file comes from.
 pub(super) struct Gather {
@@ -51,9 +54,10 @@ pub(super) struct Gather {
     changed: Notify,
 }
 
-/// A site that has the file, and the connections to it.
+/// A site that has the file, and the places of its connections.
 struct Place {
     remote: Arc<Remote>,
+    begin: Begin,
     lines: Range<usize>,
 }
 
@@ -62,8 +66,20 @@ struct Place {
 pub(super) struct Holder {
     pub(super) remote: Option<Arc<Remote>>,
     pub(super) source: Source,
-    pub(super) connections: u16,
+    /// Requests on a connection before the first is answered, at least.
+    pub(super) depth: usize,
 }
+
+/// How a site is asked, from now on until this is dropped.
+pub(super) struct Asking {
+    pub(super) plan: Plan,
+    /// What changes it meanwhile.
+    pub(super) course: Option<Course>,
+    pub(super) session: Option<Session>,
+}
+
+/// Begins to ask a site.
+pub(super) type Begin = Box<dyn Fn() -> Asking + Send + Sync>;
 
 /// Where the bytes go, until it is closed.
 struct Target {
@@ -93,48 +109,85 @@ struct State {
     ranges: Ranges,
     pieces: u64,
     sources: Sources,
-    /// Which sources are asked.
-    active: Vec<bool>,
-    /// Since when, and for how long before that.
-    since: Vec<Instant>,
-    asked: Vec<Duration>,
+    ways: Vec<Way>,
     at_once: bool,
-    /// What each brought.
-    brought: Vec<u64>,
     told: Vec<String>,
     error: Option<String>,
+}
+
+/// How a source does.
+struct Way {
+    /// It is asked; since when, and for how long before that.
+    active: bool,
+    since: Instant,
+    asked: Duration,
+    /// How often what it was asked for was given to others.
+    turn: u64,
+    brought: u64,
+    /// How its connections are set, and what its plan says of that.
+    tuning: Tuning,
+    plan: Vec<PlanLine>,
+    receive_buffer_bytes: u64,
+    lacks: Option<String>,
+    sight: Sight,
+    /// Connections of which bytes are being stored.
+    storing: usize,
+}
+
+/// What a site did.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SeenOf {
+    pub(super) name: String,
+    pub(super) brought: u64,
+    /// How long it was asked.
+    pub(super) asked: Duration,
+    pub(super) plan: Vec<PlanLine>,
+    pub(super) receive_buffer_bytes: u64,
 }
 
 /// How far it is.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
-    /// Each site, what it brought, and how long it was asked.
-    pub(super) brought: Vec<(String, u64, Duration)>,
+    pub(super) sites: Vec<SeenOf>,
     /// Bytes that are here, whoever brought them.
     pub(super) arrived: u64,
     pub(super) told: Vec<String>,
     pub(super) at_once: bool,
 }
 
-impl State {
-    fn set_active(&mut self, index: usize, active: bool) {
-        if active != self.active[index] {
-            self.asked[index] = self.asked_for(index);
-            self.since[index] = Instant::now();
-            self.active[index] = active;
+impl Way {
+    fn new() -> Self {
+        Self {
+            active: false,
+            since: Instant::now(),
+            asked: Duration::ZERO,
+            turn: 0,
+            brought: 0,
+            tuning: Tuning::default(),
+            plan: Vec::new(),
+            receive_buffer_bytes: 0,
+            lacks: None,
+            sight: Sight::new(CONNECTIONS_MAX.into()),
+            storing: 0,
         }
     }
 
-    fn asked_for(&self, index: usize) -> Duration {
-        let now = if self.active[index] { self.since[index].elapsed() } else { Duration::ZERO };
-        self.asked[index] + now
+    fn set_active(&mut self, active: bool) {
+        if active != self.active {
+            (self.asked, self.since) = (self.asked_for(), Instant::now());
+            self.active = active;
+        }
+    }
+
+    fn asked_for(&self) -> Duration {
+        self.asked + if self.active { self.since.elapsed() } else { Duration::ZERO }
     }
 }
 
-enum Broken {
-    /// Others brought it, or this source is not asked any more.
-    InVain,
-    Failed(String),
+impl State {
+    fn brought(&self) -> u64 {
+        self.ways.iter().map(|way| way.brought).sum()
+    }
 }
 
 impl Gather {
@@ -142,18 +195,21 @@ impl Gather {
     pub(super) fn new(
         piece: Piece,
         (size, here): (u64, &BTreeSet<u64>),
-        holders: Vec<Holder>,
+        holders: Vec<(Holder, Begin)>,
         (part, at_once): (Arc<Part>, bool),
     ) -> Self {
+        let rtt = holders.iter().filter_map(|(holder, _)| holder.source.rtt).max();
+        let depth = holders.iter().map(|(holder, _)| holder.depth).max();
         let (mut places, mut sources, mut lines) = (Vec::new(), Vec::new(), 0);
-        for Holder { remote, source, connections } in holders {
+        for (Holder { remote, source, .. }, begin) in holders {
             let Some(remote) = remote else { continue };
             let first = lines;
-            lines += usize::from(connections.max(1));
-            places.push(Place { remote, lines: first..lines });
+            lines += usize::from(CONNECTIONS_MAX);
+            places.push(Place { remote, begin, lines: first..lines });
             sources.push(source);
         }
-        let mut ranges = Ranges::new(lines, Duration::ZERO, 1);
+        let mut ranges = Ranges::new(lines, rtt.unwrap_or_default(), depth.unwrap_or(1));
+        ranges.set_active_of(0..lines, 0);
         let (mut pieces, mut rest) = (0, 0);
         for id in (0..size.div_ceil(PIECE_LEN_MAX)).filter(|id| !here.contains(id)) {
             let len = PIECE_LEN_MAX.min(size - id * PIECE_LEN_MAX);
@@ -161,16 +217,12 @@ impl Gather {
             (pieces, rest) = (pieces + 1, rest + len);
         }
         ranges.set_ending(true);
-        let count = places.len();
         let state = State {
             ranges,
             pieces,
             sources: Sources::new(rest, sources),
-            active: vec![false; count],
-            since: vec![Instant::now(); count],
-            asked: vec![Duration::ZERO; count],
+            ways: places.iter().map(|_| Way::new()).collect(),
             at_once,
-            brought: vec![0; count],
             told: Vec::new(),
             error: None,
         };
@@ -188,13 +240,16 @@ impl Gather {
 
     pub(super) fn seen(&self) -> Seen {
         let state = self.lock();
-        let brought = self.places.iter().enumerate().map(|(index, place)| {
-            (place.remote.name().to_owned(), state.brought[index], state.asked_for(index))
-        });
-        let came: u64 = state.brought.iter().sum();
+        let site = |(place, way): (&Place, &Way)| SeenOf {
+            name: place.remote.name().to_owned(),
+            brought: way.brought,
+            asked: way.asked_for(),
+            plan: way.plan.clone(),
+            receive_buffer_bytes: way.receive_buffer_bytes,
+        };
         Seen {
-            brought: brought.collect(),
-            arrived: self.size - self.rest + came.min(self.rest),
+            sites: self.places.iter().zip(&state.ways).map(site).collect(),
+            arrived: self.size - self.rest + state.brought().min(self.rest),
             told: state.told.clone(),
             at_once: state.at_once,
         }
@@ -218,6 +273,7 @@ impl Gather {
             return Ok(());
         }
         self.begin();
+        let mut asked: Vec<_> = self.places.iter().map(|_| None).collect();
         let mut workers = JoinSet::new();
         for (source, place) in self.places.iter().enumerate() {
             for line in place.lines.clone() {
@@ -235,6 +291,7 @@ impl Gather {
                 }
                 self.look(&mut state);
             }
+            self.follow(&mut asked);
             let _ = tokio::time::timeout(LOOK_EVERY, self.changed.notified()).await;
         }
     }
@@ -256,14 +313,41 @@ impl Gather {
             state.error = Some("no source can be used".to_owned());
             return;
         }
-        let best = ranking[0].index;
-        state.set_active(best, true);
-        if state.at_once {
-            for index in 0..self.places.len() {
-                let usable = state.sources.is_usable(index);
-                state.set_active(index, usable);
+        let State { ways, sources, at_once, .. } = &mut *state;
+        for (index, way) in ways.iter_mut().enumerate() {
+            way.set_active(index == ranking[0].index || *at_once && sources.is_usable(index));
+        }
+    }
+
+    /// Begins to ask those who are to be asked, and ends it with the others.
+    fn follow(self: &Arc<Self>, asked: &mut [Option<JoinSet<()>>]) {
+        for (source, asked) in asked.iter_mut().enumerate() {
+            let active = self.lock().ways[source].active;
+            if !active {
+                *asked = None;
+            } else if asked.is_none() {
+                *asked = Some(self.clone().ask(source));
             }
         }
+    }
+
+    fn ask(self: Arc<Self>, source: usize) -> JoinSet<()> {
+        let Asking { plan, course, session } = (self.places[source].begin)();
+        {
+            let way = &mut self.lock().ways[source];
+            (way.tuning, way.plan) = (Tuning::from(&plan), PlanLine::all(&plan));
+        }
+        let from = FromSite { gather: self, source };
+        from.set(plan.connections.value, plan.pacing.value);
+        let mut asked = JoinSet::new();
+        asked.spawn(async move {
+            let _session = session;
+            match course {
+                Some(course) => course.hold(Arc::new(from)).await,
+                None => std::future::pending().await,
+            }
+        });
+        asked
     }
 
     /// Whether another source had better take over.
@@ -271,8 +355,8 @@ impl Gather {
         if state.at_once {
             return;
         }
-        let done: u64 = state.brought.iter().sum();
-        let next = state.sources.look(self.now(), done.min(self.rest)).map(|s| s.name.clone());
+        let done = state.brought().min(self.rest);
+        let next = state.sources.look(self.now(), done).map(|s| s.name.clone());
         if let Some(next) = next {
             let why = state.sources.why().to_owned();
             self.change(state, &next, &why);
@@ -282,7 +366,7 @@ impl Gather {
     /// From now on another one alone.
     fn change(&self, state: &mut State, next: &str, why: &str) {
         for (index, place) in self.places.iter().enumerate() {
-            state.set_active(index, place.remote.name() == next);
+            state.ways[index].set_active(place.remote.name() == next);
         }
         self.take_back(state);
         let told = format!("now from {next}: {why}");
@@ -293,26 +377,29 @@ impl Gather {
 
     /// What inactive sources were asked for is for others.
     fn take_back(&self, state: &mut State) {
-        for (source, place) in self.places.iter().enumerate() {
-            for line in place.lines.clone().filter(|_| !state.active[source]) {
-                state.ranges.broke(line);
-            }
+        let State { ranges, ways, .. } = state;
+        for (place, way) in self.places.iter().zip(ways).filter(|(_, way)| !way.active) {
+            way.turn += 1;
+            ranges.set_active_of(place.lines.clone(), 0);
+            place.lines.clone().for_each(|line| ranges.broke(line));
         }
     }
 
     /// A source failed for good.
     fn fail(&self, source: usize, what: &str) {
         let state = &mut *self.lock();
-        if !state.active[source] {
+        if !state.ways[source].active {
             return;
         }
-        state.set_active(source, false);
+        state.ways[source].set_active(false);
         let name = self.places[source].remote.name();
         state.told.push(format!("{name} failed: {what}"));
         let next = state.sources.bar(self.now(), source, what).map(|s| s.name.clone());
         match next {
             None => state.error = Some(format!("{name}: {what}")),
-            Some(_) if state.at_once && state.active.contains(&true) => self.take_back(state),
+            Some(_) if state.at_once && state.ways.iter().any(|way| way.active) => {
+                self.take_back(state);
+            }
             Some(next) => {
                 let why = state.sources.why().to_owned();
                 self.change(state, &next, &why);
@@ -320,102 +407,139 @@ impl Gather {
         }
         self.changed.notify_waiters();
     }
+}
 
-    async fn work(self: Arc<Self>, source: usize, line: usize) {
-        let mut tries = 0;
-        loop {
-            let ask = {
-                let mut state = self.lock();
-                let now = self.now();
-                if state.active[source] { state.ranges.next(now, line) } else { None }
-            };
-            let Some(ask) = ask else {
-                let _ = tokio::time::timeout(LOOK_EVERY, self.changed.notified()).await;
-                continue;
-            };
-            match self.fetch(source, line, &ask).await {
-                Ok(()) => tries = 0,
-                Err(broken) => {
-                    self.lock().ranges.broke(line);
-                    if let Broken::Failed(what) = broken {
-                        tries += 1;
-                        if tries >= TRIES_MAX {
-                            self.fail(source, &what);
-                            tries = 0;
-                        }
-                        tokio::time::sleep(PAUSE * tries).await;
-                    }
-                }
-            }
+/// What comes from one of the sources, as it is steered.
+struct FromSite {
+    gather: Arc<Gather>,
+    source: usize,
+}
+
+impl FromSite {
+    fn lines(&self) -> Range<usize> {
+        self.gather.places[self.source].lines.clone()
+    }
+}
+
+impl Steered for FromSite {
+    fn set(&self, connections: u16, each: Option<Rate>) {
+        let state = &mut *self.gather.lock();
+        let way = &mut state.ways[self.source];
+        // It may just have been left.
+        if way.active {
+            way.tuning.pacing = each;
+            state.ranges.set_active_of(self.lines(), connections.into());
+            self.gather.changed.notify_waiters();
         }
     }
 
-    async fn fetch(&self, source: usize, line: usize, ask: &Ask) -> Result<(), Broken> {
-        let start = ask.id * PIECE_LEN_MAX + ask.span.start;
-        let len = ask.span.end - ask.span.start;
-        let wish = Piece { start, len, ..self.piece.clone() };
-        let lost = |error: RemoteError| Broken::Failed(error.to_string());
-        let mut answer =
-            self.places[source].remote.bytes("/v1/site/pieces", &wish).await.map_err(lost)?;
-        let (mut at, mut waiting) = (start, Vec::new());
-        while at + (waiting.len() as u64) < start + len {
-            let some = tokio::time::timeout(SILENCE, answer.some()).await;
-            let some = some.map_err(|_| Broken::Failed("it fell silent".to_owned()))?;
-            let some = some.map_err(|error| Broken::Failed(error.to_string()))?;
-            let Some(some) = some else {
-                return Err(Broken::Failed("its answer ended early".to_owned()));
-            };
-            waiting.extend(some);
-            let here = at + waiting.len() as u64;
-            if here > start + len {
-                return Err(Broken::Failed("its answer is too long".to_owned()));
-            }
-            if waiting.len() >= WRITE_LEN || here == start + len {
-                let bytes = std::mem::take(&mut waiting);
-                at = here;
-                self.write(here - bytes.len() as u64, bytes, (source, line, ask.id)).await?;
-            }
-        }
-        Ok(())
+    fn waited_for_sink(&self, time: Duration) -> Duration {
+        let state = self.gather.lock();
+        let (busy, _) = state.ranges.busy_of(self.lines());
+        let storing = state.ways[self.source].storing;
+        // A connection that is emptied a moment later has lost nothing.
+        if storing > 0 && 2 * storing >= busy { time * storing as u32 } else { Duration::ZERO }
     }
 
-    /// Writes bytes to their place, and counts them.
-    async fn write(
-        &self,
-        at: u64,
-        bytes: Vec<u8>,
-        (source, line, id): (usize, usize, u64),
-    ) -> Result<(), Broken> {
-        let len = bytes.len() as u64;
-        let written = self.into.with(move |part| part.write(&bytes, at)).await;
-        let complete = {
-            let state = &mut *self.lock();
-            if let Err(error) = written {
-                state.error = Some(format!("writing: {error}"));
-                return Err(Broken::InVain);
+    fn ends(&self) -> bool {
+        self.gather.lock().ranges.waiting() == 0
+    }
+
+    fn take_seen(&self, span: Duration, sink_wait: Duration) -> Option<LinkSeen> {
+        let state = &mut *self.gather.lock();
+        let busy = state.ranges.busy_of(self.lines());
+        state.ways[self.source].sight.take(busy, span, sink_wait)
+    }
+
+    fn decided(&self, decision: &Decision) {
+        let name = self.gather.places[self.source].remote.name();
+        self.gather.lock().told.push(format!("{name}: {}", decision.why));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Asking, Begin, Gather, Holder, Part, Piece, Source};
+    use crate::site::{Remote, RemoteSection};
+    use axum::body::{Body, to_bytes};
+    use axum::http::{Request, Response};
+    use downpour_proto::Rate;
+    use downpour_proto::transfer::{Known, Plan, Wishes};
+    use downpour_transport::control::{Endpoint, ServerLimits};
+    use downpour_transport::identity::Identity;
+    use std::collections::BTreeSet;
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    /// Two connections.
+    fn plan() -> Plan {
+        Plan::new(&Known {
+            range_len: 1 << 20,
+            memory: 8 << 20,
+            wishes: Wishes {
+                connections: Some(2),
+                buffer: Some(40_000),
+                pacing: Some(Rate::from_mbps(800)),
+                ..Wishes::default()
+            },
+            ..Known::default()
+        })
+    }
+
+    #[tokio::test]
+    async fn sockets_at_both_ends_are_set_as_planned() {
+        const LEN: u64 = 3 << 20;
+        let (server, own) = (Identity::generate(), Arc::new(Identity::generate()));
+        let any = "127.0.0.1:0".parse().unwrap();
+        let endpoint = Endpoint::bind(any, &server, ServerLimits::default()).await.unwrap();
+        let (key, address) = (server.public_key(), endpoint.local_addr());
+        let heard: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+        let hears = heard.clone();
+        let answer = move |request: Request<_>| {
+            let (head, body) = request.into_parts();
+            let asked = head.headers["downpour-stream"].to_str().unwrap().to_owned();
+            hears.lock().unwrap().insert(asked);
+            async move {
+                let wish = to_bytes(Body::new(body), 10_000).await.unwrap();
+                let piece: Piece = serde_json::from_slice(&wish).unwrap();
+                Response::new(Body::from(vec![7; piece.len as usize]))
             }
-            if !state.active[source] || !state.ranges.is_wanted(id) {
-                return Err(Broken::InVain);
-            }
-            state.brought[source] += len;
-            state.ranges.came(self.now(), line, len)
         };
-        if let Some(piece) = complete {
-            self.complete(piece).await;
-        }
-        Ok(())
-    }
-
-    /// A piece is here.
-    async fn complete(&self, piece: u64) {
-        if let Err(error) = self.into.with(move |part| part.note(piece)).await {
-            // Who goes on after a crash asks for it again.
-            tracing::warn!(file = %self.piece.name, %error, "it is not written down what is here");
-        }
-        let state = &mut *self.lock();
-        state.pieces -= 1;
-        if state.pieces == 0 {
-            self.changed.notify_waiters();
-        }
+        let serving = tokio::spawn(endpoint.serve(answer, std::future::pending(), Duration::ZERO));
+        let section = format!("name = 'a'\nkey = '{key}'\naddress = '{address}'");
+        let section: RemoteSection = toml::from_str(&section).unwrap();
+        let source = Source {
+            name: "a".to_owned(),
+            expected: None,
+            by: String::new(),
+            rtt: None,
+            queued: 0,
+            barred: None,
+        };
+        let holder =
+            Holder { remote: Some(Arc::new(Remote::new(section, &own))), source, depth: 2 };
+        let begin: Begin = Box::new(|| Asking { plan: plan(), course: None, session: None });
+        let folder = tempfile::tempdir().unwrap();
+        let part = Arc::new(Part::open(folder.path().join("whole.part"), LEN).unwrap());
+        let piece = Piece {
+            site: "a".to_owned(),
+            name: "whole".to_owned(),
+            version: 1,
+            blake3: String::new(),
+            start: 0,
+            len: 0,
+        };
+        let into = (part.clone(), false);
+        let none = BTreeSet::new();
+        let gather = Arc::new(Gather::new(piece, (LEN, &none), vec![(holder, begin)], into));
+        gather.run().await.unwrap();
+        assert_eq!(std::fs::read(part.path()).unwrap(), vec![7; LEN as usize]);
+        let seen = gather.seen();
+        assert_eq!((seen.sites[0].brought, seen.arrived), (LEN, LEN));
+        // The kernel books twice what is set.
+        assert_eq!(seen.sites[0].receive_buffer_bytes, 80_000);
+        let heard = heard.lock().unwrap().clone();
+        assert_eq!(heard.into_iter().collect::<Vec<_>>(), ["buffer=40000 pacing=400000000"]);
+        serving.abort();
     }
 }

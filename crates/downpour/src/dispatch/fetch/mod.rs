@@ -2,7 +2,7 @@
 //!
 //! 1. `holders` looks in this site's catalog and in its copies of others' who has the file.
 //! 2. They are ranked by when the file would be here (`proto::transfer::rank`), and the ranking is kept to be shown.
-//! 3. `gather` brings the bytes, from the best, or from all at once.
+//! 3. `gather` brings the bytes, from the best, or from all at once; `asking` plans how each is asked.
 //! 4. The whole is compared with the digest of the catalog, placed, signed for and recorded, as what a batch brought. If it
 //!    is not what it should be, each source is tried alone.
 //!
@@ -12,18 +12,21 @@
 //!
 //! Deliberately absent: telling the sources; they learn of the new replica as of any other.
 
+mod asking;
 mod gather;
 mod holders;
 mod journal;
 mod part;
 mod task;
 
+pub(super) use gather::WRITE_LEN;
 pub(super) use part::sweep;
 
 use super::incoming::Incoming;
 use super::link::Wanted;
 use super::{Dispatch, lock};
 use crate::api::{Allow, Given, Problem, Routes};
+use crate::report::PlanLine;
 use crate::site::{Fault, Remote, Site};
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -45,7 +48,7 @@ use utoipa::{OpenApi, ToSchema};
 const KNOWN_MAX: usize = 64;
 /// Changes that a report tells.
 const CHANGES_MAX: usize = 100;
-/// What a fetch brought from a site is expected of it for so long.
+/// What a fetch brought from a site is expected of it for so long, and what it said of its kernel believed.
 const PACE_LIFE: Duration = Duration::from_secs(3600);
 /// Why a fetch has failed that an operator gave up.
 const CANCELLED: &str = "cancelled";
@@ -84,6 +87,12 @@ pub struct FetchSource {
     pub why: String,
     /// Bytes that it brought.
     pub brought: u64,
+    /// The plan by which it was asked, each number with its reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plan: Vec<PlanLine>,
+    /// What the kernel books for the receive buffer of each connection to it.
+    #[serde(default)]
+    pub receive_buffer_bytes: u64,
 }
 
 /// How far a fetch is.
@@ -122,7 +131,7 @@ pub struct FetchReport {
 }
 
 #[derive(OpenApi)]
-#[openapi(paths(fetch, fetches, fetched))]
+#[openapi(paths(fetch, fetches, fetched, asking::limits))]
 struct Description;
 
 pub(super) fn routes() -> Routes {
@@ -130,6 +139,7 @@ pub(super) fn routes() -> Routes {
         .post("/v1/fetches", Allow::Operator, fetch)
         .get("/v1/fetches", Allow::Viewer, fetches)
         .get("/v1/fetches/{id}", Allow::Viewer, fetched)
+        .get("/v1/site/limits", Allow::Site, asking::limits)
 }
 
 /// A fetch that was begun.
@@ -199,9 +209,12 @@ impl FetchReport {
 
     fn add(&mut self, seen: &Seen) {
         (self.at_once, self.arrived) = (seen.at_once, seen.arrived);
-        for (name, brought, _) in &seen.brought {
-            if let Some(source) = self.sources.iter_mut().find(|source| source.site == *name) {
-                source.brought += brought;
+        for seen in &seen.sites {
+            let source = self.sources.iter_mut().find(|source| source.site == seen.name);
+            if let Some(source) = source.filter(|_| !seen.plan.is_empty()) {
+                source.brought += seen.brought;
+                source.plan.clone_from(&seen.plan);
+                source.receive_buffer_bytes = seen.receive_buffer_bytes;
             }
         }
         self.changed(seen.told.iter().cloned());
@@ -303,6 +316,8 @@ fn ranked(size: u64, holders: &[Holder]) -> Vec<FetchSource> {
         takes_s: ranked.takes.map(|takes| takes.as_secs_f64()),
         why: ranked.why,
         brought: 0,
+        plan: Vec::new(),
+        receive_buffer_bytes: 0,
     };
     ranked.map(source).collect()
 }
@@ -310,7 +325,7 @@ fn ranked(size: u64, holders: &[Holder]) -> Vec<FetchSource> {
 impl Dispatch {
     /// The file, and who has it.
     async fn find(
-        &self,
+        self: &Arc<Self>,
         site: &Arc<Site>,
         wish: &FetchWish,
     ) -> Result<(Found, Vec<Holder>), Problem> {
@@ -321,6 +336,7 @@ impl Dispatch {
             Problem::not_found(what).of_class(ErrorClass::FileGone)
         };
         let found = found.ok_or_else(nobody)?;
+        self.ask_limits(site, &found.holders).await;
         let holders = self.holders(site, &found, &wish.from);
         Ok((found, holders))
     }
@@ -343,7 +359,7 @@ impl Dispatch {
                 queued: self.queued_from(name),
                 barred: self.barred(remote.as_deref(), name),
             };
-            Holder { remote, source, connections: plan.connections.value }
+            Holder { remote, source, depth: plan.depth.value }
         };
         found.holders.iter().filter(wanted).map(holder).collect()
     }

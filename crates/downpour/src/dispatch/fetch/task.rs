@@ -289,14 +289,19 @@ impl Task {
         let usable = holders.iter().filter(|holder| holder.source.barred.is_none()).count();
         let at_once = at_once && usable > 1 && item.size >= AT_ONCE_MIN;
         let into = (part.clone(), at_once);
-        let gather = Arc::new(Gather::new(piece, (item.size, &here), holders, into));
+        let mut asked = Vec::new();
+        for holder in holders {
+            let begin = self.dispatch.asking(&self.site, &holder.source.name).await;
+            asked.push((holder, begin));
+        }
+        let gather = Arc::new(Gather::new(piece, (item.size, &here), asked, into));
         *lock(&self.fetch.gather) = Some(gather.clone());
         let done = self.unless_cancelled(gather.run()).await;
         gather.close().await;
         let seen = gather.seen();
-        for (name, brought, asked) in seen.brought.iter().filter(|(_, brought, _)| *brought > 0) {
-            let rate = Rate::of(*brought, *asked);
-            lock(&self.dispatch.paces).insert(name.clone(), (rate, Instant::now()));
+        for site in seen.sites.iter().filter(|site| site.brought > 0) {
+            let rate = Rate::of(site.brought, site.asked);
+            lock(&self.dispatch.paces).insert(site.name.clone(), (rate, Instant::now()));
         }
         lock(&self.fetch.gather).take();
         self.fetch.state.send_modify(|report| report.add(&seen));
