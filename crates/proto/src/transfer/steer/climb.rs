@@ -7,7 +7,8 @@
 //!    only cost; twice as many connections, half as many, or pacing otherwise.
 //! 3. A trial stays when its [`utility`] is greater: bytes a second, less a charge for each connection, less a
 //!    punishment for what is sent again, less what other links lost by it. Half as many stay when they bring the same.
-//!    In doubt it is measured for longer. When other links began or ended meanwhile nothing is learnt: it is taken back.
+//!    In doubt it is measured for longer. When other links began or ended meanwhile nothing is learnt: it is taken back,
+//!    unless they do so all the time.
 //! 4. When nothing is left to try the link rests, and is tried again after a minute, then after two, up to ten; at once
 //!    when what it brings changes for good.
 
@@ -46,6 +47,8 @@ const CHANGED_TIMES: u32 = 2;
 const OPENING: f64 = 1.1;
 /// The newest measurement's part in the mean.
 const NEWEST: f64 = 0.25;
+/// Where other links begin or end in more measurements than that in a row, it is no longer waited until they do not.
+const CHURN_MAX: u32 = 5;
 
 const SETTLE: Duration = Duration::from_millis(1_000);
 const MEASURE: Duration = Duration::from_millis(2_000);
@@ -154,6 +157,8 @@ pub(super) struct Climb {
     rtt_min: Duration,
     /// Something is being tried, or would be if it might.
     wants: bool,
+    /// Measurements in a row in which other links began or ended.
+    churn: u32,
 }
 
 /// Whether a link may try something now.
@@ -203,6 +208,7 @@ impl Climb {
             binding: Binding::Opening,
             rtt_min: Duration::ZERO,
             wants: memory.is_none() && !limits.is_fixed(),
+            churn: 0,
         };
         climb.setting.pacing = climb.paced(None);
         if let Some(memory) = memory.filter(|_| !climb.limits.is_fixed()) {
@@ -276,6 +282,7 @@ impl Climb {
         }
         self.measured += u32::from(!self.starting);
         let (window, mark) = (self.window, self.mark(others));
+        self.churn = if mark.others.is_some() { 0 } else { self.churn.saturating_add(1) };
         self.begin_window(others);
         let before = self.binding;
         let opens = window.binding(false) == Binding::Opening && mark.rate > OPENING * self.last;
@@ -283,7 +290,6 @@ impl Climb {
         let trial = self.trial.take();
         let yields = trial.is_some() && may == May::Ask;
         let why = match &trial {
-            Some(trial) if trial.generation != others.generation => Some(self.void(trial)),
             Some(trial) => Some(self.judge(now, trial, mark, &window)),
             None if opens => {
                 (self.base, self.best) = (Some(mark), mark.rate);
@@ -302,7 +308,7 @@ impl Climb {
         let may_act = may_act
             && !window.is_starved()
             && self.changed == 0
-            && mark.others.is_some()
+            && (self.churn == 0 || self.churn > CHURN_MAX)
             && !yields;
         self.wants = false;
         let more = may_act.then(|| self.next(now, mark, may)).flatten();
@@ -374,6 +380,9 @@ impl Climb {
 
     /// Keeps what was tried, or goes back.
     fn judge(&mut self, now: Timestamp, trial: &Trial, mark: Mark, window: &Seen) -> String {
+        if trial.generation != self.others.generation && self.churn <= CHURN_MAX {
+            return self.void(trial);
+        }
         let base = trial.base;
         let mut taken = others_changed(&base, &mark);
         if taken < 0.0 && base.rate * f64::from(self.others.told) > base.others.unwrap_or(0.0) {

@@ -208,6 +208,23 @@ fn a_trial_in_which_another_transfer_of_the_sender_ends_is_void() {
 }
 
 #[test]
+fn who_is_beside_transfers_that_come_and_go_all_the_time_still_tries() {
+    let mut steer = Steer::default();
+    let (link, mut setting) = steer.begin(LIMITS, None).unwrap();
+    let mut beside = Beside { others: 2, turn: true, ..Beside::default() };
+    for look in 1..=60 {
+        beside = Beside { bytes: beside.bytes + 1_000_000, changes: look, ..beside };
+        let rate = if setting.connections > 8 { 9.0 } else { 4.0 } * MB;
+        steer.told(link, Some(beside));
+        let now = Timestamp::ZERO + STEP * look as u32;
+        if let Some(decision) = steer.look(now, link, &seen(setting, rate, 0.001)) {
+            setting = decision.setting;
+        }
+    }
+    assert!(setting.connections > 8, "{setting:?}");
+}
+
+#[test]
 fn two_links_behind_one_path_do_not_outbid_each_other() {
     let mut steer = Steer::default();
     let links: Vec<LinkId> = (0..2).map(|_| steer.begin(LIMITS, None).unwrap().0).collect();
