@@ -75,6 +75,7 @@ impl Pair {
             listen: Some("127.0.0.1:0".parse().unwrap()),
             ports: PortRange::DEFAULT,
             wait: WAIT,
+            uplink: Arc::default(),
         });
         let mut folder = FolderOptions::new(self.dir.path().join("to"));
         (folder.folders, folder.lane) = (false, Some(self.lane.to_owned()));
@@ -230,6 +231,7 @@ fn a_stranger_does_not_get_in() {
             listen: Some("127.0.0.1:0".parse().unwrap()),
             ports: PortRange::DEFAULT,
             wait: WAIT,
+            uplink: Arc::default(),
         });
         let mut receiving = receive_files(ReceiveFiles {
             identity: stranger,
@@ -275,6 +277,7 @@ fn lanes_run_beside_each_other_and_a_stopped_session_ends() {
             listen: Some("127.0.0.1:0".parse().unwrap()),
             ports: PortRange::DEFAULT,
             wait: Duration::from_secs(3600),
+            uplink: Arc::default(),
         });
         ticket.await.unwrap();
         sending.stop();

@@ -169,10 +169,10 @@ fn what_a_site_sends_to_others_is_in_what_its_receivers_decide() {
     }
     a.configure("[transfer]\nfolders = [\"data\"]\nports = \"31500-31599\"");
     [&mut a, &mut b, &mut c].into_iter().for_each(SiteProcess::start);
-    let file = a.path("data/first");
     fs::create_dir_all(a.path("data")).expect("room");
-    fs::write(&file, vec![7; SIZE]).expect("room");
     for to in ["b", "c"] {
+        let file = a.path("data").join(to);
+        fs::write(&file, vec![7; SIZE]).expect("room");
         a.done(&["transfer", "submit", file.to_str().expect("text"), to]);
     }
     // The one that comes second sees the other all the time.
