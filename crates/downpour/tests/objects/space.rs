@@ -3,7 +3,7 @@
 use crate::harness::{MIDDLE, Random, Sender, assert_same, contents, pair, write};
 use downpour::object::{Destination, FolderOptions, StoreEvent, StoreFailure};
 use downpour_transport::{Accepted, BlockSink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A small file system, unmounted with the test.
@@ -94,6 +94,43 @@ fn a_disk_that_fills_on_the_way_fails_clearly_and_resumes() {
     again.carry_needed(&sender);
     assert_same(&a, &b);
     assert!(again.summary().bytes_held > 1 << 20);
+}
+
+/// A file anywhere below, by its path and length.
+fn find(folder: &Path, wanted: fn(&Path, u64) -> bool) -> Option<PathBuf> {
+    std::fs::read_dir(folder).unwrap().flatten().find_map(|entry| match entry.metadata().ok()? {
+        meta if meta.is_dir() => find(&entry.path(), wanted),
+        meta => wanted(&entry.path(), meta.len()).then(|| entry.path()),
+    })
+}
+
+/// Killed when its room was taken and nothing had arrived: the next attempt does not ask for as much again.
+#[test]
+fn room_that_an_empty_part_holds_does_not_lack() {
+    let (_dir, a, b) = pair();
+    let Some(_mounted) = Tmpfs::mount(&b, "10m") else {
+        return println!(
+            "skipped: room_that_an_empty_part_holds_does_not_lack: cannot mount a tmpfs (not root)"
+        );
+    };
+    write(a.join("file"), &Random(1).bytes(6 << 20));
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let receiver = sender.to_folder(&b);
+    let made = sender.order().into_iter().find_map(|id| {
+        assert_eq!(receiver.store.accept(id, &sender.block(id)), Accepted::Kept);
+        find(&b, |_, len| len == 6 << 20)
+    });
+    drop(receiver);
+    // As a file system does that can allocate beforehand; and the journal knows nothing of it.
+    let journal = find(&b, |path, _| path.ends_with("journal")).expect("a journal");
+    std::fs::remove_file(journal).unwrap();
+    let part = std::fs::File::options().write(true).open(made.expect("a part")).unwrap();
+    rustix::fs::fallocate(&part, rustix::fs::FallocateFlags::empty(), 0, 6 << 20).unwrap();
+    drop(part);
+    let mut again = sender.to_folder(&b);
+    again.carry_needed(&sender);
+    assert_same(&a, &b);
+    assert_eq!(again.summary().bytes_held, 0);
 }
 
 #[test]
