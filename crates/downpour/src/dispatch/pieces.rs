@@ -14,13 +14,13 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use downpour_catalog::{ErrorClass, ReplicaState};
 use downpour_proto::Rate;
+use downpour_transport::blocked;
 use downpour_transport::control::{Peer, PullBudget};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
 use utoipa::{OpenApi, ToSchema};
 
 /// Bytes of one piece at most.
@@ -147,9 +147,9 @@ fn bytes(
         let len = budget.piece_len().min(usize::try_from(left).unwrap_or(usize::MAX));
         budget.acquire(len).await;
         let read = tokio::task::spawn_blocking(move || {
-            let (mut some, begun) = (vec![0; len], Instant::now());
-            let read = from.file.read_exact_at(&mut some, at);
-            from.peer.waited_for_disk(begun.elapsed());
+            let mut some = vec![0; len];
+            let (read, slept) = blocked(|| from.file.read_exact_at(&mut some, at));
+            from.peer.waited_for_disk(slept);
             (from, read.map(|()| some))
         });
         match read.await {

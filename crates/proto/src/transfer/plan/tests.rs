@@ -164,6 +164,24 @@ fn bbr_is_taken_where_loss_holds_the_default_and_the_sender_has_it() {
 }
 
 #[test]
+fn over_a_way_shorter_than_a_host_takes_to_wake_bbr_gives_way_to_cubic() {
+    let wakes_to = |measured: Measured, has: &str| {
+        let host = ["congestion=", has].concat();
+        Plan::new(&known(measured, &host, Wishes::default())).congestion.value
+    };
+    let rtt = |us| Measured { rtt: figure(Duration::from_micros(us)), ..Measured::default() };
+    assert_eq!(wakes_to(rtt(50), "bbr,reno,cubic").as_deref(), Some("cubic"));
+    // It has no other, the way is longer, or the default is not BBR.
+    assert_eq!(wakes_to(rtt(50), "bbr,reno"), None);
+    assert_eq!(wakes_to(rtt(1_000), "bbr,cubic"), None);
+    assert_eq!(wakes_to(rtt(50), "cubic,bbr"), None);
+    // One datagram in ten is lost: of 10 Gbit/s CUBIC would keep a part.
+    let lossy = Measured { loss: figure(0.1), ..rtt(100) };
+    let lossy = Measured { throughput: figure(Rate::from_mbps(10_000)), ..lossy };
+    assert_eq!(wakes_to(lossy, "bbr,cubic"), None);
+}
+
+#[test]
 fn each_number_has_its_sentence() {
     for measured in [Measured::default(), measured(1000, 50, 1e-3), measured(10, 1, 0.0)] {
         let plan = Plan::new(&known(measured, COMMON, Wishes::default()));

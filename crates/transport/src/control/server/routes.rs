@@ -16,7 +16,7 @@ use crate::control::api::{
     ReadyRequest, SESSION_HEADER, SessionId, SignedReceipt, Token, TurnReply, TurnRequest, Word,
 };
 use crate::control::error::{ApiError, ErrorCode};
-use crate::stream::{TOLD_HEADER, TUNING_HEADER, Tuning};
+use crate::stream::{TOLD_HEADER, TUNING_HEADER};
 use downpour_proto::{BlockKind, ReceiverId};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Incoming};
@@ -268,8 +268,7 @@ fn events<H: SessionHandler>(
 /// kernel says of the connection.
 pub(super) fn carry_bulk(used: &Use, asked: &HeaderMap, answer: &mut HeaderMap) {
     let asked = asked.get(TUNING_HEADER).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    used.carry_bulk(asked);
-    let lacks = Tuning::parse(asked).shortcomings().join("; ");
+    let lacks = used.carry_bulk(asked);
     for (name, text) in [(TUNING_HEADER, lacks), (TOLD_HEADER, used.told().to_string())] {
         // Names, numbers and plain words.
         if let Some(value) = HeaderValue::from_str(&text).ok().filter(|value| !value.is_empty()) {

@@ -35,6 +35,8 @@ pub(super) struct Use {
     /// One of bulk, set so at first, and how it is to be set now.
     bulk: OnceLock<Tuning>,
     now: Mutex<Option<Tuning>>,
+    /// What this machine cannot give of it.
+    lacks: Mutex<String>,
     /// What is told of it with each answer.
     told: Mutex<Told>,
     /// Microseconds that the disk was waited for and that are not in `told`.
@@ -47,14 +49,16 @@ pub(super) struct Use {
 }
 
 impl Use {
-    /// Bulk is sent, with the socket set so. What comes first holds, but pacing may change.
-    pub(super) fn carry_bulk(&self, tuning: &str) {
+    /// Bulk is sent, with the socket set so. What comes first holds, but pacing may change. What cannot be had of it.
+    pub(super) fn carry_bulk(&self, tuning: &str) -> String {
         let tuning = Tuning::parse(tuning);
-        let mut now = lock(&self.now);
+        let (mut now, mut lacks) = (lock(&self.now), lock(&self.lacks));
         if self.bulk.set(tuning.clone()).is_ok() || now.as_ref() != Some(&tuning) {
+            *lacks = tuning.shortcomings().join("; ");
             *now = Some(tuning);
             self.changed.store(true, Ordering::Relaxed);
         }
+        lacks.clone()
     }
 
     /// A piece of an answer was read from the disk, and nothing else was there to be sent meanwhile.
