@@ -3,7 +3,7 @@
 
     python3 siege.py target/release/downpour FOLDER [who|paths|bodies|tcp|tls|slow …]
 
-Needs curl, and 11,000 open files (`ulimit -n`). FOLDER is made anew.
+Needs curl, ss, and 11,000 open files (`ulimit -n`). FOLDER is made anew.
 """
 import base64, glob, json, os, pathlib, shutil, socket, ssl, subprocess, sys, threading, time
 
@@ -211,7 +211,7 @@ def slow(pid, admin):
     with Watch(pid, admin) as watch:
         begun, readers, writers = time.monotonic(), [], []
         for _ in range(SLOW):
-            reader = connect(receive_buffer=4096)
+            reader = connect("127.0.3.1", receive_buffer=4096)
             reader.sendall(head(admin, "", "/v1/openapi.json", "GET") * 200)
             readers.append(reader)
         for _ in range(SLOW):
@@ -219,26 +219,29 @@ def slow(pid, admin):
             writer.sendall(head(admin, f"content-length: 1000\r\n"))
             writers.append(writer)
         made = time.monotonic() - begun
-        while time.monotonic() - begun < made + 100 and (readers or writers):
-            for writer in list(writers):
-                try:
-                    writer.settimeout(0.01)
-                    writer.sendall(b" ")
-                except OSError:
-                    writers.remove(writer)
-            for reader in list(readers):
-                try:
-                    reader.settimeout(0.01)
-                    if reader.recv(1) == b"":
-                        readers.remove(reader)
-                except (TimeoutError, ssl.SSLWantReadError):
-                    pass
-                except OSError:
-                    readers.remove(reader)
+        while time.monotonic() - begun < made + 100 and any(map(served, ["127.0.2.1", "127.0.3.1"])):
+            for writer in writers:
+                trickle(writer, lambda: writer.sendall(b" "))
+            for reader in readers:
+                trickle(reader, lambda: reader.recv(1))
             time.sleep(1)
     say(f"{SLOW} readers of a byte a second, {SLOW} writers of a byte a second, all with a token",
-        f"{time.monotonic() - begun - made:.0f} s later {len(readers)} readers and {len(writers)} writers are left")
+        f"{time.monotonic() - begun - made:.0f} s later b holds {served('127.0.3.1')} readers and {served('127.0.2.1')} writers")
     say("  meanwhile", watch)
+
+
+def served(address):
+    """Connections from there that b has open, as its kernel says: a reader finds out only when it has read what is there."""
+    words = ["ss", "-tnH", "state", "established", "sport", "=", str(PORT["b"]), "dst", address]
+    return len(subprocess.run(words, capture_output=True, text=True).stdout.splitlines())
+
+
+def trickle(connection, step):
+    connection.settimeout(0.01)
+    try:
+        step()
+    except OSError:
+        pass
 
 
 def main():
