@@ -43,11 +43,13 @@ impl Auto {
         let Some((id, choice)) = &mut self.choice else { return };
         let Some(member) = snapshot.members.get(id) else { return };
         let symbol_len = u64::from(shared.reply.geometry.symbol_len);
+        let (_, len) = shared.source.objects();
         let seen = Seen {
             stream_bytes: member.received * symbol_len,
             pull_bytes: pulled,
             loss: member.loss,
             rtt: member.rtt.unwrap_or(snapshot.grtt),
+            left: len.map(|len| len.saturating_sub(shared.source.bytes_of(member.data_held))),
         };
         let change = choice.look(now, &seen);
         if let Some(why) = choice.take_why() {
