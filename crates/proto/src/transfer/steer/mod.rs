@@ -27,7 +27,7 @@ mod uplink;
 
 pub use memory::Memory;
 pub use seen::{Binding, Held, Seen};
-pub use uplink::{Beside, TURN_TIME, Uplink};
+pub use uplink::{Beside, TURN_MAX, TURN_TIME, Uplink};
 
 use crate::time::Timestamp;
 use crate::units::Rate;
