@@ -87,9 +87,9 @@ impl Meter {
         self.took += seen.span.min(new);
         self.counted = Some(now);
         let sum = &mut self.sum;
-        sum.bytes += seen.bytes;
-        sum.sent += seen.sent;
-        sum.sent_again += seen.again;
+        sum.bytes = sum.bytes.saturating_add(seen.bytes);
+        sum.sent = sum.sent.saturating_add(seen.sent);
+        sum.sent_again = sum.sent_again.saturating_add(seen.again);
         sum.connections = sum.connections.max(seen.connections.into());
         sum.ip = ip;
         let rtt = i64::try_from(seen.rtt_min.as_micros()).unwrap_or(i64::MAX);

@@ -140,7 +140,8 @@ impl Sight {
         let seen = std::mem::take(&mut self.seen);
         let round_trips = self.told.iter().flatten().map(|told| told.rtt);
         let count = round_trips.clone().filter(|rtt| *rtt > 0).count() as u64;
-        let mean = round_trips.sum::<u64>().checked_div(count).unwrap_or(0);
+        let sum = round_trips.fold(0, u64::saturating_add);
+        let mean = sum.checked_div(count).unwrap_or(0);
         let rtt_min = self.told.iter().flatten().map(|told| told.rtt_min).filter(|rtt| *rtt > 0);
         let rtt_min = Duration::from_micros(rtt_min.min().unwrap_or(0));
         let connections = u16::try_from(busy + idle).unwrap_or(u16::MAX);
@@ -298,5 +299,32 @@ impl Steered for Shared {
 
     fn turn(&self, wants: bool) -> Option<Turn<'_>> {
         Some(Box::pin(self.client.turn(wants)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Duration, Sight};
+    use crate::stream::Told;
+
+    #[test]
+    fn whatever_a_sender_tells_of_its_connections_adds_up() {
+        let most = u64::MAX;
+        let most = format!(
+            "sent={most} again={most} rtt={most} min={most} busy={most} window={most} buffer={most} \
+             idle={most} disk={most}"
+        );
+        let mut sight = Sight::new(2);
+        // What cannot be read is zero.
+        for text in [most.as_str(), "sent=-1 again=1e9 busy=0x7", &most] {
+            for connection in [0, 1] {
+                sight.told(connection, Some(Told::parse(text)));
+            }
+        }
+        let second = Duration::from_secs(1);
+        let seen = sight.take((2, 0), second, second).expect("two are busy");
+        assert_eq!((seen.sent, seen.again, seen.loss()), (u64::MAX, u64::MAX, 1.0));
+        assert_eq!(seen.busy, 2 * Duration::from_micros(u64::MAX));
+        assert_eq!(seen.rtt_min, Duration::from_micros(u64::MAX));
     }
 }

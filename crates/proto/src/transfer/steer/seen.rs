@@ -50,27 +50,35 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// The span after this one, too.
+    /// The span after this one, too. What is told may be any number.
     pub fn add(&mut self, next: &Self) {
-        let nanos =
-            self.rtt.as_nanos() * self.span.as_nanos() + next.rtt.as_nanos() * next.span.as_nanos();
-        self.span += next.span;
+        let whole = |seen: &Self| seen.rtt.as_nanos().saturating_mul(seen.span.as_nanos());
+        let nanos = whole(self).saturating_add(whole(next));
+        self.span = self.span.saturating_add(next.span);
         let mean = nanos.checked_div(self.span.as_nanos()).unwrap_or(0);
         self.rtt = Duration::from_nanos(u64::try_from(mean).unwrap_or(u64::MAX));
-        self.bytes += next.bytes;
         self.connections = next.connections;
-        self.sent += next.sent;
-        self.again += next.again;
         if !next.rtt_min.is_zero() {
             self.rtt_min =
                 if self.rtt_min.is_zero() { next.rtt_min } else { self.rtt_min.min(next.rtt_min) };
         }
-        self.busy += next.busy;
-        self.window_limited += next.window_limited;
-        self.buffer_limited += next.buffer_limited;
-        self.idle += next.idle;
-        self.source_wait += next.source_wait;
-        self.sink_wait += next.sink_wait;
+        for (all, more) in [
+            (&mut self.bytes, next.bytes),
+            (&mut self.sent, next.sent),
+            (&mut self.again, next.again),
+        ] {
+            *all = all.saturating_add(more);
+        }
+        for (all, more) in [
+            (&mut self.busy, next.busy),
+            (&mut self.window_limited, next.window_limited),
+            (&mut self.buffer_limited, next.buffer_limited),
+            (&mut self.idle, next.idle),
+            (&mut self.source_wait, next.source_wait),
+            (&mut self.sink_wait, next.sink_wait),
+        ] {
+            *all = all.saturating_add(more);
+        }
     }
 
     /// Bytes a second.
@@ -260,5 +268,16 @@ mod tests {
         assert_eq!(sum.bytes, 20 << 20);
         assert_eq!(sum.rtt, Duration::from_millis(61));
         assert_eq!((sum.rtt_min, sum.connections), (Duration::from_millis(50), 4));
+        // Whatever is told.
+        let most = Duration::MAX;
+        let all = Seen { span: most, bytes: u64::MAX, sent: u64::MAX, again: u64::MAX, ..seen() };
+        let all = Seen { rtt: most, rtt_min: most, busy: most, window_limited: most, ..all };
+        let all =
+            Seen { buffer_limited: most, idle: most, source_wait: most, sink_wait: most, ..all };
+        for _ in 0..2 {
+            sum.add(&all);
+        }
+        assert_eq!((sum.bytes, sum.busy, sum.sink_wait), (u64::MAX, most, most));
+        assert_eq!((sum.loss(), sum.binding(false)), (1.0, Binding::Receiver(Held::Disk)));
     }
 }
