@@ -6,8 +6,8 @@
 
 use crate::udp::{set_pacing_max, tcp_info};
 use downpour_proto::Rate;
-use downpour_proto::transfer::Plan;
 use downpour_proto::transfer::steer::Seen;
+use downpour_proto::transfer::{Plan, is_congestion};
 use serde::{Deserialize, Serialize};
 use socket2::SockRef;
 use std::fmt;
@@ -24,9 +24,6 @@ pub(crate) const TOLD_HEADER: &str = "downpour-seen";
 
 /// Bytes that wait unsent in a connection: more only makes what is queued older.
 const UNSENT_MAX: u32 = 1 << 20;
-
-/// Longest name of a congestion control, as the kernel has it.
-const NAME_LEN_MAX: usize = 15;
 
 /// Where Linux lists its congestion controls.
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
@@ -81,7 +78,7 @@ impl Tuning {
         let mut tuning = Self::default();
         for (key, value) in text.split_whitespace().filter_map(|word| word.split_once('=')) {
             match key {
-                "congestion" if is_name(value) => tuning.congestion = Some(value.to_owned()),
+                "congestion" if is_congestion(value) => tuning.congestion = Some(value.to_owned()),
                 "buffer" => tuning.send_buffer = value.parse().ok(),
                 "pacing" => tuning.pacing = value.parse().ok().map(Rate::from_bps),
                 _ => {}
@@ -152,11 +149,6 @@ fn lacks(name: &str, available: &str) -> Option<String> {
         let has = has.join(", ");
         format!("the kernel of the sender has no congestion control {name}, only {has}: its default is used")
     })
-}
-
-fn is_name(text: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-    !text.is_empty() && text.len() <= NAME_LEN_MAX && text.bytes().all(plain)
 }
 
 /// What a connection did, as the kernel of one side tells it.

@@ -4,7 +4,7 @@ use super::Fault;
 use crate::units::{parse_rate, parse_size};
 use clap::{Args, ValueEnum};
 use downpour_proto::Rate;
-use downpour_proto::transfer::{CONNECTIONS_MAX, Policy, Wishes};
+use downpour_proto::transfer::{CONNECTIONS_MAX, Policy, Wishes, is_congestion};
 use downpour_transport::control::DataPath;
 use serde::Deserialize;
 
@@ -75,10 +75,7 @@ pub struct ConnectionArgs {
 impl ConnectionArgs {
     /// Checks what can be checked here.
     pub fn resolve(self) -> Result<Wishes, Fault> {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-        if let Some(name) = &self.congestion
-            && (name.is_empty() || name.len() > 15 || !name.bytes().all(plain))
-        {
+        if let Some(name) = self.congestion.as_ref().filter(|name| !is_congestion(name)) {
             return Err(Fault::usage(
                 format!("`{name}` is no name of a congestion control"),
                 "sysctl net.ipv4.tcp_available_congestion_control lists what the sender has",

@@ -23,7 +23,7 @@ pub use choice::{Choice, Path, Seen};
 pub use measured::{Figure, Measured};
 pub use plan::{
     CONNECTIONS_FAR, CONNECTIONS_MAX, Carrier, Host, Known, NoPolicy, Plan, Planned, Policy, Room,
-    Wishes, bdp, loss_bound, three,
+    Wishes, bdp, is_congestion, loss_bound, three,
 };
 pub use ranges::{Ask, DEPTH_MAX, Ranges};
 pub use sources::{Ranked, Source, Sources, rank};

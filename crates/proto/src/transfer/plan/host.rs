@@ -11,6 +11,9 @@ use core::fmt;
 /// Names of congestion controls that are kept.
 const NAMES_MAX: usize = 32;
 
+/// Longest of them, as the kernel has it.
+const NAME_LEN_MAX: usize = 15;
+
 /// Limits of a kernel; what is `None`, or empty, is not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
@@ -73,7 +76,7 @@ impl Host {
                 "tcp_rmem" => host.tcp_rmem = three(value.split(',')),
                 "tcp_wmem" => host.tcp_wmem = three(value.split(',')),
                 "congestion" => {
-                    let names = value.split(',').filter(|name| !name.is_empty());
+                    let names = value.split(',').filter(|name| is_congestion(name));
                     host.congestion = names.take(NAMES_MAX).map(ToString::to_string).collect();
                 }
                 _ => {}
@@ -81,6 +84,12 @@ impl Host {
         }
         host
     }
+}
+
+/// Whether a congestion control may have this name.
+pub fn is_congestion(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    (1..=NAME_LEN_MAX).contains(&name.len()) && name.bytes().all(plain)
 }
 
 /// Three numbers; `None` when they are not three.
@@ -128,7 +137,11 @@ mod tests {
 
     #[test]
     fn what_is_not_said_is_not_known() {
-        for odd in ["", "rmem_max=-1 tcp_rmem=1,2 later=4", "tcp_rmem=1,2,3,4 congestion=,"] {
+        let long =
+            alloc::format!("congestion=sixteen-letters-,bb\u{1b}[2J,{}", "x".repeat(1 << 20));
+        let over = "rmem_max=18446744073709551616 wmem_max=1e9 tcp_wmem=1,2,-3";
+        let few = "rmem_max=-1 tcp_rmem=1,2 later=4";
+        for odd in ["", few, "tcp_rmem=1,2,3,4 congestion=,", over, &long] {
             let host = Host::parse(odd);
             assert_eq!(host, Host::default(), "{odd}");
             assert_eq!((host.receiving().most(), host.has("bbr")), (None, None));

@@ -24,7 +24,7 @@ mod policy;
 
 pub use connections::{CONNECTIONS_FAR, CONNECTIONS_MAX};
 pub use formula::{bdp, loss_bound};
-pub use host::{Host, Room, three};
+pub use host::{Host, Room, is_congestion, three};
 pub use path::Carrier;
 pub use policy::{NoPolicy, Policy};
 
