@@ -128,7 +128,8 @@ struct Way {
     tuning: Tuning,
     plan: Vec<PlanLine>,
     receive_buffer_bytes: u64,
-    lacks: Option<String>,
+    /// What it lacks was told.
+    lacks: bool,
     sight: Sight,
     /// Connections of which bytes are being stored.
     storing: usize,
@@ -166,7 +167,7 @@ impl Way {
             tuning: Tuning::default(),
             plan: Vec::new(),
             receive_buffer_bytes: 0,
-            lacks: None,
+            lacks: false,
             sight: Sight::new(CONNECTIONS_MAX.into()),
             storing: 0,
         }

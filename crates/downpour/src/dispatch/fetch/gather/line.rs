@@ -162,9 +162,10 @@ impl Gather {
         let (place, state) = (&self.places[source], &mut *self.lock());
         let way = &mut state.ways[source];
         way.sight.told(line - place.lines.start, head.told);
-        if let Some(lacks) = head.lacks.as_ref().filter(|_| way.lacks != head.lacks) {
+        // Once: it is told with each answer.
+        if let (false, Some(lacks)) = (way.lacks, &head.lacks) {
             state.told.push(format!("{}: {lacks}", place.remote.name()));
-            way.lacks.clone_from(&head.lacks);
+            way.lacks = true;
         }
     }
 
