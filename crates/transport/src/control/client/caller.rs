@@ -9,7 +9,7 @@ use super::ClientLimits;
 use super::connection::{Connection, Target};
 use super::error::{ConnectError, Fault, innermost};
 use super::line::{Head, Line};
-use crate::identity::{Identity, PublicKey, client_config};
+use crate::identity::{Identity, PublicKey};
 use crate::stream::{ConnectionReport, TUNING_HEADER, Tuning};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -80,13 +80,8 @@ pub struct Answer<'a> {
 impl Caller {
     /// Nothing is connected yet.
     pub fn new(setup: CallerSetup) -> Self {
-        let target = Target {
-            addrs: setup.addrs,
-            tls: client_config(&setup.identity, setup.server),
-            limits: setup.limits,
-            known: Mutex::new(None),
-        };
-        Self { target: Arc::new(target), bearer: setup.bearer, idle: Mutex::default() }
+        let target = Target::new(setup.addrs, (&setup.identity, setup.server), setup.limits);
+        Self { target, bearer: setup.bearer, idle: Mutex::default() }
     }
 
     /// Sends a request, with a body of JSON unless it is empty.

@@ -10,7 +10,7 @@ use crate::Secret;
 use crate::control::api::{FEEDBACK_LABEL, SessionId, Token};
 use crate::control::error::ApiError;
 use crate::control::hasten;
-use crate::identity::wrong_server_key;
+use crate::identity::{Identity, PublicKey, client_config, wrong_server_key};
 use crate::stream::{ConnectionReport, Tuning};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -83,6 +83,16 @@ pub(super) struct Reached {
 }
 
 impl Target {
+    /// Nothing is connected yet.
+    pub(super) fn new(
+        addrs: Vec<String>,
+        (identity, server): (&Identity, PublicKey),
+        limits: ClientLimits,
+    ) -> Arc<Self> {
+        let tls = client_config(identity, server);
+        Arc::new(Self { addrs, tls, limits, known: Mutex::new(None) })
+    }
+
     /// A new connection for requests.
     pub(super) async fn open(self: &Arc<Self>) -> Result<Connection, ConnectError> {
         let Reached { tls, peer, local, rtt } = self.reach(&Tuning::default()).await?;
@@ -268,10 +278,21 @@ impl Connection {
             Err(_) => Err(Fault::BadReply(format!("HTTP status {status} without a reason"))),
         }
     }
+
+    /// The same for an answer that is short: the whole of it.
+    pub(super) async fn ask(
+        &mut self,
+        token: &Token,
+        request: Request<Full<Bytes>>,
+        reply_time_max: Duration,
+    ) -> Result<Bytes, Fault> {
+        let answer = self.send(token, request, reply_time_max).await?;
+        read_reply(answer.into_body(), reply_time_max).await
+    }
 }
 
 /// The whole of a short answer.
-pub(super) async fn read_reply(body: Incoming, time_max: Duration) -> Result<Bytes, Fault> {
+async fn read_reply(body: Incoming, time_max: Duration) -> Result<Bytes, Fault> {
     match timeout(time_max, Limited::new(body, REPLY_LEN_MAX).collect()).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(error)) => Err(Fault::Lost(error.to_string())),

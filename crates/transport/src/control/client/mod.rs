@@ -21,10 +21,10 @@ use crate::control::api::{
     ClockReply, HaveRequest, JoinReply, JoinRequest, LeaveRequest, RECEIVER_HEADER, ReadyRequest,
     SESSION_HEADER, SignedReceipt, Token, ToldCode, TurnReply, TurnRequest, Word, clip,
 };
-use crate::identity::{Identity, PublicKey, client_config};
+use crate::identity::{Identity, PublicKey};
 use crate::stream::{TUNING_HEADER, Tuning};
 use bytes::Bytes;
-use connection::{Connection, Target, read_reply};
+use connection::{Connection, Target};
 use downpour_proto::transfer::steer::Beside;
 use downpour_proto::{BlockId, BlockKind};
 use error::Fault;
@@ -140,12 +140,7 @@ pub struct ControlClient {
 impl ControlClient {
     /// Connects to the first address where the holder of the pinned key answers.
     pub async fn connect(setup: ClientSetup) -> Result<Self, ConnectError> {
-        let target = Arc::new(Target {
-            addrs: setup.addrs,
-            tls: client_config(&setup.identity, setup.server),
-            limits: setup.limits,
-            known: Mutex::new(None),
-        });
+        let target = Target::new(setup.addrs, (&setup.identity, setup.server), setup.limits);
         let token = setup.token;
         let control = tokio::sync::Mutex::new(Some(target.open().await?));
         let (ahead, idle, joined) = (Mutex::default(), Mutex::default(), Mutex::default());
@@ -172,8 +167,7 @@ impl ControlClient {
         *self.lock_ahead() = Some(tokio::spawn(async move { target.open().await }));
         let limit = self.target.limits.reply_time_max;
         let request = post("/v1/join", request, None);
-        let response = connection.send(&self.token, request, limit).await?;
-        let bytes = read_reply(response.into_body(), limit).await?;
+        let bytes = connection.ask(&self.token, request, limit).await?;
         let nonsense = |reason: String| JoinError::Lost(format!("the answer has {reason}"));
         if let Ok(told) = serde_json::from_slice::<ToldCode>(&bytes)
             && let Some(number) = told.unknown()
@@ -226,16 +220,7 @@ impl ControlClient {
     /// Asks for the turn to try another setting, and how others are sent to meanwhile (`docs/protocol.md#WAN-9`). On a
     /// connection of its own: nobody waits for it, and it may be given up at any time.
     pub(crate) async fn turn(&self, wants: bool) -> Result<Beside, RequestError> {
-        let limit = self.target.limits.reply_time_max;
-        let request = post("/v1/turn", &TurnRequest { wants }, self.lock_joined().as_ref());
-        let mut kept = self.turns.lock().await;
-        let mut connection = match kept.take() {
-            Some(connection) if !connection.is_closed() => connection,
-            _ => self.target.open().await.map_err(Fault::from)?,
-        };
-        let response = connection.send(&self.token, request, limit).await?;
-        let bytes = read_reply(response.into_body(), limit).await?;
-        *kept = Some(connection);
+        let bytes = self.ask(&self.turns, "/v1/turn", &TurnRequest { wants }).await?;
         let reply = serde_json::from_slice::<TurnReply>(&bytes);
         reply.map(|told| told.0).map_err(|error| RequestError::Lost(error.to_string()))
     }
@@ -422,13 +407,13 @@ impl ControlClient {
         for _ in 0..CLOCK_TRIES {
             let request = get("/v1/clock", self.lock_joined().as_ref());
             let (asked, begun) = (SystemTime::now(), Instant::now());
-            let response = connection.send(&self.token, request, limit).await?;
+            let bytes = connection.ask(&self.token, request, limit).await?;
             let took = begun.elapsed();
-            let bytes = read_reply(response.into_body(), limit).await?;
             let Ok(reply) = serde_json::from_slice::<ClockReply>(&bytes) else { break };
             let asked = asked.duration_since(UNIX_EPOCH).unwrap_or_default();
             let ours = (asked + took / 2).as_nanos() as i64;
-            let offset = ClockOffset { ahead_ns: reply.unix_ns as i64 - ours, error: took / 2 };
+            let theirs = i64::try_from(reply.unix_ns).unwrap_or(i64::MAX);
+            let offset = ClockOffset { ahead_ns: theirs.saturating_sub(ours), error: took / 2 };
             if best.is_none_or(|best| offset.error < best.error) {
                 best = Some(offset);
             }
@@ -436,24 +421,37 @@ impl ControlClient {
         best.ok_or_else(|| RequestError::Lost("the sender does not tell its time".to_owned()))
     }
 
-    /// A message whose answer is nothing. All of them can be sent twice.
+    /// A message whose answer is nothing.
     async fn tell<T: Serialize>(&self, path: &str, body: &T) -> Result<(), RequestError> {
+        Ok(self.ask(&self.control, path, body).await.map(drop)?)
+    }
+
+    /// Sends a message and gives its answer, on the connection that is kept or on a new one. All of them can be sent twice.
+    async fn ask<T: Serialize>(
+        &self,
+        kept: &tokio::sync::Mutex<Option<Connection>>,
+        path: &str,
+        body: &T,
+    ) -> Result<Bytes, Fault> {
         let limit = self.target.limits.reply_time_max;
         let request = post(path, body, self.lock_joined().as_ref());
-        let mut control = self.control.lock().await;
-        if let Some(mut connection) = control.take().filter(|connection| !connection.is_closed()) {
-            match connection.send(&self.token, request.clone(), limit).await {
+        let mut kept = kept.lock().await;
+        let mut before = kept.take().filter(|connection| !connection.is_closed());
+        loop {
+            let is_new = before.is_none();
+            let mut connection = match before.take() {
+                Some(connection) => connection,
+                None => self.target.open().await?,
+            };
+            match connection.ask(&self.token, request.clone(), limit).await {
+                Err(Fault::Lost(why)) if is_new => return Err(Fault::Lost(why)),
                 Err(Fault::Lost(_)) => {}
-                result => {
-                    *control = Some(connection);
-                    return result.map(drop).map_err(RequestError::from);
+                answer => {
+                    *kept = Some(connection);
+                    return answer;
                 }
             }
         }
-        let mut connection = self.target.open().await?;
-        let result = connection.send(&self.token, request, limit).await;
-        *control = Some(connection);
-        result.map(drop).map_err(RequestError::from)
     }
 
     fn lock_ahead(&self) -> MutexGuard<'_, Option<JoinHandle<Result<Connection, ConnectError>>>> {
