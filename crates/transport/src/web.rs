@@ -7,6 +7,7 @@
 //!
 //! Each request has a connection of its own. Deliberately absent: cookies, compression, proxies, credentials.
 
+use crate::identity::{PinnedServer, WrongServerKey, wrong_server_key};
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -16,15 +17,12 @@ use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, LOCATION};
 use hyper::{Method, Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
+use rustls::client::danger::ServerCertVerifier;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::ParsedCertificate;
-use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, OtherError, RootCertStore,
-    SignatureScheme,
-};
+use rustls::{ClientConfig, RootCertStore};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -348,7 +346,12 @@ fn verifier(
     match trust {
         Trust::Key(expected) => {
             let algorithms = provider.signature_verification_algorithms;
-            return Ok(Arc::new(PinnedKey { expected: *expected, algorithms }));
+            return Ok(Arc::new(PinnedServer {
+                expected: *expected,
+                key_of: KeyPin::of,
+                schemes: algorithms.supported_schemes(),
+                algorithms,
+            }));
         }
         Trust::Machine => {
             let _ = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -369,70 +372,12 @@ fn verifier(
     Ok(verifier)
 }
 
-/// Seen instead of the expected key.
-#[derive(Debug, thiserror::Error)]
-#[error("another key")]
-struct OtherKey {
-    expected: KeyPin,
-    seen: KeyPin,
-}
-
 fn tls_failure(error: std::io::Error) -> WebError {
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    if let Some(rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(other)))) = tls
-    {
-        let other: &(dyn std::error::Error + 'static) = &**other;
-        if let Some(OtherKey { expected, seen }) = other.downcast_ref::<OtherKey>() {
-            return WebError::WrongKey { expected: *expected, seen: *seen };
-        }
+    if let Some(WrongServerKey { expected, seen }) = tls.and_then(wrong_server_key) {
+        return WebError::WrongKey { expected, seen };
     }
     WebError::Tls(error.to_string())
-}
-
-#[derive(Debug)]
-struct PinnedKey {
-    expected: KeyPin,
-    algorithms: WebPkiSupportedAlgorithms,
-}
-
-impl ServerCertVerifier for PinnedKey {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let seen = KeyPin::of(end_entity).ok_or(CertificateError::BadEncoding)?;
-        if seen != self.expected {
-            let other = OtherKey { expected: self.expected, seen };
-            return Err(CertificateError::Other(OtherError(Arc::new(other))).into());
-        }
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
 }
 
 #[cfg(test)]

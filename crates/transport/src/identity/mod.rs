@@ -16,5 +16,6 @@ pub use key::{BadSignature, Identity, PUBLIC_KEY_LEN, ParseKeyError, PublicKey, 
 pub use store::{CERTIFICATE_FILE, IdentityError, KEY_FILE};
 pub use tls::{
     ClientKeys, WrongServerKey, client_config, crypto_provider, node_key, open_server_config,
-    server_config, wrong_server_key,
+    server_config,
 };
+pub(crate) use tls::{PinnedServer, wrong_server_key};

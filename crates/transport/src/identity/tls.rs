@@ -20,6 +20,7 @@ use rustls::{
 };
 use std::collections::BTreeSet;
 use std::error::Error;
+use std::fmt;
 use std::sync::Arc;
 
 const ALPN: &[u8] = b"http/1.1";
@@ -48,11 +49,11 @@ impl ClientKeys {
 /// somebody in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the server's key is {seen}, but the ticket names {expected}")]
-pub struct WrongServerKey {
+pub struct WrongServerKey<K = PublicKey> {
     /// The pinned key.
-    pub expected: PublicKey,
+    pub expected: K,
     /// The key in the server's certificate.
-    pub seen: PublicKey,
+    pub seen: K,
 }
 
 /// The server's side: shows `identity`, demands a client certificate.
@@ -83,8 +84,12 @@ fn server_config_for(identity: &Identity, nodes_only: bool) -> Arc<ServerConfig>
 /// The client's side: shows `identity`, talks to the holder of `server` only.
 pub fn client_config(identity: &Identity, server: PublicKey) -> Arc<ClientConfig> {
     let provider = crypto_provider();
-    let verifier =
-        PinnedServer { expected: server, algorithms: provider.signature_verification_algorithms };
+    let verifier = PinnedServer {
+        expected: server,
+        key_of: node_key,
+        schemes: vec![SignatureScheme::ED25519],
+        algorithms: provider.signature_verification_algorithms,
+    };
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .expect("the provider has TLS 1.3 suites")
@@ -105,13 +110,13 @@ pub fn node_key(certificate: &CertificateDer<'_>) -> Option<PublicKey> {
 }
 
 /// Finds, under an error of a handshake, that the server's key was not the pinned one.
-pub fn wrong_server_key(error: &rustls::Error) -> Option<WrongServerKey> {
+pub(crate) fn wrong_server_key<K: Key>(error: &rustls::Error) -> Option<WrongServerKey<K>> {
     let rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(other))) = error
     else {
         return None;
     };
     let other: &(dyn Error + 'static) = &**other;
-    other.downcast_ref::<WrongServerKey>().copied()
+    other.downcast_ref().copied()
 }
 
 /// The ciphers and signatures of our TLS connections; only those to a database come with their own.
@@ -123,13 +128,22 @@ fn key_of(identity: &Identity) -> PrivateKeyDer<'static> {
     PrivateKeyDer::Pkcs8(identity.key_der())
 }
 
+/// A form in which a server's key may be known.
+pub(crate) trait Key: Copy + Eq + fmt::Debug + fmt::Display + Send + Sync + 'static {}
+
+impl<K: Copy + Eq + fmt::Debug + fmt::Display + Send + Sync + 'static> Key for K {}
+
+/// Takes the server with this key and no other, whatever else its certificate says.
 #[derive(Debug)]
-struct PinnedServer {
-    expected: PublicKey,
-    algorithms: WebPkiSupportedAlgorithms,
+pub(crate) struct PinnedServer<K> {
+    pub(crate) expected: K,
+    /// The key in a certificate.
+    pub(crate) key_of: fn(&CertificateDer<'_>) -> Option<K>,
+    pub(crate) schemes: Vec<SignatureScheme>,
+    pub(crate) algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ServerCertVerifier for PinnedServer {
+impl<K: Key> ServerCertVerifier for PinnedServer<K> {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -138,7 +152,7 @@ impl ServerCertVerifier for PinnedServer {
         _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let seen = node_key(end_entity).ok_or(CertificateError::BadEncoding)?;
+        let seen = (self.key_of)(end_entity).ok_or(CertificateError::BadEncoding)?;
         if seen != self.expected {
             let wrong = WrongServerKey { expected: self.expected, seen };
             return Err(CertificateError::Other(OtherError(Arc::new(wrong))).into());
@@ -148,11 +162,11 @@ impl ServerCertVerifier for PinnedServer {
 
     fn verify_tls12_signature(
         &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::PeerIncompatible::Tls12NotOffered.into())
+        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -165,7 +179,7 @@ impl ServerCertVerifier for PinnedServer {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
+        self.schemes.clone()
     }
 }
 
