@@ -448,17 +448,7 @@ impl Standing {
             path: route.path_of(&held),
         };
         let keys = route.receivers.iter().filter_map(|name| self.wanted.receivers.get(name));
-        let mut under = Under {
-            held,
-            file,
-            required: route.required,
-            lacking: keys.copied().collect(),
-            have: BTreeMap::new(),
-            placed: None,
-            since: Instant::now(),
-            failed: BTreeMap::new(),
-            unread: None,
-        };
+        let mut under = Under::new((held, file), route.required, keys.copied().collect());
         for receipt in receipts {
             let signed = SignedFileReceipt::from_bytes(&receipt.signed);
             if let Some(signed) =

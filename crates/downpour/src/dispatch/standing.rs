@@ -57,6 +57,24 @@ pub(super) enum Stand {
 }
 
 impl Under {
+    pub(super) fn new(
+        (held, file): (Held, SiteFile),
+        required: usize,
+        lacking: BTreeSet<PublicKey>,
+    ) -> Self {
+        Self {
+            held,
+            file,
+            required,
+            lacking,
+            have: BTreeMap::new(),
+            placed: None,
+            since: Instant::now(),
+            failed: BTreeMap::new(),
+            unread: None,
+        }
+    }
+
     pub(super) fn key(&self) -> FileKey {
         self.file.key()
     }
@@ -121,7 +139,6 @@ mod tests {
     };
     use downpour_proto::ReceiverId;
     use downpour_transport::identity::{Identity, PublicKey};
-    use std::collections::BTreeMap;
     use std::time::{Duration, Instant};
 
     fn under(nodes: &[PublicKey], required: usize) -> Under {
@@ -135,17 +152,7 @@ mod tests {
             blake3: blake3::hash(b"abc").to_hex().to_string(),
             path: "f".to_owned(),
         };
-        Under {
-            held: held(),
-            file,
-            required,
-            lacking: nodes.iter().copied().collect(),
-            have: BTreeMap::new(),
-            placed: None,
-            since: Instant::now(),
-            failed: BTreeMap::new(),
-            unread: None,
-        }
+        Under::new((held(), file), required, nodes.iter().copied().collect())
     }
 
     fn held() -> Held {
