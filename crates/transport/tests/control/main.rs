@@ -3,6 +3,7 @@
 mod bulk;
 mod pulls;
 mod strangers;
+mod turns;
 mod vanished;
 mod world;
 

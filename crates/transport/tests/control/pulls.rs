@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-fn data(from: u64, to: u64) -> Pull {
+pub(crate) fn data(from: u64, to: u64) -> Pull {
     Pull::Bytes(BlockKind::Data, from..to)
 }
 
@@ -22,7 +22,7 @@ async fn puller(world: &mut World, limits: PullLimits) -> (Puller, mpsc::Receive
     Puller::start(Arc::new(client), limits)
 }
 
-fn quick() -> PullLimits {
+pub(crate) fn quick() -> PullLimits {
     let pause = Duration::from_millis(10);
     PullLimits { pause_first: pause, pause_max: 2 * pause, ..PullLimits::default() }
 }
@@ -157,7 +157,10 @@ async fn the_queue_has_an_end() {
 }
 
 /// Pulls megabytes until something is decided.
-async fn until_decided(puller: &Puller, results: &mut mpsc::Receiver<Pulled>) -> Decision {
+pub(crate) async fn until_decided(
+    puller: &Puller,
+    results: &mut mpsc::Receiver<Pulled>,
+) -> Decision {
     for id in 0.. {
         if let Some((_, decision)) = puller.totals().decisions.last() {
             return decision.clone();
@@ -170,7 +173,7 @@ async fn until_decided(puller: &Puller, results: &mut mpsc::Receiver<Pulled>) ->
     unreachable!()
 }
 
-fn steering(limits: Limits, memory: Option<Memory>) -> Steering {
+pub(crate) fn steering(limits: Limits, memory: Option<Memory>) -> Steering {
     Steering {
         helm: Arc::default(),
         limits,

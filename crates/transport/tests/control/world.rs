@@ -11,6 +11,7 @@ use downpour_transport::identity::{ClientKeys, Identity, PublicKey, client_confi
 use downpour_transport::{FirstReads, Secret};
 use rustls::pki_types::ServerName;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -277,9 +278,7 @@ impl World {
 
     /// A bare TLS connection.
     pub(crate) async fn tls(&self, config: Arc<rustls::ClientConfig>) -> TlsStream<TcpStream> {
-        let tcp = TcpStream::connect(self.server.local_addr()).await.unwrap();
-        let name = ServerName::try_from("downpour").unwrap();
-        TlsConnector::from(config).connect(name, tcp).await.unwrap()
+        tls(self.server.local_addr(), config).await
     }
 
     /// Sends `head` and an empty line as they are, with the token, and reads one answer to its end.
@@ -289,10 +288,19 @@ impl World {
     }
 
     pub(crate) async fn raw_without_token(&self, head: &str) -> (u16, String, Vec<u8>) {
-        let config = client_config(&Identity::generate(), self.sender.public_key());
-        let mut tls = self.tls(config).await;
+        self.say(&Identity::generate(), head, &[]).await
+    }
+
+    /// The same as this node, and with a body.
+    pub(crate) async fn say(
+        &self,
+        who: &Identity,
+        head: &str,
+        body: &[u8],
+    ) -> (u16, String, Vec<u8>) {
+        let mut tls = self.tls(client_config(who, self.sender.public_key())).await;
         let text = format!("{head}Host: x\r\nConnection: close\r\n\r\n");
-        tls.write_all(text.as_bytes()).await.unwrap();
+        tls.write_all(&[text.as_bytes(), body].concat()).await.unwrap();
         let mut answer = Vec::new();
         let _ = tls.read_to_end(&mut answer).await;
         let end = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
@@ -300,6 +308,16 @@ impl World {
         let head = String::from_utf8(answer).unwrap().to_lowercase();
         (head[9..12].parse().unwrap(), head, body)
     }
+}
+
+/// A bare TLS connection to whoever is there.
+pub(crate) async fn tls(
+    addr: SocketAddr,
+    config: Arc<rustls::ClientConfig>,
+) -> TlsStream<TcpStream> {
+    let tcp = TcpStream::connect(addr).await.unwrap();
+    let name = ServerName::try_from("downpour").unwrap();
+    TlsConnector::from(config).connect(name, tcp).await.unwrap()
 }
 
 pub(crate) fn join_request(name: &str) -> JoinRequest {

@@ -224,6 +224,43 @@ fn who_is_beside_transfers_that_come_and_go_all_the_time_still_tries() {
     assert!(setting.connections > 8, "{setting:?}");
 }
 
+// docs/protocol.md#WAN-9
+#[test]
+fn whatever_a_sender_tells_of_others_a_link_goes_on() {
+    const MOST: Beside =
+        Beside { others: u32::MAX, bytes: u64::MAX, changes: u64::MAX, turn: true };
+    type Tells = fn(u64) -> Option<Beside>;
+    // What the n-th look is told, and whether anything is tried then.
+    let tells: [(Tells, bool); 9] = [
+        (|_| None, true),
+        (|_| Some(MOST), true),
+        (|n| Some(Beside { bytes: u64::MAX - (n << 20), ..MOST }), true),
+        (|n| Some(Beside { changes: u64::MAX - n, ..MOST }), true),
+        (|n| Some(Beside { bytes: n % 2 * u64::MAX, ..MOST }), true),
+        (|n| Some(MOST).filter(|_| n % 2 == 0), true),
+        (|_| Some(Beside { others: 0, turn: false, ..MOST }), true),
+        (|_| Some(Beside { turn: false, ..MOST }), false),
+        (|n| Some(Beside { others: 1, bytes: n << 20, changes: n, turn: false }), false),
+    ];
+    for (number, (told, tries)) in tells.into_iter().enumerate() {
+        let mut steer = Steer::default();
+        let (link, mut setting) = steer.begin(LIMITS, None).unwrap();
+        let mut most = [0; 2];
+        for n in 0..120 {
+            // In the end it is told nothing any more.
+            let half = n as usize / 60;
+            steer.told(link, told(n).filter(|_| half == 0));
+            let rate = if setting.connections > 8 { 9.0 } else { 4.0 } * MB;
+            let now = Timestamp::ZERO + STEP * (n as u32 + 1);
+            if let Some(decision) = steer.look(now, link, &seen(setting, rate, 0.001)) {
+                setting = decision.setting;
+            }
+            most[half] = setting.connections.max(most[half]);
+        }
+        assert_eq!(most.map(|most| most > 8), [tries, true], "{number}: {most:?}");
+    }
+}
+
 #[test]
 fn two_links_behind_one_path_do_not_outbid_each_other() {
     let mut steer = Steer::default();
