@@ -78,7 +78,7 @@ struct Sites {
 const LONG: usize = 80 << 20;
 const SHORT: usize = 24 << 20;
 
-fn content(len: usize) -> Vec<u8> {
+pub(crate) fn content(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i / 3 + i / 1000) as u8).collect()
 }
 
@@ -129,11 +129,11 @@ impl Sites {
     }
 }
 
-fn fetch(site: &SiteProcess, wish: &Value) -> Option<FetchReport> {
+pub(crate) fn fetch(site: &SiteProcess, wish: &Value) -> Option<FetchReport> {
     site.post("/v1/fetches", wish).ok()
 }
 
-fn ended(site: &SiteProcess, report: FetchReport) -> FetchReport {
+pub(crate) fn ended(site: &SiteProcess, report: FetchReport) -> FetchReport {
     if report.done {
         return report;
     }

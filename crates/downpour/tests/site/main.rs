@@ -13,6 +13,7 @@ mod fetching;
 mod harness;
 mod held;
 mod life;
+mod limits;
 mod links;
 mod moving;
 mod multicast;

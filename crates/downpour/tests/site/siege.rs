@@ -10,7 +10,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
 
-type Raw = StreamOwned<ClientConnection, TcpStream>;
+pub(crate) type Raw = StreamOwned<ClientConnection, TcpStream>;
 
 /// A TCP connection on which nothing was said.
 fn silent(site: &SiteProcess) -> TcpStream {
@@ -22,7 +22,12 @@ fn silent(site: &SiteProcess) -> TcpStream {
 
 /// A TLS connection, to say on it what no decent client would.
 fn raw(site: &SiteProcess) -> Raw {
-    let config = client_config(&Identity::generate(), site.card.key);
+    raw_as(site, &Identity::generate())
+}
+
+/// The same with this key.
+pub(crate) fn raw_as(site: &SiteProcess, who: &Identity) -> Raw {
+    let config = client_config(who, site.card.key);
     let name = ServerName::try_from("downpour").unwrap();
     let mut raw = StreamOwned::new(ClientConnection::new(config, name).unwrap(), silent(site));
     while raw.conn.is_handshaking() {
@@ -31,14 +36,14 @@ fn raw(site: &SiteProcess) -> Raw {
     raw
 }
 
-fn head(site: &SiteProcess, method: &str, path: &str, more: &str) -> String {
+pub(crate) fn head(site: &SiteProcess, method: &str, path: &str, more: &str) -> String {
     let token = std::fs::read_to_string(site.path("state/admin.token")).unwrap();
     let token = token.trim();
     format!("{method} {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n{more}\r\n")
 }
 
 /// What comes until the connection ends or nothing more is wanted.
-fn read_until(raw: &mut Raw, text: &str) -> String {
+pub(crate) fn read_until(raw: &mut Raw, text: &str) -> String {
     let (mut all, mut some) = (Vec::new(), [0; 4096]);
     while !String::from_utf8_lossy(&all).contains(text) {
         match raw.read(&mut some) {
@@ -49,7 +54,7 @@ fn read_until(raw: &mut Raw, text: &str) -> String {
     String::from_utf8_lossy(&all).into_owned()
 }
 
-fn is_served(site: &SiteProcess) {
+pub(crate) fn is_served(site: &SiteProcess) {
     assert_eq!(site.text("/healthz").unwrap().0, 200);
     assert_eq!(site.text("/v1/services").unwrap().0, 200);
 }
