@@ -105,8 +105,8 @@ fn play(
 ) -> (Made, Option<f64>) {
     let (mut chance, mut made) = (Chance(seed), Made::default());
     let every = Duration::from_secs_f64((files as f64 / 400.0).clamp(2.5, 120.0));
-    // Making them takes long enough for everything to fail several times.
-    let at_once = (files as f64 * LOOK_EVERY.as_secs_f64() / (6.0 * every.as_secs_f64())).ceil();
+    // Making them takes long enough for everything to fail several times, however long a look takes here.
+    let a_second = files as f64 / (6.0 * every.as_secs_f64());
     let (mut faults, begun) = (Faults::new(seed ^ 1, every, databases), Instant::now());
     // They have not been started yet.
     faults.look_after(sites);
@@ -115,12 +115,13 @@ fn play(
         (0..files).for_each(|_| made.one(spool, &mut chance));
         (made.files.len(), made.bytes)
     });
-    let mut last = (Instant::now(), made.files.len());
+    let (clean, paced) = (made.files.len(), Instant::now());
+    let mut last = (Instant::now(), clean);
     let (mut failing, mut told) = (true, Instant::now());
     let end = number("DOWNPOUR_CAMPAIGN_S").map_or(Duration::MAX, Duration::from_secs);
     while last.1 < files {
-        let room = (last.1 + UNDER_WAY_MAX).saturating_sub(made.files.len());
-        for _ in 0..(at_once as usize).min(files - made.files.len()).min(room) {
+        let due = clean + (a_second * paced.elapsed().as_secs_f64()).ceil() as usize;
+        while made.files.len() < due.min(files).min(last.1 + UNDER_WAY_MAX) {
             made.one(spool, &mut chance);
         }
         if begun.elapsed() > end {
