@@ -18,6 +18,11 @@ pub struct Loss {
 }
 
 impl Loss {
+    /// This `share` is likely; what is reported overrules it.
+    pub(crate) const fn expected(share: f64) -> Self {
+        Self { sent: 1.0, lost: share }
+    }
+
     /// Of `sent` datagrams in a span, `received` came. More than were sent (reordering at the span's edge)
     /// counts as none lost.
     pub fn on_span(&mut self, sent: u64, received: u64) {

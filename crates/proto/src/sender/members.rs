@@ -35,9 +35,11 @@ pub enum Delivery {
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) delivery: Delivery,
+    /// Of what was sent since the rate was found: it tells of the losses to come.
     pub(super) loss: Loss,
-    /// What was sent before tells nothing of the losses to come.
     loss_from: Timestamp,
+    /// Of all, the search for the rate included.
+    loss_ever: Loss,
     pub(super) rtt: Option<Duration>,
     pub(super) data_held: u32,
     /// Blocks that it had when it joined.
@@ -73,6 +75,7 @@ impl Member {
             delivery,
             loss: Loss::default(),
             loss_from: Timestamp::ZERO,
+            loss_ever: Loss::default(),
             rtt: None,
             data_held: 0,
             had_data: RangeSet::new(),
@@ -95,9 +98,10 @@ impl Member {
         self.take_span();
     }
 
-    /// Forgets what was lost until `now`, and does not count what is reported of it later.
-    pub(super) fn forget_loss(&mut self, now: Timestamp) {
-        self.loss = Loss::default();
+    /// Forgets what was lost until `now`, and does not count what is reported of it later: until there is a report of
+    /// what leaves from now on, `chance` is the share that is expected to be lost.
+    pub(super) fn forget_loss(&mut self, now: Timestamp, chance: f64) {
+        self.loss = Loss::expected(chance);
         self.loss_from = now;
     }
 
@@ -159,6 +163,7 @@ impl Member {
             ce_marks: report.ce_marks.saturating_sub(last.ce_marks),
             app_limited: sent.limited != last.sent.limited,
         };
+        self.loss_ever.on_span(sample.sent_packets, sample.received_packets);
         if last.sent.at >= self.loss_from {
             self.loss.on_span(sample.sent_packets, sample.received_packets);
         }
@@ -252,16 +257,21 @@ impl Members {
     pub(super) fn losses(
         &self,
         packet: PacketNumber,
+        searched: bool,
         except: impl Fn(ReceiverId) -> bool,
     ) -> LossTable {
         let mut lately: Vec<&Loss> = Vec::new();
         let mut any: Vec<&Loss> = Vec::new();
         let streaming = self.on_stream().filter(|(id, _)| !except(*id));
-        for (_, member) in streaming.filter(|(_, m)| m.loss.share().is_some()) {
-            any.push(&member.loss);
+        for (_, member) in streaming {
+            let loss = if searched { &member.loss_ever } else { &member.loss };
+            if loss.share().is_none() {
+                continue;
+            }
+            any.push(loss);
             let last = member.last.as_ref().map_or(0, |last| last.sent.packet.0);
             if last + REPORT_HOLDS >= packet.0 {
-                lately.push(&member.loss);
+                lately.push(loss);
             }
         }
         let known = if lately.is_empty() { any } else { lately };
@@ -314,7 +324,7 @@ mod tests {
     fn short_reports_of_many_receivers_do_not_inflate_the_plan() {
         // 5 % each; over 40 datagrams one sees nothing lost and another 15 %.
         let members = group(1_000, 100, |id| (40, 40 - u64::from(id % 5)));
-        let table = members.losses(PacketNumber(200), |_| false);
+        let table = members.losses(PacketNumber(200), false, |_| false);
         // DESIGN 3.1: 79 symbols for 1,000 receivers at 5 %.
         let repair = table.repair_for(1024, 1.0, 1024);
         assert!((76..=86).contains(&repair), "{repair}");
@@ -330,7 +340,20 @@ mod tests {
             member.loss.on_span(4_000, 3_800);
             member.last.as_mut().unwrap().sent.packet = now;
         }
-        let repair = members.losses(now, |_| false).repair_for(1024, 1.0, 1024);
+        let repair = members.losses(now, false, |_| false).repair_for(1024, 1.0, 1024);
         assert!((76..=86).contains(&repair), "{repair}");
+    }
+
+    #[test]
+    fn after_the_search_chance_is_expected_until_there_are_reports() {
+        let mut members = group(8, 100, |_| (400, 200));
+        members.on_stream_mut().for_each(|(_, member)| member.forget_loss(Timestamp::ZERO, 0.05));
+        let repair = |members: &Members| {
+            members.losses(PacketNumber(200), false, |_| false).repair_for(1024, 1.0, 1024)
+        };
+        // DESIGN 3.1: 63 symbols for 8 receivers at 5 %.
+        assert!(repair(&members).abs_diff(63) <= 2, "{}", repair(&members));
+        members.on_stream_mut().for_each(|(_, member)| member.loss.on_span(400, 400));
+        assert!(repair(&members) <= 1, "{}", repair(&members));
     }
 }

@@ -212,6 +212,9 @@ pub struct Sender {
     rounds: RoundLog,
     grtt: Grtt,
     pacer: Pacer,
+    /// The controller has not found the rate yet.
+    searching: bool,
+    found_at: Timestamp,
     budget: Budget,
     stragglers: Stragglers,
     timers: TimerTable,
@@ -254,6 +257,8 @@ impl Sender {
             rounds: RoundLog::default(),
             grtt: Grtt::new(config.initial_rtt),
             pacer: Pacer::new(now, config.rate.rate(), datagram),
+            searching: false,
+            found_at: Timestamp::ZERO,
             budget: Budget::new(config.pull_share),
             stragglers: Stragglers::new(now),
             timers: TimerTable::default(),
@@ -531,7 +536,22 @@ impl Sender {
 
     fn apply_rate(&mut self) {
         self.pacer.set_rate(self.shares().stream.max(STREAM_RATE_MIN));
-        self.pacer.set_queue(self.config.rate.summary().queue_delay);
+        let summary = self.config.rate.summary();
+        self.pacer.set_queue(summary.queue_delay);
+        match summary.phase {
+            RatePhase::Startup => self.searching = true,
+            RatePhase::Silent => {}
+            _ if core::mem::take(&mut self.searching) => self.forget_search(summary.random_loss),
+            _ => {}
+        }
+    }
+
+    /// The rate has been found by filling a queue until it overflowed: such losses say nothing about those to come
+    /// (`docs/protocol.md#REP-3`).
+    fn forget_search(&mut self, chance: f64) {
+        let now = self.now;
+        self.found_at = now;
+        self.members.on_stream_mut().for_each(|(_, member)| member.forget_loss(now, chance));
     }
 
     /// Opens blocks while there is room and little left to send.
@@ -596,7 +616,6 @@ impl Sender {
     /// Looks the members over for stragglers.
     fn review(&mut self) {
         self.timers.set(Reason::Review, self.now + REVIEW_INTERVAL);
-        self.forget_padding();
         let standings: Vec<Standing> = self
             .members
             .on_stream_mut()

@@ -34,13 +34,11 @@ const IDLE_COST: f64 = 0.6;
 #[derive(Debug)]
 pub(super) struct Prompt {
     padding_left: u32,
-    /// Padding has been sent, and what it lost is still being reported.
-    padded: bool,
 }
 
 impl Default for Prompt {
     fn default() -> Self {
-        Self { padding_left: PADDING_MAX, padded: false }
+        Self { padding_left: PADDING_MAX }
     }
 }
 
@@ -52,20 +50,9 @@ impl Sender {
             && self.config.rate.summary().phase == RatePhase::Startup;
         let prompt = self.prompt.as_mut().filter(|prompt| wanted && prompt.padding_left > 0)?;
         prompt.padding_left -= 1;
-        prompt.padded = true;
         message.clear();
         message.resize(usize::from(self.config.geometry.symbol_len), 0);
         Some(self.transmit_full(Kind::Probe))
-    }
-
-    /// Padding ends by filling a queue until it overflows: such losses say nothing about those to come.
-    pub(super) fn forget_padding(&mut self) {
-        let found = self.config.rate.summary().phase != RatePhase::Startup;
-        if let Some(prompt) = self.prompt.as_mut().filter(|prompt| prompt.padded && found) {
-            prompt.padded = false;
-            let now = self.now;
-            self.members.by_id.values_mut().for_each(|member| member.forget_loss(now));
-        }
     }
 
     /// Of an open session: how many symbols' time a further round costs, by what waits behind the block.

@@ -41,7 +41,6 @@ impl Sender {
         if member.delivery != Delivery::Stream {
             return Ok(());
         }
-        let share = member.loss.share().unwrap_or(0.0);
         if let Some(sample) = sample
             && self.stragglers.on_trial() != Some(from)
         {
@@ -51,7 +50,7 @@ impl Sender {
         }
         for need in &report.needs {
             self.stats.nacks += 1;
-            if !self.serve(from, need, share) {
+            if !self.serve(from, need) {
                 self.stats.nacks_refused += 1;
             }
         }
@@ -64,9 +63,10 @@ impl Sender {
     }
 
     /// Plans repair for one NACK; false when the stream does not give it.
-    fn serve(&mut self, from: ReceiverId, need: &Need, share: f64) -> bool {
+    fn serve(&mut self, from: ReceiverId, need: &Need) -> bool {
         let last = self.last_blocks();
-        let since = self.members.by_id.get(&from).map_or(self.now, |m| m.on_stream_since);
+        let Some(member) = self.members.by_id.get(&from) else { return false };
+        let (since, share) = (member.on_stream_since, member.loss.share().unwrap_or(0.0));
         let asking = self.members.streaming().div_ceil(BIG_ASKERS_SHARE) as usize;
         // Of a large group so many asking within a round trip are no coincidence.
         let quorum = asking.min(BIG_ASKERS_MAX);
