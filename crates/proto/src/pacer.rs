@@ -8,6 +8,7 @@
 //!
 //! The pacer decides; sleeping is the driver's. A burst is [`BURST_TIME`] of data, up to [`BURST_TIME_MAX`] by the queue
 //! that it joins (`docs/protocol.md#RATE-5`), at least one datagram and at most [`BURST_PACKETS_MAX`] (one segmented send).
+//! What longer bursts spare is wake-ups, and from [`BURST_PACKETS_SPARING`] datagrams on there is little left to spare.
 
 use crate::time::{Duration, Timestamp};
 use crate::units::Rate;
@@ -22,6 +23,12 @@ pub const BURST_TIME_MAX: Duration = Duration::from_millis(2);
 /// Queues that hold no more than this are not trusted with longer bursts; what waits above it is how much longer.
 const QUEUE_SHORT: Duration = Duration::from_millis(5);
 
+/// Most datagrams of a burst that is longer because of what the queue has borne.
+pub const BURST_PACKETS_SPARING: u32 = 12;
+
+/// Such a burst is no longer than that over this.
+const BORNE_SHARE: u32 = 8;
+
 /// Most datagrams that leave at once: as many full-size segments as one UDP send can carry (64 KiB).
 pub const BURST_PACKETS_MAX: u32 = 44;
 
@@ -34,6 +41,8 @@ pub struct Pacer {
     rate: Rate,
     packet_len: u32,
     burst_time: Duration,
+    /// The same for bursts of [`BURST_PACKETS_SPARING`] and less.
+    sparing_time: Duration,
     due: Timestamp,
     /// Not twice as fast as the rate.
     not_before: Timestamp,
@@ -42,7 +51,8 @@ pub struct Pacer {
 impl Pacer {
     /// A pacer whose first burst may leave at `now`. `packet_len` is the size of a full datagram.
     pub const fn new(now: Timestamp, rate: Rate, packet_len: u32) -> Self {
-        Self { rate, packet_len, burst_time: BURST_TIME, due: now, not_before: now }
+        let (burst_time, sparing_time) = (BURST_TIME, BURST_TIME);
+        Self { rate, packet_len, burst_time, sparing_time, due: now, not_before: now }
     }
 
     /// The rate from now on. A deadline that is already set keeps the spacing of what has left.
@@ -50,9 +60,11 @@ impl Pacer {
         self.rate = rate;
     }
 
-    /// What waits at the narrowest link, as receivers see it.
-    pub fn set_queue(&mut self, queue: Duration) {
-        self.burst_time = queue.saturating_sub(QUEUE_SHORT).clamp(BURST_TIME, BURST_TIME_MAX);
+    /// What waits at the narrowest link, as receivers see it, and what waited there at times without being too much.
+    pub fn set_queue(&mut self, queue: Duration, borne: Duration) {
+        let bears = |queue: Duration| queue.clamp(BURST_TIME, BURST_TIME_MAX);
+        self.burst_time = bears(queue.saturating_sub(QUEUE_SHORT));
+        self.sparing_time = bears(borne / BORNE_SHARE);
     }
 
     /// The rate in force.
@@ -62,9 +74,12 @@ impl Pacer {
 
     /// How many full datagrams the next burst may have.
     pub fn burst_packets(&self) -> u32 {
-        let bytes = self.rate.bytes_in(self.burst_time);
-        let packets = bytes / u64::from(self.packet_len.max(1));
-        u32::try_from(packets).unwrap_or(u32::MAX).clamp(1, BURST_PACKETS_MAX)
+        let packets = |time| {
+            let packets = self.rate.bytes_in(time) / u64::from(self.packet_len.max(1));
+            u32::try_from(packets).unwrap_or(u32::MAX)
+        };
+        let sparing = packets(self.sparing_time).min(BURST_PACKETS_SPARING);
+        packets(self.burst_time).max(sparing).clamp(1, BURST_PACKETS_MAX)
     }
 
     /// There was nothing to send until now: that time is not caught up.
@@ -110,11 +125,22 @@ mod tests {
     fn bursts_are_longer_where_a_queue_has_shown_that_it_holds_them() {
         let mut pacer = Pacer::new(Timestamp::ZERO, Rate::from_mbps(100), LEN);
         let mut at = |micros| {
-            pacer.set_queue(Duration::from_micros(micros));
+            pacer.set_queue(Duration::from_micros(micros), Duration::ZERO);
             pacer.burst_packets()
         };
         assert_eq!([0, 5_000, 6_000, 7_000, 20_000].map(&mut at), [4, 4, 8, 16, 16]);
         assert_eq!(at(0), 4, "the queue has gone");
+    }
+
+    #[test]
+    fn what_the_queue_has_borne_makes_bursts_longer_where_they_have_few_datagrams() {
+        let at = |mbps, millis| {
+            let mut pacer = Pacer::new(Timestamp::ZERO, Rate::from_mbps(mbps), LEN);
+            pacer.set_queue(Duration::ZERO, Duration::from_millis(millis));
+            pacer.burst_packets()
+        };
+        assert_eq!([0, 4, 8, 12, 50].map(|millis| at(100, millis)), [4, 4, 8, 12, 12]);
+        assert_eq!([0, 8, 50].map(|millis| at(300, millis)), [12, 12, 12]);
     }
 
     #[test]

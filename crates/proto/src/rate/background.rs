@@ -201,6 +201,7 @@ impl RateController for Background {
             bottleneck: None,
             random_loss: 0.0,
             queue_delay: path.map_or(Duration::ZERO, |p| Duration::from_secs_f64(p.queue)),
+            queue_borne: Duration::ZERO,
             limiting: self.paths.limiting,
         }
     }

@@ -79,6 +79,7 @@ impl RateController for Fixed {
             bottleneck: None,
             random_loss: limiting.and_then(|id| self.receivers.get(&id)).map_or(0.0, |d| d.loss),
             queue_delay: Duration::ZERO,
+            queue_borne: Duration::ZERO,
             limiting,
         }
     }

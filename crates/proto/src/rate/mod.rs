@@ -129,6 +129,8 @@ pub struct RateSummary {
     pub random_loss: f64,
     /// Delay above the least seen, at the limiting receiver.
     pub queue_delay: Duration,
+    /// Longest queue that stood there without being full, as far as losses tell; zero while that is not known, or not settled.
+    pub queue_borne: Duration,
     /// Whom the rate follows.
     pub limiting: Option<ReceiverId>,
 }

@@ -238,6 +238,7 @@ impl RateController for Tfmcc {
             bottleneck: None,
             random_loss: 0.0,
             queue_delay: Duration::from_secs_f64(queue),
+            queue_borne: Duration::ZERO,
             limiting: self.paths.limiting,
         }
     }

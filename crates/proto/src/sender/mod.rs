@@ -537,7 +537,7 @@ impl Sender {
     fn apply_rate(&mut self) {
         self.pacer.set_rate(self.shares().stream.max(STREAM_RATE_MIN));
         let summary = self.config.rate.summary();
-        self.pacer.set_queue(summary.queue_delay);
+        self.pacer.set_queue(summary.queue_delay, summary.queue_borne);
         match summary.phase {
             RatePhase::Startup => self.searching = true,
             RatePhase::Silent => {}

@@ -192,8 +192,9 @@ impl Sender {
     /// A block's source is all sent: its repair follows at once, by the losses known now.
     fn plan_proactive(&mut self, at: usize) {
         let searched = self.window.open[at].began_at < self.found_at;
-        let losses =
-            self.members.losses(self.packet, searched, |id| self.stragglers.is_doubted(self.now, id));
+        let losses = self
+            .members
+            .losses(self.packet, searched, |id| self.stragglers.is_doubted(self.now, id));
         let last = self.last_blocks();
         let round = self.further_round(last);
         let open = &mut self.window.open[at];

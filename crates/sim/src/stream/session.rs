@@ -422,7 +422,8 @@ impl Session {
         let rate = self.controller.rate();
         self.rate_most = self.rate_most.max(rate);
         self.pacer.set_rate(rate);
-        self.pacer.set_queue(self.controller.summary().queue_delay);
+        let summary = self.controller.summary();
+        self.pacer.set_queue(summary.queue_delay, summary.queue_borne);
     }
 
     fn look(&mut self, now: Timestamp, shared: &Link) {

@@ -229,6 +229,7 @@ impl RateController for Auto {
             bottleneck: bottleneck.map(|(c, _)| Rate::from_bps((c * 8.0) as u64)),
             random_loss: path.map_or(0.0, Path::random_loss),
             queue_delay: path.map_or(Duration::ZERO, Path::queue),
+            queue_borne: path.map_or(Duration::ZERO, Path::queue_borne),
             limiting: self.paths.limiting,
         }
     }

@@ -259,6 +259,12 @@ impl Path {
         Duration::from_secs_f64(self.queue)
     }
 
+    /// The queue that stood with no more lost than by chance, while the rate is held.
+    pub(super) fn queue_borne(&self) -> Duration {
+        let is_held = self.phase == RatePhase::Hold;
+        Duration::from_secs_f64(if is_held { self.queue_safe } else { 0.0 })
+    }
+
     /// How long an answer takes, from the beginning of what it tells about.
     pub(super) const fn delay(&self) -> f64 {
         self.delay
