@@ -38,6 +38,9 @@ pub(super) const PROGRAMS: &[Program] = &[
     program("wan-loop", "connections and pacing by the closed loop, told nothing", |stage| {
         run(stage, &[])
     }),
+    program("wan-loop-planned", "the same, and the plan chooses the congestion control", |stage| {
+        carry(stage, &[])
+    }),
     program("wan-1", "one connection", |stage| run(stage, &["--connections", "1"])),
     program("wan-4", "four connections", |stage| run(stage, &["--connections", "4"])),
     program("wan-8", "eight connections", |stage| run(stage, &["--connections", "8"])),
@@ -55,7 +58,12 @@ fn planned(stage: &mut Stage<'_>, policy: &str) -> io::Result<()> {
     run(stage, &[&["--connections", &connections], &set[..]].concat())
 }
 
+/// With CUBIC, so that programs differ in nothing but what is set.
 fn run(stage: &mut Stage<'_>, set: &[&str]) -> io::Result<()> {
+    carry(stage, &[&["--congestion", "cubic"], set].concat())
+}
+
+fn carry(stage: &mut Stage<'_>, set: &[&str]) -> io::Result<()> {
     let all: Vec<_> = (0..stage.cell.transfers)
         .map(|number| {
             let listen = format!("{}:{}", stage.network.sender.ipv4, PORT + 10 * number);
@@ -72,7 +80,7 @@ fn run(stage: &mut Stage<'_>, set: &[&str]) -> io::Result<()> {
     stage.proof = if keeps { Proof::Unproved } else { Proof::Vouched };
     for (_, ticket, report, out) in &all {
         let at = format!("@{ticket}");
-        let fixed = ["receive", &at, "--interface", "eth0", "--congestion", "cubic"];
+        let fixed = ["receive", &at, "--interface", "eth0"];
         let target = if keeps { &["--out", out][..] } else { &["--discard"] };
         stage.receiver(0, "downpour", &[&fixed, target, &["--report", report], set].concat())?;
     }
