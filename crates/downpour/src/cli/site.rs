@@ -113,7 +113,7 @@ impl InitArgs {
 
 impl CheckArgs {
     pub(super) fn run(self) -> Result<Exit, Fault> {
-        match Config::read(&self.config) {
+        match Config::read_and_look(&self.config) {
             Ok(config) => {
                 let remotes = config.remote.len();
                 println!("{}: good; {remotes} other sites are trusted", self.config.display());

@@ -4,6 +4,7 @@
 //! whose place is taken by something that it does not know, is refused: nothing is ever replaced. Room is reserved for what
 //! is taken until its batch has ended.
 
+use super::load::Names;
 use super::offer::{OFFER_FILES_MAX, Offer, OfferItem, Said, Trouble};
 use crate::object::{Digest, check_item_name};
 use crate::receipt::SignedFileReceipt;
@@ -33,12 +34,12 @@ pub(super) struct Taken {
 
 /// What an offer is judged by.
 pub(super) struct Judge<'a> {
-    pub(super) site: &'a Site,
-    pub(super) own: SiteId,
+    site: &'a Site,
+    own: SiteId,
     /// Sites of origin by name; one that is not there has no files here.
-    pub(super) sites: HashMap<String, SiteId>,
-    pub(super) rules: Rules,
-    pub(super) folder: PathBuf,
+    sites: HashMap<String, SiteId>,
+    rules: Rules,
+    folder: PathBuf,
 }
 
 /// The verdict on an offer.
@@ -59,7 +60,16 @@ pub(super) fn check(offer: &Offer) -> Result<(), String> {
     Ok(())
 }
 
-impl Judge<'_> {
+impl<'a> Judge<'a> {
+    /// Of what goes to this folder.
+    pub(super) fn new(site: &'a Site, reader: &mut Reader, folder: PathBuf) -> Result<Self, Error> {
+        let names = Names::read(reader)?;
+        let own = names.site(&site.name).unwrap_or_default();
+        let sites = names.sites.into_iter().map(|(id, name)| (name, id)).collect();
+        let rules = Rules::new(&site.name, &site.config().rule);
+        Ok(Self { site, own, sites, rules, folder })
+    }
+
     /// Looks at every file of an offer.
     pub(super) fn judge(
         &self,

@@ -266,7 +266,7 @@ fn false_success(folder: &Path, taken: &Taken, wrong: &WrongContent) -> Trouble 
     Trouble::new(ErrorClass::FalseSuccess, format!("read back: {wrong}"))
 }
 
-fn not_recorded(refused: &Refused) -> Trouble {
+pub(super) fn not_recorded(refused: &Refused) -> Trouble {
     let class = match refused {
         Refused::NameTaken { .. } | Refused::DigestDiffers(_) => ErrorClass::VersionConflict,
         _ => ErrorClass::Internal,

@@ -14,6 +14,7 @@
 //! | `arriving`, `incoming` | an offer at its destination, and a batch there |
 //! | `ledger`, `paths` | what the catalog is told of links; what is known of them, for plans |
 //! | `multicast`, `standing` | the standing session for rules with receivers, and the files in it |
+//! | `listen` | other sites' standing sessions, with this site as a receiver |
 //! | `fetch`, `pieces` | a file that several sites have, from where it comes soonest; its bytes at a source |
 //! | `submit`, `wants` | files that an operator, or another site, asks for |
 //! | `hasher` | digests of what was submitted |
@@ -34,6 +35,7 @@ mod hooks;
 mod incoming;
 mod ledger;
 mod link;
+mod listen;
 mod load;
 mod multicast;
 mod offer;
@@ -56,6 +58,7 @@ mod work;
 pub use fetch::{FetchReport, FetchSource, FetchWish};
 pub use hooks::KILL_POINTS;
 pub use link::{LinkReport, Wanted as LinkWanted};
+pub use listen::check_tickets;
 pub use offer::{
     Arrived, BatchState, Begin, Offer, OfferAnswer, OfferItem, Refusal, Said, Trouble, Wanted,
     Wants, WantsAnswer,
@@ -175,7 +178,8 @@ pub fn part(site: &Arc<Site>) -> Part {
         .merge(pieces::routes())
         .share(dispatch.clone());
     let multicast = Arc::new(multicast::Multicast(dispatch.clone()));
-    Part { services: vec![dispatch, multicast, paths], routes }
+    let listen = Arc::new(listen::Listen::new(&dispatch));
+    Part { services: vec![dispatch, multicast, listen, paths], routes }
 }
 
 impl Service for Dispatch {

@@ -17,19 +17,26 @@ pub(super) async fn record(
     folder: &Path,
     signed: Vec<SignedFileReceipt>,
 ) -> Result<Vec<Answer>, Fault> {
+    let (site, folder) = (site.clone(), folder.to_owned());
+    blocking(move || record_here(&site, &folder, &signed)).await
+}
+
+/// The same, on a thread where that may block.
+pub(super) fn record_here(
+    site: &Site,
+    folder: &Path,
+    signed: &[SignedFileReceipt],
+) -> Result<Vec<Answer>, Fault> {
     if signed.is_empty() {
         return Ok(Vec::new());
     }
-    let (site, folder, now) = (site.clone(), folder.to_owned(), site.clock.now());
-    blocking(move || {
-        kill_point("log.before");
-        keep(&folder, &signed)?;
-        kill_point("adopt.before");
-        let answers = adopt(&site, &folder, &signed, now)?;
-        kill_point("adopt.after");
-        Ok(answers)
-    })
-    .await
+    let now = site.clock.now();
+    kill_point("log.before");
+    keep(folder, signed)?;
+    kill_point("adopt.before");
+    let answers = adopt(site, folder, signed, now)?;
+    kill_point("adopt.after");
+    Ok(answers)
 }
 
 /// The folder keeps its receipts itself, so that a lost catalog can be made again.

@@ -2,7 +2,7 @@
 
 use crate::section;
 use crate::site::section::Complaint;
-use crate::site::{Config, is_name};
+use crate::site::{Config, RemoteSection, is_name};
 use crate::ticket::ALLOW_MAX;
 use crate::units::{Amount, Span, Speed};
 use downpour_transport::identity::PublicKey;
@@ -47,7 +47,8 @@ section! {
         host: String | "\"site.example.org\"",
         /// Group of the stream, with its port. Without it each session chooses one.
         group: SocketAddr | "\"239.255.28.1:28821\"",
-        /// Interface of the stream, by name or address. Without it: the one with the route to the group.
+        /// Interface of the stream, and of those of other sites, by name or address. Without it: the one with the route
+        /// to the group.
         interface: String | "\"eth0\"",
         /// It is never faster than this.
         rate: Speed | "\"400mbit\"",
@@ -58,12 +59,13 @@ section! {
 
 section! {
     /// A machine that takes part in the standing multicast session: `downpour receive @multicast.ticket --stay`.
+    /// Or a site, with the name and the key of its `[[remote]]`, whose own one for this site says `multicast`.
     [[receiver]]
     pub struct ReceiverSection {
         /// Its name in rules and in the catalog.
         name: String => "\"node1\"",
         /// Its node key, as its `downpour ticket key` prints it.
-        key: PublicKey => "\"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\"",
+        key: PublicKey => "\"AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\"",
     }
 }
 
@@ -86,15 +88,23 @@ pub fn check_receivers(config: &Config, found: &mut Vec<Complaint>) {
     for (index, receiver) in config.receiver.iter().enumerate() {
         let at = |key: &str| format!("receiver.{index}.{key}");
         let before = &config.receiver[..index];
-        let sites = config.remote.iter().map(|remote| &remote.name);
         if !is_name(&receiver.name) {
             let todo = "take up to 64 letters, digits, - _ and ., beginning with a letter or digit";
             say(at("name"), format!("`{}` cannot be a name", receiver.name), todo);
         }
-        let mut taken = sites.chain([&config.site.name]).chain(before.iter().map(|b| &b.name));
+        let mut taken = before.iter().map(|other| &other.name).chain([&config.site.name]);
         if taken.any(|name| *name == receiver.name) {
-            let what = format!("another receiver or site is called `{}`", receiver.name);
+            let what = format!("another receiver, or this site, is called `{}`", receiver.name);
             say(at("name"), what, "give each a name of its own");
+        }
+        // A site that takes part is that site: what it has is its replica.
+        let mut sites = config.remote.iter();
+        let half =
+            |site: &&RemoteSection| (site.name == receiver.name) != (site.key == receiver.key);
+        if let Some(site) = sites.find(half) {
+            let what = format!("[[remote]] {} has this name or this key, not both", site.name);
+            let todo = "give a site that takes part the name and the key of its [[remote]], and a machine its own";
+            say(at("key"), what, todo);
         }
         if before.iter().any(|other| other.key == receiver.key) {
             let todo = "give each receiver the key that its own `downpour ticket key` prints";

@@ -4,14 +4,12 @@
 use super::arriving::{Judge, check};
 use super::incoming::Incoming;
 use super::link::Wanted;
-use super::load::Names;
 use super::offer::{BatchState, Begin, Offer, OfferAnswer, OfferItem, Wants, WantsAnswer};
 use super::people::{TransferReport, transfer_here};
 use super::{Dispatch, here, lock, wants};
 use crate::api::{Allow, Asked, Given, Problem, Routes, Who};
 use crate::object::part_name;
 use crate::site::{Remote, Site};
-use crate::spool::Rules;
 use crate::ticket::Ticket;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -89,21 +87,11 @@ async fn offer(
         let busy = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", what, "offer it later");
         return Err(busy.of_class(ErrorClass::OutOfResources));
     }
-    let config = site.config();
-    let folder = config.path(remote.section.folder.as_ref().unwrap_or(&config.transfer.inbox));
-    let (own, room, judged_site) = (site.name.clone(), dispatch.room.clone(), site.clone());
+    let folder = site.config().inbox_of(&remote.section);
+    let (room, judged_site) = (dispatch.room.clone(), site.clone());
     let (id, inbox) = (offer.batch.clone(), folder.clone());
-    let judged = site.read(move |reader| {
-        let names = Names::read(reader)?;
-        let judge = Judge {
-            site: &judged_site,
-            own: names.site(&own).unwrap_or_default(),
-            sites: names.sites.iter().map(|(id, name)| (name.clone(), *id)).collect(),
-            rules: Rules::new(&own, &judged_site.config().rule),
-            folder: inbox,
-        };
-        judge.judge(reader, &offer, &room)
-    });
+    let judged = site
+        .read(move |reader| Judge::new(&judged_site, reader, inbox)?.judge(reader, &offer, &room));
     let mut judged = judged.await?;
     here::find(&site, &folder, &id, &mut judged).await?;
     if !judged.taken.is_empty() {
@@ -198,7 +186,7 @@ async fn want(
 }
 
 impl Dispatch {
-    fn is_banned(&self, site: &str) -> bool {
+    pub(super) fn is_banned(&self, site: &str) -> bool {
         lock(&self.links).get(site).is_some_and(|link| link.wanted == Wanted::Banned)
     }
 

@@ -1,15 +1,16 @@
 //! What a receiver tells of the files of a site that come as products: a signed receipt for each that is on its disk, or
 //! what went wrong.
 //!
-//! 1. The shelf gives each file that it has placed; whoever ships takes the next [`Word`].
-//! 2. For a word the file system is synced once, each file is read back and compared, its receipt signed and kept in the
-//!    folder's own log. Only then it is told.
-//! 3. What was not told stays, also when the session is lost and another one comes.
+//! 1. The shelf asks what is to become of a file: it goes to its path, unless the receiver is a site, whose [`Desk`] says.
+//! 2. The shelf gives each file that it has placed; whoever ships takes the next [`Word`].
+//! 3. For a word the file system is synced once, each file is read back and compared, its receipt signed and kept in the
+//!    folder's own log, or by the desk. Only then it is told.
+//! 4. What was not told stays, also when the session is lost and another one comes.
 
 use super::file::SiteFile;
 use crate::object::Digest;
 use crate::receipt::{ReceiptLog, SignedFileReceipt};
-use downpour_catalog::ErrorClass;
+use downpour_catalog::{ErrorClass, FileKey};
 use downpour_transport::identity::Identity;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -52,10 +53,53 @@ pub enum Told {
     },
 }
 
+/// Why a file is not taken.
+pub type Failure = (ErrorClass, String);
+
+/// What a site does about files of other sites that come as products. Its functions may block.
+pub trait Desk: Send + Sync {
+    /// A name for the place below `.downpour` where bytes are kept until they are verified.
+    fn lane(&self) -> &str;
+
+    /// What is to become of a file, before anything of it is kept.
+    fn look(&self, file: &SiteFile) -> Verdict;
+
+    /// Keeps receipts; for each that was not recorded, why.
+    fn keep(&self, receipts: &[SignedFileReceipt]) -> Result<Vec<Option<Failure>>, Failure>;
+}
+
+/// What a site says to a file.
+pub enum Verdict {
+    /// It goes to this path below the folder; what is given with it is kept until it is there.
+    Take(String, Box<dyn Send>),
+    /// It is here: the proof.
+    Have(Box<SignedFileReceipt>),
+    /// No.
+    Refuse(Failure),
+}
+
+/// What is to become of a product that a clerk sees to.
+pub(super) enum Fate {
+    /// It goes to its path.
+    Taken(SiteFile, Option<Box<dyn Send>>),
+    /// It is here.
+    Here(Box<SignedFileReceipt>),
+    Refused(SiteFile, Failure),
+    /// It is no file of a site, and nothing else is taken.
+    Stray,
+}
+
+impl Fate {
+    pub(super) const fn keeps_bytes(&self) -> bool {
+        matches!(self, Self::Taken(..))
+    }
+}
+
 /// See the module's text.
 pub struct Clerk {
     folder: PathBuf,
     identity: Arc<Identity>,
+    desk: Option<Arc<dyn Desk>>,
     state: Mutex<State>,
     /// Held while a word is made, so that they are made one after another.
     making: Mutex<()>,
@@ -73,10 +117,15 @@ struct State {
 }
 
 impl Clerk {
-    /// Of one receiving folder.
-    pub fn new(folder: PathBuf, identity: Arc<Identity>) -> Self {
+    /// Of one receiving folder; a site has a desk.
+    pub fn new(folder: PathBuf, identity: Arc<Identity>, desk: Option<Arc<dyn Desk>>) -> Self {
         let (state, making, changed) = (Mutex::default(), Mutex::default(), Notify::new());
-        Self { folder, identity, state, making, changed }
+        Self { folder, identity, desk, state, making, changed }
+    }
+
+    /// A site's, if it is one.
+    pub fn desk(&self) -> Option<&dyn Desk> {
+        self.desk.as_deref()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -96,14 +145,31 @@ impl Clerk {
         self.changed.notified().await;
     }
 
+    /// What is to become of a product with these metadata; `None`: it is a product as any other.
+    pub(super) fn fate(&self, meta: &str) -> Option<Fate> {
+        let file = SiteFile::of_meta(meta);
+        let Some(desk) = &self.desk else { return file.map(|file| Fate::Taken(file, None)) };
+        let Some(mut file) = file else { return Some(Fate::Stray) };
+        Some(match desk.look(&file) {
+            Verdict::Take(path, room) => {
+                file.path = path;
+                Fate::Taken(file, Some(room))
+            }
+            Verdict::Have(receipt) => Fate::Here(receipt),
+            Verdict::Refuse(why) => Fate::Refused(file, why),
+        })
+    }
+
     pub(super) fn placed(&self, file: SiteFile, digest: Digest) {
         self.lock().placed.push((file, digest));
     }
 
-    pub(super) fn failed(&self, file: &SiteFile, class: ErrorClass, what: &str) {
-        let what = what.chars().take(WHAT_MAX).collect();
-        let (key, class) = (file.key().to_string(), class.name().to_owned());
-        self.lock().ready.push_back(Told::Failed { key, class, what });
+    pub(super) fn here(&self, receipt: Box<SignedFileReceipt>) {
+        self.lock().ready.push_back(Told::Placed { receipt });
+    }
+
+    pub(super) fn failed(&self, file: &SiteFile, why: &Failure) {
+        self.lock().ready.push_back(failed(file.key(), why));
     }
 
     /// All products up to this one are done with.
@@ -155,20 +221,12 @@ impl Clerk {
         if placed.is_empty() {
             return Vec::new();
         }
-        let fail = |file: &SiteFile, class: ErrorClass, what: String| Told::Failed {
-            key: file.key().to_string(),
-            class: class.name().to_owned(),
-            what: what.chars().take(WHAT_MAX).collect(),
-        };
-        let all_failed = |what: String| {
-            let failed = |(file, _): &(SiteFile, Digest)| {
-                fail(file, ErrorClass::DestinationWriteFailed, what.clone())
-            };
-            placed.iter().map(failed).collect()
-        };
+        let all_failed =
+            |why: Failure| placed.iter().map(|(file, _)| failed(file.key(), &why)).collect();
+        let unwritten = |what: String| (ErrorClass::DestinationWriteFailed, what);
         let synced = File::open(&self.folder).and_then(|folder| Ok(rustix::fs::syncfs(&folder)?));
         if let Err(error) = synced {
-            return all_failed(error.to_string());
+            return all_failed(unwritten(error.to_string()));
         }
         let key = self.identity.public_key();
         let (mut told, mut receipts) = (Vec::with_capacity(placed.len()), Vec::new());
@@ -177,28 +235,43 @@ impl Clerk {
             match (receipt.check_content(&self.folder), receipt.sign(&self.identity)) {
                 (Ok(()), Ok(receipt)) => receipts.push(receipt),
                 (Err(wrong), _) => {
-                    told.push(fail(file, ErrorClass::FalseSuccess, format!("read back: {wrong}")));
+                    let why = (ErrorClass::FalseSuccess, format!("read back: {wrong}"));
+                    told.push(failed(file.key(), &why));
                 }
                 (_, Err(error)) => {
-                    told.push(fail(file, ErrorClass::NameRefused, error.to_string()));
+                    told.push(failed(file.key(), &(ErrorClass::NameRefused, error.to_string())));
                 }
             }
         }
-        if let Err(error) = ReceiptLog::open(&self.folder).and_then(|mut log| log.append(&receipts))
-        {
-            return all_failed(error.to_string());
-        }
-        let placed = |receipt| Told::Placed { receipt: Box::new(receipt) };
-        told.extend(receipts.into_iter().map(placed));
+        let kept = match &self.desk {
+            Some(desk) => desk.keep(&receipts),
+            None => ReceiptLog::open(&self.folder)
+                .and_then(|mut log| log.append(&receipts))
+                .map(|()| vec![None; receipts.len()])
+                .map_err(|error| unwritten(error.to_string())),
+        };
+        let kept = match kept {
+            Ok(kept) => kept,
+            Err(why) => return all_failed(why),
+        };
+        told.extend(receipts.into_iter().zip(kept).map(|(receipt, refused)| match refused {
+            Some(why) => failed(receipt.receipt.key(), &why),
+            None => Told::Placed { receipt: Box::new(receipt) },
+        }));
         told
     }
 }
 
+fn failed(key: FileKey, (class, what): &Failure) -> Told {
+    let what = what.chars().take(WHAT_MAX).collect();
+    Told::Failed { key: key.to_string(), class: class.name().to_owned(), what }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Clerk, SiteFile, Told};
+    use super::{Clerk, Desk, Failure, Fate, SiteFile, Told, Verdict};
     use crate::object::Digest;
-    use crate::receipt::{Line, read_log};
+    use crate::receipt::{Line, SignedFileReceipt, read_log};
     use downpour_catalog::ErrorClass;
     use downpour_transport::identity::Identity;
     use std::sync::Arc;
@@ -221,7 +294,7 @@ mod tests {
     #[test]
     fn a_receipt_is_for_what_lies_there_and_is_told_until_it_was_heard() {
         let folder = tempfile::tempdir().unwrap();
-        let clerk = Clerk::new(folder.path().to_owned(), Arc::new(Identity::generate()));
+        let clerk = Clerk::new(folder.path().to_owned(), Arc::new(Identity::generate()), None);
         clerk.begin("one".to_owned());
         assert_eq!(clerk.next_word(), None);
         let (good, good_digest) = file("good", b"content");
@@ -251,7 +324,7 @@ mod tests {
         assert_eq!((word.files.len(), word.through), (1, None));
         clerk.told(&word);
         assert_eq!(clerk.next_word(), None);
-        clerk.failed(&bad, ErrorClass::VersionConflict, "taken");
+        clerk.failed(&bad, &(ErrorClass::VersionConflict, "taken".to_owned()));
         clerk.passed(4);
         let word = clerk.next_word().unwrap();
         assert_eq!((word.files.len(), word.through), (1, Some(4)));
@@ -259,5 +332,58 @@ mod tests {
         assert_eq!(clerk.next_word(), None);
         let kept: Vec<_> = read_log(folder.path()).unwrap().collect();
         assert!(matches!(&kept[..], [Ok(Line::Receipt(_))]), "{kept:?}");
+    }
+
+    /// Takes all but what is called `no`, and records all but what is called `late`.
+    struct Site;
+
+    impl Desk for Site {
+        fn lane(&self) -> &str {
+            "lane"
+        }
+
+        fn look(&self, file: &SiteFile) -> Verdict {
+            match file.name.as_str() {
+                "no" => Verdict::Refuse((ErrorClass::DestinationFull, "full".to_owned())),
+                name => Verdict::Take(format!("in/{name}"), Box::new(())),
+            }
+        }
+
+        fn keep(&self, receipts: &[SignedFileReceipt]) -> Result<Vec<Option<Failure>>, Failure> {
+            let late = (ErrorClass::VersionConflict, "late".to_owned());
+            let answer = |r: &SignedFileReceipt| (r.receipt.name == "late").then(|| late.clone());
+            Ok(receipts.iter().map(answer).collect())
+        }
+    }
+
+    #[test]
+    fn a_site_says_where_a_file_goes_and_keeps_its_receipt_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let (identity, desk) = (Arc::new(Identity::generate()), Arc::new(Site));
+        let clerk = Clerk::new(folder.path().to_owned(), identity, Some(desk));
+        clerk.begin("one".to_owned());
+        assert!(matches!(clerk.fate("NGRID"), Some(Fate::Stray)));
+        let (no, _) = file("no", b"no");
+        let refused = clerk.fate(&no.to_meta().unwrap());
+        assert!(matches!(refused, Some(Fate::Refused(_, (ErrorClass::DestinationFull, _)))));
+        std::fs::create_dir(folder.path().join("in")).unwrap();
+        for name in ["good", "late"] {
+            let (file, digest) = file(name, name.as_bytes());
+            let Some(Fate::Taken(file, Some(_))) = clerk.fate(&file.to_meta().unwrap()) else {
+                panic!("{name} is not taken");
+            };
+            std::fs::write(folder.path().join(&file.path), name).unwrap();
+            clerk.placed(file, digest);
+        }
+        clerk.passed(1);
+        let word = clerk.next_word().unwrap();
+        let [Told::Placed { receipt }, Told::Failed { class, .. }] = &word.files[..] else {
+            panic!("{word:?}");
+        };
+        assert_eq!(
+            (receipt.receipt.path.as_str(), class.as_str()),
+            ("in/good", "version-conflict")
+        );
+        assert!(read_log(folder.path()).is_err(), "the site has its own");
     }
 }

@@ -7,7 +7,7 @@ use super::file::SiteFile;
 use crate::object::{Digest, StoreFailure, explain, open_in};
 use crate::receipt::content_beneath;
 use downpour_catalog::ErrorClass;
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, renameat_with};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, mkdirat, renameat_with};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -22,26 +22,31 @@ pub(super) struct Folder {
     path: PathBuf,
     root: OwnedFd,
     staging: OwnedFd,
+    lane: Option<String>,
 }
 
 impl Folder {
-    /// Opens it; made when it is missing. What an earlier run left half done is of no use.
-    pub(super) fn open(path: &Path) -> Result<Self, String> {
+    /// Opens it; made when it is missing. What an earlier run left half done is of no use. Others may use the folder beside
+    /// it if each has a lane of its own.
+    pub(super) fn open(path: &Path, lane: Option<&str>) -> Result<Self, String> {
         let told = |error: Errno| format!("{}: {}", path.display(), explain(error));
         std::fs::create_dir_all(path).map_err(|error| format!("{}: {error}", path.display()))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty()).map_err(told)?;
-        match rustix::fs::mkdirat(&root, STAGING, Mode::from_raw_mode(0o700)) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(error) => return Err(told(error)),
+        let made = |at: &OwnedFd, name: &str| match mkdirat(at, name, Mode::from_raw_mode(0o700)) {
+            Ok(()) | Err(Errno::EXIST) => open_in(at, name.as_bytes(), flags, Mode::empty()),
+            Err(error) => Err(error),
+        };
+        let mut staging = made(&root, STAGING).map_err(told)?;
+        if let Some(lane) = lane {
+            staging = made(&staging, lane).map_err(told)?;
         }
-        let staging = open_in(&root, STAGING.as_bytes(), flags, Mode::empty()).map_err(told)?;
         for left in Dir::read_from(&staging).map_err(told)?.flatten() {
             if left.file_name().to_bytes().starts_with(STAGED.as_bytes()) {
                 let _ = rustix::fs::unlinkat(&staging, left.file_name(), AtFlags::empty());
             }
         }
-        Ok(Self { path: path.to_owned(), root, staging })
+        Ok(Self { path: path.to_owned(), root, staging, lane: lane.map(str::to_owned) })
     }
 
     /// A new, empty file for a product.
@@ -68,7 +73,7 @@ impl Folder {
                     Err(error) => Err(error),
                 };
             }
-            match rustix::fs::mkdirat(folder, part, Mode::from_raw_mode(0o755)) {
+            match mkdirat(folder, part, Mode::from_raw_mode(0o755)) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(error),
             }
@@ -160,6 +165,33 @@ pub(super) fn failed(doing: &str, error: &std::io::Error) -> StoreFailure {
 impl Drop for Folder {
     fn drop(&mut self) {
         // What was not delivered is of no use to a later session; a folder that holds something else stays.
+        if let Some(lane) = &self.lane {
+            let lane = Path::new(STAGING).join(lane);
+            let _ = rustix::fs::unlinkat(&self.root, lane, AtFlags::REMOVEDIR);
+        }
         let _ = rustix::fs::unlinkat(&self.root, STAGING, AtFlags::REMOVEDIR);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Folder;
+    use std::io::Write as _;
+
+    #[test]
+    fn sessions_in_lanes_of_one_folder_keep_out_of_each_others_way() {
+        let root = tempfile::tempdir().unwrap();
+        let open = |lane| Folder::open(root.path(), Some(lane)).unwrap();
+        let (one, two) = (open("one"), open("two"));
+        for (folder, content) in [(&one, "1"), (&two, "2")] {
+            folder.stage(5).unwrap().write_all(content.as_bytes()).unwrap();
+        }
+        drop(open("two").stage(6).unwrap());
+        assert!(one.put(5, "in/5").unwrap(), "another lane is swept without it");
+        assert!(two.put(5, "in/5").is_err(), "its own was swept");
+        assert_eq!(std::fs::read(root.path().join("in/5")).unwrap(), b"1");
+        drop(one);
+        assert!(root.path().join(".downpour/two").exists());
+        assert!(!root.path().join(".downpour/one").exists());
     }
 }

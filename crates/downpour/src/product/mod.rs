@@ -22,7 +22,7 @@ mod log;
 mod queue;
 mod shelf;
 
-pub use clerk::{Clerk, Told, Word};
+pub use clerk::{Clerk, Desk, Failure, Told, Verdict, Word};
 pub use file::SiteFile;
 pub use list::{Content, List, ListError, Listed, MadeBytes};
 pub use log::{InsertedLine, ProductLog, ReceivedLine};

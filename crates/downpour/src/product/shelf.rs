@@ -4,13 +4,14 @@
 //! 2. In order their frames are read on. A body goes to a file of its own in `.downpour`, and into the digest.
 //! 3. When the seal proves digest and head to be the publisher's, the file is renamed to its product's name (a newer
 //!    product replaces an older one of that name), and a line is logged.
-//!    A file of a site goes to its path instead, where nothing is replaced, and the `clerk` is told.
+//!    A file of a site goes to its path instead, where nothing is replaced, and the `clerk` is told. At a site the clerk
+//!    says with its head where it goes; nothing is kept of what is refused there.
 //! 4. When it does not, all blocks of that frame are forgotten and come again by pull (`docs/protocol.md#PROD-6`).
 //!
 //! Who joins late begins with the first frame that begins in a block that it gets. A block that the sender does not
 //! keep any more leaves a gap: what lay in it is counted as missed, and the next frame is looked for.
 
-use super::clerk::Clerk;
+use super::clerk::{Clerk, Desk, Failure, Fate};
 use super::file::SiteFile;
 use super::folder::{Folder, failed};
 use super::frame::{HEAD_START, Head, SEAL_LEN, open_block, open_seal};
@@ -78,6 +79,8 @@ struct Body {
     left: u64,
     hasher: blake3::Hasher,
     file: Option<File>,
+    /// `None`: it is a product as any other.
+    fate: Option<Fate>,
 }
 
 struct Waiting {
@@ -123,7 +126,9 @@ impl Shelf {
         config: ShelfConfig,
         on_event: impl Fn(StoreEvent) + Send + Sync + 'static,
     ) -> Result<Self, String> {
-        let folder = config.folder.as_deref().map(Folder::open).transpose()?;
+        let lane = config.clerk.as_deref().and_then(Clerk::desk).map(Desk::lane);
+        let open = |path| Folder::open(path, lane);
+        let folder = config.folder.as_deref().map(open).transpose()?;
         let state = State {
             next: config.first,
             skip: 0,
@@ -304,9 +309,10 @@ impl Shelf {
             taken += more;
         }
         let Ok(parsed) = Head::parse(&head[HEAD_START..]) else { return 0 };
-        let left = parsed.size;
-        let hasher = blake3::Hasher::new();
-        let body = Box::new(Body { head: parsed, head_bytes: head, left, hasher, file: None });
+        let (left, hasher) = (parsed.size, blake3::Hasher::new());
+        let fate = self.config.clerk.as_ref().and_then(|clerk| clerk.fate(&parsed.meta));
+        let body = Body { head: parsed, head_bytes: head, left, hasher, file: None, fate };
+        let body = Box::new(body);
         state.reading = match left {
             0 => Reading::Seal(body, Vec::new()),
             _ => Reading::Body(body),
@@ -377,22 +383,14 @@ impl Shelf {
             clerk.into_iter().for_each(|clerk| clerk.passed(number));
             return Ok(());
         }
-        match clerk.and_then(|clerk| Some((clerk, SiteFile::of_meta(&meta)?))) {
-            Some((clerk, file)) => {
-                let placed = match &self.folder {
-                    Some(folder) => folder.place_file(number, (&file, digest), body.file),
-                    None => Err((ErrorClass::DestinationRefused, "nothing is kept here".into())),
-                };
-                match placed {
-                    Ok(digest) => clerk.placed(file, digest),
-                    Err((class, why)) => {
-                        clerk.failed(&file, class, &why);
-                        state.fail(file.path, why, events);
-                        clerk.passed(number);
-                        return Ok(());
-                    }
-                }
+        match clerk.zip(body.fate) {
+            Some((clerk, fate)) => {
+                let kept = self.keep(clerk, (number, &name), fate, (digest, body.file));
                 clerk.passed(number);
+                if let Err((path, why)) = kept {
+                    state.fail(path, why, events);
+                    return Ok(());
+                }
             }
             None => {
                 let place = |folder: &Folder| folder.place(number, &name, body.file);
@@ -418,8 +416,44 @@ impl Shelf {
         Ok(())
     }
 
+    /// Gives a file of a site its place; or says which has none, and why.
+    fn keep(
+        &self,
+        clerk: &Clerk,
+        (number, name): (u64, &str),
+        fate: Fate,
+        (digest, staged): ([u8; 32], Option<File>),
+    ) -> Result<(), (String, String)> {
+        let (file, why): (SiteFile, Failure) = match fate {
+            Fate::Stray => return Err((name.to_owned(), "it is no file of a site".to_owned())),
+            Fate::Here(receipt) => {
+                clerk.here(receipt);
+                return Ok(());
+            }
+            Fate::Refused(file, why) => (file, why),
+            Fate::Taken(file, _room) => {
+                let placed = match &self.folder {
+                    Some(folder) => folder.place_file(number, (&file, digest), staged),
+                    None => Err((ErrorClass::DestinationRefused, "nothing is kept here".into())),
+                };
+                match placed {
+                    Ok(digest) => {
+                        clerk.placed(file, digest);
+                        return Ok(());
+                    }
+                    Err(why) => (file, why),
+                }
+            }
+        };
+        clerk.failed(&file, &why);
+        Err((file.path, why.1))
+    }
+
     fn write(&self, body: &mut Body, bytes: &[u8]) -> Result<(), StoreFailure> {
         let Some(folder) = &self.folder else { return Ok(()) };
+        if body.fate.as_ref().is_some_and(|fate| !fate.keeps_bytes()) {
+            return Ok(());
+        }
         if body.file.is_none() {
             body.file = Some(folder.stage(body.head.number)?);
         }

@@ -32,6 +32,7 @@ use downpour_proto::{Code, Rate};
 use downpour_transport::control::{DataPath, SessionId, SignedReceipt, Uplink};
 use downpour_transport::identity::{Identity, PublicKey};
 use std::collections::{BTreeSet, HashMap};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -208,24 +209,39 @@ pub fn receive_files(setup: ReceiveFiles) -> Running<ReceivedFiles> {
         let taker =
             Taker { identity: setup.identity, batch: Some(batch), clerk: None, links: setup.links };
         let plan = ReceivePlan {
-            ticket: TicketText::read(&setup.ticket.to_string())?,
-            target: Target::Tree(setup.folder.out),
-            overwrite: false,
-            xattrs: false,
             join_timeout: setup.wait,
-            stay: false,
-            name: setup.name,
-            memory_bytes: setup.memory_bytes,
-            entries_max: ENTRIES_DEFAULT,
-            product_log: None,
-            interface: None,
-            inject_loss: 0.0,
             wishes: setup.wishes,
             measured: setup.measured,
             beside: setup.beside,
-            output: OutputArgs { quiet: true, ..OutputArgs::default() },
+            ..receive_plan(&setup.ticket, setup.folder.out, (setup.name, setup.memory_bytes))?
         };
         handle.block_on(receive::run(&plan, &taker, &mut host)).map(received)
+    })
+}
+
+/// Into a folder, by a program: what it does not say is as usual.
+pub(super) fn receive_plan(
+    ticket: &Ticket,
+    folder: PathBuf,
+    (name, memory_bytes): (String, u64),
+) -> Result<ReceivePlan, Fault> {
+    Ok(ReceivePlan {
+        ticket: TicketText::read(&ticket.to_string())?,
+        target: Target::Tree(folder),
+        overwrite: false,
+        xattrs: false,
+        join_timeout: Duration::ZERO,
+        stay: false,
+        name,
+        memory_bytes,
+        entries_max: ENTRIES_DEFAULT,
+        product_log: None,
+        interface: None,
+        inject_loss: 0.0,
+        wishes: Wishes::default(),
+        measured: Measured::default(),
+        beside: 0,
+        output: OutputArgs { quiet: true, ..OutputArgs::default() },
     })
 }
 

@@ -38,8 +38,9 @@ impl Host {
 
     /// For people.
     pub(super) fn say(&self, text: &str) {
-        if let Self::Terminal { progress, .. } = self {
-            progress.say(text);
+        match self {
+            Self::Terminal { progress, .. } => progress.say(text),
+            Self::Program { .. } => tracing::info!("{text}"),
         }
     }
 

@@ -167,6 +167,10 @@ pub(super) async fn open_keeper(
             clerk.iter().for_each(|clerk| clerk.begin(joined.reply.session.to_text()));
             Arc::new(open_shelf(plan, client, joined, first, (clerk, said)).await?)
         }
+        None if taker.clerk.as_ref().is_some_and(|clerk| clerk.desk().is_some()) => {
+            let what = "its sender sends a tree, and a site takes only files of sites";
+            return Err(Fault::start(what, "give the ticket of a site's multicast session"));
+        }
         None => Arc::new(open_store(plan, joined, (taker, said))?),
     })
 }

@@ -18,7 +18,7 @@
 //! | `attempt` | one session as a receiver lives it |
 //! | `transfer` | its connections, over a long way |
 //! | `words` | what a receiver tells of files of a site that come as products |
-//! | `standing` | a session of products as a library call: open until its owner ends it |
+//! | `standing` | a session of products as a library call, both ends: open until its owner ends it |
 //!
 //! Deliberately absent: protocol rules (`downpour-proto`) and anything that reads an option.
 
@@ -51,7 +51,9 @@ pub use network::own_addrs_of as own_addrs;
 pub(crate) use network::range_len;
 pub use receive::receive;
 pub use send::send;
-pub use standing::{Heard, OpenSession, Opened, SendProducts, send_products};
+pub use standing::{
+    Heard, OpenSession, Opened, SendProducts, TakeProducts, send_products, take_products,
+};
 pub(crate) use transfer::{bounds, carrier};
 
 /// Why a receiver leaves the stream when the sender says so.

@@ -43,7 +43,9 @@ pub fn receive(plan: ReceivePlan) -> Result<Report, Fault> {
         let home = Home::locate().map_err(|error| faults::home(&error))?;
         let identity = faults::identity(&home)?;
         let clerk = match &plan.target {
-            Target::Tree(out) => Some(Arc::new(Clerk::new(out.clone(), Arc::clone(&identity)))),
+            Target::Tree(out) => {
+                Some(Arc::new(Clerk::new(out.clone(), Arc::clone(&identity), None)))
+            }
             Target::Device(_) | Target::Pipe | Target::Discard => None,
         };
         let links = home.state().ok().map(|state| LinkBook::new(Book::open(state), None));

@@ -1,15 +1,18 @@
-//! A session of products as a library call: it stays open until its owner ends it, takes products one by one, and tells
-//! its owner who is there and what they say.
+//! A session of products as a library call, both ends. The sender's stays open until its owner ends it, takes products one by
+//! one, and tells its owner who is there and what they say. The receiver's takes part in one after another.
 
-use super::batch::{Running, run};
+use super::batch::{Running, receive_plan, run};
 use super::open::Giver;
-use super::send;
+use super::receive::Taker;
+use super::{receive, send};
 use crate::cli::{
-    EncryptionArg, Interface, NetworkPlan, OutputArgs, Payload, Profile, SendPlan, StartRule,
+    EncryptionArg, Interface, NetworkPlan, OutputArgs, Payload, Profile, ReceivePlan, SendPlan,
+    StartRule,
 };
 use crate::ports::PortRange;
-use crate::product::Listed;
+use crate::product::{Clerk, Listed};
 use crate::report::Report;
+use crate::ticket::Ticket;
 use downpour_proto::{Code, Rate, ReceiverId, StreamId};
 use downpour_transport::control::{DataPath, SessionId};
 use downpour_transport::identity::{Identity, PublicKey};
@@ -38,6 +41,24 @@ pub struct SendProducts {
     pub keep_bytes: u64,
     /// Where to look for free ports.
     pub ports: PortRange,
+}
+
+/// How to take part in another node's.
+pub struct TakeProducts {
+    /// Joins.
+    pub identity: Arc<Identity>,
+    /// From the sender.
+    pub ticket: Ticket,
+    /// Where files go.
+    pub folder: PathBuf,
+    /// Sees to them.
+    pub clerk: Arc<Clerk>,
+    /// This node, as the sender's report names it.
+    pub name: String,
+    /// Of the stream; `None`: the one with the route to the group.
+    pub interface: Option<Interface>,
+    /// Memory for blocks under way.
+    pub memory_bytes: u64,
 }
 
 /// What the session tells its owner.
@@ -138,6 +159,21 @@ pub fn send_products(setup: SendProducts) -> OpenSession {
         handle.block_on(send::run(&plan, &giver, &mut host)).map(|done| done.report)
     });
     OpenSession { running, insert: Some(insert), heard, opened }
+}
+
+/// Takes part in session after session of one sender, and waits for it in between, until it is stopped or not let in.
+pub fn take_products(setup: TakeProducts) -> Running<Report> {
+    run(None, move |handle, mut host| {
+        let named = (setup.name, setup.memory_bytes);
+        let plan = ReceivePlan {
+            stay: true,
+            interface: setup.interface,
+            ..receive_plan(&setup.ticket, setup.folder, named)?
+        };
+        let (identity, clerk) = (setup.identity, Some(setup.clerk));
+        let taker = Taker { identity, batch: None, clerk, links: None };
+        handle.block_on(receive::run(&plan, &taker, &mut host)).map(|over| over.report)
+    })
 }
 
 fn plan(setup: SendProducts) -> SendPlan {

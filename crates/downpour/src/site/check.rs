@@ -68,6 +68,21 @@ impl Config {
         Ok(config)
     }
 
+    /// The same, and looks at files that it names and a daemon would wait for.
+    pub fn read_and_look(file: &Path) -> Result<Self, BadConfig> {
+        let config = Self::read(file)?;
+        let wrong = crate::dispatch::check_tickets(&config);
+        let text = read_text(file).unwrap_or_default();
+        match DeTable::parse(&text) {
+            Ok(root) if !wrong.is_empty() => {
+                let placed = |complaint| place(&text, root.get_ref(), complaint);
+                let flaws = wrong.into_iter().map(placed).collect();
+                Err(BadConfig { file: file.to_owned(), flaws })
+            }
+            _ => Ok(config),
+        }
+    }
+
     /// Reads a text and checks it.
     pub fn parse(text: &str) -> Result<Self, Vec<Flaw>> {
         let parsed = DeTable::parse(text).map_err(|error| {

@@ -116,6 +116,8 @@ section! {
         pull: bool = "false",
         /// Whether it may tell this site to fetch files from a third.
         orders: bool = "false",
+        /// Ticket of its standing multicast session, a copy of its `multicast.ticket`: this site takes part in it.
+        multicast: PathBuf | "\"there.ticket\"",
     }
 }
 
@@ -290,6 +292,11 @@ impl Config {
     /// The state folder.
     pub fn state(&self) -> PathBuf {
         self.path(&self.site.state)
+    }
+
+    /// Where what another site sends goes.
+    pub fn inbox_of(&self, remote: &RemoteSection) -> PathBuf {
+        self.path(remote.folder.as_ref().unwrap_or(&self.transfer.inbox))
     }
 
     /// Folders into which files of other sites are received.

@@ -15,6 +15,7 @@ mod held;
 mod life;
 mod limits;
 mod links;
+mod listening;
 mod moving;
 mod multicast;
 mod planting;

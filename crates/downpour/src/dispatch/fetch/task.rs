@@ -8,7 +8,6 @@ use super::{CANCELLED, Fetch, FetchWish, ranked, some_can_be_asked};
 use crate::api::Problem;
 use crate::dispatch::arriving::{Judge, Look, Taken, no_room};
 use crate::dispatch::incoming::receipt;
-use crate::dispatch::load::Names;
 use crate::dispatch::offer::OfferItem;
 use crate::dispatch::pieces::Piece;
 use crate::dispatch::record::record;
@@ -16,7 +15,6 @@ use crate::dispatch::{Dispatch, lock};
 use crate::object::open_in;
 use crate::receipt::digest_of;
 use crate::site::{Fault, Site};
-use crate::spool::Rules;
 use downpour_catalog::ErrorClass;
 use downpour_proto::Rate;
 use rustix::fs::{Mode, OFlags, RenameFlags};
@@ -124,18 +122,8 @@ pub(super) async fn ready(
         into: template.path(&facts),
         digests: Vec::new(),
     };
-    let (own, judged, inbox) = (site.name.clone(), site.clone(), folder.clone());
-    let look = site.read(move |reader| {
-        let names = Names::read(reader)?;
-        let judge = Judge {
-            site: &judged,
-            own: names.site(&own).unwrap_or_default(),
-            sites: names.sites.iter().map(|(id, name)| (name.clone(), *id)).collect(),
-            rules: Rules::new(&own, &judged.config().rule),
-            folder: inbox,
-        };
-        judge.look(reader, &item)
-    });
+    let (judged, inbox) = (site.clone(), folder.clone());
+    let look = site.read(move |reader| Judge::new(&judged, reader, inbox)?.look(reader, &item));
     match look.await? {
         Ok(Look::Not(taken)) => Ok(Ready { holders, folder, taken }),
         Ok(Look::Here(_)) => Err(Problem::bad_request("it is here", "nothing is to be done")),

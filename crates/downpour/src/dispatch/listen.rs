@@ -1,0 +1,391 @@
+//! The service `listen`: takes part in the standing multicast sessions of other sites.
+//!
+//! 1. For each `[[remote]]` with `multicast` it does what `downpour receive --stay` does: with this site's key and name, into
+//!    the folder where that site's files go.
+//! 2. With its head each file is judged as one that is offered: here already, refused, or taken with a path and room.
+//! 3. What is in its place is signed for and recorded as what a batch brought, before its sender is told.
+//! 4. A ticket that is missing, wrong or refused is looked at again after a while. One that was replaced is used at once.
+//!
+//! Deliberately absent: where a session is cut nothing is kept of the file under way; its sender sends that again. What a
+//! `[[remote]]` says of rates and batches does not apply: the sender sets the pace for all receivers together.
+
+use super::arriving::{Judge, Look, Taken, no_room};
+use super::incoming::{MEMORY, not_recorded};
+use super::offer::{OfferItem, Trouble};
+use super::record::record_here;
+use super::{Dispatch, lock};
+use crate::cli::Interface;
+use crate::product::{Clerk, Desk, Failure, SiteFile, Verdict};
+use crate::progress::{Phase, Snapshot};
+use crate::receipt::SignedFileReceipt;
+use crate::session::{TakeProducts, take_products};
+use crate::site::section::Complaint;
+use crate::site::{Config, Fault, Running, Service, Site, Status, Stop};
+use crate::ticket::Ticket;
+use downpour_catalog::{ErrorClass, Reader};
+use downpour_transport::identity::PublicKey;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// How often a session and its ticket are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// When it is tried again after it could not take part.
+const AGAIN: Duration = Duration::from_secs(5);
+/// How long sessions may take to end.
+const END_TIME: Duration = Duration::from_secs(10);
+
+/// The service.
+pub(super) struct Listen {
+    dispatch: Arc<Dispatch>,
+    /// By the other site's name.
+    seen: Mutex<BTreeMap<String, Seen>>,
+}
+
+/// How it goes with one site.
+#[derive(Debug, Default)]
+struct Seen {
+    how: How,
+    received: u64,
+    refused: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+enum How {
+    #[default]
+    Off,
+    /// For what.
+    Waits(String),
+    Present,
+    /// Why.
+    Cannot(String),
+}
+
+impl std::fmt::Display for How {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Off => f.write_str("takes no part"),
+            Self::Waits(what) => write!(f, "waits {what}"),
+            Self::Present => f.write_str("takes part"),
+            Self::Cannot(why) => write!(f, "cannot take part: {why}"),
+        }
+    }
+}
+
+impl Service for Listen {
+    fn name(&self) -> &'static str {
+        "listen"
+    }
+
+    fn run(self: Arc<Self>, site: Arc<Site>, stop: Stop) -> Running {
+        Box::pin(async move {
+            let done = self.work(&site, &stop).await;
+            lock(&self.seen).values_mut().for_each(|seen| seen.how = How::Off);
+            done
+        })
+    }
+
+    fn status(&self) -> Status {
+        let seen = lock(&self.seen);
+        let line = |(site, Seen { how, received, refused }): (&String, &Seen)| {
+            let refused = if *refused > 0 { format!(", {refused} refused") } else { String::new() };
+            format!("{site}: {how}, {received} files received{refused}")
+        };
+        let line = match seen.is_empty() {
+            true => "no [[remote]] has a ticket in `multicast`".to_owned(),
+            false => seen.iter().map(line).collect::<Vec<_>>().join("; "),
+        };
+        let present = seen.values().filter(|seen| seen.how == How::Present).count();
+        let sum = |of: fn(&Seen) -> u64| seen.values().map(of).sum::<u64>() as f64;
+        Status::line(line)
+            .with("sessions_wanted", seen.len() as f64)
+            .with("sessions_present", present as f64)
+            .with("files_received_total", sum(|seen| seen.received))
+            .with("files_refused_total", sum(|seen| seen.refused))
+    }
+}
+
+/// One site's session, as the configuration has it.
+#[derive(Clone, Debug, PartialEq)]
+struct Wanted {
+    site: String,
+    key: PublicKey,
+    ticket: PathBuf,
+    folder: PathBuf,
+    interface: Option<String>,
+}
+
+impl Wanted {
+    fn all(config: &Config) -> Vec<Self> {
+        let of = |remote: &crate::site::RemoteSection| {
+            Some(Self {
+                site: remote.name.clone(),
+                key: remote.key,
+                ticket: config.path(remote.multicast.as_ref()?),
+                folder: config.inbox_of(remote),
+                interface: config.multicast.interface.clone(),
+            })
+        };
+        config.remote.iter().filter_map(of).collect()
+    }
+
+    /// Its ticket as it is now; or what is wrong with it.
+    fn ticket(&self) -> Result<Ticket, String> {
+        let ticket = Ticket::read_file(&self.ticket).map_err(|error| error.to_string())?;
+        let at = self.ticket.display();
+        if ticket.key != self.key {
+            let (key, site) = (ticket.key, &self.site);
+            return Err(format!("{at}: it is a ticket of {key}, which is not the key of {site}"));
+        }
+        ticket.check_time(SystemTime::now()).map_err(|expired| format!("{at}: {expired}"))?;
+        Ok(ticket)
+    }
+
+    fn interface(&self) -> Result<Option<Interface>, String> {
+        let found = self.interface.as_deref().map(Interface::find).transpose();
+        found.map_err(|fault| fault.what)
+    }
+}
+
+/// What is wrong with the tickets of other sites' sessions. A daemon waits for them.
+pub fn check_tickets(config: &Config) -> Vec<Complaint> {
+    let index = |site: &str| config.remote.iter().position(|remote| remote.name == site);
+    let wrong = |wanted: Wanted| {
+        let at = format!("remote.{}.multicast", index(&wanted.site)?);
+        let what = wanted.ticket().err()?;
+        let todo =
+            format!("copy `multicast.ticket` from the state folder of {} to it", wanted.site);
+        Some(Complaint::new(at, what, todo))
+    };
+    Wanted::all(config).into_iter().filter_map(wrong).collect()
+}
+
+impl Listen {
+    pub(super) fn new(dispatch: &Arc<Dispatch>) -> Self {
+        Self { dispatch: dispatch.clone(), seen: Mutex::default() }
+    }
+
+    /// Takes part in all sessions that the configuration names, until it is asked to stop.
+    async fn work(self: &Arc<Self>, site: &Arc<Site>, stop: &Stop) -> Result<(), Fault> {
+        loop {
+            let mut changes = site.config_changes();
+            let all = Wanted::all(&site.config());
+            lock(&self.seen).retain(|site, _| all.iter().any(|wanted| wanted.site == *site));
+            let (end, ended) = watch::channel(false);
+            let mut sessions = JoinSet::new();
+            for wanted in &all {
+                self.tell(&wanted.site, How::Off);
+                let (this, site) = (self.clone(), site.clone());
+                sessions.spawn(this.stay(site, wanted.clone(), ended.clone()));
+            }
+            let others = async {
+                while changes.changed().await.is_ok() && Wanted::all(&site.config()) == all {}
+            };
+            let goes_on = tokio::select! {
+                () = stop.asked() => Ok(false),
+                () = others => Ok(true),
+                Some(broken) = sessions.join_next() => {
+                    let what = broken.err().map_or_else(String::new, |error| error.to_string());
+                    Err(Fault::new(ErrorClass::Internal, format!("a session broke off: {what}")))
+                }
+            };
+            end.send_replace(true);
+            let all_ended = async { while sessions.join_next().await.is_some() {} };
+            // What has not ended by then is told to, and not waited for.
+            let _ = tokio::time::timeout(END_TIME, all_ended).await;
+            if !goes_on? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes part in the sessions of one site.
+    async fn stay(
+        self: Arc<Self>,
+        site: Arc<Site>,
+        wanted: Wanted,
+        mut ended: watch::Receiver<bool>,
+    ) {
+        let desk = SiteDesk {
+            listen: self.clone(),
+            site: site.clone(),
+            lane: format!("multicast-{}", wanted.site),
+            wanted: wanted.clone(),
+            reader: Mutex::default(),
+        };
+        let (folder, identity) = (wanted.folder.clone(), site.identity.clone());
+        // The same in all sessions: what it could not tell in one it tells in the next.
+        let clerk = Arc::new(Clerk::new(folder, identity, Some(Arc::new(desk))));
+        loop {
+            let done = self.session(&site, &wanted, &clerk, ended.clone()).await;
+            if *ended.borrow() {
+                return;
+            }
+            let Err(why) = done else { continue };
+            self.tell(&wanted.site, How::Cannot(why));
+            // Its sender is in `work`, which waits.
+            let _ = tokio::time::timeout(AGAIN, ended.wait_for(|ended| *ended)).await;
+        }
+    }
+
+    /// The same by one ticket: until another is there, or why not.
+    async fn session(
+        &self,
+        site: &Arc<Site>,
+        wanted: &Wanted,
+        clerk: &Arc<Clerk>,
+        mut ended: watch::Receiver<bool>,
+    ) -> Result<(), String> {
+        let banned = || self.dispatch.is_banned(&wanted.site);
+        if banned() {
+            return Err("an operator banned the link".to_owned());
+        }
+        let ticket = wanted.ticket()?;
+        let mut running = take_products(TakeProducts {
+            identity: site.identity.clone(),
+            ticket: ticket.clone(),
+            folder: wanted.folder.clone(),
+            clerk: clerk.clone(),
+            name: site.name.clone(),
+            interface: wanted.interface()?,
+            memory_bytes: MEMORY,
+        });
+        let mut look = tokio::time::interval(LOOK);
+        let mut stopping = false;
+        loop {
+            tokio::select! {
+                done = running.done() => return match done {
+                    Err(fault) if !stopping => Err(fault.what),
+                    _ => Ok(()),
+                },
+                _ = ended.wait_for(|ended| *ended), if !stopping => stopping = true,
+                _ = look.tick() => {
+                    running.progress().into_iter().for_each(|seen| self.tell(&wanted.site, how(seen)));
+                    stopping |= banned() || wanted.ticket().is_ok_and(|now| now != ticket);
+                }
+            }
+            if stopping {
+                running.stop();
+            }
+        }
+    }
+
+    fn tell(&self, site: &str, how: How) {
+        self.see(site, |seen| {
+            if seen.how != how {
+                match &how {
+                    How::Cannot(why) => {
+                        tracing::warn!(site, why, "its session is not taken part in")
+                    }
+                    how => tracing::info!(site, "multicast: this site {how}"),
+                }
+                seen.how = how;
+            }
+        });
+    }
+
+    fn see(&self, site: &str, change: impl FnOnce(&mut Seen)) {
+        change(lock(&self.seen).entry(site.to_owned()).or_default());
+    }
+}
+
+fn how(seen: Snapshot) -> How {
+    match seen.phase {
+        Phase::Waiting { what } => How::Waits(what),
+        Phase::Streaming | Phase::Finishing => How::Present,
+    }
+}
+
+/// What this site does about files of one session.
+struct SiteDesk {
+    listen: Arc<Listen>,
+    site: Arc<Site>,
+    wanted: Wanted,
+    lane: String,
+    reader: Mutex<Option<Reader>>,
+}
+
+impl SiteDesk {
+    fn judge(&self, file: &SiteFile) -> Result<Result<Look, Trouble>, Fault> {
+        let item = OfferItem {
+            site: file.site.clone(),
+            name: file.name.clone(),
+            version: file.version,
+            taken_in_us: file.taken_in_us,
+            rule: file.rule.clone(),
+            size: file.size,
+            blake3: file.blake3.clone(),
+            into: file.path.clone(),
+            digests: Vec::new(),
+        };
+        let mut kept = lock(&self.reader);
+        let mut reader =
+            match kept.take() {
+                Some(reader) => reader,
+                None => self.site.catalog.reader().map_err(|error| {
+                    Fault::new(ErrorClass::CatalogUnreachable, error.to_string())
+                })?,
+            };
+        let judge = Judge::new(&self.site, &mut reader, self.wanted.folder.clone())?;
+        let looked = judge.look(&mut reader, &item)?;
+        // One that failed is not used again.
+        *kept = Some(reader);
+        Ok(looked)
+    }
+
+    /// A file that is taken, if there is room.
+    fn take(&self, taken: Taken) -> Result<Verdict, Trouble> {
+        let (room, folder) = (&self.listen.dispatch.room, &self.wanted.folder);
+        let (size, free) = (taken.item.size, room.free(folder));
+        if size > free {
+            return Err(no_room(size, free));
+        }
+        Ok(Verdict::Take(taken.path, Box::new(room.promise(folder, size))))
+    }
+
+    fn refuse(&self, why: Failure) -> Verdict {
+        self.listen.see(&self.wanted.site, |seen| seen.refused += 1);
+        Verdict::Refuse(why)
+    }
+}
+
+impl Desk for SiteDesk {
+    fn lane(&self) -> &str {
+        &self.lane
+    }
+
+    fn look(&self, file: &SiteFile) -> Verdict {
+        let taken = match self.judge(file) {
+            Ok(Ok(Look::Here(receipt))) => return Verdict::Have(Box::new(receipt)),
+            Ok(Ok(Look::Not(taken))) => self.take(taken),
+            Ok(Err(trouble)) => Err(trouble),
+            Err(fault) => return self.refuse((fault.class, fault.what)),
+        };
+        taken.unwrap_or_else(|trouble| self.refuse((trouble.class(), trouble.what)))
+    }
+
+    fn keep(&self, receipts: &[SignedFileReceipt]) -> Result<Vec<Option<Failure>>, Failure> {
+        let recorded = record_here(&self.site, &self.wanted.folder, receipts);
+        let answers = recorded.map_err(|fault| (fault.class, fault.what))?;
+        let totals = &self.listen.dispatch.totals;
+        let mut refused = Vec::with_capacity(answers.len());
+        for (answer, signed) in answers.iter().zip(receipts) {
+            refused.push(answer.as_ref().err().map(|refused| {
+                let trouble = not_recorded(refused);
+                (trouble.class(), trouble.what)
+            }));
+            if answer.is_ok() {
+                self.listen.see(&self.wanted.site, |seen| seen.received += 1);
+                totals.received_files.fetch_add(1, Ordering::Relaxed);
+                totals.received_bytes.fetch_add(signed.receipt.size, Ordering::Relaxed);
+            } else {
+                self.listen.see(&self.wanted.site, |seen| seen.refused += 1);
+            }
+        }
+        Ok(refused)
+    }
+}
