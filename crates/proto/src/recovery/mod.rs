@@ -16,8 +16,8 @@ pub trait Recovery: fmt::Debug + Send {
     /// `last`: the session ends with this block's window, so a further round would be waited for.
     fn proactive(&mut self, k: u16, losses: &LossTable, last: bool) -> u16;
 
-    /// The same where the block shall be there soon: a further round takes as long as sending `round` symbols, and one
-    /// symbol in vain is as bad as one symbol's time of waiting.
+    /// The same where the block shall be there soon: a further round costs who waits for it as much as `round` symbols in
+    /// vain would.
     fn prompt(&mut self, k: u16, losses: &LossTable, _round: f64) -> u16 {
         self.proactive(k, losses, true)
     }

@@ -4,11 +4,13 @@
 //!    *padding*: the first product shall not have to find it.
 //! 2. When a block's plan has been sent and anyone loses anything, a poll asks at once who lacks how much
 //!    of it, not only when the round is over or nothing is left to send.
-//! 3. A block gets as much repair unasked as is worth its time: a further round is waited for by this block and by what
-//!    comes after it, a symbol in vain only by what comes after.
+//! 3. A block gets as much repair unasked as is worth its time: a further round is waited for by who lacks it, a symbol
+//!    in vain by all.
+//! 4. Who asks gets what it lacks, and more only by the same account.
 
 use super::{Sender, Transmit};
 use crate::rate::RatePhase;
+use crate::recovery::LossTable;
 use crate::time::Duration;
 use crate::wire::{HEADER_LEN, Kind, TAG_LEN};
 use alloc::vec::Vec;
@@ -27,8 +29,8 @@ const ASK_LOSS: f64 = 1e-4;
 /// What a further round takes besides the round trip: the hosts' turns, and a poll that may be late.
 const ROUND_EXTRA: Duration = Duration::from_micros(1_500);
 
-/// A symbol in vain where nothing waits yet behind the block delays what may still come: so much of a symbol's time.
-const IDLE_COST: f64 = 0.6;
+/// A symbol in vain delays what may still come by so much of a symbol's time.
+const COMING_COST: f64 = 0.6;
 
 /// What an open session remembers.
 #[derive(Debug)]
@@ -55,13 +57,33 @@ impl Sender {
         Some(self.transmit_full(Kind::Probe))
     }
 
-    /// Of an open session: how many symbols' time a further round costs, by what waits behind the block.
-    pub(super) fn further_round(&self, last: bool) -> Option<f64> {
+    /// Of an open session: how many symbols in vain a further round of a block's is worth.
+    ///
+    /// In the round the block waits, and those behind it from when they have been sent, because products are given on in
+    /// order. For a symbol in vain all that are behind wait, and what may still come.
+    pub(super) fn further_round(&self) -> Option<f64> {
         self.prompt.as_ref()?;
         let symbol = u64::from(self.config.geometry.symbol_len) + (HEADER_LEN + TAG_LEN) as u64;
         let symbol = self.pacer.rate().time_for(symbol).as_secs_f64();
         let round = (self.grtt.value() + ROUND_EXTRA).as_secs_f64() / symbol.max(1e-9);
-        Some(round / if last { IDLE_COST } else { 1.0 })
+        let (mut waits, mut sent, mut behind) = (round, 0.0, 0.0);
+        for left in self.window.waiting() {
+            sent += f64::from(left);
+            waits += (round - sent).max(0.0);
+            behind += 1.0;
+        }
+        Some(waits / (COMING_COST + behind))
+    }
+
+    /// Of an open session: what is planned in all when a receiver that loses `share` lacks `count` beyond `planned`.
+    /// What of that will be lost again it has to ask for again, unless a round is long: the others wait for each symbol.
+    pub(super) fn plan_for(&mut self, planned: u16, count: u16, share: f64) -> Option<u16> {
+        let round = self.further_round()?;
+        let mut asker = LossTable::default();
+        asker.add(share, 1.0);
+        asker.add(0.0, f64::from(self.members.streaming().saturating_sub(1)));
+        let spare = self.config.recovery.prompt(count, &asker, round);
+        Some(planned.saturating_add(count).saturating_add(spare))
     }
 
     /// A block's plan has been sent: whether a poll asks at once.

@@ -89,8 +89,11 @@ impl Sender {
         if big && (doubted || open.opened_at < since || open.big_asker(from) < quorum) {
             return false;
         }
-        let planned = self.config.recovery.on_need(need.planned, need.count, share, last);
         let (block, k) = (open.block, open.k);
+        let planned = self
+            .plan_for(need.planned, need.count, share)
+            .unwrap_or_else(|| self.config.recovery.on_need(need.planned, need.count, share, last));
+        let Some(open) = self.window.find(block) else { return false };
         if open.raise(planned) {
             open.asked = true;
             self.advertise(block);

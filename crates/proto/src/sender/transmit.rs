@@ -196,7 +196,7 @@ impl Sender {
             .members
             .losses(self.packet, searched, |id| self.stragglers.is_doubted(self.now, id));
         let last = self.last_blocks();
-        let round = self.further_round(last);
+        let round = self.further_round();
         let open = &mut self.window.open[at];
         if open.proactive_done {
             return;
@@ -213,7 +213,7 @@ impl Sender {
 
     /// Nothing comes after the blocks that are open.
     pub(super) fn last_blocks(&self) -> bool {
-        (self.finished || self.prompt.is_some()) && self.window.offered.is_empty()
+        self.finished && self.window.offered.is_empty()
     }
 
     /// Asks for the repair symbols that are planned, or soon will be.

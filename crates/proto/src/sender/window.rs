@@ -201,6 +201,12 @@ impl Window {
         self.open.iter().filter(|open| open.sent > 0).count()
     }
 
+    /// Source symbols to send of each block that waits, in the order of sending.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = u16> {
+        let open = self.open.iter().map(|open| open.k.saturating_sub(open.sent));
+        open.filter(|left| *left > 0).chain(self.offered.iter().map(|offered| offered.k))
+    }
+
     /// The first open block that has a symbol to send now.
     pub(super) fn first_ready(&mut self) -> Option<usize> {
         let from = self.ready_from.min(self.open.len());
