@@ -1,5 +1,6 @@
 //! A session that stays open, on a trace of products: `products FILE FROM_S TO_S SCALE RECEIVERS MBPS RTT_MS LOSS_PCT
-//! [auto|fixed]`. FILE has a line for each product: its size, and when it was inserted (yyyymmddHHMMSS.mmm).
+//! [auto|fixed]`. FILE has a line for each product: its size, and when it was inserted (yyyymmddHHMMSS.mmm). SEED=N: other
+//! losses; QUEUE_MS=N: another queue than 20 ms.
 
 use downpour_proto::{Duration, Rate};
 use downpour_sim::Loss;
@@ -28,6 +29,7 @@ fn main() {
             downpour_sim::LinkConfig::bottleneck(rate, Duration::from_millis(queue), rtt / 4);
         config.edges = vec![downpour_sim::EdgeConfig::from_sender(link)];
     }
+    config.seed = std::env::var("SEED").ok().and_then(|v| v.parse().ok()).unwrap_or(config.seed);
     config.manifest_len = 0;
     config.data_len = 0;
     config.check = false;
