@@ -24,7 +24,7 @@ pub const BURST_TIME_MAX: Duration = Duration::from_millis(2);
 const QUEUE_SHORT: Duration = Duration::from_millis(5);
 
 /// Most datagrams of a burst that is longer because of what the queue has borne.
-pub const BURST_PACKETS_SPARING: u32 = 12;
+const BURST_PACKETS_SPARING: u32 = 12;
 
 /// Such a burst is no longer than that over this.
 const BORNE_SHARE: u32 = 8;
