@@ -15,6 +15,8 @@
 //!
 //! Not here: which symbols to make or keep (`downpour_proto`).
 
+#[cfg(target_arch = "x86_64")]
+mod affine;
 mod cauchy;
 mod gf256;
 mod kernel;
