@@ -144,12 +144,12 @@ impl Pattern {
 }
 
 impl BlockSource for Pattern {
-    fn read(&self, block: BlockId, buf: &mut [u8]) -> Result<(), SourceError> {
+    fn read(&self, block: BlockId, buf: &mut [u8]) -> Result<usize, SourceError> {
         self.fill(block, buf);
         if self.hash {
             std::hint::black_box(blake3::hash(buf));
         }
-        Ok(())
+        Ok(buf.len())
     }
 }
 

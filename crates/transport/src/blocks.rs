@@ -9,9 +9,9 @@ use std::ops::Range;
 
 /// The sender's bytes. The transport keeps no old data: a block that needs repair is read again.
 pub trait BlockSource: Send + Sync + 'static {
-    /// Fills `buf` (k·T bytes, zeroed by the caller) with the bytes of `block`; what lies past the
-    /// end of the block's data stays zero. Must give the same bytes every time.
-    fn read(&self, block: BlockId, buf: &mut [u8]) -> Result<(), SourceError>;
+    /// Writes the bytes of `block` into `buf` (k·T bytes, whatever is in them), and returns how many they are: zeros follow
+    /// them, which the caller writes. Must give the same bytes every time.
+    fn read(&self, block: BlockId, buf: &mut [u8]) -> Result<usize, SourceError>;
 }
 
 /// The sender could not give the bytes that the manifest promised.

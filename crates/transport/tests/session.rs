@@ -56,11 +56,11 @@ impl Bytes {
 }
 
 impl BlockSource for Bytes {
-    fn read(&self, block: BlockId, buf: &mut [u8]) -> Result<(), SourceError> {
+    fn read(&self, block: BlockId, buf: &mut [u8]) -> Result<usize, SourceError> {
         let start = block.number() as usize * self.geometry.block_len() as usize;
         let len = buf.len().min(self.bytes.len() - start);
         buf[..len].copy_from_slice(&self.bytes[start..start + len]);
-        Ok(())
+        Ok(len)
     }
 }
 
@@ -256,7 +256,7 @@ fn every_byte_arrives_through_loss() {
 struct Faulty;
 
 impl BlockSource for Faulty {
-    fn read(&self, block: BlockId, _: &mut [u8]) -> Result<(), SourceError> {
+    fn read(&self, block: BlockId, _: &mut [u8]) -> Result<usize, SourceError> {
         panic!("no reading of {block}");
     }
 }

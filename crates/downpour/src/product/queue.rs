@@ -179,11 +179,11 @@ fn given_up() -> SourceError {
 }
 
 impl BlockSource for Queue {
-    fn read(&self, block: BlockId, buf: &mut [u8]) -> Result<(), SourceError> {
+    fn read(&self, block: BlockId, buf: &mut [u8]) -> Result<usize, SourceError> {
         let bytes = self.block(block).ok_or_else(given_up)?;
         let room = buf.get_mut(..bytes.len()).ok_or_else(given_up)?;
         room.copy_from_slice(&bytes);
-        Ok(())
+        Ok(bytes.len())
     }
 }
 

@@ -535,7 +535,6 @@ impl Driver {
             match work {
                 Work::Load { block, k } => {
                     let mut bytes = self.spare.pop().unwrap_or_default();
-                    bytes.clear();
                     bytes.resize(usize::from(k) * self.symbol_len, 0);
                     self.workers.post(Job::Load { block, bytes });
                 }
@@ -720,7 +719,10 @@ fn symbol_bytes(
 fn work(job: Job, source: &dyn BlockSource, encoder: &mut Encoder, symbol_len: usize) -> Done {
     match job {
         Job::Load { block, mut bytes } => match source.read(block, &mut bytes) {
-            Ok(()) => Done::Loaded { block, bytes },
+            Ok(len) => {
+                bytes[len..].fill(0);
+                Done::Loaded { block, bytes }
+            }
             Err(error) => Done::LoadFailed { block, reason: error.reason },
         },
         Job::Encode { block, source, from, until } => {

@@ -209,7 +209,7 @@ impl ContentSource {
         }
     }
 
-    fn read_data_block(&self, number: u32, buf: &mut [u8]) -> Result<(), SourceError> {
+    fn read_data_block(&self, number: u32, buf: &mut [u8]) -> Result<usize, SourceError> {
         let (range, again) = {
             let mut record = lock(&self.record);
             let range = record.data_range(number);
@@ -224,7 +224,7 @@ impl ContentSource {
             self.check_repair(range, buf)?;
         }
         flip(buf);
-        Ok(())
+        Ok(len)
     }
 
     /// Gives a file up by its owner's wish: what of it was not sent reads as zeros from now on.
@@ -322,7 +322,7 @@ impl ContentSource {
 }
 
 impl BlockSource for ContentSource {
-    fn read(&self, block: BlockId, buf: &mut [u8]) -> Result<(), SourceError> {
+    fn read(&self, block: BlockId, buf: &mut [u8]) -> Result<usize, SourceError> {
         match block.kind() {
             BlockKind::Data => self.read_data_block(block.number(), buf),
             BlockKind::Manifest => lock(&self.record)

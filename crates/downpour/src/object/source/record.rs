@@ -149,11 +149,11 @@ impl Record {
         Some(self.geometry.symbols_of(within, section.bytes.len() as u64))
     }
 
-    pub(super) fn read_manifest(&self, number: u32, buf: &mut [u8]) -> Option<()> {
+    pub(super) fn read_manifest(&self, number: u32, buf: &mut [u8]) -> Option<usize> {
         let (section, within) = self.manifest_block(number)?;
         let start = within as usize * self.geometry.block_len() as usize;
         let end = section.bytes.len().min(start + self.geometry.block_len() as usize);
         buf.get_mut(..end - start)?.copy_from_slice(&section.bytes[start..end]);
-        Some(())
+        Some(end - start)
     }
 }
