@@ -128,11 +128,24 @@ impl Driver {
             on_stream: true,
             pulls: PULLS_DEFAULT,
             greets: false,
+            // These are not resumed.
+            products: !resume,
         };
         let now = Timestamp::ZERO;
         let machine = Receiver::new(config, seed, now);
         let (kept, stored) = (BTreeMap::new(), BTreeSet::new());
         Self { machine, now, kept, stored, waiting: Vec::new(), resume, stale: BTreeSet::new() }
+    }
+
+    /// A symbol of any length: only the last source symbol may be short, and only in a session of products.
+    fn symbol(&mut self, kind: Kind, len: usize, ce: bool) {
+        let Kind::Symbol { block, k, symbol } = kind else { return };
+        let full = usize::from(GEOMETRY.symbol_len);
+        let held = |driver: &Self| driver.kept.get(&block).map_or(0, BTreeSet::len);
+        let before = held(self);
+        self.datagram(kind, &[0; 8][..len], ce);
+        let cut = !self.resume && symbol.raw() + 1 == k && (1..full).contains(&len);
+        assert!(len == full || cut || held(self) == before, "{len} bytes were kept");
     }
 
     fn datagram(&mut self, kind: Kind, body: &[u8], ce: bool) {
@@ -159,7 +172,12 @@ impl Driver {
                     SymbolId::source(u16::from(symbol) % k)
                 };
                 let kind = Kind::Symbol { block: block(manifest, number), k, symbol };
-                self.datagram(kind, &[0; GEOMETRY.symbol_len as usize], ce);
+                // Most are as long as they must be.
+                let len = match u32::from(number) / BLOCKS {
+                    short @ 16.. => short as usize - 16,
+                    _ => usize::from(GEOMETRY.symbol_len),
+                };
+                self.symbol(kind, len, ce);
             }
             Operation::Poll { round, group, grtt_us, finished, me, share, ends, blocks } => {
                 let poll = Poll {

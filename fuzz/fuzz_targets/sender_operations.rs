@@ -201,7 +201,9 @@ impl Driver {
         };
         let mut body = Vec::new();
         feedback.emit(&mut body);
-        self.machine.handle_feedback(self.now, self.now, who(raw), &body).expect("what was emitted parses");
+        self.machine
+            .handle_feedback(self.now, self.now, who(raw), &body)
+            .expect("what was emitted parses");
     }
 
     fn answer(&mut self, which: u8, fail: bool) {
@@ -212,7 +214,7 @@ impl Driver {
             Work::Load { block, .. } if fail => WorkDone::LoadFailed(block),
             Work::Load { block, k } => {
                 self.loaded.insert(block, Loaded { k, ..Loaded::default() });
-                WorkDone::Loaded(block)
+                WorkDone::Loaded { block, tail: u16::from(which) }
             }
             Work::Encode { block, from, count } => {
                 if let Some(loaded) = self.loaded.get_mut(&block) {
@@ -253,6 +255,7 @@ impl Driver {
             if let Kind::Symbol { block, k, symbol } = transmit.header.kind {
                 let loaded = self.loaded.get_mut(&block).expect("sent when loaded");
                 assert_eq!(k, loaded.k);
+                assert_eq!(transmit.body_len, usize::from(GEOMETRY.symbol_len));
                 assert!(symbol.repair_index().is_none_or(|index| index < loaded.encoded));
                 assert!(loaded.sent.insert(symbol.raw()));
                 let sent = self.sent.entry(block).or_default();

@@ -178,10 +178,19 @@ impl Geometry {
         Self { symbol_len, block_symbols: code.block_symbols_max(), code }
     }
 
-    /// Whether a block may have `k` source symbols, and this symbol, of `len` bytes.
-    pub(crate) fn check(self, k: u16, symbol: SymbolId, len: usize) -> Result<(), ParseError> {
+    /// Whether a block may have `k` source symbols, and this symbol, of `len` bytes. `cut`: its last source symbol may
+    /// come without the zeros that it ends with (`docs/protocol.md#PROD-13`).
+    pub(crate) fn check(
+        self,
+        k: u16,
+        symbol: SymbolId,
+        len: usize,
+        cut: bool,
+    ) -> Result<(), ParseError> {
         let repair = symbol.repair_index().unwrap_or(0);
-        if len != usize::from(self.symbol_len) {
+        let full = usize::from(self.symbol_len);
+        let is_cut = cut && symbol.raw() + 1 == k && (1..full).contains(&len);
+        if len != full && !is_cut {
             return Err(ParseError::Truncated);
         }
         if k > self.block_symbols || repair >= self.code.repair_max(k) {

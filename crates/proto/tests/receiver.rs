@@ -11,6 +11,11 @@ const NOW: Timestamp = Timestamp::from_nanos(1_000_000);
 const GEOMETRY: Geometry = Geometry { symbol_len: 2, block_symbols: 8, code: Code::Cauchy };
 
 fn receiver() -> Receiver {
+    receiver_of(false)
+}
+
+/// A receiver in a session of products, or of one manifest.
+fn receiver_of(products: bool) -> Receiver {
     let config = ReceiverConfig {
         geometry: GEOMETRY,
         stream: StreamId(1),
@@ -21,6 +26,7 @@ fn receiver() -> Receiver {
         resume: false,
         on_stream: true,
         greets: false,
+        products,
     };
     Receiver::new(config, 1, Timestamp::ZERO)
 }
@@ -84,6 +90,24 @@ fn symbols_that_the_session_cannot_have_are_refused() {
     let end = GEOMETRY.code.repair_max(8);
     assert_eq!(hear(8, SymbolId::repair(end)), Err(ParseError::BadField));
     assert_eq!(hear(8, SymbolId::repair(end - 1)), Ok(Disposition::Keep));
+}
+
+/// Only a block's last source symbol, only in a session of products, and not down to nothing
+/// (`docs/protocol.md#PROD-13`).
+#[test]
+fn no_other_symbol_may_be_short() {
+    let hear = |products, symbol, len| {
+        let block = BlockId::data(0).expect("small");
+        let header = header(Kind::Symbol { block, k: 3, symbol });
+        receiver_of(products).handle_datagram(NOW, Arrival::now(NOW), &header, &[1; 4][..len])
+    };
+    let (kept, refused) = (Ok(Disposition::Keep), Err(ParseError::Truncated));
+    let last = SymbolId::source(2);
+    assert_eq!([0, 1, 2, 3].map(|len| hear(true, last, len)), [refused, kept, kept, refused]);
+    assert_eq!([0, 1, 2, 3].map(|len| hear(false, last, len)), [refused, refused, kept, refused]);
+    for symbol in [SymbolId::source(1), SymbolId::repair(0), SymbolId::repair(2)] {
+        assert_eq!([1, 2, 3].map(|len| hear(true, symbol, len)), [refused, kept, refused]);
+    }
 }
 
 #[test]

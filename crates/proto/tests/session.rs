@@ -85,6 +85,7 @@ impl Net {
             resume: false,
             on_stream: true,
             greets: false,
+            products: false,
         };
         let machine = Receiver::new(config, u64::from(me.0), self.now);
         let (kept, stored) = (BTreeMap::new(), BTreeSet::new());
@@ -117,7 +118,9 @@ impl Net {
         loop {
             while let Some(work) = self.sender.poll_work() {
                 let done = match work {
-                    sender::Work::Load { block, .. } => sender::WorkDone::Loaded(block),
+                    sender::Work::Load { block, .. } => {
+                        sender::WorkDone::Loaded { block, tail: GEOMETRY.symbol_len }
+                    }
                     sender::Work::Encode { block, from, count } => {
                         sender::WorkDone::Encoded { block, until: from + count }
                     }

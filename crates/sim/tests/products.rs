@@ -53,7 +53,7 @@ fn run(
 fn latency_is_near_the_ideal_for_one_receiver_and_for_sixteen() {
     let rate = Rate::from_mbps(100);
     let fixed = Controller::Fixed(Rate::from_mbps(97));
-    for (rtt_us, loss, most) in [(100, 0.0, 1.16), (100, 0.05, 1.37), (20_000, 0.05, 1.17)] {
+    for (rtt_us, loss, most) in [(100, 0.0, 1.14), (100, 0.05, 1.34), (20_000, 0.05, 1.17)] {
         let loss = if loss > 0.0 { Loss::Random(loss) } else { Loss::None };
         let rtt = Duration::from_micros(rtt_us);
         for controller in [fixed, Controller::Auto] {

@@ -206,6 +206,7 @@ fn receive(options: &Options, id: u32) -> Outcome<()> {
             resume: false,
             on_stream: true,
             greets: false,
+            products: false,
         },
         seed: u64::from(id),
         stream: Some(StreamIn {

@@ -2,7 +2,7 @@
 //! compared. No control plane: the test hands out the secrets and serves the pulls itself.
 
 use downpour_proto::receiver::Pull;
-use downpour_proto::sender::Delivery;
+use downpour_proto::sender::{Delivery, SenderStats};
 use downpour_proto::{
     BlockId, Code, Epoch, Geometry, PULL_SHARE_DEFAULT, PacketNumber, Parity, Rate, ReceiverConfig,
     ReceiverId, Rounds, SenderConfig, StreamId, rate,
@@ -28,6 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 struct Bytes {
     bytes: Vec<u8>,
     geometry: Geometry,
+    /// It stands for a session of products, whose blocks end with zeros.
+    products: bool,
 }
 
 impl Bytes {
@@ -37,7 +39,17 @@ impl Bytes {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 56) as u8
         });
-        Self { bytes: bytes.take(len).collect(), geometry }
+        Self { bytes: bytes.take(len).collect(), geometry, products: false }
+    }
+
+    /// As a session of products has it: each block ends with other zeros, up to more than a symbol of them.
+    fn products(len: usize, geometry: Geometry) -> Self {
+        let mut bytes = Self { products: true, ..Self::random(len, geometry) };
+        for (number, block) in bytes.bytes.chunks_mut(geometry.block_len() as usize).enumerate() {
+            let from = block.len() - (number * 97 % 2_000).min(block.len());
+            block[from..].fill(0);
+        }
+        bytes
     }
 
     /// All blocks, and how many symbols each has.
@@ -138,6 +150,7 @@ impl Net {
                 resume: false,
                 on_stream: true,
                 greets: false,
+                products: self.source.products,
             },
             seed: u64::from(id),
             stream: Some(StreamIn {
@@ -148,7 +161,7 @@ impl Net {
             unicast: false,
             feedback,
             suite: Suite::preferred(),
-            open: false,
+            open: self.source.products,
             epoch: Epoch(0),
             secret: self.secret.clone(),
             packet: PacketNumber(0),
@@ -178,7 +191,7 @@ impl Net {
             unicast: false,
             feedback,
             suite: Suite::preferred(),
-            open: false,
+            open: self.source.products,
             secret: self.secret.clone(),
             source: Arc::clone(&self.source) as Arc<dyn BlockSource>,
             trace: None,
@@ -202,15 +215,10 @@ impl Net {
     }
 }
 
-/// Delivers `len` bytes to `receivers`; (source, repair) symbols sent.
-fn deliver(
-    (len, geometry): (usize, Geometry),
-    receivers: u32,
-    loss: f64,
-    rate: Rate,
-    port: u16,
-) -> (u64, u64) {
-    let net = Net { source: Arc::new(Bytes::random(len, geometry)), ..net(0, port) };
+/// Delivers `bytes` to `receivers`; what was sent.
+fn deliver(bytes: Bytes, receivers: u32, loss: f64, rate: Rate, port: u16) -> SenderStats {
+    let len = bytes.bytes.len();
+    let net = Net { source: Arc::new(bytes), ..net(0, port) };
     let feedback = UnicastSocket::bind("127.0.0.1:0".parse().unwrap(), 1 << 20).unwrap();
     let feedback_to = feedback.local_addr().unwrap();
     let (done, finished) = channel();
@@ -234,22 +242,35 @@ fn deliver(
     }
     let stats = sender.stop().stats;
     eprintln!("{len} bytes to {receivers} in {:?}: {stats:?}", begun.elapsed());
-    (stats.source_symbols, stats.repair_symbols)
+    stats
 }
 
 #[test]
 fn one_small_object_is_one_symbol() {
-    assert_eq!(deliver((133, Geometry::IPV4), 2, 0.0, Rate::from_mbps(50), 47_301).0, 1);
+    let bytes = Bytes::random(133, Geometry::IPV4);
+    assert_eq!(deliver(bytes, 2, 0.0, Rate::from_mbps(50), 47_301).source_symbols, 1);
 }
 
 #[test]
 fn every_byte_arrives_through_loss() {
     for (code, port) in [(Code::ReedSolomon, 47_302), (Code::Cauchy, 47_306)] {
-        let geometry = Geometry::full(1440, code);
-        let (source, repair) = deliver((64 << 20, geometry), 4, 0.05, Rate::from_mbps(400), port);
+        let bytes = Bytes::random(64 << 20, Geometry::full(1440, code));
+        let stats = deliver(bytes, 4, 0.05, Rate::from_mbps(400), port);
+        let (source, repair) = (stats.source_symbols, stats.repair_symbols);
         assert_eq!(source, (64u64 << 20).div_ceil(1440));
+        assert_eq!(stats.cut_bytes, 0);
         assert!(repair > source / 20, "{code:?}: {repair} repair symbols cannot have sufficed");
     }
+}
+
+/// What is not sent of a block's zeros is there all the same, also where symbols were lost (`docs/protocol.md#PROD-13`).
+#[test]
+fn blocks_whose_last_symbol_is_cut_arrive_whole_through_loss() {
+    let geometry = Geometry { block_symbols: 16, ..Geometry::full(1440, Code::Mixed) };
+    let stats = deliver(Bytes::products(8 << 20, geometry), 3, 0.05, Rate::from_mbps(200), 47_307);
+    let blocks = (8u64 << 20).div_ceil(geometry.block_len());
+    let mean = stats.cut_bytes / blocks;
+    assert!((500..1_400).contains(&mean), "{mean} bytes were cut of each block");
 }
 
 /// A disk driver with a bug in it.

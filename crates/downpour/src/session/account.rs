@@ -192,7 +192,7 @@ fn sent_bytes(geometry: Geometry, sent: &SendSnapshot, pull_bytes: u64) -> SentB
     let stats = &sent.stats;
     let data_source = stats.source_symbols.saturating_sub(stats.manifest_symbols);
     SentBytes {
-        source_bytes: data_source * datagram,
+        source_bytes: (data_source * datagram).saturating_sub(stats.cut_bytes),
         proactive_repair_bytes: stats.proactive_symbols * datagram,
         repair_bytes: (stats.repair_symbols - stats.proactive_symbols) * datagram,
         manifest_bytes: stats.manifest_symbols.min(stats.source_symbols) * datagram,

@@ -272,6 +272,7 @@ fn spawn_driver(
                 && reply.products_from.is_none(),
             on_stream: stream.is_some() || reply.path.is_unicast(),
             greets: reply.path.is_unicast(),
+            products: reply.products_from.is_some(),
         },
         seed,
         stream,

@@ -60,6 +60,9 @@ pub struct ReceiverConfig {
     pub on_stream: bool,
     /// The sender learns from our messages where to send the stream: greet it until the stream is heard.
     pub greets: bool,
+    /// A session of products: a block's last source symbol may come without the zeros that it ends with, which the
+    /// driver adds (`docs/protocol.md#PROD-13`).
+    pub products: bool,
 }
 
 /// What to do with a datagram's body.
@@ -366,7 +369,8 @@ impl Receiver {
         self.stats.ce_marks += u64::from(arrival.is_marked);
         match header.kind {
             Kind::Symbol { block, k, symbol } => {
-                self.config.geometry.check(k, symbol, body.len())?;
+                // protocol.md#WIRE-3
+                self.config.geometry.check(k, symbol, body.len(), self.config.products)?;
                 Ok(self.on_symbol(block, k, symbol))
             }
             Kind::Poll => {

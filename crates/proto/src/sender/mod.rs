@@ -100,7 +100,12 @@ pub enum Work {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkDone {
     /// [`Work::Load`] is done.
-    Loaded(BlockId),
+    Loaded {
+        /// Which block.
+        block: BlockId,
+        /// Bytes of its last source symbol but for the zeros that it ends with. An open session sends no more of it.
+        tail: u16,
+    },
     /// The block's bytes cannot be had. It is dropped; receivers find out by pulling it.
     LoadFailed(BlockId),
     /// [`Work::Encode`] is done: repair symbols below `until` are there.
@@ -133,9 +138,11 @@ pub enum Event {
 /// A datagram to send now. The driver adds the body and the seal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// Its header. For `Kind::Symbol` the driver appends that symbol's T bytes, for the others the message
-    /// that [`Sender::poll_transmit`] wrote.
+    /// Its header. For `Kind::Symbol` the driver appends that symbol's first `body_len` bytes, for the others the
+    /// message that [`Sender::poll_transmit`] wrote.
     pub header: Header,
+    /// Bytes of its body.
+    pub body_len: usize,
     /// Its full packet number, for the seal.
     pub packet: PacketNumber,
 }
@@ -151,6 +158,8 @@ pub struct SenderStats {
     pub proactive_symbols: u64,
     /// Datagrams with symbols of manifest blocks, source or repair.
     pub manifest_symbols: u64,
+    /// Bytes by which source symbols were shorter than T (`docs/protocol.md#PROD-13`).
+    pub cut_bytes: u64,
     /// Polls, advertisements and probes.
     pub messages: u64,
     /// All bytes of the stream.
@@ -392,9 +401,11 @@ impl Sender {
     pub fn handle_work(&mut self, now: Timestamp, done: WorkDone) {
         self.advance(now);
         match done {
-            WorkDone::Loaded(block) => {
+            WorkDone::Loaded { block, tail } => {
+                let tail = self.tail_sent(tail);
                 if let Some(open) = self.window.find(block) {
                     open.loaded = true;
+                    open.tail = tail;
                 }
             }
             WorkDone::LoadFailed(block) => {

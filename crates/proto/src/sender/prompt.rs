@@ -7,6 +7,7 @@
 //! 3. A block gets as much repair unasked as is worth its time: a further round is waited for by who lacks it, a symbol
 //!    in vain by all.
 //! 4. Who asks gets what it lacks, and more only by the same account.
+//! 5. A block's last source symbol goes without the zeros that it ends with.
 
 use super::{Sender, Transmit};
 use crate::rate::RatePhase;
@@ -54,7 +55,14 @@ impl Sender {
         prompt.padding_left -= 1;
         message.clear();
         message.resize(usize::from(self.config.geometry.symbol_len), 0);
-        Some(self.transmit_full(Kind::Probe))
+        Some(self.transmit_of_burst(Kind::Probe, message.len()))
+    }
+
+    /// How many bytes are sent of a block's last source symbol, which is zeros from `tail` on: in an open session no more
+    /// than that, but one at least (`docs/protocol.md#PROD-13`).
+    pub(super) fn tail_sent(&self, tail: u16) -> u16 {
+        let full = self.config.geometry.symbol_len;
+        if self.prompt.is_some() { tail.clamp(1, full) } else { full }
     }
 
     /// Of an open session: how many symbols in vain a further round of a block's is worth.

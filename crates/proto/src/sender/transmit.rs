@@ -120,9 +120,9 @@ impl Sender {
         None
     }
 
-    fn transmit(&mut self, kind: Kind, body: usize) -> Transmit {
+    fn transmit(&mut self, kind: Kind, body_len: usize) -> Transmit {
         self.packet = PacketNumber(self.packet.0 + 1);
-        let bytes = (HEADER_LEN + body + TAG_LEN) as u64;
+        let bytes = (HEADER_LEN + body_len + TAG_LEN) as u64;
         self.stats.bytes += bytes;
         if !matches!(kind, Kind::Symbol { .. }) {
             self.stats.messages += 1;
@@ -135,21 +135,26 @@ impl Sender {
             packet_low: self.packet.0 as u32,
             kind,
         };
-        Transmit { header, packet: self.packet }
+        Transmit { header, body_len, packet: self.packet }
     }
 
     fn transmit_symbol(&mut self) -> Option<Transmit> {
         let at = self.window.first_ready()?;
+        let full = self.config.geometry.symbol_len;
         let open = &mut self.window.open[at];
         let symbol = open.next_symbol()?;
         let kind = Kind::Symbol { block: open.block, k: open.k, symbol };
+        let len = if symbol.raw() + 1 == open.k { open.tail } else { full };
         if open.sent == 0 {
             open.began_at = self.now;
         }
         open.sent += 1;
         let (sent, k, began_at) = (open.sent, open.k, open.began_at);
         match symbol.repair_index() {
-            None => self.stats.source_symbols += 1,
+            None => {
+                self.stats.source_symbols += 1;
+                self.stats.cut_bytes += u64::from(full - len);
+            }
             Some(index) => {
                 self.stats.repair_symbols += 1;
                 self.stats.proactive_symbols += u64::from(index < open.proactive);
@@ -170,17 +175,17 @@ impl Sender {
             self.timers.set_earlier(Reason::Settle, settles_at);
             self.poll_due |= self.asks_at_block_end();
         }
-        Some(self.transmit_full(kind))
+        Some(self.transmit_of_burst(kind, usize::from(len)))
     }
 
-    /// One full-size datagram of the burst.
-    pub(super) fn transmit_full(&mut self, kind: Kind) -> Transmit {
+    /// One datagram of the burst.
+    pub(super) fn transmit_of_burst(&mut self, kind: Kind, body_len: usize) -> Transmit {
         self.unpolled += 1;
         self.idle_polls = 0;
         if core::mem::take(&mut self.limited_marked) && self.prompt.is_some() {
             self.pacer.resume(self.now);
         }
-        let transmit = self.transmit(kind, usize::from(self.config.geometry.symbol_len));
+        let transmit = self.transmit(kind, body_len);
         self.burst_left -= 1;
         if self.burst_left == 0 {
             self.end_burst();

@@ -39,6 +39,8 @@ pub(super) struct Open {
     pub(super) began_at: Timestamp,
     /// Its bytes are with the driver.
     pub(super) loaded: bool,
+    /// Bytes to send of its last source symbol, once it is loaded.
+    pub(super) tail: u16,
     /// Symbols sent: the source in order, then repair in order.
     pub(super) sent: u16,
     /// Symbols to send as planned now.
@@ -66,6 +68,7 @@ impl Open {
             opened_at,
             began_at: opened_at,
             loaded: false,
+            tail: 0,
             sent: 0,
             planned: offered.k,
             encode_asked: 0,

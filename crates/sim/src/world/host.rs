@@ -27,7 +27,9 @@ const REPLAY_WINDOW: u64 = 1024;
 pub(super) struct Datagram {
     pub(super) number: u64,
     pub(super) header: Header,
+    /// Of a message; a symbol's bytes are zeros.
     pub(super) body: Rc<[u8]>,
+    pub(super) body_len: usize,
     pub(super) frame_len: u64,
 }
 
@@ -244,7 +246,7 @@ impl Host {
             return;
         }
         let body: &[u8] = match datagram.header.kind {
-            Kind::Symbol { .. } => &self.zeros,
+            Kind::Symbol { .. } => &self.zeros[..datagram.body_len],
             _ => &datagram.body,
         };
         let arrival = Arrival { at, is_marked: false };
@@ -300,5 +302,6 @@ fn receiver_config(
         resume: false,
         on_stream,
         greets: false,
+        products: !world.products.is_empty(),
     }
 }

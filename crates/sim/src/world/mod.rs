@@ -347,7 +347,10 @@ impl World {
     /// True when the machine was told the result at once.
     fn sender_work(&mut self, work: SenderWork) -> bool {
         let (done, after) = match work {
-            SenderWork::Load { block, .. } => (SenderDone::Loaded(block), self.config.load_time),
+            SenderWork::Load { block, .. } => {
+                let tail = self.products.tail(block).unwrap_or(self.config.geometry.symbol_len);
+                (SenderDone::Loaded { block, tail }, self.config.load_time)
+            }
             SenderWork::Encode { block, from, count } => {
                 (SenderDone::Encoded { block, until: from + count }, self.config.code_time)
             }
@@ -376,12 +379,12 @@ impl World {
     fn multicast(&mut self, transmit: &downpour_proto::sender::Transmit, message: &[u8]) {
         self.number += 1;
         let is_symbol = matches!(transmit.header.kind, Kind::Symbol { .. });
-        let body_len =
-            if is_symbol { usize::from(self.config.geometry.symbol_len) } else { message.len() };
+        let body_len = transmit.body_len;
         let datagram = Datagram {
             number: self.number,
             header: transmit.header,
             body: if is_symbol { Rc::clone(&self.empty) } else { message.into() },
+            body_len,
             frame_len: (HEADER_LEN + body_len + TAG_LEN) as u64 + HEADERS_LEN,
         };
         self.stats.on_sent(&datagram, is_symbol);

@@ -19,8 +19,8 @@ pub struct Product {
 pub(super) struct Products {
     all: Vec<Product>,
     inserted: usize,
-    /// Source symbols of each block so far.
-    symbols: Vec<u16>,
+    /// Source symbols of each block so far, and the bytes of the last of them.
+    symbols: Vec<(u16, u16)>,
     /// One past the last block of each product so far.
     ends: Vec<usize>,
     /// When each receiver had each block.
@@ -49,16 +49,30 @@ impl Products {
         while self.next_at().is_some_and(|at| at <= now) {
             let len = self.all[self.inserted].len;
             let blocks = 0..u32::try_from(geometry.blocks(len)).unwrap_or(u32::MAX);
-            self.symbols.extend(blocks.map(|block| geometry.symbols_of(block, len)));
+            self.symbols.extend(blocks.map(|block| {
+                let k = geometry.symbols_of(block, len);
+                let before = u64::from(block) * geometry.block_len()
+                    + u64::from(k - 1) * u64::from(geometry.symbol_len);
+                (k, (len - before).min(u64::from(geometry.symbol_len)) as u16)
+            }));
             self.ends.push(self.symbols.len());
             self.inserted += 1;
         }
         let new = self.symbols[first..].iter().enumerate();
         let block = |at| BlockId::data(u32::try_from(first + at).ok()?);
-        new.filter_map(|(at, k)| Some((block(at)?, *k))).collect()
+        new.filter_map(|(at, (k, _))| Some((block(at)?, *k))).collect()
     }
 
     pub(super) fn symbols(&self, block: BlockId) -> Option<u16> {
+        self.lens(block).map(|(symbols, _)| symbols)
+    }
+
+    /// Bytes of a block's last source symbol.
+    pub(super) fn tail(&self, block: BlockId) -> Option<u16> {
+        self.lens(block).map(|(_, tail)| tail)
+    }
+
+    fn lens(&self, block: BlockId) -> Option<(u16, u16)> {
         let data = block.kind() == BlockKind::Data;
         self.symbols.get(block.number() as usize).copied().filter(|_| data)
     }

@@ -45,7 +45,8 @@ impl Symbols {
         self.repair.reserve(REPAIR_ROOM * symbol_len);
     }
 
-    fn insert(&mut self, symbol: SymbolId, body: &[u8]) {
+    /// A body of less than `symbol_len` is a source symbol's without the zeros at its end.
+    fn insert(&mut self, symbol: SymbolId, body: &[u8], symbol_len: usize) {
         match symbol.repair_index() {
             Some(index) => {
                 if !self.repair_ids.contains(&index) {
@@ -54,9 +55,11 @@ impl Symbols {
                 }
             }
             None => {
-                let at = usize::from(symbol.raw()) * body.len();
-                if let Some(room) = self.bytes.get_mut(at..at + body.len()) {
-                    room.copy_from_slice(body);
+                let at = usize::from(symbol.raw()) * symbol_len;
+                if let Some(room) = self.bytes.get_mut(at..at + symbol_len) {
+                    let (bytes, zeros) = room.split_at_mut(body.len());
+                    bytes.copy_from_slice(body);
+                    zeros.fill(0);
                     self.present.insert(symbol.raw());
                 }
             }
@@ -96,7 +99,8 @@ impl Assembly {
 
     /// Keeps a symbol that the machine wants.
     pub(super) fn insert(&mut self, block: BlockId, k: u16, symbol: SymbolId, body: &[u8]) {
-        self.entry(block, k).insert(symbol, body);
+        let symbol_len = self.symbol_len;
+        self.entry(block, k).insert(symbol, body, symbol_len);
     }
 
     /// Keeps source symbols from before, where the stream has not brought them already.
@@ -106,7 +110,7 @@ impl Assembly {
         for index in held.iter().cloned().flatten().filter(|i| *i < k.min(BLOCK_SYMBOLS_MAX)) {
             let at = usize::from(index) * symbol_len;
             if let Some(body) = bytes.get(at..at + symbol_len) {
-                symbols.insert(SymbolId::source(index), body);
+                symbols.insert(SymbolId::source(index), body, symbol_len);
             }
         }
     }
@@ -118,9 +122,11 @@ impl Assembly {
         range: Range<u16>,
         bytes: &[u8],
     ) -> bool {
+        let symbol_len = self.symbol_len;
         let Some(symbols) = self.blocks.get_mut(&block) else { return false };
-        let bodies = bytes.chunks_exact(self.symbol_len);
-        range.zip(bodies).for_each(|(index, body)| symbols.insert(SymbolId::repair(index), body));
+        for (index, body) in range.zip(bytes.chunks_exact(symbol_len)) {
+            symbols.insert(SymbolId::repair(index), body, symbol_len);
+        }
         true
     }
 
@@ -139,5 +145,26 @@ impl Assembly {
         if let Some(symbols) = self.blocks.remove(&block) {
             self.recycle(symbols);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Assembly;
+    use downpour_proto::{BlockId, SymbolId};
+
+    /// `docs/protocol.md#PROD-13`.
+    #[test]
+    fn what_was_cut_is_zeros_whatever_the_buffer_held() {
+        let mut assembly = Assembly::new(4);
+        let block = |number| BlockId::data(number).unwrap();
+        for index in 0..3 {
+            assembly.insert(block(0), 3, SymbolId::source(index), &[9; 4]);
+        }
+        assembly.forget(block(0));
+        assembly.insert(block(1), 2, SymbolId::source(1), &[7]);
+        assembly.insert(block(1), 2, SymbolId::source(0), &[8; 4]);
+        let symbols = assembly.take(block(1)).unwrap();
+        assert_eq!(symbols.bytes, [8, 8, 8, 8, 7, 0, 0, 0]);
     }
 }

@@ -272,7 +272,7 @@ enum Job {
 }
 
 enum Done {
-    Loaded { block: BlockId, bytes: Vec<u8> },
+    Loaded { block: BlockId, bytes: Vec<u8>, tail: u16 },
     LoadFailed { block: BlockId, reason: String },
     Encoded { block: BlockId, from: u16, until: u16, symbols: Vec<u8> },
 }
@@ -508,10 +508,10 @@ impl Driver {
                 }
             };
             let done = match done {
-                Done::Loaded { block, bytes } => {
+                Done::Loaded { block, bytes, tail } => {
                     let loaded = Loaded { source: Arc::new(bytes), repair: Vec::new() };
                     self.blocks.insert(block, loaded);
-                    WorkDone::Loaded(block)
+                    WorkDone::Loaded { block, tail }
                 }
                 Done::LoadFailed { block, reason } => {
                     (self.on_event)(SendEvent::SourceFailed { block, reason });
@@ -602,6 +602,7 @@ impl Driver {
         match transmit.header.kind {
             Kind::Symbol { block, symbol, .. } => {
                 let bytes = symbol_bytes(&self.blocks, block, symbol.raw(), self.symbol_len);
+                let bytes = bytes.and_then(|bytes| bytes.get(..transmit.body_len));
                 // The machine sends only what it was told is there.
                 debug_assert!(bytes.is_some(), "{block} {symbol:?} is not loaded");
                 let Some(bytes) = bytes else {
@@ -716,12 +717,20 @@ fn symbol_bytes(
     }
 }
 
+/// Bytes of a block's last symbol but for the zeros that it ends with.
+fn tail(bytes: &[u8], symbol_len: usize) -> u16 {
+    let last = bytes.rchunks(symbol_len).next().unwrap_or_default();
+    // A symbol's length is a u16.
+    last.iter().rposition(|byte| *byte != 0).map_or(0, |at| at as u16 + 1)
+}
+
 fn work(job: Job, source: &dyn BlockSource, encoder: &mut Encoder, symbol_len: usize) -> Done {
     match job {
         Job::Load { block, mut bytes } => match source.read(block, &mut bytes) {
             Ok(len) => {
                 bytes[len..].fill(0);
-                Done::Loaded { block, bytes }
+                let tail = tail(&bytes, symbol_len);
+                Done::Loaded { block, bytes, tail }
             }
             Err(error) => Done::LoadFailed { block, reason: error.reason },
         },
@@ -732,5 +741,17 @@ fn work(job: Job, source: &dyn BlockSource, encoder: &mut Encoder, symbol_len: u
             debug_assert!(made.is_ok(), "{made:?}");
             Done::Encoded { block, from, until, symbols }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tail;
+
+    #[test]
+    fn only_zeros_at_the_end_of_the_last_symbol_are_cut() {
+        assert_eq!(tail(&[1, 1, 1, 1, 0, 5, 0, 0], 4), 2);
+        assert_eq!(tail(&[1, 1, 1, 1, 0, 5, 0, 6], 4), 4);
+        assert_eq!(tail(&[1, 0, 0, 0, 0, 0, 0, 0], 4), 0);
     }
 }
