@@ -9,6 +9,7 @@
 use super::assembly::{Assembly, Symbols};
 use super::workers::Workers;
 use super::{Broken, SessionError};
+use crate::spare::take_small_pages;
 use crate::trace::{Tap, Trace, Way};
 use crate::{
     Accepted, BlockSink, Clock, Decoder, Group, Interest, Interface, MulticastReceiver, OpenKeys,
@@ -156,6 +157,9 @@ pub struct ReceiveHandle {
 impl ReceiveHandle {
     /// Joins the group and starts the driver.
     pub fn spawn(setup: ReceiveSetup) -> Result<Self, SessionError> {
+        if setup.machine.products {
+            take_small_pages();
+        }
         let socket = match &setup.stream {
             Some(stream) => {
                 Some(MulticastReceiver::join(&stream.group, &stream.interface, &stream.options)?)

@@ -9,6 +9,7 @@
 use super::outlet::Outlet;
 use super::workers::Workers;
 use super::{Broken, SessionError};
+use crate::spare::take_small_pages;
 use crate::trace::{Tap, Trace, Traced, Way};
 use crate::{
     BlockSource, Clock, Encoder, Group, Interest, Interface, OpenKeys, RecvBatch, Reject,
@@ -62,7 +63,8 @@ pub struct SendSetup {
     pub feedback: UnicastSocket,
     /// The cipher.
     pub suite: Suite,
-    /// The session stays open, see [`Sender::stay_open`]: its workers do not give way to others.
+    /// The session stays open, see [`Sender::stay_open`]: its workers do not give way to others, and the process has
+    /// small pages from then on.
     pub open: bool,
     /// The secret of the stream's epoch.
     pub secret: Secret,
@@ -169,6 +171,9 @@ impl SendHandle {
     /// Opens the stream's socket and starts the driver. Nothing is sent before [`probe`](Self::probe) or
     /// [`start`](Self::start).
     pub fn spawn(setup: SendSetup) -> Result<Self, SessionError> {
+        if setup.open {
+            take_small_pages();
+        }
         let outlet = Outlet::open(&setup)?;
         let (commands, inbox) = channel();
         let waker = Waker::new()?;
