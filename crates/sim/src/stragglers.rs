@@ -11,7 +11,7 @@ use std::fmt;
 pub enum Trouble {
     /// Nothing.
     None,
-    /// Its link has a tenth of the rate.
+    /// Its link has a share of the rate only.
     Rate,
     /// It loses 30 % of what comes in.
     Loss,
@@ -22,6 +22,9 @@ pub enum Trouble {
     /// It joins at half-time.
     Late,
 }
+
+/// The queue before the link of one that has a share of the rate only.
+pub const QUEUE: Duration = Duration::from_millis(50);
 
 /// All of them.
 pub const TROUBLES: [Trouble; 6] =
@@ -42,6 +45,12 @@ pub struct Scene {
     pub loss: f64,
     /// What the troubled one suffers from.
     pub trouble: Trouble,
+    /// If it is its rate: how many have that trouble, each behind a link of its own.
+    pub troubled: usize,
+    /// Its share of the rate.
+    pub share: f64,
+    /// The queue before its link.
+    pub queue: Duration,
     /// Of all randomness.
     pub seed: u64,
     /// Prints a line for each report that the rate controller takes.
@@ -70,14 +79,15 @@ impl Scene {
         let half = rate.time_for(config.data_len) / 2;
         let from = Timestamp::ZERO + half * 3 / 5;
         let stop = from..from + Duration::from_secs(5);
+        if self.trouble == Trouble::Rate {
+            for one in config.receivers.iter_mut().rev().take(self.troubled) {
+                one.link =
+                    LinkConfig::bottleneck(rate.scale(self.share), self.queue, one.link.delay);
+            }
+        }
         let one = config.receivers.last_mut().expect("a scene has receivers");
         match self.trouble {
-            Trouble::None => {}
-            Trouble::Rate => {
-                let queue = Duration::from_millis(50);
-                one.link =
-                    LinkConfig::bottleneck(Rate::from_bps(rate.bps() / 10), queue, one.link.delay);
-            }
+            Trouble::None | Trouble::Rate => {}
             Trouble::Loss => one.loss = random(0.3),
             Trouble::Stop => one.stops = Some(stop),
             Trouble::Cut => one.cuts = vec![stop],
@@ -86,6 +96,7 @@ impl Scene {
         let outcome = World::run(config);
         let mut completed = outcome.receivers.iter().map(|receiver| receiver.completed);
         let troubled = completed.next_back().flatten();
+        let completed = completed.take(self.receivers - self.troubled.max(1));
         let others = completed.map(|at| at.unwrap_or(Duration::MAX)).max().unwrap_or_default();
         Fates { others, troubled, outcome }
     }

@@ -1,13 +1,26 @@
 //! One receiver in trouble costs the others little, and completes.
 
 use downpour_proto::{Duration, Rate};
-use downpour_sim::stragglers::{Fates, Scene, TROUBLES, Trouble};
+use downpour_sim::stragglers::{Fates, QUEUE, Scene, TROUBLES, Trouble};
 use downpour_sim::world::{World, WorldConfig, bound};
 use downpour_sim::{LinkConfig, Loss};
 
+const SCENE: Scene = Scene {
+    receivers: 16,
+    mbps: 20,
+    rtt: Duration::from_micros(200),
+    mib: 64,
+    loss: 0.0,
+    trouble: Trouble::None,
+    troubled: 1,
+    share: 0.1,
+    queue: QUEUE,
+    seed: 4,
+    trace: false,
+};
+
 fn run(trouble: Trouble) -> Fates {
-    let rtt = Duration::from_micros(200);
-    Scene { receivers: 16, mbps: 20, rtt, mib: 64, loss: 0.0, trouble, seed: 4, trace: false }.run()
+    Scene { trouble, ..SCENE }.run()
 }
 
 #[test]
