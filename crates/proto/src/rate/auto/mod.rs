@@ -16,6 +16,7 @@ use crate::ids::ReceiverId;
 use crate::time::{Duration, Timestamp};
 use crate::units::Rate;
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use path::Path;
 
 /// Before anything is known.
@@ -29,6 +30,9 @@ const SPARSE_POLLS: f64 = 8.0;
 const MIXED_POLLS: f64 = 2.5;
 /// A sender that sent less than this share of what it might has paused: what it may send says nothing of the queue.
 const PAUSED: f64 = 0.5;
+/// When most paths have shown to take so many times as much as the one that is followed, its limit is its own and not
+/// the session's: if it is left out, the rate need not be sought again.
+const FAR_MORE: f64 = 1.5;
 /// Polls that are remembered.
 const POLLS_MAX: usize = 64;
 /// Silence of so many answer times, and at least this long, halves the rate.
@@ -114,8 +118,20 @@ impl Auto {
         }
         self.rate = self.followed_rate * self.silent;
         if found {
-            self.paths.by_id.values_mut().for_each(|path| path.end_startup(now, capacity));
+            let expected = self.expected_beside(capacity);
+            self.paths.by_id.values_mut().for_each(|path| path.end_startup(now, expected));
         }
+    }
+
+    /// What is expected of a path that has not shown a limit, when the followed one takes `capacity`: the same, or what
+    /// half of the paths have shown to take if that is far more.
+    fn expected_beside(&self, capacity: f64) -> f64 {
+        let shown = self.paths.values().map(|path| path.capacity().0).filter(|shown| *shown > 0.0);
+        let mut shown: Vec<f64> = shown.collect();
+        shown.sort_by(f64::total_cmp);
+        // The lower median: of two, the one that takes less.
+        let most = shown.get(shown.len().saturating_sub(1) / 2).copied().unwrap_or(0.0);
+        if most > FAR_MORE * capacity { most } else { capacity }
     }
 
     /// For how long a path's answer holds, in seconds.
@@ -150,7 +166,8 @@ impl RateController for Auto {
         let rate = self.rate;
         // Not the rate of this moment: that may be one at which a queue is let run empty.
         let found = self.paths.followed().map_or(rate, |path| path.capacity().0);
-        let known = self.established.then_some(found);
+        let is_new = self.paths.by_id.get(&sample.receiver).is_none_or(Path::is_aside);
+        let known = (is_new && self.established).then(|| self.expected_beside(found));
         let path = self.paths.entry(sample.receiver, || Path::new(now, known));
         path.take_up(now, known);
         if sparse && self.poll_interval > 0.0 {
@@ -327,6 +344,29 @@ mod tests {
         auto.on_sample(now, &RateSample { receiver: ReceiverId(2), ..second });
         let (capacity, _) = auto.paths.by_id[&ReceiverId(2)].capacity();
         assert!(capacity > 0.8 * LINK, "{capacity}");
+    }
+
+    #[test]
+    fn when_the_only_slow_one_is_left_out_the_rate_that_the_others_have_shown_is_taken_up() {
+        let mut auto = Auto::new(Timestamp::ZERO);
+        let mut now = Timestamp::ZERO;
+        let mut sent = 0.0;
+        for _ in 1..=4 {
+            now = now + ROUND;
+            sent = auto.rate().bps() as f64 / 8.0 * ROUND.as_secs_f64();
+            auto.on_tick(now, auto.sent + sent as u64);
+            for id in 1..=3 {
+                let clear = sample(now, 1.0, (sent, 1.0), (ROUND, 0.0));
+                auto.on_sample(now, &RateSample { receiver: ReceiverId(id), ..clear });
+            }
+        }
+        let shown = auto.rate().bps();
+        let slow = sample(now, 1.0, (sent, 0.1), (ROUND * 4, 0.06));
+        auto.on_sample(now, &RateSample { receiver: ReceiverId(4), ..slow });
+        assert!(auto.rate().bps() < shown / 5, "{} of {shown}", auto.rate());
+        assert_eq!(auto.limiting(), Some(ReceiverId(4)));
+        auto.on_trial(ReceiverId(4));
+        assert!(auto.rate().bps() > shown / 3, "{} of {shown}", auto.rate());
     }
 
     #[test]

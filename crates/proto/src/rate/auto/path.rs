@@ -206,7 +206,7 @@ impl Path {
         }
     }
 
-    /// Another path has shown the session's limit: this one goes on from that `capacity`, no more by doubling.
+    /// Another path has shown the session's limit: this one goes on from `capacity`, no more by doubling.
     pub(super) fn end_startup(&mut self, now: Timestamp, capacity: f64) {
         self.found = now;
         if self.phase == RatePhase::Startup {
