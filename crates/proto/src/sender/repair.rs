@@ -37,12 +37,16 @@ impl Sender {
         };
         self.stats.feedback += 1;
         self.stats.feedback_bytes += (HEADER_LEN + body.len() + TAG_LEN) as u64;
+        let is_followed = !self.stragglers.on_trial(from);
+        // What is lost by one that is not followed tells nothing of its path.
+        let kept = (!is_followed).then(|| member.loss.clone());
         let sample = member.on_report(arrived, from, &report, &self.rounds, bytes);
+        member.loss = kept.unwrap_or_else(|| core::mem::take(&mut member.loss));
         if member.delivery != Delivery::Stream {
             return Ok(());
         }
         if let Some(sample) = sample
-            && self.stragglers.on_trial() != Some(from)
+            && is_followed
         {
             self.grtt.on_sample(sample.rtt);
             self.config.rate.on_sample(now, &sample);

@@ -4,7 +4,8 @@
 //! followed. Therefore a *trial*: the limiting receiver is left out of the rate for a short while. If the
 //! stream then runs more than twice as fast as before, and it gets less than half of that, it leaves the
 //! stream and pulls; if not, it is followed again and its next trial comes later and later. Where all are
-//! held up by the same thing, a slow host say, the stream gains nothing without it, and it stays. Each has a
+//! held up by the same thing, a slow host say, the stream gains nothing without it, and it stays. When another one
+//! then holds the stream as far down, a few may be left out together: two that are slow alike hide each other. Each has a
 //! pause of its own: that one was tried in vain must not keep the one who really is slow. A receiver that loses
 //! far more than the others leaves without a trial. Who left is asked back after a wait, on trial; each failure
 //! doubles the wait.
@@ -13,6 +14,7 @@ use crate::ids::{ReceiverId, Round};
 use crate::time::{Duration, Timestamp};
 use crate::units::Rate;
 use alloc::collections::BTreeMap;
+use alloc::vec;
 use alloc::vec::Vec;
 
 /// How often the members are looked over.
@@ -24,11 +26,27 @@ const TRIAL_TIME: Duration = Duration::from_millis(1_500);
 /// The first part of a trial is not judged: the rate has to rise first.
 const TRIAL_RAMP: Duration = Duration::from_millis(500);
 
+/// Who has limited at two reviews is tried, or who has brought the stream down to this share in between.
+const FALLEN: f64 = 1.0 / 3.0;
+
+/// Who is tried while another holds the stream down much further is not the one; that is seen sooner.
+const TRIAL_TURN: Duration = Duration::from_millis(200);
+
+/// Several who are slow alike are tried together: another that holds the stream no higher than this above the rate before
+/// joins the trial, up to this part of the group, and no more than this.
+const ALIKE: f64 = 1.5;
+const TRIED_SHARE: u32 = 8;
+const TRIED_MAX: u32 = 4;
+
 /// Of the rest it needs this much to be judged too slow before the time is over.
 const TRIAL_EVIDENCE: (Duration, u64) = (Duration::from_millis(200), 200);
 
 /// Between trials, whoever is tried: the rate settles in between.
 const TRIAL_GAP: Duration = Duration::from_millis(500);
+
+/// Wait before the next trial of one who could not follow, but without whom the stream was not faster either; doubles
+/// up to the second of [`TRIAL_PAUSE`].
+const DOUBT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Wait before the next trial of one who has passed; doubles up to the second.
 const TRIAL_PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(120));
@@ -74,40 +92,74 @@ pub(super) struct Standing {
     pub(super) span: (u64, u64),
 }
 
+/// One who is left out of the rate.
 #[derive(Clone, Copy, Debug)]
-struct Trial {
+struct Tried {
     id: ReceiverId,
-    from: Timestamp,
-    /// The stream's rate when it was still followed; zero if it has just come back.
-    before: Rate,
     /// What was sent, and what of that it received, since the rate has had time to rise.
     span: (u64, u64),
-    /// Reviews in that time, and those at which the stream was more than twice as fast as before.
+}
+
+impl Tried {
+    fn follows(&self) -> bool {
+        let (sent, received) = self.span;
+        received as f64 >= KEEPS_UP_SHARE * sent as f64
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Trial {
+    tried: Vec<Tried>,
+    /// When the last of them was left out.
+    from: Timestamp,
+    /// The stream's rate when all were still followed; zero if one has just come back.
+    before: Rate,
+    /// Reviews since the rate has had time to rise, and those at which the stream was more than twice as fast as before.
     reviews: (u32, u32),
 }
 
 impl Trial {
-    const fn new(id: ReceiverId, from: Timestamp, before: Rate) -> Self {
-        Self { id, from, before, span: (0, 0), reviews: (0, 0) }
+    fn new(id: ReceiverId, from: Timestamp, before: Rate) -> Self {
+        Self { tried: vec![Tried { id, span: (0, 0) }], from, before, reviews: (0, 0) }
     }
 
-    fn add(&mut self, rate: Rate, (sent, received): (u64, u64)) {
-        self.span.0 += sent;
-        self.span.1 += received;
-        self.reviews.0 += 1;
-        self.reviews.1 += u32::from(self.gains(rate));
+    /// Leaves out one more: all begin anew.
+    fn join(&mut self, id: ReceiverId, now: Timestamp) {
+        self.tried.push(Tried { id, span: (0, 0) });
+        self.tried.iter_mut().for_each(|tried| tried.span = (0, 0));
+        (self.from, self.reviews) = (now, (0, 0));
     }
 
-    /// At this rate the stream is much faster without it.
+    fn add(&mut self, rate: Rate, standings: &[Standing]) {
+        let spans = self.tried.iter_mut().filter_map(|tried| {
+            let standing = standings.iter().find(|s| s.id == tried.id)?;
+            Some((tried, standing.span))
+        });
+        let mut heard = false;
+        for (tried, (sent, received)) in spans {
+            tried.span.0 += sent;
+            tried.span.1 += received;
+            heard = true;
+        }
+        if heard {
+            self.reviews.0 += 1;
+            self.reviews.1 += u32::from(self.gains(rate));
+        }
+    }
+
+    /// At this rate the stream is much faster without them.
     fn gains(&self, rate: Rate) -> bool {
         rate.scale(KEEPS_UP_SHARE) > self.before
     }
 
-    /// The stream is much faster without it, and it cannot follow.
-    fn has_failed(&self) -> bool {
-        let (sent, received) = self.span;
-        let gained = self.reviews.1 * 2 > self.reviews.0;
-        gained && (received as f64) < KEEPS_UP_SHARE * sent as f64
+    fn has_gained(&self) -> bool {
+        self.reviews.1 * 2 > self.reviews.0
+    }
+
+    /// The first whom the stream is much faster without, and who cannot follow, by `evidence` datagrams at least.
+    fn has_failed(&self, evidence: u64) -> Option<ReceiverId> {
+        let fails = |tried: &&Tried| tried.span.0 >= evidence && !tried.follows();
+        self.tried.iter().find(fails).filter(|_| self.has_gained()).map(|tried| tried.id)
     }
 }
 
@@ -116,6 +168,8 @@ impl Trial {
 pub(super) struct Stragglers {
     trial: Option<Trial>,
     next_trial: Timestamp,
+    /// Whom the rate followed at the last review, and the rate.
+    last: (Option<ReceiverId>, Rate),
     /// Who has passed a trial: when the next may come, and the wait after that.
     passed: BTreeMap<ReceiverId, (Timestamp, Duration)>,
     lossy_since: BTreeMap<ReceiverId, Timestamp>,
@@ -128,15 +182,24 @@ impl Stragglers {
         Self {
             trial: None,
             next_trial: now,
+            last: (None, Rate::from_bps(0)),
             passed: BTreeMap::new(),
             lossy_since: BTreeMap::new(),
             away: BTreeMap::new(),
         }
     }
 
-    /// Whom the rate must not follow now.
-    pub(super) fn on_trial(&self) -> Option<ReceiverId> {
-        self.trial.map(|t| t.id)
+    /// Whether the rate must not follow it now.
+    pub(super) fn on_trial(&self, id: ReceiverId) -> bool {
+        self.trial.as_ref().is_some_and(|trial| trial.tried.iter().any(|tried| tried.id == id))
+    }
+
+    /// It is no longer left out of the rate.
+    fn end_trial(&mut self, id: ReceiverId) {
+        if let Some(trial) = &mut self.trial {
+            trial.tried.retain(|tried| tried.id != id);
+        }
+        self.trial = self.trial.take().filter(|trial| !trial.tried.is_empty());
     }
 
     /// Of those who have left the stream, the one to name in this round's poll: on a path that loses most
@@ -149,7 +212,7 @@ impl Stragglers {
     }
 
     pub(super) fn forget(&mut self, id: ReceiverId) {
-        self.trial = self.trial.filter(|t| t.id != id);
+        self.end_trial(id);
         self.passed.remove(&id);
         self.lossy_since.remove(&id);
         self.away.remove(&id);
@@ -159,7 +222,7 @@ impl Stragglers {
     /// on it than on any other (protocol.md#STRAG-6).
     pub(super) fn is_doubted(&self, now: Timestamp, id: ReceiverId) -> bool {
         let long = |since: &Timestamp| now.since(*since) >= SUSPECT_TIME;
-        self.on_trial() == Some(id) || self.lossy_since.get(&id).is_some_and(long)
+        self.on_trial(id) || self.lossy_since.get(&id).is_some_and(long)
     }
 
     /// Looks those over who are `streaming` and have told something since. `limiting`: whom the `rate` follows, once it
@@ -188,9 +251,15 @@ impl Stragglers {
             return Some(self.leave(now, id));
         }
         if self.trial.is_some() {
-            return self.judge(now, standings, limiting, rate);
+            return self.judge(now, streaming, standings, limiting, rate);
         }
+        let (limited, last_rate) = core::mem::replace(&mut self.last, (limiting, rate));
         let id = limiting.filter(|_| now >= self.next_trial)?;
+        // Who limits for a moment only has not brought the stream to its own rate yet, and what is gained without
+        // it would not be seen.
+        if limited != limiting && rate > last_rate.scale(FALLEN) {
+            return None;
+        }
         if self.passed.get(&id).is_some_and(|(at, _)| now < *at) {
             return None;
         }
@@ -208,7 +277,7 @@ impl Stragglers {
     }
 
     fn leave(&mut self, now: Timestamp, id: ReceiverId) -> Verdict {
-        self.trial = self.trial.filter(|t| t.id != id);
+        self.end_trial(id);
         self.lossy_since.remove(&id);
         let pause = self.away.get(&id).map_or(RETURN_PAUSE.0, |(_, last)| *last * 2);
         let pause = pause.min(RETURN_PAUSE.1);
@@ -223,36 +292,61 @@ impl Stragglers {
     fn judge(
         &mut self,
         now: Timestamp,
+        streaming: u32,
         standings: &[Standing],
         limiting: Option<ReceiverId>,
         rate: Rate,
     ) -> Option<Verdict> {
         let trial = self.trial.as_mut()?;
-        let (id, since) = (trial.id, now.since(trial.from));
-        if since >= TRIAL_RAMP
-            && let Some(standing) = standings.iter().find(|s| s.id == id)
-        {
-            trial.add(rate, standing.span);
+        let since = now.since(trial.from);
+        if since >= TRIAL_RAMP {
+            trial.add(rate, standings);
         }
-        let (evident_after, evidence) = TRIAL_EVIDENCE;
-        let evident = since >= TRIAL_RAMP + evident_after && trial.span.0 >= evidence;
         let over = since >= TRIAL_TIME;
-        if (over || evident) && trial.has_failed() {
+        let (evident_after, evidence) = TRIAL_EVIDENCE;
+        let evident = since >= TRIAL_RAMP + evident_after;
+        if (over || evident)
+            && let Some(id) = trial.has_failed(if over { 1 } else { evidence })
+        {
             return Some(self.leave(now, id));
         }
-        // Another one holds the stream as far down as this one did: it is the one to try.
-        let another = since >= TRIAL_RAMP && limiting.is_some() && !trial.gains(rate);
-        if !over && !another {
+        if over {
+            return self.keep(now, now + TRIAL_GAP);
+        }
+        let another = limiting.filter(|_| since >= TRIAL_TURN)?;
+        if rate < trial.before.scale(KEEPS_UP_SHARE) {
+            // It holds the stream down much further: it is the one to try.
+            return self.keep(now, now);
+        }
+        if since < TRIAL_RAMP || trial.gains(rate) {
             return None;
         }
-        self.trial = None;
-        self.next_trial = if over { now + TRIAL_GAP } else { now };
-        let pause = self.passed.get(&id).map_or(TRIAL_PAUSE.0, |(_, last)| *last * 2);
-        let pause = pause.min(TRIAL_PAUSE.1);
-        if self.passed.len() < REMEMBERED_MAX {
-            self.passed.insert(id, (now + pause, pause));
+        // It holds the stream about as far down: it may be slow like these, or the one instead of them.
+        let few = (streaming / TRIED_SHARE).clamp(1, TRIED_MAX) as usize;
+        if rate.scale(1.0 / ALIKE) > trial.before || trial.tried.len() >= few {
+            return self.keep(now, now);
         }
-        Some(Verdict::Keep(id))
+        trial.join(another, now);
+        Some(Verdict::Try(another))
+    }
+
+    /// All who are on trial are followed again.
+    fn keep(&mut self, now: Timestamp, next_trial: Timestamp) -> Option<Verdict> {
+        self.next_trial = next_trial;
+        let kept = self.trial.take()?.tried;
+        for tried @ Tried { id, .. } in &kept {
+            let first = if tried.follows() { TRIAL_PAUSE.0 } else { DOUBT_PAUSE };
+            let pause = self.passed.get(id).map_or(first, |(_, last)| *last * 2);
+            let pause = pause.min(TRIAL_PAUSE.1);
+            if self.passed.len() < REMEMBERED_MAX {
+                self.passed.insert(*id, (now + pause, pause));
+            }
+            // What it lost in the moment before, when the stream had just become too fast for it, has to show again.
+            if let Some(since) = self.lossy_since.get_mut(id) {
+                *since = now - LOSS_TIME / 2;
+            }
+        }
+        kept.first().map(|first| Verdict::Keep(first.id))
     }
 
     /// A receiver that has lost far more than the others for long enough.
@@ -269,7 +363,7 @@ impl Stragglers {
             }
             let since = *self.lossy_since.entry(standing.id).or_insert(now);
             // A trial has its own end; it starts with a flood that may drown the one who is tried.
-            if now.since(since) >= LOSS_TIME && self.on_trial() != Some(standing.id) {
+            if now.since(since) >= LOSS_TIME && !self.on_trial(standing.id) {
                 return Some(standing.id);
             }
         }
@@ -292,8 +386,8 @@ mod tests {
         let mut away = false;
         for step in 0..secs * 10 {
             let now = Timestamp::ZERO + REVIEW_INTERVAL * step as u32;
-            let got = if policy.on_trial().is_some() { (share * 1000.0) as u64 } else { 1000 };
-            let free = away || policy.on_trial().is_some();
+            let got = if policy.on_trial(ReceiverId(1)) { (share * 1000.0) as u64 } else { 1000 };
+            let free = away || policy.on_trial(ReceiverId(1));
             let rate = Rate::from_mbps(100).scale(if free { 1.0 } else { share });
             let slow = Standing { id: ReceiverId(1), loss, span: (1000, got) };
             let healthy = Standing { id: ReceiverId(2), loss: 0.0, span: (1000, 1000) };
@@ -335,8 +429,7 @@ mod tests {
             let now = Timestamp::ZERO + REVIEW_INTERVAL * *step;
             // Rounds of 0.2 s; both limit by turns.
             let heard = if step % 2 == 0 { &all[..] } else { &[] };
-            let limiting =
-                Some(ReceiverId(1 + step / 2 % 2)).filter(|id| policy.on_trial() != Some(*id));
+            let limiting = Some(ReceiverId(1 + step / 2 % 2)).filter(|id| !policy.on_trial(*id));
             let verdict = policy.review(now, 2, heard, limiting, Rate::from_mbps(20));
             assert!(!matches!(verdict, Some(Verdict::Leave(_))), "{verdict:?}");
             matches!(verdict, Some(Verdict::Try(_)))
@@ -366,13 +459,13 @@ mod tests {
         let left = (0..50).find(|step| {
             // At first the healthy one seems to limit.
             let limiting = if *step < 5 { healthy } else { slow };
-            let got = if policy.on_trial() == Some(slow) { 100 } else { 1000 };
+            let got = if policy.on_trial(slow) { 100 } else { 1000 };
             let standings = [(healthy, 1000), (slow, got)].map(|(id, received)| Standing {
                 id,
                 loss: 0.0,
                 span: (1000, received),
             });
-            let rate = if policy.on_trial() == Some(slow) { 100 } else { 10 };
+            let rate = if policy.on_trial(slow) { 100 } else { 10 };
             let verdict =
                 policy.review(at(*step), 2, &standings, Some(limiting), Rate::from_mbps(rate));
             verdict == Some(Verdict::Leave(slow))
@@ -385,13 +478,53 @@ mod tests {
     }
 
     #[test]
+    fn two_that_are_slow_alike_are_tried_together_and_leave() {
+        let mut policy = Stragglers::new(Timestamp::ZERO);
+        let slow = [ReceiverId(1), ReceiverId(2)];
+        let mut left = Vec::new();
+        for step in 0..40 {
+            let here = |id: &ReceiverId| !left.contains(id);
+            let limiting = slow.into_iter().find(|id| here(id) && !policy.on_trial(*id));
+            let (rate, got) = if limiting.is_some() { (10, 1000) } else { (100, 100) };
+            let standings: Vec<Standing> = (1..=16)
+                .map(ReceiverId)
+                .filter(here)
+                .map(|id| {
+                    let received = if slow.contains(&id) { got } else { 1000 };
+                    Standing { id, loss: 0.0, span: (1000, received) }
+                })
+                .collect();
+            let now = Timestamp::ZERO + REVIEW_INTERVAL * step;
+            let (streaming, limiting) = (standings.len() as u32, limiting.or(Some(ReceiverId(9))));
+            let rate = Rate::from_mbps(rate);
+            if let Some(Verdict::Leave(id)) =
+                policy.review(now, streaming, &standings, limiting, rate)
+            {
+                left.push(id);
+            }
+        }
+        assert_eq!(left, slow);
+    }
+
+    #[test]
+    fn who_limits_for_a_moment_is_not_tried() {
+        let mut policy = Stragglers::new(Timestamp::ZERO);
+        for step in 0..20u32 {
+            let all = [1, 2, 3].map(|id| Standing { id: ReceiverId(id), loss: 0.0, span: (9, 9) });
+            let now = Timestamp::ZERO + REVIEW_INTERVAL * step;
+            let limiting = Some(ReceiverId(1 + step % 3));
+            assert_eq!(policy.review(now, 3, &all, limiting, Rate::from_mbps(20)), None);
+        }
+    }
+
+    #[test]
     fn one_whose_leaving_makes_nothing_faster_stays() {
         let mut policy = Stragglers::new(Timestamp::ZERO);
         let (one, other) = (ReceiverId(1), ReceiverId(2));
         for step in 0..600 {
             let now = Timestamp::ZERO + REVIEW_INTERVAL * step;
             // An overloaded host: who is not followed loses most, and the stream is hardly faster.
-            let (got, rate) = if policy.on_trial() == Some(one) { (300, 120) } else { (1000, 80) };
+            let (got, rate) = if policy.on_trial(one) { (300, 120) } else { (1000, 80) };
             let standings = [(one, got), (other, 1000)].map(|(id, received)| Standing {
                 id,
                 loss: 0.0,
