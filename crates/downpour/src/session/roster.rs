@@ -1,8 +1,8 @@
 //! What the sender knows of each receiver, and whether the session is over.
 //!
 //! A receiver joins, says that it is ready, and ends: complete by its receipt, failed by its own word, or
-//! gone when its event stream has closed. Who is gone may come back within [`GRACE`]; the session does
-//! not wait longer (`docs/protocol.md#CTL-3`). A receiver that comes back joins anew, and its old entry is
+//! gone when its event stream has closed. Who is gone may come back within [`GRACE`], or within that of the last one's
+//! end if it had left the stream; the session does not wait longer (`docs/protocol.md#CTL-3`). A receiver that comes back joins anew, and its old entry is
 //! taken out: the report has one line for each machine's target. A receiver that joins and does not listen for
 //! events has given no sign of life, and is gone after [`LISTEN_TIME_MAX`].
 //!
@@ -282,12 +282,17 @@ impl Roster {
         expected.iter().map(String::as_str).filter(|name| !here.contains(name)).collect()
     }
 
-    /// Nobody is left to wait for.
+    /// Nobody is left to wait for. Who has left the stream may be flooded by it for as long as others need it, where
+    /// switches do not prune multicast: its time to come back begins when the last of them has ended.
     pub(super) fn is_over(&self, now: Instant) -> bool {
+        let last = self.peers.values().filter_map(|peer| peer.ended_at).max();
         self.peers.values().all(|peer| match &peer.stage {
             Stage::Joined | Stage::Ready => false,
             Stage::Complete | Stage::Failed(_) => true,
-            Stage::Gone { at, .. } => now.duration_since(*at) >= GRACE,
+            Stage::Gone { at, .. } => {
+                let since = last.filter(|_| peer.left_stream.is_some()).unwrap_or(*at);
+                now.saturating_duration_since(since) >= GRACE
+            }
         })
     }
 }
@@ -329,6 +334,29 @@ mod tests {
         assert!(roster.is_over(Instant::now()));
         assert_eq!(roster.find(second).unwrap().stage, Stage::Failed("disk full".to_owned()));
         assert!(!roster.unsubscribe(second), "no death after goodbye");
+    }
+
+    #[test]
+    fn who_was_too_slow_and_is_gone_is_waited_for_when_the_stream_floods_it_no_more() {
+        let mut roster = Roster::default();
+        let (slow, _) = roster.join(newcomer("slow", 1));
+        let (fast, _) = roster.join(newcomer("fast", 2));
+        let (dead, _) = roster.join(newcomer("dead", 3));
+        for id in [slow, fast, dead] {
+            roster.ready(id, true, false);
+        }
+        roster.find(slow).unwrap().left_stream = Some("too slow".to_owned());
+        let long_ago = Instant::now() - 5 * GRACE;
+        for id in [slow, dead] {
+            roster.unsubscribe(id);
+            roster.find(id).unwrap().stage = Stage::Gone { at: long_ago, why: "" };
+        }
+        assert!(!roster.is_over(Instant::now()), "the fast one is still here");
+        roster.leave(fast, "disk full".to_owned());
+        assert!(!roster.is_over(Instant::now()), "now the slow one can be heard");
+        assert!(roster.is_over(Instant::now() + GRACE));
+        roster.find(slow).unwrap().left_stream = None;
+        assert!(roster.is_over(Instant::now()), "nothing kept these two from coming back");
     }
 
     #[test]
