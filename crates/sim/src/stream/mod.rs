@@ -100,7 +100,8 @@ pub fn run(setup: Setup) -> Report {
     }
     let mut sessions: Vec<Session> =
         setup.sessions.into_iter().map(|s| Session::new(s, &mut rng)).collect();
-    let mut cubics: Vec<Cubic> = setup.cubic_rtts.iter().map(|rtt| Cubic::new(*rtt)).collect();
+    let mut cubics: Vec<Cubic> =
+        setup.cubic_rtts.iter().map(|rtt| Cubic::new(*rtt, rng.fork())).collect();
     let end = Timestamp::ZERO + setup.end;
     let mut now = Timestamp::ZERO;
     while let Some((at, event)) = events.pop() {
