@@ -41,7 +41,9 @@ impl Sender {
         // What is lost by one that is not followed tells nothing of its path.
         let kept = (!is_followed).then(|| member.loss.clone());
         let sample = member.on_report(arrived, from, &report, &self.rounds, bytes);
-        member.loss = kept.unwrap_or_else(|| core::mem::take(&mut member.loss));
+        if let Some(loss) = kept {
+            member.loss = loss;
+        }
         if member.delivery != Delivery::Stream {
             return Ok(());
         }

@@ -19,7 +19,7 @@ use std::arch::x86_64::{
 use std::iter::zip;
 use std::sync::LazyLock;
 
-/// What a chunk of 64 bytes is multiplied by: the maps low to low, high to low, low to high, high to high.
+/// What 64 bytes are multiplied by: the maps low to low, high to low, low to high, high to high.
 #[derive(Clone, Copy)]
 struct Factor([u64; 4]);
 
@@ -147,9 +147,9 @@ impl Engine for Affine {
 
 /// 32 elements: low bytes, high bytes.
 #[derive(Clone, Copy)]
-struct Chunk(__m256i, __m256i);
+struct Lanes(__m256i, __m256i);
 
-impl Chunk {
+impl Lanes {
     #[target_feature(enable = "avx2,gfni")]
     fn load(from: &[u8; 64]) -> Self {
         let from = from.as_ptr().cast::<__m256i>();
@@ -197,14 +197,14 @@ impl Factor {
 #[target_feature(enable = "avx2,gfni")]
 fn multiply(x: &mut [[u8; 64]], factor: Factor) {
     let maps = factor.maps();
-    for chunk in x {
-        Chunk::load(chunk).times(maps).store(chunk);
+    for lanes in x {
+        Lanes::load(lanes).times(maps).store(lanes);
     }
 }
 
 /// One step of the transform on a pair, or of its inverse.
 #[target_feature(enable = "avx2,gfni")]
-fn butterfly<const INVERSE: bool>(x: Chunk, y: Chunk, maps: [__m256i; 4]) -> (Chunk, Chunk) {
+fn butterfly<const INVERSE: bool>(x: Lanes, y: Lanes, maps: [__m256i; 4]) -> (Lanes, Lanes) {
     if INVERSE {
         let y = y.plus(x);
         (x.plus(y.times(maps)), y)
@@ -218,7 +218,7 @@ fn butterfly<const INVERSE: bool>(x: Chunk, y: Chunk, maps: [__m256i; 4]) -> (Ch
 fn layer<const INVERSE: bool>(x: &mut [[u8; 64]], y: &mut [[u8; 64]], factor: Factor) {
     let maps = factor.maps();
     for (x, y) in zip(x, y) {
-        let (to_x, to_y) = butterfly::<INVERSE>(Chunk::load(x), Chunk::load(y), maps);
+        let (to_x, to_y) = butterfly::<INVERSE>(Lanes::load(x), Lanes::load(y), maps);
         to_x.store(x);
         to_y.store(y);
     }
@@ -232,7 +232,7 @@ type Four<'a> = (&'a mut [[u8; 64]], &'a mut [[u8; 64]], &'a mut [[u8; 64]], &'a
 fn two_layers<const INVERSE: bool>((s0, s1, s2, s3): Four<'_>, factors: [Factor; 3]) {
     let [near, wide, far] = factors.map(|factor| factor.maps());
     for ((s0, s1), (s2, s3)) in zip(zip(s0, s1), zip(s2, s3)) {
-        let mut x = [Chunk::load(s0), Chunk::load(s1), Chunk::load(s2), Chunk::load(s3)];
+        let mut x = [Lanes::load(s0), Lanes::load(s1), Lanes::load(s2), Lanes::load(s3)];
         if INVERSE {
             (x[0], x[1]) = butterfly::<INVERSE>(x[0], x[1], near);
             (x[2], x[3]) = butterfly::<INVERSE>(x[2], x[3], far);
@@ -260,7 +260,7 @@ mod tests {
         /// Also beyond the factors that are kept.
         #[test]
         fn it_does_what_the_crates_plainest_engine_does(
-            (log_size, chunks, log_m) in (0usize..=6, 1usize..=3, any::<u16>()),
+            (log_size, width, log_m) in (0usize..=6, 1usize..=3, any::<u16>()),
             (skew, truncated) in (0usize..=40, 1usize..=64),
             bytes in proptest::collection::vec(any::<u8>(), 64 * 64 * 3),
         ) {
@@ -269,12 +269,12 @@ mod tests {
             let (truncated, skew) = (truncated.min(size), skew * size);
             let made = |engine: &dyn Engine| {
                 let mut data: Vec<[u8; 64]> =
-                    bytes.as_chunks().0.iter().take(size * chunks).copied().collect();
-                engine.mul(&mut data[..chunks], log_m);
-                let mut shards = ShardsRefMut::new(size, chunks, &mut data);
+                    bytes.as_chunks().0.iter().take(size * width).copied().collect();
+                engine.mul(&mut data[..width], log_m);
+                let mut shards = ShardsRefMut::new(size, width, &mut data);
                 engine.ifft(&mut shards, 0, size, size, skew);
                 engine.fft(&mut shards, 0, size, truncated, skew + size);
-                data.truncate(truncated * chunks);
+                data.truncate(truncated * width);
                 data
             };
             assert!(made(&affine) == made(&Naive::new()));
