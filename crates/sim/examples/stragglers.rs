@@ -1,9 +1,9 @@
 //! What one receiver in trouble costs the others: `stragglers [SEEDS [RECEIVERS MBPS RTT_MS MIB LOSS_PCT
-//! [SHARE QUEUE_MS SLOW]]]`, the last three of those with a share of the rate; with TRACE=trouble (none, rate, loss, stop, cut, late) one run of that, a line for each report. `stragglers table [SEEDS]`:
-//! one or two with a share of the rate, over shares, rates, round trips, groups and queues; ten seconds of data each.
+//! [SHARE QUEUE_MS SLOW]]]`, the last three of those with a share of the rate; with TRACE=trouble (none, rate, loss,
+//! stop, cut, late) one run of that, a line for each report. `stragglers table [SEEDS]`: one or two with a share of the rate, over shares, rates, round trips, groups and queues; ten seconds of data each.
 
 use downpour_proto::Duration;
-use downpour_sim::stragglers::{QUEUE, Scene, TROUBLES, Trouble};
+use downpour_sim::stragglers::{Scene, TROUBLES, Trouble};
 
 fn main() {
     if std::env::args().nth(1).is_some_and(|first| first == "table") {
@@ -17,10 +17,10 @@ fn main() {
         rtt: Duration::from_secs_f64(at(3, 0.2) / 1e3),
         mib: at(4, 64.0) as u64,
         loss: at(5, 0.0) / 100.0,
-        share: at(6, SCENE.share),
+        share: at(6, Scene::USUAL.share),
         queue: Duration::from_secs_f64(at(7, 50.0) / 1e3),
         troubled: at(8, 1.0) as usize,
-        ..SCENE
+        ..Scene::USUAL
     };
     if let Ok(wanted) = std::env::var("TRACE") {
         let named = |trouble: &&Trouble| format!("{trouble:?}").eq_ignore_ascii_case(&wanted);
@@ -37,20 +37,6 @@ fn main() {
     }
 }
 
-const SCENE: Scene = Scene {
-    receivers: 16,
-    mbps: 20,
-    rtt: Duration::from_micros(200),
-    mib: 64,
-    loss: 0.0,
-    trouble: Trouble::None,
-    troubled: 1,
-    share: 0.1,
-    queue: QUEUE,
-    seed: 1,
-    trace: false,
-};
-
 /// A line for each cell, and the worst of all.
 fn table(seeds: u64) {
     println!(
@@ -65,7 +51,7 @@ fn table(seeds: u64) {
                         (Duration::from_micros(rtt_us), Duration::from_millis(queue_ms));
                     let mib = (mbps * 10_000_000 / 8) >> 20;
                     let scene =
-                        Scene { receivers, troubled, share, mbps, rtt, queue, mib, ..SCENE };
+                        Scene { receivers, troubled, share, mbps, rtt, queue, mib, ..Scene::USUAL };
                     let (line, is_costly) = cell(scene, seeds);
                     println!("{line}");
                     cells += 1;

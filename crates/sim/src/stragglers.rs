@@ -23,9 +23,6 @@ pub enum Trouble {
     Late,
 }
 
-/// The queue before the link of one that has a share of the rate only.
-pub const QUEUE: Duration = Duration::from_millis(50);
-
 /// All of them.
 pub const TROUBLES: [Trouble; 6] =
     [Trouble::None, Trouble::Rate, Trouble::Loss, Trouble::Stop, Trouble::Cut, Trouble::Late];
@@ -69,6 +66,21 @@ pub struct Fates {
 }
 
 impl Scene {
+    /// Sixteen receivers near by behind 20 Mbit/s, 64 MiB, and no trouble yet; who has little of the rate has a tenth.
+    pub const USUAL: Self = Self {
+        receivers: 16,
+        mbps: 20,
+        rtt: Duration::from_micros(200),
+        mib: 64,
+        loss: 0.0,
+        trouble: Trouble::None,
+        troubled: 1,
+        share: 0.1,
+        queue: Duration::from_millis(50),
+        seed: 1,
+        trace: false,
+    };
+
     /// Until all have everything.
     pub fn run(self) -> Fates {
         let rate = Rate::from_mbps(self.mbps);

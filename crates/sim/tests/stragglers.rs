@@ -1,23 +1,11 @@
 //! One receiver in trouble costs the others little, and completes.
 
 use downpour_proto::{Duration, Rate};
-use downpour_sim::stragglers::{Fates, QUEUE, Scene, TROUBLES, Trouble};
+use downpour_sim::stragglers::{Fates, Scene, TROUBLES, Trouble};
 use downpour_sim::world::{World, WorldConfig, bound};
 use downpour_sim::{LinkConfig, Loss};
 
-const SCENE: Scene = Scene {
-    receivers: 16,
-    mbps: 20,
-    rtt: Duration::from_micros(200),
-    mib: 64,
-    loss: 0.0,
-    trouble: Trouble::None,
-    troubled: 1,
-    share: 0.1,
-    queue: QUEUE,
-    seed: 4,
-    trace: false,
-};
+const SCENE: Scene = Scene { seed: 4, ..Scene::USUAL };
 
 fn run(trouble: Trouble) -> Fates {
     Scene { trouble, ..SCENE }.run()

@@ -1,10 +1,11 @@
 //! What the sender knows of each receiver, and whether the session is over.
 //!
 //! A receiver joins, says that it is ready, and ends: complete by its receipt, failed by its own word, or
-//! gone when its event stream has closed. Who is gone may come back within [`GRACE`], or within that of the last one's
-//! end if it had left the stream; the session does not wait longer (`docs/protocol.md#CTL-3`). A receiver that comes back joins anew, and its old entry is
-//! taken out: the report has one line for each machine's target. A receiver that joins and does not listen for
-//! events has given no sign of life, and is gone after [`LISTEN_TIME_MAX`].
+//! gone when its event stream has closed. Who is gone may come back within [`GRACE`], who had left the stream
+//! within that of the last one's end; the session does not wait longer (`docs/protocol.md#CTL-3`). A receiver that
+//! comes back joins anew, and its old entry is taken out: the report has one line for each machine's target. A
+//! receiver that joins and does not listen for events has given no sign of life, and is gone after
+//! [`LISTEN_TIME_MAX`].
 //!
 //! What was withdrawn is told in portions, as each receiver takes it: a disk that fails withdraws more at
 //! once than any queue has room for.

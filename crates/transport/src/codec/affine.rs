@@ -60,7 +60,6 @@ fn transposed(rows: u64) -> u64 {
 }
 
 /// See the module.
-#[derive(Clone, Copy)]
 pub(super) struct Affine(());
 
 impl Affine {
@@ -68,6 +67,26 @@ impl Affine {
     pub(super) fn new() -> Option<Self> {
         let has = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("gfni");
         has.then_some(Self(()))
+    }
+
+    /// Two layers of a transform: of shards `dist` and twice as far apart.
+    fn two_layers<const INVERSE: bool>(
+        &self,
+        data: &mut ShardsRefMut<'_>,
+        pos: usize,
+        end: usize,
+        dist: usize,
+        skew_delta: usize,
+    ) {
+        for from in (0..end).step_by(4 * dist) {
+            let base = from + dist + skew_delta - 1;
+            let factors = [base, base + dist, base + 2 * dist].map(skew);
+            for at in from..from + dist {
+                let four = data.dist4_mut(pos + at, dist);
+                // SAFETY: the machine has the instructions, or there were no `self`.
+                unsafe { two_layers::<INVERSE>(four, factors) };
+            }
+        }
     }
 }
 
@@ -88,21 +107,13 @@ impl Engine for Affine {
         // Two layers at a time, from the widest down.
         let (mut span, mut dist) = (size, size / 4);
         while dist != 0 {
-            for from in (0..truncated_size).step_by(span) {
-                let base = from + dist + skew_delta - 1;
-                let factors = [base, base + dist, base + 2 * dist].map(skew);
-                for at in from..from + dist {
-                    let four = data.dist4_mut(pos + at, dist);
-                    // SAFETY: the machine has the instructions, or there were no `Affine`.
-                    unsafe { two_layers::<false>(four, factors) };
-                }
-            }
+            self.two_layers::<false>(data, pos, truncated_size, dist, skew_delta);
             (span, dist) = (dist, dist / 4);
         }
         if span == 2 {
             for from in (0..truncated_size).step_by(2) {
                 let (x, y) = data.dist2_mut(pos + from, 1);
-                // SAFETY: as above.
+                // SAFETY: as in `two_layers`.
                 unsafe { layer::<false>(x, y, skew(from + skew_delta)) };
             }
         }
@@ -118,29 +129,21 @@ impl Engine for Affine {
     ) {
         let (mut dist, mut span) = (1, 4);
         while span <= size {
-            for from in (0..truncated_size).step_by(span) {
-                let base = from + dist + skew_delta - 1;
-                let factors = [base, base + dist, base + 2 * dist].map(skew);
-                for at in from..from + dist {
-                    let four = data.dist4_mut(pos + at, dist);
-                    // SAFETY: the machine has the instructions, or there were no `Affine`.
-                    unsafe { two_layers::<true>(four, factors) };
-                }
-            }
+            self.two_layers::<true>(data, pos, truncated_size, dist, skew_delta);
             (dist, span) = (span, span * 4);
         }
         if dist < size {
             let factor = skew(dist + skew_delta - 1);
             for at in pos..pos + dist {
                 let (x, y) = data.dist2_mut(at, dist);
-                // SAFETY: as above.
+                // SAFETY: as in `two_layers`.
                 unsafe { layer::<true>(x, y, factor) };
             }
         }
     }
 
     fn mul(&self, x: &mut [[u8; 64]], log_m: GfElement) {
-        // SAFETY: as above.
+        // SAFETY: as in `two_layers`.
         unsafe { multiply(x, Factor::new(log_m)) }
     }
 }
