@@ -4,7 +4,7 @@
 //! widths are those of the datagram header (`docs/protocol.md#WIRE-2`).
 
 use crate::code::Code;
-use crate::wire::ParseError;
+use crate::wire::{HEADER_LEN, ParseError, SHORT_LEN, TAG_LEN};
 use core::fmt;
 
 /// Largest number of source symbols in a block that the wire has room for; a code may take fewer.
@@ -27,7 +27,7 @@ pub enum BlockKind {
 pub struct BlockId(u32);
 
 impl BlockId {
-    /// Numbers are below this, in each kind: 98 TB of data at 1440-byte symbols.
+    /// Numbers are below this, in each kind: 99 TB of data at 1448-byte symbols.
     pub const NUMBER_END: u32 = 1 << 26;
     const MANIFEST_BIT: u32 = 1 << 26;
 
@@ -168,10 +168,10 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// 1440-byte symbols and K = 1024: MTU 1500 on IPv4.
-    pub const IPV4: Self = Self::full(1440, Code::ReedSolomon);
-    /// 1420-byte symbols and K = 1024: MTU 1500 on IPv6.
-    pub const IPV6: Self = Self::full(1420, Code::ReedSolomon);
+    /// 1448-byte symbols and K = 1024: MTU 1500 on IPv4.
+    pub const IPV4: Self = Self::full(1448, Code::ReedSolomon);
+    /// 1428-byte symbols and K = 1024: MTU 1500 on IPv6.
+    pub const IPV6: Self = Self::full(1428, Code::ReedSolomon);
 
     /// With blocks as large as `code` takes.
     pub const fn full(symbol_len: u16, code: Code) -> Self {
@@ -197,6 +197,16 @@ impl Geometry {
             return Err(ParseError::BadField);
         }
         Ok(())
+    }
+
+    /// Bytes of a symbol's datagram: the longest that a session sends.
+    pub const fn datagram_len(self) -> usize {
+        SHORT_LEN + self.symbol_len as usize + TAG_LEN
+    }
+
+    /// Bytes of a probe's body: its datagram is as long as a symbol's (`docs/protocol.md#WIRE-7`).
+    pub const fn probe_len(self) -> usize {
+        self.datagram_len().saturating_sub(HEADER_LEN + TAG_LEN)
     }
 
     /// Bytes in a full block, K·T.
@@ -243,7 +253,7 @@ mod tests {
         assert_eq!(g.symbols_of(0, 133), 1);
         assert_eq!(g.symbols_of(0, g.block_len()), 1024);
         assert_eq!(g.symbols_of(1, g.block_len()), 0);
-        assert_eq!(g.symbols_of(1, g.block_len() + 1441), 2);
+        assert_eq!(g.symbols_of(1, g.block_len() + 1449), 2);
         assert_eq!(g.blocks(g.block_len() + 1), 2);
     }
 

@@ -2,7 +2,7 @@
 
 use downpour_proto::rate::Fixed;
 use downpour_proto::sender::{Delivery, Work, WorkDone};
-use downpour_proto::wire::{HEADER_LEN, Kind, TAG_LEN};
+use downpour_proto::wire::Kind;
 use downpour_proto::{
     BlockId, Duration, Epoch, Geometry, PULL_SHARE_DEFAULT, Parity, Rate, ReceiverId, Sender,
     SenderConfig, StreamId, Timestamp,
@@ -39,7 +39,7 @@ fn bodies(open: bool, tail: u16) -> Vec<usize> {
     let (mut bytes, mut last_at) = (0, now);
     while left > 0 {
         while let Some(transmit) = sender.poll_transmit(now, &mut message) {
-            bytes += (HEADER_LEN + transmit.body_len + TAG_LEN) as u64;
+            bytes += transmit.datagram_len() as u64;
             if let Kind::Symbol { .. } = transmit.header.kind {
                 lens.push(transmit.body_len);
                 (left, last_at) = (left - 1, now);

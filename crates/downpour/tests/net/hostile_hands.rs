@@ -9,7 +9,7 @@
 
 use crate::network::Host;
 use downpour::ticket::Ticket;
-use downpour_proto::wire::{HEADER_LEN, Header, Kind, TAG_LEN};
+use downpour_proto::wire::{HEADER_LEN, Header, Kind, Short, TAG_LEN};
 use downpour_proto::{BlockId, BlockKind, Epoch, PacketNumber, StreamId, SymbolId};
 use downpour_transport::control::{
     ClientLimits, ClientSetup, ControlClient, InstanceId, JoinRequest, PROTOCOL_VERSION,
@@ -93,10 +93,8 @@ fn flood(group: SocketAddr, sender: String) {
     let mut genuine: Vec<Vec<u8>> = Vec::new();
     // Our own would come back as well: first only listen.
     while genuine.len() < GENUINE {
-        let symbols = heard(&ears, &mut batch).into_iter().filter(|datagram| {
-            matches!(Header::parse(datagram), Ok(Header { kind: Kind::Symbol { .. }, .. }))
-        });
-        genuine.extend(symbols);
+        let datagrams = heard(&ears, &mut batch).into_iter();
+        genuine.extend(datagrams.filter(|datagram| Short::begins(datagram)));
         sleep(Duration::from_millis(1));
     }
     drop(ears);
@@ -129,11 +127,11 @@ fn changed(mut datagram: Vec<u8>, turn: usize) -> Vec<u8> {
         1 => datagram[last] ^= 0x55,
         2 => {
             // A number that has not been.
-            datagram[6..10].copy_from_slice(&(1_000_000 + turn as u32).to_be_bytes());
+            datagram[5..8].copy_from_slice(&(1_000_000 + turn as u32).to_be_bytes()[1..]);
         }
         3 => datagram.truncate(turn / 8 % HEADER_LEN),
-        4 => datagram[2] ^= 0xff, // Of another session.
-        5 => datagram[1] ^= 0x7f, // Under another version of the key.
+        4 => datagram[2] ^= 0xff, // Of another block.
+        5 => datagram[0] ^= 0x40, // Under another version of the key.
         6 => datagram[0] = 99,
         _ => return sealed_by_a_stranger(&datagram, turn as u64),
     }
@@ -142,19 +140,20 @@ fn changed(mut datagram: Vec<u8>, turn: usize) -> Vec<u8> {
 
 /// Well formed and sealed, with another key.
 fn sealed_by_a_stranger(datagram: &[u8], number: u64) -> Vec<u8> {
-    let Ok(mut header) = Header::parse(datagram) else { return datagram.to_vec() };
+    let (suite, secret, stream) = (Suite::preferred(), Secret::new([9; 32]), StreamId(1));
+    let open = OpenKeys::stream(suite, &secret, stream, Epoch(0), PacketNumber(1));
+    let Ok(mut header) = open.header(datagram) else { return datagram.to_vec() };
     header.packet_low = 2_000_000 + number as u32;
-    let mut keys =
-        SealKeys::stream(Suite::preferred(), &Secret::new([9; 32]), header.stream, header.epoch);
-    let mut out = header.emit().to_vec();
-    out.resize(datagram.len().max(HEADER_LEN + TAG_LEN), 7);
-    keys.seal(PacketNumber(u64::from(header.packet_low)), &mut out).unwrap();
+    let mut keys = SealKeys::stream(suite, &secret, stream, header.epoch);
+    let body = vec![7; datagram.len() - header.len_sent() - TAG_LEN];
+    let (number, mut out) = (PacketNumber(u64::from(header.packet_low)), Vec::new());
+    keys.append(number, &header, &body, &mut out).unwrap();
     out
 }
 
 /// The same, as if it were feedback of receiver 1, of one that is not there, or as it is.
 fn as_feedback(mut datagram: Vec<u8>) -> Vec<u8> {
-    if datagram.len() > HEADER_LEN + TAG_LEN && datagram[0] == 1 {
+    if datagram.len() > HEADER_LEN + TAG_LEN && Short::begins(&datagram) {
         datagram[0] = 5;
         datagram[1] = 0;
         let receiver = if datagram[9].is_multiple_of(2) { 1u32 } else { 77 };
@@ -228,11 +227,10 @@ fn poison(
             sleep(Duration::from_millis(1));
         }
         for mut datagram in datagrams {
-            let Ok(header) = Header::parse(&datagram) else { continue };
+            let Ok(header) = open.header(&datagram) else { continue };
             let Kind::Symbol { block, k, .. } = header.kind else { continue };
-            let Ok(number) = open.open(&mut datagram).map(|opened| opened.number.0) else {
-                continue;
-            };
+            let Ok(opened) = open.open(&header, &mut datagram) else { continue };
+            let (number, body_len) = (opened.number.0, opened.payload.len());
             let next = BlockId::data(block.number() + 1);
             let Some(next) = next.filter(|_| block.kind() == BlockKind::Data) else { continue };
             count += 1;
@@ -244,9 +242,8 @@ fn poison(
             let symbol = SymbolId::source((count / POISON_EVERY % u32::from(k)) as u16);
             let kind = Kind::Symbol { block: next, k, symbol };
             let header = Header { kind, packet_low: packet as u32, ..header };
-            let mut out = header.emit().to_vec();
-            out.resize(datagram.len(), 0xEE);
-            seal.seal(PacketNumber(packet), &mut out).unwrap();
+            let (body, mut out) = (vec![0xEE; body_len], Vec::new());
+            seal.append(PacketNumber(packet), &header, &body, &mut out).unwrap();
             let _ = mouth.send(&out, out.len());
         }
     }

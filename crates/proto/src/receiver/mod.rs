@@ -329,6 +329,11 @@ impl Receiver {
         self.pull_check = true;
     }
 
+    /// One past the highest data and manifest blocks that the sender was heard to have opened.
+    pub const fn ends(&self) -> (u32, u32) {
+        (self.data_end, self.manifest_end)
+    }
+
     /// Joins or leaves the stream, as the sender has told us or because it is not heard.
     pub fn set_on_stream(&mut self, now: Timestamp, on_stream: bool) {
         self.advance(now);

@@ -30,7 +30,7 @@ use crate::recovery::Recovery;
 use crate::time::{Duration, Timestamp};
 use crate::timer::{Deadline, Reason, TimerTable};
 use crate::units::Rate;
-use crate::wire::{HEADER_LEN, Header, TAG_LEN};
+use crate::wire::{Header, TAG_LEN};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -147,6 +147,13 @@ pub struct Transmit {
     pub packet: PacketNumber,
 }
 
+impl Transmit {
+    /// Bytes of the datagram.
+    pub const fn datagram_len(&self) -> usize {
+        self.header.len_sent() + self.body_len + TAG_LEN
+    }
+}
+
 /// Counters and estimates for progress and reports. Bytes are UDP payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SenderStats {
@@ -254,7 +261,7 @@ impl Sender {
     /// A machine that sends nothing before [`start`](Self::start).
     pub fn new(config: SenderConfig, now: Timestamp) -> Self {
         debug_assert!((1..=WINDOW_BLOCKS_MAX).contains(&config.window_blocks));
-        let datagram = u32::from(config.geometry.symbol_len) + (HEADER_LEN + TAG_LEN) as u32;
+        let datagram = config.geometry.datagram_len() as u32;
         Self {
             now,
             started: false,

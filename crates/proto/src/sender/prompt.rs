@@ -13,7 +13,7 @@ use super::{Sender, Transmit};
 use crate::rate::RatePhase;
 use crate::recovery::LossTable;
 use crate::time::Duration;
-use crate::wire::{HEADER_LEN, Kind, TAG_LEN};
+use crate::wire::Kind;
 use alloc::vec::Vec;
 
 /// Most padding of a session, in datagrams: enough to double from 10 Mbit/s to 2 Gbit/s in rounds of 5 ms, and twice
@@ -54,7 +54,7 @@ impl Sender {
         let prompt = self.prompt.as_mut().filter(|prompt| wanted && prompt.padding_left > 0)?;
         prompt.padding_left -= 1;
         message.clear();
-        message.resize(usize::from(self.config.geometry.symbol_len), 0);
+        message.resize(self.config.geometry.probe_len(), 0);
         Some(self.transmit_of_burst(Kind::Probe, message.len()))
     }
 
@@ -71,7 +71,7 @@ impl Sender {
     /// order. For a symbol in vain all that are behind wait, and what may still come.
     pub(super) fn further_round(&self) -> Option<f64> {
         self.prompt.as_ref()?;
-        let symbol = u64::from(self.config.geometry.symbol_len) + (HEADER_LEN + TAG_LEN) as u64;
+        let symbol = self.config.geometry.datagram_len() as u64;
         let symbol = self.pacer.rate().time_for(symbol).as_secs_f64();
         let round = (self.grtt.value() + ROUND_EXTRA).as_secs_f64() / symbol.max(1e-9);
         let (mut waits, mut sent, mut behind) = (round, 0.0, 0.0);

@@ -7,7 +7,7 @@ use crate::feedback::{GROUP_WITHOUT_BACKOFF, backoff_grtt};
 use crate::ids::{BlockKind, PacketNumber, Round};
 use crate::time::{Duration, Timestamp};
 use crate::timer::Reason;
-use crate::wire::{Advert, HEADER_LEN, Header, Kind, Poll, TAG_LEN};
+use crate::wire::{Advert, Header, Kind, Poll};
 use alloc::vec::Vec;
 
 /// Rounds are at least this long, and at least the time of [`ROUND_BYTES`] of data, but no longer than
@@ -52,7 +52,7 @@ impl Sender {
         message.clear();
         if self.probe_due {
             self.probe_due = false;
-            message.resize(usize::from(self.config.geometry.symbol_len), 0);
+            message.resize(self.config.geometry.probe_len(), 0);
             return Some(self.transmit(Kind::Probe, message.len()));
         }
         if !self.started {
@@ -122,20 +122,21 @@ impl Sender {
 
     fn transmit(&mut self, kind: Kind, body_len: usize) -> Transmit {
         self.packet = PacketNumber(self.packet.0 + 1);
-        let bytes = (HEADER_LEN + body_len + TAG_LEN) as u64;
-        self.stats.bytes += bytes;
-        if !matches!(kind, Kind::Symbol { .. }) {
-            self.stats.messages += 1;
-            self.stats.message_bytes += bytes;
-        }
-        self.burst_bytes += bytes;
         let header = Header {
             epoch: self.config.epoch,
             stream: self.config.stream,
             packet_low: self.packet.0 as u32,
             kind,
         };
-        Transmit { header, body_len, packet: self.packet }
+        let transmit = Transmit { header, body_len, packet: self.packet };
+        let bytes = transmit.datagram_len() as u64;
+        self.stats.bytes += bytes;
+        if !matches!(kind, Kind::Symbol { .. }) {
+            self.stats.messages += 1;
+            self.stats.message_bytes += bytes;
+        }
+        self.burst_bytes += bytes;
+        transmit
     }
 
     fn transmit_symbol(&mut self) -> Option<Transmit> {

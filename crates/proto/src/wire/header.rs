@@ -1,4 +1,4 @@
-//! The 16-byte header of every datagram (`docs/protocol.md#WIRE-2`).
+//! The 16-byte header (`docs/protocol.md#WIRE-2`). Symbols travel with a shorter one ([`super::Short`]), of which it is made.
 //!
 //! ```text
 //!  0        1        2                 6                10                        16
@@ -9,7 +9,9 @@
 //! A symbol tells its block's k itself, so a receiver can start on any datagram.
 
 use super::ParseError;
+use super::short::{SHORT_LEN, Short};
 use crate::ids::{BlockId, Epoch, ReceiverId, StreamId, SymbolId};
+use alloc::vec::Vec;
 
 /// Bytes of the header; also the authenticated data of the seal.
 pub const HEADER_LEN: usize = 16;
@@ -98,6 +100,19 @@ impl Header {
             packet_low: u32::from_be_bytes([p0, p1, p2, p3]),
             kind,
         })
+    }
+
+    /// Bytes of it on the wire.
+    pub const fn len_sent(&self) -> usize {
+        if matches!(self.kind, Kind::Symbol { .. }) { SHORT_LEN } else { HEADER_LEN }
+    }
+
+    /// Appends it as it travels.
+    pub fn append(&self, datagram: &mut Vec<u8>) {
+        match Short::of(self) {
+            Some(short) => datagram.extend_from_slice(&short.emit()),
+            None => datagram.extend_from_slice(&self.emit()),
+        }
     }
 
     /// The header's bytes.

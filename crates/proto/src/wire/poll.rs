@@ -16,7 +16,7 @@ pub const POLL_BLOCKS_MAX: usize = 448;
 
 /// Bytes of a poll before its list.
 const POLL_FIXED_LEN: usize = 49;
-/// Most bytes of a list. A full poll must fit the smallest symbol in use, so that no path takes data but not polls.
+/// Most bytes of a list. A full poll is no longer than IPv6's datagrams at MTU 1500, so that no path takes data but not polls.
 pub(crate) const LIST_LEN_MAX: usize = 1420 - POLL_FIXED_LEN;
 /// Most bytes of one block in it.
 pub(crate) const ENTRY_LEN_MAX: usize = 5 + 2 + 2 + 2;

@@ -385,7 +385,7 @@ impl World {
             header: transmit.header,
             body: if is_symbol { Rc::clone(&self.empty) } else { message.into() },
             body_len,
-            frame_len: (HEADER_LEN + body_len + TAG_LEN) as u64 + HEADERS_LEN,
+            frame_len: transmit.datagram_len() as u64 + HEADERS_LEN,
         };
         self.stats.on_sent(&datagram, is_symbol);
         let arrivals = self.network.multicast(self.now, datagram.frame_len);

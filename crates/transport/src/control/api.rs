@@ -28,7 +28,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 /// Version of the endpoints and of the datagrams. Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 /// Names the session, as in [`JoinReply::session`].
 pub const SESSION_HEADER: &str = "downpour-session";
 /// Names the receiver, as in [`JoinReply::receiver`].
@@ -611,7 +611,7 @@ mod tests {
         let reply = reply();
         let text = serde_json::to_string(&reply).unwrap();
         assert!(
-            text.contains(r#""receiver":7,"#) && text.contains(r#""symbol_len":1440"#),
+            text.contains(r#""receiver":7,"#) && text.contains(r#""symbol_len":1448"#),
             "{text}"
         );
         assert_eq!(serde_json::from_str::<JoinReply>(&text).unwrap(), reply);

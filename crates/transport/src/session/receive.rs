@@ -17,7 +17,7 @@ use crate::{
     take_short_turns, wait,
 };
 use downpour_proto::receiver::{Arrival, Disposition, Event, Pull, ReceiverStats, Work, WorkDone};
-use downpour_proto::wire::{HEADER_LEN, Header, Kind, TAG_LEN};
+use downpour_proto::wire::{Header, Kind, ParseError};
 use downpour_proto::{
     BlockId, BlockKind, Duration, Epoch, PacketNumber, Receiver, ReceiverConfig, Rng, Timestamp,
 };
@@ -362,7 +362,7 @@ impl Driver {
         })?;
         let next = PacketNumber(setup.packet.0.saturating_add(1));
         let mut open = OpenKeys::stream(setup.suite, &setup.secret, stream, epoch, next);
-        open.limit_len(HEADER_LEN + usize::from(symbol_len) + TAG_LEN);
+        open.limit_len(geometry.datagram_len());
         Ok(Self {
             machine: Receiver::new(setup.machine, setup.seed, clock.now()),
             clock,
@@ -465,18 +465,16 @@ impl Driver {
     }
 
     fn take_datagram(&mut self, now: Timestamp, arrival: Arrival, bytes: &mut [u8]) {
-        let Ok(header) = Header::parse(bytes) else {
-            match bytes.len() < HEADER_LEN + TAG_LEN {
-                true => self.truncated += 1,
-                false => self.malformed += 1,
-            }
-            return;
+        let header = match self.open.header(bytes) {
+            Ok(header) => header,
+            Err(ParseError::Truncated) => return self.truncated += 1,
+            Err(_) => return self.malformed += 1,
         };
-        let Ok(opened) = self.open.open(bytes) else { return };
-        let body = &opened.plain[HEADER_LEN..];
+        let Ok(opened) = self.open.open(&header, bytes) else { return };
+        let body = opened.payload;
         if let Some(tap) = &mut self.tap {
-            let len = opened.plain.len() + TAG_LEN;
-            tap.datagram(arrival.at, Way::In, header.kind, opened.number.0, len);
+            let (number, len) = (opened.number.0, opened.datagram_len);
+            tap.datagram(arrival.at, Way::In, header.kind, number, len);
         }
         match self.machine.handle_datagram(now, arrival, &header, body) {
             Ok(Disposition::Keep) => {
@@ -484,6 +482,7 @@ impl Driver {
                     self.assembly.insert(block, k, symbol, body);
                 }
             }
+            Ok(Disposition::Drop) if header.kind == Kind::Poll => self.expect_blocks(),
             Ok(Disposition::Drop) => {}
             Err(_) => self.malformed += 1,
         }
@@ -491,6 +490,12 @@ impl Driver {
             self.heard = true;
             (self.on_event)(ReceiveEvent::Heard);
         }
+    }
+
+    /// What is sent now is near the ends that were told last (`docs/protocol.md#WIRE-9`).
+    fn expect_blocks(&mut self) {
+        let (data, manifest) = self.machine.ends();
+        self.open.expect_blocks(data, manifest);
     }
 
     fn take_commands(&mut self) {
@@ -502,6 +507,7 @@ impl Driver {
                 Command::Forgotten(block) => self.machine.forgotten(now, block),
                 Command::UpdateEnds(data, manifest, finished) => {
                     self.machine.update_ends(now, data, manifest, finished);
+                    self.expect_blocks();
                 }
                 Command::SetOnStream(on) => self.set_on_stream(now, on),
                 Command::SetPulls(most) => self.machine.set_pulls(now, most),
@@ -618,10 +624,8 @@ impl Driver {
 
     fn send_feedback(&mut self, header: &Header, counter: u64) {
         self.datagram.clear();
-        self.datagram.extend_from_slice(&header.emit());
-        self.datagram.extend_from_slice(&self.message);
-        self.datagram.resize(self.datagram.len() + TAG_LEN, 0);
-        if self.seal.seal(PacketNumber(counter), &mut self.datagram).is_ok() {
+        let (number, message) = (PacketNumber(counter), &self.message);
+        if self.seal.append(number, header, message, &mut self.datagram).is_ok() {
             if let Some(tap) = &mut self.tap {
                 let len = self.datagram.len();
                 tap.datagram(self.clock.now(), Way::Out, header.kind, counter, len);

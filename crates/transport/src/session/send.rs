@@ -365,7 +365,7 @@ impl Driver {
             waiting: VecDeque::new(),
             finish: false,
             symbol_len,
-            batch: Vec::with_capacity(SEND_LEN_MAX + HEADER_LEN + symbol_len + TAG_LEN),
+            batch: Vec::with_capacity(SEND_LEN_MAX + geometry.datagram_len()),
             segment_len: 0,
             message: Vec::new(),
             send_errors: 0,
@@ -426,8 +426,8 @@ impl Driver {
                     self.rejects.count(Reject::Truncated);
                     continue;
                 }
-                let header = Header::parse(datagram.bytes);
-                let Ok(Header { kind: Kind::Feedback { receiver }, .. }) = header else {
+                let parsed = Header::parse(datagram.bytes);
+                let Ok(header @ Header { kind: Kind::Feedback { receiver }, .. }) = parsed else {
                     self.rejects.count(Reject::Malformed);
                     continue;
                 };
@@ -435,7 +435,7 @@ impl Driver {
                     self.rejects.count(Reject::WrongStream);
                     continue;
                 };
-                match keys.open(datagram.bytes) {
+                match keys.open(&header, datagram.bytes) {
                     Ok(opened) => {
                         let now = self.clock.now();
                         let arrived = now - datagram.waited;
@@ -443,12 +443,11 @@ impl Driver {
                         self.outlet.heard(receiver, *datagram.from, |other| {
                             machine.member(other).is_none_or(|m| m.delivery == Delivery::Ended)
                         });
-                        let body = &opened.plain[HEADER_LEN..];
                         if let Some(tap) = &mut self.tap {
-                            let len = opened.plain.len() + TAG_LEN;
-                            let kind = Kind::Feedback { receiver };
-                            tap.datagram(arrived, Way::In, kind, opened.number.0, len);
+                            let (number, len) = (opened.number.0, opened.datagram_len);
+                            tap.datagram(arrived, Way::In, header.kind, number, len);
                         }
+                        let body = opened.payload;
                         if self.machine.handle_feedback(now, arrived, receiver, body).is_err() {
                             self.rejects.count(Reject::Malformed);
                         }
@@ -603,24 +602,18 @@ impl Driver {
     /// Seals a datagram onto the batch; false when the batch could not be sent on.
     fn append(&mut self, now: Timestamp, transmit: &Transmit, message: &[u8]) -> bool {
         let start = self.batch.len();
-        self.batch.extend_from_slice(&transmit.header.emit());
-        match transmit.header.kind {
+        let body = match transmit.header.kind {
             Kind::Symbol { block, symbol, .. } => {
                 let bytes = symbol_bytes(&self.blocks, block, symbol.raw(), self.symbol_len);
                 let bytes = bytes.and_then(|bytes| bytes.get(..transmit.body_len));
                 // The machine sends only what it was told is there.
                 debug_assert!(bytes.is_some(), "{block} {symbol:?} is not loaded");
-                let Some(bytes) = bytes else {
-                    self.batch.truncate(start);
-                    return true;
-                };
-                self.batch.extend_from_slice(bytes);
+                let Some(bytes) = bytes else { return true };
+                bytes
             }
-            _ => self.batch.extend_from_slice(message),
-        }
-        self.batch.resize(self.batch.len() + TAG_LEN, 0);
-        if self.seal.seal(transmit.packet, &mut self.batch[start..]).is_err() {
-            self.batch.truncate(start);
+            _ => message,
+        };
+        if self.seal.append(transmit.packet, &transmit.header, body, &mut self.batch).is_err() {
             return true;
         }
         let len = self.batch.len() - start;

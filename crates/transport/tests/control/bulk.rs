@@ -75,15 +75,15 @@ async fn repair_symbols_come_one_after_the_other() {
     let (client, _) = world.member().await;
     let block = BlockId::data(3).unwrap();
     let bytes = client.repair(block, 7..300).await.unwrap();
-    let expected: Vec<u8> = (7u16..300).flat_map(|symbol| vec![symbol as u8; 1440]).collect();
+    let expected: Vec<u8> = (7u16..300).flat_map(|symbol| vec![symbol as u8; 1448]).collect();
     assert!(bytes == expected);
 
     // Broken off in the middle of the third symbol: that one is asked for again, the two before are not.
-    let mut bytes = expected[..2 * 1440 + 100].to_vec();
+    let mut bytes = expected[..2 * 1448 + 100].to_vec();
     let before = world.budget.granted();
     client.pull(&Pull::Repair(block, 7..300), &mut bytes).await.unwrap();
     assert!(bytes == expected);
-    assert_eq!(world.budget.granted() - before, 291 * 1440);
+    assert_eq!(world.budget.granted() - before, 291 * 1448);
 
     let error = client.repair(BlockId::data(9).unwrap(), 0..1).await.unwrap_err();
     assert!(matches!(error, PullError::Refused(_)) && !error.is_passing(), "{error}");
@@ -236,5 +236,5 @@ async fn a_pull_needs_no_membership_but_its_repair_does() {
     let block = BlockId::data(0).unwrap();
     assert_eq!(client.repair(block, 0..1).await, Err(PullError::Rejoin));
     client.join(&join_request("anna")).await.unwrap();
-    assert_eq!(client.repair(block, 0..1).await.unwrap().len(), 1440);
+    assert_eq!(client.repair(block, 0..1).await.unwrap().len(), 1448);
 }

@@ -46,7 +46,7 @@ async fn all_kinds_of_pulls_are_answered() {
         assert!(pulled[&at] == world.session.data[from..from + 20_000], "{at}");
     }
     assert_eq!(pulled[&100].len(), 1000);
-    assert_eq!(pulled[&101], vec![5; 1440]);
+    assert_eq!(pulled[&101], vec![5; 1448]);
     assert_eq!(puller.under_way(), 0);
 }
 

@@ -166,7 +166,7 @@ impl SessionHandler for Session {
         if block.number() > 5 {
             return Err(ApiError::new(ErrorCode::NotFound, "there is no such block"));
         }
-        Ok(symbols.flat_map(|symbol| vec![symbol as u8; 1440]).collect())
+        Ok(symbols.flat_map(|symbol| vec![symbol as u8; 1448]).collect())
     }
 }
 
