@@ -18,6 +18,7 @@ mod transmit;
 mod window;
 
 pub use members::{Delivery, MEMBERS_MAX};
+pub use transmit::round_interval;
 pub use window::WINDOW_BLOCKS_MAX;
 
 use crate::budget::{Budget, Shares};

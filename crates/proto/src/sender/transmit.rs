@@ -5,16 +5,26 @@ use super::rounds::SentRound;
 use super::{Event, Transmit, Work};
 use crate::feedback::{GROUP_WITHOUT_BACKOFF, backoff_grtt};
 use crate::ids::{BlockKind, PacketNumber, Round};
+use crate::rate::RatePhase;
 use crate::time::{Duration, Timestamp};
 use crate::timer::Reason;
+use crate::units::Rate;
 use crate::wire::{Advert, Header, Kind, Poll};
 use alloc::vec::Vec;
 
 /// Rounds are at least this long, and at least the time of [`ROUND_BYTES`] of data, but no longer than
 /// [`ROUND_SLOW_MAX`] for that (`docs/protocol.md#FB-1`): who has become slow must hear soon that it need not be.
 const ROUND_MIN: Duration = Duration::from_millis(5);
-const ROUND_BYTES: u64 = 32_000;
+const ROUND_BYTES: u64 = 32 * 1024;
 const ROUND_SLOW_MAX: Duration = Duration::from_millis(100);
+
+/// The same when the rate has been held for [`HELD_LONG`]: there is little to learn from one answer, and each costs both sides a wake-up.
+const ROUND_BYTES_HELD: u64 = 48 * 1024;
+/// Then rounds are of two round trips, where that is no longer than this.
+const ROUND_TRIPS_HELD: u32 = 2;
+const ROUND_HELD_MAX: Duration = Duration::from_millis(20);
+/// Before that an answer may still be about the search.
+const HELD_LONG: Duration = Duration::from_secs(1);
 
 /// Longest wait between polls while nothing is sent.
 const ROUND_IDLE_MAX: Duration = Duration::from_millis(250);
@@ -235,11 +245,19 @@ impl Sender {
         wanted.into_iter().for_each(|work| self.push_work(work));
     }
 
+    /// For how long the rate has been held, not searched.
+    fn held_for(&self) -> Duration {
+        let is_held = self.config.rate.summary().phase == RatePhase::Hold;
+        if is_held { self.now.since(self.found_at) } else { Duration::ZERO }
+    }
+
     fn round_interval(&self) -> Duration {
-        // An open session asks at the ends of its blocks.
-        let bytes = if self.prompt.is_some() { 2 * ROUND_BYTES } else { ROUND_BYTES };
-        let slow = self.pacer.rate().time_for(bytes).min(ROUND_SLOW_MAX);
-        let busy = ROUND_MIN.max(self.grtt.value()).max(slow);
+        let (rate, grtt) = (self.pacer.rate(), self.grtt.value());
+        let busy = match self.prompt {
+            None => round_interval(self.held_for(), rate, grtt),
+            // An open session asks at the ends of its blocks.
+            Some(_) => round_of(2 * ROUND_BYTES, rate, grtt),
+        };
         let rarer = self.idle_polls.saturating_sub(IDLE_POLLS_FAST).min(10);
         if rarer == 0 { busy } else { busy.max((busy * (1 << rarer)).min(ROUND_IDLE_MAX)) }
     }
@@ -345,4 +363,17 @@ impl Sender {
         Advert { blocks: blocks.map(super::window::Open::listing).collect() }.emit(message);
         self.transmit(Kind::Advert, message.len())
     }
+}
+
+/// Between the polls of a stream that is busy and has held its rate for so long (`docs/protocol.md#FB-1`).
+pub fn round_interval(held_for: Duration, rate: Rate, grtt: Duration) -> Duration {
+    if held_for < HELD_LONG {
+        return round_of(ROUND_BYTES, rate, grtt);
+    }
+    let trips = (grtt * ROUND_TRIPS_HELD).min(ROUND_HELD_MAX);
+    round_of(ROUND_BYTES_HELD, rate, grtt).max(trips)
+}
+
+fn round_of(bytes: u64, rate: Rate, grtt: Duration) -> Duration {
+    ROUND_MIN.max(grtt).max(rate.time_for(bytes).min(ROUND_SLOW_MAX))
 }

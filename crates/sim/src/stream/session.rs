@@ -4,15 +4,13 @@ use crate::hiccups::{HiccupProcess, Hiccups};
 use crate::link::{FRAME_LEN, HEADERS_LEN, Link, LinkConfig};
 use crate::loss::{Loss, LossProcess};
 use crate::rng::Rng;
-use downpour_proto::rate::{RateController, RateSample, RateSummary};
+use downpour_proto::rate::{RateController, RatePhase, RateSample, RateSummary};
+use downpour_proto::sender::round_interval;
 use downpour_proto::{BaseDelay, Duration, Pacer, Rate, ReceiverId, Timestamp};
 use std::collections::VecDeque;
 
 const PAYLOAD_LEN: u64 = FRAME_LEN - HEADERS_LEN;
 const POLL_LEN: u64 = 120;
-const POLL_INTERVAL_MIN: Duration = Duration::from_millis(5);
-const POLL_SLOW_MAX: Duration = Duration::from_millis(100);
-const POLL_BYTES: u64 = 32 * 1024;
 /// Queue and rate are looked at this often.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// Deliveries are counted in bins of this length.
@@ -188,6 +186,8 @@ pub(super) struct Session {
     round: u64,
     polls: VecDeque<Poll>,
     poll_due: Timestamp,
+    /// Until then the rate was searched.
+    found_at: Timestamp,
     look_due: Timestamp,
     queue_us: Vec<u32>,
     bins: Vec<u64>,
@@ -233,6 +233,7 @@ impl Session {
             round: 0,
             polls: VecDeque::new(),
             poll_due: start,
+            found_at: start,
             look_due: start,
             queue_us: Vec::new(),
             bins: Vec::new(),
@@ -341,9 +342,12 @@ impl Session {
         }
         self.controller.on_tick(now, self.sent_bytes);
         self.apply_rate();
-        let slow = self.pacer.rate().time_for(POLL_BYTES).min(POLL_SLOW_MAX);
-        let interval = self.grtt().max(POLL_INTERVAL_MIN).max(slow);
-        self.poll_due = now + interval;
+        let phase = self.controller.summary().phase;
+        if phase == RatePhase::Startup {
+            self.found_at = now;
+        }
+        let held = if phase == RatePhase::Hold { now.since(self.found_at) } else { Duration::ZERO };
+        self.poll_due = now + round_interval(held, self.pacer.rate(), self.grtt());
     }
 
     pub(super) fn on_answer(&mut self, now: Timestamp, answer: Answer) {
