@@ -27,7 +27,7 @@ const QUEUE_SHORT: Duration = Duration::from_millis(5);
 const BURST_PACKETS_SPARING: u32 = 12;
 
 /// Such a burst is no longer than that over this.
-const BORNE_SHARE: u32 = 8;
+const BORNE_SHARE: u32 = 6;
 
 /// Most datagrams that leave at once: as many full-size segments as one UDP send can carry (64 KiB).
 pub const BURST_PACKETS_MAX: u32 = 44;
@@ -80,6 +80,11 @@ impl Pacer {
         };
         let sparing = packets(self.sparing_time).min(BURST_PACKETS_SPARING);
         packets(self.burst_time).max(sparing).clamp(1, BURST_PACKETS_MAX)
+    }
+
+    /// The time of such a burst at the rate.
+    pub fn burst_time(&self) -> Duration {
+        self.rate.time_for(u64::from(self.burst_packets()) * u64::from(self.packet_len))
     }
 
     /// There was nothing to send until now: that time is not caught up.
@@ -139,7 +144,7 @@ mod tests {
             pacer.set_queue(Duration::ZERO, Duration::from_millis(millis));
             pacer.burst_packets()
         };
-        assert_eq!([0, 4, 8, 12, 50].map(|millis| at(100, millis)), [4, 4, 8, 12, 12]);
+        assert_eq!([0, 3, 6, 9, 50].map(|millis| at(100, millis)), [4, 4, 8, 12, 12]);
         assert_eq!([0, 8, 50].map(|millis| at(300, millis)), [12, 12, 12]);
     }
 

@@ -71,6 +71,11 @@ impl TimerTable {
         self.0[reason as usize] = None;
     }
 
+    /// When it is due.
+    pub(crate) const fn at(&self, reason: Reason) -> Option<Timestamp> {
+        self.0[reason as usize]
+    }
+
     pub(crate) const fn is_set(&self, reason: Reason) -> bool {
         self.0[reason as usize].is_some()
     }

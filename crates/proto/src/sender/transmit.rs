@@ -5,6 +5,7 @@ use super::rounds::SentRound;
 use super::{Event, Transmit, Work};
 use crate::feedback::{GROUP_WITHOUT_BACKOFF, backoff_grtt};
 use crate::ids::{BlockKind, PacketNumber, Round};
+use crate::pacer::BURST_TIME_MAX;
 use crate::rate::RatePhase;
 use crate::time::{Duration, Timestamp};
 use crate::timer::Reason;
@@ -68,7 +69,8 @@ impl Sender {
         if !self.started {
             return None;
         }
-        if self.poll_due {
+        // After the burst: it and the poll are one call to the kernel. An open session asks at the ends of its blocks.
+        if self.poll_due && (self.burst_left == 0 || self.prompt.is_some()) {
             return Some(self.transmit_poll(message));
         }
         if self.advert_due {
@@ -95,7 +97,23 @@ impl Sender {
             return;
         }
         self.burst_left = self.pacer.burst_packets();
+        self.poll_with_burst();
         self.fill_window();
+    }
+
+    /// A poll leaves with the burst that is nearest to its time, so that nobody is woken for it alone.
+    fn poll_with_burst(&mut self) {
+        let gap = self.pacer.burst_time();
+        let Some(at) = self.timers.at(Reason::Poll).filter(|_| self.prompt.is_none()) else { return };
+        if gap > BURST_TIME_MAX || at > self.now + gap {
+            return;
+        }
+        if at <= self.now + gap / 2 {
+            self.timers.stop(Reason::Poll);
+            self.poll_due = true;
+        } else {
+            self.timers.set(Reason::Poll, self.now + gap + gap / 4);
+        }
     }
 
     /// There may be something to send again.
@@ -124,7 +142,7 @@ impl Sender {
             self.limited += 1;
         }
         // What was sent last is polled for at once: in the end game nobody waits for the next round.
-        if self.unpolled > 0 {
+        if self.unpolled > 0 || self.poll_due {
             return Some(self.transmit_poll(message));
         }
         None

@@ -37,6 +37,10 @@ const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(100);
 /// Feedback receive calls in one turn: a flood of feedback must not keep the stream from leaving.
 const FEEDBACK_CALLS_MAX: usize = 4;
 
+/// While bursts wake the driver, feedback is looked for so often: most looks would find none, and the kernel notes when
+/// each came.
+const FEEDBACK_EVERY: Duration = Duration::from_millis(2);
+
 /// Datagrams that leave before the driver looks for feedback again.
 const TURN_DATAGRAMS_MAX: usize = 256;
 
@@ -311,6 +315,10 @@ struct Driver {
     batch: Vec<u8>,
     segment_len: usize,
     message: Vec<u8>,
+    /// When feedback is looked for again.
+    feedback_due: Timestamp,
+    /// A session of products: answers count at once.
+    open_ended: bool,
     send_errors: u64,
     snapshot_at: Timestamp,
     rejects: RejectCounts,
@@ -368,6 +376,8 @@ impl Driver {
             batch: Vec::with_capacity(SEND_LEN_MAX + geometry.datagram_len()),
             segment_len: 0,
             message: Vec::new(),
+            feedback_due: Timestamp::ZERO,
+            open_ended: setup.open,
             send_errors: 0,
             snapshot_at: Timestamp::ZERO,
             rejects: RejectCounts::default(),
@@ -381,7 +391,11 @@ impl Driver {
         take_short_turns();
         let mut inbound = RecvBatch::new();
         while !self.stop {
-            self.take_feedback(&mut inbound);
+            let now = self.clock.now();
+            if now >= self.feedback_due {
+                self.feedback_due = now + FEEDBACK_EVERY;
+                self.take_feedback(&mut inbound);
+            }
             self.take_commands();
             self.take_results();
             let now = self.clock.now();
@@ -397,11 +411,14 @@ impl Driver {
         self.publish(Timestamp::MAX);
     }
 
-    fn sleep(&self) {
+    fn sleep(&mut self) {
         let next = self.machine.poll_timeout();
         // Feedback does not end the sleep before a burst: nothing could leave earlier, and the kernel notes when it came.
         let burst = next.filter(|next| next.reason == Reason::Pace);
         let is_short = burst.is_some_and(|b| b.at.since(self.clock.now()) <= BURST_TIME_MAX);
+        if !is_short || self.open_ended {
+            self.feedback_due = Timestamp::ZERO;
+        }
         let deadline = next.map_or(Timestamp::MAX, |next| next.at);
         let deadline = deadline.min(self.snapshot_at + SNAPSHOT_INTERVAL);
         let inputs = [Interest::Read(self.waker.as_fd()), Interest::Read(self.feedback.as_fd())];
