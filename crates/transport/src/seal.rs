@@ -18,9 +18,7 @@
 //!
 //! Not here: where secrets come from (JOIN and the TLS exporter), what a message means.
 
-use aws_lc_rs::aead::{
-    AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, Tag, UnboundKey,
-};
+use aws_lc_rs::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, Tag, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, Prk, Salt};
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 pub use downpour_proto::wire::{HEADER_LEN, TAG_LEN};
@@ -692,7 +690,10 @@ mod tests {
             let mut late = OpenKeys::stream(suite, &SECRET, STREAM, Epoch(0), next);
             for number in told + 1..told + 5 {
                 let opened = sealed(&mut keys, number);
-                assert_eq!(open_it(&mut late, &mut opened.clone()).unwrap().number, PacketNumber(number));
+                assert_eq!(
+                    open_it(&mut late, &mut opened.clone()).unwrap().number,
+                    PacketNumber(number)
+                );
             }
             // Without being told it takes them for others, and none is genuine then.
             let other = sealed(&mut keys, told + 6);
@@ -721,15 +722,18 @@ mod tests {
             assert!(open_it(&mut open, &mut bent).is_err(), "bit {bit}");
         }
         // A bit of the packet number leads to another nonce, so it counts as forged. Of the type's bits one makes an
-        // advertisement of the poll; those of the six bytes of zeros are not ours.
-        let forged = (4 + PAYLOAD.len() + TAG_LEN) as u64 * 8 + 1;
+        // advertisement of the poll and one a symbol; those of the six bytes of zeros are not ours.
+        let forged = (4 + PAYLOAD.len() + TAG_LEN) as u64 * 8 + 2;
         let mut expected =
             RejectCounts { wrong_epoch: 8, wrong_stream: 32, forged, ..Default::default() };
         assert_eq!(open.rejects(), expected);
 
         assert_eq!(open_it(&mut open, &mut genuine.clone()).map(|o| o.number), Ok(PacketNumber(3)));
         assert_eq!(open_it(&mut open, &mut genuine.clone()), Err(Reject::Replayed));
-        assert_eq!(open_it(&mut open, &mut genuine[..HEADER_LEN + TAG_LEN - 1].to_vec()), Err(Reject::Truncated));
+        assert_eq!(
+            open_it(&mut open, &mut genuine[..HEADER_LEN + TAG_LEN - 1].to_vec()),
+            Err(Reject::Truncated)
+        );
         assert_eq!(open_it(&mut open, &mut []), Err(Reject::Truncated));
         open.limit_len(genuine.len());
         let mut longer = genuine.clone();
@@ -815,16 +819,20 @@ mod tests {
         assert_eq!(open.header(&genuine), Ok(first));
         assert_eq!(open_it(&mut open, &mut genuine.clone()).unwrap().payload, PAYLOAD);
         assert_eq!(open_it(&mut open, &mut genuine.clone()), Err(Reject::Replayed));
-        assert_eq!(open_it(&mut open, &mut genuine[..OVERHEAD - 1].to_vec()), Err(Reject::Truncated));
+        assert_eq!(
+            open_it(&mut open, &mut genuine[..OVERHEAD - 1].to_vec()),
+            Err(Reject::Truncated)
+        );
 
         // Far from the blocks and numbers that were last: not before a poll has told where the stream is.
-        let far = sealed_as(&mut keys, &symbol(Epoch(0), 1 << 25, 50_000), 1 << 25);
+        let number = (1 << 25) + 5;
+        let far = sealed_as(&mut keys, &symbol(Epoch(0), number, 50_000), number);
         assert_eq!(open_it(&mut open, &mut far.clone()), Err(Reject::Forged));
-        let told = sealed(&mut keys, (1 << 25) + 1);
+        let told = sealed(&mut keys, number + 1);
         assert!(open_it(&mut open, &mut told.clone()).is_ok());
         assert_eq!(open_it(&mut open, &mut far.clone()), Err(Reject::Forged));
         open.expect_blocks(50_001, 2);
-        assert_eq!(open_it(&mut open, &mut far.clone()).unwrap().number, PacketNumber(1 << 25));
+        assert_eq!(open_it(&mut open, &mut far.clone()).unwrap().number, PacketNumber(number));
     }
 
     #[test]

@@ -104,7 +104,9 @@ impl Sender {
     /// A poll leaves with the burst that is nearest to its time, so that nobody is woken for it alone.
     fn poll_with_burst(&mut self) {
         let gap = self.pacer.burst_time();
-        let Some(at) = self.timers.at(Reason::Poll).filter(|_| self.prompt.is_none()) else { return };
+        let Some(at) = self.timers.at(Reason::Poll).filter(|_| self.prompt.is_none()) else {
+            return;
+        };
         if gap > BURST_TIME_MAX || at > self.now + gap {
             return;
         }

@@ -84,8 +84,11 @@ impl Short {
     pub fn lengthen(self, near: &Near) -> Result<Header, ParseError> {
         let bits = |at: u32, count: u32| self.0 >> at & ((1 << count) - 1);
         let manifest = bits(MANIFEST_AT, 1);
-        let number =
-            nearest(u64::from(near.blocks[manifest as usize]), bits(BLOCK_AT, BLOCK_BITS), BLOCK_BITS);
+        let number = nearest(
+            u64::from(near.blocks[manifest as usize]),
+            bits(BLOCK_AT, BLOCK_BITS),
+            BLOCK_BITS,
+        );
         let number = u32::try_from(number).map_err(|_| ParseError::BadField)?;
         let block = match manifest {
             0 => BlockId::data(number),
