@@ -28,9 +28,13 @@ fn feedback_does_not_grow_with_the_group() {
 
 #[test]
 fn what_a_shared_edge_loses_is_paid_once() {
-    let one = Row { mib: 64, ..BASE }.run();
-    let behind = Row { receivers: 100, shared_by: 100, mib: 64, ..BASE }.run();
-    assert!(behind.outcome.overhead() <= one.outcome.overhead() + 0.01, "{}", behind.line());
+    // The mean of a few seeds: single sessions differ by a hundredth.
+    let sent = |receivers: usize, shared_by: usize| -> f64 {
+        let row = Row { receivers, shared_by, mib: 64, ..BASE };
+        (1..=3).map(|seed| Row { seed, ..row }.run().outcome.overhead()).sum::<f64>() / 3.0
+    };
+    let (one, behind) = (sent(1, 0), sent(100, 100));
+    assert!(behind <= one + 0.01, "{one:.4} to one, {behind:.4} to 100");
 }
 
 /// Receivers x loss x delay, as checked in. After a change that is meant to move it:
