@@ -14,6 +14,7 @@ fn main() {
         receivers: number(5) as usize,
         narrow: args.iter().any(|a| a == "narrow"),
         busy: args.iter().any(|a| a == "busy"),
+        stranger: None,
     };
     if cell.mbps == 0 || cell.receivers == 0 {
         eprintln!(

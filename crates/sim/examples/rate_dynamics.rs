@@ -1,6 +1,7 @@
 //! A rate that changes (to a fifth at 10 s, back at 20 s), two sessions on a link, four CUBIC flows beside:
-//! one line for each link that misses something, and a summary. `rate_dynamics [all] [random COUNT [FIRST]]`:
-//! `all` prints every line, `random` takes links off the grid.
+//! one line for each link that misses something, and a summary. `rate_dynamics [all] [deaf] [two] [random COUNT [FIRST]]`:
+//! `all` prints every line, `random` takes links off the grid; `deaf`: the sessions do not hear one another; `two`: two
+//! and three sessions only.
 
 use downpour_sim::stream::Bed;
 
@@ -15,34 +16,68 @@ fn main() {
         }
         None => Bed::all(),
     };
-    let mut missed = [0; 3];
-    for bed in &beds {
+    let has = |word: &str| args.iter().any(|a| a == word);
+    let beds = beds.into_iter().map(|bed| Bed { hearing: !has("deaf"), ..bed });
+    let sums = if has("two") { sessions(beds, all) } else { dynamics(beds, all) };
+    println!("{sums}");
+}
+
+const fn mark(miss: bool) -> &'static str {
+    if miss { "!" } else { "" }
+}
+
+fn name(bed: &Bed) -> String {
+    let (rtt, Bed { mbps, queue_ms, loss_pct, receivers, .. }) = (bed.rtt_us as f64 / 1e3, bed);
+    format!("{mbps:>3} Mbit/s  rtt {rtt:>5.2} ms  queue {queue_ms:>2} ms  loss {loss_pct:>4.2} %  x{receivers:<2}")
+}
+
+fn sessions(beds: impl Iterator<Item = Bed>, all: bool) -> String {
+    let (mut count, mut missed, mut use_of_two, mut use_of_three) = (0, [0; 2], 0.0, 0.0);
+    for bed in beds {
+        let ((larger, two), (unlike, three)) = (bed.two(), bed.three());
+        let misses = [larger > 0.6, unlike > 1.5];
+        misses.iter().zip(&mut missed).for_each(|(miss, count)| *count += u32::from(*miss));
+        (count, use_of_two, use_of_three) = (count + 1, use_of_two + two, use_of_three + three);
+        if all || misses.contains(&true) {
+            println!(
+                "{}  two: larger {larger:.3}{} used {two:.3}  three: largest over least {unlike:.2}{} used {three:.3}",
+                name(&bed),
+                mark(misses[0]),
+                mark(misses[1]),
+            );
+        }
+    }
+    let mean = |sum: f64| sum / f64::from(count);
+    format!(
+        "{count} links; missed: two within 60:40 {} (used {:.4}), three within 3:2 {} (used {:.4})",
+        missed[0],
+        mean(use_of_two),
+        missed[1],
+        mean(use_of_three)
+    )
+}
+
+fn dynamics(beds: impl Iterator<Item = Bed>, all: bool) -> String {
+    let (mut count, mut missed) = (0, [0; 3]);
+    for bed in beds {
         let (down, up) = bed.change((bed.mbps / 5).max(1));
         let (larger, used) = bed.two();
         let (tcp, _) = bed.beside_tcp(4);
         let misses = [down.min(up) < 0.9, larger > 0.6, tcp < 0.25];
         misses.iter().zip(&mut missed).for_each(|(miss, count)| *count += u32::from(*miss));
+        count += 1;
         if all || misses.contains(&true) {
-            let mark = |miss: bool| if miss { "!" } else { "" };
             println!(
-                "{:>3} Mbit/s  rtt {:>5.2} ms  queue {:>2} ms  loss {:>4.2} %  x{:<2}  down {down:.3} up {up:.3}{}  \
-                 two: larger {larger:.3}{} used {used:.3}  four CUBIC get {tcp:.3}{}",
-                bed.mbps,
-                bed.rtt_us as f64 / 1e3,
-                bed.queue_ms,
-                bed.loss_pct,
-                bed.receivers,
+                "{}  down {down:.3} up {up:.3}{}  two: larger {larger:.3}{} used {used:.3}  four CUBIC get {tcp:.3}{}",
+                name(&bed),
                 mark(misses[0]),
                 mark(misses[1]),
                 mark(misses[2]),
             );
         }
     }
-    println!(
-        "{} links; missed: change {}, two within 60:40 {}, CUBIC at least a quarter {}",
-        beds.len(),
-        missed[0],
-        missed[1],
-        missed[2]
-    );
+    format!(
+        "{count} links; missed: change {}, two within 60:40 {}, CUBIC at least a quarter {}",
+        missed[0], missed[1], missed[2]
+    )
 }

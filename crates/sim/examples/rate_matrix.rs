@@ -1,6 +1,9 @@
 //! All cells of the rate matrix. Prints the cells that miss something and a summary.
-//! `rate_matrix [all] [random COUNT [FIRST]]`: `all` prints every cell, `random` takes cells off the grid.
+//! `rate_matrix [all] [stranger] [random COUNT [FIRST]]`: `all` prints every cell, `random` takes cells off the grid;
+//! with `stranger` all hear a session of 1 Mbit/s behind some other link, whose queue is 5 ms.
 
+use downpour_proto::rate::Load;
+use downpour_proto::{Duration, Rate};
 use downpour_sim::stream::{Cell, Verdict};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -9,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let all = args.iter().any(|a| a == "all");
-    let cells = match args.iter().position(|a| a == "random") {
+    let mut cells = match args.iter().position(|a| a == "random") {
         Some(at) => {
             let number = |i: usize| args.get(at + i).and_then(|a| a.parse::<u64>().ok());
             let first = number(2).unwrap_or(1);
@@ -17,6 +20,10 @@ fn main() {
         }
         None => Cell::all(),
     };
+    if args.iter().any(|a| a == "stranger") {
+        let load = Load { rate: Rate::from_mbps(1), queue: Duration::from_millis(5) };
+        cells.iter_mut().for_each(|cell| cell.stranger = Some(load));
+    }
     let verdicts = run(&cells);
     let mut missed = BTreeMap::new();
     for verdict in &verdicts {

@@ -22,9 +22,11 @@
 //! Lines are in order for each of their sources (datagrams; samples and rates), not over both.
 
 use crate::Clock;
-use downpour_proto::rate::{RateController, RateSample, RateSummary};
+use downpour_proto::rate::{Load, RateController, RateSample, RateSummary};
 use downpour_proto::wire::Kind;
-use downpour_proto::{BlockKind, Duration, PacketNumber, Rate, ReceiverId, Timestamp};
+use downpour_proto::{
+    BlockKind, Duration, PacketNumber, Rate, ReceiverId, StreamId, Timestamp,
+};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -222,6 +224,14 @@ impl RateController for Traced {
 
     fn on_trial(&mut self, receiver: ReceiverId) {
         self.inner.on_trial(receiver);
+    }
+
+    fn on_neighbour(&mut self, now: Timestamp, who: StreamId, load: Load) {
+        self.inner.on_neighbour(now, who, load);
+    }
+
+    fn load(&self) -> Option<Load> {
+        self.inner.load()
     }
 
     fn rate(&self) -> Rate {

@@ -29,7 +29,7 @@ pub use fixed::Fixed;
 pub use packets::{PacketRate, RateLine, Shaped};
 pub use tfmcc::Tfmcc;
 
-use crate::ids::ReceiverId;
+use crate::ids::{ReceiverId, StreamId};
 use crate::time::{Duration, Timestamp};
 use crate::units::Rate;
 use core::fmt;
@@ -77,6 +77,15 @@ pub struct RateSample {
     pub app_limited: bool,
 }
 
+/// What a session tells the other senders on its network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Load {
+    /// What it takes of its narrowest link.
+    pub rate: Rate,
+    /// The queue that it sees there.
+    pub queue: Duration,
+}
+
 /// Decides the rate of a session.
 ///
 /// Call contract: `now` never runs backwards over all calls; [`on_tick`](Self::on_tick) follows each
@@ -97,6 +106,14 @@ pub trait RateController: Send + fmt::Debug {
     /// besides its rate may be remembered.
     fn on_trial(&mut self, receiver: ReceiverId) {
         self.on_receiver_gone(receiver);
+    }
+
+    /// Another sender on this network has told its load. It is not authentic: it must never raise the rate.
+    fn on_neighbour(&mut self, _now: Timestamp, _who: StreamId, _load: Load) {}
+
+    /// What neighbours should know, while the session would take more if it could. `None`: nothing to be told.
+    fn load(&self) -> Option<Load> {
+        None
     }
 
     /// The rate now, counted over UDP payloads. Never zero.

@@ -31,7 +31,7 @@ use crate::recovery::Recovery;
 use crate::time::{Duration, Timestamp};
 use crate::timer::{Deadline, Reason, TimerTable};
 use crate::units::Rate;
-use crate::wire::{Header, TAG_LEN};
+use crate::wire::{Header, Presence, TAG_LEN};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -401,6 +401,21 @@ impl Sender {
         self.ceiling = ceiling;
         self.config.rate.set_ceiling(ceiling);
         self.apply_rate();
+    }
+
+    /// Another sender on this network has said that it is there. What it says is not authentic.
+    pub fn on_neighbour(&mut self, now: Timestamp, neighbour: Presence) {
+        if neighbour.stream != self.config.stream {
+            self.advance(now);
+            self.config.rate.on_neighbour(now, neighbour.stream, neighbour.load);
+            self.apply_rate();
+        }
+    }
+
+    /// What to tell the other senders on this network, each tenth of a second (`docs/protocol.md#RATE-6`).
+    pub fn presence(&self) -> Option<Presence> {
+        let stream = self.config.stream;
+        self.config.rate.load().map(|load| Presence { stream, load })
     }
 
     // Inputs.

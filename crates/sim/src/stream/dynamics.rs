@@ -27,6 +27,8 @@ pub struct Bed {
     pub controller: Kind,
     /// Prints a line for each answer of the first session.
     pub trace: bool,
+    /// Whether sessions hear one another.
+    pub hearing: bool,
 }
 
 /// A controller that finds its rate by itself.
@@ -98,6 +100,8 @@ impl Bed {
                 .map(|(i, s)| self.session(Duration::from_secs(*s), self.trace && i == 0))
                 .collect(),
             cubic_rtts: vec![Duration::from_micros(self.rtt_us); cubics],
+            hearing: self.hearing,
+            stranger: None,
             end: Duration::from_secs(seconds),
         })
     }
@@ -149,6 +153,7 @@ impl Bed {
         seed: 1,
         controller: Kind::Auto,
         trace: false,
+        hearing: true,
     };
 
     /// The rate falls to `low` at 10 s and is back at 20 s. Returns utilisation of the link between two
@@ -167,12 +172,27 @@ impl Bed {
     /// Two sessions, the second begins at 5 s. The share of the larger from 15 to 60 s, and how much of
     /// the link both use.
     pub fn two(&self) -> (f64, f64) {
-        let report = self.run(&[0, 5], &[], 0, 60);
+        let (rates, used) = self.together(&[0, 5]);
+        (rates[0].max(rates[1]) / (rates[0] + rates[1]), used)
+    }
+
+    /// Three sessions, one more each five seconds. The largest over the least from 15 to 60 s, and how much of the link
+    /// they use.
+    pub fn three(&self) -> (f64, f64) {
+        let (mut rates, used) = self.together(&[0, 5, 10]);
+        rates.sort_by(f64::total_cmp);
+        (rates[2] / rates[0], used)
+    }
+
+    /// Bits per second of sessions that begin at these seconds, from 15 to 60 s, and the share of the link.
+    fn together(&self, starts: &[u64]) -> (Vec<f64>, f64) {
+        let report = self.run(starts, &[], 0, 60);
         let rate = |o: &Outcome| {
             o.rate_between(Duration::from_secs(15), Duration::from_secs(60)).bps() as f64
         };
-        let (a, b) = (rate(&report.sessions[0]), rate(&report.sessions[1]));
-        (a.max(b) / (a + b), (a + b) / (self.mbps as f64 * 1e6 * (1.0 - self.loss_pct / 100.0)))
+        let rates: Vec<f64> = report.sessions.iter().map(rate).collect();
+        let used = rates.iter().sum::<f64>() / (self.mbps as f64 * 1e6);
+        (rates, used / (1.0 - self.loss_pct / 100.0))
     }
 
     /// Beside `flows` CUBIC flows for a minute: the TCP flows' share together, and how much of the link is used.

@@ -5,7 +5,7 @@ use crate::hiccups::Hiccups;
 use crate::link::{FRAME_LEN, LinkConfig};
 use crate::loss::Loss;
 use crate::rng::Rng;
-use downpour_proto::rate::Auto;
+use downpour_proto::rate::{Auto, Load};
 use downpour_proto::{Duration, Rate, Timestamp};
 
 /// One cell.
@@ -27,6 +27,8 @@ pub struct Cell {
     pub narrow: bool,
     /// All hosts are busy, and for the first 200 ms there is hardly anything to send.
     pub busy: bool,
+    /// A session behind some other link that this one hears.
+    pub stranger: Option<Load>,
 }
 
 /// What came of a cell.
@@ -85,6 +87,7 @@ impl Cell {
                                 receivers,
                                 narrow,
                                 busy: false,
+                                stranger: None,
                             });
                         }
                     }
@@ -110,6 +113,7 @@ impl Cell {
             receivers,
             narrow: receivers > 4 && rng.chance(0.3),
             busy: rng.chance(0.3),
+            stranger: None,
         }
     }
 
@@ -167,6 +171,8 @@ impl Cell {
                 trace,
             }],
             cubic_rtts: Vec::new(),
+            hearing: false,
+            stranger: self.stranger,
             end: LASTS * 3,
         });
         let outcome = &report.sessions[0];

@@ -20,10 +20,14 @@ pub use session::{Answers, Noise, Outcome, ReceiverSetup, SessionSetup};
 use crate::link::{Link, LinkConfig};
 use crate::rng::Rng;
 use cubic::Cubic;
+use downpour_proto::rate::Load;
 use downpour_proto::{Duration, Rate, Timestamp};
 use session::{Answer, Session};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+
+/// How often a session tells the others what it takes.
+const TELL_EVERY: Duration = Duration::from_millis(100);
 
 /// Everything about a run.
 #[derive(Debug)]
@@ -38,6 +42,10 @@ pub struct Setup {
     pub sessions: Vec<SessionSetup>,
     /// Round-trip times of TCP flows that run all the time.
     pub cubic_rtts: Vec<Duration>,
+    /// Whether the sessions hear one another.
+    pub hearing: bool,
+    /// A session behind some other link that all hear.
+    pub stranger: Option<Load>,
     /// When to stop, unless all sessions are done before.
     pub end: Duration,
 }
@@ -64,6 +72,9 @@ enum Event {
     CubicStart { flow: usize },
     CubicAck { flow: usize, delivered: bool },
     Change { rate_bps: u64 },
+    /// Each session in turn tells the others what it takes.
+    Tell { session: usize },
+    Told { session: usize, by: usize, load: Load },
 }
 
 /// Events in order of time, and of insertion within one instant.
@@ -98,6 +109,11 @@ pub fn run(setup: Setup) -> Report {
     for flow in 0..setup.cubic_rtts.len() {
         events.push(Timestamp::ZERO, Event::CubicStart { flow });
     }
+    if setup.hearing || setup.stranger.is_some() {
+        for (index, session) in setup.sessions.iter().enumerate() {
+            events.push(Timestamp::ZERO + session.start, Event::Tell { session: index });
+        }
+    }
     let mut sessions: Vec<Session> =
         setup.sessions.into_iter().map(|s| Session::new(s, &mut rng)).collect();
     let mut cubics: Vec<Cubic> =
@@ -124,6 +140,21 @@ pub fn run(setup: Setup) -> Report {
                 events.push(next, Event::Depart { session });
             }
             Event::Answer { session, answer } => sessions[session].on_answer(now, answer),
+            Event::Tell { session } => {
+                events.push(now + TELL_EVERY, Event::Tell { session });
+                let delay = sessions[session].round_trip() / 2;
+                if let Some(load) = sessions[session].load().filter(|_| setup.hearing) {
+                    let others = (0..sessions.len()).filter(|other| *other != session);
+                    others.for_each(|other| {
+                        events.push(now + delay, Event::Told { session: other, by: session, load });
+                    });
+                }
+                if let Some(load) = setup.stranger {
+                    let by = sessions.len();
+                    events.push(now + delay, Event::Told { session, by, load });
+                }
+            }
+            Event::Told { session, by, load } => sessions[session].on_neighbour(now, by, load),
             Event::CubicStart { flow } | Event::CubicAck { flow, .. } => {
                 if let Event::CubicAck { delivered, .. } = event {
                     cubics[flow].on_ack(now, delivered);

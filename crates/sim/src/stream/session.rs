@@ -4,9 +4,9 @@ use crate::hiccups::{HiccupProcess, Hiccups};
 use crate::link::{FRAME_LEN, HEADERS_LEN, Link, LinkConfig};
 use crate::loss::{Loss, LossProcess};
 use crate::rng::Rng;
-use downpour_proto::rate::{RateController, RatePhase, RateSample, RateSummary};
+use downpour_proto::rate::{Load, RateController, RatePhase, RateSample, RateSummary};
 use downpour_proto::sender::round_interval;
-use downpour_proto::{BaseDelay, Duration, Pacer, Rate, ReceiverId, Timestamp};
+use downpour_proto::{BaseDelay, Duration, Pacer, Rate, ReceiverId, StreamId, Timestamp};
 use std::collections::VecDeque;
 
 const PAYLOAD_LEN: u64 = FRAME_LEN - HEADERS_LEN;
@@ -420,6 +420,21 @@ impl Session {
                 .sum(),
             summary: self.controller.summary(),
         }
+    }
+
+    /// Between it and others on its network, as to its first receiver.
+    pub(super) fn round_trip(&self) -> Duration {
+        self.receivers[0].setup.rtt
+    }
+
+    /// What it tells the other sessions.
+    pub(super) fn load(&self) -> Option<Load> {
+        self.controller.load().filter(|_| !self.is_done())
+    }
+
+    pub(super) fn on_neighbour(&mut self, now: Timestamp, by: usize, load: Load) {
+        self.controller.on_neighbour(now, StreamId(by as u32), load);
+        self.apply_rate();
     }
 
     fn apply_rate(&mut self) {

@@ -8,15 +8,17 @@
 //! explains, and then only as a measure of what the path delivers.
 
 mod loss;
+mod neighbours;
 mod path;
 
 use super::paths::{Heard, Paths};
-use super::{RateController, RatePhase, RateSample, RateSummary};
-use crate::ids::ReceiverId;
+use super::{Load, RateController, RatePhase, RateSample, RateSummary};
+use crate::ids::{ReceiverId, StreamId};
 use crate::time::{Duration, Timestamp};
 use crate::units::Rate;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use neighbours::Neighbours;
 use path::Path;
 
 /// Before anything is known.
@@ -71,6 +73,9 @@ pub struct Auto {
     heard: Timestamp,
     silent: f64,
     phase: RatePhase,
+    /// The sender had nothing to send for most of the time since the last poll but one.
+    paused: bool,
+    neighbours: Neighbours,
 }
 
 impl Auto {
@@ -91,6 +96,8 @@ impl Auto {
             heard: now,
             silent: 1.0,
             phase: RatePhase::Startup,
+            paused: false,
+            neighbours: Neighbours::default(),
         }
     }
 
@@ -146,6 +153,16 @@ impl Auto {
         }
     }
 
+    /// Tells the paths how much more than its share the session has.
+    fn share(&mut self, now: Timestamp) {
+        if self.neighbours.is_empty() {
+            return;
+        }
+        let own = self.paths.followed().map_or(0.0, |path| path.capacity().0);
+        let surplus = self.neighbours.surplus(now, own);
+        self.paths.by_id.values_mut().for_each(|path| path.set_surplus(surplus));
+    }
+
     /// The rate since the last time, in bytes per second; counts what might have been sent at it.
     fn pace(&mut self, now: Timestamp) -> f64 {
         let rate = self.rate().bps() as f64 / 8.0;
@@ -184,18 +201,19 @@ impl RateController for Auto {
         let sent = bytes_sent.saturating_sub(self.sent) as f64;
         self.sent = bytes_sent;
         let rate = self.pace(now);
-        let paused = sent < PAUSED * self.paced;
+        self.paused = sent < PAUSED * self.paced;
         self.paced = 0.0;
         let gain = if self.poll_interval > 0.0 { 0.25 } else { 1.0 };
         self.poll_interval += gain * (interval - self.poll_interval);
         self.ticked = now;
         for path in self.paths.by_id.values_mut() {
-            if paused { path.rest(now, sent) } else { path.advance(now, rate) }
+            if self.paused { path.rest(now, sent) } else { path.advance(now, rate) }
         }
         if self.polls.len() == POLLS_MAX {
             self.polls.pop_front();
         }
         self.polls.push_back((now, self.rate().bps() as f64 / 8.0));
+        self.share(now);
         for path in self.paths.by_id.values_mut() {
             path.on_poll(now);
         }
@@ -219,6 +237,21 @@ impl RateController for Auto {
     fn on_receiver_gone(&mut self, receiver: ReceiverId) {
         self.paths.remove(receiver);
         self.decide(self.ticked);
+    }
+
+    fn on_neighbour(&mut self, now: Timestamp, who: StreamId, load: Load) {
+        let standing = self.paths.followed().and_then(Path::standing);
+        self.neighbours.hear(now, who, load, standing);
+        self.share(now);
+    }
+
+    fn load(&self) -> Option<Load> {
+        let path = self.paths.followed()?;
+        let is_held_back = self.paused || self.silent < 1.0 || self.rate() >= self.ceiling;
+        let (capacity, is_known) = path.capacity();
+        let taken = if is_known { capacity } else { self.rate };
+        let rate = Rate::from_bps((taken * 8.0) as u64);
+        (!is_held_back).then_some(Load { rate, queue: path.queue() })
     }
 
     fn rate(&self) -> Rate {

@@ -16,6 +16,7 @@
 //!    from doubling on (startup).
 
 use super::loss::{Overflow, RandomLoss};
+use super::neighbours::Standing;
 use crate::rate::{RatePhase, RateSample};
 use crate::time::{Duration, Timestamp};
 use alloc::collections::VecDeque;
@@ -85,6 +86,12 @@ const HOLD_MIN: f64 = 0.5;
 const HOLD_MAX: f64 = 1.25;
 /// While draining: others shall not have the time to fill what we leave.
 const DRAIN_MIN: f64 = 0.15;
+/// Who takes more than its share lets its rate fall by so much of the surplus in each [`time_constant`](Path::time_constant);
+/// but the queue that it holds stays above this share of the wished one.
+const YIELD: f64 = 1.0;
+const YIELD_LEAST: f64 = 0.15;
+/// Not so soon after the rate was found: what is taken then is still being learnt.
+const YIELD_AFTER: Duration = Duration::from_secs(2);
 
 /// One sample, as the estimates need it. Times in seconds, sizes in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -164,6 +171,8 @@ pub(super) struct Path {
     allowed: f64,
     /// Not followed, and not heard since.
     is_aside: bool,
+    /// What the session has more than its share, see [`Neighbours::surplus`](super::neighbours::Neighbours::surplus).
+    surplus: f64,
     pub(super) heard: Timestamp,
 }
 
@@ -202,6 +211,7 @@ impl Path {
             learning: true,
             allowed: f64::INFINITY,
             is_aside: false,
+            surplus: 0.0,
             heard: now,
         }
     }
@@ -672,7 +682,7 @@ impl Path {
         if self.phase == RatePhase::Startup || self.spans.is_empty() {
             return;
         }
-        let wish = if self.is_draining() { -DRAIN_MARGIN } else { self.target() };
+        let wish = if self.is_draining() { -DRAIN_MARGIN } else { self.yielding(self.target()) };
         let factor = 1.0 + (wish - self.predicted) / self.time_constant();
         let factor = match self.draining {
             Drain::No if self.climb > 0.0 => factor.max(1.0 + self.climb),
@@ -687,6 +697,26 @@ impl Path {
     /// chance.
     fn target(&self) -> f64 {
         if self.learning { 0.8 * LOW * self.wish() } else { self.wish() }
+    }
+
+    /// What is held of this queue when neighbours have less than their share.
+    fn yielding(&self, wish: f64) -> f64 {
+        if self.advanced < self.found + YIELD_AFTER {
+            return wish;
+        }
+        (wish - YIELD * self.surplus * self.time_constant()).max(YIELD_LEAST * wish)
+    }
+
+    pub(super) fn set_surplus(&mut self, surplus: f64) {
+        self.surplus = surplus;
+    }
+
+    /// What the queue says of neighbours; nothing while it is let run empty or held short.
+    pub(super) fn standing(&self) -> Option<Standing> {
+        let wish = self.wish();
+        let yielded = 1.0 - self.yielding(wish) / wish;
+        let is_steady = !self.is_draining() && !self.learning;
+        is_steady.then_some(Standing { queue: self.queue, wish, yielded })
     }
 
     /// The queue to hold in general.
