@@ -18,6 +18,8 @@ pub(crate) struct Figures {
     pub(crate) binds: Option<String>,
     /// Of the link, that the TCP flows beside got while they ran.
     pub(crate) tcp_share: Option<f64>,
+    /// Of two sessions, what the larger one got of all that both got.
+    pub(crate) larger_share: Option<f64>,
 }
 
 /// What became of products, of a feed's cell. Sums over all products of the mean receiver, if not said otherwise.

@@ -28,7 +28,9 @@ const fn mark(miss: bool) -> &'static str {
 
 fn name(bed: &Bed) -> String {
     let (rtt, Bed { mbps, queue_ms, loss_pct, receivers, .. }) = (bed.rtt_us as f64 / 1e3, bed);
-    format!("{mbps:>3} Mbit/s  rtt {rtt:>5.2} ms  queue {queue_ms:>2} ms  loss {loss_pct:>4.2} %  x{receivers:<2}")
+    format!(
+        "{mbps:>3} Mbit/s  rtt {rtt:>5.2} ms  queue {queue_ms:>2} ms  loss {loss_pct:>4.2} %  x{receivers:<2}"
+    )
 }
 
 fn sessions(beds: impl Iterator<Item = Bed>, all: bool) -> String {

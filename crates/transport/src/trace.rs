@@ -24,9 +24,7 @@
 use crate::Clock;
 use downpour_proto::rate::{Load, RateController, RateSample, RateSummary};
 use downpour_proto::wire::Kind;
-use downpour_proto::{
-    BlockKind, Duration, PacketNumber, Rate, ReceiverId, StreamId, Timestamp,
-};
+use downpour_proto::{BlockKind, Duration, PacketNumber, Rate, ReceiverId, StreamId, Timestamp};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};

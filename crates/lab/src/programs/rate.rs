@@ -1,18 +1,24 @@
-//! Downpour as a matter of rates: with a trace of its controller, and beside TCP flows.
+//! Downpour as a matter of rates: with a trace of its controller, beside TCP flows, and beside itself.
 //!
 //! - `downpour-traced`: what the trace says of the standing queue, and of the time to 90 % of the rate.
 //! - `downpour-beside-4`, `downpour-beside-1`: so many CUBIC flows by iperf3 for [`BESIDE_S`] seconds before and while
 //!   the session runs; what share of the link they got. The file must last longer than that at the full rate.
+//! - `downpour-two`: two sessions from one machine, each to every second receiver, the second [`SECOND_S`] later; what share the larger one got.
+//!   Each file must last until the end of [`TOGETHER_S`], whatever the shares.
 
 use super::{Program, downpour, text};
 use crate::record::median;
-use crate::stage::{SENDER_TRACE, Stage};
+use crate::stage::{Proof, SENDER_TRACE, Stage};
 use serde_json::Value;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 /// How long the TCP flows run.
 const BESIDE_S: u64 = 40;
+/// When the second of two sessions begins, and from when until when they are compared, in seconds.
+const SECOND_S: u64 = 5;
+const TOGETHER_S: (u64, u64) = (15, 35);
 /// Bins in which the rate that arrives is looked at, in seconds.
 const BIN_S: f64 = 0.1;
 /// Bytes of a full frame.
@@ -42,6 +48,14 @@ pub(super) const PROGRAMS: &[Program] = &[
         package: None,
         shares_uplinks: false,
         run: |stage| beside(stage, 1),
+    },
+    Program {
+        name: "downpour-two",
+        about: "not told the rate; two sessions from one machine, the second five seconds later",
+        tools: &["downpour", "zstd"],
+        package: None,
+        shares_uplinks: false,
+        run: two,
     },
 ];
 
@@ -74,6 +88,55 @@ fn beside(stage: &mut Stage<'_>, flows: u64) -> io::Result<()> {
     Ok(())
 }
 
+fn two(stage: &mut Stage<'_>) -> io::Result<()> {
+    stage.proof = Proof::Vouched;
+    let (payload, receivers) = (text(stage.payload.to_owned()), stage.cell.receivers);
+    let sessions = [0, 1].map(|n| {
+        let listen = format!("{}:{}", stage.network.sender.ipv4, downpour::PORT + n);
+        let [ticket, trace] =
+            ["ticket", "trace"].map(|name| text(stage.file(&format!("{name}{n}"))));
+        (listen, ticket, trace)
+    });
+    for (listen, ticket, _) in &sessions {
+        stage.beforehand("downpour", &["ticket", "new", "--address", listen, "--out", ticket])?;
+    }
+    stage.wait_senders()?;
+    for i in 0..receivers {
+        let (at, name) = (format!("@{}", sessions[i % 2].1), format!("r{i}"));
+        let options = ["receive", &at, "--interface", "eth0", "--name", &name, "--discard"];
+        stage.receiver(i, "downpour", &options)?;
+    }
+    stage.settle();
+    for (n, (listen, ticket, trace)) in sessions.iter().enumerate() {
+        let receivers = ((receivers + 1 - n) / 2).to_string();
+        #[rustfmt::skip]
+        stage.sender("downpour", &[
+            "send", "--interface", "eth0", "--listen", listen, "--ticket", ticket, "--receivers", &receivers,
+            "--trace", trace, &payload,
+        ])?;
+        if n == 0 {
+            std::thread::sleep(Duration::from_secs(SECOND_S));
+        }
+    }
+    stage.wait_receivers()?;
+    stage.wait_senders()?;
+    let (from, until) = TOGETHER_S;
+    let [first, second] =
+        [(0, from, until), (1, from - SECOND_S, until - SECOND_S)].map(|(n, from, until)| {
+            Ok(Arrivals::of(&stage.trace(&format!("trace{n}"))?).between(from, until))
+        });
+    let (first, second): (f64, f64) = (first?, second?);
+    stage.figures.larger_share = Some(first.max(second) / (first + second));
+    Ok(())
+}
+
+/// What a sender's trace says of what came, by receiver, from the first symbol on.
+#[derive(Debug, Default)]
+struct Arrivals {
+    queues: Vec<f64>,
+    bins: Vec<Vec<Bin>>,
+}
+
 /// What a sender's trace says.
 #[derive(Debug, Default, PartialEq)]
 struct Reading {
@@ -93,6 +156,22 @@ struct Bin {
 
 impl Reading {
     fn of(lines: &str, full_bps: f64) -> Self {
+        let Arrivals { queues, bins } = Arrivals::of(lines);
+        let need = 0.9 * full_bps / 8.0 / FRAME_BYTES;
+        let reached = (0..bins.iter().map(Vec::len).max().unwrap_or(0)).position(|at| {
+            let bins = bins.iter().filter_map(|bins| bins.get(at));
+            let mut known = bins.filter(|bin| bin.known_s > 0.5 * BIN_S).peekable();
+            known.peek().is_some() && known.all(|bin| bin.packets >= need * bin.known_s)
+        });
+        Self {
+            queue_s: median(queues).map(|[middle, ..]| middle),
+            ramp_s: reached.map(|at| (at + 1) as f64 * BIN_S),
+        }
+    }
+}
+
+impl Arrivals {
+    fn of(lines: &str) -> Self {
         let (mut queues, mut start) = (Vec::new(), None);
         let mut bins: Vec<Vec<Bin>> = Vec::new();
         for line in lines.lines() {
@@ -112,16 +191,16 @@ impl Reading {
                 _ => {}
             }
         }
-        let need = 0.9 * full_bps / 8.0 / FRAME_BYTES;
-        let reached = (0..bins.iter().map(Vec::len).max().unwrap_or(0)).position(|at| {
-            let bins = bins.iter().filter_map(|bins| bins.get(at));
-            let mut known = bins.filter(|bin| bin.known_s > 0.5 * BIN_S).peekable();
-            known.peek().is_some() && known.all(|bin| bin.packets >= need * bin.known_s)
-        });
-        Self {
-            queue_s: median(queues).map(|[middle, ..]| middle),
-            ramp_s: reached.map(|at| (at + 1) as f64 * BIN_S),
-        }
+        Self { queues, bins }
+    }
+
+    /// Packets that came to the receiver that got most, between two seconds.
+    fn between(&self, from: u64, until: u64) -> f64 {
+        let bin = |s: u64| (s as f64 / BIN_S).round() as usize;
+        let inside = |bins: &Vec<Bin>| -> f64 {
+            bins.iter().take(bin(until)).skip(bin(from)).map(|bin| bin.packets).sum()
+        };
+        self.bins.iter().map(inside).fold(0.0, f64::max)
     }
 }
 
@@ -165,6 +244,9 @@ mod tests {
         assert_eq!(read.queue_s, Some(0.0015));
         assert!((read.ramp_s.unwrap() - 0.8).abs() < 1e-6, "{read:?}");
         assert_eq!(Reading::of(&lines, 2.0 * full).ramp_s, None);
+        // The 20 ms of a round trip earlier: five steps of 100 packets, 4.8 of 1000 within the second.
+        let came = super::Arrivals::of(&lines).between(0, 1);
+        assert!((came - 5300.0).abs() < 1.0, "{came}");
         // The later one is on trial when the other has its rate: nothing is known of it.
         let tried = |line: &&str| !line.contains("\"receiver\":2") || line.contains("\"t\":2.0");
         let lines: Vec<&str> = lines.lines().filter(tried).collect();

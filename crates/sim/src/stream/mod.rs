@@ -67,14 +67,32 @@ pub struct Report {
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    Depart { session: usize },
-    Answer { session: usize, answer: Answer },
-    CubicStart { flow: usize },
-    CubicAck { flow: usize, delivered: bool },
-    Change { rate_bps: u64 },
+    Depart {
+        session: usize,
+    },
+    Answer {
+        session: usize,
+        answer: Answer,
+    },
+    CubicStart {
+        flow: usize,
+    },
+    CubicAck {
+        flow: usize,
+        delivered: bool,
+    },
+    Change {
+        rate_bps: u64,
+    },
     /// Each session in turn tells the others what it takes.
-    Tell { session: usize },
-    Told { session: usize, by: usize, load: Load },
+    Tell {
+        session: usize,
+    },
+    Told {
+        session: usize,
+        by: usize,
+        load: Load,
+    },
 }
 
 /// Events in order of time, and of insertion within one instant.

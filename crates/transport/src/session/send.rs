@@ -6,6 +6,7 @@
 //!
 //! Invariant: the machine is drained (transmit, work, events) before each sleep.
 
+use super::neighbours::Neighbours;
 use super::outlet::Outlet;
 use super::workers::Workers;
 use super::{Broken, SessionError};
@@ -297,6 +298,8 @@ struct Driver {
     clock: Clock,
     machine: Sender,
     outlet: Outlet,
+    /// `None` without a group, or where there is no meeting others.
+    neighbours: Option<Neighbours>,
     feedback: UnicastSocket,
     seal: SealKeys,
     suite: Suite,
@@ -359,6 +362,7 @@ impl Driver {
             machine,
             clock,
             outlet,
+            neighbours: setup.stream.as_ref().and_then(Neighbours::open),
             feedback: setup.feedback,
             seal: SealKeys::stream(setup.suite, &setup.secret, stream, epoch),
             suite: setup.suite,
@@ -403,7 +407,11 @@ impl Driver {
             let more = self.transmit();
             self.drain(now);
             self.count_opened();
-            self.publish(now);
+            if self.publish(now)
+                && let Some(neighbours) = &mut self.neighbours
+            {
+                neighbours.meet(self.clock.now(), &mut self.machine, &mut inbound);
+            }
             if !more {
                 self.sleep();
             }
@@ -689,9 +697,10 @@ impl Driver {
         }
     }
 
-    fn publish(&mut self, now: Timestamp) {
+    /// Renews the snapshot when that is due; whether it was.
+    fn publish(&mut self, now: Timestamp) -> bool {
         if now < self.snapshot_at + SNAPSHOT_INTERVAL {
-            return;
+            return false;
         }
         self.snapshot_at = now;
         let machine = &self.machine;
@@ -712,6 +721,7 @@ impl Driver {
         };
         let mut shown = self.shared.lock();
         *shown = SendSnapshot { backlog: shown.backlog, ..snapshot };
+        true
     }
 }
 
