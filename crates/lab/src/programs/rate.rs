@@ -121,11 +121,12 @@ fn two(stage: &mut Stage<'_>) -> io::Result<()> {
     stage.wait_receivers()?;
     stage.wait_senders()?;
     let (from, until) = TOGETHER_S;
-    let [first, second] =
-        [(0, from, until), (1, from - SECOND_S, until - SECOND_S)].map(|(n, from, until)| {
-            Ok(Arrivals::of(&stage.trace(&format!("trace{n}"))?).between(from, until))
-        });
-    let (first, second): (f64, f64) = (first?, second?);
+    let came = |n: u64| -> io::Result<f64> {
+        let begun = n * SECOND_S;
+        let arrivals = Arrivals::of(&stage.trace(&format!("trace{n}"))?);
+        Ok(arrivals.between(from - begun, until - begun))
+    };
+    let (first, second) = (came(0)?, came(1)?);
     stage.figures.larger_share = Some(first.max(second) / (first + second));
     Ok(())
 }

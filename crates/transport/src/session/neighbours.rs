@@ -67,3 +67,93 @@ impl Neighbours {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{MEETING_V4, Neighbours, PORT, TELL_SELDOM};
+    use crate::session::StreamOut;
+    use crate::{Clock, Group, Interest, Interface, RecvBatch, SendOptions, wait};
+    use downpour_proto::rate::{Fixed, Load, RateController, RateSample, RateSummary};
+    use downpour_proto::{
+        Duration, Epoch, Geometry, PULL_SHARE_DEFAULT, Parity, Rate, ReceiverId, Sender,
+        SenderConfig, StreamId, Timestamp,
+    };
+    use std::net::UdpSocket;
+    use std::os::fd::AsFd;
+    use std::sync::{Arc, Mutex};
+
+    /// Tells a load, and notes whom it hears.
+    #[derive(Debug)]
+    struct Talker(Fixed, Load, Arc<Mutex<Vec<(StreamId, Load)>>>);
+
+    impl RateController for Talker {
+        fn on_sample(&mut self, _: Timestamp, _: &RateSample) {}
+        fn on_tick(&mut self, _: Timestamp, _: u64) {}
+        fn on_receiver_gone(&mut self, _: ReceiverId) {}
+        fn on_neighbour(&mut self, _: Timestamp, who: StreamId, load: Load) {
+            self.2.lock().unwrap().push((who, load));
+        }
+        fn load(&self) -> Option<Load> {
+            Some(self.1)
+        }
+        fn rate(&self) -> Rate {
+            self.0.rate()
+        }
+        fn set_ceiling(&mut self, _: Rate) {}
+        fn sustainable(&self, _: ReceiverId) -> Option<Rate> {
+            None
+        }
+        fn limiting(&self) -> Option<ReceiverId> {
+            None
+        }
+        fn summary(&self) -> RateSummary {
+            self.0.summary()
+        }
+    }
+
+    #[test]
+    fn senders_on_one_network_hear_one_another_and_no_nonsense() {
+        let lo = Interface::named("lo").unwrap();
+        let group = Group::new("239.255.72.1:17072".parse().unwrap(), None).unwrap();
+        let out = StreamOut { group, interface: lo, options: SendOptions::default() };
+        let load = |mbps| Load { rate: Rate::from_mbps(mbps), queue: Duration::from_millis(3) };
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let sender = |id: u32, mbps| {
+            let fixed = Fixed::new(Rate::from_mbps(mbps));
+            let config = SenderConfig {
+                geometry: Geometry::IPV4,
+                stream: StreamId(id),
+                epoch: Epoch(0),
+                rate: Box::new(Talker(fixed, load(mbps), Arc::clone(&heard))),
+                recovery: Box::new(Parity::default()),
+                initial_rtt: Duration::from_millis(1),
+                window_blocks: 64,
+                pull_share: PULL_SHARE_DEFAULT,
+            };
+            (Sender::new(config, Timestamp::ZERO), Neighbours::open(&out).unwrap())
+        };
+        let ((mut one, mut ones), (mut two, mut twos)) = (sender(0xa1, 80), sender(0xb2, 20));
+        let mut batch = RecvBatch::new();
+        let clock = Clock::start();
+        // A stranger on the network talks nonsense.
+        let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for nonsense in
+            [&b""[..], b"downpour", &[0xff; 1400], b"downpour\0\0\0\x02aaaaaaaaaaaaaaaa"]
+        {
+            stranger.send_to(nonsense, (MEETING_V4, PORT)).unwrap();
+        }
+        let has_heard = |id| heard.lock().unwrap().iter().any(|(who, _)| *who == StreamId(id));
+        let mut now = Timestamp::ZERO;
+        while !(has_heard(0xa1) && has_heard(0xb2)) {
+            assert!(now < Timestamp::ZERO + TELL_SELDOM * 20, "{heard:?}");
+            now = now + TELL_SELDOM;
+            ones.meet(now, &mut one, &mut batch);
+            twos.meet(now, &mut two, &mut batch);
+            let deadline = clock.now() + Duration::from_millis(500);
+            wait(&clock, deadline, &[Interest::Read(ones.inbound.as_fd())]).unwrap();
+        }
+        let heard = heard.lock().unwrap();
+        let told = |id| heard.iter().find(|(who, _)| *who == StreamId(id)).unwrap().1;
+        assert_eq!((told(0xa1), told(0xb2)), (load(80), load(20)));
+    }
+}
