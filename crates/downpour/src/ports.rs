@@ -8,6 +8,7 @@
 //! It is chosen by `--ports`, else by `$DOWNPOUR_PORTS`, else it is [`PortRange::DEFAULT`].
 
 use crate::units::QuantityError;
+use downpour_transport::session::MEETING_PORT;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -55,6 +56,12 @@ impl PortRange {
                 ports: self.multicast().to_string(),
                 at: "receivers",
                 what: "multicast data, to the session's group address",
+            },
+            Use {
+                protocol: "UDP",
+                ports: MEETING_PORT.to_string(),
+                at: "sender",
+                what: "what other senders take, by multicast; without it sessions divide a link less evenly",
             },
         ]
     }

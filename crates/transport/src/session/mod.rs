@@ -27,6 +27,7 @@ use std::any::Any;
 use std::fmt;
 use std::io;
 
+pub use neighbours::MEETING_PORT;
 pub use receive::{ReceiveEvent, ReceiveHandle, ReceiveSetup, ReceiveSnapshot, StreamIn};
 pub use send::{SendEvent, SendHandle, SendSetup, SendSnapshot, StreamOut};
 

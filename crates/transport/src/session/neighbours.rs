@@ -8,10 +8,11 @@ use downpour_proto::wire::Presence;
 use downpour_proto::{Duration, Sender, Timestamp};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Where all senders of a network meet, whatever their sessions' ports. Sessions' own groups never end in 0.
+/// Sessions' own groups never end in 0.
 const MEETING_V4: Ipv4Addr = Ipv4Addr::new(239, 192, 28, 0);
 const MEETING_V6: Ipv6Addr = Ipv6Addr::new(0xff18, 0, 0, 0, 0, 0, 0x1c, 0);
-const PORT: u16 = 28_820;
+/// The UDP port on which all senders of a network meet, whatever their sessions' ports.
+pub const MEETING_PORT: u16 = 28_819;
 /// How often a sender that hears others says that it is there, and one that hears nobody.
 const TELL_EVERY: Duration = Duration::from_millis(100);
 const TELL_SELDOM: Duration = Duration::from_secs(1);
@@ -33,7 +34,7 @@ impl Neighbours {
     pub(super) fn open(out: &StreamOut) -> Option<Self> {
         let address: IpAddr =
             if out.group.address().is_ipv4() { MEETING_V4.into() } else { MEETING_V6.into() };
-        let group = Group::new((address, PORT).into(), None).ok()?;
+        let group = Group::new((address, MEETING_PORT).into(), None).ok()?;
         let options = RecvOptions { buffer_len: BUFFER_LEN };
         Some(Self {
             inbound: MulticastReceiver::join(&group, &out.interface, &options).ok()?,
@@ -70,7 +71,7 @@ impl Neighbours {
 
 #[cfg(test)]
 mod tests {
-    use super::{MEETING_V4, Neighbours, PORT, TELL_SELDOM};
+    use super::{MEETING_PORT, MEETING_V4, Neighbours, TELL_SELDOM};
     use crate::session::StreamOut;
     use crate::{Clock, Group, Interest, Interface, RecvBatch, SendOptions, wait};
     use downpour_proto::rate::{Fixed, Load, RateController, RateSample, RateSummary};
@@ -140,7 +141,7 @@ mod tests {
         for nonsense in
             [&b""[..], b"downpour", &[0xff; 1400], b"downpour\0\0\0\x02aaaaaaaaaaaaaaaa"]
         {
-            stranger.send_to(nonsense, (MEETING_V4, PORT)).unwrap();
+            stranger.send_to(nonsense, (MEETING_V4, MEETING_PORT)).unwrap();
         }
         let has_heard = |id| heard.lock().unwrap().iter().any(|(who, _)| *who == StreamId(id));
         let mut now = Timestamp::ZERO;
