@@ -1,6 +1,8 @@
 //! What `auto` must do on a bare stream; the whole matrix: `cargo run --release -p downpour-sim --example
 //! rate_matrix`.
 
+use downpour_proto::rate::Load;
+use downpour_proto::{Duration, Rate};
 use downpour_sim::stream::{Bed, Cell, Kind};
 
 #[test]
@@ -16,11 +18,12 @@ fn sampled_cells_of_the_matrix_hold() {
 #[test]
 fn an_overflow_that_ends_in_an_empty_queue_does_not_make_the_start_slow() {
     let receivers = 4;
-    let (queue_ms, rtt_us, narrow, busy) = (5, 50_000, false, false);
+    let (queue_ms, rtt_us, narrow, busy, stranger) = (5, 50_000, false, false, None);
     for (mbps, loss_pct, burst, seed) in
         [(20, 1.0, 0.0, 302), (20, 5.0, 0.0, 305), (20, 1.0, 10.0, 311), (100, 1.0, 10.0, 563)]
     {
-        let cell = Cell { mbps, queue_ms, rtt_us, loss_pct, burst, receivers, narrow, busy };
+        #[rustfmt::skip]
+        let cell = Cell { mbps, queue_ms, rtt_us, loss_pct, burst, receivers, narrow, busy, stranger };
         let verdict = cell.run(seed, false);
         assert_eq!(verdict.misses(), None, "SEED={seed} {}", verdict.line());
     }
@@ -32,8 +35,9 @@ fn busy_hosts_cost_five_percent_at_most_and_the_start_does_not_swing() {
         for seed in 1..=3 {
             let (mbps, queue_ms, burst, narrow) = (100, 20, 0.0, false);
             let receivers = 8;
-            let busy = true;
-            let cell = Cell { mbps, queue_ms, rtt_us, loss_pct, burst, receivers, narrow, busy };
+            let (busy, stranger) = (true, None);
+            #[rustfmt::skip]
+            let cell = Cell { mbps, queue_ms, rtt_us, loss_pct, burst, receivers, narrow, busy, stranger };
             let verdict = cell.run(seed, false);
             let line = verdict.line();
             assert!(verdict.utilisation >= 0.95, "SEED={seed} {line}");
@@ -54,6 +58,26 @@ fn a_rate_that_changes_is_followed_within_two_seconds() {
 }
 
 /// TCP keeps these queues full before the session begins: their delay looks like the path's, their losses like chance.
+/// Links on which two that do not hear one another come to 72:28, 70:30 and 73:27.
+#[test]
+fn sessions_that_hear_one_another_divide_a_link_evenly() {
+    for seed in [9014, 9020, 9028] {
+        let bed = Bed::random(seed);
+        let (larger, used) = bed.two();
+        assert!(larger <= 0.6 && used > 0.98, "{bed:?}: {larger:.3} {used:.3}");
+    }
+}
+
+/// Whoever is heard and is behind some other link has no share of this one.
+#[test]
+fn a_session_heard_from_another_link_costs_nothing() {
+    let load = Load { rate: Rate::from_mbps(1), queue: Duration::from_millis(5) };
+    for (index, cell) in Cell::all().into_iter().enumerate().step_by(31) {
+        let verdict = Cell { stranger: Some(load), ..cell }.run(index as u64 + 1, false);
+        assert_eq!(verdict.misses(), None, "{}", verdict.line());
+    }
+}
+
 #[test]
 fn a_queue_that_has_always_been_full_is_noticed_and_shared() {
     for (mbps, rtt_us, queue_ms) in
