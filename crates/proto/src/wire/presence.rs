@@ -1,4 +1,4 @@
-//! What a sender tells the other senders on its network (`docs/protocol.md#WIRE-9`): neither sealed nor believed much.
+//! What a sender tells the other senders on its network (`docs/protocol.md#WIRE-10`): neither sealed nor believed much.
 
 use super::ParseError;
 use super::reader::Reader;
