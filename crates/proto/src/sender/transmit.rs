@@ -69,8 +69,8 @@ impl Sender {
         if !self.started {
             return None;
         }
-        // After the burst: it and the poll are one call to the kernel. An open session asks at the ends of its blocks.
-        if self.poll_due && (self.burst_left == 0 || self.prompt.is_some()) {
+        // After the burst: it and the poll are one call to the kernel.
+        if self.poll_due && (self.burst_left == 0 || !self.polls_with_bursts()) {
             return Some(self.transmit_poll(message));
         }
         if self.advert_due {
@@ -101,10 +101,15 @@ impl Sender {
         self.fill_window();
     }
 
+    /// An open session asks at the ends of its blocks, and the rounds of large groups are planned by the polls.
+    fn polls_with_bursts(&self) -> bool {
+        self.prompt.is_none() && self.members.streaming() <= GROUP_WITHOUT_BACKOFF
+    }
+
     /// A poll leaves with the burst that is nearest to its time, so that nobody is woken for it alone.
     fn poll_with_burst(&mut self) {
         let gap = self.pacer.burst_time();
-        let Some(at) = self.timers.at(Reason::Poll).filter(|_| self.prompt.is_none()) else {
+        let Some(at) = self.timers.at(Reason::Poll).filter(|_| self.polls_with_bursts()) else {
             return;
         };
         if gap > BURST_TIME_MAX || at > self.now + gap {
