@@ -27,7 +27,7 @@ const QUEUE_SHORT: Duration = Duration::from_millis(5);
 const BURST_PACKETS_SPARING: u32 = 12;
 
 /// Such a burst is no longer than that over this.
-const BORNE_SHARE: u32 = 6;
+const BORNE_SHARE: u32 = 8;
 
 /// Most datagrams that leave at once: as many full-size segments as one UDP send can carry (64 KiB).
 pub const BURST_PACKETS_MAX: u32 = 44;
@@ -144,7 +144,7 @@ mod tests {
             pacer.set_queue(Duration::ZERO, Duration::from_millis(millis));
             pacer.burst_packets()
         };
-        assert_eq!([0, 3, 6, 9, 50].map(|millis| at(100, millis)), [4, 4, 8, 12, 12]);
+        assert_eq!([0, 4, 8, 12, 50].map(|millis| at(100, millis)), [4, 4, 8, 12, 12]);
         assert_eq!([0, 8, 50].map(|millis| at(300, millis)), [12, 12, 12]);
     }
 
