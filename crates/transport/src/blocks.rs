@@ -1,8 +1,10 @@
 //! Where blocks come from and go to: the seam between the transport, which knows blocks and symbols,
 //! and the product, which knows files.
 //!
-//! Both traits are called from worker threads, several at once, never from the thread that keeps time.
+//! Both traits are called from worker threads, several at once, never from the thread that keeps time, but for what is at
+//! hand.
 
+use crate::Part;
 use downpour_proto::BlockId;
 use std::fmt;
 use std::ops::Range;
@@ -12,6 +14,12 @@ pub trait BlockSource: Send + Sync + 'static {
     /// Writes the bytes of `block` into `buf` (k·T bytes, whatever is in them), and returns how many they are: zeros follow
     /// them, which the caller writes. Must give the same bytes every time.
     fn read(&self, block: BlockId, buf: &mut [u8]) -> Result<usize, SourceError>;
+
+    /// The same bytes without those zeros, if they are in memory and can be had at once: an open session asks for this
+    /// first, on the thread that keeps time, and neither copies them nor wakes a worker.
+    fn at_hand(&self, _block: BlockId) -> Option<Part> {
+        None
+    }
 }
 
 /// The sender could not give the bytes that the manifest promised.

@@ -16,6 +16,7 @@ mod codec;
 mod disk;
 mod interface;
 mod pace;
+mod roll;
 mod seal;
 mod spare;
 mod turns;
@@ -26,11 +27,12 @@ pub use codec::{CodecError, Decoder, Encoder, SymbolSet};
 pub use disk::{FirstReads, blocked};
 pub use interface::{Interface, InterfaceError};
 pub use pace::{Clock, INTERESTS_MAX, Interest, SPIN_MAX, Waker, Woken, wait};
+pub use roll::Roll;
 pub use seal::{
     DATAGRAM_LEN_MAX, HEADER_LEN, OVERHEAD, OpenKeys, Opened, Reject, RejectCounts, SealError,
     SealKeys, Secret, Suite, TAG_LEN,
 };
-pub use spare::{Lent, Part, Spare};
+pub use spare::{Lent, Part, Spare, take_small_pages};
 pub use turns::{take_long_turns, take_short_turns, take_turns_between};
 pub use udp::{
     Datagram, Group, GroupError, MulticastReceiver, MulticastSender, RecvBatch, RecvOptions,

@@ -66,8 +66,9 @@ impl Content {
 pub struct MadeBytes {
     rng: Rng,
     left: u64,
-    /// Made and not yet given, from its end on.
-    made: Vec<u8>,
+    made: Box<[u8; MADE_AT_ONCE]>,
+    /// So many of these were given.
+    given: usize,
 }
 
 /// Bytes made at once.
@@ -76,23 +77,29 @@ const MADE_AT_ONCE: usize = 4096;
 impl MadeBytes {
     /// `size` of them.
     pub fn new(size: u64, seed: u64) -> Self {
-        Self { rng: Rng::new(seed), left: size, made: Vec::new() }
+        let made = Box::new([0; MADE_AT_ONCE]);
+        Self { rng: Rng::new(seed), left: size, made, given: MADE_AT_ONCE }
     }
 }
 
 impl Read for MadeBytes {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        if self.made.is_empty() {
-            let words = (0..MADE_AT_ONCE / 8).map(|_| self.rng.next_u64().to_le_bytes());
-            self.made.extend(words.flatten());
+        let mut len = 0;
+        while len < buf.len() && self.left > 0 {
+            if self.given == MADE_AT_ONCE {
+                // As the bytes of a seed have always been: its words from the last of so many on.
+                for word in self.made.rchunks_exact_mut(8) {
+                    word.copy_from_slice(&self.rng.next_u64().to_be_bytes());
+                }
+                self.given = 0;
+            }
+            let left = usize::try_from(self.left).unwrap_or(usize::MAX);
+            let now = (buf.len() - len).min(MADE_AT_ONCE - self.given).min(left);
+            buf[len..len + now].copy_from_slice(&self.made[self.given..self.given + now]);
+            len += now;
+            self.given += now;
+            self.left -= now as u64;
         }
-        let len =
-            buf.len().min(self.made.len()).min(usize::try_from(self.left).unwrap_or(usize::MAX));
-        let from = self.made.len() - len;
-        buf[..len].copy_from_slice(&self.made[from..]);
-        buf[..len].reverse();
-        self.made.truncate(from);
-        self.left -= len as u64;
         Ok(len)
     }
 }

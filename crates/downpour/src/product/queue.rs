@@ -10,7 +10,7 @@
 use super::frame::{BLOCK_HEAD_LEN, Head, SEAL_LEN, close_block, seal};
 use downpour_proto::{BlockId, BlockKind, Geometry};
 use downpour_transport::identity::Identity;
-use downpour_transport::{BlockSource, SourceError};
+use downpour_transport::{BlockSource, Part, Roll, SourceError};
 use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::ops::Range;
@@ -19,6 +19,9 @@ use std::time::Duration;
 
 /// Bytes of content read at once.
 const READ_LEN: usize = 64 << 10;
+
+/// Memory is taken for so many blocks at once.
+const ROOM_BLOCKS: usize = 2;
 
 /// How long inserting waits before it looks whether it shall stop.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -36,7 +39,7 @@ pub struct Queue {
 #[derive(Default)]
 struct State {
     /// Closed blocks from number `first` on, without padding.
-    blocks: VecDeque<Arc<[u8]>>,
+    blocks: VecDeque<Part>,
     first: u32,
     kept: u64,
     /// One past the last block that was opened for sending.
@@ -143,14 +146,14 @@ impl Queue {
         len.div_ceil(usize::from(self.geometry.symbol_len)) as u16
     }
 
-    fn block(&self, block: BlockId) -> Option<Arc<[u8]>> {
+    fn block(&self, block: BlockId) -> Option<Part> {
         let state = self.lock();
         let at = block.number().checked_sub(state.first)? as usize;
         state.blocks.get(at).filter(|_| block.kind() == BlockKind::Data).cloned()
     }
 
     /// Keeps a closed block once there is room; its number.
-    fn push(&self, block: Arc<[u8]>) -> Result<u32, Stopped> {
+    fn push(&self, block: Part) -> Result<u32, Stopped> {
         let mut state = self.lock();
         let len = block.len() as u64;
         while state.kept + len > self.keep {
@@ -185,35 +188,43 @@ impl BlockSource for Queue {
         room.copy_from_slice(&bytes);
         Ok(bytes.len())
     }
+
+    fn at_hand(&self, block: BlockId) -> Option<Part> {
+        self.block(block)
+    }
 }
 
 /// Writes products into blocks. One thread has it.
 pub struct Inserter {
     queue: Arc<Queue>,
     publisher: Arc<Identity>,
-    open: Vec<u8>,
+    /// The open block.
+    roll: Roll,
     /// Where the first frame begins among the open block's frames.
     first: Option<usize>,
     /// The open block's number.
     next: u32,
     number: u64,
+    /// What is read of a product at once.
+    buf: Vec<u8>,
 }
 
 impl Inserter {
     /// Of a queue that is empty.
-    pub fn new(queue: Arc<Queue>, publisher: Arc<Identity>) -> Self {
-        let open = vec![0; BLOCK_HEAD_LEN];
-        Self { queue, publisher, open, first: None, next: 0, number: 0 }
+    pub fn new(queue: Arc<Queue>, publisher: Arc<Identity>) -> io::Result<Self> {
+        let mut roll = Roll::new(ROOM_BLOCKS * queue.geometry.block_len() as usize)?;
+        roll.append(&[0; BLOCK_HEAD_LEN]);
+        Ok(Self { queue, publisher, roll, first: None, next: 0, number: 0, buf: Vec::new() })
     }
 
     /// Something stands in the block that is open.
     pub fn is_open(&self) -> bool {
-        self.open.len() > BLOCK_HEAD_LEN
+        self.roll.open().len() > BLOCK_HEAD_LEN
     }
 
     /// Source symbols of the open block, if it were closed now.
     pub fn open_symbols(&self) -> u16 {
-        if self.is_open() { self.queue.symbols_of(self.open.len()) } else { 0 }
+        if self.is_open() { self.queue.symbols_of(self.roll.open().len()) } else { 0 }
     }
 
     /// Inserts a product of `size` bytes, which `content` gives; `offer` is told each block that it fills.
@@ -232,10 +243,11 @@ impl Inserter {
         };
         let head = head.emit();
         let begins = self.next;
-        self.first.get_or_insert(self.open.len() - BLOCK_HEAD_LEN);
+        self.first.get_or_insert(self.roll.open().len() - BLOCK_HEAD_LEN);
         self.append(&head, offer)?;
         let mut hasher = blake3::Hasher::new();
-        let (mut buf, mut left, mut withdrawn) = (vec![0; READ_LEN], size, None);
+        let (mut buf, mut left, mut withdrawn) = (std::mem::take(&mut self.buf), size, None);
+        buf.resize(READ_LEN, 0);
         while left > 0 {
             let want = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
             let mut len = want;
@@ -254,6 +266,7 @@ impl Inserter {
             self.append(&buf[..len], offer)?;
             left -= len as u64;
         }
+        self.buf = buf;
         // protocol.md#PROD-5: a digest of zeros withdraws.
         let digest = if withdrawn.is_none() { *hasher.finalize().as_bytes() } else { [0; 32] };
         let seal = seal(&self.publisher, &self.queue.session, &head, &digest);
@@ -273,10 +286,10 @@ impl Inserter {
         if !self.is_open() {
             return Ok(());
         }
-        close_block(&mut self.open, self.first.take());
-        let symbols = self.queue.symbols_of(self.open.len());
-        let block: Arc<[u8]> = self.open.as_slice().into();
-        self.open.truncate(BLOCK_HEAD_LEN);
+        close_block(self.roll.open_mut(), self.first.take());
+        let block = self.roll.cut();
+        self.roll.append(&[0; BLOCK_HEAD_LEN]);
+        let symbols = self.queue.symbols_of(block.len());
         let number = self.queue.push(block)?;
         debug_assert_eq!(number, self.next);
         self.next += 1;
@@ -287,10 +300,11 @@ impl Inserter {
     fn append(&mut self, mut bytes: &[u8], offer: &mut dyn FnMut(u32, u16)) -> Result<(), Stopped> {
         let block_len = self.queue.geometry.block_len() as usize;
         while !bytes.is_empty() {
-            let (now, later) = bytes.split_at(bytes.len().min(block_len - self.open.len()));
-            self.open.extend_from_slice(now);
+            let room = block_len - self.roll.open().len();
+            let (now, later) = bytes.split_at(bytes.len().min(room));
+            self.roll.append(now);
             bytes = later;
-            if self.open.len() == block_len {
+            if now.len() == room {
                 self.close(offer)?;
             }
         }
@@ -323,7 +337,8 @@ mod tests {
     #[test]
     fn products_share_a_block_until_it_is_closed() {
         let queue = Queue::new(GEOMETRY, [0; 16], 1 << 20);
-        let mut inserter = Inserter::new(Arc::clone(&queue), Arc::new(Identity::generate()));
+        let mut inserter =
+            Inserter::new(Arc::clone(&queue), Arc::new(Identity::generate())).unwrap();
         let (offered, first) = insert(&mut inserter, 10);
         let (more, second) = insert(&mut inserter, 10);
         assert!(offered.is_empty() && more.is_empty());
@@ -347,7 +362,8 @@ mod tests {
     #[test]
     fn what_was_sent_goes_and_what_was_not_is_waited_for() {
         let queue = Queue::new(GEOMETRY, [0; 16], 2_500);
-        let mut inserter = Inserter::new(Arc::clone(&queue), Arc::new(Identity::generate()));
+        let mut inserter =
+            Inserter::new(Arc::clone(&queue), Arc::new(Identity::generate())).unwrap();
         insert(&mut inserter, 2_100).1.unwrap();
         queue.opened(1);
         insert(&mut inserter, 1_000).1.unwrap();
@@ -361,7 +377,7 @@ mod tests {
     #[test]
     fn a_file_that_shrinks_is_withdrawn() {
         let queue = Queue::new(GEOMETRY, [0; 16], 1 << 20);
-        let mut inserter = Inserter::new(queue, Arc::new(Identity::generate()));
+        let mut inserter = Inserter::new(queue, Arc::new(Identity::generate())).unwrap();
         let bytes = [1; 50];
         let short = inserter.insert(("p", "", 0), (60, &mut &bytes[..]), &mut |_, _| {}).unwrap();
         assert!(short.withdrawn.unwrap().contains("shorter"));

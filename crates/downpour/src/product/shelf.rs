@@ -26,7 +26,7 @@ use downpour_transport::{Accepted, BlockSink};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write as _;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -83,10 +83,17 @@ struct Body {
     fate: Option<Fate>,
 }
 
-struct Waiting {
+/// A block that has come.
+struct Came<B> {
     /// `None` when it is lost.
-    bytes: Option<Box<[u8]>>,
+    bytes: Option<B>,
     came_ns: u64,
+}
+
+impl<B: Deref<Target = [u8]>> Came<B> {
+    fn len(&self) -> u64 {
+        self.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)
+    }
 }
 
 struct State {
@@ -95,7 +102,7 @@ struct State {
     /// Of it, only what is past this counts: it is read for the second time.
     skip: usize,
     /// Early blocks.
-    waiting: BTreeMap<u32, Waiting>,
+    waiting: BTreeMap<u32, Came<Box<[u8]>>>,
     waiting_bytes: u64,
     /// The next frame begins where the last one has ended; otherwise at the first place that a block tells.
     in_step: bool,
@@ -173,7 +180,7 @@ impl Shelf {
     }
 
     fn take(&self, number: u32, bytes: Option<&[u8]>) -> Accepted {
-        let came_ns = unix_ns();
+        let came = Came { bytes, came_ns: unix_ns() };
         let mut events = Vec::new();
         let accepted = {
             let mut state = self.lock();
@@ -183,16 +190,13 @@ impl Shelf {
             if number < state.next {
                 return Accepted::Kept;
             }
-            let len = bytes.map_or(0, <[u8]>::len) as u64;
-            if number > state.next && state.waiting_bytes + len > self.config.memory {
+            let doubted = if number == state.next {
+                self.read_on(&mut state, came, &mut events)
+            } else if state.keep(number, came, self.config.memory) {
+                0..0
+            } else {
                 return Accepted::Refused;
-            }
-            let new = state
-                .waiting
-                .insert(number, Waiting { bytes: bytes.map(Into::into), came_ns })
-                .is_none();
-            state.waiting_bytes += if new { len } else { 0 };
-            let doubted = self.read_on(&mut state, &mut events);
+            };
             events.extend(state.completion());
             let others = doubted.clone().filter(|other| *other != number);
             events.extend(others.filter_map(BlockId::data).map(|block| {
@@ -210,30 +214,44 @@ impl Shelf {
         accepted
     }
 
-    /// Reads all blocks that are next in turn. Returns those that must come again.
-    fn read_on(&self, state: &mut State, events: &mut Vec<StoreEvent>) -> Range<u32> {
-        while let Some(Waiting { bytes, came_ns }) = state.waiting.remove(&state.next) {
-            state.waiting_bytes -= bytes.as_ref().map_or(0, |bytes| bytes.len() as u64);
-            let Some(bytes) = bytes else {
-                // A gap: whatever was being read has lost its rest.
-                (state.reading, state.in_step) = (Reading::Nothing, false);
-                (state.next, state.skip) = (state.next + 1, 0);
-                continue;
-            };
-            match self.read_block(state, &bytes, came_ns, events) {
-                Step::Done => (state.next, state.skip) = (state.next + 1, 0),
-                Step::Failed(failure) => {
-                    state.failed = true;
-                    events.push(StoreEvent::Failed(failure));
-                    return 0..0;
-                }
-                Step::False => {
-                    let again = state.doubt(events);
-                    if !again.is_empty() {
-                        return again;
-                    }
-                }
+    /// Reads the block that is next in turn, and all that waited for it. Returns those that must come again.
+    fn read_on(
+        &self,
+        state: &mut State,
+        came: Came<&[u8]>,
+        events: &mut Vec<StoreEvent>,
+    ) -> Range<u32> {
+        let mut again = self.read_next(state, &came, events);
+        while again.is_empty()
+            && !state.failed
+            && let Some(waited) = state.waiting.remove(&state.next)
+        {
+            state.waiting_bytes -= waited.len();
+            again = self.read_next(state, &waited, events);
+        }
+        again
+    }
+
+    /// The same of one.
+    fn read_next<B: Deref<Target = [u8]>>(
+        &self,
+        state: &mut State,
+        came: &Came<B>,
+        events: &mut Vec<StoreEvent>,
+    ) -> Range<u32> {
+        let Some(bytes) = &came.bytes else {
+            // A gap: whatever was being read has lost its rest.
+            (state.reading, state.in_step) = (Reading::Nothing, false);
+            (state.next, state.skip) = (state.next + 1, 0);
+            return 0..0;
+        };
+        match self.read_block(state, bytes, came.came_ns, events) {
+            Step::Done => (state.next, state.skip) = (state.next + 1, 0),
+            Step::Failed(failure) => {
+                state.failed = true;
+                events.push(StoreEvent::Failed(failure));
             }
+            Step::False => return state.doubt(events),
         }
         0..0
     }
@@ -470,6 +488,19 @@ enum Sealed {
 }
 
 impl State {
+    /// Keeps a block that is early; false when there is no room.
+    fn keep(&mut self, number: u32, came: Came<&[u8]>, memory: u64) -> bool {
+        let len = came.len();
+        if self.waiting_bytes + len > memory {
+            return false;
+        }
+        let Came { bytes, came_ns } = came;
+        let early = Came { bytes: bytes.map(Into::into), came_ns };
+        let new = self.waiting.insert(number, early).is_none();
+        self.waiting_bytes += if new { len } else { 0 };
+        true
+    }
+
     /// The frame that is being read is false: its blocks are to come again, as the sender has them. If they have, and
     /// it is false still, it is given up. Returns the blocks.
     fn doubt(&mut self, events: &mut Vec<StoreEvent>) -> Range<u32> {
@@ -530,7 +561,7 @@ mod tests {
     /// Products of these sizes, in blocks of their own where the size is even, as blocks.
     fn blocks(publisher: Identity, sizes: &[usize]) -> Vec<Vec<u8>> {
         let queue = Queue::new(GEOMETRY, [5; 16], 1 << 30);
-        let mut inserter = Inserter::new(Arc::clone(&queue), Arc::new(publisher));
+        let mut inserter = Inserter::new(Arc::clone(&queue), Arc::new(publisher)).unwrap();
         let mut ks = Vec::new();
         let mut offer = |_, k: u16| ks.push(k);
         for (number, size) in sizes.iter().enumerate() {

@@ -593,7 +593,7 @@ fn spawn_emit(
         }
         Load::Products { queue, list, .. } => {
             let lines = list.read()?;
-            let inserter = Inserter::new(queue, publisher);
+            let inserter = Inserter::new(queue, publisher).map_err(faults::threads)?;
             Box::new(move || {
                 feed(&session_of, inserter, &lines, &stop).map_err(|error| error.to_string())
             })

@@ -6,16 +6,16 @@
 //!
 //! Invariant: the machine is drained (transmit, work, events) before each sleep.
 
+use super::loaded::{Coder, Loaded, Source, tail};
 use super::neighbours::Neighbours;
 use super::outlet::Outlet;
 use super::workers::Workers;
 use super::{Broken, SessionError};
-use crate::spare::take_small_pages;
 use crate::trace::{Tap, Trace, Traced, Way};
 use crate::{
-    BlockSource, Clock, Encoder, Group, Interest, Interface, OpenKeys, RecvBatch, Reject,
-    RejectCounts, SEGMENTS_MAX, SEND_LEN_MAX, SealKeys, Secret, SendOptions, Suite, UnicastSocket,
-    Waker, take_short_turns, wait,
+    BlockSource, Clock, Group, Interest, Interface, OpenKeys, RecvBatch, Reject, RejectCounts,
+    SEGMENTS_MAX, SEND_LEN_MAX, SealKeys, Secret, SendOptions, Suite, UnicastSocket, Waker,
+    take_short_turns, take_small_pages, wait,
 };
 use downpour_proto::rate::RateSummary;
 use downpour_proto::sender::{Delivery, Event, MemberStats, SenderStats, Transmit, Work, WorkDone};
@@ -278,20 +278,13 @@ impl Drop for SendHandle {
 
 enum Job {
     Load { block: BlockId, bytes: Vec<u8> },
-    Encode { block: BlockId, source: Arc<Vec<u8>>, from: u16, until: u16 },
+    Encode { block: BlockId, source: Source, from: u16, until: u16 },
 }
 
 enum Done {
     Loaded { block: BlockId, bytes: Vec<u8>, tail: u16 },
     LoadFailed { block: BlockId, reason: String },
     Encoded { block: BlockId, from: u16, until: u16, symbols: Vec<u8> },
-}
-
-/// The bytes of an open block.
-struct Loaded {
-    source: Arc<Vec<u8>>,
-    /// First repair index and symbols, in order of index.
-    repair: Vec<(u16, Vec<u8>)>,
 }
 
 struct Driver {
@@ -306,6 +299,8 @@ struct Driver {
     open: BTreeMap<ReceiverId, OpenKeys>,
     blocks: BTreeMap<BlockId, Loaded>,
     spare: Vec<Vec<u8>>,
+    /// In an open session: what may have blocks at hand.
+    source: Option<Arc<dyn BlockSource>>,
     workers: Workers<Job, Done>,
     inbox: Receiver<Command>,
     waker: Waker,
@@ -351,8 +346,9 @@ impl Driver {
         }
         let source = setup.source;
         let workers = Workers::start("downpour-read", setup.open, &waker, || {
-            let (source, mut encoder) = (Arc::clone(&source), Encoder::new(geometry.code));
-            move |job| work(job, &*source, &mut encoder, symbol_len)
+            let source = Arc::clone(&source);
+            let mut coder = Coder::new(geometry.code, symbol_len);
+            move |job| work(job, &*source, &mut coder, symbol_len)
         })?;
         let mut machine = Sender::new(setup.machine, clock.now());
         if setup.open {
@@ -369,6 +365,7 @@ impl Driver {
             open: BTreeMap::new(),
             blocks: BTreeMap::new(),
             spare: Vec::new(),
+            source: setup.open.then_some(source),
             workers,
             inbox,
             waker,
@@ -510,6 +507,7 @@ impl Driver {
             }
         }
         self.pass_offers();
+        self.drain(self.clock.now());
     }
 
     fn pass_offers(&mut self) {
@@ -538,8 +536,7 @@ impl Driver {
             };
             let done = match done {
                 Done::Loaded { block, bytes, tail } => {
-                    let loaded = Loaded { source: Arc::new(bytes), repair: Vec::new() };
-                    self.blocks.insert(block, loaded);
+                    self.blocks.insert(block, Loaded::new(Source::Read(Arc::new(bytes))));
                     WorkDone::Loaded { block, tail }
                 }
                 Done::LoadFailed { block, reason } => {
@@ -548,7 +545,7 @@ impl Driver {
                 }
                 Done::Encoded { block, from, until, symbols } => {
                     if let Some(loaded) = self.blocks.get_mut(&block) {
-                        loaded.repair.push((from, symbols));
+                        loaded.encoded(from, symbols);
                     }
                     WorkDone::Encoded { block, until }
                 }
@@ -563,13 +560,19 @@ impl Driver {
         while let Some(work) = self.machine.poll_work() {
             match work {
                 Work::Load { block, k } => {
+                    if let Some(bytes) = self.source.as_ref().and_then(|s| s.at_hand(block)) {
+                        let tail = tail(&bytes, self.symbol_len);
+                        self.blocks.insert(block, Loaded::new(Source::AtHand(bytes)));
+                        self.machine.handle_work(now, WorkDone::Loaded { block, tail });
+                        continue;
+                    }
                     let mut bytes = self.spare.pop().unwrap_or_default();
                     bytes.resize(usize::from(k) * self.symbol_len, 0);
                     self.workers.post(Job::Load { block, bytes });
                 }
                 Work::Encode { block, from, count } => match self.blocks.get(&block) {
                     Some(loaded) => {
-                        let source = Arc::clone(&loaded.source);
+                        let source = loaded.source.clone();
                         self.workers.post(Job::Encode { block, source, from, until: from + count });
                     }
                     None => self.machine.handle_work(now, WorkDone::LoadFailed(block)),
@@ -593,7 +596,7 @@ impl Driver {
     fn release(&mut self, block: BlockId) {
         let Some(loaded) = self.blocks.remove(&block) else { return };
         if self.spare.len() < SPARE_MAX
-            && let Ok(bytes) = Arc::try_unwrap(loaded.source)
+            && let Some(bytes) = loaded.into_buffer()
         {
             self.spare.push(bytes);
         }
@@ -629,8 +632,9 @@ impl Driver {
         let start = self.batch.len();
         let body = match transmit.header.kind {
             Kind::Symbol { block, symbol, .. } => {
-                let bytes = symbol_bytes(&self.blocks, block, symbol.raw(), self.symbol_len);
-                let bytes = bytes.and_then(|bytes| bytes.get(..transmit.body_len));
+                let loaded = self.blocks.get(&block);
+                let bytes =
+                    loaded.and_then(|l| l.symbol(symbol.raw(), self.symbol_len, transmit.body_len));
                 // The machine sends only what it was told is there.
                 debug_assert!(bytes.is_some(), "{block} {symbol:?} is not loaded");
                 let Some(bytes) = bytes else { return true };
@@ -725,31 +729,7 @@ impl Driver {
     }
 }
 
-/// The bytes of a symbol that the machine has been told is there.
-fn symbol_bytes(
-    blocks: &BTreeMap<BlockId, Loaded>,
-    block: BlockId,
-    symbol: u16,
-    symbol_len: usize,
-) -> Option<&[u8]> {
-    let loaded = blocks.get(&block)?;
-    match symbol.checked_sub(downpour_proto::BLOCK_SYMBOLS_MAX) {
-        None => loaded.source.get(usize::from(symbol) * symbol_len..)?.get(..symbol_len),
-        Some(index) => {
-            let (from, symbols) = loaded.repair.iter().rev().find(|(from, _)| *from <= index)?;
-            symbols.get(usize::from(index - from) * symbol_len..)?.get(..symbol_len)
-        }
-    }
-}
-
-/// Bytes of a block's last symbol but for the zeros that it ends with.
-fn tail(bytes: &[u8], symbol_len: usize) -> u16 {
-    let last = bytes.rchunks(symbol_len).next().unwrap_or_default();
-    // A symbol's length is a u16.
-    last.iter().rposition(|byte| *byte != 0).map_or(0, |at| at as u16 + 1)
-}
-
-fn work(job: Job, source: &dyn BlockSource, encoder: &mut Encoder, symbol_len: usize) -> Done {
+fn work(job: Job, source: &dyn BlockSource, coder: &mut Coder, symbol_len: usize) -> Done {
     match job {
         Job::Load { block, mut bytes } => match source.read(block, &mut bytes) {
             Ok(len) => {
@@ -760,23 +740,8 @@ fn work(job: Job, source: &dyn BlockSource, encoder: &mut Encoder, symbol_len: u
             Err(error) => Done::LoadFailed { block, reason: error.reason },
         },
         Job::Encode { block, source, from, until } => {
-            let mut symbols = vec![0; usize::from(until - from) * symbol_len];
-            // The arguments are the machine's, whose ranges are within the code's.
-            let made = encoder.encode(&source, symbol_len, from..until, &mut symbols);
-            debug_assert!(made.is_ok(), "{made:?}");
+            let symbols = coder.encode(&source, from..until);
             Done::Encoded { block, from, until, symbols }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::tail;
-
-    #[test]
-    fn only_zeros_at_the_end_of_the_last_symbol_are_cut() {
-        assert_eq!(tail(&[1, 1, 1, 1, 0, 5, 0, 0], 4), 2);
-        assert_eq!(tail(&[1, 1, 1, 1, 0, 5, 0, 6], 4), 4);
-        assert_eq!(tail(&[1, 0, 0, 0, 0, 0, 0, 0], 4), 0);
     }
 }
