@@ -586,6 +586,11 @@ impl Receiver {
         self.partial.get(&block).is_some_and(|partial| partial.stage != Stage::Completing)
     }
 
+    /// Some block lacks symbols although all of its source was sent: repair comes, or is asked for.
+    pub fn waits_for_repair(&self) -> bool {
+        self.partial.values().any(|p| p.stage == Stage::Collecting && p.sent >= p.k)
+    }
+
     /// Blocks of which symbols are kept.
     pub fn partial_blocks(&self) -> usize {
         self.partial.len()

@@ -9,17 +9,17 @@
 use super::assembly::{Assembly, Symbols};
 use super::workers::Workers;
 use super::{Broken, SessionError};
-use crate::spare::take_small_pages;
 use crate::trace::{Tap, Trace, Way};
 use crate::{
     Accepted, BlockSink, Clock, Decoder, Group, Interest, Interface, MulticastReceiver, OpenKeys,
     RecvBatch, RecvOptions, RejectCounts, SealKeys, Secret, Spare, Suite, UnicastSocket, Waker,
-    take_short_turns, wait,
+    take_short_turns, take_small_pages, wait,
 };
 use downpour_proto::receiver::{Arrival, Disposition, Event, Pull, ReceiverStats, Work, WorkDone};
 use downpour_proto::wire::{Header, Kind, ParseError};
 use downpour_proto::{
-    BlockId, BlockKind, Duration, Epoch, PacketNumber, Receiver, ReceiverConfig, Rng, Timestamp,
+    BlockId, BlockKind, Duration, Epoch, PacketNumber, Receiver, ReceiverConfig, Rng, SymbolId,
+    Timestamp,
 };
 use std::io;
 use std::net::SocketAddr;
@@ -40,6 +40,9 @@ const RECV_CALLS_MAX: usize = 4;
 /// costs about 7 µs each time, and looking for all that may have come as much again, which on the plain path is most of
 /// the work.
 const GATHER_BELOW: Duration = Duration::from_micros(200);
+
+/// The same in an open session, where it is known how many are still to come of a block.
+const GATHER_BELOW_OPEN: Duration = Duration::from_micros(500);
 
 /// So many it lets gather, but for no longer than this. Answers to polls leave later by as much, and tell so.
 const GATHER_MESSAGES: u32 = 16;
@@ -272,10 +275,13 @@ enum Done {
     Completed { block: BlockId, accepted: Accepted, symbols: Symbols },
 }
 
-/// How densely messages have come lately.
+/// How densely messages have come lately; in an open session, datagrams.
 struct Arrivals {
     last: Timestamp,
     gap_nanos: u64,
+    /// In an open session: how many may still gather, because so many of the block's source come before its last one. That
+    /// is waited for by who has a use for the block, and so are repair and the poll that asks for it.
+    room: Option<u32>,
 }
 
 impl Arrivals {
@@ -295,17 +301,26 @@ impl Arrivals {
         }
     }
 
+    /// A symbol of an open session has come.
+    fn on_symbol(&mut self, k: u16, symbol: SymbolId) {
+        let is_source = symbol.repair_index().is_none();
+        let before_last = if is_source { k.saturating_sub(symbol.raw() + 2) } else { 0 };
+        self.room = Some(u32::from(before_last));
+    }
+
     /// How long to let messages gather, if they come densely.
     fn gather_time(&self, now: Timestamp) -> Option<Duration> {
         let gap = Duration::from_nanos(self.gap_nanos);
-        let is_dense = gap < GATHER_BELOW && now.since(self.last) < Self::GAP_MAX;
-        is_dense.then(|| (gap * GATHER_MESSAGES).min(GATHER_TIME_MAX))
+        let below = self.room.map_or(GATHER_BELOW, |_| GATHER_BELOW_OPEN);
+        let most = GATHER_MESSAGES.min(self.room.unwrap_or(GATHER_MESSAGES));
+        let is_dense = gap < below && now.since(self.last) < Self::GAP_MAX;
+        (is_dense && most > 0).then(|| (gap * most).min(GATHER_TIME_MAX))
     }
 }
 
 impl Default for Arrivals {
     fn default() -> Self {
-        Self { last: Timestamp::ZERO, gap_nanos: Self::GAP_MAX.as_nanos() as u64 }
+        Self { last: Timestamp::ZERO, gap_nanos: Self::GAP_MAX.as_nanos() as u64, room: None }
     }
 }
 
@@ -333,6 +348,7 @@ struct Driver {
     inject_loss: f64,
     rng: Rng,
     arrivals: Arrivals,
+    is_open: bool,
     heard: bool,
     malformed: u64,
     truncated: u64,
@@ -364,6 +380,7 @@ impl Driver {
         let mut open = OpenKeys::stream(setup.suite, &setup.secret, stream, epoch, next);
         open.limit_len(geometry.datagram_len());
         Ok(Self {
+            is_open: setup.machine.products,
             machine: Receiver::new(setup.machine, setup.seed, clock.now()),
             clock,
             socket,
@@ -414,6 +431,10 @@ impl Driver {
     /// Lets messages gather where they come fast and singly; false when they do not. No deadline of a receiver is
     /// finer than this.
     fn gather(&self) -> bool {
+        // Each step of a repair is waited for.
+        if self.is_open && self.machine.waits_for_repair() {
+            return false;
+        }
         let time = self.arrivals.gather_time(self.clock.now());
         time.inspect(|time| thread::sleep(*time)).is_some()
     }
@@ -449,7 +470,8 @@ impl Driver {
             // An error is a queued ICMP message or nothing to read.
             let Ok(messages @ 1..) = self.receive_some(inbound) else { return false };
             let now = self.clock.now();
-            self.arrivals.on_messages(now, messages);
+            let count = if self.is_open { inbound.datagrams().count() } else { messages };
+            self.arrivals.on_messages(now, count);
             for datagram in inbound.datagrams() {
                 if self.inject_loss > 0.0 && self.rng.unit() < self.inject_loss {
                     continue;
@@ -472,6 +494,11 @@ impl Driver {
         };
         let Ok(opened) = self.open.open(&header, bytes) else { return };
         let body = opened.payload;
+        if let Kind::Symbol { k, symbol, .. } = header.kind
+            && self.is_open
+        {
+            self.arrivals.on_symbol(k, symbol);
+        }
         if let Some(tap) = &mut self.tap {
             let (number, len) = (opened.number.0, opened.datagram_len);
             tap.datagram(arrival.at, Way::In, header.kind, number, len);
@@ -678,7 +705,7 @@ fn work(job: Job, sink: &dyn BlockSink, decoder: &mut Decoder, symbol_len: usize
 #[cfg(test)]
 mod tests {
     use super::{Arrivals, GATHER_TIME_MAX};
-    use downpour_proto::{Duration, Timestamp};
+    use downpour_proto::{Duration, SymbolId, Timestamp};
 
     #[test]
     fn only_what_comes_fast_is_let_gather() {
@@ -706,5 +733,25 @@ mod tests {
         assert!(arrivals.gather_time(end).is_some_and(|time| time < GATHER_TIME_MAX));
         let end = pass(&mut arrivals, 20_000, 1, 100);
         assert_eq!(arrivals.gather_time(end), none);
+    }
+
+    #[test]
+    fn in_an_open_session_nothing_gathers_beyond_a_block() {
+        let mut arrivals = Arrivals::default();
+        let mut now = Timestamp::ZERO;
+        for _ in 0..100 {
+            now = now + Duration::from_micros(242);
+            arrivals.on_messages(now, 1);
+        }
+        assert_eq!(arrivals.gather_time(now), None, "50 Mbit/s");
+        let mut time = |symbol| {
+            arrivals.on_symbol(100, symbol);
+            arrivals.gather_time(now).map_or(0, |time| time.as_nanos() / 1_000)
+        };
+        assert_eq!(time(SymbolId::source(0)), 1_000);
+        assert!((400..500).contains(&time(SymbolId::source(96))), "two before the last");
+        assert_eq!(time(SymbolId::source(98)), 0, "the last comes next");
+        assert_eq!(time(SymbolId::source(99)), 0, "it is whole, if nothing was lost");
+        assert_eq!(time(SymbolId::repair(3)), 0);
     }
 }
