@@ -5,7 +5,7 @@
 
 use super::carried::Carried;
 use super::feeding::Feed;
-use super::roster::{Newcomer, Roster};
+use super::roster::{Newcomer, Roster, Told};
 use super::standing::{Heard, Owner};
 use downpour_proto::sender::Delivery;
 use downpour_proto::{BlockId, BlockKind, Code, RangeSet, ReceiverId};
@@ -16,10 +16,15 @@ use downpour_transport::control::{
 };
 use downpour_transport::session::SendHandle;
 use downpour_transport::{Encoder, FirstReads, Part};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
+
+/// How often those who follow a stream of products are told what they would need for a pull.
+const FOLLOWERS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How far the session is.
 #[derive(Debug, Default)]
@@ -39,6 +44,8 @@ pub(super) struct Stand {
     pub(super) ended: Option<String>,
     /// Ends as told last.
     pub(super) told_ends: (u32, u32, bool),
+    /// When those who follow a stream of products were told last what they need for pulls.
+    followers_told: Option<Instant>,
     pub(super) receipts: Vec<(ReceiverId, SignedReceipt)>,
 }
 
@@ -104,6 +111,31 @@ impl Shared {
         if stand.told_ends != ends {
             stand.told_ends = ends;
             stand.roster.tell_all(&self.ends_event(ends));
+        }
+    }
+
+    /// What a pull needs to know of products: how long their blocks are, and where they end. Who pulls hears it at once.
+    /// Who follows the stream hardly needs it, and hears it now and then: what each receiver is told takes the link's time
+    /// from what is sent to all.
+    pub(super) fn tell_products(&self, feed: &Feed, ends: (u32, u32, bool), now: Instant) {
+        let mut stand = self.stand();
+        stand.told_ends = ends;
+        let (_, _, finished) = ends;
+        let last = stand.followers_told;
+        let late = last.is_none_or(|last| now.duration_since(last) >= FOLLOWERS_INTERVAL);
+        if late {
+            stand.followers_told = Some(now);
+        }
+        let event = self.ends_event(ends);
+        let mut news = BTreeMap::new();
+        for peer in stand.roster.listeners().filter(|peer| late || finished || peer.pulls()) {
+            let from = peer.told.blocks;
+            let (lists, until) = news.entry(from).or_insert_with(|| feed.news(from));
+            lists.iter().for_each(|list| peer.tell(list.clone()));
+            if peer.told.ends != ends {
+                peer.tell(event.clone());
+            }
+            peer.told = Told { blocks: *until, ends };
         }
     }
 
@@ -238,7 +270,11 @@ impl SessionHandler for Endpoint {
             let first = (index * MANIFEST_SYMBOLS_MAX) as u32;
             peer.tell(Event::Manifest { first, symbols: symbols.to_vec() });
         }
-        shared.feed.iter().flat_map(Feed::known).for_each(|event| peer.tell(event));
+        if let Some(feed) = &shared.feed {
+            let (lists, blocks) = feed.news(0);
+            lists.into_iter().for_each(|list| peer.tell(list));
+            peer.told = Told { blocks, ends };
+        }
         if started {
             peer.tell(Event::Start);
         }

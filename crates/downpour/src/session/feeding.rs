@@ -41,8 +41,6 @@ const LOGGED_MAX: usize = 100_000;
 pub(super) struct Feed {
     pub(super) queue: Arc<Queue>,
     times: Option<Times>,
-    /// Number of the first block that receivers have not been told the length of.
-    told: Mutex<u32>,
 }
 
 /// When blocks were sent, and products that wait for theirs.
@@ -62,7 +60,7 @@ struct Unlogged {
 impl Feed {
     pub(super) fn new(queue: Arc<Queue>, log: Option<Arc<ProductLog>>) -> Self {
         let times = log.map(|log| Times { log, state: Mutex::default() });
-        Self { queue, times, told: Mutex::new(0) }
+        Self { queue, times }
     }
 
     /// All source of a block has just been sent; it took so long.
@@ -83,29 +81,16 @@ impl Feed {
         times.tell(&mut state);
     }
 
-    /// Blocks closed since the last time: their lengths.
-    pub(super) fn news(&self) -> Vec<Event> {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let (first, symbols) = self.queue.symbols_from(*told);
-        *told = first + symbols.len() as u32;
-        lists(first, &symbols)
+    /// Lengths of the blocks from `from` on, as far as they are kept, and one past the last of them.
+    pub(super) fn news(&self, from: u32) -> (Vec<Event>, u32) {
+        let (first, symbols) = self.queue.symbols_from(from);
+        let list = |(index, symbols): (usize, &[u16])| Event::Blocks {
+            first: first + (index * MANIFEST_SYMBOLS_MAX) as u32,
+            symbols: symbols.to_vec(),
+        };
+        let lists = symbols.chunks(MANIFEST_SYMBOLS_MAX).enumerate().map(list).collect();
+        (lists, first + symbols.len() as u32)
     }
-
-    /// Lengths of all blocks that are kept and have been told to others.
-    pub(super) fn known(&self) -> Vec<Event> {
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let (first, mut symbols) = self.queue.symbols_from(0);
-        symbols.truncate(told.saturating_sub(first) as usize);
-        lists(first, &symbols)
-    }
-}
-
-fn lists(first: u32, symbols: &[u16]) -> Vec<Event> {
-    let list = |(index, symbols): (usize, &[u16])| Event::Blocks {
-        first: first + (index * MANIFEST_SYMBOLS_MAX) as u32,
-        symbols: symbols.to_vec(),
-    };
-    symbols.chunks(MANIFEST_SYMBOLS_MAX).enumerate().map(list).collect()
 }
 
 impl Times {
@@ -242,8 +227,9 @@ impl Feeder<'_> {
             first_sent_ns: 0,
             last_sent_ns: 0,
         };
+        let closed = self.close_when_due(inserter);
         self.feed.inserted(line, inserted.blocks);
-        self.close_when_due(inserter)
+        closed
     }
 
     /// Closes the open block if it has enough, little waits before it, or it has waited for long enough.

@@ -46,6 +46,15 @@ pub(super) enum Stage {
     },
 }
 
+/// What a receiver of products was told for its pulls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    /// One past the last block whose length it knows.
+    pub(super) blocks: u32,
+    /// The ends.
+    pub(super) ends: (u32, u32, bool),
+}
+
 /// One receiver.
 #[derive(Debug)]
 pub(super) struct Peer {
@@ -70,6 +79,7 @@ pub(super) struct Peer {
     listened: bool,
     /// Withdrawals that this subscription has been told.
     told_withdrawn: usize,
+    pub(super) told: Told,
 }
 
 impl Peer {
@@ -80,6 +90,11 @@ impl Peer {
     fn end(&mut self, stage: Stage) {
         self.stage = stage;
         self.ended_at = Some(Instant::now());
+    }
+
+    /// It may not follow the stream, or not all the time.
+    pub(super) fn pulls(&self) -> bool {
+        !self.multicast || self.left_stream.is_some()
     }
 
     pub(super) fn tell(&self, event: Event) {
@@ -138,6 +153,7 @@ impl Roster {
             events: None,
             listened: false,
             told_withdrawn: 0,
+            told: Told::default(),
         };
         self.peers.insert(id, peer);
         (id, old)
@@ -261,6 +277,11 @@ impl Roster {
             return true;
         }
         false
+    }
+
+    /// Those who listen for events.
+    pub(super) fn listeners(&mut self) -> impl Iterator<Item = &mut Peer> {
+        self.peers.values_mut().filter(|peer| peer.events.is_some())
     }
 
     /// Tells everybody who listens.

@@ -178,12 +178,12 @@ fn observe(opened: &Open, ledger: &mut Ledger, snapshot: &SendSnapshot) -> bool 
     if let Some(shares) = snapshot.shares {
         opened.budget.set_rate(shares.pulls);
     }
-    shared.tell_opened(snapshot.ends);
-    if let Some(feed) = &shared.feed {
-        feed.queue.opened(snapshot.ends.0);
-        let news = feed.news();
-        let stand = shared.stand();
-        news.iter().for_each(|event| stand.roster.tell_all(event));
+    match &shared.feed {
+        Some(feed) => {
+            feed.queue.opened(snapshot.ends.0);
+            shared.tell_products(feed, snapshot.ends, Instant::now());
+        }
+        None => shared.tell_opened(snapshot.ends),
     }
     let mut stand = shared.stand();
     stand.tell_withdrawn();
