@@ -9,8 +9,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 /// Is shown how the session goes, and can end it.
 pub(super) enum Host {
-    /// Bars or lines on standard error; Ctrl-C ends.
-    Terminal { progress: Progress, interrupts: Signal },
+    /// Bars or lines on standard error; Ctrl-C ends, and so does SIGTERM: `kill`, `timeout`, a system that goes down.
+    Terminal { progress: Progress, interrupts: Signal, terminations: Signal },
     /// The last snapshot; `stop` ends, and so does its sender's end.
     Program {
         seen: watch::Sender<Option<Snapshot>>,
@@ -23,8 +23,10 @@ pub(super) enum Host {
 impl Host {
     /// The terminal of this process. Called on a runtime.
     pub(super) fn terminal(quiet: bool) -> Result<Self, Fault> {
-        let interrupts = signal(SignalKind::interrupt()).map_err(faults::threads)?;
-        Ok(Self::Terminal { progress: Progress::new(quiet), interrupts })
+        let of = |kind| signal(kind).map_err(faults::threads);
+        let (interrupts, terminations) =
+            (of(SignalKind::interrupt())?, of(SignalKind::terminate())?);
+        Ok(Self::Terminal { progress: Progress::new(quiet), interrupts, terminations })
     }
 
     pub(super) fn show(&mut self, snapshot: &Snapshot) {
@@ -65,8 +67,11 @@ impl Host {
     /// The session shall end. May be dropped and asked again: nothing is missed.
     pub(super) async fn stopped(&mut self) {
         match self {
-            Self::Terminal { interrupts, .. } => {
-                interrupts.recv().await;
+            Self::Terminal { interrupts, terminations, .. } => {
+                tokio::select! {
+                    _ = interrupts.recv() => {}
+                    _ = terminations.recv() => {}
+                }
             }
             // Who dropped the handle does not want it any more.
             Self::Program { stop, .. } => drop(stop.wait_for(|stop| *stop).await),

@@ -284,6 +284,13 @@ impl Roster {
         self.peers.values_mut().filter(|peer| peer.events.is_some())
     }
 
+    /// The session ends before those who take part have everything.
+    pub(super) fn cut(&mut self, reason: &str) {
+        for peer in self.peers.values_mut().filter(|peer| peer.is_live()) {
+            peer.end(Stage::Failed(reason.to_owned()));
+        }
+    }
+
     /// Tells everybody who listens.
     pub(super) fn tell_all(&self, event: &Event) {
         self.peers.values().for_each(|peer| peer.tell(event.clone()));
@@ -334,6 +341,21 @@ mod tests {
             instance: InstanceId::from_bytes([instance; 16]),
             addr: "127.0.0.1:1".parse().unwrap(),
         }
+    }
+
+    #[test]
+    fn who_goes_when_the_session_is_cut_did_not_leave_of_itself() {
+        let mut roster = Roster::default();
+        let (done, cut) = (roster.join(newcomer("a", 1)).0, roster.join(newcomer("b", 2)).0);
+        roster.leave(done, "no space".to_owned());
+        roster.cut("the sender was interrupted");
+        for id in [done, cut] {
+            assert!(!roster.unsubscribe(id), "no death");
+        }
+        let stage =
+            |id| roster.iter().find(|(other, _)| *other == id).map(|(_, p)| p.stage.clone());
+        assert_eq!(stage(done), Some(Stage::Failed("no space".to_owned())));
+        assert_eq!(stage(cut), Some(Stage::Failed("the sender was interrupted".to_owned())));
     }
 
     #[test]

@@ -100,10 +100,12 @@ pub(super) async fn run(plan: &SendPlan, giver: &Giver, host: &mut Host) -> Resu
         host.show(&shown(&shared, &plan.start, &ledger, &snapshot));
         tokio::select! {
             () = host.stopped() => {
-                if shared.feed.is_none() || opened.stop.swap(true, Ordering::Relaxed) {
+                // Before the start there is nobody to whom what is there could still be sent.
+                let at_once = shared.feed.is_none() || ledger.started.is_none();
+                if at_once || opened.stop.swap(true, Ordering::Relaxed) {
                     break Ended::Interrupted;
                 }
-                host.say("no more products are taken; what is there is still sent");
+                host.say("no more products are taken; what is there is still sent (again: end at once)");
             }
             () = shared.changed.notified() => {}
             () = tokio::time::sleep(if probing { PROBE_TICK } else { TICK }) => {}
@@ -302,7 +304,7 @@ async fn close(
         Ended::Interrupted => "the sender was interrupted".to_owned(),
         Ended::Failed(why) => format!("the sender cannot go on: {why}"),
     };
-    shared.stand().roster.tell_all(&Event::Shutdown { reason });
+    tell_the_end(&mut shared.stand().roster, ended, reason);
     let strangers = server.strangers();
     let bulk = server.stop(CLOSING_TIME).await;
     // It looks at `stop` every few milliseconds, and a panic has been told on stderr.
@@ -312,6 +314,9 @@ async fn close(
     let mut stand = shared.stand();
     let mut notices = stand.notices.clone();
     notices.extend(faults::trace_end(trace));
+    if stand.roster.iter().next().is_none() {
+        notices.push("nobody joined".to_owned());
+    }
     match ended {
         Ended::Over => {}
         Ended::Interrupted => notices.push("interrupted before everybody was complete".to_owned()),
@@ -348,6 +353,14 @@ async fn close(
     let receipts = std::mem::take(&mut stand.receipts).into_iter().map(|(_, proof)| proof);
     let receipts = receipts.collect();
     Ok(Done { report, items, withdrawn, peers: stand.roster.take(), receipts })
+}
+
+fn tell_the_end(roster: &mut Roster, ended: &Ended, reason: String) {
+    // Those who go when they are told have not left of themselves.
+    if !matches!(ended, Ended::Over) {
+        roster.cut(&reason);
+    }
+    roster.tell_all(&Event::Shutdown { reason });
 }
 
 fn named(withdrawn: &Withdrawn) -> Named {

@@ -109,6 +109,22 @@ fn a_session_of_products_needs_a_folder() {
 }
 
 #[test]
+fn an_interrupt_before_the_start_ends_a_session_of_products() {
+    let scratch = Scratch::new();
+    let list_file = scratch.path("list");
+    fs::write(&list_file, list()).unwrap();
+    let address = address();
+    let ticket = scratch.ticket(&address);
+    let products = ["--products", list_file.to_str().unwrap(), "--receivers", "1"];
+    let mut sender = sender(&scratch, &address, &ticket, &[], &products);
+    sender.until(|s| s.err().contains("phase=waiting").then_some(()));
+    sender.interrupt();
+    let ended = sender.wait();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.err.contains("nobody joined"), "{ended:?}");
+}
+
+#[test]
 fn profile_fmtp_carries_a_feed_and_ends_with_it() {
     let scratch = Scratch::new();
     let list = scratch.path("list");

@@ -150,6 +150,12 @@ impl Running {
         assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     }
 
+    /// As `kill`, `timeout` and a system that goes down.
+    pub(crate) fn terminate(&self) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    }
+
     pub(crate) fn is_over(&mut self) -> bool {
         self.child.try_wait().expect("our child").is_some()
     }

@@ -242,3 +242,42 @@ fn interrupts_end_both_sides_cleanly_and_say_what_remains() {
     assert!(ended.err.contains("interrupt"), "{}", ended.err);
     receivers.pop().unwrap().interrupt();
 }
+
+#[test]
+fn who_is_terminated_tells_the_others_and_writes_its_report() {
+    let scratch = Scratch::new();
+    payload::file(&scratch.path("big"), 40_000_000);
+    let address = address();
+    let ticket = scratch.ticket(&address);
+    let mut receivers =
+        vec![receiver(&scratch, 0, &ticket, &[]), receiver(&scratch, 1, &ticket, &[])];
+    let rule = ["--receivers", "2", "--rate", "20mbit"];
+    let mut sender = sender(&scratch, &address, &ticket, &[&scratch.path("big")], &rule);
+    sender.until(|s| s.err().contains("phase=streaming").then_some(()));
+    std::thread::sleep(std::time::Duration::from_millis(800));
+    receivers[1].terminate();
+    receivers.pop().unwrap().wait().expect(1);
+    sender.until(|s| s.err().contains("r1 failed: interrupted").then_some(()));
+    sender.terminate();
+    sender.wait().expect(1);
+    let left = receivers.pop().unwrap().wait();
+    left.expect(1);
+    assert!(left.err.contains("the sender was interrupted"), "{}", left.err);
+    let report = scratch.report("sender");
+    let why =
+        |name| report.receivers.iter().find(|r| r.name == name).unwrap().state.why().to_owned();
+    assert_eq!(why("r0"), "the sender was interrupted");
+    assert!(why("r1").starts_with("interrupted"), "{}", why("r1"));
+}
+
+#[test]
+fn nobody_who_joined_is_told() {
+    let scratch = Scratch::new();
+    payload::file(&scratch.path("big"), 1000);
+    let address = address();
+    let ticket = scratch.ticket(&address);
+    let rule = ["--start-after", "0s"];
+    let ended = sender(&scratch, &address, &ticket, &[&scratch.path("big")], &rule).wait();
+    ended.expect(1);
+    assert!(ended.err.contains("nobody joined"), "{}", ended.err);
+}
