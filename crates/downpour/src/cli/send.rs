@@ -224,8 +224,12 @@ impl SendArgs {
         let defaults = read_defaults()?;
         let (profile, rate, rate_line) = settle_rate(self.profile, self.rate, &defaults);
         if profile == Profile::Fixed && self.rate.is_none() {
+            let said = match self.profile {
+                Some(_) => "--controller fixed",
+                None => "`controller = \"fixed\"` in defaults.toml",
+            };
             return Err(Fault::usage(
-                "--controller fixed needs the rate to send at",
+                format!("{said} needs the rate to send at"),
                 "add --rate, such as --rate 100mbit",
             ));
         }

@@ -243,6 +243,10 @@ impl Walk<'_> {
             let bytes = path.as_os_str().as_bytes();
             let name = bytes.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
             if !matches!(name, b"" | b"." | b"..") {
+                if let Some(what) = special_at(path) {
+                    self.problem(path, format!("{what}: send what comes out of it by `send - <`"));
+                    continue;
+                }
                 let folder = path.parent().unwrap_or(Path::new("")).to_owned();
                 tops.push(Top { name: name.to_vec(), folder, at: path.clone() });
                 continue;
@@ -301,14 +305,9 @@ impl Walk<'_> {
             FileType::RegularFile => self.file(folder, at, &Found { name, depth, path, stat }),
             FileType::Symlink => self.symlink(folder, at, &Found { name, depth, path, stat }),
             other => {
-                let what = match other {
-                    FileType::Fifo => "a fifo, left out",
-                    FileType::Socket => "a socket, left out",
-                    FileType::CharacterDevice => "a character device, left out",
-                    FileType::BlockDevice => "a block device, left out",
-                    _ => "of an unknown kind, left out",
-                };
-                self.notices.push(Notice { path: path.to_owned(), reason: what.into() });
+                let what = special(other).unwrap_or("of an unknown kind");
+                let reason = format!("{what}, left out");
+                self.notices.push(Notice { path: path.to_owned(), reason });
                 Ok(())
             }
         }
@@ -418,6 +417,23 @@ impl Walk<'_> {
             Vec::new()
         })
     }
+}
+
+/// What it is, if it is nothing that can be sent as it lies.
+fn special(kind: FileType) -> Option<&'static str> {
+    match kind {
+        FileType::Fifo => Some("a fifo"),
+        FileType::Socket => Some("a socket"),
+        FileType::CharacterDevice => Some("a character device"),
+        FileType::BlockDevice => Some("a block device"),
+        _ => None,
+    }
+}
+
+/// The same of a path that somebody named: in a folder it is left out, but who names it means it.
+fn special_at(path: &Path) -> Option<&'static str> {
+    let stat = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    special(FileType::from_raw_mode(stat.st_mode))
 }
 
 struct Found<'a> {

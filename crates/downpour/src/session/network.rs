@@ -42,12 +42,25 @@ pub(super) fn stream_out(
             return Err(Fault::start(error.to_string(), todo));
         }
     };
+    check_mtu(plan.mtu, &interface)?;
     let source = plan.source_specific.then(|| interface.address_for(chosen.ip())).flatten();
     let group = Group::new(chosen, source).map_err(|error| {
         Fault::usage(error.to_string(), "give another --group, or --source-specific")
     })?;
     let options = SendOptions { hops: plan.ttl, ..SendOptions::default() };
     Ok(Ok(StreamOut { group, interface, options }))
+}
+
+/// The kernel refuses each longer packet, and then all receivers would pull everything.
+fn check_mtu(wanted: Option<u16>, interface: &Interface) -> Result<(), Fault> {
+    let (name, most) = (&interface.name, interface.mtu);
+    match wanted {
+        Some(wanted) if u32::from(wanted) > most => Err(Fault::usage(
+            format!("{name} sends packets of {most} bytes at most, not the {wanted} of --mtu"),
+            format!("give --mtu {most} or less, or raise it: ip link set {name} mtu {wanted}"),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// A group of the organisation-local scope (RFC 2365), at random so that sessions rarely meet.
@@ -172,10 +185,11 @@ pub fn own_addrs_of(port: u16) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{geometry, random_group, range_len};
+    use super::{check_mtu, geometry, random_group, range_len};
     use crate::cli::NetworkPlan;
     use crate::ports::PortRange;
     use downpour_proto::{Code, Geometry};
+    use downpour_transport::Interface;
     use downpour_transport::control::DataPath;
 
     #[test]
@@ -196,6 +210,16 @@ mod tests {
         assert_eq!(geometry(&plan).symbol_len, 8940);
         plan.mtu = Some(577);
         assert_eq!(geometry(&plan).symbol_len % 2, 0);
+    }
+
+    #[test]
+    fn packets_longer_than_the_interface_sends_are_refused() {
+        let mut lo = Interface::named("lo").unwrap();
+        lo.mtu = 1500;
+        assert!(check_mtu(None, &lo).is_ok() && check_mtu(Some(1500), &lo).is_ok());
+        let fault = check_mtu(Some(1501), &lo).unwrap_err();
+        let text = format!("{fault:?}");
+        assert!(text.contains("lo sends packets of 1500 bytes") && text.contains("1501"), "{text}");
     }
 
     #[test]

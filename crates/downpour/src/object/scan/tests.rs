@@ -144,6 +144,19 @@ fn sockets_fifos_and_our_own_folder_are_left_out_by_name() {
 }
 
 #[test]
+fn what_is_named_and_cannot_be_sent_as_it_lies_is_refused() {
+    let dir = folder();
+    let fifo = dir.path().join("tree/fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR).unwrap();
+    for (path, what) in [(fifo.as_path(), "a fifo"), (Path::new("/dev/null"), "a character device")]
+    {
+        let error = Scan::new(&[path.to_owned()], &ScanOptions::default()).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(what) && text.contains("send - <"), "{text}");
+    }
+}
+
+#[test]
 fn extended_attributes_are_taken_when_asked() {
     let dir = folder();
     let path = dir.path().join("tree/b");

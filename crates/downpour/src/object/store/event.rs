@@ -136,7 +136,10 @@ impl fmt::Display for StoreFailure {
                  Make room and start again: what has arrived is kept"
             ),
             Self::DiskFull { doing, .. } => {
-                write!(f, "{doing}. Make room and start again: what has arrived is kept")
+                write!(
+                    f,
+                    "{doing}. Make room (df, and df -i for inodes) and start again: what has arrived is kept"
+                )
             }
             Self::Manifest(error) => write!(f, "{error}"),
             Self::Target(reason) => write!(f, "{reason}"),
