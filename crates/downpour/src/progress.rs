@@ -5,6 +5,8 @@
 //! [`WORST_ROWS`] that are furthest behind. Everything goes to standard error: standard output may be
 //! the data (`receive --out -`) or the report (`--json`).
 //!
+//! A row fits into 80 columns; where the terminal is narrower its end is cut off, so what matters most comes first.
+//!
 //! Plain lines are `key=value` pairs, one line per [`LINE_INTERVAL`] at most, so that a log stays short.
 
 use crate::units::{show_bytes, show_duration};
@@ -211,7 +213,7 @@ impl Bars {
     fn new(target: ProgressDrawTarget) -> Self {
         let multi = MultiProgress::with_draw_target(target);
         let total = multi.add(ProgressBar::no_length());
-        total.set_style(style("{prefix:<20!} {bar:24.cyan/blue} {msg}"));
+        total.set_style(style("{prefix:<16!} {bar:16.cyan/blue} {wide_msg}"));
         Self { multi, total, rows: Vec::new() }
     }
 
@@ -220,7 +222,7 @@ impl Bars {
         let shown = snapshot.shown();
         while self.rows.len() < shown.len() {
             let row = self.multi.add(ProgressBar::no_length());
-            row.set_style(style("{prefix:<20!} {bar:24} {msg}"));
+            row.set_style(style("{prefix:<16!} {bar:16} {wide_msg}"));
             self.rows.push(row);
         }
         for extra in self.rows.drain(shown.len()..) {
@@ -230,11 +232,11 @@ impl Bars {
             set(bar, row.done_bytes, snapshot.data_bytes);
             bar.set_prefix(row.name.clone());
             bar.set_message(format!(
-                "{:>10}  {:>14}  loss {:>5.1} %  {}",
+                "{:>10}  {:>12}  {:<8}  loss {:.1} %",
                 show_bytes(row.done_bytes),
                 row.rate.to_string(),
+                row.state,
                 row.loss * 100.0,
-                row.state
             ));
         }
     }
@@ -246,7 +248,7 @@ impl Bars {
         self.total.set_message(match &snapshot.phase {
             Phase::Waiting { what } => what.clone(),
             Phase::Streaming | Phase::Finishing => format!(
-                "{:>10}  {:>14}  loss {:>5.1} %  repair {:.1} %  {} receivers  ETA {eta}",
+                "{:>10}  {:>12}  ETA {eta}  loss {:.1} %  repair {:.1} %  receivers {}",
                 snapshot.data_bytes.map_or("unknown".to_owned(), show_bytes),
                 snapshot.rate.to_string(),
                 snapshot.mean_loss() * 100.0,
@@ -296,7 +298,11 @@ mod tests {
     }
 
     fn draw(snapshots: &[Snapshot]) -> String {
-        let term = InMemoryTerm::new(60, 140);
+        draw_in(140, snapshots)
+    }
+
+    fn draw_in(columns: u16, snapshots: &[Snapshot]) -> String {
+        let term = InMemoryTerm::new(60, columns);
         let mut bars = Bars::new(ProgressDrawTarget::term_like(Box::new(term.clone())));
         for snapshot in snapshots {
             bars.show(snapshot);
@@ -311,6 +317,17 @@ mod tests {
         let text = draw(&[snapshot(16)]);
         assert!((0..16).all(|i| text.contains(&format!("node{i:03}"))), "{text}");
         assert!(text.contains("ETA") && text.contains("8.0 Mbit/s"), "{text}");
+    }
+
+    #[test]
+    fn a_row_is_a_line_also_on_a_narrow_terminal() {
+        for columns in [80, 50] {
+            let text = draw_in(columns, &[snapshot(3)]);
+            assert_eq!(text.lines().count(), 4, "{text}");
+            assert!(text.lines().next().is_some_and(|line| line.contains("Mbit/s")), "{text}");
+        }
+        let text = draw_in(80, &[snapshot(3)]);
+        assert!(text.contains("ETA 1.00 s") && text.contains("complete  loss 2.0 %"), "{text}");
     }
 
     #[test]

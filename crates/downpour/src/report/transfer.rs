@@ -115,16 +115,42 @@ impl TransferReport {
         let sum = |part: fn(&ConnectionReport) -> u64| all.iter().map(part).sum::<u64>();
         let again = sum(|c| c.bytes_sent_again);
         let sent = sum(|c| c.bytes_acked).max(1);
+        // Who receives sends requests only: what its own kernel does for those says nothing of the bytes.
+        let sends = sent > sum(|c| c.bytes_received);
         let rtt = all.iter().map(|c| c.rtt_ms).sum::<f64>() / all.len() as f64;
-        let by = &all[0].congestion;
+        let by = if sends { format!(" ({})", all[0].congestion) } else { String::new() };
         // Writing to a String cannot fail.
-        let _ = write!(line, ", {} connections ({by}), round trip {rtt:.1} ms", all.len());
+        let _ = write!(line, ", {} connections{by}, round trip {rtt:.1} ms", all.len());
         if let Some(last) = self.steered.last() {
             let _ = write!(line, ", {} in the end: {}", last.connections, last.binding);
         }
-        if again > 0 {
+        if sends && again > 0 {
             let _ = write!(line, ", {:.2} % sent again", 100.0 * again as f64 / sent as f64);
         }
         line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::TransferReport;
+    use downpour_transport::stream::ConnectionReport;
+
+    #[test]
+    fn what_this_sides_kernel_does_is_told_by_who_sends_the_bytes() {
+        let side = |acked, received| TransferReport {
+            path: "tcp".to_owned(),
+            connections: vec![ConnectionReport {
+                congestion: "bbr".to_owned(),
+                bytes_acked: acked,
+                bytes_received: received,
+                bytes_sent_again: 100,
+                ..ConnectionReport::default()
+            }],
+            ..TransferReport::default()
+        };
+        let sender = side(10_000, 500).line();
+        assert_eq!(sender, "path: tcp, 1 connections (bbr), round trip 0.0 ms, 1.00 % sent again");
+        assert_eq!(side(500, 10_000).line(), "path: tcp, 1 connections, round trip 0.0 ms");
     }
 }
