@@ -27,7 +27,9 @@ pub(super) struct CatalogArgs {
 enum CatalogVerb {
     Search(SearchArgs),
     Export(ExportArgs),
+    /// Copy a whole catalog of SQLite to a file, also while a daemon writes to it
     Backup(CopyArgs),
+    /// Make a new catalog of SQLite from a backup
     Restore(CopyArgs),
     Adopt(super::adopt::AdoptArgs),
     Rebuild(RebuildArgs),
@@ -112,7 +114,7 @@ struct ExportArgs {
     out: Option<PathBuf>,
 }
 
-/// Copy a whole catalog of SQLite: `backup FILE` from the catalog, `restore FILE` to a new one
+// What is shown of it is said at each verb.
 #[derive(Debug, Args)]
 struct CopyArgs {
     /// The backup

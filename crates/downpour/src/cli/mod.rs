@@ -209,6 +209,7 @@ pub fn main() -> ExitCode {
 mod tests {
     use super::Cli;
     use clap::CommandFactory;
+    use std::collections::BTreeMap;
 
     #[test]
     fn the_definition_is_sound() {
@@ -216,11 +217,19 @@ mod tests {
     }
 
     #[test]
-    fn every_verb_and_option_has_help() {
-        for verb in Cli::command().get_subcommands() {
-            assert!(verb.get_about().is_some(), "{}", verb.get_name());
-            for option in verb.get_arguments() {
-                assert!(option.get_help().is_some(), "{} {}", verb.get_name(), option.get_id());
+    fn every_verb_and_option_has_help_of_its_own() {
+        let mut open = vec![Cli::command()];
+        while let Some(above) = open.pop() {
+            let mut told = BTreeMap::new();
+            for verb in above.get_subcommands() {
+                let about = verb.get_about().map(ToString::to_string);
+                let about = about.unwrap_or_else(|| panic!("{} has no help", verb.get_name()));
+                let other = told.insert(about, verb.get_name());
+                assert_eq!(other, None, "says the same as {}", verb.get_name());
+                for option in verb.get_arguments() {
+                    assert!(option.get_help().is_some(), "{} {}", verb.get_name(), option.get_id());
+                }
+                open.push(verb.clone());
             }
         }
     }

@@ -22,9 +22,13 @@ pub(super) struct ServiceArgs {
 #[derive(Debug, Subcommand)]
 enum ServiceVerb {
     Status(StatusArgs),
+    /// Start a service, or all
     Start(OneArgs),
+    /// End a service at once, or all
     Stop(OneArgs),
+    /// Let a service finish what is under way and end, or all
     Drain(OneArgs),
+    /// End a service and start it again, or all
     Restart(OneArgs),
 }
 
@@ -41,7 +45,7 @@ struct StatusArgs {
     access: AccessArgs,
 }
 
-/// Start, end at once, finish and end, or end and start one service or all
+// What is shown of it is said at each verb.
 #[derive(Debug, Args)]
 struct OneArgs {
     /// The service, or `all`

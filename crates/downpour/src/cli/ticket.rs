@@ -38,7 +38,7 @@ struct NewArgs {
     /// How long the ticket admits
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "24h")]
     expires: Duration,
-    /// Node key that is let in, as `downpour ticket show` prints it; may be given several times
+    /// Node key that is let in, as `downpour ticket key` prints it there; may be given several times
     /// [default: everybody who has the ticket]
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     allow: Vec<PublicKey>,

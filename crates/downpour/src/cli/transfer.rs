@@ -35,15 +35,23 @@ pub(super) struct TransferArgs {
 enum TransferVerb {
     Submit(SubmitArgs),
     Fetch(super::fetch::FetchArgs),
+    /// What is under way
     List(ListArgs),
     Show(ShowArgs),
     Why(WhyArgs),
+    /// Try files that wait again now, by their numbers or all of a transfer
     Retry(DeedArgs),
+    /// Give files up, by their numbers or all of a transfer
     Cancel(DeedArgs),
+    /// Let files out of quarantine, by their numbers or all of a transfer
     Release(DeedArgs),
+    /// How the links to other sites do
     Links(ListArgs),
+    /// Let a link work again that was drained or banned
     Open(LinkArgs),
+    /// Finish what is under way on a link, and begin nothing
     Drain(LinkArgs),
+    /// As `drain`, and refuse what that site offers
     Ban(LinkArgs),
 }
 
@@ -72,7 +80,7 @@ struct SubmitArgs {
     access: AccessArgs,
 }
 
-/// What is under way
+// What is shown of it, and of the next two, is said at each verb.
 #[derive(Debug, Args)]
 struct ListArgs {
     /// Print it as JSON
@@ -117,7 +125,6 @@ struct WhyArgs {
     access: AccessArgs,
 }
 
-/// Act on files by their numbers, or on all of a transfer
 #[derive(Debug, Args)]
 struct DeedArgs {
     /// Numbers of files, as `why` prints them
@@ -130,7 +137,6 @@ struct DeedArgs {
     access: AccessArgs,
 }
 
-/// Say what the link to another site may do
 #[derive(Debug, Args)]
 struct LinkArgs {
     /// The other site
@@ -169,7 +175,8 @@ impl SubmitArgs {
                 all.push(submit(site, submission).await?);
             }
             let mut ended = Vec::new();
-            for submitted in all.iter().filter(|_| wait) {
+            // Of what was refused altogether there is no transfer.
+            for submitted in all.iter().filter(|one| wait && !one.accepted.is_nothing()) {
                 ended.push(until_ended(site, submitted).await?);
             }
             Ok((all, ended))
@@ -410,14 +417,18 @@ fn print_json(value: &impl serde::Serialize) {
 }
 
 fn show_submitted(accepted: &Accepted, site: &str) {
-    println!(
-        "transfer {} at {site}: {} files, {}; {} known already, {} refused",
-        accepted.transfer,
-        accepted.files,
-        show_bytes(accepted.bytes),
-        accepted.known,
-        accepted.refused_count
-    );
+    if accepted.is_nothing() {
+        println!("nothing to move at {site}: {} refused", accepted.refused_count);
+    } else {
+        println!(
+            "transfer {} at {site}: {} files, {}; {} known already, {} refused",
+            accepted.transfer,
+            accepted.files,
+            show_bytes(accepted.bytes),
+            accepted.known,
+            accepted.refused_count
+        );
+    }
     for refusal in &accepted.refused {
         println!("refused   {}: {}", refusal.what, refusal.trouble);
     }
@@ -426,8 +437,9 @@ fn show_submitted(accepted: &Accepted, site: &str) {
 fn show_transfer(report: &TransferReport) {
     let states: Vec<_> =
         report.states.iter().map(|(state, files)| format!("{files} {state}")).collect();
+    let states = if states.is_empty() { "nothing to move".to_owned() } else { states.join(", ") };
     let (id, from, to) = (report.id, &report.from, &report.to);
-    println!("transfer {id} {from} -> {to}: {}; {}", states.join(", "), show_bytes(report.bytes));
+    println!("transfer {id} {from} -> {to}: {states}; {}", show_bytes(report.bytes));
 }
 
 fn show_link(link: &LinkReport) {

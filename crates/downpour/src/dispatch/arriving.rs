@@ -10,6 +10,7 @@ use crate::object::{Digest, check_item_name};
 use crate::receipt::SignedFileReceipt;
 use crate::site::Site;
 use crate::spool::Rules;
+use crate::units::show_bytes;
 use downpour_catalog::{
     Error, ErrorClass, File, NAME_BYTES_MAX, OtherContent, Reader, Replica, ReplicaState, SiteId,
     Time,
@@ -195,7 +196,10 @@ pub(super) enum Look {
 }
 
 pub(super) fn no_room(size: u64, free: u64) -> Trouble {
-    let what = format!("{size} bytes are needed, {free} are free and not reserved");
+    let spare = show_bytes(SPARE);
+    let what = format!(
+        "{size} bytes are needed, {free} are free beside {spare} that stay free and what others were promised"
+    );
     Trouble::new(ErrorClass::DestinationFull, what).after(NO_ROOM_S)
 }
 

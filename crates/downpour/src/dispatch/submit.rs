@@ -89,6 +89,11 @@ impl Accepted {
         self.next = more.next;
     }
 
+    /// Nothing was taken in: there is no such transfer.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.files + self.known == 0
+    }
+
     fn refuse(&mut self, what: impl Into<String>, class: ErrorClass, why: impl Into<String>) {
         self.refused_count += 1;
         if self.refused.len() < REFUSED_MAX {

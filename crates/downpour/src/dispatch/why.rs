@@ -302,7 +302,7 @@ fn waiting(
 ) -> (Option<Time>, String) {
     let class = file.error.map_or(String::new(), |class| format!(" after {class}"));
     let what = match reason {
-        Some(Reason::NoSpace) => "the destination has no room".to_owned(),
+        Some(Reason::NoSpace) => "the destination has no room beside what it keeps free".to_owned(),
         Some(Reason::Turn) => "others of its sites have their turn".to_owned(),
         _ => format!("it is tried again{class}, attempt {}", file.tries + 1),
     };

@@ -108,7 +108,7 @@ section! {
         path: PathArg = "\"tcp\"",
         /// What of that which goes by TCP is encrypted: all or control.
         encryption: EncryptionArg = "\"all\"",
-        /// TCP connections of each batch from it; without it 4, and 8 on long ways.
+        /// TCP connections of each batch from it; without it 4, and 10 where the round trip is 5 ms or more.
         connections: u16 | "4",
         /// Where its files go; without it the inbox of `[transfer]`.
         folder: PathBuf | "\"inbox/there\"",

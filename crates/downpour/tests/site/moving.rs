@@ -129,7 +129,7 @@ fn what_is_submitted_is_at_the_other_site_and_in_both_catalogs() {
     // A second time nothing is new; in another place it is a new file.
     let text = a.done(&["transfer", "submit", &data(a, "run"), "b", "--wait"]);
     assert!(text.contains("0 files") && text.contains("42 known"), "{text}");
-    let passwd = a.run(&["transfer", "submit", "/etc/passwd", "b"]);
+    let passwd = a.run(&["transfer", "submit", "/etc/passwd", "b", "--wait"]);
     let told = String::from_utf8_lossy(&passwd.stdout);
     assert!(!passwd.status.success() && told.contains("source-refused"), "{told}");
     let unknown = a.run(&["transfer", "submit", &data(a, "run"), "nowhere"]);
