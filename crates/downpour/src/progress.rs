@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_row_is_a_line_also_on_a_narrow_terminal() {
-        for columns in [80, 50] {
+        for columns in [80, 60] {
             let text = draw_in(columns, &[snapshot(3)]);
             assert_eq!(text.lines().count(), 4, "{text}");
             assert!(text.lines().next().is_some_and(|line| line.contains("Mbit/s")), "{text}");

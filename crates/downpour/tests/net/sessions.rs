@@ -264,8 +264,10 @@ fn who_is_terminated_tells_the_others_and_writes_its_report() {
     left.expect(1);
     assert!(left.err.contains("the sender was interrupted"), "{}", left.err);
     let report = scratch.report("sender");
-    let why =
-        |name| report.receivers.iter().find(|r| r.name == name).unwrap().state.why().to_owned();
+    let why = |name| match &report.receivers.iter().find(|r| r.name == name).unwrap().state {
+        ReceiverState::Failed { why } => why.clone(),
+        other => panic!("{other:?}"),
+    };
     assert_eq!(why("r0"), "the sender was interrupted");
     assert!(why("r1").starts_with("interrupted"), "{}", why("r1"));
 }
