@@ -207,7 +207,7 @@ mod tests {
         };
         assert_eq!(geometry(&plan), Geometry::IPV4);
         plan.mtu = Some(9000);
-        assert_eq!(geometry(&plan).symbol_len, 8940);
+        assert_eq!(geometry(&plan).symbol_len, 8948);
         plan.mtu = Some(577);
         assert_eq!(geometry(&plan).symbol_len % 2, 0);
     }

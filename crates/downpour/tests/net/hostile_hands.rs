@@ -130,7 +130,12 @@ fn changed(mut datagram: Vec<u8>, turn: usize) -> Vec<u8> {
             datagram[5..8].copy_from_slice(&(1_000_000 + turn as u32).to_be_bytes()[1..]);
         }
         3 => datagram.truncate(turn / 8 % HEADER_LEN),
-        4 => datagram[2] ^= 0xff, // Of another block.
+        4 => {
+            // A poll of another session.
+            let (epoch, stream, kind) = (Epoch(0), StreamId(0xdead_beef), Kind::Poll);
+            let header = Header { epoch, stream, packet_low: turn as u32, kind };
+            datagram[..HEADER_LEN].copy_from_slice(&header.emit());
+        }
         5 => datagram[0] ^= 0x40, // Under another version of the key.
         6 => datagram[0] = 99,
         _ => return sealed_by_a_stranger(&datagram, turn as u64),

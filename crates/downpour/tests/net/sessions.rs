@@ -110,7 +110,7 @@ fn a_trace_tells_each_datagram_and_the_sites_ceiling_holds() {
         (of("data"), of("sample"), of("rate"))
     };
     let (symbols, samples, rates) = data(&sent);
-    assert!(symbols >= 2_000_000 / 1440 && samples > 0 && rates > samples, "{symbols} {samples}");
+    assert!(symbols >= 2_000_000 / 1448 && samples > 0 && rates > samples, "{symbols} {samples}");
     let (arrived, ..) = data(&got);
     assert!(arrived > symbols / 2 && arrived <= symbols, "{arrived} of {symbols}");
 }

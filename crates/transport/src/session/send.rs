@@ -402,6 +402,8 @@ impl Driver {
             let now = self.clock.now();
             self.machine.handle_timeout(now);
             let more = self.transmit();
+            // Sending takes time, and what lies at hand is loaded here.
+            let now = self.clock.now();
             self.drain(now);
             self.count_opened();
             if self.publish(now)
