@@ -665,6 +665,7 @@ impl Sender {
         let rising = matches!(summary.phase, RatePhase::Startup | RatePhase::Fixed);
         let limiting = summary.limiting.filter(|_| busy && !rising);
         let streaming = self.members.streaming();
+        self.stragglers.set_round_trip(self.grtt.value());
         match self.stragglers.review(self.now, streaming, &standings, limiting, summary.rate) {
             Some(Verdict::Try(id)) => self.config.rate.on_trial(id),
             Some(Verdict::Leave(id)) => {
