@@ -10,7 +10,7 @@
 use crate::network::Host;
 use downpour::ticket::Ticket;
 use downpour_proto::wire::{HEADER_LEN, Header, Kind, Short, TAG_LEN};
-use downpour_proto::{BlockId, BlockKind, Epoch, PacketNumber, StreamId, SymbolId};
+use downpour_proto::{BlockId, BlockKind, Epoch, PacketNumber, ReceiverId, StreamId, SymbolId};
 use downpour_transport::control::{
     ClientLimits, ClientSetup, ControlClient, InstanceId, JoinRequest, PROTOCOL_VERSION,
     ReadyRequest,
@@ -90,13 +90,18 @@ fn flood(group: SocketAddr, sender: String) {
     let group = Group::new(group, None).unwrap();
     let (ears, mouth, mut batch) = (ears(&group), mouth(&group), RecvBatch::new());
     let feedback = UdpSocket::bind("0.0.0.0:0").unwrap();
-    let mut genuine: Vec<Vec<u8>> = Vec::new();
-    // Our own would come back as well: first only listen.
-    while genuine.len() < GENUINE {
-        let datagrams = heard(&ears, &mut batch).into_iter();
-        genuine.extend(datagrams.filter(|datagram| Short::begins(datagram)));
+    let (mut genuine, mut stream) = (Vec::new(), None);
+    // Our own would come back as well: first only listen. Polls tell whose stream it is.
+    while genuine.len() < GENUINE || stream.is_none() {
+        for datagram in heard(&ears, &mut batch) {
+            stream = stream.or(Header::parse(&datagram).ok().map(|header| header.stream));
+            if Short::begins(&datagram) {
+                genuine.push(datagram);
+            }
+        }
         sleep(Duration::from_millis(1));
     }
+    let Some(stream) = stream else { return };
     drop(ears);
     let mut connections = Vec::new();
     let mut turn = 0usize;
@@ -109,7 +114,7 @@ fn flood(group: SocketAddr, sender: String) {
             let false_one = changed(genuine[turn / 8 % GENUINE].clone(), turn);
             // A full socket buffer only makes the flood a little thinner.
             let _ = mouth.send(&false_one, false_one.len());
-            let _ = feedback.send_to(&as_feedback(false_one), &sender);
+            let _ = feedback.send_to(&as_feedback(false_one, stream, turn), &sender);
         }
         if turn.is_multiple_of(PORTION * 10) {
             connections.extend(knock(&sender, turn));
@@ -157,13 +162,12 @@ fn sealed_by_a_stranger(datagram: &[u8], number: u64) -> Vec<u8> {
 }
 
 /// The same, as if it were feedback of receiver 1, of one that is not there, or as it is.
-fn as_feedback(mut datagram: Vec<u8>) -> Vec<u8> {
+fn as_feedback(mut datagram: Vec<u8>, stream: StreamId, turn: usize) -> Vec<u8> {
     if datagram.len() > HEADER_LEN + TAG_LEN && Short::begins(&datagram) {
-        datagram[0] = 5;
-        datagram[1] = 0;
-        let receiver = if datagram[9].is_multiple_of(2) { 1u32 } else { 77 };
-        datagram[10..16].fill(0);
-        datagram[12..16].copy_from_slice(&receiver.to_be_bytes());
+        let receiver = ReceiverId(if (turn / 8).is_multiple_of(2) { 1 } else { 77 });
+        let (epoch, kind) = (Epoch(0), Kind::Feedback { receiver });
+        let header = Header { epoch, stream, packet_low: turn as u32, kind };
+        datagram[..HEADER_LEN].copy_from_slice(&header.emit());
     }
     datagram
 }

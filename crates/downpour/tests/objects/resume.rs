@@ -194,9 +194,9 @@ fn the_partly_held_block_is_seeded() {
     let genuine = sender.block(block);
     let mut buf = vec![0; genuine.len()];
     let ranges = second.store.seed(block, &mut buf);
-    // Block 1 starts at 1,474,560; group 1 ends at 2,097,152: 432 symbols.
-    assert_eq!(ranges, std::iter::once(0..432).collect::<Vec<_>>());
-    assert_eq!(buf[..432 * 1440], genuine[..432 * 1440]);
+    // Block 1 starts at 1,482,752; group 1 ends at 2,097,152: 424 whole symbols.
+    assert_eq!(ranges, std::iter::once(0..424).collect::<Vec<_>>());
+    assert_eq!(buf[..424 * 1448], genuine[..424 * 1448]);
     let needed = second.events().into_iter().find_map(|event| match event {
         StoreEvent::Section(section) => Some((section.held, section.needed)),
         _ => None,

@@ -113,6 +113,23 @@ impl Events {
     }
 }
 
+/// A session's load is told to the others, and the stranger's to it.
+fn tell(
+    events: &mut Events,
+    at: Timestamp,
+    session: usize,
+    count: usize,
+    (load, stranger): (Option<Load>, Option<Load>),
+) {
+    for other in (0..count).filter(|other| *other != session) {
+        load.into_iter()
+            .for_each(|load| events.push(at, Event::Told { session: other, by: session, load }));
+    }
+    if let Some(load) = stranger {
+        events.push(at, Event::Told { session, by: count, load });
+    }
+}
+
 /// Runs to the end.
 pub fn run(setup: Setup) -> Report {
     let mut rng = Rng::new(setup.seed);
@@ -160,17 +177,9 @@ pub fn run(setup: Setup) -> Report {
             Event::Answer { session, answer } => sessions[session].on_answer(now, answer),
             Event::Tell { session } => {
                 events.push(now + TELL_EVERY, Event::Tell { session });
-                let delay = sessions[session].round_trip() / 2;
-                if let Some(load) = sessions[session].load().filter(|_| setup.hearing) {
-                    let others = (0..sessions.len()).filter(|other| *other != session);
-                    others.for_each(|other| {
-                        events.push(now + delay, Event::Told { session: other, by: session, load });
-                    });
-                }
-                if let Some(load) = setup.stranger {
-                    let by = sessions.len();
-                    events.push(now + delay, Event::Told { session, by, load });
-                }
+                let load = sessions[session].load().filter(|_| setup.hearing);
+                let at = now + sessions[session].round_trip() / 2;
+                tell(&mut events, at, session, sessions.len(), (load, setup.stranger));
             }
             Event::Told { session, by, load } => sessions[session].on_neighbour(now, by, load),
             Event::CubicStart { flow } | Event::CubicAck { flow, .. } => {
