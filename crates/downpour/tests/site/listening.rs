@@ -136,6 +136,11 @@ fn what_a_site_takes_from_a_session_is_in_its_catalog_and_others_fetch_it_there(
     // By its own rule for what arrives, not the sender's.
     sites.is_at_b("first", "of-a/first", &first);
     sites.b_says("1 files received");
+    // Killed within a command it would run that again.
+    until("its command has ended", || {
+        let shown = sites.b.done(&["service", "status", "--json"]);
+        shown.contains("\"commands_total\": 1.0").then_some(())
+    });
     // It dies; what comes meanwhile waits for it.
     sites.b.kill();
     sites.drop_in("second", &second);
