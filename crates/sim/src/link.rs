@@ -52,14 +52,14 @@ impl Link {
     }
 
     /// Sends a frame of `len` bytes. Returns when its last bit is at the other end; `None` if the
-    /// queue was full.
+    /// queue was full. A short frame finds no room where a long one finds none, as where frames are counted.
     #[inline]
     pub fn send(&mut self, now: Timestamp, len: u64) -> Option<Timestamp> {
         if self.config.rate == Rate::MAX {
             self.carried_bytes += len;
             return Some(now + self.config.delay);
         }
-        if self.backlog_bytes(now) + len > self.config.queue_bytes.saturating_add(FRAME_LEN) {
+        if self.backlog_bytes(now) > self.config.queue_bytes {
             self.dropped += 1;
             return None;
         }

@@ -1,8 +1,8 @@
 //! The rate is found by filling a queue until it overflows; later blocks get no repair for what that cost.
 
 use downpour_proto::{Duration, Rate};
-use downpour_sim::Loss;
-use downpour_sim::world::{Outcome, World, WorldConfig};
+use downpour_sim::world::{Outcome, World, WorldConfig, bound};
+use downpour_sim::{LinkConfig, Loss};
 
 /// 64 MiB at 100 Mbit/s and 20 ms.
 fn session(receivers: usize, loss: Loss) -> Outcome {
@@ -19,5 +19,27 @@ fn what_overflowed_in_the_search_is_repaired_once() {
         assert!(outcome.dropped > 100, "the search lost {}", outcome.dropped);
         let repair = outcome.sender.repair_symbols;
         assert!(repair <= outcome.dropped + 8, "{repair} for {}", outcome.dropped);
+    }
+}
+
+/// A poll that leaves behind its burst is lost whenever the burst fills the queue: the sender, who hears nobody, goes on
+/// too fast, and nearly stops then.
+#[test]
+fn polls_come_through_a_short_queue_that_overflows() {
+    let rate = Rate::from_mbps(50);
+    for rtt_ms in [2, 50, 200] {
+        for receivers in [1, 4] {
+            let rtt = Duration::from_millis(rtt_ms);
+            let mut config = WorldConfig::star(receivers, rate, rtt, Loss::None);
+            config.data_len = 64 << 20;
+            let link = &mut config.edges[0].link;
+            *link = LinkConfig::bottleneck(rate, Duration::from_millis(10), link.delay);
+            let ideal = bound(config.data_len, rate, 0.0);
+            let outcome = World::run(config);
+            let ratio = outcome.wall().as_secs_f64() / ideal.as_secs_f64();
+            assert!(ratio < 1.15, "{receivers} at {rtt_ms} ms: {ratio:.3} x bound");
+            let share = outcome.dropped as f64 / outcome.sender.source_symbols as f64;
+            assert!(share < 0.05, "{receivers} at {rtt_ms} ms: {share:.3} overflowed");
+        }
     }
 }

@@ -69,8 +69,8 @@ impl Sender {
         if !self.started {
             return None;
         }
-        // After the burst: it and the poll are one call to the kernel.
-        if self.poll_due && (self.burst_left == 0 || !self.polls_with_bursts()) {
+        // Before the burst: behind it, it would be lost whenever the burst fills the queue.
+        if self.poll_due {
             return Some(self.transmit_poll(message));
         }
         if self.advert_due {
