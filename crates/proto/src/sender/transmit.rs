@@ -101,9 +101,9 @@ impl Sender {
         self.fill_window();
     }
 
-    /// An open session asks at the ends of its blocks, and the rounds of large groups are planned by the polls.
+    /// The rounds of large groups are planned by the polls.
     fn polls_with_bursts(&self) -> bool {
-        self.prompt.is_none() && self.members.streaming() <= GROUP_WITHOUT_BACKOFF
+        self.members.streaming() <= GROUP_WITHOUT_BACKOFF
     }
 
     /// A poll leaves with the burst that is nearest to its time, so that nobody is woken for it alone.

@@ -252,7 +252,7 @@ impl Session {
         self.hiccups.awake(now)
     }
 
-    /// Sends a burst, and a poll if one is due. Returns when to come again.
+    /// Sends a poll if one is due, and a burst. Returns when to come again.
     pub(super) fn depart(
         &mut self,
         now: Timestamp,
@@ -271,18 +271,19 @@ impl Session {
             burst = u32::from(now >= self.poll_due);
             self.missed += 1;
         }
+        // Before the burst, as in the engine.
+        if now >= self.poll_due {
+            bytes += POLL_LEN;
+            self.send_poll(now, shared, &mut answer);
+        }
         for _ in 0..burst {
             bytes += PAYLOAD_LEN;
             self.sent_packets += 1;
+            self.sent_bytes += PAYLOAD_LEN;
             let Some(at) = shared.send(now, FRAME_LEN) else { continue };
             for receiver in &mut self.receivers {
                 receiver.data += u64::from(receiver.take(at, FRAME_LEN).is_some());
             }
-        }
-        self.sent_bytes += bytes;
-        if now >= self.poll_due {
-            bytes += POLL_LEN;
-            self.send_poll(now, shared, &mut answer);
         }
         let missed = self.pacer.on_sent(now, bytes);
         self.missed += u64::from(missed > Duration::ZERO);

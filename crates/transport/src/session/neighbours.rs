@@ -51,6 +51,9 @@ impl Neighbours {
             let own = machine.stream();
             let told = batch.datagrams().filter_map(|d| Presence::parse(d.bytes).ok());
             for presence in told.filter(|told| told.stream != own) {
+                if self.is_alone(now) {
+                    self.tell_at = now; // Who is new waits for an answer.
+                }
                 self.heard = Some(now);
                 machine.on_neighbour(now, presence);
             }
@@ -58,14 +61,17 @@ impl Neighbours {
         if now < self.tell_at {
             return;
         }
-        let is_alone = self.heard.is_none_or(|heard| now.since(heard) > HEARD_WITHIN);
-        self.tell_at = now + if is_alone { TELL_SELDOM } else { TELL_EVERY };
+        self.tell_at = now + if self.is_alone(now) { TELL_SELDOM } else { TELL_EVERY };
         if let Some(presence) = machine.presence() {
             self.message.clear();
             presence.emit(&mut self.message);
             // Lost, as any datagram may be: there will be another.
             let _ = self.outbound.send(&self.message, self.message.len());
         }
+    }
+
+    fn is_alone(&self, now: Timestamp) -> bool {
+        self.heard.is_none_or(|heard| now.since(heard) > HEARD_WITHIN)
     }
 }
 

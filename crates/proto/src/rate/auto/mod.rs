@@ -153,14 +153,14 @@ impl Auto {
         }
     }
 
-    /// Tells the paths how much more than its share the session has.
+    /// Tells the paths what is to be reckoned with of neighbours.
     fn share(&mut self, now: Timestamp) {
         if self.neighbours.is_empty() {
             return;
         }
         let own = self.paths.followed().map_or(0.0, |path| path.capacity().0);
-        let surplus = self.neighbours.surplus(now, own);
-        self.paths.by_id.values_mut().for_each(|path| path.set_surplus(surplus));
+        let others = self.neighbours.others(now, own);
+        self.paths.by_id.values_mut().for_each(|path| path.set_others(others));
     }
 
     /// The rate since the last time, in bytes per second; counts what might have been sent at it.
@@ -215,7 +215,9 @@ impl RateController for Auto {
         self.polls.push_back((now, self.rate().bps() as f64 / 8.0));
         self.share(now);
         for path in self.paths.by_id.values_mut() {
-            path.on_poll(now);
+            if path.on_poll(now) {
+                self.neighbours.look(now);
+            }
         }
         let delay = self.paths.values().map(Path::delay).fold(0.0, f64::max);
         let patience = Duration::from_secs_f64(delay * SILENT_DELAYS).max(SILENT_MIN);

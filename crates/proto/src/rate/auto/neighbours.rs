@@ -1,11 +1,14 @@
-//! Other senders on this network, and what of the link is to be left to them (`docs/protocol.md#RATE-7`).
+//! Other senders on this network, and what of the link is to be left to them (`docs/protocol.md#RATE-7`, `#RATE-8`).
 //!
 //! Two streams behind one link keep whatever division they have, for each measures only its own part. Who knows what
 //! the other takes can yield: the larger one holds a shorter queue, the other fills what is left. Whether the two share a link at
 //! all is told by the queue: who yields on a link of its own sees an empty one while the other tells of a long one.
 //!
+//! Who joins a full link has never seen it empty, and takes what stands there for the path's delay; then it overflows a
+//! queue that it thinks short. It too is told by the other's longer queue: so much more is let run empty.
+//!
 //! Nothing that is heard here is authentic. The worst that a liar can do is to have a shorter queue held than would be
-//! best; no word of a neighbour ever raises the rate.
+//! best, and let run empty a little longer; no word of a neighbour ever raises the rate.
 
 use crate::ids::StreamId;
 use crate::rate::Load;
@@ -17,10 +20,14 @@ const NEIGHBOURS_MAX: usize = 16;
 /// Who has not been heard for so long is gone.
 const PRESENT: Duration = Duration::from_secs(1);
 /// How much one word weighs when all of the wished queue is yielded.
-const GAIN: f64 = 0.1;
+const GAIN: f64 = 0.15;
 /// Whose queue is less like ours than this is behind another link.
 const ALIKE: f64 = 0.7;
-/// For so long such a neighbour is left out of account: at first, and at most.
+/// How much one word weighs in how much longer a neighbour's queue is than ours; what is less than this share of the wished
+/// queue is not longer.
+const LONGER_GAIN: f64 = 0.25;
+const LONGER_LEAST: f64 = 0.1;
+/// For so long such a neighbour is left out of account, and a hidden queue not looked for again: at first, and at most.
 const APART: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(60));
 /// Who has seemed to be behind our link for so long is judged as at first.
 const TOGETHER: Duration = Duration::from_secs(2);
@@ -35,6 +42,18 @@ pub(super) struct Standing {
     pub(super) yielded: f64,
 }
 
+/// What is to be reckoned with of neighbours.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Others {
+    /// How much more than an even share we have, as a logarithm: 0 to 1.
+    pub(super) surplus: f64,
+    /// By how much the queue that one of them tells of is longer than ours, in seconds.
+    pub(super) longer: f64,
+    /// The same of those with whom it has not been looked for lately: if it is our queue, so much of it has been there for
+    /// as long as we know.
+    pub(super) hidden: f64,
+}
+
 #[derive(Debug)]
 struct Neighbour {
     who: StreamId,
@@ -42,6 +61,11 @@ struct Neighbour {
     heard: Timestamp,
     /// How far its queue goes with ours, 0 to 1.
     alike: f64,
+    /// How much longer its queue is than ours, in seconds.
+    longer: f64,
+    /// Not before that is a hidden queue looked for, and next time so much later.
+    look_at: Timestamp,
+    look_wait: Duration,
     apart_until: Timestamp,
     apart_for: Duration,
 }
@@ -70,6 +94,9 @@ impl Neighbours {
                     load,
                     heard: now,
                     alike: 1.0,
+                    longer: 0.0,
+                    look_at: now,
+                    look_wait: APART.0,
                     apart_until: now,
                     apart_for: APART.0,
                 };
@@ -78,19 +105,34 @@ impl Neighbours {
             }
         };
         (known.load, known.heard) = (load, now);
-        if let Some(standing) = standing
-            && now >= known.apart_until
-        {
+        if let Some(standing) = standing {
             known.compare(now, standing);
         }
     }
 
-    /// How much more than an even share `own` (bytes/s) is, as a logarithm: 0 to 1.
-    pub(super) fn surplus(&self, now: Timestamp, own: f64) -> f64 {
-        let others = self.0.iter().filter(|n| n.is_present(now) && now >= n.apart_until);
-        let rates = others.map(|n| n.load.rate.bps() as f64 / 8.0);
-        let (count, sum) = rates.fold((1.0, own), |(count, sum), rate| (count + 1.0, sum + rate));
-        if sum > 0.0 { libm::log(own * count / sum).clamp(0.0, 1.0) } else { 0.0 }
+    /// What is to be reckoned with now by who takes `own` (bytes/s).
+    pub(super) fn others(&self, now: Timestamp, own: f64) -> Others {
+        let (mut count, mut sum, mut others) = (1.0, own, Others::default());
+        for neighbour in self.0.iter().filter(|n| n.is_present(now)) {
+            others.longer = others.longer.max(neighbour.longer);
+            if now >= neighbour.look_at {
+                others.hidden = others.hidden.max(neighbour.longer);
+            }
+            if now >= neighbour.apart_until {
+                count += 1.0;
+                sum += neighbour.load.rate.bps() as f64 / 8.0;
+            }
+        }
+        others.surplus = if sum > 0.0 { libm::log(own * count / sum).clamp(0.0, 1.0) } else { 0.0 };
+        others
+    }
+
+    /// The queue is let run empty, and what is hidden of it as well: if it still is then, it is not ours, for a while.
+    pub(super) fn look(&mut self, now: Timestamp) {
+        for neighbour in self.0.iter_mut().filter(|n| n.longer > 0.0 && now >= n.look_at) {
+            neighbour.look_at = now + neighbour.look_wait;
+            neighbour.look_wait = (neighbour.look_wait * 2).min(APART.1);
+        }
     }
 
     pub(super) const fn is_empty(&self) -> bool {
@@ -105,6 +147,13 @@ impl Neighbour {
 
     fn compare(&mut self, now: Timestamp, standing: Standing) {
         let longer = self.load.queue.as_secs_f64() - standing.queue;
+        self.longer += LONGER_GAIN * (longer - self.longer);
+        if now >= self.look_at && self.longer < LONGER_LEAST * standing.wish {
+            self.look_wait = APART.0;
+        }
+        if now < self.apart_until {
+            return;
+        }
         let alike = 1.0 - (longer / standing.wish).clamp(0.0, 1.0);
         self.alike += GAIN * standing.yielded * (alike - self.alike);
         if self.alike < ALIKE {
@@ -135,16 +184,20 @@ mod tests {
 
     const OWN: f64 = 80e6 / 8.0;
 
+    fn surplus(neighbours: &Neighbours, now: Timestamp, own: f64) -> f64 {
+        neighbours.others(now, own).surplus
+    }
+
     #[test]
     fn only_the_larger_one_has_a_surplus_and_only_while_the_other_is_heard() {
         let mut neighbours = Neighbours::default();
-        assert_eq!(neighbours.surplus(at(0), OWN), 0.0);
+        assert_eq!(surplus(&neighbours, at(0), OWN), 0.0);
         neighbours.hear(at(0), StreamId(1), load(20, 5), None);
-        assert!((neighbours.surplus(at(500), OWN) - libm::log(1.6)).abs() < 1e-9);
-        assert_eq!(neighbours.surplus(at(500), OWN / 8.0), 0.0);
+        assert!((surplus(&neighbours, at(500), OWN) - libm::log(1.6)).abs() < 1e-9);
+        assert_eq!(surplus(&neighbours, at(500), OWN / 8.0), 0.0);
         neighbours.hear(at(500), StreamId(2), load(140, 5), None);
-        assert_eq!(neighbours.surplus(at(600), OWN), 0.0);
-        assert_eq!(neighbours.surplus(at(1600), OWN), 0.0, "both are gone");
+        assert_eq!(surplus(&neighbours, at(600), OWN), 0.0);
+        assert_eq!(surplus(&neighbours, at(1600), OWN), 0.0, "both are gone");
     }
 
     #[test]
@@ -154,15 +207,36 @@ mod tests {
         let mut yielding = 0;
         for n in 0..600 {
             neighbours.hear(at(n * 100), StreamId(1), load(1, 5), Some(empty));
-            yielding += u32::from(neighbours.surplus(at(n * 100), OWN) > 0.0);
+            yielding += u32::from(surplus(&neighbours, at(n * 100), OWN) > 0.0);
         }
         assert!((5..60).contains(&yielding), "{yielding} of 600");
         let full = Standing { queue: 0.0045, ..empty };
         let mut neighbours = Neighbours::default();
         for n in 0..600 {
             neighbours.hear(at(n * 100), StreamId(1), load(1, 5), Some(full));
-            assert!(neighbours.surplus(at(n * 100), OWN) > 0.0);
+            assert!(surplus(&neighbours, at(n * 100), OWN) > 0.0);
         }
+    }
+
+    #[test]
+    fn a_queue_that_is_hidden_is_looked_for_and_less_often_when_in_vain() {
+        let short = Standing { queue: 0.001, wish: 0.005, yielded: 0.0 };
+        let mut neighbours = Neighbours::default();
+        let mut looks = 0;
+        for n in 0..1200 {
+            neighbours.hear(at(n * 100), StreamId(1), load(80, 5), Some(short));
+            if neighbours.others(at(n * 100), OWN).hidden > 0.002 {
+                looks += 1;
+                neighbours.look(at(n * 100));
+            }
+        }
+        assert!((3..8).contains(&looks), "{looks} in two minutes");
+        // Now it is seen: from here on both tell of the same.
+        let all = Standing { queue: 0.005, ..short };
+        for n in 1200..2400 {
+            neighbours.hear(at(n * 100), StreamId(1), load(80, 5), Some(all));
+        }
+        assert!(neighbours.others(at(240_000), OWN).longer < 1e-6);
     }
 
     #[test]

@@ -16,7 +16,7 @@
 //!    from doubling on (startup).
 
 use super::loss::{Overflow, RandomLoss};
-use super::neighbours::Standing;
+use super::neighbours::{Others, Standing};
 use crate::rate::{RatePhase, RateSample};
 use crate::time::{Duration, Timestamp};
 use alloc::collections::VecDeque;
@@ -49,6 +49,10 @@ const STARTUP_LOSSY: f64 = 0.75;
 const CLIMB_BLIND: f64 = 0.25;
 /// Largest growth of a round while climbing.
 const CLIMB_MAX: f64 = 1.0;
+/// So much longer, and for so many answer delays more, does who has this surplus over its share wait before it climbs: the
+/// others shall find out whether there is more.
+const CLIMB_YIELD: (f64, f64) = (2.0, 10.0);
+const CLIMB_SURPLUS: f64 = 0.2;
 /// No climb begins for so long after losses without a queue: at first, for they may have been chance, and at most.
 const CLIMB_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// The queue is let run empty this often.
@@ -59,6 +63,8 @@ const DRAIN_SOONER: Duration = Duration::from_secs(1);
 const CROWDED_DELAYS: f64 = 5.0;
 /// A queue so much longer than the wished one is not of our making.
 const CROWDED: f64 = 1.3;
+/// When others tell of a queue that is longer than ours by this share of the wished one, ours hides as much, or theirs is another.
+const HIDDEN: f64 = 0.3;
 /// Whatever the estimates say: never faster than this, relative to the most that lately arrived.
 const DELIVERED_MAX: f64 = 2.5;
 /// How long that is remembered, in seconds.
@@ -171,8 +177,7 @@ pub(super) struct Path {
     allowed: f64,
     /// Not followed, and not heard since.
     is_aside: bool,
-    /// What the session has more than its share, see [`Neighbours::surplus`](super::neighbours::Neighbours::surplus).
-    surplus: f64,
+    others: Others,
     pub(super) heard: Timestamp,
 }
 
@@ -211,7 +216,7 @@ impl Path {
             learning: true,
             allowed: f64::INFINITY,
             is_aside: false,
-            surplus: 0.0,
+            others: Others::default(),
             heard: now,
         }
     }
@@ -392,11 +397,12 @@ impl Path {
         }
     }
 
-    /// A poll has left: it will tell the queue as it is now.
-    pub(super) fn on_poll(&mut self, now: Timestamp) {
+    /// A poll has left: it will tell the queue as it is now. True if from now on more than what is seen of it is let run empty.
+    pub(super) fn on_poll(&mut self, now: Timestamp) -> bool {
         if self.phase == RatePhase::Startup || self.spans.is_empty() {
-            return;
+            return false;
         }
+        let was_draining = self.is_draining();
         // Somebody else's queue does not run empty for our sake.
         let patience = Duration::from_secs_f64(0.05 + 3.0 * self.delay);
         let is_empty = self.predicted <= DRAINED && self.draining == Drain::Queue;
@@ -407,13 +413,15 @@ impl Path {
             self.queue_safe /= FULL_GROWTH;
         } else if !self.is_draining()
             && (now.since(self.emptied) > DRAIN_EVERY
-                || self.is_crowded(now) && now.since(self.emptied) > DRAIN_SOONER)
+                || (self.is_crowded(now) || self.others.hidden > HIDDEN * self.wish())
+                    && now.since(self.emptied) > DRAIN_SOONER)
         {
             self.drain(now, Drain::Queue);
         }
         let learn_for = LEARN_FOR.max(Duration::from_secs_f64(2.0 * self.delay));
         self.learning &= now.since(self.emptied) < learn_for || !self.loss.is_known();
         self.allow();
+        !was_draining && self.unseen() > 0.0
     }
 
     fn is_draining(&self) -> bool {
@@ -423,6 +431,12 @@ impl Path {
     fn drain(&mut self, now: Timestamp, what: Drain) {
         self.draining = what;
         self.drain_began = now;
+        self.predicted = self.bounded(self.predicted + self.unseen());
+    }
+
+    /// How much more of the queue may stand than is seen, while it is let run empty.
+    fn unseen(&self) -> f64 {
+        if self.is_draining() { self.others.hidden.min(self.wish()) } else { 0.0 }
     }
 
     fn is_crowded(&self, now: Timestamp) -> bool {
@@ -620,7 +634,7 @@ impl Path {
         }
         // The rate is there, the queue is not.
         self.capacity = self.capacity.max(measured.min(self.allowed));
-        if now >= self.climb_due {
+        if now >= self.climb_due + self.way_given() {
             let gentle = self.target() / self.time_constant();
             let least = if self.saturated { gentle } else { gentle.max(CLIMB_BLIND) };
             self.climb = (self.climb * 2.0).max(least).min(CLIMB_MAX);
@@ -630,6 +644,16 @@ impl Path {
                 self.saturated = false;
             }
         }
+    }
+
+    /// How long who has more than its share leaves it to the others to find out whether there is more.
+    fn way_given(&self) -> Duration {
+        let is_another_link = self.others.longer > HIDDEN * self.wish();
+        if self.climb > 0.0 || is_another_link || self.advanced < self.found + YIELD_AFTER {
+            return Duration::ZERO;
+        }
+        let share = (self.others.surplus / CLIMB_SURPLUS).min(1.0);
+        Duration::from_secs_f64(share * (CLIMB_YIELD.0 + CLIMB_YIELD.1 * self.delay))
     }
 
     /// Rate at the sender that this span shows.
@@ -666,7 +690,7 @@ impl Path {
         self.advanced = now;
         let grown = if self.capacity > 0.0 {
             let served = now.since(sample.poll_sent).as_secs_f64();
-            self.queue + sample.bytes_since as f64 / self.capacity - served
+            self.queue + self.unseen() + sample.bytes_since as f64 / self.capacity - served
         } else {
             self.queue
         };
@@ -675,7 +699,7 @@ impl Path {
 
     /// A queue is never less than empty nor more than full.
     fn bounded(&self, queue: f64) -> f64 {
-        queue.clamp(0.0, self.queue_full.unwrap_or(10.0).max(self.queue))
+        queue.clamp(0.0, self.queue_full.unwrap_or(10.0).max(self.queue + self.unseen()))
     }
 
     fn allow(&mut self) {
@@ -704,18 +728,20 @@ impl Path {
         if self.advanced < self.found + YIELD_AFTER {
             return wish;
         }
-        (wish - YIELD * self.surplus * self.time_constant()).max(YIELD_LEAST * wish)
+        (wish - YIELD * self.others.surplus * self.time_constant()).max(YIELD_LEAST * wish)
     }
 
-    pub(super) fn set_surplus(&mut self, surplus: f64) {
-        self.surplus = surplus;
+    pub(super) fn set_others(&mut self, others: Others) {
+        // What is let run empty now was decided at its beginning.
+        let hidden = if self.is_draining() { self.others.hidden } else { others.hidden };
+        self.others = Others { hidden, ..others };
     }
 
-    /// What the queue says of neighbours; nothing while it is let run empty or held short.
+    /// What the queue says of neighbours; nothing while it is let run empty.
     pub(super) fn standing(&self) -> Option<Standing> {
         let wish = self.wish();
         let yielded = 1.0 - self.yielding(wish) / wish;
-        let is_steady = !self.is_draining() && !self.learning;
+        let is_steady = !self.is_draining();
         is_steady.then_some(Standing { queue: self.queue, wish, yielded })
     }
 
