@@ -29,6 +29,23 @@ fn an_overflow_that_ends_in_an_empty_queue_does_not_make_the_start_slow() {
     }
 }
 
+/// Through a queue that is always full hardly any poll comes, since it follows at once on a datagram: one answer in
+/// dozens of rounds must be enough to find out who takes less than the others.
+#[test]
+fn a_receiver_whose_full_queue_takes_its_polls_is_followed() {
+    let (receivers, narrow, busy, stranger) = (8, true, false, None);
+    for (mbps, queue_ms, rtt_us, loss_pct, burst, seed) in [
+        (300, 50, 200_000, 0.1, 0.0, 909),
+        (20, 50, 200_000, 5.0, 10.0, 420),
+        (5, 5, 50_000, 5.0, 0.0, 54),
+    ] {
+        #[rustfmt::skip]
+        let cell = Cell { mbps, queue_ms, rtt_us, loss_pct, burst, receivers, narrow, busy, stranger };
+        let verdict = cell.run(seed, false);
+        assert_eq!(verdict.misses(), None, "SEED={seed} {}", verdict.line());
+    }
+}
+
 #[test]
 fn busy_hosts_cost_five_percent_at_most_and_the_start_does_not_swing() {
     for (rtt_us, loss_pct) in [(500, 0.0), (500, 5.0), (20_000, 0.0), (20_000, 5.0)] {

@@ -365,14 +365,35 @@ impl Path {
         let lost = sample.sent_packets.saturating_sub(sample.received_packets) as f64;
         let is_queued = self.queue > 4.0 * QUEUE_MAX;
         let is_lossy = self.loss.is_half_known() && self.loss.is_excess(sent, lost);
-        if !is_queued && !is_lossy {
-            self.loss.learn(sent, lost);
+        if let Some(takes) = self.shown_by_sparse(sample, rate) {
+            self.capacity = takes;
+        } else if is_queued || is_lossy {
+            // Not slower than now: many may report the same trouble.
+            self.capacity = rate;
+        } else {
+            if !self.is_full_for_some(sent, lost) {
+                self.loss.learn(sent, lost);
+            }
             return;
         }
-        // Not slower than now: many may report the same trouble.
-        self.capacity = rate;
         self.phase = RatePhase::Hold;
         self.allowed = self.capacity;
+    }
+
+    /// Whether a queue that is not ours stands and loses something, but no more than half.
+    fn is_full_for_some(&self, sent: f64, lost: f64) -> bool {
+        let is_crowded = self.queue > CROWDED * self.wish();
+        is_crowded && lost <= 0.5 * sent && self.loss.is_excess(sent, lost)
+    }
+
+    /// Through a queue that is always full hardly any poll comes, so that there may be no other sample: what such a path
+    /// took since the rate was found is what it takes. Who takes less than half is no one to follow on so little.
+    fn shown_by_sparse(&self, sample: &RateSample, rate: f64) -> Option<f64> {
+        let (sent, arrived) = (sample.sent_packets as f64, sample.received_packets as f64);
+        let is_later = sample.poll_sent - sample.send_interval >= self.found;
+        let share = arrived / sent / (1.0 - self.loss.share());
+        let takes = share * sample.sent_bytes as f64 / sample.send_interval.as_secs_f64();
+        (self.is_full_for_some(sent, sent - arrived) && is_later).then_some(takes.min(rate))
     }
 
     /// Time has passed at `rate` (bytes/s).
