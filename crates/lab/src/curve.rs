@@ -3,7 +3,7 @@
 //! A cloud of a hundred thousand points is drawn as the places on paper that it covers.
 
 use crate::plot::{
-    BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, escaped, figure, step_of, words,
+    BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, escaped, figure, paper, step_of, words,
 };
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -76,14 +76,7 @@ impl Curve {
     }
 
     fn draw(&self, svg: &mut String) -> std::fmt::Result {
-        writeln!(
-            svg,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-             font-family=\"sans-serif\" font-size=\"12\">\n\
-             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>"
-        )?;
-        let title = format!("<tspan font-size=\"15\">{}</tspan>", escaped(&self.title));
-        words(svg, LEFT, TOP - 16.0, "start", &title)?;
+        paper(svg, &self.title)?;
         let points = || self.series.iter().flat_map(|series| &series.points);
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
         let x = Axis::of(points().map(|p| p.0), LEFT, right);

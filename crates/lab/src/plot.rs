@@ -51,19 +51,7 @@ impl Drawing {
     }
 
     fn draw(&self, svg: &mut String) -> std::fmt::Result {
-        writeln!(
-            svg,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-             font-family=\"sans-serif\" font-size=\"12\">\n\
-             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>"
-        )?;
-        words(
-            svg,
-            LEFT,
-            TOP - 16.0,
-            "start",
-            &format!("<tspan font-size=\"15\">{}</tspan>", escaped(&self.title)),
-        )?;
+        paper(svg, &self.title)?;
         let mut scale = Scale::of(self.lines.iter().flat_map(|(_, values)| values).flatten());
         if self.bars {
             // The length of a bar is its value.
@@ -217,6 +205,18 @@ fn mark(svg: &mut String, number: usize, x: f64, y: f64, colour: &str) -> std::f
         _ => "m0 -5l5 9h-10z",
     };
     writeln!(svg, "<path d=\"M{x:.1} {y:.1}{shape}\" fill=\"{colour}\"/>")
+}
+
+/// An empty sheet with its title.
+pub(crate) fn paper(svg: &mut String, title: &str) -> std::fmt::Result {
+    writeln!(
+        svg,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>"
+    )?;
+    let title = format!("<tspan font-size=\"15\">{}</tspan>", escaped(title));
+    words(svg, LEFT, TOP - 16.0, "start", &title)
 }
 
 pub(crate) fn words(

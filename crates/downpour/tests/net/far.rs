@@ -4,7 +4,7 @@ use crate::lossy::Session;
 use crate::network::{Network, Spec};
 use crate::payload;
 use crate::program::{Running, Scratch};
-use crate::sessions::{address, receiver, sender, sender_under};
+use crate::sessions::{OneFile, address, receiver, sender, sender_under};
 use downpour::report::ReceiverState;
 use downpour_proto::transfer::UNSTORED;
 use std::fs;
@@ -55,33 +55,26 @@ fn a_tree_arrives_by_each_path_and_the_reports_say_how() {
 
 #[test]
 fn what_the_stream_loses_on_its_way_to_one_receiver_is_repaired() {
-    let scratch = Scratch::new();
-    payload::file(&scratch.path("file"), 6_000_000);
-    let address = address();
-    let ticket = scratch.ticket(&address);
-    let receiver = receiver(&scratch, 0, &ticket, &["--inject-loss", "5%"]);
+    let session = OneFile::new(6_000_000);
+    let receiver = session.receiver(0, &["--inject-loss", "5%"]);
     let rule = ["--receivers", "1", "--path", "udp", "--rate", "80mbit"];
-    sender(&scratch, &address, &ticket, &[&scratch.path("file")], &rule).wait().expect(0);
+    session.sender(&rule).wait().expect(0);
     receiver.wait().expect(0);
-    same(&scratch);
-    let report = scratch.report("sender");
+    assert!(session.arrived(0));
+    let report = session.scratch.report("sender");
     assert!(report.receivers[0].pull_bytes == 0 && report.receivers[0].repair_symbols > 50);
 }
 
 #[test]
 fn a_second_receiver_of_a_stream_for_one_pulls() {
-    let scratch = Scratch::new();
-    payload::file(&scratch.path("file"), 3_000_000);
-    let address = address();
-    let ticket = scratch.ticket(&address);
-    let both = [receiver(&scratch, 0, &ticket, &[]), receiver(&scratch, 1, &ticket, &[])];
+    let session = OneFile::new(3_000_000);
+    let both = [session.receiver(0, &[]), session.receiver(1, &[])];
     let rule = ["--receivers", "2", "--path", "udp", "--rate", "80mbit"];
-    sender(&scratch, &address, &ticket, &[&scratch.path("file")], &rule).wait().expect(0);
+    session.sender(&rule).wait().expect(0);
     for receiver in both {
         receiver.wait().expect(0);
     }
-    let file = fs::read(scratch.path("file")).unwrap();
-    assert!((0..2).all(|i| fs::read(scratch.path(&format!("r{i}/file"))).unwrap() == file));
+    assert!(session.arrived(0) && session.arrived(1));
 }
 
 fn same(scratch: &Scratch) {

@@ -5,9 +5,10 @@ use crate::program::{Running, Scratch};
 use downpour::report::ReceiverState;
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
 
 /// A port of its own for each test: they run side by side.
 pub(crate) fn address() -> String {
@@ -56,6 +57,48 @@ pub(crate) fn sender_under(
     let paths: Vec<&str> = paths.iter().map(|path| path.to_str().unwrap()).collect();
     let arguments = [&arguments[..], more, &paths].concat();
     scratch.start_command("sender", scratch.program_under(under, None, "sender", &arguments))
+}
+
+/// Sessions that send one file.
+pub(crate) struct OneFile {
+    pub(crate) scratch: Scratch,
+    address: String,
+    ticket: PathBuf,
+}
+
+impl OneFile {
+    /// Of so many bytes.
+    pub(crate) fn new(len: u64) -> Self {
+        let scratch = Scratch::new();
+        payload::file(&scratch.path("file"), len);
+        let address = address();
+        let ticket = scratch.ticket(&address);
+        Self { scratch, address, ticket }
+    }
+
+    pub(crate) fn receiver(&self, index: usize, more: &[&str]) -> Running {
+        receiver(&self.scratch, index, &self.ticket, more)
+    }
+
+    pub(crate) fn sender(&self, more: &[&str]) -> Running {
+        sender(&self.scratch, &self.address, &self.ticket, &[&self.scratch.path("file")], more)
+    }
+
+    /// A sender and two receivers in the first of 16 seconds.
+    fn under_way() -> (Self, Running, Vec<Running>) {
+        let session = Self::new(40_000_000);
+        let receivers = vec![session.receiver(0, &[]), session.receiver(1, &[])];
+        let mut sender = session.sender(&["--receivers", "2", "--rate", "20mbit"]);
+        sender.until(|s| s.err().contains("phase=streaming").then_some(()));
+        std::thread::sleep(Duration::from_millis(800));
+        (session, sender, receivers)
+    }
+
+    /// Whether this receiver's file is the sender's.
+    pub(crate) fn arrived(&self, index: usize) -> bool {
+        let file = |path: &str| fs::read(self.scratch.path(path)).unwrap();
+        file("file") == file(&format!("r{index}/file"))
+    }
 }
 
 #[test]
@@ -203,35 +246,23 @@ fn a_pipe_comes_out_of_a_pipe_in_order() {
 
 #[test]
 fn an_expected_machine_that_never_comes_is_named() {
-    let scratch = Scratch::new();
-    payload::file(&scratch.path("big"), 500_000);
-    fs::write(scratch.path("expected"), "r0\nnode-of-fred\n").unwrap();
-    let address = address();
-    let ticket = scratch.ticket(&address);
-    let receiver = receiver(&scratch, 0, &ticket, &["--discard"]);
-    let expected = scratch.path("expected");
+    let session = OneFile::new(500_000);
+    let expected = session.scratch.path("expected");
+    fs::write(&expected, "r0\nnode-of-fred\n").unwrap();
+    let receiver = session.receiver(0, &["--discard"]);
     let rule = ["--expect", expected.to_str().unwrap(), "--start-after", "2s", "--rate", "100mbit"];
-    let ended = sender(&scratch, &address, &ticket, &[&scratch.path("big")], &rule).wait();
+    let ended = session.sender(&rule).wait();
     ended.expect(1);
     assert!(ended.err.contains("node-of-fred"), "{}", ended.err);
     receiver.wait().expect(0);
-    let report = scratch.report("sender");
+    let report = session.scratch.report("sender");
     let absent = report.receivers.iter().find(|r| r.name == "node-of-fred").unwrap();
     assert_eq!(absent.state, ReceiverState::Absent);
 }
 
 #[test]
 fn interrupts_end_both_sides_cleanly_and_say_what_remains() {
-    let scratch = Scratch::new();
-    payload::file(&scratch.path("big"), 40_000_000);
-    let address = address();
-    let ticket = scratch.ticket(&address);
-    let mut receivers =
-        vec![receiver(&scratch, 0, &ticket, &[]), receiver(&scratch, 1, &ticket, &[])];
-    let rule = ["--receivers", "2", "--rate", "20mbit"];
-    let mut sender = sender(&scratch, &address, &ticket, &[&scratch.path("big")], &rule);
-    sender.until(|s| s.err().contains("phase=streaming").then_some(()));
-    std::thread::sleep(std::time::Duration::from_millis(800));
+    let (_session, sender, mut receivers) = OneFile::under_way();
     receivers[1].interrupt();
     let left = receivers.pop().unwrap().wait();
     left.expect(1);
@@ -245,16 +276,7 @@ fn interrupts_end_both_sides_cleanly_and_say_what_remains() {
 
 #[test]
 fn who_is_terminated_tells_the_others_and_writes_its_report() {
-    let scratch = Scratch::new();
-    payload::file(&scratch.path("big"), 40_000_000);
-    let address = address();
-    let ticket = scratch.ticket(&address);
-    let mut receivers =
-        vec![receiver(&scratch, 0, &ticket, &[]), receiver(&scratch, 1, &ticket, &[])];
-    let rule = ["--receivers", "2", "--rate", "20mbit"];
-    let mut sender = sender(&scratch, &address, &ticket, &[&scratch.path("big")], &rule);
-    sender.until(|s| s.err().contains("phase=streaming").then_some(()));
-    std::thread::sleep(std::time::Duration::from_millis(800));
+    let (session, mut sender, mut receivers) = OneFile::under_way();
     receivers[1].terminate();
     receivers.pop().unwrap().wait().expect(1);
     sender.until(|s| s.err().contains("r1 failed: interrupted").then_some(()));
@@ -263,7 +285,7 @@ fn who_is_terminated_tells_the_others_and_writes_its_report() {
     let left = receivers.pop().unwrap().wait();
     left.expect(1);
     assert!(left.err.contains("the sender was interrupted"), "{}", left.err);
-    let report = scratch.report("sender");
+    let report = session.scratch.report("sender");
     let why = |name| match &report.receivers.iter().find(|r| r.name == name).unwrap().state {
         ReceiverState::Failed { why } => why.clone(),
         other => panic!("{other:?}"),
@@ -274,12 +296,7 @@ fn who_is_terminated_tells_the_others_and_writes_its_report() {
 
 #[test]
 fn nobody_who_joined_is_told() {
-    let scratch = Scratch::new();
-    payload::file(&scratch.path("big"), 1000);
-    let address = address();
-    let ticket = scratch.ticket(&address);
-    let rule = ["--start-after", "0s"];
-    let ended = sender(&scratch, &address, &ticket, &[&scratch.path("big")], &rule).wait();
+    let ended = OneFile::new(1000).sender(&["--start-after", "0s"]).wait();
     ended.expect(1);
     assert!(ended.err.contains("nobody joined"), "{}", ended.err);
 }
