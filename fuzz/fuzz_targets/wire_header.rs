@@ -12,14 +12,23 @@ fuzz_target!(|bytes: &[u8]| {
     }
     if let Ok(short) = Short::parse(bytes) {
         assert_eq!(short.emit(), bytes[..SHORT_LEN]);
-        let near = Near {
-            stream: StreamId(7),
-            epochs: [Epoch(4), Epoch(3)],
-            packet: 5 << 32,
-            blocks: [70_000, 3],
-        };
-        if let Ok(header) = short.lengthen(&near) {
+        assert!(Short::begins(bytes));
+        if let Ok(header) = short.lengthen(&near(&bytes[SHORT_LEN..])) {
             assert_eq!(Short::of(&header), Some(short));
         }
     }
 });
+
+/// What a receiver may know: made of the bytes where the tag would be.
+fn near(bytes: &[u8]) -> Near {
+    let word = |at: usize| {
+        let word = bytes[at..].first_chunk().expect("a tag is as long");
+        u32::from_be_bytes(*word)
+    };
+    Near {
+        stream: StreamId(7),
+        epochs: [Epoch(4), Epoch(3)],
+        packet: u64::from(word(0)) << 32 | u64::from(word(4)),
+        blocks: [word(8), word(12)],
+    }
+}
