@@ -18,12 +18,11 @@ use downpour_proto::{
     SenderConfig, StreamId, Timestamp, rate,
 };
 use downpour_transport::session::{
-    ReceiveEvent, ReceiveHandle, ReceiveSetup, SendEvent, SendHandle, SendSetup, StreamIn,
-    StreamOut,
+    ReceiveEvent, ReceiveHandle, ReceiveSetup, SendEvent, SendHandle, SendSetup, StreamOut,
 };
 use downpour_transport::{
-    Accepted, BlockSink, BlockSource, Encoder, Group, Interface, RecvOptions, Secret, SendOptions,
-    SourceError, Spare, Suite, UnicastSocket,
+    Accepted, BlockSink, BlockSource, Encoder, Group, Interface, MulticastReceiver, RecvOptions,
+    Secret, SendOptions, SourceError, Spare, Suite, UnicastSocket,
 };
 use nix::sys::resource::{UsageWho, getrusage};
 use std::error::Error;
@@ -209,11 +208,11 @@ fn receive(options: &Options, id: u32) -> Outcome<()> {
             products: false,
         },
         seed: u64::from(id),
-        stream: Some(StreamIn {
-            group: options.group()?,
-            interface: Interface::named("lo")?,
-            options: RecvOptions::default(),
-        }),
+        stream: Some(MulticastReceiver::join(
+            &options.group()?,
+            &Interface::named("lo")?,
+            &RecvOptions::default(),
+        )?),
         unicast: false,
         feedback: options.feedback.ok_or("--feedback is missing")?,
         suite: Suite::preferred(),

@@ -8,12 +8,11 @@ use downpour_proto::{
     ReceiverId, Rounds, SenderConfig, StreamId, rate,
 };
 use downpour_transport::session::{
-    Broken, ReceiveEvent, ReceiveHandle, ReceiveSetup, SendEvent, SendHandle, SendSetup, StreamIn,
-    StreamOut,
+    Broken, ReceiveEvent, ReceiveHandle, ReceiveSetup, SendEvent, SendHandle, SendSetup, StreamOut,
 };
 use downpour_transport::{
-    Accepted, BlockSink, BlockSource, Encoder, Group, Interface, RecvOptions, Secret, SendOptions,
-    SourceError, Spare, Suite, UnicastSocket,
+    Accepted, BlockSink, BlockSource, Encoder, Group, Interface, MulticastReceiver, RecvOptions,
+    Secret, SendOptions, SourceError, Spare, Suite, UnicastSocket,
 };
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -139,6 +138,7 @@ impl Net {
         sink: Arc<dyn BlockSink>,
     ) -> ReceiveSetup {
         let options = RecvOptions::default();
+        let stream = MulticastReceiver::join(&self.group, &self.interface, &options).unwrap();
         ReceiveSetup {
             machine: ReceiverConfig {
                 geometry: self.source.geometry,
@@ -153,11 +153,7 @@ impl Net {
                 products: self.source.products,
             },
             seed: u64::from(id),
-            stream: Some(StreamIn {
-                group: self.group,
-                interface: self.interface.clone(),
-                options,
-            }),
+            stream: Some(stream),
             unicast: false,
             feedback,
             suite: Suite::preferred(),

@@ -26,11 +26,9 @@ use downpour_transport::control::{
 };
 use downpour_transport::identity::Identity;
 use downpour_transport::pull::{Pulled, Puller};
-use downpour_transport::session::{
-    ReceiveEvent, ReceiveHandle, ReceiveSetup, ReceiveSnapshot, StreamIn,
-};
+use downpour_transport::session::{ReceiveEvent, ReceiveHandle, ReceiveSetup, ReceiveSnapshot};
 use downpour_transport::trace::Trace;
-use downpour_transport::{BlockSink, Spare, Suite};
+use downpour_transport::{BlockSink, MulticastReceiver, Spare, Suite};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -246,7 +244,7 @@ fn may_hold(target: &Target) -> bool {
 fn spawn_driver(
     plan: &ReceivePlan,
     joined: &Joined,
-    (stream, spare): (Option<StreamIn>, Spare),
+    (stream, spare): (Option<MulticastReceiver>, Spare),
     store: &Arc<dyn Keeper>,
     (said, trace): (UnboundedSender<Said>, Option<Trace>),
 ) -> Result<ReceiveHandle, Fault> {

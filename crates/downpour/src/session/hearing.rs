@@ -2,17 +2,17 @@
 
 use crate::cli::{Fault, ReceivePlan};
 use downpour_transport::control::Joined;
-use downpour_transport::session::StreamIn;
-use downpour_transport::{Group, Interface, RecvOptions};
+use downpour_transport::{Group, Interface, MulticastReceiver, RecvOptions};
+use std::io::ErrorKind;
 
 /// Less receive buffer than this loses bursts at 1 Gbit/s whenever the program has to wait 10 ms.
 const BUFFER_LEN_GOOD: usize = 1 << 20;
 
-/// Where to hear the stream; `None` when there is none to be heard here, with the reason as a notice.
+/// Joins the stream; `None` when there is none to be heard here, with the reason as a notice.
 pub(super) fn stream_in(
     plan: &ReceivePlan,
     joined: &Joined,
-) -> Result<(Option<StreamIn>, Vec<String>), Fault> {
+) -> Result<(Option<MulticastReceiver>, Vec<String>), Fault> {
     let reply = &joined.reply;
     let Some(addr) = reply.group else { return Ok((None, Vec::new())) };
     let group = match Group::new(addr, reply.source) {
@@ -27,16 +27,22 @@ pub(super) fn stream_in(
     let chosen = Interface::choose(first.as_deref(), addr.ip()).or_else(|error| {
         if wanted.is_some() { Err(error) } else { Interface::choose(None, addr.ip()) }
     });
-    match chosen {
-        Ok(interface) => {
-            let options = RecvOptions::default();
-            Ok((Some(StreamIn { group, interface, options }), Vec::new()))
-        }
+    let why = match chosen {
+        Ok(interface) => match MulticastReceiver::join(&group, &interface, &RecvOptions::default())
+        {
+            Ok(stream) => return Ok((Some(stream), Vec::new())),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => format!(
+                "{error}; another program has UDP port {}: end it, or let the sender take other --ports",
+                group.port()
+            ),
+            Err(error) => error.to_string(),
+        },
         Err(error) if wanted.is_some() => {
-            Err(Fault::start(error.to_string(), "name another --interface"))
+            return Err(Fault::start(error.to_string(), "name another --interface"));
         }
-        Err(error) => Ok((None, vec![format!("no multicast here, everything is pulled: {error}")])),
-    }
+        Err(error) => error.to_string(),
+    };
+    Ok((None, vec![format!("no multicast here, everything is pulled: {why}")]))
 }
 
 pub(super) fn buffer_notice(granted: usize) -> Option<String> {

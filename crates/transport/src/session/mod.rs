@@ -29,7 +29,7 @@ use std::fmt;
 use std::io;
 
 pub use neighbours::MEETING_PORT;
-pub use receive::{ReceiveEvent, ReceiveHandle, ReceiveSetup, ReceiveSnapshot, StreamIn};
+pub use receive::{ReceiveEvent, ReceiveHandle, ReceiveSetup, ReceiveSnapshot};
 pub use send::{SendEvent, SendHandle, SendSetup, SendSnapshot, StreamOut};
 
 /// A thread of the session has panicked, and the driver has ended: a bug, which must not leave anybody

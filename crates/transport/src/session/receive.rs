@@ -11,8 +11,8 @@ use super::workers::Workers;
 use super::{Broken, SessionError};
 use crate::trace::{Tap, Trace, Way};
 use crate::{
-    Accepted, BlockSink, Clock, Decoder, Group, Interest, Interface, MulticastReceiver, OpenKeys,
-    RecvBatch, RecvOptions, RejectCounts, SealKeys, Secret, Spare, Suite, UnicastSocket, Waker,
+    Accepted, BlockSink, Clock, Decoder, Interest, MulticastReceiver, OpenKeys, RecvBatch,
+    RecvOptions, RejectCounts, SealKeys, Secret, Spare, Suite, UnicastSocket, Waker,
     take_short_turns, take_small_pages, wait,
 };
 use downpour_proto::receiver::{Arrival, Disposition, Event, Pull, ReceiverStats, Work, WorkDone};
@@ -51,17 +51,6 @@ const GATHER_TIME_MAX: Duration = Duration::from_millis(1);
 /// Send and receive buffer of the feedback socket.
 const FEEDBACK_BUFFER_LEN: usize = 256 << 10;
 
-/// Where the stream comes from.
-#[derive(Debug)]
-pub struct StreamIn {
-    /// The group.
-    pub group: Group,
-    /// The interface to hear it on.
-    pub interface: Interface,
-    /// Socket options.
-    pub options: RecvOptions,
-}
-
 /// What a receiver's driver needs.
 pub struct ReceiveSetup {
     /// The machine's configuration.
@@ -69,7 +58,7 @@ pub struct ReceiveSetup {
     /// Decides the machine's random waits; logged by the owner.
     pub seed: u64,
     /// Where the stream comes from; `None`: everything is pulled, or it is `unicast`.
-    pub stream: Option<StreamIn>,
+    pub stream: Option<MulticastReceiver>,
     /// The stream comes to the address from which our feedback goes out.
     pub unicast: bool,
     /// Where feedback goes.
@@ -158,17 +147,12 @@ pub struct ReceiveHandle {
 }
 
 impl ReceiveHandle {
-    /// Joins the group and starts the driver.
-    pub fn spawn(setup: ReceiveSetup) -> Result<Self, SessionError> {
+    /// Starts the driver.
+    pub fn spawn(mut setup: ReceiveSetup) -> Result<Self, SessionError> {
         if setup.machine.products {
             take_small_pages();
         }
-        let socket = match &setup.stream {
-            Some(stream) => {
-                Some(MulticastReceiver::join(&stream.group, &stream.interface, &stream.options)?)
-            }
-            None => None,
-        };
+        let socket = setup.stream.take();
         let feedback = UnicastSocket::towards(setup.feedback, FEEDBACK_BUFFER_LEN)?;
         let own_len = match setup.unicast {
             true => feedback.grow_recv_buffer(RecvOptions::default().buffer_len)?,
