@@ -1,9 +1,10 @@
-//! How many files and connections the system lets this process have open at once.
+//! How many files and connections the system lets this process have open at once, and how large files may become.
 //!
 //! The usual soft limit of 1024 is a relic of `select`, which nothing here uses: it is raised to the hard
 //! limit at the start. What is left of it after the caches of open files is for receivers.
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Files that a session has open besides connections: caches, sockets, what the runtime needs.
 const FILES_OF_OURS: usize = 448;
@@ -40,6 +41,13 @@ pub fn raise() -> usize {
     let granted = if setrlimit(Resource::Nofile, wanted).is_ok() { wanted } else { now };
     // No limit at all is said by none.
     granted.current.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
+}
+
+/// A file that would outgrow the limit on sizes (`ulimit -f`) is an error from now on, as a full disk is: by itself the
+/// signal ends the process without a word. Called on a runtime.
+pub fn outlive_large_files() {
+    // Its handler stays when this is dropped. Where it is refused, all is as it was.
+    let _ = signal(SignalKind::from_raw(Signal::XFSZ.as_raw()));
 }
 
 /// What `files` open files suffice for; `Err` when they are too few to begin with.

@@ -132,6 +132,7 @@ impl ServeArgs {
         descriptors::raise();
         let runtime = runtime()?;
         let ended = runtime.block_on(async {
+            descriptors::outlive_large_files();
             let daemon = Daemon::start(&self.config, Clock::system()).await.map_err(start_fault)?;
             daemon.run().await.map_err(|error| {
                 Fault::start(format!("signals cannot be had: {error}"), "see the system's log")

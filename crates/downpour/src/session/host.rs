@@ -2,6 +2,7 @@
 
 use super::faults;
 use crate::cli::Fault;
+use crate::descriptors;
 use crate::progress::{Progress, Snapshot};
 use crate::ticket::Ticket;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -23,6 +24,7 @@ pub(super) enum Host {
 impl Host {
     /// The terminal of this process. Called on a runtime.
     pub(super) fn terminal(quiet: bool) -> Result<Self, Fault> {
+        descriptors::outlive_large_files();
         let of = |kind| signal(kind).map_err(faults::threads);
         let (interrupts, terminations) =
             (of(SignalKind::interrupt())?, of(SignalKind::terminate())?);

@@ -97,7 +97,9 @@ impl PlaceError {
                 Self::Object(Why::new(Obstacle::Taken, text))
             }
             Errno::FBIG => {
-                let text = format!("{doing}: too large a file for this file system");
+                let text = format!(
+                    "{doing}: too large a file for this file system, or for this user (ulimit -f)"
+                );
                 Self::Object(Why::new(Obstacle::Refused, text))
             }
             Errno::NAMETOOLONG | Errno::INVAL | Errno::NOTDIR | Errno::ILSEQ => {
