@@ -22,8 +22,8 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use socket2::SockRef;
 use std::collections::BTreeSet;
-use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -222,9 +222,15 @@ fn tls_failure(error: io::Error) -> AttemptError {
 }
 
 impl Connection {
-    /// Whether the other side has closed it.
+    /// Whether the other side has closed it, or cannot reach this one any more.
     pub(super) fn is_closed(&self) -> bool {
-        self.http.is_closed()
+        self.http.is_closed() || self.is_stranded()
+    }
+
+    /// Whether its address is no more this machine's: then nothing comes or goes, and the kernel waits for minutes.
+    pub(super) fn is_stranded(&self) -> bool {
+        let bound = UdpSocket::bind((self.local, 0));
+        bound.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable)
     }
 
     /// What the kernel tells of it.

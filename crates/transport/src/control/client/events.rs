@@ -24,7 +24,7 @@ pub struct EventStream {
     datagrams: u64,
     silence_time_max: Duration,
     /// The body ends when the connection does.
-    _connection: Connection,
+    connection: Connection,
 }
 
 impl EventStream {
@@ -35,7 +35,7 @@ impl EventStream {
             heard: Instant::now(),
             datagrams: 0,
             silence_time_max,
-            _connection: connection,
+            connection,
         }
     }
 
@@ -62,9 +62,10 @@ impl EventStream {
         }
     }
 
-    /// So many authentic datagrams have come so far: while these come the sender's silence here does not count.
+    /// So many authentic datagrams have come so far: while these come the sender's silence here does not count, unless
+    /// this machine's address has changed.
     pub fn heard_elsewhere(&mut self, datagrams: u64) {
-        if datagrams != self.datagrams {
+        if datagrams != self.datagrams && !self.connection.is_stranded() {
             self.datagrams = datagrams;
             self.heard = Instant::now();
         }
