@@ -5,11 +5,11 @@ use crate::hardship::{small_disk, unmount};
 use crate::network::{Network, Spec};
 use crate::payload;
 use crate::program::{Ended, Scratch};
-use crate::sessions::{address, receiver, sender};
+use crate::sessions::{OneFile, address, receiver, sender};
 use downpour::report::ReceiverState;
 use std::fs;
 use std::io::{Seek as _, SeekFrom, Write as _};
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -269,17 +269,44 @@ fn a_target_that_cannot_be_written_or_is_too_small_is_told_on_both_sides() {
     again.wait().expect(0);
 }
 
+#[test]
+fn a_file_beyond_the_limit_on_sizes_fails_with_a_word() {
+    let session = OneFile::new(6_000_000);
+    let receiver = session.receiver_under(&["prlimit", "--fsize=4000000:4000000"], 0, &[]);
+    let sent = session.sender(&["--receivers", "1", "--rate", "200mbit"]).wait();
+    for ended in [sent, receiver.wait()] {
+        ended.expect(1);
+        assert!(ended.err.contains("ulimit -f"), "{}", ended.err);
+    }
+}
+
+#[test]
+fn a_receiver_whose_port_another_program_has_pulls() {
+    let session = OneFile::new(3_000_000);
+    // Its owner does not share it.
+    let taken = UdpSocket::bind("0.0.0.0:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let group = format!("239.255.72.9:{port}");
+    let receiver = session.receiver(0, &[]);
+    let rule = ["--receivers", "1", "--rate", "200mbit", "--group", &group];
+    session.sender(&rule).wait().expect(0);
+    let ended = receiver.wait();
+    ended.expect(0);
+    let told = format!("another program has UDP port {port}");
+    assert!(session.arrived(0) && ended.err.contains(&told), "{}", ended.err);
+    let report = session.scratch.report("sender");
+    assert_eq!(report.receivers[0].stream_bytes, 0, "{report:?}");
+}
+
 fn limited(
     scratch: &Scratch,
     name: &str,
     files: u32,
     arguments: &[&str],
 ) -> crate::program::Running {
-    let program = scratch.program(None, name, arguments);
-    let mut command = Command::new("prlimit");
-    command.arg(format!("--nofile={files}:{files}")).arg(program.get_program());
-    command.args(program.get_args()).env("DOWNPOUR_HOME", scratch.path(&format!("{name}.home")));
-    scratch.start_command(name, command)
+    let limit = format!("--nofile={files}:{files}");
+    let program = scratch.program_under(&["prlimit", &limit], None, name, arguments);
+    scratch.start_command(name, program)
 }
 
 #[test]

@@ -101,6 +101,20 @@ fn a_killed_sender_is_started_again_and_goes_on() {
     assert!(again < again_max(), "{again}");
 }
 
+#[test]
+fn a_receiver_whose_address_changes_comes_back() {
+    let test = "a_receiver_whose_address_changes_comes_back";
+    let Some((network, scratch)) = setting(test, 1) else { return };
+    let session = Session::new(&network, &scratch);
+    let mut receiver = session.receiver(0, &[]);
+    let sender = session.sender(&[&scratch.path("file")], &["--receivers", "1"]);
+    until_received(&mut receiver, &network, 0, 0.5);
+    network.receivers[0].change_address("10.77.200.200");
+    sender.wait().expect(0);
+    receiver.wait().expect(0);
+    same(&scratch, 0);
+}
+
 /// Killed when all has come and is on the disk, and nothing is renamed: strace holds that call back.
 #[test]
 fn killed_before_the_rename_it_takes_nothing_again() {

@@ -243,6 +243,14 @@ impl Host {
         command
     }
 
+    /// Gives `eth0` another IPv4 address instead of the one that it has.
+    pub(crate) fn change_address(&self, to: &str) {
+        let keep = "echo 1 > /proc/sys/net/ipv4/conf/eth0/promote_secondaries";
+        run_in(&self.namespace, "sh", &["-c", keep]);
+        let batch = format!("addr add {to}/16 dev eth0\naddr del {}/16 dev eth0\n", self.ipv4);
+        feed("ip", &["-n", &self.namespace, "-batch", "-"], &batch);
+    }
+
     /// Drops this share of the TCP and UDP packets that arrive. Replaces an earlier share.
     pub(crate) fn lose(&self, share: f64) {
         let parts = (share * 1e6).round() as u32;

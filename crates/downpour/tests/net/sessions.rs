@@ -20,6 +20,17 @@ pub(crate) fn address() -> String {
 }
 
 pub(crate) fn receiver(scratch: &Scratch, index: usize, ticket: &Path, more: &[&str]) -> Running {
+    receiver_under(&[], scratch, index, ticket, more)
+}
+
+/// Run by another program, whose words come first.
+fn receiver_under(
+    under: &[&str],
+    scratch: &Scratch,
+    index: usize,
+    ticket: &Path,
+    more: &[&str],
+) -> Running {
     let name = format!("r{index}");
     let (out, report) = (scratch.path(&name), scratch.path(&format!("{name}.json")));
     let ticket = format!("@{}", ticket.display());
@@ -28,7 +39,7 @@ pub(crate) fn receiver(scratch: &Scratch, index: usize, ticket: &Path, more: &[&
     let target =
         if more.contains(&"--discard") || more.contains(&"--out") { &[][..] } else { &target };
     let arguments = [&arguments[..], &[report.to_str().unwrap()], target, more].concat();
-    scratch.start(None, &name, &arguments)
+    scratch.start_command(&name, scratch.program_under(under, None, &name, &arguments))
 }
 
 pub(crate) fn sender(
@@ -78,6 +89,10 @@ impl OneFile {
 
     pub(crate) fn receiver(&self, index: usize, more: &[&str]) -> Running {
         receiver(&self.scratch, index, &self.ticket, more)
+    }
+
+    pub(crate) fn receiver_under(&self, under: &[&str], index: usize, more: &[&str]) -> Running {
+        receiver_under(under, &self.scratch, index, &self.ticket, more)
     }
 
     pub(crate) fn sender(&self, more: &[&str]) -> Running {
