@@ -399,3 +399,29 @@ fn blocks_that_everybody_has_are_not_sent() {
     assert!(net.complete());
     assert_eq!(net.sender.stats().source_symbols, 256);
 }
+
+/// All fall silent at once when the sender's machine stands still: they come back to the stream as soon as they hear it,
+/// and it has kept for them what they lack.
+#[test]
+fn a_stream_that_everybody_has_left_waits_for_them_for_a_while() {
+    for back in [true, false] {
+        let mut net = Net::new(&[0.0; 2], Duration::from_millis(1), 100);
+        net.offer(256 * 160);
+        net.run(Duration::from_millis(500));
+        let deliver = |net: &mut Net, delivery| {
+            for id in 1..=2 {
+                net.sender.set_delivery(net.now, ReceiverId(id), delivery);
+            }
+        };
+        deliver(&mut net, Delivery::Pull);
+        net.run(Duration::from_secs(1));
+        assert!(!net.sender.ends().2, "nothing is given up within a second");
+        if back {
+            deliver(&mut net, Delivery::Stream);
+        }
+        net.run(Duration::from_secs(30));
+        assert!(net.complete());
+        let pulls: u64 = net.nodes.iter().map(|n| n.machine.stats().pulls).sum();
+        assert_eq!(pulls < 10, back, "{pulls} pulls");
+    }
+}

@@ -44,6 +44,10 @@ use window::{Offered, Window};
 /// The stream's rate under any ceiling, also one of zero: every deadline must come.
 const STREAM_RATE_MIN: Rate = Rate::from_bps(1);
 
+/// Who follows the stream may all fall silent at once, as when this machine stood still for a while. For so long what they
+/// lack is kept for the stream, to which they come back when they hear it.
+const DESERTED: Duration = Duration::from_secs(2);
+
 /// Most blocks offered and not yet opened; [`Sender::offer_room`] says how many more fit.
 pub const OFFERED_MAX: usize = 4096;
 
@@ -222,6 +226,8 @@ pub struct Sender {
     started: bool,
     finished: bool,
     done: bool,
+    /// When somebody was last known to follow the stream.
+    followed_at: Option<Timestamp>,
     /// The session stays open: see [`Sender::stay_open`].
     prompt: Option<Prompt>,
     members: Members,
@@ -268,6 +274,7 @@ impl Sender {
             started: false,
             finished: false,
             done: false,
+            followed_at: None,
             prompt: None,
             members: Members::default(),
             window: Window::new(config.window_blocks, config.geometry.code),
@@ -620,7 +627,8 @@ impl Sender {
     fn skippable(&self, block: BlockId) -> bool {
         if self.members.streaming() == 0 {
             // Who comes later gets what an open session sends from then on.
-            return self.members.pulling() > 0 || self.prompt.is_some();
+            let deserted = self.followed_at.is_none_or(|at| self.now.since(at) > DESERTED);
+            return deserted && self.members.pulling() > 0 || self.prompt.is_some();
         }
         self.members.on_stream().all(|(_, m)| match block.kind() {
             BlockKind::Data => m.had_data.contains(block.number()),
@@ -665,6 +673,10 @@ impl Sender {
         let rising = matches!(summary.phase, RatePhase::Startup | RatePhase::Fixed);
         let limiting = summary.limiting.filter(|_| busy && !rising);
         let streaming = self.members.streaming();
+        match streaming {
+            0 => self.wake_pacer(),
+            _ => self.followed_at = Some(self.now),
+        }
         self.stragglers.set_round_trip(self.grtt.value());
         match self.stragglers.review(self.now, streaming, &standings, limiting, summary.rate) {
             Some(Verdict::Try(id)) => self.config.rate.on_trial(id),
