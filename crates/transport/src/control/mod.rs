@@ -15,9 +15,9 @@
 //!
 //! Deliberately absent: HTTP/2, redirects, cookies, compression, names in certificates.
 
-use std::os::fd::AsFd as _;
+use socket2::SockRef;
+use std::os::fd::AsFd;
 use std::time::Duration;
-use tokio::net::TcpStream;
 
 mod api;
 mod budget;
@@ -51,8 +51,41 @@ pub use text::{decode as decode_base64url, encode as encode_base64url};
 const ACK_HOLD_MAX: Duration = Duration::from_millis(8);
 const LOSS_WAIT_MIN: Duration = Duration::from_millis(24);
 
-/// For small messages that somebody waits for. What the kernel refuses here costs comfort, not correctness.
-fn hasten(tcp: &TcpStream) {
-    let _ = tcp.set_nodelay(true);
-    let _ = crate::udp::set_tcp_patience(tcp.as_fd(), ACK_HOLD_MAX, LOSS_WAIT_MIN);
+/// For small messages that somebody waits for. To be called before there is a connection: what accepted sockets inherit
+/// from the listener; by its first round trip TCP already sets how long it waits before it sends again, and that shrinks
+/// slowly. What the kernel refuses here costs comfort, not correctness.
+fn hasten(socket: &impl AsFd) {
+    let _ = SockRef::from(socket).set_tcp_nodelay(true);
+    let _ = crate::udp::set_tcp_patience(socket.as_fd(), ACK_HOLD_MAX, LOSS_WAIT_MIN);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LOSS_WAIT_MIN, hasten};
+    use crate::udp::{set_tcp_patience, tcp_info};
+    use std::os::fd::AsFd as _;
+    use std::time::Duration;
+    use tokio::net::{TcpListener, TcpSocket};
+
+    #[tokio::test]
+    async fn what_is_lost_first_is_sent_again_soon_on_both_sides() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        if set_tcp_patience(listener.as_fd(), LOSS_WAIT_MIN, LOSS_WAIT_MIN).is_err() {
+            eprintln!(
+                "skipped: this kernel (before Linux 6.15) has no least time for TCP's repeats"
+            );
+            return;
+        }
+        hasten(&listener);
+        let client = TcpSocket::new_v4().unwrap();
+        hasten(&client);
+        let client = client.connect(listener.local_addr().unwrap()).await.unwrap();
+        let (server, _) = listener.accept().await.unwrap();
+        for socket in [client, server] {
+            let wait = Duration::from_micros(tcp_info(socket.as_fd()).unwrap().tcpi_rto.into());
+            // The kernel's own is 200 ms; on loopback a round trip is nothing beside either.
+            assert!(wait < Duration::from_millis(100), "{wait:?}");
+            assert!(socket.nodelay().unwrap());
+        }
+    }
 }

@@ -185,9 +185,9 @@ impl Target {
     async fn connect_tcp(&self, addr: SocketAddr) -> Result<TcpStream, AttemptError> {
         let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
         let socket = socket.map_err(cannot_connect)?;
+        hasten(&socket);
         let tcp = timeout(self.limits.connect_time_max, socket.connect(addr)).await;
         let tcp = tcp.map_err(|_| AttemptError::TimedOut)?.map_err(cannot_connect)?;
-        hasten(&tcp);
         // Where the kernel lacks it, a dead sender is noticed by the events' silence alone.
         let _ = SockRef::from(&tcp).set_tcp_user_timeout(Some(self.limits.reply_time_max));
         Ok(tcp)

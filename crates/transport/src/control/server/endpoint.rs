@@ -14,7 +14,7 @@ use super::fill::Fill;
 use super::limits::ServerLimits;
 use super::routes::carry_bulk;
 use super::stall::{Accounts, SentAgain, StallGuard, Use};
-use super::{ACCEPT_PAUSE, BindError, serve_http};
+use super::{ACCEPT_PAUSE, BindError, listen, serve_http};
 use crate::control::budget::PullBudget;
 use crate::identity::{Identity, PublicKey, node_key, open_server_config};
 use downpour_proto::Rate;
@@ -93,9 +93,7 @@ impl Endpoint {
         identity: &Identity,
         limits: ServerLimits,
     ) -> Result<Self, BindError> {
-        let failed = |source| BindError { addr, source };
-        let listener = TcpListener::bind(addr).await.map_err(failed)?;
-        let local_addr = listener.local_addr().map_err(failed)?;
+        let (listener, local_addr) = listen(addr).await?;
         let tls = TlsAcceptor::from(open_server_config(identity));
         let (most, per_peer) = (limits.connections_max, limits.connections_per_peer_max);
         let crowd = Crowd::new(most, per_peer, Arc::default());

@@ -27,6 +27,7 @@ pub use stall::Uplink;
 use crate::control::api::{FEEDBACK_LABEL, SessionId, Token};
 use crate::control::budget::PullBudget;
 use crate::control::error::{ApiError, ErrorCode};
+use crate::control::hasten;
 use crate::identity::{ClientKeys, Identity, PublicKey, node_key, server_config};
 use crate::stream::BulkReport;
 use crate::{FirstReads, Secret};
@@ -96,6 +97,15 @@ pub struct BindError {
     pub source: io::Error,
 }
 
+/// Listens for connections on which nobody waits long for what is lost.
+async fn listen(addr: SocketAddr) -> Result<(TcpListener, SocketAddr), BindError> {
+    let failed = |source| BindError { addr, source };
+    let listener = TcpListener::bind(addr).await.map_err(failed)?;
+    hasten(&listener);
+    let local_addr = listener.local_addr().map_err(failed)?;
+    Ok((listener, local_addr))
+}
+
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => "; another program has this port: choose another one",
@@ -148,9 +158,7 @@ impl ControlServer {
         setup: ServerSetup,
         handler: Arc<H>,
     ) -> Result<Self, BindError> {
-        let failed = |source| BindError { addr, source };
-        let listener = TcpListener::bind(addr).await.map_err(failed)?;
-        let local_addr = listener.local_addr().map_err(failed)?;
+        let (listener, local_addr) = listen(addr).await?;
         let tls = TlsAcceptor::from(server_config(&setup.identity));
         let core = Arc::new(Core {
             first_reads: handler.first_reads(),

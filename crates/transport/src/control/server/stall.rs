@@ -9,7 +9,6 @@
 use super::limits::ServerLimits;
 use crate::FirstReads;
 use crate::control::budget::PullBudget;
-use crate::control::hasten;
 use crate::identity::PublicKey;
 use crate::stream::{self, BulkReport, ConnectionReport, Told, Tuning};
 use downpour_proto::Timestamp;
@@ -241,7 +240,6 @@ impl StallGuard {
         accounts: Accounts,
         first_reads: Arc<FirstReads>,
     ) -> (Self, Arc<Use>) {
-        hasten(&inner);
         let (stall_time_max, silence_time_max) = (limits.stall_time_max, limits.silence_time_max);
         // What the kernel refuses here costs comfort, not correctness.
         let _ = SockRef::from(&inner).set_tcp_user_timeout(Some(stall_time_max));
