@@ -12,6 +12,7 @@ use crate::control::error::ApiError;
 use crate::control::hasten;
 use crate::identity::{Identity, PublicKey, client_config, wrong_server_key};
 use crate::stream::{ConnectionReport, Tuning};
+use crate::udp::tcp_info;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -24,6 +25,7 @@ use socket2::SockRef;
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd as _;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -37,8 +39,9 @@ use tokio_rustls::client::TlsStream;
 
 /// Addresses of one ticket that are tried; further ones are not looked at.
 pub(super) const ADDRS_MAX: usize = 16;
-/// How often each address is tried: what a lost SYN, or a lost refusal, holds up for a second, the next turn does not.
-const TURNS: usize = 4;
+/// How often each address is tried: what a lost SYN, or a lost refusal, holds up for a second, the next turn does not. So
+/// many fill that second.
+const TURNS: usize = 6;
 /// Between the starts of two attempts: at first, doubled each time, and at most. Where the round trip is known, not
 /// before three of them: an attempt takes two.
 const STAGGER: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
@@ -196,7 +199,7 @@ impl Target {
     async fn connect(&self, addr: SocketAddr, tuning: &Tuning) -> Result<Reached, AttemptError> {
         let begun = Instant::now();
         let tcp = self.connect_tcp(addr).await?;
-        let rtt = begun.elapsed();
+        let rtt = measured_rtt(&tcp).unwrap_or_else(|| begun.elapsed());
         let local = tcp.local_addr().map_err(cannot_connect)?.ip();
         let name = ServerName::try_from("downpour").expect("a valid name");
         let tcp = BufReader::with_capacity(READ_AHEAD, tcp);
@@ -206,6 +209,12 @@ impl Target {
         tuning.set_receiving(tls.get_ref().0.get_ref());
         Ok(Reached { tls, peer: addr, local, rtt })
     }
+}
+
+/// What the kernel has measured: it knows when it had to send its SYN again, of which a second is no round trip.
+fn measured_rtt(tcp: &TcpStream) -> Option<Duration> {
+    let micros = tcp_info(tcp.as_fd()).ok()?.tcpi_rtt;
+    (micros > 0).then(|| Duration::from_micros(micros.into()))
 }
 
 fn cannot_connect(error: io::Error) -> AttemptError {
