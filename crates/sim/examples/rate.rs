@@ -1,7 +1,5 @@
 //! One cell of the rate matrix: `rate MBPS QUEUE_MS RTT_MS LOSS_PCT BURST RECEIVERS [SEED [narrow] [busy] [stranger] [trace]]`.
 
-use downpour_proto::rate::Load;
-use downpour_proto::{Duration, Rate};
 use downpour_sim::stream::Cell;
 
 fn main() {
@@ -16,10 +14,7 @@ fn main() {
         receivers: number(5) as usize,
         narrow: args.iter().any(|a| a == "narrow"),
         busy: args.iter().any(|a| a == "busy"),
-        stranger: args
-            .iter()
-            .any(|a| a == "stranger")
-            .then_some(Load { rate: Rate::from_mbps(1), queue: Duration::from_millis(5) }),
+        stranger: args.iter().any(|a| a == "stranger").then_some(Cell::STRANGER),
     };
     if cell.mbps == 0 || cell.receivers == 0 {
         eprintln!(

@@ -1,9 +1,7 @@
 //! All cells of the rate matrix. Prints the cells that miss something and a summary.
 //! `rate_matrix [all] [stranger] [random COUNT [FIRST]]`: `all` prints every cell, `random` takes cells off the grid;
-//! with `stranger` all hear a session of 1 Mbit/s behind some other link, whose queue is 5 ms.
+//! with `stranger` all hear a small session behind some other link (`Cell::STRANGER`).
 
-use downpour_proto::rate::Load;
-use downpour_proto::{Duration, Rate};
 use downpour_sim::stream::{Cell, Verdict};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -21,8 +19,7 @@ fn main() {
         None => Cell::all(),
     };
     if args.iter().any(|a| a == "stranger") {
-        let load = Load { rate: Rate::from_mbps(1), queue: Duration::from_millis(5) };
-        cells.iter_mut().for_each(|cell| cell.stranger = Some(load));
+        cells.iter_mut().for_each(|cell| cell.stranger = Some(Cell::STRANGER));
     }
     let verdicts = run(&cells);
     let mut missed = BTreeMap::new();

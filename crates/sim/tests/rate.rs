@@ -1,8 +1,6 @@
 //! What `auto` must do on a bare stream; the whole matrix: `cargo run --release -p downpour-sim --example
 //! rate_matrix`.
 
-use downpour_proto::rate::Load;
-use downpour_proto::{Duration, Rate};
 use downpour_sim::stream::{Bed, Cell, Kind};
 
 #[test]
@@ -99,9 +97,8 @@ fn sessions_that_hear_one_another_divide_a_link_evenly() {
 /// Whoever is heard and is behind some other link has no share of this one.
 #[test]
 fn a_session_heard_from_another_link_costs_nothing() {
-    let load = Load { rate: Rate::from_mbps(1), queue: Duration::from_millis(5) };
     for (index, cell) in Cell::all().into_iter().enumerate().step_by(31) {
-        let verdict = Cell { stranger: Some(load), ..cell }.run(index as u64 + 1, false);
+        let verdict = Cell { stranger: Some(Cell::STRANGER), ..cell }.run(index as u64 + 1, false);
         assert_eq!(verdict.misses(), None, "{}", verdict.line());
     }
 }

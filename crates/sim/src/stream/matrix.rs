@@ -61,6 +61,9 @@ const BUSY_SENDER: Hiccups =
     Hiccups::new(Duration::from_millis(200), Duration::from_millis(1), Duration::from_millis(20));
 
 impl Cell {
+    /// A small session behind some other link, as `stranger`.
+    pub const STRANGER: Load = Load { rate: Rate::from_mbps(1), queue: Duration::from_millis(5) };
+
     /// Every cell.
     pub fn all() -> Vec<Self> {
         let mut cells = Vec::new();
