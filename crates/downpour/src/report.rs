@@ -25,6 +25,8 @@ pub const SCHEMA: u32 = 1;
 const SUMMARY_ROWS_MAX: usize = 32;
 /// Fewer dropped datagrams than this are not shown to people; the JSON has them.
 const REJECTED_SHOWN_MIN: u64 = 100;
+/// Who left the stream and pulled a smaller share than this of what it got, got it by the stream.
+const PULLED_SHARE_MIN: f64 = 0.1;
 /// Names of failed or skipped objects in the summary for people.
 const SUMMARY_NAMES_MAX: usize = 10;
 
@@ -243,7 +245,7 @@ pub struct ReceiverReport {
 pub enum ReceiverState {
     /// Everything is there, verified, and its receipt is back.
     Complete,
-    /// The same, but it left the stream and finished by unicast.
+    /// The same, but it left the stream, and a tenth or more of what it got came by unicast.
     Pulled {
         /// Why it left the stream.
         why: String,
@@ -263,6 +265,21 @@ pub enum ReceiverState {
 }
 
 impl ReceiverState {
+    /// Of a receiver that has everything: `left` is why it left the stream, if ever it did, `reached` whether the
+    /// stream ever reached it. One that left and came back, or had nearly all when it left, did not pull it.
+    pub(crate) fn arrived(
+        left: Option<String>,
+        reached: bool,
+        stream_bytes: u64,
+        pull_bytes: u64,
+    ) -> Self {
+        let share = pull_bytes as f64 / (stream_bytes + pull_bytes).max(1) as f64;
+        match left {
+            Some(why) if !reached || share >= PULLED_SHARE_MIN => Self::Pulled { why },
+            Some(_) | None => Self::Complete,
+        }
+    }
+
     /// Whether everything arrived.
     pub const fn is_complete(&self) -> bool {
         matches!(self, Self::Complete | Self::Pulled { .. })
@@ -487,6 +504,19 @@ mod tests {
         let json = before.to_json();
         assert!(json.contains("\"state\": \"failed\"") && json.contains("\"why\": \"disk full\""));
         assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), before);
+    }
+
+    #[test]
+    fn who_left_the_stream_has_pulled_only_what_came_by_pull() {
+        let state = |reached, stream, pull| {
+            ReceiverState::arrived(Some("too slow".to_owned()), reached, stream, pull)
+        };
+        let pulled = ReceiverState::Pulled { why: "too slow".to_owned() };
+        assert_eq!(state(true, 82_000_000, 800_000), ReceiverState::Complete, "it came back");
+        assert_eq!(state(true, 60_000_000, 22_000_000), pulled);
+        assert_eq!(state(true, 0, 0), ReceiverState::Complete, "it had everything before");
+        assert_eq!(state(false, 0, 0), pulled, "it never had the stream");
+        assert_eq!(ReceiverState::arrived(None, true, 9, 1), ReceiverState::Complete, "never left");
     }
 
     #[test]

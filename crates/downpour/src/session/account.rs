@@ -202,11 +202,14 @@ fn sent_bytes(geometry: Geometry, sent: &SendSnapshot, pull_bytes: u64) -> SentB
 }
 
 fn receiver_report(peer: &Peer, member: Option<&MemberStats>, started: Instant) -> ReceiverReport {
+    let receipt = peer.receipt.as_ref();
+    let (stream_bytes, pull_bytes, kept_bytes) =
+        receipt.map_or((0, 0, 0), |r| (r.bytes_by_stream, r.bytes_by_pull, r.bytes_held));
     let state = match &peer.stage {
-        Stage::Complete => match &peer.left_stream {
-            Some(why) => ReceiverState::Pulled { why: why.clone() },
-            None => ReceiverState::Complete,
-        },
+        Stage::Complete => {
+            let left = peer.left_stream.clone();
+            ReceiverState::arrived(left, peer.multicast, stream_bytes, pull_bytes)
+        }
         Stage::Failed(why) => ReceiverState::Failed { why: why.clone() },
         Stage::Gone { why, .. } => ReceiverState::Gone { why: (*why).to_owned() },
         Stage::Joined | Stage::Ready => {
@@ -218,9 +221,6 @@ fn receiver_report(peer: &Peer, member: Option<&MemberStats>, started: Instant) 
         peer.joined_at.saturating_duration_since(started).as_secs_f64(),
         ended.saturating_duration_since(started).as_secs_f64(),
     );
-    let receipt = peer.receipt.as_ref();
-    let (stream_bytes, pull_bytes, kept_bytes) =
-        receipt.map_or((0, 0, 0), |r| (r.bytes_by_stream, r.bytes_by_pull, r.bytes_held));
     let active = Duration::from_secs_f64((ended_s - joined_s).max(0.0));
     ReceiverReport {
         name: peer.name.clone(),
@@ -304,28 +304,26 @@ impl ReceiverAccount {
         summary: &Summary,
         driver: &ReceiveSnapshot,
         data_len: Option<u64>,
-        left_stream: Option<String>,
+        (left, reached): (Option<String>, bool),
     ) -> Report {
         let time = self.joined_at.elapsed();
         let data_bytes = data_len.unwrap_or(summary.bytes_received + summary.bytes_held);
         let by_pull = self.data_pulled.min(summary.bytes_received);
-        let state = match (self.failure, self.failed.len(), left_stream.clone()) {
-            (Some(why), _, _) => ReceiverState::Failed { why },
-            (None, 1.., _) => {
-                ReceiverState::Failed { why: format!("{} objects failed", self.failed.len()) }
-            }
-            (None, 0, Some(why)) => ReceiverState::Pulled { why },
-            (None, 0, None) => ReceiverState::Complete,
+        let by_stream = summary.bytes_received - by_pull;
+        let state = match (self.failure, self.failed.len()) {
+            (Some(why), _) => ReceiverState::Failed { why },
+            (None, 0) => ReceiverState::arrived(left, reached, by_stream, by_pull),
+            (None, failed) => ReceiverState::Failed { why: format!("{failed} objects failed") },
         };
         let receiver = ReceiverReport {
             name: plan.name.clone(),
             address: self.address,
             key: String::new(),
             state,
-            multicast: left_stream.is_none(),
+            multicast: reached,
             joined_s: 0.0,
             ended_s: time.as_secs_f64(),
-            stream_bytes: summary.bytes_received - by_pull,
+            stream_bytes: by_stream,
             pull_bytes: by_pull,
             kept_bytes: summary.bytes_held,
             rate_bps: rate_bps(summary.bytes_received, time),

@@ -122,7 +122,9 @@ struct Run<'a> {
     account: ReceiverAccount,
     failures: Vec<ObjectFailure>,
     unplaced: Vec<(String, Obstacle, String)>,
+    /// Why the stream was left, if ever it was, and whether it ever reached this machine.
     left_stream: Option<String>,
+    reached: bool,
     sections_examined: u32,
     /// Blocks whose bytes contradicted the manifest.
     false_blocks: u32,
@@ -182,6 +184,7 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
         failures: Vec::new(),
         unplaced: Vec::new(),
         left_stream: None,
+        reached: true,
         sections_examined: 0,
         false_blocks: 0,
     };
@@ -409,6 +412,7 @@ impl Run<'_> {
     }
 
     fn go_without_stream(&mut self) {
+        self.reached = false;
         self.driver.set_on_stream(false);
         let why = match self.joined.reply.path {
             DataPath::Tcp => return,
@@ -475,6 +479,7 @@ impl Run<'_> {
                 self.say_pulling("the stream was not heard for a while").await
             }
             ReceiveEvent::StreamHeard => {
+                self.reached = true;
                 let _ =
                     self.client.ready(ReadyRequest { multicast: true, candidates: false }).await;
             }
@@ -722,10 +727,9 @@ impl Run<'_> {
         self.account.failed.extend(summary.failed.clone());
         // There the sender moves a receiver to and fro.
         let chosen = self.joined.reply.path == DataPath::Auto;
-        let left_stream = self.left_stream.filter(|_| !chosen);
+        let left = (self.left_stream.filter(|_| !chosen), self.reached);
         let (placed, unplaced) = (self.store.placed(), self.unplaced);
-        let report =
-            self.account.report(self.plan, &summary, &snapshot, self.data_len, left_stream);
+        let report = self.account.report(self.plan, &summary, &snapshot, self.data_len, left);
         Ok(Ended::Over(Box::new(Over { report, placed, unplaced, failure, interrupted })))
     }
 
