@@ -87,9 +87,9 @@ struct Listing {
 
 impl Listing {
     fn open_block(&self) -> OpenBlock {
-        let planned = self.planned % (SymbolId::END + 1);
-        let block = block(self.manifest, self.number);
-        OpenBlock { block, k: k(self.k), sent: self.sent.min(planned), planned }
+        let (block, k) = (block(self.manifest, self.number), k(self.k));
+        let planned = k.max(self.planned % (SymbolId::END + 1));
+        OpenBlock { block, k, sent: self.sent.min(planned), planned }
     }
 }
 

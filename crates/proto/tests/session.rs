@@ -4,7 +4,7 @@
 
 use downpour_proto::receiver::{self, Arrival, Disposition, Pull};
 use downpour_proto::sender::{self, Delivery};
-use downpour_proto::wire::Kind;
+use downpour_proto::wire::{Feedback, Kind, Need, Poll};
 use downpour_proto::{
     BlockId, Duration, Epoch, Geometry, PULL_SHARE_DEFAULT, Parity, RangeSet, Rate, Receiver,
     ReceiverConfig, ReceiverId, Rng, Rounds, Sender, SenderConfig, StreamId, Timestamp,
@@ -383,6 +383,41 @@ fn a_ceiling_of_nothing_makes_the_stream_slow_and_no_deadline_impossible() {
     net.sender.set_ceiling(net.now, Rate::from_bps(0));
     let after: usize = (0..20).map(|_| polls(&mut net, Duration::from_secs(400 * 3600))).sum();
     assert!(after > 1, "{after}");
+}
+
+/// A poll that lists it with less planned than its source would be refused by everybody.
+#[test]
+fn a_block_that_cannot_be_read_is_not_opened_again_by_a_late_nack() {
+    let mut net = Net::new(&[0.0], Duration::from_millis(1), 10);
+    let block = BlockId::data(0).unwrap();
+    net.sender.offer(net.now, block, 256);
+    net.sender.start(net.now);
+    let mut message = Vec::new();
+    while net.sender.poll_transmit(net.now, &mut message).is_some() {}
+    net.sender.handle_timeout(net.now);
+    let work = net.sender.poll_work();
+    assert_eq!(work, Some(sender::Work::Load { block, k: 256 }));
+    net.sender.handle_work(net.now, sender::WorkDone::LoadFailed(block));
+    let asks = Feedback {
+        round: net.sender.round(),
+        hold: Duration::ZERO,
+        queue: Duration::ZERO,
+        polled_at: net.now,
+        received: 0,
+        host_drops: 0,
+        ce_marks: 0,
+        data_held: 0,
+        needs: vec![Need { block, planned: 0, count: 1 }],
+    };
+    let mut body = Vec::new();
+    asks.emit(&mut body);
+    net.sender.handle_feedback(net.now, net.now, ReceiverId(1), &body).unwrap();
+    assert_eq!(net.sender.open_blocks(), 0);
+    net.now = net.now + Duration::from_secs(1);
+    net.sender.handle_timeout(net.now);
+    while let Some(transmit) = net.sender.poll_transmit(net.now, &mut message) {
+        assert!(transmit.header.kind != Kind::Poll || Poll::parse(&message).is_ok());
+    }
 }
 
 #[test]

@@ -441,6 +441,7 @@ impl Sender {
             WorkDone::LoadFailed(block) => {
                 if let Some(at) = self.window.open.iter().position(|b| b.block == block) {
                     self.close(at);
+                    self.window.forget(block);
                 }
             }
             WorkDone::Encoded { block, until } => {

@@ -234,6 +234,11 @@ impl Window {
         Some(closed)
     }
 
+    /// The closed block is not opened again: its bytes cannot be read.
+    pub(super) fn forget(&mut self, block: BlockId) {
+        self.recent.retain(|closed| closed.block != block);
+    }
+
     /// Opens a block again that was closed not long ago, with all of it counted as sent.
     pub(super) fn reopen(&mut self, block: BlockId) -> Option<&mut Open> {
         if self.is_full() {
