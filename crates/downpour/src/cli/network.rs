@@ -23,7 +23,7 @@ pub struct NetworkArgs {
     #[arg(long, value_name = "IF", help_heading = "Network")]
     pub interface: Option<String>,
     /// Multicast group and port, such as 239.192.7.1:28819 or `[ff15::7]:28819` [default: an address of
-    /// the session's own in 239.192.0.0/14, and the last of the ports]
+    /// the session's own in 239.192.0.0/14, or in ff15::/16 without IPv4, and the last of the ports]
     #[arg(long, value_name = "ADDR:PORT", help_heading = "Network")]
     pub group: Option<SocketAddr>,
     /// Receivers join for this sender only (source-specific multicast)

@@ -6,7 +6,7 @@ use crate::units::HostPort;
 use downpour_proto::{Code, Geometry, Rng};
 use downpour_transport::control::DataPath;
 use downpour_transport::session::StreamOut;
-use downpour_transport::{Group, Interface, OVERHEAD, SendOptions, UnicastSocket};
+use downpour_transport::{Group, Interface, InterfaceError, OVERHEAD, SendOptions, UnicastSocket};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
@@ -32,9 +32,8 @@ pub(super) fn stream_out(
     seed: u64,
 ) -> Result<Result<StreamOut, String>, Fault> {
     let wanted = plan.interface.as_ref().map(ToString::to_string);
-    let chosen = group.unwrap_or_else(|| random_group(plan.ports, seed));
-    let interface = match Interface::choose(wanted.as_deref(), chosen.ip()) {
-        Ok(interface) => interface,
+    let (chosen, interface) = match choose(wanted.as_deref(), group, plan.ports, seed) {
+        Ok(chosen) => chosen,
         // The user named neither: there is still unicast.
         Err(error) if wanted.is_none() && group.is_none() => return Ok(Err(error.to_string())),
         Err(error) => {
@@ -49,6 +48,35 @@ pub(super) fn stream_out(
     })?;
     let options = SendOptions { hops: plan.ttl, ..SendOptions::default() };
     Ok(Ok(StreamOut { group, interface, options }))
+}
+
+/// The group, one of the session's own unless the user named one, and the interface that leads to it.
+fn choose(
+    wanted: Option<&str>,
+    group: Option<SocketAddr>,
+    ports: PortRange,
+    seed: u64,
+) -> Result<(SocketAddr, Interface), InterfaceError> {
+    let first = group.unwrap_or_else(|| random_group(ports, seed));
+    let error = match Interface::choose(wanted, first.ip()) {
+        Ok(interface) => return Ok((first, interface)),
+        Err(error) => error,
+    };
+    let second = random_group_v6(ports, seed);
+    match Interface::choose(wanted, second.ip()) {
+        Ok(interface) if group.is_none() && is_v6_only(&interface) => Ok((second, interface)),
+        _ => Err(error),
+    }
+}
+
+/// Nobody there can have a group of IPv4.
+fn is_v6_only(interface: &Interface) -> bool {
+    interface.addresses.iter().all(IpAddr::is_ipv6) && interface.addresses.iter().any(is_wide)
+}
+
+/// Others reach it without naming an interface of theirs.
+fn is_wide(address: &IpAddr) -> bool {
+    !matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
 /// The kernel refuses each longer packet, and then all receivers would pull everything.
@@ -67,6 +95,13 @@ fn check_mtu(wanted: Option<u16>, interface: &Interface) -> Result<(), Fault> {
 fn random_group(ports: PortRange, seed: u64) -> SocketAddr {
     let bits = Rng::new(seed).next_u64();
     let address = Ipv4Addr::new(239, 192, (bits >> 8) as u8, (bits as u8).clamp(1, 254));
+    SocketAddr::new(address.into(), ports.multicast())
+}
+
+/// The same for IPv6: a transient group of the site's scope (RFC 4291). Ethernet tells groups apart by their last 32 bits.
+fn random_group_v6(ports: PortRange, seed: u64) -> SocketAddr {
+    let bits = Rng::new(seed).next_u64();
+    let address = Ipv6Addr::new(0xff15, 0, 0, 0, 0, 0, (bits >> 16) as u16, bits as u16);
     SocketAddr::new(address.into(), ports.multicast())
 }
 
@@ -160,13 +195,9 @@ pub(super) fn own_addrs(listen: SocketAddr, first: Option<IpAddr>) -> Vec<String
         return vec![listen.to_string()];
     }
     let all = Interface::all().unwrap_or_default();
-    let usable = |address: &IpAddr| match address {
-        IpAddr::V4(_) => true,
-        IpAddr::V6(v6) => (v6.segments()[0] & 0xffc0) != 0xfe80,
-    };
     let others = all.iter().filter(|i| i.is_up && !i.is_loopback).flat_map(|i| i.addresses.clone());
     let mut addrs: Vec<IpAddr> = Vec::new();
-    for address in first.into_iter().chain(others.filter(usable)) {
+    for address in first.into_iter().chain(others).filter(is_wide) {
         if !addrs.contains(&address) {
             addrs.push(address);
         }
@@ -178,6 +209,18 @@ pub(super) fn own_addrs(listen: SocketAddr, first: Option<IpAddr>) -> Vec<String
     addrs.into_iter().take(ADDRS_MAX).map(with_port).collect()
 }
 
+/// What to tell when `addrs` lead nowhere but to this machine, though the stream goes further.
+pub(super) fn only_here(addrs: &[String], first: Option<IpAddr>) -> Option<String> {
+    let is_here =
+        |addr: &String| addr.parse().is_ok_and(|addr: SocketAddr| addr.ip().is_loopback());
+    let is_so = !first.is_some_and(|first| first.is_loopback()) && addrs.iter().all(is_here);
+    is_so.then(|| {
+        "this machine has no address that others reach (link-local ones do not count), so only \
+         receivers on it can join: give it one, or name one by --listen"
+            .to_owned()
+    })
+}
+
 /// The same for a program that makes a ticket before its session is open.
 pub fn own_addrs_of(port: u16) -> Vec<String> {
     own_addrs(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port), None)
@@ -185,7 +228,9 @@ pub fn own_addrs_of(port: u16) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{check_mtu, geometry, random_group, range_len};
+    use super::{
+        check_mtu, geometry, is_v6_only, only_here, random_group, random_group_v6, range_len,
+    };
     use crate::cli::NetworkPlan;
     use crate::ports::PortRange;
     use downpour_proto::{Code, Geometry};
@@ -234,5 +279,29 @@ mod tests {
     fn groups_are_of_the_organisation_and_differ() {
         let (a, b) = (random_group(PortRange::DEFAULT, 1), random_group(PortRange::DEFAULT, 2));
         assert!(a.to_string().starts_with("239.192.") && a != b);
+        let (a, b) =
+            (random_group_v6(PortRange::DEFAULT, 1), random_group_v6(PortRange::DEFAULT, 2));
+        assert!(a.to_string().starts_with("[ff15::") && a != b);
+    }
+
+    #[test]
+    fn a_group_of_ipv6_is_taken_only_where_there_is_no_ipv4() {
+        let mut eth = Interface::named("lo").unwrap();
+        let mut is_so = |addresses: &[&str]| {
+            eth.addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+            is_v6_only(&eth)
+        };
+        assert!(is_so(&["fe80::1", "fd97::1"]));
+        assert!(!is_so(&["10.0.0.1", "fe80::1", "fd97::1"]), "receivers may have IPv4 alone");
+        assert!(!is_so(&["fe80::1"]) && !is_so(&[]), "a ticket could not name it");
+    }
+
+    #[test]
+    fn who_has_only_addresses_that_nobody_reaches_is_told() {
+        let (here, lan) = ("127.0.0.1:28800".to_owned(), "[fd97::1]:28800".to_owned());
+        let eth = "fe80::1".parse().ok();
+        assert!(only_here(std::slice::from_ref(&here), eth).is_some());
+        assert!(only_here(std::slice::from_ref(&here), "127.0.0.1".parse().ok()).is_none());
+        assert!(only_here(&[here, lan], eth).is_none());
     }
 }

@@ -156,13 +156,10 @@ pub(super) async fn open(plan: &SendPlan, giver: &Giver) -> Result<Open, Fault> 
         limits: ServerLimits { connections_max: room.connections, ..ServerLimits::default() },
     };
     let server = bind(&candidates, setup, &shared).await?;
-    let ticket = given.unwrap_or_else(|| Ticket {
-        addrs: network::own_addrs(server.local_addr(), first),
-        key: identity.public_key(),
-        token,
-        expires_unix_s,
-        group: None,
-        allow: None,
+    let ticket = given.unwrap_or_else(|| {
+        let (addrs, key) = (network::own_addrs(server.local_addr(), first), identity.public_key());
+        shared.stand().notices.extend(network::only_here(&addrs, first));
+        Ticket { addrs, key, token, expires_unix_s, group: None, allow: None }
     });
     let stop = Arc::new(AtomicBool::new(false));
     let emitting = spawn_emit(&shared, load, (session, identity, giver.book.clone()), &stop)?;

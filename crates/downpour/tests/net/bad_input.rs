@@ -386,6 +386,34 @@ fn without_a_route_to_the_group_all_is_pulled() {
     assert!(ended.0.err.contains("no route to group") && ended.0.err.contains("--interface"));
 }
 
+#[test]
+fn without_ipv4_the_stream_takes_a_group_of_ipv6() {
+    let test = "without_ipv4_the_stream_takes_a_group_of_ipv6";
+    let spec = Spec { receivers: 1, ..Spec::default() };
+    let Some(network) = Network::build_or_skip(test, &spec) else { return };
+    let scratch = Scratch::new();
+    let (file, out) = (scratch.path("file"), scratch.path("out"));
+    payload::file(&file, 4_000_000);
+    for host in [&network.sender, &network.receivers[0]] {
+        let flush = ["-4", "address", "flush", "dev", "eth0"];
+        assert!(host.command("ip").args(flush).status().unwrap().success());
+    }
+    let ticket = scratch.ticket(&format!("[{}]:28800", network.sender.ipv6));
+    let from = format!("@{}", ticket.display());
+    let receive = ["receive", &from, "--out", out.to_str().unwrap()];
+    let receiver = scratch.start(Some(&network.receivers[0]), "r0", &receive);
+    let report = scratch.path("sender.json");
+    let send = ["send", "--ticket", ticket.to_str().unwrap(), "--receivers", "1"];
+    let rest = ["--report", report.to_str().unwrap(), file.to_str().unwrap()];
+    let sender = scratch.start(Some(&network.sender), "sender", &[&send[..], &rest].concat());
+    sender.wait().expect(0);
+    receiver.wait().expect(0);
+    assert!(fs::read(&file).unwrap() == fs::read(out.join("file")).unwrap());
+    let report = scratch.report("sender");
+    assert_eq!(report.receivers[0].state, ReceiverState::Complete);
+    assert!(report.session.group.is_some_and(|group| group.starts_with("[ff15:")));
+}
+
 /// More withdrawals than a receiver's queue of events holds, told before and while it reads the manifest.
 #[test]
 fn thousands_of_files_that_change_are_all_named() {
