@@ -64,7 +64,7 @@ fn dynamics(beds: impl Iterator<Item = Bed>, all: bool) -> String {
     for bed in beds {
         let (down, up) = bed.change((bed.mbps / 5).max(1));
         let (larger, used) = bed.two();
-        let (tcp, _) = bed.beside_tcp(4);
+        let tcp = bed.beside_tcp(4).tcp_of_all;
         let misses = [down.min(up) < 0.9, larger > 0.6, tcp < 0.25];
         misses.iter().zip(&mut missed).for_each(|(miss, count)| *count += u32::from(*miss));
         count += 1;

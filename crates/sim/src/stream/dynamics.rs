@@ -31,6 +31,17 @@ pub struct Bed {
     pub hearing: bool,
 }
 
+/// A session beside TCP flows.
+#[derive(Clone, Copy, Debug)]
+pub struct Beside {
+    /// The flows' share of what they and the session got, all together.
+    pub tcp_of_all: f64,
+    /// Their share of what the link can carry.
+    pub tcp: f64,
+    /// How much of the link is used.
+    pub used: f64,
+}
+
 /// A controller that finds its rate by itself.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
@@ -195,12 +206,23 @@ impl Bed {
         (rates, used / (1.0 - self.loss_pct / 100.0))
     }
 
-    /// Beside `flows` CUBIC flows for a minute: the TCP flows' share together, and how much of the link is used.
-    pub fn beside_tcp(&self, flows: usize) -> (f64, f64) {
+    /// Beside `flows` CUBIC flows, for a minute.
+    pub fn beside_tcp(&self, flows: usize) -> Beside {
         let report = self.run(&[2], &[], flows, 60);
         let ours = report.sessions[0].received[0] * FRAME_LEN;
-        let share = report.cubic_bytes as f64 / (ours + report.cubic_bytes) as f64;
-        let full = Rate::from_mbps(self.mbps).bytes_in(Duration::from_secs(60)) as f64;
-        (share, report.shared_bytes as f64 / full)
+        Beside {
+            tcp_of_all: report.cubic_bytes as f64 / (ours + report.cubic_bytes) as f64,
+            tcp: self.of_minute(report.cubic_bytes),
+            used: self.of_minute(report.shared_bytes),
+        }
+    }
+
+    /// What share of the link `flows` CUBIC flows use in that minute when no session is beside.
+    pub fn tcp_alone(&self, flows: usize) -> f64 {
+        self.of_minute(self.run(&[], &[], flows, 60).cubic_bytes)
+    }
+
+    fn of_minute(&self, bytes: u64) -> f64 {
+        bytes as f64 / Rate::from_mbps(self.mbps).bytes_in(Duration::from_secs(60)) as f64
     }
 }
