@@ -1,15 +1,21 @@
 //! `background`: uses what others leave, by one-way delay (after LEDBAT, RFC 6817, and LEDBAT++).
 //!
-//! 1. The queue is the greater of two measures: how much longer a poll was on its way than the fastest lately, and how
-//!    much longer the round trip is than the shortest of the last one to two minutes. Whoever keeps a queue up for
-//!    a quarter of a minute does not become the path.
-//! 2. Below the target the rate rises by at most a fiftieth (or one datagram per round trip) in each round trip, at
-//!    the start by half. Above it, it falls in proportion to the excess, at most to half.
-//! 3. Losses while a queue stands halve it, once in a round trip.
-//! 4. Every ten seconds it is silent but for a little for two round trips, so that the path's own delay shows.
+//! 1. The queue is the greater of two measures: how much longer the round trip is than the shortest of the last one to
+//!    two minutes, and how much longer a poll was on its way than the fastest lately, less what clocks drift in that
+//!    time. Whoever keeps a queue up for a quarter of a minute does not become the path. Two samples in a row must show it:
+//!    one may be of a late host.
+//! 2. The target is a third of the longest queue lately, at least 0.7 and at most 2 ms: whoever comes when TCP has the link sees
+//!    only by how much TCP's queue varies, and a short queue is full before it is 2 ms long.
+//! 3. Below the target the rate rises by at most a fiftieth in each round; not by more than fills a part of the target in that time,
+//!    for what is too much shows only a round or two later. Faster at the start, and when long no queue was seen.
+//! 4. Above it, it falls by what empties the queue in a round; to half when there is loss. It falls again by what
+//!    a poll has shown that left after it fell.
+//! 5. Every ten seconds it is silent but for a little for two round trips, so that the path's own delay shows.
 //!
-//! Deliberately absent: fairness among several of its kind, and any lower bound but that of a stream that has to
-//! learn.
+//! A round is a round trip, or the time between two polls if that is longer.
+//!
+//! Deliberately absent: fairness among several of its kind, any lower bound but that of a stream that has to
+//! learn, and loss where no queue is seen: that is chance.
 
 use super::paths::{Heard, Paths};
 use super::{RateController, RatePhase, RateSample, RateSummary};
@@ -19,15 +25,34 @@ use crate::units::Rate;
 
 const INITIAL: Rate = Rate::from_mbps(1);
 const RATE_MIN: Rate = Rate::from_bps(128_000);
-const PACKET: f64 = 1472.0;
-/// Queue above which it gives way, in seconds.
-const TARGET: f64 = 0.002;
-/// Growth of a round trip at the start.
-const STARTUP_GAIN: f64 = 1.5;
-/// Afterwards, or one datagram a round trip if that is more.
+/// Queue above which it gives way, in seconds: at least and at most, and between them this share of the longest lately.
+const TARGET: (f64, f64) = (0.0007, 0.002);
+const TARGET_OF_LONGEST: f64 = 0.35;
+/// How long the longest queue and the most that arrived are remembered, in seconds.
+const LONGEST_MEMORY: f64 = 10.0;
+const PEAK_MEMORY: f64 = 60.0;
+/// What clocks that drift by 100 ppm add to a one-way delay in the ten seconds of its memory.
+const DRIFT: f64 = 0.001;
+/// Growth of a round; and at least this share of the most that lately arrived, which the link must take.
 const GROWTH: f64 = 0.02;
-/// The path's own delay is looked for this often.
+const GROWTH_OF_PEAK: f64 = 0.0025;
+/// A round's growth fills no more than this share of the target in a round.
+const GROWTH_OF_TARGET: f64 = 0.8;
+/// The same at the start and when no queue has been seen for long, of the longest target; and its bounds.
+const CLEAR_OF_TARGET: f64 = 0.5;
+const CLEAR_GROWTH: (f64, f64) = (0.02, 0.3);
+/// A link is thought to take at least this; growth is then at least this share of it.
+const SOME: Rate = Rate::from_mbps(10);
+const CLEAR_OF_SOME: f64 = 0.05;
+/// How long that is: when the rate is below this share of the most that lately arrived, and otherwise.
+const CLEAR: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(10));
+const LOW: f64 = 0.3;
+/// Bounds of a fall; with loss it is the second.
+const FALL: (f64, f64) = (0.05, 0.5);
+/// The path's own delay is looked for this often, at this share of the rate: at a fixed low rate a burst that has just left
+/// would have to be paid for by most of a second.
 const QUIET_EVERY: Duration = Duration::from_secs(10);
+const QUIET_SHARE: f64 = 1.0 / 16.0;
 /// A shortest round trip is remembered for one to two of these.
 const RTT_EPOCH: Duration = Duration::from_secs(60);
 
@@ -50,12 +75,20 @@ pub struct Background {
 #[derive(Clone, Copy, Debug)]
 struct Path {
     rtt: f64,
+    /// Round trip, or the time between two polls if that is longer.
+    round: f64,
+    /// The most that arrived, bytes per second, fading.
+    peak: f64,
     /// The shortest of this epoch and of the one before.
     shortest: [f64; 2],
     epoch: Timestamp,
-    queue: f64,
+    /// Of the last sample and of the one before.
+    queues: [f64; 2],
+    /// The longest that two samples in a row have shown, fading.
+    longest: f64,
     lossy: bool,
     delivered: f64,
+    poll_sent: Timestamp,
     heard: Timestamp,
 }
 
@@ -73,19 +106,48 @@ impl Path {
     fn on_sample(&mut self, now: Timestamp, sample: &RateSample) {
         let rtt = sample.rtt.as_secs_f64().max(1e-4);
         self.rtt += if self.rtt > 0.0 { 0.25 * (rtt - self.rtt) } else { rtt };
+        let round = rtt.max(sample.send_interval.as_secs_f64());
+        self.round += if self.round > 0.0 { 0.25 * (round - self.round) } else { round };
         if now.since(self.epoch) > RTT_EPOCH {
             self.epoch = now;
             self.shortest = [rtt, self.shortest[0]];
         }
         self.shortest[0] = self.shortest[0].min(rtt);
         let shortest = self.shortest[0].min(self.shortest[1]);
-        self.queue = sample.queue_delay.as_secs_f64().max(rtt - shortest);
+        let queue = (sample.queue_delay.as_secs_f64() - DRIFT).max(rtt - shortest);
+        self.queues = [queue, self.queues[0]];
+        self.poll_sent = sample.poll_sent;
+        let fades = sample.send_interval.as_secs_f64() / LONGEST_MEMORY;
+        self.longest = self.queue().max(self.longest * libm::exp(-fades));
         let interval = sample.receive_interval.as_secs_f64();
         if sample.sent_packets > 0 && interval > 0.0 {
             let share = (sample.received_packets as f64 / sample.sent_packets as f64).min(1.0);
             self.delivered = share * sample.sent_bytes as f64 / interval;
             self.lossy = share < 1.0;
+            self.peak = self.delivered.max(self.peak * libm::exp(-interval / PEAK_MEMORY));
         }
+    }
+
+    /// What two samples in a row showed: one may be of a late host.
+    const fn queue(&self) -> f64 {
+        self.queues[0].min(self.queues[1])
+    }
+
+    /// By how much the rate may grow in a round. `is_clear`: no queue has been seen for long.
+    fn growth(&self, rate: f64, is_clear: bool) -> f64 {
+        let some = SOME.bps() as f64 / 8.0;
+        if is_clear {
+            let gain = CLEAR_OF_TARGET * TARGET.1 / self.round;
+            return (gain.clamp(CLEAR_GROWTH.0, CLEAR_GROWTH.1) * rate).max(CLEAR_OF_SOME * some);
+        }
+        let shown = rate.max(self.peak).max(some);
+        let most = GROWTH_OF_TARGET * self.target() / self.round * shown;
+        (GROWTH * rate).max(GROWTH_OF_PEAK * shown).min(most)
+    }
+
+    /// Queue above which it gives way, in seconds.
+    fn target(&self) -> f64 {
+        (TARGET_OF_LONGEST * self.longest).clamp(TARGET.0, TARGET.1)
     }
 }
 
@@ -105,33 +167,42 @@ impl Background {
         }
     }
 
-    /// The whole session follows the path with the longest queue.
+    /// The whole session follows the path whose queue is the longest for its target.
     fn decide(&mut self, now: Timestamp) {
-        let worst = self.paths.by_id.iter().max_by(|a, b| a.1.queue.total_cmp(&b.1.queue));
+        let excess = |path: &Path| path.queue() / path.target();
+        let worst = self.paths.by_id.iter().max_by(|a, b| excess(a.1).total_cmp(&excess(b.1)));
         let Some((id, path)) = worst else { return };
         self.paths.limiting = Some(*id);
-        let (queue, rtt) = (path.queue, path.rtt);
-        let passed = now.since(self.moved).as_secs_f64();
+        let (path, queue, target) = (*path, path.queue(), path.target());
+        let rounds = (now.since(self.moved).as_secs_f64() / path.round).min(1.0);
         self.moved = now;
-        let rounds = (passed / rtt).min(1.0);
-        let may_fall = now.since(self.fell).as_secs_f64() >= rtt;
-        if queue > TARGET {
+        if queue > target {
             self.startup = false;
         }
-        if queue > TARGET || queue > 0.5 * TARGET && path.lossy {
-            if may_fall {
-                let excess = if path.lossy { 0.5 } else { 0.15 * (queue / TARGET - 1.0) };
-                self.rate *= 1.0 - excess.min(0.5);
+        let initial = INITIAL.bps() as f64 / 8.0;
+        if queue > target || queue > 0.5 * target && path.lossy {
+            if path.poll_sent >= self.fell {
+                let empties = (queue - 0.5 * target) / path.round;
+                let fall = if path.lossy { FALL.1 } else { empties.clamp(FALL.0, FALL.1) };
+                self.rate *= 1.0 - fall;
                 self.fell = now;
             }
-        } else if self.startup {
-            let grown = self.rate * libm::pow(STARTUP_GAIN, rounds);
-            self.rate = grown.min(2.0 * path.delivered.max(INITIAL.bps() as f64 / 8.0));
-        } else if self.rate < 2.0 * path.delivered {
-            let step = (PACKET / rtt).max(GROWTH * self.rate);
-            self.rate += step * rounds * (1.0 - queue / TARGET);
+        } else if self.rate < 2.0 * path.delivered.max(initial) && !self.is_doubtful() {
+            let growth = path.growth(self.rate, self.is_clear(now, &path));
+            self.rate += growth * rounds * (1.0 - queue / target);
         }
         self.rate = self.rate.max(RATE_MIN.bps() as f64 / 8.0);
+    }
+
+    /// Whether somebody's last sample showed a queue: it will be believed with the next one.
+    fn is_doubtful(&self) -> bool {
+        self.paths.values().any(|path| path.queues[0] > path.target())
+    }
+
+    /// Whether no queue has been seen for so long that far more may be free.
+    fn is_clear(&self, now: Timestamp, path: &Path) -> bool {
+        let is_low = self.rate < LOW * path.peak;
+        self.startup || now.since(self.fell) > if is_low { CLEAR.0 } else { CLEAR.1 }
     }
 
     fn is_quiet(&self, now: Timestamp) -> bool {
@@ -146,11 +217,15 @@ impl RateController for Background {
         self.heard = now;
         let path = self.paths.entry(sample.receiver, || Path {
             rtt: 0.0,
+            round: 0.0,
+            peak: 0.0,
             shortest: [f64::INFINITY; 2],
             epoch: now,
-            queue: 0.0,
+            queues: [0.0; 2],
+            longest: 0.0,
             lossy: false,
             delivered: 0.0,
+            poll_sent: now,
             heard: now,
         });
         path.heard = now;
@@ -177,7 +252,8 @@ impl RateController for Background {
     }
 
     fn rate(&self) -> Rate {
-        let rate = if self.quiet { RATE_MIN } else { Rate::from_bps((self.rate * 8.0) as u64) };
+        let share = if self.quiet { QUIET_SHARE } else { 1.0 };
+        let rate = Rate::from_bps((self.rate * share * 8.0) as u64);
         rate.max(RATE_MIN).min(self.ceiling)
     }
 
@@ -200,7 +276,7 @@ impl RateController for Background {
             rate: self.rate(),
             bottleneck: None,
             random_loss: 0.0,
-            queue_delay: path.map_or(Duration::ZERO, |p| Duration::from_secs_f64(p.queue)),
+            queue_delay: path.map_or(Duration::ZERO, |p| Duration::from_secs_f64(p.queue())),
             queue_borne: Duration::ZERO,
             limiting: self.paths.limiting,
         }
@@ -247,18 +323,40 @@ mod tests {
     #[test]
     fn it_fills_an_empty_path_and_gives_way_to_a_queue() {
         let mut controller = Background::new(Timestamp::ZERO);
-        rounds(&mut controller, 0, 12, 0, 0);
+        rounds(&mut controller, 0, 80, 0, 0);
         let free = controller.rate();
         assert!(free.bps() > 20_000_000, "{free}");
-        rounds(&mut controller, 12, 50, 10, 10);
+        rounds(&mut controller, 80, 50, 10, 10);
         assert!(controller.rate().bps() < 500_000, "{}", controller.rate());
     }
 
     #[test]
     fn a_queue_that_has_become_the_least_one_way_delay_is_seen_in_the_round_trip() {
         let mut controller = Background::new(Timestamp::ZERO);
-        rounds(&mut controller, 0, 12, 0, 0);
-        rounds(&mut controller, 12, 50, 0, 10);
+        rounds(&mut controller, 0, 80, 0, 0);
+        rounds(&mut controller, 80, 50, 0, 10);
         assert!(controller.rate().bps() < 500_000, "{}", controller.rate());
+    }
+
+    #[test]
+    fn one_late_answer_does_not_make_it_fall() {
+        let mut controller = Background::new(Timestamp::ZERO);
+        rounds(&mut controller, 0, 80, 0, 0);
+        let before = controller.rate();
+        for n in 0..50 {
+            rounds(&mut controller, 80 + 4 * n, 1, 5, 5);
+            rounds(&mut controller, 81 + 4 * n, 3, 0, 0);
+        }
+        assert!(controller.rate() > before, "{} of {before}", controller.rate());
+    }
+
+    #[test]
+    fn who_sees_only_by_how_much_a_queue_varies_gives_way() {
+        let mut controller = Background::new(Timestamp::ZERO);
+        for n in 0..200 {
+            rounds(&mut controller, 8 * n, 4, 0, 0);
+            rounds(&mut controller, 8 * n + 4, 4, 1, 1);
+        }
+        assert!(controller.rate().bps() < 2_000_000, "{}", controller.rate());
     }
 }
