@@ -7,7 +7,7 @@
 //! than that, would overflow a short one.
 //!
 //! The pacer decides; sleeping is the driver's. A burst is [`BURST_TIME`] of data, up to [`BURST_TIME_MAX`] by the queue
-//! that it joins (`docs/protocol.md#RATE-5`), at least one datagram and at most [`BURST_PACKETS_MAX`] (one segmented send).
+//! that it joins (`docs/protocol.md#RATE-5`), at least one datagram (or what the controller wishes) and at most [`BURST_PACKETS_MAX`] (one segmented send).
 //! What longer bursts spare is wake-ups, and from [`BURST_PACKETS_SPARING`] datagrams on there is little left to spare.
 
 use crate::time::{Duration, Timestamp};
@@ -43,6 +43,7 @@ pub struct Pacer {
     burst_time: Duration,
     /// The same for bursts of [`BURST_PACKETS_SPARING`] and less.
     sparing_time: Duration,
+    burst_min: u32,
     due: Timestamp,
     /// Not twice as fast as the rate.
     not_before: Timestamp,
@@ -52,7 +53,14 @@ impl Pacer {
     /// A pacer whose first burst may leave at `now`. `packet_len` is the size of a full datagram.
     pub const fn new(now: Timestamp, rate: Rate, packet_len: u32) -> Self {
         let (burst_time, sparing_time) = (BURST_TIME, BURST_TIME);
-        Self { rate, packet_len, burst_time, sparing_time, due: now, not_before: now }
+        let (due, not_before) = (now, now);
+        Self { rate, packet_len, burst_time, sparing_time, burst_min: 1, due, not_before }
+    }
+
+    /// No burst is shorter than this many datagrams, at least one.
+    #[must_use]
+    pub const fn with_burst_min(self, packets: u32) -> Self {
+        Self { burst_min: packets, ..self }
     }
 
     /// The rate from now on. A deadline that is already set keeps the spacing of what has left.
@@ -79,7 +87,7 @@ impl Pacer {
             u32::try_from(packets).unwrap_or(u32::MAX)
         };
         let sparing = packets(self.sparing_time).min(BURST_PACKETS_SPARING);
-        packets(self.burst_time).max(sparing).clamp(1, BURST_PACKETS_MAX)
+        packets(self.burst_time).max(sparing).max(self.burst_min).clamp(1, BURST_PACKETS_MAX)
     }
 
     /// The time of such a burst at the rate.
@@ -124,6 +132,16 @@ mod tests {
         assert_eq!(at(100), 4);
         assert_eq!(at(1_000), 42);
         assert_eq!(at(10_000), BURST_PACKETS_MAX);
+    }
+
+    #[test]
+    fn no_burst_is_shorter_than_the_controller_wishes() {
+        let at = |mbps| {
+            let pacer = Pacer::new(Timestamp::ZERO, Rate::from_mbps(mbps), LEN).with_burst_min(3);
+            (pacer.burst_packets(), pacer.burst_time())
+        };
+        assert_eq!(at(1), (3, Rate::from_mbps(1).time_for(3 * u64::from(LEN))));
+        assert_eq!(at(100).0, 4);
     }
 
     #[test]

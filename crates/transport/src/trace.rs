@@ -248,6 +248,10 @@ impl RateController for Traced {
         self.inner.limiting()
     }
 
+    fn burst_packets_min(&self) -> u32 {
+        self.inner.burst_packets_min()
+    }
+
     fn summary(&self) -> RateSummary {
         self.inner.summary()
     }

@@ -129,6 +129,11 @@ pub trait RateController: Send + fmt::Debug {
     /// Whom the rate follows. It should answer each poll.
     fn limiting(&self) -> Option<ReceiverId>;
 
+    /// So many datagrams leave at once, also where the pacer would send fewer.
+    fn burst_packets_min(&self) -> u32 {
+        1
+    }
+
     /// For reports.
     fn summary(&self) -> RateSummary;
 }

@@ -7,8 +7,11 @@
 //!    poll.
 //! 3. Before the first loss the rate is twice the least that arrives (slow start). The first loss interval is the one
 //!    that stands for half of what arrived then.
-//! 4. A rise is held to one datagram per round trip, or a tenth, in each round trip; a fall is immediate. Silence
+//! 4. A sample that is longer than a round trip may hold several events: as many as its losses are more than what is sent
+//!    in a round trip, but never more than one in sixteen datagrams, at which TCP is down to its least window.
+//! 5. A rise is held to one datagram per round trip, or a tenth, in each round trip; a fall is immediate. Silence
 //!    halves.
+//! 6. Datagrams leave by threes, as TCP's do: what leaves one by one finds room where those do not.
 //!
 //! Deliberately absent: any difference between chance and congestion. Every loss counts, as with TCP.
 
@@ -28,6 +31,11 @@ const WEIGHTS: [f64; 8] = [1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2];
 /// CUBIC's datagrams on their way, with (round trip / loss event rate)^0.75 as the unit: the RFC's 1.05 is for losses
 /// that come evenly; those of a full queue do not.
 const CUBIC: f64 = 1.8;
+/// Datagrams between two loss events of one sample, at least: at fewer the equation gives less than two a round trip,
+/// which is the least that TCP sends.
+const EVENT_PACKETS_MIN: f64 = 16.0;
+/// TCP sends two or three for each acknowledgment (RFC 5681 section 4.2).
+const BURST_PACKETS: u32 = 3;
 /// Growth of a round trip at most, if that is more than a datagram.
 const GROWTH: f64 = 0.1;
 /// Older loss intervals never weigh less than this share when the open one is long.
@@ -90,13 +98,19 @@ impl Path {
         if share < 1.0 && opened >= self.event_until {
             self.event_until =
                 opened + sample.send_interval / 2 + Duration::from_secs_f64(self.rtt);
+            let mut events = events(sample, self.rtt);
             if self.known == 0 {
                 self.intervals[0] = interval_for(0.5 * self.delivered, self.rtt);
-                self.known = 1;
+                (self.known, events) = (1, 1);
             }
-            self.intervals.rotate_right(1);
+            let between = sample.sent_packets as f64 / f64::from(events);
+            self.intervals[0] -= between * f64::from(events - 1);
+            for _ in 0..events {
+                self.intervals.rotate_right(1);
+                self.intervals[0] = between;
+                self.known = (self.known + 1).min(self.intervals.len());
+            }
             self.intervals[0] = 0.0;
-            self.known = (self.known + 1).min(self.intervals.len());
         }
     }
 
@@ -112,6 +126,15 @@ impl Path {
         let length = mean(newest, discount).max(closed).max(1.0);
         throughput(1.0 / length, self.rtt)
     }
+}
+
+/// Loss events of a sample with losses, at least one.
+fn events(sample: &RateSample, rtt: f64) -> u32 {
+    let sent = sample.sent_packets as f64;
+    let lost = sent - sample.received_packets as f64;
+    let sent_per_round = sent * (rtt / sample.send_interval.as_secs_f64()).min(1.0);
+    let most = (sent / EVENT_PACKETS_MIN).max(1.0);
+    libm::round((lost / sent_per_round).clamp(1.0, most)) as u32
 }
 
 /// The weighed mean of loss intervals; all but the newest weigh less by `discount`.
@@ -227,6 +250,10 @@ impl RateController for Tfmcc {
         self.paths.limiting
     }
 
+    fn burst_packets_min(&self) -> u32 {
+        BURST_PACKETS
+    }
+
     fn summary(&self) -> RateSummary {
         let path = self.paths.followed();
         let queue = path.map_or(0.0, |path| path.rtt - path.least_rtt).max(0.0);
@@ -263,23 +290,27 @@ mod tests {
             heard: Timestamp::ZERO,
         };
         for (n, lost) in (1..).zip(losses) {
-            path.on_sample(&RateSample {
-                receiver: ReceiverId(1),
-                sent_packets: 100,
-                sent_bytes: 147_200,
-                send_interval: ROUND,
-                received_packets: 100 - lost,
-                receive_interval: ROUND,
-                poll_sent: Timestamp::ZERO + ROUND * n,
-                bytes_since: 0,
-                rtt: ROUND,
-                queue_delay: Duration::ZERO,
-                host_drops: 0,
-                ce_marks: 0,
-                app_limited: false,
-            });
+            path.on_sample(&sample(n, *lost));
         }
         path
+    }
+
+    fn sample(round: u32, lost: u64) -> RateSample {
+        RateSample {
+            receiver: ReceiverId(1),
+            sent_packets: 100,
+            sent_bytes: 147_200,
+            send_interval: ROUND,
+            received_packets: 100 - lost,
+            receive_interval: ROUND,
+            poll_sent: Timestamp::ZERO + ROUND * round,
+            bytes_since: 0,
+            rtt: ROUND,
+            queue_delay: Duration::ZERO,
+            host_drops: 0,
+            ce_marks: 0,
+            app_limited: false,
+        }
     }
 
     #[test]
@@ -303,6 +334,23 @@ mod tests {
         let once = path(&[0, 0, 0, 5, 0, 0, 0]);
         assert_eq!(path(&[0, 0, 0, 3, 2, 0, 0]).known, once.known);
         assert_eq!(path(&[0, 0, 0, 3, 0, 2, 0]).known, once.known + 1);
+    }
+
+    #[test]
+    fn losses_that_last_for_round_trips_are_several_events() {
+        // Samples of a hundred datagrams in four round trips.
+        let mut one = path(&[0, 1, 0, 0, 0, 0]);
+        let mut sample = sample(10, 10);
+        sample.rtt = ROUND / 4;
+        one.rtt = sample.rtt.as_secs_f64();
+        let mut many = path(&[0, 1, 0, 0, 0, 0]);
+        many.rtt = one.rtt;
+        one.on_sample(&sample);
+        sample.received_packets = 50;
+        many.on_sample(&sample);
+        assert_eq!((one.known, many.known), (3, 4), "10 and 50 of 25 in each");
+        assert!(many.intervals.iter().all(|interval| *interval >= 0.0), "{:?}", many.intervals);
+        assert!(many.fair() < one.fair());
     }
 
     #[test]

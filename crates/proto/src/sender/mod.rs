@@ -280,7 +280,8 @@ impl Sender {
             window: Window::new(config.window_blocks, config.geometry.code),
             rounds: RoundLog::default(),
             grtt: Grtt::new(config.initial_rtt),
-            pacer: Pacer::new(now, config.rate.rate(), datagram),
+            pacer: Pacer::new(now, config.rate.rate(), datagram)
+                .with_burst_min(config.rate.burst_packets_min()),
             searching: false,
             found_at: Timestamp::ZERO,
             budget: Budget::new(config.pull_share),

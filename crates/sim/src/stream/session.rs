@@ -199,7 +199,8 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn new(setup: SessionSetup, rng: &mut Rng) -> Self {
         let start = Timestamp::ZERO + setup.start;
-        let pacer = Pacer::new(start, setup.controller.rate(), PAYLOAD_LEN as u32);
+        let pacer = Pacer::new(start, setup.controller.rate(), PAYLOAD_LEN as u32)
+            .with_burst_min(setup.controller.burst_packets_min());
         let receivers = setup
             .receivers
             .into_iter()
