@@ -109,30 +109,38 @@ fn a_queue_that_has_always_been_full_is_noticed_and_shared() {
         [(20, 200, 20), (20, 10_000, 5), (300, 200, 5), (38, 27_860, 24)]
     {
         let bed = Bed { mbps, rtt_us, queue_ms, ..Bed::BASE };
-        let (tcp, used) = bed.beside_tcp(4);
-        assert!(tcp >= 0.25 && used > 0.95, "{bed:?}: {tcp:.3} {used:.3}");
+        let beside = bed.beside_tcp(4);
+        assert!(beside.tcp_of_all >= 0.25 && beside.used > 0.95, "{bed:?}: {beside:?}");
     }
 }
 
 #[test]
 fn tfmcc_takes_a_share_like_one_tcps() {
-    for rtt_us in [200, 10_000] {
-        let bed = Bed { rtt_us, controller: Kind::Tfmcc, ..Bed::BASE };
-        let (tcp, used) = bed.beside_tcp(4);
-        let share = (1.0 - tcp) / (tcp / 4.0);
-        assert!((0.5..=2.0).contains(&share) && used > 0.95, "{bed:?}: {share:.2} {used:.3}");
+    // Queues of seventeen datagrams and more, and of ten.
+    for (mbps, rtt_us, queue_ms) in
+        [(20, 200, 20), (20, 10_000, 20), (10, 4_720, 6), (15, 1_350, 7), (11, 300, 7)]
+    {
+        let bed = Bed { mbps, rtt_us, queue_ms, controller: Kind::Tfmcc, ..Bed::BASE };
+        for flows in [1, 4] {
+            let beside = bed.beside_tcp(flows);
+            let share = (1.0 - beside.tcp_of_all) / (beside.tcp_of_all / flows as f64);
+            let holds = (0.5..=2.0).contains(&share) && beside.used > 0.94;
+            assert!(holds, "{bed:?} beside {flows}: {share:.2} {beside:?}");
+        }
     }
 }
 
 #[test]
 fn background_leaves_nearly_all_to_tcp_and_uses_what_is_free() {
-    for (rtt_us, queue_ms) in [(200, 20), (10_000, 20), (10_000, 50), (50_000, 50)] {
-        let bed = Bed { rtt_us, queue_ms, controller: Kind::Background, ..Bed::BASE };
+    for (mbps, rtt_us, queue_ms) in
+        [(20, 200, 20), (20, 10_000, 20), (20, 50_000, 50), (100, 200, 5), (300, 50_000, 5)]
+    {
+        let bed = Bed { mbps, rtt_us, queue_ms, controller: Kind::Background, ..Bed::BASE };
         for flows in [1, 4] {
-            let (tcp, _) = bed.beside_tcp(flows);
-            assert!(tcp >= 0.95, "{bed:?} beside {flows}: {tcp:.3}");
+            let kept = bed.beside_tcp(flows).tcp / bed.tcp_alone(flows);
+            assert!(kept >= 0.95, "{bed:?} beside {flows}: {kept:.3}");
         }
-        let (_, alone) = bed.beside_tcp(0);
+        let alone = bed.beside_tcp(0).used;
         assert!(alone >= 0.6, "{bed:?} alone: {alone:.3}");
     }
 }
