@@ -270,10 +270,14 @@ fn what_sources_say_is_planned_with() {
     assert!(done_us.expect("a time") - why.since_us >= expected, "{why:?}");
     let text = sites.a.done(&["transfer", "why", &file.to_string()]);
     assert!(text.contains("to b: there ") && text.contains("the ceiling"), "{text}");
-    // The receiver planned with what its own source says: without, four connections suffice on this machine.
+    // The receiver planned with what its own source says: without, four connections suffice on this machine. A path that
+    // is full as planned leaves nothing to decide, but where the machine holds it up, more may have been tried.
     let seen = seen(&sites.b, "a", "b");
-    assert_eq!(seen[0].connections, 32, "{seen:?}");
-    // A path that is full as planned leaves nothing to decide.
-    let _: Steering = sites.b.get("/v1/links/history").expect("decisions");
+    let history: Steering = sites.b.get("/v1/links/history").expect("decisions");
+    match history.decisions.last() {
+        None => assert_eq!(seen[0].connections, 32, "{seen:?}"),
+        Some(first) => assert!(first.why.starts_with("32 connections"), "{history:?}"),
+    }
+    // A site's decisions are in its catalog.
     assert!(!sites.b.path("state/links/history.ndjson").exists());
 }
