@@ -405,6 +405,24 @@ mod tests {
     }
 
     #[test]
+    fn one_late_poll_of_a_sender_that_waits_does_not_end_the_start() {
+        let (mut auto, mut queue) = (Auto::new(Timestamp::ZERO), 0.0);
+        let at = |n: u32| Timestamp::ZERO + ROUND * n;
+        round(&mut auto, at(1), 1.0, 1.0, &mut queue);
+        // One poll and nothing else, that the receiver's host was late to take.
+        let late = Duration::from_millis(14);
+        auto.on_tick(at(2), auto.sent + 112);
+        auto.on_sample(
+            at(2),
+            &sample(at(2), 0.01, (112.0, 1.0), (ROUND + late, late.as_secs_f64())),
+        );
+        for n in 3..=15 {
+            round(&mut auto, at(n), 1.0, 1.0, &mut queue);
+        }
+        assert!(auto.rate().bps() > 40_000_000, "{}", auto.rate());
+    }
+
+    #[test]
     fn what_is_known_of_a_path_but_its_rate_outlasts_a_trial() {
         let (mut auto, mut queue) = (Auto::new(Timestamp::ZERO), 0.0);
         let at = |n: u32| Timestamp::ZERO + ROUND * n;

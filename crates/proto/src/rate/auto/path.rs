@@ -45,6 +45,8 @@ const STARTUP_QUEUE: f64 = 0.005;
 const STARTUP_STRETCH: f64 = 1.25;
 /// Less than this arriving through a queue is overflow.
 const STARTUP_LOSSY: f64 = 0.75;
+/// Of a pausing sender, less than so many bytes say nothing at the start: that they were late may be the host.
+const STARTUP_LEAST: f64 = 8.0 * PACKET;
 /// Growth of a round with which a climb begins when the limit has never been seen.
 const CLIMB_BLIND: f64 = 0.25;
 /// Largest growth of a round while climbing.
@@ -569,6 +571,9 @@ impl Path {
         (rate, mixed): (f64, bool),
         app_limited: bool,
     ) {
+        if app_limited && span.sent < STARTUP_LEAST {
+            return;
+        }
         let target = self.target().min(STARTUP_QUEUE);
         // Over several polls the rate has at most doubled since it was last too slow.
         let least = if mixed { 0.5 * rate } else { 0.0 };
