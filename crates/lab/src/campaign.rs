@@ -7,6 +7,7 @@ use crate::experiment::{Cell, Experiment};
 use crate::feed::{self, Product};
 use crate::figures;
 use crate::footprint::Footprint;
+use crate::memory::Memory;
 use crate::network::{Counters, Host, Losses, Network};
 use crate::page::{self, Surroundings};
 use crate::programs::{self, Program, tool};
@@ -57,6 +58,7 @@ pub(crate) fn run(experiment: &Experiment, (k, n): (usize, usize), out: &Path) -
     let footprint = Footprint::new()?;
     let cells = experiment.cells().map_err(io::Error::other)?;
     let cells: Vec<Cell> = cells.into_iter().skip(k - 1).step_by(n).collect();
+    let _memory = Memory::of(&cells, &footprint.scratch())?;
     let total = cells.len() * present.len() * experiment.repeats as usize;
     let mut log = File::create(out.join("runs.jsonl"))?;
     let mut records = Vec::new();
@@ -122,9 +124,6 @@ fn run_one(
     let fair = bound_s.unwrap_or(cell.bytes() as f64 / 2e7 * cell.receivers as f64);
     let fair = products.as_deref().map_or(fair, |products| feed_s(products, cell));
     let limit = Experiment::GRACE + Duration::from_secs_f64(fair * experiment.limit);
-    if cell.rate.is_none() {
-        warm(footprint, cell)?;
-    }
     let before = passed(&network)?;
     let mut stage = Stage::new(footprint, &network, cell, payload, limit)?;
     stage.changes = experiment.changes(cell);
@@ -201,15 +200,6 @@ fn payload(footprint: &Footprint, bytes: u64) -> io::Result<PathBuf> {
     let mut random = File::open("/dev/urandom")?.take(bytes);
     io::copy(&mut random, &mut File::create(&path)?)?;
     Ok(path)
-}
-
-/// Takes and gives back the memory that a run will fill. A virtual machine gets memory that was not in use from
-/// its host page by page, which would cost the first program more than all others.
-fn warm(footprint: &Footprint, cell: &Cell) -> io::Result<()> {
-    let path = footprint.scratch().join("warm");
-    let bytes = cell.bytes() * cell.receivers as u64;
-    io::copy(&mut io::repeat(0).take(bytes), &mut File::create(&path)?)?;
-    fs::remove_file(path)
 }
 
 /// One run for people.

@@ -16,6 +16,7 @@ mod experiment;
 mod feed;
 mod figures;
 mod footprint;
+mod memory;
 mod meter;
 mod network;
 mod page;
@@ -24,6 +25,7 @@ mod probe;
 mod programs;
 mod record;
 mod shell;
+mod sink;
 mod stage;
 mod traced;
 mod units;
@@ -88,6 +90,9 @@ enum Verb {
     /// Part of the BitTorrent program
     #[command(hide = true)]
     Tracker,
+    /// Part of programs that keep nothing: compares its input with the payload
+    #[command(hide = true)]
+    Sink { payload: PathBuf },
     /// Part of `emulator check`
     #[command(subcommand, hide = true)]
     Probe(ProbeVerb),
@@ -128,6 +133,9 @@ enum TcpVerb {
     },
     Receive {
         file: PathBuf,
+        /// Compare what comes with the file instead of writing it
+        #[arg(long)]
+        compare: bool,
     },
 }
 
@@ -164,7 +172,8 @@ fn run(verb: Verb) -> io::Result<()> {
         Verb::Tcp(TcpVerb::Send { file, congestion, sequential, hosts }) => {
             programs::tcp::send(&file, &hosts, &congestion, sequential)?;
         }
-        Verb::Tcp(TcpVerb::Receive { file }) => programs::tcp::receive(&file)?,
+        Verb::Tcp(TcpVerb::Receive { file, compare }) => programs::tcp::receive(&file, compare)?,
+        Verb::Sink { payload } => sink::compare(io::stdin().lock(), &payload)?,
         Verb::Tracker => programs::aria2::track()?,
         Verb::Probe(ProbeVerb::Send { to, count, bytes, interval_ns }) => {
             probe::send(&to, count, bytes, Duration::from_nanos(interval_ns))?;

@@ -39,8 +39,8 @@ impl std::error::Error for SourceError {}
 
 /// The receiver's end. Verifies, places, journals.
 pub trait BlockSink: Send + Sync + 'static {
-    /// Copies into `buf` (k·T bytes) the source symbols of `block` that are held from an earlier
-    /// attempt, and returns their index ranges. Called once, when the first symbol of a block comes.
+    /// Copies into `buf` (k·T bytes, of any content) the source symbols of `block` that are held from an
+    /// earlier attempt, and returns their index ranges. Called once, when the first symbol of a block comes.
     fn seed(&self, block: BlockId, buf: &mut [u8]) -> Vec<Range<u16>>;
 
     /// Takes a complete block of k·T bytes.

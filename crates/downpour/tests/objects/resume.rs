@@ -206,3 +206,24 @@ fn the_partly_held_block_is_seeded() {
     second.carry_needed(&sender);
     assert_same(&a, &b);
 }
+
+#[test]
+fn the_end_of_the_last_block_is_seeded_with_zeros_behind_it() {
+    let (_dir, a, b) = pair();
+    write(a.join("file"), &Random(4).bytes(8 << 20));
+    let sender = Sender::new(&contents(&a), Geometry::IPV4);
+    let order = sender.order();
+    let mut first = sender.to_folder(&b);
+    // Tree, digests and data blocks 4, 5: of the groups the last is whole.
+    first.carry(&sender, [&order[..2], &order[6..]].concat());
+    drop(first);
+    let mut second = sender.to_folder(&b);
+    second.carry(&sender, order[..2].to_vec());
+    let block = BlockId::data(5).unwrap();
+    let genuine = sender.block(block);
+    let mut buf = vec![0xFF; genuine.len()];
+    let ranges = second.store.seed(block, &mut buf);
+    let symbols = (genuine.len() / 1448) as u16;
+    assert_eq!(ranges, std::iter::once(0..symbols).collect::<Vec<_>>());
+    assert!(buf == genuine, "the padding of the last symbol is not what was there before");
+}

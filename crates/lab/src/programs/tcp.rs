@@ -3,7 +3,8 @@
 //! Sender and receiver are `lab tcp …`: a file in, a file out, nothing between.
 
 use super::{Program, text};
-use crate::stage::Stage;
+use crate::sink;
+use crate::stage::{Proof, Stage};
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -22,7 +23,18 @@ pub(super) const PROGRAMS: &[Program] = &[
         tools: &["lab"],
         package: None,
         shares_uplinks: false,
-        run: |stage| run(stage, "cubic", false),
+        run: |stage| run(stage, "cubic", &[], &[]),
+    },
+    Program {
+        name: "tcp-parallel-discard",
+        about: "the same; receivers compare what comes with the payload and keep nothing",
+        tools: &["lab"],
+        package: None,
+        shares_uplinks: false,
+        run: |stage| {
+            stage.proof = Proof::Vouched;
+            run(stage, "cubic", &[], &["--compare"])
+        },
     },
     Program {
         name: "tcp-sequential",
@@ -30,7 +42,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         tools: &["lab"],
         package: None,
         shares_uplinks: false,
-        run: |stage| run(stage, "cubic", true),
+        run: |stage| run(stage, "cubic", &["--sequential"], &[]),
     },
     Program {
         name: "tcp-parallel-bbr",
@@ -38,19 +50,24 @@ pub(super) const PROGRAMS: &[Program] = &[
         tools: &["lab"],
         package: None,
         shares_uplinks: false,
-        run: |stage| run(stage, "bbr", false),
+        run: |stage| run(stage, "bbr", &[], &[]),
     },
 ];
 
-fn run(stage: &mut Stage<'_>, congestion: &str, sequential: bool) -> io::Result<()> {
+fn run(
+    stage: &mut Stage<'_>,
+    congestion: &str,
+    order: &[&str],
+    to_receive: &[&str],
+) -> io::Result<()> {
+    let payload = text(stage.payload.to_owned());
     for i in 0..stage.cell.receivers {
-        let copy = text(stage.copy(i));
-        stage.receiver(i, "lab", &["tcp", "receive", &copy])?;
+        let is_kept = stage.proof == Proof::Compared;
+        let file = if is_kept { text(stage.copy(i)) } else { payload.clone() };
+        stage.receiver(i, "lab", &[&["tcp", "receive", &file][..], to_receive].concat())?;
     }
     stage.settle();
-    let payload = text(stage.payload.to_owned());
     let fixed = ["tcp", "send", "--congestion", congestion, "--file", &payload];
-    let order: &[&str] = if sequential { &["--sequential"] } else { &[] };
     let hosts = stage.network.receivers.iter().map(|host| host.ipv4.as_str());
     let hosts: Vec<&str> = hosts.collect();
     stage.sender("lab", &[&fixed[..], order, &hosts].concat())?;
@@ -84,10 +101,13 @@ pub(crate) fn send(
     })
 }
 
-/// Takes one file.
-pub(crate) fn receive(file: &Path) -> io::Result<()> {
+/// Takes one file, or compares what comes with it.
+pub(crate) fn receive(file: &Path, compare: bool) -> io::Result<()> {
     let listener = TcpListener::bind(("0.0.0.0", PORT))?;
     let (mut stream, _) = listener.accept()?;
+    if compare {
+        return sink::compare(stream, file);
+    }
     let mut file = File::create(file)?;
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {

@@ -1,7 +1,7 @@
 //! udpcast: one stream, acknowledged slice by slice; or one-way with parity for a loss known beforehand.
 
-use super::{Program, text};
-use crate::stage::Stage;
+use super::{Program, text, tool};
+use crate::stage::{Proof, Stage};
 use std::io;
 
 /// Its own headers are not in the rate that it is told.
@@ -17,6 +17,17 @@ pub(super) const PROGRAMS: &[Program] = &[
         run: |stage| run(stage, false),
     },
     Program {
+        name: "udpcast-discard",
+        about: "the same; receivers write to a pipe, where it is compared with the payload and not kept",
+        tools: &["udp-sender", "udp-receiver", "lab", "sh"],
+        package: Some("udpcast"),
+        shares_uplinks: false,
+        run: |stage| {
+            stage.proof = Proof::Vouched;
+            run(stage, false)
+        },
+    },
+    Program {
         name: "udpcast-fec",
         about: "one-way; told 96 % of the rate, and the loss: 8, 12 or 26 parity slices per 128",
         tools: &["udp-sender", "udp-receiver"],
@@ -27,16 +38,25 @@ pub(super) const PROGRAMS: &[Program] = &[
 ];
 
 fn run(stage: &mut Stage<'_>, fec: bool) -> io::Result<()> {
+    let payload = text(stage.payload.to_owned());
     for i in 0..stage.cell.receivers {
-        let copy = text(stage.copy(i));
         #[rustfmt::skip]
-        stage.receiver(i, "udp-receiver", &[
-            "--file", &copy, "--interface", "eth0", "--nokbd", "--no-progress", "--nosync",
+        let fixed = [
+            "--interface", "eth0", "--nokbd", "--no-progress", "--nosync",
             "--rcvbuf", "4m", "--start-timeout", "60", "--receive-timeout", "30",
-        ])?;
+        ];
+        if stage.proof == Proof::Compared {
+            let copy = text(stage.copy(i));
+            stage.receiver(i, "udp-receiver", &[&["--file", &copy], &fixed[..]].concat())?;
+        } else {
+            let lab = text(tool("lab").unwrap_or_default());
+            let script =
+                "lab=$1; payload=$2; shift 2; udp-receiver \"$@\" | \"$lab\" sink \"$payload\"";
+            let shell = ["-c", script, "sh", &lab, &payload];
+            stage.receiver(i, "sh", &[&shell[..], &fixed].concat())?;
+        }
     }
     stage.settle();
-    let payload = text(stage.payload.to_owned());
     let fixed = ["--file", &payload, "--interface", "eth0", "--nokbd", "--no-progress"];
     let (receivers, lossy) = (stage.cell.receivers.to_string(), stage.cell.loss > 0.0);
     let (rate, parity) = (format!("{}k", stage.told_kbit(FEC_SHARE)), parity(stage.cell.loss));

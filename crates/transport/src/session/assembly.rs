@@ -8,8 +8,8 @@ use downpour_proto::{BLOCK_SYMBOLS_MAX, BlockId, SymbolId};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Buffers kept for reuse.
-const SPARE_MAX: usize = 8;
+/// Buffers kept for reuse: as many as wait for a store that is as fast as the stream.
+const SPARE_MAX: usize = 64;
 
 /// Room for repair symbols that a new buffer starts with.
 const REPAIR_ROOM: usize = 96;
@@ -38,6 +38,10 @@ impl Symbols {
     }
 
     fn reset(&mut self, len: usize, symbol_len: usize) {
+        if self.bytes.capacity() < len {
+            // The kernel's pages are zeros already.
+            self.bytes = vec![0; len];
+        }
         self.bytes.resize(len, 0);
         self.present = SymbolSet::EMPTY;
         self.repair_ids.clear();

@@ -515,8 +515,11 @@ impl Store {
             }
         }
         let (len, symbol) = (range.end - range.start, u64::from(self.config.geometry.symbol_len));
+        // The padding after the end of the data.
+        if let Some(padding) = buf.get_mut(len as usize..) {
+            padding.fill(0);
+        }
         let whole = spans.into_iter().filter_map(|span| {
-            // The padding after the end of the data is zeros, as it is in `buf`.
             let end = if span.end == len { len.div_ceil(symbol) } else { span.end / symbol };
             let symbols = span.start.div_ceil(symbol) as u16..end as u16;
             (!symbols.is_empty()).then_some(symbols)

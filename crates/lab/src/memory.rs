@@ -1,0 +1,69 @@
+//! Memory that stays this machine's for a whole campaign.
+//!
+//! A virtual machine gives memory that is not in use back to its host, and gets it again page by page, at a third of the
+//! speed of writing it. Files that programs write without a limit of rate would measure that. So:
+//!
+//! 1. As much as the largest run fills is written once.
+//! 2. All of it is given up again but one page of each MiB. What lies between such pages is free, and in pieces
+//!    too short for the kernel to report to the host (free page reporting takes whole blocks of 2 MiB or more).
+//! 3. The pages are given up when the campaign ends.
+
+use crate::experiment::Cell;
+use rustix::fs::{FallocateFlags, fallocate};
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+const PAGE_BYTES: u64 = 4096;
+/// Of each so many bytes a page is kept: less than the least block that is reported.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// See the top of this file.
+pub(crate) struct Memory {
+    path: PathBuf,
+}
+
+impl Memory {
+    /// What these cells' runs fill, where they have no limit of rate; none otherwise.
+    pub(crate) fn of(cells: &[Cell], folder: &Path) -> io::Result<Option<Self>> {
+        let unlimited = cells.iter().filter(|cell| cell.rate.is_none());
+        // One more than the copies: for what the programs themselves take.
+        let most = unlimited.map(|cell| cell.bytes() * (cell.receivers as u64 + 1)).max();
+        most.map(|bytes| Self::take(folder.join("memory"), bytes)).transpose()
+    }
+
+    fn take(path: PathBuf, bytes: u64) -> io::Result<Self> {
+        let memory = Self { path };
+        let mut file = File::create(&memory.path)?;
+        io::copy(&mut io::repeat(0).take(bytes), &mut file)?;
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        for start in (0..bytes).step_by(PIECE_BYTES as usize) {
+            fallocate(&file, hole, start + PAGE_BYTES, PIECE_BYTES - PAGE_BYTES)?;
+        }
+        Ok(memory)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // The folder that it lies in is removed too.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Memory, PAGE_BYTES, PIECE_BYTES};
+    use std::fs;
+    use std::os::unix::fs::MetadataExt as _;
+
+    #[test]
+    fn a_page_of_each_piece_is_kept() {
+        let path = std::path::Path::new("/dev/shm")
+            .join(format!("downpour-lab-memory-{}", std::process::id()));
+        let memory = Memory::take(path.clone(), 3 * PIECE_BYTES).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().blocks() * 512, 3 * PAGE_BYTES);
+        drop(memory);
+        assert!(!path.exists());
+    }
+}
