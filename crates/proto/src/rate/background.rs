@@ -68,7 +68,8 @@ pub struct Background {
     fell: Timestamp,
     quiet_from: Timestamp,
     quiet: bool,
-    heard: Timestamp,
+    /// Something was heard last, or the first poll left: before it nobody could answer.
+    heard: Option<Timestamp>,
     ceiling: Rate,
 }
 
@@ -162,7 +163,7 @@ impl Background {
             fell: now,
             quiet_from: now,
             quiet: false,
-            heard: now,
+            heard: None,
             ceiling: Rate::MAX,
         }
     }
@@ -214,7 +215,7 @@ impl Background {
 
 impl RateController for Background {
     fn on_sample(&mut self, now: Timestamp, sample: &RateSample) {
-        self.heard = now;
+        self.heard = Some(now);
         let path = self.paths.entry(sample.receiver, || Path {
             rtt: 0.0,
             round: 0.0,
@@ -236,8 +237,8 @@ impl RateController for Background {
     }
 
     fn on_tick(&mut self, now: Timestamp, _bytes_sent: u64) {
-        if now.since(self.heard) > Duration::from_millis(500) {
-            self.heard = now;
+        if now.since(*self.heard.get_or_insert(now)) > Duration::from_millis(500) {
+            self.heard = Some(now);
             self.rate *= 0.5;
         }
         self.moved = if self.is_quiet(now) { now } else { self.moved };
@@ -358,5 +359,13 @@ mod tests {
             rounds(&mut controller, 8 * n + 4, 4, 1, 1);
         }
         assert!(controller.rate().bps() < 2_000_000, "{}", controller.rate());
+    }
+
+    #[test]
+    fn the_time_before_the_first_poll_is_no_silence() {
+        let mut controller = Background::new(Timestamp::ZERO);
+        let begun = controller.rate();
+        controller.on_tick(Timestamp::ZERO + Duration::from_secs(20), 0);
+        assert_eq!(controller.rate(), begun);
     }
 }

@@ -6,7 +6,8 @@
 //! 2. The session sends at the least of these. That receiver is the current limiting one (CLR) and answers every
 //!    poll.
 //! 3. Before the first loss the rate is twice the least that arrives (slow start). The first loss interval is the one
-//!    that stands for half of what arrived then.
+//!    that stands for half of what arrived then. Until eight intervals have followed, what a long one took off the
+//!    weight of older ones stays off: where the start met an overflow early, it must not be remembered for longer.
 //! 4. A sample that is longer than a round trip may hold several events: as many as its losses are more than what is sent
 //!    in a round trip, but never more than one in sixteen datagrams, at which TCP is down to its least window.
 //! 5. A rise is held to one datagram per round trip, or a tenth, in each round trip; a fall is immediate. Silence
@@ -40,6 +41,9 @@ const BURST_PACKETS: u32 = 3;
 const GROWTH: f64 = 0.1;
 /// Older loss intervals never weigh less than this share when the open one is long.
 const DISCOUNT_MIN: f64 = 0.5;
+/// While fewer intervals are known than this, the open one included, that discount stays. Later it does not: where losses
+/// come by chance, each lucky interval would make the mean longer than it is.
+const SETTLED: usize = 9;
 /// Silence of so many round trips, and at least this long, halves the rate.
 const SILENT_RTTS: f64 = 10.0;
 const SILENT_MIN: Duration = Duration::from_millis(500);
@@ -52,7 +56,8 @@ pub struct Tfmcc {
     rate: f64,
     slow_start: bool,
     raised: Timestamp,
-    heard: Timestamp,
+    /// Something was heard last, or the first poll left: before it nobody could answer.
+    heard: Option<Timestamp>,
     ceiling: Rate,
 }
 
@@ -63,6 +68,8 @@ struct Path {
     least_rtt: f64,
     /// Loss intervals in datagrams, the newest first; the first is open.
     intervals: [f64; 9],
+    /// What discounts have left of the weight of each.
+    left: [f64; 9],
     /// How many are known, the open one included; 0: no loss yet.
     known: usize,
     event_until: Timestamp,
@@ -102,12 +109,17 @@ impl Path {
             if self.known == 0 {
                 self.intervals[0] = interval_for(0.5 * self.delivered, self.rtt);
                 (self.known, events) = (1, 1);
+            } else if self.known < SETTLED {
+                let discount = self.discount();
+                self.left[1..].iter_mut().for_each(|left| *left *= discount);
             }
             let between = sample.sent_packets as f64 / f64::from(events);
             self.intervals[0] -= between * f64::from(events - 1);
             for _ in 0..events {
                 self.intervals.rotate_right(1);
                 self.intervals[0] = between;
+                self.left.rotate_right(1);
+                self.left[0] = 1.0;
                 self.known = (self.known + 1).min(self.intervals.len());
             }
             self.intervals[0] = 0.0;
@@ -119,12 +131,20 @@ impl Path {
         if self.known < 2 {
             return f64::INFINITY;
         }
-        let newest = &self.intervals[..self.known.min(WEIGHTS.len())];
-        let closed = mean(&self.intervals[1..self.known], 1.0);
         // The open interval counts only if it makes the mean longer, and the more the longer it is.
-        let discount = (2.0 * closed / newest[0].max(1.0)).clamp(DISCOUNT_MIN, 1.0);
-        let length = mean(newest, discount).max(closed).max(1.0);
+        let newest = &self.intervals[..self.known.min(WEIGHTS.len())];
+        let length = mean(newest, &self.left, self.discount()).max(self.closed()).max(1.0);
         throughput(1.0 / length, self.rtt)
+    }
+
+    /// The mean of the closed intervals.
+    fn closed(&self) -> f64 {
+        mean(&self.intervals[1..self.known], &self.left[1..], 1.0)
+    }
+
+    /// What the open interval leaves of the weight of all others.
+    fn discount(&self) -> f64 {
+        (2.0 * self.closed() / self.intervals[0].max(1.0)).clamp(DISCOUNT_MIN, 1.0)
     }
 }
 
@@ -137,11 +157,11 @@ fn events(sample: &RateSample, rtt: f64) -> u32 {
     libm::round((lost / sent_per_round).clamp(1.0, most)) as u32
 }
 
-/// The weighed mean of loss intervals; all but the newest weigh less by `discount`.
-fn mean(intervals: &[f64], discount: f64) -> f64 {
+/// The weighed mean of loss intervals, of whose weights this is left; all but the newest weigh less by `discount`.
+fn mean(intervals: &[f64], left: &[f64], discount: f64) -> f64 {
     let (mut sum, mut weights) = (0.0, 0.0);
-    for (n, (interval, weight)) in intervals.iter().zip(WEIGHTS).enumerate() {
-        let weight = if n == 0 { weight } else { weight * discount };
+    for (n, ((interval, weight), left)) in intervals.iter().zip(WEIGHTS).zip(left).enumerate() {
+        let weight = left * if n == 0 { weight } else { weight * discount };
         sum += interval * weight;
         weights += weight;
     }
@@ -175,7 +195,7 @@ impl Tfmcc {
             rate: INITIAL.bps() as f64 / 8.0,
             slow_start: true,
             raised: now,
-            heard: now,
+            heard: None,
             ceiling: Rate::MAX,
         }
     }
@@ -204,11 +224,12 @@ impl Tfmcc {
 
 impl RateController for Tfmcc {
     fn on_sample(&mut self, now: Timestamp, sample: &RateSample) {
-        self.heard = now;
+        self.heard = Some(now);
         let path = self.paths.entry(sample.receiver, || Path {
             rtt: 0.0,
             least_rtt: f64::INFINITY,
             intervals: [0.0; 9],
+            left: [1.0; 9],
             known: 0,
             event_until: Timestamp::ZERO,
             delivered: 0.0,
@@ -224,8 +245,8 @@ impl RateController for Tfmcc {
     fn on_tick(&mut self, now: Timestamp, _bytes_sent: u64) {
         let rtt = self.paths.values().map(|path| path.rtt).fold(0.0, f64::max);
         let patience = Duration::from_secs_f64(SILENT_RTTS * rtt).max(SILENT_MIN);
-        if now.since(self.heard) > patience {
-            self.heard = now;
+        if now.since(*self.heard.get_or_insert(now)) > patience {
+            self.heard = Some(now);
             self.rate *= 0.5;
         }
     }
@@ -271,9 +292,9 @@ impl RateController for Tfmcc {
 
 #[cfg(test)]
 mod tests {
-    use super::{PACKET, Path, interval_for, mean, throughput};
+    use super::{PACKET, Path, SETTLED, Tfmcc, interval_for, mean, throughput};
     use crate::ids::ReceiverId;
-    use crate::rate::RateSample;
+    use crate::rate::{RateController, RateSample};
     use crate::time::{Duration, Timestamp};
 
     const ROUND: Duration = Duration::from_millis(20);
@@ -284,6 +305,7 @@ mod tests {
             rtt: 0.0,
             least_rtt: f64::INFINITY,
             intervals: [0.0; 9],
+            left: [1.0; 9],
             known: 0,
             event_until: Timestamp::ZERO,
             delivered: 0.0,
@@ -356,6 +378,28 @@ mod tests {
     #[test]
     fn a_long_time_without_loss_makes_older_losses_count_less() {
         let intervals = [10_000.0, 100.0, 100.0, 100.0];
-        assert!(mean(&intervals, 0.5) > 1.5 * mean(&intervals, 1.0));
+        let left = [1.0; 4];
+        assert!(mean(&intervals, &left, 0.5) > 1.5 * mean(&intervals, &left, 1.0));
+    }
+
+    #[test]
+    fn an_early_overflow_is_not_remembered_when_the_next_one_ends_a_long_time_without_loss() {
+        let mut path = path(&[0, 5, 0, 0, 3]);
+        (0..60).for_each(|n| path.on_sample(&sample(n + 6, 0)));
+        let before = path.fair();
+        path.on_sample(&sample(66, 5));
+        assert!(path.known < SETTLED, "{}", path.known);
+        assert!(path.fair() > 0.9 * before, "{} after {before}", path.fair());
+    }
+
+    #[test]
+    fn the_time_before_the_first_poll_is_no_silence() {
+        let mut controller = Tfmcc::new(Timestamp::ZERO);
+        let begun = controller.rate();
+        let first = Timestamp::ZERO + Duration::from_secs(20);
+        controller.on_tick(first, 0);
+        assert_eq!(controller.rate(), begun);
+        controller.on_tick(first + Duration::from_secs(1), 100_000);
+        assert!(controller.rate() < begun, "nobody answered");
     }
 }
