@@ -1,7 +1,7 @@
 //! A rate that changes (to a fifth at 10 s, back at 20 s), two sessions on a link, four CUBIC flows beside:
-//! one line for each link that misses something, and a summary. `rate_dynamics [all] [deaf] [two] [random COUNT [FIRST]]`:
+//! one line for each link that misses something, and a summary. `rate_dynamics [all] [deaf] [two] [join] [random COUNT [FIRST]]`:
 //! `all` prints every line, `random` takes links off the grid; `deaf`: the sessions do not hear one another; `two`: two
-//! and three sessions only.
+//! and three sessions only; `join`: what a second session that begins does to the first, the summary only.
 
 use downpour_sim::stream::Bed;
 
@@ -18,7 +18,11 @@ fn main() {
     };
     let has = |word: &str| args.iter().any(|a| a == word);
     let beds = beds.into_iter().map(|bed| Bed { hearing: !has("deaf"), ..bed });
-    let sums = if has("two") { sessions(beds, all) } else { dynamics(beds, all) };
+    let sums = match () {
+        () if has("two") => sessions(beds, all),
+        () if has("join") => joins(beds, all),
+        () => dynamics(beds, all),
+    };
     println!("{sums}");
 }
 
@@ -56,6 +60,46 @@ fn sessions(beds: impl Iterator<Item = Bed>, all: bool) -> String {
         mean(use_of_two),
         missed[1],
         mean(use_of_three)
+    )
+}
+
+fn joins(beds: impl Iterator<Item = Bed>, all: bool) -> String {
+    let (mut least, mut back, mut second, mut used, mut dropped) =
+        (vec![], vec![], vec![], 0.0, 0.0);
+    for bed in beds {
+        let joined = bed.joined();
+        least.push(joined.least);
+        back.push(joined.back.as_secs_f64());
+        second.push(joined.second.as_secs_f64());
+        (used, dropped) = (used + joined.used, dropped + joined.dropped);
+        if all {
+            println!(
+                "{}  join: least {:.3} back {:.1} s  second {:.1} s  used {:.3} dropped {:.4}",
+                name(&bed),
+                joined.least,
+                joined.back.as_secs_f64(),
+                joined.second.as_secs_f64(),
+                joined.used,
+                joined.dropped
+            );
+        }
+    }
+    let count = least.len();
+    let below = |share: f64| least.iter().filter(|least| **least < share).count();
+    let longer = |s: f64| back.iter().filter(|back| **back > s).count();
+    let mean = |of: &[f64]| of.iter().sum::<f64>() / count as f64;
+    format!(
+        "{count} links; least share of the first: mean {:.3}, below 0.1 {}, 0.2 {}, 0.3 {}; back after: mean {:.2} s, more than 3 s {}, 6 s {}; second has 40 % after {:.2} s; used {:.4}, dropped {:.4}",
+        mean(&least),
+        below(0.1),
+        below(0.2),
+        below(0.3),
+        mean(&back),
+        longer(3.0),
+        longer(6.0),
+        mean(&second),
+        used / count as f64,
+        dropped / count as f64
     )
 }
 

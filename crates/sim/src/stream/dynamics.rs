@@ -42,6 +42,21 @@ pub struct Beside {
     pub used: f64,
 }
 
+/// What a session that joins does to the one that had the link. Shares are of what the link can carry.
+#[derive(Clone, Copy, Debug)]
+pub struct Joined {
+    /// The least share that the first had in a second of the 20 s after.
+    pub least: f64,
+    /// Until the first has 40 % in a second again; none if it never had less, all 20 s if it does not come to it.
+    pub back: Duration,
+    /// Until the second has 40 %.
+    pub second: Duration,
+    /// How much of the link both use in those 20 s.
+    pub used: f64,
+    /// Which share of what both sent in the run the queue dropped.
+    pub dropped: f64,
+}
+
 /// A controller that finds its rate by itself.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
@@ -93,7 +108,13 @@ impl Bed {
         }
     }
 
-    fn run(&self, starts: &[u64], changes: &[(u64, u64)], cubics: usize, seconds: u64) -> Report {
+    fn run(
+        &self,
+        starts: &[Duration],
+        changes: &[(u64, u64)],
+        cubics: usize,
+        seconds: u64,
+    ) -> Report {
         run(Setup {
             seed: self.seed,
             shared: LinkConfig::bottleneck(
@@ -108,7 +129,7 @@ impl Bed {
             sessions: starts
                 .iter()
                 .enumerate()
-                .map(|(i, s)| self.session(Duration::from_secs(*s), self.trace && i == 0))
+                .map(|(i, start)| self.session(*start, self.trace && i == 0))
                 .collect(),
             cubic_rtts: vec![Duration::from_micros(self.rtt_us); cubics],
             hearing: self.hearing,
@@ -170,7 +191,7 @@ impl Bed {
     /// The rate falls to `low` at 10 s and is back at 20 s. Returns utilisation of the link between two
     /// seconds after each change and the next one.
     pub fn change(&self, low: u64) -> (f64, f64) {
-        let report = self.run(&[0], &[(10, low), (20, self.mbps)], 0, 30);
+        let report = self.run(&[Duration::ZERO], &[(10, low), (20, self.mbps)], 0, 30);
         let good = 1.0 - self.loss_pct / 100.0;
         let used = |from: u64, to: u64, mbps: u64| {
             let outcome = &report.sessions[0];
@@ -195,9 +216,42 @@ impl Bed {
         (rates[2] / rates[0], used)
     }
 
+    /// A second session begins at 10 s: what becomes of the first.
+    pub fn joined(&self) -> Joined {
+        const SHARE: f64 = 0.4;
+        // At any moment of the four seconds between two times at which the first lets its queue run empty.
+        let tenth = Duration::from_millis(100);
+        let joins = tenth * (100 + Rng::new(self.seed ^ self.mbps ^ self.rtt_us).below(40) as u32);
+        let late = Duration::from_micros(Rng::new(self.seed).below(100_000));
+        let report = self.run(&[Duration::ZERO, joins + late], &[], 0, 35);
+        let full = self.mbps as f64 * 1e6 * (1.0 - self.loss_pct / 100.0);
+        let second = tenth * 10;
+        // Seconds that begin each tenth.
+        let shares = |o: &Outcome| -> Vec<f64> {
+            let starts = (0..190).map(|n| joins + tenth * n);
+            starts.map(|at| o.rate_between(at, at + second).bps() as f64 / full).collect()
+        };
+        let (first, other) = (shares(&report.sessions[0]), shares(&report.sessions[1]));
+        let (at, least) = first.iter().enumerate().min_by(|a, b| a.1.total_cmp(b.1)).expect("190");
+        let reached = |shares: &[f64], from: usize| {
+            let after = shares.iter().skip(from).position(|share| *share >= SHARE);
+            after.map_or(second * 20, |after| tenth * (from + after + 10) as u32)
+        };
+        let used = |o: &Outcome| o.rate_between(joins, joins + second * 20).bps() as f64 / full;
+        let sent: u64 = report.sessions.iter().map(|o| o.sent).sum();
+        Joined {
+            least: *least,
+            back: if *least < SHARE { reached(&first, at) } else { Duration::ZERO },
+            second: reached(&other, 0),
+            used: report.sessions.iter().map(used).sum(),
+            dropped: report.shared_dropped as f64 / sent as f64,
+        }
+    }
+
     /// Bits per second of sessions that begin at these seconds, from 15 to 60 s, and the share of the link.
     fn together(&self, starts: &[u64]) -> (Vec<f64>, f64) {
-        let report = self.run(starts, &[], 0, 60);
+        let starts: Vec<Duration> = starts.iter().map(|s| Duration::from_secs(*s)).collect();
+        let report = self.run(&starts, &[], 0, 60);
         let rate = |o: &Outcome| {
             o.rate_between(Duration::from_secs(15), Duration::from_secs(60)).bps() as f64
         };
@@ -208,7 +262,7 @@ impl Bed {
 
     /// Beside `flows` CUBIC flows, for a minute.
     pub fn beside_tcp(&self, flows: usize) -> Beside {
-        let report = self.run(&[2], &[], flows, 60);
+        let report = self.run(&[Duration::from_secs(2)], &[], flows, 60);
         let ours = report.sessions[0].received[0] * FRAME_LEN;
         Beside {
             tcp_of_all: report.cubic_bytes as f64 / (ours + report.cubic_bytes) as f64,

@@ -13,7 +13,7 @@ mod dynamics;
 mod matrix;
 mod session;
 
-pub use dynamics::{Bed, Beside, Kind};
+pub use dynamics::{Bed, Beside, Joined, Kind};
 pub use matrix::{Cell, Verdict};
 pub use session::{Answers, Noise, Outcome, ReceiverSetup, SessionSetup};
 
