@@ -6,10 +6,13 @@
 //! 1. As much as the largest run fills is written once.
 //! 2. All of it is given up again but one page of each MiB. What lies between such pages is free, and in pieces
 //!    too short for the kernel to report to the host (free page reporting takes whole blocks of 2 MiB or more).
-//! 3. The pages are given up when the campaign ends.
+//! 3. Programs get no huge pages: whole blocks of 2 MiB are left only where the host has to be asked. It is the
+//!    lab that refuses them, and what it starts inherits that.
+//! 4. The pages are given up when the campaign ends.
 
 use crate::experiment::Cell;
 use rustix::fs::{FallocateFlags, fallocate};
+use rustix::thread::disable_transparent_huge_pages;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -40,6 +43,7 @@ impl Memory {
         for start in (0..bytes).step_by(PIECE_BYTES as usize) {
             fallocate(&file, hole, start + PAGE_BYTES, PIECE_BYTES - PAGE_BYTES)?;
         }
+        disable_transparent_huge_pages(true)?;
         Ok(memory)
     }
 }
