@@ -23,7 +23,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         tools: &["lab"],
         package: None,
         shares_uplinks: false,
-        run: |stage| run(stage, "cubic", &[], &[]),
+        run: |stage| run(stage, "cubic", &[]),
     },
     Program {
         name: "tcp-parallel-discard",
@@ -33,7 +33,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         shares_uplinks: false,
         run: |stage| {
             stage.proof = Proof::Vouched;
-            run(stage, "cubic", &[], &["--compare"])
+            run(stage, "cubic", &[])
         },
     },
     Program {
@@ -42,7 +42,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         tools: &["lab"],
         package: None,
         shares_uplinks: false,
-        run: |stage| run(stage, "cubic", &["--sequential"], &[]),
+        run: |stage| run(stage, "cubic", &["--sequential"]),
     },
     Program {
         name: "tcp-parallel-bbr",
@@ -50,21 +50,19 @@ pub(super) const PROGRAMS: &[Program] = &[
         tools: &["lab"],
         package: None,
         shares_uplinks: false,
-        run: |stage| run(stage, "bbr", &[], &[]),
+        run: |stage| run(stage, "bbr", &[]),
     },
 ];
 
-fn run(
-    stage: &mut Stage<'_>,
-    congestion: &str,
-    order: &[&str],
-    to_receive: &[&str],
-) -> io::Result<()> {
+fn run(stage: &mut Stage<'_>, congestion: &str, order: &[&str]) -> io::Result<()> {
     let payload = text(stage.payload.to_owned());
     for i in 0..stage.cell.receivers {
-        let is_kept = stage.proof == Proof::Compared;
-        let file = if is_kept { text(stage.copy(i)) } else { payload.clone() };
-        stage.receiver(i, "lab", &[&["tcp", "receive", &file][..], to_receive].concat())?;
+        let copy = text(stage.copy(i));
+        let to: &[&str] = match stage.proof {
+            Proof::Compared => &[&copy],
+            Proof::Vouched | Proof::Unproved => &["--compare", &payload],
+        };
+        stage.receiver(i, "lab", &[&["tcp", "receive"][..], to].concat())?;
     }
     stage.settle();
     let fixed = ["tcp", "send", "--congestion", congestion, "--file", &payload];
