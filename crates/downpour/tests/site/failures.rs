@@ -77,6 +77,16 @@ fn mount(what: &str, at: &Path) {
     assert!(done.expect("mount runs").success(), "mount -o {what}");
 }
 
+/// A mount that goes away with it: the folder that it lies in could not be removed.
+struct Mounted<'a>(&'a Path);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        // Also while programs have files open there.
+        let _ = Command::new("umount").arg("-l").arg(self.0).status();
+    }
+}
+
 #[test]
 fn a_full_disk_and_a_read_only_one_are_waited_for() {
     let Place::Own = alone("failures::a_full_disk_and_a_read_only_one_are_waited_for") else {
@@ -88,6 +98,7 @@ fn a_full_disk_and_a_read_only_one_are_waited_for() {
     fs::create_dir_all(&inbox).expect("room");
     // 64 MiB are always left free, so that there is room for three files.
     mount("size=100m", &inbox);
+    let _mounted = Mounted(&inbox);
     sites.a.start();
     sites.b.start();
     let len = 10_000_000;
