@@ -689,7 +689,7 @@ struct Desk {
     decoder: Decoder,
     symbol_len: usize,
     /// Used again for each block of which nothing is held, so for nearly all: memory that is new for each
-    /// took a fifth of a receiver's time.
+    /// took a fifth of all work where nothing limits.
     seed: Vec<u8>,
 }
 
