@@ -114,6 +114,16 @@ fn a_queue_that_has_always_been_full_is_noticed_and_shared() {
     }
 }
 
+/// A queue of ten datagrams, or a tenth of the round trip: TCP had 14, 19 and 24 % while most of such a queue was held.
+#[test]
+fn tcp_finds_room_in_a_queue_that_is_short_beside_the_round_trip() {
+    for (mbps, rtt_us, queue_ms) in [(20, 50_000, 5), (30, 100_000, 7), (50, 100_000, 5)] {
+        let bed = Bed { mbps, rtt_us, queue_ms, ..Bed::BASE };
+        let beside = bed.beside_tcp(4);
+        assert!(beside.tcp_of_all >= 0.25 && beside.used > 0.95, "{bed:?}: {beside:?}");
+    }
+}
+
 #[test]
 fn tfmcc_takes_a_share_like_one_tcps() {
     // Queues of seventeen datagrams and more, and of ten.

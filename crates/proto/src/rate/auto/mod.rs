@@ -10,6 +10,7 @@
 mod loss;
 mod neighbours;
 mod path;
+mod queue;
 
 use super::paths::{Heard, Paths};
 use super::{Load, RateController, RatePhase, RateSample, RateSummary};

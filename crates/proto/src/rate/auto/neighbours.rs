@@ -52,6 +52,8 @@ pub(super) struct Others {
     /// The same of those with whom it has not been looked for lately: if it is our queue, so much of it has been there for
     /// as long as we know.
     pub(super) hidden: f64,
+    /// Whether one of them seems to be on this link.
+    pub(super) is_shared: bool,
 }
 
 #[derive(Debug)]
@@ -123,6 +125,7 @@ impl Neighbours {
                 sum += neighbour.load.rate.bps() as f64 / 8.0;
             }
         }
+        others.is_shared = count > 1.0;
         others.surplus = if sum > 0.0 { libm::log(own * count / sum).clamp(0.0, 1.0) } else { 0.0 };
         others
     }

@@ -17,6 +17,7 @@
 
 use super::loss::{Overflow, RandomLoss};
 use super::neighbours::{Others, Standing};
+use super::queue::{self, PACKET, QUEUE_MAX, QUEUE_MIN};
 use crate::rate::{RatePhase, RateSample};
 use crate::time::{Duration, Timestamp};
 use alloc::collections::VecDeque;
@@ -25,18 +26,6 @@ use alloc::collections::VecDeque;
 const SPANS_MAX: usize = 64;
 /// Samples whose polls left within this time share the least of their delays.
 const HICCUP: Duration = Duration::from_millis(8);
-/// Queue at 100 Mbit/s, in seconds; it falls with the fourth root of the rate, so that two sessions
-/// of unlike rates move towards each other.
-const QUEUE_AT_100M: f64 = 0.007;
-/// Share of a short queue that is held: at 100 Mbit/s, the power of the rate with which it falls (the only thing that
-/// brings two sessions together where the queue is short), and its bounds.
-const FULL_AT_100M: f64 = 0.4;
-const FULL_POWER: f64 = 0.3;
-const FULL: (f64, f64) = (0.15, 0.7);
-const QUEUE_MIN: f64 = 0.001;
-const QUEUE_MAX: f64 = 0.020;
-/// Bytes in a full datagram, for the least sensible queue.
-const PACKET: f64 = 1500.0;
 /// Growth of a round at the start.
 const STARTUP_GAIN: f64 = 2.0;
 /// A longer queue is not waited for at the start.
@@ -150,6 +139,8 @@ pub(super) struct Path {
     advanced: Timestamp,
     /// Answer delay: round trip and sample length, smoothed.
     delay: f64,
+    /// The shortest round trip, in seconds.
+    rtt_min: f64,
     /// Samples in a row that looked congested at the start.
     suspects: u32,
     /// The most that arrived, bytes per second, fading.
@@ -200,6 +191,7 @@ impl Path {
             predicted: 0.0,
             advanced: now,
             delay: 0.0,
+            rtt_min: f64::MAX,
             suspects: 0,
             delivered_peak: rate.unwrap_or(0.0),
             excesses: 0,
@@ -250,7 +242,9 @@ impl Path {
         if self.is_aside {
             let (loss, believed) = (self.loss, self.believed);
             let (queue_safe, queue_full) = (self.queue_safe, self.queue_full);
-            *self = Self { loss, believed, queue_safe, queue_full, ..Self::new(now, rate) };
+            let rtt_min = self.rtt_min;
+            *self =
+                Self { loss, believed, queue_safe, queue_full, rtt_min, ..Self::new(now, rate) };
         }
     }
 
@@ -297,6 +291,7 @@ impl Path {
         mixed: bool,
     ) {
         self.heard = now;
+        self.rtt_min = self.rtt_min.min(sample.rtt.as_secs_f64());
         let queue_raw = sample.queue_delay.as_secs_f64();
         if sample.sent_packets == 0 || sample.send_interval.is_zero() {
             self.queue = queue_raw;
@@ -773,13 +768,7 @@ impl Path {
 
     /// The queue to hold in general.
     fn wish(&self) -> f64 {
-        if self.capacity <= 0.0 {
-            return QUEUE_MAX;
-        }
-        let wish = QUEUE_AT_100M * libm::sqrt(libm::sqrt(12.5e6 / self.capacity));
-        let share = FULL_AT_100M * libm::pow(12.5e6 / self.capacity, FULL_POWER);
-        let full = self.queue_full.map_or(f64::MAX, |full| full * share.clamp(FULL.0, FULL.1));
-        wish.min(QUEUE_MAX).min(full).max(QUEUE_MIN).max(1.5 * PACKET / self.capacity)
+        queue::wish(self.capacity, self.queue_full, self.rtt_min, self.others.is_shared)
     }
 
     /// With a queue above this, overflow is the likely cause of losses.
