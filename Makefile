@@ -4,7 +4,8 @@
 #   make test      everything that can be tested here; what cannot is named as skipped
 #   make lint      formatting, clippy, documentation, licences and advisories
 #   make bench     Downpour beside other programs, the short set: about 15 minutes (needs root)
-#   make bench-full  all experiments of the lab and the network tests at full size: about 4 hours (needs root)
+#   make bench-full  the transport's experiments, one by one or five at a time: at most 4 hours (needs root)
+#   make bench-tuner  those of the tuner and of long ways: most of a day (needs root)
 #   make fuzz      each fuzz target for FUZZ_SECONDS (needs the nightly toolchain)
 
 SHELL := /bin/bash
@@ -21,7 +22,7 @@ BENCH_PACKAGES := udp-sender:udpcast uftp:uftp iperf3:iperf3 rsync:rsync aria2c:
   globus-url-copy:globus-gass-copy-progs globus-gridftp-server:globus-gridftp-server-progs
 LAB := target/release/lab
 
-.PHONY: demo test test-full test-setup lint bench bench-full bench-setup fuzz deny
+.PHONY: demo test test-full test-setup lint bench bench-full bench-tuner bench-setup fuzz deny
 
 demo:
 	$(CARGO) build --release --locked -p downpour
@@ -95,12 +96,24 @@ bench: bench-setup
 	$(LAB) run crates/lab/experiments/short.toml
 	$(LAB) run crates/lab/experiments/short-unicast.toml
 
-# The network tests print lines that begin with `measured:`.
-bench-full: bench
-	@set -e; for file in $(filter-out %/short.toml %/short-unicast.toml,$(wildcard crates/lab/experiments/*.toml)); do \
-	  echo "$(LAB) run $$file"; $(LAB) run $$file; \
-	done
-	DOWNPOUR_FULL=1 $(CARGO) test --release --locked -p downpour --test net -- lossy hardship --nocapture --test-threads 1
+# Most experiments leave the machine idle: slow links, or one or two receivers. They run five at a time, so that what is
+# delivered in all stays below 2 Gbit/s, the longest first; those that need the machine, or whose figures are milliseconds, run alone.
+EXPERIMENTS := $(basename $(notdir $(wildcard crates/lab/experiments/*.toml)))
+SHORT := short short-unicast ldm7-trial
+TUNER := $(filter tuner-% windows-% wan-%,$(EXPERIMENTS))
+ALONE := peers-8 peers-250 ishihara-37 unlimited $(filter-out ldm7-trial,$(filter ldm7-%,$(EXPERIMENTS)))
+LONG := peers-1 peers-20 rate-beside-1 rate-beside-4 rate-two ishihara-37-unicast afdp-unicast straggler-rate
+BESIDE := $(LONG) $(filter-out $(LONG) $(SHORT) $(TUNER) $(ALONE),$(EXPERIMENTS))
+RUN = echo "$(LAB) run crates/lab/experiments/$(1).toml" && $(LAB) run crates/lab/experiments/$(1).toml
+
+bench-full: bench-setup
+	$(CARGO) build --release --locked -p downpour -p downpour-lab
+	printf '%s\n' $(BESIDE) | xargs -P 5 -I NAME sh -c '$(call RUN,NAME)'
+	@set -e; for name in $(ALONE); do $(call RUN,$$name); done
+
+bench-tuner: bench-setup
+	$(CARGO) build --release --locked -p downpour -p downpour-lab
+	@set -e; for name in $(TUNER); do $(call RUN,$$name); done
 
 # Finds nothing or fails; what it finds lies in fuzz/artifacts. AddressSanitizer keeps freed memory for a
 # while, hence the limit.
