@@ -73,10 +73,10 @@ fn a_rate_that_changes_is_followed_within_two_seconds() {
 }
 
 /// Who comes second finds the queue half full and takes that for the path's delay, overflows it for seconds without seeing
-/// it, and keeps most of the link: 80:20 and 73:27 where it did not look for what the other tells of.
+/// it, and keeps most of the link: 68:32, 70:30 and 74:26 where it does not look for what the other tells of.
 #[test]
 fn who_joins_a_full_link_finds_out_how_much_stands_there() {
-    for (mbps, queue_ms, seed) in [(20, 10, 34), (50, 5, 8), (50, 5, 21)] {
+    for (mbps, queue_ms, seed) in [(20, 10, 21), (50, 5, 38), (50, 5, 60)] {
         let bed = Bed { mbps, queue_ms, rtt_us: 50_000, receivers: 1, seed, ..Bed::BASE };
         let (larger, used) = bed.two();
         assert!(larger < 0.6 && used > 0.98, "{bed:?}: {larger:.3} {used:.3}");
