@@ -4,7 +4,8 @@
 #   make test      everything that can be tested here; what cannot is named as skipped
 #   make lint      formatting, clippy, documentation, licences and advisories
 #   make bench     Downpour beside other programs, the short set: about 15 minutes (needs root)
-#   make bench-full  the transport's experiments, one by one or five at a time: at most 4 hours (needs root)
+#   make bench-full   the transport's experiments, alone or five at a time: less than 4 hours (needs root)
+#   make bench-feeds  those with products: 3 hours; LAB_NGRID names the real feed's file (needs root)
 #   make bench-tuner  those of the tuner and of long ways: most of a day (needs root)
 #   make fuzz      each fuzz target for FUZZ_SECONDS (needs the nightly toolchain)
 
@@ -22,7 +23,7 @@ BENCH_PACKAGES := udp-sender:udpcast uftp:uftp iperf3:iperf3 rsync:rsync aria2c:
   globus-url-copy:globus-gass-copy-progs globus-gridftp-server:globus-gridftp-server-progs
 LAB := target/release/lab
 
-.PHONY: demo test test-full test-setup lint bench bench-full bench-tuner bench-setup fuzz deny
+.PHONY: demo test test-full test-setup lint bench bench-full bench-feeds bench-tuner bench-setup fuzz deny
 
 demo:
 	$(CARGO) build --release --locked -p downpour
@@ -96,20 +97,27 @@ bench: bench-setup
 	$(LAB) run crates/lab/experiments/short.toml
 	$(LAB) run crates/lab/experiments/short-unicast.toml
 
-# Most experiments leave the machine idle: slow links, or one or two receivers. They run five at a time, so that what is
-# delivered in all stays below 2 Gbit/s, the longest first; those that need the machine, or whose figures are milliseconds, run alone.
+# Most experiments leave the machine idle: slow links, or one or two receivers. They run five at a time, the longest first, so
+# that what is delivered in all stays below 2 Gbit/s; those that need the machine, or whose figures are milliseconds, run alone.
 EXPERIMENTS := $(basename $(notdir $(wildcard crates/lab/experiments/*.toml)))
-SHORT := short short-unicast ldm7-trial
+SHORT := short short-unicast
+FEEDS := $(filter ldm7-%,$(EXPERIMENTS))
 TUNER := $(filter tuner-% windows-% wan-%,$(EXPERIMENTS))
-ALONE := peers-8 peers-250 ishihara-37 unlimited $(filter-out ldm7-trial,$(filter ldm7-%,$(EXPERIMENTS)))
+ALONE := peers-8 peers-250 ishihara-37 unlimited
 LONG := peers-1 peers-20 rate-beside-1 rate-beside-4 rate-two ishihara-37-unicast afdp-unicast straggler-rate
-BESIDE := $(LONG) $(filter-out $(LONG) $(SHORT) $(TUNER) $(ALONE),$(EXPERIMENTS))
+BESIDE := $(LONG) $(filter-out $(SHORT) $(FEEDS) $(TUNER) $(ALONE) $(LONG),$(EXPERIMENTS))
 RUN = echo "$(LAB) run crates/lab/experiments/$(1).toml" && $(LAB) run crates/lab/experiments/$(1).toml
 
 bench-full: bench-setup
 	$(CARGO) build --release --locked -p downpour -p downpour-lab
 	printf '%s\n' $(BESIDE) | xargs -P 5 -I NAME sh -c '$(call RUN,NAME)'
 	@set -e; for name in $(ALONE); do $(call RUN,$$name); done
+
+# The feed is not part of this repository: docs/results/ldm7.md.
+bench-feeds: bench-setup
+	@[ -r "$$LAB_NGRID" ] || { echo "bench-feeds: set LAB_NGRID to the file with the NGRID feed (docs/results/ldm7.md)"; exit 1; }
+	$(CARGO) build --release --locked -p downpour -p downpour-lab
+	@set -e; for name in $(FEEDS); do $(call RUN,$$name); done
 
 bench-tuner: bench-setup
 	$(CARGO) build --release --locked -p downpour -p downpour-lab
