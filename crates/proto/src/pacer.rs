@@ -8,7 +8,6 @@
 //!
 //! The pacer decides; sleeping is the driver's. A burst is [`BURST_TIME`] of data, up to [`BURST_TIME_MAX`] by the queue
 //! that it joins (`docs/protocol.md#RATE-5`), at least one datagram (or what the controller wishes) and at most [`BURST_PACKETS_MAX`] (one segmented send).
-//! What longer bursts spare is wake-ups, and from [`BURST_PACKETS_SPARING`] datagrams on there is little left to spare.
 
 use crate::time::{Duration, Timestamp};
 use crate::units::Rate;
@@ -18,16 +17,16 @@ pub const BURST_TIME: Duration = Duration::from_micros(500);
 
 /// The same where that queue has shown to hold enough. Each burst costs a wake-up: at half a millisecond these are half
 /// of all that a sender at 100 Mbit/s does (`docs/results/limit.md`).
-pub const BURST_TIME_MAX: Duration = Duration::from_millis(2);
+pub const BURST_TIME_MAX: Duration = Duration::from_millis(5);
 
-/// Queues that hold no more than this are not trusted with longer bursts; what waits above it is how much longer.
+/// Longest burst for what waits in a queue whose length nobody knows.
+const BURST_TIME_UNPROVEN: Duration = Duration::from_millis(2);
+
+/// Such a queue is not trusted with longer bursts before this waits in it; what waits above it is how much longer.
 const QUEUE_SHORT: Duration = Duration::from_millis(5);
 
-/// Most datagrams of a burst that is longer because of what the queue has borne.
-const BURST_PACKETS_SPARING: u32 = 12;
-
-/// Such a burst is no longer than that over this.
-const BORNE_SHARE: u32 = 8;
+/// Per cent of the room left in a queue that has shown its length that a burst may fill.
+const ROOM_PERCENT: u32 = 30;
 
 /// Most datagrams that leave at once: as many full-size segments as one UDP send can carry (64 KiB).
 pub const BURST_PACKETS_MAX: u32 = 44;
@@ -41,8 +40,6 @@ pub struct Pacer {
     rate: Rate,
     packet_len: u32,
     burst_time: Duration,
-    /// The same for bursts of [`BURST_PACKETS_SPARING`] and less.
-    sparing_time: Duration,
     burst_min: u32,
     due: Timestamp,
     /// Not twice as fast as the rate.
@@ -52,9 +49,8 @@ pub struct Pacer {
 impl Pacer {
     /// A pacer whose first burst may leave at `now`. `packet_len` is the size of a full datagram.
     pub const fn new(now: Timestamp, rate: Rate, packet_len: u32) -> Self {
-        let (burst_time, sparing_time) = (BURST_TIME, BURST_TIME);
         let (due, not_before) = (now, now);
-        Self { rate, packet_len, burst_time, sparing_time, burst_min: 1, due, not_before }
+        Self { rate, packet_len, burst_time: BURST_TIME, burst_min: 1, due, not_before }
     }
 
     /// No burst is shorter than this many datagrams, at least one.
@@ -68,11 +64,12 @@ impl Pacer {
         self.rate = rate;
     }
 
-    /// What waits at the narrowest link, as receivers see it, and what waited there at times without being too much.
+    /// What waits at the narrowest link, as receivers see it, and what may wait there without being lost (zero: not known).
+    /// A burst fills part of the room between them, and leaves before half of the queue has run empty.
     pub fn set_queue(&mut self, queue: Duration, borne: Duration) {
-        let bears = |queue: Duration| queue.clamp(BURST_TIME, BURST_TIME_MAX);
-        self.burst_time = bears(queue.saturating_sub(QUEUE_SHORT));
-        self.sparing_time = bears(borne / BORNE_SHARE);
+        let standing = queue.saturating_sub(QUEUE_SHORT).min(BURST_TIME_UNPROVEN);
+        let roomy = (borne.saturating_sub(queue) * ROOM_PERCENT / 100).min(queue / 2);
+        self.burst_time = standing.max(roomy).clamp(BURST_TIME, BURST_TIME_MAX);
     }
 
     /// The rate in force.
@@ -82,12 +79,9 @@ impl Pacer {
 
     /// How many full datagrams the next burst may have.
     pub fn burst_packets(&self) -> u32 {
-        let packets = |time| {
-            let packets = self.rate.bytes_in(time) / u64::from(self.packet_len.max(1));
-            u32::try_from(packets).unwrap_or(u32::MAX)
-        };
-        let sparing = packets(self.sparing_time).min(BURST_PACKETS_SPARING);
-        packets(self.burst_time).max(sparing).max(self.burst_min).clamp(1, BURST_PACKETS_MAX)
+        let packets = self.rate.bytes_in(self.burst_time) / u64::from(self.packet_len.max(1));
+        let packets = u32::try_from(packets).unwrap_or(u32::MAX);
+        packets.max(self.burst_min).clamp(1, BURST_PACKETS_MAX)
     }
 
     /// The time of such a burst at the rate.
@@ -156,14 +150,16 @@ mod tests {
     }
 
     #[test]
-    fn what_the_queue_has_borne_makes_bursts_longer_where_they_have_few_datagrams() {
-        let at = |mbps, millis| {
+    fn bursts_fill_part_of_the_room_that_a_queue_has_shown() {
+        let at = |mbps, queue, borne| {
             let mut pacer = Pacer::new(Timestamp::ZERO, Rate::from_mbps(mbps), LEN);
-            pacer.set_queue(Duration::ZERO, Duration::from_millis(millis));
+            pacer.set_queue(Duration::from_millis(queue), Duration::from_millis(borne));
             pacer.burst_packets()
         };
-        assert_eq!([0, 4, 8, 12, 50].map(|millis| at(100, millis)), [4, 4, 8, 12, 12]);
-        assert_eq!([0, 8, 50].map(|millis| at(300, millis)), [12, 12, 12]);
+        assert_eq!([0, 4, 8, 14, 100].map(|borne| at(100, 4, borne)), [4, 4, 10, 16, 16]);
+        assert_eq!([0, 2, 8, 19, 20].map(|queue| at(100, queue, 20)), [4, 8, 30, 16, 16]);
+        assert_eq!(at(100, 50, 200), 42, "no longer than the longest");
+        assert_eq!(at(300, 7, 14), BURST_PACKETS_MAX);
     }
 
     #[test]

@@ -72,6 +72,8 @@ const LEARN_FOR: Duration = Duration::from_millis(400);
 const LOW: f64 = 0.5;
 /// Share of the longest harmless queue below which losses are chance.
 const SAFE: f64 = 0.8;
+/// Share of the queue that overflowed that may stand.
+const BORNE: f64 = 0.85;
 /// The queue may have become larger: what is believed grows by this with each drain.
 const FULL_GROWTH: f64 = 1.1;
 /// So many samples in a row with more loss than chance explains are overflow even without a queue.
@@ -270,10 +272,12 @@ impl Path {
         Duration::from_secs_f64(self.queue)
     }
 
-    /// The queue that stood with no more lost than by chance, while the rate is held.
+    /// The queue that may stand with no more lost than by chance, while the rate is held: the longest that did, or
+    /// [`BORNE`] of the one that overflowed.
     pub(super) fn queue_borne(&self) -> Duration {
         let is_held = self.phase == RatePhase::Hold;
-        Duration::from_secs_f64(if is_held { self.queue_safe } else { 0.0 })
+        let borne = self.queue_safe.max(BORNE * self.queue_full.unwrap_or(0.0));
+        Duration::from_secs_f64(if is_held { borne } else { 0.0 })
     }
 
     /// How long an answer takes, from the beginning of what it tells about.
