@@ -35,6 +35,6 @@ pub use seal::{
 pub use spare::{Lent, Part, Spare, take_small_pages};
 pub use turns::{take_long_turns, take_short_turns, take_turns_between};
 pub use udp::{
-    Datagram, Group, GroupError, MulticastReceiver, MulticastSender, RecvBatch, RecvOptions,
-    SEGMENTS_MAX, SEND_LEN_MAX, SendOptions, UdpError, UnicastSocket,
+    Datagram, Group, GroupError, Message, MulticastReceiver, MulticastSender, RecvBatch,
+    RecvOptions, SEGMENTS_MAX, SEND_LEN_MAX, SendOptions, UdpError, UnicastSocket,
 };

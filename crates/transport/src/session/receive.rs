@@ -7,6 +7,7 @@
 //! Invariant: nothing is allocated per datagram.
 
 use super::assembly::{Assembly, Symbols};
+use super::gather::Arrivals;
 use super::workers::Workers;
 use super::{Broken, SessionError};
 use crate::trace::{Tap, Trace, Way};
@@ -18,8 +19,7 @@ use crate::{
 use downpour_proto::receiver::{Arrival, Disposition, Event, Pull, ReceiverStats, Work, WorkDone};
 use downpour_proto::wire::{Header, Kind, ParseError};
 use downpour_proto::{
-    BlockId, BlockKind, Duration, Epoch, PacketNumber, Receiver, ReceiverConfig, Rng, SymbolId,
-    Timestamp,
+    BlockId, BlockKind, Duration, Epoch, PacketNumber, Receiver, ReceiverConfig, Rng, Timestamp,
 };
 use std::io;
 use std::net::SocketAddr;
@@ -35,18 +35,6 @@ const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Receive calls in one turn, each of up to 16 messages.
 const RECV_CALLS_MAX: usize = 4;
-
-/// Where the kernel hands over messages one by one faster than this, the driver lets them gather: being woken
-/// costs about 7 µs each time, and looking for all that may have come as much again, which on the plain path is most of
-/// the work.
-const GATHER_BELOW: Duration = Duration::from_micros(200);
-
-/// The same in an open session, where it is known how many are still to come of a block.
-const GATHER_BELOW_OPEN: Duration = Duration::from_micros(500);
-
-/// So many it lets gather, but for no longer than this. Answers to polls leave later by as much, and tell so.
-const GATHER_MESSAGES: u32 = 16;
-const GATHER_TIME_MAX: Duration = Duration::from_millis(1);
 
 /// Send and receive buffer of the feedback socket.
 const FEEDBACK_BUFFER_LEN: usize = 256 << 10;
@@ -269,55 +257,6 @@ enum Done {
     },
 }
 
-/// How densely messages have come lately; in an open session, datagrams.
-struct Arrivals {
-    last: Timestamp,
-    gap_nanos: u64,
-    /// In an open session: how many may still gather, because so many of the block's source come before its last one. That
-    /// is waited for by who has a use for the block, and so are repair and the poll that asks for it.
-    room: Option<u32>,
-}
-
-impl Arrivals {
-    /// Weight of the newest gap: 1/16.
-    const GAIN_SHIFT: u32 = 4;
-    /// No gap counts for more: a stream that resumes after a pause is dense again soon.
-    const GAP_MAX: Duration = Duration::from_millis(2);
-
-    fn on_messages(&mut self, now: Timestamp, messages: usize) {
-        let gap = now.since(self.last).min(Self::GAP_MAX).as_nanos() as u64;
-        self.last = now;
-        // Several at once: one gap before the first, none before the others.
-        self.gap_nanos =
-            self.gap_nanos - (self.gap_nanos >> Self::GAIN_SHIFT) + (gap >> Self::GAIN_SHIFT);
-        for _ in 1..messages {
-            self.gap_nanos -= self.gap_nanos >> Self::GAIN_SHIFT;
-        }
-    }
-
-    /// A symbol of an open session has come.
-    fn on_symbol(&mut self, k: u16, symbol: SymbolId) {
-        let is_source = symbol.repair_index().is_none();
-        let before_last = if is_source { k.saturating_sub(symbol.raw() + 2) } else { 0 };
-        self.room = Some(u32::from(before_last));
-    }
-
-    /// How long to let messages gather, if they come densely.
-    fn gather_time(&self, now: Timestamp) -> Option<Duration> {
-        let gap = Duration::from_nanos(self.gap_nanos);
-        let below = self.room.map_or(GATHER_BELOW, |_| GATHER_BELOW_OPEN);
-        let most = GATHER_MESSAGES.min(self.room.unwrap_or(GATHER_MESSAGES));
-        let is_dense = gap < below && now.since(self.last) < Self::GAP_MAX;
-        (is_dense && most > 0).then(|| (gap * most).min(GATHER_TIME_MAX))
-    }
-}
-
-impl Default for Arrivals {
-    fn default() -> Self {
-        Self { last: Timestamp::ZERO, gap_nanos: Self::GAP_MAX.as_nanos() as u64, room: None }
-    }
-}
-
 struct Ends {
     inbox: Inbox<Command>,
     waker: Waker,
@@ -467,10 +406,12 @@ impl Driver {
     fn receive(&mut self, inbound: &mut RecvBatch) -> bool {
         for _ in 0..RECV_CALLS_MAX {
             // An error is a queued ICMP message or nothing to read.
-            let Ok(messages @ 1..) = self.receive_some(inbound) else { return false };
+            let Ok(1..) = self.receive_some(inbound) else { return false };
             let now = self.clock.now();
-            let count = if self.is_open { inbound.datagrams().count() } else { messages };
-            self.arrivals.on_messages(now, count);
+            for message in inbound.messages() {
+                let count = if self.is_open { message.datagrams } else { 1 };
+                self.arrivals.on_message(now - message.waited, count);
+            }
             for datagram in inbound.datagrams() {
                 if self.inject_loss > 0.0 && self.rng.unit() < self.inject_loss {
                     continue;
@@ -710,59 +651,5 @@ fn work(job: Job, sink: &dyn BlockSink, desk: &mut Desk) -> Done {
                 if whole { sink.accept(block, &symbols.bytes) } else { Accepted::Refused };
             Done::Completed { block, accepted, symbols }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Arrivals, GATHER_TIME_MAX};
-    use downpour_proto::{Duration, SymbolId, Timestamp};
-
-    #[test]
-    fn only_what_comes_fast_is_let_gather() {
-        let mut arrivals = Arrivals::default();
-        let mut now = Timestamp::ZERO;
-        let mut pass = |arrivals: &mut Arrivals, gap: u64, messages: usize, times: u32| {
-            for _ in 0..times {
-                now = now + Duration::from_micros(gap);
-                arrivals.on_messages(now, messages);
-            }
-            now
-        };
-        let none = None::<Duration>;
-        assert_eq!(arrivals.gather_time(Timestamp::ZERO), none, "nothing has come yet");
-        let end = pass(&mut arrivals, 260, 1, 100);
-        assert_eq!(arrivals.gather_time(end), none, "segmented sends at 2 Gbit/s");
-        let end = pass(&mut arrivals, 115, 1, 100);
-        assert_eq!(arrivals.gather_time(end), Some(GATHER_TIME_MAX), "single ones at 100 Mbit/s");
-        // Gathering lengthens the gaps between calls; what they bring still counts as dense.
-        let end = pass(&mut arrivals, 1_000, 9, 100);
-        assert!(arrivals.gather_time(end).is_some());
-        let paused = end + Duration::from_millis(3);
-        assert_eq!(arrivals.gather_time(paused), none, "the stream has paused");
-        let end = pass(&mut arrivals, 140, 14, 100);
-        assert!(arrivals.gather_time(end).is_some_and(|time| time < GATHER_TIME_MAX));
-        let end = pass(&mut arrivals, 20_000, 1, 100);
-        assert_eq!(arrivals.gather_time(end), none);
-    }
-
-    #[test]
-    fn in_an_open_session_nothing_gathers_beyond_a_block() {
-        let mut arrivals = Arrivals::default();
-        let mut now = Timestamp::ZERO;
-        for _ in 0..100 {
-            now = now + Duration::from_micros(242);
-            arrivals.on_messages(now, 1);
-        }
-        assert_eq!(arrivals.gather_time(now), None, "50 Mbit/s");
-        let mut time = |symbol| {
-            arrivals.on_symbol(100, symbol);
-            arrivals.gather_time(now).map_or(0, |time| time.as_nanos() / 1_000)
-        };
-        assert_eq!(time(SymbolId::source(0)), 1_000);
-        assert!((400..500).contains(&time(SymbolId::source(96))), "two before the last");
-        assert_eq!(time(SymbolId::source(98)), 0, "the last comes next");
-        assert_eq!(time(SymbolId::source(99)), 0, "it is whole, if nothing was lost");
-        assert_eq!(time(SymbolId::repair(3)), 0);
     }
 }

@@ -18,7 +18,7 @@ mod recv;
 mod send;
 mod sys;
 
-pub use recv::{Datagram, MulticastReceiver, RecvBatch, RecvOptions};
+pub use recv::{Datagram, Message, MulticastReceiver, RecvBatch, RecvOptions};
 pub use send::{MulticastSender, SendOptions, UnicastSocket};
 pub(crate) use sys::{interface_mtu, set_pacing_max, set_tcp_patience, tcp_info};
 

@@ -135,6 +135,15 @@ pub struct Datagram<'a> {
     pub waited: Duration,
 }
 
+/// One message of a receive call: what the kernel hands over at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Message {
+    /// How many datagrams it holds.
+    pub datagrams: usize,
+    /// How long it lay in the socket before the call; zero where the kernel does not say.
+    pub waited: Duration,
+}
+
 /// Room for the datagrams of one receive call.
 pub struct RecvBatch {
     storage: Vec<u8>,
@@ -178,15 +187,21 @@ impl RecvBatch {
         Ok(self.filled)
     }
 
+    /// The messages of the last call, in the order of their arrival.
+    pub fn messages(&self) -> impl Iterator<Item = Message> {
+        self.metas[..self.filled].iter().map(|meta| Message {
+            datagrams: meta.len.div_ceil(meta.stride.max(1)),
+            waited: waited(self.received, meta),
+        })
+    }
+
     /// The datagrams of the last call, in the order of their arrival.
     pub fn datagrams(&mut self) -> impl Iterator<Item = Datagram<'_>> {
         let received = self.received;
         let messages = self.storage.chunks_exact_mut(MESSAGE_LEN_MAX).zip(&self.metas);
         messages.take(self.filled).flat_map(move |(room, meta)| {
             let len = meta.len.min(MESSAGE_LEN_MAX);
-            let waited = meta
-                .timestamp
-                .map_or(Duration::ZERO, |stamp| received.saturating_sub(stamp).min(WAITED_MAX));
+            let waited = waited(received, meta);
             // An empty datagram has stride 0.
             room[..len].chunks_mut(meta.stride.max(1)).map(move |bytes| Datagram {
                 bytes,
@@ -201,6 +216,10 @@ impl RecvBatch {
     pub fn is_full(&self) -> bool {
         self.filled == MESSAGES_MAX
     }
+}
+
+fn waited(received: Duration, meta: &RecvMeta) -> Duration {
+    meta.timestamp.map_or(Duration::ZERO, |stamp| received.saturating_sub(stamp).min(WAITED_MAX))
 }
 
 impl Default for RecvBatch {
