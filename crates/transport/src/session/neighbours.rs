@@ -1,9 +1,12 @@
-//! Other senders on the stream's network: they hear what this one takes, and it hears them (`docs/protocol.md#RATE-6`).
+//! Other senders on this machine and on the stream's network: they hear what this one takes, and it hears them
+//! (`docs/protocol.md#RATE-6`).
 //!
 //! Everything here may fail, and the session goes on: it only divides a link with others less evenly.
 
 use super::send::StreamOut;
-use crate::{Group, MulticastReceiver, MulticastSender, RecvBatch, RecvOptions};
+use crate::{
+    Group, Interface, MulticastReceiver, MulticastSender, RecvBatch, RecvOptions, SendOptions,
+};
 use downpour_proto::wire::Presence;
 use downpour_proto::{Duration, Sender, Timestamp};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -22,51 +25,75 @@ const HEARD_WITHIN: Duration = Duration::from_secs(3);
 const BUFFER_LEN: usize = 64 << 10;
 
 pub(super) struct Neighbours {
-    inbound: MulticastReceiver,
-    outbound: MulticastSender,
+    places: Vec<Place>,
     heard: Option<Timestamp>,
     tell_at: Timestamp,
     message: Vec<u8>,
 }
 
-impl Neighbours {
-    /// On the stream's interface, over as many routers; `None` where the kernel does not let it.
-    pub(super) fn open(out: &StreamOut) -> Option<Self> {
-        let address: IpAddr =
-            if out.group.address().is_ipv4() { MEETING_V4.into() } else { MEETING_V6.into() };
+/// Where senders meet.
+struct Place {
+    inbound: MulticastReceiver,
+    outbound: MulticastSender,
+}
+
+impl Place {
+    /// `None` where the kernel does not let it.
+    fn open(interface: &Interface, is_ipv4: bool, options: &SendOptions) -> Option<Self> {
+        let address: IpAddr = if is_ipv4 { MEETING_V4.into() } else { MEETING_V6.into() };
         let group = Group::new((address, MEETING_PORT).into(), None).ok()?;
-        let options = RecvOptions { buffer_len: BUFFER_LEN };
+        let buffer = RecvOptions { buffer_len: BUFFER_LEN };
         Some(Self {
-            inbound: MulticastReceiver::join(&group, &out.interface, &options).ok()?,
-            outbound: MulticastSender::open(&group, &out.interface, &out.options).ok()?,
-            heard: None,
-            tell_at: Timestamp::ZERO,
-            message: Vec::new(),
+            inbound: MulticastReceiver::join(&group, interface, &buffer).ok()?,
+            outbound: MulticastSender::open(&group, interface, options).ok()?,
         })
     }
+}
 
-    /// Tells and hears what is due. A flood costs one receive call.
+impl Neighbours {
+    /// Among those of this machine and, if the stream goes to a group, on its interface and over as many routers.
+    pub(super) fn open(out: Option<&StreamOut>) -> Self {
+        let mut places = Vec::new();
+        let all = Interface::all().unwrap_or_default();
+        if let Some(own) = all.into_iter().find(|i| i.is_loopback && i.is_up) {
+            let is_ipv4 = own.address_for(MEETING_V4.into()).is_some();
+            places.extend(Place::open(&own, is_ipv4, &SendOptions::default()));
+        }
+        if let Some(out) = out.filter(|out| !out.interface.is_loopback) {
+            // This machine's are heard already.
+            let options = SendOptions { looped: false, ..out.options };
+            let is_ipv4 = out.group.address().is_ipv4();
+            places.extend(Place::open(&out.interface, is_ipv4, &options));
+        }
+        Self { places, heard: None, tell_at: Timestamp::ZERO, message: Vec::new() }
+    }
+
+    /// Tells and hears what is due. A flood costs one receive call for each place.
     pub(super) fn meet(&mut self, now: Timestamp, machine: &mut Sender, batch: &mut RecvBatch) {
-        if self.inbound.recv(batch).is_ok_and(|received| received > 0) {
-            let own = machine.stream();
+        let (own, was_alone) = (machine.stream(), self.is_alone(now));
+        for place in &self.places {
+            if !place.inbound.recv(batch).is_ok_and(|received| received > 0) {
+                continue;
+            }
             let told = batch.datagrams().filter_map(|d| Presence::parse(d.bytes).ok());
             for presence in told.filter(|told| told.stream != own) {
-                if self.is_alone(now) {
-                    self.tell_at = now; // Who is new waits for an answer.
-                }
                 self.heard = Some(now);
                 machine.on_neighbour(now, presence);
             }
         }
-        if now < self.tell_at {
+        // Who is new waits for an answer.
+        let is_new = was_alone && !self.is_alone(now);
+        if now < self.tell_at && !is_new {
             return;
         }
         self.tell_at = now + if self.is_alone(now) { TELL_SELDOM } else { TELL_EVERY };
         if let Some(presence) = machine.presence() {
             self.message.clear();
             presence.emit(&mut self.message);
-            // Lost, as any datagram may be: there will be another.
-            let _ = self.outbound.send(&self.message, self.message.len());
+            for place in &self.places {
+                // Lost, as any datagram may be: there will be another.
+                let _ = place.outbound.send(&self.message, self.message.len());
+            }
         }
     }
 
@@ -119,13 +146,13 @@ mod tests {
     }
 
     #[test]
-    fn senders_on_one_network_hear_one_another_and_no_nonsense() {
+    fn senders_on_one_machine_hear_one_another_and_no_nonsense() {
         let lo = Interface::named("lo").unwrap();
         let group = Group::new("239.255.72.1:17072".parse().unwrap(), None).unwrap();
         let out = StreamOut { group, interface: lo, options: SendOptions::default() };
         let load = |mbps| Load { rate: Rate::from_mbps(mbps), queue: Duration::from_millis(3) };
         let heard = Arc::new(Mutex::new(Vec::new()));
-        let sender = |id: u32, mbps| {
+        let sender = |id: u32, mbps, out| {
             let fixed = Fixed::new(Rate::from_mbps(mbps));
             let config = SenderConfig {
                 geometry: Geometry::IPV4,
@@ -137,9 +164,10 @@ mod tests {
                 window_blocks: 64,
                 pull_share: PULL_SHARE_DEFAULT,
             };
-            (Sender::new(config, Timestamp::ZERO), Neighbours::open(&out).unwrap())
+            (Sender::new(config, Timestamp::ZERO), Neighbours::open(out))
         };
-        let ((mut one, mut ones), (mut two, mut twos)) = (sender(0xa1, 80), sender(0xb2, 20));
+        let ((mut one, mut ones), (mut two, mut twos)) =
+            (sender(0xa1, 80, Some(&out)), sender(0xb2, 20, None));
         let mut batch = RecvBatch::new();
         let clock = Clock::start();
         // A stranger on the network talks nonsense.
@@ -157,7 +185,7 @@ mod tests {
             ones.meet(now, &mut one, &mut batch);
             twos.meet(now, &mut two, &mut batch);
             let deadline = clock.now() + Duration::from_millis(500);
-            wait(&clock, deadline, &[Interest::Read(ones.inbound.as_fd())]).unwrap();
+            wait(&clock, deadline, &[Interest::Read(ones.places[0].inbound.as_fd())]).unwrap();
         }
         let heard = heard.lock().unwrap();
         let told = |id| heard.iter().find(|(who, _)| *who == StreamId(id)).unwrap().1;

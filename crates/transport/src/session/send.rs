@@ -350,6 +350,8 @@ impl Driver {
             let mut coder = Coder::new(geometry.code, symbol_len);
             move |job| work(job, &*source, &mut coder, symbol_len)
         })?;
+        let streams = setup.stream.is_some() || setup.unicast;
+        let neighbours = streams.then(|| Neighbours::open(setup.stream.as_ref()));
         let mut machine = Sender::new(setup.machine, clock.now());
         if setup.open {
             machine.stay_open(clock.now());
@@ -358,7 +360,7 @@ impl Driver {
             machine,
             clock,
             outlet,
-            neighbours: setup.stream.as_ref().and_then(Neighbours::open),
+            neighbours,
             feedback: setup.feedback,
             seal: SealKeys::stream(setup.suite, &setup.secret, stream, epoch),
             suite: setup.suite,

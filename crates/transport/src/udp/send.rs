@@ -17,13 +17,15 @@ pub struct SendOptions {
     pub buffer_len: usize,
     /// Whether to use segmentation offload where the kernel has it. Default yes.
     pub offload: bool,
+    /// Whether this machine hears what it sends to a group. Default yes.
+    pub looped: bool,
     /// Whether to mark datagrams as ECN-capable. Default no: only for a rate controller that heeds CE.
     pub ecn: bool,
 }
 
 impl Default for SendOptions {
     fn default() -> Self {
-        Self { hops: 1, buffer_len: 1 << 20, offload: true, ecn: false }
+        Self { hops: 1, buffer_len: 1 << 20, offload: true, looped: true, ecn: false }
     }
 }
 
@@ -49,12 +51,12 @@ impl MulticastSender {
         if to.is_ipv4() {
             sys::set_multicast_interface_v4(socket.as_fd(), interface.index)
                 .and_then(|()| socket.set_multicast_ttl_v4(hops))
-                .and_then(|()| socket.set_multicast_loop_v4(true))
+                .and_then(|()| socket.set_multicast_loop_v4(options.looped))
         } else {
             socket
                 .set_multicast_if_v6(interface.index)
                 .and_then(|()| socket.set_multicast_hops_v6(hops))
-                .and_then(|()| socket.set_multicast_loop_v6(true))
+                .and_then(|()| socket.set_multicast_loop_v6(options.looped))
         }
         .map_err(at("set up multicast sending", to))?;
         Ok(Self { link: Link::new(socket, options)?, group: to })
