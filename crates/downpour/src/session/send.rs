@@ -28,9 +28,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often the session is looked at when nothing happens (the driver's snapshot is no newer), and while somebody
-/// waits for a probe.
-const TICK: Duration = Duration::from_millis(100);
+/// How often the session is looked at when nothing happens; each look wakes three threads.
+const TICK: Duration = Duration::from_millis(250);
+/// The same of a session of products, whose pulling receivers are told what there is (the driver's snapshot is no newer).
+const PRODUCTS_TICK: Duration = Duration::from_millis(100);
+/// The same while somebody waits for a probe.
 const PROBE_TICK: Duration = Duration::from_millis(25);
 
 /// What a receiver that is still being answered gets to finish with, at the end.
@@ -98,6 +100,11 @@ pub(super) async fn run(plan: &SendPlan, giver: &Giver, host: &mut Host) -> Resu
             }
         }
         host.show(&shown(&shared, &plan.start, &ledger, &snapshot));
+        let tick = match () {
+            () if probing => PROBE_TICK,
+            () if shared.feed.is_some() => PRODUCTS_TICK,
+            () => TICK,
+        };
         tokio::select! {
             () = host.stopped() => {
                 // Before the start there is nobody to whom what is there could still be sent.
@@ -108,7 +115,7 @@ pub(super) async fn run(plan: &SendPlan, giver: &Giver, host: &mut Host) -> Resu
                 host.say("no more products are taken; what is there is still sent (again: end at once)");
             }
             () = shared.changed.notified() => {}
-            () = tokio::time::sleep(if probing { PROBE_TICK } else { TICK }) => {}
+            () = tokio::time::sleep(tick) => {}
         }
     };
     host.finish();

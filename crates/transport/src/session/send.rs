@@ -429,7 +429,9 @@ impl Driver {
             self.feedback_due = Timestamp::ZERO;
         }
         let deadline = next.map_or(Timestamp::MAX, |next| next.at);
-        let deadline = deadline.min(self.snapshot_at + SNAPSHOT_INTERVAL);
+        // The snapshot waits for the burst.
+        let snapshot = if is_short { deadline } else { self.snapshot_at + SNAPSHOT_INTERVAL };
+        let deadline = deadline.min(snapshot);
         let inputs = [Interest::Read(self.waker.as_fd()), Interest::Read(self.feedback.as_fd())];
         // An error here would be a bad descriptor, which cannot be; at worst the loop turns at once.
         let _ = if !self.batch.is_empty() {
