@@ -111,6 +111,14 @@ impl Tried {
     }
 }
 
+/// One who has been losing far more than the others.
+#[derive(Clone, Copy, Debug)]
+struct Losing {
+    since: Timestamp,
+    /// What was sent since then, and what of that it received. The share of its losses remembers what was before.
+    span: (u64, u64),
+}
+
 #[derive(Clone, Debug)]
 struct Trial {
     tried: Vec<Tried>,
@@ -183,7 +191,7 @@ pub(super) struct Stragglers {
     last: (Option<ReceiverId>, Rate),
     /// Who has passed a trial: when the next may come, and the wait after that.
     passed: BTreeMap<ReceiverId, (Timestamp, Duration)>,
-    lossy_since: BTreeMap<ReceiverId, Timestamp>,
+    lossy: BTreeMap<ReceiverId, Losing>,
     /// Who left the stream: when it may return, and the wait after that.
     away: BTreeMap<ReceiverId, (Timestamp, Duration)>,
     round_trip: Duration,
@@ -196,7 +204,7 @@ impl Stragglers {
             next_trial: now,
             last: (None, Rate::from_bps(0)),
             passed: BTreeMap::new(),
-            lossy_since: BTreeMap::new(),
+            lossy: BTreeMap::new(),
             away: BTreeMap::new(),
             round_trip: Duration::ZERO,
         }
@@ -232,15 +240,15 @@ impl Stragglers {
     pub(super) fn forget(&mut self, id: ReceiverId) {
         self.end_trial(id);
         self.passed.remove(&id);
-        self.lossy_since.remove(&id);
+        self.lossy.remove(&id);
         self.away.remove(&id);
     }
 
     /// It is on trial, or loses so much more than the others that it may soon leave: the stream spends no more
     /// on it than on any other (protocol.md#STRAG-6).
     pub(super) fn is_doubted(&self, now: Timestamp, id: ReceiverId) -> bool {
-        let long = |since: &Timestamp| now.since(*since) >= SUSPECT_TIME;
-        self.on_trial(id) || self.lossy_since.get(&id).is_some_and(long)
+        let long = |losing: &Losing| now.since(losing.since) >= SUSPECT_TIME;
+        self.on_trial(id) || self.lossy.get(&id).is_some_and(long)
     }
 
     /// Looks those over who are `streaming` and have told something since. `limiting`: whom the `rate` follows, once it
@@ -259,12 +267,12 @@ impl Stragglers {
         }
         if streaming < 2 {
             self.trial = None;
-            self.lossy_since.clear();
+            self.lossy.clear();
             return None;
         }
         // Where rounds take longer than reviews are apart, many a review has heard of nobody.
         if standings.len() >= 2
-            && let Some(id) = self.lossy(now, standings)
+            && let Some(id) = self.one_that_loses(now, standings)
         {
             return Some(self.leave(now, id));
         }
@@ -296,7 +304,7 @@ impl Stragglers {
 
     fn leave(&mut self, now: Timestamp, id: ReceiverId) -> Verdict {
         self.end_trial(id);
-        self.lossy_since.remove(&id);
+        self.lossy.remove(&id);
         let pause = self.away.get(&id).map_or(RETURN_PAUSE.0, |(_, last)| *last * 2);
         let pause = pause.min(RETURN_PAUSE.1);
         if self.away.len() < REMEMBERED_MAX {
@@ -361,15 +369,15 @@ impl Stragglers {
                 self.passed.insert(*id, (now + pause, pause));
             }
             // What it lost in the moment before, when the stream had just become too fast for it, has to show again.
-            if let Some(since) = self.lossy_since.get_mut(id) {
-                *since = now - LOSS_TIME / 2;
+            if let Some(losing) = self.lossy.get_mut(id) {
+                *losing = Losing { since: now - LOSS_TIME / 2, span: (0, 0) };
             }
         }
         kept.first().map(|first| Verdict::Keep(first.id))
     }
 
     /// A receiver that has lost far more than the others for long enough.
-    fn lossy(&mut self, now: Timestamp, standings: &[Standing]) -> Option<ReceiverId> {
+    fn one_that_loses(&mut self, now: Timestamp, standings: &[Standing]) -> Option<ReceiverId> {
         let mut losses: Vec<f64> = standings.iter().map(|s| s.loss).collect();
         losses.sort_by(f64::total_cmp);
         // The lower median: with two receivers the better one is the yardstick.
@@ -377,14 +385,26 @@ impl Stragglers {
         let limit = LOSS_MIN.max(LOSS_RATIO * median);
         for standing in standings {
             if standing.loss <= limit {
-                self.lossy_since.remove(&standing.id);
+                self.lossy.remove(&standing.id);
                 continue;
             }
-            let since = *self.lossy_since.entry(standing.id).or_insert(now);
+            let is_tried = self.on_trial(standing.id);
+            let Some(losing) = self.lossy.get_mut(&standing.id) else {
+                self.lossy.insert(standing.id, Losing { since: now, span: (0, 0) });
+                continue;
+            };
+            losing.span.0 += standing.span.0;
+            losing.span.1 += standing.span.1;
             // A trial has its own end; it starts with a flood that may drown the one who is tried.
-            if now.since(since) >= LOSS_TIME && !self.on_trial(standing.id) {
+            if is_tried || now.since(losing.since) < LOSS_TIME {
+                continue;
+            }
+            let (sent, received) = losing.span;
+            if sent.saturating_sub(received) as f64 > limit * sent as f64 {
                 return Some(standing.id);
             }
+            // What it lost was before, when it was not followed.
+            *losing = Losing { since: now, span: (0, 0) };
         }
         None
     }
@@ -405,7 +425,8 @@ mod tests {
         let mut away = false;
         for step in 0..secs * 10 {
             let now = Timestamp::ZERO + REVIEW_INTERVAL * step as u32;
-            let got = if policy.on_trial(ReceiverId(1)) { (share * 1000.0) as u64 } else { 1000 };
+            let share_got = if policy.on_trial(ReceiverId(1)) { share } else { 1.0 - loss };
+            let got = (share_got * 1000.0) as u64;
             let free = away || policy.on_trial(ReceiverId(1));
             let rate = Rate::from_mbps(100).scale(if free { 1.0 } else { share });
             let slow = Standing { id: ReceiverId(1), loss, span: (1000, got) };
@@ -468,6 +489,21 @@ mod tests {
                 .iter()
                 .any(|(at, v)| { *v == Verdict::Return(ReceiverId(1)) && *at >= seen[left].0 + 9 })
         );
+    }
+
+    /// Whoever was not followed has lost much until then, and is heard of late where its queue is full.
+    #[test]
+    fn what_one_lost_before_it_was_followed_does_not_make_it_leave() {
+        let mut policy = Stragglers::new(Timestamp::ZERO);
+        let healthy = Standing { id: ReceiverId(1), loss: 0.0, span: (1000, 1000) };
+        for step in 0..50 {
+            let got = if step == 0 { 600 } else { 950 };
+            let slow = Standing { id: ReceiverId(2), loss: 0.4, span: (1000, got) };
+            let now = Timestamp::ZERO + REVIEW_INTERVAL * step;
+            let verdict = policy.review(now, 2, &[healthy, slow], None, Rate::from_mbps(10));
+            assert_eq!(verdict, None, "{step}");
+        }
+        assert!(policy.is_doubted(Timestamp::ZERO + REVIEW_INTERVAL * 50, ReceiverId(2)));
     }
 
     #[test]
