@@ -60,8 +60,8 @@ impl Neighbours {
             places.extend(Place::open(&own, is_ipv4, &SendOptions::default()));
         }
         if let Some(out) = out.filter(|out| !out.interface.is_loopback) {
-            // This machine's are heard already.
-            let options = SendOptions { looped: false, ..out.options };
+            // This machine's are told already, if they could be.
+            let options = SendOptions { looped: places.is_empty(), ..out.options };
             let is_ipv4 = out.group.address().is_ipv4();
             places.extend(Place::open(&out.interface, is_ipv4, &options));
         }
