@@ -9,5 +9,6 @@ use std::process::ExitCode;
 static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    downpour_transport::take_small_pages();
     downpour::cli::main()
 }

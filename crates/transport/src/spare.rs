@@ -14,11 +14,11 @@ pub struct Spare {
     most: usize,
 }
 
-/// This process gets its memory in small pages from now on.
+/// This process, and what it starts, gets its memory in small pages from now on.
 ///
 /// A huge one (2 MiB) is cleared as a whole for its first byte: 0.2 ms on most machines, 6 ms on a virtual one that has to
 /// ask its host for it, and so long waits what a thread has at hand (`docs/results/ldm7.md`). Small ones cost the same for
-/// each byte.
+/// each byte that is used, and half of the memory (`docs/results/limit.md`).
 pub fn take_small_pages() {
     // A kernel without huge pages refuses, and needs not be asked.
     let _ = nix::sys::prctl::set_thp_disable(true);

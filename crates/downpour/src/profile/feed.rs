@@ -13,7 +13,7 @@ use crate::cli::Fault;
 use crate::product::{InsertedLine, List, Listed, ProductLog, ReceivedLine, unix_ns};
 use downpour_proto::profile::{Body, METADATA_MAX, Offer, Product};
 use downpour_transport::profile::{ProductSink, ProductSource, SendHandle};
-use downpour_transport::{take_short_turns, take_small_pages};
+use downpour_transport::take_short_turns;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _};
@@ -105,7 +105,6 @@ pub(super) fn insert(
     handle: &SendHandle,
     started: &mpsc::Receiver<Instant>,
 ) -> Result<(), Fault> {
-    take_small_pages();
     take_short_turns();
     // Whatever goes wrong, the driver shall end.
     let done = offer_all(list, feed, handle, started);

@@ -12,7 +12,7 @@ use downpour_transport::control::SessionId;
 use downpour_transport::profile::{
     Hearing, ProductSink, ProfileError, ReceiveEvent, ReceiveOutcome, ReceiveSetup,
 };
-use downpour_transport::{Group, Interface, take_small_pages};
+use downpour_transport::{Group, Interface};
 use std::fs::File;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::time::{Duration, Instant};
@@ -31,10 +31,7 @@ pub fn receive(plan: &ProfileReceivePlan) -> Result<Exit, Fault> {
     warn(plan.kind.name());
     let feed = plan.product_log.as_deref();
     let sink: Box<dyn ProductSink> = match feed {
-        Some(log) => {
-            take_small_pages();
-            Box::new(FeedSink::new(product_log(log)?))
-        }
+        Some(log) => Box::new(FeedSink::new(product_log(log)?)),
         None => Box::new(file_sink(plan)?),
     };
     let hearing = hearing(plan)?;

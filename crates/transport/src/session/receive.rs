@@ -14,7 +14,7 @@ use crate::trace::{Tap, Trace, Way};
 use crate::{
     Accepted, BlockSink, Clock, Decoder, Interest, MulticastReceiver, OpenKeys, RecvBatch,
     RecvOptions, RejectCounts, SealKeys, Secret, Spare, Suite, UnicastSocket, Waker,
-    take_short_turns, take_small_pages, wait,
+    take_short_turns, wait,
 };
 use downpour_proto::receiver::{Arrival, Disposition, Event, Pull, ReceiverStats, Work, WorkDone};
 use downpour_proto::wire::{Header, Kind, ParseError};
@@ -137,9 +137,6 @@ pub struct ReceiveHandle {
 impl ReceiveHandle {
     /// Starts the driver.
     pub fn spawn(mut setup: ReceiveSetup) -> Result<Self, SessionError> {
-        if setup.machine.products {
-            take_small_pages();
-        }
         let socket = setup.stream.take();
         let feedback = UnicastSocket::towards(setup.feedback, FEEDBACK_BUFFER_LEN)?;
         let own_len = match setup.unicast {

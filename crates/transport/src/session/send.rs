@@ -14,8 +14,8 @@ use super::{Broken, SessionError};
 use crate::trace::{Tap, Trace, Traced, Way};
 use crate::{
     BlockSource, Clock, Group, Interest, Interface, OpenKeys, RecvBatch, Reject, RejectCounts,
-    SEGMENTS_MAX, SEND_LEN_MAX, SealKeys, Secret, SendOptions, Suite, UnicastSocket, Waker,
-    take_short_turns, take_small_pages, wait,
+    SEGMENTS_MAX, SEND_LEN_MAX, SealKeys, Secret, SendOptions, Spare, Suite, UnicastSocket, Waker,
+    take_short_turns, wait,
 };
 use downpour_proto::rate::RateSummary;
 use downpour_proto::sender::{Delivery, Event, MemberStats, SenderStats, Transmit, Work, WorkDone};
@@ -68,8 +68,7 @@ pub struct SendSetup {
     pub feedback: UnicastSocket,
     /// The cipher.
     pub suite: Suite,
-    /// The session stays open, see [`Sender::stay_open`]: its workers do not give way to others, and the process has
-    /// small pages from then on.
+    /// The session stays open, see [`Sender::stay_open`]: its workers do not give way to others.
     pub open: bool,
     /// The secret of the stream's epoch.
     pub secret: Secret,
@@ -176,9 +175,6 @@ impl SendHandle {
     /// Opens the stream's socket and starts the driver. Nothing is sent before [`probe`](Self::probe) or
     /// [`start`](Self::start).
     pub fn spawn(setup: SendSetup) -> Result<Self, SessionError> {
-        if setup.open {
-            take_small_pages();
-        }
         let outlet = Outlet::open(&setup)?;
         let (commands, inbox) = channel();
         let waker = Waker::new()?;
@@ -298,7 +294,7 @@ struct Driver {
     suite: Suite,
     open: BTreeMap<ReceiverId, OpenKeys>,
     blocks: BTreeMap<BlockId, Loaded>,
-    spare: Vec<Vec<u8>>,
+    spare: Spare,
     /// In an open session: what may have blocks at hand.
     source: Option<Arc<dyn BlockSource>>,
     workers: Workers<Job, Done>,
@@ -366,7 +362,7 @@ impl Driver {
             suite: setup.suite,
             open: BTreeMap::new(),
             blocks: BTreeMap::new(),
-            spare: Vec::new(),
+            spare: Spare::new(SPARE_MAX),
             source: setup.open.then_some(source),
             workers,
             inbox,
@@ -572,8 +568,7 @@ impl Driver {
                         self.machine.handle_work(now, WorkDone::Loaded { block, tail });
                         continue;
                     }
-                    let mut bytes = self.spare.pop().unwrap_or_default();
-                    bytes.resize(usize::from(k) * self.symbol_len, 0);
+                    let bytes = self.spare.take(usize::from(k) * self.symbol_len);
                     self.workers.post(Job::Load { block, bytes });
                 }
                 Work::Encode { block, from, count } => match self.blocks.get(&block) {
@@ -601,10 +596,8 @@ impl Driver {
 
     fn release(&mut self, block: BlockId) {
         let Some(loaded) = self.blocks.remove(&block) else { return };
-        if self.spare.len() < SPARE_MAX
-            && let Some(bytes) = loaded.into_buffer()
-        {
-            self.spare.push(bytes);
+        if let Some(bytes) = loaded.into_buffer() {
+            self.spare.give(bytes);
         }
     }
 
