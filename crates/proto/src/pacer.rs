@@ -41,6 +41,9 @@ pub struct Pacer {
     packet_len: u32,
     burst_time: Duration,
     burst_min: u32,
+    /// What the next burst may have beyond that, for time in which there was nothing to send; and the most of it.
+    ahead: Duration,
+    room: Duration,
     due: Timestamp,
     /// Not twice as fast as the rate.
     not_before: Timestamp,
@@ -49,8 +52,17 @@ pub struct Pacer {
 impl Pacer {
     /// A pacer whose first burst may leave at `now`. `packet_len` is the size of a full datagram.
     pub const fn new(now: Timestamp, rate: Rate, packet_len: u32) -> Self {
-        let (due, not_before) = (now, now);
-        Self { rate, packet_len, burst_time: BURST_TIME, burst_min: 1, due, not_before }
+        let (due, not_before, nothing) = (now, now, Duration::ZERO);
+        Self {
+            rate,
+            packet_len,
+            burst_time: BURST_TIME,
+            burst_min: 1,
+            ahead: nothing,
+            room: nothing,
+            due,
+            not_before,
+        }
     }
 
     /// No burst is shorter than this many datagrams, at least one.
@@ -68,8 +80,8 @@ impl Pacer {
     /// A burst fills part of the room between them, and leaves before half of the queue has run empty.
     pub fn set_queue(&mut self, queue: Duration, borne: Duration) {
         let standing = queue.saturating_sub(QUEUE_SHORT).min(BURST_TIME_UNPROVEN);
-        let roomy = (borne.saturating_sub(queue) * ROOM_PERCENT / 100).min(queue / 2);
-        self.burst_time = standing.max(roomy).clamp(BURST_TIME, BURST_TIME_MAX);
+        self.room = (borne.saturating_sub(queue) * ROOM_PERCENT / 100).min(BURST_TIME_MAX);
+        self.burst_time = standing.max(self.room.min(queue / 2)).clamp(BURST_TIME, BURST_TIME_MAX);
     }
 
     /// The rate in force.
@@ -79,7 +91,8 @@ impl Pacer {
 
     /// How many full datagrams the next burst may have.
     pub fn burst_packets(&self) -> u32 {
-        let packets = self.rate.bytes_in(self.burst_time) / u64::from(self.packet_len.max(1));
+        let time = self.burst_time + self.ahead;
+        let packets = self.rate.bytes_in(time) / u64::from(self.packet_len.max(1));
         let packets = u32::try_from(packets).unwrap_or(u32::MAX);
         packets.max(self.burst_min).clamp(1, BURST_PACKETS_MAX)
     }
@@ -89,9 +102,11 @@ impl Pacer {
         self.rate.time_for(u64::from(self.burst_packets()) * u64::from(self.packet_len))
     }
 
-    /// There was nothing to send until now: that time is not caught up.
+    /// There was nothing to send until now: the queue has run empty, and what it has room for may leave at once. The rest
+    /// of that time is not caught up.
     pub fn resume(&mut self, now: Timestamp) {
-        self.due = self.due.max(now);
+        self.ahead = now.since(self.due).min(self.room);
+        self.due = self.due.max(now - self.ahead);
     }
 
     /// When the next burst may leave: at or before `now` means at once.
@@ -107,6 +122,7 @@ impl Pacer {
         let missed = earliest.since(self.due);
         self.due = self.due.max(earliest) + takes;
         self.not_before = now + takes / 2;
+        self.ahead = Duration::ZERO;
         missed
     }
 }
@@ -160,6 +176,28 @@ mod tests {
         assert_eq!([0, 2, 8, 19, 20].map(|queue| at(100, queue, 20)), [4, 8, 30, 16, 16]);
         assert_eq!(at(100, 50, 200), 42, "no longer than the longest");
         assert_eq!(at(300, 7, 14), BURST_PACKETS_MAX);
+    }
+
+    #[test]
+    fn what_the_queue_has_room_for_leaves_at_once_after_a_rest() {
+        let ms = Duration::from_millis;
+        let rate = Rate::from_mbps(100);
+        let after = |rest: Duration, borne| {
+            let mut pacer = Pacer::new(Timestamp::ZERO, rate, LEN);
+            pacer.set_queue(Duration::ZERO, borne);
+            let now = Timestamp::ZERO + rest;
+            pacer.resume(now);
+            let packets = pacer.burst_packets();
+            assert!(pacer.on_sent(now, u64::from(packets * LEN)).is_zero());
+            (packets, pacer.next_send(now).since(now), pacer.burst_packets())
+        };
+        // 4 in the half millisecond that any burst may have, and 8 a millisecond more.
+        let (packets, gap, next) = after(ms(100), ms(10));
+        assert_eq!((packets, next), (29, 4));
+        assert!(gap <= rate.time_for(u64::from(packets * LEN)) / 2, "{gap:?}");
+        assert_eq!(after(ms(1), ms(10)).0, 12, "no more than could have been sent meanwhile");
+        assert_eq!(after(ms(100), ms(0)).0, 4, "a queue that is not known has no room");
+        assert_eq!(after(ms(100), ms(1000)).0, BURST_PACKETS_MAX);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Sealing and opening of datagrams, in place, without allocation.
+//! Sealing and opening of datagrams, without allocation.
 //!
 //! A datagram is a header in clear, a payload, and a 16-byte tag. The payload is encrypted and the 16-byte header
 //! authenticated, also where eight bytes of it travel, from which the receiver makes the whole (`docs/protocol.md#WIRE-9`).
@@ -18,7 +18,7 @@
 //!
 //! Not here: where secrets come from (JOIN and the TLS exporter), what a message means.
 
-use aws_lc_rs::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, Tag, UnboundKey};
+use aws_lc_rs::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, Prk, Salt};
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 pub use downpour_proto::wire::{HEADER_LEN, TAG_LEN};
@@ -250,27 +250,35 @@ impl SealKeys {
         payload: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<(), SealError> {
-        let start = out.len();
+        let whole = header.emit();
+        self.take_number(number, &whole)?;
         header.append(out);
         let body = out.len();
-        out.extend_from_slice(payload);
-        match self.seal(number, &header.emit(), &mut out[body..]) {
-            Ok(tag) => out.extend_from_slice(tag.as_ref()),
-            Err(error) => {
-                out.truncate(start);
-                return Err(error);
+        let (nonce, aad) = (nonce_of(number.0), Aad::from(&whole));
+        let sealed = match self.schedule.suite {
+            // From where the payload lies, without a copy of it.
+            Suite::Aes256Gcm => {
+                out.resize(body + payload.len() + TAG_LEN, 0);
+                self.key.seal_in_place_scatter(nonce, aad, &mut [], payload, &mut out[body..])
             }
-        }
+            // The library does that a byte at a time with this one.
+            Suite::ChaCha20Poly1305 => {
+                out.extend_from_slice(payload);
+                let tag = self.key.seal_in_place_separate_tag(nonce, aad, &mut out[body..]);
+                tag.map(|tag| out.extend_from_slice(tag.as_ref()))
+            }
+        };
+        // Fails only above 64 GB of payload.
+        sealed.expect("a datagram is shorter than the cipher's limit");
         Ok(())
     }
 
-    /// Encrypts `payload`. The header is the whole one.
-    fn seal(
+    /// Uses up the number for the datagram with this whole header, and goes on to the number's key.
+    fn take_number(
         &mut self,
         number: PacketNumber,
         header: &[u8; HEADER_LEN],
-        payload: &mut [u8],
-    ) -> Result<Tag, SealError> {
+    ) -> Result<(), SealError> {
         let outline = Outline::of(header);
         let names_us = outline.stream == self.stream.0
             && outline.epoch == self.epoch.0
@@ -286,12 +294,7 @@ impl SealKeys {
             self.key = self.schedule.key(self.run);
         }
         self.last = number.0;
-        let tag = self
-            .key
-            .seal_in_place_separate_tag(nonce_of(number.0), Aad::from(header), payload)
-            // Fails only above 64 GB of payload.
-            .expect("a datagram is shorter than the cipher's limit");
-        Ok(tag)
+        Ok(())
     }
 }
 

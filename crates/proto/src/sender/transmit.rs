@@ -220,6 +220,7 @@ impl Sender {
         self.idle_polls = 0;
         if core::mem::take(&mut self.limited_marked) && self.prompt.is_some() {
             self.pacer.resume(self.now);
+            self.burst_left = self.pacer.burst_packets();
         }
         let transmit = self.transmit(kind, body_len);
         self.burst_left -= 1;
