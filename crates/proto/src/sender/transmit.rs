@@ -221,6 +221,8 @@ impl Sender {
         if core::mem::take(&mut self.limited_marked) && self.prompt.is_some() {
             self.pacer.resume(self.now);
             self.burst_left = self.pacer.burst_packets();
+            // The time until now counts for the next poll too.
+            self.limited += 1;
         }
         let transmit = self.transmit(kind, body_len);
         self.burst_left -= 1;
