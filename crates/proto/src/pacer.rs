@@ -12,7 +12,8 @@
 use crate::time::{Duration, Timestamp};
 use crate::units::Rate;
 
-/// Longest stretch of data that leaves at once, where the narrowest link's queue is empty or not known.
+/// Longest stretch of data that leaves at once, where the narrowest link's queue is empty or not known; a session of
+/// products that rested begins with more if it is known ([`Pacer::resume`]).
 pub const BURST_TIME: Duration = Duration::from_micros(500);
 
 /// The same where that queue has shown to hold enough. Each burst costs a wake-up: at half a millisecond these are half
@@ -41,8 +42,7 @@ pub struct Pacer {
     packet_len: u32,
     burst_time: Duration,
     burst_min: u32,
-    /// What the next burst may have beyond that, for time in which there was nothing to send; and the most of it.
-    ahead: Duration,
+    /// How much more the burst after a rest may have.
     room: Duration,
     due: Timestamp,
     /// Not twice as fast as the rate.
@@ -52,17 +52,8 @@ pub struct Pacer {
 impl Pacer {
     /// A pacer whose first burst may leave at `now`. `packet_len` is the size of a full datagram.
     pub const fn new(now: Timestamp, rate: Rate, packet_len: u32) -> Self {
-        let (due, not_before, nothing) = (now, now, Duration::ZERO);
-        Self {
-            rate,
-            packet_len,
-            burst_time: BURST_TIME,
-            burst_min: 1,
-            ahead: nothing,
-            room: nothing,
-            due,
-            not_before,
-        }
+        let (due, not_before, room) = (now, now, Duration::ZERO);
+        Self { rate, packet_len, burst_time: BURST_TIME, burst_min: 1, room, due, not_before }
     }
 
     /// No burst is shorter than this many datagrams, at least one.
@@ -91,7 +82,10 @@ impl Pacer {
 
     /// How many full datagrams the next burst may have.
     pub fn burst_packets(&self) -> u32 {
-        let time = self.burst_time + self.ahead;
+        self.packets_in(self.burst_time)
+    }
+
+    fn packets_in(&self, time: Duration) -> u32 {
         let packets = self.rate.bytes_in(time) / u64::from(self.packet_len.max(1));
         let packets = u32::try_from(packets).unwrap_or(u32::MAX);
         packets.max(self.burst_min).clamp(1, BURST_PACKETS_MAX)
@@ -103,10 +97,11 @@ impl Pacer {
     }
 
     /// There was nothing to send until now: the queue has run empty, and what it has room for may leave at once. The rest
-    /// of that time is not caught up.
-    pub fn resume(&mut self, now: Timestamp) {
-        self.ahead = now.since(self.due).min(self.room);
-        self.due = self.due.max(now - self.ahead);
+    /// of that time is not caught up. How many full datagrams the burst that begins now may have.
+    pub fn resume(&mut self, now: Timestamp) -> u32 {
+        let ahead = now.since(self.due).min(self.room);
+        self.due = self.due.max(now - ahead);
+        self.packets_in(self.burst_time + ahead)
     }
 
     /// When the next burst may leave: at or before `now` means at once.
@@ -122,7 +117,6 @@ impl Pacer {
         let missed = earliest.since(self.due);
         self.due = self.due.max(earliest) + takes;
         self.not_before = now + takes / 2;
-        self.ahead = Duration::ZERO;
         missed
     }
 }
@@ -186,8 +180,7 @@ mod tests {
             let mut pacer = Pacer::new(Timestamp::ZERO, rate, LEN);
             pacer.set_queue(Duration::ZERO, borne);
             let now = Timestamp::ZERO + rest;
-            pacer.resume(now);
-            let packets = pacer.burst_packets();
+            let packets = pacer.resume(now);
             assert!(pacer.on_sent(now, u64::from(packets * LEN)).is_zero());
             (packets, pacer.next_send(now).since(now), pacer.burst_packets())
         };

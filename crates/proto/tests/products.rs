@@ -1,34 +1,39 @@
-//! The sending machine alone in a session of products: what it sends of each symbol.
+//! The sending machine in a session of products: what it sends of each symbol, and what its pauses are taken for.
 
-use downpour_proto::rate::Fixed;
+use downpour_proto::rate::{Fixed, RateController, RateSample, RateSummary};
+use downpour_proto::receiver::{self, Arrival, PULLS_DEFAULT};
 use downpour_proto::sender::{Delivery, Work, WorkDone};
 use downpour_proto::wire::Kind;
 use downpour_proto::{
-    BlockId, Duration, Epoch, Geometry, PULL_SHARE_DEFAULT, Parity, Rate, ReceiverId, Sender,
-    SenderConfig, StreamId, Timestamp,
+    BlockId, Duration, Epoch, Geometry, PULL_SHARE_DEFAULT, Parity, Rate, Receiver, ReceiverConfig,
+    ReceiverId, Rounds, Sender, SenderConfig, StreamId, Timestamp,
 };
+use std::sync::{Arc, Mutex};
 
 const GEOMETRY: Geometry = Geometry { symbol_len: 1440, block_symbols: 16, ..Geometry::IPV4 };
 
 /// Symbols of each block.
 const K: u16 = 3;
 
-/// Sends two blocks of [`K`] symbols, the last of which is zeros from `tail` on: the bodies' lengths. They must be what
-/// the machine counts, and what the pacer takes time for.
-fn bodies(open: bool, tail: u16) -> Vec<usize> {
-    let rate = Rate::from_mbps(10);
-    let config = SenderConfig {
+fn config(rate: Box<dyn RateController>) -> SenderConfig {
+    SenderConfig {
         geometry: GEOMETRY,
         stream: StreamId(1),
         epoch: Epoch(0),
-        rate: Box::new(Fixed::new(rate)),
+        rate,
         recovery: Box::new(Parity::default()),
         initial_rtt: Duration::from_millis(1),
         window_blocks: 8,
         pull_share: PULL_SHARE_DEFAULT,
-    };
+    }
+}
+
+/// Sends two blocks of [`K`] symbols, the last of which is zeros from `tail` on: the bodies' lengths. They must be what
+/// the machine counts, and what the pacer takes time for.
+fn bodies(open: bool, tail: u16) -> Vec<usize> {
+    let rate = Rate::from_mbps(10);
     let mut now = Timestamp::ZERO;
-    let mut sender = Sender::new(config, now);
+    let mut sender = Sender::new(config(Box::new(Fixed::new(rate))), now);
     assert!(sender.join(now, ReceiverId(1), Delivery::Stream));
     if open {
         sender.stay_open(now);
@@ -73,4 +78,117 @@ fn the_zeros_at_a_blocks_end_are_not_sent_in_a_session_of_products() {
     assert_eq!(bodies(true, 1440), [1440; 6]);
     assert_eq!(bodies(true, 0), [1440, 1440, 1, 1440, 1440, 1], "a symbol of zeros is a symbol");
     assert_eq!(bodies(false, 100), [1440; 6], "WIRE-3");
+}
+
+/// A fixed rate that writes down what each sample is over: from when to when, and whether it counts as limited by what
+/// there was to send.
+#[derive(Debug)]
+struct Watch(Fixed, Arc<Mutex<Vec<(Timestamp, Timestamp, bool)>>>);
+
+impl RateController for Watch {
+    fn on_sample(&mut self, now: Timestamp, sample: &RateSample) {
+        let (from, until) = (sample.poll_sent - sample.send_interval, sample.poll_sent);
+        self.1.lock().unwrap().push((from, until, sample.app_limited));
+        self.0.on_sample(now, sample);
+    }
+
+    fn on_tick(&mut self, now: Timestamp, bytes_sent: u64) {
+        self.0.on_tick(now, bytes_sent);
+    }
+
+    fn on_receiver_gone(&mut self, receiver: ReceiverId) {
+        self.0.on_receiver_gone(receiver);
+    }
+
+    fn rate(&self) -> Rate {
+        self.0.rate()
+    }
+
+    fn set_ceiling(&mut self, ceiling: Rate) {
+        self.0.set_ceiling(ceiling);
+    }
+
+    fn sustainable(&self, receiver: ReceiverId) -> Option<Rate> {
+        self.0.sustainable(receiver)
+    }
+
+    fn limiting(&self) -> Option<ReceiverId> {
+        self.0.limiting()
+    }
+
+    fn summary(&self) -> RateSummary {
+        self.0.summary()
+    }
+}
+
+/// The link was idle for a part of it: how long the rest took to arrive says nothing of what it can take.
+#[test]
+fn a_sample_that_began_in_a_pause_is_limited_by_what_there_was_to_send() {
+    let samples = Arc::default();
+    let (mut now, me) = (Timestamp::ZERO, ReceiverId(1));
+    let rate = Box::new(Watch(Fixed::new(Rate::from_mbps(2)), Arc::clone(&samples)));
+    let mut sender = Sender::new(config(rate), now);
+    assert!(sender.join(now, me, Delivery::Stream));
+    sender.stay_open(now);
+    sender.start(now);
+    let mut receiver = Receiver::new(
+        ReceiverConfig {
+            geometry: GEOMETRY,
+            stream: StreamId(1),
+            me,
+            feedback: Box::new(Rounds),
+            partial_blocks: 16,
+            pulls: PULLS_DEFAULT,
+            resume: false,
+            on_stream: true,
+            greets: false,
+            products: true,
+        },
+        1,
+        now,
+    );
+    let (resumed, end) = (Timestamp::from_nanos(930_000_000), Duration::from_secs(2));
+    let (mut message, mut answer) = (Vec::new(), Vec::new());
+    let mut is_offered = false;
+    while now.since(Timestamp::ZERO) < end {
+        if now >= resumed && !is_offered {
+            // Most of a second of symbols, after nearly a second of nothing.
+            (0..8).for_each(|number| sender.offer(now, BlockId::data(number).unwrap(), 16));
+            is_offered = true;
+        }
+        while let Some(work) = sender.poll_work() {
+            if let Work::Load { block, .. } = work {
+                let tail = GEOMETRY.symbol_len;
+                sender.handle_work(now, WorkDone::Loaded { block, tail });
+            }
+        }
+        while let Some(transmit) = sender.poll_transmit(now, &mut message) {
+            if let Kind::Symbol { .. } = transmit.header.kind {
+                message.resize(transmit.body_len, 0);
+            }
+            receiver.handle_datagram(now, Arrival::now(now), &transmit.header, &message).unwrap();
+            while let Some(work) = receiver.poll_work() {
+                if let receiver::Work::Complete { block, .. } = work {
+                    receiver.handle_work(now, receiver::WorkDone::Stored(block));
+                }
+            }
+            if receiver.poll_transmit(now, &mut answer).is_some() {
+                sender.handle_feedback(now, now, me, &answer).unwrap();
+            }
+        }
+        while sender.poll_event().is_some() {}
+        while receiver.poll_event().is_some() {}
+        let next = sender.poll_timeout().map(|due| due.at).into_iter();
+        let next = next.chain(receiver.poll_timeout().map(|due| due.at));
+        now = next.chain((!is_offered).then_some(resumed)).min().expect("polls go on").max(now);
+        sender.handle_timeout(now);
+        receiver.handle_timeout(now);
+    }
+    let samples = samples.lock().unwrap();
+    let began_in_pause: Vec<_> =
+        samples.iter().filter(|(from, until, _)| *from < resumed && *until > resumed).collect();
+    assert!(!began_in_pause.is_empty(), "{samples:?}");
+    assert!(began_in_pause.iter().all(|(.., limited)| *limited), "{began_in_pause:?}");
+    let busy = |(from, _, limited): &&(Timestamp, Timestamp, bool)| *from > resumed && !limited;
+    assert!(samples.iter().any(|sample| busy(&sample)), "{samples:?}");
 }

@@ -18,7 +18,7 @@ pub struct Spare {
 ///
 /// A huge one (2 MiB) is cleared as a whole for its first byte: 0.2 ms on most machines, 6 ms on a virtual one that has to
 /// ask its host for it, and so long waits what a thread has at hand (`docs/results/ldm7.md`). Small ones cost the same for
-/// each byte that is used, and half of the memory (`docs/results/limit.md`).
+/// each byte that is used, and what is not used is not there (`docs/results/limit.md`).
 pub fn take_small_pages() {
     // A kernel without huge pages refuses, and needs not be asked.
     let _ = nix::sys::prctl::set_thp_disable(true);

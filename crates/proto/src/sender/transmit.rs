@@ -218,11 +218,12 @@ impl Sender {
     pub(super) fn transmit_of_burst(&mut self, kind: Kind, body_len: usize) -> Transmit {
         self.unpolled += 1;
         self.idle_polls = 0;
-        if core::mem::take(&mut self.limited_marked) && self.prompt.is_some() {
-            self.pacer.resume(self.now);
-            self.burst_left = self.pacer.burst_packets();
-            // The time until now counts for the next poll too.
+        if core::mem::take(&mut self.limited_marked) {
+            // What the next poll tells of began in the pause.
             self.limited += 1;
+            if self.prompt.is_some() {
+                self.burst_left = self.pacer.resume(self.now);
+            }
         }
         let transmit = self.transmit(kind, body_len);
         self.burst_left -= 1;
