@@ -122,7 +122,7 @@ impl Path {
         self.longest = self.queue().max(self.longest * libm::exp(-fades));
         let interval = sample.receive_interval.as_secs_f64();
         if sample.sent_packets > 0 && interval > 0.0 {
-            let share = (sample.received_packets as f64 / sample.sent_packets as f64).min(1.0);
+            let share = sample.arrived_share();
             self.delivered = share * sample.sent_bytes as f64 / interval;
             self.lossy = share < 1.0;
             self.peak = self.delivered.max(self.peak * libm::exp(-interval / PEAK_MEMORY));

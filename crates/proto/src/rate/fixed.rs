@@ -39,7 +39,7 @@ impl RateController for Fixed {
         if sample.sent_packets == 0 || sample.receive_interval.is_zero() {
             return;
         }
-        let share = (sample.received_packets as f64 / sample.sent_packets as f64).min(1.0);
+        let share = sample.arrived_share();
         let bps = share * sample.sent_bytes as f64 * 8.0 / sample.receive_interval.as_secs_f64();
         if let Some(known) = self.receivers.get_mut(&sample.receiver) {
             known.bps += GAIN * (bps - known.bps);

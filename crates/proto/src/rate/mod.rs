@@ -77,6 +77,23 @@ pub struct RateSample {
     pub app_limited: bool,
 }
 
+impl RateSample {
+    /// When the opening poll left, on the sender's clock.
+    pub fn opened(&self) -> Timestamp {
+        self.poll_sent - self.send_interval
+    }
+
+    /// Datagrams that did not arrive.
+    pub const fn lost_packets(&self) -> u64 {
+        self.sent_packets.saturating_sub(self.received_packets)
+    }
+
+    /// The share of those that left that arrived, 0 to 1; 1 when none left.
+    pub fn arrived_share(&self) -> f64 {
+        1.0 - self.lost_packets() as f64 / self.sent_packets.max(1) as f64
+    }
+}
+
 /// What a session tells the other senders on its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Load {

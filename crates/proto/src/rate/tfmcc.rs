@@ -96,12 +96,12 @@ impl Path {
         if sample.sent_packets == 0 || interval <= 0.0 {
             return;
         }
-        let share = (sample.received_packets as f64 / sample.sent_packets as f64).min(1.0);
+        let share = sample.arrived_share();
         self.delivered = share * sample.sent_bytes as f64 / interval;
         self.intervals[0] += sample.sent_packets as f64;
         // Losses within a round trip are one event. When in a sample they began is not known: in its middle, as a mean.
         // So those that go on over a sample's end are not counted twice.
-        let opened = sample.poll_sent - sample.send_interval;
+        let opened = sample.opened();
         if share < 1.0 && opened >= self.event_until {
             self.event_until =
                 opened + sample.send_interval / 2 + Duration::from_secs_f64(self.rtt);
@@ -151,7 +151,7 @@ impl Path {
 /// Loss events of a sample with losses, at least one.
 fn events(sample: &RateSample, rtt: f64) -> u32 {
     let sent = sample.sent_packets as f64;
-    let lost = sent - sample.received_packets as f64;
+    let lost = sample.lost_packets() as f64;
     let sent_per_round = sent * (rtt / sample.send_interval.as_secs_f64()).min(1.0);
     let most = (sent / EVENT_PACKETS_MIN).max(1.0);
     libm::round((lost / sent_per_round).clamp(1.0, most)) as u32

@@ -59,8 +59,8 @@ pub struct Auto {
     rate: f64,
     /// What the paths allow, before silence is counted.
     followed_rate: f64,
-    /// Some path has shown its limit: a new one need not be tried from the beginning.
-    established: bool,
+    /// When some path has first shown its limit: a new one need not be tried from the beginning.
+    found: Option<Timestamp>,
     /// Between the polls, smoothed, in seconds.
     poll_interval: f64,
     ticked: Timestamp,
@@ -86,7 +86,7 @@ impl Auto {
             paths: Paths::new(),
             rate: INITIAL.bps() as f64 / 8.0,
             followed_rate: INITIAL.bps() as f64 / 8.0,
-            established: false,
+            found: None,
             poll_interval: 0.0,
             ticked: now,
             sent: 0,
@@ -117,15 +117,14 @@ impl Auto {
             return; // Whom we follow has not told enough yet: wait for it.
         }
         self.paths.limiting = Some(*id);
-        let found = path.capacity().1 && !self.established;
-        self.established |= found;
-        let (capacity, _) = path.capacity();
+        let (capacity, is_known) = path.capacity();
         self.phase = if self.silent < 1.0 { RatePhase::Silent } else { path.phase() };
         if path.allowed().is_finite() {
             self.followed_rate = path.allowed();
         }
         self.rate = self.followed_rate * self.silent;
-        if found {
+        if is_known && self.found.is_none() {
+            self.found = Some(now);
             let expected = self.expected_beside(capacity);
             self.paths.by_id.values_mut().for_each(|path| path.end_startup(now, expected));
         }
@@ -183,9 +182,10 @@ impl RateController for Auto {
         let mixed = interval > MIXED_POLLS * self.poll_interval;
         let rate = self.rate;
         // Not the rate of this moment: that may be one at which a queue is let run empty.
-        let found = self.paths.followed().map_or(rate, |path| path.capacity().0);
+        let followed = self.paths.followed().map_or(rate, |path| path.capacity().0);
         let is_new = self.paths.by_id.get(&sample.receiver).is_none_or(Path::is_aside);
-        let known = (is_new && self.established).then(|| self.expected_beside(found));
+        let known = self.found.filter(|_| is_new);
+        let known = known.map(|found| (found, self.expected_beside(followed)));
         let path = self.paths.entry(sample.receiver, || Path::new(now, known));
         path.take_up(now, known);
         if sparse && self.poll_interval > 0.0 {
@@ -380,6 +380,33 @@ mod tests {
         auto.on_sample(now, &RateSample { receiver: ReceiverId(2), ..second });
         let (capacity, _) = auto.paths.by_id[&ReceiverId(2)].capacity();
         assert!(capacity > 0.8 * LINK, "{capacity}");
+    }
+
+    /// While the rate was sought much was lost in the queue. Who tells of that afterwards, because it comes late or answers
+    /// now and then, is not one that takes less.
+    #[test]
+    fn what_is_from_before_the_rate_was_found_does_not_lower_it() {
+        let (mut auto, mut queue) = (Auto::new(Timestamp::ZERO), 0.0);
+        let mut now = Timestamp::ZERO;
+        while auto.found.is_none() {
+            now = now + ROUND;
+            round(&mut auto, now, 1.0, 1.0, &mut queue);
+            let second = sample(now, 1.0, (4e5, 1.0), (ROUND, 0.0));
+            auto.on_sample(now, &RateSample { receiver: ReceiverId(2), ..second });
+        }
+        let seldom = sample(now, 1.0, (2e6, 0.6), (ROUND * 20, 0.0));
+        let seldom = RateSample { send_interval: ROUND * 20, ..seldom };
+        auto.on_sample(now, &RateSample { receiver: ReceiverId(2), ..seldom });
+        for (busy, sent) in [(1.0, 0.0), (1.0, 1.5e5), (0.5, 1.5e5)] {
+            let half = sample(now, busy, (sent, 0.5), (ROUND, 0.02));
+            let sent_packets = (sent / 1472.0) as u64;
+            let half = RateSample { sent_packets, ..half };
+            auto.on_sample(now, &RateSample { receiver: ReceiverId(3), ..half });
+        }
+        for receiver in [2, 3] {
+            let (capacity, _) = auto.paths.by_id[&ReceiverId(receiver)].capacity();
+            assert!(capacity > 0.8 * LINK, "{receiver}: {capacity}");
+        }
     }
 
     #[test]

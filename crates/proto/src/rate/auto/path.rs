@@ -177,14 +177,15 @@ pub(super) struct Path {
 }
 
 impl Path {
-    /// A path of which nothing is known: it allows anything. `rate` (bytes/s) is what the session has
-    /// found already.
-    pub(super) fn new(now: Timestamp, rate: Option<f64>) -> Self {
+    /// A path of which nothing is known: it allows anything. `known` is what rate (bytes/s) the session has found
+    /// already, and when.
+    pub(super) fn new(now: Timestamp, known: Option<(Timestamp, f64)>) -> Self {
+        let (found, rate) = known.unwrap_or((Timestamp::ZERO, 0.0));
         Self {
             loss: RandomLoss::new(),
             spans: VecDeque::new(),
-            phase: if rate.is_some() { RatePhase::Hold } else { RatePhase::Startup },
-            capacity: rate.unwrap_or(0.0),
+            phase: if known.is_some() { RatePhase::Hold } else { RatePhase::Startup },
+            capacity: rate,
             saturated: false,
             queue: 0.0,
             jitter: 0.0,
@@ -195,10 +196,10 @@ impl Path {
             delay: 0.0,
             rtt_min: f64::MAX,
             suspects: 0,
-            delivered_peak: rate.unwrap_or(0.0),
+            delivered_peak: rate,
             excesses: 0,
             believed: 0.0,
-            found: Timestamp::ZERO,
+            found,
             slowed: Timestamp::ZERO,
             full_unseen: Timestamp::ZERO,
             pushed: 0.0,
@@ -240,13 +241,13 @@ impl Path {
     }
 
     /// It is heard: if it was set aside it is like a new one, but for what does not change with the rate.
-    pub(super) fn take_up(&mut self, now: Timestamp, rate: Option<f64>) {
+    pub(super) fn take_up(&mut self, now: Timestamp, known: Option<(Timestamp, f64)>) {
         if self.is_aside {
             let (loss, believed) = (self.loss, self.believed);
             let (queue_safe, queue_full) = (self.queue_safe, self.queue_full);
             let rtt_min = self.rtt_min;
             *self =
-                Self { loss, believed, queue_safe, queue_full, rtt_min, ..Self::new(now, rate) };
+                Self { loss, believed, queue_safe, queue_full, rtt_min, ..Self::new(now, known) };
         }
     }
 
@@ -314,28 +315,24 @@ impl Path {
             // Whoever emptied it: all who see it will look for the next time together.
             self.emptied = now;
         }
-        let lost = sample.sent_packets.saturating_sub(sample.received_packets) as f64;
-        let sent_packets = sample.sent_packets as f64;
-        let excess = self.is_overflow(now, sample, (sent_packets, lost), before);
+        let is_mean = (mixed || sample.app_limited) && self.is_early(sample);
+        let excess = self.is_overflow(now, sample, before, is_mean) && !is_mean;
         let low = self.busy_above();
         let send = sample.send_interval.as_secs_f64();
         let span = Span {
             poll_sent: sample.poll_sent,
             sent: sample.sent_bytes as f64,
-            arrived: sample.sent_bytes as f64 * (1.0 - lost / sent_packets),
+            arrived: sample.sent_bytes as f64 * sample.arrived_share(),
             send,
             receive: (send + self.queue - before).max(0.2 * send),
             receive_raw: sample.receive_interval.as_secs_f64(),
             queue_raw,
-            // What a pausing sender sent says little about the path, unless its queue is long.
+            // What a pausing sender sent says little about the path, unless a long queue outlasted the pause.
             busy: before > low
                 && self.queue > low
-                && (!sample.app_limited || self.queue > 2.0 * self.wish()),
+                && (!sample.app_limited || before >= send && self.queue > 2.0 * self.wish()),
             ran_empty: before > low && self.queue <= low,
-            // Of a mean with the time before the rate was found nobody knows which part was too fast.
-            excess: excess
-                && !((mixed || sample.app_limited)
-                    && sample.poll_sent - sample.send_interval < self.found),
+            excess,
         };
         if self.spans.len() == SPANS_MAX {
             self.spans.pop_front();
@@ -362,17 +359,17 @@ impl Path {
         self.delay = sample.rtt.as_secs_f64();
         self.allowed = f64::INFINITY;
         self.queue = sample.queue_delay.as_secs_f64();
-        let sent = sample.sent_packets as f64;
-        let lost = sample.sent_packets.saturating_sub(sample.received_packets) as f64;
+        let (sent, lost) = (sample.sent_packets as f64, sample.lost_packets() as f64);
         let is_queued = self.queue > 4.0 * QUEUE_MAX;
-        let is_lossy = self.loss.is_half_known() && self.loss.is_excess(sent, lost);
+        let is_early = self.is_early(sample);
+        let is_lossy = !is_early && self.loss.is_half_known() && self.loss.is_excess(sent, lost);
         if let Some(takes) = self.shown_by_sparse(sample, rate) {
             self.capacity = takes;
         } else if is_queued || is_lossy {
             // Not slower than now: many may report the same trouble.
             self.capacity = rate;
         } else {
-            if !self.is_full_for_some(sent, lost) {
+            if !is_early && !self.is_full_for_some(sent, lost) {
                 self.loss.learn(sent, lost);
             }
             return;
@@ -390,11 +387,16 @@ impl Path {
     /// Through a queue that is always full hardly any poll comes, so that there may be no other sample: what such a path
     /// took since the rate was found is what it takes. Who takes less than half is no one to follow on so little.
     fn shown_by_sparse(&self, sample: &RateSample, rate: f64) -> Option<f64> {
-        let (sent, arrived) = (sample.sent_packets as f64, sample.received_packets as f64);
-        let is_later = sample.poll_sent - sample.send_interval >= self.found;
-        let share = arrived / sent / (1.0 - self.loss.share());
+        let (sent, lost) = (sample.sent_packets as f64, sample.lost_packets() as f64);
+        let share = sample.arrived_share() / (1.0 - self.loss.share());
         let takes = share * sample.sent_bytes as f64 / sample.send_interval.as_secs_f64();
-        (self.is_full_for_some(sent, sent - arrived) && is_later).then_some(takes.min(rate))
+        let is_full = self.is_full_for_some(sent, lost) && !self.is_early(sample);
+        is_full.then_some(takes.min(rate))
+    }
+
+    /// Whether a sample began before the rate was found: nobody knows which part of it was too fast.
+    fn is_early(&self, sample: &RateSample) -> bool {
+        sample.opened() < self.found
     }
 
     /// Time has passed at `rate` (bytes/s).
@@ -482,9 +484,10 @@ impl Path {
         &mut self,
         now: Timestamp,
         sample: &RateSample,
-        (sent, lost): (f64, f64),
         before: f64,
+        is_mean: bool,
     ) -> bool {
+        let (sent, lost) = (sample.sent_packets as f64, sample.lost_packets() as f64);
         let peak = before.max(self.queue);
         // A single late sample is no long queue.
         let standing = before.min(self.queue);
@@ -513,12 +516,15 @@ impl Path {
             }
             return overflow == Overflow::Severe || sample.host_drops > 0;
         }
+        if is_mean {
+            return false;
+        }
         let excess = self.loss.is_excess(sent, lost);
         self.excesses = if excess { self.excesses + 1 } else { 0 };
         if sample.host_drops > 0 {
             return true;
         }
-        let opened = sample.poll_sent - sample.send_interval;
+        let opened = sample.opened();
         if self.is_not_believed(now, opened) {
             return true;
         }
@@ -638,9 +644,10 @@ impl Path {
         }
         if span.excess {
             // Who pauses does not show what the link takes, only which share of it was lost.
-            let measured = if app_limited {
-                rate * (span.arrived / span.sent / (1.0 - self.loss.share())).min(1.0)
-            } else if span.ran_empty {
+            let share = span.arrived / span.sent / (1.0 - self.loss.share());
+            let measured = if app_limited && share < 1.0 {
+                rate * share
+            } else if app_limited || span.ran_empty {
                 self.capacity // What arrived is less than it takes.
             } else {
                 self.measured(span)
