@@ -43,3 +43,20 @@ fn polls_come_through_a_short_queue_that_overflows() {
         }
     }
 }
+
+/// Of more than eight only some answer each poll. All of them had to show that more can be sent before more was: 30 took
+/// 1.13 times as long as 4, and 16 took 1.08 times.
+#[test]
+fn a_larger_group_finds_the_rate_nearly_as_soon() {
+    let wall = |receivers| {
+        let (rate, rtt) = (Rate::from_mbps(100), Duration::from_millis(50));
+        let mut config = WorldConfig::star(receivers, rate, rtt, Loss::None);
+        config.data_len = 64 << 20;
+        World::run(config).wall().as_secs_f64()
+    };
+    let four = wall(4);
+    for receivers in [16, 30] {
+        let ratio = wall(receivers) / four;
+        assert!(ratio < 1.08, "{receivers}: {ratio:.3} times as long");
+    }
+}

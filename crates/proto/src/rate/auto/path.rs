@@ -18,6 +18,7 @@
 use super::loss::{Overflow, RandomLoss};
 use super::neighbours::{Others, Standing};
 use super::queue::{self, PACKET, QUEUE_MAX, QUEUE_MIN};
+use super::span::Span;
 use crate::rate::{RatePhase, RateSample};
 use crate::time::{Duration, Timestamp};
 use alloc::collections::VecDeque;
@@ -91,23 +92,6 @@ const YIELD: f64 = 1.0;
 const YIELD_LEAST: f64 = 0.15;
 /// Not so soon after the rate was found: what is taken then is still being learnt.
 const YIELD_AFTER: Duration = Duration::from_secs(2);
-
-/// One sample, as the estimates need it. Times in seconds, sizes in bytes.
-#[derive(Clone, Copy, Debug)]
-struct Span {
-    poll_sent: Timestamp,
-    sent: f64,
-    arrived: f64,
-    send: f64,
-    receive: f64,
-    /// As it was told, with the lateness of hosts.
-    receive_raw: f64,
-    queue_raw: f64,
-    busy: bool,
-    /// A queue that stood before has run empty: the link may have been idle for a part of the span.
-    ran_empty: bool,
-    excess: bool,
-}
 
 /// Whether the queue is being let run empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -593,13 +577,18 @@ impl Path {
         // Losses alone may be chance, a queue alone a late host; both together are overflow.
         span.excess |= self.queue > 0.5 * target && span.arrived < STARTUP_LOSSY * span.sent;
         // Faster than it was sent is only what had been queued before.
-        let measured = self.measured(&span).min(span.sent / span.send);
+        let measured = span.shows(self.loss.share()).min(span.sent / span.send);
         let standing = self.queue > target && stretched > 1.05 || self.queue > 3.0 * target;
         let clear =
             span.excess || self.queue > 3.0 * target || stretched > STARTUP_STRETCH && standing;
         self.suspects = if standing { self.suspects + 1 } else { 0 };
         if clear || self.suspects >= 2 {
-            self.capacity = measured.max(self.capacity * 0.5).max(least);
+            if mixed {
+                // A mean over several rates does not tell what it takes: who is followed answers the next poll too.
+                self.allowed = measured.max(least);
+                return;
+            }
+            self.capacity = measured.max(self.capacity * 0.5);
             self.saturated = self.queue > target;
             self.phase = RatePhase::Hold;
             self.emptied = now;
@@ -650,7 +639,7 @@ impl Path {
             } else if app_limited || span.ran_empty {
                 self.capacity // What arrived is less than it takes.
             } else {
-                self.measured(span)
+                span.shows(self.loss.share())
             };
             self.capacity = self.capacity.min(measured);
             self.climb = 0.0;
@@ -660,7 +649,7 @@ impl Path {
             self.climb_due = now + self.climb_wait;
             return;
         }
-        let measured = self.measured(span).min(span.sent / span.send);
+        let measured = span.shows(self.loss.share()).min(span.sent / span.send);
         if measured < 0.97 * self.capacity || app_limited || self.pushed < PUSHED_MIN {
             return;
         }
@@ -688,22 +677,12 @@ impl Path {
         Duration::from_secs_f64(share * (CLIMB_YIELD.0 + CLIMB_YIELD.1 * self.delay))
     }
 
-    /// Rate at the sender that this span shows.
-    fn measured(&self, span: &Span) -> f64 {
-        let bytes = if span.excess {
-            (span.arrived / (1.0 - self.loss.share())).min(span.sent)
-        } else {
-            span.sent
-        };
-        bytes / span.receive.max(1e-9)
-    }
-
     /// Bytes and receive time of the newest busy spans, and that time again (0: not busy now).
     fn window(&self) -> (f64, f64, f64) {
         let mut bytes = 0.0;
         let mut time = 0.0;
         for span in self.spans.iter().rev().take_while(|s| s.busy) {
-            bytes += self.measured(span) * span.receive;
+            bytes += span.shows(self.loss.share()) * span.receive;
             time += span.receive;
             if time >= self.window_len() {
                 break;
