@@ -21,7 +21,7 @@ use crate::units::Rate;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use neighbours::Neighbours;
-use path::Path;
+use path::{Over, Path};
 
 /// Before anything is known.
 const INITIAL: Rate = Rate::from_mbps(10);
@@ -36,6 +36,8 @@ const NEWEST_POLLS: f64 = 1.5;
 /// A sample over more polls than this is a mean over several rates while the rate is being found: the least that a
 /// thousand receivers report so would be far below what they can take.
 const MIXED_POLLS: f64 = 2.5;
+/// The highest of these rates over their mean from which on a queue that stands at both ends may have been away between.
+const UNLIKE: f64 = 1.4;
 /// A sender that sent less than this share of what it might has paused: what it may send says nothing of the queue.
 const PAUSED: f64 = 0.5;
 /// When most paths have shown to take so many times as much as the one that is followed, its limit is its own and not
@@ -146,6 +148,16 @@ impl Auto {
         if most > FAR_MORE * capacity { most } else { capacity }
     }
 
+    /// Whether polls left at far higher rates than the mean in the time of a sample.
+    fn was_unlike(&self, sample: &RateSample) -> bool {
+        let during = sample.opened()..=sample.poll_sent;
+        let rates = self.polls.iter().filter(|(at, _)| during.contains(at)).map(|(_, rate)| *rate);
+        let (count, sum, most) = rates.fold((0.0, 0.0, 0.0_f64), |(count, sum, most), rate| {
+            (count + 1.0, sum + rate, most.max(rate))
+        });
+        most * count > UNLIKE * sum
+    }
+
     /// For how long a path's answer holds, in seconds.
     fn memory(&self, path: &Path) -> f64 {
         if self.found.is_none() && self.paths.by_id.len() > ALL_ANSWER {
@@ -189,6 +201,11 @@ impl RateController for Auto {
         let interval = sample.send_interval.as_secs_f64();
         let sparse = interval > SPARSE_POLLS * self.poll_interval;
         let mixed = interval > MIXED_POLLS * self.poll_interval;
+        let over = match mixed {
+            true if self.was_unlike(sample) => Over::Unlike,
+            true => Over::Several,
+            false => Over::One,
+        };
         let rate = self.rate;
         // Not the rate of this moment: that may be one at which a queue is let run empty.
         let followed = self.paths.followed().map_or(rate, |path| path.capacity().0);
@@ -198,10 +215,10 @@ impl RateController for Auto {
         let path = self.paths.entry(sample.receiver, || Path::new(now, known));
         path.take_up(now, known);
         if sparse && self.poll_interval > 0.0 {
-            path.on_sparse_sample(now, sample, rate);
+            path.on_sparse_sample(now, sample, rate.max(followed));
         } else {
             let then = self.polls.iter().find(|(at, _)| *at == sample.poll_sent);
-            path.on_sample(now, sample, then.map_or(rate, |(_, rate)| *rate), mixed);
+            path.on_sample(now, sample, then.map_or(rate, |(_, rate)| *rate), over);
         }
         self.decide(now);
     }
@@ -389,6 +406,24 @@ mod tests {
         auto.on_sample(now, &RateSample { receiver: ReceiverId(2), ..second });
         let (capacity, _) = auto.paths.by_id[&ReceiverId(2)].capacity();
         assert!(capacity > 0.8 * LINK, "{capacity}");
+    }
+
+    #[test]
+    fn who_answers_seldom_does_not_take_the_rate_of_an_emptying_queue_for_the_capacity() {
+        let (mut auto, mut queue) = (Auto::new(Timestamp::ZERO), 0.0);
+        let mut now = Timestamp::ZERO;
+        for _ in 1..=100 {
+            now = now + ROUND;
+            round(&mut auto, now, 1.0, 1.0, &mut queue);
+            let second = sample(now, 1.0, (1e5, 1.0), (ROUND, 0.0));
+            auto.on_sample(now, &RateSample { receiver: ReceiverId(2), ..second });
+        }
+        auto.rate *= 0.2;
+        let seldom = sample(now, 1.0, (2e6, 0.6), (ROUND * 20, 0.0));
+        let seldom = RateSample { send_interval: ROUND * 20, ..seldom };
+        auto.on_sample(now, &RateSample { receiver: ReceiverId(2), ..seldom });
+        let (capacity, _) = auto.paths.by_id[&ReceiverId(2)].capacity();
+        assert!(capacity > 0.7 * LINK, "{capacity}");
     }
 
     /// While the rate was sought much was lost in the queue. Who tells of that afterwards, because it comes late or answers

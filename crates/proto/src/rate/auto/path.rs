@@ -93,6 +93,17 @@ const YIELD_LEAST: f64 = 0.15;
 /// Not so soon after the rate was found: what is taken then is still being learnt.
 const YIELD_AFTER: Duration = Duration::from_secs(2);
 
+/// What a sample is a mean over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Over {
+    /// What was sent between two polls.
+    One,
+    /// Several times that, at rates that may be unlike while the rate is being found.
+    Several,
+    /// Several times that, at unlike rates.
+    Unlike,
+}
+
 /// Whether the queue is being let run empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Drain {
@@ -270,15 +281,9 @@ impl Path {
         self.delay
     }
 
-    /// Takes a sample; its poll left at `rate` (bytes/s). `mixed`: it is over several polls, and so, while the rate is
-    /// being found, over several rates.
-    pub(super) fn on_sample(
-        &mut self,
-        now: Timestamp,
-        sample: &RateSample,
-        rate: f64,
-        mixed: bool,
-    ) {
+    /// Takes a sample; its poll left at `rate` (bytes/s).
+    pub(super) fn on_sample(&mut self, now: Timestamp, sample: &RateSample, rate: f64, over: Over) {
+        let mixed = over != Over::One;
         self.heard = now;
         self.rtt_min = self.rtt_min.min(sample.rtt.as_secs_f64());
         let queue_raw = sample.queue_delay.as_secs_f64();
@@ -311,10 +316,12 @@ impl Path {
             receive: (send + self.queue - before).max(0.2 * send),
             receive_raw: sample.receive_interval.as_secs_f64(),
             queue_raw,
-            // What a pausing sender sent says little about the path, unless a long queue outlasted the pause.
+            // What a pausing sender sent says little about the path, unless a long queue outlasted the pause, nor what
+            // was sent at unlike rates.
             busy: before > low
                 && self.queue > low
-                && (!sample.app_limited || before >= send && self.queue > 2.0 * self.wish()),
+                && (before >= send || over != Over::Unlike)
+                && (before >= send && self.queue > 2.0 * self.wish() || !sample.app_limited),
             ran_empty: before > low && self.queue <= low,
             excess,
         };
@@ -329,7 +336,7 @@ impl Path {
         self.pushed = if sample.app_limited { 0.0 } else { self.pushed + send };
         match self.phase {
             RatePhase::Startup => self.startup(now, span, (rate, mixed), sample.app_limited),
-            _ => self.hold(now, &span, rate, sample.app_limited),
+            _ => self.hold(now, &span, (rate, over), sample.app_limited),
         }
         self.predict(now, sample);
         self.allow();
@@ -618,7 +625,7 @@ impl Path {
             .then(|| (a.sent + b.sent) / (a.receive_raw + b.receive_raw))
     }
 
-    fn hold(&mut self, now: Timestamp, span: &Span, rate: f64, app_limited: bool) {
+    fn hold(&mut self, now: Timestamp, span: &Span, (rate, over): (f64, Over), app_limited: bool) {
         let (bytes, time, busy_time) = self.window();
         if busy_time > 0.0 {
             let estimate = bytes / time;
@@ -635,7 +642,7 @@ impl Path {
             // Who pauses does not show what the link takes, only which share of it was lost.
             let share = span.arrived / span.sent / (1.0 - self.loss.share());
             let measured = if app_limited && share < 1.0 {
-                rate * share
+                rate.max(self.capacity) * share
             } else if app_limited || span.ran_empty {
                 self.capacity // What arrived is less than it takes.
             } else {
@@ -650,7 +657,8 @@ impl Path {
             return;
         }
         let measured = span.shows(self.loss.share()).min(span.sent / span.send);
-        if measured < 0.97 * self.capacity || app_limited || self.pushed < PUSHED_MIN {
+        let is_vague = app_limited || over == Over::Unlike;
+        if measured < 0.97 * self.capacity || is_vague || self.pushed < PUSHED_MIN {
             return;
         }
         // The rate is there, the queue is not.
