@@ -5,8 +5,8 @@
 pub(crate) mod backoff;
 mod rounds;
 
-pub(crate) use rounds::backoff_grtt;
 pub use rounds::{GROUP_WITHOUT_BACKOFF, Rounds};
+pub(crate) use rounds::{REPORTS_MAX, backoff_grtt};
 
 use crate::ids::ReceiverId;
 use crate::rng::Rng;

@@ -11,6 +11,10 @@ use crate::wire::Poll;
 /// Up to this many receivers nobody waits: all of them may speak at once.
 pub const GROUP_WITHOUT_BACKOFF: u32 = 16;
 
+/// Most receivers that shall report in a round though they need nothing, besides the limiting one: a group of so many
+/// reports as a whole (`docs/protocol.md#FB-2`).
+pub(crate) const REPORTS_MAX: u32 = 8;
+
 /// Back-off in GRTT at 100 receivers, and how much more it is for each factor of ten above: by RFC 5401's
 /// estimate no more of a larger group speak before they are silenced.
 const BACKOFF_GRTT_100: f64 = 4.0;

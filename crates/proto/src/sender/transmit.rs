@@ -3,7 +3,7 @@
 use super::Sender;
 use super::rounds::SentRound;
 use super::{Event, Transmit, Work};
-use crate::feedback::{GROUP_WITHOUT_BACKOFF, backoff_grtt};
+use crate::feedback::{GROUP_WITHOUT_BACKOFF, REPORTS_MAX, backoff_grtt};
 use crate::ids::{BlockKind, PacketNumber, Round};
 use crate::pacer::BURST_TIME_MAX;
 use crate::rate::RatePhase;
@@ -33,11 +33,10 @@ const ROUND_IDLE_MAX: Duration = Duration::from_millis(250);
 /// Idle polls before they become rarer: receivers may still be short of what was sent last.
 const IDLE_POLLS_FAST: u32 = 8;
 
-/// Receivers that shall report in a round though they need nothing, besides the limiting one: eight of a small
+/// Receivers that shall report in a round though they need nothing: [`REPORTS_MAX`] of a small
 /// group and in a session's first rounds, fewer the larger the group is, and one in two rounds in groups so
 /// large that their worst receivers speak by themselves. With the NACKs, feedback to a thousand receivers stays
 /// below a hundredth of the data, and is no more from ten thousand (`docs/protocol.md#FB-2`).
-const REPORTS_MAX: u32 = 8;
 const FIRST_ROUNDS: u32 = 8;
 const REPORTS_OF_GROUP: u32 = 64;
 const LARGE_GROUP: u32 = 1_000;

@@ -15,6 +15,7 @@ mod span;
 
 use super::paths::{Heard, Paths};
 use super::{Load, RateController, RatePhase, RateSample, RateSummary};
+use crate::feedback::REPORTS_MAX;
 use crate::ids::{ReceiverId, StreamId};
 use crate::time::{Duration, Timestamp};
 use crate::units::Rate;
@@ -29,9 +30,8 @@ const INITIAL: Rate = Rate::from_mbps(10);
 const RATE_MIN: Rate = Rate::from_bps(128_000);
 /// A path that has not answered so many polls is no longer followed, unless it limits the rate.
 const SPARSE_POLLS: f64 = 8.0;
-/// Up to so many receivers answer each poll (FB-2); of more, only who has answered one of the newest polls is followed
-/// while the rate is sought. Waiting for all took four times as long with 16 of them as with 4.
-const ALL_ANSWER: usize = 8;
+/// In a group of which not all answer each poll only who has answered so new a poll is followed while the rate is sought.
+/// Waiting for all took four times as long with 16 receivers as with 4.
 const NEWEST_POLLS: f64 = 1.5;
 /// A sample over more polls than this is a mean over several rates while the rate is being found: the least that a
 /// thousand receivers report so would be far below what they can take.
@@ -160,7 +160,7 @@ impl Auto {
 
     /// For how long a path's answer holds, in seconds.
     fn memory(&self, path: &Path) -> f64 {
-        if self.found.is_none() && self.paths.by_id.len() > ALL_ANSWER {
+        if self.found.is_none() && self.paths.by_id.len() > REPORTS_MAX as usize {
             // What it took when less was sent does not hold back who shows now that more can be.
             return NEWEST_POLLS * self.poll_interval;
         }
@@ -200,11 +200,12 @@ impl RateController for Auto {
         self.advance(now);
         let interval = sample.send_interval.as_secs_f64();
         let sparse = interval > SPARSE_POLLS * self.poll_interval;
-        let mixed = interval > MIXED_POLLS * self.poll_interval;
-        let over = match mixed {
-            true if self.was_unlike(sample) => Over::Unlike,
-            true => Over::Several,
-            false => Over::One,
+        let over = if interval <= MIXED_POLLS * self.poll_interval {
+            Over::One
+        } else if self.was_unlike(sample) {
+            Over::Unlike
+        } else {
+            Over::Several
         };
         let rate = self.rate;
         // Not the rate of this moment: that may be one at which a queue is let run empty.
@@ -360,6 +361,13 @@ mod tests {
         }
     }
 
+    /// Receiver 2 tells of twenty rounds at once, of which much was lost.
+    fn tell_seldom(auto: &mut Auto, now: Timestamp) {
+        let seldom = sample(now, 1.0, (2e6, 0.6), (ROUND * 20, 0.0));
+        let (receiver, send_interval) = (ReceiverId(2), ROUND * 20);
+        auto.on_sample(now, &RateSample { receiver, send_interval, ..seldom });
+    }
+
     #[test]
     fn a_sender_that_pauses_and_loses_much_does_not_take_that_for_the_capacity() {
         let (mut auto, mut queue) = (Auto::new(Timestamp::ZERO), 0.0);
@@ -419,9 +427,7 @@ mod tests {
             auto.on_sample(now, &RateSample { receiver: ReceiverId(2), ..second });
         }
         auto.rate *= 0.2;
-        let seldom = sample(now, 1.0, (2e6, 0.6), (ROUND * 20, 0.0));
-        let seldom = RateSample { send_interval: ROUND * 20, ..seldom };
-        auto.on_sample(now, &RateSample { receiver: ReceiverId(2), ..seldom });
+        tell_seldom(&mut auto, now);
         let (capacity, _) = auto.paths.by_id[&ReceiverId(2)].capacity();
         assert!(capacity > 0.7 * LINK, "{capacity}");
     }
@@ -438,9 +444,7 @@ mod tests {
             let second = sample(now, 1.0, (4e5, 1.0), (ROUND, 0.0));
             auto.on_sample(now, &RateSample { receiver: ReceiverId(2), ..second });
         }
-        let seldom = sample(now, 1.0, (2e6, 0.6), (ROUND * 20, 0.0));
-        let seldom = RateSample { send_interval: ROUND * 20, ..seldom };
-        auto.on_sample(now, &RateSample { receiver: ReceiverId(2), ..seldom });
+        tell_seldom(&mut auto, now);
         for (busy, sent) in [(1.0, 0.0), (1.0, 1.5e5), (0.5, 1.5e5)] {
             let half = sample(now, busy, (sent, 0.5), (ROUND, 0.02));
             let sent_packets = (sent / 1472.0) as u64;
