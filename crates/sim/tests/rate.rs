@@ -73,10 +73,10 @@ fn a_rate_that_changes_is_followed_within_two_seconds() {
 }
 
 /// Who comes second finds the queue half full and takes that for the path's delay, overflows it for seconds without seeing
-/// it, and keeps most of the link: 68:32, 70:30 and 74:26 where it does not look for what the other tells of.
+/// it, and keeps most of the link: 62:38, 62:38 and 61:39 where it does not look for what the other tells of.
 #[test]
 fn who_joins_a_full_link_finds_out_how_much_stands_there() {
-    for (mbps, queue_ms, seed) in [(20, 10, 21), (50, 5, 38), (50, 5, 60)] {
+    for (mbps, queue_ms, seed) in [(20, 10, 57), (50, 5, 7), (50, 5, 21)] {
         let bed = Bed { mbps, queue_ms, rtt_us: 50_000, receivers: 1, seed, ..Bed::BASE };
         let (larger, used) = bed.two();
         assert!(larger < 0.6 && used > 0.98, "{bed:?}: {larger:.3} {used:.3}");
@@ -106,7 +106,7 @@ fn a_session_heard_from_another_link_costs_nothing() {
 #[test]
 fn a_queue_that_has_always_been_full_is_noticed_and_shared() {
     for (mbps, rtt_us, queue_ms) in
-        [(20, 200, 20), (20, 10_000, 5), (300, 200, 5), (38, 27_860, 24)]
+        [(20, 200, 20), (20, 10_000, 5), (300, 200, 5), (38, 27_860, 24), (30, 100_000, 5)]
     {
         let bed = Bed { mbps, rtt_us, queue_ms, ..Bed::BASE };
         let beside = bed.beside_tcp(4);
@@ -114,10 +114,18 @@ fn a_queue_that_has_always_been_full_is_noticed_and_shared() {
     }
 }
 
-/// A queue of ten datagrams, or a tenth of the round trip: TCP had 14, 19 and 24 % while most of such a queue was held.
+/// A queue of ten datagrams, or a tenth of the round trip: TCP had 14, 19 and 24 % while most of such a queue was held, and
+/// of one that is shorter still 12 to 19 % while 0.4 of it was, or while it was not known where it overflows.
 #[test]
 fn tcp_finds_room_in_a_queue_that_is_short_beside_the_round_trip() {
-    for (mbps, rtt_us, queue_ms) in [(20, 50_000, 5), (30, 100_000, 7), (50, 100_000, 5)] {
+    for (mbps, rtt_us, queue_ms) in [
+        (20, 50_000, 5),
+        (30, 100_000, 7),
+        (50, 100_000, 5),
+        (50, 200_000, 7),
+        (100, 200_000, 7),
+        (10, 200_000, 10),
+    ] {
         let bed = Bed { mbps, rtt_us, queue_ms, ..Bed::BASE };
         let beside = bed.beside_tcp(4);
         assert!(beside.tcp_of_all >= 0.25 && beside.used > 0.95, "{bed:?}: {beside:?}");

@@ -80,8 +80,14 @@ impl RandomLoss {
     }
 
     /// What losses under a standing queue mean. `likely` says that the queue is so long that overflow is
-    /// the first guess.
-    pub(super) fn judge_queued(&mut self, sent: f64, lost: f64, likely: bool) -> Overflow {
+    /// the first guess, `mild` that what lasts is at least mild overflow as soon.
+    pub(super) fn judge_queued(
+        &mut self,
+        sent: f64,
+        lost: f64,
+        likely: bool,
+        mild: bool,
+    ) -> Overflow {
         self.queued_sent = self.queued_sent * QUEUED_MEMORY + sent;
         self.queued_lost = self.queued_lost * QUEUED_MEMORY + lost;
         let share = self.expected();
@@ -90,14 +96,15 @@ impl RandomLoss {
             lost > sent * share + sigmas * libm::sqrt(variance) + 1.0
         };
         let now = likely && above(sent, lost, LIKELY_SIGMAS);
-        let lately = above(self.queued_sent, self.queued_lost, SIGMAS);
+        let lately = |sigmas| above(self.queued_sent, self.queued_lost, sigmas);
+        let (is_sure, is_likely) = (lately(SIGMAS), mild && lately(LIKELY_SIGMAS));
         let much = self.queued_lost > self.queued_sent * (share + MUCH);
-        if lately {
+        if is_sure || is_likely {
             (self.queued_sent, self.queued_lost) = (0.0, 0.0);
         }
         match () {
-            () if now || lately && much => Overflow::Severe,
-            () if lately => Overflow::Mild,
+            () if now || is_sure && much => Overflow::Severe,
+            () if is_sure || is_likely => Overflow::Mild,
             () => Overflow::No,
         }
     }
@@ -110,6 +117,11 @@ impl RandomLoss {
     /// Whether more has been seen than a burst or two.
     pub(super) fn is_half_known(&self) -> bool {
         self.seen >= 0.5 * KNOWN
+    }
+
+    /// Whether enough has been sent, also under a standing queue, that what has been learnt may be put to the test.
+    pub(super) fn is_tried(&self) -> bool {
+        self.seen + self.queued_sent >= KNOWN
     }
 
     /// The share that chance takes, or what must be thought possible.

@@ -480,6 +480,7 @@ impl Path {
     ) -> bool {
         let (sent, lost) = (sample.sent_packets as f64, sample.lost_packets() as f64);
         let peak = before.max(self.queue);
+        let opened = sample.opened();
         // A single late sample is no long queue.
         let standing = before.min(self.queue);
         let usual = lost <= self.loss.share() * sent;
@@ -487,10 +488,14 @@ impl Path {
             self.queue_safe = standing;
         }
         if peak > LOW * self.wish() {
+            if self.is_not_believed(now, opened) {
+                return true;
+            }
             // With a queue like this, losses may be overflow and teach nothing about chance.
             let safe = peak < SAFE * self.queue_safe;
             let likely = !safe && peak > self.likely_full();
-            let overflow = self.loss.judge_queued(sent, lost, likely);
+            let mild = self.queue_full.is_none() && queue::is_very_shallow(peak, self.rtt_min);
+            let overflow = self.loss.judge_queued(sent, lost, likely, mild);
             if safe {
                 if overflow != Overflow::Severe {
                     return sample.host_drops > 0;
@@ -515,7 +520,6 @@ impl Path {
         if sample.host_drops > 0 {
             return true;
         }
-        let opened = sample.opened();
         if self.is_not_believed(now, opened) {
             return true;
         }
@@ -531,10 +535,10 @@ impl Path {
         true
     }
 
-    /// Whether so much is lost that it is taken for overflow although no queue is seen.
+    /// Whether so much is lost that it is taken for overflow although no queue is seen, or one that is full but short.
     fn is_not_believed(&mut self, now: Timestamp, opened: Timestamp) -> bool {
         if self.loss.share() > self.believed + SURPRISE
-            && self.loss.is_known()
+            && self.loss.is_tried()
             && opened >= self.slowed
         {
             if self.slowed_in_vain(opened) {

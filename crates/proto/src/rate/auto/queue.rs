@@ -14,9 +14,11 @@ const QUEUE: f64 = 0.007;
 const SHARE: f64 = 0.4;
 const SHARE_POWER: f64 = 0.3;
 const SHARE_BOUNDS: (f64, f64) = (0.15, 0.7);
-/// Below this part of the round trip a full queue is shallow, and at most that share of it is held unless neighbours are heard.
+/// Below this part of the round trip a full queue is shallow, and at most that share of it is held unless neighbours are heard;
+/// where it is very shallow, the least share.
 const SHALLOW: f64 = 0.3;
 const SHALLOW_SHARE: f64 = 0.4;
+const VERY_SHALLOW: f64 = 0.1;
 /// 100 Mbit/s, in bytes per second.
 const AT: f64 = 12.5e6;
 /// Bounds of the queue, in seconds.
@@ -34,11 +36,20 @@ pub(super) fn wish(capacity: f64, full: Option<f64>, rtt: f64, is_shared: bool) 
     let wish = QUEUE * libm::sqrt(libm::sqrt(AT / capacity));
     let share = SHARE * libm::pow(AT / capacity, SHARE_POWER);
     let of_full = full.map_or(f64::MAX, |full| {
-        let is_shallow = full < SHALLOW * rtt && !is_shared;
-        let most = if is_shallow { SHALLOW_SHARE } else { SHARE_BOUNDS.1 };
-        full * share.clamp(SHARE_BOUNDS.0, most)
+        let (least, most) = SHARE_BOUNDS;
+        let most = match () {
+            () if is_shared || full >= SHALLOW * rtt => most,
+            () if is_very_shallow(full, rtt) => least,
+            () => SHALLOW_SHARE,
+        };
+        full * share.clamp(least, most)
     });
     wish.min(QUEUE_MAX).min(of_full).max(QUEUE_MIN).max(1.5 * PACKET / capacity)
+}
+
+/// Whether a full queue is so short beside the round trip, both in seconds, that TCP is for long without what it loses there.
+pub(super) fn is_very_shallow(full: f64, rtt: f64) -> bool {
+    full < VERY_SHALLOW * rtt
 }
 
 #[cfg(test)]
@@ -58,6 +69,8 @@ mod tests {
         let (capacity, full) = (2.5e6, Some(0.006));
         let held = |rtt, is_shared| wish(capacity, full, rtt, is_shared) / 0.006;
         assert!((held(0.05, false) - 0.4).abs() < 1e-9, "{}", held(0.05, false));
+        // At least a millisecond is held.
+        assert!((held(0.1, false) - 1.0 / 6.0).abs() < 1e-9, "{}", held(0.1, false));
         // The same queue, where the round trip is short, and where sessions divide it by what they hold.
         assert!(held(0.01, false) > 0.6, "{}", held(0.01, false));
         assert_eq!(held(0.05, true), held(0.01, false));
