@@ -73,7 +73,7 @@ fn a_rate_that_changes_is_followed_within_two_seconds() {
 }
 
 /// Who comes second finds the queue half full and takes that for the path's delay, overflows it for seconds without seeing
-/// it, and keeps most of the link: 62:38, 62:38 and 61:39 where it does not look for what the other tells of.
+/// it, and keeps more of the link: 62:38, 62:38 and 61:39 where it does not look for what the other tells of.
 #[test]
 fn who_joins_a_full_link_finds_out_how_much_stands_there() {
     for (mbps, queue_ms, seed) in [(20, 10, 57), (50, 5, 7), (50, 5, 21)] {

@@ -488,7 +488,7 @@ impl Path {
             self.queue_safe = standing;
         }
         if peak > LOW * self.wish() {
-            if self.is_not_believed(now, opened) {
+            if !is_mean && self.is_not_believed(now, opened) {
                 return true;
             }
             // With a queue like this, losses may be overflow and teach nothing about chance.
