@@ -310,16 +310,17 @@ impl Experiment {
         self.change.iter().map(link).collect()
     }
 
-    /// The network of a cell. With `both_ways` the receivers' links have the sender's rate too, in both
-    /// directions, for programs whose receivers send to one another.
+    /// The network of a cell. With `both_ways` all links have the sender's rate, in both directions, for programs
+    /// whose receivers send.
     pub(crate) fn network(&self, cell: &Cell, both_ways: bool, seed: u64) -> Spec {
         let Cell { rate, queue, delay, jitter, reorder, .. } = *cell;
         let plain = Shape::default();
         let down = Shape { delay, jitter, reorder, ..plain.clone() };
         // Only an emulated link can change.
         let emulated = !self.change.is_empty();
-        let sender = Link { up: Shape { rate, queue, ..down.clone() }, down, emulated };
         let shared = if both_ways { rate } else { None };
+        let up = Shape { rate, queue, ..down.clone() };
+        let sender = Link { up, down: Shape { rate: shared, queue, ..down }, emulated };
         let up = Shape { rate: shared, queue, ..plain };
         let down = Shape { loss: cell.loss, burst: cell.burst, ..up.clone() };
         let mut receivers = vec![Link { up, down, emulated: false }; cell.receivers];

@@ -221,8 +221,8 @@ impl<'a> Stage<'a> {
         std::thread::sleep(SETTLE);
     }
 
-    /// Starts the clock.
-    fn start_clock(&mut self) {
+    /// Starts the clock, for who sends from elsewhere than from the sender.
+    pub(crate) fn start_clock(&mut self) {
         if self.started.is_none() {
             let meter = Meter::read(self.footprint);
             self.started = Some((Instant::now(), meter));

@@ -1,10 +1,11 @@
 //! The receiving machine alone, in situations that a network brings seldom.
 
-use downpour_proto::receiver::{Arrival, Disposition, Pull, Work, WorkDone};
-use downpour_proto::wire::{Header, Kind, OpenBlock, ParseError, Poll};
+use downpour_proto::rate::Load;
+use downpour_proto::receiver::{Arrival, Disposition, Event, Pull, Work, WorkDone};
+use downpour_proto::wire::{Header, Kind, OpenBlock, ParseError, Poll, Presence};
 use downpour_proto::{
-    BlockId, Code, Duration, Epoch, Geometry, PacketNumber, Receiver, ReceiverConfig, ReceiverId,
-    Round, Rounds, StreamId, SymbolId, Timestamp,
+    BlockId, Code, Duration, Epoch, Geometry, PacketNumber, Rate, Receiver, ReceiverConfig,
+    ReceiverId, Round, Rounds, StreamId, SymbolId, Timestamp,
 };
 
 const NOW: Timestamp = Timestamp::from_nanos(1_000_000);
@@ -48,6 +49,15 @@ fn hear(receiver: &mut Receiver, poll: &[u8]) {
 }
 
 fn poll(round: u32, data_end: u32, blocks: Vec<OpenBlock>) -> Vec<u8> {
+    poll_limited_by(None, round, data_end, blocks)
+}
+
+fn poll_limited_by(
+    clr: Option<ReceiverId>,
+    round: u32,
+    data_end: u32,
+    blocks: Vec<OpenBlock>,
+) -> Vec<u8> {
     let mut body = Vec::new();
     Poll {
         round: Round(round),
@@ -56,7 +66,7 @@ fn poll(round: u32, data_end: u32, blocks: Vec<OpenBlock>) -> Vec<u8> {
         group_size: 1,
         grtt: Duration::from_millis(10),
         finished: true,
-        clr: None,
+        clr,
         leaves: None,
         report_share: 0,
         data_end,
@@ -213,4 +223,46 @@ fn what_is_not_stored_counts_as_under_way() {
     assert_eq!(asked(&mut receiver), 0);
     receiver.handle_work(NOW, WorkDone::Stored(block(0)));
     assert_eq!(asked(&mut receiver), 1);
+}
+
+#[test]
+fn only_who_limits_the_session_passes_on_what_senders_say() {
+    let mut receiver = receiver();
+    let presence = |stream| {
+        let load = Load { rate: Rate::from_mbps(40), queue: Duration::from_millis(3) };
+        Presence { stream: StreamId(stream), load }
+    };
+    let mut own = Vec::new();
+    presence(1).emit(&mut own);
+    let hear_own = |receiver: &mut Receiver, by| {
+        let header = header(Kind::Presence { receiver: by });
+        let heard = receiver.handle_datagram(NOW, Arrival::now(NOW), &header, &own);
+        heard.map(|_| receiver.poll_event())
+    };
+    let passed_on = |receiver: &mut Receiver| {
+        let mut message = Vec::new();
+        let mut passed = Vec::new();
+        while let Some((header, _)) = receiver.poll_transmit(NOW, &mut message) {
+            if let Kind::Presence { receiver } = header.kind {
+                assert_eq!(receiver, Some(ReceiverId(1)));
+                passed.push(Presence::parse(&message).expect("well formed"));
+            }
+        }
+        passed
+    };
+    for (round, limiting) in [(1, None), (2, Some(ReceiverId(2)))] {
+        hear(&mut receiver, &poll_limited_by(limiting, round, 0, Vec::new()));
+        assert_eq!(hear_own(&mut receiver, None), Ok(None));
+        receiver.on_neighbour(NOW, presence(2));
+        assert_eq!(passed_on(&mut receiver), []);
+    }
+    hear(&mut receiver, &poll_limited_by(Some(ReceiverId(1)), 3, 0, Vec::new()));
+    assert_eq!(hear_own(&mut receiver, None), Ok(Some(Event::Neighbour(presence(1)))));
+    assert_eq!(hear_own(&mut receiver, Some(ReceiverId(2))), Err(ParseError::UnknownType));
+    receiver.on_neighbour(NOW, presence(2));
+    receiver.on_neighbour(NOW, presence(1));
+    receiver.on_neighbour(NOW, presence(2));
+    assert_eq!(passed_on(&mut receiver), [presence(2)], "once, and not its own sender's");
+    (0..1000).for_each(|stream| receiver.on_neighbour(NOW, presence(2 + stream)));
+    assert!(passed_on(&mut receiver).len() < 20, "a flood stays here");
 }

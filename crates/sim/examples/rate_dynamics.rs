@@ -1,11 +1,11 @@
 //! A rate that changes (to a fifth at 10 s, back at 20 s), two sessions on a link, four CUBIC flows beside:
-//! one line for each link that misses something, and a summary. `rate_dynamics [all] [deaf] [two] [join] [random COUNT [FIRST]]`
+//! one line for each link that misses something, and a summary. `rate_dynamics [all] [deaf | passed] [two] [join] [random COUNT [FIRST]]`
 //! or `rate_dynamics short`:
-//! `all` prints every line, `random` takes links off the grid; `deaf`: the sessions do not hear one another; `two`: two
+//! `all` prints every line, `random` takes links off the grid; `deaf`: the sessions do not hear one another, `passed`: their receivers pass it on; `two`: two
 //! and three sessions only; `join`: what a second session that begins does to the first, the summary only; `short`: four
 //! CUBIC flows only, on 140 links with queues of 5 to 20 ms.
 
-use downpour_sim::stream::Bed;
+use downpour_sim::stream::{Bed, Words};
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -22,7 +22,12 @@ fn main() {
     if has("short") {
         return short();
     }
-    let beds = beds.into_iter().map(|bed| Bed { hearing: !has("deaf"), ..bed });
+    let words = match () {
+        () if has("deaf") => Words::None,
+        () if has("passed") => Words::PassedOn,
+        () => Words::Heard,
+    };
+    let beds = beds.into_iter().map(|bed| Bed { words, ..bed });
     let sums = match () {
         () if has("two") => sessions(beds, all),
         () if has("join") => joins(beds, all),

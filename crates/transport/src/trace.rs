@@ -340,6 +340,9 @@ fn describe(kind: &Kind) -> (&'static str, Fields) {
         Kind::Advert => ("advert", Fields::None),
         Kind::Probe => ("probe", Fields::None),
         Kind::Feedback { receiver } => ("feedback", Fields::Receiver(receiver.0)),
+        Kind::Presence { receiver } => {
+            ("presence", receiver.map_or(Fields::None, |receiver| Fields::Receiver(receiver.0)))
+        }
     }
 }
 

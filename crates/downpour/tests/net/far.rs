@@ -4,7 +4,7 @@ use crate::lossy::Session;
 use crate::network::{Network, Spec};
 use crate::payload;
 use crate::program::{Running, Scratch};
-use crate::sessions::{OneFile, address, receiver, sender, sender_under};
+use crate::sessions::{OneFile, address, receiver, sender, sender_under, trace_lines};
 use downpour::report::ReceiverState;
 use downpour_proto::transfer::UNSTORED;
 use std::fs;
@@ -75,6 +75,45 @@ fn a_second_receiver_of_a_stream_for_one_pulls() {
         receiver.wait().expect(0);
     }
     assert!(session.arrived(0) && session.arrived(1));
+}
+
+/// Two sites send to a third: the senders cannot hear each other, what one takes comes to the other by the receivers.
+#[test]
+fn senders_of_two_sites_are_told_of_each_other_by_their_receivers() {
+    let test = "senders_of_two_sites_are_told_of_each_other_by_their_receivers";
+    let spec = Spec { slow: Some((0, "20mbit".to_owned())), ..Spec::default() };
+    let Some(network) = Network::build_or_skip(test, &spec) else { return };
+    let (at, sites) = (&network.receivers[0], [&network.sender, &network.receivers[1]]);
+    let scratch = Scratch::new();
+    let file = scratch.path("file");
+    payload::file(&file, 12_000_000);
+    let running = sites.map(|site| {
+        site.withhold("239.192.28.0");
+        let named = |name: &str| scratch.path(&format!("{}-{name}", site.namespace));
+        let (ticket, trace, out) = (named("ticket"), named("trace"), named("out"));
+        let address = format!("{}:28800", site.ipv4);
+        let home = format!("{}-sender", site.namespace);
+        let make = ["ticket", "new", "--address", &address, "--out", ticket.to_str().unwrap()];
+        assert!(scratch.run(Some(site), &home, &make).status.success());
+        let ticket_at = format!("@{}", ticket.display());
+        let words = ["receive", &ticket_at, "--out", out.to_str().unwrap()];
+        let receiver = scratch.start(Some(at), &format!("{}-receiver", site.namespace), &words);
+        #[rustfmt::skip]
+        let words = [
+            "send", "--path", "udp", "--listen", &address, "--ticket", ticket.to_str().unwrap(), "--receivers", "1",
+            "--trace", trace.to_str().unwrap(), file.to_str().unwrap(),
+        ];
+        (scratch.start(Some(site), &home, &words), receiver, trace, out)
+    });
+    for (sender, receiver, trace, out) in running {
+        sender.wait().expect(0);
+        receiver.wait().expect(0);
+        assert!(fs::read(out.join("file")).unwrap() == fs::read(&file).unwrap());
+        let lines = trace_lines(&trace);
+        let told =
+            |way| lines.iter().filter(|l| l["type"] == "presence" && l["way"] == way).count();
+        assert!(told("out") > 0 && told("in") > 5, "{} out, {} in", told("out"), told("in"));
+    }
 }
 
 fn same(scratch: &Scratch) {

@@ -267,6 +267,16 @@ impl Host {
         feed("ip", &["netns", "exec", &self.namespace, "nft", "-f", "-"], &rules);
     }
 
+    /// Nothing that it sends to this address leaves, as if a router did not let it through.
+    pub(crate) fn withhold(&self, address: &str) {
+        let rules = format!(
+            "table inet withhold {{\n\
+               chain out {{ type filter hook output priority 0; policy accept; ip daddr {address} drop; }}\n\
+             }}\n"
+        );
+        feed("ip", &["netns", "exec", &self.namespace, "nft", "-f", "-"], &rules);
+    }
+
     /// What passed `eth0` so far.
     pub(crate) fn counters(&self) -> Counters {
         let text = output("ip", &["-n", &self.namespace, "-s", "-j", "link", "show", "eth0"]);

@@ -173,7 +173,7 @@ fn a_trace_tells_each_datagram_and_the_sites_ceiling_holds() {
     assert!(arrived > symbols / 2 && arrived <= symbols, "{arrived} of {symbols}");
 }
 
-fn trace_lines(path: &Path) -> Vec<serde_json::Value> {
+pub(crate) fn trace_lines(path: &Path) -> Vec<serde_json::Value> {
     let mut text = String::new();
     let file = fs::File::open(path).unwrap();
     zstd::Decoder::new(file).unwrap().read_to_string(&mut text).unwrap();

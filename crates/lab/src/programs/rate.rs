@@ -5,6 +5,7 @@
 //!   the session runs; what share of the link they got. The file must last longer than that at the full rate.
 //! - `downpour-two`: two sessions from one machine, each to every second receiver, the second [`SECOND_S`] later; what share the larger one got.
 //!   Each file must last until the end of [`TOGETHER_S`], whatever the shares.
+//! - `downpour-two-in`: the same from two machines that do not hear each other to one, the sender of other experiments.
 
 use super::{Program, downpour, text};
 use crate::record::median;
@@ -19,6 +20,9 @@ const BESIDE_S: u64 = 40;
 /// When the second of two sessions begins, and from when until when they are compared, in seconds.
 const SECOND_S: u64 = 5;
 const TOGETHER_S: (u64, u64) = (15, 35);
+/// What keeps senders of one network from hearing each other.
+const APART: &str = "add table inet apart; add chain inet apart out { type filter hook output priority 0; }; \
+                     add rule inet apart out ip daddr 239.192.28.0 drop";
 /// Bins in which the rate that arrives is looked at, in seconds.
 const BIN_S: f64 = 0.1;
 /// Bytes of a full frame.
@@ -56,6 +60,14 @@ pub(super) const PROGRAMS: &[Program] = &[
         package: None,
         shares_uplinks: false,
         run: two,
+    },
+    Program {
+        name: "downpour-two-in",
+        about: "not told the rate; two sessions by UDP from two machines to one, the second five seconds later",
+        tools: &["downpour", "zstd", "nft"],
+        package: None,
+        shares_uplinks: true,
+        run: two_in,
     },
 ];
 
@@ -120,6 +132,44 @@ fn two(stage: &mut Stage<'_>) -> io::Result<()> {
     }
     stage.wait_receivers()?;
     stage.wait_senders()?;
+    compare_two(stage)
+}
+
+fn two_in(stage: &mut Stage<'_>) -> io::Result<()> {
+    stage.proof = Proof::Vouched;
+    let payload = text(stage.payload.to_owned());
+    let sessions = [0, 1].map(|n| {
+        let listen = format!("{}:{}", stage.network.receivers[n].ipv4, downpour::PORT);
+        (listen, text(stage.file(&format!("ticket{n}"))), text(stage.file(&format!("trace{n}"))))
+    });
+    for (n, (listen, ticket, _)) in sessions.iter().enumerate() {
+        stage.receiver(n, "downpour", &["ticket", "new", "--address", listen, "--out", ticket])?;
+        // As if routers were between them.
+        stage.receiver(n, "nft", &[APART])?;
+    }
+    stage.wait_receivers()?;
+    for (n, (_, ticket, _)) in sessions.iter().enumerate() {
+        let (at, name) = (format!("@{ticket}"), format!("in{n}"));
+        let options = ["receive", &at, "--interface", "eth0", "--name", &name, "--discard"];
+        stage.beforehand("downpour", &options)?;
+    }
+    stage.settle();
+    stage.start_clock();
+    for (n, (listen, ticket, trace)) in sessions.iter().enumerate() {
+        #[rustfmt::skip]
+        stage.receiver(n, "downpour", &[
+            "send", "--path", "udp", "--listen", listen, "--ticket", ticket, "--receivers", "1", "--trace", trace, &payload,
+        ])?;
+        if n == 0 {
+            std::thread::sleep(Duration::from_secs(SECOND_S));
+        }
+    }
+    stage.wait_receivers()?;
+    stage.wait_senders()?;
+    compare_two(stage)
+}
+
+fn compare_two(stage: &mut Stage<'_>) -> io::Result<()> {
     let (from, until) = TOGETHER_S;
     let came = |n: u64| -> io::Result<f64> {
         let begun = n * SECOND_S;

@@ -9,6 +9,7 @@
 mod backlog;
 mod block;
 mod greet;
+mod neighbours;
 mod pulls;
 mod silence;
 
@@ -22,7 +23,7 @@ use crate::rng::Rng;
 use crate::time::{Duration, Timestamp};
 use crate::timer::{Deadline, Reason, TimerTable};
 use crate::wire::{
-    Advert, FEEDBACK_NEEDS_MAX, Feedback, Header, Kind, Need, OpenBlock, ParseError, Poll,
+    Advert, FEEDBACK_NEEDS_MAX, Feedback, Header, Kind, Need, OpenBlock, ParseError, Poll, Presence,
 };
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -145,6 +146,8 @@ pub enum Event {
     StreamHeard,
     /// The sender says to leave the multicast group and pull: this receiver cannot keep up.
     LeaveStream,
+    /// What the sender takes of its way to here, for the receivers of other sessions on this network.
+    Neighbour(Presence),
 }
 
 /// Counters for progress and reports.
@@ -238,6 +241,8 @@ pub struct Receiver {
     host_drops: u64,
     counter: u64,
     silence: Silence,
+    /// What other senders say, for ours.
+    passing: Vec<Presence>,
     /// Datagrams of the stream that had come when greeting began.
     greeted_at_count: u64,
 }
@@ -279,6 +284,7 @@ impl Receiver {
             host_drops: 0,
             counter: 0,
             silence: Silence::default(),
+            passing: Vec::new(),
             greeted_at_count: 0,
             config,
         }
@@ -388,7 +394,16 @@ impl Receiver {
                 Ok(Disposition::Drop)
             }
             Kind::Probe => Ok(Disposition::Drop),
-            Kind::Feedback { .. } => Err(ParseError::UnknownType),
+            Kind::Presence { receiver: None } => {
+                let presence = Presence::parse(body)?;
+                if self.is_limiting() {
+                    self.events.push_back(Event::Neighbour(presence));
+                }
+                Ok(Disposition::Drop)
+            }
+            Kind::Feedback { .. } | Kind::Presence { receiver: Some(_) } => {
+                Err(ParseError::UnknownType)
+            }
         }
     }
 
@@ -485,7 +500,7 @@ impl Receiver {
 
     // Outputs.
 
-    /// The feedback to send now: its header and counter; the body replaces what `message` held.
+    /// The feedback, or what another sender says, to send now: its header and counter; the body replaces what `message` held.
     #[must_use]
     pub fn poll_transmit(
         &mut self,
@@ -493,8 +508,12 @@ impl Receiver {
         message: &mut Vec<u8>,
     ) -> Option<(Header, u64)> {
         self.advance(now);
-        if !core::mem::take(&mut self.feedback_due) || !self.config.on_stream {
+        let is_due = core::mem::take(&mut self.feedback_due);
+        if !self.config.on_stream {
             return None;
+        }
+        if !is_due {
+            return self.pass_on(message);
         }
         if self.config.greets && self.last_poll.is_none() {
             return Some(self.greeting(message));
@@ -525,12 +544,16 @@ impl Receiver {
     }
 
     fn feedback_header(&mut self) -> (Header, u64) {
+        self.header_of(Kind::Feedback { receiver: self.config.me })
+    }
+
+    fn header_of(&mut self, kind: Kind) -> (Header, u64) {
         self.counter += 1;
         let header = Header {
             epoch: Epoch(0), // A receiver has one key (protocol.md#KEY-3).
             stream: self.config.stream,
             packet_low: self.counter as u32,
-            kind: Kind::Feedback { receiver: self.config.me },
+            kind,
         };
         (header, self.counter)
     }

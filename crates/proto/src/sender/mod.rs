@@ -10,6 +10,7 @@
 //! commands.
 
 mod members;
+mod neighbours;
 mod prompt;
 mod repair;
 mod rounds;
@@ -31,7 +32,7 @@ use crate::recovery::Recovery;
 use crate::time::{Duration, Timestamp};
 use crate::timer::{Deadline, Reason, TimerTable};
 use crate::units::Rate;
-use crate::wire::{Header, Presence, TAG_LEN};
+use crate::wire::{Header, TAG_LEN};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -250,6 +251,8 @@ pub struct Sender {
     round: Round,
     probe_due: bool,
     poll_due: bool,
+    /// The receivers are told our presence with the next poll.
+    tell_due: bool,
     /// Blocks whose plan grew since the last advertisement.
     advert: Vec<BlockId>,
     advert_due: bool,
@@ -295,6 +298,7 @@ impl Sender {
             round: Round(0),
             probe_due: false,
             poll_due: false,
+            tell_due: false,
             advert: Vec::new(),
             advert_due: false,
             unpolled: 0,
@@ -409,21 +413,6 @@ impl Sender {
         self.ceiling = ceiling;
         self.config.rate.set_ceiling(ceiling);
         self.apply_rate();
-    }
-
-    /// Another sender on this network has said that it is there. What it says is not authentic.
-    pub fn on_neighbour(&mut self, now: Timestamp, neighbour: Presence) {
-        if neighbour.stream != self.config.stream {
-            self.advance(now);
-            self.config.rate.on_neighbour(now, neighbour.stream, neighbour.load);
-            self.apply_rate();
-        }
-    }
-
-    /// What to tell the other senders on this network, each tenth of a second (`docs/protocol.md#RATE-6`).
-    pub fn presence(&self) -> Option<Presence> {
-        let stream = self.config.stream;
-        self.config.rate.load().map(|load| Presence { stream, load })
     }
 
     // Inputs.

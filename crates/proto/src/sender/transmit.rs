@@ -70,6 +70,9 @@ impl Sender {
         }
         // Before the burst: behind it, it would be lost whenever the burst fills the queue.
         if self.poll_due {
+            if let Some(transmit) = self.transmit_presence(message) {
+                return Some(transmit);
+            }
             return Some(self.transmit_poll(message));
         }
         if self.advert_due {
@@ -329,6 +332,14 @@ impl Sender {
         let small = self.members.streaming() <= GROUP_WITHOUT_BACKOFF;
         let Some((round, until)) = self.window.open[at].last_call else { return false };
         small && self.now < until && !self.members.have_answered(round)
+    }
+
+    fn transmit_presence(&mut self, message: &mut Vec<u8>) -> Option<Transmit> {
+        if !core::mem::take(&mut self.tell_due) {
+            return None;
+        }
+        self.presence()?.emit(message);
+        Some(self.transmit(Kind::Presence { receiver: None }, message.len()))
     }
 
     fn transmit_poll(&mut self, message: &mut Vec<u8>) -> Transmit {

@@ -42,6 +42,11 @@ pub enum Kind {
         /// Who sends it.
         receiver: ReceiverId,
     },
+    /// [`super::Presence`]: the sender's own, or that of another which a receiver passes on.
+    Presence {
+        /// Which receiver sends it; `None`: the sender.
+        receiver: Option<ReceiverId>,
+    },
 }
 
 /// The header, parsed.
@@ -63,6 +68,7 @@ impl Header {
     const ADVERT: u8 = 3;
     const PROBE: u8 = 4;
     const FEEDBACK: u8 = 5;
+    const PRESENCE: u8 = 6;
 
     /// Reads the header at the front of `datagram`, which must also have room for the tag.
     pub fn parse(datagram: &[u8]) -> Result<Self, ParseError> {
@@ -86,6 +92,10 @@ impl Header {
             Self::FEEDBACK => Kind::Feedback {
                 receiver: ReceiverId(u32::try_from(low).map_err(|_| ParseError::BadField)?),
             },
+            Self::PRESENCE => {
+                let receiver = u32::try_from(low).map_err(|_| ParseError::BadField)?;
+                Kind::Presence { receiver: (receiver != 0).then_some(ReceiverId(receiver)) }
+            }
             Self::POLL | Self::ADVERT | Self::PROBE if low != 0 => {
                 return Err(ParseError::BadField);
             }
@@ -128,6 +138,9 @@ impl Header {
             Kind::Advert => (Self::ADVERT, 0),
             Kind::Probe => (Self::PROBE, 0),
             Kind::Feedback { receiver } => (Self::FEEDBACK, u64::from(receiver.0)),
+            Kind::Presence { receiver } => {
+                (Self::PRESENCE, receiver.map_or(0, |receiver| u64::from(receiver.0)))
+            }
         };
         let mut out = [0; HEADER_LEN];
         out[0] = kind;
@@ -161,6 +174,9 @@ mod tests {
             Just(Kind::Advert),
             Just(Kind::Probe),
             any::<u32>().prop_map(|id| Kind::Feedback { receiver: ReceiverId(id) }),
+            any::<u32>().prop_map(|id| Kind::Presence {
+                receiver: Some(ReceiverId(id)).filter(|_| id > 0)
+            }),
         ]
     }
 

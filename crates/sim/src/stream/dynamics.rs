@@ -1,6 +1,6 @@
 //! What the matrix does not show: a rate that changes, a second session, TCP beside.
 
-use super::{Answers, Noise, Outcome, ReceiverSetup, Report, SessionSetup, Setup, run};
+use super::{Answers, Noise, Outcome, ReceiverSetup, Report, SessionSetup, Setup, Words, run};
 use crate::hiccups::Hiccups;
 use crate::link::{FRAME_LEN, LinkConfig};
 use crate::loss::Loss;
@@ -27,8 +27,8 @@ pub struct Bed {
     pub controller: Kind,
     /// Prints a line for each answer of the first session.
     pub trace: bool,
-    /// Whether sessions hear one another.
-    pub hearing: bool,
+    /// How sessions hear one another.
+    pub words: Words,
 }
 
 /// A session beside TCP flows.
@@ -132,7 +132,7 @@ impl Bed {
                 .map(|(i, start)| self.session(*start, self.trace && i == 0))
                 .collect(),
             cubic_rtts: vec![Duration::from_micros(self.rtt_us); cubics],
-            hearing: self.hearing,
+            words: self.words,
             stranger: None,
             end: Duration::from_secs(seconds),
         })
@@ -185,7 +185,7 @@ impl Bed {
         seed: 1,
         controller: Kind::Auto,
         trace: false,
-        hearing: true,
+        words: Words::Heard,
     };
 
     /// The rate falls to `low` at 10 s and is back at 20 s. Returns utilisation of the link between two

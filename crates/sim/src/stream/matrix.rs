@@ -1,6 +1,6 @@
 //! The matrix of cells that `auto` is judged by.
 
-use super::{Answers, Noise, ReceiverSetup, SessionSetup, Setup, run};
+use super::{Answers, Noise, ReceiverSetup, SessionSetup, Setup, Words, run};
 use crate::hiccups::Hiccups;
 use crate::link::{FRAME_LEN, LinkConfig};
 use crate::loss::Loss;
@@ -174,7 +174,7 @@ impl Cell {
                 trace,
             }],
             cubic_rtts: Vec::new(),
-            hearing: false,
+            words: Words::None,
             stranger: self.stranger,
             end: LASTS * 3,
         });

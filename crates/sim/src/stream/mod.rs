@@ -42,12 +42,36 @@ pub struct Setup {
     pub sessions: Vec<SessionSetup>,
     /// Round-trip times of TCP flows that run all the time.
     pub cubic_rtts: Vec<Duration>,
-    /// Whether the sessions hear one another.
-    pub hearing: bool,
+    /// How the sessions hear one another.
+    pub words: Words,
     /// A session behind some other link that all hear.
     pub stranger: Option<Load>,
     /// When to stop, unless all sessions are done before.
     pub end: Duration,
+}
+
+/// What sessions hear of one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Words {
+    /// Nothing.
+    None,
+    /// Their senders are on one network.
+    Heard,
+    /// Their receivers are, and pass on what they are told: it takes a round trip, and [`PASSED_ON`] besides.
+    PassedOn,
+}
+
+/// For so long words wait at the sender for a poll and at a receiver for its next look.
+pub const PASSED_ON: Duration = Duration::from_millis(75);
+
+impl Words {
+    fn delay(self, round_trip: Duration) -> Option<Duration> {
+        match self {
+            Self::None => None,
+            Self::Heard => Some(round_trip / 2),
+            Self::PassedOn => Some(round_trip + PASSED_ON),
+        }
+    }
 }
 
 /// What came of a run.
@@ -144,7 +168,7 @@ pub fn run(setup: Setup) -> Report {
     for flow in 0..setup.cubic_rtts.len() {
         events.push(Timestamp::ZERO, Event::CubicStart { flow });
     }
-    if setup.hearing || setup.stranger.is_some() {
+    if setup.words != Words::None || setup.stranger.is_some() {
         for (index, session) in setup.sessions.iter().enumerate() {
             events.push(Timestamp::ZERO + session.start, Event::Tell { session: index });
         }
@@ -177,8 +201,10 @@ pub fn run(setup: Setup) -> Report {
             Event::Answer { session, answer } => sessions[session].on_answer(now, answer),
             Event::Tell { session } => {
                 events.push(now + TELL_EVERY, Event::Tell { session });
-                let load = sessions[session].load().filter(|_| setup.hearing);
-                let at = now + sessions[session].round_trip() / 2;
+                let round_trip = sessions[session].round_trip();
+                let delay = setup.words.delay(round_trip);
+                let load = sessions[session].load().filter(|_| delay.is_some());
+                let at = now + delay.unwrap_or(round_trip / 2);
                 tell(&mut events, at, session, sessions.len(), (load, setup.stranger));
             }
             Event::Told { session, by, load } => sessions[session].on_neighbour(now, by, load),

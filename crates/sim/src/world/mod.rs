@@ -529,7 +529,7 @@ impl World {
         let (on_stream, delivery) = match event {
             ReceiverEvent::StreamLost | ReceiverEvent::LeaveStream => (false, Delivery::Pull),
             ReceiverEvent::StreamHeard => (true, Delivery::Stream),
-            ReceiverEvent::StreamQuiet => return,
+            ReceiverEvent::StreamQuiet | ReceiverEvent::Neighbour(_) => return,
         };
         let (id, at) = (self.hosts[index].id, self.back(index));
         self.hosts[index].machine.set_on_stream(self.now, on_stream);

@@ -111,8 +111,8 @@ fn each_reason_is_counted() {
         assert!(open_it(&mut open, &mut bent).is_err(), "bit {bit}");
     }
     // A bit of the packet number leads to another nonce, so it counts as forged. Of the type's bits one makes an
-    // advertisement of the poll and one a symbol; those of the six bytes of zeros are not ours.
-    let forged = (4 + PAYLOAD.len() + TAG_LEN) as u64 * 8 + 2;
+    // advertisement of the poll, one a symbol and one a presence; those of the six bytes of zeros are not ours.
+    let forged = (4 + PAYLOAD.len() + TAG_LEN) as u64 * 8 + 3;
     let mut expected =
         RejectCounts { wrong_epoch: 8, wrong_stream: 32, forged, ..Default::default() };
     assert_eq!(open.rejects(), expected);

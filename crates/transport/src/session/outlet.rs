@@ -42,6 +42,14 @@ impl Outlet {
         }
     }
 
+    /// Where it goes, if not to a group.
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Greeter(greeter) => greeter.map(|(_, to)| to),
+            Self::Nowhere | Self::Group(_) => None,
+        }
+    }
+
     /// How many of the bytes the kernel took. Without a place to go to they are dropped.
     pub(super) fn send(
         &self,

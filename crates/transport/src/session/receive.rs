@@ -8,6 +8,7 @@
 
 use super::assembly::{Assembly, Symbols};
 use super::gather::Arrivals;
+use super::neighbours::Bystanders;
 use super::workers::Workers;
 use super::{Broken, SessionError};
 use crate::trace::{Tap, Trace, Way};
@@ -267,6 +268,7 @@ struct Driver {
     feedback: UnicastSocket,
     feedback_to: SocketAddr,
     unicast: bool,
+    bystanders: Bystanders,
     open: OpenKeys,
     seal: SealKeys,
     assembly: Assembly,
@@ -322,6 +324,7 @@ impl Driver {
             feedback,
             feedback_to: setup.feedback,
             unicast: setup.unicast,
+            bystanders: Bystanders::none(),
             open,
             seal: SealKeys::feedback(setup.suite, &setup.feedback_secret, stream, me),
             assembly: Assembly::new(symbol_len),
@@ -355,7 +358,10 @@ impl Driver {
             let now = self.clock.now();
             self.machine.handle_timeout(now);
             self.drain(now);
-            self.publish(now);
+            if self.publish(now) {
+                self.bystanders.meet(now, &mut self.machine, &mut inbound);
+                self.drain(now);
+            }
             if !more && !self.gather() {
                 self.sleep();
             }
@@ -576,6 +582,10 @@ impl Driver {
                     }
                     continue;
                 }
+                Event::Neighbour(presence) => {
+                    self.bystanders.tell(self.feedback_to.ip(), presence);
+                    continue;
+                }
                 Event::StreamLost => ReceiveEvent::StreamLost,
                 Event::StreamHeard => ReceiveEvent::StreamHeard,
                 Event::LeaveStream => ReceiveEvent::LeaveStream,
@@ -599,9 +609,10 @@ impl Driver {
         }
     }
 
-    fn publish(&mut self, now: Timestamp) {
+    /// Renews the snapshot when that is due; whether it was.
+    fn publish(&mut self, now: Timestamp) -> bool {
         if now < self.snapshot_at + SNAPSHOT_INTERVAL {
-            return;
+            return false;
         }
         self.snapshot_at = now;
         let own = || self.unicast.then(|| self.feedback.drops().ok()).flatten();
@@ -619,6 +630,7 @@ impl Driver {
         shared.rejects.truncated += self.truncated;
         shared.host_drops = self.host_drops;
         shared.has_all = self.machine.has_all();
+        true
     }
 }
 

@@ -407,6 +407,9 @@ impl Driver {
             if self.publish(now)
                 && let Some(neighbours) = &mut self.neighbours
             {
+                if let Some(peer) = self.outlet.peer() {
+                    neighbours.towards(peer.ip());
+                }
                 neighbours.meet(self.clock.now(), &mut self.machine, &mut inbound);
             }
             if !more {
@@ -451,7 +454,14 @@ impl Driver {
                     continue;
                 }
                 let parsed = Header::parse(datagram.bytes);
-                let Ok(header @ Header { kind: Kind::Feedback { receiver }, .. }) = parsed else {
+                let Ok(
+                    header @ Header {
+                        kind:
+                            Kind::Feedback { receiver } | Kind::Presence { receiver: Some(receiver) },
+                        ..
+                    },
+                ) = parsed
+                else {
                     self.rejects.count(Reject::Malformed);
                     continue;
                 };
@@ -472,7 +482,16 @@ impl Driver {
                             tap.datagram(arrived, Way::In, header.kind, number, len);
                         }
                         let body = opened.payload;
-                        if self.machine.handle_feedback(now, arrived, receiver, body).is_err() {
+                        let taken = if let Kind::Presence { .. } = header.kind {
+                            let heard = self.machine.handle_presence(now, receiver, body);
+                            if let (Ok(true), Some(neighbours)) = (heard, &mut self.neighbours) {
+                                neighbours.on_passed(now);
+                            }
+                            heard.map(drop)
+                        } else {
+                            self.machine.handle_feedback(now, arrived, receiver, body)
+                        };
+                        if taken.is_err() {
                             self.rejects.count(Reject::Malformed);
                         }
                     }

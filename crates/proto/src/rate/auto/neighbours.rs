@@ -19,6 +19,8 @@ use alloc::vec::Vec;
 const NEIGHBOURS_MAX: usize = 16;
 /// Who has not been heard for so long is gone.
 const PRESENT: Duration = Duration::from_secs(1);
+/// How often one is heard that knows of us.
+const TOLD_EVERY: Duration = Duration::from_millis(100);
 /// How much one word weighs when all of the wished queue is yielded.
 const GAIN: f64 = 0.15;
 /// Whose queue is less like ours than this is behind another link.
@@ -106,9 +108,10 @@ impl Neighbours {
                 return;
             }
         };
+        let weight = (now.since(known.heard).as_secs_f64() / TOLD_EVERY.as_secs_f64()).min(1.0);
         (known.load, known.heard) = (load, now);
         if let Some(standing) = standing {
-            known.compare(now, standing);
+            known.compare(now, standing, weight);
         }
     }
 
@@ -148,9 +151,10 @@ impl Neighbour {
         now.since(self.heard) < PRESENT
     }
 
-    fn compare(&mut self, now: Timestamp, standing: Standing) {
+    /// A word weighs less when the one before is newer than usual: who is heard on two ways counts as once.
+    fn compare(&mut self, now: Timestamp, standing: Standing, weight: f64) {
         let longer = self.load.queue.as_secs_f64() - standing.queue;
-        self.longer += LONGER_GAIN * (longer - self.longer);
+        self.longer += weight * LONGER_GAIN * (longer - self.longer);
         if now >= self.look_at && self.longer < LONGER_LEAST * standing.wish {
             self.look_wait = APART.0;
         }
@@ -158,7 +162,7 @@ impl Neighbour {
             return;
         }
         let alike = 1.0 - (longer / standing.wish).clamp(0.0, 1.0);
-        self.alike += GAIN * standing.yielded * (alike - self.alike);
+        self.alike += weight * GAIN * standing.yielded * (alike - self.alike);
         if self.alike < ALIKE {
             self.alike = 1.0;
             self.apart_until = now + self.apart_for;
