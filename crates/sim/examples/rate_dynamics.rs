@@ -1,7 +1,8 @@
 //! A rate that changes (to a fifth at 10 s, back at 20 s), two sessions on a link, four CUBIC flows beside:
-//! one line for each link that misses something, and a summary. `rate_dynamics [all] [deaf | passed] [two] [join] [random COUNT [FIRST]]`
+//! one line for each link that misses something, and a summary. `rate_dynamics [all] [deaf | passed] [two] [join] [far RTT_MS]
+//! [random COUNT [FIRST]]`
 //! or `rate_dynamics short`:
-//! `all` prints every line, `random` takes links off the grid; `deaf`: the sessions do not hear one another, `passed`: their receivers pass it on; `two`: two
+//! `all` prints every line, `random` takes links off the grid, `far` gives all this round trip; `deaf`: the sessions do not hear one another, `passed`: their receivers pass it on; `two`: two
 //! and three sessions only; `join`: what a second session that begins does to the first, the summary only; `short`: four
 //! CUBIC flows only, on 140 links with queues of 5 to 20 ms.
 
@@ -27,7 +28,13 @@ fn main() {
         () if has("passed") => Words::PassedOn,
         () => Words::Heard,
     };
-    let beds = beds.into_iter().map(|bed| Bed { words, ..bed });
+    let far =
+        args.iter().position(|a| a == "far").and_then(|at| args.get(at + 1)?.parse::<u64>().ok());
+    let beds = beds.into_iter().map(|bed| Bed {
+        words,
+        rtt_us: far.map_or(bed.rtt_us, |ms| ms * 1000),
+        ..bed
+    });
     let sums = match () {
         () if has("two") => sessions(beds, all),
         () if has("join") => joins(beds, all),

@@ -29,6 +29,16 @@ const ALIKE: f64 = 0.7;
 /// queue is not longer.
 const LONGER_GAIN: f64 = 0.25;
 const LONGER_LEAST: f64 = 0.1;
+/// Who takes more than its share lets its rate fall by so much of the surplus in each time in which it sets its queue
+/// right; but the queue that it holds stays above this share of the wished one.
+const YIELD: f64 = 1.0;
+const YIELD_LEAST: f64 = 0.15;
+/// On long ways so little queue moves a share too slowly: there what is held falls below it, below empty as well, as far as
+/// shares move by so much of the link in a second, and no further than so much less is sent,
+const YIELD_SPEED: f64 = 0.4;
+const YIELD_MOST: f64 = 0.1;
+/// to neighbours that have seemed to be behind our link for so long while all was yielded, in seconds.
+const PROVED: f64 = 1.0;
 /// For so long such a neighbour is left out of account, and a hidden queue not looked for again: at first, and at most.
 const APART: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(60));
 /// Who has seemed to be behind our link for so long is judged as at first.
@@ -40,6 +50,8 @@ pub(super) struct Standing {
     /// The queue, in seconds, and what it would be without neighbours.
     pub(super) queue: f64,
     pub(super) wish: f64,
+    /// The longest queue of the time that a word may be old.
+    pub(super) lately: f64,
     /// Which share of that wish is given up, 0 to 1.
     pub(super) yielded: f64,
 }
@@ -56,6 +68,8 @@ pub(super) struct Others {
     pub(super) hidden: f64,
     /// Whether one of them seems to be on this link.
     pub(super) is_shared: bool,
+    /// Whether one of them has seemed to be for some time.
+    pub(super) is_proved: bool,
 }
 
 #[derive(Debug)]
@@ -65,6 +79,8 @@ struct Neighbour {
     heard: Timestamp,
     /// How far its queue goes with ours, 0 to 1.
     alike: f64,
+    /// For how long that has been so while we yielded, in seconds.
+    proved: f64,
     /// How much longer its queue is than ours, in seconds.
     longer: f64,
     /// Not before that is a hidden queue looked for, and next time so much later.
@@ -98,6 +114,7 @@ impl Neighbours {
                     load,
                     heard: now,
                     alike: 1.0,
+                    proved: 0.0,
                     longer: 0.0,
                     look_at: now,
                     look_wait: APART.0,
@@ -124,6 +141,7 @@ impl Neighbours {
                 others.hidden = others.hidden.max(neighbour.longer);
             }
             if now >= neighbour.apart_until {
+                others.is_proved |= neighbour.proved >= PROVED;
                 count += 1.0;
                 sum += neighbour.load.rate.bps() as f64 / 8.0;
             }
@@ -146,6 +164,17 @@ impl Neighbours {
     }
 }
 
+impl Others {
+    /// What to hold instead of this queue by who sets it right in `time_constant`, all in seconds. Below zero the link
+    /// is not used up.
+    pub(super) fn held(&self, wish: f64, time_constant: f64) -> f64 {
+        let deep = (YIELD_SPEED * time_constant).min(YIELD_MOST) * time_constant;
+        let least = YIELD_LEAST * wish;
+        let least = if self.is_proved { least.min(wish - deep) } else { least };
+        (wish - YIELD * self.surplus * time_constant).max(least)
+    }
+}
+
 impl Neighbour {
     fn is_present(&self, now: Timestamp) -> bool {
         now.since(self.heard) < PRESENT
@@ -161,10 +190,12 @@ impl Neighbour {
         if now < self.apart_until {
             return;
         }
-        let alike = 1.0 - (longer / standing.wish).clamp(0.0, 1.0);
+        let unlike = (self.load.queue.as_secs_f64() - standing.lately) / standing.wish;
+        let alike = 1.0 - unlike.clamp(0.0, 1.0);
+        self.proved += weight * standing.yielded * TOLD_EVERY.as_secs_f64();
         self.alike += weight * GAIN * standing.yielded * (alike - self.alike);
         if self.alike < ALIKE {
-            self.alike = 1.0;
+            (self.alike, self.proved) = (1.0, 0.0);
             self.apart_until = now + self.apart_for;
             self.apart_for = (self.apart_for * 2).min(APART.1);
         } else if now > self.apart_until + TOGETHER {
@@ -210,14 +241,14 @@ mod tests {
     #[test]
     fn who_is_behind_another_link_is_found_out_and_asked_again_later() {
         let mut neighbours = Neighbours::default();
-        let empty = Standing { queue: 0.0005, wish: 0.005, yielded: 0.85 };
+        let empty = Standing { queue: 0.0005, lately: 0.0005, wish: 0.005, yielded: 0.85 };
         let mut yielding = 0;
         for n in 0..600 {
             neighbours.hear(at(n * 100), StreamId(1), load(1, 5), Some(empty));
             yielding += u32::from(surplus(&neighbours, at(n * 100), OWN) > 0.0);
         }
         assert!((5..60).contains(&yielding), "{yielding} of 600");
-        let full = Standing { queue: 0.0045, ..empty };
+        let full = Standing { queue: 0.0045, lately: 0.0045, ..empty };
         let mut neighbours = Neighbours::default();
         for n in 0..600 {
             neighbours.hear(at(n * 100), StreamId(1), load(1, 5), Some(full));
@@ -227,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_is_hidden_is_looked_for_and_less_often_when_in_vain() {
-        let short = Standing { queue: 0.001, wish: 0.005, yielded: 0.0 };
+        let short = Standing { queue: 0.001, lately: 0.001, wish: 0.005, yielded: 0.0 };
         let mut neighbours = Neighbours::default();
         let mut looks = 0;
         for n in 0..1200 {
@@ -239,7 +270,7 @@ mod tests {
         }
         assert!((3..8).contains(&looks), "{looks} in two minutes");
         // Now it is seen: from here on both tell of the same.
-        let all = Standing { queue: 0.005, ..short };
+        let all = Standing { queue: 0.005, lately: 0.005, ..short };
         for n in 1200..2400 {
             neighbours.hear(at(n * 100), StreamId(1), load(80, 5), Some(all));
         }

@@ -86,11 +86,7 @@ const HOLD_MIN: f64 = 0.5;
 const HOLD_MAX: f64 = 1.25;
 /// While draining: others shall not have the time to fill what we leave.
 const DRAIN_MIN: f64 = 0.15;
-/// Who takes more than its share lets its rate fall by so much of the surplus in each [`time_constant`](Path::time_constant);
-/// but the queue that it holds stays above this share of the wished one.
-const YIELD: f64 = 1.0;
-const YIELD_LEAST: f64 = 0.15;
-/// Not so soon after the rate was found: what is taken then is still being learnt.
+/// Who takes more than its share does not yield so soon after the rate was found: what is taken then is still being learnt.
 const YIELD_AFTER: Duration = Duration::from_secs(2);
 
 /// What a sample is a mean over.
@@ -748,10 +744,8 @@ impl Path {
 
     /// What is held of this queue when neighbours have less than their share.
     fn yielding(&self, wish: f64) -> f64 {
-        if self.advanced < self.found + YIELD_AFTER {
-            return wish;
-        }
-        (wish - YIELD * self.others.surplus * self.time_constant()).max(YIELD_LEAST * wish)
+        let is_early = self.advanced < self.found + YIELD_AFTER;
+        if is_early { wish } else { self.others.held(wish, self.time_constant()) }
     }
 
     pub(super) fn set_others(&mut self, others: Others) {
@@ -763,9 +757,17 @@ impl Path {
     /// What the queue says of neighbours; nothing while it is let run empty.
     pub(super) fn standing(&self) -> Option<Standing> {
         let wish = self.wish();
-        let yielded = 1.0 - self.yielding(wish) / wish;
+        let yielded = (1.0 - self.yielding(wish) / wish).min(1.0);
         let is_steady = !self.is_draining();
-        is_steady.then_some(Standing { queue: self.queue, wish, yielded })
+        is_steady.then_some(Standing { queue: self.queue, lately: self.lately(), wish, yielded })
+    }
+
+    /// The longest queue of the last answer delay: of what others tell now, as much may have gone meanwhile.
+    fn lately(&self) -> f64 {
+        let newest = self.spans.back().map_or(Timestamp::ZERO, |span| span.poll_sent);
+        let is_recent = |s: &&Span| newest.since(s.poll_sent).as_secs_f64() <= self.delay;
+        let recent = self.spans.iter().rev().take_while(is_recent);
+        recent.fold(self.queue, |longest, s| longest.max(s.queue_raw))
     }
 
     /// The queue to hold in general.
