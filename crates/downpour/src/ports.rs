@@ -60,8 +60,8 @@ impl PortRange {
             Use {
                 protocol: "UDP",
                 ports: MEETING_PORT.to_string(),
-                at: "sender",
-                what: "what other senders take, by multicast; without it sessions divide a link less evenly",
+                at: "both",
+                what: "what other senders take, by multicast on a network; without it sessions divide a link less evenly",
             },
         ]
     }

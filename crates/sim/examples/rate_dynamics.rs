@@ -1,9 +1,9 @@
 //! A rate that changes (to a fifth at 10 s, back at 20 s), two sessions on a link, four CUBIC flows beside:
-//! one line for each link that misses something, and a summary. `rate_dynamics [all] [deaf | passed] [two] [join] [far RTT_MS]
+//! one line for each link that misses something, and a summary. `rate_dynamics [all] [deaf | passed] [two] [even] [join] [far RTT_MS]
 //! [random COUNT [FIRST]]`
 //! or `rate_dynamics short`:
 //! `all` prints every line, `random` takes links off the grid, `far` gives all this round trip; `deaf`: the sessions do not hear one another, `passed`: their receivers pass it on; `two`: two
-//! and three sessions only; `join`: what a second session that begins does to the first, the summary only; `short`: four
+//! and three sessions only; `even`: when the shares of two are within 60:40, the summary only; `join`: what a second session that begins does to the first, the summary only; `short`: four
 //! CUBIC flows only, on 140 links with queues of 5 to 20 ms.
 
 use downpour_sim::stream::{Bed, Words};
@@ -37,6 +37,7 @@ fn main() {
     });
     let sums = match () {
         () if has("two") => sessions(beds, all),
+        () if has("even") => evens(beds, all),
         () if has("join") => joins(beds, all),
         () => dynamics(beds, all),
     };
@@ -93,6 +94,24 @@ fn sessions(beds: impl Iterator<Item = Bed>, all: bool) -> String {
         mean(use_of_two),
         missed[1],
         mean(use_of_three)
+    )
+}
+
+fn evens(beds: impl Iterator<Item = Bed>, all: bool) -> String {
+    let mut after = Vec::new();
+    for bed in beds {
+        after.push(bed.even_after());
+        if all {
+            println!("{}  even after {} s", name(&bed), after[after.len() - 1]);
+        }
+    }
+    let longer = |s: u64| after.iter().filter(|after| **after > s).count();
+    format!(
+        "{} links; within 60:40 after {:.1} s (mean), more than 10 s {}, 20 s {}",
+        after.len(),
+        after.iter().sum::<u64>() as f64 / after.len() as f64,
+        longer(10),
+        longer(20)
     )
 }
 

@@ -1,6 +1,6 @@
 //! All cells of the rate matrix. Prints the cells that miss something and a summary.
-//! `rate_matrix [all] [stranger] [random COUNT [FIRST]]`: `all` prints every cell, `random` takes cells off the grid;
-//! with `stranger` all hear a small session behind some other link (`Cell::STRANGER`).
+//! `rate_matrix [all] [stranger | rich] [random COUNT [FIRST]]`: `all` prints every cell, `random` takes cells off the grid;
+//! with `stranger` all hear a small session behind some other link (`Cell::STRANGER`), with `rich` a large one.
 
 use downpour_sim::stream::{Cell, Verdict};
 use std::collections::BTreeMap;
@@ -18,8 +18,10 @@ fn main() {
         }
         None => Cell::all(),
     };
-    if args.iter().any(|a| a == "stranger") {
-        cells.iter_mut().for_each(|cell| cell.stranger = Some(Cell::STRANGER));
+    for (word, load) in [("stranger", Cell::STRANGER), ("rich", Cell::RICH)] {
+        if args.iter().any(|a| a == word) {
+            cells.iter_mut().for_each(|cell| cell.stranger = Some(load));
+        }
     }
     let verdicts = run(&cells);
     let mut missed = BTreeMap::new();

@@ -208,6 +208,20 @@ impl Bed {
         (rates[0].max(rates[1]) / (rates[0] + rates[1]), used)
     }
 
+    /// A second session begins at 5 s and some: how many seconds later both have within 60:40, for good as far as 40 s.
+    pub fn even_after(&self) -> u64 {
+        let second = Duration::from_millis(5000 + 130 * (self.seed % 30));
+        let report = self.run(&[Duration::ZERO, second], &[], 0, 40);
+        let is_even = |s: u64| {
+            let (at, until) = (Duration::from_secs(s), Duration::from_secs(s + 1));
+            let rates = report.sessions.iter().map(|o| o.rate_between(at, until).bps());
+            let rates: Vec<u64> = rates.collect();
+            rates[0].max(rates[1]) * 10 <= 6 * (rates[0] + rates[1])
+        };
+        let last = (6..40).rev().find(|s| !is_even(*s));
+        last.map_or(0, |s| (s + 1) - second.as_secs_f64() as u64)
+    }
+
     /// Three sessions, one more each five seconds. The largest over the least from 15 to 60 s, and how much of the link
     /// they use.
     pub fn three(&self) -> (f64, f64) {

@@ -63,6 +63,8 @@ const BUSY_SENDER: Hiccups =
 impl Cell {
     /// A small session behind some other link, as `stranger`.
     pub const STRANGER: Load = Load { rate: Rate::from_mbps(1), queue: Duration::from_millis(5) };
+    /// A large one.
+    pub const RICH: Load = Load { rate: Rate::from_mbps(2000), ..Self::STRANGER };
 
     /// Every cell.
     pub fn all() -> Vec<Self> {

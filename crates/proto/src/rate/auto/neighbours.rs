@@ -8,7 +8,7 @@
 //! queue that it thinks short. It too is told by the other's longer queue: so much more is let run empty.
 //!
 //! Nothing that is heard here is authentic. The worst that a liar can do is to have a shorter queue held than would be
-//! best, and let run empty a little longer; no word of a neighbour ever raises the rate.
+//! best, and let run empty a little longer; no word of a neighbour raises the rate while a queue stands.
 
 use crate::ids::StreamId;
 use crate::rate::Load;
@@ -39,6 +39,9 @@ const YIELD_SPEED: f64 = 0.4;
 const YIELD_MOST: f64 = 0.1;
 /// to neighbours that have seemed to be behind our link for so long while all was yielded, in seconds.
 const PROVED: f64 = 1.0;
+/// Who has so much less than its share, as a logarithm, climbs from no less than this growth of a round on.
+const DEFICIT: f64 = 0.2;
+const CLIMB_LEAST: f64 = 0.1;
 /// For so long such a neighbour is left out of account, and a hidden queue not looked for again: at first, and at most.
 const APART: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(60));
 /// Who has seemed to be behind our link for so long is judged as at first.
@@ -61,6 +64,8 @@ pub(super) struct Standing {
 pub(super) struct Others {
     /// How much more than an even share we have, as a logarithm: 0 to 1.
     pub(super) surplus: f64,
+    /// How much less, likewise.
+    pub(super) deficit: f64,
     /// By how much the queue that one of them tells of is longer than ours, in seconds.
     pub(super) longer: f64,
     /// The same of those with whom it has not been looked for lately: if it is our queue, so much of it has been there for
@@ -147,7 +152,10 @@ impl Neighbours {
             }
         }
         others.is_shared = count > 1.0;
-        others.surplus = if sum > 0.0 { libm::log(own * count / sum).clamp(0.0, 1.0) } else { 0.0 };
+        if own > 0.0 {
+            let more = libm::log(own * count / sum);
+            (others.surplus, others.deficit) = (more.clamp(0.0, 1.0), (-more).clamp(0.0, 1.0));
+        }
         others
     }
 
@@ -165,6 +173,12 @@ impl Neighbours {
 }
 
 impl Others {
+    /// The growth of the first round of a climb, for one that would begin with this: who has too little takes up sooner
+    /// what the others have left.
+    pub(super) fn climbed(&self, gentle: f64) -> f64 {
+        if self.deficit > DEFICIT { gentle.max(CLIMB_LEAST) } else { gentle }
+    }
+
     /// What to hold instead of this queue by who sets it right in `time_constant`, all in seconds. Below zero the link
     /// is not used up.
     pub(super) fn held(&self, wish: f64, time_constant: f64) -> f64 {
@@ -254,6 +268,29 @@ mod tests {
             neighbours.hear(at(n * 100), StreamId(1), load(1, 5), Some(full));
             assert!(surplus(&neighbours, at(n * 100), OWN) > 0.0);
         }
+    }
+
+    #[test]
+    fn on_a_long_way_less_than_nothing_is_held_for_who_is_surely_on_the_link() {
+        const WISH: f64 = 0.007;
+        let standing = Standing { queue: 0.0, lately: 0.004, wish: WISH, yielded: 1.0 };
+        let mut neighbours = Neighbours::default();
+        let mut held = |n: u64, queue_ms, time_constant| {
+            neighbours.hear(at(n * 100), StreamId(1), load(1, queue_ms), Some(standing));
+            neighbours.others(at(n * 100), OWN).held(WISH, time_constant)
+        };
+        for n in 0..9 {
+            assert!(held(n, 4, 0.25) > 0.0, "{n}");
+        }
+        (9..20).for_each(|n| _ = held(n, 4, 0.25));
+        let deep = held(20, 4, 0.25);
+        assert!((-0.1 * 0.25..0.0).contains(&deep), "{deep}");
+        assert!(held(21, 4, 1.0) >= -0.1, "no more than a tenth");
+        assert!(held(22, 4, 0.05) > 0.0, "a short way");
+        // Its queue is another's: what was given up is taken back at once, and it has to show itself anew.
+        (23..30).for_each(|n| _ = held(n, 20, 0.25));
+        assert_eq!(held(30, 20, 0.25), WISH);
+        assert!(held(75, 4, 0.25) > 0.0);
     }
 
     #[test]

@@ -65,6 +65,8 @@ const PEAK_MEMORY: f64 = 10.0;
 const SURPRISE: f64 = 0.2;
 /// So far below empty is aimed while draining, because the estimates may be a little wrong.
 const DRAIN_MARGIN: f64 = 0.001;
+/// The same when more may stand than is seen: if the capacity is wrong by so much, that is not seen either.
+const DRAIN_MARGIN_UNSEEN: f64 = 0.04;
 /// A queue that counts as empty.
 const DRAINED: f64 = 0.0003;
 /// After each time the queue is held short for this long.
@@ -664,7 +666,7 @@ impl Path {
         // The rate is there, the queue is not.
         self.capacity = self.capacity.max(measured.min(self.allowed));
         if now >= self.climb_due + self.way_given() {
-            let gentle = self.target() / self.time_constant();
+            let gentle = self.others.climbed(self.target() / self.time_constant());
             let least = if self.saturated { gentle } else { gentle.max(CLIMB_BLIND) };
             self.climb = (self.climb * 2.0).max(least).min(CLIMB_MAX);
             self.climb_due = now + Duration::from_secs_f64(self.delay);
@@ -725,7 +727,9 @@ impl Path {
         if self.phase == RatePhase::Startup || self.spans.is_empty() {
             return;
         }
-        let wish = if self.is_draining() { -DRAIN_MARGIN } else { self.yielding(self.target()) };
+        let unseen = if self.unseen() > 0.0 { DRAIN_MARGIN_UNSEEN } else { 0.0 };
+        let margin = DRAIN_MARGIN.max(unseen * self.time_constant());
+        let wish = if self.is_draining() { -margin } else { self.yielding(self.target()) };
         let factor = 1.0 + (wish - self.predicted) / self.time_constant();
         let factor = match self.draining {
             Drain::No if self.climb > 0.0 => factor.max(1.0 + self.climb),
