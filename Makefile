@@ -104,7 +104,7 @@ SHORT := short short-unicast
 FEEDS := $(filter ldm7-%,$(EXPERIMENTS))
 TUNER := $(filter tuner-% windows-% wan-%,$(EXPERIMENTS))
 ALONE := peers-8 peers-250 ishihara-37 unlimited
-LONG := peers-1 peers-20 rate-beside-1 rate-beside-4 rate-two rate-two-in ishihara-37-unicast afdp-unicast straggler-rate
+LONG := peers-1 peers-20 rate-beside-1 rate-beside-4 rate-two rate-two-in rate-two-far ishihara-37-unicast afdp-unicast straggler-rate
 BESIDE := $(LONG) $(filter-out $(SHORT) $(FEEDS) $(TUNER) $(ALONE) $(LONG),$(EXPERIMENTS))
 RUN = echo "$(LAB) run crates/lab/experiments/$(1).toml" && $(LAB) run crates/lab/experiments/$(1).toml
 

@@ -65,11 +65,10 @@ pub enum Words {
 pub const PASSED_ON: Duration = Duration::from_millis(75);
 
 impl Words {
-    fn delay(self, round_trip: Duration) -> Option<Duration> {
+    fn delay(self, round_trip: Duration) -> Duration {
         match self {
-            Self::None => None,
-            Self::Heard => Some(round_trip / 2),
-            Self::PassedOn => Some(round_trip + PASSED_ON),
+            Self::None | Self::Heard => round_trip / 2,
+            Self::PassedOn => round_trip + PASSED_ON,
         }
     }
 }
@@ -201,10 +200,9 @@ pub fn run(setup: Setup) -> Report {
             Event::Answer { session, answer } => sessions[session].on_answer(now, answer),
             Event::Tell { session } => {
                 events.push(now + TELL_EVERY, Event::Tell { session });
-                let round_trip = sessions[session].round_trip();
-                let delay = setup.words.delay(round_trip);
-                let load = sessions[session].load().filter(|_| delay.is_some());
-                let at = now + delay.unwrap_or(round_trip / 2);
+                let delay = setup.words.delay(sessions[session].round_trip());
+                let load = sessions[session].load().filter(|_| setup.words != Words::None);
+                let at = now + delay;
                 tell(&mut events, at, session, sessions.len(), (load, setup.stranger));
             }
             Event::Told { session, by, load } => sessions[session].on_neighbour(now, by, load),
