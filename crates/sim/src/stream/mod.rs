@@ -200,9 +200,8 @@ pub fn run(setup: Setup) -> Report {
             Event::Answer { session, answer } => sessions[session].on_answer(now, answer),
             Event::Tell { session } => {
                 events.push(now + TELL_EVERY, Event::Tell { session });
-                let delay = setup.words.delay(sessions[session].round_trip());
                 let load = sessions[session].load().filter(|_| setup.words != Words::None);
-                let at = now + delay;
+                let at = now + setup.words.delay(sessions[session].round_trip());
                 tell(&mut events, at, session, sessions.len(), (load, setup.stranger));
             }
             Event::Told { session, by, load } => sessions[session].on_neighbour(now, by, load),
