@@ -103,11 +103,8 @@ fn beside(stage: &mut Stage<'_>, flows: u64) -> io::Result<()> {
 fn two(stage: &mut Stage<'_>) -> io::Result<()> {
     stage.proof = Proof::Vouched;
     let (payload, receivers) = (text(stage.payload.to_owned()), stage.cell.receivers);
-    let sessions = [0, 1].map(|n| {
-        let listen = format!("{}:{}", stage.network.sender.ipv4, downpour::PORT + n);
-        let [ticket, trace] =
-            ["ticket", "trace"].map(|name| text(stage.file(&format!("{name}{n}"))));
-        (listen, ticket, trace)
+    let sessions = two_sessions(stage, |n| {
+        format!("{}:{}", stage.network.sender.ipv4, usize::from(downpour::PORT) + n)
     });
     for (listen, ticket, _) in &sessions {
         stage.beforehand("downpour", &["ticket", "new", "--address", listen, "--out", ticket])?;
@@ -138,10 +135,8 @@ fn two(stage: &mut Stage<'_>) -> io::Result<()> {
 fn two_in(stage: &mut Stage<'_>) -> io::Result<()> {
     stage.proof = Proof::Vouched;
     let payload = text(stage.payload.to_owned());
-    let sessions = [0, 1].map(|n| {
-        let listen = format!("{}:{}", stage.network.receivers[n].ipv4, downpour::PORT);
-        (listen, text(stage.file(&format!("ticket{n}"))), text(stage.file(&format!("trace{n}"))))
-    });
+    let sessions =
+        two_sessions(stage, |n| format!("{}:{}", stage.network.receivers[n].ipv4, downpour::PORT));
     for (n, (listen, ticket, _)) in sessions.iter().enumerate() {
         stage.receiver(n, "downpour", &["ticket", "new", "--address", listen, "--out", ticket])?;
         // As if routers were between them.
@@ -167,6 +162,15 @@ fn two_in(stage: &mut Stage<'_>) -> io::Result<()> {
     stage.wait_receivers()?;
     stage.wait_senders()?;
     compare_two(stage)
+}
+
+/// Where each of two sessions listens, its ticket and its trace.
+fn two_sessions(
+    stage: &Stage<'_>,
+    address: impl Fn(usize) -> String,
+) -> [(String, String, String); 2] {
+    let file = |name: String| text(stage.file(&name));
+    [0, 1].map(|n| (address(n), file(format!("ticket{n}")), file(format!("trace{n}"))))
 }
 
 fn compare_two(stage: &mut Stage<'_>) -> io::Result<()> {

@@ -8,7 +8,8 @@
 //! queue that it thinks short. It too is told by the other's longer queue: so much more is let run empty.
 //!
 //! Nothing that is heard here is authentic. The worst that a liar can do is to have a shorter queue held than would be
-//! best, and let run empty a little longer; no word of a neighbour raises the rate while a queue stands.
+//! best, and let run empty a little longer, and on long ways a tenth less sent; no word of a neighbour raises the rate while
+//! a queue stands.
 
 use crate::ids::StreamId;
 use crate::rate::Load;
@@ -33,11 +34,11 @@ const LONGER_LEAST: f64 = 0.1;
 /// right; but the queue that it holds stays above this share of the wished one.
 const YIELD: f64 = 1.0;
 const YIELD_LEAST: f64 = 0.15;
-/// On long ways so little queue moves a share too slowly: there what is held falls below it, below empty as well, as far as
-/// shares move by so much of the link in a second, and no further than so much less is sent,
+/// On long ways so little queue moves a share too slowly: there what is held falls below it, below empty as well, until
+/// shares move by so much of the link in a second, or so much less is sent; but only when this has gone on for [`PROVED`].
 const YIELD_SPEED: f64 = 0.4;
 const YIELD_MOST: f64 = 0.1;
-/// to neighbours that have seemed to be behind our link for so long while all was yielded, in seconds.
+/// A neighbour is surely behind our link when it has seemed so for this long while all was yielded, in seconds.
 const PROVED: f64 = 1.0;
 /// Who has so much less than its share, as a logarithm, climbs from no less than this growth of a round on.
 const DEFICIT: f64 = 0.2;
