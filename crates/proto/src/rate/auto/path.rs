@@ -33,8 +33,9 @@ const STARTUP_GAIN: f64 = 2.0;
 const STARTUP_QUEUE: f64 = 0.005;
 /// A sample that takes so much longer to arrive than to leave fills a queue.
 const STARTUP_STRETCH: f64 = 1.25;
-/// Less than this arriving through a queue is overflow.
-const STARTUP_LOSSY: f64 = 0.75;
+/// Less than this arriving through a queue is overflow, and less than that in two samples: who joins a full link sees its
+/// queue no longer become.
+const STARTUP_LOSSY: (f64, f64) = (0.75, 0.95);
 /// Of a pausing sender, less than so many bytes say nothing at the start: that they were late may be the host.
 const STARTUP_LEAST: f64 = 8.0 * PACKET;
 /// Growth of a round with which a climb begins when the limit has never been seen.
@@ -584,7 +585,10 @@ impl Path {
         }
         let stretched = span.receive / span.send;
         // Losses alone may be chance, a queue alone a late host; both together are overflow.
-        span.excess |= self.queue > 0.5 * target && span.arrived < STARTUP_LOSSY * span.sent;
+        let lossy = |s: &Span, share| s.queue_raw > 0.5 * target && s.arrived < share * s.sent;
+        let twice = self.spans.iter().rev().take(2).all(|s| lossy(s, STARTUP_LOSSY.1));
+        let is_full = lossy(&span, STARTUP_LOSSY.0) || self.spans.len() > 1 && twice;
+        span.excess |= self.queue > 0.5 * target && is_full;
         // Faster than it was sent is only what had been queued before.
         let measured = span.shows(self.loss.share()).min(span.sent / span.send);
         let standing = self.queue > target && stretched > 1.05 || self.queue > 3.0 * target;
