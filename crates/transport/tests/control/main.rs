@@ -181,8 +181,31 @@ async fn a_receiver_learns_that_the_sender_is_silent() {
     let client = ControlClient::connect(setup).await.unwrap();
     client.join(&join_request("anna")).await.unwrap();
     let mut events = client.events().await.unwrap();
-    let silent = EventsEnd::Silent(Duration::from_millis(300));
-    assert_eq!(events.next().await, Err(silent));
+    let end = events.next().await;
+    assert!(matches!(end, Err(EventsEnd::Silent(time)) if time.as_millis() >= 300), "{end:?}");
+}
+
+/// The sender may have given up the connection, and that is not told here.
+#[tokio::test]
+async fn a_connection_that_is_silent_for_long_ends_although_datagrams_come() {
+    let limits = ServerLimits { ping_every: Duration::from_secs(3600), ..Default::default() };
+    let world = World::new(Setup { limits, ..Setup::default() }).await;
+    let mut setup = world.client_setup();
+    setup.limits.silence_time_max = Duration::from_millis(300);
+    setup.limits.deafness_time_max = Duration::from_millis(900);
+    let client = ControlClient::connect(setup).await.unwrap();
+    client.join(&join_request("anna")).await.unwrap();
+    let mut events = client.events().await.unwrap();
+    let mut datagrams = 0;
+    let end = loop {
+        datagrams += 1;
+        events.heard_elsewhere(datagrams);
+        if let Ok(end) = tokio::time::timeout(Duration::from_millis(50), events.next()).await {
+            break end;
+        }
+        assert!(datagrams < 1000, "it never ends");
+    };
+    assert!(matches!(end, Err(EventsEnd::Silent(time)) if time.as_millis() >= 900), "{end:?}");
 }
 
 #[tokio::test]

@@ -148,7 +148,7 @@ pub enum EventsEnd {
     #[error("the sender has closed the session")]
     Closed,
     /// Nothing was heard for this long, not even a ping.
-    #[error("the sender has been silent for {0:?}")]
+    #[error("the sender has been silent for {0:.1?}")]
     Silent(Duration),
     /// The connection broke: the sender died, or the way to it.
     #[error("the connection to the sender broke: {0}")]

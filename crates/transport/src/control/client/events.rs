@@ -1,5 +1,6 @@
 //! The sender's events, and the sign that it lives.
 
+use super::ClientLimits;
 use super::connection::Connection;
 use super::error::{EventsEnd, innermost};
 use crate::control::api::{Event, MANIFEST_SYMBOLS_MAX, REASON_LEN_MAX};
@@ -20,21 +21,28 @@ const _: () = assert!(5 * MANIFEST_SYMBOLS_MAX + 200 <= LINE_LEN_MAX);
 pub struct EventStream {
     body: Incoming,
     buffer: BytesMut,
+    /// When anything came here.
+    pinged: Instant,
+    /// The same, or elsewhere.
     heard: Instant,
     datagrams: u64,
     silence_time_max: Duration,
+    deafness_time_max: Duration,
     /// The body ends when the connection does.
     connection: Connection,
 }
 
 impl EventStream {
-    pub(super) fn new(connection: Connection, body: Incoming, silence_time_max: Duration) -> Self {
+    pub(super) fn new(connection: Connection, body: Incoming, limits: &ClientLimits) -> Self {
+        let now = Instant::now();
         Self {
             body,
             buffer: BytesMut::new(),
-            heard: Instant::now(),
+            pinged: now,
+            heard: now,
             datagrams: 0,
-            silence_time_max,
+            silence_time_max: limits.silence_time_max,
+            deafness_time_max: limits.deafness_time_max,
             connection,
         }
     }
@@ -48,14 +56,16 @@ impl EventStream {
                     return Ok(event);
                 }
             }
-            let deadline = self.heard + self.silence_time_max;
-            let frame = match timeout_at(deadline, self.body.frame()).await {
-                Err(_) => return Err(EventsEnd::Silent(self.silence_time_max)),
+            let (silent, deaf) =
+                (self.heard + self.silence_time_max, self.pinged + self.deafness_time_max);
+            let frame = match timeout_at(silent.min(deaf), self.body.frame()).await {
+                Err(_) => return Err(EventsEnd::Silent(self.pinged.elapsed())),
                 Ok(None) => return Err(EventsEnd::Closed),
                 Ok(Some(Err(error))) => return Err(EventsEnd::Lost(innermost(&error))),
                 Ok(Some(Ok(frame))) => frame,
             };
-            self.heard = Instant::now();
+            self.pinged = Instant::now();
+            self.heard = self.pinged;
             if let Ok(data) = frame.into_data() {
                 self.buffer.extend_from_slice(&data);
             }
@@ -63,7 +73,7 @@ impl EventStream {
     }
 
     /// So many authentic datagrams have come so far: while these come the sender's silence here does not count, unless
-    /// this machine's address has changed.
+    /// it lasts ([`ClientLimits::deafness_time_max`]) or this machine's address has changed.
     pub fn heard_elsewhere(&mut self, datagrams: u64) {
         if datagrams != self.datagrams && !self.connection.is_stranded() {
             self.datagrams = datagrams;

@@ -71,6 +71,9 @@ pub struct ClientLimits {
     pub pull_time_max: Duration,
     /// The sender's next ping, or another sign of it ([`EventStream::heard_elsewhere`]): 5 s.
     pub silence_time_max: Duration,
+    /// The next ping while only such other signs come: 12 s. A sender gives up a connection that takes nothing for 15 s,
+    /// and the end here is not told.
+    pub deafness_time_max: Duration,
 }
 
 impl Default for ClientLimits {
@@ -81,6 +84,7 @@ impl Default for ClientLimits {
             reply_time_max: Duration::from_secs(30),
             pull_time_max: Duration::from_secs(60),
             silence_time_max: Duration::from_secs(5),
+            deafness_time_max: Duration::from_secs(12),
         }
     }
 }
@@ -236,7 +240,7 @@ impl ControlClient {
         let limits = &self.target.limits;
         let request = get("/v1/events", self.lock_joined().as_ref());
         let response = connection.send(&self.token, request, limits.reply_time_max).await?;
-        Ok(EventStream::new(connection, response.into_body(), limits.silence_time_max))
+        Ok(EventStream::new(connection, response.into_body(), limits))
     }
 
     /// Bytes of the data space.
