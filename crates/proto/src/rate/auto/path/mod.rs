@@ -15,9 +15,11 @@
 //!    has become wider: the step doubles each round until a queue stands (climb); at the start likewise,
 //!    from doubling on (startup).
 
+mod startup;
+
 use super::loss::{Overflow, RandomLoss};
 use super::neighbours::{Others, Standing};
-use super::queue::{self, PACKET, QUEUE_MAX, QUEUE_MIN};
+use super::queue::{self, QUEUE_MAX, QUEUE_MIN};
 use super::span::Span;
 use crate::rate::{RatePhase, RateSample};
 use crate::time::{Duration, Timestamp};
@@ -27,17 +29,6 @@ use alloc::collections::VecDeque;
 const SPANS_MAX: usize = 64;
 /// Samples whose polls left within this time share the least of their delays.
 const HICCUP: Duration = Duration::from_millis(8);
-/// Growth of a round at the start.
-const STARTUP_GAIN: f64 = 2.0;
-/// A longer queue is not waited for at the start.
-const STARTUP_QUEUE: f64 = 0.005;
-/// A sample that takes so much longer to arrive than to leave fills a queue.
-const STARTUP_STRETCH: f64 = 1.25;
-/// Less than this arriving through a queue is overflow, and less than that in two samples: who joins a full link sees its
-/// queue no longer become.
-const STARTUP_LOSSY: (f64, f64) = (0.75, 0.95);
-/// Of a pausing sender, less than so many bytes say nothing at the start: that they were late may be the host.
-const STARTUP_LEAST: f64 = 8.0 * PACKET;
 /// Growth of a round with which a climb begins when the limit has never been seen.
 const CLIMB_BLIND: f64 = 0.25;
 /// Largest growth of a round while climbing.
@@ -561,74 +552,6 @@ impl Path {
     /// Whether the rate was cut for the sake of losses shortly before `opened`.
     fn slowed_in_vain(&self, opened: Timestamp) -> bool {
         self.slowed > Timestamp::ZERO && opened.since(self.slowed) < Duration::from_secs(2)
-    }
-
-    fn startup(
-        &mut self,
-        now: Timestamp,
-        mut span: Span,
-        (rate, mixed): (f64, bool),
-        app_limited: bool,
-    ) {
-        if app_limited && span.sent < STARTUP_LEAST {
-            return;
-        }
-        let target = self.target().min(STARTUP_QUEUE);
-        // Over several polls the rate has at most doubled since it was last too slow.
-        let least = if mixed { 0.5 * rate } else { 0.0 };
-        if let Some(capacity) = self.stretched_twice() {
-            self.capacity = capacity.max(least);
-            self.saturated = true;
-            self.phase = RatePhase::Hold;
-            self.emptied = now;
-            return;
-        }
-        let stretched = span.receive / span.send;
-        // Losses alone may be chance, a queue alone a late host; both together are overflow.
-        let lossy = |s: &Span, share| s.queue_raw > 0.5 * target && s.arrived < share * s.sent;
-        let twice = self.spans.iter().rev().take(2).all(|s| lossy(s, STARTUP_LOSSY.1));
-        let is_full = lossy(&span, STARTUP_LOSSY.0) || self.spans.len() > 1 && twice;
-        span.excess |= self.queue > 0.5 * target && is_full;
-        // Faster than it was sent is only what had been queued before.
-        let measured = span.shows(self.loss.share()).min(span.sent / span.send);
-        let standing = self.queue > target && stretched > 1.05 || self.queue > 3.0 * target;
-        let clear =
-            span.excess || self.queue > 3.0 * target || stretched > STARTUP_STRETCH && standing;
-        self.suspects = if standing { self.suspects + 1 } else { 0 };
-        if clear || self.suspects >= 2 {
-            if mixed {
-                // A mean over several rates does not tell what it takes: who is followed answers the next poll too.
-                self.allowed = measured.max(least);
-                return;
-            }
-            self.capacity = measured.max(self.capacity * 0.5);
-            self.saturated = self.queue > target;
-            self.phase = RatePhase::Hold;
-            self.emptied = now;
-            return;
-        }
-        if measured > self.capacity {
-            self.capacity = measured;
-        }
-        let is_slow = span.receive_raw > STARTUP_STRETCH * span.send;
-        if self.suspects == 0 && !is_slow && !app_limited {
-            let limit = DELIVERED_MAX * self.delivered_peak;
-            let before = if self.allowed.is_finite() { self.allowed } else { 0.0 };
-            // A sender that was late has caught up faster than the rate.
-            let sent_at = self.capacity.min(rate);
-            self.allowed = before.max((sent_at * STARTUP_GAIN).min(limit));
-        }
-    }
-
-    /// What the link takes, if the last two samples took longer to arrive than to leave: one may be a late host,
-    /// and would be made good by the next.
-    fn stretched_twice(&self) -> Option<f64> {
-        let mut last = self.spans.iter().rev();
-        let (b, a) = (last.next()?, last.next()?);
-        let is_longer = |span: &Span| span.receive_raw > STARTUP_STRETCH * span.send;
-        let is_queue = b.queue_raw > a.queue_raw && a.queue_raw > QUEUE_MIN;
-        (is_longer(a) && is_longer(b) && is_queue)
-            .then(|| (a.sent + b.sent) / (a.receive_raw + b.receive_raw))
     }
 
     fn hold(&mut self, now: Timestamp, span: &Span, (rate, over): (f64, Over), app_limited: bool) {
