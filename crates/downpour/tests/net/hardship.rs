@@ -115,6 +115,23 @@ fn a_receiver_whose_address_changes_comes_back() {
     same(&scratch, 0);
 }
 
+/// What a firewall that is started anew does: the stream still comes, and neither end is told. The sender gives the receiver up
+/// after 15 s, long before the end of the file.
+#[test]
+fn a_receiver_whose_connections_die_in_silence_comes_back() {
+    let test = "a_receiver_whose_connections_die_in_silence_comes_back";
+    let Some((network, scratch)) = setting(test, 1) else { return };
+    let session = Session::new(&network, &scratch);
+    let mut receiver = session.receiver(0, &[]);
+    let rate = format!("{}kbit", size() * 8 / 1000 / 24);
+    let sender = session.sender(&[&scratch.path("file")], &["--receivers", "1", "--rate", &rate]);
+    until_received(&mut receiver, &network, 0, 0.15);
+    network.receivers[0].forget_connections();
+    sender.wait().expect(0);
+    receiver.wait().expect(0);
+    same(&scratch, 0);
+}
+
 /// Killed when all has come and is on the disk, and nothing is renamed: strace holds that call back.
 #[test]
 fn killed_before_the_rename_it_takes_nothing_again() {

@@ -277,6 +277,23 @@ impl Host {
         feed("ip", &["netns", "exec", &self.namespace, "nft", "-f", "-"], &rules);
     }
 
+    /// Drops in silence what comes and goes by the TCP connections that stand.
+    pub(crate) fn forget_connections(&self) {
+        let listed = ["netns", "exec", &self.namespace, "ss", "-tnH", "state", "established"];
+        let listed = output("ip", &listed);
+        let local =
+            |line: &str| line.split_whitespace().nth(2)?.rsplit(':').next().map(String::from);
+        let ports: Vec<_> = listed.lines().filter_map(local).collect();
+        let ports = ports.join(", ");
+        let rules = format!(
+            "table inet forgotten {{\n\
+               chain in {{ type filter hook input priority 0; policy accept; tcp dport {{ {ports} }} drop; }}\n\
+               chain out {{ type filter hook output priority 0; policy accept; tcp sport {{ {ports} }} drop; }}\n\
+             }}\n"
+        );
+        feed("ip", &["netns", "exec", &self.namespace, "nft", "-f", "-"], &rules);
+    }
+
     /// What passed `eth0` so far.
     pub(crate) fn counters(&self) -> Counters {
         let text = output("ip", &["-n", &self.namespace, "-s", "-j", "link", "show", "eth0"]);
