@@ -283,8 +283,7 @@ impl Host {
         let listed = output("ip", &listed);
         let local =
             |line: &str| line.split_whitespace().nth(2)?.rsplit(':').next().map(String::from);
-        let ports: Vec<_> = listed.lines().filter_map(local).collect();
-        let ports = ports.join(", ");
+        let ports = listed.lines().filter_map(local).collect::<Vec<_>>().join(", ");
         let rules = format!(
             "table inet forgotten {{\n\
                chain in {{ type filter hook input priority 0; policy accept; tcp dport {{ {ports} }} drop; }}\n\

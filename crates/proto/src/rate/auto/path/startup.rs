@@ -12,13 +12,15 @@ const GAIN: f64 = 2.0;
 const QUEUE: f64 = 0.005;
 /// A sample that takes so much longer to arrive than to leave fills a queue.
 const STRETCH: f64 = 1.25;
-/// Less than this arriving through a queue is overflow, and less than that in two samples: who joins a full link does
-/// not see its queue grow.
-const LOSSY: (f64, f64) = (0.75, 0.95);
+/// Less than this arriving through a queue is overflow.
+const LOSSY: f64 = 0.75;
+/// The same in two samples: who joins a full link does not see its queue grow.
+const LOSSY_TWICE: f64 = 0.95;
 /// Of a pausing sender, less than so many bytes say nothing: that they were late may be the host.
 const LEAST: f64 = 8.0 * PACKET;
 
 impl Path {
+    /// Takes a sample whose poll left at `rate` (bytes/s), or that is a mean over several rates (`mixed`).
     pub(super) fn startup(
         &mut self,
         now: Timestamp,
@@ -41,10 +43,8 @@ impl Path {
         }
         let stretched = span.receive / span.send;
         // Losses alone may be chance, a queue alone a late host; both together are overflow.
-        let lossy = |s: &Span, share| s.queue_raw > 0.5 * target && s.arrived < share * s.sent;
-        let twice = self.spans.iter().rev().take(2).all(|s| lossy(s, LOSSY.1));
-        let is_full = lossy(&span, LOSSY.0) || self.spans.len() > 1 && twice;
-        span.excess |= self.queue > 0.5 * target && is_full;
+        let is_lossy = span.arrived < LOSSY * span.sent || self.lost_twice(0.5 * target);
+        span.excess |= self.queue > 0.5 * target && is_lossy;
         // Faster than it was sent is only what had been queued before.
         let measured = span.shows(self.loss.share()).min(span.sent / span.send);
         let standing = self.queue > target && stretched > 1.05 || self.queue > 3.0 * target;
@@ -73,6 +73,12 @@ impl Path {
             let sent_at = self.capacity.min(rate);
             self.allowed = before.max((sent_at * GAIN).min(limit));
         }
+    }
+
+    /// Whether the last two samples lost something through more than this `queue`.
+    fn lost_twice(&self, queue: f64) -> bool {
+        let is_lossy = |s: &Span| s.queue_raw > queue && s.arrived < LOSSY_TWICE * s.sent;
+        self.spans.len() > 1 && self.spans.iter().rev().take(2).all(is_lossy)
     }
 
     /// What the link takes, if the last two samples took longer to arrive than to leave: one may be a late host,
