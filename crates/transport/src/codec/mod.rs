@@ -15,19 +15,22 @@
 //!
 //! Not here: which symbols to make or keep (`downpour_proto`).
 
-#[cfg(target_arch = "x86_64")]
-mod affine;
 mod cauchy;
 mod gf256;
 mod kernel;
 mod reed_solomon;
 #[cfg(test)]
 mod tests;
+mod transform;
+#[cfg(target_arch = "x86_64")]
+mod vectors;
 
 use downpour_proto::{BLOCK_SYMBOLS_MAX, Code};
 use kernel::Kernel;
+use reed_solomon::ReedSolomon;
 use std::fmt;
 use std::ops::Range;
+
 /// A set of source symbols of one block.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct SymbolSet([u64; SET_WORDS]);
@@ -130,14 +133,14 @@ fn source_symbols(code: Code, len: usize, symbol_len: usize) -> Result<u16, Code
 /// Makes repair symbols. Keeps its working space between calls.
 pub struct Encoder {
     code: Code,
-    reed_solomon: reed_solomon::Encoder,
+    reed_solomon: ReedSolomon,
     kernel: Kernel,
 }
 
 impl Encoder {
     /// No working space yet.
     pub fn new(code: Code) -> Self {
-        Self { code, reed_solomon: reed_solomon::Encoder::default(), kernel: Kernel::best() }
+        Self { code, reed_solomon: ReedSolomon::default(), kernel: Kernel::best() }
     }
 
     /// Writes the repair symbols `range` of the block `source` (k·T bytes) into `out`, which must be as
@@ -163,21 +166,22 @@ impl Encoder {
             cauchy::encode(self.kernel, source, symbol_len, range, out);
             return Ok(());
         }
-        self.reed_solomon.encode(source, (k, symbol_len), range, out)
+        self.reed_solomon.coder().encode(source, (k, symbol_len), range, out);
+        Ok(())
     }
 }
 
 /// Fills the holes of a block. Keeps its working space between calls.
 pub struct Decoder {
     code: Code,
-    reed_solomon: reed_solomon::Decoder,
+    reed_solomon: ReedSolomon,
     kernel: Kernel,
 }
 
 impl Decoder {
     /// No working space yet.
     pub fn new(code: Code) -> Self {
-        Self { code, reed_solomon: reed_solomon::Decoder::default(), kernel: Kernel::best() }
+        Self { code, reed_solomon: ReedSolomon::default(), kernel: Kernel::best() }
     }
 
     /// Fills in `block` (k·T bytes) every source symbol that is not in `present`, from those that are and
@@ -206,6 +210,6 @@ impl Decoder {
         if self.code.is_cauchy(k) {
             return cauchy::decode(self.kernel, block, symbol_len, present, repair);
         }
-        self.reed_solomon.decode(block, (k, symbol_len), present, repair)
+        self.reed_solomon.coder().decode(block, (k, symbol_len), present, repair)
     }
 }
