@@ -1,26 +1,43 @@
 //! The digest of one group, from its bytes in the data space.
 
 use super::digest::{Digest, GroupHasher, Output};
-use super::layout::{Group, Layout};
+use super::layout::{Group, Layout, Piece};
+use std::convert::Infallible;
 
 /// Digest of `group` of a file of `file_len` bytes. `data` are the group's bytes in the data space, all
 /// of them: what lies between them in the file are zeros.
 pub(crate) fn group_digest(layout: &Layout, group: &Group, file_len: u64, data: &[u8]) -> Digest {
-    let len = group.len_in(file_len);
-    let mut hasher = GroupHasher::new(Output::of(group.index, file_len));
-    if data.len() as u64 == len {
+    if data.len() as u64 == group.len_in(file_len) {
+        let mut hasher = GroupHasher::new(Output::of(group.index, file_len));
         hasher.update(data);
         return hasher.finish();
     }
-    let (mut at, start) = (group.start(), group.data.start);
-    for piece in layout.pieces(start..start + data.len() as u64) {
+    let start = group.data.start;
+    let outcome = fed_digest(layout, group, file_len, |piece, hasher| {
+        let (from, to) = (piece.data.start - start, piece.data.end - start);
+        hasher.update(&data[from as usize..to as usize]);
+        Ok::<_, Infallible>(())
+    });
+    let Ok(digest) = outcome;
+    digest
+}
+
+/// The same, of bytes that `feed` gives: all of each piece.
+pub(crate) fn fed_digest<E>(
+    layout: &Layout,
+    group: &Group,
+    file_len: u64,
+    mut feed: impl FnMut(&Piece, &mut GroupHasher) -> Result<(), E>,
+) -> Result<Digest, E> {
+    let mut hasher = GroupHasher::new(Output::of(group.index, file_len));
+    let mut at = group.start();
+    for piece in layout.pieces(group.data.clone()) {
         hasher.update_zeros(piece.start - at);
-        let from = (piece.data.start - start) as usize;
-        hasher.update(&data[from..from + piece.len() as usize]);
+        feed(&piece, &mut hasher)?;
         at = piece.start + piece.len();
     }
-    hasher.update_zeros(group.start() + len - at);
-    hasher.finish()
+    hasher.update_zeros(group.start() + group.len_in(file_len) - at);
+    Ok(hasher.finish())
 }
 
 /// Digest of group `index` of a file of `file_len` bytes, if all of it is zeros.

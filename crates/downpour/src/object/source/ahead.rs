@@ -21,6 +21,7 @@ use crate::object::manifest::{
 };
 use crate::object::tree::{EntryId, Tree};
 use downpour_proto::BlockId;
+use downpour_transport::blocked;
 use downpour_transport::identity::Identity;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -276,7 +277,7 @@ impl Ahead {
         let batch = (groups.len() / (self.threads * 8)).clamp(1, 64) as u32;
         let next = AtomicU32::new(groups.start);
         let work = || {
-            let (mut scratch, mut out) = (Vec::new(), Vec::new());
+            let mut out = Vec::new();
             loop {
                 let first = next.fetch_add(batch, Ordering::Relaxed);
                 if first >= groups.end {
@@ -288,14 +289,11 @@ impl Ahead {
                     }
                     let group = self.source.tree.layout().group(number);
                     let len = (group.data.end - group.data.start) as usize;
-                    let waited = |time| self.source.first_reads.waited(time, threads);
-                    let Some(mut buffer) = self.source.kept.buffer(len) else {
-                        scratch.resize(len, 0);
-                        out.push((number, files.digest_into(&group, &mut scratch, waited)));
-                        continue;
-                    };
-                    let digest = files.digest_into(&group, &mut buffer, waited);
-                    if digest.is_ok() {
+                    let mut kept = self.source.kept.buffer(len);
+                    let (digest, waited) =
+                        blocked(|| files.digest_into(&group, kept.as_deref_mut()));
+                    self.source.first_reads.waited(waited, threads);
+                    if let (Some(buffer), Ok(_)) = (kept, &digest) {
                         self.source.kept.keep(group.data.start, buffer.share());
                     }
                     out.push((number, digest));

@@ -2,22 +2,24 @@
 
 use crate::object::book::Looks;
 use crate::object::digest::Digest;
-use crate::object::group::group_digest;
+use crate::object::group::fed_digest;
 use crate::object::layout::{Group, Piece};
 use crate::object::limits::OPEN_FILES_MAX;
 use crate::object::scan::{Fingerprint, Origin, explain, file_flags, mtime};
 use crate::object::tree::{EntryId, Tree};
-use downpour_transport::blocked;
-use rustix::fs::{CWD, Mode};
+use rustix::fs::{Advice, CWD, Mode};
 use rustix::io::Errno;
 use std::collections::HashMap;
+use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 /// The reason that receivers and the report show.
 pub(super) const CHANGED: &str = "changed while being sent: send it again when it is at rest";
+
+/// Read and hashed at a time, while it is in the processor's cache.
+const STEP: usize = 128 << 10;
 
 pub(super) struct Files {
     tree: Arc<Tree>,
@@ -47,28 +49,41 @@ impl Files {
     }
 
     /// Digest of one group, read anew.
-    pub(super) fn digest(&self, number: u32, scratch: &mut Vec<u8>) -> Result<Digest, String> {
-        let group = self.tree.layout().group(number);
-        scratch.resize((group.data.end - group.data.start) as usize, 0);
-        self.digest_into(&group, scratch, |_| {})
+    pub(super) fn digest(&self, number: u32) -> Result<Digest, String> {
+        self.digest_into(&self.tree.layout().group(number), None)
     }
 
-    /// The same; `buf` is as long as the group in the data space, and holds its bytes afterwards. Hears how long the disk
-    /// was waited for.
+    /// The same; `whole`, if given, is as long as the group in the data space, and holds its bytes afterwards.
     pub(super) fn digest_into(
         &self,
         group: &Group,
-        buf: &mut [u8],
-        on_waited: impl FnOnce(Duration),
+        mut whole: Option<&mut [u8]>,
     ) -> Result<Digest, String> {
-        let layout = self.tree.layout();
-        let run: Vec<Piece> = layout.pieces(group.data.clone()).collect();
-        let (read, waited) = blocked(|| self.read(&run, buf));
-        on_waited(waited);
-        read?;
-        self.hashed.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        let fd = self.open(group.entry)?;
         let len = self.tree.file_size(EntryId(group.entry)).unwrap_or(0);
-        Ok(group_digest(layout, group, len, buf))
+        if group.data.end - group.data.start > STEP as u64 {
+            // Steps are short, and several threads read one file: the kernel would not see what comes next.
+            let all = NonZeroU64::new(group.len_in(len));
+            let _ = rustix::fs::fadvise(&fd, group.start(), all, Advice::WillNeed);
+        }
+        let mut step = if whole.is_some() { Vec::new() } else { vec![0; STEP] };
+        let digest = fed_digest(self.tree.layout(), group, len, |piece, hasher| {
+            let mut rest = piece.data.clone();
+            while !rest.is_empty() {
+                let len = (rest.end - rest.start).min(STEP as u64) as usize;
+                let buf = match &mut whole {
+                    Some(whole) => &mut whole[(rest.start - group.data.start) as usize..][..len],
+                    None => &mut step[..len],
+                };
+                read_exact_at(&fd, buf, piece.start + rest.start - piece.data.start)?;
+                hasher.update(buf);
+                rest.start += len as u64;
+            }
+            Ok::<_, String>(())
+        })?;
+        self.look(group.entry, &fd)?;
+        self.hashed.fetch_add(group.data.end - group.data.start, Ordering::Relaxed);
+        Ok(digest)
     }
 
     /// Bytes of groups that were hashed.
