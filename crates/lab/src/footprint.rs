@@ -33,9 +33,12 @@ impl Footprint {
     pub(crate) fn new() -> io::Result<Self> {
         let name = format!("{PREFIX}{}", std::process::id());
         let this = std::env::current_exe()?;
+        // The guard outlives what ends the lab, also where all processes of that name are told to end.
+        let ignore = "trap '' HUP INT TERM; exec \"$0\" guard \"$1\"";
         let mut guard = Command::new("setsid")
+            .args(["sh", "-c", ignore])
             .arg(this)
-            .args(["guard", &name])
+            .arg(&name)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -87,6 +87,11 @@ fn nothing_stays_behind_of_a_lab_that_was_killed() {
         std::thread::sleep(Duration::from_millis(5));
     }
     std::thread::sleep(Duration::from_millis(300));
+    // As `pkill lab` does it: its guard has that name too.
+    let children = format!("/proc/{0}/task/{0}/children", child.id());
+    let children = std::fs::read_to_string(children).unwrap();
+    let told = Command::new("kill").args(children.split_whitespace()).status().unwrap();
+    assert!(told.success());
     child.kill().unwrap();
     child.wait().unwrap();
     while traces() {
