@@ -90,8 +90,11 @@ fn nothing_stays_behind_of_a_lab_that_was_killed() {
     // As `pkill lab` does it: its guard has that name too.
     let children = format!("/proc/{0}/task/{0}/children", child.id());
     let children = std::fs::read_to_string(children).unwrap();
-    let told = Command::new("kill").args(children.split_whitespace()).status().unwrap();
-    assert!(told.success());
+    let is_lab = |pid: &&str| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "lab\n")
+    };
+    let guard = children.split_whitespace().find(is_lab).unwrap();
+    assert!(Command::new("kill").arg(guard).status().unwrap().success());
     child.kill().unwrap();
     child.wait().unwrap();
     while traces() {

@@ -2,7 +2,7 @@
 //!
 //! How: the source symbols are the values of a polynomial at the first points, the repair symbols its values at the next
 //! ones ([`transform`](super::transform)). It is done strip by strip: 384 bytes of all symbols at a time. Making some
-//! repair symbols costs nearly as much as making all up to their end; rebuilding costs the same whatever was lost.
+//! repair symbols costs nearly as much as making all up to their end; rebuilding costs little less where little was lost.
 
 use super::transform::{Piece, Plain, Row, Vectors, WIDTH, Wanted};
 #[cfg(target_arch = "x86_64")]
@@ -78,10 +78,12 @@ impl<V: Vectors> Coder for Rows<V> {
             coefficients[k..].fill(ZEROS);
             vectors.inverse(coefficients, k);
             for first in (first..=last).step_by(size) {
-                if first < last {
+                let values = if first < last {
                     spare.copy_from_slice(coefficients);
-                }
-                let values = if first < last { &mut *spare } else { &mut *coefficients };
+                    &mut *spare
+                } else {
+                    &mut *coefficients
+                };
                 let here = from.saturating_sub(first)..to.min(first + size) - first;
                 let wanted = Wanted::new((0..here.end).map(|index| here.contains(&index)));
                 vectors.forward(values, first + size, &wanted);
