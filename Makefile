@@ -18,6 +18,8 @@ TEST_PACKAGES := strace:strace nft:nftables ethtool:ethtool ip:iproute2 tc:iprou
   initdb:postgresql mariadbd:mariadb-server-core my_print_defaults:mariadb-client-core \
   psql:postgresql-client mariadb:mariadb-client-core sqlite3:sqlite3 unshare:util-linux mount:mount
 
+TESTS := $(sort $(basename $(notdir $(wildcard crates/*/tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs))))
+
 # Programs that the lab runs beside Downpour.
 BENCH_PACKAGES := udp-sender:udpcast uftp:uftp iperf3:iperf3 rsync:rsync aria2c:aria2 \
   globus-url-copy:globus-gass-copy-progs globus-gridftp-server:globus-gridftp-server-progs
@@ -29,12 +31,12 @@ demo:
 	$(CARGO) build --release --locked -p downpour
 	target/release/downpour demo $(if $(DEMO),"$(DEMO)")
 
-# The network tests go one at a time: each runs many programs, and measures what they cost.
+# All of the workspace each time: with other members the features of what they depend on differ, and it is built again. The
+# network tests go one at a time: each runs many programs, and measures what they cost.
 test: test-setup
-	$(CARGO) test --workspace --locked --exclude downpour
-	$(CARGO) test --locked -p downpour --lib --bins --test batch --test house --test objects --test reconcile --test site --test spool --test tuner
-	$(CARGO) test --locked -p downpour --doc
-	$(CARGO) test --locked -p downpour --test net -- --test-threads=1
+	$(CARGO) test --workspace --locked --lib --bins $(addprefix --test ,$(filter-out net,$(TESTS)))
+	$(CARGO) test --workspace --locked --doc
+	$(CARGO) test --workspace --locked --test net -- --test-threads=1
 
 # Campaigns of 20,000 files between two sites whose daemons, databases and network are killed at random, with SQLite and with
 # PostgreSQL and MariaDB.
@@ -87,7 +89,7 @@ deny: $(TOOLS)/bin/cargo-deny
 # Not in the workspace's target folder: the features it needs would rebuild our own dependencies.
 $(TOOLS)/bin/cargo-deny:
 	@mkdir -p $(TOOLS)
-	CARGO_TARGET_DIR=$(TOOLS)/build $(CARGO) install cargo-deny --locked --version 0.20.2 --root $(TOOLS)
+	CARGO_TARGET_DIR=$(TOOLS)/build CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) install --debug cargo-deny --locked --version 0.20.2 --root $(TOOLS)
 	@rm -rf $(TOOLS)/build
 
 # Figures go to target/lab/NAME/. On an idle machine: each page says how busy it was.

@@ -56,20 +56,6 @@ fn every_file_is_tidy() {
     assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
 }
 
-/// `make test` names this crate's test programs one by one, as the one for the network needs a process alone.
-#[test]
-fn make_test_runs_every_test_program() {
-    let makefile = include_str!("../../../../Makefile");
-    let named: Vec<&str> = makefile.split_whitespace().collect();
-    let tests = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests")).unwrap();
-    for entry in tests {
-        let path = entry.unwrap().path();
-        let name = path.file_stem().unwrap().to_str().unwrap();
-        let is_named = named.windows(2).any(|words| words == ["--test", name]);
-        assert!(is_named, "Makefile: `--test {name}` is missing in `make test`");
-    }
-}
-
 fn complaints(source: &Source) -> Vec<String> {
     let path = &source.path;
     let mut wrong = Vec::new();

@@ -1,6 +1,6 @@
 //! How many changes a second the catalog makes durable, with searches going on beside.
 //!
-//!     cargo run --release -p downpour-catalog --example rate -- URL [writers=1] [flight=256] [seconds=10] [fill=0] [filled=fill]
+//!     cargo run --release -p downpour-catalog --example changes -- URL [writers=1] [flight=256] [seconds=10] [fill=0] [filled=fill]
 //!
 //! Each writer is a daemon of its own (name, connection, event log) that carries files through their whole life, `flight` of
 //! them at a time: found, settled, hashed, queued, claimed, sent, verified, receipted, each step asked for when the one before
