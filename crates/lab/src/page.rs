@@ -18,13 +18,17 @@ const READING: &str = "\
 like most, where some are not. *× bound*: over size · (1514/1472) · 8 / (rate · (1 − loss)). *Wire*: bytes of Ethernet frames that the sender sent, over bytes \
 of the file; beside it those that all receivers together sent. *CPU s*: user and system, of the sender's programs and of all receivers' together. *CPU*: \
 share of all cores that these used, and that was in use at all, work of low priority aside; **bound** where the programs were at the limit of the machine (85 % of it, or \
-95 % of one core by the sender or by each receiver), *full* where the machine was, by network work in the kernel or by other work. *Lost by the lab*: packets that the network lost without being asked, socket buffers aside, which stand in `runs.csv`. Every file was compared \
+95 % of one core by the sender or by each receiver), *full* where the machine was, by network work in the kernel or by other work, *late* where the emulator gave one frame in a hundred on more than a millisecond late, as the machine was \
+elsewhere: delays and short queues were not what they are called. *Lost by the lab*: packets that the network lost without being asked, socket buffers aside, which stand in `runs.csv`. Every file was compared \
 with the payload; a run with a receiver that lacks it has no wall time. Last, what held the connections back, as a program said that tells it, while it was measured or in the end; and what went wrong.
 
 Of a feed's products: *Σ size / Σ latency* of the mean receiver, and of an *ideal* system that sends them one after another at the link's rate with no headers at all and half a round trip \
 on the way. Latency is from the time a product was due until the receiver had verified it and given it on, in order. Its parts: in the sender's *buffer*; *transmission* from its first datagram to its last of source; \
 until its last block had *arrived*, repair included; until it had its *turn* and was checked. *Clocks*: sender's less receiver's, as measured over the control connection, and how wrong that may be.
 ";
+
+/// One frame in a hundred so late: [`READING`] says what that means.
+const LATE_US: f64 = 1000.0;
 
 /// Where and with what it ran.
 #[derive(Clone, Debug, Serialize)]
@@ -183,15 +187,7 @@ fn row(text: &mut String, name: &str, wanted: usize, runs: &[&Record]) -> std::f
         median(values).map_or("-".to_owned(), |[middle, ..]| format!("{middle:.digits$}"))
     };
     let complete: usize = runs.iter().map(|record| record.complete).sum();
-    let bound = runs.iter().any(|record| record.usage.cpu_bound);
-    let full = runs.iter().any(|record| record.usage.cpu_full);
-    let limit = if bound {
-        " **bound**"
-    } else if full {
-        " *full*"
-    } else {
-        ""
-    };
+    let limits = limits(runs);
     let lost: u64 = runs.iter().map(|record| record.lost_own).sum();
     let mut troubles: Vec<String> = Vec::new();
     for trouble in runs.iter().map(|record| record.trouble.replace('|', "/")) {
@@ -213,7 +209,7 @@ fn row(text: &mut String, name: &str, wanted: usize, runs: &[&Record]) -> std::f
     let (ours, busy) = (percent(|r| r.usage.cpu_ours), percent(|r| r.usage.cpu_busy));
     writeln!(
         text,
-        "| {name} | {complete}/{wanted} | {} | {} | {} | {} | {} | {} | {} / {} | {ours:.0} / {busy:.0} %{limit} | {lost} | {} |",
+        "| {name} | {complete}/{wanted} | {} | {} | {} | {} | {} | {} | {} / {} | {ours:.0} / {busy:.0} %{limits} | {lost} | {} |",
         spread("wall_s", 2),
         spread("goodput_mbit", 1),
         only("others_s", 2),
@@ -224,6 +220,21 @@ fn row(text: &mut String, name: &str, wanted: usize, runs: &[&Record]) -> std::f
         only("receivers_cpu_s", 2),
         last.join("; "),
     )
+}
+
+/// What of the machine was not as it should have been in any of these runs.
+fn limits(runs: &[&Record]) -> String {
+    let any = |is_so: fn(&Record) -> bool| runs.iter().any(|record| is_so(record));
+    let mut limits = String::new();
+    if any(|record| record.usage.cpu_bound) {
+        limits += " **bound**";
+    } else if any(|record| record.usage.cpu_full) {
+        limits += " *full*";
+    }
+    if any(|record| record.emulator_late_p99_us.is_some_and(|late| late > LATE_US)) {
+        limits += " *late*";
+    }
+    limits
 }
 
 /// What became of a feed's products.
@@ -311,4 +322,23 @@ fn drawing(plot: &Plot, records: &[Record]) -> Drawing {
         format!("{y} against {}{only}", plot.x).replace('"', "")
     });
     Drawing { title, x: plot.x.clone(), y, columns, lines, bars: plot.bars }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::limits;
+    use crate::record::Record;
+
+    #[test]
+    fn one_run_of_a_machine_that_was_elsewhere_is_told() {
+        let late_by = |us| Record { emulator_late_p99_us: us, ..Record::default() };
+        let (none, little, much) = (late_by(None), late_by(Some(900.0)), late_by(Some(4255.0)));
+        assert_eq!(limits(&[&none, &little]), "");
+        assert_eq!(limits(&[&little, &much, &none]), " *late*");
+        let mut full = much.clone();
+        full.usage.cpu_full = true;
+        assert_eq!(limits(&[&full]), " *full* *late*");
+        full.usage.cpu_bound = true;
+        assert_eq!(limits(&[&little, &full]), " **bound** *late*");
+    }
 }
