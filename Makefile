@@ -18,6 +18,7 @@ TEST_PACKAGES := strace:strace nft:nftables ethtool:ethtool ip:iproute2 tc:iprou
   initdb:postgresql mariadbd:mariadb-server-core my_print_defaults:mariadb-client-core \
   psql:postgresql-client mariadb:mariadb-client-core sqlite3:sqlite3 unshare:util-linux mount:mount
 
+# Test programs of all crates, by name.
 TESTS := $(sort $(basename $(notdir $(wildcard crates/*/tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs))))
 
 # Programs that the lab runs beside Downpour.
@@ -86,7 +87,8 @@ deny: $(TOOLS)/bin/cargo-deny
 	  echo "skipped: advisories: the advisory database cannot be fetched here ($(TOOLS)/fetch.log)"; \
 	fi
 
-# Not in the workspace's target folder: the features it needs would rebuild our own dependencies.
+# Not in the workspace's target folder: the features it needs would rebuild our own dependencies. Not optimised:
+# that takes three times as long, and what it checks is small.
 $(TOOLS)/bin/cargo-deny:
 	@mkdir -p $(TOOLS)
 	CARGO_TARGET_DIR=$(TOOLS)/build CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) install --debug cargo-deny --locked --version 0.20.2 --root $(TOOLS)
