@@ -1,12 +1,21 @@
 //! A rate that changes (to a fifth at 10 s, back at 20 s), two sessions on a link, four CUBIC flows beside:
-//! one line for each link that misses something, and a summary. `rate_dynamics [all] [deaf | passed] [two] [even] [join] [far RTT_MS]
-//! [random COUNT [FIRST]]`
-//! or `rate_dynamics short`:
-//! `all` prints every line, `random` takes links off the grid, `far` gives all this round trip; `deaf`: the sessions do not hear one another, `passed`: their receivers pass it on; `two`: two
-//! and three sessions only; `even`: when the shares of two are within 60:40, the summary only; `join`: what a second session that begins does to the first, the summary only; `short`: four
-//! CUBIC flows only, on 140 links with queues of 5 to 20 ms.
+//! one line for each link that misses something, and a summary.
+//!
+//! `rate_dynamics [all] [deaf | passed] [two] [even] [join] [far RTT_MS] [random COUNT [FIRST]] [seeds COUNT]`
+//! or `rate_dynamics short [seeds COUNT]`:
+//!
+//! - `all` prints every line; `random` takes links off the grid; `far` gives all this round trip;
+//! - `seeds` runs each link so many times and takes medians (not with `even` and `join`);
+//! - `deaf`: the sessions do not hear one another; `passed`: their receivers pass it on;
+//! - `two`: two and three sessions only;
+//! - `even`: when the shares of two are within 60:40, the summary only;
+//! - `join`: what a second session that begins does to the first, the summary only;
+//! - `short`: four CUBIC flows only, on 140 links with queues of 5 to 20 ms.
 
-use downpour_sim::stream::{Bed, Words};
+use downpour_sim::stream::{Bed, Words, median};
+
+/// Between the seeds of a link's runs.
+const SEED_STEP: u64 = 10_007;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -20,8 +29,11 @@ fn main() {
         None => Bed::all(),
     };
     let has = |word: &str| args.iter().any(|a| a == word);
+    let seeds =
+        args.iter().position(|a| a == "seeds").and_then(|at| args.get(at + 1)?.parse().ok());
+    let seeds: u64 = seeds.unwrap_or(1);
     if has("short") {
-        return short();
+        return short(seeds);
     }
     let words = match () {
         () if has("deaf") => Words::None,
@@ -36,28 +48,33 @@ fn main() {
         ..bed
     });
     let sums = match () {
-        () if has("two") => sessions(beds, all),
+        () if has("two") => sessions(beds, seeds, all),
         () if has("even") => evens(beds, all),
         () if has("join") => joins(beds, all),
-        () => dynamics(beds, all),
+        () => dynamics(beds, seeds, all),
     };
     println!("{sums}");
 }
 
 /// What four CUBIC flows get, where the queue is short.
-fn short() {
+fn short(seeds: u64) {
     for rtt_us in [20_000, 50_000, 100_000, 200_000] {
         let mut missed = 0;
         for mbps in [5, 10, 20, 30, 50, 100, 200] {
             for queue_ms in [5, 7, 10, 15, 20] {
                 let bed = Bed { mbps, rtt_us, queue_ms, ..Bed::BASE };
-                let tcp = bed.beside_tcp(4).tcp_of_all;
+                let tcp = median(&runs(&bed, seeds), |bed| bed.beside_tcp(4).tcp_of_all);
                 missed += u32::from(tcp < 0.25);
                 println!("{}  four CUBIC get {tcp:.3}{}", name(&bed), mark(tcp < 0.25));
             }
         }
         println!("rtt {} ms, 35 links: less than a quarter on {missed}", rtt_us / 1000);
     }
+}
+
+/// The same link with other seeds.
+fn runs(bed: &Bed, seeds: u64) -> Vec<Bed> {
+    (0..seeds).map(|run| Bed { seed: bed.seed + run * SEED_STEP, ..*bed }).collect()
 }
 
 const fn mark(miss: bool) -> &'static str {
@@ -71,10 +88,13 @@ fn name(bed: &Bed) -> String {
     )
 }
 
-fn sessions(beds: impl Iterator<Item = Bed>, all: bool) -> String {
+fn sessions(beds: impl Iterator<Item = Bed>, seeds: u64, all: bool) -> String {
     let (mut count, mut missed, mut use_of_two, mut use_of_three) = (0, [0; 2], 0.0, 0.0);
     for bed in beds {
-        let ((larger, two), (unlike, three)) = (bed.two(), bed.three());
+        let runs: Vec<_> = runs(&bed, seeds).iter().map(|bed| (bed.two(), bed.three())).collect();
+        let (larger, two) = (median(&runs, |(two, _)| two.0), median(&runs, |(two, _)| two.1));
+        let (unlike, three) =
+            (median(&runs, |(_, three)| three.0), median(&runs, |(_, three)| three.1));
         let misses = [larger > 0.6, unlike > 1.5];
         misses.iter().zip(&mut missed).for_each(|(miss, count)| *count += u32::from(*miss));
         (count, use_of_two, use_of_three) = (count + 1, use_of_two + two, use_of_three + three);
@@ -155,12 +175,15 @@ fn joins(beds: impl Iterator<Item = Bed>, all: bool) -> String {
     )
 }
 
-fn dynamics(beds: impl Iterator<Item = Bed>, all: bool) -> String {
+fn dynamics(beds: impl Iterator<Item = Bed>, seeds: u64, all: bool) -> String {
     let (mut count, mut missed) = (0, [0; 3]);
     for bed in beds {
-        let (down, up) = bed.change((bed.mbps / 5).max(1));
-        let (larger, used) = bed.two();
-        let tcp = bed.beside_tcp(4).tcp_of_all;
+        let beds = runs(&bed, seeds);
+        let changes: Vec<_> = beds.iter().map(|bed| bed.change((bed.mbps / 5).max(1))).collect();
+        let (down, up) = (median(&changes, |change| change.0), median(&changes, |change| change.1));
+        let pairs: Vec<_> = beds.iter().map(Bed::two).collect();
+        let (larger, used) = (median(&pairs, |pair| pair.0), median(&pairs, |pair| pair.1));
+        let tcp = median(&beds, |bed| bed.beside_tcp(4).tcp_of_all);
         let misses = [down.min(up) < 0.9, larger > 0.6, tcp < 0.25];
         misses.iter().zip(&mut missed).for_each(|(miss, count)| *count += u32::from(*miss));
         count += 1;

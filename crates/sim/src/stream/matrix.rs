@@ -48,6 +48,17 @@ pub struct Verdict {
     pub rate_most: f64,
 }
 
+/// The middle one of what `figure` finds in `runs`; of an even number the upper one of the two.
+///
+/// # Panics
+///
+/// Without a run.
+pub fn median<T, F: PartialOrd + Copy>(runs: &[T], figure: impl Fn(&T) -> F) -> F {
+    let mut figures: Vec<F> = runs.iter().map(figure).collect();
+    figures.sort_by(|a, b| a.partial_cmp(b).expect("no figure is NaN"));
+    figures[figures.len() / 2]
+}
+
 /// How long the file of a cell lasts at the full rate.
 const LASTS: Duration = Duration::from_secs(30);
 /// The narrow receiver's link, as a share of the shared one.
@@ -196,6 +207,22 @@ impl Cell {
 }
 
 impl Verdict {
+    /// Of several runs of one cell: each figure's median.
+    ///
+    /// # Panics
+    ///
+    /// Without a run.
+    pub fn median(runs: &[Self]) -> Self {
+        Self {
+            cell: runs[0].cell,
+            utilisation: median(runs, |v| v.utilisation),
+            queue: median(runs, |v| v.queue),
+            ramp: median(runs, |v| v.ramp),
+            dropped: median(runs, |v| v.dropped),
+            rate_most: median(runs, |v| v.rate_most),
+        }
+    }
+
     /// The first requirement that the cell misses.
     pub fn misses(&self) -> Option<&'static str> {
         let rtt = Duration::from_micros(self.cell.rtt_us);

@@ -14,7 +14,7 @@ mod matrix;
 mod session;
 
 pub use dynamics::{Bed, Beside, Joined, Kind};
-pub use matrix::{Cell, Verdict};
+pub use matrix::{Cell, Verdict, median};
 pub use session::{Answers, Noise, Outcome, ReceiverSetup, SessionSetup};
 
 use crate::link::{Link, LinkConfig};
