@@ -43,8 +43,10 @@ const PROVED: f64 = 1.0;
 /// Who has so much less than its share, as a logarithm, climbs from no less than this growth of a round on.
 const DEFICIT: f64 = 0.2;
 const CLIMB_LEAST: f64 = 0.1;
-/// For so long such a neighbour is left out of account, and a hidden queue not looked for again: at first, and at most.
+/// For so long such a neighbour is left out of account: at first, and at most.
 const APART: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(60));
+/// For so long a hidden queue is not looked for again, at first and at most: the first look may uncover a part of it.
+const LOOK: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 /// Who has seemed to be behind our link for so long is judged as at first.
 const TOGETHER: Duration = Duration::from_secs(2);
 
@@ -123,7 +125,7 @@ impl Neighbours {
                     proved: 0.0,
                     longer: 0.0,
                     look_at: now,
-                    look_wait: APART.0,
+                    look_wait: LOOK.0,
                     apart_until: now,
                     apart_for: APART.0,
                 };
@@ -164,7 +166,7 @@ impl Neighbours {
     pub(super) fn look(&mut self, now: Timestamp) {
         for neighbour in self.0.iter_mut().filter(|n| n.longer > 0.0 && now >= n.look_at) {
             neighbour.look_at = now + neighbour.look_wait;
-            neighbour.look_wait = (neighbour.look_wait * 2).min(APART.1);
+            neighbour.look_wait = (neighbour.look_wait * 2).min(LOOK.1);
         }
     }
 
@@ -200,7 +202,7 @@ impl Neighbour {
         let longer = self.load.queue.as_secs_f64() - standing.queue;
         self.longer += weight * LONGER_GAIN * (longer - self.longer);
         if now >= self.look_at && self.longer < LONGER_LEAST * standing.wish {
-            self.look_wait = APART.0;
+            self.look_wait = LOOK.0;
         }
         if now < self.apart_until {
             return;
@@ -306,7 +308,7 @@ mod tests {
                 neighbours.look(at(n * 100));
             }
         }
-        assert!((3..8).contains(&looks), "{looks} in two minutes");
+        assert!((5..11).contains(&looks), "{looks} in two minutes");
         // Now it is seen: from here on both tell of the same.
         let all = Standing { queue: 0.005, lately: 0.005, ..short };
         for n in 1200..2400 {

@@ -49,6 +49,8 @@ const CROWDED_DELAYS: f64 = 5.0;
 const CROWDED: f64 = 1.3;
 /// When others tell of a queue that is longer than ours by this share of the wished one, ours hides as much, or theirs is another.
 const HIDDEN: f64 = 0.3;
+/// That is looked for this many answer delays after the queue was last empty, for what is lost meanwhile would be taken for chance.
+const LOOK_DELAYS: f64 = 2.0;
 /// Whatever the estimates say: never faster than this, relative to the most that lately arrived.
 const DELIVERED_MAX: f64 = 2.5;
 /// How long that is remembered, in seconds.
@@ -81,7 +83,7 @@ const HOLD_MAX: f64 = 1.25;
 /// While draining: others shall not have the time to fill what we leave.
 const DRAIN_MIN: f64 = 0.15;
 /// Who takes more than its share does not yield so soon after the rate was found: what is taken then is still being learnt.
-const YIELD_AFTER: Duration = Duration::from_secs(2);
+const YIELD_AFTER: Duration = Duration::from_secs(1);
 
 /// What a sample is a mean over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +143,7 @@ pub(super) struct Path {
     /// When the rate was last cut because of losses without a queue.
     slowed: Timestamp,
     /// When a full queue was last noticed by its losses alone.
-    full_unseen: Timestamp,
+    full_unseen: Option<Timestamp>,
     /// For how long the sender has not paused, in seconds.
     pushed: f64,
     climb: f64,
@@ -186,7 +188,7 @@ impl Path {
             believed: 0.0,
             found,
             slowed: Timestamp::ZERO,
-            full_unseen: Timestamp::ZERO,
+            full_unseen: None,
             pushed: 0.0,
             climb: 0.0,
             climb_due: now,
@@ -275,7 +277,7 @@ impl Path {
     pub(super) fn on_sample(&mut self, now: Timestamp, sample: &RateSample, rate: f64, over: Over) {
         let mixed = over != Over::One;
         self.heard = now;
-        self.rtt_min = self.rtt_min.min(sample.rtt.as_secs_f64());
+        self.see_round_trip(sample.rtt.as_secs_f64());
         let queue_raw = sample.queue_delay.as_secs_f64();
         if sample.sent_packets == 0 || sample.send_interval.is_zero() {
             self.queue = queue_raw;
@@ -330,6 +332,16 @@ impl Path {
         }
         self.predict(now, sample);
         self.allow();
+    }
+
+    /// Where others are heard a round trip that is shorter than any before uncovers a queue that had stood all the time: what was
+    /// taken for chance then was its overflow, and how long it may be is not known.
+    fn see_round_trip(&mut self, rtt: f64) {
+        if self.others.is_shared && rtt + QUEUE_MIN < self.rtt_min {
+            self.loss = RandomLoss::new();
+            (self.queue_full, self.queue_safe) = (None, 0.0);
+        }
+        self.rtt_min = self.rtt_min.min(rtt);
     }
 
     /// A sample over many rounds: this receiver answers only now and then. It tells whether the path is in
@@ -418,8 +430,9 @@ impl Path {
             self.queue_safe /= FULL_GROWTH;
         } else if !self.is_draining()
             && (now.since(self.emptied) > DRAIN_EVERY
-                || (self.is_crowded(now) || self.others.hidden > HIDDEN * self.wish())
-                    && now.since(self.emptied) > DRAIN_SOONER)
+                || self.is_crowded(now) && now.since(self.emptied) > DRAIN_SOONER
+                || self.others.hidden > HIDDEN * self.wish()
+                    && now.since(self.emptied).as_secs_f64() > LOOK_DELAYS * self.delay)
         {
             self.drain(now, Drain::Queue);
         }
@@ -539,10 +552,13 @@ impl Path {
                 return true;
             }
         }
-        if self.loss.is_beyond_belief() && now.since(self.full_unseen) > DRAIN_EVERY {
+        // At first not so soon, unless others are heard: TCP needs room to begin in.
+        let is_first = self.full_unseen.is_none() && self.others.is_shared;
+        let is_due = is_first || now.since(self.full_unseen.unwrap_or(self.found)) > DRAIN_EVERY;
+        if self.loss.is_beyond_belief() && is_due {
             // The queue is full, and has been for so long that its delay is taken for the path's.
             self.loss = RandomLoss::new();
-            self.full_unseen = now;
+            self.full_unseen = Some(now);
             self.drain(now, Drain::Deep);
             return true;
         }
