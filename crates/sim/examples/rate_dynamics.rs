@@ -31,7 +31,7 @@ fn main() {
     let has = |word: &str| args.iter().any(|a| a == word);
     let seeds =
         args.iter().position(|a| a == "seeds").and_then(|at| args.get(at + 1)?.parse().ok());
-    let seeds: u64 = seeds.unwrap_or(1);
+    let seeds = seeds.unwrap_or(1).max(1);
     if has("short") {
         return short(seeds);
     }

@@ -32,7 +32,7 @@ fn main() {
             cells.iter_mut().for_each(|cell| cell.stranger = Some(load));
         }
     }
-    let verdicts = run(&cells, number("seeds", 1).unwrap_or(1));
+    let verdicts = run(&cells, number("seeds", 1).unwrap_or(1).max(1));
     let mut missed = BTreeMap::new();
     for verdict in &verdicts {
         if let Some(what) = verdict.misses() {

@@ -102,7 +102,7 @@ fn a_queue_that_another_tells_of_is_looked_for() {
 }
 
 /// Who comes second hides most of a short queue from itself, and what it loses there looks like chance: the first came down to
-/// 0.15 of the link, in the mean of 40 runs, while that was looked for a second later and not again within four.
+/// 0.15 of the link, in the mean of 40 runs, while the hidden part was looked for a second later, and not again within four.
 #[test]
 fn a_hidden_queue_is_looked_for_before_its_losses_are_taken_for_chance() {
     let bed = Bed { mbps: 50, queue_ms: 10, rtt_us: 10_200, receivers: 1, ..Bed::BASE };
