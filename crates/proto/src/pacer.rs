@@ -3,8 +3,9 @@
 //! Absolute deadlines: each burst moves the deadline forward by the time that its bytes take at the
 //! rate, counted from the deadline and not from now, so that a late wake-up does not lower the mean
 //! rate. What was missed is caught up at no more than twice the rate, and at most [`CATCH_UP`] of it: the
-//! link has worked off its queue in a stall, and what is caught up fills that queue again. A flood, or more
-//! than that, would overflow a short one.
+//! link has worked off its queue in a stall, and what is caught up fills that queue again. More than that would
+//! overflow a short one. It leaves in bursts as long as what is missing: who shares a processor with many is late at
+//! each wake-up, and would fall ever further behind by bursts of half a millisecond.
 //!
 //! The pacer decides; sleeping is the driver's. A burst is [`BURST_TIME`] of data, up to [`BURST_TIME_MAX`] by the queue
 //! that it joins (`docs/protocol.md#RATE-5`), at least one datagram (or what the controller wishes) and at most [`BURST_PACKETS_MAX`] (one segmented send).
@@ -80,9 +81,14 @@ impl Pacer {
         self.rate
     }
 
-    /// How many full datagrams the next burst may have.
+    /// How many full datagrams a burst may have that leaves on time.
     pub fn burst_packets(&self) -> u32 {
         self.packets_in(self.burst_time)
+    }
+
+    /// How many full datagrams the burst may have that leaves at `now`: if that is late, as many as were missed.
+    pub fn burst_packets_at(&self, now: Timestamp) -> u32 {
+        self.packets_in(self.burst_time.max(now.since(self.due).min(CATCH_UP)))
     }
 
     fn packets_in(&self, time: Duration) -> u32 {
@@ -211,23 +217,42 @@ mod tests {
     }
 
     #[test]
+    fn who_gets_the_processor_late_each_time_keeps_the_rate() {
+        let rate = Rate::from_mbps(100);
+        let mut pacer = Pacer::new(Timestamp::ZERO, rate, LEN);
+        let (mut now, mut sent) = (Timestamp::ZERO, 0);
+        for _ in 0..1000 {
+            now = now.max(pacer.next_send(now)) + Duration::from_millis(2);
+            let packets = pacer.burst_packets_at(now);
+            sent += u64::from(packets) * u64::from(LEN);
+            pacer.on_sent(now, u64::from(packets) * u64::from(LEN));
+        }
+        let mean = Rate::of(sent, now.since(Timestamp::ZERO));
+        assert!(mean.bps() > 99_000_000 && mean.bps() < 101_000_000, "{mean}");
+    }
+
+    #[test]
     fn a_stall_is_caught_up_in_part_and_not_by_a_flood() {
         let rate = Rate::from_mbps(100);
         let mut pacer = Pacer::new(Timestamp::ZERO, rate, LEN);
         let stall = Timestamp::from_nanos(1_000_000_000);
-        let burst = u64::from(pacer.burst_packets()) * u64::from(LEN);
-        assert!(pacer.on_sent(stall, burst) > Duration::from_millis(990));
-        let (mut now, mut sent) = (stall, burst);
+        let burst = |pacer: &Pacer, now| u64::from(pacer.burst_packets_at(now) * LEN);
+        let first = burst(&pacer, stall);
+        assert_eq!(first, u64::from(BURST_PACKETS_MAX * LEN));
+        assert!(pacer.on_sent(stall, first) > Duration::from_millis(990));
+        let (mut now, mut sent) = (stall, first);
         let until = stall + Duration::from_millis(50);
         while now < until {
             now = pacer.next_send(now);
-            let most = Rate::from_mbps(200).bytes_in(now.since(stall)) + burst;
+            let most = Rate::from_mbps(200).bytes_in(now.since(stall)) + first;
             assert!(sent <= most, "{sent} bytes {:?} after the stall", now.since(stall));
-            assert_eq!(pacer.on_sent(now, burst), Duration::ZERO);
-            sent += burst;
+            let next = burst(&pacer, now);
+            assert_eq!(pacer.on_sent(now, next), Duration::ZERO);
+            sent += next;
         }
         let extra = sent - rate.bytes_in(now.since(stall));
         let allowed = rate.bytes_in(super::CATCH_UP);
-        assert!((allowed..=allowed + 2 * burst).contains(&extra), "{extra} of {allowed}");
+        let usual = u64::from(pacer.burst_packets() * LEN);
+        assert!((allowed..=allowed + 2 * usual).contains(&extra), "{extra} of {allowed}");
     }
 }

@@ -98,7 +98,7 @@ impl Sender {
             self.timers.set(Reason::Pace, due);
             return;
         }
-        self.burst_left = self.pacer.burst_packets();
+        self.burst_left = self.pacer.burst_packets_at(self.now);
         self.poll_with_burst();
         self.fill_window();
     }

@@ -266,7 +266,7 @@ impl Session {
         self.look(now, shared);
         assert!(self.sent_packets < 20_000_000, "runaway rate {}", self.pacer.rate());
         let mut bytes = 0;
-        let mut burst = self.pacer.burst_packets();
+        let mut burst = self.pacer.burst_packets_at(now);
         if now < self.fed_from {
             // A datagram a round, as when the first file is still being read.
             burst = u32::from(now >= self.poll_due);
