@@ -6,13 +6,14 @@
 //! sites.b.kill(); sites.b.start();                as a machine that loses power
 //! ```
 
+use crate::ports::port;
 use downpour::site::{Access, Card, RemoteError, card, init, introduce};
 use downpour_catalog::{CatalogUrl, Reader};
 use downpour_transport::identity::Identity;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::{self, File, OpenOptions};
-use std::net::TcpListener;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -46,15 +47,11 @@ pub(crate) struct SiteProcess {
 impl SiteProcess {
     /// Sets it up below `root`; it does not run yet.
     pub(crate) fn new(root: &Path, name: &str) -> Self {
-        // A port that was free just now; ports are given in turn, so that it stays so for a while.
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let listen = listener.local_addr().expect("its address");
-        drop(listener);
         let folder = root.join(name);
         let setup = downpour::site::Setup {
             name: name.to_owned(),
             folder: folder.clone(),
-            listen: Some(listen),
+            listen: Some((Ipv4Addr::LOCALHOST, port()).into()),
             address: None,
         };
         let card = init(&setup).expect("a site is set up");

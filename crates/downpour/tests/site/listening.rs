@@ -7,7 +7,6 @@ use downpour::ticket::Ticket;
 use downpour_catalog::{File, ReplicaState, State};
 use serde_json::json;
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 
 /// Bytes of the files that are sent; several blocks.
@@ -31,8 +30,7 @@ impl Sites {
         b.configure("multicast = \"a.ticket\"");
         b.configure("[multicast]\ninterface = \"lo\"");
         b.configure(more);
-        let port =
-            TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("it").port();
+        let port = crate::ports::port();
         let spool = folder.path().join("spool");
         fs::create_dir_all(&spool).expect("room");
         a.configure(&format!(

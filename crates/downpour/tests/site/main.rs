@@ -19,6 +19,7 @@ mod listening;
 mod moving;
 mod multicast;
 mod planting;
+mod ports;
 mod records;
 #[path = "../../../catalog/tests/contract/servers.rs"]
 mod servers;

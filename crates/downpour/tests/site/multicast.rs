@@ -78,7 +78,7 @@ fn world(required: &str) -> World {
     let (root, spool) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let machines: Vec<_> =
         ["m1", "m2", "m3"].into_iter().map(|name| Machine::new(root.path(), name)).collect();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = crate::ports::port();
     let mut config = format!(
         "\n[multicast]\nport = {port}\nhost = \"127.0.0.1\"\ninterface = \"lo\"\n\
          [[spool]]\nfolder = {:?}\ncomplete = \"settle:200ms\"\nrescan = \"1s\"\n\

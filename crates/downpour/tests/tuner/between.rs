@@ -4,7 +4,7 @@ use super::setup::NOW;
 use downpour::site::{Clock, Config, Daemon, Setup, init, introduce};
 use downpour::tuner::{Combined, Means, Seen, measurements};
 use downpour_transport::identity::Identity;
-use std::net::TcpListener;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +12,11 @@ use std::time::Duration;
 const PROBE: &str = "\n[[tuner_source]]\nname = 'probe'\nkind = 'probe'\nprobe_bytes = '2MiB'\n";
 
 fn set_up(root: &Path, name: &str) -> (PathBuf, downpour::site::Card) {
-    // A port that was free just now; ports are given in turn, so that it stays so for a while.
-    let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let folder = root.join(name);
     let setup = Setup {
         name: name.to_owned(),
         folder: folder.clone(),
-        listen: Some(listen),
+        listen: Some((Ipv4Addr::LOCALHOST, crate::ports::port()).into()),
         address: None,
     };
     let card = init(&setup).unwrap();

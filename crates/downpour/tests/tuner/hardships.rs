@@ -81,8 +81,8 @@ fn a_stall() {
 
 #[test]
 fn nobody_there() {
-    // A port where somebody has just stopped to listen.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // A port where nobody listens, and where no other test will.
+    let port = crate::ports::port();
     for kind in KINDS {
         let told = with(&archive(kind, "http", port, ""), &[]);
         println!("| {kind} | nobody listens | {told} |");

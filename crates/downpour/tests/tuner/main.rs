@@ -8,5 +8,7 @@ mod between;
 mod demand;
 mod hardships;
 mod offline;
+#[path = "../site/ports.rs"]
+mod ports;
 mod server;
 mod setup;
