@@ -147,10 +147,11 @@ fn brought(report: &FetchReport, site: &str) -> u64 {
     report.sources.iter().find(|source| source.site == site).expect("it has it").brought
 }
 
-/// One brought all of it, some of the end twice perhaps, and the other nothing.
+/// One brought all of it and the other nothing. How much of the end came twice is up to the machine: a connection that has to
+/// wait for a processor is taken over from.
 fn is_from(report: &FetchReport, site: &str, other: &str) -> bool {
     let (size, came) = (report.size, brought(report, site));
-    (size..size + size / 4).contains(&came) && brought(report, other) == 0
+    (size..2 * size).contains(&came) && brought(report, other) == 0
 }
 
 #[test]
@@ -221,7 +222,7 @@ fn a_fetch_outlives_its_daemon() {
         let lines = |text: String| text.lines().filter(|line| !line.is_empty()).count() as u64;
         notes.filter_map(|path| fs::read_to_string(path).ok()).map(lines).sum()
     };
-    until("some pieces are here", || (noted() >= 4).then_some(()));
+    until("some pieces are here", || (noted() >= 8).then_some(()));
     for site in [&mut sites.d, &mut sites.a, &mut sites.b, &mut sites.c] {
         site.kill();
     }
