@@ -256,6 +256,21 @@ fn fmtp_gives_a_product_up_after_its_time() {
 }
 
 #[test]
+fn fmtp_tells_of_a_last_product_that_was_lost_whole() {
+    for sizes in [vec![200_000, 200_000], vec![200_000, 0], vec![200_000]] {
+        let count = sizes.len();
+        let mut session = fmtp_session(2, 0.0, sizes);
+        // 200,000 bytes take 80 ms: from the middle of the first, or the start, one hears nothing until all is sent.
+        let from = if count == 1 { 0 } else { 40 };
+        session.edges[1].cuts = vec![Timestamp::ZERO + from * MS..Timestamp::ZERO + 190 * MS];
+        let outcome = session.run();
+        assert!(outcome.heard.iter().all(|heard| heard.complete.len() == count), "{count}");
+        let done = seconds(outcome.done.unwrap());
+        assert!(done < 3.0, "{done}");
+    }
+}
+
+#[test]
 fn a_receiver_that_only_asks_draws_nothing_that_was_not_sent() {
     let config = downpour_proto::profile::SenderConfig {
         profile: afdp::sender(Mode::Multicast, AfdpLimits::DEFAULT),

@@ -37,6 +37,10 @@ const PERIOD_SLACK: Duration = Duration::from_millis(20);
 /// how fast it could go.
 const REPORT_SPAN: Duration = Duration::from_millis(1500);
 
+/// So long after the last product of a session its end is told once more, to each that has not said it has all: who lost
+/// the whole of it has no later product to tell of it. Ours.
+const LAST_TOLD_AFTER: Duration = Duration::from_secs(1);
+
 /// What a session needs to know from the start.
 #[derive(Debug)]
 pub struct SenderConfig {
@@ -169,6 +173,8 @@ struct Open {
     asked: Timestamp,
     /// Who is still to say that it has all.
     waiting: BTreeSet<ReceiverId>,
+    /// They were told of its end once more.
+    told: bool,
 }
 
 /// The sending machine.
@@ -186,6 +192,8 @@ pub struct Sender {
     members: BTreeMap<ReceiverId, Member>,
     /// Not sent to the end; only the first has begun.
     queue: VecDeque<Open>,
+    /// The newest that was offered.
+    last: Option<u32>,
     /// Sent, and kept for those who lack some of it.
     held: BTreeMap<u32, Open>,
     /// Nothing that is held is over before this.
@@ -216,6 +224,7 @@ impl Sender {
             done: false,
             members: BTreeMap::new(),
             queue: VecDeque::new(),
+            last: None,
             held: BTreeMap::new(),
             keep_until: Timestamp::MAX,
             pacer,
@@ -256,9 +265,19 @@ impl Sender {
         let fits =
             u32::try_from(offer.size).is_ok() && self.queue.len() + self.held.len() < OFFERED_MAX;
         if fits {
+            self.last = Some(offer.product);
             let (begun, next, waiting) = (false, 0, BTreeSet::new());
-            let (ended, asked) = (None, now);
-            self.queue.push_back(Open { offer, segments, begun, next, ended, asked, waiting });
+            let (ended, asked, told) = (None, now, false);
+            self.queue.push_back(Open {
+                offer,
+                segments,
+                begun,
+                next,
+                ended,
+                asked,
+                waiting,
+                told,
+            });
             self.greet();
         }
         fits
@@ -268,6 +287,7 @@ impl Sender {
     pub fn finish(&mut self, now: Timestamp) {
         self.advance(now);
         self.finished = true;
+        self.release();
     }
 
     /// A receiver's connection is there. False: too many are.
@@ -603,6 +623,25 @@ impl Sender {
         self.release();
     }
 
+    /// Tells those who may have lost the whole of the last product; when that is due, if it is still to come.
+    fn tell_last(&mut self) -> Timestamp {
+        let last = self.last.filter(|_| self.finished && self.queue.is_empty());
+        let last = last.and_then(|product| Some((product, self.held.get_mut(&product)?)));
+        let Some((product, open)) = last.filter(|(_, open)| !open.told) else {
+            return Timestamp::MAX;
+        };
+        let due = open.ended.unwrap_or(self.now) + LAST_TOLD_AFTER;
+        if due > self.now {
+            return due;
+        }
+        open.told = true;
+        let waiting = open.waiting.clone();
+        for id in waiting {
+            self.reply(id, Message::End { product, repair: true });
+        }
+        Timestamp::MAX
+    }
+
     /// Releases what nobody lacks, and what has been kept long enough.
     fn release(&mut self) {
         let (now, recovery) = (self.now, &mut self.config.profile.recovery);
@@ -616,7 +655,6 @@ impl Sender {
                 next = next.min(keep);
             }
         }
-        self.keep_until = next;
         for product in over {
             self.config.profile.recovery.forget_product(product);
             let waiting = self.held.remove(&product).map(|open| open.waiting).unwrap_or_default();
@@ -625,6 +663,7 @@ impl Sender {
             }
             self.events.push_back(Event::Released(product));
         }
+        self.keep_until = next.min(self.tell_last());
         if self.finished && self.queue.is_empty() && self.held.is_empty() && !self.done {
             self.done = true;
             self.events.push_back(Event::Done);
