@@ -1,7 +1,7 @@
 //! A test in a process of its own, with a network and mounts of its own: what it cuts and mounts concerns nobody else.
 //!
-//! The network is loopback alone. It is cut by rules of nftables, which drop packets without a word, and the same
-//! counts what is sent from some ports. It needs root; where it cannot be had, that is said by name.
+//! The network is loopback alone. It is cut by rules of nftables, which drop packets without a word or answer for one end, and
+//! the same counts what is sent from some ports. It needs root; where it cannot be had, that is said by name.
 
 use std::process::{Command, Stdio};
 
@@ -78,6 +78,12 @@ impl Network {
             nft(&format!("add rule inet alone inward tcp dport {port} drop"));
             nft(&format!("add rule inet alone inward tcp sport {port} drop"));
         }
+    }
+
+    /// Answers each packet that comes to (`dport`) or from (`sport`) this port by a reset, as a firewall does: one end of a
+    /// connection is told, the other hears nothing more.
+    pub(crate) fn reset(&self, side: &str, port: &str) {
+        nft(&format!("add rule inet alone inward tcp {side} {port} reject with tcp reset"));
     }
 
     /// Drops nothing any more.

@@ -18,6 +18,8 @@ const RATE: &str = "40mbit";
 const COST_MAX: u64 = 2_500_000;
 /// Long enough for both ends to give the session up; `DOWNPOUR_OUTAGE_S` makes it longer.
 const AWAY_S: u64 = 12;
+/// How long connections are reset.
+const RESET_TIME: Duration = Duration::from_millis(500);
 /// Bytes that leave the source's sessions from the moment on at which they are given up: the last of TCP's repetitions.
 const AFTER_MAX: u64 = 400_000;
 const GIVEN_UP_S: usize = 10;
@@ -101,4 +103,23 @@ fn a_network_that_was_away_costs_what_was_on_its_way() {
         let after: u64 = each.iter().skip(GIVEN_UP_S).sum();
         assert!(after < AFTER_MAX, "{after} bytes");
     });
+}
+
+/// A firewall that resets one end of each connection, for a moment.
+fn reset(network: &Network, side: &str) {
+    network.reset(side, COUNTED_PORTS);
+    std::thread::sleep(RESET_TIME);
+    network.heal();
+}
+
+#[test]
+fn connections_that_were_reset_for_the_receiver_only_are_made_anew() {
+    let test = "connections_that_were_reset_for_the_receiver_only_are_made_anew";
+    cut(test, |_, network| reset(network, "dport"));
+}
+
+#[test]
+fn connections_that_were_reset_for_the_sender_only_are_made_anew() {
+    let test = "connections_that_were_reset_for_the_sender_only_are_made_anew";
+    cut(test, |_, network| reset(network, "sport"));
 }
