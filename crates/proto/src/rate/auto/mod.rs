@@ -457,6 +457,36 @@ mod tests {
         }
     }
 
+    /// A third of the link was sent in the mean of eight rounds, all of it arrived, and a queue stood at both ends. Where each
+    /// of them was sent at that rate, that is what a busy link takes; where one was sent at four times it, it is not.
+    #[test]
+    fn a_mean_over_unlike_rates_is_not_what_a_busy_link_takes() {
+        let told = |rates: [f64; 8]| {
+            let (mut auto, mut queue) = (Auto::new(Timestamp::ZERO), 0.0);
+            let mut now = Timestamp::ZERO;
+            for _ in 1..=100 {
+                now = now + ROUND;
+                round(&mut auto, now, 1.0, 1.0, &mut queue);
+                let second = sample(now, 1.0, (1e5, 1.0), (ROUND, 0.015));
+                auto.on_sample(now, &RateSample { receiver: ReceiverId(2), ..second });
+            }
+            auto.polls.clear();
+            for rate in rates {
+                now = now + ROUND;
+                auto.on_tick(now, auto.sent + (LINK * ROUND.as_secs_f64()) as u64);
+                auto.polls.back_mut().unwrap().1 = rate * LINK / 3.0;
+            }
+            now = now + ROUND;
+            let mean = sample(now, 1.0, (8.0 * LINK / 3.0 * 0.02, 1.0), (ROUND * 8, 0.015));
+            let (receiver, send_interval) = (ReceiverId(2), ROUND * 8);
+            auto.on_sample(now, &RateSample { receiver, send_interval, ..mean });
+            auto.paths.by_id[&receiver].capacity().0 / LINK
+        };
+        let (like, unlike) = (told([1.0; 8]), told([4.0, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 1.0]));
+        assert!(like < 0.5, "{like}");
+        assert!(unlike > 0.7, "{unlike}");
+    }
+
     #[test]
     fn when_the_only_slow_one_is_left_out_the_rate_that_the_others_have_shown_is_taken_up() {
         let mut auto = Auto::new(Timestamp::ZERO);
