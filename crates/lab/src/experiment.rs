@@ -232,11 +232,29 @@ impl Experiment {
         if let Some(plot) = experiment.plot.iter().find(|plot| !Record::has(&plot.y)) {
             return Err(format!("plot: there is no figure `{}`", plot.y));
         }
-        let runs = cells.len() * experiment.programs.len() * experiment.repeats as usize;
-        if !(1..=RUNS_MAX).contains(&runs) {
-            return Err(format!("{runs} runs, of at most {RUNS_MAX}"));
-        }
+        experiment.check_runs(cells.len())?;
         Ok(experiment)
+    }
+
+    fn check_runs(&self, cells: usize) -> Result<(), String> {
+        let runs = cells * self.programs.len() * self.repeats as usize;
+        match (1..=RUNS_MAX).contains(&runs) {
+            true => Ok(()),
+            false => {
+                Err(format!("{runs} runs: there must be one at least, and {RUNS_MAX} at most"))
+            }
+        }
+    }
+
+    /// Only these of its programs (all without any), and so many repeats.
+    pub(crate) fn narrow(&mut self, only: &[String], repeats: Option<u32>) -> Result<(), String> {
+        if let Some(unknown) = only.iter().find(|name| !self.programs.contains(name)) {
+            let known = self.programs.join("`, `");
+            return Err(format!("--only {unknown}: this experiment has `{known}`"));
+        }
+        self.programs.retain(|name| only.is_empty() || only.contains(name));
+        self.repeats = repeats.unwrap_or(self.repeats);
+        self.check_runs(self.cells()?.len())
     }
 
     /// Every combination of what varies; what is named last varies fastest.
@@ -407,6 +425,19 @@ mod tests {
             ..Cell::default()
         };
         assert!(cells.contains(&wanted));
+    }
+
+    #[test]
+    fn a_part_of_an_experiment_has_runs() {
+        let mut experiment = Experiment::parse(TEXT).unwrap();
+        let refused = experiment.narrow(&["uftp".to_owned(), "foo".to_owned()], None);
+        assert_eq!(refused.unwrap_err(), "--only foo: this experiment has `downpour`, `uftp`");
+        assert!(experiment.narrow(&[], Some(0)).unwrap_err().starts_with("0 runs"));
+        experiment.narrow(&["uftp".to_owned()], Some(2)).unwrap();
+        assert_eq!(
+            (experiment.programs.as_slice(), experiment.repeats),
+            (&["uftp".to_owned()][..], 2)
+        );
     }
 
     #[test]

@@ -195,10 +195,7 @@ fn campaign(
     part: Option<(usize, usize)>,
 ) -> io::Result<()> {
     let mut experiment = experiment::Experiment::read(file)?;
-    if !only.is_empty() {
-        experiment.programs.retain(|name| only.contains(name));
-    }
-    experiment.repeats = repeats.unwrap_or(experiment.repeats);
+    experiment.narrow(only, repeats).map_err(io::Error::other)?;
     can_build()?;
     let named = || Path::new("target/lab").join(file.file_stem().unwrap_or_default());
     let out = out.unwrap_or_else(named);
