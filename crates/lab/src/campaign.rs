@@ -3,6 +3,7 @@
 //! Every run is written to `runs.jsonl` when it is over, so that nothing is lost when the campaign is stopped.
 //! Repeats go round and round over the programs, so that a slow minute of the machine hits all alike.
 
+use crate::at;
 use crate::experiment::{Cell, Experiment};
 use crate::feed::{self, Product};
 use crate::figures;
@@ -60,7 +61,8 @@ pub(crate) fn run(experiment: &Experiment, (k, n): (usize, usize), out: &Path) -
     let cells: Vec<Cell> = cells.into_iter().skip(k - 1).step_by(n).collect();
     let _memory = Memory::of(&cells, &footprint.scratch())?;
     let total = cells.len() * present.len() * experiment.repeats as usize;
-    let mut log = File::create(out.join("runs.jsonl"))?;
+    let runs = out.join("runs.jsonl");
+    let mut log = File::create(&runs).map_err(at(&runs))?;
     let mut records = Vec::new();
     for cell in &cells {
         let payload = payload(&footprint, cell.size.0)?;
@@ -94,9 +96,9 @@ pub(crate) fn run(experiment: &Experiment, (k, n): (usize, usize), out: &Path) -
 pub(crate) fn join(experiment: &Experiment, parts: &[PathBuf], out: &Path) -> io::Result<()> {
     let mut records = Vec::new();
     for part in parts {
-        let lines = fs::read_to_string(part.join("runs.jsonl"))?;
-        for line in lines.lines() {
-            records.push(serde_json::from_str(line)?);
+        let runs = part.join("runs.jsonl");
+        for line in fs::read_to_string(&runs).map_err(at(&runs))?.lines() {
+            records.push(serde_json::from_str(line).map_err(at(&runs))?);
         }
     }
     let mut surroundings = Surroundings::here();
@@ -104,7 +106,7 @@ pub(crate) fn join(experiment: &Experiment, parts: &[PathBuf], out: &Path) -> io
         let Call { name, program, .. } = Call::new(name)?;
         surroundings.programs.push((name, program.about.to_owned(), program.version()));
     }
-    fs::create_dir_all(out)?;
+    fs::create_dir_all(out).map_err(at(out))?;
     page::write(experiment, &surroundings, &records, out)
 }
 

@@ -33,6 +33,7 @@
 //! y = "wall_over_bound"
 //! ```
 
+use crate::at;
 use crate::emulator::pipe::Shape;
 use crate::network::{Link, Spec};
 use crate::record::Record;
@@ -219,9 +220,8 @@ impl Experiment {
 
     /// Reads and checks the file.
     pub(crate) fn read(path: &Path) -> io::Result<Self> {
-        let wrong = |why: String| io::Error::other(format!("{}: {why}", path.display()));
-        let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
-        Self::parse(&text).map_err(wrong)
+        let text = std::fs::read_to_string(path).map_err(at(path))?;
+        Self::parse(&text).map_err(at(path))
     }
 
     fn parse(text: &str) -> Result<Self, String> {

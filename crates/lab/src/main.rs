@@ -199,10 +199,16 @@ fn campaign(
     can_build()?;
     let named = || Path::new("target/lab").join(file.file_stem().unwrap_or_default());
     let out = out.unwrap_or_else(named);
-    std::fs::create_dir_all(&out)?;
+    std::fs::create_dir_all(&out).map_err(at(&out))?;
     campaign::run(&experiment, part.unwrap_or((1, 1)), &out)?;
     println!("{}", out.join("README.md").display());
     Ok(())
+}
+
+/// Says of which file an error is.
+fn at<E: std::fmt::Display>(path: &Path) -> impl FnOnce(E) -> io::Error {
+    let path = path.display().to_string();
+    move |why| io::Error::other(format!("{path}: {why}"))
 }
 
 /// `2/6`.
