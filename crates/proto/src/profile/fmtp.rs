@@ -7,6 +7,7 @@
 //! 1. A gap in byte offsets: RETX_REQ at once. EOP: RETX_REQ for what was not heard of. Repairs come by the connection.
 //! 2. A jump in product indexes: BOP_REQ for each that was missed, which brings RETX_BOP.
 //! 3. A timer for each product, 20 × bytes / link rate in bit/s: EOP_REQ if there was no EOP, which brings RETX_EOP.
+//! 4. Of a session's last product RETX_EOP comes unasked as well, when RETX_END is not there a second after its EOP. Ours.
 //!
 //! Deliberately absent: the MACs of later versions, admission, and the backlog of products that were missed
 //! altogether, which is the feed's matter.
