@@ -82,12 +82,12 @@ pub(crate) fn run(experiment: &Experiment, (k, n): (usize, usize), out: &Path) -
                     trouble: format!("the lab failed: {e}"),
                     ..Record::default()
                 });
-                writeln!(log, "{}", serde_json::to_string(&record)?)?;
+                writeln!(log, "{}", serde_json::to_string(&record)?).map_err(at(&runs))?;
                 println!("{}/{total} {}", records.len() + 1, line(&record));
                 records.push(record);
             }
         }
-        page::write(experiment, &surroundings, &records, out)?;
+        page::write(experiment, &surroundings, &records, out).map_err(at(out))?;
     }
     if experiment.keep_logs { figures::draw(out) } else { Ok(()) }
 }
@@ -107,7 +107,7 @@ pub(crate) fn join(experiment: &Experiment, parts: &[PathBuf], out: &Path) -> io
         surroundings.programs.push((name, program.about.to_owned(), program.version()));
     }
     fs::create_dir_all(out).map_err(at(out))?;
-    page::write(experiment, &surroundings, &records, out)
+    page::write(experiment, &surroundings, &records, out).map_err(at(out))
 }
 
 fn run_one(

@@ -173,8 +173,6 @@ struct Open {
     asked: Timestamp,
     /// Who is still to say that it has all.
     waiting: BTreeSet<ReceiverId>,
-    /// They were told of its end once more.
-    told: bool,
 }
 
 /// The sending machine.
@@ -192,7 +190,7 @@ pub struct Sender {
     members: BTreeMap<ReceiverId, Member>,
     /// Not sent to the end; only the first has begun.
     queue: VecDeque<Open>,
-    /// The newest that was offered.
+    /// The newest that was offered, until its end is told once more.
     last: Option<u32>,
     /// Sent, and kept for those who lack some of it.
     held: BTreeMap<u32, Open>,
@@ -267,17 +265,8 @@ impl Sender {
         if fits {
             self.last = Some(offer.product);
             let (begun, next, waiting) = (false, 0, BTreeSet::new());
-            let (ended, asked, told) = (None, now, false);
-            self.queue.push_back(Open {
-                offer,
-                segments,
-                begun,
-                next,
-                ended,
-                asked,
-                waiting,
-                told,
-            });
+            let (ended, asked) = (None, now);
+            self.queue.push_back(Open { offer, segments, begun, next, ended, asked, waiting });
             self.greet();
         }
         fits
@@ -626,15 +615,13 @@ impl Sender {
     /// Tells those who may have lost the whole of the last product; when that is due, if it is still to come.
     fn tell_last(&mut self) -> Timestamp {
         let last = self.last.filter(|_| self.finished && self.queue.is_empty());
-        let last = last.and_then(|product| Some((product, self.held.get_mut(&product)?)));
-        let Some((product, open)) = last.filter(|(_, open)| !open.told) else {
-            return Timestamp::MAX;
-        };
+        let last = last.and_then(|product| Some((product, self.held.get(&product)?)));
+        let Some((product, open)) = last else { return Timestamp::MAX };
         let due = open.ended.unwrap_or(self.now) + LAST_TOLD_AFTER;
         if due > self.now {
             return due;
         }
-        open.told = true;
+        self.last = None;
         let waiting = open.waiting.clone();
         for id in waiting {
             self.reply(id, Message::End { product, repair: true });

@@ -361,6 +361,19 @@ mod tests {
         }
     }
 
+    /// A hundred rounds in which receiver 2 answers each poll too, always with this queue in seconds.
+    fn beside(queue_of_second: f64) -> (Auto, Timestamp) {
+        let (mut auto, mut queue) = (Auto::new(Timestamp::ZERO), 0.0);
+        let mut now = Timestamp::ZERO;
+        for _ in 1..=100 {
+            now = now + ROUND;
+            round(&mut auto, now, 1.0, 1.0, &mut queue);
+            let second = sample(now, 1.0, (1e5, 1.0), (ROUND, queue_of_second));
+            auto.on_sample(now, &RateSample { receiver: ReceiverId(2), ..second });
+        }
+        (auto, now)
+    }
+
     /// Receiver 2 tells of twenty rounds at once, of which much was lost.
     fn tell_seldom(auto: &mut Auto, now: Timestamp) {
         let seldom = sample(now, 1.0, (2e6, 0.6), (ROUND * 20, 0.0));
@@ -418,14 +431,7 @@ mod tests {
 
     #[test]
     fn who_answers_seldom_does_not_take_the_rate_of_an_emptying_queue_for_the_capacity() {
-        let (mut auto, mut queue) = (Auto::new(Timestamp::ZERO), 0.0);
-        let mut now = Timestamp::ZERO;
-        for _ in 1..=100 {
-            now = now + ROUND;
-            round(&mut auto, now, 1.0, 1.0, &mut queue);
-            let second = sample(now, 1.0, (1e5, 1.0), (ROUND, 0.0));
-            auto.on_sample(now, &RateSample { receiver: ReceiverId(2), ..second });
-        }
+        let (mut auto, now) = beside(0.0);
         auto.rate *= 0.2;
         tell_seldom(&mut auto, now);
         let (capacity, _) = auto.paths.by_id[&ReceiverId(2)].capacity();
@@ -462,14 +468,7 @@ mod tests {
     #[test]
     fn a_mean_over_unlike_rates_is_not_what_a_busy_link_takes() {
         let told = |rates: [f64; 8]| {
-            let (mut auto, mut queue) = (Auto::new(Timestamp::ZERO), 0.0);
-            let mut now = Timestamp::ZERO;
-            for _ in 1..=100 {
-                now = now + ROUND;
-                round(&mut auto, now, 1.0, 1.0, &mut queue);
-                let second = sample(now, 1.0, (1e5, 1.0), (ROUND, 0.015));
-                auto.on_sample(now, &RateSample { receiver: ReceiverId(2), ..second });
-            }
+            let (mut auto, mut now) = beside(0.015);
             auto.polls.clear();
             for rate in rates {
                 now = now + ROUND;
