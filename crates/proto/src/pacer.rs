@@ -72,7 +72,8 @@ impl Pacer {
     /// A burst fills part of the room between them, and leaves before half of the queue has run empty.
     pub fn set_queue(&mut self, queue: Duration, borne: Duration) {
         let standing = queue.saturating_sub(QUEUE_SHORT).min(BURST_TIME_UNPROVEN);
-        self.room = (borne.saturating_sub(queue) * ROOM_PERCENT / 100).min(BURST_TIME_MAX);
+        self.room =
+            (borne.saturating_sub(queue).saturating_mul(ROOM_PERCENT) / 100).min(BURST_TIME_MAX);
         self.burst_time = standing.max(self.room.min(queue / 2)).clamp(BURST_TIME, BURST_TIME_MAX);
     }
 

@@ -74,6 +74,14 @@ fn a_rate_that_changes_is_followed_within_two_seconds() {
 
 /// Who comes second finds the queue half full and takes that for the path's delay, overflows it for seconds without seeing
 /// it, and keeps more of the link: 66:34, 70:30 and 70:30 without what RATE-7 does on long ways.
+/// What is believed of the queue grows while it is never full; once it grew without end, and 32 minutes were the end.
+#[test]
+fn an_hour_alone_is_like_a_minute() {
+    let bed = Bed { mbps: 2, queue_ms: 100, receivers: 1, ..Bed::BASE };
+    let (alone, slower) = bed.lasting(3600);
+    assert!(alone > 0.98 && slower > 0.95, "{alone:.3} {slower:.3}");
+}
+
 #[test]
 fn who_joins_a_full_link_does_not_keep_more_of_it() {
     for (rtt_us, seed) in [(50_000, 60), (100_000, 14), (100_000, 46)] {

@@ -201,6 +201,17 @@ impl Bed {
         (used(12, 20, low), used(22, 29, self.mbps))
     }
 
+    /// How much of the link is used in the last minute of so many seconds, and from the second to the tenth second after
+    /// its rate has then fallen to a half.
+    pub fn lasting(&self, seconds: u64) -> (f64, f64) {
+        let report = self.run(&[Duration::ZERO], &[(seconds, self.mbps / 2)], 0, seconds + 10);
+        let used = |from: u64, to: u64, mbps: u64| {
+            let (from, to) = (Duration::from_secs(from), Duration::from_secs(to));
+            report.sessions[0].rate_between(from, to).bps() as f64 / (mbps as f64 * 1e6)
+        };
+        (used(seconds - 60, seconds, self.mbps), used(seconds + 2, seconds + 10, self.mbps / 2))
+    }
+
     /// Two sessions, the second begins at 5 s. The share of the larger from 15 to 60 s, and how much of
     /// the link both use.
     pub fn two(&self) -> (f64, f64) {

@@ -73,6 +73,9 @@ const SAFE: f64 = 0.8;
 const BORNE: f64 = 0.85;
 /// The queue may have become larger: what is believed grows by this with each drain.
 const FULL_GROWTH: f64 = 1.1;
+/// Up to this many seconds, or what was seen: links that hold more are rare, and a belief without end would take as long to
+/// come down from.
+const FULL_GROWN_MAX: f64 = 2.0;
 /// So many samples in a row with more loss than chance explains are overflow even without a queue.
 const EXCESSES: u32 = 3;
 /// That no queue stands says something only when the sender has not paused for so long: a short burst builds none.
@@ -426,7 +429,8 @@ impl Path {
         if self.is_draining() && (is_empty || now.since(self.drain_began) > patience) {
             self.draining = Drain::No;
             self.empty(now);
-            self.queue_full = self.queue_full.map(|full| full * FULL_GROWTH);
+            self.queue_full =
+                self.queue_full.map(|full| full.max((full * FULL_GROWTH).min(FULL_GROWN_MAX)));
             self.queue_safe /= FULL_GROWTH;
         } else if !self.is_draining()
             && (now.since(self.emptied) > DRAIN_EVERY
