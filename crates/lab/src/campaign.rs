@@ -19,6 +19,9 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// Where and with what a campaign ran, beside its runs.
+const SURROUNDINGS: &str = "surroundings.json";
+
 /// A program as an experiment calls it: its name, and arguments that are added to the sender's.
 struct Call {
     name: String,
@@ -56,6 +59,11 @@ pub(crate) fn run(experiment: &Experiment, (k, n): (usize, usize), out: &Path) -
             }
         }
     }
+    let here = out.join(SURROUNDINGS);
+    fs::write(&here, serde_json::to_string_pretty(&surroundings)?).map_err(at(&here))?;
+    if experiment.keep_logs {
+        figures::begin(out)?;
+    }
     let footprint = Footprint::new()?;
     let cells = experiment.cells().map_err(io::Error::other)?;
     let cells: Vec<Cell> = cells.into_iter().skip(k - 1).step_by(n).collect();
@@ -68,18 +76,18 @@ pub(crate) fn run(experiment: &Experiment, (k, n): (usize, usize), out: &Path) -
         let payload = payload(&footprint, cell.size.0)?;
         for repeat in 1..=experiment.repeats {
             for call in &present {
-                let logs = (experiment.keep_logs && repeat == 1).then(|| {
-                    let name = call.name.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
-                    out.join(figures::FOLDER).join(format!("{name}-{}", cell.receivers))
-                });
+                let logs = experiment.keep_logs && repeat == 1;
+                let logs =
+                    logs.then(|| out.join(figures::FOLDER).join(run_name(experiment, cell, call)));
                 let setting = (experiment, cell, call);
-                let record = run_one(&footprint, setting, repeat, &payload, logs.as_deref());
+                let record = run_one(&footprint, setting, repeat, &payload, logs);
                 // One network that could not be built does not end a campaign of hours.
                 let record = record.unwrap_or_else(|e| Record {
                     program: call.name.clone(),
                     cell: cell.clone(),
                     repeat,
                     trouble: format!("the lab failed: {e}"),
+                    lab_failed: true,
                     ..Record::default()
                 });
                 writeln!(log, "{}", serde_json::to_string(&record)?).map_err(at(&runs))?;
@@ -87,27 +95,55 @@ pub(crate) fn run(experiment: &Experiment, (k, n): (usize, usize), out: &Path) -
                 records.push(record);
             }
         }
-        page::write(experiment, &surroundings, &records, out).map_err(at(out))?;
+        page::write(experiment, std::slice::from_ref(&surroundings), &records, out)
+            .map_err(at(out))?;
     }
     if experiment.keep_logs { figures::draw(out) } else { Ok(()) }
 }
 
-/// Writes the page of parts that were run by themselves.
+/// Writes the page of parts that were run by themselves, as if they had been run in turn. Says what is missing.
 pub(crate) fn join(experiment: &Experiment, parts: &[PathBuf], out: &Path) -> io::Result<()> {
-    let mut records = Vec::new();
+    let cells = experiment.cells().map_err(io::Error::other)?;
+    let (mut records, mut surroundings): (Vec<(usize, Record)>, Vec<Surroundings>) =
+        Default::default();
     for part in parts {
+        let here = part.join(SURROUNDINGS);
+        let text = fs::read_to_string(&here).map_err(at(&here))?;
+        surroundings.push(serde_json::from_str(&text).map_err(at(&here))?);
         let runs = part.join("runs.jsonl");
         for line in fs::read_to_string(&runs).map_err(at(&runs))?.lines() {
-            records.push(serde_json::from_str(line).map_err(at(&runs))?);
+            let record: Record = serde_json::from_str(line).map_err(at(&runs))?;
+            let number = cells.iter().position(|cell| *cell == record.cell);
+            let number = number.ok_or("a run of a cell that this experiment does not have");
+            let number = number.map_err(at(&runs))?;
+            let is_same = |(other, had): &(usize, Record)| {
+                *other == number && had.program == record.program && had.repeat == record.repeat
+            };
+            if records.iter().any(is_same) {
+                let twice = format!("another part has this run too: {}", self::line(&record));
+                return Err(at(&runs)(twice));
+            }
+            records.push((number, record));
         }
     }
-    let mut surroundings = Surroundings::here();
-    for name in &experiment.programs {
-        let Call { name, program, .. } = Call::new(name)?;
-        surroundings.programs.push((name, program.about.to_owned(), program.version()));
+    let missing = (0..cells.len()).filter(|number| records.iter().all(|(of, _)| of != number));
+    match missing.count() {
+        0 => {}
+        missing => println!("{missing} of {} cells are in none of these parts", cells.len()),
     }
+    records.sort_by_key(|(number, record)| (*number, record.repeat));
+    let records: Vec<Record> = records.into_iter().map(|(_, record)| record).collect();
     fs::create_dir_all(out).map_err(at(out))?;
     page::write(experiment, &surroundings, &records, out).map_err(at(out))
+}
+
+/// What tells a run's logs from those of the others.
+fn run_name(experiment: &Experiment, cell: &Cell, call: &Call) -> String {
+    let varies = experiment.varies().filter(|name| *name != "receivers");
+    let varies = varies.map(|name| format!("-{name}-{}", page::shown(cell, name)));
+    let name = format!("{}-{}{}", call.name, cell.receivers, varies.collect::<String>());
+    let name = name.trim_end_matches([' ', '%']);
+    name.replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "-")
 }
 
 fn run_one(
@@ -115,7 +151,7 @@ fn run_one(
     (experiment, cell, call): (&Experiment, &Cell, &Call),
     repeat: u32,
     payload: &Path,
-    logs: Option<&Path>,
+    logs: Option<PathBuf>,
 ) -> io::Result<Record> {
     let spec = experiment.network(cell, call.program.shares_uplinks, u64::from(repeat));
     let mut network = Network::build(footprint, &spec)?;
@@ -131,13 +167,11 @@ fn run_one(
     stage.changes = experiment.changes(cell);
     stage.products = products.as_deref().unwrap_or_default();
     stage.traced = experiment.keep_logs && tool("zstd").is_some();
+    stage.logs = logs;
     stage.more = &call.more;
     stage.happenings = &experiment.happening;
     let ran = (call.program.run)(&mut stage);
     let after = passed(&network)?;
-    if let Some(folder) = logs {
-        stage.keep_logs(folder)?;
-    }
     let outcome = stage.judge(ran)?;
     let lost_socket = network.receivers.iter().map(Host::buffer_errors).sum::<io::Result<u64>>()?;
     let Losses { asked, queue, own, emulator } = network.losses()?;
@@ -173,6 +207,7 @@ fn run_one(
         emulator_late_p99_us: emulator.as_ref().map(|account| account.late_p99_us),
         figures,
         trouble,
+        lab_failed: false,
         remark,
         latencies,
     })
@@ -209,12 +244,78 @@ fn line(record: &Record) -> String {
     let Record { program, cell, repeat, complete, trouble, .. } = record;
     let Cell { size, receivers, loss, .. } = cell;
     let seconds = |s: Option<f64>| s.map_or("-".to_owned(), |s| format!("{s:.2}"));
+    let came = match record.figures.late_mbit {
+        Some(mbit) => format!("{mbit:.1} Mbit/s while it was measured"),
+        None => format!(
+            "{complete}/{receivers} complete, {} s, {} x bound",
+            seconds(record.wall_s),
+            seconds(record.wall_over_bound),
+        ),
+    };
     format!(
-        "{program} {repeat}: {size} to {receivers}, {:.3} % loss: {complete}/{receivers} complete, {} s, {} x bound, wire {:.3}{}{trouble}",
+        "{program} {repeat}: {size} to {receivers}, {:.3} % loss: {came}, wire {:.3}{}{trouble}",
         loss * 100.0,
-        seconds(record.wall_s),
-        seconds(record.wall_over_bound),
         record.wire_over_size,
         if trouble.is_empty() { "" } else { "; " },
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SURROUNDINGS, join};
+    use crate::experiment::Experiment;
+    use crate::page::Surroundings;
+    use crate::record::Record;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    /// A part whose runs have these wires; none where the lab failed.
+    fn part(folder: &Path, experiment: &Experiment, runs: &[(usize, u32, Option<f64>)]) -> PathBuf {
+        let cells = experiment.cells().unwrap();
+        let line = |(cell, repeat, wire): &(usize, u32, Option<f64>)| {
+            let record = Record {
+                program: "downpour".to_owned(),
+                cell: cells[*cell].clone(),
+                repeat: *repeat,
+                wire_over_size: wire.unwrap_or_default(),
+                lab_failed: wire.is_none(),
+                ..Record::default()
+            };
+            serde_json::to_string(&record).unwrap() + "\n"
+        };
+        let here = Surroundings { load: folder.display().to_string(), ..Surroundings::here() };
+        fs::create_dir_all(folder).unwrap();
+        fs::write(folder.join(SURROUNDINGS), serde_json::to_string(&here).unwrap()).unwrap();
+        fs::write(folder.join("runs.jsonl"), runs.iter().map(line).collect::<String>()).unwrap();
+        folder.to_owned()
+    }
+
+    #[test]
+    fn parts_are_joined_in_the_experiments_order() {
+        let folder = std::env::temp_dir().join(format!("downpour-join-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("sweep.toml");
+        let text = "title = \"Join\"\nprograms = [\"downpour\"]\nrepeats = 2\n\
+                    [cell]\nsize = \"1MiB\"\nrate = \"1mbit\"\n[sweep]\nloss = [0.0, 0.01, 0.02]\n";
+        fs::write(&file, text).unwrap();
+        let experiment = Experiment::read(&file).unwrap();
+        let odd = part(&folder.join("a"), &experiment, &[(2, 1, Some(1.5)), (0, 1, Some(1.25))]);
+        let even = part(&folder.join("b"), &experiment, &[(1, 2, Some(1.75)), (1, 1, None)]);
+        let out = folder.join("out");
+        join(&experiment, &[odd.clone(), even.clone()], &out).unwrap();
+        let page = fs::read_to_string(out.join("README.md")).unwrap();
+        let at = |words: &str| page.find(words).unwrap_or_else(|| panic!("{words} in {page}"));
+        assert!(at("## loss 0 %") < at("| 1.250 |"), "{page}");
+        assert!(at("| 1.250 |") < at("## loss 1 %"), "{page}");
+        assert!(at("## loss 1 %") < at("## loss 2 %"), "{page}");
+        // One run of two has a figure, and it stands alone.
+        at("| 1.750 (1.750–1.750) |");
+        // Each part's surroundings.
+        at(&format!("load at the start {}", odd.display()));
+        at(&format!("load at the start {}", even.display()));
+
+        let twice = join(&experiment, &[odd.clone(), odd], &out).unwrap_err().to_string();
+        assert!(twice.contains("another part has this run too"), "{twice}");
+        fs::remove_dir_all(folder).unwrap();
+    }
 }

@@ -1,7 +1,8 @@
 //! Drawings of what programs said: rates against time, and when each segment came (Ishihara 2002, fig. 5 to 10).
 //!
-//! A campaign that keeps logs leaves a folder for each program: `sender.log`, `receiver.log`, `times.csv`, `rates.csv`.
+//! A campaign that keeps logs leaves a folder for each program and cell: `sender.log`, `receiver.log`, `times.csv`, `rates.csv`.
 
+use crate::at;
 use crate::curve::{Curve, Series};
 use std::fs;
 use std::io;
@@ -13,6 +14,15 @@ pub(crate) const FOLDER: &str = "logs";
 const LATE_S: f64 = 0.5;
 /// What a close-up shows around the first of those, seconds.
 const CLOSE_S: f64 = 0.15;
+
+/// Makes place for a campaign's logs: none of another's stay.
+pub(crate) fn begin(out: &Path) -> io::Result<()> {
+    let folder = out.join(FOLDER);
+    if folder.exists() {
+        fs::remove_dir_all(&folder).map_err(at(&folder))?;
+    }
+    fs::create_dir(&folder).map_err(at(&folder))
+}
 
 /// Draws all that can be drawn of the logs, and adds it to the page.
 pub(crate) fn draw(out: &Path) -> io::Result<()> {

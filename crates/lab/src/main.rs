@@ -50,7 +50,7 @@ enum Verb {
     Run {
         /// The experiment, such as crates/lab/experiments/short.toml
         file: PathBuf,
-        /// Where the figures go; a folder named after the experiment when absent
+        /// Where the figures go; a folder named after the experiment, and its part, when absent
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
         /// Only these programs
@@ -197,7 +197,13 @@ fn campaign(
     let mut experiment = experiment::Experiment::read(file)?;
     experiment.narrow(only, repeats).map_err(io::Error::other)?;
     can_build()?;
-    let named = || Path::new("target/lab").join(file.file_stem().unwrap_or_default());
+    let named = || {
+        let mut name = file.file_stem().unwrap_or_default().to_owned();
+        if let Some((k, n)) = part {
+            name.push(format!("-{k}-of-{n}"));
+        }
+        Path::new("target/lab").join(name)
+    };
     let out = out.unwrap_or_else(named);
     std::fs::create_dir_all(&out).map_err(at(&out))?;
     campaign::run(&experiment, part.unwrap_or((1, 1)), &out)?;

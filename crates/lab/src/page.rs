@@ -5,7 +5,7 @@ use crate::meter;
 use crate::plot::Drawing;
 use crate::record::{Record, csv, median};
 use crate::shell::run;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs;
@@ -20,7 +20,7 @@ of the file; beside it those that all receivers together sent. *CPU s*: user and
 share of all cores that these used, and that was in use at all, work of low priority aside; **bound** where the programs were at the limit of the machine (85 % of it, or \
 95 % of one core by the sender or by each receiver), *full* where the machine was, by network work in the kernel or by other work, *late* where the emulator gave one frame in a hundred on more than \
 a millisecond late: delays and short queues were not those asked for. *Lost by the lab*: packets that the network lost without being asked, socket buffers aside, which stand in `runs.csv`. Every file was compared \
-with the payload; a run with a receiver that lacks it has no wall time. Last, what held the connections back, as a program said that tells it, while it was measured or in the end; and what went wrong.
+with the payload; a run with a receiver that lacks it has no wall time, nor has one that was not waited for; one in which the lab itself failed counts in no figure. Last, what held the connections back, as a program said that tells it, while it was measured or in the end; and what went wrong.
 
 Of a feed's products: *Σ size / Σ latency* of the mean receiver, and of an *ideal* system that sends them one after another at the link's rate with no headers at all and half a round trip \
 on the way. Latency is from the time a product was due until the receiver had verified it and given it on, in order. Its parts: in the sender's *buffer*; *transmission* from its first datagram to its last of source; \
@@ -31,7 +31,7 @@ until its last block had *arrived*, repair included; until it had its *turn* and
 const LATE_US: f64 = 1000.0;
 
 /// Where and with what it ran.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Surroundings {
     pub(crate) command: String,
     pub(crate) date: String,
@@ -74,10 +74,10 @@ impl Surroundings {
     }
 }
 
-/// Writes everything.
+/// Writes everything. Parts that were run by themselves have surroundings of their own.
 pub(crate) fn write(
     experiment: &Experiment,
-    surroundings: &Surroundings,
+    surroundings: &[Surroundings],
     records: &[Record],
     out: &Path,
 ) -> io::Result<()> {
@@ -103,18 +103,19 @@ pub(crate) fn write(
 fn head(
     text: &mut String,
     experiment: &Experiment,
-    surroundings: &Surroundings,
+    surroundings: &[Surroundings],
     records: &[Record],
 ) -> std::fmt::Result {
-    let Surroundings { command, date, revision, machine, load, programs, skipped } = surroundings;
     writeln!(text, "# {}\n", experiment.title)?;
     if !experiment.text.is_empty() {
         writeln!(text, "{}\n", experiment.text.trim())?;
     }
-    writeln!(
-        text,
-        "Command: `{command}`\n\n{date}; revision {revision}; {machine}; load at the start {load}.\n"
-    )?;
+    for Surroundings { command, date, revision, machine, load, .. } in surroundings {
+        writeln!(
+            text,
+            "Command: `{command}`\n\n{date}; revision {revision}; {machine}; load at the start {load}.\n"
+        )?;
+    }
     writeln!(text, "{READING}")?;
     let lost: u64 = records.iter().map(|record| record.lost_own).sum();
     let emulated: u64 = records.iter().filter_map(|record| record.emulated).sum();
@@ -128,13 +129,18 @@ fn head(
         )?;
     }
     writeln!(text, ".\n\n| program | version | |\n| --- | --- | --- |")?;
-    for (name, about, version) in programs {
-        writeln!(text, "| {name} | {version} | {about} |")?;
+    let present = surroundings.iter().flat_map(|here| &here.programs);
+    let present = present.map(|(name, about, version)| format!("| {name} | {version} | {about} |"));
+    let skipped = surroundings.iter().flat_map(|here| &here.skipped);
+    let skipped =
+        skipped.map(|(name, tool)| format!("| {name} | **skipped** | {tool} is not installed |"));
+    let mut lines: Vec<String> = Vec::new();
+    for line in present.chain(skipped) {
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
     }
-    for (name, tool) in skipped {
-        writeln!(text, "| {name} | **skipped** | {tool} is not installed |")?;
-    }
-    writeln!(text)
+    writeln!(text, "{}\n", lines.join("\n"))
 }
 
 fn table(
@@ -186,7 +192,13 @@ fn row(text: &mut String, name: &str, wanted: usize, runs: &[&Record]) -> std::f
         let values = runs.iter().filter_map(|record| record.figure(figure));
         median(values).map_or("-".to_owned(), |[middle, ..]| format!("{middle:.digits$}"))
     };
-    let complete: usize = runs.iter().map(|record| record.complete).sum();
+    let complete = match runs.iter().all(|record| record.figures.late_mbit.is_some()) {
+        true => "-".to_owned(),
+        false => {
+            let complete: usize = runs.iter().map(|record| record.complete).sum();
+            format!("{complete}/{wanted}")
+        }
+    };
     let limits = limits(runs);
     let lost: u64 = runs.iter().map(|record| record.lost_own).sum();
     let mut troubles: Vec<String> = Vec::new();
@@ -203,13 +215,14 @@ fn row(text: &mut String, name: &str, wanted: usize, runs: &[&Record]) -> std::f
         }
     }
     let percent = |share: fn(&Record) -> f64| {
-        let shares = runs.iter().map(|record| share(record) * 100.0);
+        let shares = runs.iter().filter(|record| !record.lab_failed);
+        let shares = shares.map(|record| share(record) * 100.0);
         median(shares).map_or(0.0, |[middle, ..]| middle)
     };
     let (ours, busy) = (percent(|r| r.usage.cpu_ours), percent(|r| r.usage.cpu_busy));
     writeln!(
         text,
-        "| {name} | {complete}/{wanted} | {} | {} | {} | {} | {} | {} | {} / {} | {ours:.0} / {busy:.0} %{limits} | {lost} | {} |",
+        "| {name} | {complete} | {} | {} | {} | {} | {} | {} | {} / {} | {ours:.0} / {busy:.0} %{limits} | {lost} | {} |",
         spread("wall_s", 2),
         spread("goodput_mbit", 1),
         only("others_s", 2),
@@ -278,7 +291,7 @@ fn latencies(text: &mut String, here: &[&Record]) -> std::fmt::Result {
 }
 
 /// A field of a cell, for people.
-fn shown(cell: &Cell, name: &str) -> String {
+pub(crate) fn shown(cell: &Cell, name: &str) -> String {
     match cell.field(name) {
         Some(Value::String(text)) => text,
         Some(Value::Number(share)) if name == "loss" || name == "reorder" => {

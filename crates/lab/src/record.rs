@@ -91,6 +91,9 @@ pub(crate) struct Record {
     pub(crate) figures: Figures,
     /// What went wrong; empty otherwise.
     pub(crate) trouble: String,
+    /// It was the lab that went wrong: the figures above are of nothing.
+    #[serde(default)]
+    pub(crate) lab_failed: bool,
     /// What else there is to say.
     pub(crate) remark: String,
 }
@@ -108,9 +111,9 @@ impl Record {
         Self::default().fields().contains_key(name)
     }
 
-    /// A figure by its name.
+    /// A figure by its name, if the run has come to it.
     pub(crate) fn figure(&self, name: &str) -> Option<f64> {
-        self.fields().get(name)?.as_f64()
+        if self.lab_failed { None } else { self.fields().get(name)?.as_f64() }
     }
 }
 

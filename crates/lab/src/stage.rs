@@ -86,8 +86,10 @@ pub(crate) struct Stage<'a> {
     pub(crate) latencies: Latencies,
     /// Set by the program's adapter, if not compared.
     pub(crate) proof: Proof,
-    /// Whether programs that can trace what they send and receive shall: then [`Stage::keep_logs`] reads it.
+    /// Whether programs that can trace what they send and receive shall: it is kept with the logs.
     pub(crate) traced: bool,
+    /// Where logs are kept, if they are.
+    pub(crate) logs: Option<PathBuf>,
     /// Arguments that the experiment adds to those of the sender's program.
     pub(crate) more: &'a [String],
     /// What befalls receivers.
@@ -150,7 +152,7 @@ impl<'a> Stage<'a> {
         let figures = Figures::default();
         #[rustfmt::skip]
         let stage = Self {
-            network, cell, payload, products: &[], latencies: Latencies::default(), proof, traced: false, more: &[], happenings: &[], changes, remark,
+            network, cell, payload, products: &[], latencies: Latencies::default(), proof, traced: false, logs: None, more: &[], happenings: &[], changes, remark,
             figures, footprint, folder,
             limit, running, later, pauses, started, delivered, troubles,
         };
@@ -276,7 +278,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Copies what the first receiver and the last program on the sender said, and when segments came.
-    pub(crate) fn keep_logs(&self, folder: &Path) -> io::Result<()> {
+    fn keep_logs(&self, folder: &Path) -> io::Result<()> {
         fs::create_dir_all(folder)?;
         let first = self.running.iter().position(|running| running.receiver.is_some());
         let sender = self.running.iter().rposition(|running| running.receiver.is_none());
@@ -304,23 +306,26 @@ impl<'a> Stage<'a> {
         self.file(&format!("log{number}"))
     }
 
-    /// Waits until the programs on all receivers have ended; each has delivered then.
+    /// Waits until the programs on all receivers have ended; one has delivered when all of its own ended well.
     pub(crate) fn wait_receivers(&mut self) -> io::Result<()> {
         self.wait("receivers to end", |stage| {
-            for running in &stage.running {
-                if let (Some(i), Some(at), false) =
-                    (running.receiver, running.ended, running.failed)
-                {
-                    // The last, where several files go to one.
-                    stage.delivered[i] = stage.delivered[i].max(Some(at));
-                }
+            for i in 0..stage.delivered.len() {
+                stage.delivered[i] = stage.ended_well(i);
             }
             let ended = |r: &Running| r.receiver.is_none() || r.ended.is_some();
             stage.later.is_empty() && stage.running.iter().all(ended)
         })
     }
 
-    /// Measures what comes to the first receiver between two times of the clock: bits a second.
+    /// When the last of a receiver's programs ended, if all have ended well.
+    fn ended_well(&self, receiver: usize) -> Option<Instant> {
+        let theirs = self.running.iter().filter(|running| running.receiver == Some(receiver));
+        let ended = theirs.map(|running| running.ended.filter(|_| !running.failed));
+        ended.collect::<Option<Vec<_>>>()?.into_iter().max()
+    }
+
+    /// Measures what comes to the first receiver between two times of the clock, while all receivers are at work:
+    /// bits a second.
     pub(crate) fn measure(&mut self, from: Duration, time: Duration) -> io::Result<f64> {
         let network = self.network;
         let mut seen = Vec::new();
@@ -328,6 +333,9 @@ impl<'a> Stage<'a> {
             let Some((begun, _)) = self.started else { break };
             self.wait("the time to measure", |_| begun.elapsed() >= at)?;
             seen.push((network.receivers[0].counters("eth0")?.rx_bytes, Instant::now()));
+        }
+        if self.running.iter().any(|r| r.receiver.is_some() && r.ended.is_some()) {
+            return Err(io::Error::other("a receiver ended before it had been measured"));
         }
         let [(before, begun), (after, ended)] = seen[..] else { return Ok(0.0) };
         Ok((after - before) as f64 * 8.0 / (ended - begun).as_secs_f64())
@@ -463,6 +471,9 @@ impl<'a> Stage<'a> {
         self.stop();
         let receivers = self.cell.receivers;
         let usage = self.started.as_ref().map(|(_, before)| after.since(before, receivers));
+        if let Some(Err(e)) = self.logs.as_deref().map(|folder| self.keep_logs(folder)) {
+            self.remark += &format!("its logs could not be kept: {e}");
+        }
         let complete = match self.proof {
             Proof::Compared => self.identical()?,
             Proof::Vouched | Proof::Unproved => {
