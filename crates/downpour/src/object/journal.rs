@@ -10,21 +10,27 @@
 //! journal speaks of, so the journal also records on which boot and mount its records were made:
 //! groups of another boot count only after they have been hashed again. A torn tail is cut off.
 //!
+//! What is said here of a group is true of its bytes at every moment: before they are replaced, its record
+//! is made void, and before a partial file is made anew, all of them are.
+//!
 //! Records speak of content (path, size, digest), not of a session: a sender that was started again,
 //! with a changed tree even, finds what still fits.
 
 use super::digest::Digest;
+use super::place::write_all_at;
 use super::wire::{Reader, put_varint};
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::fs::File;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::{BufReader, Read};
 use std::os::fd::{AsFd, OwnedFd};
 
 const KIND_BOOT: u8 = 1;
 const KIND_PART: u8 = 2;
 const KIND_GROUP: u8 = 3;
+const KIND_VOID: u8 = 4;
 const CHECK_LEN: usize = 8;
 
 /// Names the content of a partial file: path and size.
@@ -65,10 +71,16 @@ pub(crate) struct PartRecord {
 /// An open journal.
 pub(crate) struct Journal {
     file: OwnedFd,
+    /// Bytes of whole records.
+    len: u64,
     parts: HashMap<PartKey, PartRecord>,
     next_number: u64,
     buf: Vec<u8>,
 }
+
+/// Asks for a mount's number that no later mount of this boot has; the kernel gives the usual ones again
+/// (statx(2), STATX_MNT_ID_UNIQUE, since Linux 6.8).
+const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
 /// Which boot and mount this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,10 +90,14 @@ impl Boot {
     /// Of this machine, for the file system that `fd` is on.
     pub(crate) fn here(fd: impl AsFd) -> Self {
         let id = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let mount = rustix::fs::statx(fd.as_fd(), "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)
-            .map_or(0, |stat| stat.stx_mnt_id);
+        let mount = rustix::fs::statx(fd.as_fd(), "", AtFlags::EMPTY_PATH, MNT_ID_UNIQUE)
+            .ok()
+            .filter(|stat| stat.stx_mask & MNT_ID_UNIQUE.bits() != 0)
+            .map(|stat| stat.stx_mnt_id);
         let mut boot = [0; 24];
         boot[..16].copy_from_slice(&blake3::hash(&id).as_bytes()[..16]);
+        // Where the kernel cannot tell, each time is another mount.
+        let mount = mount.unwrap_or_else(|| RandomState::new().build_hasher().finish());
         boot[16..].copy_from_slice(&mount.to_be_bytes());
         Self(boot)
     }
@@ -91,17 +107,16 @@ impl Journal {
     /// Reads what is there, cuts off a torn tail, and appends from then on.
     pub(crate) fn open(file: OwnedFd, boot: Boot) -> Result<Self, std::io::Error> {
         let (parts, buf) = (HashMap::new(), Vec::new());
-        let mut journal = Self { file, parts, next_number: 0, buf };
+        let mut journal = Self { file, len: 0, parts, next_number: 0, buf };
         let mut reader = BufReader::new(File::from(journal.file.try_clone()?));
-        let (mut good, mut this_boot) = (0u64, false);
+        let mut this_boot = false;
         while let Some(record) = read_record(&mut reader)? {
             if journal.replay(&record, boot, &mut this_boot).is_none() {
                 break;
             }
-            good += record.len() as u64;
+            journal.len += record.len() as u64;
         }
-        rustix::fs::ftruncate(&journal.file, good)?;
-        rustix::fs::seek(&journal.file, rustix::fs::SeekFrom::Start(good))?;
+        rustix::fs::ftruncate(&journal.file, journal.len)?;
         if !this_boot {
             journal.record(KIND_BOOT, &boot.0);
             journal.flush()?;
@@ -128,6 +143,13 @@ impl Journal {
                     part.groups.insert(index, (digest, *this_boot));
                 }
             }
+            KIND_VOID => {
+                let key = PartKey(reader.array().ok()?);
+                let index = reader.varint().ok()?;
+                if let Some(part) = self.parts.get_mut(&key) {
+                    part.groups.remove(&index);
+                }
+            }
             _ => return None,
         }
         Some(())
@@ -138,16 +160,33 @@ impl Journal {
         self.parts.get(&key)
     }
 
-    /// A partial file is begun, or begun anew: nothing of it is verified.
+    /// A partial file will be begun, or begun anew: nothing of it is verified.
     pub(crate) fn begin(&mut self, key: PartKey) -> Result<(), Errno> {
         let number = self.next_number;
         self.next_number += 1;
-        self.parts.insert(key, PartRecord { number, groups: HashMap::new() });
         let mut payload = Vec::new();
         put_varint(&mut payload, number);
         payload.extend_from_slice(&key.0);
         self.record(KIND_PART, &payload);
-        self.flush()
+        self.flush()?;
+        self.parts.insert(key, PartRecord { number, groups: HashMap::new() });
+        Ok(())
+    }
+
+    /// A group's bytes will be replaced: what is said of it counts no more.
+    pub(crate) fn void(&mut self, key: PartKey, index: u64) -> Result<(), Errno> {
+        let known = self.parts.get(&key).is_some_and(|part| part.groups.contains_key(&index));
+        if !known {
+            return Ok(());
+        }
+        let mut payload = key.0.to_vec();
+        put_varint(&mut payload, index);
+        self.record(KIND_VOID, &payload);
+        self.flush()?;
+        if let Some(part) = self.parts.get_mut(&key) {
+            part.groups.remove(&index);
+        }
+        Ok(())
     }
 
     /// A group is verified and written.
@@ -178,18 +217,15 @@ impl Journal {
         self.buf.extend_from_slice(&check.0[..CHECK_LEN]);
     }
 
+    /// Writes what is in the buffer behind the last whole record: what a full disk took of others is
+    /// overwritten, so that nothing follows a torn record.
     fn flush(&mut self) -> Result<(), Errno> {
-        let mut rest = &self.buf[..];
-        while !rest.is_empty() {
-            match rustix::io::write(&self.file, rest) {
-                Ok(0) => return Err(Errno::IO),
-                Ok(len) => rest = &rest[len..],
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error),
-            }
+        let written = write_all_at(&self.file, &self.buf, self.len);
+        if written.is_ok() {
+            self.len += self.buf.len() as u64;
         }
         self.buf.clear();
-        Ok(())
+        written
     }
 }
 

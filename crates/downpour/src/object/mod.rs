@@ -96,8 +96,8 @@ pub(crate) use scan::explain;
 pub use scan::{Item, ItemScan, Notice, Scan, ScanError, ScanOptions, Skipped, check_item_name};
 pub use source::{Ahead, ContentSource, Section, Withdrawn};
 pub use store::{
-    Agreed, Destination, FolderOptions, Placed, RawOptions, SectionKnown, Store, StoreConfig,
-    StoreEvent, StoreFailure, Summary, TreeKnown,
+    Agreed, Destination, FolderOptions, PipeOut, Placed, RawOptions, SectionKnown, Store,
+    StoreConfig, StoreEvent, StoreFailure, Summary, TreeKnown,
 };
 pub use tree::{
     Entry, EntryId, Kind, Meta, Mtime, STAGING_NAME, Tree, TreeError, TreeProblem, Xattr, printable,

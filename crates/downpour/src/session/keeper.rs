@@ -13,7 +13,6 @@ use downpour_catalog::ErrorClass;
 use downpour_proto::BlockId;
 use downpour_transport::BlockSink;
 use downpour_transport::control::{ControlClient, Joined};
-use std::io;
 use std::sync::Arc;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -97,9 +96,7 @@ fn open_store(
             ..FolderOptions::new(out)
         }),
         Target::Discard => Destination::Discard,
-        Target::Pipe => {
-            Destination::Pipe { out: Box::new(io::stdout()), window: plan.memory_bytes }
-        }
+        Target::Pipe => Destination::Pipe { out: taker.pipe.clone(), window: plan.memory_bytes },
         Target::Device(path) => Destination::Raw(RawOptions { path: path.clone(), reuse: true }),
     };
     let opened = Store::open(config, destination, move |event| {

@@ -10,7 +10,7 @@ use super::host::Host;
 use crate::cli::{Fault, ReceivePlan, Target};
 use crate::descriptors;
 use crate::home::Home;
-use crate::object::{Agreed, FolderOptions};
+use crate::object::{Agreed, FolderOptions, PipeOut};
 use crate::product::Clerk;
 use crate::progress::{Phase, Snapshot};
 use crate::report::Report;
@@ -49,7 +49,7 @@ pub fn receive(plan: ReceivePlan) -> Result<Report, Fault> {
             Target::Device(_) | Target::Pipe | Target::Discard => None,
         };
         let links = home.state().ok().map(|state| LinkBook::new(Book::open(state), None));
-        let taker = Taker { identity, batch: None, clerk, links };
+        let taker = Taker { identity, batch: None, clerk, links, pipe: PipeOut::stdout() };
         let mut host = Host::terminal(plan.output.quiet)?;
         run(&plan, &taker, &mut host).await.map(|over| over.report)
     })
@@ -77,7 +77,7 @@ pub(super) async fn run(plan: &ReceivePlan, taker: &Taker, host: &mut Host) -> R
         protocol: PROTOCOL_VERSION,
         software: format!("downpour {}", env!("CARGO_PKG_VERSION")),
         name: plan.name.clone(),
-        instance: instance(&plan.target)?,
+        instance: instance(&plan.name, &plan.target)?,
         codes: Code::ALL.map(Code::number).to_vec(),
     };
     // One trace for all attempts.
@@ -97,6 +97,9 @@ pub(super) async fn run(plan: &ReceivePlan, taker: &Taker, host: &mut Host) -> R
             Attempt { plan, taker, client: Arc::new(client), joined, host, trace: trace.clone() };
         match attempt(run).await? {
             Ended::Over(over) if plan.stay && !over.interrupted => {
+                if over.failure.is_none() {
+                    taker.pipe.end();
+                }
                 let failed = over.failure.map(|(_, why)| format!(" ({why})")).unwrap_or_default();
                 host.say(&format!("the session is over{failed}; waiting for the next one"));
                 tokio::time::sleep(STAY_PAUSE).await;
@@ -125,8 +128,9 @@ fn read_ticket(plan: &ReceivePlan) -> Result<Ticket, Fault> {
     Ok(ticket)
 }
 
-/// The same for each run into the same place, so that the sender knows us again.
-fn instance(target: &Target) -> Result<InstanceId, Fault> {
+/// The same for each run of this name into the same place, so that the sender knows us again. Machines that share their
+/// home, and with it the node's key, differ in their names.
+fn instance(name: &str, target: &Target) -> Result<InstanceId, Fault> {
     let path = match target {
         Target::Tree(path) | Target::Device(path) => path,
         Target::Pipe | Target::Discard => {
@@ -136,7 +140,9 @@ fn instance(target: &Target) -> Result<InstanceId, Fault> {
     // A folder that is made later has the same name from the start.
     let absolute = path.canonicalize().or_else(|_| std::path::absolute(path));
     let absolute = absolute.unwrap_or_else(|_| path.clone());
-    let hash = blake3::hash(absolute.as_os_str().as_bytes());
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&(name.len() as u64).to_be_bytes()).update(name.as_bytes());
+    let hash = hasher.update(absolute.as_os_str().as_bytes()).finalize();
     let (head, _) = hash.as_bytes().split_first_chunk().unwrap_or((&[0; 16], &[]));
     Ok(InstanceId::from_bytes(*head))
 }
@@ -208,10 +214,26 @@ pub(super) struct Taker {
     pub(super) clerk: Option<Arc<Clerk>>,
     /// What is remembered of links.
     pub(super) links: Option<LinkBook>,
+    /// For all attempts into a pipe.
+    pub(super) pipe: PipeOut,
 }
 
 /// Where a batch goes.
 pub(super) struct BatchTarget {
     pub(super) folder: FolderOptions,
     pub(super) agreed: Arc<Agreed>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::instance;
+    use crate::cli::Target;
+
+    #[test]
+    fn machines_that_share_a_key_and_a_path_are_two() {
+        let of = |name: &str, path: &str| instance(name, &Target::Tree(path.into())).unwrap();
+        assert_eq!(of("n1", "/data"), of("n1", "/data"));
+        assert_ne!(of("n1", "/data"), of("n2", "/data"));
+        assert_ne!(of("n1", "/data"), of("n1", "/data2"));
+    }
 }

@@ -9,6 +9,7 @@ use crate::cli::{
     EncryptionArg, Interface, NetworkPlan, OutputArgs, Payload, Profile, ReceivePlan, SendPlan,
     StartRule,
 };
+use crate::object::PipeOut;
 use crate::ports::PortRange;
 use crate::product::{Clerk, Listed};
 use crate::report::Report;
@@ -171,7 +172,7 @@ pub fn take_products(setup: TakeProducts) -> Running<Report> {
             ..receive_plan(&setup.ticket, setup.folder, named)?
         };
         let (identity, clerk) = (setup.identity, Some(setup.clerk));
-        let taker = Taker { identity, batch: None, clerk, links: None };
+        let taker = Taker { identity, batch: None, clerk, links: None, pipe: PipeOut::stdout() };
         handle.block_on(receive::run(&plan, &taker, &mut host)).map(|over| over.report)
     })
 }

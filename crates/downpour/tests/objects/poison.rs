@@ -175,3 +175,41 @@ fn blocks_of_wrong_length_or_past_the_end_are_false() {
     receiver.carry(&sender, sender.order());
     assert_same(&a, &b);
 }
+
+/// As of a file that is written to through a map: its time of change tells nothing.
+#[test]
+fn a_file_that_never_comes_true_is_given_up_and_the_rest_arrives() {
+    let (_dir, a, b) = pair();
+    write(a.join("a"), &Random(1).bytes(3_000_000));
+    write(a.join("b"), &Random(2).bytes(3_000_000));
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let receiver = sender.to_folder(&b);
+    let mut queue: VecDeque<BlockId> = sender.order().into();
+    let (mut seen, mut carried) = (0, 0);
+    while let Some(id) = queue.pop_front() {
+        let mut block = sender.block(id);
+        if BlockId::data(0) == Some(id) {
+            block[100] ^= 1;
+        }
+        carried += 1;
+        assert!(carried < 200, "it goes on without end");
+        match receiver.store.accept(id, &block) {
+            Accepted::Kept => {}
+            Accepted::Refused | Accepted::False => queue.push_back(id),
+            Accepted::Failed => panic!("{:?}", receiver.store.failure()),
+        }
+        let events = receiver.events();
+        for event in &events[seen..] {
+            if let StoreEvent::Forgotten { block, .. } = event {
+                queue.push_back(*block);
+            }
+        }
+        seen = events.len();
+    }
+    let failed = receiver.store.summary().failed;
+    assert!(
+        failed.len() == 1 && failed[0].0 == "a" && failed[0].1.contains("changes at the sender"),
+        "{failed:?}"
+    );
+    assert_eq!(std::fs::read(a.join("b")).unwrap(), std::fs::read(b.join("b")).unwrap());
+}

@@ -1,8 +1,8 @@
 //! A receiver that is killed loses what was in memory, and no more.
 
-use crate::harness::{MIDDLE, Random, Sender, assert_same, contents, pair, write};
+use crate::harness::{MIDDLE, Random, Receiver, Sender, assert_same, contents, pair, write};
 use crate::roundtrip::sparse;
-use downpour::object::StoreEvent;
+use downpour::object::{Destination, FolderOptions, StoreConfig, StoreEvent};
 use downpour_proto::{BlockId, Geometry};
 use downpour_transport::BlockSink;
 use std::fs;
@@ -226,4 +226,74 @@ fn the_end_of_the_last_block_is_seeded_with_zeros_behind_it() {
     let symbols = (genuine.len() / 1448) as u16;
     assert_eq!(ranges, std::iter::once(0..symbols).collect::<Vec<_>>());
     assert!(buf == genuine, "the padding of the last symbol is not what was there before");
+}
+
+/// Bytes of a file's partial file.
+fn only_part(b: &Path) -> std::path::PathBuf {
+    fs::read_dir(b.join(".downpour/parts")).unwrap().next().unwrap().unwrap().path()
+}
+
+#[test]
+fn a_part_that_is_made_anew_has_nothing_of_the_one_before() {
+    let (_dir, a, b) = pair();
+    write(a.join("a"), &Random(3).bytes(4 << 20));
+    write(a.join("b"), &Random(4).bytes(4 << 20));
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let order = sender.order();
+    let mut first = sender.to_folder(&b);
+    first.carry(&sender, order[..6].to_vec());
+    let part = only_part(&b);
+    first.carry(&sender, order[6..order.len() - 2].to_vec());
+    drop(first);
+    fs::remove_file(b.join("a")).unwrap();
+    // Here it cannot be made: as if the disk were full, or the receiver killed just then.
+    fs::create_dir(&part).unwrap();
+    let second = sender.to_folder(&b);
+    for id in &order[..6] {
+        second.store.accept(*id, &sender.block(*id));
+    }
+    drop(second);
+    fs::remove_dir(&part).unwrap();
+    // And this is what a death right after making it leaves: its length, and no byte.
+    fs::write(&part, vec![0; 4 << 20]).unwrap();
+    sender.to_folder(&b).carry_needed(&sender);
+    assert_same(&a, &b);
+}
+
+#[test]
+fn what_overwrites_a_group_makes_its_record_void() {
+    let (_dir, a, b) = pair();
+    let one = Random(3).bytes(4 << 20);
+    write(a.join("file"), &one);
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let order = sender.order();
+    sender.to_folder(&b).carry(&sender, order[..order.len() - 1].to_vec());
+    // Another version of the same length, in a receiver without memory: parts of groups go to the file.
+    write(a.join("file"), &Random(4).bytes(4 << 20));
+    let other = Sender::new(&contents(&a), MIDDLE);
+    let config = StoreConfig { pending_bytes_max: 0, ..other.config() };
+    let mut second = Receiver::new(config, Destination::Folder(FolderOptions::new(&b)));
+    second.carry(&other, other.order()[..3].to_vec());
+    drop(second);
+    assert!(fs::read(only_part(&b)).unwrap()[..4096] != one[..4096]);
+    write(a.join("file"), &one);
+    let again = Sender::new(&contents(&a), MIDDLE);
+    let mut third = again.to_folder(&b);
+    third.carry_needed(&again);
+    assert_same(&a, &b);
+    assert!(third.summary().bytes_held > 0);
+}
+
+#[test]
+fn where_there_is_a_hole_now_nothing_of_before_remains() {
+    let (_dir, a, b) = pair();
+    write(a.join("file"), &Random(3).bytes(6 << 20));
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let order = sender.order();
+    sender.to_folder(&b).carry(&sender, order[..order.len() - 1].to_vec());
+    fs::remove_file(a.join("file")).unwrap();
+    sparse(&a.join("file"), 6 << 20, &[(0, 1 << 20), (3 << 20, 1000)]);
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    sender.to_folder(&b).carry_needed(&sender);
+    assert_same(&a, &b);
 }

@@ -2,7 +2,7 @@
 
 use crate::harness::{MIDDLE, Random, SMALL, Sender, contents, pair, write};
 use crate::roundtrip::sparse;
-use downpour::object::{ContentSource, Destination, RawOptions, StoreEvent};
+use downpour::object::{ContentSource, Destination, PipeOut, RawOptions, StoreEvent};
 use downpour_proto::{BlockId, Geometry};
 use downpour_transport::{Accepted, BlockSink, BlockSource};
 use std::fs::{self, File};
@@ -57,7 +57,8 @@ fn a_stream_arrives_whatever_its_length() {
         assert!(fs::read(b.join("stdin")).unwrap() == bytes, "{len}");
 
         let out = Shared::default();
-        let destination = Destination::Pipe { out: Box::new(out.clone()), window: 2 << 20 };
+        let destination =
+            Destination::Pipe { out: PipeOut::new(Box::new(out.clone())), window: 2 << 20 };
         let mut receiver = sender.receiver(destination);
         receiver.carry(&sender, sender.order());
         receiver.summary();
@@ -119,7 +120,7 @@ fn a_pipe_gets_one_file_in_order_with_zeros_for_holes() {
     for (geometry, window, seed) in [(MIDDLE, 4 << 20, 1), (SMALL, 2 << 20, 2)] {
         let sender = Sender::new(&contents(&a), geometry);
         let out = Shared::default();
-        let destination = Destination::Pipe { out: Box::new(out.clone()), window };
+        let destination = Destination::Pipe { out: PipeOut::new(Box::new(out.clone())), window };
         let mut receiver = sender.receiver(destination);
         let mut order = sender.order();
         Random(seed).shuffle(&mut order);
@@ -135,7 +136,7 @@ fn a_pipe_takes_no_tree() {
     write(a.join("x"), b"x");
     write(a.join("y"), b"y");
     let sender = Sender::new(&contents(&a), MIDDLE);
-    let out = Box::new(Shared::default());
+    let out = PipeOut::new(Box::new(Shared::default()));
     let receiver = sender.receiver(Destination::Pipe { out, window: 0 });
     let id = BlockId::manifest(0).unwrap();
     assert_eq!(receiver.store.accept(id, &sender.block(id)), Accepted::Failed);
@@ -157,7 +158,8 @@ fn a_broken_pipe_is_the_end() {
     let (_dir, a, _) = pair();
     write(a.join("x"), &[1; 100_000]);
     let sender = Sender::new(&contents(&a), MIDDLE);
-    let receiver = sender.receiver(Destination::Pipe { out: Box::new(Broken), window: 0 });
+    let receiver =
+        sender.receiver(Destination::Pipe { out: PipeOut::new(Box::new(Broken)), window: 0 });
     let answers: Vec<_> =
         sender.order().into_iter().map(|id| receiver.store.accept(id, &sender.block(id))).collect();
     assert_eq!(answers, [Accepted::Kept, Accepted::Kept, Accepted::Failed]);
@@ -243,4 +245,43 @@ fn a_block_device_is_written_in_place() {
     let _ = std::process::Command::new("losetup").arg("-d").arg(path).status();
     assert!(same);
     assert_eq!(answer, Accepted::Failed);
+}
+
+#[test]
+fn a_pipe_goes_on_where_the_attempt_before_was() {
+    let (_dir, a, _) = pair();
+    sparse(&a.join("f"), 9 << 20, &[(0, 1 << 20), (2 << 20, 3 << 20), (8 << 20, 5)]);
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let written = Shared::default();
+    let out = PipeOut::new(Box::new(written.clone()));
+    let attempt =
+        |sender: &Sender| sender.receiver(Destination::Pipe { out: out.clone(), window: 2 << 20 });
+    let order = sender.order();
+    for blocks in [2, 6, 9] {
+        attempt(&sender).carry(&sender, order[..blocks].to_vec());
+    }
+    let before = written.0.lock().unwrap().len();
+    assert!((1..9 << 20).contains(&before), "{before}");
+    let mut last = attempt(&sender);
+    last.carry_needed(&sender);
+    assert!(last.summary().bytes_held > 0);
+    assert!(*written.0.lock().unwrap() == fs::read(a.join("f")).unwrap());
+    // All is written, and only its receipt was lost.
+    attempt(&sender).carry_needed(&sender);
+    assert_eq!(written.0.lock().unwrap().len(), 9 << 20);
+
+    // What is sent now is something else.
+    sparse(&a.join("f"), 9 << 20, &[(2 << 20, 2 << 20)]);
+    let other = Sender::new(&contents(&a), MIDDLE);
+    let receiver = attempt(&other);
+    let manifest: Vec<_> = other.order().into_iter().take(2).collect();
+    let answers: Vec<_> =
+        manifest.iter().map(|id| receiver.store.accept(*id, &other.block(*id))).collect();
+    assert!(answers.contains(&Accepted::Failed), "{answers:?}");
+    let text = receiver.store.failure().unwrap().to_string();
+    assert!(text.contains("something else"), "{text}");
+    // Unless it comes behind.
+    out.end();
+    attempt(&other).carry_needed(&other);
+    assert_eq!(written.0.lock().unwrap().len(), 18 << 20);
 }

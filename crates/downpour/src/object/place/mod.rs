@@ -24,7 +24,7 @@ mod staging;
 pub(crate) use beneath::{Beneath, open_in};
 pub(crate) use finish::Finish;
 pub(crate) use meta::MetaPolicy;
-pub(crate) use put::{Existing, Placer, differs, write_all_at};
+pub(crate) use put::{Existing, Placer, differs, write_all_at, zero_range};
 pub(crate) use single::{SingleFile, SingleTarget, is_plain_name};
 pub use staging::OpenError;
 pub(crate) use staging::Staging;

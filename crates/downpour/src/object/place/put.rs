@@ -3,9 +3,10 @@
 use super::beneath::{FOLDER_FLAGS, open_in};
 use super::{Beneath, Durability, MetaPolicy, Obstacle, PlaceError, Staging, Why};
 use crate::object::layout::Extent;
+use crate::object::limits::GROUP_LEN;
 use crate::object::scan::explain;
 use crate::object::tree::EntryId;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -255,6 +256,25 @@ pub(crate) fn write_all_at(fd: &OwnedFd, mut bytes: &[u8], mut at: u64) -> Resul
             Err(Errno::INTR) => {}
             Err(error) => return Err(error),
         }
+    }
+    Ok(())
+}
+
+/// Makes the bytes from `start` up to `end` zeros.
+pub(crate) fn zero_range(fd: &OwnedFd, start: u64, end: u64) -> Result<(), Errno> {
+    if start >= end {
+        return Ok(());
+    }
+    let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+    if rustix::fs::fallocate(fd, flags, start, end - start).is_ok() {
+        return Ok(());
+    }
+    let zeros = vec![0; GROUP_LEN as usize];
+    let mut at = start;
+    while at < end {
+        let len = (end - at).min(GROUP_LEN);
+        write_all_at(fd, &zeros[..len as usize], at)?;
+        at += len;
     }
     Ok(())
 }

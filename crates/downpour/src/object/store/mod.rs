@@ -30,6 +30,7 @@ pub use agreed::Agreed;
 pub use event::{Placed, SectionKnown, StoreEvent, StoreFailure, Summary, TreeKnown};
 pub use folder::FolderOptions;
 pub use raw::RawOptions;
+pub use sinks::PipeOut;
 
 use super::limits::ENTRIES_DEFAULT;
 use super::manifest::ManifestId;
@@ -41,11 +42,9 @@ use downpour_transport::{Accepted, BlockSink};
 use intake::Intake;
 use progress::{Claim, Progress};
 use sections::Sections;
-use std::borrow::Cow;
-use std::io::Write;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use target::{Fault, KnownGroup, Target};
+use target::{Fault, GroupData, KnownGroup, Target};
 
 /// What a store must know beforehand.
 #[derive(Clone, Debug)]
@@ -92,8 +91,8 @@ pub enum Destination {
     Discard,
     /// One file or stream, in order (`--out -`). Out of order at most `window` bytes are held.
     Pipe {
-        /// Where the bytes are written.
-        out: Box<dyn Write + Send>,
+        /// Where the bytes are written. What is written there already must be the beginning of the content.
+        out: PipeOut,
         /// Bytes of memory; at least 2 MiB are used. A good value is 256 MiB.
         window: u64,
     },
@@ -103,6 +102,10 @@ pub enum Destination {
 
 /// How often a thread with a block for which it is too early looks whether it still is.
 const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(1);
+
+/// So often a group may come false before its file is given up: forgers are left long before
+/// (`docs/protocol.md#KEY-4`), so it is the sender that has other bytes by now than those it announced.
+const FALSE_GROUPS_MAX: u32 = 16;
 
 /// Withdrawals kept until the tree is known.
 const EARLY_WITHDRAWN_MAX: usize = 1 << 16;
@@ -131,6 +134,7 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What became of a part of a group that straddles blocks.
 enum Joined {
     Waiting,
+    /// The group's bytes but for the part that came last.
     Complete(Vec<u8>),
     NoRoom,
 }
@@ -272,25 +276,21 @@ impl Store {
             let from = range.start.max(start);
             let to = range.end.min(start + data.len() as u64);
             let part = &data[(from - start) as usize..(to - start) as usize];
-            let bytes = if part.len() as u64 == known.data_len() {
-                Cow::Borrowed(part)
+            let at = from - range.start;
+            if part.len() as u64 == known.data_len() {
+                let whole = GroupData::whole(part);
+                self.verify_and_write(block, known, whole, tree, &mut outcome);
             } else {
-                match self.join(block, known, from - range.start, part) {
-                    Ok(Joined::Waiting) => continue,
-                    Ok(Joined::Complete(bytes)) => Cow::Owned(bytes),
-                    Ok(Joined::NoRoom) => {
-                        outcome.refused = true;
-                        continue;
+                match self.join(block, known, at, part) {
+                    Ok(Joined::Waiting) => {}
+                    Ok(Joined::Complete(others)) => {
+                        let whole = GroupData::with(&others, at as usize, part);
+                        self.verify_and_write(block, known, whole, tree, &mut outcome);
+                        lock(&self.progress).recycle(others);
                     }
-                    Err(fault) => {
-                        outcome.fault(known, fault);
-                        continue;
-                    }
+                    Ok(Joined::NoRoom) => outcome.refused = true,
+                    Err(fault) => outcome.fault(known, fault),
                 }
-            };
-            self.verify_and_write(block, known, &bytes, tree, &mut outcome);
-            if let Cow::Owned(bytes) = bytes {
-                lock(&self.progress).recycle(bytes);
             }
             if outcome.fatal.is_some() {
                 break;
@@ -303,7 +303,7 @@ impl Store {
         &self,
         block: u32,
         known: &KnownGroup,
-        bytes: &[u8],
+        bytes: GroupData<'_>,
         tree: &Tree,
         outcome: &mut Outcome,
     ) {
@@ -314,7 +314,14 @@ impl Store {
                 return outcome.fault(known, fault);
             }
             Some(Err(Fault::NoRoom)) => outcome.refused = true,
-            None => outcome.is_false = true,
+            None => {
+                outcome.is_false = true;
+                if lock(&self.progress).came_false(known.number) == FALSE_GROUPS_MAX {
+                    let text = "what comes of it is not what was announced, however often it is asked for: \
+                                it changes at the sender; send it again when it does not";
+                    outcome.failed.push((known.entry(), Why::new(Obstacle::Failed, text)));
+                }
+            }
         }
         // The group begins anew, so all blocks that it lies in must come again.
         lock(&self.progress).forget_pending(known.number);
@@ -372,7 +379,7 @@ impl Store {
         }
     }
 
-    /// Adds a part to a group that straddles blocks.
+    /// Adds a part to a group that straddles blocks; the last one stays where it is.
     fn join(&self, block: u32, known: &KnownGroup, at: u64, part: &[u8]) -> Result<Joined, Fault> {
         let (number, len) = (known.number, known.data_len());
         let max = match self.target.bounds_pending() {
@@ -395,16 +402,16 @@ impl Store {
         if pending.taken {
             return Ok(Joined::Waiting);
         }
-        let range = at..at + part.len() as u64;
-        if !pending.spilled {
-            pending.bytes[at as usize..range.end as usize].copy_from_slice(part);
-        } else if !self.target.spill(known, at, part)? {
-            return Ok(Joined::NoRoom);
-        }
         pending.parts.retain(|(from, _)| *from != block);
-        pending.parts.push((block, range));
-        let have: u64 = pending.parts.iter().map(|(_, range)| range.end - range.start).sum();
-        if have < len {
+        let others: u64 = pending.parts.iter().map(|(_, range)| range.end - range.start).sum();
+        let range = at..at + part.len() as u64;
+        if others + (range.end - range.start) < len {
+            if !pending.spilled {
+                pending.bytes[at as usize..range.end as usize].copy_from_slice(part);
+            } else if !self.target.spill(known, at, part)? {
+                return Ok(Joined::NoRoom);
+            }
+            pending.parts.push((block, range));
             return Ok(Joined::Waiting);
         }
         pending.taken = true;
@@ -413,10 +420,8 @@ impl Store {
         drop(pending);
         if spilled {
             bytes = vec![0; len as usize];
-            if !self.target.read(known, &mut bytes) {
-                // The same as bytes that came false: they do not verify.
-                bytes.clear();
-            }
+            // What cannot be read is the same as what came false: it does not verify.
+            self.target.read(known, &mut bytes);
         }
         Ok(Joined::Complete(bytes))
     }
@@ -496,7 +501,9 @@ impl Store {
         let (mut spans, mut scratch): (Vec<Range<u64>>, Vec<u8>) = (Vec::new(), Vec::new());
         for known in groups {
             scratch.resize(known.data_len() as usize, 0);
-            if !self.target.read(&known, &mut scratch) || !known.verify(tree, &scratch) {
+            if !self.target.read(&known, &mut scratch)
+                || !known.verify(tree, GroupData::whole(&scratch))
+            {
                 continue;
             }
             let data = known.group.data;

@@ -88,6 +88,8 @@ pub(super) struct Progress {
     early_len: usize,
     pending: HashMap<u32, Slot>,
     pending_len: u64,
+    /// How often groups came false, of those that did.
+    came_false: HashMap<u32, u32>,
     /// Buffers of groups that are done: fresh memory costs a page fault for every four kilobytes.
     spare: Vec<Vec<u8>>,
     pub(super) failures: Vec<(u32, String)>,
@@ -116,6 +118,7 @@ impl Progress {
             early_len: 0,
             pending: HashMap::new(),
             pending_len: 0,
+            came_false: HashMap::new(),
             spare: Vec::new(),
             failures: Vec::new(),
             bytes_received: 0,
@@ -320,6 +323,13 @@ impl Progress {
             pending.bytes.resize(len as usize, 0);
         }
         Some(pending)
+    }
+
+    /// A group came false. Returns how often it did.
+    pub(super) fn came_false(&mut self, number: u32) -> u32 {
+        let times = self.came_false.entry(number).or_default();
+        *times += 1;
+        *times
     }
 
     /// Keeps a group's buffer for another one.

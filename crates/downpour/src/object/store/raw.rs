@@ -5,14 +5,14 @@
 
 use super::folder::read_full_at;
 use super::sinks::only_file;
-use super::target::{Fault, Finished, Held, KnownGroup, Started, Target};
+use super::target::{Fault, Finished, GroupData, Held, KnownGroup, Started, Target};
 use super::{StoreFailure, lock};
 use crate::object::digest::{GroupHasher, Output};
 use crate::object::limits::GROUP_LEN;
-use crate::object::place::{OpenError, PlaceError, write_all_at};
+use crate::object::place::{OpenError, PlaceError, write_all_at, zero_range};
 use crate::object::scan::explain;
 use crate::object::tree::{EntryId, Tree};
-use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -73,28 +73,10 @@ impl RawTarget {
             if group.start() >= len {
                 break;
             }
-            self.zero(at, group.start())?;
+            zero_range(&self.fd, at, group.start())?;
             at = (group.start() + GROUP_LEN).min(len);
         }
-        self.zero(at, len)
-    }
-
-    fn zero(&self, start: u64, end: u64) -> Result<(), Errno> {
-        if start >= end {
-            return Ok(());
-        }
-        let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
-        if rustix::fs::fallocate(&self.fd, flags, start, end - start).is_ok() {
-            return Ok(());
-        }
-        let zeros = vec![0; GROUP_LEN as usize];
-        let mut at = start;
-        while at < end {
-            let len = (end - at).min(GROUP_LEN);
-            write_all_at(&self.fd, &zeros[..len as usize], at)?;
-            at += len;
-        }
-        Ok(())
+        zero_range(&self.fd, at, len)
     }
 }
 
@@ -132,14 +114,16 @@ impl Target for RawTarget {
         Ok(held)
     }
 
-    fn write(&self, known: &KnownGroup, data: &[u8]) -> Result<(), Fault> {
+    fn write(&self, known: &KnownGroup, data: GroupData<'_>) -> Result<(), Fault> {
         let Some(tree) = self.tree.get() else { return Err(Fault::NoRoom) };
         let start = known.group.start();
+        let mut parts = known.parts(tree, data);
         if known.is_dense() {
-            return write_all_at(&self.fd, data, start).map_err(|error| self.fault(error));
+            let written = parts.try_for_each(|(at, bytes)| write_all_at(&self.fd, bytes, at));
+            return written.map_err(|error| self.fault(error));
         }
         let mut content = vec![0; known.len() as usize];
-        for (at, bytes) in known.parts(tree, data) {
+        for (at, bytes) in parts {
             let from = (at - start) as usize;
             content[from..from + bytes.len()].copy_from_slice(bytes);
         }

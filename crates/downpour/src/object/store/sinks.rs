@@ -2,12 +2,14 @@
 
 use super::StoreFailure;
 use super::lock;
-use super::target::{Fault, Finished, KnownGroup, Started, Target};
+use super::target::{Fault, Finished, GroupData, Held, KnownGroup, Started, Target};
+use crate::object::digest::Digest;
 use crate::object::limits::GROUP_LEN;
 use crate::object::tree::{EntryId, Kind, Tree};
+use crate::units::show_bytes;
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// Everything is verified and nothing is kept.
 pub(super) struct Discard;
@@ -17,7 +19,7 @@ impl Target for Discard {
         Ok(Started::default())
     }
 
-    fn write(&self, _: &KnownGroup, _: &[u8]) -> Result<(), Fault> {
+    fn write(&self, _: &KnownGroup, _: GroupData<'_>) -> Result<(), Fault> {
         Ok(())
     }
 
@@ -42,17 +44,42 @@ pub(super) fn only_file(tree: &Tree, what: &str) -> Result<EntryId, StoreFailure
     )))
 }
 
+/// Where one file or stream is written in order, and how far. Clones are the same output: an attempt that
+/// follows a lost one goes on where that was.
+#[derive(Clone)]
+pub struct PipeOut(Arc<Mutex<State>>);
+
+impl PipeOut {
+    /// Nothing is written to `out` yet.
+    pub fn new(out: Box<dyn Write + Send>) -> Self {
+        let (digests, waiting) = (Vec::new(), BTreeMap::new());
+        Self(Arc::new(Mutex::new(State { out, digests, written: 0, waiting })))
+    }
+
+    /// The program's standard output.
+    pub fn stdout() -> Self {
+        Self::new(Box::new(std::io::stdout()))
+    }
+
+    /// All of one session is written: another one comes behind it.
+    pub fn end(&self) {
+        let mut state = lock(&self.0);
+        state.digests.clear();
+        state.written = 0;
+    }
+}
+
 /// One file or stream, in order.
 pub(super) struct Pipe {
     window_groups: u32,
     tree: OnceLock<Arc<Tree>>,
-    state: Mutex<State>,
+    out: PipeOut,
 }
 
 struct State {
     out: Box<dyn Write + Send>,
-    /// The group that is written next.
-    next: u32,
+    /// Of the groups that are written.
+    digests: Vec<Digest>,
     /// Bytes written, holes counted.
     written: u64,
     /// Verified, and waiting for those before them.
@@ -60,21 +87,51 @@ struct State {
 }
 
 impl Pipe {
-    pub(super) fn new(out: Box<dyn Write + Send>, window: u64) -> Self {
-        let state = State { out, next: 0, written: 0, waiting: BTreeMap::new() };
+    pub(super) fn new(out: PipeOut, window: u64) -> Self {
         let window_groups = u32::try_from(window / GROUP_LEN).unwrap_or(u32::MAX).max(2);
-        Self { window_groups, tree: OnceLock::new(), state: Mutex::new(state) }
+        Self { window_groups, tree: OnceLock::new(), out }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.out.0)
     }
 }
 
 impl State {
-    fn group(&mut self, tree: &Tree, known: &KnownGroup, data: &[u8]) -> std::io::Result<()> {
+    /// The group that is written next.
+    fn next(&self) -> u32 {
+        self.digests.len() as u32
+    }
+
+    fn has_another(&self) -> Fault {
+        let written = show_bytes(self.written);
+        let text =
+            format!("the output has {written} of something else: start again with an empty one");
+        Fault::Fatal(StoreFailure::Target(text))
+    }
+
+    /// What is after the last group of a file of `len` bytes.
+    fn rest(&mut self, len: u64) -> Result<(), Fault> {
+        if self.written > len {
+            return Err(self.has_another());
+        }
+        self.zeros_to(len).map_err(|error| Fault::Fatal(broken(error)))
+    }
+
+    fn group(
+        &mut self,
+        tree: &Tree,
+        known: &KnownGroup,
+        data: GroupData<'_>,
+    ) -> std::io::Result<()> {
         for (at, bytes) in known.parts(tree, data) {
             self.zeros_to(at)?;
             self.out.write_all(bytes)?;
             self.written += bytes.len() as u64;
         }
-        self.zeros_to(known.group.start() + known.len())
+        self.zeros_to(known.group.start() + known.len())?;
+        self.digests.push(known.digest);
+        Ok(())
     }
 
     fn zeros_to(&mut self, end: u64) -> std::io::Result<()> {
@@ -97,45 +154,61 @@ impl Target for Pipe {
         only_file(tree, "'--out -'")?;
         // Called once: nothing is there yet.
         let _ = self.tree.set(tree.clone());
-        Ok(Started::default())
+        let mut state = self.state();
+        // Of an attempt before, whose groups may have been others.
+        state.waiting.clear();
+        Ok(Started { candidates: state.next() > 0, ..Started::default() })
+    }
+
+    fn held(&self, groups: &[KnownGroup]) -> Result<Held, Fault> {
+        let state = self.state();
+        let mut held = Held::default();
+        for known in groups {
+            match state.digests.get(known.number as usize) {
+                Some(digest) if *digest == known.digest => held.groups.push(known.number),
+                Some(_) => return Err(state.has_another()),
+                None => break,
+            }
+        }
+        Ok(held)
     }
 
     fn admits(&self, group: u32) -> bool {
-        group < lock(&self.state).next.saturating_add(self.window_groups)
+        group < self.state().next().saturating_add(self.window_groups)
     }
 
     fn bounds_pending(&self) -> bool {
         true
     }
 
-    fn write(&self, known: &KnownGroup, data: &[u8]) -> Result<(), Fault> {
-        let mut state = lock(&self.state);
+    fn write(&self, known: &KnownGroup, data: GroupData<'_>) -> Result<(), Fault> {
+        let mut state = self.state();
         let Some(tree) = self.tree.get() else { return Err(Fault::NoRoom) };
         let fatal = |error| Fault::Fatal(broken(error));
-        if known.number != state.next {
+        if known.number != state.next() {
             state.waiting.insert(known.number, (known.clone(), data.to_vec()));
             return Ok(());
         }
         state.group(tree, known, data).map_err(fatal)?;
-        state.next += 1;
         loop {
-            let next = state.next;
+            let next = state.next();
             let Some((known, data)) = state.waiting.remove(&next) else { return Ok(()) };
-            state.group(tree, &known, &data).map_err(fatal)?;
-            state.next += 1;
+            state.group(tree, &known, GroupData::whole(&data)).map_err(fatal)?;
         }
     }
 
     fn complete(&self, _: EntryId, len: u64) -> Result<Vec<String>, Fault> {
-        lock(&self.state).zeros_to(len).map_err(|error| Fault::Fatal(broken(error)))?;
+        self.state().rest(len)?;
         Ok(Vec::new())
     }
 
     fn finish(&self, failed: &dyn Fn(EntryId) -> bool) -> Result<Finished, StoreFailure> {
-        let mut state = lock(&self.state);
+        let mut state = self.state();
         let size = self.tree.get().and_then(|tree| tree.file_size(EntryId(0)));
-        if let Some(size) = size.filter(|_| !failed(EntryId(0))) {
-            state.zeros_to(size).map_err(broken)?;
+        if let Some(size) = size.filter(|_| !failed(EntryId(0)))
+            && let Err(Fault::Fatal(failure)) = state.rest(size)
+        {
+            return Err(failure);
         }
         state.out.flush().map_err(broken)?;
         Ok(Finished::default())

@@ -2,11 +2,44 @@
 
 use super::StoreFailure;
 use crate::object::digest::Digest;
-use crate::object::group::group_digest;
+use crate::object::group::fed_digest;
 use crate::object::layout::Group;
 use crate::object::place::{PlaceError, Why};
 use crate::object::tree::{EntryId, Tree};
+use std::convert::Infallible;
+use std::ops::Range;
 use std::sync::Arc;
+
+/// All of a group's bytes in the data space, in order. Of a group that straddles blocks, what the last of
+/// them brought is taken from where that block lies.
+#[derive(Clone, Copy)]
+pub(super) struct GroupData<'a>([&'a [u8]; 3]);
+
+impl<'a> GroupData<'a> {
+    pub(super) fn whole(data: &'a [u8]) -> Self {
+        Self([data, &[], &[]])
+    }
+
+    /// `data`, but `part` from byte `at` on.
+    pub(super) fn with(data: &'a [u8], at: usize, part: &'a [u8]) -> Self {
+        Self([&data[..at], part, &data[at + part.len()..]])
+    }
+
+    pub(super) fn to_vec(self) -> Vec<u8> {
+        self.0.concat()
+    }
+
+    /// The bytes of `range`, and where each slice of them begins.
+    fn slices(self, range: Range<u64>) -> impl Iterator<Item = (u64, &'a [u8])> {
+        let mut end = 0;
+        self.0.into_iter().filter_map(move |slice| {
+            let start = end;
+            end += slice.len() as u64;
+            let (from, to) = (range.start.max(start), range.end.min(end));
+            (from < to).then(|| (from, &slice[(from - start) as usize..(to - start) as usize]))
+        })
+    }
+}
 
 /// A group whose digest is known.
 #[derive(Clone, Debug)]
@@ -38,22 +71,29 @@ impl KnownGroup {
         self.data_len() == self.len()
     }
 
-    /// Whether `data`, its bytes in the data space, are genuine.
-    pub(super) fn verify(&self, tree: &Tree, data: &[u8]) -> bool {
-        data.len() as u64 == self.data_len()
-            && group_digest(tree.layout(), &self.group, self.file_len, data) == self.digest
+    /// Whether `data` are genuine.
+    pub(super) fn verify(&self, tree: &Tree, data: GroupData<'_>) -> bool {
+        let start = self.group.data.start;
+        let digest = fed_digest(tree.layout(), &self.group, self.file_len, |piece, hasher| {
+            for (_, bytes) in data.slices(piece.data.start - start..piece.data.end - start) {
+                hasher.update(bytes);
+            }
+            Ok::<_, Infallible>(())
+        });
+        digest == Ok(self.digest)
     }
 
-    /// Cuts `data`, its bytes in the data space, into parts that are contiguous in the file.
+    /// Cuts `data` into parts that are contiguous in the file, and tells where in it each begins.
     pub(super) fn parts<'a>(
         &self,
         tree: &'a Tree,
-        data: &'a [u8],
+        data: GroupData<'a>,
     ) -> impl Iterator<Item = (u64, &'a [u8])> {
         let start = self.group.data.start;
-        tree.layout().pieces(self.group.data.clone()).map(move |piece| {
-            let from = (piece.data.start - start) as usize;
-            (piece.start, &data[from..from + piece.len() as usize])
+        tree.layout().pieces(self.group.data.clone()).flat_map(move |piece| {
+            let range = piece.data.start - start..piece.data.end - start;
+            let first = range.start;
+            data.slices(range).map(move |(at, bytes)| (piece.start + (at - first), bytes))
         })
     }
 }
@@ -131,7 +171,7 @@ pub(super) trait Target: Send + Sync {
     }
 
     /// Takes a verified group.
-    fn write(&self, group: &KnownGroup, data: &[u8]) -> Result<(), Fault>;
+    fn write(&self, group: &KnownGroup, data: GroupData<'_>) -> Result<(), Fault>;
 
     /// Keeps bytes of a group that is not complete, from byte `at` of its data, out of memory. Returns
     /// whether it could.

@@ -3,7 +3,7 @@
 
 use super::{FolderTarget, Ready, State, lock};
 use crate::object::place::{Existing, differs};
-use crate::object::store::target::{Fault, Held, KnownGroup};
+use crate::object::store::target::{Fault, GroupData, Held, KnownGroup};
 use crate::object::tree::{EntryId, Tree};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -57,7 +57,7 @@ impl FolderTarget {
                 (true, false) => {}
                 (false, true) => {
                     let part = self.part(ready, id)?;
-                    self.write_to(ready, known, &data, &part)?;
+                    self.write_to(ready, known, GroupData::whole(&data), &part)?;
                     held.groups.push(known.number);
                 }
                 (false, false) => {}
@@ -146,7 +146,7 @@ pub(super) fn read_group(
     data: &mut Vec<u8>,
 ) -> bool {
     data.resize(known.data_len() as usize, 0);
-    if !read_data(tree, known, fd, data) || !known.verify(tree, data) {
+    if !read_data(tree, known, fd, data) || !known.verify(tree, GroupData::whole(data)) {
         return false;
     }
     let (mut at, end) = (known.group.start(), known.group.start() + known.len());

@@ -13,17 +13,18 @@ mod part;
 pub(super) use held::read_full_at;
 
 use super::StoreFailure;
-use super::target::{Fault, Finished, Held, KnownGroup, Started, Target};
+use super::target::{Fault, Finished, GroupData, Held, KnownGroup, Started, Target};
 use crate::object::journal::{Boot, Journal, PartKey};
 use crate::object::place::{
     Beneath, Durability, Existing, Finish, MetaPolicy, Obstacle, OpenError, PlaceError, Placer,
-    Staging, Why, differs, write_all_at,
+    Staging, Why, differs, write_all_at, zero_range,
 };
 use crate::object::scan::explain;
 use crate::object::tree::{EntryId, Kind, Tree};
 use held::{is_zero, read_data};
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -128,6 +129,14 @@ impl Ready {
         self.existing[id.0 as usize]
     }
 
+    /// The ranges of a file of `len` bytes that hold no data.
+    fn holes(&self, id: EntryId, len: u64) -> impl Iterator<Item = Range<u64>> {
+        let extents = &self.tree.layout().extents()[self.tree.extents(id)];
+        let ends = extents.iter().map(|extent| extent.start + extent.len);
+        let starts = extents.iter().map(|extent| extent.start).chain([len]);
+        std::iter::once(0).chain(ends).zip(starts).map(|(from, to)| from..to)
+    }
+
     fn failure(&self, error: Errno, id: EntryId) -> Fault {
         PlaceError::of(error, &format!("writing {}", self.tree.path_text(id))).into()
     }
@@ -184,17 +193,20 @@ impl FolderTarget {
 
     /// Whether the holes of a file in place hold nothing but zeros.
     fn holes_are_zero(&self, ready: &Ready, id: EntryId, len: u64) -> bool {
-        let Ok(fd) = ready.placer.open_existing(id) else {
-            return false;
-        };
-        let mut at = 0;
-        for extent in &ready.tree.layout().extents()[ready.tree.extents(id)] {
-            if !is_zero(&fd, at, extent.start) {
-                return false;
-            }
-            at = extent.start + extent.len;
-        }
-        is_zero(&fd, at, len)
+        let existing = ready.placer.open_existing(id);
+        existing.is_ok_and(|fd| ready.holes(id, len).all(|hole| is_zero(&fd, hole.start, hole.end)))
+    }
+
+    /// An earlier attempt may have had data where this file has holes: they become zeros.
+    fn clear_holes(
+        &self,
+        ready: &Ready,
+        id: EntryId,
+        part: &OwnedFd,
+        len: u64,
+    ) -> Result<(), Errno> {
+        let mut full = ready.holes(id, len).filter(|hole| !is_zero(part, hole.start, hole.end));
+        full.try_for_each(|hole| zero_range(part, hole.start, hole.end))
     }
 }
 
@@ -272,7 +284,7 @@ impl Target for FolderTarget {
         Ok(held)
     }
 
-    fn write(&self, known: &KnownGroup, data: &[u8]) -> Result<(), Fault> {
+    fn write(&self, known: &KnownGroup, data: GroupData<'_>) -> Result<(), Fault> {
         let ready = self.ready()?;
         let part = self.part(ready, known.entry())?;
         self.write_to(ready, known, data, &part)
@@ -281,6 +293,7 @@ impl Target for FolderTarget {
     fn spill(&self, known: &KnownGroup, at: u64, data: &[u8]) -> Result<bool, Fault> {
         let ready = self.ready()?;
         let part = self.part(ready, known.entry())?;
+        self.replace(ready, known)?;
         let start = known.group.data.start + at;
         for piece in ready.tree.layout().pieces(start..start + data.len() as u64) {
             let from = (piece.data.start - start) as usize;
@@ -321,6 +334,8 @@ impl Target for FolderTarget {
         if ready.tree.is_stream() {
             rustix::fs::ftruncate(&*part, len).map_err(|error| ready.failure(error, id))?;
         }
+        let cleared = self.clear_holes(ready, id, &part, len);
+        cleared.map_err(|error| ready.failure(error, id))?;
         let replaces = ready.existing(id) != Existing::Nothing;
         let notices = ready.placer.put(id, &part, &ready.part_name(id), replaces)?;
         let mut files = lock(&ready.files);

@@ -6,7 +6,7 @@ use crate::object::limits::OPEN_FILES_MAX;
 use crate::object::place::{Obstacle, PlaceError, Why, write_all_at};
 use crate::object::scan::explain;
 use crate::object::store::StoreFailure;
-use crate::object::store::target::{Fault, KnownGroup};
+use crate::object::store::target::{Fault, GroupData, KnownGroup};
 use crate::object::tree::EntryId;
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -83,6 +83,9 @@ impl FolderTarget {
     pub(super) fn create(&self, ready: &Ready, id: EntryId) -> Result<OwnedFd, Fault> {
         let fail = |error| ready.failure(error, id);
         self.staging.release(ready.data_len(id).next_multiple_of(DISK_BLOCK));
+        if !ready.is_single(id) {
+            lock(&self.journal).begin(ready.key(id)).map_err(fail)?;
+        }
         let fd = self.staging.create_part(&ready.part_name(id)).map_err(fail)?;
         if let Some(size) = ready.tree.file_size(id) {
             let extents = &ready.tree.layout().extents()[ready.tree.extents(id)];
@@ -95,9 +98,6 @@ impl FolderTarget {
             if !ready.is_single(id) || end < size {
                 rustix::fs::ftruncate(&fd, size).map_err(fail)?;
             }
-        }
-        if !ready.is_single(id) {
-            lock(&self.journal).begin(ready.key(id)).map_err(fail)?;
         }
         Ok(fd)
     }
@@ -117,7 +117,7 @@ impl FolderTarget {
                 let text = "it changes while it is being received";
                 return Err(Fault::Object(Why::new(Obstacle::Taken, text)));
             }
-            self.write_to(ready, known, &data, part)?;
+            self.write_to(ready, known, GroupData::whole(&data), part)?;
         }
         Ok(())
     }
@@ -126,11 +126,12 @@ impl FolderTarget {
         &self,
         ready: &Ready,
         known: &KnownGroup,
-        data: &[u8],
+        data: GroupData<'_>,
         part: &OwnedFd,
     ) -> Result<(), Fault> {
         let id = known.entry();
         let fail = |error| ready.failure(error, id);
+        self.replace(ready, known)?;
         for (at, bytes) in known.parts(&ready.tree, data) {
             write_all_at(part, bytes, at).map_err(fail)?;
         }
@@ -139,5 +140,12 @@ impl FolderTarget {
             lock(&self.journal).verified(key, index, known.digest).map_err(fail)?;
         }
         Ok(())
+    }
+
+    /// What an earlier attempt wrote of a group will be overwritten.
+    pub(super) fn replace(&self, ready: &Ready, known: &KnownGroup) -> Result<(), Fault> {
+        let (key, index) = (ready.key(known.entry()), known.group.index);
+        let void = lock(&self.journal).void(key, index);
+        void.map_err(|error| ready.failure(error, known.entry()))
     }
 }
