@@ -199,6 +199,17 @@ fn tfmcc_takes_a_share_like_one_tcps() {
     }
 }
 
+/// Its polls are a round trip apart: nothing is heard for longer than half a second in each.
+#[test]
+fn background_finds_its_rate_over_a_way_of_more_than_half_a_second() {
+    for (rtt_us, receivers) in [(600_000, 1), (600_000, 4), (900_000, 2)] {
+        let (mbps, queue_ms, controller) = (10, 50, Kind::Background);
+        let bed = Bed { mbps, rtt_us, queue_ms, receivers, controller, ..Bed::BASE };
+        let used = bed.beside_tcp(0).used;
+        assert!(used >= 0.5, "{bed:?}: {used:.3}");
+    }
+}
+
 #[test]
 fn background_leaves_nearly_all_to_tcp_and_uses_what_is_free() {
     for (mbps, rtt_us, queue_ms) in

@@ -12,7 +12,8 @@
 //!    a poll has shown that left after it fell.
 //! 5. Every ten seconds it is silent but for a little for two round trips, so that the path's own delay shows.
 //!
-//! A round is a round trip, or the time between two polls if that is longer.
+//! A round is a round trip, or the time between two polls if that is longer. Four of them without an answer from anyone, and
+//! at least half a second, halve the rate.
 //!
 //! Deliberately absent: fairness among several of its kind, any lower bound but that of a stream that has to
 //! learn, and loss where no queue is seen: that is chance.
@@ -55,6 +56,9 @@ const QUIET_EVERY: Duration = Duration::from_secs(10);
 const QUIET_SHARE: f64 = 1.0 / 16.0;
 /// A shortest round trip is remembered for one to two of these.
 const RTT_EPOCH: Duration = Duration::from_secs(60);
+/// Silence of so many of the longest round trips or the limiting receiver's rounds, and at least this long, halves the rate.
+const SILENT_ROUNDS: f64 = 4.0;
+const SILENT_MIN: Duration = Duration::from_millis(500);
 
 /// Gives way to any other traffic.
 #[derive(Debug)]
@@ -207,9 +211,20 @@ impl Background {
     }
 
     fn is_quiet(&self, now: Timestamp) -> bool {
-        let rtt = self.paths.values().map(|path| path.rtt).fold(0.0, f64::max);
         let since = now.since(self.quiet_from);
-        since >= QUIET_EVERY && since < QUIET_EVERY + Duration::from_secs_f64(2.0 * rtt + 0.01)
+        let time = Duration::from_secs_f64(2.0 * self.longest_rtt() + 0.01);
+        since >= QUIET_EVERY && since < QUIET_EVERY + time
+    }
+
+    /// How long nothing may be heard. Of the rounds only the limiting receiver's counts: in a large group the others answer
+    /// seldom.
+    fn patience(&self) -> Duration {
+        let round = self.paths.followed().map_or(0.0, |path| path.round);
+        Duration::from_secs_f64(SILENT_ROUNDS * round.max(self.longest_rtt())).max(SILENT_MIN)
+    }
+
+    fn longest_rtt(&self) -> f64 {
+        self.paths.values().map(|path| path.rtt).fold(0.0, f64::max)
     }
 }
 
@@ -237,7 +252,7 @@ impl RateController for Background {
     }
 
     fn on_tick(&mut self, now: Timestamp, _bytes_sent: u64) {
-        if now.since(*self.heard.get_or_insert(now)) > Duration::from_millis(500) {
+        if now.since(*self.heard.get_or_insert(now)) > self.patience() {
             self.heard = Some(now);
             self.rate *= 0.5;
         }
