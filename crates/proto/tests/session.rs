@@ -239,6 +239,24 @@ impl Net {
         }
     }
 
+    /// What `from` asks for, whether it lacks it or not.
+    fn ask(&mut self, from: ReceiverId, needs: Vec<Need>) {
+        let asks = Feedback {
+            round: self.sender.round(),
+            hold: Duration::ZERO,
+            queue: Duration::ZERO,
+            polled_at: self.now,
+            received: 0,
+            host_drops: 0,
+            ce_marks: 0,
+            data_held: 0,
+            needs,
+        };
+        let mut body = Vec::new();
+        asks.emit(&mut body);
+        self.sender.handle_feedback(self.now, self.now, from, &body).unwrap();
+    }
+
     /// Runs until every live receiver has all, or `limit` of virtual time has passed.
     fn run(&mut self, limit: Duration) {
         let end = self.now + limit;
@@ -398,26 +416,47 @@ fn a_block_that_cannot_be_read_is_not_opened_again_by_a_late_nack() {
     let work = net.sender.poll_work();
     assert_eq!(work, Some(sender::Work::Load { block, k: 256 }));
     net.sender.handle_work(net.now, sender::WorkDone::LoadFailed(block));
-    let asks = Feedback {
-        round: net.sender.round(),
-        hold: Duration::ZERO,
-        queue: Duration::ZERO,
-        polled_at: net.now,
-        received: 0,
-        host_drops: 0,
-        ce_marks: 0,
-        data_held: 0,
-        needs: vec![Need { block, planned: 0, count: 1 }],
-    };
-    let mut body = Vec::new();
-    asks.emit(&mut body);
-    net.sender.handle_feedback(net.now, net.now, ReceiverId(1), &body).unwrap();
+    net.ask(ReceiverId(1), vec![Need { block, planned: 0, count: 1 }]);
     assert_eq!(net.sender.open_blocks(), 0);
     net.now = net.now + Duration::from_secs(1);
     net.sender.handle_timeout(net.now);
     while let Some(transmit) = net.sender.poll_transmit(net.now, &mut message) {
         assert!(transmit.header.kind != Kind::Poll || Poll::parse(&message).is_ok());
     }
+}
+
+/// Whatever plan it claims to know of (`docs/protocol.md#REP-1`).
+#[test]
+fn one_who_asks_for_one_symbol_does_not_draw_all_repair_of_a_block() {
+    let mut net = Net::new(&[0.0; 4], Duration::from_millis(1), 100);
+    net.offer(256 * 80);
+    net.run(Duration::from_millis(200));
+    assert!(net.sender.open_blocks() > 0);
+    let needs = (0..80).map(|n| Need { block: BlockId::data(n).unwrap(), planned: 2047, count: 1 });
+    net.ask(ReceiverId(1), needs.take(64).collect());
+    net.run(Duration::from_secs(10));
+    assert!(net.complete());
+    assert!(net.sender.stats().repair_symbols <= 80, "{:?}", net.sender.stats());
+}
+
+/// Each block that is reopened is read again (`docs/protocol.md#REP-7`).
+#[test]
+fn a_closed_block_is_reopened_only_when_more_of_it_is_sent() {
+    let mut net = Net::new(&[0.0; 2], Duration::from_millis(1), 100);
+    net.offer(256);
+    net.run(Duration::from_secs(1));
+    while net.sender.open_blocks() > 0 {
+        net.now = net.sender.poll_timeout().unwrap().at;
+        net.sender.handle_timeout(net.now);
+        net.drain_sender();
+    }
+    let block = BlockId::data(0).unwrap();
+    net.ask(ReceiverId(1), vec![Need { block, planned: 0, count: 1 }]);
+    net.ask(ReceiverId(1), vec![Need { block, planned: 200, count: 32 }]);
+    assert_eq!((net.sender.poll_work(), net.sender.stats().blocks_reopened), (None, 0));
+    net.ask(ReceiverId(1), vec![Need { block, planned: 256, count: 1 }]);
+    assert_eq!(net.sender.poll_work(), Some(sender::Work::Load { block, k: 256 }));
+    assert_eq!(net.sender.stats().blocks_reopened, 1);
 }
 
 #[test]

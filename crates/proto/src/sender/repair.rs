@@ -70,51 +70,49 @@ impl Sender {
 
     /// Plans repair for one NACK; false when the stream does not give it.
     fn serve(&mut self, from: ReceiverId, need: &Need) -> bool {
-        let last = self.last_blocks();
-        let Some(member) = self.members.by_id.get(&from) else { return false };
-        let (since, share) = (member.on_stream_since, member.loss.share().unwrap_or(0.0));
+        let Some(known) = self.window.planned(need.block) else { return false };
+        if self.is_refused(from, need) {
+            return false;
+        }
+        let share = self.members.by_id.get(&from).and_then(|m| m.loss.share()).unwrap_or(0.0);
+        // Nobody knows of a plan that was not made (protocol.md#REP-1).
+        let (known, last) = (need.planned.min(known), self.last_blocks());
+        let planned = self
+            .plan_for(known, need.count, share)
+            .unwrap_or_else(|| self.config.recovery.on_need(known, need.count, share, last));
+        if let Some(open) = self.window.find(need.block) {
+            if open.raise(planned) {
+                open.asked = true;
+                self.advertise(need.block);
+            }
+            return true;
+        }
+        // protocol.md#REP-7: a NACK that comes late reopens the block, if that has not been sent already.
+        let Some(open) = self.window.reopen(need.block, planned) else { return false };
+        open.asked = true;
+        let (block, k) = (open.block, open.k);
+        self.advertise(block);
+        self.stats.blocks_reopened += 1;
+        self.done = false;
+        self.push_work(super::Work::Load { block, k });
+        true
+    }
+
+    /// It asks for so much that the stream does not give it for one: of an open block unless many ask for as much
+    /// (protocol.md#REP-6), and of a closed one.
+    fn is_refused(&mut self, from: ReceiverId, need: &Need) -> bool {
+        let Some(member) = self.members.by_id.get(&from) else { return true };
+        let since = member.on_stream_since;
         let asking = self.members.streaming().div_ceil(BIG_ASKERS_SHARE) as usize;
         // Of a large group so many asking within a round trip are no coincidence.
         let quorum = asking.min(BIG_ASKERS_MAX);
-        let reopened = self.window.find(need.block).is_none();
-        let open = if reopened {
-            // protocol.md#REP-7: a NACK that comes late reopens the block, if it asks for little.
-            if need.count > SMALL_NEED {
-                return false;
-            }
-            self.window.reopen(need.block)
-        } else {
-            self.window.find(need.block)
-        };
-        let Some(open) = open else { return false };
+        let Some(open) = self.window.find(need.block) else { return need.count > SMALL_NEED };
         // Who is on trial or loses far more than others may be drowning: the stream gives little of what it
         // lacks (protocol.md#STRAG-6).
         let doubted = self.stragglers.is_doubted(self.now, from);
         let limit = if doubted { 0 } else { open.k / BIG_NEED_SHARE };
         let big = need.count > SMALL_NEED.max(limit);
-        if big && (doubted || open.opened_at < since || open.big_asker(from) < quorum) {
-            return false;
-        }
-        let (block, k) = (open.block, open.k);
-        let planned = self
-            .plan_for(need.planned, need.count, share)
-            .unwrap_or_else(|| self.config.recovery.on_need(need.planned, need.count, share, last));
-        let Some(open) = self.window.find(block) else { return false };
-        if open.raise(planned) {
-            open.asked = true;
-            self.advertise(block);
-        }
-        if reopened {
-            self.stats.blocks_reopened += 1;
-            self.done = false;
-            self.push_work(super::Work::Load { block, k });
-            let settles_at = self.now + Duration::from_millis(50);
-            if let Some(open) = self.window.find(block).filter(|b| b.sent == b.planned) {
-                open.settles_at = Some(settles_at);
-                self.timers.set_earlier(Reason::Settle, settles_at);
-            }
-        }
-        true
+        big && (doubted || open.opened_at < since || open.big_asker(from) < quorum)
     }
 
     /// Tells the others at once, where others wait (`docs/protocol.md#FB-4`).
