@@ -114,6 +114,33 @@ fn bmtp_finds_the_size_of_its_group_or_a_tenth_of_it() {
     assert!((2..=6).contains(&clients), "{clients}");
 }
 
+/// Nobody else lacks the end: in silence it must not wait for its turn among all.
+#[test]
+fn bmtp_waits_for_who_alone_of_a_large_group_lacks_the_end() {
+    for seed in 1..=4 {
+        let mut session = bmtp_to(200, 0.0, 1_400_000, 200.0);
+        session.seed = seed;
+        session.edges[1].cuts = vec![Timestamp::ZERO + 4000 * MS..Timestamp::ZERO + 5500 * MS];
+        let outcome = session.run();
+        assert!(outcome.done.is_some() && all_complete(&outcome), "SEED={seed}");
+    }
+}
+
+/// Three packets a second: that nothing comes any more is noticed after seven seconds.
+#[test]
+fn a_slow_bmtp_sender_waits_until_its_silence_is_noticed() {
+    for rate in [1.0, 3.0] {
+        let size = 30 * 1400;
+        let mut session = bmtp_to(1, 0.0, size, rate);
+        session.profile = bmtp::sender(rate, rate);
+        let all = Duration::from_secs_f64(30.0 / rate);
+        let cut = all.mul_f64(0.9)..all.mul_f64(1.1);
+        session.edges[1].cuts = vec![Timestamp::ZERO + cut.start..Timestamp::ZERO + cut.end];
+        let outcome = session.run();
+        assert!(outcome.done.is_some() && all_complete(&outcome), "{rate} packets/s");
+    }
+}
+
 #[test]
 fn bmtp_stalls_above_one_in_twenty_one() {
     // 1.05 (1 - p) < 1 from p = 4.76 % on.

@@ -47,10 +47,13 @@ const NAKS_MAX: usize = SEGMENT_LEN as usize / 4;
 /// The sender is silent when nothing came for this long and for this many packets.
 const SILENT_AFTER: Duration = Duration::from_millis(500);
 const SILENT_PACKETS: f64 = 20.0;
-/// While it is, a receiver draws this often.
+/// While it is, a receiver draws this often, and who has a NAK to send at no less than this: it may be the only one of many.
 const SILENT_DRAW: Duration = Duration::from_millis(50);
-/// The sender ends when nobody has asked for this long: a silence is noticed, a NAK falls due, and is drawn.
+const SILENT_SHARE: f64 = 0.1;
+/// The sender ends when nobody has asked for this long and the time of so many packets: a silence is noticed, a NAK falls
+/// due, and is drawn.
 const QUIET: Duration = Duration::from_secs(5);
+const QUIET_PACKETS: u32 = SILENT_PACKETS as u32;
 /// The mark of a status packet, where data have 0 or 1.
 const STATUS_MARK: u32 = 2;
 
@@ -81,7 +84,7 @@ pub fn sender(rate: f64, ceiling: f64) -> SenderProfile {
     SenderProfile {
         name: "bmtp",
         rate: Box::new(Bmtp::new(rate, ceiling)),
-        recovery: Box::new(Shared::new(QUIET, false)),
+        recovery: Box::new(Shared::new(QUIET, false).with_packets(QUIET_PACKETS)),
         wire: Box::new(BmtpWire),
     }
 }
@@ -239,7 +242,9 @@ impl BmtpFeedback {
     /// Sends a status packet, or not.
     fn draw(&mut self, cx: &mut Context<'_>) {
         let ratio = self.report.map_or(1.0, |report| report.ratio);
-        if cx.rng.unit() >= ratio / f64::from(self.clients.max(1)) {
+        let share = ratio / f64::from(self.clients.max(1));
+        let least = if self.silent && self.is_due(cx.now) { SILENT_SHARE } else { 0.0 };
+        if cx.rng.unit() >= share.max(least) {
             return;
         }
         let naks = self.due(cx);
@@ -251,6 +256,11 @@ impl BmtpFeedback {
             self.report.map_or((0.0, 0, 0), |r| (r.rate, r.missing, r.received));
         let product = self.product;
         cx.out.push(Message::Status(Status { product, rate, missing, received, naks }));
+    }
+
+    /// Something may have been missing for long enough.
+    fn is_due(&self, now: Timestamp) -> bool {
+        self.missing.front().is_some_and(|(since, _)| now.since(*since) >= NAK_AFTER)
     }
 
     /// Takes what has been missing for long enough; from now on it is missing anew.

@@ -43,8 +43,8 @@ pub trait Recovery: Send + fmt::Debug {
     fn forget_receiver(&mut self, _receiver: ReceiverId) {}
 
     /// Until when a product is kept that somebody may still lack; `ended` is when all of it had been sent,
-    /// `asked` when something of it was last sent or asked for.
-    fn keep_until(&self, ended: Timestamp, asked: Timestamp) -> Timestamp;
+    /// `asked` when something of it was last sent or asked for, `packet` what a packet takes now.
+    fn keep_until(&self, ended: Timestamp, asked: Timestamp, packet: Duration) -> Timestamp;
 
     /// Whether receivers say who they are and when they have all, so that a product can be released when all have.
     fn knows_receivers(&self) -> bool;
@@ -55,13 +55,20 @@ pub trait Recovery: Send + fmt::Debug {
 pub struct Shared {
     waiting: BTreeSet<(u32, u32)>,
     quiet: Duration,
+    quiet_packets: u32,
     knows_receivers: bool,
 }
 
 impl Shared {
     /// A product is kept for `quiet` after it was last asked for.
     pub const fn new(quiet: Duration, knows_receivers: bool) -> Self {
-        Self { waiting: BTreeSet::new(), quiet, knows_receivers }
+        Self { waiting: BTreeSet::new(), quiet, quiet_packets: 0, knows_receivers }
+    }
+
+    /// And for the time of so many packets more.
+    #[must_use]
+    pub fn with_packets(self, quiet_packets: u32) -> Self {
+        Self { quiet_packets, ..self }
     }
 }
 
@@ -95,8 +102,8 @@ impl Recovery for Shared {
         self.waiting.retain(|(number, _)| *number != product);
     }
 
-    fn keep_until(&self, _ended: Timestamp, asked: Timestamp) -> Timestamp {
-        asked + self.quiet
+    fn keep_until(&self, _ended: Timestamp, asked: Timestamp, packet: Duration) -> Timestamp {
+        asked + self.quiet + packet.saturating_mul(self.quiet_packets)
     }
 
     fn knows_receivers(&self) -> bool {
@@ -168,7 +175,7 @@ impl Recovery for Each {
         self.waiting.remove(&receiver);
     }
 
-    fn keep_until(&self, ended: Timestamp, asked: Timestamp) -> Timestamp {
+    fn keep_until(&self, ended: Timestamp, asked: Timestamp, _packet: Duration) -> Timestamp {
         match self.keep {
             Keep::AfterEnd(time) => ended + time,
             Keep::Quiet(time) => asked + time,

@@ -631,10 +631,11 @@ impl Sender {
 
     /// Releases what nobody lacks, and what has been kept long enough.
     fn release(&mut self) {
-        let (now, recovery) = (self.now, &mut self.config.profile.recovery);
+        let (now, packet) = (self.now, self.packet_time());
+        let recovery = &self.config.profile.recovery;
         let (mut over, mut next) = (Vec::new(), Timestamp::MAX);
         for (product, open) in &self.held {
-            let keep = recovery.keep_until(open.ended.unwrap_or(now), open.asked);
+            let keep = recovery.keep_until(open.ended.unwrap_or(now), open.asked, packet);
             let all = recovery.knows_receivers() && open.waiting.is_empty();
             if keep <= now || all && recovery.is_idle(*product) {
                 over.push(*product);
@@ -655,6 +656,11 @@ impl Sender {
             self.done = true;
             self.events.push_back(Event::Done);
         }
+    }
+
+    /// What a full packet takes at the present rate.
+    fn packet_time(&self) -> Duration {
+        self.pacer.rate().time_for(u64::from(self.wire().packet_len()))
     }
 
     fn apply_rate(&mut self) {
@@ -722,7 +728,7 @@ impl Sender {
 
     fn next_new(&mut self, out: &mut Vec<u8>) -> Option<Transmit> {
         loop {
-            let (now, to) = (self.now, self.everybody());
+            let (now, to, packet) = (self.now, self.everybody(), self.packet_time());
             let nobody = self.config.profile.recovery.knows_receivers() && self.joined() == 0;
             let joined: BTreeSet<ReceiverId> = match self.queue.front() {
                 Some(open) if !open.begun => self.joined_ids().collect(),
@@ -744,7 +750,7 @@ impl Sender {
                 return Some(self.segment(product, size, segment, false, to, out));
             } else {
                 (open.ended, open.asked) = (Some(now), now);
-                let keep = self.config.profile.recovery.keep_until(now, now);
+                let keep = self.config.profile.recovery.keep_until(now, now, packet);
                 self.keep_until = self.keep_until.min(keep);
                 let open = self.queue.pop_front()?;
                 self.held.insert(product, open);
