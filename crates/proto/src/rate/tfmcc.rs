@@ -10,8 +10,9 @@
 //!    weight of older ones stays off: where the start met an overflow early, it must not be remembered for longer.
 //! 4. A sample that is longer than a round trip may hold several events: as many as its losses are more than what is sent
 //!    in a round trip, but never more than one in sixteen datagrams, at which TCP is down to its least window.
-//! 5. A rise is held to one datagram per round trip, or a tenth, in each round trip; a fall is immediate. Silence
-//!    halves.
+//! 5. A rise is held to one datagram per round trip, or a tenth, in each round trip, and to twice what lately arrived at the
+//!    limiting receiver (RFC 5348 section 4.3); a fall is immediate. Silence halves. When nobody is left who has lost
+//!    anything, the limiting receiver is the one that gets the least.
 //! 6. Datagrams leave by threes, as TCP's do: what leaves one by one finds room where those do not.
 //!
 //! Deliberately absent: any difference between chance and congestion. Every loss counts, as with TCP.
@@ -73,7 +74,11 @@ struct Path {
     /// How many are known, the open one included; 0: no loss yet.
     known: usize,
     event_until: Timestamp,
+    /// Bytes per second that arrived, of the last sample, and of it and the two before the most: one may be of a late host.
     delivered: f64,
+    arrives: [f64; 3],
+    /// It is on trial, and has not been heard since.
+    aside: bool,
     heard: Timestamp,
 }
 
@@ -98,6 +103,8 @@ impl Path {
         }
         let share = sample.arrived_share();
         self.delivered = share * sample.sent_bytes as f64 / interval;
+        self.arrives.rotate_right(1);
+        self.arrives[0] = self.delivered;
         self.intervals[0] += sample.sent_packets as f64;
         // Losses within a round trip are one event. When in a sample they began is not known: in its middle, as a mean.
         // So those that go on over a sample's end are not counted twice.
@@ -135,6 +142,11 @@ impl Path {
         let newest = &self.intervals[..self.known.min(WEIGHTS.len())];
         let length = mean(newest, &self.left, self.discount()).max(self.closed()).max(1.0);
         throughput(1.0 / length, self.rtt)
+    }
+
+    /// Bytes per second that have arrived lately.
+    fn arrives(&self) -> f64 {
+        self.arrives.iter().copied().fold(0.0, f64::max)
     }
 
     /// The mean of the closed intervals.
@@ -201,24 +213,25 @@ impl Tfmcc {
     }
 
     fn decide(&mut self, now: Timestamp) {
-        let least = self.paths.by_id.iter().min_by(|a, b| a.1.fair().total_cmp(&b.1.fair()));
-        let Some((_, path)) = least else { return };
-        let (fair, rtt) = (path.fair(), path.rtt);
+        let least = |of: fn(&Path) -> f64| {
+            let followed = self.paths.by_id.iter().filter(|(_, path)| !path.aside);
+            followed.min_by(|a, b| of(a.1).total_cmp(&of(b.1)))
+        };
+        let lossy = least(Path::fair).filter(|(_, path)| path.fair().is_finite());
+        let Some((id, path)) = lossy.or_else(|| least(|path| path.delivered)) else { return };
+        let (id, fair, rtt) = (*id, path.fair(), path.rtt);
+        let (delivered, arrives) = (path.delivered, path.arrives());
+        self.paths.limiting = Some(id);
         if self.slow_start && fair.is_infinite() {
-            let slowest =
-                self.paths.by_id.iter().min_by(|a, b| a.1.delivered.total_cmp(&b.1.delivered));
-            let Some((id, path)) = slowest else { return };
-            self.paths.limiting = Some(*id);
-            self.rate = self.rate.max((2.0 * path.delivered).min(2.0 * self.rate));
+            self.rate = self.rate.max((2.0 * delivered).min(2.0 * self.rate));
             return;
         }
-        self.paths.limiting = least.map(|(id, _)| *id);
         self.slow_start = false;
         let passed = now.since(self.raised).as_secs_f64();
         self.raised = now;
         let step = (PACKET / rtt).max(GROWTH * self.rate);
         let most = self.rate + step * (passed / rtt).min(1.0);
-        self.rate = fair.min(most);
+        self.rate = fair.min(most.min(2.0 * arrives).max(self.rate));
     }
 }
 
@@ -233,9 +246,12 @@ impl RateController for Tfmcc {
             known: 0,
             event_until: Timestamp::ZERO,
             delivered: 0.0,
+            arrives: [0.0; 3],
+            aside: false,
             heard: now,
         });
         path.heard = now;
+        path.aside = false;
         path.on_sample(sample);
         if path.delivered > 0.0 {
             self.decide(now);
@@ -253,6 +269,13 @@ impl RateController for Tfmcc {
 
     fn on_receiver_gone(&mut self, receiver: ReceiverId) {
         self.paths.remove(receiver);
+    }
+
+    fn on_trial(&mut self, receiver: ReceiverId) {
+        if let Some(path) = self.paths.by_id.get_mut(&receiver) {
+            path.aside = true;
+        }
+        self.paths.limiting = self.paths.limiting.filter(|limiting| *limiting != receiver);
     }
 
     fn rate(&self) -> Rate {
@@ -309,6 +332,8 @@ mod tests {
             known: 0,
             event_until: Timestamp::ZERO,
             delivered: 0.0,
+            arrives: [0.0; 3],
+            aside: false,
             heard: Timestamp::ZERO,
         };
         for (n, lost) in (1..).zip(losses) {
@@ -390,6 +415,62 @@ mod tests {
         path.on_sample(&sample(66, 5));
         assert!(path.known < SETTLED, "{}", path.known);
         assert!(path.fair() > 0.9 * before, "{} after {before}", path.fair());
+    }
+
+    /// Rounds in which these receivers get so many bytes, and lose as many datagrams of a hundred; the rate then.
+    fn rounds(controller: &mut Tfmcc, from: u32, count: u32, all: &[(u32, u64, u64)]) -> f64 {
+        for n in from..from + count {
+            let now = Timestamp::ZERO + ROUND * n;
+            controller.on_tick(now, 0);
+            for &(id, sent_bytes, lost) in all {
+                let receiver = ReceiverId(id);
+                controller.on_sample(now, &RateSample { receiver, sent_bytes, ..sample(n, lost) });
+            }
+        }
+        controller.rate().bps() as f64
+    }
+
+    /// What a hundred datagrams of each round make.
+    const FULL: u64 = 147_200;
+
+    #[test]
+    fn when_nobody_is_left_who_lost_it_sends_at_most_twice_what_arrives() {
+        let mut controller = Tfmcc::new(Timestamp::ZERO);
+        rounds(&mut controller, 1, 20, &[(1, FULL, 0), (2, FULL, 0)]);
+        let held = rounds(&mut controller, 21, 20, &[(1, FULL, 2), (2, FULL, 0)]);
+        controller.on_receiver_gone(ReceiverId(1));
+        let arrives = (FULL * 8) as f64 / ROUND.as_secs_f64();
+        assert!(held < arrives, "{held}");
+        let rate = rounds(&mut controller, 41, 200, &[(2, FULL, 0)]);
+        assert!((1.5 * arrives..=2.0 * arrives).contains(&rate), "{rate} of {arrives}");
+        // A feed with little in it.
+        let idle = rounds(&mut controller, 241, 200, &[(2, FULL / 50, 0)]);
+        assert_eq!(idle, rate);
+        assert_eq!(controller.limiting(), Some(ReceiverId(2)));
+    }
+
+    #[test]
+    fn a_feed_that_pauses_does_not_raise_the_rate() {
+        let mut controller = Tfmcc::new(Timestamp::ZERO);
+        rounds(&mut controller, 1, 20, &[(1, FULL, 0)]);
+        rounds(&mut controller, 21, 20, &[(1, FULL, 2)]);
+        let before = rounds(&mut controller, 41, 3, &[(1, FULL / 50, 0)]);
+        let after = rounds(&mut controller, 44, 1000, &[(1, FULL / 50, 0)]);
+        assert!(after <= before, "{after} {before}");
+    }
+
+    #[test]
+    fn what_was_lost_before_a_trial_counts_after_it() {
+        let mut controller = Tfmcc::new(Timestamp::ZERO);
+        rounds(&mut controller, 1, 20, &[(1, FULL, 0), (2, FULL, 0)]);
+        let before = rounds(&mut controller, 21, 20, &[(1, FULL, 2), (2, FULL, 0)]);
+        controller.on_trial(ReceiverId(1));
+        assert_eq!(controller.limiting(), None);
+        let trial = rounds(&mut controller, 41, 40, &[(2, FULL, 0)]);
+        assert!(trial > 2.0 * before, "{trial} of {before}");
+        let after = rounds(&mut controller, 81, 1, &[(1, FULL, 0), (2, FULL, 0)]);
+        assert!(after < 1.2 * before, "{after} of {before}");
+        assert_eq!(controller.limiting(), Some(ReceiverId(1)));
     }
 
     #[test]
