@@ -15,7 +15,8 @@
 //!    anything, the limiting receiver is the one that gets the least.
 //! 6. Datagrams leave by threes, as TCP's do: what leaves one by one finds room where those do not.
 //!
-//! Deliberately absent: any difference between chance and congestion. Every loss counts, as with TCP.
+//! Deliberately absent: any difference between chance and congestion. Every loss counts, as with TCP, and so does what a
+//! host had no room for. Queues do not, so a slow store is known by what it loses (`docs/protocol.md#FB-7`).
 
 use super::paths::{Heard, Paths};
 use super::{RateController, RatePhase, RateSample, RateSummary};
@@ -97,11 +98,13 @@ impl Path {
         let rtt = sample.rtt.as_secs_f64().max(1e-4);
         self.rtt += if self.rtt > 0.0 { 0.1 * (rtt - self.rtt) } else { rtt };
         self.least_rtt = self.least_rtt.min(rtt);
-        let interval = sample.receive_interval.as_secs_f64();
-        if sample.sent_packets == 0 || interval <= 0.0 {
+        if sample.sent_packets == 0 {
             return;
         }
-        let share = sample.arrived_share();
+        let lost = lost(sample);
+        let share = 1.0 - lost / sample.sent_packets as f64;
+        // What came in less time than it was sent in had waited somewhere.
+        let interval = sample.receive_interval.max(sample.send_interval).as_secs_f64().max(1e-6);
         self.delivered = share * sample.sent_bytes as f64 / interval;
         self.arrives.rotate_right(1);
         self.arrives[0] = self.delivered;
@@ -109,7 +112,7 @@ impl Path {
         // Losses within a round trip are one event. When in a sample they began is not known: in its middle, as a mean.
         // So those that go on over a sample's end are not counted twice.
         let opened = sample.opened();
-        if share < 1.0 && opened >= self.event_until {
+        if lost > 0.0 && opened >= self.event_until {
             self.event_until =
                 opened + sample.send_interval / 2 + Duration::from_secs_f64(self.rtt);
             let mut events = events(sample, self.rtt);
@@ -160,10 +163,15 @@ impl Path {
     }
 }
 
+/// Datagrams that did not arrive, or for which the receiver had no room: what its socket dropped is of both kinds.
+fn lost(sample: &RateSample) -> f64 {
+    sample.lost_packets().max(sample.host_drops).min(sample.sent_packets) as f64
+}
+
 /// Loss events of a sample with losses, at least one.
 fn events(sample: &RateSample, rtt: f64) -> u32 {
     let sent = sample.sent_packets as f64;
-    let lost = sample.lost_packets() as f64;
+    let lost = lost(sample);
     let sent_per_round = sent * (rtt / sample.send_interval.as_secs_f64()).min(1.0);
     let most = (sent / EVENT_PACKETS_MIN).max(1.0);
     libm::round((lost / sent_per_round).clamp(1.0, most)) as u32
@@ -471,6 +479,32 @@ mod tests {
         let after = rounds(&mut controller, 81, 1, &[(1, FULL, 0), (2, FULL, 0)]);
         assert!(after < 1.2 * before, "{after} of {before}");
         assert_eq!(controller.limiting(), Some(ReceiverId(1)));
+    }
+
+    #[test]
+    fn a_sample_that_took_no_time_to_arrive_counts_too() {
+        let mut path = path(&[0, 0, 5, 0]);
+        let (known, open) = (path.known, path.intervals[0]);
+        path.on_sample(&RateSample { receive_interval: Duration::ZERO, ..sample(5, 0) });
+        assert_eq!(path.intervals[0], open + 100.0);
+        path.on_sample(&RateSample { receive_interval: Duration::ZERO, ..sample(6, 5) });
+        assert_eq!(path.known, known + 1);
+        let sent = (FULL as f64) / ROUND.as_secs_f64();
+        assert!(path.delivered <= sent, "{:?} of {sent}", path.delivered);
+    }
+
+    #[test]
+    fn what_a_host_had_no_room_for_is_lost() {
+        let mut full = path(&[0, 0, 5, 0]);
+        let known = full.known;
+        full.on_sample(&RateSample { host_drops: 5, ..sample(5, 0) });
+        assert_eq!(full.known, known + 1);
+        // Its socket's drops have not arrived either: they are not counted twice.
+        let mut once = path(&[0; 4]);
+        let mut twice = path(&[0; 4]);
+        once.on_sample(&sample(5, 50));
+        twice.on_sample(&RateSample { host_drops: 50, ..sample(5, 50) });
+        assert_eq!(once.delivered, twice.delivered);
     }
 
     #[test]
