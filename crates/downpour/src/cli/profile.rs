@@ -474,8 +474,12 @@ fn one_file(paths: &[PathBuf], protocol: Protocol) -> Result<ProfilePayload, Fau
         let what = format!("{} is longer than the 4 GiB that the headers can say", path.display());
         return Err(Fault::usage(what, "split it, or use Downpour's own protocol"));
     }
-    if meta.len() == 0 && protocol == Bmtp {
-        let what = "bmtp sends nothing of an empty file, so nobody would know of it";
+    let why = match protocol {
+        Bmtp => Some("bmtp sends nothing of an empty file, so nobody would know of it"),
+        Afdp => Some("a receiver of afdp leaves before it has joined when the file is empty"),
+        Fmtp | Auto => None,
+    };
+    if let Some(what) = why.filter(|_| meta.len() == 0) {
         return Err(Fault::usage(what, "send it by another protocol"));
     }
     Ok(ProfilePayload::File { path: path.clone(), name: name.to_owned(), size: meta.len() })
@@ -585,6 +589,9 @@ mod tests {
             format!("/etc/hosts --profile fmtp {group} --receivers 1"),
             "--products - --profile afdp --mode unicast --receivers 1".to_owned(),
             "/dev/null --profile afdp --mode unicast --receivers 1".to_owned(),
+            // A plain file of no bytes, as far as its length says.
+            format!("/proc/version --profile bmtp {group}"),
+            "/proc/version --profile afdp --mode unicast --receivers 1".to_owned(),
         ] {
             assert_eq!(send(&line).unwrap_err().exit, Exit::Usage, "{line}");
         }
