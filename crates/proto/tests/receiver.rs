@@ -2,7 +2,7 @@
 
 use downpour_proto::rate::Load;
 use downpour_proto::receiver::{Arrival, Disposition, Event, Pull, Work, WorkDone};
-use downpour_proto::wire::{Header, Kind, OpenBlock, ParseError, Poll, Presence};
+use downpour_proto::wire::{Feedback, Header, Kind, OpenBlock, ParseError, Poll, Presence};
 use downpour_proto::{
     BlockId, Code, Duration, Epoch, Geometry, PacketNumber, Rate, Receiver, ReceiverConfig,
     ReceiverId, Round, Rounds, StreamId, SymbolId, Timestamp,
@@ -17,7 +17,11 @@ fn receiver() -> Receiver {
 
 /// A receiver in a session of products, or of one manifest.
 fn receiver_of(products: bool) -> Receiver {
-    let config = ReceiverConfig {
+    Receiver::new(ReceiverConfig { products, ..config() }, 1, Timestamp::ZERO)
+}
+
+fn config() -> ReceiverConfig {
+    ReceiverConfig {
         geometry: GEOMETRY,
         stream: StreamId(1),
         me: ReceiverId(1),
@@ -27,9 +31,8 @@ fn receiver_of(products: bool) -> Receiver {
         resume: false,
         on_stream: true,
         greets: false,
-        products,
-    };
-    Receiver::new(config, 1, Timestamp::ZERO)
+        products: false,
+    }
 }
 
 const fn header(kind: Kind) -> Header {
@@ -223,6 +226,42 @@ fn what_is_not_stored_counts_as_under_way() {
     assert_eq!(asked(&mut receiver), 0);
     receiver.handle_work(NOW, WorkDone::Stored(block(0)));
     assert_eq!(asked(&mut receiver), 1);
+}
+
+/// The way to it may have been lost, which only its own messages open again (`docs/protocol.md#WAN-5`).
+#[test]
+fn who_greets_goes_on_when_the_stream_is_lost_until_it_is_told_to_leave() {
+    let mut receiver =
+        Receiver::new(ReceiverConfig { greets: true, ..config() }, 1, Timestamp::ZERO);
+    hear(&mut receiver, &poll(7, 0, Vec::new()));
+    let mut now = NOW;
+    let mut message = Vec::new();
+    let mut greetings = |receiver: &mut Receiver, ms: u32| {
+        let mut count = 0;
+        for _ in 0..ms / 10 {
+            now = now + Duration::from_millis(10);
+            receiver.handle_timeout(now);
+            while receiver.poll_transmit(now, &mut message).is_some() {
+                count += u32::from(Feedback::parse(&message).unwrap().round == Round(0));
+            }
+        }
+        count
+    };
+    greetings(&mut receiver, 4000);
+    let lost = std::iter::from_fn(|| receiver.poll_event()).any(|e| e == Event::StreamLost);
+    assert!(lost);
+    assert!((18..=21).contains(&greetings(&mut receiver, 2000)));
+    receiver.set_on_stream(NOW + Duration::from_secs(6), false);
+    assert_eq!(greetings(&mut receiver, 2000), 0);
+    receiver.set_on_stream(NOW + Duration::from_secs(8), true);
+    greetings(&mut receiver, 4000);
+    assert!(greetings(&mut receiver, 1000) > 8);
+    let at = NOW + Duration::from_secs(13);
+    let heard = Arrival::now(at);
+    let poll = poll(8, 0, Vec::new());
+    receiver.handle_datagram(at, heard, &header(Kind::Poll), &poll).expect("well formed");
+    assert!(std::iter::from_fn(|| receiver.poll_event()).any(|e| e == Event::StreamHeard));
+    assert_eq!(greetings(&mut receiver, 500), 0);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use downpour_proto::sender::{self, Delivery};
 use downpour_proto::wire::{Feedback, Kind, Need, Poll};
 use downpour_proto::{
     BlockId, Duration, Epoch, Geometry, PULL_SHARE_DEFAULT, Parity, RangeSet, Rate, Receiver,
-    ReceiverConfig, ReceiverId, Rng, Rounds, Sender, SenderConfig, StreamId, Timestamp,
+    ReceiverConfig, ReceiverId, Rng, Round, Rounds, Sender, SenderConfig, StreamId, Timestamp,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -241,8 +241,12 @@ impl Net {
 
     /// What `from` asks for, whether it lacks it or not.
     fn ask(&mut self, from: ReceiverId, needs: Vec<Need>) {
-        let asks = Feedback {
-            round: self.sender.round(),
+        self.tell(from, self.sender.round(), needs);
+    }
+
+    fn tell(&mut self, from: ReceiverId, round: Round, needs: Vec<Need>) {
+        let told = Feedback {
+            round,
             hold: Duration::ZERO,
             queue: Duration::ZERO,
             polled_at: self.now,
@@ -253,7 +257,7 @@ impl Net {
             needs,
         };
         let mut body = Vec::new();
-        asks.emit(&mut body);
+        told.emit(&mut body);
         self.sender.handle_feedback(self.now, self.now, from, &body).unwrap();
     }
 
@@ -457,6 +461,19 @@ fn a_closed_block_is_reopened_only_when_more_of_it_is_sent() {
     net.ask(ReceiverId(1), vec![Need { block, planned: 256, count: 1 }]);
     assert_eq!(net.sender.poll_work(), Some(sender::Work::Load { block, k: 256 }));
     assert_eq!(net.sender.stats().blocks_reopened, 1);
+}
+
+/// It is for the sake of the address (`docs/protocol.md#WAN-5`).
+#[test]
+fn a_greeting_says_nothing_of_what_is_held() {
+    let mut net = Net::new(&[0.0], Duration::from_millis(1), 100);
+    net.offer(256 * 40);
+    net.run(Duration::from_millis(300));
+    let held = |net: &Net| net.sender.member(ReceiverId(1)).unwrap().data_held;
+    let before = held(&net);
+    assert!(before > 0);
+    net.tell(ReceiverId(1), Round(0), Vec::new());
+    assert_eq!(held(&net), before);
 }
 
 #[test]

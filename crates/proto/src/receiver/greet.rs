@@ -1,7 +1,8 @@
 //! Greetings: a receiver to which the stream comes by unicast shows the sender where it is (`docs/protocol.md#WAN-5`).
 //!
 //! A greeting is feedback that answers no poll (round 0). It is repeated until the first datagram of the stream is here;
-//! the answers to polls, one a round, keep the way open from then on. When the stream falls silent, greeting begins anew.
+//! the answers to polls, one a round, keep the way open from then on. When the stream falls silent, greeting begins anew,
+//! and goes on while it counts as lost; not after an order to leave.
 
 use super::Receiver;
 use crate::ids::Round;
@@ -30,7 +31,13 @@ impl Receiver {
         }
     }
 
-    /// Before the first poll there is nothing to answer.
+    /// Before the first poll there is nothing to answer, and no poll comes where the stream is lost.
+    pub(super) fn is_greeting(&self) -> bool {
+        let is_new = self.config.on_stream && self.last_poll.is_none();
+        self.config.greets && (is_new || self.silence.is_lost())
+    }
+
+    /// An answer to no poll.
     pub(super) fn greeting(&mut self, message: &mut Vec<u8>) -> (Header, u64) {
         self.stats.feedback += 1;
         message.clear();

@@ -509,14 +509,14 @@ impl Receiver {
     ) -> Option<(Header, u64)> {
         self.advance(now);
         let is_due = core::mem::take(&mut self.feedback_due);
+        if is_due && self.is_greeting() {
+            return Some(self.greeting(message));
+        }
         if !self.config.on_stream {
             return None;
         }
         if !is_due {
             return self.pass_on(message);
-        }
-        if self.config.greets && self.last_poll.is_none() {
-            return Some(self.greeting(message));
         }
         let last = self.last_poll.as_ref()?;
         let needs = self.needs();

@@ -41,6 +41,10 @@ impl Silence {
         verdict
     }
 
+    pub(super) fn is_lost(&self) -> bool {
+        self.last == Some(Verdict::Lost)
+    }
+
     /// Something was heard, or the group was joined or left: whether the stream had been lost.
     pub(super) fn end(&mut self) -> bool {
         self.last.take() == Some(Verdict::Lost)

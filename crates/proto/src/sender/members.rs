@@ -126,8 +126,8 @@ impl Member {
         self.heard_at = arrived;
         self.messages += 1;
         self.nacks += report.needs.len() as u64;
-        self.data_held = report.data_held;
         let sent = *rounds.find(report.round)?;
+        self.data_held = report.data_held;
         let rtt = arrived.since(sent.at).saturating_sub(report.hold);
         self.rtt = Some(rtt);
         let next = LastReport {
