@@ -182,6 +182,16 @@ impl Trial {
     }
 }
 
+/// When something may come again, and the wait after that.
+type Waits = BTreeMap<ReceiverId, (Timestamp, Duration)>;
+
+/// Who is known is always followed; new ones are while there is room.
+fn remember(waits: &mut Waits, id: ReceiverId, wait: (Timestamp, Duration)) {
+    if waits.len() < REMEMBERED_MAX || waits.contains_key(&id) {
+        waits.insert(id, wait);
+    }
+}
+
 /// The policy's memory.
 #[derive(Debug)]
 pub(super) struct Stragglers {
@@ -189,11 +199,11 @@ pub(super) struct Stragglers {
     next_trial: Timestamp,
     /// Whom the rate followed at the last review, and the rate.
     last: (Option<ReceiverId>, Rate),
-    /// Who has passed a trial: when the next may come, and the wait after that.
-    passed: BTreeMap<ReceiverId, (Timestamp, Duration)>,
+    /// Who has passed a trial: when the next may come.
+    passed: Waits,
     lossy: BTreeMap<ReceiverId, Losing>,
-    /// Who left the stream: when it may return, and the wait after that.
-    away: BTreeMap<ReceiverId, (Timestamp, Duration)>,
+    /// Who left the stream: when it may return.
+    away: Waits,
     round_trip: Duration,
 }
 
@@ -307,9 +317,7 @@ impl Stragglers {
         self.lossy.remove(&id);
         let pause = self.away.get(&id).map_or(RETURN_PAUSE.0, |(_, last)| *last * 2);
         let pause = pause.min(RETURN_PAUSE.1);
-        if self.away.len() < REMEMBERED_MAX {
-            self.away.insert(id, (now + pause, pause));
-        }
+        remember(&mut self.away, id, (now + pause, pause));
         self.next_trial = now + TRIAL_GAP;
         Verdict::Leave(id)
     }
@@ -365,9 +373,7 @@ impl Stragglers {
             let first = if tried.follows() { TRIAL_PAUSE.0 } else { DOUBT_PAUSE };
             let pause = self.passed.get(id).map_or(first, |(_, last)| *last * 2);
             let pause = pause.min(TRIAL_PAUSE.1);
-            if self.passed.len() < REMEMBERED_MAX {
-                self.passed.insert(*id, (now + pause, pause));
-            }
+            remember(&mut self.passed, *id, (now + pause, pause));
             // What it lost in the moment before, when the stream had just become too fast for it, has to show again.
             if let Some(losing) = self.lossy.get_mut(id) {
                 *losing = Losing { since: now - LOSS_TIME / 2, span: (0, 0) };
@@ -412,7 +418,7 @@ impl Stragglers {
 
 #[cfg(test)]
 mod tests {
-    use super::{REVIEW_INTERVAL, Standing, Stragglers, Verdict};
+    use super::{REMEMBERED_MAX, REVIEW_INTERVAL, Standing, Stragglers, Trial, Verdict};
     use crate::ids::{ReceiverId, Round};
     use crate::time::{Duration, Timestamp};
     use crate::units::Rate;
@@ -625,6 +631,33 @@ mod tests {
             let verdict = policy.review(now, 2, &standings, Some(one), Rate::from_mbps(rate));
             assert_ne!(verdict, Some(Verdict::Leave(one)));
         }
+    }
+
+    #[test]
+    fn who_is_remembered_waits_twice_as_long_each_time_also_among_many() {
+        let mut policy = Stragglers::new(Timestamp::ZERO);
+        let at = |secs| Timestamp::ZERO + Duration::from_secs(secs);
+        for id in 0..2 * REMEMBERED_MAX as u32 {
+            policy.leave(at(0), ReceiverId(id));
+        }
+        assert_eq!(
+            (policy.away.len(), policy.due_back(at(10))),
+            (REMEMBERED_MAX, Some(ReceiverId(0)))
+        );
+        policy.leave(at(10), ReceiverId(0));
+        assert_eq!(policy.away[&ReceiverId(0)], (at(30), Duration::from_secs(20)));
+        let keep = |policy: &mut Stragglers, id| {
+            let round_trip = Duration::from_millis(10);
+            policy.trial = Some(Trial::new(ReceiverId(id), at(0), Rate::from_mbps(1), round_trip));
+            policy.keep(at(0), at(0));
+        };
+        (0..2 * REMEMBERED_MAX as u32).for_each(|id| keep(&mut policy, id));
+        let first = policy.passed[&ReceiverId(0)].1;
+        keep(&mut policy, 0);
+        assert_eq!(
+            (policy.passed.len(), policy.passed[&ReceiverId(0)].1),
+            (REMEMBERED_MAX, first * 2)
+        );
     }
 
     #[test]
