@@ -52,18 +52,19 @@ impl BaseDelay {
             self.turn(now);
         }
         let newest = Least { at: now, delay_ns };
-        let is_less = |least: &Least| delay_ns < least.delay_ns + self.moved(*least, now);
+        let is_less = |least: &Least| delay_ns < self.moved(*least, now);
         if self.epochs[0].as_ref().is_none_or(is_less) {
             self.epochs[0] = Some(newest);
         }
         let known = self.epochs.iter().flatten();
-        let base = known.map(|least| least.delay_ns + self.moved(*least, now)).min();
+        let base = known.map(|least| self.moved(*least, now)).min();
         Duration::from_nanos(delay_ns.saturating_sub(base.unwrap_or(delay_ns)).max(0) as u64)
     }
 
-    /// How far the drift has moved a delay since it was measured.
+    /// What the drift has made of a delay since it was measured. The sender may say any time.
     fn moved(&self, least: Least, now: Timestamp) -> i64 {
-        (now.since(least.at).as_nanos() as f64 * self.drift) as i64
+        let drift = now.since(least.at).as_nanos() as f64 * self.drift;
+        least.delay_ns.saturating_add(drift as i64)
     }
 
     fn turn(&mut self, now: Timestamp) {
@@ -104,6 +105,19 @@ mod tests {
             base.excess(at(ms), 2_000_000);
         }
         assert!(base.excess(at(45_000), 2_000_000) < Duration::from_millis(1));
+    }
+
+    /// Whatever a sender says of when its polls left.
+    #[test]
+    fn impossible_delays_do_no_harm() {
+        let mut base = BaseDelay::new();
+        let mut ms = 0;
+        for delay_ns in [0, 1_000_000, i64::MAX, i64::MIN, i64::MAX - 1, -1, i64::MIN + 1] {
+            for _ in 0..20 {
+                ms += 1_000;
+                base.excess(at(ms), delay_ns);
+            }
+        }
     }
 
     #[test]
