@@ -76,11 +76,13 @@ impl Partial {
         true
     }
 
-    /// Notes source symbols that are held from before.
+    /// Notes source symbols that are held from before: none of them was on its way.
     pub(super) fn insert_source(&mut self, range: Range<u16>) {
+        let since = self.since;
         for index in range.start.min(self.k)..range.end.min(self.k) {
             self.insert(SymbolId::source(index.min(BLOCK_SYMBOLS_MAX - 1)));
         }
+        self.since = since;
     }
 
     /// Distinct symbols here.
@@ -160,6 +162,17 @@ mod tests {
         assert_eq!(partial.pull_repair(4), Some(2..4), "ids that the stream will not send");
         assert_eq!(partial.pull_repair(3), None, "more than the code has");
         assert!(partial.needs_decoding());
+    }
+
+    #[test]
+    fn what_was_held_before_has_not_come_of_what_is_on_its_way() {
+        let mut partial = Partial::new(10);
+        (0..5).for_each(|i| assert!(partial.insert(SymbolId::source(i))));
+        let block = BlockId::data(0).unwrap();
+        partial.on_listing(&OpenBlock { block, k: 10, sent: 10, planned: 12 });
+        assert_eq!(partial.shortfall(), 3);
+        partial.insert_source(4..7);
+        assert_eq!((partial.held(), partial.shortfall()), (7, 1));
     }
 
     #[test]
