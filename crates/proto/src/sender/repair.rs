@@ -80,21 +80,29 @@ impl Sender {
         let planned = self
             .plan_for(known, need.count, share)
             .unwrap_or_else(|| self.config.recovery.on_need(known, need.count, share, last));
-        if let Some(open) = self.window.find(need.block) {
-            if open.raise(planned) {
-                open.asked = true;
-                self.advertise(need.block);
-            }
-            return true;
-        }
-        // protocol.md#REP-7: a NACK that comes late reopens the block, if that has not been sent already.
-        let Some(open) = self.window.reopen(need.block, planned) else { return false };
-        open.asked = true;
+        // protocol.md#REP-7: a NACK that comes late reopens the block; who does not know all that was planned learns it.
+        let reopened = self.window.find(need.block).is_none();
+        let open = match reopened {
+            true => self.window.reopen(need.block),
+            false => self.window.find(need.block),
+        };
+        let Some(open) = open else { return false };
         let (block, k) = (open.block, open.k);
-        self.advertise(block);
-        self.stats.blocks_reopened += 1;
-        self.done = false;
-        self.push_work(super::Work::Load { block, k });
+        let raised = open.raise(planned);
+        open.asked |= raised;
+        if raised {
+            self.advertise(block);
+        }
+        if reopened {
+            self.stats.blocks_reopened += 1;
+            self.done = false;
+            self.push_work(super::Work::Load { block, k });
+            let settles_at = self.now + Duration::from_millis(50);
+            if let Some(open) = self.window.find(block).filter(|b| b.sent == b.planned) {
+                open.settles_at = Some(settles_at);
+                self.timers.set_earlier(Reason::Settle, settles_at);
+            }
+        }
         true
     }
 

@@ -245,23 +245,18 @@ impl Window {
         self.recent.retain(|closed| closed.block != block);
     }
 
-    /// Opens a block again that was closed not long ago, with all of it counted as sent; not when `planned` symbols are
-    /// no more than that.
-    pub(super) fn reopen(&mut self, block: BlockId, planned: u16) -> Option<&mut Open> {
+    /// Opens a block again that was closed not long ago, with all of it counted as sent.
+    pub(super) fn reopen(&mut self, block: BlockId) -> Option<&mut Open> {
         if self.is_full() {
             return None;
         }
         let at = self.recent.iter().position(|b| b.block == block)?;
-        let closed = self.recent[at];
+        let closed = self.recent.remove(at)?;
         let offered = Offered { block, k: closed.k };
         let mut open = Open::new(offered, self.code, Timestamp::ZERO);
         open.sent = closed.sent;
         open.planned = closed.sent;
         open.proactive_done = true;
-        if !open.raise(planned) {
-            return None;
-        }
-        self.recent.remove(at);
         self.ready_from = 0;
         self.open.push_front(open);
         self.open.front_mut()
@@ -370,10 +365,9 @@ mod tests {
         window.close(0);
         assert!(window.find(block).is_none());
         assert_eq!(window.planned(block), Some(2));
-        assert!(window.reopen(block, 2).is_none(), "all that has been sent");
-        let open = window.reopen(block, 3).unwrap();
-        assert_eq!((open.sent, open.planned, open.loaded), (2, 3, false));
-        assert!(window.reopen(block, 4).is_none());
+        let open = window.reopen(block).unwrap();
+        assert_eq!((open.sent, open.planned, open.loaded), (2, 2, false));
+        assert!(window.reopen(block).is_none());
     }
 
     #[test]
@@ -385,8 +379,8 @@ mod tests {
         window.close(0);
         window.offered.push_back(Offered { block: BlockId::data(1).unwrap(), k: 2 });
         window.open_next(Timestamp::ZERO);
-        assert!(window.reopen(block, 3).is_none(), "each open block costs the driver its bytes");
+        assert!(window.reopen(block).is_none(), "each open block costs the driver its bytes");
         window.close(0);
-        assert!(window.reopen(block, 3).is_some());
+        assert!(window.reopen(block).is_some());
     }
 }
