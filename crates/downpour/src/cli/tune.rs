@@ -392,14 +392,19 @@ mod tests {
     const COMMON: &str = "rmem_max=212992 wmem_max=212992 tcp_rmem=4096,131072,6291456 \
                           tcp_wmem=4096,16384,4194304 congestion=cubic,reno";
 
-    /// Prints a plan and compares it with the file of this name; `UPDATE_SNAPSHOT=1` writes the file.
-    fn prints(name: &str, line: &str) {
+    /// The plan that a line asks for, as it is printed.
+    fn printed(line: &str) -> String {
         let words = ["tune", "show", "cern", "asgc"].into_iter().chain(line.split_whitespace());
         let TuneVerb::Show(args) = Line::try_parse_from(words).unwrap().args.verb else {
             panic!("another verb")
         };
         let measured = args.figures.measured();
-        let text = args.print(&args.known(&Host::parse(COMMON), measured).unwrap());
+        args.print(&args.known(&Host::parse(COMMON), measured).unwrap())
+    }
+
+    /// Compares it with the file of this name; `UPDATE_SNAPSHOT=1` writes the file.
+    fn prints(name: &str, line: &str) {
+        let text = printed(line);
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cli/tune").join(name);
         if std::env::var_os("UPDATE_SNAPSHOT").is_some() {
             std::fs::write(&file, &text).unwrap();
@@ -421,6 +426,21 @@ mod tests {
         prints("globus-url-copy.txt", &format!("{bdp} --format globus-url-copy"));
         prints("bbcp.txt", &format!("{bdp} --format bbcp --pacing 400mbit"));
         prints("sysctl.txt", "--rate 1gbit --rtt 100ms --loss 0.1% --format sysctl");
+    }
+
+    #[test]
+    fn bbcp_is_told_the_whole_ceiling_in_bytes_as_far_as_it_takes_them() {
+        let bbcp = |pacing: &str| printed(&format!("--format bbcp --pacing {pacing}"));
+        for (pacing, bytes) in [("400mbit", "50000000"), ("70kbit", "8750")] {
+            let text = bbcp(pacing);
+            assert!(text.contains(&format!(" -x {bytes} cern asgc\n")), "{text}");
+            assert!(!text.contains("bbcp takes"), "{text}");
+        }
+        for (pacing, bytes) in [("1kbit", "1024"), ("20gbit", "1073741824")] {
+            let text = bbcp(pacing);
+            assert!(text.contains(&format!(" -x {bytes} cern asgc\n")), "{text}");
+            assert!(text.contains(&format!("# -x {bytes}, not ")), "{text}");
+        }
     }
 
     /// The paper's sample document, of which the labels say a thousandth of what it means.

@@ -5,7 +5,11 @@ use downpour_proto::Rate;
 use downpour_proto::transfer::{Figure, Known, Plan, bdp};
 use serde::Serialize;
 use std::fmt::Write as _;
+use std::ops::RangeInclusive;
 use std::time::Duration;
+
+/// Bytes a second that `-x` of bbcp takes.
+const BBCP_RATES: RangeInclusive<u64> = 1024..=1 << 30;
 
 /// A plan with what it follows from.
 #[derive(Clone, Debug, Serialize)]
@@ -20,6 +24,9 @@ pub struct Sheet {
     pub plan: Vec<PlanLine>,
     /// The numbers alone.
     pub values: Values,
+    /// Ceiling of all connections together.
+    #[serde(skip)]
+    pacing: Option<Rate>,
 }
 
 /// The numbers of a plan, in SI units; absent: left to the kernel, or not known.
@@ -68,6 +75,7 @@ impl Sheet {
                 expected_bps: plan.expected.value.map(Rate::bps),
                 under_way_bytes: under_way.map(|(rate, rtt)| bdp(rate.value, rtt.value)),
             },
+            pacing: plan.pacing.value.and(known.wishes.pacing),
         }
     }
 
@@ -89,16 +97,23 @@ impl Sheet {
         self.command("globus-url-copy", &options)
     }
 
-    /// Options of bbcp.
+    /// Options of bbcp. Its `-x` is a ceiling of all connections together, here in bytes: its `k` is 1024 of them.
     pub fn bbcp(&self) -> String {
         let mut options = format!("-s {}", self.values.connections);
         if let Some(len) = self.buffer() {
             let _ = write!(options, " -w {len}");
         }
-        if let Some(rate) = self.values.pacing_bps {
-            let _ = write!(options, " -x {}k", rate / 8000 * u64::from(self.values.connections));
+        let mut note = String::new();
+        if let Some(rate) = self.pacing {
+            let (least, most) = (*BBCP_RATES.start(), *BBCP_RATES.end());
+            let asked = rate.bps() / 8;
+            let given = asked.clamp(least, most);
+            let _ = write!(options, " -x {given}");
+            if given != asked {
+                note = format!("# -x {given}, not {rate}: bbcp takes {least} to {most} bytes/s\n");
+            }
         }
-        self.command("bbcp", &options)
+        note + &self.command("bbcp", &options)
     }
 
     /// Both ends' buffer, as these programs have one option for them.
