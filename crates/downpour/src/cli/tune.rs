@@ -1,19 +1,19 @@
 //! `downpour tune`: what is known of paths, the plans that follow, and what this machine should be set to.
 
+mod said;
+
 use super::tune_history::HistoryArgs;
 use super::{ConnectionArgs, Exit, Fault};
-use crate::site::{CONFIG_FILE, Clock, Config};
+use crate::site::{Clock, Config};
 use crate::tuner::plan::{Link, Sheet, host, limits, settings, sysctl, text};
 use crate::tuner::{Combined, LeftOut, Means, Seen, from_file, measurements};
-use crate::units::{
-    parse_duration, parse_rate, parse_share, parse_size, show_bytes, show_duration,
-};
+use crate::units::{parse_size, show_bytes, show_duration};
 use clap::{Args, Subcommand, ValueEnum};
 use downpour_catalog::{OpenError, Reader};
-use downpour_proto::Rate;
-use downpour_proto::transfer::{Figure, Host, Known, Measured, Plan, Ranked, Source, rank};
+use downpour_proto::transfer::{Host, Known, Measured, Plan, Ranked, Source, rank};
 use downpour_transport::control::DataPath;
 use downpour_transport::identity::Identity;
+use said::{FigureArgs, Limits, SiteArgs};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -56,13 +56,12 @@ struct ShowArgs {
     beside: u16,
     /// What the sender's kernel allows: `here`, `unknown`, or words such as wmem_max=212992 congestion=cubic,bbr
     #[arg(long, value_name = "LIMITS", default_value = "here")]
-    sender: String,
+    sender: Limits,
     /// What the receiver's kernel allows, in the same way
     #[arg(long, value_name = "LIMITS", default_value = "here")]
-    receiver: String,
-    /// Configuration of a site on this machine, whose sources of figures are asked; none are without it
-    #[arg(long, value_name = "FILE", default_value = CONFIG_FILE, env = "DOWNPOUR_SITE")]
-    config: PathBuf,
+    receiver: Limits,
+    #[command(flatten)]
+    site: SiteArgs,
     /// A saved reply of an archive instead: nobody is asked
     #[arg(long = "from", value_name = "FILE")]
     saved: Option<PathBuf>,
@@ -75,9 +74,8 @@ struct ShowArgs {
 /// What this machine's settings are and should be for its links, and why; changes nothing
 #[derive(Debug, Args)]
 struct DoctorArgs {
-    /// Configuration of a site on this machine, whose links are looked at
-    #[arg(long, value_name = "FILE", default_value = CONFIG_FILE, env = "DOWNPOUR_SITE")]
-    config: PathBuf,
+    #[command(flatten)]
+    site: SiteArgs,
     /// How to print it; sysctl: lines for a file in /etc/sysctl.d
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = DoctorFormat::Text)]
     format: DoctorFormat,
@@ -101,41 +99,6 @@ enum DoctorFormat {
     Text,
     Json,
     Sysctl,
-}
-
-/// What is known of a path, said by hand.
-#[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Path")]
-struct FigureArgs {
-    /// What it carries, such as 1gbit
-    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
-    rate: Option<Rate>,
-    /// Its round trip, such as 12ms
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    rtt: Option<Duration>,
-    /// How much of what is sent is lost, such as 0.01%
-    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
-    loss: Option<f64>,
-}
-
-impl FigureArgs {
-    fn measured(&self) -> Measured {
-        Measured {
-            throughput: self.rate.map(|rate| Figure::fresh(rate, "--rate")),
-            rtt: self.rtt.map(|rtt| Figure::fresh(rtt, "--rtt")),
-            loss: self.loss.map(|loss| Figure::fresh(loss, "--loss")),
-        }
-    }
-
-    /// What is said by hand, and where nothing is, what was measured.
-    fn over(&self, measured: Measured) -> Measured {
-        let said = self.measured();
-        Measured {
-            throughput: said.throughput.or(measured.throughput),
-            rtt: said.rtt.or(measured.rtt),
-            loss: said.loss.or(measured.loss),
-        }
-    }
 }
 
 impl TuneArgs {
@@ -243,13 +206,7 @@ impl ShowArgs {
 
     /// What sources say.
     fn found(&self, from: &str) -> Result<Combined, Fault> {
-        let configured = self.config.exists();
-        if !configured && self.saved.is_none() {
-            return Ok(Combined::default());
-        }
-        let config = configured.then(|| Config::read(&self.config)).transpose();
-        let config = config.map_err(|bad| super::site::config_fault(&bad))?;
-        match (&self.saved, config) {
+        match (&self.saved, self.site.read()?) {
             (Some(file), config) => {
                 let (runtime, now) = (super::site::runtime()?, Clock::system().now());
                 Ok(runtime.block_on(from_file(file, from, self.to(), config.as_ref(), now)))
@@ -260,15 +217,10 @@ impl ShowArgs {
     }
 
     fn known(&self, here: &Host, measured: Measured) -> Result<Known, Fault> {
-        let limits_of = |text: &str| match text {
-            "here" => here.clone(),
-            "unknown" => Host::default(),
-            text => Host::parse(text),
-        };
         Ok(Known {
             measured,
-            sender: limits_of(&self.sender),
-            receiver: limits_of(&self.receiver),
+            sender: self.sender.of(here),
+            receiver: self.receiver.of(here),
             beside: self.beside,
             range_len: crate::session::range_len(DataPath::Tcp, self.size),
             memory: MEMORY,
@@ -346,18 +298,18 @@ impl Ranking {
 impl DoctorArgs {
     fn run(self) -> Result<Exit, Fault> {
         let said = self.figures.measured();
-        let links = match (said == Measured::default(), self.config.exists()) {
+        let file = self.site.file()?;
+        let links = match (said == Measured::default(), file) {
             (false, _) => vec![Link { name: "the other end".to_owned(), measured: said }],
-            (true, true) => {
-                let config =
-                    Config::read(&self.config).map_err(|bad| super::site::config_fault(&bad))?;
+            (true, Some(file)) => {
+                let config = Config::read(file).map_err(|bad| super::site::config_fault(&bad))?;
                 let link = |name: &String| {
                     let measured = ask(&config, &config.site.name, name)?.measured;
                     Ok(Link { name: name.clone(), measured })
                 };
                 config.remote.iter().map(|remote| link(&remote.name)).collect::<Result<_, _>>()?
             }
-            (true, false) => Vec::new(),
+            (true, None) => Vec::new(),
         };
         let found = settings(&links);
         print!(

@@ -69,21 +69,43 @@ impl Host {
     /// From a line of text, as it is displayed; words that are not known are passed over.
     pub fn parse(text: &str) -> Self {
         let mut host = Self::default();
-        for (key, value) in text.split_whitespace().filter_map(|word| word.split_once('=')) {
-            match key {
-                "rmem_max" => host.rmem_max = value.parse().ok(),
-                "wmem_max" => host.wmem_max = value.parse().ok(),
-                "tcp_rmem" => host.tcp_rmem = three(value.split(',')),
-                "tcp_wmem" => host.tcp_wmem = three(value.split(',')),
-                "congestion" => {
-                    let names = value.split(',').filter(|name| is_congestion(name));
-                    host.congestion = names.take(NAMES_MAX).map(ToString::to_string).collect();
-                }
-                _ => {}
-            }
+        for word in text.split_whitespace() {
+            host.take(word);
         }
         host
     }
+
+    /// The same from what a person wrote: the first word that is not taken as a whole is the error.
+    pub fn parse_said(text: &str) -> Result<Self, &str> {
+        let mut host = Self::default();
+        match text.split_whitespace().find(|word| !host.take(word)) {
+            Some(word) => Err(word),
+            None => Ok(host),
+        }
+    }
+
+    /// Takes one word, `key=value`, as far as it can be: `true` when that is all of it.
+    fn take(&mut self, word: &str) -> bool {
+        let Some((key, value)) = word.split_once('=') else { return false };
+        match key {
+            "rmem_max" => whole(&mut self.rmem_max, value.parse().ok()),
+            "wmem_max" => whole(&mut self.wmem_max, value.parse().ok()),
+            "tcp_rmem" => whole(&mut self.tcp_rmem, three(value.split(','))),
+            "tcp_wmem" => whole(&mut self.tcp_wmem, three(value.split(','))),
+            "congestion" => {
+                let names = value.split(',').filter(|name| is_congestion(name));
+                self.congestion = names.take(NAMES_MAX).map(ToString::to_string).collect();
+                self.congestion.len() == value.split(',').count()
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Sets a limit to what was found for it; whether that is one.
+fn whole<T>(limit: &mut Option<T>, found: Option<T>) -> bool {
+    *limit = found;
+    limit.is_some()
 }
 
 /// Whether a congestion control may have this name.
@@ -145,6 +167,17 @@ mod tests {
             let host = Host::parse(odd);
             assert_eq!(host, Host::default(), "{odd}");
             assert_eq!((host.receiving().most(), host.has("bbr")), (None, None));
+        }
+    }
+
+    #[test]
+    fn what_a_person_mistypes_is_named() {
+        let good = "rmem_max=1 wmem_max=2 tcp_rmem=1,2,3 tcp_wmem=4,5,6 congestion=cubic,bbr";
+        assert_eq!(Host::parse_said(good), Ok(Host::parse(good)));
+        assert_eq!(Host::parse_said(""), Ok(Host::default()));
+        for odd in ["her", "wmem_max=4MiB", "tcp_rmem=1,2", "later=4", "congestion=cubic,b\u{1b}r"]
+        {
+            assert_eq!(Host::parse_said(&alloc::format!("rmem_max=1 {odd} else")), Err(odd));
         }
     }
 }
