@@ -1,14 +1,16 @@
 //! `downpour tune`: what is known of paths, the plans that follow, and what this machine should be set to.
 
+mod doctor;
 mod said;
 
 use super::tune_history::HistoryArgs;
 use super::{ConnectionArgs, Exit, Fault};
 use crate::site::{Clock, Config};
-use crate::tuner::plan::{Link, Sheet, host, limits, settings, sysctl, text};
+use crate::tuner::plan::{Link, Sheet, host, limits, sysctl};
 use crate::tuner::{Combined, LeftOut, Means, Seen, from_file, measurements};
 use crate::units::{parse_size, show_bytes, show_duration};
 use clap::{Args, Subcommand, ValueEnum};
+use doctor::DoctorArgs;
 use downpour_catalog::{OpenError, Reader};
 use downpour_proto::transfer::{Host, Known, Measured, Plan, Ranked, Source, rank};
 use downpour_transport::control::DataPath;
@@ -71,18 +73,6 @@ struct ShowArgs {
     connections: ConnectionArgs,
 }
 
-/// What this machine's settings are and should be for its links, and why; changes nothing
-#[derive(Debug, Args)]
-struct DoctorArgs {
-    #[command(flatten)]
-    site: SiteArgs,
-    /// How to print it; sysctl: lines for a file in /etc/sysctl.d
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = DoctorFormat::Text)]
-    format: DoctorFormat,
-    #[command(flatten)]
-    figures: FigureArgs,
-}
-
 /// How a plan is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
@@ -90,14 +80,6 @@ enum Format {
     Json,
     GlobusUrlCopy,
     Bbcp,
-    Sysctl,
-}
-
-/// How settings are printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum DoctorFormat {
-    Text,
-    Json,
     Sysctl,
 }
 
@@ -120,6 +102,15 @@ fn ask(config: &Config, from: &str, to: &str) -> Result<Combined, Fault> {
     let mut found = super::site::runtime()?.block_on(measurements(from, to, config, means));
     found.left_out.extend(trouble);
     Ok(found)
+}
+
+/// What was left out of what is known of a path, a line each, for standard error.
+fn without(from: &str, to: &str, left_out: &[LeftOut]) -> String {
+    let line = |LeftOut { source, what, times, .. }: &LeftOut| {
+        let times = if *times > 1 { format!(", {times} times") } else { String::new() };
+        format!("left out  {source}: {what}{times} ({from} to {to})\n")
+    };
+    left_out.iter().map(line).collect()
 }
 
 /// What a site's catalog has of its own transfers. A site that never ran has none.
@@ -145,11 +136,7 @@ impl ShowArgs {
         let mut known = Vec::new();
         for from in self.sources() {
             let Combined { measured, left_out, .. } = self.found(from)?;
-            for left in left_out {
-                let times =
-                    if left.times > 1 { format!(", {} times", left.times) } else { String::new() };
-                eprintln!("left out  {}: {}{times}", left.source, left.what);
-            }
+            eprint!("{}", without(from, self.to(), &left_out));
             known.push(self.known(&here, self.figures.over(measured))?);
         }
         let text = match &known[..] {
@@ -239,7 +226,7 @@ impl ShowArgs {
             Format::Bbcp => sheet.bbcp(),
             Format::Sysctl => {
                 let at = |host: &Host, other: &str, names: &[&str]| {
-                    let link = Link { name: other.to_owned(), measured: known.measured.clone() };
+                    let link = Link::alike(other, &known.measured);
                     let mut found = limits(host, &[link]);
                     found.retain(|setting| names.iter().any(|name| setting.name.ends_with(name)));
                     sysctl(&found)
@@ -292,35 +279,6 @@ impl Ranking {
             text.push_str(&format!("\n{}", sheet.text()));
         }
         text
-    }
-}
-
-impl DoctorArgs {
-    fn run(self) -> Result<Exit, Fault> {
-        let said = self.figures.measured();
-        let file = self.site.file()?;
-        let links = match (said == Measured::default(), file) {
-            (false, _) => vec![Link { name: "the other end".to_owned(), measured: said }],
-            (true, Some(file)) => {
-                let config = Config::read(file).map_err(|bad| super::site::config_fault(&bad))?;
-                let link = |name: &String| {
-                    let measured = ask(&config, &config.site.name, name)?.measured;
-                    Ok(Link { name: name.clone(), measured })
-                };
-                config.remote.iter().map(|remote| link(&remote.name)).collect::<Result<_, _>>()?
-            }
-            (true, None) => Vec::new(),
-        };
-        let found = settings(&links);
-        print!(
-            "{}",
-            match self.format {
-                DoctorFormat::Text => text(&found),
-                DoctorFormat::Json => json(&found),
-                DoctorFormat::Sysctl => sysctl(&found),
-            }
-        );
-        Ok(Exit::Complete)
     }
 }
 

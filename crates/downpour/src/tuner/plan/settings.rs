@@ -12,8 +12,18 @@ use std::time::Duration;
 pub struct Link {
     /// The other end.
     pub name: String,
-    /// What is known of it.
-    pub measured: Measured,
+    /// What is known of the way there.
+    pub outgoing: Measured,
+    /// What is known of the way back.
+    pub incoming: Measured,
+}
+
+impl Link {
+    /// One of which the same is known both ways.
+    pub fn alike(name: &str, measured: &Measured) -> Self {
+        let (outgoing, incoming) = (measured.clone(), measured.clone());
+        Self { name: name.to_owned(), outgoing, incoming }
+    }
 }
 
 /// One setting.
@@ -24,16 +34,35 @@ pub struct Setting {
     /// What it is; absent when it cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub present: Option<String>,
-    /// What it should be; absent when it is good as it is.
+    /// What it should be; absent when it is good as it is, or that is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wanted: Option<String>,
-    /// Why.
+    /// Whether enough is known to judge it.
+    pub known: bool,
+    /// Why, or what is not known.
     pub why: String,
 }
 
-/// The link whose path holds most.
+/// Which way bytes go.
+#[derive(Clone, Copy)]
+enum Way {
+    In,
+    Out,
+}
+
+impl Way {
+    fn of(self, link: &Link) -> &Measured {
+        match self {
+            Self::In => &link.incoming,
+            Self::Out => &link.outgoing,
+        }
+    }
+}
+
+/// The link whose path holds most, one way.
 struct Longest<'a> {
     name: &'a str,
+    way: Way,
     rate: Rate,
     rtt: Duration,
     bytes: u64,
@@ -57,12 +86,12 @@ pub fn settings(links: &[Link]) -> Vec<Setting> {
 
 /// Those that a plan looks at.
 pub fn limits(host: &Host, links: &[Link]) -> Vec<Setting> {
-    let longest = longest(links);
+    let (incoming, outgoing) = (longest(links, Way::In), longest(links, Way::Out));
     vec![
-        memory("net.ipv4.tcp_rmem", host.tcp_rmem, "receives", longest.as_ref()),
-        memory("net.ipv4.tcp_wmem", host.tcp_wmem, "sends", longest.as_ref()),
-        most("net.core.rmem_max", host.rmem_max, longest.as_ref()),
-        most("net.core.wmem_max", host.wmem_max, longest.as_ref()),
+        memory("net.ipv4.tcp_rmem", host.tcp_rmem, &incoming),
+        memory("net.ipv4.tcp_wmem", host.tcp_wmem, &outgoing),
+        most("net.core.rmem_max", host.rmem_max, &incoming),
+        most("net.core.wmem_max", host.wmem_max, &outgoing),
         congestion(host, links),
     ]
 }
@@ -83,19 +112,26 @@ fn judge(host: &Host, links: &[Link], read: &dyn Fn(&str) -> Option<String>) -> 
     let wanted = (present.as_deref() == Some("0")).then(|| "1".to_owned());
     let why = "a router that drops large packets in silence stops a connection for ever unless it tries smaller ones";
     all.push(setting(name, present, wanted, why));
-    let name = "net.core.default_qdisc";
-    let present = read(name);
-    let fast = longest(links).is_some_and(|longest| longest.rate >= FAIR_QUEUE_FROM);
-    let wanted = (fast && present.as_deref().is_some_and(|present| present != "fq"))
-        .then(|| "fq".to_owned());
-    let why = match fast {
-        true => {
-            "it spaces each connection's segments, so that a burst does not fill a queue on the way"
-        }
-        false => "no link is known to be so fast that segments had better be spaced by the queue",
-    };
-    all.push(setting(name, present, wanted, why));
+    all.push(queue(read("net.core.default_qdisc"), links));
     all
+}
+
+fn queue(present: Option<String>, links: &[Link]) -> Setting {
+    let name = "net.core.default_qdisc";
+    let rates = links.iter().filter_map(|link| Some(link.outgoing.throughput.as_ref()?.value));
+    match rates.max() {
+        None => unknown(name, present, "no link's rate from here is known"),
+        Some(fastest) if fastest >= FAIR_QUEUE_FROM => {
+            let why = "it spaces each connection's segments, so that a burst does not fill a queue on the way";
+            let other = present.as_deref().is_some_and(|present| present != "fq");
+            setting(name, present, other.then(|| "fq".to_owned()), why)
+        }
+        Some(_) => {
+            let why =
+                "no link is known to be so fast that segments had better be spaced by the queue";
+            setting(name, present, None, why)
+        }
+    }
 }
 
 fn setting(
@@ -104,22 +140,32 @@ fn setting(
     wanted: Option<String>,
     why: impl Into<String>,
 ) -> Setting {
-    Setting { name: name.to_owned(), present, wanted, why: why.into() }
+    Setting { name: name.to_owned(), present, wanted, known: true, why: why.into() }
 }
 
-fn longest(links: &[Link]) -> Option<Longest<'_>> {
+/// One of which too little is known.
+fn unknown(name: &str, present: Option<String>, why: &str) -> Setting {
+    Setting { known: false, ..setting(name, present, None, why) }
+}
+
+/// The error says what is not known.
+fn longest(links: &[Link], way: Way) -> Result<Longest<'_>, &'static str> {
     let known = links.iter().filter_map(|link| {
-        let (rate, rtt) = (link.measured.throughput.as_ref()?, link.measured.rtt.as_ref()?);
-        let bytes = bdp(rate.value, rtt.value);
-        Some(Longest { name: &link.name, rate: rate.value, rtt: rtt.value, bytes })
+        let Measured { throughput, rtt, .. } = way.of(link);
+        let (rate, rtt) = (throughput.as_ref()?.value, rtt.as_ref()?.value);
+        Some(Longest { name: &link.name, way, rate, rtt, bytes: bdp(rate, rtt) })
     });
-    known.max_by_key(|longest| longest.bytes)
+    known.max_by_key(|longest| longest.bytes).ok_or(match way {
+        Way::In => "no link's round trip and rate to here are both known",
+        Way::Out => "no link's round trip and rate from here are both known",
+    })
 }
 
 impl Longest<'_> {
     fn said(&self) -> String {
         let (rate, ms) = (self.rate, self.rtt.as_secs_f64() * 1e3);
-        format!("{} to {}: {rate} × {ms:.1} ms", megabytes(self.bytes), self.name)
+        let way = if matches!(self.way, Way::In) { "from" } else { "to" };
+        format!("{} {way} {}: {rate} × {ms:.1} ms", megabytes(self.bytes), self.name)
     }
 }
 
@@ -128,16 +174,22 @@ fn megabytes(bytes: u64) -> String {
 }
 
 /// Limits of autotuning.
-fn memory(name: &str, now: Option<[u64; 3]>, does: &str, longest: Option<&Longest<'_>>) -> Setting {
+fn memory(
+    name: &str,
+    now: Option<[u64; 3]>,
+    longest: &Result<Longest<'_>, &'static str>,
+) -> Setting {
     let present = now.map(|[least, first, most]| format!("{least} {first} {most}"));
-    let Some(longest) = longest else {
-        return setting(name, present, None, "no link's rate and round trip are both known");
+    let longest = match longest {
+        Ok(longest) => longest,
+        Err(why) => return unknown(name, present, why),
     };
     let need = longest.bytes.saturating_mul(BOOKED);
     let said = longest.said();
     match now {
         Some([least, first, most]) if most < need => {
             let rate = Rate::of(most / BOOKED, longest.rtt);
+            let does = if matches!(longest.way, Way::In) { "receives" } else { "sends" };
             let why = format!(
                 "a connection that {does} alone needs {said}, and as much again for book-keeping; now it ends at {rate}"
             );
@@ -154,10 +206,11 @@ fn memory(name: &str, now: Option<[u64; 3]>, does: &str, longest: Option<&Longes
 }
 
 /// Limits of sizes that programs set.
-fn most(name: &str, now: Option<u64>, longest: Option<&Longest<'_>>) -> Setting {
+fn most(name: &str, now: Option<u64>, longest: &Result<Longest<'_>, &'static str>) -> Setting {
     let present = now.map(|most| most.to_string());
-    let Some(longest) = longest else {
-        return setting(name, present, None, "no link's rate and round trip are both known");
+    let longest = match longest {
+        Ok(longest) => longest,
+        Err(why) => return unknown(name, present, why),
     };
     let said = longest.said();
     match now {
@@ -173,45 +226,47 @@ fn most(name: &str, now: Option<u64>, longest: Option<&Longest<'_>>) -> Setting 
 fn congestion(host: &Host, links: &[Link]) -> Setting {
     let name = "net.ipv4.tcp_congestion_control";
     let present = host.congestion_default().map(str::to_owned);
-    let lossy = links.iter().filter_map(|link| Some((link, link.measured.loss.as_ref()?.value)));
-    let worst = lossy.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, loss)| *loss >= LOSS_HARMS);
+    let lossy =
+        links.iter().filter_map(|link| Some((&link.name, link.outgoing.loss.as_ref()?.value)));
+    let worst = lossy.max_by(|a, b| a.1.total_cmp(&b.1));
     let bbr = present.as_deref().is_some_and(|name| name.starts_with("bbr"));
     match worst {
-        Some((link, loss)) if !bbr => {
+        Some((link, loss)) if loss >= LOSS_HARMS && !bbr => {
             let why = format!(
-                "{} % are lost to {}: this one does not take each loss for a full queue; it takes more than its share from others there",
-                loss * 1e2,
-                link.name
+                "{} % are lost to {link}: this one does not take each loss for a full queue; it takes more than its share from others there",
+                loss * 1e2
             );
             setting(name, present, Some("bbr".to_owned()), why)
         }
-        _ => setting(
-            name,
-            present,
-            None,
-            "no link is known to lose so much that another were better",
-        ),
+        None if !bbr => unknown(name, present, "no link's loss from here is known"),
+        _ => {
+            let why = "no link is known to lose so much that another were better";
+            setting(name, present, None, why)
+        }
     }
 }
 
 /// All of them, for people.
 pub fn text(settings: &[Setting]) -> String {
     let mut text = String::new();
-    for Setting { name, present, wanted, why } in settings {
+    for Setting { name, present, wanted, known, why } in settings {
         let present = present.as_deref().unwrap_or("cannot be read");
-        let wanted = wanted.as_deref().unwrap_or("as it is");
+        let good = if *known { "as it is" } else { "not known" };
+        let wanted = wanted.as_deref().unwrap_or(good);
         let _ =
             writeln!(text, "{name}\n  present  {present}\n  wanted   {wanted}\n  why      {why}");
     }
     text
 }
 
-/// Those that should be otherwise, as a file for /etc/sysctl.d.
+/// Those that should be otherwise, as a file for /etc/sysctl.d; those that are not known, as comments.
 pub fn sysctl(settings: &[Setting]) -> String {
     let mut text = String::new();
-    for setting in settings {
-        if let Some(wanted) = &setting.wanted {
-            let _ = writeln!(text, "# {}\n{} = {wanted}", setting.why, setting.name);
+    for Setting { name, wanted, known, why, .. } in settings {
+        if let Some(wanted) = wanted {
+            let _ = writeln!(text, "# {why}\n{name} = {wanted}");
+        } else if !known {
+            let _ = writeln!(text, "# not known: {name}: {why}");
         }
     }
     if text.is_empty() { "# nothing needs to be set\n".to_owned() } else { text }
@@ -219,7 +274,7 @@ pub fn sysctl(settings: &[Setting]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Link, judge, sysctl, text};
+    use super::{Link, judge, limits, sysctl, text};
     use downpour_proto::Rate;
     use downpour_proto::transfer::{Figure, Host, Measured};
     use std::time::Duration;
@@ -236,13 +291,16 @@ mod tests {
         Some(value.to_owned())
     }
 
-    fn link(mbps: u64, ms: u64, loss: f64) -> Link {
-        let measured = Measured {
+    fn measured(mbps: u64, ms: u64, loss: f64) -> Measured {
+        Measured {
             throughput: Some(Figure::fresh(Rate::from_mbps(mbps), "test")),
             rtt: Some(Figure::fresh(Duration::from_millis(ms), "test")),
             loss: Some(Figure::fresh(loss, "test")),
-        };
-        Link { name: format!("west-{ms}"), measured }
+        }
+    }
+
+    fn link(mbps: u64, ms: u64, loss: f64) -> Link {
+        Link::alike(&format!("west-{ms}"), &measured(mbps, ms, loss))
     }
 
     #[test]
@@ -264,11 +322,32 @@ mod tests {
 
     #[test]
     fn where_nothing_is_known_nothing_is_wanted_of_sizes() {
-        let none = Link { name: "west".to_owned(), measured: Measured::default() };
+        let none = Link::alike("west", &Measured::default());
         let found = judge(&Host::parse(LIMITS), &[none], &read);
         let sizes = found.iter().filter(|s| s.name.contains("mem"));
         assert!(sizes.clone().count() == 4 && sizes.clone().all(|s| s.wanted.is_none()));
         assert!(found[0].why.contains("known"), "{}", found[0].why);
+        // That is not the same as good.
+        let lines = sysctl(&limits(&Host::parse(LIMITS), &[]));
+        assert_eq!(lines.matches("# not known: net.").count(), 5, "{lines}");
+        assert_eq!(lines.lines().count(), 5, "{lines}");
+        assert!(text(&found).contains("6291456\n  wanted   not known\n"), "{}", text(&found));
+    }
+
+    #[test]
+    fn each_way_decides_on_what_it_goes_through() {
+        let mut link = link(10, 10, 0.0);
+        let slow = limits(&Host::parse(LIMITS), std::slice::from_ref(&link));
+        assert_eq!(sysctl(&slow), "# nothing needs to be set\n");
+        link.incoming = measured(1000, 100, 1e-3);
+        let back = sysctl(&limits(&Host::parse(LIMITS), std::slice::from_ref(&link)));
+        assert!(back.contains("net.ipv4.tcp_rmem = ") && back.contains("receives"), "{back}");
+        assert!(back.contains("net.core.rmem_max = ") && back.contains(" from west-10"), "{back}");
+        assert!(!back.contains("wmem") && !back.contains("congestion"), "{back}");
+        (link.outgoing, link.incoming) = (link.incoming, Measured::default());
+        let there = sysctl(&limits(&Host::parse(LIMITS), &[link]));
+        assert!(there.contains("net.ipv4.tcp_wmem = ") && there.contains(" = bbr\n"), "{there}");
+        assert!(there.contains("# not known: net.ipv4.tcp_rmem: "), "{there}");
     }
 
     #[test]
