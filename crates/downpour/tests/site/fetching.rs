@@ -266,6 +266,14 @@ fn a_fetch_outlives_its_daemon() {
     assert!(list.fetches.is_empty(), "{list:?}");
 }
 
+/// Who asks for a file of a's that is here already is told where it is.
+fn tells_where(site: &SiteProcess, name: &str, path: &str) {
+    for how in ["--wait", "--ask"] {
+        let text = site.done(&["transfer", "fetch", "a", name, how]);
+        assert!(text.ends_with(&format!("\nhere: {path}\n")), "{text}");
+    }
+}
+
 /// a has a file first, b a replica of it; d fetches it.
 #[test]
 fn a_replica_is_a_source_beside_the_origin() {
@@ -301,6 +309,7 @@ fn a_replica_is_a_source_beside_the_origin() {
     };
     assert_eq!((holders(&report), report.failure.as_ref()), (vec!["b".to_owned()], None));
     assert_eq!(fs::read(d.path("inbox/first")).expect("it is here"), content(SHORT / 4));
+    tells_where(&d, "first", &report.path.expect("a place"));
     // Both are there, and the replica is predicted to be faster.
     a.start();
     d.kill();

@@ -22,8 +22,8 @@ pub(super) struct Found {
     pub(super) taken_in: Time,
     /// Names of other sites, each once.
     pub(super) holders: Vec<String>,
-    /// It is here, as this site's catalog says.
-    pub(super) is_here: bool,
+    /// Where it lies here, as this site's catalog says.
+    pub(super) here: Option<String>,
 }
 
 /// Looks for a version of a file, or its newest one. `None`: nobody knows of it, or not of its digest.
@@ -80,9 +80,9 @@ async fn all(
                 found.map_err(|e| e.to_string())
             });
             match found {
-                // Whether it is here, this site's catalog alone knows.
+                // Whether and where it is here, this site's catalog alone knows.
                 Ok(found) => {
-                    all.extend(found.map(|found| (other, Found { is_here: false, ..found })));
+                    all.extend(found.map(|found| (other, Found { here: None, ..found })));
                 }
                 Err(error) => {
                     tracing::warn!(site = other, error, "the copy of its catalog cannot be read");
@@ -112,10 +112,11 @@ fn look(
     let present = reader.replicas(file.id)?.into_iter();
     let present = present.filter(|replica| replica.state == ReplicaState::Present);
     let of = |replica: downpour_catalog::Replica| {
-        sites.iter().find(|(id, _)| *id == replica.site).map(|(_, name)| name.clone())
+        let (_, name) = sites.iter().find(|(id, _)| *id == replica.site)?;
+        Some((name.clone(), replica.path))
     };
-    let (here, holders): (Vec<String>, Vec<String>) =
-        present.filter_map(of).partition(|name| name == own);
+    let (here, elsewhere): (Vec<_>, Vec<_>) =
+        present.filter_map(of).partition(|(name, _)| name == own);
     Ok(Some(Found {
         origin: origin.to_owned(),
         name: name.to_owned(),
@@ -128,7 +129,47 @@ fn look(
             .map(|(_, n)| n)
             .unwrap_or_default(),
         taken_in: file.taken_in,
-        holders,
-        is_here: !here.is_empty(),
+        holders: elsewhere.into_iter().map(|(name, _)| name).collect(),
+        here: here.into_iter().next().map(|(_, path)| path),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::FetchReport;
+    use super::look;
+    use downpour_catalog::{
+        AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Digest, OtherContent, Reader,
+        Time,
+    };
+
+    /// Whoever asks for a file that is here is told where.
+    #[test]
+    fn where_a_file_lies_here_is_reported() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = CatalogUrl::Sqlite(folder.path().join("catalog.db"));
+        let catalog = Catalog::open(&url, "test", Time(1), &BeforeMigration::Refuse).unwrap();
+        let [east, west] = ["east", "west"].map(|name| catalog.site(name).unwrap());
+        let adopted = AdoptedFile {
+            site: east,
+            name: "run17".to_owned(),
+            size: 3,
+            rule: catalog.rule("all").unwrap(),
+            digest: Digest::blake3([7; 32]),
+            replicas: vec![(east, "/there".to_owned()), (west, "/inbox/run17".to_owned())],
+            other_content: OtherContent::Refuse,
+            origin: None,
+            receipt: None,
+        };
+        let answers = catalog.apply(Time(2), &[Change::Adopt(adopted)]).unwrap();
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+        let mut reader = Reader::open(&url).unwrap();
+        let mut report = |own: &str| {
+            let found = look(&mut reader, "east", "run17", None, own).unwrap().unwrap();
+            (FetchReport::of(&found, &[]).path, found.holders)
+        };
+        let holders = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(report("west"), (Some("/inbox/run17".to_owned()), holders(&["east"])));
+        assert_eq!(report("north"), (None, holders(&["east", "west"])));
+    }
 }

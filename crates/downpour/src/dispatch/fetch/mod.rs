@@ -202,6 +202,7 @@ impl FetchReport {
             version: found.version,
             size: found.size,
             blake3: found.blake3.clone(),
+            path: found.here.clone(),
             sources: ranked(found.size, holders),
             ..Self::default()
         }
@@ -241,7 +242,7 @@ async fn fetch(
 ) -> Result<Json<FetchReport>, Problem> {
     let (found, holders) = dispatch.find(&site, &wish).await?;
     let mut report = FetchReport::of(&found, &holders);
-    if found.is_here || wish.ask {
+    if found.here.is_some() || wish.ask {
         report.done = true;
         return Ok(Json(report));
     }
@@ -372,7 +373,7 @@ impl Dispatch {
         file: &downpour_catalog::File,
     ) -> Result<Vec<FetchSource>, Fault> {
         let found = holders::find(site, origin, &file.name, Some(file.version)).await?;
-        let Some(found) = found.filter(|found| !found.is_here) else { return Ok(Vec::new()) };
+        let Some(found) = found.filter(|found| found.here.is_none()) else { return Ok(Vec::new()) };
         Ok(ranked(found.size, &self.holders(site, &found, &[])))
     }
 

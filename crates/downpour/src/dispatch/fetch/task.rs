@@ -143,8 +143,8 @@ impl Dispatch {
         wish: &FetchWish,
     ) -> Result<Option<String>, String> {
         let (found, holders) = self.find(site, wish).await.map_err(|problem| problem.what)?;
-        if found.is_here {
-            return Ok(None);
+        if found.here.is_some() {
+            return Ok(found.here);
         }
         some_can_be_asked(&holders)?;
         fetch.state.send_modify(|report| {
