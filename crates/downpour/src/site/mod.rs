@@ -39,7 +39,7 @@ pub use access::{Access, AccessError, BytesLine};
 pub(crate) use audit::Deed;
 pub use audit::{Audit, AuditEntry, Verified, Wanted};
 pub use check::{BadConfig, Flaw};
-pub use config::{Config, LogForm, LogLevel, RemoteSection, TABLES, empty, is_name};
+pub use config::{ApiSection, Config, LogForm, LogLevel, RemoteSection, TABLES, empty, is_name};
 pub use daemon::{Daemon, StartError};
 pub use events::{EventId, Events, Listener, SiteEvent};
 pub use init::{CONFIG_FILE, Card, InitError, Setup, card, init, introduce};
