@@ -89,9 +89,8 @@ pub(crate) use journal::part_name;
 #[cfg(fuzzing)]
 pub use manifest::fuzzing;
 pub use manifest::{ManifestError, ManifestId};
-pub(crate) use place::open_in;
+pub(crate) use place::{Claim, PlaceError, SingleFile, SingleTarget, Why, is_plain_name, open_in};
 pub use place::{Durability, Obstacle, OpenError};
-pub(crate) use place::{SingleFile, SingleTarget, is_plain_name};
 pub(crate) use scan::explain;
 pub use scan::{Item, ItemScan, Notice, Scan, ScanError, ScanOptions, Skipped, check_item_name};
 pub use source::{Ahead, ContentSource, Section, Withdrawn};

@@ -4,57 +4,72 @@
 //! on the way. A plain product replaces an older one of its name; a file of a site replaces nothing.
 
 use super::file::SiteFile;
-use crate::object::{Digest, StoreFailure, explain, open_in};
+use crate::object::{Claim, Digest, OpenError, PlaceError, explain, open_in};
 use crate::receipt::content_beneath;
 use downpour_catalog::ErrorClass;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, mkdirat, renameat_with};
 use rustix::io::Errno;
 use std::fs::File;
+use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// Our folder in the target.
-const STAGING: &str = ".downpour";
-/// How the files there begin.
+/// How the files in `.downpour` begin.
 const STAGED: &str = "product-";
 
 pub(super) struct Folder {
     path: PathBuf,
-    root: OwnedFd,
-    staging: OwnedFd,
-    lane: Option<String>,
+    claim: Claim,
 }
 
 impl Folder {
-    /// Opens it; made when it is missing. What an earlier run left half done is of no use. Others may use the folder beside
-    /// it if each has a lane of its own.
-    pub(super) fn open(path: &Path, lane: Option<&str>) -> Result<Self, String> {
-        let told = |error: Errno| format!("{}: {}", path.display(), explain(error));
-        std::fs::create_dir_all(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(path, flags, Mode::empty()).map_err(told)?;
-        let made = |at: &OwnedFd, name: &str| match mkdirat(at, name, Mode::from_raw_mode(0o700)) {
-            Ok(()) | Err(Errno::EXIST) => open_in(at, name.as_bytes(), flags, Mode::empty()),
-            Err(error) => Err(error),
-        };
-        let mut staging = made(&root, STAGING).map_err(told)?;
-        if let Some(lane) = lane {
-            staging = made(&staging, lane).map_err(told)?;
-        }
-        for left in Dir::read_from(&staging).map_err(told)?.flatten() {
+    /// Opens it; made when it is missing. What an earlier run left half done is of no use. It is for one receiver at a
+    /// time, of products or of a tree; others may use the folder beside it if each has a lane of its own.
+    pub(super) fn open(path: &Path, lane: Option<&str>) -> Result<Self, OpenError> {
+        let folder = Self { path: path.to_owned(), claim: Claim::open(path, lane)? };
+        folder.sweep().map_err(|error| OpenError::of(path, error))?;
+        Ok(folder)
+    }
+
+    /// Removes what was not delivered.
+    fn sweep(&self) -> Result<(), Errno> {
+        for left in Dir::read_from(self.claim.folder())?.flatten() {
             if left.file_name().to_bytes().starts_with(STAGED.as_bytes()) {
-                let _ = rustix::fs::unlinkat(&staging, left.file_name(), AtFlags::empty());
+                let _ =
+                    rustix::fs::unlinkat(self.claim.folder(), left.file_name(), AtFlags::empty());
             }
         }
-        Ok(Self { path: path.to_owned(), root, staging, lane: lane.map(str::to_owned) })
+        Ok(())
     }
 
     /// A new, empty file for a product.
-    pub(super) fn stage(&self, number: u64) -> Result<File, StoreFailure> {
+    pub(super) fn stage(&self, number: u64) -> Result<File, PlaceError> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
         let mode = Mode::from_raw_mode(0o644);
-        let opened = open_in(&self.staging, staged(number).as_bytes(), flags, mode);
-        opened.map(File::from).map_err(|error| failed("making a file", &error.into()))
+        let opened = open_in(self.claim.folder(), staged(number).as_bytes(), flags, mode);
+        opened.map(File::from).map_err(|error| PlaceError::of(error, "making a file"))
+    }
+
+    /// Adds to what is staged for a product; the first bytes make its `file`. After an error nothing is staged.
+    pub(super) fn write(
+        &self,
+        number: u64,
+        file: &mut Option<File>,
+        bytes: &[u8],
+    ) -> Result<(), PlaceError> {
+        let staged = match file.take() {
+            Some(staged) => Ok(staged),
+            None => self.stage(number),
+        };
+        let written = staged.and_then(|mut staged| {
+            staged.write_all(bytes).map_err(|error| {
+                let error = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+                PlaceError::of(error, "writing a product")
+            })?;
+            Ok(staged)
+        });
+        *file = Some(written.inspect_err(|_| self.unstage(number))?);
+        Ok(())
     }
 
     /// Gives what is staged its path, and makes the folders on the way; false if something is there. No link is followed.
@@ -63,10 +78,10 @@ impl Folder {
         let mut at: Option<OwnedFd> = None;
         let mut parts = path.split('/').peekable();
         while let Some(part) = parts.next() {
-            let folder = at.as_ref().unwrap_or(&self.root);
+            let folder = at.as_ref().unwrap_or(self.claim.out());
             if parts.peek().is_none() {
                 let flags = RenameFlags::NOREPLACE;
-                let moved = renameat_with(&self.staging, staged(number), folder, part, flags);
+                let moved = renameat_with(self.claim.folder(), staged(number), folder, part, flags);
                 return match moved {
                     Ok(()) => Ok(true),
                     Err(Errno::EXIST) => Ok(false),
@@ -83,7 +98,7 @@ impl Folder {
     }
 
     fn unstage(&self, number: u64) {
-        let _ = rustix::fs::unlinkat(&self.staging, staged(number), AtFlags::empty());
+        let _ = rustix::fs::unlinkat(self.claim.folder(), staged(number), AtFlags::empty());
     }
 
     /// Places a file of a site. What is there already is not replaced; with the same content it is the file.
@@ -122,18 +137,21 @@ impl Folder {
         Ok(agreed)
     }
 
+    /// Gives what is staged its name; an older product of that name is replaced. After an error nothing is staged.
     pub(super) fn place(
         &self,
         number: u64,
         name: &str,
         file: Option<File>,
-    ) -> Result<(), StoreFailure> {
+    ) -> Result<(), PlaceError> {
         if file.is_none() {
             self.stage(number)?; // An empty one.
         }
-        let (from, to) = (&self.staging, &self.root);
-        rustix::fs::renameat(from, staged(number), to, name)
-            .map_err(|error| failed("placing a product", &error.into()))
+        let (from, to) = (self.claim.folder(), &**self.claim.out());
+        rustix::fs::renameat(from, staged(number), to, name).map_err(|error| {
+            self.unstage(number);
+            PlaceError::of(error, "placing it")
+        })
     }
 }
 
@@ -151,32 +169,39 @@ fn staged(number: u64) -> String {
     format!("{STAGED}{number}")
 }
 
-/// What a failure is called.
-pub(super) fn failed(doing: &str, error: &std::io::Error) -> StoreFailure {
-    let doing = format!("{doing}: {error}");
-    match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::NOSPC | Errno::DQUOT) => {
-            StoreFailure::DiskFull { needed: None, available: None, doing }
-        }
-        _ => StoreFailure::Target(doing),
-    }
-}
-
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What was not delivered is of no use to a later session; a folder that holds something else stays.
-        if let Some(lane) = &self.lane {
-            let lane = Path::new(STAGING).join(lane);
-            let _ = rustix::fs::unlinkat(&self.root, lane, AtFlags::REMOVEDIR);
-        }
-        let _ = rustix::fs::unlinkat(&self.root, STAGING, AtFlags::REMOVEDIR);
+        // Of no use to a later session, which removes it if it cannot be removed now.
+        let _ = self.sweep();
+        let _ = self.claim.remove();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::Folder;
+    use crate::object::{OpenError, SingleTarget};
     use std::io::Write as _;
+
+    #[test]
+    fn a_folder_is_for_one_receiver_at_a_time_of_products_or_of_a_tree() {
+        let root = tempfile::tempdir().unwrap();
+        let first = Folder::open(root.path(), None).unwrap();
+        let mut file = None;
+        first.write(5, &mut file, b"1").unwrap();
+        let second = Folder::open(root.path(), None).err().unwrap();
+        let told = format!("another receiver is running into {}", root.path().display());
+        assert!(second.to_string().contains(&told), "{second}");
+        assert!(matches!(SingleTarget::open(root.path(), false), Err(OpenError::Locked(_))));
+        first.place(5, "five", file).unwrap();
+        assert_eq!(std::fs::read(root.path().join("five")).unwrap(), b"1");
+        drop(first);
+        assert!(!root.path().join(".downpour").exists(), "nothing is left");
+        let tree = SingleTarget::open(root.path(), false).unwrap();
+        assert!(matches!(Folder::open(root.path(), None), Err(OpenError::Locked(_))));
+        drop(tree);
+        assert!(Folder::open(root.path(), None).is_ok());
+    }
 
     #[test]
     fn sessions_in_lanes_of_one_folder_keep_out_of_each_others_way() {
@@ -186,7 +211,8 @@ mod tests {
         for (folder, content) in [(&one, "1"), (&two, "2")] {
             folder.stage(5).unwrap().write_all(content.as_bytes()).unwrap();
         }
-        drop(open("two").stage(6).unwrap());
+        drop(two);
+        let two = open("two");
         assert!(one.put(5, "in/5").unwrap(), "another lane is swept without it");
         assert!(two.put(5, "in/5").is_err(), "its own was swept");
         assert_eq!(std::fs::read(root.path().join("in/5")).unwrap(), b"1");

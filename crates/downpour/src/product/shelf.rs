@@ -13,11 +13,11 @@
 
 use super::clerk::{Clerk, Desk, Failure, Fate};
 use super::file::SiteFile;
-use super::folder::{Folder, failed};
+use super::folder::Folder;
 use super::frame::{HEAD_START, Head, SEAL_LEN, open_block, open_seal};
 use super::log::{ProductLog, ReceivedLine};
 use super::unix_ns;
-use crate::object::{EntryId, Obstacle, StoreEvent, StoreFailure, Summary};
+use crate::object::{EntryId, Obstacle, OpenError, StoreEvent, StoreFailure, Summary, Why};
 use downpour_catalog::ErrorClass;
 use downpour_proto::BlockId;
 use downpour_transport::control::ClockOffset;
@@ -25,7 +25,6 @@ use downpour_transport::identity::PublicKey;
 use downpour_transport::{Accepted, BlockSink};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Write as _;
 use std::ops::{Deref, Range};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -78,7 +77,8 @@ struct Body {
     head_bytes: Vec<u8>,
     left: u64,
     hasher: blake3::Hasher,
-    file: Option<File>,
+    /// Its bytes so far; or why it gets no place, and they are read past.
+    staged: Result<Option<File>, Why>,
     /// `None`: it is a product as any other.
     fate: Option<Fate>,
 }
@@ -128,11 +128,11 @@ enum Step {
 }
 
 impl Shelf {
-    /// Opens the folder.
+    /// Opens the folder, which no other receiver may use.
     pub fn open(
         config: ShelfConfig,
         on_event: impl Fn(StoreEvent) + Send + Sync + 'static,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, OpenError> {
         let lane = config.clerk.as_deref().and_then(Clerk::desk).map(Desk::lane);
         let open = |path| Folder::open(path, lane);
         let folder = config.folder.as_deref().map(open).transpose()?;
@@ -329,7 +329,7 @@ impl Shelf {
         let Ok(parsed) = Head::parse(&head[HEAD_START..]) else { return 0 };
         let (left, hasher) = (parsed.size, blake3::Hasher::new());
         let fate = self.config.clerk.as_ref().and_then(|clerk| clerk.fate(&parsed.meta));
-        let body = Body { head: parsed, head_bytes: head, left, hasher, file: None, fate };
+        let body = Body { head: parsed, head_bytes: head, left, hasher, staged: Ok(None), fate };
         let body = Box::new(body);
         state.reading = match left {
             0 => Reading::Seal(body, Vec::new()),
@@ -403,7 +403,7 @@ impl Shelf {
         }
         match clerk.zip(body.fate) {
             Some((clerk, fate)) => {
-                let kept = self.keep(clerk, (number, &name), fate, (digest, body.file));
+                let kept = self.keep(clerk, (number, &name), fate, (digest, body.staged));
                 clerk.passed(number);
                 if let Err((path, why)) = kept {
                     state.fail(path, why, events);
@@ -411,8 +411,10 @@ impl Shelf {
                 }
             }
             None => {
-                let place = |folder: &Folder| folder.place(number, &name, body.file);
-                self.folder.as_ref().map_or(Ok(()), place)?;
+                if let Some(why) = self.place(number, &name, body.staged)? {
+                    state.fail(name, why.text, events);
+                    return Ok(());
+                }
             }
         }
         state.summary.complete = state.summary.complete.saturating_add(1);
@@ -434,13 +436,29 @@ impl Shelf {
         Ok(())
     }
 
+    /// Gives a product its place; or says why it, alone, has none.
+    fn place(
+        &self,
+        number: u64,
+        name: &str,
+        staged: Result<Option<File>, Why>,
+    ) -> Result<Option<Why>, StoreFailure> {
+        match (&self.folder, staged) {
+            (Some(folder), Ok(file)) => match folder.place(number, name, file) {
+                Ok(()) => Ok(None),
+                Err(error) => error.of_object().map(Some),
+            },
+            (_, staged) => Ok(staged.err()),
+        }
+    }
+
     /// Gives a file of a site its place; or says which has none, and why.
     fn keep(
         &self,
         clerk: &Clerk,
         (number, name): (u64, &str),
         fate: Fate,
-        (digest, staged): ([u8; 32], Option<File>),
+        (digest, staged): ([u8; 32], Result<Option<File>, Why>),
     ) -> Result<(), (String, String)> {
         let (file, why): (SiteFile, Failure) = match fate {
             Fate::Stray => return Err((name.to_owned(), "it is no file of a site".to_owned())),
@@ -450,9 +468,14 @@ impl Shelf {
             }
             Fate::Refused(file, why) => (file, why),
             Fate::Taken(file, _room) => {
-                let placed = match &self.folder {
-                    Some(folder) => folder.place_file(number, (&file, digest), staged),
-                    None => Err((ErrorClass::DestinationRefused, "nothing is kept here".into())),
+                let placed = match (&self.folder, staged) {
+                    (Some(folder), Ok(staged)) => {
+                        folder.place_file(number, (&file, digest), staged)
+                    }
+                    (Some(_), Err(why)) => Err((ErrorClass::DestinationWriteFailed, why.text)),
+                    (None, _) => {
+                        Err((ErrorClass::DestinationRefused, "nothing is kept here".into()))
+                    }
                 };
                 match placed {
                     Ok(digest) => {
@@ -472,11 +495,11 @@ impl Shelf {
         if body.fate.as_ref().is_some_and(|fate| !fate.keeps_bytes()) {
             return Ok(());
         }
-        if body.file.is_none() {
-            body.file = Some(folder.stage(body.head.number)?);
+        let Ok(file) = &mut body.staged else { return Ok(()) };
+        if let Err(error) = folder.write(body.head.number, file, bytes) {
+            body.staged = Err(error.of_object()?);
         }
-        let Some(file) = &mut body.file else { return Ok(()) };
-        file.write_all(bytes).map_err(|error| failed("writing a product", &error))
+        Ok(())
     }
 }
 
@@ -643,6 +666,36 @@ mod tests {
         assert_eq!(last, Some(StoreEvent::Complete(summary)));
         drop(world);
         assert!(!folder.path().join(".downpour").exists());
+    }
+
+    #[test]
+    fn what_has_no_place_fails_by_itself_and_the_next_ones_arrive() {
+        let publisher = Identity::generate();
+        let folder = tempfile::tempdir().unwrap();
+        let world = World::new(&publisher, 0, Some(folder.path()));
+        // A folder with its name is in the way of one of a byte and more, and of an empty one.
+        for name in ["p2/full", "p3"] {
+            std::fs::create_dir_all(folder.path().join(name)).unwrap();
+        }
+        // Its file cannot be made.
+        std::fs::create_dir(folder.path().join(".downpour/product-5")).unwrap();
+        let blocks = blocks(publisher, &SIZES);
+        for (number, bytes) in blocks.iter().enumerate() {
+            assert_eq!(world.accept(number, bytes), Accepted::Kept);
+        }
+        world.shelf.finished(blocks.len() as u32);
+        let summary = world.shelf.summary();
+        let failed: Vec<&str> = summary.failed.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!((summary.complete, &failed[..]), (4, &["p2", "p3", "p5"][..]), "{summary:?}");
+        for number in [0, 1, 4, 6] {
+            let placed = std::fs::read(folder.path().join(format!("p{number}"))).unwrap();
+            assert_eq!(placed, vec![number as u8; SIZES[number]], "product {number}");
+        }
+        let last = world.events.lock().unwrap().pop();
+        assert_eq!(last, Some(StoreEvent::Complete(summary)));
+        drop(world);
+        let left = std::fs::read_dir(folder.path().join(".downpour")).unwrap();
+        assert_eq!(left.count(), 1, "only what we put there");
     }
 
     #[test]

@@ -103,15 +103,18 @@ fn open_store(
         // Fails only when the attempt is over.
         let _ = said.send(Said::Store(event));
     });
-    opened.map_err(|error: OpenError| {
-        let class = match (&error, &plan.target) {
-            (OpenError::Locked(_), _) => ErrorClass::OutOfResources,
-            (_, Target::Tree(out)) => faults::class_of_target(out),
-            _ => ErrorClass::DestinationWriteFailed,
-        };
-        let todo = "check --out and your rights there, or give another folder";
-        Fault::start(error.to_string(), todo).of(class)
-    })
+    opened.map_err(|error| unopened(plan, &error))
+}
+
+/// The target cannot be used.
+fn unopened(plan: &ReceivePlan, error: &OpenError) -> Fault {
+    let class = match (error, &plan.target) {
+        (OpenError::Locked(_), _) => ErrorClass::OutOfResources,
+        (_, Target::Tree(out)) => faults::class_of_target(out),
+        _ => ErrorClass::DestinationWriteFailed,
+    };
+    let todo = "check --out and your rights there, or give another folder";
+    Fault::start(error.to_string(), todo).of(class)
 }
 
 /// A shelf for products, and the difference of the clocks for their log.
@@ -147,9 +150,7 @@ async fn open_shelf(
         // Fails only when the attempt is over.
         let _ = said.send(Said::Store(event));
     });
-    opened.map_err(|why| {
-        Fault::start(why, "check --out and your rights there, or give another folder")
-    })
+    opened.map_err(|error| unopened(plan, &error))
 }
 
 pub(super) async fn open_keeper(

@@ -8,13 +8,15 @@
 //! | module | does |
 //! | --- | --- |
 //! | `beneath` | opens by name; the cache of folders |
-//! | `staging` | `OUT/.downpour`: lock, partial files, space reserve |
+//! | `claim` | `OUT/.downpour` and the lock on it |
+//! | `staging` | what is in it: partial files, space reserve |
 //! | `meta` | owner, mode, attributes, times, in the order that keeps them |
 //! | `put` | a finished file to its name, atomically |
 //! | `single` | one file without a tree |
 //! | `finish` | links, folders' metadata, sync |
 
 mod beneath;
+mod claim;
 mod finish;
 mod meta;
 mod put;
@@ -22,11 +24,12 @@ mod single;
 mod staging;
 
 pub(crate) use beneath::{Beneath, open_in};
+pub(crate) use claim::Claim;
+pub use claim::OpenError;
 pub(crate) use finish::Finish;
 pub(crate) use meta::MetaPolicy;
 pub(crate) use put::{Existing, Placer, differs, write_all_at, zero_range};
 pub(crate) use single::{SingleFile, SingleTarget, is_plain_name};
-pub use staging::OpenError;
 pub(crate) use staging::Staging;
 
 use super::scan::explain;

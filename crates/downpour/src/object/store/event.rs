@@ -2,7 +2,7 @@
 
 use crate::object::digest::Digest;
 use crate::object::manifest::ManifestError;
-use crate::object::place::Obstacle;
+use crate::object::place::{Obstacle, PlaceError, Why};
 use crate::object::tree::EntryId;
 use downpour_proto::BlockId;
 use std::fmt;
@@ -114,6 +114,19 @@ pub enum StoreFailure {
     Target(String),
     /// The sender sends what was not agreed on.
     NotAgreed(String),
+}
+
+impl PlaceError {
+    /// Why its object has no place, when that is all; or why nothing can be placed any more.
+    pub(crate) fn of_object(self) -> Result<Why, StoreFailure> {
+        match self {
+            Self::Object(why) => Ok(why),
+            Self::Full(doing) => {
+                Err(StoreFailure::DiskFull { needed: None, available: None, doing })
+            }
+            Self::Target(reason) => Err(StoreFailure::Target(reason)),
+        }
+    }
 }
 
 /// A file that is in its place, verified.

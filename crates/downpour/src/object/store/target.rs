@@ -111,12 +111,9 @@ pub(super) enum Fault {
 
 impl From<PlaceError> for Fault {
     fn from(error: PlaceError) -> Self {
-        match error {
-            PlaceError::Object(reason) => Self::Object(reason),
-            PlaceError::Full(doing) => {
-                Self::Fatal(StoreFailure::DiskFull { needed: None, available: None, doing })
-            }
-            PlaceError::Target(reason) => Self::Fatal(StoreFailure::Target(reason)),
+        match error.of_object() {
+            Ok(why) => Self::Object(why),
+            Err(failure) => Self::Fatal(failure),
         }
     }
 }
