@@ -48,6 +48,9 @@ const DRAIN_TIME: Duration = Duration::from_secs(5);
 /// How often a receipt is tried, a second apart: the sender may be busy.
 const RECEIPT_TRIES: u32 = 5;
 
+/// Why a receiver goes whose user ends it.
+const INTERRUPTED: &str = "interrupted; what has arrived is kept for the next attempt";
+
 /// After so many false blocks the stream is left (`docs/protocol.md#KEY-4`).
 const FALSE_BLOCKS_MAX: u32 = 3;
 
@@ -674,32 +677,29 @@ impl Run<'_> {
         }
     }
 
-    /// The receipt, the goodbye, and the report.
+    /// The goodbye or the receipt, and the report.
     async fn finish(mut self, verdict: Verdict, taker: &Taker) -> Result<Ended, Fault> {
         self.puller.cancel_all();
         let totals = self.puller.stop().await;
+        let interrupted = matches!(verdict, Verdict::Interrupted);
+        let failure = match &verdict {
+            Verdict::Failed(class, reason) => Some((*class, reason.clone())),
+            Verdict::Interrupted => Some((ErrorClass::Interrupted, INTERRUPTED.to_owned())),
+            Verdict::Complete(_) | Verdict::SenderLost(_) => None,
+        };
+        if let Some((_, reason)) = &failure {
+            // Before the driver's threads are waited for: one may be held by a disk or a pipe, and nobody else need be.
+            // The session may be over already: then there is nobody to tell.
+            let _ = self.client.leave(reason, true).await;
+            self.account.failure = Some(reason.clone());
+        }
         let snapshot = self.driver.stop();
         self.account.notices.extend(totals.lacks.clone());
         self.account.transfer = transfer::report(self.plan, &self.joined, totals);
-        let mut failure = None;
-        let interrupted = matches!(verdict, Verdict::Interrupted);
         let mut summary = match verdict {
             Verdict::SenderLost(why) => return Ok(Ended::SenderLost(why)),
             Verdict::Complete(summary) => summary,
-            Verdict::Failed(class, reason) => {
-                // The session may be over already: then there is nobody to tell.
-                let _ = self.client.leave(&reason, true).await;
-                failure = Some((class, reason.clone()));
-                self.account.failure = Some(reason);
-                self.store.summary()
-            }
-            Verdict::Interrupted => {
-                let reason = "interrupted; what has arrived is kept for the next attempt";
-                let _ = self.client.leave(reason, true).await;
-                failure = Some((ErrorClass::Interrupted, reason.to_owned()));
-                self.account.failure = Some(reason.to_owned());
-                self.store.summary()
-            }
+            Verdict::Failed(..) | Verdict::Interrupted => self.store.summary(),
         };
         if self.false_blocks > 0 {
             // Of a file that changes, zeros are sent, often before the withdrawal is here.

@@ -1,17 +1,16 @@
 //! Who runs a session: somebody at a terminal, or a program that holds a handle.
 
-use super::faults;
+use super::signals::Requests;
 use crate::cli::Fault;
 use crate::descriptors;
 use crate::progress::{Progress, Snapshot};
 use crate::ticket::Ticket;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// Is shown how the session goes, and can end it.
 pub(super) enum Host {
     /// Bars or lines on standard error; Ctrl-C ends, and so does SIGTERM: `kill`, `timeout`, a system that goes down.
-    Terminal { progress: Progress, interrupts: Signal, terminations: Signal },
+    Terminal { progress: Progress, requests: Requests },
     /// The last snapshot; `stop` ends, and so does its sender's end.
     Program {
         seen: watch::Sender<Option<Snapshot>>,
@@ -25,10 +24,15 @@ impl Host {
     /// The terminal of this process. Called on a runtime.
     pub(super) fn terminal(quiet: bool) -> Result<Self, Fault> {
         descriptors::outlive_large_files();
-        let of = |kind| signal(kind).map_err(faults::threads);
-        let (interrupts, terminations) =
-            (of(SignalKind::interrupt())?, of(SignalKind::terminate())?);
-        Ok(Self::Terminal { progress: Progress::new(quiet), interrupts, terminations })
+        Ok(Self::Terminal { progress: Progress::new(quiet), requests: Requests::begin()? })
+    }
+
+    /// From here on the session answers a signal, by [`Self::stopped`]; called again, one more. Any other signal ends the
+    /// process at once.
+    pub(super) fn heed(&self) {
+        if let Self::Terminal { requests, .. } = self {
+            requests.heed();
+        }
     }
 
     pub(super) fn show(&mut self, snapshot: &Snapshot) {
@@ -69,12 +73,7 @@ impl Host {
     /// The session shall end. May be dropped and asked again: nothing is missed.
     pub(super) async fn stopped(&mut self) {
         match self {
-            Self::Terminal { interrupts, terminations, .. } => {
-                tokio::select! {
-                    _ = interrupts.recv() => {}
-                    _ = terminations.recv() => {}
-                }
-            }
+            Self::Terminal { requests, .. } => requests.next().await,
             // Who dropped the handle does not want it any more.
             Self::Program { stop, .. } => drop(stop.wait_for(|stop| *stop).await),
         }

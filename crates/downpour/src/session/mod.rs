@@ -14,6 +14,7 @@
 //! | `account` | progress and report |
 //! | `receive` | finds the sender, and again if it vanishes |
 //! | `host` | who is shown how it goes, and can end it: a terminal, or a program |
+//! | `signals` | counts what the terminal's user asks, and ends the process where a session cannot |
 //! | `batch` | both ends as a library call: a list of files to one node |
 //! | `attempt` | one session as a receiver lives it |
 //! | `transfer` | its connections, over a long way |
@@ -39,6 +40,7 @@ mod open;
 mod receive;
 mod roster;
 mod send;
+mod signals;
 mod standing;
 mod transfer;
 mod words;

@@ -65,6 +65,7 @@ enum Stop {
 pub(super) async fn run(plan: &ReceivePlan, taker: &Taker, host: &mut Host) -> Result<Over, Fault> {
     // A store keeps many files open; what is too few for it shows as an error that names the limit.
     descriptors::raise();
+    host.heed();
     let ticket = read_ticket(plan)?;
     let setup = ClientSetup {
         addrs: ticket.addrs.clone(),

@@ -63,6 +63,7 @@ pub(super) struct Done {
 /// Runs a session to its end.
 pub(super) async fn run(plan: &SendPlan, giver: &Giver, host: &mut Host) -> Result<Done, Fault> {
     let opened = open(plan, giver).await?;
+    host.heed(); // Before that nobody need be told.
     announce(plan, &opened, host);
     if let Some(owner) = &giver.owner {
         let JoinReply { session, stream, .. } = opened.shared.reply;
@@ -112,6 +113,7 @@ pub(super) async fn run(plan: &SendPlan, giver: &Giver, host: &mut Host) -> Resu
                 if at_once || opened.stop.swap(true, Ordering::Relaxed) {
                     break Ended::Interrupted;
                 }
+                host.heed();
                 host.say("no more products are taken; what is there is still sent (again: end at once)");
             }
             () = shared.changed.notified() => {}

@@ -156,6 +156,15 @@ impl Running {
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     }
 
+    /// Whether Ctrl-C is something that it sees to itself.
+    pub(crate) fn catches_interrupts(&self) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()));
+        let status = status.unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        caught.is_some_and(|mask| mask & 1 << (2 - 1) != 0)
+    }
+
     pub(crate) fn is_over(&mut self) -> bool {
         self.child.try_wait().expect("our child").is_some()
     }

@@ -58,7 +58,7 @@ impl PipeOut {
 
     /// The program's standard output.
     pub fn stdout() -> Self {
-        Self::new(Box::new(std::io::stdout()))
+        Self::new(Box::new(Stdout))
     }
 
     /// All of one session is written: another one comes behind it.
@@ -66,6 +66,19 @@ impl PipeOut {
         let mut state = lock(&self.0);
         state.digests.clear();
         state.written = 0;
+    }
+}
+
+/// Without the buffer of the process's own handle, which its end would wait for.
+struct Stdout;
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        Ok(rustix::io::write(std::io::stdout(), bytes)?)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 
