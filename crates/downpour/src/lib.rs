@@ -1,5 +1,8 @@
 //! The product: objects, sessions, command line.
 
+#[macro_use] // First: its macros are everybody's below.
+mod output;
+
 pub mod api;
 pub mod cli;
 pub mod defaults;

@@ -2,6 +2,7 @@
 
 use super::site::{AccessArgs, with_daemon};
 use super::{Exit, Fault};
+use crate::output;
 use crate::site::{EventId, SiteEvent};
 use crate::units::show_time;
 use clap::Args;
@@ -32,7 +33,12 @@ impl EventsArgs {
         };
         let mut place = (self.kept || self.past).then_some(EventId::FIRST);
         let live = !self.past;
-        with_daemon(self.access, async |site| site.listen(&mut place, live, show).await)?;
+        with_daemon(self.access, async |site| {
+            tokio::select! {
+                heard = site.listen(&mut place, live, show) => heard,
+                () = output::broken() => Ok(()), // Nobody reads them any more.
+            }
+        })?;
         Ok(Exit::Complete)
     }
 }

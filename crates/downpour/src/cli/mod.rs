@@ -46,7 +46,7 @@ pub use send::{Payload, Profile, SendArgs, SendPlan, StartRule};
 pub use wan::{ConnectionArgs, EncryptionArg, PathArg};
 
 use crate::report::Report;
-use crate::{profile as papers, session};
+use crate::{output, profile as papers, session};
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -202,7 +202,16 @@ pub fn main() -> ExitCode {
         eprintln!("{fault}");
         fault.exit
     });
-    ExitCode::from(exit as u8)
+    ExitCode::from(end(exit) as u8)
+}
+
+/// The same status; not that of success when what was printed is not where it should be.
+fn end(exit: Exit) -> Exit {
+    let Some(error) = output::lost() else { return exit };
+    let what = format!("standard output could not be written: {error}");
+    let fault = Fault::incomplete(what, "make room where it goes, or send it elsewhere; all else was done as asked");
+    eprintln!("{fault}");
+    if exit == Exit::Complete { fault.exit } else { exit }
 }
 
 #[cfg(test)]

@@ -14,7 +14,8 @@ pub(super) struct LogHandle(Handle<LevelFilter, Registry>);
 /// Begins to log for the whole process; `None` when something does already, as in tests.
 pub(super) fn begin(level: LogLevel, form: LogForm) -> Option<LogHandle> {
     let (filter, handle) = Layer::new(filter_of(level));
-    let lines = fmt::layer().with_writer(io::stderr).with_target(true);
+    // A line that cannot be written is dropped. It would be told on standard error, and without one that panics.
+    let lines = fmt::layer().with_writer(io::stderr).with_target(true).log_internal_errors(false);
     let registry = tracing_subscriber::registry().with(filter);
     let begun = match form {
         LogForm::Text => {

@@ -1,15 +1,21 @@
-//! How the program ends when it is held up: on loopback, no root needed.
+//! How the program ends when it is held up, or cannot say what it has to: on loopback, no root needed.
 
-use crate::program::HANG;
+use crate::program::{HANG, Scratch};
 use crate::sessions::OneFile;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// What a shell calls an end by Ctrl-C.
 const BY_INTERRUPT: Option<i32> = Some(130);
+
+/// Always full.
+fn full() -> Stdio {
+    File::options().write(true).open("/dev/full").unwrap().into()
+}
 
 fn fifo(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
@@ -57,4 +63,39 @@ fn a_sender_that_is_not_open_yet_is_ended_by_one_signal() {
     sender.interrupt();
     let ended = sender.wait();
     assert_eq!(ended.code, BY_INTERRUPT, "{ended:?}");
+}
+
+#[test]
+fn a_transfer_goes_on_without_standard_error_and_a_lost_report_is_told() {
+    let session = OneFile::new(1_000_000);
+    let under = |redirected| ["sh", "-c", redirected, "sh"];
+    let receiver =
+        session.receiver_under(&under("exec \"$@\" >/dev/full"), 0, &["--json", "--quiet"]);
+    let rule = ["--receivers", "1", "--rate", "200mbit"];
+    session.sender_under(&under("exec \"$@\" 2>/dev/full"), &rule).wait().expect(0);
+    let received = receiver.wait();
+    received.expect(1);
+    assert!(received.err.contains("standard output could not be written"), "{}", received.err);
+    assert!(session.arrived(0));
+    assert!(session.scratch.report("r0").is_complete(), "written all the same");
+}
+
+#[test]
+fn output_that_nobody_reads_is_no_failure_and_output_that_is_lost_is_one() {
+    let scratch = Scratch::new();
+    let run = |words: &[&str], out: Stdio, err: Stdio| {
+        let mut program = scratch.program(None, "here", words);
+        let ended = program.stdout(out).stderr(err).spawn().unwrap().wait_with_output().unwrap();
+        (ended.status.code(), String::from_utf8(ended.stderr).unwrap())
+    };
+    let (reader, closed) = std::io::pipe().unwrap();
+    drop(reader);
+    let (code, said) = run(&["ports"], closed.into(), Stdio::piped());
+    assert_eq!((code, said.as_str()), (Some(0), ""));
+    let (code, said) = run(&["ports"], full(), Stdio::piped());
+    assert_eq!((code, said.lines().count()), (Some(1), 2), "{said}");
+    let nonsense = ["ticket", "show", "nonsense"];
+    let (told, _) = run(&nonsense, Stdio::null(), Stdio::null());
+    assert!(matches!(told, Some(1..=3)), "{told:?}");
+    assert_eq!(run(&nonsense, Stdio::null(), full()).0, told);
 }

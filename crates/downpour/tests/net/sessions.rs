@@ -96,7 +96,12 @@ impl OneFile {
     }
 
     pub(crate) fn sender(&self, more: &[&str]) -> Running {
-        sender(&self.scratch, &self.address, &self.ticket, &[&self.scratch.path("file")], more)
+        self.sender_under(&[], more)
+    }
+
+    pub(crate) fn sender_under(&self, under: &[&str], more: &[&str]) -> Running {
+        let file = self.scratch.path("file");
+        sender_under(under, &self.scratch, &self.address, &self.ticket, &[&file], more)
     }
 
     /// A sender and two receivers in the first of 16 seconds.

@@ -75,6 +75,11 @@ fn events_go_on_where_a_listener_was_without_gap_or_repeat() {
     assert!(happened(&one.site, &mut place).iter().all(|event| event.number > end));
     let past = one.site.done(&["events", "--past", "--json"]);
     assert!(past.lines().count() as u64 >= end, "{past}");
+    // Live, for one who reads no further.
+    let (reader, closed) = std::io::pipe().unwrap();
+    drop(reader);
+    let unread = one.site.command(&["events", "--kept"]).stdout(closed).output().unwrap();
+    assert!(unread.status.success() && unread.stderr.is_empty(), "{unread:?}");
     // Started anew, the daemon does not know what was missed, says so, and tells all that it has.
     one.site.kill();
     one.site.start();
