@@ -13,7 +13,7 @@ use super::book::{Record, SpoolError};
 use super::engine::{GRACE, Rel, Spool, Stage};
 use super::leave::{Leaver, Stays};
 use super::read::Outcome;
-use super::root::Now;
+use super::root::{Now, Seen};
 use super::section::{After, Versions};
 use super::settle::Settling;
 use downpour_catalog::{DigestKind, ErrorClass, FileId, Next, Refused, ReplicaState, State};
@@ -291,23 +291,23 @@ impl Spool {
         self.leave(now, sure)
     }
 
-    /// A file that may leave was read again.
+    /// A file that may leave was read again. What was read may leave, and not what has its name by now.
     pub(super) fn read_again(
         &mut self,
         now: Now,
-        rel: &Rel,
+        (rel, seen): (&Rel, Seen),
         outcome: &Outcome,
     ) -> Result<(), SpoolError> {
         let Some(file) = self.files.get_mut(rel) else { return Ok(()) };
         file.stage = Stage::Booked;
-        let (Some(record), seen) = (file.record, file.seen) else { return Ok(()) };
+        let Some(record) = file.record else { return Ok(()) };
         let known = self.book.file(record.file)?.and_then(|file| file.digest);
         match outcome {
             Outcome::Digests(digests) if known.is_some() && digests.first() == known.as_ref() => {
                 if let Some(file) = self.files.get_mut(rel) {
                     file.read = Some(seen);
                 }
-                self.leave(now, vec![rel.clone()])?;
+                self.todo.received.push(rel.clone());
             }
             Outcome::Digests(_) => {
                 let salt = file.salt + 1;

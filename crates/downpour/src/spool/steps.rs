@@ -237,7 +237,7 @@ impl Spool {
             let first = changes.len();
             match outcome {
                 _ if job.again => {
-                    self.read_again(now, &rel, &outcome)?;
+                    self.read_again(now, (&rel, job.seen), &outcome)?;
                     continue;
                 }
                 Outcome::Digests(digests) => {

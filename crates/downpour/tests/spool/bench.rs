@@ -81,6 +81,13 @@ impl Bench {
         }
     }
 
+    /// Lets so many seconds pass and ticks once; what is being read may still be.
+    pub(crate) fn tick_once(&mut self, seconds: f64) {
+        self.steady += Duration::from_secs_f64(seconds);
+        let now = self.now();
+        self.spool().tick(now).expect("the catalog works");
+    }
+
     fn settle_reads(&mut self) {
         let now = self.now();
         let spool = self.spool.as_mut().expect("it runs");

@@ -3,6 +3,8 @@
 use crate::bench::{Bench, LONG};
 use downpour_catalog::{ErrorClass, Move, Next, ReplicaState, State};
 use std::fs;
+use std::thread;
+use std::time::Duration;
 
 #[test]
 fn each_rule_says_what_becomes_of_a_received_file() {
@@ -65,6 +67,34 @@ fn a_later_process_reads_again_before_it_removes() {
     bench.tick(LONG);
     assert!(!bench.path("same").exists(), "{}", bench.said());
     assert_eq!(fs::read(bench.path("other")).unwrap(), b"two", "{}", bench.said());
+}
+
+#[test]
+fn what_takes_the_name_while_it_is_read_again_is_a_new_version() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mut bench = Bench::new("", "after = 'delete'");
+    bench.write("a", "one");
+    bench.tick(LONG);
+    bench.send_all();
+    // Touched: it is read again before it leaves.
+    fs::set_permissions(bench.path("a"), fs::Permissions::from_mode(0o600)).unwrap();
+    let before = bench.spool().status().bytes_read;
+    bench.tick_once(0.5);
+    while bench.spool().status().bytes_read == before {
+        thread::yield_now();
+    }
+    // Its bytes are read; that reader has a look at it yet.
+    thread::sleep(Duration::from_millis(50));
+    bench.write(".new", "never sent");
+    fs::rename(bench.path(".new"), bench.path("a")).unwrap();
+    bench.tick_once(0.0);
+    assert!(bench.path("a").exists(), "{}", bench.said());
+    bench.tick(LONG);
+    assert_eq!(fs::read(bench.path("a")).unwrap(), b"never sent", "{}", bench.said());
+    assert_eq!(bench.stands("a"), [(State::Receipted, None), (State::Queued, None)]);
+    bench.send_all();
+    bench.tick(LONG);
+    assert!(!bench.path("a").exists(), "{}", bench.said());
 }
 
 #[test]
