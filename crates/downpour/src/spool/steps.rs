@@ -247,7 +247,7 @@ impl Spool {
                 }
                 Outcome::Changed => changes.push(self.changed(now, &rel, record)),
                 Outcome::Gone => {
-                    self.missing.entry(rel.clone()).or_insert(now.steady);
+                    self.gone_unread(now, rel);
                     continue;
                 }
                 Outcome::Unreadable(text) => match self.unreadable(now, &rel, record, &text) {
@@ -299,8 +299,13 @@ impl Spool {
         ]
     }
 
-    /// It changed under the reader: it is to settle again.
-    fn changed(&mut self, now: Now, rel: &Rel, record: Record) -> Change {
+    /// It was gone when its turn came to be read: cancelled, unless it comes back in time. Then it is to settle again.
+    fn gone_unread(&mut self, now: Now, rel: Rel) {
+        self.settle_again(now, &rel);
+        self.missing.entry(rel).or_insert(now.steady);
+    }
+
+    fn settle_again(&mut self, now: Now, rel: &Rel) {
         let at = now.steady + CHANGED_PAUSE;
         if let Some(file) = self.files.get_mut(rel) {
             file.stage = Stage::Settling;
@@ -308,6 +313,11 @@ impl Spool {
             file.not_before = at;
         }
         self.look_later(at, rel);
+    }
+
+    /// It changed under the reader: it is to settle again.
+    fn changed(&mut self, now: Now, rel: &Rel, record: Record) -> Change {
+        self.settle_again(now, rel);
         let next_try = now.wall.plus_s(CHANGED_PAUSE.as_secs() as i64);
         let error = Some(ErrorClass::FileChanged);
         record.step(Next::Waiting { reason: Reason::Settling, error, next_try, bytes: 0 })

@@ -93,6 +93,28 @@ fn what_goes_before_it_was_read_is_cancelled() {
 }
 
 #[test]
+fn what_goes_and_comes_back_while_it_waits_for_a_reader_is_read() {
+    let mut bench = Bench::new("", "");
+    // Each reader has one of these to read first.
+    for name in ["1", "2"] {
+        let file = fs::File::create(bench.path(name)).unwrap();
+        file.set_len(64 << 20).unwrap();
+    }
+    bench.write("back", "1");
+    bench.write("gone", "1");
+    bench.tick(4.5);
+    bench.tick_once(0.5);
+    fs::remove_file(bench.path("back")).unwrap();
+    fs::remove_file(bench.path("gone")).unwrap();
+    bench.tick(0.5);
+    assert_eq!(bench.spool().reading(), 0);
+    bench.write("back", "other");
+    bench.tick(LONG);
+    assert_eq!((bench.newest("back").state, bench.newest("back").size), (State::Queued, 5));
+    assert_ne!(bench.newest("gone").state, State::Settled, "{}", bench.said());
+}
+
+#[test]
 fn what_goes_after_it_was_read_is_told_and_may_come_back() {
     let mut bench = Bench::new("", "");
     bench.write("a", "1");
