@@ -4,10 +4,10 @@ use super::book::Held;
 use super::route::Route;
 use crate::site::Config;
 use downpour_catalog::{
-    Claimed, Error, ErrorClass, File, Reader, ReplicaState, RuleId, SiteId, State,
+    Claimed, Error, ErrorClass, File, FileId, Reader, Receipt, ReplicaState, RuleId, SiteId, State,
 };
 use downpour_transport::identity::PublicKey;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 /// Names of sites and rules.
@@ -59,7 +59,7 @@ pub(super) fn load(
     for claimed in claimed {
         let Some(file) = reader.file(claimed.file)? else { continue };
         if route.to.len() > 1 {
-            note_receipts(reader, &file, to.1, route)?;
+            note_receipts(reader, &file, (names, to.1), route)?;
         }
         let mut held = Held::new(file, claimed);
         held.origin = names.sites.get(&held.file.site).cloned().unwrap_or_default();
@@ -91,10 +91,12 @@ pub(super) fn load(
 fn note_receipts(
     reader: &mut Reader,
     file: &File,
-    keys: &HashMap<String, PublicKey>,
+    (names, keys): (&Names, &HashMap<String, PublicKey>),
     route: &mut Route,
 ) -> Result<(), Error> {
-    let receipts = reader.receipts(file.id)?;
+    let of = |site: &String| Some((names.site(site)?, keys.get(site)?.as_bytes().to_vec()));
+    let holders = route.to.iter().filter_map(of).collect();
+    let receipts = receipts_that_hold(reader, file.id, &holders)?;
     for site in route.to.clone() {
         let key = keys.get(&site).map(|key| key.as_bytes().to_vec());
         if key.is_some_and(|key| receipts.iter().any(|receipt| receipt.receiver == key)) {
@@ -102,6 +104,21 @@ fn note_receipts(
         }
     }
     Ok(())
+}
+
+/// The receipts of those, by site and key, who have a file still. A receipt stays when the copy is lost, and is none for the
+/// next one.
+pub(super) fn receipts_that_hold(
+    reader: &mut Reader,
+    file: FileId,
+    holders: &HashMap<SiteId, Vec<u8>>,
+) -> Result<Vec<Receipt>, Error> {
+    let replicas = reader.replicas(file)?;
+    let present = replicas.iter().filter(|replica| replica.state == ReplicaState::Present);
+    let keys: HashSet<&Vec<u8>> = present.filter_map(|r| holders.get(&r.site)).collect();
+    let mut receipts = reader.receipts(file)?;
+    receipts.retain(|receipt| keys.contains(&receipt.receiver));
+    Ok(receipts)
 }
 
 /// Whether a file may be given out: it lies below a folder that the configuration opens, after all links are followed.

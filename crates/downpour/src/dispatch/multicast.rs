@@ -9,7 +9,7 @@
 //!    for those who lack it. Who joins wakes what waits for it.
 
 use super::book::{Book, Held, until};
-use super::load::{Loaded, load};
+use super::load::{Loaded, load, receipts_that_hold};
 use super::section::MulticastSection;
 use super::standing::{Presence, Present, Stand, Under};
 use super::work::look;
@@ -403,11 +403,14 @@ impl Standing {
                 continue;
             }
             let (own, mut route) = (self.site.name.clone(), route.clone());
+            let holders =
+                self.names.iter().map(|(key, (_, site))| (*site, key.as_bytes().to_vec()));
+            let holders: HashMap<_, _> = holders.collect();
             let loaded = self.site.read(move |reader| {
                 let names = super::load::Names::read(reader)?;
                 let to = ("", &HashMap::new());
                 let loaded = load(reader, &claimed, &names, &own, to, &mut route)?;
-                let receipts = |held: &Held| reader.receipts(held.file.id);
+                let receipts = |held: &Held| receipts_that_hold(reader, held.file.id, &holders);
                 let receipts = loaded.ready.iter().map(receipts).collect::<Result<Vec<_>, _>>()?;
                 Ok((loaded, receipts, route))
             });

@@ -2,10 +2,10 @@
 
 use super::fetch::{FetchReport, FetchSource};
 use super::link::Wanted;
-use super::load::Names;
+use super::load::{Names, receipts_that_hold};
 use super::route::Route;
 use super::ways::Way;
-use super::{Dispatch, lock};
+use super::{Dispatch, ReceiverSection, lock};
 use crate::site::{Config, Fault, Site};
 use crate::spool::Rules;
 use downpour_catalog::{Cursor, Error, File, FileId, Query, Reason, State, Time};
@@ -126,7 +126,7 @@ impl Dispatch {
                 let page = reader.search(query, after.as_ref(), PAGE - files.len())?;
                 for file in &page.files {
                     let route = Route::of(&config, &rules, names.rule(file.rule));
-                    let lack = lack(reader, file, route.as_ref(), &config, &links)?;
+                    let lack = lack(reader, file, route.as_ref(), (&config, &names), &links)?;
                     let waiting = ahead.get(&file.rule).map_or(0, |ahead| ahead.files);
                     files.push(say(file, route.as_ref(), &links, (waiting, lack), now));
                 }
@@ -150,7 +150,7 @@ impl Dispatch {
             let rules = Rules::new(&own, &config.rule);
             let route = Route::of(&config, &rules, names.rule(file.rule));
             let waiting = ahead(reader)?.get(&file.rule).copied().unwrap_or_default();
-            let lack = lack(reader, &file, route.as_ref(), &config, &links)?;
+            let lack = lack(reader, &file, route.as_ref(), (&config, &names), &links)?;
             let why = say(&file, route.as_ref(), &links, (waiting.files, lack), now);
             let origin = names.sites.get(&file.site).cloned().unwrap_or_default();
             Ok(Some((why, file, origin, route, waiting.bytes)))
@@ -222,7 +222,7 @@ fn lack(
     reader: &mut downpour_catalog::Reader,
     file: &File,
     route: Option<&Route>,
-    config: &Config,
+    (config, names): (&Config, &Names),
     links: &Links,
 ) -> Result<Option<String>, Error> {
     let stands = matches!(file.state, State::Waiting | State::Queued | State::Sending);
@@ -233,7 +233,9 @@ fn lack(
         let text = "the multicast session is not open (downpour service status)";
         return Ok(Some(text.to_owned()));
     };
-    let receipts = reader.receipts(file.id)?;
+    let of = |r: &ReceiverSection| Some((names.site(&r.name)?, r.key.as_bytes().to_vec()));
+    let holders = config.receiver.iter().filter_map(of).collect();
+    let receipts = receipts_that_hold(reader, file.id, &holders)?;
     let has = |key: &[u8]| receipts.iter().any(|receipt| receipt.receiver == key);
     let lacks = |name: &&String| {
         let known = config.receiver.iter().find(|receiver| receiver.name == **name);

@@ -1,5 +1,6 @@
 //! A site takes part in another one's standing multicast session: what comes is in its catalog, and it is a source for others.
 
+use crate::again::lost_at;
 use crate::fetching::{content, ended, fetch};
 use crate::harness::{SiteProcess, folder, until};
 use downpour::receipt::{Line, SignedFileReceipt, read_log};
@@ -212,6 +213,24 @@ fn killed_at_any_step_of_the_record_it_has_the_file_in_the_end() {
         sites.is_at_b(point, &format!("new/{point}"), point.as_bytes());
         sites.b.kill();
     }
+}
+
+#[test]
+fn what_it_has_lost_comes_again_by_the_session() {
+    let mut sites = Sites::set_up("");
+    sites.a.start();
+    sites.ticket().write_file(&sites.b.path("a.ticket")).expect("room");
+    sites.b.start();
+    for name in ["one", "two", "three"] {
+        sites.drop_in(name, name.as_bytes());
+        sites.reaches(name, State::Receipted);
+    }
+    let at = sites.b.path("inbox/new/two");
+    fs::remove_file(&at).expect("it is there");
+    lost_at(&sites.b, &sites.a);
+    until(&format!("it comes again\n{}", sites.a.log()), || at.exists().then_some(()));
+    sites.reaches("two", State::Receipted);
+    sites.is_at_b("two", "new/two", b"two");
 }
 
 #[test]

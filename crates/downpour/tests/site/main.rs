@@ -1,5 +1,6 @@
 //! Real sites on this machine: the real program, started from folders that `downpour init` made.
 
+mod again;
 mod alone;
 mod campaign;
 mod compared;
