@@ -1,7 +1,8 @@
 //! A catalog followed from elsewhere: its event logs, page by page, with the records that the events speak of.
 //!
 //! 1. [`Reader::follow`] gives the events of one log after a number, and the rows that they are about *as they are now*, as JSON.
-//! 2. [`Follower::take`] puts the page into a copy on SQLite, in one commit. A number that is missing is a [`NotTaken::Gap`].
+//! 2. [`Follower::take`] puts the page into a copy on SQLite, in one commit. A number that is missing is a [`NotTaken::Gap`]; a page
+//!    of a catalog that was made anew under the same address is [`NotTaken::Another`].
 //!
 //! Taking a page again changes nothing. When a follower has come to the end of each log it holds what the catalog held: the same numbers
 //! of files, the same events. It is a catalog like any other: it answers searches, and a lost one is made of it by `restore`.
@@ -17,7 +18,7 @@ use crate::schema;
 use crate::sql::{DbError, Hold, Kind, Put, Row, Sql, Table, Value, one_int};
 use crate::sqlite::{Access, Sqlite};
 use serde_json::{Map, Value as Json, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
 /// Events of one page: with the longest receipts it stays below what one site takes from another.
@@ -159,6 +160,9 @@ pub enum NotTaken {
         /// The number that came.
         found: i64,
     },
+    /// It is of another catalog than the copy: one that was made anew, whose numbers mean something else.
+    #[error("it is another catalog than the one that was copied ({0}): move the copy away")]
+    Another(String),
     /// It is no page.
     #[error("this is no page of a catalog: {0}")]
     Nonsense(String),
@@ -209,8 +213,13 @@ impl Follower {
             page[name].as_i64().ok_or_else(|| NotTaken::Nonsense(format!("it has no {name}")))
         };
         let (log, end) = (number("log")?, number("end")?);
+        self.compare_names(page)?;
         let events = rows_of(page, &schema::EVENT)?;
         let mut last = self.last(LogId(log))?;
+        if end < last {
+            let what = format!("its log {log} ends with event {end}, the copy's with {last}");
+            return Err(NotTaken::Another(what));
+        }
         for event in &events {
             let found = event[1].as_int();
             if event[0].as_int() != log || found > last + 1 {
@@ -232,6 +241,24 @@ impl Follower {
                 Err(error)
             }
         }
+    }
+
+    /// A number that was given to a name is never given to another one.
+    fn compare_names(&mut self, page: &Json) -> Result<(), NotTaken> {
+        let names = format!("SELECT {} FROM word", WORD.list());
+        let known = self.sql.query(&names, &[])?;
+        let known: HashMap<_, _> =
+            known.into_iter().map(|row| ((row[0].as_int(), row[1].as_int()), row)).collect();
+        for row in rows_of(page, &WORD)? {
+            let before = known.get(&(row[0].as_int(), row[1].as_int()));
+            if let Some(before) = before.filter(|before| **before != row) {
+                let [before, now] = [before, &row].map(|row| row[2].as_text());
+                return Err(NotTaken::Another(format!(
+                    "the number of `{before}` is that of `{now}`"
+                )));
+            }
+        }
+        Ok(())
     }
 
     fn write(&mut self, page: &Json) -> Result<(), NotTaken> {

@@ -119,6 +119,14 @@ pub(crate) fn a_lost_page_is_noticed(world: &World) {
     let mut empty = source.follow(log, 5, 5).unwrap();
     empty["tables"]["event"] = serde_json::json!([]);
     assert!(matches!(follower.take(&empty), Err(NotTaken::Gap { expected: 6, .. })));
+    // One that was made anew: its log is shorter than the copy's, or its numbers stand for other names.
+    let mut shorter = source.follow(log, 5, 5).unwrap();
+    shorter["end"] = serde_json::json!(4);
+    shorter["tables"]["event"] = serde_json::json!([]);
+    assert!(matches!(follower.take(&shorter), Err(NotTaken::Another(_))));
+    let mut renamed = source.follow(log, 5, 5).unwrap();
+    renamed["tables"]["word"][0][2] = serde_json::json!("another");
+    assert!(matches!(follower.take(&renamed), Err(NotTaken::Another(_))));
     for nonsense in ["{}", "[]", r#"{"log":1,"end":3,"files":[],"tables":{"event":[[1]]}}"#] {
         let nonsense = serde_json::from_str(nonsense).unwrap();
         assert!(matches!(follower.take(&nonsense), Err(NotTaken::Nonsense(_))));

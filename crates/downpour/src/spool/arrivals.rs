@@ -2,7 +2,8 @@
 //! catalog has it.
 //!
 //! The daemon that recorded an arrival runs its command, by reading its own event log on from where a small file says. So each file
-//! gets its command at least once, and once unless the daemon is killed within it. A command that fails is tried again, less and
+//! gets its command at least once, and once unless the daemon is killed within it. If the log is not the one that the file
+//! speaks of, because the catalog was made again, it is read from where that one had been read to, by the time. A command that fails is tried again, less and
 //! less often; after the last try it is listed with its error (class `command-failed`) until somebody asks for it again. The
 //! file stays where it is in any case.
 
@@ -11,7 +12,7 @@ use super::root::Now;
 use super::rule::Rules;
 use super::section::RuleSection;
 use super::template::{Facts, Template};
-use downpour_catalog::{Catalog, EventKind, File, FileId, Reader, SiteId, State, Time};
+use downpour_catalog::{Catalog, EventKind, File, FileId, LogId, Reader, SiteId, State, Time};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read};
@@ -56,7 +57,64 @@ pub struct Failing {
 struct Notes {
     /// Events of our log that were looked at.
     seen: i64,
+    /// Our log's number, and when the last of these events was: that tells the log from another one. An older program wrote neither.
+    #[serde(default)]
+    log: Option<i64>,
+    #[serde(default)]
+    at: Option<i64>,
     failing: Vec<Failing>,
+}
+
+impl Notes {
+    /// Whether they speak of this log.
+    fn are_of(&self, reader: &mut Reader, log: LogId, last: i64) -> Result<bool, SpoolError> {
+        if self.log.is_some_and(|known| known != log.0) || self.seen > last {
+            return Ok(false);
+        }
+        let Some(at) = self.at.filter(|_| self.seen > 0) else { return Ok(true) };
+        Ok(time_of(reader, log, self.seen)? == Some(at))
+    }
+
+    /// They speak of a log that is lost: what was looked at of this one?
+    fn begin_in(&mut self, reader: &mut Reader, log: LogId, last: i64) -> Result<(), SpoolError> {
+        let before = self.seen;
+        self.seen = match self.at {
+            Some(at) => last_until(reader, log, last, at)?,
+            None => last,
+        };
+        let (mut known, failing) = (Vec::new(), std::mem::take(&mut self.failing));
+        for failing in failing {
+            let file = reader.file(FileId(failing.file))?;
+            known.extend(file.filter(|file| file.name == failing.name).map(|_| failing));
+        }
+        self.failing = known;
+        tracing::warn!(
+            target: "spool",
+            before,
+            from = self.seen,
+            of = last,
+            "the catalog is another than at the last command on arrival: they go on from there"
+        );
+        Ok(())
+    }
+}
+
+/// When an event of a log was.
+fn time_of(reader: &mut Reader, log: LogId, number: i64) -> Result<Option<i64>, SpoolError> {
+    Ok(reader.events(log, number - 1, 1)?.first().map(|event| event.at.0))
+}
+
+/// The last event of a log that is no later than this.
+fn last_until(reader: &mut Reader, log: LogId, last: i64, at: i64) -> Result<i64, SpoolError> {
+    let (mut low, mut high) = (0, last);
+    while low < high {
+        let middle = low + (high - low + 1) / 2;
+        match time_of(reader, log, middle)? {
+            Some(then) if then > at => high = middle - 1,
+            _ => low = middle,
+        }
+    }
+    Ok(low)
 }
 
 /// Runs commands.
@@ -80,14 +138,21 @@ impl Arrivals {
     ) -> Result<Self, SpoolError> {
         let mut reader = catalog.reader().map_err(SpoolError::Open)?;
         let own = catalog.site(rules.own())?;
-        let notes = match fs::read(place).map(|bytes| serde_json::from_slice::<Notes>(&bytes)) {
+        let own_log = catalog.log();
+        let mut logs = reader.logs()?.into_iter();
+        let last = logs.find(|(log, _, _)| *log == own_log).map_or(0, |(_, _, last)| last);
+        let kept = fs::read(place).map(|bytes| serde_json::from_slice::<Notes>(&bytes));
+        let mut notes = match kept {
             Ok(Ok(notes)) => notes,
-            _ => {
-                let mut logs = reader.logs()?.into_iter();
-                let seen = logs.find(|(log, _, _)| *log == catalog.log()).map_or(0, |(_, _, n)| n);
-                Notes { seen, failing: Vec::new() }
-            }
+            _ => Notes { seen: last, ..Notes::default() },
         };
+        if !notes.are_of(&mut reader, own_log, last)? {
+            notes.begin_in(&mut reader, own_log, last)?;
+        }
+        notes.log = Some(own_log.0);
+        if notes.seen > 0 {
+            notes.at = time_of(&mut reader, own_log, notes.seen)?.or(notes.at);
+        }
         let place = place.to_owned();
         let arrivals = Self { catalog, reader, rules, own, place, notes, done: 0 };
         arrivals.write_down();
@@ -124,7 +189,7 @@ impl Arrivals {
             if event.kind == EventKind::TakenIn && event.to == Some(State::Adopted) {
                 self.run(now.wall, FileId(event.subject))?;
             }
-            self.notes.seen = event.number;
+            (self.notes.seen, self.notes.at) = (event.number, Some(event.at.0));
             self.write_down();
         }
         Ok(!is_last)

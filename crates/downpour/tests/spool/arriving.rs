@@ -3,7 +3,8 @@
 use crate::bench::{Bench, open_catalog};
 use downpour::spool::{Adoption, Arrivals, Now, RuleSection, Rules, adopt, read_list};
 use downpour_catalog::{
-    AdoptedFile, Catalog, Change, Digest, DigestKind, FileId, OtherContent, SiteId, State, Time,
+    AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Digest, DigestKind, FileId,
+    OtherContent, SiteId, State, Time, backup,
 };
 use std::fs;
 use std::path::Path;
@@ -38,9 +39,13 @@ impl Receiver {
     }
 
     fn arrives(&self, name: &str) -> FileId {
+        self.arrives_at(name, NOW)
+    }
+
+    fn arrives_at(&self, name: &str, at: Time) -> FileId {
         let [here, there] = ["here", "there"].map(|site| self.catalog.site(site).unwrap());
         let path = self.folder.path().join(name).display().to_string();
-        arrive(&self.catalog, there, name, vec![(here, path)])
+        arrive((&self.catalog, at), there, name, vec![(here, path)])
     }
 
     fn out(&self, name: &str) -> String {
@@ -48,7 +53,12 @@ impl Receiver {
     }
 }
 
-fn arrive(catalog: &Catalog, site: SiteId, name: &str, replicas: Vec<(SiteId, String)>) -> FileId {
+fn arrive(
+    (catalog, at): (&Catalog, Time),
+    site: SiteId,
+    name: &str,
+    replicas: Vec<(SiteId, String)>,
+) -> FileId {
     let file = AdoptedFile {
         site,
         name: name.to_owned(),
@@ -60,7 +70,7 @@ fn arrive(catalog: &Catalog, site: SiteId, name: &str, replicas: Vec<(SiteId, St
         origin: None,
         receipt: None,
     };
-    catalog.apply(NOW, &[Change::Adopt(file)]).unwrap()[0].clone().unwrap().file
+    catalog.apply(at, &[Change::Adopt(file)]).unwrap()[0].clone().unwrap().file
 }
 
 fn at(seconds: i64) -> Now {
@@ -85,6 +95,60 @@ fn each_file_that_arrives_gets_its_command_once() {
     arrivals.tick(at(2), &|| true).unwrap();
     assert_eq!(receiver.out("log").lines().count(), 2);
     assert_eq!((arrivals.done(), arrivals.failing().len()), (1, 0));
+}
+
+#[test]
+fn after_a_catalog_is_made_again_commands_run_for_what_arrives_from_then_on() {
+    let command = "['/bin/sh', '-c', 'echo $0 >> OUT/log; test $0 != bad', '{name}']";
+    let mut receiver = Receiver::new(command);
+    let mut arrivals = receiver.open();
+    let old = ["one", "two", "three", "bad"];
+    for name in old {
+        receiver.arrives(name);
+    }
+    arrivals.tick(at(1), &|| true).unwrap();
+    assert_eq!((receiver.out("log").lines().count(), arrivals.failing().len()), (4, 1));
+    drop(arrivals);
+    // As `catalog rebuild` does it, under a name of its own.
+    let again = receiver.folder.path().join("again");
+    fs::create_dir(&again).unwrap();
+    let url = CatalogUrl::Sqlite(again.join("catalog.db"));
+    receiver.catalog =
+        Arc::new(Catalog::open(&url, "rebuild", NOW, &BeforeMigration::Refuse).unwrap());
+    for name in old {
+        receiver.arrives_at(name, NOW.plus_s(100));
+    }
+    receiver.catalog = open_catalog(&again);
+    receiver.arrives_at("early", NOW.plus_s(101));
+    let mut arrivals = receiver.open();
+    receiver.arrives_at("late", NOW.plus_s(102));
+    arrivals.tick(at(103), &|| true).unwrap();
+    let log = receiver.out("log");
+    assert_eq!(log.lines().skip(4).collect::<Vec<_>>(), ["early", "late"]);
+    assert!(arrivals.failing().is_empty(), "{:?}", arrivals.failing());
+    // Once.
+    drop(arrivals);
+    receiver.open().tick(at(104), &|| true).unwrap();
+    assert_eq!(receiver.out("log"), log);
+}
+
+#[test]
+fn after_a_catalog_is_set_back_numbers_come_again_and_commands_run() {
+    let mut receiver = Receiver::new("['/bin/sh', '-c', 'echo $0 >> OUT/log', '{name}']");
+    let mut arrivals = receiver.open();
+    receiver.arrives("one");
+    let [from, to] = ["catalog.db", "earlier/catalog.db"].map(|n| receiver.folder.path().join(n));
+    fs::create_dir(to.parent().unwrap()).unwrap();
+    backup(&CatalogUrl::Sqlite(from), &to).unwrap();
+    receiver.arrives_at("forgotten", NOW.plus_s(1));
+    arrivals.tick(at(2), &|| true).unwrap();
+    drop(arrivals);
+    receiver.catalog = open_catalog(to.parent().unwrap());
+    // Before the commands are looked at, there are as many events again.
+    receiver.arrives_at("two", NOW.plus_s(3));
+    receiver.arrives_at("three", NOW.plus_s(4));
+    receiver.open().tick(at(5), &|| true).unwrap();
+    assert_eq!(receiver.out("log"), "one\nforgotten\ntwo\nthree\n");
 }
 
 #[test]
