@@ -43,7 +43,7 @@ enum TransferVerb {
     Retry(DeedArgs),
     /// Give files up, by their numbers or all of a transfer
     Cancel(DeedArgs),
-    /// Let files out of quarantine, by their numbers or all of a transfer
+    /// Let files out of quarantine, by their numbers or all of a transfer; those of a spool by `spool release`
     Release(DeedArgs),
     /// How the links to other sites do
     Links(ListArgs),

@@ -9,6 +9,7 @@ use super::why::{Why, WhyList};
 use super::{Dispatch, lock, wants, work};
 use crate::api::{Allow, Asked, Detail, Given, Problem, Routes};
 use crate::site::{Fault, RemoteError, Side, Site};
+use crate::spool::lies_aside;
 use crate::steering::Steered;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -426,7 +427,7 @@ async fn cancel(
     step(&site, &dispatch, files, &open, Next::Cancelled).await
 }
 
-/// Let files out of quarantine
+/// Let files out of quarantine; those that lie in a spool's are passed over, for they are released there
 #[utoipa::path(post, path = "/v1/files/release", request_body = Files,
     responses((status = 200, body = Done), (status = 400, body = Problem)))]
 async fn release(
@@ -435,7 +436,32 @@ async fn release(
     Given(files): Given<Files>,
 ) -> Result<Json<Done>, Problem> {
     use downpour_catalog::State::Quarantined;
-    step(&site, &dispatch, files, &[Quarantined], Next::Resumed).await
+    let (config, named) = (site.config(), files.files.clone());
+    let aside = site.read(move |reader| {
+        let mut aside = BTreeMap::new();
+        for id in named.into_iter().take(DEED_MAX) {
+            let file = reader.file(FileId(id))?.filter(|file| file.state == Quarantined);
+            let file = file.filter(|file| lies_aside(&config.spool, &file.name, id));
+            aside.extend(file.map(|file| (id, file.name)));
+        }
+        Ok(aside)
+    });
+    let aside = aside.await?;
+    let rest = files.files.into_iter().filter(|id| !aside.contains_key(id)).collect();
+    let rest = Files { files: rest, ..files };
+    match aside.first_key_value() {
+        // In the catalog alone it would go on, and not be where it goes from.
+        Some((id, name)) if rest.files.is_empty() && rest.transfer.is_none() => {
+            let todo = format!("downpour spool release {id}");
+            let what = format!("{name} lies in its spool's quarantine, and is let out by `{todo}`");
+            Err(Problem::bad_request(what, todo))
+        }
+        _ => {
+            let Json(done) = step(&site, &dispatch, rest, &[Quarantined], Next::Resumed).await?;
+            let passed = done.passed + aside.len() as u64;
+            Ok(Json(Done { passed, ..done }))
+        }
+    }
 }
 
 async fn step(

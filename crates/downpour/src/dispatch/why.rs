@@ -7,7 +7,7 @@ use super::route::Route;
 use super::ways::Way;
 use super::{Dispatch, ReceiverSection, lock};
 use crate::site::{Config, Fault, Site};
-use crate::spool::Rules;
+use crate::spool::{Rules, lies_aside};
 use downpour_catalog::{Cursor, Error, File, FileId, Query, Reason, State, Time};
 use downpour_proto::Rate;
 use serde::{Deserialize, Serialize};
@@ -127,8 +127,9 @@ impl Dispatch {
                 for file in &page.files {
                     let route = Route::of(&config, &rules, names.rule(file.rule));
                     let lack = lack(reader, file, route.as_ref(), (&config, &names), &links)?;
-                    let waiting = ahead.get(&file.rule).map_or(0, |ahead| ahead.files);
-                    files.push(say(file, route.as_ref(), &links, (waiting, lack), now));
+                    let ahead = ahead.get(&file.rule).map_or(0, |ahead| ahead.files);
+                    let around = Around { ahead, lack, is_aside: is_aside(file, &config) };
+                    files.push(say(file, route.as_ref(), &links, around, now));
                 }
                 next = page.next.map(|cursor| cursor.to_string());
                 if files.len() >= PAGE || next.is_some() {
@@ -151,7 +152,8 @@ impl Dispatch {
             let route = Route::of(&config, &rules, names.rule(file.rule));
             let waiting = ahead(reader)?.get(&file.rule).copied().unwrap_or_default();
             let lack = lack(reader, &file, route.as_ref(), (&config, &names), &links)?;
-            let why = say(&file, route.as_ref(), &links, (waiting.files, lack), now);
+            let around = Around { ahead: waiting.files, lack, is_aside: is_aside(&file, &config) };
+            let why = say(&file, route.as_ref(), &links, around, now);
             let origin = names.sites.get(&file.site).cloned().unwrap_or_default();
             Ok(Some((why, file, origin, route, waiting.bytes)))
         });
@@ -253,19 +255,28 @@ fn lack(
     Ok(Some(format!("{have} receivers have it, {of} must; {is}: {told}")))
 }
 
-fn say(
-    file: &File,
-    route: Option<&Route>,
-    links: &Links,
-    (ahead, lack): (i64, Option<String>),
-    now: Time,
-) -> Why {
+/// What a file's reason depends on beside the file.
+struct Around {
+    /// Files of its rule in the queue.
+    ahead: i64,
+    /// Which of its receivers lack it.
+    lack: Option<String>,
+    /// Whether it lies in its spool's quarantine.
+    is_aside: bool,
+}
+
+fn is_aside(file: &File, config: &Config) -> bool {
+    file.state == State::Quarantined && lies_aside(&config.spool, &file.name, file.id.0)
+}
+
+fn say(file: &File, route: Option<&Route>, links: &Links, around: Around, now: Time) -> Why {
     let (eta, text) = match (file.state, file.reason) {
         (State::Waiting, reason) => waiting(file, reason, route, links),
-        (State::Queued, _) => queued(route, links, ahead, now),
+        (State::Queued, _) => queued(route, links, around.ahead, now),
         (State::Quarantined, _) => {
             let class = file.error.map_or("an error", |class| class.name());
-            let todo = "when its cause is gone: downpour transfer release";
+            let of = if around.is_aside { "spool" } else { "transfer" };
+            let todo = format!("when its cause is gone: downpour {of} release {}", file.id);
             (None, format!("set apart for {class}, which is the file's own; {todo}"))
         }
         (State::Found, _) => (None, "it may still be written".to_owned()),
@@ -278,7 +289,7 @@ fn say(
         (State::Cancelled, _) => (None, "it was cancelled".to_owned()),
         (State::Adopted, _) => (None, "it lies where it should".to_owned()),
     };
-    let text = lack.into_iter().fold(text, |text, lack| format!("{text}; {lack}"));
+    let text = around.lack.into_iter().fold(text, |text, lack| format!("{text}; {lack}"));
     Why {
         fetch: None,
         file: file.id.0,

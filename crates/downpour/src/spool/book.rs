@@ -137,6 +137,12 @@ impl Book {
         Ok(self.reader.file(id)?)
     }
 
+    /// The newest version of a file in the spool.
+    pub(super) fn newest(&mut self, rel: &str) -> Result<Option<File>, SpoolError> {
+        let name = self.name(rel);
+        Ok(self.reader.versions(self.site, &name)?.pop())
+    }
+
     /// Files that this daemon took in from this spool and that are still to be sent, with their paths.
     pub(super) fn live(&mut self) -> Result<Vec<(String, File)>, SpoolError> {
         let mut live = Vec::new();

@@ -169,6 +169,10 @@ impl Spool {
         let Some(record) = self.files.get(rel).and_then(|file| file.record) else { return Ok(()) };
         let answer = self.book.apply(now.wall, vec![record.step(Next::Quarantined(class))])?;
         if self.note_answers(now, rel, &answer) {
+            if let Some(file) = self.files.get_mut(rel) {
+                // If it cannot be moved now, it is when it is next seen.
+                file.stage = Stage::Booked;
+            }
             self.todo.set_apart.push((rel.clone(), text));
             self.put_aside(now)?;
         }
@@ -219,14 +223,21 @@ impl Spool {
         let Some(root) = self.root.clone() else {
             return Ok(Err("the spool's folder is not there".to_owned()));
         };
-        let mut found = aside::list(&root).into_iter();
-        let Some((place, reason)) = found.find(|(place, reason)| {
-            reason.path == path || place == path || reason.file.to_string() == path
-        }) else {
-            return Ok(Err(format!("no file `{path}` is in quarantine")));
-        };
-        let rel = reason.path.clone();
-        match aside::put_back(&root, &place, &reason) {
+        match aside::find(&root, path) {
+            Some((place, reason)) => self.release_one(now, &place, &reason),
+            None => Ok(Err(format!("no file `{path}` is in quarantine"))),
+        }
+    }
+
+    fn release_one(
+        &mut self,
+        now: Now,
+        place: &str,
+        reason: &SetApart,
+    ) -> Result<Result<(), String>, SpoolError> {
+        let Some(root) = self.root.clone() else { return Ok(Ok(())) };
+        let rel = &reason.path;
+        match aside::put_back(&root, place, reason) {
             Ok(()) => {}
             Err(rustix::io::Errno::EXIST) => {
                 let text = format!("another file is called {rel} by now: move it away first");
@@ -234,23 +245,27 @@ impl Spool {
             }
             Err(error) => return Ok(Err(format!("{rel} cannot be moved back: {error}"))),
         }
-        let id = FileId(reason.file);
-        if let Some(file) = self.book.file(id)?.filter(|file| file.state == State::Quarantined) {
-            let record = Record { file: id, revision: file.revision, state: file.state };
+        self.count_aside();
+        let known = match reason.file {
+            0 => self.book.newest(rel)?,
+            number => self.book.file(FileId(number))?,
+        };
+        if let Some(file) = known.filter(|file| file.state == State::Quarantined) {
+            let record = Record { file: file.id, revision: file.revision, state: file.state };
             let answer = self.book.apply(now.wall, vec![record.step(Next::Resumed)])?.remove(0);
             if let Err(refused) = answer {
                 return Ok(Err(refused.to_string()));
             }
         }
         self.say(format!("{rel}: released from quarantine"));
-        self.count_aside();
-        self.look_at(now, &rel);
+        self.look_at(now, rel);
         Ok(Ok(()))
     }
 
     /// Releases what has been in quarantine as long as its rule says.
     pub(super) fn release_by_rule(&mut self, now: Now) -> Result<(), SpoolError> {
-        for (_, reason) in self.quarantine() {
+        // Of one without a reason nobody knows since when it is there.
+        for (_, reason) in self.quarantine().into_iter().filter(|(_, r)| r.file != 0) {
             let name = self.book.name(&reason.path);
             let rule = self.rules.for_spool(&name).map(|index| self.rules.at(index));
             let Some(after) = rule.and_then(|rule| rule.release) else { continue };

@@ -36,7 +36,7 @@ mod watch;
 
 pub use adopt::{Adopted, Adoption, SumList, adopt, read_list};
 pub use arrivals::{Arrivals, Failing};
-pub use aside::SetApart;
+pub use aside::{SetApart, lies_aside};
 pub use book::SpoolError;
 pub use digests::{Digesting, read_sum};
 pub use engine::{Spool, SpoolStatus};

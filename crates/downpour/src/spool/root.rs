@@ -284,13 +284,12 @@ impl Root {
         let new = format!("{name}.new");
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
         let file = open_in(&folder, new.as_bytes(), flags, Mode::from_raw_mode(0o644))?;
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let written = rustix::io::write(&file, rest)?;
-            rest = &rest[written..];
+        let written = write_all(&file, bytes)
+            .and_then(|()| rustix::fs::renameat(&folder, new.as_str(), &folder, name));
+        if written.is_err() {
+            let _ = rustix::fs::unlinkat(&folder, new.as_str(), AtFlags::empty());
         }
-        rustix::fs::fsync(&file)?;
-        rustix::fs::renameat(&folder, new.as_str(), &folder, name)
+        written
     }
 
     /// Bytes of the file system that we may use, and those of them that are free.
@@ -299,6 +298,15 @@ impl Root {
         let used = stat.f_blocks - stat.f_bfree;
         Ok(((used + stat.f_bavail) * stat.f_frsize, stat.f_bavail * stat.f_frsize))
     }
+}
+
+/// Writes it all; it is on the disk when this returns.
+fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        let written = rustix::io::write(file, bytes)?;
+        bytes = &bytes[written..];
+    }
+    rustix::fs::fsync(file)
 }
 
 fn kind_name(kind: FileType) -> &'static str {

@@ -92,6 +92,13 @@ fn quarantine_is_listed_and_released_by_an_operator() {
     assert_eq!(listed.files[0].reason.class, "digest-differs");
     let shown = sites.a.done(&["spool", "quarantine"]);
     assert!(shown.contains("bad  digest-differs"), "{shown}");
+    let number = listed.files[0].reason.file.to_string();
+    let why = sites.a.done(&["transfer", "why", &number]);
+    let todo = format!("spool release {number}");
+    assert!(why.contains(&todo), "{why}");
+    // In the catalog alone it would go on, and not be where it goes from.
+    let refused = sites.a.run(&["transfer", "release", &number]);
+    assert!(!refused.status.success() && said(&refused).contains(&todo), "{}", said(&refused));
     let none = sites.a.run(&["spool", "release", "nothing"]);
     assert!(!none.status.success() && said(&none).contains("in quarantine"), "{}", said(&none));
     fs::write(folder.path().join(".quarantine/bad"), "abc").unwrap();

@@ -1,0 +1,92 @@
+//! Quarantine: whatever goes wrong on the way there, what lies in it is listed, counted and released.
+
+use crate::bench::{Bench, LONG};
+use downpour::spool::lies_aside;
+use downpour_catalog::{ErrorClass, Move, Next, State};
+use std::fs;
+
+/// Longer than what a reason's file adds to a name leaves room for, and with room for `.md5`.
+const LONG_NAME: usize = 242;
+
+/// A file whose producer says another digest.
+fn write_bad(bench: &Bench, name: &str) {
+    bench.write(name, "abd");
+    bench.write(&format!("{name}.md5"), "900150983cd24fb0d6963f7d28e17f72");
+}
+
+/// Sets a queued file apart, as the mover does it.
+fn refuse(bench: &Bench, name: &str) {
+    let file = bench.newest(name);
+    let next = Next::Quarantined(ErrorClass::NameRefused);
+    bench.step(Move { file: file.id, at: file.revision, fence: None, next });
+}
+
+#[test]
+fn a_long_name_has_its_reason_too() {
+    let mut bench = Bench::new("", "");
+    let long = "n".repeat(LONG_NAME);
+    let name = format!("run/{long}");
+    write_bad(&bench, &name);
+    bench.tick(LONG);
+    let file = bench.newest(&name);
+    assert_eq!(file.error, Some(ErrorClass::DigestDiffers), "{}", bench.said());
+    let [(place, reason)] = bench.spool().quarantine().try_into().unwrap();
+    assert_eq!((reason.path.as_str(), reason.file), (name.as_str(), file.id.0));
+    assert!(bench.path(&place).exists() && !bench.path(&name).exists());
+    let section = toml::from_str(&format!("folder = {:?}", bench.path(""))).unwrap();
+    assert!(lies_aside(&[section], &name, file.id.0));
+    fs::remove_file(bench.path(&format!("{name}.md5"))).unwrap();
+    let now = bench.now();
+    bench.spool().release(now, &name).unwrap().unwrap();
+    bench.tick(LONG);
+    assert_eq!(bench.newest(&name).state, State::Queued, "{}", bench.said());
+    assert!(bench.spool().quarantine().is_empty());
+}
+
+#[test]
+fn a_file_whose_reason_cannot_be_written_stays_where_it_is() {
+    let mut bench = Bench::new("rescan = '10s'", "");
+    fs::create_dir_all(bench.path(".quarantine/a.reason.json.new")).unwrap();
+    write_bad(&bench, "a");
+    bench.tick(LONG);
+    assert_eq!(bench.newest("a").state, State::Quarantined);
+    assert!(bench.path("a").exists() && bench.spool().quarantine().is_empty(), "{}", bench.said());
+    fs::remove_dir(bench.path(".quarantine/a.reason.json.new")).unwrap();
+    bench.tick(LONG);
+    assert_eq!(bench.spool().quarantine()[0].1.path, "a", "{}", bench.said());
+    assert!(!bench.path("a").exists());
+}
+
+#[test]
+fn a_file_without_a_reason_is_listed_and_a_reason_without_a_file_is_not() {
+    let mut bench = Bench::new("", "release = '1s'");
+    write_bad(&bench, "a");
+    bench.write("b.reason.json", "somebody's own");
+    bench.write("b", "other");
+    bench.tick(LONG);
+    for name in ["b.reason.json", "b"] {
+        refuse(&bench, name);
+        bench.tick(0.5);
+    }
+    let of = |bench: &mut Bench| -> Vec<_> {
+        let listed = bench.spool().quarantine();
+        listed.into_iter().map(|(_, reason)| (reason.path, reason.class)).collect()
+    };
+    let refused = |name: &str| (name.to_owned(), "name-refused".to_owned());
+    let differs = ("a".to_owned(), "digest-differs".to_owned());
+    let all = of(&mut bench);
+    assert_eq!(all.len(), 3, "{all:?}");
+    for one in [refused("b"), refused("b.reason.json"), differs] {
+        assert!(all.contains(&one), "{all:?}");
+    }
+    assert_eq!(fs::read(bench.path(".quarantine/b.reason.json")).unwrap(), b"somebody's own");
+    fs::rename(bench.path(".quarantine/a.reason.json"), bench.path(".quarantine/c.reason.json"))
+        .unwrap();
+    let all = of(&mut bench);
+    assert!(all.len() == 3 && all.contains(&("a".to_owned(), "unknown".to_owned())), "{all:?}");
+    fs::remove_file(bench.path("a.md5")).unwrap();
+    let now = bench.now();
+    bench.spool().release(now, "a").unwrap().unwrap();
+    bench.tick(LONG);
+    assert_eq!(bench.newest("a").state, State::Queued, "{}", bench.said());
+}
