@@ -206,7 +206,8 @@ impl Spool {
             match aside::put(&root, &reason) {
                 Ok(place) => {
                     self.say(format!("{rel}: in quarantine as {place}: {class}: {text}"));
-                    self.forget(&rel);
+                    let size = self.forget(&rel).map_or(0, |file| file.seen.size);
+                    self.went_aside(size);
                 }
                 Err(rustix::io::Errno::NOENT) => {
                     self.missing.entry(rel).or_insert(now.steady);
@@ -214,7 +215,6 @@ impl Spool {
                 Err(error) => self.say(format!("{rel}: cannot be moved to quarantine: {error}")),
             }
         }
-        self.count_aside();
         Ok(())
     }
 
@@ -245,7 +245,7 @@ impl Spool {
             }
             Err(error) => return Ok(Err(format!("{rel} cannot be moved back: {error}"))),
         }
-        self.count_aside();
+        self.came_back(root.look(rel).ok().flatten().map_or(0, |seen| seen.size));
         let known = match reason.file {
             0 => self.book.newest(rel)?,
             number => self.book.file(FileId(number))?,
@@ -264,13 +264,16 @@ impl Spool {
 
     /// Releases what has been in quarantine as long as its rule says.
     pub(super) fn release_by_rule(&mut self, now: Now) -> Result<(), SpoolError> {
+        if self.rules.iter().all(|(_, rule)| rule.release.is_none()) {
+            return Ok(());
+        }
         // Of one without a reason nobody knows since when it is there.
-        for (_, reason) in self.quarantine().into_iter().filter(|(_, r)| r.file != 0) {
+        for (place, reason) in self.quarantine().into_iter().filter(|(_, r)| r.file != 0) {
             let name = self.book.name(&reason.path);
             let rule = self.rules.for_spool(&name).map(|index| self.rules.at(index));
             let Some(after) = rule.and_then(|rule| rule.release) else { continue };
             if now.wall >= downpour_catalog::Time(reason.since).plus_s(after.as_secs() as i64)
-                && let Err(text) = self.release(now, &reason.file.to_string())?
+                && let Err(text) = self.release_one(now, &place, &reason)?
             {
                 self.say(text);
             }

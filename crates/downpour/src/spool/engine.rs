@@ -370,7 +370,10 @@ impl Spool {
                 self.missing.entry(rel.clone()).or_insert(now.steady);
             }
         }
-        self.count_aside();
+        // In between, each that goes there or comes back is counted.
+        if let Some(root) = &self.root {
+            (self.status.quarantined, self.bytes_aside) = aside::count(root);
+        }
         self.status.scan_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     }
 
@@ -541,11 +544,16 @@ impl Spool {
         self.status.taken_in += files as u64;
     }
 
-    /// What is in quarantine takes room, too.
-    pub(super) fn count_aside(&mut self) {
-        if let Some(root) = &self.root {
-            (self.status.quarantined, self.bytes_aside) = aside::count(root);
-        }
+    /// A file went to quarantine, where it takes room, too.
+    pub(super) fn went_aside(&mut self, size: u64) {
+        self.status.quarantined += 1;
+        self.bytes_aside += size;
+    }
+
+    /// A file came back from there.
+    pub(super) fn came_back(&mut self, size: u64) {
+        self.status.quarantined = self.status.quarantined.saturating_sub(1);
+        self.bytes_aside = self.bytes_aside.saturating_sub(size);
     }
 
     fn measure(&mut self, now: Now) {

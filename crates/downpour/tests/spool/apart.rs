@@ -90,3 +90,43 @@ fn a_file_without_a_reason_is_listed_and_a_reason_without_a_file_is_not() {
     bench.tick(LONG);
     assert_eq!(bench.newest("a").state, State::Queued, "{}", bench.said());
 }
+
+/// Reads that this thread has asked for.
+fn reads() -> Option<u64> {
+    let io = fs::read_to_string("/proc/thread-self/io").ok()?;
+    let line = io.lines().find_map(|line| line.strip_prefix("syscr:"))?;
+    line.trim().parse().ok()
+}
+
+#[test]
+fn what_each_file_costs_that_is_set_apart_does_not_grow_with_their_number() {
+    const MANY: usize = 200;
+    let mut bench = Bench::new("rescan = '10h'", "release = '100h'");
+    let mut costs = Vec::new();
+    for batch in 0..2 {
+        let names: Vec<_> = (0..MANY).map(|n| format!("{batch}/{n}")).collect();
+        for name in &names {
+            bench.write(name, "four");
+        }
+        bench.tick(LONG);
+        let before = reads();
+        for name in &names {
+            refuse(&bench, name);
+        }
+        bench.tick(0.5);
+        costs.push(reads().zip(before).map(|(after, before)| after - before));
+        let status = bench.spool().status();
+        assert_eq!(status.quarantined, (batch + 1) * MANY, "it is counted at once");
+        assert_eq!(status.occupancy.bytes, status.quarantined as u64 * 4);
+    }
+    match costs[..] {
+        [Some(first), Some(second)] => assert!(second < 2 * first, "{first} reads, then {second}"),
+        _ => {
+            println!("skipped: what_each_file_costs_that_is_set_apart (reads are not counted here)")
+        }
+    }
+    let now = bench.now();
+    bench.spool().release(now, "0/7").unwrap().unwrap();
+    bench.tick(0.5);
+    assert_eq!(bench.spool().status().quarantined, 2 * MANY - 1);
+}
