@@ -18,6 +18,11 @@ use super::section::{After, Versions};
 use super::settle::Settling;
 use downpour_catalog::{DigestKind, ErrorClass, FileId, Next, Refused, ReplicaState, State};
 use std::collections::HashSet;
+use std::time::Duration;
+
+/// Time until a received file that could not leave is to leave again; twice as long after each try, at most until the next look
+/// at everything.
+const STAYS: Duration = Duration::from_secs(10);
 
 /// What becomes of a file that is no longer there.
 pub(super) const fn gone(unread: bool) -> Next {
@@ -75,6 +80,7 @@ impl Spool {
         let versions = self.rules.at(file.rule).versions;
         let old = file.record.take();
         (file.stage, file.read, file.tries, file.salt) = (Stage::New, None, 0, 0);
+        (file.not_before, file.stays) = (Duration::ZERO, Duration::ZERO);
         file.settling = Settling::new(now.steady, file.seen);
         self.todo.fresh.push(rel.clone());
         let Some(old) = old else { return };
@@ -291,6 +297,11 @@ impl Spool {
             if file.stage != Stage::Booked || !is_received {
                 continue;
             }
+            if now.steady < file.not_before {
+                let at = file.not_before;
+                self.look_later(at, &rel);
+                continue;
+            }
             match root.look(&rel) {
                 Ok(Some(seen)) if Some(seen) == file.read => sure.push(rel),
                 Ok(Some(seen)) if seen.is_content_of(&file.known) => {
@@ -381,12 +392,21 @@ impl Spool {
             self.book.apply(now.wall, vec![change])?;
             match stays {
                 Stays::Changed => self.look_later(now.steady, &rel),
-                Stays::Failed(text) => {
-                    self.say(format!("{rel}: it is received, but stays: {text}"));
-                }
+                Stays::Failed(text) => self.stays(now, &rel, &text),
             }
         }
         Ok(())
+    }
+
+    /// It could not leave: that is tried again, less and less often.
+    fn stays(&mut self, now: Now, rel: &Rel, text: &str) {
+        let longest = self.section.rescan.max(STAYS);
+        let Some(file) = self.files.get_mut(rel) else { return };
+        file.stays = (2 * file.stays).clamp(STAYS, longest);
+        file.not_before = now.steady + file.stays;
+        let (at, pause) = (file.not_before, file.stays.as_secs());
+        self.look_later(at, rel);
+        self.say(format!("{rel}: it is received, but stays: {text}; again in {pause} s"));
     }
 
     /// It is gone from the spool; what lay beside it for it goes, too.

@@ -66,8 +66,10 @@ pub(super) struct Tracked {
     /// Tells it from earlier content of this name that looked the same.
     pub(super) salt: u32,
     pub(super) settling: Settling,
-    /// Not to be read before.
+    /// Not to be read before, nor to leave.
     pub(super) not_before: Duration,
+    /// How long it was left alone after it last failed to leave.
+    pub(super) stays: Duration,
     pub(super) tries: u32,
     /// What it was when this process read it.
     pub(super) read: Option<Seen>,
@@ -476,6 +478,7 @@ impl Spool {
             salt: 0,
             settling: Settling::new(now.steady, seen),
             not_before: Duration::ZERO,
+            stays: Duration::ZERO,
             tries: 0,
             read: None,
             scan: self.scan,

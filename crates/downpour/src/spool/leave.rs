@@ -5,12 +5,12 @@
 
 use super::aside::leaving;
 use super::digests::Digesting;
-use super::root::{Root, Seen};
+use super::root::{Root, Seen, rename_new};
 use super::section::After;
 use downpour_catalog::{Digest, FileId};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
-use std::fs::{self, File};
+use std::fs::{self, File, FileTimes};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -94,20 +94,32 @@ impl Leaver<'_> {
     /// To another file system: written, compared with the digest, and only then renamed and the original removed.
     fn copy_to(&self, private: &str, to: &OwnedFd, name: &str) -> io::Result<()> {
         let part = format!(".{name}.{}.part", self.file);
+        let copied = self.write_part(private, to, &part).and_then(|()| {
+            rename_new((to, &part), (to, name))?;
+            Ok(rustix::fs::fsync(to)?)
+        });
+        if copied.is_err() {
+            let _ = rustix::fs::unlinkat(to, &*part, AtFlags::empty());
+        }
+        copied?;
+        Ok(self.root.remove(private)?)
+    }
+
+    /// Writes the copy, with the mode and the time of the original. It is on the disk when this returns.
+    fn write_part(&self, private: &str, to: &OwnedFd, part: &str) -> io::Result<()> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
         let out =
-            rustix::fs::openat(to, &*part, flags | OFlags::NOFOLLOW, Mode::from_raw_mode(0o644))?;
+            rustix::fs::openat(to, part, flags | OFlags::NOFOLLOW, Mode::from_raw_mode(0o600))?;
         let mut copy = Copying { from: self.root.open_file(private)?, to: File::from(out) };
         let (_, digests) = Digesting::new(&[]).read(&mut copy, |_| true)?;
-        copy.to.sync_all()?;
         if self.digest.as_ref() != digests.first() {
-            rustix::fs::unlinkat(to, &*part, rustix::fs::AtFlags::empty())?;
             return Err(io::Error::other("the copy has another digest"));
         }
-        rustix::fs::renameat_with(to, &*part, to, name, rustix::fs::RenameFlags::NOREPLACE)?;
-        rustix::fs::fsync(to)?;
-        self.root.remove(private)?;
-        Ok(())
+        let original = copy.from.metadata()?;
+        copy.to.set_permissions(original.permissions())?;
+        let times = FileTimes::new().set_modified(original.modified()?);
+        copy.to.set_times(times)?;
+        copy.to.sync_all()
     }
 }
 

@@ -258,18 +258,7 @@ impl Root {
     /// Renames into another folder of the same file system; never over anything.
     pub(super) fn rename_out(&self, from: &str, to: &OwnedFd, name: &str) -> Result<(), Errno> {
         let (from_folder, from_name) = self.parent(from)?;
-        let flags = RenameFlags::NOREPLACE;
-        match rustix::fs::renameat_with(&from_folder, from_name, to, name, flags) {
-            // File systems without it, NFS among them: look first.
-            Err(Errno::INVAL | Errno::NOSYS) => {
-                match rustix::fs::statat(to, name, AtFlags::SYMLINK_NOFOLLOW) {
-                    Err(Errno::NOENT) => rustix::fs::renameat(&from_folder, from_name, to, name),
-                    Err(error) => Err(error),
-                    Ok(_) => Err(Errno::EXIST),
-                }
-            }
-            done => done,
-        }
+        rename_new((&from_folder, from_name), (to, name))
     }
 
     /// Removes a file.
@@ -297,6 +286,24 @@ impl Root {
         let stat = rustix::fs::fstatvfs(&self.fd)?;
         let used = stat.f_blocks - stat.f_bfree;
         Ok(((used + stat.f_bavail) * stat.f_frsize, stat.f_bavail * stat.f_frsize))
+    }
+}
+
+/// Renames from one folder into another; never over anything.
+pub(super) fn rename_new(
+    (from, from_name): (&OwnedFd, &str),
+    (to, name): (&OwnedFd, &str),
+) -> Result<(), Errno> {
+    match rustix::fs::renameat_with(from, from_name, to, name, RenameFlags::NOREPLACE) {
+        // File systems without it, NFS among them: look first.
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            match rustix::fs::statat(to, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Err(Errno::NOENT) => rustix::fs::renameat(from, from_name, to, name),
+                Err(error) => Err(error),
+                Ok(_) => Err(Errno::EXIST),
+            }
+        }
+        done => done,
     }
 }
 

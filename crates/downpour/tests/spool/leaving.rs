@@ -127,6 +127,65 @@ fn a_name_that_is_taken_in_the_archive_is_not_overwritten() {
 }
 
 #[test]
+fn what_cannot_leave_is_tried_again_less_and_less_often() {
+    let mut bench = Bench::new("", "after = 'move:ARCHIVE'");
+    let archive = bench.path("").with_file_name("archive");
+    fs::write(&archive, "no folder").unwrap();
+    bench.write("a", "one");
+    bench.tick(LONG);
+    bench.send_all();
+    bench.tick(200.0);
+    let tries = |bench: &mut Bench| {
+        let said = bench.spool().take_notices();
+        said.iter().filter(|text| text.contains("it is received, but stays")).count()
+    };
+    // After 0, 10, 30, 70, 130 and 190 seconds.
+    let seen = tries(&mut bench);
+    assert!((3..=7).contains(&seen), "{seen}: {}", bench.said());
+    fs::remove_file(&archive).unwrap();
+    bench.tick(61.0);
+    assert_eq!(fs::read(bench.archive("a")).unwrap(), b"one", "{}", bench.said());
+}
+
+#[test]
+fn on_another_file_system_it_is_a_copy_with_mode_and_time_and_leaves_no_half() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    let test = "on_another_file_system_it_is_a_copy_with_mode_and_time_and_leaves_no_half";
+    let Ok(archive) = tempfile::tempdir_in("/dev/shm") else {
+        println!("skipped: {test} (there is no /dev/shm)");
+        return;
+    };
+    let after = format!("after = \"move:{}\"", archive.path().display());
+    let mut bench = Bench::new("rescan = '10s'", &after);
+    let device = |path: &std::path::Path| fs::metadata(path).unwrap().dev();
+    if device(archive.path()) == device(&bench.path("")) {
+        println!("skipped: {test} (all is one file system)");
+        return;
+    }
+    let then = std::time::UNIX_EPOCH + Duration::from_secs(1_600_000_000);
+    bench.write("a", "one");
+    fs::set_permissions(bench.path("a"), fs::Permissions::from_mode(0o640)).unwrap();
+    fs::File::options().write(true).open(bench.path("a")).unwrap().set_modified(then).unwrap();
+    bench.tick(LONG);
+    let in_archive = |name: &str| archive.path().join(name);
+    let second = format!("a.{}", bench.newest("a").id);
+    for taken in ["a", &second] {
+        fs::write(in_archive(taken), "mine").unwrap();
+    }
+    bench.send_all();
+    bench.tick(1.0);
+    assert!(bench.path("a").exists(), "{}", bench.said());
+    assert_eq!(fs::read_dir(archive.path()).unwrap().count(), 2, "half a copy is left");
+    fs::remove_file(in_archive(&second)).unwrap();
+    bench.tick(LONG);
+    assert!(!bench.path("a").exists(), "{}", bench.said());
+    let moved = fs::metadata(in_archive(&second)).unwrap();
+    assert_eq!((moved.mode() & 0o777, moved.modified().unwrap()), (0o640, then));
+    assert_eq!(fs::read(in_archive(&second)).unwrap(), b"one");
+    assert_eq!(fs::read(in_archive("a")).unwrap(), b"mine");
+}
+
+#[test]
 fn what_the_mover_sets_apart_goes_to_quarantine() {
     let mut bench = Bench::new("", "");
     bench.write("run/a", "one");
