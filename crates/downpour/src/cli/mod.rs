@@ -209,7 +209,10 @@ pub fn main() -> ExitCode {
 fn end(exit: Exit) -> Exit {
     let Some(error) = output::lost() else { return exit };
     let what = format!("standard output could not be written: {error}");
-    let fault = Fault::incomplete(what, "make room where it goes, or send it elsewhere; all else was done as asked");
+    let fault = Fault::incomplete(
+        what,
+        "make room where it goes, or send it elsewhere; all else was done as asked",
+    );
     eprintln!("{fault}");
     if exit == Exit::Complete { fault.exit } else { exit }
 }
