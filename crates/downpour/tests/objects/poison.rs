@@ -89,7 +89,7 @@ fn nothing_false_is_placed_whoever_comes_when() {
                     while !is_complete() {
                         let (id, block) = &blocks[random.below(blocks.len() as u64) as usize];
                         let mut block = block.clone();
-                        if random.below(60) == 0 {
+                        if random.below(200) == 0 {
                             let at = random.below(block.len() as u64) as usize;
                             block[at] ^= 1;
                         }

@@ -103,10 +103,6 @@ pub enum Destination {
 /// How often a thread with a block for which it is too early looks whether it still is.
 const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(1);
 
-/// So often a group may come false before its file is given up: forgers are left long before
-/// (`docs/protocol.md#KEY-4`), so it is the sender that has other bytes by now than those it announced.
-const FALSE_GROUPS_MAX: u32 = 16;
-
 /// Withdrawals kept until the tree is known.
 const EARLY_WITHDRAWN_MAX: usize = 1 << 16;
 
@@ -316,7 +312,7 @@ impl Store {
             Some(Err(Fault::NoRoom)) => outcome.refused = true,
             None => {
                 outcome.is_false = true;
-                if lock(&self.progress).came_false(known.number) == FALSE_GROUPS_MAX {
+                if lock(&self.progress).came_false(known) {
                     let text = "what comes of it is not what was announced, however often it is asked for: \
                                 it changes at the sender; send it again when it does not";
                     outcome.failed.push((known.entry(), Why::new(Obstacle::Failed, text)));

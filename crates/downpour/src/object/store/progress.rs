@@ -17,6 +17,11 @@ use std::sync::{Arc, Mutex};
 /// Group buffers kept for reuse, of a group's length (1 MiB) at most.
 const SPARE_MAX: usize = 8;
 
+/// So often one of a file's groups may come false, and so many of them in all, before the file is given up. Forgers are left
+/// before (`docs/protocol.md#KEY-4`), with whatever of theirs is on its way: it is the sender that has other bytes by now
+/// than those it announced.
+const FALSE_MAX: (u32, u32) = (16, 256);
+
 /// One bit for each group or entry; grows as needed.
 #[derive(Debug, Default)]
 pub(super) struct Bits(Vec<u64>);
@@ -88,8 +93,8 @@ pub(super) struct Progress {
     early_len: usize,
     pending: HashMap<u32, Slot>,
     pending_len: u64,
-    /// How often groups came false, of those that did.
-    came_false: HashMap<u32, u32>,
+    /// How often groups came false, and groups of files, of those that did.
+    came_false: [HashMap<u32, u32>; 2],
     /// Buffers of groups that are done: fresh memory costs a page fault for every four kilobytes.
     spare: Vec<Vec<u8>>,
     pub(super) failures: Vec<(u32, String)>,
@@ -118,7 +123,7 @@ impl Progress {
             early_len: 0,
             pending: HashMap::new(),
             pending_len: 0,
-            came_false: HashMap::new(),
+            came_false: [HashMap::new(), HashMap::new()],
             spare: Vec::new(),
             failures: Vec::new(),
             bytes_received: 0,
@@ -325,11 +330,13 @@ impl Progress {
         Some(pending)
     }
 
-    /// A group came false. Returns how often it did.
-    pub(super) fn came_false(&mut self, number: u32) -> u32 {
-        let times = self.came_false.entry(number).or_default();
-        *times += 1;
-        *times
+    /// A group came false. Returns whether its file is to be given up.
+    pub(super) fn came_false(&mut self, known: &KnownGroup) -> bool {
+        let [groups, files] = &mut self.came_false;
+        let (of_group, of_file) =
+            (groups.entry(known.number).or_default(), files.entry(known.group.entry).or_default());
+        (*of_group, *of_file) = (*of_group + 1, *of_file + 1);
+        *of_group >= FALSE_MAX.0 || *of_file >= FALSE_MAX.1
     }
 
     /// Keeps a group's buffer for another one.
