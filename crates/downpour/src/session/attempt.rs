@@ -4,6 +4,7 @@
 //! meet in one queue and one loop, which only passes on; what each does is its own affair.
 
 use super::account::{ReceiverAccount, receiver_snapshot};
+use super::asking::{clock, listen, lost, next_event, send_receipt};
 use super::hearing::{buffer_notice, stream_in};
 use super::host::Host;
 use super::keeper::{Keeper, open_keeper};
@@ -22,9 +23,8 @@ use downpour_proto::{
 };
 use downpour_transport::control::{
     BlockRange, ControlClient, DataPath, Event, EventStream, HaveRequest, Joined, ObjectFailure,
-    Pull, PullError, ReadyRequest, Receipt, RequestError,
+    Pull, PullError, ReadyRequest, Receipt,
 };
-use downpour_transport::identity::Identity;
 use downpour_transport::pull::{Pulled, Puller};
 use downpour_transport::session::{ReceiveEvent, ReceiveHandle, ReceiveSetup, ReceiveSnapshot};
 use downpour_transport::trace::Trace;
@@ -44,9 +44,6 @@ const TICK: Duration = Duration::from_millis(200);
 
 /// How long what a lost sender has sent is read and stored.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
-
-/// How often a receipt is tried, a second apart: the sender may be busy.
-const RECEIPT_TRIES: u32 = 5;
 
 /// Why a receiver goes whose user ends it.
 const INTERRUPTED: &str = "interrupted; what has arrived is kept for the next attempt";
@@ -153,7 +150,11 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
     let limits = limits(plan, &joined, taker);
     let spare = limits.spare.clone();
     let (puller, mut pulled) = Puller::start(client.clone(), limits);
-    let store = open_keeper(plan, &client, &joined, (taker, said.clone())).await?;
+    let clock = match clock(&client, &joined).await {
+        Ok(clock) => clock,
+        Err(error) => return lost(error).map(Ended::SenderLost),
+    };
+    let store = open_keeper(plan, &joined, (taker, said.clone()), clock)?;
     // Before the events: when the sender hears of us it sends a probe.
     let (stream, mut notices) = stream_in(plan, &joined)?;
     let has_stream = stream.is_some() || joined.reply.path.is_unicast();
@@ -162,7 +163,7 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
     let ready = (!has_stream).then_some(ReadyRequest { multicast: false, candidates });
     let mut events = match listen(&client, ready).await {
         Ok(events) => events,
-        Err(error) => return lost(error),
+        Err(error) => return lost(error).map(Ended::SenderLost),
     };
     notices.extend(buffer_notice(driver.snapshot().buffer_len).filter(|_| has_stream));
     let mut run = Run {
@@ -193,40 +194,12 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
     };
     run.begin_products();
     let telling = Telling::begin(&run.joined, &run.client, taker);
-    match run.become_ready(&mut heard, has_stream).await {
-        Ok(None) => {}
-        Ok(Some(verdict)) => return run.finish(verdict, taker).await,
-        Err(error) => return lost(error),
+    if let Some(verdict) = run.become_ready(&mut heard, has_stream).await? {
+        return run.finish(verdict, taker).await;
     }
     let verdict = run.attend(&mut events, (&mut heard, &mut pulled), host).await;
     telling.end(matches!(verdict, Verdict::Complete(_))).await;
     run.finish(verdict, taker).await
-}
-
-/// Subscribes to the sender's events; says that we are ready meanwhile, if that is known.
-async fn listen(
-    client: &ControlClient,
-    ready: Option<ReadyRequest>,
-) -> Result<EventStream, RequestError> {
-    let tell = async {
-        match ready {
-            Some(ready) => client.ready(ready).await,
-            None => Ok(()),
-        }
-    };
-    tokio::try_join!(client.events(), tell).map(|(events, ())| events)
-}
-
-fn lost(error: RequestError) -> Result<Ended, Fault> {
-    if error.is_passing() {
-        return Ok(Ended::SenderLost(error.to_string()));
-    }
-    let todo = "ask the sender for a new ticket and try again";
-    Err(Fault::incomplete(error.to_string(), todo).of(ErrorClass::SourceRefused))
-}
-
-async fn next_event(events: &mut EventStream) -> Result<Event, String> {
-    events.next().await.map_err(|end| end.to_string())
 }
 
 fn class_of(failure: &StoreFailure, target: &Target) -> ErrorClass {
@@ -371,12 +344,12 @@ impl Run<'_> {
         tokio::time::timeout(DRAIN_TIME, all).await.ok().flatten()
     }
 
-    /// Waits for the probe and says how it went. A verdict when the driver has ended meanwhile.
+    /// Waits for the probe and says how it went. A verdict when the driver has ended meanwhile, or the sender is lost.
     async fn become_ready(
         &mut self,
         heard: &mut UnboundedReceiver<Said>,
         has_stream: bool,
-    ) -> Result<Option<Verdict>, RequestError> {
+    ) -> Result<Option<Verdict>, Fault> {
         if !has_stream {
             self.go_without_stream();
             return Ok(None); // It was said with the subscription.
@@ -401,7 +374,10 @@ impl Run<'_> {
             self.go_without_stream();
         }
         let candidates = self.candidates;
-        self.client.ready(ReadyRequest { multicast, candidates }).await.map(|()| None)
+        match self.client.ready(ReadyRequest { multicast, candidates }).await {
+            Ok(()) => Ok(None),
+            Err(error) => lost(error).map(|why| Some(Verdict::SenderLost(why))),
+        }
     }
 
     /// How the driver is; the puller is told whether it waits for the disk, the driver how many pulls may run.
@@ -750,24 +726,6 @@ impl Run<'_> {
             bytes_held: summary.bytes_held,
             repair_symbols,
             failures: self.failures.clone(),
-        }
-    }
-}
-
-async fn send_receipt(
-    client: &ControlClient,
-    receipt: Receipt,
-    identity: &Identity,
-) -> Result<(), RequestError> {
-    let signed = receipt.sign(identity);
-    let mut tries = 1;
-    loop {
-        match client.receipt(&signed).await {
-            Err(error) if error.is_passing() && tries < RECEIPT_TRIES => {
-                tries += 1;
-                tokio::time::sleep(Duration::from_secs(1)).await;
-            }
-            done => return done,
         }
     }
 }

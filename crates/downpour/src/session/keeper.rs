@@ -12,7 +12,7 @@ use crate::product::{Clerk, Shelf, ShelfConfig};
 use downpour_catalog::ErrorClass;
 use downpour_proto::BlockId;
 use downpour_transport::BlockSink;
-use downpour_transport::control::{ControlClient, Joined};
+use downpour_transport::control::{ClockOffset, Joined};
 use std::sync::Arc;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -117,12 +117,11 @@ fn unopened(plan: &ReceivePlan, error: &OpenError) -> Fault {
     Fault::start(error.to_string(), todo).of(class)
 }
 
-/// A shelf for products, and the difference of the clocks for their log.
-async fn open_shelf(
+/// A shelf for products, from this block on.
+fn open_shelf(
     plan: &ReceivePlan,
-    client: &ControlClient,
     joined: &Joined,
-    first: u32,
+    (first, clock): (u32, ClockOffset),
     (clerk, said): (Option<Arc<Clerk>>, UnboundedSender<Said>),
 ) -> Result<Shelf, Fault> {
     let folder = match &plan.target {
@@ -133,9 +132,6 @@ async fn open_shelf(
             return Err(Fault::start(what, "give --out a folder, or --discard"));
         }
     };
-    let clock = client.clock().await.map_err(|error| {
-        Fault::incomplete(error.to_string(), "start it again: what comes then is received")
-    })?;
     let config = ShelfConfig {
         session: *joined.reply.session.as_bytes(),
         publisher: joined.reply.publisher,
@@ -153,17 +149,18 @@ async fn open_shelf(
     opened.map_err(|error| unopened(plan, &error))
 }
 
-pub(super) async fn open_keeper(
+/// `clock` is the sender's, in a session of products.
+pub(super) fn open_keeper(
     plan: &ReceivePlan,
-    client: &ControlClient,
     joined: &Joined,
     (taker, said): (&Taker, UnboundedSender<Said>),
+    clock: Option<ClockOffset>,
 ) -> Result<Arc<dyn Keeper>, Fault> {
-    Ok(match joined.reply.products_from {
-        Some(first) => {
+    Ok(match joined.reply.products_from.zip(clock) {
+        Some(begun) => {
             let clerk = taker.clerk.clone();
             clerk.iter().for_each(|clerk| clerk.begin(joined.reply.session.to_text()));
-            Arc::new(open_shelf(plan, client, joined, first, (clerk, said)).await?)
+            Arc::new(open_shelf(plan, joined, begun, (clerk, said))?)
         }
         None if taker.clerk.as_ref().is_some_and(|clerk| clerk.desk().is_some()) => {
             let what = "its sender sends a tree, and a site takes only files of sites";

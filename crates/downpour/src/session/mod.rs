@@ -16,7 +16,7 @@
 //! | `host` | who is shown how it goes, and can end it: a terminal, or a program |
 //! | `signals` | counts what the terminal's user asks, and ends the process where a session cannot |
 //! | `batch` | both ends as a library call: a list of files to one node |
-//! | `attempt` | one session as a receiver lives it |
+//! | `attempt`, `asking` | one session as a receiver lives it; what it asks of its sender |
 //! | `transfer` | its connections, over a long way |
 //! | `words` | what a receiver tells of files of a site that come as products |
 //! | `standing` | a session of products as a library call, both ends: open until its owner ends it |
@@ -24,6 +24,7 @@
 //! Deliberately absent: protocol rules (`downpour-proto`) and anything that reads an option.
 
 mod account;
+mod asking;
 mod attempt;
 mod auto;
 mod batch;
