@@ -46,13 +46,30 @@ pub(super) struct Stand {
     pub(super) told_ends: (u32, u32, bool),
     /// When those who follow a stream of products were told last what they need for pulls.
     followers_told: Option<Instant>,
-    pub(super) receipts: Vec<(ReceiverId, SignedReceipt)>,
+    /// The last one of each receiver that has ended.
+    pub(super) receipts: BTreeMap<ReceiverId, SignedReceipt>,
 }
 
 impl Stand {
     /// Of a session whose blocks take this path.
     pub(super) fn new(path: DataPath) -> Self {
         Self { roster: Roster::new(path == DataPath::Tcp), ..Self::default() }
+    }
+
+    /// Takes a receiver in; also its former self, of which nothing is kept.
+    fn join(&mut self, who: Newcomer) -> (ReceiverId, Option<ReceiverId>) {
+        let (receiver, old) = self.roster.join(who);
+        old.map(|old| self.receipts.remove(&old));
+        (receiver, old)
+    }
+
+    /// Takes a receipt; whether its receiver has ended with it.
+    fn receipt(&mut self, from: ReceiverId, receipt: Receipt, proof: SignedReceipt) -> bool {
+        let ended = self.roster.receipt(from, receipt);
+        if ended {
+            self.receipts.insert(from, proof);
+        }
+        ended
     }
 
     /// Tells receivers of the files given up, as far as they take it.
@@ -180,7 +197,7 @@ impl SessionHandler for Endpoint {
         };
         let (receiver, started, data_end) = {
             let mut stand = shared.stand();
-            let (receiver, old) = stand.roster.join(who);
+            let (receiver, old) = stand.join(who);
             if let Some(old) = old {
                 shared.driver.set_delivery(old, Delivery::Ended);
             }
@@ -231,10 +248,8 @@ impl SessionHandler for Endpoint {
         proof: SignedReceipt,
     ) -> Result<(), ApiError> {
         let shared = &self.0;
-        let mut stand = shared.stand();
-        if stand.roster.receipt(member.receiver, receipt) {
+        if shared.stand().receipt(member.receiver, receipt, proof) {
             shared.driver.set_delivery(member.receiver, Delivery::Ended);
-            stand.receipts.push((member.receiver, proof));
         }
         shared.changed.notify_one();
         Ok(())
@@ -370,5 +385,56 @@ impl Endpoint {
             at = end;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::roster::Newcomer;
+    use super::Stand;
+    use downpour_proto::ReceiverId;
+    use downpour_transport::control::{InstanceId, Receipt, SessionId};
+    use downpour_transport::identity::Identity;
+
+    fn receipt(receiver: ReceiverId) -> Receipt {
+        Receipt {
+            session: SessionId::from_bytes([1; 16]),
+            receiver,
+            manifest_digest: [0; 32],
+            made_unix_s: 0,
+            finished: true,
+            objects_complete: 1,
+            objects_failed: 0,
+            bytes_complete: 1,
+            bytes_by_stream: 1,
+            bytes_by_pull: 0,
+            bytes_held: 0,
+            repair_symbols: 0,
+            failures: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn of_each_receiver_one_receipt_is_kept_and_none_of_who_has_come_back() {
+        let (node, mut stand) = (Identity::generate(), Stand::default());
+        let who = || Newcomer {
+            name: "a".to_owned(),
+            node: node.public_key(),
+            instance: InstanceId::from_bytes([7; 16]),
+            addr: "127.0.0.1:1".parse().unwrap(),
+        };
+        let (first, _) = stand.join(who());
+        for _ in 0..3 {
+            let receipt = receipt(first);
+            let proof = receipt.clone().sign(&node);
+            assert!(stand.receipt(first, receipt, proof));
+        }
+        assert_eq!(stand.receipts.len(), 1);
+        let (_, old) = stand.join(who());
+        assert_eq!((old, stand.receipts.len()), (Some(first), 0));
+        let late = receipt(first);
+        let proof = late.clone().sign(&node);
+        assert!(!stand.receipt(first, late, proof), "it is here under another number");
+        assert!(stand.receipts.is_empty());
     }
 }

@@ -359,8 +359,7 @@ async fn close(
     };
     let report = report(heading, &ledger, &snapshot, &peers);
     drop(peers);
-    let receipts = std::mem::take(&mut stand.receipts).into_iter().map(|(_, proof)| proof);
-    let receipts = receipts.collect();
+    let receipts = std::mem::take(&mut stand.receipts).into_values().collect();
     Ok(Done { report, items, withdrawn, peers: stand.roster.take(), receipts })
 }
 
