@@ -111,7 +111,8 @@ pub enum Next {
     Verified(SiteId, String),
     /// The destination's receipt.
     Receipted(Receipt),
-    /// Tried again later.
+    /// Tried again later. One that goes by no session yet, and is put back for others to have their turn ([`Reason::Turn`], no error),
+    /// was not tried: it has one try less, and no attempt is written down.
     Waiting {
         /// Why.
         reason: Reason,
@@ -262,13 +263,24 @@ pub struct Claimed {
     pub size: u64,
 }
 
+/// Who may have a file: a site with a present replica, by whose key there is a receipt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holder {
+    /// The site; one that the catalog does not know has nothing.
+    pub site: SiteId,
+    /// The key that it signs with.
+    pub receiver: Vec<u8>,
+}
+
 /// Which files to claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Those that are queued, lowest rank first; they become `sending`.
     Queued,
     /// The same of one rule.
     QueuedOf(RuleId),
+    /// The same, for the first of these: what it has and another of them lacks is passed over.
+    QueuedFor(RuleId, Vec<Holder>),
     /// Those whose lease has ended; one that was `sending` begins a new attempt, others stay where they are.
     Lapsed,
 }

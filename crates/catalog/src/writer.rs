@@ -172,7 +172,7 @@ impl Thread {
                     Reply::Apply(changes.iter().map(|change| batch.apply(*now, change)).collect())
                 }
                 Request::Claim { now, work, limit, until } => {
-                    Reply::Claim(batch.claim(sql, *now, *work, *limit, *until)?)
+                    Reply::Claim(batch.claim(sql, *now, work, *limit, *until)?)
                 }
                 Request::Wake { now, limit } => Reply::Wake(batch.wake(sql, *now, *limit)?),
                 Request::Word(kind, name) => Reply::Word(words::learn(sql, *kind, name)?),

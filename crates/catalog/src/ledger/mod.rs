@@ -15,6 +15,7 @@
 mod intake;
 mod links;
 mod moves;
+mod of;
 mod records;
 mod sets;
 mod standing;
@@ -26,6 +27,7 @@ use crate::record::{DigestKind, EventKind, FileId, LogId, Mint, Revision, RuleId
 use crate::schema;
 use crate::sql::{Columns, DbError, Hold, Put, Row, Sql, Table, one_int};
 pub(crate) use links::fade;
+use of::Of;
 pub(crate) use sets::{Called, SetPlace, key_row, place_of};
 use standing::{Place, Standing};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -189,19 +191,20 @@ impl Batch<'_> {
         &mut self,
         sql: &mut dyn Sql,
         now: Time,
-        work: Work,
+        work: &Work,
         limit: usize,
         until: Time,
     ) -> Result<Vec<Claimed>, DbError> {
         self.flush(sql)?;
         let mut claimed = Vec::new();
-        let (states, due, rule): (&[State], _, _) = match work {
-            Work::Queued => (&[State::Queued], i64::MAX, None),
-            Work::QueuedOf(rule) => (&[State::Queued], i64::MAX, Some(rule)),
-            Work::Lapsed => (&[State::Sending, State::Sent, State::Verified], now.0, None),
+        let (states, due, of): (&[State], _, _) = match work {
+            Work::Queued => (&[State::Queued], i64::MAX, Of::default()),
+            Work::QueuedOf(rule) => (&[State::Queued], i64::MAX, Of::rule(*rule, &[])),
+            Work::QueuedFor(rule, to) => (&[State::Queued], i64::MAX, Of::rule(*rule, to)),
+            Work::Lapsed => (&[State::Sending, State::Sent, State::Verified], now.0, Of::default()),
         };
         for state in states {
-            for file in self.due(sql, *state, due, rule, limit - claimed.len())? {
+            for file in self.due(sql, *state, due, &of, limit - claimed.len())? {
                 claimed.push(self.lease(now, file, until));
             }
         }
@@ -216,7 +219,7 @@ impl Batch<'_> {
         limit: usize,
     ) -> Result<usize, DbError> {
         self.flush(sql)?;
-        let due = self.due(sql, State::Waiting, now.0, None, limit)?;
+        let due = self.due(sql, State::Waiting, now.0, &Of::default(), limit)?;
         for file in &due {
             self.resume(now, *file);
         }
@@ -229,17 +232,18 @@ impl Batch<'_> {
         sql: &mut dyn Sql,
         state: State,
         until: i64,
-        rule: Option<RuleId>,
+        of: &Of<'_>,
         limit: usize,
     ) -> Result<Vec<FileId>, DbError> {
+        let (condition, given) = of.condition();
         let select = format!(
-            "SELECT {} FROM live WHERE state = ?{} AND turn <= ? ORDER BY turn, file LIMIT ?{}",
+            "SELECT {} FROM live WHERE state = ?{condition} AND turn <= ? \
+             ORDER BY turn, file LIMIT ?{}",
             schema::LIVE.list(),
-            if rule.is_some() { " AND rule = ?" } else { "" },
             sql.dialect().skip_locked()
         );
         let mut args = vec![i64::from(state.code()).into()];
-        args.extend(rule.map(|rule| rule.0.into()));
+        args.extend(given);
         args.extend([until.into(), (limit as i64).into()]);
         let mut due = Vec::new();
         for row in sql.query(&select, &args)? {

@@ -6,7 +6,7 @@ use crate::change::{
     Answer, Applied, Claimed, Move, Next, PATH_BYTES_MAX, Refused, SESSION_BYTES_MAX,
 };
 use crate::class::{ErrorClass, Scope};
-use crate::life::State;
+use crate::life::{Reason, State};
 use crate::record::{
     DigestKind, EventKind, Fence, FileId, LogId, Outcome, Replica, ReplicaState, Revision, Time,
 };
@@ -115,6 +115,12 @@ impl Batch<'_> {
         }
         if to == State::Queued {
             standing.turn = standing.rank;
+        }
+        let returned = matches!(next, Next::Waiting { reason: Reason::Turn, error: None, .. });
+        if from == State::Sending && returned && standing.session.is_empty() {
+            // It went nowhere: that was no attempt.
+            (standing.started, standing.bytes) = (Time(0), 0);
+            standing.tries -= 1;
         }
         let outcome = match to {
             State::Verified => Some(Outcome::Verified),

@@ -2,8 +2,8 @@
 
 use crate::world::{LEASE_S, NOW, World, digest, receipt, waiting};
 use downpour_catalog::{
-    Change, ErrorClass, Move, Next, Outcome, Reason, Refused, Revision, SESSION_BYTES_MAX, Scope,
-    State, TRANSITIONS, Time, Work,
+    Change, ErrorClass, Holder, Move, Next, Outcome, Reason, Receipt, Refused, Replica,
+    ReplicaState, Revision, SESSION_BYTES_MAX, Scope, State, TRANSITIONS, Time, Work,
 };
 
 pub(crate) fn a_file_goes_from_found_to_receipted(world: &World) {
@@ -210,6 +210,82 @@ pub(crate) fn a_claim_may_be_of_one_rule(world: &World) {
     assert_eq!(of_other.iter().map(|c| c.file).collect::<Vec<_>>(), [third.file]);
     assert_eq!(of_other[0].state, State::Sending);
     assert_eq!(daemon.claim(NOW, Work::Queued, 10)[0].file, first.file);
+}
+
+pub(crate) fn a_claim_may_be_of_what_one_of_several_sites_lacks(world: &World) {
+    let daemon = world.daemon("a");
+    let files = daemon.queue_many(4);
+    let holder = |name: &str, key: u8| {
+        let site = daemon.catalog.site(name).expect("a site");
+        Holder { site, receiver: vec![key; 32] }
+    };
+    let (b, c, unknown) = (holder("b", 2), holder("c", 3), Holder::default());
+    let replica = |file, of: &Holder, state| {
+        let (site, path) = (of.site, "x".to_owned());
+        daemon.change(NOW, Change::Replica(Replica { file, site, path, state })).unwrap();
+    };
+    let has = |file, of: &Holder| {
+        replica(file, of, ReplicaState::Present);
+        let receipt = Receipt { receiver: of.receiver.clone(), ..receipt(file) };
+        daemon.change(NOW, Change::Receipt(receipt)).unwrap();
+    };
+    // The first has the first two, of the third it has lost its copy, for the fourth there is no receipt.
+    files[..3].iter().for_each(|file| has(*file, &b));
+    replica(files[2], &b, ReplicaState::Lost);
+    replica(files[3], &b, ReplicaState::Present);
+    let given = |to: [&Holder; 3]| {
+        let work = Work::QueuedFor(daemon.rule, to.map(Clone::clone).to_vec());
+        let claimed = daemon.claim(NOW, work, 10);
+        for claimed in &claimed {
+            let (reason, error, next_try) = (Reason::Turn, None, NOW);
+            let back = Next::Waiting { reason, error, next_try, bytes: 0 };
+            daemon.step_held(*claimed, claimed.revision, back).unwrap();
+        }
+        daemon.catalog.wake(NOW, 10).wait().expect("the database works");
+        claimed.into_iter().map(|claimed| claimed.file).collect::<Vec<_>>()
+    };
+    assert_eq!(given([&b, &c, &c]), files[2..]);
+    assert_eq!(given([&c, &b, &b]), files);
+    assert_eq!(given([&unknown, &b, &c]), files);
+    has(files[0], &c);
+    assert_eq!(given([&b, &c, &unknown]), files[2..]);
+    assert_eq!(given([&c, &b, &unknown]), files[1..]);
+    // One that all have is to come to its end.
+    assert_eq!(given([&b, &c, &c]), [files[0], files[2], files[3]]);
+    assert_eq!(given([&c, &b, &b]), files);
+    for file in files {
+        daemon.step(file, daemon.file(file).revision, Next::Cancelled).unwrap();
+    }
+}
+
+pub(crate) fn what_went_nowhere_was_no_attempt(world: &World) {
+    let daemon = world.daemon("a");
+    let file = daemon.queued("x").file;
+    let back = |reason, error| Next::Waiting { reason, error, next_try: NOW, bytes: 0 };
+    let stands = || {
+        let (tries, attempts) = (daemon.file(file).tries, world.reader().attempts(file).unwrap());
+        (tries, attempts.into_iter().map(|attempt| attempt.number).collect::<Vec<_>>())
+    };
+    let next = || {
+        daemon.catalog.wake(NOW, 10).wait().expect("the database works");
+        daemon.claim(NOW, Work::Queued, 1)[0]
+    };
+    for _ in 0..3 {
+        let held = next();
+        daemon.step_held(held, held.revision, back(Reason::Turn, None)).unwrap();
+        assert_eq!(stands(), (0, vec![]));
+    }
+    let held = next();
+    let lost = Some(ErrorClass::ConnectionLost);
+    daemon.step_held(held, held.revision, back(Reason::BackOff, lost)).unwrap();
+    assert_eq!(stands(), (1, vec![1]));
+    // One that goes by a session was sent: to one of several sites.
+    let held = next();
+    let (fence, session) = (held.fence, "one".to_owned());
+    daemon.change(NOW, Change::InSession { file, fence, session }).unwrap();
+    daemon.step_held(held, held.revision, back(Reason::Turn, None)).unwrap();
+    assert_eq!(stands(), (2, vec![1, 2]));
+    daemon.step(file, daemon.file(file).revision, Next::Cancelled).unwrap();
 }
 
 pub(crate) fn an_attempt_names_its_session(world: &World) {

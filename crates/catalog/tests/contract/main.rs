@@ -38,6 +38,8 @@ stories![
     life::each_file_that_does_not_move_has_one_reason,
     life::an_operator_cancels_a_file_that_is_held,
     life::a_claim_may_be_of_one_rule,
+    life::a_claim_may_be_of_what_one_of_several_sites_lacks,
+    life::what_went_nowhere_was_no_attempt,
     life::an_attempt_names_its_session,
     names::a_name_is_never_overwritten,
     names::a_file_that_is_still_written_stays_one_file,

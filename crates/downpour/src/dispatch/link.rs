@@ -60,6 +60,8 @@ pub(super) struct Link {
     pace: Pace,
     /// What each rule was served, divided by its share.
     served: HashMap<RuleId, f64>,
+    /// When each rule's files are looked through again for those that this link lacks.
+    rested: HashMap<RuleId, Time>,
 }
 
 /// A rate that forgets: what came in a time that shrinks by half every so often.
@@ -72,6 +74,8 @@ struct Pace {
 }
 
 const PACE_HALF_S: f64 = 60.0;
+/// The longest time between two looks through a rule's files.
+const REST_MAX: std::time::Duration = std::time::Duration::from_secs(60);
 
 impl Pace {
     fn note(&mut self, now: Time, files: u64, bytes: u64, took_s: f64) {
@@ -114,6 +118,7 @@ impl Link {
             bytes: 0,
             pace: Pace::default(),
             served: HashMap::new(),
+            rested: HashMap::new(),
         }
     }
 
@@ -130,6 +135,23 @@ impl Link {
         }
     }
 
+    /// What was permitted found nothing to send: a probe is given back.
+    pub(super) fn unprobe(&mut self, now: Time) {
+        self.breaker.unprobe(stamp(now));
+    }
+
+    /// It took so long to find those of a rule's files that this link lacks, which may be few behind many: no more than a tenth of
+    /// the time is spent so.
+    pub(super) fn searched(&mut self, rule: RuleId, now: Time, took: std::time::Duration) {
+        let rest = (took * 9).min(REST_MAX);
+        self.rested.insert(rule, super::book::until(now, rest));
+    }
+
+    /// Whether a rule's files may be looked through again.
+    pub(super) fn may_search(&self, rule: RuleId, now: Time) -> bool {
+        self.rested.get(&rule).is_none_or(|at| *at <= now)
+    }
+
     /// The other side answered.
     pub(super) fn succeed(&mut self) {
         self.breaker.succeed();
@@ -140,6 +162,7 @@ impl Link {
     pub(super) fn begin_anew(&mut self) {
         self.breaker = Breaker::new(BREAKER, seed());
         self.pace = Pace::default();
+        self.rested.clear();
     }
 
     /// Something failed; the breaker hears of it if the link is to blame.
@@ -245,6 +268,22 @@ mod tests {
         assert_eq!(link.permit(probe_at, 2, 1000), 1, "one file to see whether it works");
         link.succeed();
         assert_eq!((link.permit(probe_at, 2, 1000), link.probe_at()), (1000, None));
+    }
+
+    #[test]
+    fn a_probe_that_found_nothing_is_given_back_and_long_searches_are_rare() {
+        let mut link = Link::new(1, Wanted::Open);
+        (0..3).for_each(|_| link.fail(NOW, ErrorClass::TimedOut, "no answer"));
+        let probe_at = link.probe_at().unwrap();
+        assert_eq!((link.permit(probe_at, 2, 9), link.permit(probe_at, 2, 9)), (1, 0));
+        link.unprobe(probe_at);
+        assert_eq!(link.permit(probe_at, 2, 9), 1);
+        let (rule, other) = (RuleId(1), RuleId(2));
+        link.searched(rule, NOW, std::time::Duration::from_secs(1));
+        assert!(!link.may_search(rule, NOW.plus_s(8)) && link.may_search(rule, NOW.plus_s(9)));
+        assert!(link.may_search(other, NOW));
+        link.searched(rule, NOW, std::time::Duration::from_secs(100));
+        assert!(link.may_search(rule, NOW.plus_s(60)));
     }
 
     #[test]

@@ -67,7 +67,11 @@ pub(super) fn load(
         let replicas = reader.replicas(held.file.id)?;
         let mine = replicas.into_iter().find(|r| Some(r.site) == own);
         let is_begun = held.state != State::Sending;
-        if !is_begun && !route.wants(held.file.id, to.0) {
+        // What brought it to other sites was no failure.
+        let went = u32::try_from(route.having(held.file.id)).unwrap_or(u32::MAX);
+        held.file.tries = held.file.tries.saturating_sub(went);
+        let is_elsewhere = !route.wants(held.file.id, to.0) && !route.is_last(held.file.id, to.0);
+        if !is_begun && is_elsewhere {
             loaded.elsewhere.push(held);
             continue;
         }

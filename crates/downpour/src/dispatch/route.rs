@@ -87,6 +87,11 @@ impl Route {
         !self.have.get(&file).is_some_and(|have| have.contains(site))
     }
 
+    /// How many sites have a file already.
+    pub(super) fn having(&self, file: FileId) -> usize {
+        self.have.get(&file).map_or(0, HashSet::len)
+    }
+
     /// Whether `site` is the last one that is to have a file.
     pub(super) fn is_last(&self, file: FileId, site: &str) -> bool {
         self.to.iter().all(|to| to == site || !self.wants(file, to))

@@ -12,11 +12,11 @@ use super::{Dispatch, Progress, lock};
 use crate::site::{Config, Fault, Remote, Site, Stop};
 use crate::spool::Rules;
 use downpour_catalog::{
-    Change, Claimed, ErrorClass, Move, Next, Reason, RuleId, State, Time, Work,
+    Change, Claimed, ErrorClass, Holder, Move, Next, Reason, RuleId, State, Time, Work,
 };
 use downpour_proto::Rng;
 use downpour_transport::control::SessionId;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 const TICK: Duration = Duration::from_millis(500);
 /// Waiting files that are woken at a time.
 const WAKE_MAX: usize = 10_000;
-/// How long a file waits that another link has to take.
+/// How long a file waits that was taken up for a link that has it, and that another has to take.
 const ELSEWHERE: Duration = Duration::from_secs(2);
 /// A clock that is set back by less has only been corrected.
 const CLOCK_SLACK_S: i64 = 5;
@@ -120,24 +120,23 @@ async fn begin(dispatch: &Arc<Dispatch>, site: &Arc<Site>, tasks: &mut Tasks) ->
     let first = dispatch.turn.load(Ordering::Relaxed) % all;
     remotes.rotate_left(first);
     for (place, remote) in remotes.into_iter().enumerate() {
+        // Rules of which this link lacks nothing.
+        let mut done = BTreeSet::new();
         while tasks.len() < site.config().transfer.active {
-            let Some((rule, limit)) = choose(dispatch, site, &remote, &state) else { break };
-            let config = site.config();
-            let lease = *config.transfer.lease;
-            kill_point("claim.before");
-            let claim = site.catalog.claim(now, Work::QueuedOf(rule), limit, until(now, lease));
-            let claimed = claim.done().await?;
-            kill_point("claim.after");
+            let chosen = choose(dispatch, site, &remote, (&state, &done));
+            let Some((rule, limit)) = chosen else { break };
+            let claimed = claim(dispatch, site, &remote, (&state, rule), limit).await?;
             // The next link shall not spend its probe on what this one took.
             if let Some((files, _)) = state.queued.get_mut(&rule) {
                 *files -= i64::try_from(claimed.len()).unwrap_or(i64::MAX);
             }
             if claimed.is_empty() {
-                break;
+                done.insert(rule);
+                continue;
             }
             dispatch.turn.store((first + place + 1) % all, Ordering::Relaxed);
             let bytes = claimed.iter().map(|claimed| claimed.size).sum();
-            let share = config.transfer.share(state.names.rule(rule));
+            let share = site.config().transfer.share(state.names.rule(rule));
             if let Some(link) = lock(&dispatch.links).get_mut(remote.name()) {
                 link.serve(rule, bytes, share);
             }
@@ -146,6 +145,47 @@ async fn begin(dispatch: &Arc<Dispatch>, site: &Arc<Site>, tasks: &mut Tasks) ->
         }
     }
     Ok(())
+}
+
+/// Takes files of a rule that a link lacks; when there are none, what the link permitted is given back.
+async fn claim(
+    dispatch: &Dispatch,
+    site: &Arc<Site>,
+    remote: &Remote,
+    (state, rule): (&Now, RuleId),
+    limit: usize,
+) -> Result<Vec<Claimed>, Fault> {
+    let (now, begun) = (site.clock.now(), Instant::now());
+    let route = &state.routes[&rule];
+    let work = match route.to.len() {
+        ..=1 => Work::QueuedOf(rule),
+        _ => {
+            let others = route.to.iter().filter(|to| *to != remote.name());
+            let to = std::iter::once(remote.name()).chain(others.map(String::as_str));
+            Work::QueuedFor(rule, to.map(|name| holder(site, &state.names, name)).collect())
+        }
+    };
+    let searched = matches!(work, Work::QueuedFor(..));
+    kill_point("claim.before");
+    let until = until(now, *site.config().transfer.lease);
+    let claimed = site.catalog.claim(now, work, limit, until).done().await?;
+    kill_point("claim.after");
+    if let Some(link) = lock(&dispatch.links).get_mut(remote.name()) {
+        if searched {
+            link.searched(rule, now, begun.elapsed());
+        }
+        if claimed.is_empty() {
+            link.unprobe(now);
+        }
+    }
+    Ok(claimed)
+}
+
+/// By what it is known that a site has a file. One that is not known, here or in the catalog, has none.
+fn holder(site: &Site, names: &Names, name: &str) -> Holder {
+    let key = site.remote(name).map(|remote| remote.key().as_bytes().to_vec());
+    let known = names.site(name).zip(key);
+    known.map_or_else(Holder::default, |(site, receiver)| Holder { site, receiver })
 }
 
 /// What there is to do.
@@ -168,13 +208,13 @@ fn choose(
     dispatch: &Dispatch,
     site: &Site,
     remote: &Remote,
-    state: &Now,
+    (state, done): (&Now, &BTreeSet<RuleId>),
 ) -> Option<(RuleId, usize)> {
-    let config = site.config();
-    let ready: BTreeMap<RuleId, (i64, f64)> = state
+    let (config, now) = (site.config(), site.clock.now());
+    let mut ready: BTreeMap<RuleId, (i64, f64)> = state
         .queued
         .iter()
-        .filter(|(_, (files, _))| *files > 0)
+        .filter(|(rule, (files, _))| *files > 0 && !done.contains(rule))
         .filter_map(|(rule, _)| {
             let route = state.routes.get(rule)?;
             let goes = route.to.iter().any(|to| to == remote.name());
@@ -187,12 +227,13 @@ fn choose(
     let mut links = lock(&dispatch.links);
     let link =
         links.entry(remote.name().to_owned()).or_insert_with(|| Link::new(seed(), Wanted::Open));
+    ready.retain(|rule, _| link.may_search(*rule, now));
     let rule = link.next_rule(&ready)?;
     let (files, bytes) = state.queued[&rule];
     let mean = u64::try_from(bytes / files.max(1)).unwrap_or(0).max(1);
     let fit = usize::try_from(config.transfer.batch_bytes.0 / mean).unwrap_or(usize::MAX);
     let wanted = fit.clamp(1, config.transfer.batch_files);
-    let limit = link.permit(site.clock.now(), remote.section.active, wanted);
+    let limit = link.permit(now, remote.section.active, wanted);
     (limit > 0).then_some((rule, limit))
 }
 
@@ -226,7 +267,11 @@ async fn take_lapsed(
             let mut links = lock(&dispatch.links);
             let name = remote.name().to_owned();
             let link = links.entry(name).or_insert_with(|| Link::new(seed(), Wanted::Open));
-            link.permit(now, usize::MAX, claimed.len()) >= claimed.len()
+            let permitted = link.permit(now, usize::MAX, claimed.len());
+            if (1..claimed.len()).contains(&permitted) {
+                link.unprobe(now);
+            }
+            permitted >= claimed.len()
         };
         match (remote.filter(permit), route) {
             (Some(remote), Some(route)) => {
@@ -319,6 +364,9 @@ async fn batch(
     let (ready, too_many) = fitting(ready);
     book.put_back(too_many, Reason::Turn, None, Duration::ZERO).await?;
     if ready.is_empty() {
+        if let Some(link) = lock(&dispatch.links).get_mut(remote.name()) {
+            link.unprobe(site.clock.now());
+        }
         return Ok(());
     }
     let none = || Fault::new(ErrorClass::OutOfResources, "the system gives no random numbers");

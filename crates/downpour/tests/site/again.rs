@@ -1,6 +1,7 @@
 //! What was lost at one of several destinations comes again; what the others have is left alone.
 
 use super::harness::{SiteProcess, folder, until};
+use super::several::three;
 use downpour::reconcile::Report;
 use downpour_catalog::State;
 use std::fs;
@@ -17,17 +18,8 @@ pub(crate) fn lost_at(holder: &SiteProcess, sender: &SiteProcess) {
 #[test]
 fn a_file_that_one_of_several_sites_has_lost_is_sent_there_again() {
     let root = folder();
-    let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| SiteProcess::new(root.path(), name));
-    for other in [&b, &c] {
-        a.trust(&other.card);
-        other.trust(&a.card);
-    }
+    let [mut a, mut b, mut c] = three(root.path(), "");
     let spool = root.path().join("spool");
-    fs::create_dir(&spool).expect("room");
-    a.configure(&format!(
-        "[[spool]]\nfolder = {spool:?}\ncomplete = \"settle:100ms\"\nrescan = \"1s\"\n\
-         [[rule]]\nname = \"all\"\nmatch = \"*\"\nto = [\"b\", \"c\"]"
-    ));
     for site in [&mut a, &mut b, &mut c] {
         site.start();
     }

@@ -24,6 +24,7 @@ mod ports;
 mod records;
 #[path = "../../../catalog/tests/contract/servers.rs"]
 mod servers;
+mod several;
 mod siege;
 mod spool;
 mod watching;

@@ -88,6 +88,13 @@ impl Breaker {
         self.state = State::Closed { failures: 0 };
     }
 
+    /// The probe found nothing to ask the endpoint for, and is given back: the next is given at once.
+    pub const fn unprobe(&mut self, now: Timestamp) {
+        if let State::HalfOpen { times, .. } = self.state {
+            self.state = State::Open { times, until: now };
+        }
+    }
+
     /// The endpoint, or the way to it, failed.
     pub fn fail(&mut self, now: Timestamp) {
         self.state = match self.state {
@@ -152,6 +159,21 @@ mod tests {
         assert_eq!((breaker.permit(at(150)), breaker.opens_until()), (Permit::Yes, None));
         (0..3).for_each(|_| breaker.fail(at(200)));
         assert_eq!(breaker.permit(at(200)), Permit::No(at(210)), "it begins anew");
+    }
+
+    #[test]
+    fn a_probe_that_found_nothing_to_ask_is_given_back() {
+        let mut breaker = breaker();
+        breaker.unprobe(at(0));
+        assert_eq!(breaker.permit(at(0)), Permit::Yes, "closed, there is none");
+        (0..3).for_each(|_| breaker.fail(at(0)));
+        breaker.unprobe(at(1));
+        assert_eq!(breaker.permit(at(1)), Permit::No(at(10)), "open, neither");
+        assert_eq!(breaker.permit(at(10)), Permit::Probe);
+        breaker.unprobe(at(11));
+        assert_eq!(breaker.permit(at(11)), Permit::Probe);
+        breaker.fail(at(11));
+        assert_eq!(breaker.permit(at(11)), Permit::No(at(31)), "that was one probe");
     }
 
     #[test]
