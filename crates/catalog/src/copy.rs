@@ -7,6 +7,7 @@ use crate::place::CatalogUrl;
 use crate::reader::Reader;
 use crate::sql::{Columns, DbError};
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Why there is no copy.
@@ -43,12 +44,13 @@ impl CatalogUrl {
     }
 }
 
+/// What SQLite keeps beside a catalog. Left over from another one it would be read as part of the one that comes to lie there.
+const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
+
 /// Writes a copy of the catalog to `file`, as of now; it is on the disk when this returns.
 pub fn backup(url: &CatalogUrl, file: &Path) -> Result<(), CopyError> {
     url.file()?;
-    if file.exists() {
-        return Err(CopyError::Exists(file.to_owned()));
-    }
+    check_free(file)?;
     let mut reader = Reader::open(url)?;
     reader.sql.copy_to(file).map_err(|error| {
         // Half a copy is worse than none.
@@ -57,27 +59,49 @@ pub fn backup(url: &CatalogUrl, file: &Path) -> Result<(), CopyError> {
     })
 }
 
-/// Makes a catalog of a backup, where none is yet. The backup is checked first, and stays.
+/// Makes a catalog of a backup, where none is yet, nor anything that was left of one. The backup is checked first, and stays; the
+/// catalog is checked before this returns.
 pub fn restore(file: &Path, url: &CatalogUrl) -> Result<(), CopyError> {
     let target = url.file()?;
-    if target.exists() {
-        return Err(CopyError::Exists(target.to_owned()));
-    }
+    check_free(target)?;
     check_whole(file)?;
-    let mut part = target.as_os_str().to_owned();
-    part.push(".part");
-    let part = PathBuf::from(part);
+    let part = with_end(target, ".part");
+    let failed = |error: io::Error| CopyError::File(target.to_owned(), error.to_string());
     let copied = fs::copy(file, &part)
         .and_then(|_| File::open(&part)?.sync_all())
-        .and_then(|()| fs::rename(&part, target))
-        .and_then(|()| match target.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            Some(folder) => File::open(folder)?.sync_all(),
-            None => File::open(".")?.sync_all(),
-        });
-    copied.map_err(|error| {
+        .map_err(failed)
+        // Copying took its time.
+        .and_then(|()| check_free(target))
+        .and_then(|()| put_in_place(&part, target).map_err(failed));
+    if copied.is_err() {
         drop(fs::remove_file(&part));
-        CopyError::File(target.to_owned(), error.to_string())
-    })
+    }
+    copied?;
+    check_whole(target)
+}
+
+/// A file beside `file`, whose name goes on.
+fn with_end(file: &Path, end: &str) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(end);
+    PathBuf::from(name)
+}
+
+/// Gives a whole file its name; durable when this returns.
+fn put_in_place(part: &Path, target: &Path) -> io::Result<()> {
+    fs::rename(part, target)?;
+    let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Refuses a place where a catalog lies, or part of one.
+fn check_free(file: &Path) -> Result<(), CopyError> {
+    let beside = BESIDE.map(|end| with_end(file, end));
+    let mut all = [file.to_owned()].into_iter().chain(beside);
+    match all.find(|path| path.symlink_metadata().is_ok()) {
+        Some(path) => Err(CopyError::Exists(path)),
+        None => Ok(()),
+    }
 }
 
 fn check_whole(file: &Path) -> Result<(), CopyError> {

@@ -8,6 +8,7 @@ use downpour_catalog::{
     State, backup, export, restore,
 };
 use std::collections::BTreeSet;
+use std::path::Path;
 
 /// Everything that a query finds, by pages of `limit`.
 fn all(reader: &mut Reader, query: &Query, limit: usize) -> Vec<FileId> {
@@ -182,6 +183,7 @@ pub(crate) fn a_backup_is_a_whole_catalog(world: &World) {
     assert_eq!(restored.reader().versions(again.site, "later").unwrap(), []);
     // It goes on where the copy was made.
     assert!(!again.take_in("later").repeated);
+    a_left_over_is_part_of_no_other(&copy, &world.url);
     // What is cut off is not restored.
     let whole = std::fs::read(&copy).unwrap();
     let cut = folder.path().join("cut.db");
@@ -189,6 +191,27 @@ pub(crate) fn a_backup_is_a_whole_catalog(world: &World) {
     let refused = restore(&cut, &CatalogUrl::Sqlite(folder.path().join("no.db")));
     assert!(matches!(refused, Err(CopyError::Damaged(..) | CopyError::Open(_))), "{refused:?}");
     assert!(!folder.path().join("no.db").exists());
+}
+
+/// What a process that was killed left of a catalog would be read as part of the restored one.
+fn a_left_over_is_part_of_no_other(copy: &Path, source: &CatalogUrl) {
+    let CatalogUrl::Sqlite(live) = source else { unreachable!("it is SQLite's") };
+    let folder = copy.parent().unwrap();
+    let target = folder.join("lost.db");
+    let url = CatalogUrl::Sqlite(target.clone());
+    for end in ["-wal", "-shm", "-journal"] {
+        let left = folder.join(format!("lost.db{end}"));
+        match end {
+            "-wal" => drop(std::fs::copy(format!("{}-wal", live.display()), &left).unwrap()),
+            _ => std::fs::write(&left, "").unwrap(),
+        }
+        let there = || Err(CopyError::Exists(left.clone()));
+        assert_eq!((restore(copy, &url), backup(source, &target)), (there(), there()));
+        assert!(!target.exists() && left.exists());
+        std::fs::remove_file(left).unwrap();
+    }
+    restore(copy, &url).unwrap();
+    drop(Reader::open(&url).unwrap());
 }
 
 pub(crate) fn a_newer_catalog_is_refused(world: &World) {

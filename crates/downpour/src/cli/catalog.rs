@@ -395,7 +395,8 @@ fn copying(at: &CatalogUrl, error: &CopyError) -> Fault {
     let todo = match error {
         CopyError::Server(_) => "dump with the server's own tool, and restore with it",
         CopyError::Exists(_) => {
-            "nothing is written over: choose another file, or move that one away"
+            "nothing is written over: choose another file, or move that one away (-wal, -shm and -journal are part of the catalog \
+             that was there: keep them with it)"
         }
         CopyError::Damaged(..) => "take an earlier backup",
         CopyError::File(..) => {
@@ -495,8 +496,10 @@ mod tests {
         let url = &made_in(folder.path());
         let file = |name: &str| folder.path().join(name).display().to_string();
         fs::write(file("text.db"), "no database at all").unwrap();
+        fs::write(file("killed.db-wal"), "of a catalog that was moved away").unwrap();
         let sqlite = |name: &str| format!("sqlite:{}", file(name));
         let (absent, text) = (sqlite("absent.db"), sqlite("text.db"));
+        let killed = sqlite("killed.db");
         let dead = "postgres://nobody@127.0.0.1:1/x";
         for (words, what, todo, exit) in [
             (
@@ -528,6 +531,12 @@ mod tests {
                 vec!["backup", &file("text.db"), "--catalog", url],
                 "is there already",
                 "written over",
+                Exit::CouldNotStart,
+            ),
+            (
+                vec!["restore", &file("c.db"), "--catalog", &killed],
+                "killed.db-wal is there already",
+                "keep them with it",
                 Exit::CouldNotStart,
             ),
             (
