@@ -5,7 +5,7 @@
 use crate::error::{Error, OpenError};
 use crate::place::CatalogUrl;
 use crate::reader::Reader;
-use crate::sql::{Columns, DbError};
+use crate::sql::{Columns, DbError, Sql};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -52,11 +52,21 @@ pub fn backup(url: &CatalogUrl, file: &Path) -> Result<(), CopyError> {
     url.file()?;
     check_free(file)?;
     let mut reader = Reader::open(url)?;
-    reader.sql.copy_to(file).map_err(|error| {
-        // Half a copy is worse than none.
-        drop(fs::remove_file(file));
-        CopyError::File(file.to_owned(), error.to_string())
-    })
+    let copied = copy_whole(&mut *reader.sql, file);
+    copied.map_err(|error| CopyError::File(file.to_owned(), error.to_string()))
+}
+
+/// Copies a catalog of SQLite to `file`, which is there whole or not at all, however this ends.
+pub(crate) fn copy_whole(sql: &mut dyn Sql, file: &Path) -> Result<(), DbError> {
+    let part = with_end(file, ".part");
+    // Of one that was cut short.
+    drop(fs::remove_file(&part));
+    let place = || put_in_place(&part, file).map_err(|error| DbError::Other(error.to_string()));
+    let copied = sql.copy_to(&part).and_then(|()| place());
+    if copied.is_err() {
+        drop(fs::remove_file(&part));
+    }
+    copied
 }
 
 /// Makes a catalog of a backup, where none is yet, nor anything that was left of one. The backup is checked first, and stays; the
@@ -81,7 +91,7 @@ pub fn restore(file: &Path, url: &CatalogUrl) -> Result<(), CopyError> {
 }
 
 /// A file beside `file`, whose name goes on.
-fn with_end(file: &Path, end: &str) -> PathBuf {
+pub(crate) fn with_end(file: &Path, end: &str) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(end);
     PathBuf::from(name)
@@ -105,13 +115,17 @@ fn check_free(file: &Path) -> Result<(), CopyError> {
 }
 
 fn check_whole(file: &Path) -> Result<(), CopyError> {
-    let damaged = |what: DbError| CopyError::Damaged(file.to_owned(), what.to_string());
     let mut reader = Reader::open(&CatalogUrl::Sqlite(file.to_owned()))?;
-    let found = reader.sql.query("PRAGMA integrity_check", &[]).map_err(damaged)?;
-    let first = found.into_iter().next().map(|row| Columns::of(row).text());
-    match first {
-        Some(Ok(text)) if text == "ok" => Ok(()),
-        Some(Ok(text)) => Err(CopyError::Damaged(file.to_owned(), text)),
-        _ => Err(CopyError::Damaged(file.to_owned(), "it cannot be checked".to_owned())),
+    let whole = is_whole(&mut *reader.sql);
+    whole.map_err(|error| CopyError::Damaged(file.to_owned(), error.to_string()))
+}
+
+/// Reads all of a catalog of SQLite: whether it is as it was written.
+pub(crate) fn is_whole(sql: &mut dyn Sql) -> Result<(), DbError> {
+    let found = sql.query("PRAGMA integrity_check", &[])?.into_iter().next();
+    let found = found.ok_or_else(|| DbError::damaged("it cannot be checked"))?;
+    match Columns::of(found).text()? {
+        text if text == "ok" => Ok(()),
+        text => Err(DbError::Damaged(text)),
     }
 }

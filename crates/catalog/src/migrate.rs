@@ -2,7 +2,7 @@
 //!
 //! Migrations go forward only. Each is one text for all databases, with the names of types in braces; it is never
 //! edited after it was released, later ones are added. Before a catalog that holds anything is migrated, it is copied
-//! (SQLite: beside itself), or the operator says that a dump exists. A catalog newer than the program is refused.
+//! (SQLite: beside itself, whole or not at all, under its version), or the operator says that a dump exists. A catalog newer than the program is refused.
 //!
 //! Each statement can be repeated: MySQL commits every one of them by itself, so a migration that was cut short runs
 //! again from its start.
@@ -14,7 +14,9 @@ pub(crate) use sets::fill as fill_sets;
 use crate::error::OpenError;
 use crate::record::Time;
 use crate::sql::{DbError, Dialect, Sql, one_int};
-use std::path::PathBuf;
+use crate::sqlite::{Access, Sqlite};
+use crate::{copy, reader};
+use std::path::{Path, PathBuf};
 
 /// All migrations; number n stands at n − 1.
 const MIGRATIONS: [&str; 4] = [
@@ -32,7 +34,8 @@ pub const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
 /// What to do before a catalog is migrated that holds something.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BeforeMigration {
-    /// Copy it to this file; SQLite only.
+    /// Copy it to a file of this name with the catalog's version behind it, as in `catalog.before-3`; SQLite only. A copy that is there
+    /// already, of a migration that was cut short, will do; one of another time stays, and the new one gets a second number.
     CopyTo(PathBuf),
     /// Nothing: a dump exists, or the operator does without.
     DumpExists,
@@ -95,7 +98,7 @@ fn migrate_by(
     }
     if found > 0 {
         match before {
-            BeforeMigration::CopyTo(file) => sql.copy_to(file)?,
+            BeforeMigration::CopyTo(name) => keep_copy(sql, found, name)?,
             BeforeMigration::DumpExists => {}
             BeforeMigration::Refuse => return Err(OpenError::Older { found, known }),
         }
@@ -115,6 +118,31 @@ fn migrate_by(
         }
     }
     Ok(())
+}
+
+/// Sees to a whole copy of the catalog as it is.
+fn keep_copy(sql: &mut dyn Sql, version: i64, name: &Path) -> Result<(), DbError> {
+    let mut end = format!("-{version}");
+    for number in 2.. {
+        let file = copy::with_end(name, &end);
+        if file.symlink_metadata().is_err() {
+            return copy::copy_whole(sql, &file);
+        }
+        if is_copy(sql, version, &file) {
+            break;
+        }
+        end = format!("-{version}-{number}");
+    }
+    Ok(())
+}
+
+/// Whether the file is a whole copy of the catalog as it is. What cannot be read is none.
+fn is_copy(sql: &mut dyn Sql, version: i64, file: &Path) -> bool {
+    let Ok(mut there) = Sqlite::open(file, Access::Read) else { return false };
+    let there: &mut dyn Sql = &mut there;
+    self::version(there) == Ok(version)
+        && reader::logs(sql).is_ok_and(|logs| reader::logs(there) == Ok(logs))
+        && copy::is_whole(there).is_ok()
 }
 
 fn apply(sql: &mut dyn Sql, number: i64, text: &str, now: Time) -> Result<(), DbError> {
@@ -189,6 +217,8 @@ mod tests {
     use crate::record::Time;
     use crate::sql::{Sql as _, one_int};
     use crate::sqlite::{Access, Sqlite};
+    use std::fs;
+    use std::path::{Path, PathBuf};
 
     const FIRST: [&str; 2] = [MIGRATIONS[0], MIGRATIONS[1]];
     const NEXT: [&str; 3] = [MIGRATIONS[0], MIGRATIONS[1], "CREATE TABLE later (id {row id})"];
@@ -202,13 +232,65 @@ mod tests {
         let old = OpenError::Older { found: 2, known: 3 };
         assert_eq!(migrate_by(&mut sql, Time(6), &BeforeMigration::Refuse, &NEXT), Err(old));
         assert_eq!(version(&mut sql), Ok(2));
-        let before = BeforeMigration::CopyTo(copy.clone());
+        let before = BeforeMigration::CopyTo(copy);
         migrate_by(&mut sql, Time(6), &before, &NEXT).unwrap();
         assert_eq!(one_int(&mut sql, "SELECT COUNT(*) FROM later", &[]), Ok(0));
         assert_eq!(version(&mut sql), Ok(3));
-        assert_eq!(version(&mut Sqlite::open(&copy, Access::Read).unwrap()), Ok(2));
+        assert_eq!(copied(folder.path()), ["copy.db-2 is of version 2"]);
         // Done already: nothing is copied again.
         migrate_by(&mut sql, Time(7), &before, &NEXT).unwrap();
+    }
+
+    /// All that lies there under the name of copies.
+    fn copied(folder: &Path) -> Vec<String> {
+        let all = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
+        let mut copies: Vec<_> = all.filter(|path| name(path).starts_with("copy")).collect();
+        copies.sort_unstable();
+        let of = |path: &Path| version(&mut Sqlite::open(path, Access::Read).ok()?).ok();
+        let shown = |path: &PathBuf| match of(path) {
+            Some(version) => format!("{} is of version {version}", name(path)),
+            None => format!("{} is none", name(path)),
+        };
+        copies.iter().map(shown).collect()
+    }
+
+    #[test]
+    fn a_migration_that_was_cut_short_goes_on_at_the_next_start() {
+        const BROKEN: [&str; 3] = [MIGRATIONS[0], MIGRATIONS[1], "CREATE NONSENSE"];
+        const LATER: [&str; 4] = [NEXT[0], NEXT[1], NEXT[2], "CREATE TABLE last (id {row id})"];
+        let folder = tempfile::tempdir().unwrap();
+        let (path, copy) = (folder.path().join("c.db"), folder.path().join("copy.db"));
+        let before = BeforeMigration::CopyTo(copy);
+        let mut sql = Sqlite::open(&path, Access::Write).unwrap();
+        migrate_by(&mut sql, Time(5), &before, &FIRST).unwrap();
+        // Cut off while it copied, then while it changed the tables, twice.
+        fs::write(folder.path().join("copy.db-2.part"), "half").unwrap();
+        for _ in 0..2 {
+            assert!(migrate_by(&mut sql, Time(6), &before, &BROKEN).is_err());
+            assert_eq!(copied(folder.path()), ["copy.db-2 is of version 2"]);
+        }
+        migrate_by(&mut sql, Time(7), &before, &NEXT).unwrap();
+        // The next version.
+        migrate_by(&mut sql, Time(8), &before, &LATER).unwrap();
+        let both = ["copy.db-2 is of version 2", "copy.db-3 is of version 3"];
+        assert_eq!(copied(folder.path()), both);
+    }
+
+    #[test]
+    fn a_copy_of_another_time_stays_beside_the_new_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, copy) = (folder.path().join("c.db"), folder.path().join("copy.db"));
+        let mut sql = Sqlite::open(&path, Access::Write).unwrap();
+        migrate_by(&mut sql, Time(5), &BeforeMigration::Refuse, &FIRST).unwrap();
+        sql.copy_to(&folder.path().join("copy.db-2")).unwrap();
+        fs::write(folder.path().join("copy.db-2-2"), "none at all").unwrap();
+        // What was written after the copy was made.
+        sql.run("INSERT INTO word (kind, id, name) VALUES (3, 1, 'a')", &[]).unwrap();
+        migrate_by(&mut sql, Time(6), &BeforeMigration::CopyTo(copy), &NEXT).unwrap();
+        let all =
+            ["copy.db-2 is of version 2", "copy.db-2-2 is none", "copy.db-2-3 is of version 2"];
+        assert_eq!(copied(folder.path()), all);
     }
 
     #[test]

@@ -86,12 +86,7 @@ impl Reader {
 
     /// The writers and where their logs end.
     pub fn logs(&mut self) -> Result<Vec<(LogId, String, i64)>, Error> {
-        let mut logs = Vec::new();
-        for (id, name) in words::all(&mut *self.sql, WordKind::Writer)? {
-            let last = "SELECT COALESCE(MAX(number), 0) FROM event WHERE log = ?";
-            logs.push((LogId(id), name, crate::sql::one_int(&mut *self.sql, last, &[id.into()])?));
-        }
-        Ok(logs)
+        Ok(logs(&mut *self.sql)?)
     }
 
     /// Names of the sites.
@@ -152,6 +147,16 @@ impl Reader {
         let rows = self.sql.query(&text, &[file.0.into()])?;
         Ok(rows.into_iter().map(parse).collect::<Result<_, _>>()?)
     }
+}
+
+/// The writers of a catalog of whatever version, and where their logs end.
+pub(crate) fn logs(sql: &mut dyn Sql) -> Result<Vec<(LogId, String, i64)>, DbError> {
+    let mut logs = Vec::new();
+    for (id, name) in words::all(sql, WordKind::Writer)? {
+        let last = "SELECT COALESCE(MAX(number), 0) FROM event WHERE log = ?";
+        logs.push((LogId(id), name, crate::sql::one_int(sql, last, &[id.into()])?));
+    }
+    Ok(logs)
 }
 
 /// A SELECT of whole files; `from` gives the alias `f`.
