@@ -7,7 +7,7 @@
 use super::load::Names;
 use super::offer::{OFFER_FILES_MAX, Offer, OfferItem, Said, Trouble};
 use crate::object::{Digest, check_item_name};
-use crate::receipt::SignedFileReceipt;
+use crate::receipt::{SignedFileReceipt, WORD_BYTES_MAX};
 use crate::site::Site;
 use crate::spool::Rules;
 use crate::units::show_bytes;
@@ -116,6 +116,10 @@ impl<'a> Judge<'a> {
         };
         if item.name.is_empty() || item.name.len() > NAME_BYTES_MAX || item.version < 1 {
             return refuse(ErrorClass::NameRefused, "no name that a catalog holds".to_owned());
+        }
+        if item.site.len().max(item.rule.len()) > WORD_BYTES_MAX {
+            let what = format!("a site or rule of more than {WORD_BYTES_MAX} bytes");
+            return refuse(ErrorClass::NameRefused, what);
         }
         if item.site == self.site.name {
             let what = "it comes from this very site".to_owned();

@@ -4,6 +4,7 @@
 //! not configured and says all in its name: `to:SITE`, or `to:SITE/TEMPLATE`.
 
 use super::book::Held;
+use crate::receipt::WORD_BYTES_MAX;
 use crate::site::{Config, is_name};
 use crate::spool::{Facts, RuleSection, Rules, Template};
 use downpour_catalog::FileId;
@@ -106,6 +107,16 @@ pub(super) fn rule_name(site: &str, into: Option<&str>) -> String {
     }
 }
 
+/// Whether the name of that rule is short enough for catalogs and receipts.
+pub(super) fn check_into(site: &str, into: Option<&str>) -> Result<(), String> {
+    let (len, over) = (into.map_or(0, str::len), rule_name(site, into).len());
+    let most = (WORD_BYTES_MAX + len).saturating_sub(over);
+    match over <= WORD_BYTES_MAX {
+        true => Ok(()),
+        false => Err(format!("`into` may be {most} bytes long with `to` {site}, and is {len}")),
+    }
+}
+
 /// Whether a rule is one of those.
 pub(super) fn is_submitted(name: &str) -> bool {
     parse(name).is_some()
@@ -120,7 +131,7 @@ fn parse(name: &str) -> Option<(&str, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{parse, rule_name};
+    use super::{check_into, parse, rule_name};
 
     #[test]
     fn the_rule_of_what_is_submitted_says_where_it_goes() {
@@ -129,6 +140,9 @@ mod tests {
         {
             assert_eq!(parse(&rule_name(site, into)), Some(is));
         }
+        let said = check_into("b", Some(&"x".repeat(251))).unwrap_err();
+        assert!(said.contains("250 bytes long") && said.contains("is 251"), "{said}");
+        assert_eq!(check_into("b", Some(&"x".repeat(250))), Ok(()));
         for other in ["raw", "to:", "to:/x", "to:../x"] {
             assert_eq!(parse(other), None, "{other}");
         }

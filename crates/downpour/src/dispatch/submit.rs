@@ -5,7 +5,7 @@
 
 use super::offer::{Refusal, Trouble};
 use super::record::blocking;
-use super::route::{PRIORITY, rule_name};
+use super::route::{PRIORITY, check_into, rule_name};
 use crate::site::{Config, Fault, Site};
 use crate::spool::Template;
 use downpour_catalog::{
@@ -120,7 +120,9 @@ pub(super) async fn submit(site: &Arc<Site>, wish: Submission) -> Result<Accepte
 fn take_in(site: &Site, wish: &Submission) -> Result<Accepted, Fault> {
     let (config, now) = (site.config(), site.clock.now());
     let mut accepted = Accepted { transfer: wish.transfer.unwrap_or(now.0), ..Accepted::default() };
-    if let Some(Err(error)) = wish.into.as_ref().map(|into| into.parse::<Template>()) {
+    let into = wish.into.as_deref();
+    let template = into.map_or(Ok(()), |into| into.parse::<Template>().map(drop));
+    if let Err(error) = template.and_then(|()| check_into(&wish.to, into)) {
         accepted.refuse(wish.into.clone().unwrap_or_default(), ErrorClass::NameRefused, error);
         return Ok(accepted);
     }
@@ -133,7 +135,7 @@ fn take_in(site: &Site, wish: &Submission) -> Result<Accepted, Fault> {
     }
     let catalog = &*site.catalog;
     let (from, to) = (catalog.site(&site.name)?, catalog.site(&wish.to)?);
-    let rule = catalog.rule(&rule_name(&wish.to, wish.into.as_deref()))?;
+    let rule = catalog.rule(&rule_name(&wish.to, into))?;
     let transfer = TransferId(accepted.transfer);
     let record = Change::Transfer(Transfer { id: transfer, from, to, submitted: now });
     catalog.submit(now, vec![record]).wait()?;
