@@ -5,7 +5,7 @@ use super::link::{LinkReport, Wanted};
 use super::load::is_open_to_reading;
 use super::offer::Wants;
 use super::submit::{Accepted, Submission, submit};
-use super::why::{Why, WhyList};
+use super::why::{Place, Why, WhyList};
 use super::{Dispatch, lock, wants, work};
 use crate::api::{Allow, Asked, Detail, Given, Problem, Routes};
 use crate::site::{Fault, RemoteError, Side, Site};
@@ -17,7 +17,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use downpour_catalog::{
-    Change, Cursor, DigestKind, ErrorClass, FileId, Move, Next, Query, Refused, ReplicaState, Time,
+    Change, DigestKind, ErrorClass, FileId, Move, Next, Query, Refused, ReplicaState, Time,
     TransferId,
 };
 use serde::{Deserialize, Serialize};
@@ -367,7 +367,7 @@ async fn why(
     let bad = |what: String| Problem::bad_request(what, "see /v1/openapi.json for the names");
     let state = which.state.map(|text| text.parse()).transpose();
     let error = which.class.map(|text| text.parse()).transpose();
-    let after = which.after.map(|text| text.parse::<Cursor>()).transpose();
+    let after = which.after.map(|text| text.parse::<Place>()).transpose();
     let query = Query {
         prefix: which.prefix,
         state: state.map_err(|e: downpour_catalog::UnknownName| bad(e.to_string()))?,
@@ -377,7 +377,7 @@ async fn why(
     let after = after.map_err(|e| bad(e.to_string()))?;
     let (any, first) = (query.state.is_none() && query.error.is_none(), after.is_none());
     let prefix = query.prefix.clone().unwrap_or_default();
-    let mut list = dispatch.why(&site, query, after).await?;
+    let mut list = dispatch.why(&site, query, after.unwrap_or_default()).await?;
     if any && first {
         list.fetches = dispatch.fetches_now();
         list.fetches.retain(|fetch| fetch.name.starts_with(&prefix));

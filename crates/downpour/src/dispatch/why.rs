@@ -8,10 +8,12 @@ use super::ways::Way;
 use super::{Dispatch, ReceiverSection, lock};
 use crate::site::{Config, Fault, Site};
 use crate::spool::{Rules, lies_aside};
-use downpour_catalog::{Cursor, Error, File, FileId, Query, Reason, State, Time};
+use downpour_catalog::{BadCursor, Cursor, Error, File, FileId, Query, Reason, State, Time};
 use downpour_proto::Rate;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
@@ -70,6 +72,38 @@ pub struct WhyList {
     pub next: Option<String>,
 }
 
+/// Where a page begins: in the files of a state, or in those that are found in one go.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Place {
+    state: Option<State>,
+    /// After this one; `None`: at the first.
+    after: Option<Cursor>,
+}
+
+/// `queued/i17`, or the cursor alone.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.state.iter().try_for_each(|state| write!(f, "{state}/"))?;
+        self.after.iter().try_for_each(|after| write!(f, "{after}"))
+    }
+}
+
+impl FromStr for Place {
+    type Err = BadCursor;
+
+    fn from_str(text: &str) -> Result<Self, BadCursor> {
+        // A name in a cursor may have a slash, too; what is before it is no state.
+        let state =
+            text.split_once('/').and_then(|(state, rest)| Some((state.parse().ok()?, rest)));
+        let (state, rest) = state.map_or((None, text), |(state, rest)| (Some(state), rest));
+        let after = match (state, rest) {
+            (Some(_), "") => None,
+            _ => Some(rest.parse()?),
+        };
+        Ok(Self { state, after })
+    }
+}
+
 /// What the links say, without their locks.
 struct Links {
     of: HashMap<String, LinkNow>,
@@ -102,7 +136,7 @@ impl Dispatch {
         &self,
         site: &Arc<Site>,
         query: Query,
-        after: Option<Cursor>,
+        from: Place,
     ) -> Result<WhyList, Fault> {
         let (links, config) = (self.links_now(), site.config());
         let (own, now) = (site.name.clone(), site.clock.now());
@@ -111,6 +145,7 @@ impl Dispatch {
             let rules = Rules::new(&own, &config.rule);
             let ahead = ahead(reader)?;
             let (mut files, mut next) = (Vec::new(), None);
+            let Place { state: begin, mut after } = from;
             // One state after the other, unless the question is of one.
             let states = match query.state {
                 Some(state) => vec![state],
@@ -122,8 +157,9 @@ impl Dispatch {
                 [] => vec![ask(None)],
                 states => states.iter().map(|state| ask(Some(*state))).collect(),
             };
-            for query in &asked {
-                let page = reader.search(query, after.as_ref(), PAGE - files.len())?;
+            let begin = asked.iter().position(|query| query.state == begin).unwrap_or(0);
+            for (place, query) in asked.iter().enumerate().skip(begin) {
+                let page = reader.search(query, after.take().as_ref(), PAGE - files.len())?;
                 for file in &page.files {
                     let route = Route::of(&config, &rules, names.rule(file.rule));
                     let lack = lack(reader, file, route.as_ref(), (&config, &names), &links)?;
@@ -131,11 +167,16 @@ impl Dispatch {
                     let around = Around { ahead, lack, is_aside: is_aside(file, &config) };
                     files.push(say(file, route.as_ref(), &links, around, now));
                 }
-                next = page.next.map(|cursor| cursor.to_string());
-                if files.len() >= PAGE || next.is_some() {
+                let is_cut = page.next.is_some();
+                next = match is_cut {
+                    true => Some(Place { state: query.state, after: page.next }),
+                    false => asked.get(place + 1).map(|q| Place { state: q.state, after: None }),
+                };
+                if files.len() >= PAGE || is_cut {
                     break;
                 }
             }
+            let next = next.map(|place| place.to_string());
             Ok(WhyList { files, fetches: Vec::new(), next })
         })
         .await
@@ -369,6 +410,25 @@ mod tests {
         let trouble = probe_at.map(|_| "timed-out: nobody answers".to_owned());
         let link = LinkNow { wanted, probe_at, trouble, files_per_s };
         Links { of: HashMap::from([("b".to_owned(), link)]), present: None }
+    }
+
+    #[test]
+    fn places_parse_as_they_are_shown() {
+        use super::Place;
+        use downpour_catalog::{Cursor, FileId, SiteId, State};
+        let (id, name) = (Cursor::Id(FileId(17)), "queued/run".to_owned());
+        let cursors = [Some(id.clone()), Some(Cursor::Name(name, SiteId(3), 2))];
+        for after in cursors {
+            let place = Place { state: None, after };
+            assert_eq!(place.to_string().parse(), Ok(place));
+        }
+        for after in [None, Some(id)] {
+            let place = Place { state: Some(State::Queued), after };
+            assert_eq!(place.to_string().parse(), Ok(place));
+        }
+        for bad in ["", "/", "queued", "queue/i17", "queued/17"] {
+            assert!(bad.parse::<Place>().is_err(), "{bad}");
+        }
     }
 
     #[test]
