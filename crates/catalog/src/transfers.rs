@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::life::State;
 use crate::reader::Reader;
 use crate::record::{FileId, SiteId, Time, Transfer, TransferId};
-use crate::sql::{Columns, DbError, Row};
+use crate::sql::{Columns, DbError, Row, Value};
 
 impl Reader {
     /// The newest transfers, newest first.
@@ -42,10 +42,22 @@ impl Reader {
         Ok(states)
     }
 
-    /// Files of a transfer that are not at their end.
-    pub fn transfer_live(&mut self, id: TransferId, limit: usize) -> Result<Vec<FileId>, Error> {
-        let text = "SELECT file FROM live WHERE transfer = ? ORDER BY file LIMIT ?";
-        let rows = self.sql.query(text, &[id.0.into(), (limit as i64).into()])?;
+    /// Files of a transfer after `after` that are in one of these states, none of which is an end.
+    pub fn transfer_live(
+        &mut self,
+        id: TransferId,
+        states: &[State],
+        after: FileId,
+        limit: usize,
+    ) -> Result<Vec<FileId>, Error> {
+        let among = vec!["?"; states.len()].join(", ");
+        let text = format!(
+            "SELECT file FROM live WHERE transfer = ? AND file > ? AND state IN ({among}) \
+             ORDER BY file LIMIT ?"
+        );
+        let states = states.iter().map(|state| i64::from(state.code()));
+        let args = [id.0, after.0].into_iter().chain(states).chain([limit as i64]);
+        let rows = self.sql.query(&text, &args.map(Value::Int).collect::<Vec<_>>())?;
         let file = |row: Row| -> Result<FileId, DbError> { Ok(FileId(Columns::of(row).int()?)) };
         Ok(rows.into_iter().map(file).collect::<Result<_, _>>()?)
     }

@@ -4,7 +4,7 @@ use crate::world::{Daemon, NOW, World, digest, receipt};
 use downpour_catalog::{
     AdoptedFile, Change, Decision, Delivery, DeliveryState, Digest, DigestKind, ErrorClass,
     EventKind, FileId, LinkSeen, Next, RECEIPT_BYTES_MAX, Receipt, Refused, Replica, ReplicaState,
-    Session, SessionId, Transfer, TransferId, WHY_BYTES_MAX,
+    Session, SessionId, State, Transfer, TransferId, WHY_BYTES_MAX,
 };
 use downpour_proto::StreamId;
 
@@ -191,7 +191,13 @@ pub(crate) fn a_transfer_knows_how_its_files_stand(world: &World) {
     assert_eq!(reader.transfer(TransferId(5)).unwrap(), Some(transfer(5)));
     assert_eq!(reader.transfer(TransferId(6)).unwrap(), None);
     let ids: Vec<FileId> = files.iter().map(|file| file.file).collect();
-    assert_eq!(reader.transfer_live(TransferId(5), 10).unwrap(), ids);
+    let mut live = |states: &[State], after: i64, limit| {
+        reader.transfer_live(TransferId(5), states, FileId(after), limit).unwrap()
+    };
+    assert_eq!(live(&[State::Queued, State::Found], 0, 10), ids);
+    assert_eq!(live(&[State::Found], 0, 1), ids[..1]);
+    assert_eq!(live(&[State::Found], ids[0].0, 10), ids[1..]);
+    assert_eq!(live(&[State::Queued], 0, 10), []);
     let states = reader.transfer_states(TransferId(5)).unwrap();
     assert_eq!(states, [(downpour_catalog::State::Found, 2, 2000)]);
     assert_eq!(reader.transfer_states(TransferId(9)).unwrap(), []);

@@ -383,8 +383,18 @@ impl WhyArgs {
 impl DeedArgs {
     fn run(self, deed: &str) -> Result<Exit, Fault> {
         let path = format!("/v1/files/{deed}");
-        let files = Files { files: self.files, transfer: self.transfer };
-        let done: Done = with_daemon(self.access, async |site| site.post(&path, &files).await)?;
+        let mut files = Files { files: self.files, transfer: self.transfer, after: None };
+        let done = with_daemon(self.access, async |site| {
+            let mut all = Done::default();
+            loop {
+                let some: Done = site.post(&path, &files).await?;
+                (all.done, all.passed) = (all.done + some.done, all.passed + some.passed);
+                if some.next.is_none() {
+                    return Ok(all);
+                }
+                (files.files, files.after) = (Vec::new(), some.next);
+            }
+        })?;
         println!("{deed}: {} files, nothing to do for {}", done.done, done.passed);
         Ok(if done.done > 0 { Exit::Complete } else { Exit::Incomplete })
     }

@@ -17,7 +17,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use downpour_catalog::{
-    Change, DigestKind, ErrorClass, FileId, Move, Next, Query, Refused, ReplicaState, Time,
+    Change, DigestKind, ErrorClass, FileId, Move, Next, Query, Reader, Refused, ReplicaState, Time,
     TransferId,
 };
 use serde::{Deserialize, Serialize};
@@ -26,6 +26,7 @@ use std::io::Read as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 use utoipa::{IntoParams, OpenApi, ToSchema};
 
 /// Bytes that are read at a time.
@@ -37,6 +38,8 @@ const STEERED_DEFAULT: usize = 100;
 const STEERED_MAX: usize = 10_000;
 /// Files that one deed may be done to.
 const DEED_MAX: usize = 10_000;
+/// What is done to a transfer is answered after so long: who asks waits for the answer for 30 s.
+const DEED_TIME: Duration = Duration::from_secs(5);
 
 #[derive(OpenApi)]
 #[openapi(paths(
@@ -174,15 +177,21 @@ pub struct Files {
     /// All of a transfer; the fetch of this number, when it is given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transfer: Option<i64>,
+    /// Of a transfer, where to go on: `next` of the answer before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<i64>,
 }
 
 /// What was done.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Done {
     /// Files that it was done to.
     pub done: u64,
     /// Files for which there is nothing to do, as they stand.
     pub passed: u64,
+    /// The transfer has more: where to go on, after some seconds of work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<i64>,
 }
 
 /// Submit files
@@ -421,7 +430,7 @@ async fn cancel(
     if let Some(id) = files.transfer
         && dispatch.cancel_fetch(&site, id)?
     {
-        return Ok(Json(Done { done: 1, passed: 0 }));
+        return Ok(Json(Done { done: 1, ..Done::default() }));
     }
     let open: Vec<S> = S::ALL.iter().copied().filter(|state| !state.is_end()).collect();
     step(&site, &dispatch, files, &open, Next::Cancelled).await
@@ -475,33 +484,59 @@ async fn step(
         let what = format!("{} files at once", which.files.len());
         return Err(Problem::bad_request(what, "name fewer at a time"));
     }
-    let found = site.read(move |reader| {
-        let mut ids: Vec<FileId> = which.files.into_iter().map(FileId).collect();
-        if let Some(transfer) = which.transfer {
-            ids.extend(reader.transfer_live(TransferId(transfer), DEED_MAX)?);
+    let named = which.files.into_iter().map(FileId).collect();
+    let mut all = Done::default();
+    step_some(site, named, from, &next, &mut all).await?;
+    if let Some(transfer) = which.transfer.map(TransferId) {
+        let (begun, mut after) = (Instant::now(), FileId(which.after.unwrap_or(0)));
+        loop {
+            let states = from.to_vec();
+            let found =
+                move |reader: &mut Reader| reader.transfer_live(transfer, &states, after, DEED_MAX);
+            let files = site.read(found).await?;
+            let last = files.last().copied().filter(|_| files.len() == DEED_MAX);
+            step_some(site, files, from, &next, &mut all).await?;
+            let Some(last) = last else { break };
+            after = last;
+            if begun.elapsed() > DEED_TIME {
+                all.next = Some(after.0);
+                break;
+            }
         }
+    }
+    // What was cancelled while it was sent is given up.
+    dispatch.look.notify_waiters();
+    dispatch.wake.notify_one();
+    Ok(Json(all))
+}
+
+/// Does it to these files, in one commit.
+async fn step_some(
+    site: &Arc<Site>,
+    ids: Vec<FileId>,
+    from: &[downpour_catalog::State],
+    next: &Next,
+    all: &mut Done,
+) -> Result<(), Fault> {
+    let read = |reader: &mut Reader| {
         ids.into_iter().map(|id| reader.file(id)).collect::<Result<Vec<_>, _>>()
-    });
-    let (mut changes, mut passed) = (Vec::new(), 0);
-    for file in found.await?.into_iter() {
+    };
+    let mut changes = Vec::new();
+    for file in site.read(read).await? {
         match file {
             Some(file) if from.contains(&file.state) => {
                 let (file, at, next) = (file.id, file.revision, next.clone());
                 changes.push(Change::Move(Move { file, at, fence: None, next }));
             }
-            _ => passed += 1,
+            _ => all.passed += 1,
         }
     }
-    let answers = site.catalog.submit(site.clock.now(), changes).done().await;
-    let answers = answers.map_err(Fault::from)?;
+    let answers = site.catalog.submit(site.clock.now(), changes).done().await?;
     // What moved on meanwhile is not ours to judge.
     let refused = |answer: &Result<_, Refused>| answer.is_err();
-    passed += answers.iter().filter(|answer| refused(answer)).count() as u64;
-    let done = answers.iter().filter(|answer| !refused(answer)).count() as u64;
-    // What was cancelled while it was sent is given up.
-    dispatch.look.notify_waiters();
-    dispatch.wake.notify_one();
-    Ok(Json(Done { done, passed }))
+    all.passed += answers.iter().filter(|answer| refused(answer)).count() as u64;
+    all.done += answers.iter().filter(|answer| !refused(answer)).count() as u64;
+    Ok(())
 }
 
 /// The links to other sites

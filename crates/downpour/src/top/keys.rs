@@ -63,7 +63,7 @@ impl Command {
     /// The requests that it takes: paths and bodies.
     pub fn requests(&self) -> Vec<(String, Value)> {
         let of_files = |verb: &str, files: &[i64]| {
-            let body = json!(Files { files: files.to_vec(), transfer: None });
+            let body = json!(Files { files: files.to_vec(), ..Files::default() });
             (format!("/v1/files/{verb}"), body)
         };
         match self {
