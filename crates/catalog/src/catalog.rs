@@ -89,6 +89,13 @@ impl Catalog {
         self.ask(Request::Wake { now, limit }, unpack)
     }
 
+    /// Sends up to `limit` files that wait longer than until `beyond`, when nothing waits for so long, back to where they start again,
+    /// and lets leases end then; says how many waited. A clock that was ahead wrote that.
+    pub fn rouse(&self, now: Time, beyond: Time, limit: usize) -> Pending<usize> {
+        let unpack = |reply| if let Reply::Wake(count) = reply { Some(count) } else { None };
+        self.ask(Request::Rouse { now, beyond, limit }, unpack)
+    }
+
     /// The number of a site, given now if it had none.
     pub fn site(&self, name: &str) -> Result<SiteId, Error> {
         self.word(WordKind::Site, name).map(SiteId)

@@ -30,6 +30,7 @@ pub(crate) enum Request {
     Apply(Time, Vec<Change>),
     Claim { now: Time, work: Work, limit: usize, until: Time },
     Wake { now: Time, limit: usize },
+    Rouse { now: Time, beyond: Time, limit: usize },
     Word(WordKind, String),
 }
 
@@ -45,7 +46,9 @@ impl Request {
     fn changes(&self) -> usize {
         match self {
             Self::Apply(_, changes) => changes.len(),
-            Self::Claim { limit, .. } | Self::Wake { limit, .. } => *limit,
+            Self::Claim { limit, .. } | Self::Wake { limit, .. } | Self::Rouse { limit, .. } => {
+                *limit
+            }
             Self::Word(..) => 1,
         }
     }
@@ -175,6 +178,9 @@ impl Thread {
                     Reply::Claim(batch.claim(sql, *now, work, *limit, *until)?)
                 }
                 Request::Wake { now, limit } => Reply::Wake(batch.wake(sql, *now, *limit)?),
+                Request::Rouse { now, beyond, limit } => {
+                    Reply::Wake(batch.rouse(sql, *now, *beyond, *limit)?)
+                }
                 Request::Word(kind, name) => Reply::Word(words::learn(sql, *kind, name)?),
             });
         }

@@ -11,6 +11,8 @@ use crate::sql::{DbError, Put, Row, Sql, Table, Value};
 /// Rows that a writer keeps of one link.
 const SEEN_MAX: i64 = 256;
 const DECISIONS_MAX: i64 = 2_000;
+/// A clock that is set back by less has only been corrected.
+const AHEAD_MAX_S: i64 = 300;
 /// Longest word for what binds, in bytes.
 const BINDING_BYTES_MAX: usize = 64;
 
@@ -58,7 +60,7 @@ impl Batch<'_> {
         kind: EventKind,
     ) -> Answer {
         let [at, from, to] = [1, 2, 3].map(|column: usize| row[column].as_int());
-        self.faded.insert((table.name, from, to));
+        self.faded.insert((table.name, from, to), now);
         self.note(table, Put::Upsert, row);
         self.tell(now, Told::recorded(kind, at, Revision(0)));
         Ok(Applied { file: FileId(0), revision: Revision(0), state: None, repeated: false })
@@ -68,6 +70,19 @@ impl Batch<'_> {
 /// Numbers of bytes and rates, as far as the databases count.
 fn number(value: u64) -> Value {
     Value::Int(i64::try_from(value).unwrap_or(i64::MAX))
+}
+
+/// Removes what a writer wrote of a link when its clock was ahead: it would be the newest for as long.
+pub(super) fn fade_ahead(
+    sql: &mut dyn Sql,
+    log: LogId,
+    (table, from, to): (&str, i64, i64),
+    now: Time,
+) -> Result<(), DbError> {
+    let delete =
+        format!("DELETE FROM {table} WHERE origin = ? AND destination = ? AND log = ? AND at > ?");
+    let last = now.plus_s(AHEAD_MAX_S);
+    sql.run(&delete, &[from, to, log.0, last.0].map(Value::Int))
 }
 
 /// Removes what a writer has too many of on a link.

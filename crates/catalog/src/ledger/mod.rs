@@ -30,7 +30,10 @@ pub(crate) use links::fade;
 use of::Of;
 pub(crate) use sets::{Called, SetPlace, key_row, place_of};
 use standing::{Place, Standing};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// The states in which a file is held.
+const LEASED: [State; 3] = [State::Sending, State::Sent, State::Verified];
 
 /// Key of a counter.
 type Place3 = (SiteId, RuleId, State);
@@ -80,7 +83,7 @@ impl Ledger {
             looked_up: HashSet::new(),
             deltas: BTreeMap::new(),
             sets: sets::Sets::default(),
-            faded: BTreeSet::new(),
+            faded: BTreeMap::new(),
             out: Vec::new(),
         }
     }
@@ -105,8 +108,8 @@ pub(crate) struct Batch<'a> {
     looked_up: HashSet<FileId>,
     deltas: BTreeMap<Place3, (i64, i64)>,
     sets: sets::Sets,
-    /// Table, source and destination of links that have new rows.
-    faded: BTreeSet<(&'static str, i64, i64)>,
+    /// Table, source and destination of links that have new rows, and the time now.
+    faded: BTreeMap<(&'static str, i64, i64), Time>,
     /// Rows to be written, by table, in the order in which the tables were first touched.
     out: Vec<(&'static Table, Put, Vec<Row>)>,
 }
@@ -201,7 +204,7 @@ impl Batch<'_> {
             Work::Queued => (&[State::Queued], i64::MAX, Of::default()),
             Work::QueuedOf(rule) => (&[State::Queued], i64::MAX, Of::rule(*rule, &[])),
             Work::QueuedFor(rule, to) => (&[State::Queued], i64::MAX, Of::rule(*rule, to)),
-            Work::Lapsed => (&[State::Sending, State::Sent, State::Verified], now.0, Of::default()),
+            Work::Lapsed => (&LEASED, now.0, Of::default()),
         };
         for state in states {
             for file in self.due(sql, *state, due, &of, limit - claimed.len())? {
@@ -224,6 +227,27 @@ impl Batch<'_> {
             self.resume(now, *file);
         }
         Ok(due.len())
+    }
+
+    /// What waits, or is held, for longer than anything may was written by a clock that was ahead: files that wait longer than until
+    /// `beyond` start again, leases end then. Says how many of those that waited it took.
+    pub(crate) fn rouse(
+        &mut self,
+        sql: &mut dyn Sql,
+        now: Time,
+        beyond: Time,
+        limit: usize,
+    ) -> Result<usize, DbError> {
+        self.flush(sql)?;
+        for state in LEASED {
+            for file in self.due(sql, state, i64::MAX, &Of::beyond(beyond), limit)? {
+                let standing = self.files.get_mut(&file).expect("it was read just now");
+                (standing.turn, standing.is_changed) = (beyond.0, true);
+            }
+        }
+        let waiting = self.due(sql, State::Waiting, i64::MAX, &Of::beyond(beyond), limit)?;
+        waiting.iter().for_each(|file| self.resume(now, *file));
+        Ok(waiting.len())
     }
 
     /// Files of a state whose turn has come, in order; held, and passing over those that another writer holds.
@@ -320,7 +344,8 @@ impl Batch<'_> {
             }
             put(sql, table, how, &rows)?;
         }
-        for link in std::mem::take(&mut self.faded) {
+        for (link, now) in std::mem::take(&mut self.faded) {
+            links::fade_ahead(sql, self.ledger.log, link, now)?;
             fade(sql, self.ledger.log, link)?;
         }
         Ok(())

@@ -1,10 +1,10 @@
-//! Of which files a claim is: all, those of a rule, those that one of its sites still lacks.
+//! Of which files a claim is: all, those of a rule, those that one of its sites still lacks; or those that wait too long.
 //!
 //! What a site has is known by a present replica and a receipt together: a receipt stays when the copy is lost. A file that
 //! all have is passed over for none of them, so that it comes to its end.
 
 use crate::change::Holder;
-use crate::record::{ReplicaState, RuleId};
+use crate::record::{ReplicaState, RuleId, Time};
 use crate::sql::Value;
 
 /// A receipt and a replica, in words that all databases understand.
@@ -16,11 +16,17 @@ pub(super) struct Of<'a> {
     rule: Option<RuleId>,
     /// Who is to have them, the one who asks first.
     to: &'a [Holder],
+    /// Their turn is later than this.
+    beyond: Option<Time>,
 }
 
 impl<'a> Of<'a> {
     pub(super) const fn rule(rule: RuleId, to: &'a [Holder]) -> Self {
-        Self { rule: Some(rule), to }
+        Self { rule: Some(rule), to, beyond: None }
+    }
+
+    pub(super) const fn beyond(time: Time) -> Self {
+        Self { rule: None, to: &[], beyond: Some(time) }
     }
 
     /// What follows the other conditions of a query of `live`, with its arguments.
@@ -29,6 +35,10 @@ impl<'a> Of<'a> {
         if let Some(rule) = self.rule {
             text.push_str(" AND rule = ?");
             args.push(rule.0.into());
+        }
+        if let Some(beyond) = self.beyond {
+            text.push_str(" AND turn > ?");
+            args.push(beyond.0.into());
         }
         if let [_, others @ ..] = self.to
             && !others.is_empty()

@@ -127,7 +127,7 @@ pub(crate) fn exports_hold_every_row(world: &World) {
     // More rows than one block of an export.
     daemon.queue_many(1200);
     let decisions: Vec<_> = (0..1200).map(|n| decided(&daemon, n)).collect();
-    assert!(daemon.catalog.apply(NOW, &decisions).unwrap().iter().all(Result::is_ok));
+    assert!(daemon.catalog.apply(NOW.plus_s(1200), &decisions).unwrap().iter().all(Result::is_ok));
     let write = |sheet, query: &Query, format| {
         let mut out = Vec::new();
         let rows = export(&mut world.reader(), sheet, query, format, &mut out).unwrap();

@@ -258,6 +258,25 @@ pub(crate) fn a_claim_may_be_of_what_one_of_several_sites_lacks(world: &World) {
     }
 }
 
+pub(crate) fn what_waits_too_long_by_a_clock_that_was_ahead_starts_again(world: &World) {
+    let daemon = world.daemon("a");
+    let [far, near, held] = ["far", "near", "held"].map(|name| daemon.queued(name));
+    let (month, hour) = (NOW.plus_s(30 * 86_400), NOW.plus_s(3600));
+    daemon.step(far.file, far.revision, waiting(month)).unwrap();
+    daemon.step(near.file, near.revision, waiting(hour)).unwrap();
+    let claimed = daemon.catalog.claim(NOW, Work::Queued, 1, month).wait().unwrap();
+    assert_eq!(claimed[0].file, held.file);
+    assert_eq!(daemon.catalog.rouse(NOW, hour, 10).wait(), Ok(1));
+    assert_eq!(daemon.catalog.rouse(NOW, hour, 10).wait(), Ok(0));
+    let state = |of: downpour_catalog::Applied| daemon.file(of.file).state;
+    assert_eq!([far, near, held].map(state), [State::Queued, State::Waiting, State::Sending]);
+    assert_eq!(daemon.claim(NOW.plus_s(3599), Work::Lapsed, 10), []);
+    assert_eq!(daemon.claim(hour, Work::Lapsed, 10)[0].file, held.file);
+    for of in [far, near, held] {
+        daemon.step(of.file, daemon.file(of.file).revision, Next::Cancelled).unwrap();
+    }
+}
+
 pub(crate) fn what_went_nowhere_was_no_attempt(world: &World) {
     let daemon = world.daemon("a");
     let file = daemon.queued("x").file;

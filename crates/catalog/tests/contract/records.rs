@@ -141,6 +141,23 @@ pub(crate) fn links_keep_their_newest(world: &World) {
     assert!(matches!(a.change(NOW, Change::Decision(long)), Err(Refused::Malformed(_))));
 }
 
+pub(crate) fn what_a_clock_that_was_ahead_wrote_of_links_goes(world: &World) {
+    let a = world.daemon("a");
+    let there = a.catalog.site("there").unwrap();
+    let year = 365 * 86_400;
+    for n in 0..300 {
+        a.change(NOW.plus_s(year), seen(&a, year + n)).unwrap();
+    }
+    a.change(NOW.plus_s(year), decided(&a, year)).unwrap();
+    // The clock is right again.
+    a.catalog.apply(NOW, &[seen(&a, 1), seen(&a, 2), decided(&a, 2)]).unwrap();
+    let at: Vec<_> =
+        world.reader().link_seen(there, a.site, 1000).unwrap().iter().map(|seen| seen.at).collect();
+    assert_eq!(at, [NOW.plus_s(2), NOW.plus_s(1)]);
+    let decided = world.reader().decisions(None, 1000).unwrap();
+    assert_eq!(decided.iter().map(|one| one.at).collect::<Vec<_>>(), [NOW.plus_s(2)]);
+}
+
 pub(crate) fn a_refused_change_spoils_no_other(world: &World) {
     let daemon = world.daemon("a");
     let good = daemon.take_in("good");

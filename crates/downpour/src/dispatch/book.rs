@@ -4,7 +4,7 @@
 //! daemon moves it. It is let go, and nothing else of the batch suffers.
 
 use super::hooks::kill_point;
-use super::policy::{Verdict, judge, waits};
+use super::policy::{Verdict, WAIT_MAX, judge, waits};
 use crate::site::{Fault, Site};
 use downpour_catalog::{
     Change, Claimed, ErrorClass, Fence, File, FileId, Move, Next, Reason, Revision, State, Time,
@@ -159,7 +159,8 @@ impl Book {
             let next = match judge(class, file.file.tries) {
                 Verdict::SetApart => Next::Quarantined(class),
                 Verdict::Again(reason) => {
-                    let wait = after.unwrap_or_else(|| waits(class).wait(file.file.tries, rng));
+                    let own = || waits(class).wait(file.file.tries, rng);
+                    let wait = after.unwrap_or_else(own).min(WAIT_MAX);
                     waiting(now, reason, Some(class), wait)
                 }
             };

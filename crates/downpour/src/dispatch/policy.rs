@@ -10,6 +10,9 @@ use downpour_proto::transfer::{Backoff, BreakerConfig};
 /// Failures of the file's own that can pass, until it is set apart.
 pub(super) const FILE_TRIES_MAX: u32 = 5;
 
+/// No file waits for longer than this.
+pub(super) const WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(3600);
+
 const fn backoff(first_s: u64, cap_s: u64) -> Backoff {
     let (first, cap) = (Duration::from_secs(first_s), Duration::from_secs(cap_s));
     Backoff { first, factor: 2.0, cap, jitter: 0.5 }
@@ -72,7 +75,7 @@ pub(super) const fn blames_link(class: ErrorClass) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{FILE_TRIES_MAX, Verdict, blames_link, judge, waits};
+    use super::{FILE_TRIES_MAX, Verdict, WAIT_MAX, blames_link, judge, waits};
     use downpour_catalog::{ErrorClass, Scope};
 
     #[test]
@@ -92,7 +95,10 @@ mod tests {
         for class in ErrorClass::ALL {
             let waits = waits(*class);
             assert!(!waits.first.is_zero() && waits.cap > waits.first, "{class}");
-            assert!(waits.cap.as_secs() <= 900 && waits.jitter > 0.0, "{class}");
+            assert!(
+                waits.cap.as_secs() <= 900.min(WAIT_MAX.as_secs()) && waits.jitter > 0.0,
+                "{class}"
+            );
         }
     }
 

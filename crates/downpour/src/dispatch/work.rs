@@ -6,7 +6,7 @@ use super::link::{Link, Wanted, seed};
 use super::load::{Loaded, Names, load};
 use super::offer::OFFER_NAMES_MAX;
 use super::outgoing::{Outgoing, batch_name};
-use super::policy::waits;
+use super::policy::{WAIT_MAX, waits};
 use super::route::Route;
 use super::{Dispatch, Progress, lock};
 use crate::site::{Config, Fault, Remote, Site, Stop};
@@ -30,9 +30,9 @@ const WAKE_MAX: usize = 10_000;
 /// How long a file waits that was taken up for a link that has it, and that another has to take.
 const ELSEWHERE: Duration = Duration::from_secs(2);
 /// A clock that is set back by less has only been corrected.
-const CLOCK_SLACK_S: i64 = 5;
-/// No file waits for longer than this.
-const WAIT_MAX_S: i64 = 3600;
+const CLOCK_SLACK: Duration = Duration::from_secs(5);
+/// Between two looks for what waits longer than anything does.
+const LOOK_AHEAD_EVERY: Duration = Duration::from_secs(60);
 /// What operators want of links, kept over restarts.
 const LINKS_FILE: &str = "links.json";
 
@@ -57,7 +57,7 @@ pub(super) async fn work(
     let hashing = tokio::spawn(super::hasher::hash_submitted(dispatch.clone(), site.clone()));
     let hashing = Abort(hashing);
     super::fetch::resume(&dispatch, &site);
-    let mut seen = site.clock.now();
+    let mut seen = Seen { at: site.clock.now(), looked: None };
     loop {
         look_at_clock(&dispatch, &site, &mut seen).await?;
         if !draining {
@@ -81,19 +81,33 @@ pub(super) async fn work(
     }
 }
 
-/// After a clock was set back, what waits would wait for as much longer: it is woken, and links are tried again.
+/// The clock, as it was seen last, and when what is too far ahead of it was looked for.
+struct Seen {
+    at: Time,
+    looked: Option<Instant>,
+}
+
+/// After a clock was set back, what waits would wait for as much longer: it is woken, and links are tried again. That may have been
+/// while nobody looked: what waits for longer than anything does is woken, too.
 async fn look_at_clock(
     dispatch: &Dispatch,
     site: &Arc<Site>,
-    seen: &mut Time,
+    seen: &mut Seen,
 ) -> Result<(), Fault> {
-    let (now, before) = (site.clock.now(), *seen);
-    *seen = now;
-    if now.plus_s(CLOCK_SLACK_S) >= before {
+    let (now, before) = (site.clock.now(), seen.at);
+    seen.at = now;
+    let is_due = seen.looked.is_none_or(|looked| looked.elapsed() >= LOOK_AHEAD_EVERY);
+    if is_due {
+        seen.looked = Some(Instant::now());
+        let longest = site.config().transfer.lease.max(WAIT_MAX) + CLOCK_SLACK;
+        let beyond = until(now, longest);
+        while site.catalog.rouse(now, beyond, WAKE_MAX).done().await? == WAKE_MAX {}
+    }
+    if until(now, CLOCK_SLACK) >= before {
         return Ok(());
     }
     tracing::warn!(seconds = (before.0 - now.0) / 1_000_000, "the clock was set back");
-    let all = before.plus_s(WAIT_MAX_S);
+    let all = until(before, WAIT_MAX);
     while site.catalog.wake(all, WAKE_MAX).done().await? == WAKE_MAX {}
     lock(&dispatch.links).values_mut().for_each(Link::begin_anew);
     Ok(())

@@ -2,6 +2,7 @@
 
 mod again;
 mod alone;
+mod asked;
 mod campaign;
 mod compared;
 mod cuts;

@@ -1,0 +1,90 @@
+//! What people ask of a site that has very many files, and what is found at a start that a wrong clock wrote.
+
+use super::harness::{SiteProcess, folder, until};
+use downpour::dispatch::{Done, WhyList};
+use downpour_catalog::{
+    Applied, BeforeMigration, Catalog, Change, Digest, ErrorClass, Move, NewFile, Next,
+    OtherContent, Reason, State, Time, TransferId,
+};
+use std::collections::BTreeSet;
+use std::fs;
+
+/// More than one request looks at.
+const MANY: usize = 10_050;
+const APART: usize = 205;
+const TRANSFER: i64 = 5;
+
+/// Takes files in under a rule that is not configured: they stay as they are.
+fn take_in(catalog: &Catalog, prefix: &str, count: usize, of: Option<TransferId>) -> Vec<Applied> {
+    let (site, rule) = (catalog.site("a").expect("a site"), catalog.rule("gone").expect("a rule"));
+    let new = |number: usize| {
+        Change::TakeIn(NewFile {
+            site,
+            name: format!("{prefix}/{number}"),
+            size: 1,
+            stamp: 7,
+            rule,
+            rank: 100,
+            transfer: of,
+            other_content: OtherContent::Refuse,
+        })
+    };
+    let answers = catalog.apply(Time(1), &(0..count).map(new).collect::<Vec<_>>());
+    answers.expect("room").into_iter().map(|answer| answer.expect("a new name")).collect()
+}
+
+/// All of them take a step; where they stand then.
+fn step(catalog: &Catalog, files: Vec<Applied>, next: &Next) -> Vec<Applied> {
+    let step = |of: &Applied| {
+        let (file, at, next) = (of.file, of.revision, next.clone());
+        Change::Move(Move { file, at, fence: None, next })
+    };
+    let answers = catalog.apply(Time(1), &files.iter().map(step).collect::<Vec<_>>());
+    answers.expect("room").into_iter().map(|answer| answer.expect("a step")).collect()
+}
+
+#[test]
+fn of_very_many_files_none_is_left_out() {
+    let root = folder();
+    let mut site = SiteProcess::new(root.path(), "a");
+    fs::create_dir_all(site.path("state")).expect("room");
+    {
+        let before = BeforeMigration::Refuse;
+        let catalog = Catalog::open(site.catalog(), "test", Time(1), &before).expect("a catalog");
+        let mut queued = take_in(&catalog, "queued", 6, None);
+        let digest = Digest::blake3([1; 32]);
+        for next in [Next::Settled { size: 1 }, Next::Hashed(vec![digest]), Next::Queued] {
+            queued = step(&catalog, queued, &next);
+        }
+        // As by a clock that was ahead by centuries.
+        let next_try = Time(i64::MAX / 2);
+        let (reason, error) = (Reason::BackOff, Some(ErrorClass::TimedOut));
+        let far = Next::Waiting { reason, error, next_try, bytes: 0 };
+        step(&catalog, queued.split_off(5), &far);
+        take_in(&catalog, "many", MANY, Some(TransferId(TRANSFER)));
+        let apart = take_in(&catalog, "apart", APART, Some(TransferId(TRANSFER)));
+        step(&catalog, apart, &Next::Quarantined(ErrorClass::FileGone));
+    }
+    site.start();
+    let queued = || {
+        let counts = site.reader().counts().ok()?;
+        counts.iter().any(|c| c.state == State::Queued && c.files == 6).then_some(())
+    };
+    until("the one that waits for centuries is queued", queued);
+    let (mut told, mut after) = (Vec::new(), String::new());
+    loop {
+        let page: WhyList = site.get(&format!("/v1/why{after}")).expect("a page");
+        told.extend(page.files.into_iter().map(|why| (why.state, why.file)));
+        let Some(next) = page.next else { break };
+        after = format!("?after={}", next.replace('/', "%2F"));
+    }
+    let of = |state: &str| told.iter().filter(|(of, _)| of == state).count();
+    assert_eq!((of("quarantined"), of("queued"), told.len()), (APART, 6, APART + 6));
+    assert_eq!(told.iter().collect::<BTreeSet<_>>().len(), told.len(), "none twice");
+    // The last of a transfer are set apart, behind very many that are not.
+    let of_transfer = serde_json::json!({ "transfer": TRANSFER });
+    let done: Done = site.post("/v1/files/release", &of_transfer).expect("an answer");
+    assert_eq!((done.done, done.next), (APART as u64, None), "{done:?}");
+    let all = site.done(&["transfer", "cancel", "--transfer", &TRANSFER.to_string()]);
+    assert!(all.contains(&format!("cancel: {} files", MANY + APART)), "{all}");
+}
