@@ -8,6 +8,7 @@
 
 use super::frame::{META_LEN_MAX, check_name};
 use downpour_proto::Rng;
+use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 use std::fmt;
 use std::fs::File;
@@ -49,7 +50,9 @@ impl Content {
     pub fn open(&self) -> io::Result<(u64, Box<dyn Read>)> {
         match self {
             Self::File(path) => {
-                let file = File::open(path)?;
+                // A pipe that nobody writes to would hold up all that follows.
+                let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
                 let meta = file.metadata()?;
                 if !meta.is_file() {
                     return Err(io::Error::other("not a regular file"));
@@ -218,6 +221,7 @@ fn parse(text: &str) -> Result<Listed, String> {
 #[cfg(test)]
 mod tests {
     use super::{Content, List, Listed, MadeBytes};
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::io::Read;
     use std::path::PathBuf;
 
@@ -244,6 +248,15 @@ mod tests {
             let Err(error) = &lines[1] else { panic!("{bad}") };
             assert!(error.starts_with("line 2 "), "{bad}: {error}");
         }
+    }
+
+    #[test]
+    fn a_pipe_is_no_product_and_holds_nobody_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let error = Content::File(pipe).open().err().unwrap();
+        assert!(error.to_string().contains("not a regular file"), "{error}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use downpour_proto::BlockId;
 use downpour_proto::sender::Delivery;
 use downpour_transport::SourceError;
 use downpour_transport::control::{DataPath, Event};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering};
 use std::time::{Duration, Instant};
 
@@ -47,8 +47,14 @@ pub(super) fn emit(
 ) -> Result<(), SourceError> {
     let stopped = || stop.load(Ordering::Relaxed);
     let mut data_end = 0;
-    while let Ok(section) = sections.recv() {
-        let section = section?;
+    loop {
+        let section = match sections.recv_timeout(LOOK_INTERVAL * 10) {
+            Ok(section) => section?,
+            // What is read may be a pipe that gives nothing.
+            Err(RecvTimeoutError::Timeout) if stopped() => return Ok(()),
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => break,
+        };
         while !stopped() && !shared.driver.wait_backlog(BACKLOG_BLOCKS, LOOK_INTERVAL * 10) {}
         publish_manifest(shared, &section);
         offer(shared, section.manifest.clone().filter_map(BlockId::manifest));

@@ -38,6 +38,11 @@ const PROBE_TICK: Duration = Duration::from_millis(25);
 /// What a receiver that is still being answered gets to finish with, at the end.
 const CLOSING_TIME: Duration = Duration::from_millis(300);
 
+/// What the thread that offers gets to end with; what it reads may hold it up for ever.
+const OFFERING_TIME: Duration = Duration::from_secs(1);
+/// How often that is looked at.
+const OFFERING_LOOK: Duration = Duration::from_millis(5);
+
 /// Runs a session and reports it.
 pub fn send(plan: SendPlan) -> Result<Report, Fault> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
@@ -316,8 +321,11 @@ async fn close(
     tell_the_end(&mut shared.stand().roster, ended, reason);
     let strangers = server.strangers();
     let bulk = server.stop(CLOSING_TIME).await;
-    // It looks at `stop` every few milliseconds, and a panic has been told on stderr.
-    let _ = tokio::task::spawn_blocking(move || emitting.join()).await;
+    // It looks at `stop` every few milliseconds, unless a read holds it; nothing that it has is needed then.
+    let late = Instant::now() + OFFERING_TIME;
+    while !emitting.is_finished() && Instant::now() < late {
+        tokio::time::sleep(OFFERING_LOOK).await;
+    }
     ledger.data_len = shared.source.objects().1;
     let snapshot = shared.driver.stop();
     let mut stand = shared.stand();

@@ -51,6 +51,19 @@ fn a_receiver_that_its_output_holds_up_lets_the_others_go_on_and_is_ended_by_sig
     assert_eq!(ended.code, BY_INTERRUPT, "{ended:?}");
 }
 
+/// The pipe stays open, and nobody writes to it.
+#[test]
+fn a_sender_whose_input_gives_nothing_is_ended_by_one_signal() {
+    let session = OneFile::new(1);
+    let (input, _writer) = std::io::pipe().unwrap();
+    let mut sender = session.sender_of_pipe(input.into(), &["--receivers", "1"]);
+    sender.until(|sender| sender.err().contains("phase=waiting").then_some(()));
+    sender.interrupt();
+    let ended = sender.wait();
+    ended.expect(1);
+    assert!(ended.err.contains("nobody joined"), "{ended:?}");
+}
+
 /// As while a large tree is walked: the trace waits for one who reads it.
 #[test]
 fn a_sender_that_is_not_open_yet_is_ended_by_one_signal() {

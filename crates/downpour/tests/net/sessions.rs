@@ -99,6 +99,15 @@ impl OneFile {
         self.sender_under(&[], more)
     }
 
+    /// Of what comes through a pipe instead.
+    pub(crate) fn sender_of_pipe(&self, input: Stdio, more: &[&str]) -> Running {
+        let ticket = self.ticket.to_str().unwrap();
+        let own = ["send", "-", "--interface", "lo", "--listen", &self.address, "--ticket", ticket];
+        let mut program = self.scratch.program(None, "sender", &[&own[..], more].concat());
+        program.stdin(input);
+        self.scratch.start_command("sender", program)
+    }
+
     pub(crate) fn sender_under(&self, under: &[&str], more: &[&str]) -> Running {
         let file = self.scratch.path("file");
         sender_under(under, &self.scratch, &self.address, &self.ticket, &[&file], more)
