@@ -11,7 +11,7 @@
 //! | `folder` | where products are placed |
 //! | `log` | a line for each product: what became of it, and when |
 //!
-//! Deliberately absent: feeds with names, who subscribes to what, and what was missed while away.
+//! Deliberately absent: feeds with names, who subscribes to what, and what was missed while away, but for what the sender still keeps.
 
 mod clerk;
 mod file;
@@ -27,7 +27,7 @@ pub use file::SiteFile;
 pub use list::{Content, List, ListError, Listed, MadeBytes};
 pub use log::{InsertedLine, ProductLog, ReceivedLine};
 pub use queue::{Inserted, Inserter, Queue, Stopped};
-pub use shelf::{Shelf, ShelfConfig};
+pub use shelf::{Bookmark, Shelf, ShelfConfig};
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -102,6 +102,11 @@ impl Queue {
         (first, blocks.map(|block| self.symbols_of(block.len())).collect())
     }
 
+    /// The first block that is kept.
+    pub fn first(&self) -> u32 {
+        self.lock().first
+    }
+
     /// Blocks below `end` have been opened for sending.
     pub fn opened(&self, end: u32) {
         let mut state = self.lock();

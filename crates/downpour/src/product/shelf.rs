@@ -10,6 +10,9 @@
 //!
 //! Who joins late begins with the first frame that begins in a block that it gets. A block that the sender does not
 //! keep any more leaves a gap: what lay in it is counted as missed, and the next frame is looked for.
+//!
+//! A receiver that loses its sender keeps a [`Bookmark`]. The shelf of its next attempt goes on from there: nothing is
+//! given on twice, what failed has failed, and what the sender did not keep meanwhile is such a gap.
 
 use super::clerk::{Clerk, Desk, Failure, Fate};
 use super::file::SiteFile;
@@ -40,6 +43,8 @@ pub struct ShelfConfig {
     pub publisher: PublicKey,
     /// The first block to come.
     pub first: u32,
+    /// How far an attempt before has got in this session.
+    pub mark: Option<Bookmark>,
     /// Where products are placed; `None`: nowhere.
     pub folder: Option<PathBuf>,
     /// Bytes of blocks that may wait for those before them.
@@ -50,6 +55,26 @@ pub struct ShelfConfig {
     pub log: Option<Arc<ProductLog>>,
     /// Signs for the files of a site; without one they are products as any other.
     pub clerk: Option<Arc<Clerk>>,
+}
+
+/// How far a receiver has got in a session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bookmark {
+    /// The first block of which not everything has been given on.
+    pub block: u32,
+    /// Number of the product that comes next, where it is known.
+    pub number: Option<u64>,
+    /// How many have come.
+    pub complete: u32,
+    /// Which have failed, and why.
+    pub failed: Vec<(String, String)>,
+}
+
+impl Bookmark {
+    /// Of who has just come: the first product of all comes next, or it is not known which.
+    fn new(first: u32) -> Self {
+        Self { block: first, number: (first == 0).then_some(0), ..Self::default() }
+    }
 }
 
 type OnEvent = Box<dyn Fn(StoreEvent) + Send + Sync>;
@@ -111,8 +136,10 @@ struct State {
     began: (u32, usize),
     /// The frame at this place has been false before.
     doubted: Option<(u32, usize)>,
-    /// Of the last product.
-    number: Option<u64>,
+    /// Number of the product that comes next, where it is known.
+    expected: Option<u64>,
+    /// Blocks have been missed since the last product.
+    gap: bool,
     end: Option<u32>,
     over: bool,
     failed: bool,
@@ -130,12 +157,13 @@ enum Step {
 impl Shelf {
     /// Opens the folder, which no other receiver may use.
     pub fn open(
-        config: ShelfConfig,
+        mut config: ShelfConfig,
         on_event: impl Fn(StoreEvent) + Send + Sync + 'static,
     ) -> Result<Self, OpenError> {
         let lane = config.clerk.as_deref().and_then(Clerk::desk).map(Desk::lane);
         let open = |path| Folder::open(path, lane);
         let folder = config.folder.as_deref().map(open).transpose()?;
+        let mark = config.mark.take().unwrap_or_else(|| Bookmark::new(config.first));
         let state = State {
             next: config.first,
             skip: 0,
@@ -145,11 +173,12 @@ impl Shelf {
             reading: Reading::Nothing,
             began: (config.first, 0),
             doubted: None,
-            number: None,
+            expected: mark.number,
+            gap: config.first > mark.block,
             end: None,
             over: false,
             failed: false,
-            summary: Summary::default(),
+            summary: Summary { complete: mark.complete, failed: mark.failed, ..Summary::default() },
         };
         Ok(Self { config, folder, state: Mutex::new(state), on_event: Box::new(on_event) })
     }
@@ -161,12 +190,13 @@ impl Shelf {
 
     /// Nothing comes at or after block `end`.
     pub fn finished(&self, end: u32) {
-        let event = {
+        let mut events = Vec::new();
+        {
             let mut state = self.lock();
             state.end = Some(end);
-            state.completion()
-        };
-        event.into_iter().for_each(&self.on_event);
+            state.complete(&mut events);
+        }
+        events.into_iter().for_each(&self.on_event);
     }
 
     /// The sender does not keep the block any more.
@@ -177,6 +207,23 @@ impl Shelf {
     /// What has come so far.
     pub fn summary(&self) -> Summary {
         self.lock().summary.clone()
+    }
+
+    /// No block below is needed any more.
+    pub fn needed_from(&self) -> u32 {
+        self.lock().needed_from()
+    }
+
+    /// Where another shelf goes on.
+    pub fn mark(&self) -> Bookmark {
+        let state = self.lock();
+        let Summary { complete, failed, .. } = &state.summary;
+        Bookmark {
+            block: state.needed_from(),
+            number: state.expected,
+            complete: *complete,
+            failed: failed.clone(),
+        }
     }
 
     fn take(&self, number: u32, bytes: Option<&[u8]>) -> Accepted {
@@ -197,7 +244,7 @@ impl Shelf {
             } else {
                 return Accepted::Refused;
             };
-            events.extend(state.completion());
+            state.complete(&mut events);
             let others = doubted.clone().filter(|other| *other != number);
             events.extend(others.filter_map(BlockId::data).map(|block| {
                 // Which of them is false cannot be told: one counts.
@@ -241,7 +288,7 @@ impl Shelf {
     ) -> Range<u32> {
         let Some(bytes) = &came.bytes else {
             // A gap: whatever was being read has lost its rest.
-            (state.reading, state.in_step) = (Reading::Nothing, false);
+            (state.reading, state.in_step, state.gap) = (Reading::Nothing, false, true);
             (state.next, state.skip) = (state.next + 1, 0);
             return 0..0;
         };
@@ -347,7 +394,9 @@ impl Shelf {
         let len = rest.len().min(usize::try_from(body.left).unwrap_or(usize::MAX));
         let bytes = &rest[..len];
         body.hasher.update(bytes);
-        self.write(&mut body, bytes)?;
+        if !state.has_had(body.head.number) {
+            self.write(&mut body, bytes)?;
+        }
         body.left -= len as u64;
         state.reading =
             if body.left == 0 { Reading::Seal(body, Vec::new()) } else { Reading::Body(body) };
@@ -384,16 +433,11 @@ impl Shelf {
         events: &mut Vec<StoreEvent>,
     ) -> Result<(), StoreFailure> {
         let Head { number, inserted_ns, size, name, meta } = body.head;
-        if state.number.is_some_and(|last| number <= last) {
+        if state.has_had(number) {
             return Ok(()); // Given on before a frame after it was read again.
         }
-        let expected = state.number.map_or(number, |last| last + 1);
-        if number > expected {
-            let path = format!("products {expected} to {}", number - 1);
-            let reason = "missed: the sender did not keep them any more".to_owned();
-            state.fail(path, reason, events);
-        }
-        state.number = Some(number);
+        state.count_missed(Some(number), events);
+        state.expected = Some(number.saturating_add(1));
         let clerk = self.config.clerk.as_ref();
         if digest == [0; 32] {
             let reason = "the sender could not read it to its end".to_owned();
@@ -550,10 +594,40 @@ impl State {
         }
     }
 
-    fn completion(&mut self) -> Option<StoreEvent> {
+    fn has_had(&self, number: u64) -> bool {
+        self.expected.is_some_and(|expected| number < expected)
+    }
+
+    fn needed_from(&self) -> u32 {
+        match self.reading {
+            Reading::Nothing => self.next,
+            Reading::Head(_) | Reading::Body(_) | Reading::Seal(..) => self.began.0,
+        }
+    }
+
+    /// Counts what is missing before this product, or before the end: numbers, and blocks that told none.
+    fn count_missed(&mut self, next: Option<u64>, events: &mut Vec<StoreEvent>) {
+        let gap = std::mem::take(&mut self.gap);
+        let missed = match (self.expected, next) {
+            (Some(expected), Some(next)) if next > expected => {
+                format!("products {expected} to {}", next - 1)
+            }
+            (None, Some(next)) if gap => format!("products before {next}"),
+            (Some(expected), None) if gap => format!("products from {expected} on"),
+            (None, None) if gap => "products".to_owned(),
+            _ => return,
+        };
+        let reason = "missed: the sender did not keep them any more".to_owned();
+        self.fail(missed, reason, events);
+    }
+
+    /// Says so once, when all has come.
+    fn complete(&mut self, events: &mut Vec<StoreEvent>) {
         let is_over = !self.failed && self.end.is_some_and(|end| self.next >= end);
-        (is_over && !std::mem::replace(&mut self.over, true))
-            .then(|| StoreEvent::Complete(self.summary.clone()))
+        if is_over && !std::mem::replace(&mut self.over, true) {
+            self.count_missed(None, events);
+            events.push(StoreEvent::Complete(self.summary.clone()));
+        }
     }
 }
 
@@ -568,214 +642,4 @@ impl BlockSink for Shelf {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::queue::{Inserter, Queue};
-    use super::{Shelf, ShelfConfig};
-    use crate::object::StoreEvent;
-    use downpour_proto::{BlockId, Geometry};
-    use downpour_transport::control::ClockOffset;
-    use downpour_transport::identity::Identity;
-    use downpour_transport::{Accepted, BlockSink, BlockSource};
-    use std::sync::{Arc, Mutex};
-    use std::time::Duration;
-
-    const GEOMETRY: Geometry = Geometry { symbol_len: 100, block_symbols: 10, ..Geometry::IPV4 };
-
-    /// Products of these sizes, in blocks of their own where the size is even, as blocks.
-    fn blocks(publisher: Identity, sizes: &[usize]) -> Vec<Vec<u8>> {
-        let queue = Queue::new(GEOMETRY, [5; 16], 1 << 30);
-        let mut inserter = Inserter::new(Arc::clone(&queue), Arc::new(publisher)).unwrap();
-        let mut ks = Vec::new();
-        let mut offer = |_, k: u16| ks.push(k);
-        for (number, size) in sizes.iter().enumerate() {
-            let (name, bytes) = (format!("p{number}"), vec![number as u8; *size]);
-            let content = (*size as u64, &mut &bytes[..] as &mut dyn std::io::Read);
-            inserter.insert((&name, "", 0), content, &mut offer).unwrap();
-            if size % 2 == 0 {
-                inserter.close(&mut offer).unwrap();
-            }
-        }
-        inserter.close(&mut offer).unwrap();
-        let read = |(number, k): (usize, &u16)| {
-            let mut bytes = vec![0; usize::from(*k) * 100];
-            queue.read(BlockId::data(number as u32).unwrap(), &mut bytes).unwrap();
-            bytes
-        };
-        ks.iter().enumerate().map(read).collect()
-    }
-
-    struct World {
-        shelf: Shelf,
-        events: Arc<Mutex<Vec<StoreEvent>>>,
-    }
-
-    impl World {
-        fn new(publisher: &Identity, first: u32, folder: Option<&std::path::Path>) -> Self {
-            let events: Arc<Mutex<Vec<StoreEvent>>> = Arc::default();
-            let config = ShelfConfig {
-                session: [5; 16],
-                publisher: publisher.public_key(),
-                first,
-                folder: folder.map(Into::into),
-                memory: 10_000,
-                clock: ClockOffset { ahead_ns: 0, error: Duration::ZERO },
-                log: None,
-                clerk: None,
-            };
-            let told = Arc::clone(&events);
-            let shelf = Shelf::open(config, move |event| told.lock().unwrap().push(event)).unwrap();
-            Self { shelf, events }
-        }
-
-        fn accept(&self, number: usize, bytes: &[u8]) -> Accepted {
-            self.shelf.accept(BlockId::data(number as u32).unwrap(), bytes)
-        }
-
-        fn forgotten(&self) -> Vec<u32> {
-            let events = self.events.lock().unwrap();
-            let of = |event: &StoreEvent| match event {
-                StoreEvent::Forgotten { block, .. } => Some(block.number()),
-                _ => None,
-            };
-            events.iter().filter_map(of).collect()
-        }
-    }
-
-    const SIZES: [usize; 7] = [133, 10, 5_001, 0, 2_500, 77, 990];
-
-    #[test]
-    fn blocks_in_any_order_give_products_in_order() {
-        let publisher = Identity::generate();
-        let folder = tempfile::tempdir().unwrap();
-        let world = World::new(&publisher, 0, Some(folder.path()));
-        let blocks = blocks(publisher, &SIZES);
-        for (number, bytes) in blocks.iter().enumerate().rev() {
-            assert_eq!(world.accept(number, bytes), Accepted::Kept);
-        }
-        world.shelf.finished(blocks.len() as u32);
-        for (number, size) in SIZES.iter().enumerate() {
-            let placed = std::fs::read(folder.path().join(format!("p{number}"))).unwrap();
-            assert_eq!(placed, vec![number as u8; *size], "product {number}");
-        }
-        let summary = world.shelf.summary();
-        assert_eq!(
-            (summary.complete, summary.bytes_received),
-            (7, SIZES.iter().sum::<usize>() as u64)
-        );
-        let last = world.events.lock().unwrap().pop();
-        assert_eq!(last, Some(StoreEvent::Complete(summary)));
-        drop(world);
-        assert!(!folder.path().join(".downpour").exists());
-    }
-
-    #[test]
-    fn what_has_no_place_fails_by_itself_and_the_next_ones_arrive() {
-        let publisher = Identity::generate();
-        let folder = tempfile::tempdir().unwrap();
-        let world = World::new(&publisher, 0, Some(folder.path()));
-        // A folder with its name is in the way of one of a byte and more, and of an empty one.
-        for name in ["p2/full", "p3"] {
-            std::fs::create_dir_all(folder.path().join(name)).unwrap();
-        }
-        // Its file cannot be made.
-        std::fs::create_dir(folder.path().join(".downpour/product-5")).unwrap();
-        let blocks = blocks(publisher, &SIZES);
-        for (number, bytes) in blocks.iter().enumerate() {
-            assert_eq!(world.accept(number, bytes), Accepted::Kept);
-        }
-        world.shelf.finished(blocks.len() as u32);
-        let summary = world.shelf.summary();
-        let failed: Vec<&str> = summary.failed.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!((summary.complete, &failed[..]), (4, &["p2", "p3", "p5"][..]), "{summary:?}");
-        for number in [0, 1, 4, 6] {
-            let placed = std::fs::read(folder.path().join(format!("p{number}"))).unwrap();
-            assert_eq!(placed, vec![number as u8; SIZES[number]], "product {number}");
-        }
-        let last = world.events.lock().unwrap().pop();
-        assert_eq!(last, Some(StoreEvent::Complete(summary)));
-        drop(world);
-        let left = std::fs::read_dir(folder.path().join(".downpour")).unwrap();
-        assert_eq!(left.count(), 1, "only what we put there");
-    }
-
-    #[test]
-    fn who_comes_late_begins_with_the_next_product() {
-        let publisher = Identity::generate();
-        let world = World::new(&publisher, 2, None);
-        let blocks = blocks(publisher, &SIZES);
-        for (number, bytes) in blocks.iter().enumerate().skip(2) {
-            world.accept(number, bytes);
-        }
-        let summary = world.shelf.summary();
-        assert!(summary.failed.is_empty());
-        assert_eq!(summary.complete, 4, "product 2 had begun before");
-    }
-
-    #[test]
-    fn false_blocks_come_again_and_nothing_is_given_twice() {
-        let publisher = Identity::generate();
-        let world = World::new(&publisher, 0, None);
-        let blocks = blocks(publisher, &SIZES);
-        let mut forged = blocks.clone();
-        forged[3][50] ^= 1;
-        let mut answers: Vec<Accepted> = Vec::new();
-        for (number, bytes) in forged.iter().enumerate() {
-            answers.push(world.accept(number, bytes));
-        }
-        // The product of 5,001 bytes lies in blocks 1 to 6; its end shows that it is false.
-        let again: Vec<usize> =
-            (0..blocks.len()).filter(|at| answers[*at] == Accepted::False).collect();
-        assert_eq!(again.len(), 1, "{answers:?}");
-        let again: Vec<usize> =
-            world.forgotten().into_iter().map(|number| number as usize).chain(again).collect();
-        assert!(again.contains(&3), "{again:?}");
-        for number in again {
-            world.accept(number, &blocks[number]);
-        }
-        world.shelf.finished(blocks.len() as u32);
-        let summary = world.shelf.summary();
-        assert_eq!((summary.complete, summary.failed.len()), (7, 0));
-    }
-
-    #[test]
-    fn what_the_sender_itself_has_wrong_is_given_up() {
-        let (publisher, other) = (Identity::generate(), Identity::generate());
-        let world = World::new(&publisher, 0, None);
-        let (right, wrong) = (blocks(publisher, &SIZES), blocks(other, &SIZES));
-        assert_eq!(world.accept(0, &wrong[0]), Accepted::False);
-        assert_eq!(world.accept(0, &wrong[0]), Accepted::Kept, "it has come as the sender has it");
-        for (number, bytes) in right.iter().enumerate().skip(1) {
-            world.accept(number, bytes);
-        }
-        let summary = world.shelf.summary();
-        assert!(!summary.failed.is_empty());
-        assert_eq!(summary.complete, 5, "two lay in that block");
-    }
-
-    #[test]
-    fn a_gap_is_told_and_passed() {
-        let publisher = Identity::generate();
-        let world = World::new(&publisher, 0, None);
-        let blocks = blocks(publisher, &SIZES);
-        for (number, bytes) in blocks.iter().enumerate() {
-            match number {
-                4 => world.shelf.lost(BlockId::data(4).unwrap()),
-                _ => drop(world.accept(number, bytes)),
-            }
-        }
-        world.shelf.finished(blocks.len() as u32);
-        let summary = world.shelf.summary();
-        assert_eq!(summary.failed[0].0, "products 2 to 2");
-        assert_eq!(summary.complete, 6);
-    }
-
-    #[test]
-    fn what_waits_is_bounded() {
-        let publisher = Identity::generate();
-        let world = World::new(&publisher, 0, None);
-        let full = vec![0; 1_000];
-        let answers: Vec<Accepted> = (1..20).map(|number| world.accept(number, &full)).collect();
-        assert_eq!(answers.iter().filter(|a| **a == Accepted::Kept).count(), 10);
-        assert_eq!(answers.last(), Some(&Accepted::Refused));
-    }
-}
+mod tests;

@@ -14,6 +14,7 @@ use super::words::Telling;
 use super::{TOO_SLOW, faults, transfer};
 use crate::cli::{Fault, ReceivePlan, Target};
 use crate::object::{EntryId, Obstacle, Placed, StoreEvent, StoreFailure, Summary};
+use crate::product::Bookmark;
 use crate::report::Report;
 use downpour_catalog::ErrorClass;
 use downpour_proto::receiver::Pull as Order;
@@ -22,8 +23,8 @@ use downpour_proto::{
     receiver::PARTIAL_BLOCKS_MAX,
 };
 use downpour_transport::control::{
-    BlockRange, ControlClient, DataPath, Event, EventStream, HaveRequest, Joined, ObjectFailure,
-    Pull, PullError, ReadyRequest, Receipt,
+    BlockRange, ControlClient, DataPath, Event, EventStream, Follows, HaveRequest, Joined,
+    ObjectFailure, Pull, PullError, ReadyRequest, Receipt, SessionId,
 };
 use downpour_transport::pull::{Pulled, Puller};
 use downpour_transport::session::{ReceiveEvent, ReceiveHandle, ReceiveSetup, ReceiveSnapshot};
@@ -59,6 +60,21 @@ pub(super) struct Attempt<'a> {
     pub(super) joined: Joined,
     pub(super) host: &'a mut Host,
     pub(super) trace: Option<Trace>,
+    /// How far the attempt before has got in a session of products, and then this one, if its sender is lost.
+    pub(super) followed: &'a mut Option<Followed>,
+}
+
+/// How far a receiver has got in a session of products.
+pub(super) struct Followed {
+    session: SessionId,
+    mark: Bookmark,
+}
+
+impl Followed {
+    /// As a JOIN tells it.
+    pub(super) fn told(&self) -> Follows {
+        Follows { session: self.session, block: self.mark.block }
+    }
 }
 
 /// How an attempt ends.
@@ -116,7 +132,7 @@ struct Run<'a> {
     looked_end: u32,
     held: RangeSet,
     manifest_symbols: Vec<u16>,
-    /// Of data blocks, in a session of products; and the first one that this receiver gets.
+    /// Of data blocks that are still needed, in a session of products.
     block_symbols: BTreeMap<u32, u16>,
     data_len: Option<u64>,
     account: ReceiverAccount,
@@ -143,7 +159,7 @@ pub(super) async fn attempt(run: Attempt<'_>) -> Result<Ended, Fault> {
 }
 
 async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
-    let Attempt { plan, taker, client, joined, host, trace } = run;
+    let Attempt { plan, taker, client, joined, host, trace, followed } = run;
     let (said, mut heard) = mpsc::unbounded_channel();
     let candidates = may_hold(&plan.target);
     // Its connections are opened while the rest is set up: each takes two round trips.
@@ -154,7 +170,10 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
         Ok(clock) => clock,
         Err(error) => return lost(error).map(Ended::SenderLost),
     };
-    let store = open_keeper(plan, &joined, (taker, said.clone()), clock)?;
+    let before = followed.as_ref().filter(|before| before.session == joined.reply.session);
+    let shelf = clock.map(|clock| (clock, before.map(|before| before.mark.clone())));
+    let is_new = before.is_none();
+    let store = open_keeper(plan, &joined, (taker, said.clone()), shelf)?;
     // Before the events: when the sender hears of us it sends a probe.
     let (stream, mut notices) = stream_in(plan, &joined)?;
     let has_stream = stream.is_some() || joined.reply.path.is_unicast();
@@ -192,14 +211,14 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
         sections_examined: 0,
         false_blocks: 0,
     };
-    run.begin_products();
+    run.begin_products(is_new);
     let telling = Telling::begin(&run.joined, &run.client, taker);
     if let Some(verdict) = run.become_ready(&mut heard, has_stream).await? {
-        return run.finish(verdict, taker).await;
+        return run.finish(verdict, taker, followed).await;
     }
     let verdict = run.attend(&mut events, (&mut heard, &mut pulled), host).await;
     telling.end(matches!(verdict, Verdict::Complete(_))).await;
-    run.finish(verdict, taker).await
+    run.finish(verdict, taker, followed).await
 }
 
 fn class_of(failure: &StoreFailure, target: &Target) -> ErrorClass {
@@ -276,12 +295,16 @@ fn spawn_driver(
 }
 
 impl Run<'_> {
-    /// In a session of products what was sent before is not for us, and nothing is held.
-    fn begin_products(&mut self) {
+    /// In a session of products what was sent before is not for us, and nothing is held; but what failed in an attempt
+    /// before has failed.
+    fn begin_products(&mut self, is_new: bool) {
         let Some(first) = self.joined.reply.products_from else { return };
         self.looked_end = u32::MAX;
         self.driver.have(BlockKind::Data, 0..first);
-        if first > 0 {
+        let failed =
+            |(path, reason)| ObjectFailure { object: 0, reason: format!("{path}: {reason}") };
+        self.failures.extend(self.store.summary().failed.into_iter().map(failed));
+        if first > 0 && is_new {
             let text = "joined while the session ran: products that begin from then on";
             self.account.notices.push(text.to_owned());
         }
@@ -422,6 +445,7 @@ impl Run<'_> {
             }
             Event::Blocks { first, symbols } => {
                 self.block_symbols.extend((first..).zip(symbols));
+                self.block_symbols = self.block_symbols.split_off(&self.store.needed_from());
                 self.retry_unknown();
             }
             Event::Withdrawn { object, reason } => self.store.withdraw(EntryId(object), &reason),
@@ -654,7 +678,12 @@ impl Run<'_> {
     }
 
     /// The goodbye or the receipt, and the report.
-    async fn finish(mut self, verdict: Verdict, taker: &Taker) -> Result<Ended, Fault> {
+    async fn finish(
+        mut self,
+        verdict: Verdict,
+        taker: &Taker,
+        followed: &mut Option<Followed>,
+    ) -> Result<Ended, Fault> {
         self.puller.cancel_all();
         let totals = self.puller.stop().await;
         let interrupted = matches!(verdict, Verdict::Interrupted);
@@ -670,6 +699,8 @@ impl Run<'_> {
             self.account.failure = Some(reason.clone());
         }
         let snapshot = self.driver.stop();
+        let session = self.joined.reply.session;
+        *followed = self.store.mark().map(|mark| Followed { session, mark });
         self.account.notices.extend(totals.lacks.clone());
         self.account.transfer = transfer::report(self.plan, &self.joined, totals);
         let mut summary = match verdict {

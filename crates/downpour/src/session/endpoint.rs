@@ -174,6 +174,12 @@ impl Shared {
 /// The handler: a name for `Arc<Shared>` on which the trait can stand.
 pub(super) struct Endpoint(pub(super) Arc<Shared>);
 
+/// The first data block of a receiver of products: what comes from now on, and of what it has not got of this session what
+/// is still kept (`docs/protocol.md#PROD-14`).
+fn first_block(not_got: Option<u32>, kept: u32, data_end: u32) -> u32 {
+    not_got.unwrap_or(data_end).max(kept).min(data_end)
+}
+
 fn gone() -> ApiError {
     ApiError::new(ErrorCode::NotMember, "this receiver is not in the session any more")
 }
@@ -189,29 +195,33 @@ impl SessionHandler for Endpoint {
 
     async fn join(&self, from: &Conn, request: JoinRequest) -> Result<JoinReply, ApiError> {
         let shared = &self.0;
+        let follows = request.follows.filter(|follows| follows.session == shared.reply.session);
         let who = Newcomer {
             name: request.name,
             node: from.node,
             instance: request.instance,
             addr: from.peer,
         };
-        let (receiver, started, data_end) = {
+        let (receiver, replaced, started, first) = {
             let mut stand = shared.stand();
-            let (receiver, old) = stand.join(who);
-            if let Some(old) = old {
-                shared.driver.set_delivery(old, Delivery::Ended);
+            let (receiver, replaced) = stand.join(who);
+            let kept = shared.feed.as_ref().map_or(u32::MAX, |feed| feed.queue.first());
+            let first = first_block(follows.map(|follows| follows.block), kept, stand.data_end);
+            if let Some(peer) = stand.roster.find(receiver) {
+                peer.products_from = first;
             }
-            (receiver, stand.started, stand.data_end)
+            (receiver, replaced, stand.started, first)
         };
+        replaced.inspect(|old| shared.driver.set_delivery(*old, Delivery::Ended));
         let round_trip = u64::try_from(from.handshake.as_micros()).unwrap_or(u64::MAX);
         shared.round_trip.fetch_max(round_trip, Ordering::Relaxed);
-        shared.tell_owner(Heard::Joined { node: from.node, receiver, from: data_end });
+        shared.tell_owner(Heard::Joined { node: from.node, receiver, from: first });
         // It takes part once it is ready.
         shared.driver.join(receiver, Delivery::Ended, from.feedback.clone());
         shared.changed.notify_one();
         let data_len = shared.source.data_len();
         let packet = shared.driver.snapshot().packet.map_or(0, |packet| packet.0);
-        let products_from = shared.feed.as_ref().map(|_| data_end);
+        let products_from = shared.feed.as_ref().map(|_| first);
         let reply = shared.reply.clone();
         Ok(JoinReply { receiver, started, data_len, packet, products_from, ..reply })
     }
@@ -286,7 +296,7 @@ impl SessionHandler for Endpoint {
             peer.tell(Event::Manifest { first, symbols: symbols.to_vec() });
         }
         if let Some(feed) = &shared.feed {
-            let (lists, blocks) = feed.news(0);
+            let (lists, blocks) = feed.news(peer.products_from);
             lists.into_iter().for_each(|list| peer.tell(list));
             peer.told = Told { blocks, ends };
         }
@@ -391,7 +401,7 @@ impl Endpoint {
 #[cfg(test)]
 mod tests {
     use super::super::roster::Newcomer;
-    use super::Stand;
+    use super::{Stand, first_block};
     use downpour_proto::ReceiverId;
     use downpour_transport::control::{InstanceId, Receipt, SessionId};
     use downpour_transport::identity::Identity;
@@ -412,6 +422,14 @@ mod tests {
             repair_symbols: 0,
             failures: Vec::new(),
         }
+    }
+
+    #[test]
+    fn who_comes_back_gets_what_is_kept_of_what_it_has_not_got() {
+        assert_eq!(first_block(None, 0, 9), 9, "who is new");
+        assert_eq!(first_block(Some(5), 2, 9), 5);
+        assert_eq!(first_block(Some(1), 2, 9), 2, "one is not kept any more");
+        assert_eq!(first_block(Some(12), 2, 9), 9, "it does not know");
     }
 
     #[test]

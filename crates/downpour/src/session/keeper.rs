@@ -8,7 +8,7 @@ use crate::object::{
     Destination, EntryId, FolderOptions, ManifestId, OpenError, Placed, RawOptions, Store,
     StoreConfig, Summary,
 };
-use crate::product::{Clerk, Shelf, ShelfConfig};
+use crate::product::{Bookmark, Clerk, Shelf, ShelfConfig};
 use downpour_catalog::ErrorClass;
 use downpour_proto::BlockId;
 use downpour_transport::BlockSink;
@@ -29,6 +29,16 @@ pub(super) trait Keeper: BlockSink {
 
     /// What has come so far.
     fn summary(&self) -> Summary;
+
+    /// How far a receiver of products has got.
+    fn mark(&self) -> Option<Bookmark> {
+        None
+    }
+
+    /// Of products, no data block below is needed any more.
+    fn needed_from(&self) -> u32 {
+        0
+    }
 
     /// The files of a manifest that are in their places, once it is complete.
     fn placed(&self) -> Vec<Placed> {
@@ -66,6 +76,14 @@ impl Keeper for Shelf {
     fn lost(&self, block: BlockId) -> bool {
         self.lost(block);
         true
+    }
+
+    fn mark(&self) -> Option<Bookmark> {
+        Some(self.mark())
+    }
+
+    fn needed_from(&self) -> u32 {
+        self.needed_from()
     }
 
     fn summary(&self) -> Summary {
@@ -117,11 +135,14 @@ fn unopened(plan: &ReceivePlan, error: &OpenError) -> Fault {
     Fault::start(error.to_string(), todo).of(class)
 }
 
+/// What a shelf needs to know besides: the sender's clock, and how far an attempt before has got.
+pub(super) type ShelfStart = (ClockOffset, Option<Bookmark>);
+
 /// A shelf for products, from this block on.
 fn open_shelf(
     plan: &ReceivePlan,
     joined: &Joined,
-    (first, clock): (u32, ClockOffset),
+    (first, (clock, mark)): (u32, ShelfStart),
     (clerk, said): (Option<Arc<Clerk>>, UnboundedSender<Said>),
 ) -> Result<Shelf, Fault> {
     let folder = match &plan.target {
@@ -136,6 +157,7 @@ fn open_shelf(
         session: *joined.reply.session.as_bytes(),
         publisher: joined.reply.publisher,
         first,
+        mark,
         folder,
         memory: plan.memory_bytes,
         clock,
@@ -149,14 +171,14 @@ fn open_shelf(
     opened.map_err(|error| unopened(plan, &error))
 }
 
-/// `clock` is the sender's, in a session of products.
+/// `shelf` is for a session of products.
 pub(super) fn open_keeper(
     plan: &ReceivePlan,
     joined: &Joined,
     (taker, said): (&Taker, UnboundedSender<Said>),
-    clock: Option<ClockOffset>,
+    shelf: Option<ShelfStart>,
 ) -> Result<Arc<dyn Keeper>, Fault> {
-    Ok(match joined.reply.products_from.zip(clock) {
+    Ok(match joined.reply.products_from.zip(shelf) {
         Some(begun) => {
             let clerk = taker.clerk.clone();
             clerk.iter().for_each(|clerk| clerk.begin(joined.reply.session.to_text()));

@@ -4,7 +4,7 @@
 //! `--join-timeout`. What has arrived is kept meanwhile (`object::store`), so an attempt after a loss gets
 //! only what is missing.
 
-use super::attempt::{Attempt, Ended, Over, attempt};
+use super::attempt::{Attempt, Ended, Followed, Over, attempt};
 use super::faults;
 use super::host::Host;
 use crate::cli::{Fault, ReceivePlan, Target};
@@ -31,6 +31,9 @@ use std::time::{Duration, Instant, SystemTime};
 /// has cost already grows by a thirtieth at most, and a thousand receivers that wait are a trickle.
 const PAUSE_PART: u32 = 32;
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+
+/// An attempt that is over sooner was none.
+const SHORT: Duration = Duration::from_secs(1);
 
 /// Between one session and the next, for a receiver that stays.
 const STAY_PAUSE: Duration = Duration::from_millis(500);
@@ -74,28 +77,29 @@ pub(super) async fn run(plan: &ReceivePlan, taker: &Taker, host: &mut Host) -> R
         identity: Arc::clone(&taker.identity),
         limits: ClientLimits::default(),
     };
-    let request = JoinRequest {
+    let mut request = JoinRequest {
         protocol: PROTOCOL_VERSION,
         software: format!("downpour {}", env!("CARGO_PKG_VERSION")),
         name: plan.name.clone(),
         instance: instance(&plan.name, &plan.target)?,
         codes: Code::ALL.map(Code::number).to_vec(),
+        follows: None,
     };
     // One trace for all attempts.
     let trace = faults::trace(plan.output.trace.as_deref(), "receiver")?;
+    let mut followed = None;
+    let mut haste = Haste::default();
     loop {
+        request.follows = followed.as_ref().map(Followed::told);
         let limit = if plan.stay { Duration::MAX } else { plan.join_timeout };
         let joined = join(&setup, &request, limit, host).await;
         let (client, joined) = joined.map_err(|stop| match stop {
             Stop::Fault(fault) => fault,
-            Stop::Interrupted => Fault::start(
-                "interrupted while waiting for the sender",
-                "run it again: what has arrived is kept",
-            )
-            .of(ErrorClass::Interrupted),
+            Stop::Interrupted => interrupted(),
         })?;
-        let run =
-            Attempt { plan, taker, client: Arc::new(client), joined, host, trace: trace.clone() };
+        let (client, trace_too, followed) = (Arc::new(client), trace.clone(), &mut followed);
+        let begun = Instant::now();
+        let run = Attempt { plan, taker, client, joined, host, trace: trace_too, followed };
         match attempt(run).await? {
             Ended::Over(over) if plan.stay && !over.interrupted => {
                 if over.failure.is_none() {
@@ -112,8 +116,42 @@ pub(super) async fn run(plan: &ReceivePlan, taker: &Taker, host: &mut Host) -> R
             }
             Ended::SenderLost(why) => {
                 host.say(&format!("the sender is lost ({why}); waiting for it to come back"));
+                let pause = haste.pause(begun, Instant::now());
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    () = host.stopped() => return Err(interrupted()),
+                }
             }
         }
+    }
+}
+
+fn interrupted() -> Fault {
+    let what = "interrupted while waiting for the sender";
+    Fault::start(what, "run it again: what has arrived is kept").of(ErrorClass::Interrupted)
+}
+
+/// Before the next try of who has waited so long already.
+fn pause(waited: Duration) -> Duration {
+    (waited / PAUSE_PART).clamp(PAUSE.0, PAUSE.1)
+}
+
+/// Attempts that were over as soon as they had begun: a sender that takes a receiver in and loses it each time is not to
+/// be asked without a pause.
+#[derive(Default)]
+struct Haste {
+    /// When the first of them began.
+    since: Option<Instant>,
+}
+
+impl Haste {
+    /// How long to wait after an attempt that began and ended then.
+    fn pause(&mut self, begun: Instant, ended: Instant) -> Duration {
+        if ended.duration_since(begun) >= SHORT {
+            self.since = None;
+            return Duration::ZERO;
+        }
+        pause(ended.duration_since(*self.since.get_or_insert(begun)))
     }
 }
 
@@ -180,7 +218,7 @@ async fn join(
             }
             Err(error) => error,
         };
-        let pause = (begun.elapsed() / PAUSE_PART).clamp(PAUSE.0, PAUSE.1);
+        let pause = pause(begun.elapsed());
         if begun.elapsed() + pause > limit {
             let what = format!("the sender did not answer within {limit:?}: {error}");
             let todo = "start the sender, check the ticket's address and the firewall (TCP and UDP; \
@@ -227,8 +265,23 @@ pub(super) struct BatchTarget {
 
 #[cfg(test)]
 mod tests {
-    use super::instance;
+    use super::{Haste, PAUSE, SHORT, instance};
     use crate::cli::Target;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn attempts_that_end_at_once_are_made_less_and_less_often() {
+        let (mut haste, start) = (Haste::default(), Instant::now());
+        let (mut now, mut tries) = (start, 0);
+        while now < start + Duration::from_secs(60) {
+            let pause = haste.pause(now, now);
+            assert!((PAUSE.0..=PAUSE.1).contains(&pause));
+            (now, tries) = (now + pause, tries + 1);
+        }
+        assert!(tries < 300, "{tries} in a minute");
+        assert_eq!(haste.pause(now, now + SHORT), Duration::ZERO, "it has lasted");
+        assert_eq!(haste.pause(now, now), PAUSE.0, "and the next one begins anew");
+    }
 
     #[test]
     fn machines_that_share_a_key_and_a_path_are_two() {

@@ -80,6 +80,8 @@ pub(super) struct Peer {
     /// Withdrawals that this subscription has been told.
     told_withdrawn: usize,
     pub(super) told: Told,
+    /// The first data block that it gets, in a session of products.
+    pub(super) products_from: u32,
 }
 
 impl Peer {
@@ -154,6 +156,7 @@ impl Roster {
             listened: false,
             told_withdrawn: 0,
             told: Told::default(),
+            products_from: 0,
         };
         self.peers.insert(id, peer);
         (id, old)

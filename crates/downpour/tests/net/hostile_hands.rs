@@ -204,6 +204,7 @@ async fn betray(ticket: &Path) {
         name: "traitor".to_owned(),
         instance: InstanceId::from_bytes([1; 16]),
         codes: vec![1],
+        follows: None,
     };
     let reply = client.join(&request).await.unwrap().reply;
     let mut events = client.events().await.unwrap();

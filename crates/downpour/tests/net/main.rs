@@ -2,6 +2,7 @@
 //! without, each such test says `skipped: <name>: <why>`.
 
 mod bad_input;
+mod between;
 mod endings;
 mod far;
 mod hardship;

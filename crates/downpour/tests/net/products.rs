@@ -1,11 +1,13 @@
 //! A session of products by the real program on loopback: no root needed.
 
+use crate::between::Between;
 use crate::program::{Running, Scratch};
 use crate::sessions::{address, receiver, sender};
 use downpour::product::{InsertedLine, MadeBytes, ReceivedLine};
+use downpour::ticket::Ticket;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 
 const PRODUCTS: u64 = 60;
@@ -90,6 +92,78 @@ fn products_arrive_in_order_through_loss_and_who_comes_late_gets_those_that_foll
     let report = scratch.report("sender");
     assert!(report.is_complete() && report.receivers.len() == 3, "{report:?}");
     assert_eq!(report.session.objects, PRODUCTS);
+}
+
+/// What came of [`lost_for_a_while`].
+struct Lost {
+    /// How the receiver, another one and the sender ended.
+    codes: [Option<i32>; 3],
+    /// Which of eleven products the receiver has.
+    has: Vec<u64>,
+    /// What it says has failed.
+    failed: Vec<String>,
+}
+
+/// Of two receivers one loses its sender for as long as it takes to send five products of `size` bytes.
+fn lost_for_a_while(size: u64) -> Lost {
+    let scratch = Scratch::new();
+    let (address, way) = (address(), address());
+    let between = Between::new(&way, &address);
+    let file = scratch.ticket(&address);
+    let detour = scratch.path("detour");
+    let direct = Ticket::read_file(&file).unwrap();
+    Ticket { addrs: vec![way], ..direct }.write_file(&detour).unwrap();
+    let mut one = receiver(&scratch, 0, &detour, &[]);
+    let mut other = receiver(&scratch, 1, &file, &[]);
+    let (input, mut list) = std::io::pipe().unwrap();
+    #[rustfmt::skip]
+    let words = [
+        "send", "--interface", "lo", "--listen", &address, "--ticket", file.to_str().unwrap(),
+        "--products", "-", "--product-memory", "16MB", "--receivers", "2", "--rate", "500mbit",
+    ];
+    let mut command = scratch.program(None, "sender", &words);
+    command.stdin(input);
+    let sender = scratch.start_command("sender", command);
+    let mut insert = |numbers: std::ops::Range<u64>, size: u64| {
+        for n in numbers {
+            writeln!(list, "{{\"size\":{size},\"seed\":{n},\"name\":\"p{n}\"}}").unwrap();
+        }
+    };
+    let has = |index: usize, n: u64| scratch.path(&format!("r{index}/p{n}")).exists();
+    insert(0..5, 1_000);
+    one.until(|_| has(0, 4).then_some(()));
+    between.cut();
+    one.until(|one| one.err().contains("waiting for it to come back").then_some(()));
+    insert(5..10, size);
+    other.until(|_| has(1, 9).then_some(()));
+    between.mend();
+    // It takes part again when it has what comes now; and what came before is in its place by then, or missed.
+    insert(10..11, 1_000);
+    one.until(|_| has(0, 10).then_some(()));
+    drop(list);
+    let codes = [one, other, sender].map(|running| running.wait().code);
+    let report = scratch.report("r0");
+    Lost {
+        codes,
+        has: (0..11).filter(|n| has(0, *n)).collect(),
+        failed: report.failed.into_iter().map(|failed| failed.name).collect(),
+    }
+}
+
+#[test]
+fn who_loses_the_sender_for_a_while_gets_what_is_kept_of_what_came_meanwhile() {
+    let lost = lost_for_a_while(50_000);
+    assert_eq!((lost.codes, &lost.failed[..]), ([Some(0); 3], &[][..]));
+    assert_eq!(lost.has, (0..11).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_was_not_kept_for_who_has_lost_the_sender_is_missed_and_both_say_so() {
+    let lost = lost_for_a_while(8_000_000);
+    assert_eq!(lost.codes, [Some(1), Some(0), Some(1)], "{:?}", lost.failed);
+    let [missed] = &lost.failed[..] else { panic!("{:?}", lost.failed) };
+    assert!(missed.starts_with("products 5 to "), "{missed}");
+    assert!(!lost.has.contains(&5) && lost.has.contains(&10), "{:?}", lost.has);
 }
 
 #[test]

@@ -77,6 +77,18 @@ pub struct JoinRequest {
     /// Numbers of the erasure codes that it can decode (`docs/protocol.md#CODE-3`).
     #[serde(default = "first_code")]
     pub codes: Vec<u8>,
+    /// In which session of products it was before, and how far it has got (`docs/protocol.md#PROD-14`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follows: Option<Follows>,
+}
+
+/// How far a receiver has got in a session of products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Follows {
+    /// Which one.
+    pub session: SessionId,
+    /// The first block of which it has not given everything on.
+    pub block: u32,
 }
 
 /// What a receiver that says nothing of codes knows.

@@ -27,7 +27,7 @@ mod server;
 mod text;
 
 pub use api::{
-    BadReceipt, BlockRange, DataPath, Event, FEEDBACK_LABEL, HAVE_RANGES_MAX, HaveRequest,
+    BadReceipt, BlockRange, DataPath, Event, FEEDBACK_LABEL, Follows, HAVE_RANGES_MAX, HaveRequest,
     InstanceId, JoinReply, JoinRequest, LeaveRequest, MANIFEST_SYMBOLS_MAX, NAME_LEN_MAX,
     ObjectFailure, PROTOCOL_VERSION, REASON_LEN_MAX, RECEIPT_LEN_MAX, RECEIVER_HEADER,
     ReadyRequest, Receipt, SESSION_HEADER, SessionId, SignedReceipt, Token, WORD_LEN_MAX, Word,

@@ -327,6 +327,7 @@ pub(crate) fn join_request(name: &str) -> JoinRequest {
         name: name.into(),
         instance: InstanceId::random().unwrap(),
         codes: vec![1],
+        follows: None,
     }
 }
 

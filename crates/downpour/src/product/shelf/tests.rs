@@ -1,0 +1,275 @@
+//! Blocks in any order, false ones, missing ones, and shelves that go on where others ended.
+
+use super::super::queue::{Inserter, Queue};
+use super::{Bookmark, Shelf, ShelfConfig};
+use crate::object::StoreEvent;
+use downpour_proto::{BlockId, Geometry};
+use downpour_transport::control::ClockOffset;
+use downpour_transport::identity::Identity;
+use downpour_transport::{Accepted, BlockSink, BlockSource};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const GEOMETRY: Geometry = Geometry { symbol_len: 100, block_symbols: 10, ..Geometry::IPV4 };
+
+/// Products of these sizes, in blocks of their own where the size is even, as blocks.
+fn blocks(publisher: impl Into<Arc<Identity>>, sizes: &[usize]) -> Vec<Vec<u8>> {
+    let queue = Queue::new(GEOMETRY, [5; 16], 1 << 30);
+    let mut inserter = Inserter::new(Arc::clone(&queue), publisher.into()).unwrap();
+    let mut ks = Vec::new();
+    let mut offer = |_, k: u16| ks.push(k);
+    for (number, size) in sizes.iter().enumerate() {
+        let (name, bytes) = (format!("p{number}"), vec![number as u8; *size]);
+        let content = (*size as u64, &mut &bytes[..] as &mut dyn std::io::Read);
+        inserter.insert((&name, "", 0), content, &mut offer).unwrap();
+        if size % 2 == 0 {
+            inserter.close(&mut offer).unwrap();
+        }
+    }
+    inserter.close(&mut offer).unwrap();
+    let read = |(number, k): (usize, &u16)| {
+        let mut bytes = vec![0; usize::from(*k) * 100];
+        queue.read(BlockId::data(number as u32).unwrap(), &mut bytes).unwrap();
+        bytes
+    };
+    ks.iter().enumerate().map(read).collect()
+}
+
+struct World {
+    shelf: Shelf,
+    events: Arc<Mutex<Vec<StoreEvent>>>,
+}
+
+impl World {
+    fn new(publisher: &Identity, first: u32, folder: Option<&std::path::Path>) -> Self {
+        Self::after(publisher, first, folder, None)
+    }
+
+    /// As the next attempt of who has got as far as `mark`.
+    fn after(
+        publisher: &Identity,
+        first: u32,
+        folder: Option<&std::path::Path>,
+        mark: Option<Bookmark>,
+    ) -> Self {
+        let events: Arc<Mutex<Vec<StoreEvent>>> = Arc::default();
+        let config = ShelfConfig {
+            session: [5; 16],
+            publisher: publisher.public_key(),
+            first,
+            mark,
+            folder: folder.map(Into::into),
+            memory: 10_000,
+            clock: ClockOffset { ahead_ns: 0, error: Duration::ZERO },
+            log: None,
+            clerk: None,
+        };
+        let told = Arc::clone(&events);
+        let shelf = Shelf::open(config, move |event| told.lock().unwrap().push(event)).unwrap();
+        Self { shelf, events }
+    }
+
+    fn accept(&self, number: usize, bytes: &[u8]) -> Accepted {
+        self.shelf.accept(BlockId::data(number as u32).unwrap(), bytes)
+    }
+
+    fn forgotten(&self) -> Vec<u32> {
+        let events = self.events.lock().unwrap();
+        let of = |event: &StoreEvent| match event {
+            StoreEvent::Forgotten { block, .. } => Some(block.number()),
+            _ => None,
+        };
+        events.iter().filter_map(of).collect()
+    }
+}
+
+const SIZES: [usize; 7] = [133, 10, 5_001, 0, 2_500, 77, 990];
+
+#[test]
+fn blocks_in_any_order_give_products_in_order() {
+    let publisher = Identity::generate();
+    let folder = tempfile::tempdir().unwrap();
+    let world = World::new(&publisher, 0, Some(folder.path()));
+    let blocks = blocks(publisher, &SIZES);
+    for (number, bytes) in blocks.iter().enumerate().rev() {
+        assert_eq!(world.accept(number, bytes), Accepted::Kept);
+    }
+    world.shelf.finished(blocks.len() as u32);
+    for (number, size) in SIZES.iter().enumerate() {
+        let placed = std::fs::read(folder.path().join(format!("p{number}"))).unwrap();
+        assert_eq!(placed, vec![number as u8; *size], "product {number}");
+    }
+    let summary = world.shelf.summary();
+    assert_eq!((summary.complete, summary.bytes_received), (7, SIZES.iter().sum::<usize>() as u64));
+    let last = world.events.lock().unwrap().pop();
+    assert_eq!(last, Some(StoreEvent::Complete(summary)));
+    drop(world);
+    assert!(!folder.path().join(".downpour").exists());
+}
+
+#[test]
+fn what_has_no_place_fails_by_itself_and_the_next_ones_arrive() {
+    let publisher = Identity::generate();
+    let folder = tempfile::tempdir().unwrap();
+    let world = World::new(&publisher, 0, Some(folder.path()));
+    // A folder with its name is in the way of one of a byte and more, and of an empty one.
+    for name in ["p2/full", "p3"] {
+        std::fs::create_dir_all(folder.path().join(name)).unwrap();
+    }
+    // Its file cannot be made.
+    std::fs::create_dir(folder.path().join(".downpour/product-5")).unwrap();
+    let blocks = blocks(publisher, &SIZES);
+    for (number, bytes) in blocks.iter().enumerate() {
+        assert_eq!(world.accept(number, bytes), Accepted::Kept);
+    }
+    world.shelf.finished(blocks.len() as u32);
+    let summary = world.shelf.summary();
+    let failed: Vec<&str> = summary.failed.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!((summary.complete, &failed[..]), (4, &["p2", "p3", "p5"][..]), "{summary:?}");
+    for number in [0, 1, 4, 6] {
+        let placed = std::fs::read(folder.path().join(format!("p{number}"))).unwrap();
+        assert_eq!(placed, vec![number as u8; SIZES[number]], "product {number}");
+    }
+    let last = world.events.lock().unwrap().pop();
+    assert_eq!(last, Some(StoreEvent::Complete(summary)));
+    drop(world);
+    let left = std::fs::read_dir(folder.path().join(".downpour")).unwrap();
+    assert_eq!(left.count(), 1, "only what we put there");
+}
+
+#[test]
+fn who_comes_late_begins_with_the_next_product() {
+    let publisher = Identity::generate();
+    let world = World::new(&publisher, 2, None);
+    let blocks = blocks(publisher, &SIZES);
+    for (number, bytes) in blocks.iter().enumerate().skip(2) {
+        world.accept(number, bytes);
+    }
+    let summary = world.shelf.summary();
+    assert!(summary.failed.is_empty());
+    assert_eq!(summary.complete, 4, "product 2 had begun before");
+}
+
+#[test]
+fn false_blocks_come_again_and_nothing_is_given_twice() {
+    let publisher = Identity::generate();
+    let world = World::new(&publisher, 0, None);
+    let blocks = blocks(publisher, &SIZES);
+    let mut forged = blocks.clone();
+    forged[3][50] ^= 1;
+    let mut answers: Vec<Accepted> = Vec::new();
+    for (number, bytes) in forged.iter().enumerate() {
+        answers.push(world.accept(number, bytes));
+    }
+    // The product of 5,001 bytes lies in blocks 1 to 6; its end shows that it is false.
+    let again: Vec<usize> =
+        (0..blocks.len()).filter(|at| answers[*at] == Accepted::False).collect();
+    assert_eq!(again.len(), 1, "{answers:?}");
+    let again: Vec<usize> =
+        world.forgotten().into_iter().map(|number| number as usize).chain(again).collect();
+    assert!(again.contains(&3), "{again:?}");
+    for number in again {
+        world.accept(number, &blocks[number]);
+    }
+    world.shelf.finished(blocks.len() as u32);
+    let summary = world.shelf.summary();
+    assert_eq!((summary.complete, summary.failed.len()), (7, 0));
+}
+
+#[test]
+fn what_the_sender_itself_has_wrong_is_given_up() {
+    let (publisher, other) = (Identity::generate(), Identity::generate());
+    let world = World::new(&publisher, 0, None);
+    let (right, wrong) = (blocks(publisher, &SIZES), blocks(other, &SIZES));
+    assert_eq!(world.accept(0, &wrong[0]), Accepted::False);
+    assert_eq!(world.accept(0, &wrong[0]), Accepted::Kept, "it has come as the sender has it");
+    for (number, bytes) in right.iter().enumerate().skip(1) {
+        world.accept(number, bytes);
+    }
+    let summary = world.shelf.summary();
+    assert!(!summary.failed.is_empty());
+    assert_eq!(summary.complete, 5, "two lay in that block");
+}
+
+#[test]
+fn a_gap_is_told_and_passed() {
+    let publisher = Identity::generate();
+    let world = World::new(&publisher, 0, None);
+    let blocks = blocks(publisher, &SIZES);
+    for (number, bytes) in blocks.iter().enumerate() {
+        match number {
+            4 => world.shelf.lost(BlockId::data(4).unwrap()),
+            _ => drop(world.accept(number, bytes)),
+        }
+    }
+    world.shelf.finished(blocks.len() as u32);
+    let summary = world.shelf.summary();
+    assert_eq!(summary.failed[0].0, "products 2 to 2");
+    assert_eq!(summary.complete, 6);
+}
+
+fn failed(world: &World) -> Vec<String> {
+    world.shelf.summary().failed.into_iter().map(|(name, _)| name).collect()
+}
+
+#[test]
+fn another_shelf_goes_on_where_the_sender_was_lost() {
+    let publisher = Arc::new(Identity::generate());
+    let folder = tempfile::tempdir().unwrap();
+    let world = World::new(&publisher, 0, Some(folder.path()));
+    let blocks = blocks(publisher.clone(), &SIZES);
+    for (number, bytes) in blocks.iter().enumerate().take(4) {
+        world.accept(number, bytes);
+    }
+    let mark = world.shelf.mark();
+    assert_eq!((mark.number, mark.complete), (Some(2), 2));
+    assert_eq!(mark.block, world.shelf.needed_from());
+    assert!((1..4).contains(&mark.block), "the third is not whole: {mark:?}");
+    drop(world);
+    std::fs::remove_file(folder.path().join("p1")).unwrap();
+    let world = World::after(&publisher, mark.block, Some(folder.path()), Some(mark.clone()));
+    for (number, bytes) in blocks.iter().enumerate().skip(mark.block as usize) {
+        world.accept(number, bytes);
+    }
+    world.shelf.finished(blocks.len() as u32);
+    assert_eq!((world.shelf.summary().complete, failed(&world)), (7, Vec::new()));
+    assert!(!folder.path().join("p1").exists(), "it is not given on again");
+    assert_eq!(world.shelf.needed_from(), blocks.len() as u32);
+}
+
+#[test]
+fn what_was_not_kept_while_the_sender_was_lost_is_missed() {
+    let publisher = Arc::new(Identity::generate());
+    let blocks = blocks(publisher.clone(), &SIZES);
+    let end = blocks.len() as u32;
+    let mark = |number| Bookmark {
+        block: 1,
+        number,
+        complete: 2,
+        failed: vec![("p1".to_owned(), "no place".to_owned())],
+    };
+    // The last two products begin in the last block but one.
+    let last = World::after(&publisher, end - 2, None, Some(mark(Some(2))));
+    for (number, bytes) in blocks.iter().enumerate().skip(end as usize - 2) {
+        last.accept(number, bytes);
+    }
+    last.shelf.finished(end);
+    let [before, missed] = &failed(&last)[..] else { panic!("{:?}", failed(&last)) };
+    assert_eq!((before.as_str(), missed.as_str()), ("p1", "products 2 to 4"));
+    let none = World::after(&publisher, end, None, Some(mark(Some(2))));
+    none.shelf.finished(end);
+    assert_eq!(failed(&none), ["p1", "products from 2 on"]);
+    let nothing = World::after(&publisher, end, None, Some(mark(None)));
+    nothing.shelf.finished(end);
+    assert_eq!(failed(&nothing), ["p1", "products"]);
+}
+
+#[test]
+fn what_waits_is_bounded() {
+    let publisher = Identity::generate();
+    let world = World::new(&publisher, 0, None);
+    let full = vec![0; 1_000];
+    let answers: Vec<Accepted> = (1..20).map(|number| world.accept(number, &full)).collect();
+    assert_eq!(answers.iter().filter(|a| **a == Accepted::Kept).count(), 10);
+    assert_eq!(answers.last(), Some(&Accepted::Refused));
+}
