@@ -341,6 +341,19 @@ fn a_callback_that_panics_ends_the_sender_too() {
 }
 
 #[test]
+fn a_receiver_that_is_forgotten_is_in_no_account() {
+    let feedback = UnicastSocket::bind("127.0.0.1:0".parse().unwrap(), 1 << 20).unwrap();
+    let sender = SendHandle::spawn(net(100, 47_308).send_setup(Rate::from_mbps(10), feedback));
+    let sender = sender.unwrap();
+    for id in 1..=2 {
+        sender.join(ReceiverId(id), Delivery::Stream, Secret::new([id as u8; 32]));
+    }
+    sender.forget(ReceiverId(1));
+    let members: Vec<_> = sender.stop().members.into_keys().collect();
+    assert_eq!(members, [ReceiverId(2)]);
+}
+
+#[test]
 fn a_sink_that_panics_ends_the_receiver_with_its_words() {
     let net = net(100, 47_305);
     let feedback = UnicastSocket::bind("127.0.0.1:0".parse().unwrap(), 1 << 20).unwrap();

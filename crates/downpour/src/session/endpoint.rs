@@ -10,9 +10,9 @@ use super::standing::{Heard, Owner};
 use downpour_proto::sender::Delivery;
 use downpour_proto::{BlockId, BlockKind, Code, RangeSet, ReceiverId};
 use downpour_transport::control::{
-    ApiError, Conn, DataPath, ErrorCode, Event, EventSender, Extent, HaveRequest, JoinReply,
-    JoinRequest, LeaveRequest, MANIFEST_SYMBOLS_MAX, Member, ReadyRequest, Receipt, SessionHandler,
-    SignedReceipt, Word,
+    Admitted, ApiError, Conn, DataPath, ErrorCode, Event, EventSender, Extent, HaveRequest,
+    JoinReply, JoinRequest, LeaveRequest, MANIFEST_SYMBOLS_MAX, Member, ReadyRequest, Receipt,
+    SessionHandler, SignedReceipt, Word,
 };
 use downpour_transport::session::SendHandle;
 use downpour_transport::{Encoder, FirstReads, Part};
@@ -193,7 +193,7 @@ impl SessionHandler for Endpoint {
         self.0.reply.geometry.code
     }
 
-    async fn join(&self, from: &Conn, request: JoinRequest) -> Result<JoinReply, ApiError> {
+    async fn join(&self, from: &Conn, request: JoinRequest) -> Result<Admitted, ApiError> {
         let shared = &self.0;
         let follows = request.follows.filter(|follows| follows.session == shared.reply.session);
         let who = Newcomer {
@@ -212,7 +212,7 @@ impl SessionHandler for Endpoint {
             }
             (receiver, replaced, stand.started, first)
         };
-        replaced.inspect(|old| shared.driver.set_delivery(*old, Delivery::Ended));
+        replaced.inspect(|old| shared.driver.forget(*old));
         let round_trip = u64::try_from(from.handshake.as_micros()).unwrap_or(u64::MAX);
         shared.round_trip.fetch_max(round_trip, Ordering::Relaxed);
         shared.tell_owner(Heard::Joined { node: from.node, receiver, from: first });
@@ -220,10 +220,11 @@ impl SessionHandler for Endpoint {
         shared.driver.join(receiver, Delivery::Ended, from.feedback.clone());
         shared.changed.notify_one();
         let data_len = shared.source.data_len();
-        let packet = shared.driver.snapshot().packet.map_or(0, |packet| packet.0);
+        let packet = shared.driver.packet().map_or(0, |packet| packet.0);
         let products_from = shared.feed.as_ref().map(|_| first);
         let reply = shared.reply.clone();
-        Ok(JoinReply { receiver, started, data_len, packet, products_from, ..reply })
+        let reply = JoinReply { receiver, started, data_len, packet, products_from, ..reply };
+        Ok(Admitted { reply, replaced })
     }
 
     async fn ready(&self, member: &Member, request: ReadyRequest) -> Result<(), ApiError> {

@@ -407,6 +407,12 @@ impl Sender {
         self.wake_pacer();
     }
 
+    /// Nothing is known of the receiver any more: it takes part under another number, or never again.
+    pub fn forget(&mut self, now: Timestamp, id: ReceiverId) {
+        self.set_delivery(now, id, Delivery::Ended);
+        self.members.by_id.remove(&id);
+    }
+
     /// Never faster than this from now on.
     pub fn set_ceiling(&mut self, now: Timestamp, ceiling: Rate) {
         self.advance(now);

@@ -41,8 +41,8 @@ pub use client::{
 pub(crate) use client::{Line, silent};
 pub use error::{ApiError, ErrorCode};
 pub use server::{
-    BODY_LEN_MAX, BindError, Conn, Connections, ControlServer, Endpoint, EventSender, Extent,
-    Member, NotListening, Peer, ServerLimits, ServerSetup, SessionHandler, Uplink,
+    Admitted, BODY_LEN_MAX, BindError, Conn, Connections, ControlServer, Endpoint, EventSender,
+    Extent, Member, NotListening, Peer, ServerLimits, ServerSetup, SessionHandler, Uplink,
 };
 pub use text::{decode as decode_base64url, encode as encode_base64url};
 

@@ -17,6 +17,7 @@
 
 mod assembly;
 mod gather;
+mod jobs;
 mod loaded;
 mod neighbours;
 mod outlet;

@@ -6,6 +6,7 @@
 //!
 //! Invariant: the machine is drained (transmit, work, events) before each sleep.
 
+use super::jobs::{Done, Job, work};
 use super::loaded::{Coder, Loaded, Source, tail};
 use super::neighbours::Neighbours;
 use super::outlet::Outlet;
@@ -145,6 +146,7 @@ enum Command {
     Finish,
     Probe,
     Join(ReceiverId, Delivery, Secret),
+    Forget(ReceiverId),
     Have(ReceiverId, RangeSet, RangeSet),
     SetDelivery(ReceiverId, Delivery),
     SetCeiling(Rate),
@@ -222,6 +224,11 @@ impl SendHandle {
         self.tell(Command::Join(id, delivery, feedback));
     }
 
+    /// See [`Sender::forget`].
+    pub fn forget(&self, id: ReceiverId) {
+        self.tell(Command::Forget(id));
+    }
+
     /// See [`Sender::have`].
     pub fn have(&self, id: ReceiverId, data: RangeSet, manifest: RangeSet) {
         self.tell(Command::Have(id, data, manifest));
@@ -240,6 +247,11 @@ impl SendHandle {
     /// The newest snapshot.
     pub fn snapshot(&self) -> SendSnapshot {
         self.shared.lock().clone()
+    }
+
+    /// The highest packet number sent, as the newest snapshot has it.
+    pub fn packet(&self) -> Option<PacketNumber> {
+        self.shared.lock().packet
     }
 
     /// What pulls may use now.
@@ -270,17 +282,6 @@ impl Drop for SendHandle {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-enum Job {
-    Load { block: BlockId, bytes: Vec<u8> },
-    Encode { block: BlockId, source: Source, from: u16, until: u16 },
-}
-
-enum Done {
-    Loaded { block: BlockId, bytes: Vec<u8>, tail: u16 },
-    LoadFailed { block: BlockId, reason: String },
-    Encoded { block: BlockId, from: u16, until: u16, symbols: Vec<u8> },
 }
 
 struct Driver {
@@ -521,6 +522,10 @@ impl Driver {
                     self.open.insert(id, OpenKeys::feedback(self.suite, &secret, stream, id));
                     self.machine.join(now, id, delivery);
                 }
+                Command::Forget(id) => {
+                    self.open.remove(&id);
+                    self.machine.forget(now, id);
+                }
                 Command::Have(id, data, manifest) => self.machine.have(now, id, data, manifest),
                 Command::SetDelivery(id, delivery) => self.machine.set_delivery(now, id, delivery),
                 Command::SetCeiling(ceiling) => self.machine.set_ceiling(now, ceiling),
@@ -744,22 +749,5 @@ impl Driver {
         let mut shown = self.shared.lock();
         *shown = SendSnapshot { backlog: shown.backlog, ..snapshot };
         true
-    }
-}
-
-fn work(job: Job, source: &dyn BlockSource, coder: &mut Coder, symbol_len: usize) -> Done {
-    match job {
-        Job::Load { block, mut bytes } => match source.read(block, &mut bytes) {
-            Ok(len) => {
-                bytes[len..].fill(0);
-                let tail = tail(&bytes, symbol_len);
-                Done::Loaded { block, bytes, tail }
-            }
-            Err(error) => Done::LoadFailed { block, reason: error.reason },
-        },
-        Job::Encode { block, source, from, until } => {
-            let symbols = coder.encode(&source, from..until);
-            Done::Encoded { block, from, until, symbols }
-        }
     }
 }

@@ -38,6 +38,22 @@ fn receipt(world: &World, receiver: ReceiverId) -> Receipt {
 }
 
 #[tokio::test]
+async fn who_joins_again_is_known_by_its_new_number_alone() {
+    let world = World::new(Setup::default()).await;
+    let setup = world.client_setup();
+    let (before, after) = (ControlClient::connect(setup.clone()), ControlClient::connect(setup));
+    let (before, after) = (before.await.unwrap(), after.await.unwrap());
+    let request = join_request("anna");
+    before.join(&request).await.unwrap();
+    let mut events = before.events().await.unwrap();
+    after.join(&request).await.unwrap();
+    let ready = ReadyRequest { multicast: true, candidates: false };
+    assert_eq!(before.ready(ready).await, Err(RequestError::Rejoin));
+    assert!(events.next().await.is_err(), "its stream has ended");
+    assert_eq!(after.ready(ready).await, Ok(()));
+}
+
+#[tokio::test]
 async fn a_receiver_joins_works_and_leaves() {
     let mut world = World::new(Setup::default()).await;
     let setup = world.client_setup();

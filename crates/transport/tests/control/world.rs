@@ -2,8 +2,8 @@
 
 use downpour_proto::{BlockId, BlockKind, Code, Epoch, Geometry, Rate, ReceiverId, StreamId};
 use downpour_transport::control::{
-    ApiError, ClientLimits, ClientSetup, Conn, ControlClient, ControlServer, DataPath, ErrorCode,
-    Event, EventSender, Extent, HaveRequest, InstanceId, JoinReply, JoinRequest, Joined,
+    Admitted, ApiError, ClientLimits, ClientSetup, Conn, ControlClient, ControlServer, DataPath,
+    ErrorCode, Event, EventSender, Extent, HaveRequest, InstanceId, JoinReply, JoinRequest, Joined,
     LeaveRequest, Member, PIECE_LEN_MAX, PROTOCOL_VERSION, PullBudget, ReadyRequest, Receipt,
     ServerLimits, ServerSetup, SessionHandler, SessionId, SignedReceipt, Token, Uplink,
 };
@@ -50,6 +50,7 @@ pub(crate) struct Session {
     pub(crate) events: Mutex<BTreeMap<u32, EventSender>>,
     publisher: PublicKey,
     receivers: AtomicU32,
+    joined: Mutex<Vec<(PublicKey, InstanceId, ReceiverId)>>,
     plain: Option<Token>,
     told: mpsc::UnboundedSender<Told>,
 }
@@ -70,10 +71,11 @@ impl SessionHandler for Session {
         Code::ReedSolomon
     }
 
-    async fn join(&self, from: &Conn, request: JoinRequest) -> Result<JoinReply, ApiError> {
+    async fn join(&self, from: &Conn, request: JoinRequest) -> Result<Admitted, ApiError> {
         let (node, feedback) = (from.node, from.feedback.clone());
+        let who = (node, request.instance);
         self.tell(Told::Join { node, feedback, name: request.name })?;
-        Ok(JoinReply {
+        let reply = JoinReply {
             session: self.id,
             name: "test".into(),
             publisher: self.publisher,
@@ -93,7 +95,13 @@ impl SessionHandler for Session {
             limits: String::new(),
             plain_token: self.plain,
             started: false,
-        })
+        };
+        // A node that joins again takes the place of its former self.
+        let mut joined = self.joined.lock().unwrap();
+        let former = joined.iter().position(|(node, instance, _)| (*node, *instance) == who);
+        let replaced = former.map(|at| joined.remove(at).2);
+        joined.push((who.0, who.1, reply.receiver));
+        Ok(Admitted { reply, replaced })
     }
 
     async fn ready(&self, member: &Member, request: ReadyRequest) -> Result<(), ApiError> {
@@ -225,6 +233,7 @@ impl World {
             events: Mutex::default(),
             publisher: setup.sender.public_key(),
             receivers: AtomicU32::new(0),
+            joined: Mutex::default(),
             plain: setup.plain,
             told: tell,
         });

@@ -30,6 +30,15 @@ pub struct Conn {
     pub handshake: Duration,
 }
 
+/// A receiver that was taken in.
+#[derive(Debug)]
+pub struct Admitted {
+    /// What it is told.
+    pub reply: JoinReply,
+    /// Its former self, whose number is nobody's from now on.
+    pub replaced: Option<ReceiverId>,
+}
+
 /// A receiver that has joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
@@ -63,7 +72,7 @@ pub trait SessionHandler: Send + Sync + 'static {
         &self,
         from: &Conn,
         request: JoinRequest,
-    ) -> impl Future<Output = Result<JoinReply, ApiError>> + Send;
+    ) -> impl Future<Output = Result<Admitted, ApiError>> + Send;
 
     /// A receiver has heard the join probe, or not.
     fn ready(

@@ -11,13 +11,31 @@ use crate::control::api::Event;
 use crate::identity::PublicKey;
 use downpour_proto::ReceiverId;
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 
 #[derive(Default)]
 pub(super) struct Members {
     table: Mutex<BTreeMap<u32, Entry>>,
+    /// Places for those who are about to join.
+    promised: AtomicUsize,
+}
+
+/// A place for who joins. Free again when dropped without.
+pub(super) struct Room<'a>(&'a Members);
+
+impl Room<'_> {
+    /// Binds a receiver's number to a node.
+    pub(super) fn bind(self, receiver: ReceiverId, node: PublicKey) {
+        self.0.lock().insert(receiver.0, Entry { node, latest: 0, events: None });
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.0.promised.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 struct Entry {
@@ -29,17 +47,19 @@ struct Entry {
 }
 
 impl Members {
-    /// Binds a receiver's number to a node; `false` when another node has it, or the table is full.
-    pub(super) fn bind(&self, receiver: ReceiverId, node: PublicKey) -> bool {
-        let mut table = self.lock();
-        match table.get(&receiver.0) {
-            Some(entry) => entry.node == node,
-            None if table.len() >= MEMBERS_MAX => false,
-            None => {
-                table.insert(receiver.0, Entry { node, latest: 0, events: None });
-                true
-            }
-        }
+    /// A place for one more; `None` when the table is full.
+    pub(super) fn room(&self) -> Option<Room<'_>> {
+        let table = self.lock();
+        let taken = table.len() + self.promised.load(Ordering::Relaxed);
+        (taken < MEMBERS_MAX).then(|| {
+            self.promised.fetch_add(1, Ordering::Relaxed);
+            Room(self)
+        })
+    }
+
+    /// The receiver's number is nobody's any more. Its stream of events ends, and the handler hears nothing of that.
+    pub(super) fn forget(&self, receiver: ReceiverId) {
+        self.lock().remove(&receiver.0);
     }
 
     /// Whether `node` joined as `receiver`.
@@ -109,5 +129,29 @@ impl Drop for Subscription {
         if let Some(ended) = self.ended.take() {
             ended();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MEMBERS_MAX, Members};
+    use crate::identity::Identity;
+    use downpour_proto::ReceiverId;
+
+    #[test]
+    fn a_full_table_has_room_again_when_one_is_forgotten() {
+        let (members, node) = (Members::default(), Identity::generate().public_key());
+        let most = MEMBERS_MAX as u32;
+        for number in 1..most {
+            members.room().unwrap().bind(ReceiverId(number), node);
+        }
+        let last = members.room().unwrap();
+        assert!(members.room().is_none(), "it is promised");
+        drop(last);
+        members.room().unwrap().bind(ReceiverId(most), node);
+        assert!(members.room().is_none());
+        members.forget(ReceiverId(7));
+        assert!(!members.is_bound(ReceiverId(7), node) && members.is_bound(ReceiverId(8), node));
+        assert!(members.room().is_some());
     }
 }

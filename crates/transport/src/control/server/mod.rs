@@ -20,7 +20,7 @@ mod routes;
 mod stall;
 
 pub use endpoint::{Connections, Endpoint, Peer};
-pub use handler::{Conn, EventSender, Extent, Member, NotListening, SessionHandler};
+pub use handler::{Admitted, Conn, EventSender, Extent, Member, NotListening, SessionHandler};
 pub use limits::{BODY_LEN_MAX, ServerLimits};
 pub use stall::Uplink;
 

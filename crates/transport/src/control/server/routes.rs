@@ -10,7 +10,7 @@ use super::crowd::Place;
 use super::limits::BODY_LEN_MAX;
 use super::members::Subscribed;
 use super::stall::{self, Use};
-use super::{Answer, Connection, Core, Member, SessionHandler, json, refusal};
+use super::{Admitted, Answer, Connection, Core, Member, SessionHandler, json, refusal};
 use crate::control::api::{
     ClockReply, HaveRequest, JoinRequest, LeaveRequest, PROTOCOL_VERSION, RECEIVER_HEADER,
     ReadyRequest, SESSION_HEADER, SessionId, SignedReceipt, Token, TurnReply, TurnRequest, Word,
@@ -237,10 +237,13 @@ async fn join<H: SessionHandler>(
         );
         return Err(ApiError::new(ErrorCode::WrongVersion, message));
     }
-    let reply = core.handler.join(&connection.conn, request).await?;
-    if !core.members.bind(reply.receiver, connection.conn.node) {
+    // Before anything is changed: who is refused keeps the place that it has.
+    let Some(room) = core.members.room() else {
         return Err(ApiError::new(ErrorCode::Busy, "the session has no room for more receivers"));
-    }
+    };
+    let Admitted { reply, replaced } = core.handler.join(&connection.conn, request).await?;
+    room.bind(reply.receiver, connection.conn.node);
+    replaced.inspect(|old| core.members.forget(*old));
     stall::lock(&core.accounts).receiver = Some(connection.conn.node);
     Ok(json(&reply))
 }
