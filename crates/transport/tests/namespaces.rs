@@ -3,15 +3,20 @@
 //!
 //! Needs root and the `ip` tool; without them each test says so by name and passes.
 
+use downpour_proto::{
+    BlockId, Epoch, Geometry, PULL_SHARE_DEFAULT, Parity, Rate, SenderConfig, StreamId, rate,
+};
+use downpour_transport::session::{SendHandle, SendSetup, StreamOut};
 use downpour_transport::{
-    Clock, Group, Interest, Interface, MulticastReceiver, MulticastSender, RecvBatch, RecvOptions,
-    SendOptions, Woken, wait,
+    BlockSource, Clock, Group, Interest, Interface, MulticastReceiver, MulticastSender, RecvBatch,
+    RecvOptions, Secret, SendOptions, SourceError, Suite, UnicastSocket, Woken, wait,
 };
 use nix::sched::{CloneFlags, setns};
 use std::fs::File;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -47,7 +52,12 @@ impl Pair {
             let status = Command::new("ip").args(["netns", "exec", side, "sh", "-c", off]).status();
             assert!(status.unwrap().success(), "{off}");
         }
-        let (left, right) = (&pair.left, &pair.right);
+        pair.connect(mtu);
+        Some(pair)
+    }
+
+    fn connect(&self, mtu: u32) {
+        let (left, right) = (&self.left, &self.right);
         ip(&format!("-n {left} link add wire type veth peer name wire netns {right}"));
         let addresses = [
             (left, "10.77.0.1/24"),
@@ -64,7 +74,6 @@ impl Pair {
         for side in [left, right] {
             ip(&format!("-n {side} link set wire mtu {mtu} up"));
         }
-        Some(pair)
     }
 
     /// Runs `work` in a thread that lives in the namespace; what it opens stays there.
@@ -205,6 +214,66 @@ fn a_datagram_longer_than_the_mtu_is_refused_not_fragmented() {
     assert!(sender.send(&[0; 2 * 1373], 1373).is_err());
     sender.send(&[0; 1372], 1372).unwrap();
     assert_eq!(collect(&receiver, QUIET).len(), 1);
+}
+
+struct Nothing;
+
+impl BlockSource for Nothing {
+    fn read(&self, _: BlockId, _: &mut [u8]) -> Result<usize, SourceError> {
+        Err(SourceError { reason: "there is nothing".to_owned() })
+    }
+}
+
+/// A sender's driver on the left.
+fn driver(pair: &Pair, group: Group) -> SendHandle {
+    Pair::inside(&pair.left, || {
+        let interface = Interface::named("wire").unwrap();
+        let setup = SendSetup {
+            machine: SenderConfig {
+                geometry: Geometry::IPV4,
+                stream: StreamId(7),
+                epoch: Epoch(0),
+                rate: Box::new(rate::Fixed::new(Rate::from_mbps(10))),
+                recovery: Box::new(Parity::default()),
+                initial_rtt: Duration::from_millis(1),
+                window_blocks: 64,
+                pull_share: PULL_SHARE_DEFAULT,
+            },
+            stream: Some(StreamOut { group, interface, options: SendOptions::default() }),
+            unicast: false,
+            feedback: UnicastSocket::bind("0.0.0.0:0".parse().unwrap(), 1 << 20).unwrap(),
+            suite: Suite::preferred(),
+            open: false,
+            secret: Secret::random().unwrap(),
+            source: Arc::new(Nothing),
+            trace: None,
+            on_event: Box::new(|_| {}),
+        };
+        SendHandle::spawn(setup).unwrap()
+    })
+}
+
+#[test]
+fn a_stream_leaves_by_an_interface_that_was_deleted_and_made_again() {
+    let Some(pair) = Pair::new("anew", 1500) else { return };
+    let group = group("239.255.77.4:17077", None);
+    let sender = driver(&pair, group);
+    let probes_arrive = || {
+        let receiver = pair.receiver(&group);
+        // A minute is far more than it takes.
+        assert!(
+            (0..600).any(|_| {
+                sender.probe();
+                !collect(&receiver, Duration::from_millis(100)).is_empty()
+            }),
+            "nothing arrives"
+        );
+    };
+    probes_arrive();
+    ip(&format!("-n {} link del wire", pair.left));
+    pair.connect(1500);
+    probes_arrive();
+    sender.stop();
 }
 
 #[test]

@@ -40,6 +40,8 @@ pub(super) struct Stand {
     /// Files given up, for receivers that come later.
     pub(super) withdrawn: Vec<(u32, String)>,
     pub(super) notices: Vec<String>,
+    /// For people, at once.
+    pub(super) news: Vec<String>,
     /// Why the session cannot go on.
     pub(super) ended: Option<String>,
     /// Ends as told last.

@@ -545,6 +545,10 @@ fn on_driver(shared: &Shared, event: SendEvent) {
             stand.notices.push(format!("block {block} could not be read: {reason}"));
         }
         SendEvent::Broken(broken) => stand.ended = Some(broken.to_string()),
+        SendEvent::NothingLeaves { reason } => {
+            stand.news.push(format!("nothing leaves any more, the network refuses it: {reason}"));
+        }
+        SendEvent::LeavesAgain => stand.news.push("the stream leaves again".to_owned()),
         SendEvent::SendFailed { reason } => {
             stand.notices.push(format!("the network refuses the stream: {reason}"));
         }

@@ -93,6 +93,7 @@ pub(super) async fn run(plan: &SendPlan, giver: &Giver, host: &mut Host) -> Resu
         if let Some(started) = ledger.started {
             auto.look(&shared, started, &snapshot, opened.budget.granted());
         }
+        std::mem::take(&mut shared.stand().news).iter().for_each(|news| host.say(news));
         tell_failures(&shared.stand().roster, &mut told, host);
         if ledger.started.is_none() && may_start(&plan.start, &opened, &ledger, &enter) {
             start(&opened, &mut ledger);

@@ -2,10 +2,13 @@
 //!
 //! What leaves towards a receiver goes by the feedback socket, so that it comes back the way on which the greeting
 //! went out, through whatever translates addresses there.
+//!
+//! When nothing can be sent to the group any more the outlet is opened anew, by its interface's name: one that was deleted
+//! and made again is another one to the kernel.
 
-use super::send::SendSetup;
-use crate::{Interest, MulticastSender, UdpError, UnicastSocket};
-use downpour_proto::ReceiverId;
+use super::send::{SendSetup, StreamOut};
+use crate::{Interest, Interface, MulticastSender, UdpError, UnicastSocket};
+use downpour_proto::{Duration, ReceiverId, Timestamp};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -13,7 +16,7 @@ use std::os::fd::AsFd;
 pub(super) enum Outlet {
     /// All receivers pull.
     Nowhere,
-    Group(MulticastSender),
+    Group(MulticastSender, StreamOut),
     /// The receiver that greeted first, and where it was heard last.
     Greeter(Option<(ReceiverId, SocketAddr)>),
 }
@@ -22,11 +25,21 @@ impl Outlet {
     pub(super) fn open(setup: &SendSetup) -> Result<Self, UdpError> {
         Ok(match &setup.stream {
             Some(out) => {
-                Self::Group(MulticastSender::open(&out.group, &out.interface, &out.options)?)
+                let socket = MulticastSender::open(&out.group, &out.interface, &out.options)?;
+                Self::Group(socket, out.clone())
             }
             None if setup.unicast => Self::Greeter(None),
             None => Self::Nowhere,
         })
+    }
+
+    /// Opens the way to the group anew. As long as that cannot be, it stays as it is.
+    pub(super) fn reopen(&mut self) {
+        let Self::Group(socket, out) = self else { return };
+        let Ok(interface) = Interface::named(&out.interface.name) else { return };
+        if let Ok(new) = MulticastSender::open(&out.group, &interface, &out.options) {
+            *socket = new;
+        }
     }
 
     /// An authentic message came from there. `has_ended` tells of a receiver whether it needs nothing any more.
@@ -46,7 +59,7 @@ impl Outlet {
     pub(super) fn peer(&self) -> Option<SocketAddr> {
         match self {
             Self::Greeter(greeter) => greeter.map(|(_, to)| to),
-            Self::Nowhere | Self::Group(_) => None,
+            Self::Nowhere | Self::Group(..) => None,
         }
     }
 
@@ -58,7 +71,7 @@ impl Outlet {
         segment_len: usize,
     ) -> io::Result<usize> {
         match self {
-            Self::Group(socket) => socket.send(bytes, segment_len),
+            Self::Group(socket, _) => socket.send(bytes, segment_len),
             Self::Greeter(Some((_, to))) => feedback.send_segments(bytes, segment_len, *to),
             Self::Greeter(None) | Self::Nowhere => Ok(bytes.len()),
         }
@@ -67,16 +80,57 @@ impl Outlet {
     /// What to wait for when the kernel's buffer is full.
     pub(super) fn interest<'a>(&'a self, feedback: &'a UnicastSocket) -> Interest<'a> {
         match self {
-            Self::Group(socket) => Interest::ReadWrite(socket.as_fd()),
+            Self::Group(socket, _) => Interest::ReadWrite(socket.as_fd()),
             Self::Greeter(_) | Self::Nowhere => Interest::ReadWrite(feedback.as_fd()),
         }
     }
 }
 
+/// When the owner is told that nothing leaves.
+const TELL_AFTER: Duration = Duration::from_secs(3);
+
+/// How often the outlet is opened anew meanwhile.
+const REOPEN_EVERY: Duration = Duration::from_secs(1);
+
+/// A time in which the kernel has refused everything.
+#[derive(Debug, Default)]
+pub(super) struct Outage {
+    since: Option<Timestamp>,
+    reopened_at: Timestamp,
+    told: bool,
+}
+
+/// What is to be done when another send has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Remedy {
+    pub(super) tell: bool,
+    pub(super) reopen: bool,
+}
+
+impl Outage {
+    pub(super) fn on_failed(&mut self, now: Timestamp) -> Remedy {
+        if self.since.is_none() {
+            (self.since, self.reopened_at) = (Some(now), now);
+        }
+        let lasts = now.since(self.since.unwrap_or(now));
+        let tell = lasts >= TELL_AFTER && !std::mem::replace(&mut self.told, lasts >= TELL_AFTER);
+        let reopen = now.since(self.reopened_at) >= REOPEN_EVERY;
+        if reopen {
+            self.reopened_at = now;
+        }
+        Remedy { tell, reopen }
+    }
+
+    /// Something has left: whether the owner was told of the contrary.
+    pub(super) fn on_sent(&mut self) -> bool {
+        std::mem::take(self).told
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Outlet;
-    use downpour_proto::ReceiverId;
+    use super::{Outage, Outlet, REOPEN_EVERY, Remedy, TELL_AFTER};
+    use downpour_proto::{Duration, ReceiverId, Timestamp};
     use std::net::SocketAddr;
 
     #[test]
@@ -94,5 +148,22 @@ mod tests {
         assert_eq!(to(&outlet), Some((ReceiverId(1), at(3))), "it has moved");
         outlet.heard(ReceiverId(2), at(2), |_| true);
         assert_eq!(to(&outlet), Some((ReceiverId(2), at(2))));
+    }
+    #[test]
+    fn an_outage_is_told_once_and_its_end_too() {
+        let (mut outage, ms) = (Outage::default(), Duration::from_millis(1));
+        let at = |after: Duration| Timestamp::ZERO + Duration::from_secs(7) + after;
+        let nothing = Remedy { tell: false, reopen: false };
+        assert_eq!(outage.on_failed(at(Duration::ZERO)), nothing);
+        assert_eq!(outage.on_failed(at(REOPEN_EVERY - ms)), nothing);
+        let reopen = Remedy { tell: false, reopen: true };
+        assert_eq!(outage.on_failed(at(REOPEN_EVERY)), reopen);
+        assert_eq!(outage.on_failed(at(REOPEN_EVERY + ms)), nothing);
+        assert!(
+            outage.on_failed(at(TELL_AFTER)).tell && !outage.on_failed(at(TELL_AFTER * 2)).tell
+        );
+        assert!(outage.on_sent() && !outage.on_sent());
+        assert_eq!(outage.on_failed(at(TELL_AFTER * 3)), nothing, "another one");
+        assert!(!outage.on_sent(), "it was short");
     }
 }

@@ -9,7 +9,7 @@
 use super::jobs::{Done, Job, work};
 use super::loaded::{Coder, Loaded, Source, tail};
 use super::neighbours::Neighbours;
-use super::outlet::Outlet;
+use super::outlet::{Outage, Outlet};
 use super::workers::Workers;
 use super::{Broken, SessionError};
 use crate::trace::{Tap, Trace, Traced, Way};
@@ -47,7 +47,7 @@ const FEEDBACK_EVERY: Duration = Duration::from_millis(2);
 const TURN_DATAGRAMS_MAX: usize = 256;
 
 /// Where the stream goes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct StreamOut {
     /// The group.
     pub group: Group,
@@ -109,6 +109,14 @@ pub enum SendEvent {
         /// Why.
         reason: String,
     },
+    /// The kernel has refused everything for some seconds. The group's interface may be gone: the driver looks for another
+    /// one of its name.
+    NothingLeaves {
+        /// Why.
+        reason: String,
+    },
+    /// It does no more.
+    LeavesAgain,
     /// The driver has ended, because it or a worker panicked. The last event.
     Broken(Broken),
 }
@@ -315,6 +323,7 @@ struct Driver {
     /// A session of products: answers count at once.
     open_ended: bool,
     send_errors: u64,
+    outage: Outage,
     snapshot_at: Timestamp,
     rejects: RejectCounts,
     /// Blocks offered to this thread and not opened, as `Shared` was told last.
@@ -379,6 +388,7 @@ impl Driver {
             feedback_due: Timestamp::ZERO,
             open_ended: setup.open,
             send_errors: 0,
+            outage: Outage::default(),
             snapshot_at: Timestamp::ZERO,
             rejects: RejectCounts::default(),
             backlog: 0,
@@ -693,7 +703,11 @@ impl Driver {
         if self.batch.is_empty() {
             return true;
         }
-        match self.outlet.send(&self.feedback, &self.batch, self.segment_len) {
+        let sent = self.outlet.send(&self.feedback, &self.batch, self.segment_len);
+        if sent.is_ok() && self.outage.on_sent() {
+            (self.on_event)(SendEvent::LeavesAgain);
+        }
+        match sent {
             Ok(sent) if sent >= self.batch.len() => {
                 self.batch.clear();
                 true
@@ -704,13 +718,24 @@ impl Driver {
             }
             Err(error) => {
                 // Lost like any datagram: the receivers will ask for it.
-                self.send_errors += 1;
-                if self.send_errors == 1 {
-                    (self.on_event)(SendEvent::SendFailed { reason: error.to_string() });
-                }
                 self.batch.clear();
+                self.on_refused(&error);
                 true
             }
+        }
+    }
+
+    fn on_refused(&mut self, error: &io::Error) {
+        self.send_errors += 1;
+        if self.send_errors == 1 {
+            (self.on_event)(SendEvent::SendFailed { reason: error.to_string() });
+        }
+        let remedy = self.outage.on_failed(self.clock.now());
+        if remedy.tell {
+            (self.on_event)(SendEvent::NothingLeaves { reason: error.to_string() });
+        }
+        if remedy.reopen {
+            self.outlet.reopen();
         }
     }
 
