@@ -34,6 +34,9 @@ const DIGEST_LEN: usize = 32;
 /// What follows a body: its digest, and a signature.
 pub(super) const SEAL_LEN: usize = DIGEST_LEN + 64;
 
+/// A frame has at most so many bytes besides its product's.
+pub(super) const FRAME_REST_MAX: usize = HEAD_START + HEAD_LEN_MAX + SEAL_LEN;
+
 /// What is told of a product before its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Head {

@@ -6,8 +6,10 @@
 //!    pulled.
 //! 3. The oldest blocks go when more than the limit is kept; what has not been opened for sending stays, and then
 //!    inserting waits.
+//! 4. Blocks have numbers below [`BlockId::NUMBER_END`]. A product for which there may not be enough of them left has no
+//!    room any more, and the session is at its end.
 
-use super::frame::{BLOCK_HEAD_LEN, Head, SEAL_LEN, close_block, seal};
+use super::frame::{BLOCK_HEAD_LEN, FRAME_REST_MAX, Head, SEAL_LEN, close_block, seal};
 use downpour_proto::{BlockId, BlockKind, Geometry};
 use downpour_transport::identity::Identity;
 use downpour_transport::{BlockSource, Part, Roll, SourceError};
@@ -212,14 +214,31 @@ pub struct Inserter {
     number: u64,
     /// What is read of a product at once.
     buf: Vec<u8>,
+    /// One past the last number that a block can have.
+    end: u32,
 }
 
 impl Inserter {
-    /// Of a queue that is empty.
+    /// Of a queue that is empty; for as many blocks as there are numbers for.
     pub fn new(queue: Arc<Queue>, publisher: Arc<Identity>) -> io::Result<Self> {
+        Self::for_blocks(queue, publisher, BlockId::NUMBER_END)
+    }
+
+    /// The same for fewer blocks.
+    pub fn for_blocks(queue: Arc<Queue>, publisher: Arc<Identity>, end: u32) -> io::Result<Self> {
         let mut roll = Roll::new(ROOM_BLOCKS * queue.geometry.block_len() as usize)?;
         roll.append(&[0; BLOCK_HEAD_LEN]);
-        Ok(Self { queue, publisher, roll, first: None, next: 0, number: 0, buf: Vec::new() })
+        let buf = Vec::new();
+        let end = end.min(BlockId::NUMBER_END);
+        Ok(Self { queue, publisher, roll, first: None, next: 0, number: 0, buf, end })
+    }
+
+    /// Whether there are numbers for the blocks of a product of `size` bytes.
+    pub fn has_room(&self, size: u64) -> bool {
+        let block = self.queue.geometry.block_len() - BLOCK_HEAD_LEN as u64;
+        // Besides the one that is open.
+        let blocks = size.saturating_add(FRAME_REST_MAX as u64).div_ceil(block);
+        u64::from(self.next).saturating_add(1).saturating_add(blocks) <= u64::from(self.end)
     }
 
     /// Something stands in the block that is open.
@@ -377,6 +396,22 @@ mod tests {
         assert_eq!(queue.symbols_from(0), (1, vec![10, 10]));
         queue.stop();
         assert_eq!(insert(&mut inserter, 1_000).1, Err(Stopped), "no room, and nothing was sent");
+    }
+
+    #[test]
+    fn what_has_room_has_numbers_for_all_its_blocks() {
+        let queue = Queue::new(GEOMETRY, [0; 16], 1 << 30);
+        let publisher = Arc::new(Identity::generate());
+        let mut inserter = Inserter::for_blocks(queue, publisher, 64).unwrap();
+        assert!(!inserter.has_room(64_000) && !inserter.has_room(u64::MAX));
+        let mut last = 0;
+        while inserter.has_room(2_100) {
+            let (offered, inserted) = insert(&mut inserter, 2_100);
+            inserted.unwrap();
+            last = offered.iter().map(|(number, _)| *number).fold(last, u32::max);
+        }
+        inserter.close(&mut |number, _| last = number).unwrap();
+        assert!((50..64).contains(&last), "{last}");
     }
 
     #[test]

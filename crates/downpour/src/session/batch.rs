@@ -28,7 +28,7 @@ use crate::ticket::Ticket;
 use crate::units::HostPort;
 use downpour_catalog::ErrorClass;
 use downpour_proto::transfer::{Measured, Wishes};
-use downpour_proto::{Code, Rate};
+use downpour_proto::{BlockId, Code, Rate};
 use downpour_transport::control::{DataPath, SessionId, SignedReceipt, Uplink};
 use downpour_transport::identity::{Identity, PublicKey};
 use std::collections::{BTreeSet, HashMap};
@@ -193,6 +193,7 @@ pub fn send_files(setup: SendFiles) -> (Running<SentFiles>, oneshot::Receiver<Ti
         only: Some(setup.receiver),
         owner: None,
         session: Some(setup.session),
+        blocks_max: BlockId::NUMBER_END,
         uplink: setup.uplink.clone(),
     };
     let plan = send_plan(setup);

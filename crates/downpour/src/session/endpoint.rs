@@ -7,6 +7,7 @@ use super::carried::Carried;
 use super::feeding::Feed;
 use super::roster::{Newcomer, Roster, Told};
 use super::standing::{Heard, Owner};
+use crate::report::Named;
 use downpour_proto::sender::Delivery;
 use downpour_proto::{BlockId, BlockKind, Code, RangeSet, ReceiverId};
 use downpour_transport::control::{
@@ -42,6 +43,8 @@ pub(super) struct Stand {
     pub(super) notices: Vec<String>,
     /// For people, at once.
     pub(super) news: Vec<String>,
+    /// The product that had no room any more, and why.
+    pub(super) no_room: Option<Named>,
     /// Why the session cannot go on.
     pub(super) ended: Option<String>,
     /// Ends as told last.
@@ -56,6 +59,13 @@ impl Stand {
     /// Of a session whose blocks take this path.
     pub(super) fn new(path: DataPath) -> Self {
         Self { roster: Roster::new(path == DataPath::Tcp), ..Self::default() }
+    }
+
+    /// No more products have room: the session ends with what is there.
+    pub(super) fn end_full(&mut self, name: String) {
+        let why = "this session has no numbers left for more blocks: it, and what comes after it, goes with another session";
+        self.news.push(format!("{name} is not sent: {why}"));
+        self.no_room = Some(Named { name, why: why.to_owned() });
     }
 
     /// Takes a receiver in; also its former self, of which nothing is kept.

@@ -3,6 +3,9 @@
 //! One thread reads the list (it may be a pipe that nobody writes to for hours); another inserts each product when it
 //! is due. A block is closed when it is full, or at a product's end when it has some symbols or little waits to be
 //! sent: nothing is gained by waiting then. While much waits, small products share a block, for up to 50 ms.
+//!
+//! A session has numbers for so many blocks. When they are used up it ends in order: what was inserted is sent, receivers
+//! say their last, and the report names the first product that had no room.
 
 use super::endpoint::Shared;
 use super::standing::Heard;
@@ -149,11 +152,14 @@ pub(super) fn feed(
         let wait = if inserter.is_open() { Duration::from_millis(1) } else { LOOK_INTERVAL };
         match lines.recv_timeout(wait) {
             _ if stopped() => break Ok(()),
-            Ok(Ok(listed)) => {
-                if feeder.insert(&mut inserter, &listed, &stopped).is_err() {
+            Ok(Ok(listed)) => match feeder.insert(&mut inserter, &listed, &stopped) {
+                Ok(()) => {}
+                Err(Halt::Stopped) => break Ok(()),
+                Err(Halt::Full) => {
+                    shared.stand().end_full(listed.name);
                     break Ok(());
                 }
-            }
+            },
             Ok(Err(error @ ListError::Line { .. })) => {
                 feeder.notice(format!("passed over: {error}"))
             }
@@ -174,6 +180,19 @@ pub(super) fn feed(
     listed
 }
 
+/// Why nothing more is inserted.
+enum Halt {
+    Stopped,
+    /// All numbers of blocks are used up.
+    Full,
+}
+
+impl From<Stopped> for Halt {
+    fn from(_: Stopped) -> Self {
+        Self::Stopped
+    }
+}
+
 struct Feeder<'a> {
     shared: &'a Shared,
     feed: &'a Feed,
@@ -189,13 +208,13 @@ impl Feeder<'_> {
         inserter: &mut Inserter,
         listed: &Listed,
         stopped: &dyn Fn() -> bool,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), Halt> {
         let due = listed.at_s.map(Duration::from_secs_f64);
         while let Some(left) = due.and_then(|due| due.checked_sub(self.begun.0.elapsed()))
             && !left.is_zero()
         {
             if stopped() {
-                return Err(Stopped);
+                return Err(Halt::Stopped);
             }
             self.close_when_due(inserter)?;
             let most = if inserter.is_open() { Duration::from_millis(1) } else { LOOK_INTERVAL };
@@ -211,6 +230,10 @@ impl Feeder<'_> {
                 return Ok(());
             }
         };
+        // Its owner hears nothing of it: it goes with the next session.
+        if !inserter.has_room(size) {
+            return Err(Halt::Full);
+        }
         let mut offer = |number, symbols| self.offer(number, symbols);
         let product = (name.as_str(), meta.as_str(), inserted_ns);
         let inserted = inserter.insert(product, (size, &mut *bytes), &mut offer)?;
@@ -229,7 +252,7 @@ impl Feeder<'_> {
         };
         let closed = self.close_when_due(inserter);
         self.feed.inserted(line, inserted.blocks);
-        closed
+        Ok(closed?)
     }
 
     /// Closes the open block if it has enough, little waits before it, or it has waited for long enough.

@@ -20,7 +20,7 @@ use crate::ticket::Ticket;
 use crate::units::HostPort;
 use downpour_proto::rate::{Auto, Background, Fixed, RateController, Tfmcc};
 use downpour_proto::{
-    Epoch, Geometry, Parity, Rate, ReceiverId, SenderConfig, StreamId, Timestamp,
+    BlockId, Epoch, Geometry, Parity, Rate, ReceiverId, SenderConfig, StreamId, Timestamp,
 };
 use downpour_transport::control::{
     ControlServer, DataPath, Event, JoinReply, PullBudget, ServerLimits, ServerSetup, SessionId,
@@ -87,6 +87,8 @@ pub(super) struct Giver {
     pub(super) owner: Option<Arc<Owner>>,
     /// What the session is called; at random unless said.
     pub(super) session: Option<SessionId>,
+    /// A session of products ends after so many blocks.
+    pub(super) blocks_max: u32,
     /// With which other sessions it shares its way out.
     pub(super) uplink: Arc<Uplink>,
 }
@@ -104,6 +106,7 @@ impl Giver {
             only: None,
             owner: None,
             session: None,
+            blocks_max: BlockId::NUMBER_END,
             uplink: Arc::default(),
         })
     }
@@ -162,7 +165,7 @@ pub(super) async fn open(plan: &SendPlan, giver: &Giver) -> Result<Open, Fault> 
         Ticket { addrs, key, token, expires_unix_s, group: None, allow: None }
     });
     let stop = Arc::new(AtomicBool::new(false));
-    let emitting = spawn_emit(&shared, load, (session, identity, giver.book.clone()), &stop)?;
+    let emitting = spawn_emit(&shared, load, (session, identity, giver), &stop)?;
     Ok(Open {
         shared,
         server,
@@ -576,7 +579,7 @@ async fn bind(
 fn spawn_emit(
     shared: &Arc<Shared>,
     load: Load,
-    (session, publisher, book): (SessionId, Arc<Identity>, Option<DigestBook>),
+    (session, publisher, giver): (SessionId, Arc<Identity>, &Giver),
     stop: &Arc<AtomicBool>,
 ) -> Result<JoinHandle<()>, Fault> {
     let (session_of, stop) = (Arc::clone(shared), Arc::clone(stop));
@@ -588,13 +591,14 @@ fn spawn_emit(
             let threads =
                 thread::available_parallelism().map_or(1, usize::from).min(HASH_THREADS_MAX);
             let manifest = ManifestId(*session.as_bytes());
-            let ahead = source.ahead(manifest, publisher, threads).with_book(book);
+            let ahead = source.ahead(manifest, publisher, threads).with_book(giver.book.clone());
             let sections = ahead.spawn(SECTIONS_AHEAD);
             Box::new(move || emit(&session_of, &sections, &stop).map_err(|error| error.reason))
         }
         Load::Products { queue, list, .. } => {
             let lines = list.read()?;
-            let inserter = Inserter::new(queue, publisher).map_err(faults::threads)?;
+            let inserter = Inserter::for_blocks(queue, publisher, giver.blocks_max);
+            let inserter = inserter.map_err(faults::threads)?;
             Box::new(move || {
                 feed(&session_of, inserter, &lines, &stop).map_err(|error| error.to_string())
             })

@@ -341,6 +341,7 @@ async fn close(
         Ended::Failed(why) => notices.push(why.clone()),
     }
     let withdrawn = shared.source.withdrawn();
+    let failed = withdrawn.iter().map(named).chain(stand.no_room.take()).collect();
     let peers: BTreeMap<ReceiverId, &Peer> = stand.roster.iter().collect();
     let joined: BTreeSet<&str> = peers.values().map(|peer| peer.name.as_str()).collect();
     let absent = plan.start.expect.iter().filter(|name| !joined.contains(name.as_str()));
@@ -362,7 +363,7 @@ async fn close(
         }),
         strangers,
         skipped,
-        failed: withdrawn.iter().map(named).collect(),
+        failed,
         notices,
         absent: absent.cloned().collect(),
     };

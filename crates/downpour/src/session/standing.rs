@@ -14,7 +14,7 @@ use crate::ports::PortRange;
 use crate::product::{Clerk, Listed};
 use crate::report::Report;
 use crate::ticket::Ticket;
-use downpour_proto::{Code, Rate, ReceiverId, StreamId};
+use downpour_proto::{BlockId, Code, Rate, ReceiverId, StreamId};
 use downpour_transport::control::{DataPath, SessionId};
 use downpour_transport::identity::{Identity, PublicKey};
 use std::collections::BTreeSet;
@@ -142,6 +142,11 @@ impl Owner {
 
 /// Opens one.
 pub fn send_products(setup: SendProducts) -> OpenSession {
+    send_blocks(setup, BlockId::NUMBER_END)
+}
+
+/// The same, for so many blocks at most.
+fn send_blocks(setup: SendProducts, blocks_max: u32) -> OpenSession {
     let (insert, list) = mpsc::channel();
     let (tell, heard) = unbounded_channel();
     let (say_opened, opened) = oneshot::channel();
@@ -153,6 +158,7 @@ pub fn send_products(setup: SendProducts) -> OpenSession {
         only: None,
         owner: Some(Arc::new(owner)),
         session: None,
+        blocks_max,
         uplink: Arc::default(),
     };
     let plan = plan(setup);
@@ -210,5 +216,80 @@ fn plan(setup: SendProducts) -> SendPlan {
             ports: setup.ports,
         },
         output: OutputArgs { quiet: true, ..OutputArgs::default() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Heard, SendProducts, TakeProducts, send_blocks, take_products};
+    use crate::cli::Interface;
+    use crate::ports::PortRange;
+    use crate::product::{Clerk, Content, Listed};
+    use crate::ticket::Ticket;
+    use downpour_proto::Rate;
+    use downpour_transport::control::Token;
+    use downpour_transport::identity::Identity;
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::time::{Duration, SystemTime};
+
+    fn setup(folder: &Path) -> SendProducts {
+        let identity = Arc::new(Identity::generate());
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let hour = SystemTime::now() + Duration::from_secs(3_600);
+        let ticket = Ticket {
+            addrs: vec![format!("127.0.0.1:{port}")],
+            key: identity.public_key(),
+            token: Token::random().unwrap(),
+            expires_unix_s: hour.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs(),
+            group: None,
+            allow: None,
+        };
+        let file = folder.join("ticket");
+        ticket.write_file(&file).unwrap();
+        SendProducts {
+            identity,
+            ticket: file,
+            interface: Some(Interface::find("lo").unwrap()),
+            group: None,
+            rate: Some(Rate::from_mbps(100)),
+            keep_bytes: 64 << 20,
+            ports: PortRange::DEFAULT,
+        }
+    }
+
+    /// What is inserted in vain is no business of those who have joined: they stay for the next session.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_session_without_numbers_for_more_blocks_ends_in_order_and_names_what_had_no_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let setup = setup(folder.path());
+        let ticket = Ticket::read_file(&setup.ticket).unwrap();
+        let mut session = send_blocks(setup, 8);
+        let (node, out) = (Arc::new(Identity::generate()), folder.path().join("out"));
+        let receiver = take_products(TakeProducts {
+            identity: Arc::clone(&node),
+            ticket,
+            folder: out.clone(),
+            clerk: Arc::new(Clerk::new(out.clone(), node, None)),
+            name: "r".to_owned(),
+            interface: Some(Interface::find("lo").unwrap()),
+            memory_bytes: 64 << 20,
+        });
+        while !matches!(session.heard.recv().await.unwrap(), Heard::Joined { .. }) {}
+        let insert = session.insert.take().unwrap();
+        for number in 0..20 {
+            let content = Content::Made { size: 100_000, seed: number };
+            let (name, meta) = (format!("p{number}"), String::new());
+            // It may be at its end already.
+            let _ = insert.send(Listed { at_s: None, name, meta, content });
+        }
+        let report = session.running.done().await.unwrap();
+        let [failed] = &report.failed[..] else { panic!("{report:?}") };
+        let sent = report.session.objects;
+        assert_eq!(failed.name, format!("p{sent}"));
+        assert!(!report.is_complete() && (3..8).contains(&sent), "{report:?}");
+        assert!(report.receivers.iter().all(|r| r.state.is_complete()), "{report:?}");
+        assert!((0..sent).all(|number| out.join(format!("p{number}")).exists()));
+        receiver.stop();
     }
 }
