@@ -710,8 +710,9 @@ impl Run<'_> {
         };
         if self.false_blocks > 0 {
             // Of a file that changes, zeros are sent, often before the withdrawal is here.
-            let changed =
-                self.failures.iter().any(|f| f.reason.contains("withdrawn by the sender"));
+            let words = ["withdrawn by the sender", "changes at the sender"];
+            let says = |failure: &ObjectFailure| words.iter().any(|w| failure.reason.contains(w));
+            let changed = self.failures.iter().any(says);
             let or = if changed { "files changed at the sender, or " } else { "" };
             self.account.notices.push(format!(
                 "{} blocks held false bytes: {or}somebody in the group forges symbols; none was kept",
