@@ -4,12 +4,13 @@
 //! 2. A token or a node key says who asks. Only then the connection counts as known, so that strangers make room.
 //! 3. A body that says that it is too long is refused before a byte of it is read; others when they get there.
 //! 4. What somebody did, or was not allowed to do, is in the audit record before the answer goes out.
+//! 5. What somebody does is done and recorded as one task: one who closes the connection meanwhile ends the waiting for it, nothing else.
 //!
 //! A stranger's attempts are counted, not recorded: they could fill the disk.
 
 use super::problem::Problem;
 use super::routes::Allow;
-use crate::site::{Role, Site, Verdict};
+use crate::site::{Deed, Role, Site, Verdict};
 use axum::body::HttpBody as _;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
@@ -68,7 +69,7 @@ pub(crate) async fn stand(
 
 impl Guard {
     async fn answer(
-        &self,
+        self: &Arc<Self>,
         pattern: &str,
         mut request: Request,
         next: Next,
@@ -83,32 +84,53 @@ impl Guard {
         if let Some(peer) = peer.as_ref().filter(|_| who != Who::Anyone) {
             peer.prove();
         }
-        let limits = self.site.config().limits.clone();
-        let mut deed = crate::site::Deed {
+        let body_max = self.site.config().limits.body.0;
+        let deed = Deed {
             who: who.name().to_owned(),
             from: peer.map(|peer| peer.addr.to_string()).unwrap_or_default(),
             what: format!("{method} {}", request.uri()),
             result: String::new(),
             detail: String::new(),
         };
-        let allowed = may(&who, allow).and_then(|()| bound(&mut request, limits.body.0));
+        let allowed = may(&who, allow).and_then(|()| bound(&mut request, body_max));
         request.extensions_mut().insert(who.clone());
-        let answer = match allowed {
-            Err(problem) => problem.into_response(),
-            Ok(()) => match tokio::time::timeout(*limits.request, next.run(request)).await {
-                Ok(answer) => answer,
-                Err(_) => {
-                    let what = format!("not done within {:?}", *limits.request);
-                    let todo = "send the body faster, or ask for less at once";
-                    Problem::new(StatusCode::REQUEST_TIMEOUT, "timed-out", what, todo)
-                        .into_response()
-                }
-            },
+        let is_deed = !method.is_safe() && matches!(who, Who::Person(..));
+        let guard = self.clone();
+        let work = async move {
+            let answer = match allowed {
+                Err(problem) => problem.into_response(),
+                Ok(()) => guard.run(request, next).await,
+            };
+            // A reading that was allowed is no deed.
+            if is_deed || answer.status() == StatusCode::FORBIDDEN {
+                let deed = ended(deed, &answer);
+                guard.site.record(deed).await?;
+            }
+            Ok(answer)
         };
-        let detail = answer.extensions().get::<Detail>().map(|Detail(text)| text.clone());
-        deed.detail = detail.unwrap_or_default();
-        self.record(&method, &who, deed, answer.status()).await?;
-        Ok(answer)
+        if !is_deed {
+            return work.await;
+        }
+        match tokio::spawn(work).await {
+            Ok(done) => done,
+            Err(ended) if ended.is_panic() => std::panic::resume_unwind(ended.into_panic()),
+            Err(_) => Err(Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "ending",
+                "the site ends",
+                "ask again when it runs",
+            )),
+        }
+    }
+
+    /// The handler's answer, if it comes in time.
+    async fn run(&self, request: Request, next: Next) -> Response {
+        let time = *self.site.config().limits.request;
+        tokio::time::timeout(time, next.run(request)).await.unwrap_or_else(|_| {
+            let what = format!("not done within {time:?}");
+            let todo = "send the body faster, or ask for less at once";
+            Problem::new(StatusCode::REQUEST_TIMEOUT, "timed-out", what, todo).into_response()
+        })
     }
 
     fn identify(
@@ -145,23 +167,14 @@ impl Guard {
             Verdict::Unknown => refuse("nobody has this token", "ask an admin for a new one"),
         }
     }
+}
 
-    /// Nothing is done that is not recorded; a reading that was allowed is no deed.
-    async fn record(
-        &self,
-        method: &Method,
-        who: &Who,
-        mut deed: crate::site::Deed,
-        status: StatusCode,
-    ) -> Result<(), Problem> {
-        let refused = status == StatusCode::FORBIDDEN;
-        let person = matches!(who, Who::Person(..));
-        if !refused && (method.is_safe() || !person) {
-            return Ok(());
-        }
-        deed.result = status.as_u16().to_string();
-        self.site.record(deed).await.map_err(Problem::from)
-    }
+/// A deed with what came of it.
+fn ended(mut deed: Deed, answer: &Response) -> Deed {
+    let detail = answer.extensions().get::<Detail>().map(|Detail(text)| text.clone());
+    deed.detail = detail.unwrap_or_default();
+    deed.result = answer.status().as_u16().to_string();
+    deed
 }
 
 fn may(who: &Who, allow: Allow) -> Result<(), Problem> {
@@ -200,4 +213,61 @@ pub(super) async fn no_such_method() -> Problem {
     let todo = "see /v1/openapi.json for what there is";
     let status = StatusCode::METHOD_NOT_ALLOWED;
     Problem::new(status, "no-such-method", "this path is not for that method", todo)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::api::{Allow, Routes};
+    use crate::site::{Clock, Daemon, Wanted};
+    use axum::body::Body;
+    use axum::http::Request;
+    use std::sync::{Arc, Barrier};
+    use std::time::Duration;
+    use tower::ServiceExt as _;
+
+    /// What would go on for ever ends.
+    const HANG: Duration = Duration::from_secs(60);
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_is_done_for_one_who_went_away_is_recorded() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("site.toml");
+        std::fs::write(&file, "[site]\nname = \"t\"\n[api]\nlisten = \"127.0.0.1:0\"\n").unwrap();
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let site = daemon.site.clone();
+        let token = site.tokens.add("shift", super::Role::Operator, None, site.clock.now());
+        // A deed that goes on by itself, as those do that block.
+        let (begun, goes_on) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+        let of_deed = (begun.clone(), goes_on.clone());
+        let deed = move || async move {
+            let done = tokio::task::spawn_blocking(move || {
+                of_deed.0.wait();
+                of_deed.1.wait();
+            });
+            done.await.unwrap();
+        };
+        let router = Routes::default().post("/v1/deed", Allow::Operator, deed);
+        let bearer = format!("Bearer {}", token.unwrap().token);
+        let request = Request::post("/v1/deed").header("authorization", bearer);
+        let request = request.body(Body::empty()).unwrap();
+        let asked = tokio::spawn(router.into_router(site.clone()).oneshot(request));
+        let wait = |barrier: Arc<Barrier>| tokio::task::spawn_blocking(move || barrier.wait());
+        wait(begun).await.unwrap();
+        asked.abort();
+        assert!(asked.await.unwrap_err().is_cancelled());
+        wait(goes_on).await.unwrap();
+        let recorded = async {
+            loop {
+                let deeds = site.audit.list(&Wanted::default(), 10).unwrap();
+                if !deeds.is_empty() {
+                    break deeds;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let deeds = tokio::time::timeout(HANG, recorded).await.expect("it is recorded");
+        let told: Vec<_> = deeds.iter().map(|d| [&d.who, &d.what, &d.result]).collect();
+        assert_eq!(told, [["shift", "POST /v1/deed", "200"]]);
+        daemon.end(Duration::ZERO).await;
+    }
 }

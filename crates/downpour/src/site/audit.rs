@@ -120,10 +120,7 @@ impl Audit {
     pub(crate) fn record(&self, deed: Deed, now: Time) -> io::Result<AuditEntry> {
         let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         if end.bytes >= FILE_BYTES_MAX {
-            fs::rename(&self.file, self.file.with_file_name(aside(end.number)))?;
-            let mut options = OpenOptions::new();
-            end.file = options.create(true).append(true).mode(0o600).open(&self.file)?;
-            end.bytes = 0;
+            self.put_aside(&mut end)?;
         }
         let entry = AuditEntry {
             number: end.number + 1,
@@ -147,6 +144,18 @@ impl Audit {
         }
         (end.number, end.digest, end.bytes) = (entry.number, digest, bytes + line.len() as u64);
         Ok(entry)
+    }
+
+    /// Begins a new file. If it could not be opened when the full one was aside already, the next deed tries again.
+    fn put_aside(&self, end: &mut End) -> io::Result<()> {
+        let full = self.file.with_file_name(aside(end.number));
+        if !full.try_exists()? {
+            fs::rename(&self.file, full)?;
+        }
+        let mut options = OpenOptions::new();
+        end.file = options.create(true).append(true).mode(0o600).open(&self.file)?;
+        end.bytes = 0;
+        Ok(())
     }
 
     /// Up to `limit` entries that are wanted, oldest first. Blocks.
@@ -209,8 +218,15 @@ impl Audit {
         let _still = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = self.file.parent().unwrap_or(Path::new("."));
         let old = numbers_aside(folder)?.into_iter().filter(|last| *last > after);
-        let paths = old.map(|last| folder.join(aside(last))).chain([self.file.clone()]);
-        paths.map(File::open).collect()
+        let mut files =
+            old.map(|last| File::open(folder.join(aside(last)))).collect::<io::Result<Vec<_>>>()?;
+        match File::open(&self.file) {
+            Ok(file) => files.push(file),
+            // The full one is aside, and there was no next one yet.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !files.is_empty() => {}
+            Err(error) => return Err(error),
+        }
+        Ok(files)
     }
 
     /// The number of the last entry.
@@ -257,7 +273,7 @@ fn digest_of(line: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Audit, Deed, FILE, Wanted, aside, digest_of};
+    use super::{Audit, Deed, FILE, FILE_BYTES_MAX, Wanted, aside, digest_of};
     use downpour_catalog::Time;
     use std::fs;
 
@@ -323,6 +339,27 @@ mod tests {
         assert!(numbers(&who).is_empty());
         let whole = audit.verify().unwrap();
         assert_eq!((whole.first, whole.last, whole.broken), (1, 3, None));
+    }
+
+    #[test]
+    fn a_new_file_that_could_not_be_opened_is_tried_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let audit = Audit::open(folder.path()).unwrap();
+        let path = folder.path().join(FILE);
+        let fill = || audit.end.lock().unwrap().bytes = FILE_BYTES_MAX;
+        audit.record(deed("one"), Time(1)).unwrap();
+        fill();
+        audit.record(deed("two"), Time(2)).unwrap();
+        // The full one went aside, and there it ended.
+        fill();
+        fs::rename(&path, folder.path().join(aside(2))).unwrap();
+        assert_eq!(audit.list(&after(0), 10).unwrap().len(), 2);
+        for what in ["three", "four"] {
+            audit.record(deed(what), Time(3)).unwrap();
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 2);
+        let whole = audit.verify().unwrap();
+        assert_eq!((whole.first, whole.last, whole.broken), (1, 4, None));
     }
 
     #[test]
