@@ -6,7 +6,7 @@
 //! 3. `write` puts all of it down: a few statements, whatever the number of changes.
 //!
 //! All databases share these rules, so they cannot differ in them. `moves` is the life cycle, `intake` are new
-//! files, `records` the rest, `links` what fades, `sets` the digests of what sites hold.
+//! files, `records` the rest, `links` what fades, `of` which files a claim is for, `sets` the digests of what sites hold.
 //!
 //! Invariants: a state goes where the table of `life` allows; each change of a file raises its revision by one; each
 //! accepted change is one event; numbers of events and counts become the ledger's only when the commit succeeded,

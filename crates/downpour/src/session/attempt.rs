@@ -13,7 +13,7 @@ use super::transfer::{Stored, limits, pad};
 use super::words::Telling;
 use super::{TOO_SLOW, faults, transfer};
 use crate::cli::{Fault, ReceivePlan, Target};
-use crate::object::{EntryId, Obstacle, Placed, StoreEvent, StoreFailure, Summary};
+use crate::object::{EntryId, Obstacle, PipeOut, Placed, StoreEvent, StoreFailure, Summary};
 use crate::product::Bookmark;
 use crate::report::Report;
 use downpour_catalog::ErrorClass;
@@ -60,6 +60,8 @@ pub(super) struct Attempt<'a> {
     pub(super) joined: Joined,
     pub(super) host: &'a mut Host,
     pub(super) trace: Option<Trace>,
+    /// Where a pipe's bytes go, and how far the attempts before have got there.
+    pub(super) pipe: &'a PipeOut,
     /// How far the attempt before has got in a session of products, and then this one, if its sender is lost.
     pub(super) followed: &'a mut Option<Followed>,
 }
@@ -159,7 +161,7 @@ pub(super) async fn attempt(run: Attempt<'_>) -> Result<Ended, Fault> {
 }
 
 async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
-    let Attempt { plan, taker, client, joined, host, trace, followed } = run;
+    let Attempt { plan, taker, client, joined, host, trace, pipe, followed } = run;
     let (said, mut heard) = mpsc::unbounded_channel();
     let candidates = may_hold(&plan.target);
     // Its connections are opened while the rest is set up: each takes two round trips.
@@ -173,7 +175,7 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
     let before = followed.as_ref().filter(|before| before.session == joined.reply.session);
     let shelf = clock.map(|clock| (clock, before.map(|before| before.mark.clone())));
     let is_new = before.is_none();
-    let store = open_keeper(plan, &joined, (taker, said.clone()), shelf)?;
+    let store = open_keeper(plan, &joined, (taker, pipe, said.clone()), shelf)?;
     // Before the events: when the sender hears of us it sends a probe.
     let (stream, mut notices) = stream_in(plan, &joined)?;
     let has_stream = stream.is_some() || joined.reply.path.is_unicast();

@@ -18,7 +18,7 @@ use crate::cli::{
 };
 use crate::object::limits::ENTRIES_DEFAULT;
 use crate::object::{
-    Agreed, DigestBook, FolderOptions, Item, Obstacle, PipeOut, Placed, Skipped, printable,
+    Agreed, DigestBook, FolderOptions, Item, Obstacle, Placed, Skipped, printable,
 };
 use crate::ports::PortRange;
 use crate::progress::Snapshot;
@@ -207,13 +207,8 @@ pub fn send_files(setup: SendFiles) -> (Running<SentFiles>, oneshot::Receiver<Ti
 pub fn receive_files(setup: ReceiveFiles) -> Running<ReceivedFiles> {
     run(None, move |handle, mut host| {
         let batch = BatchTarget { folder: setup.folder.clone(), agreed: Arc::new(setup.agreed) };
-        let taker = Taker {
-            identity: setup.identity,
-            batch: Some(batch),
-            clerk: None,
-            links: setup.links,
-            pipe: PipeOut::stdout(),
-        };
+        let taker =
+            Taker { identity: setup.identity, batch: Some(batch), clerk: None, links: setup.links };
         let plan = ReceivePlan {
             join_timeout: setup.wait,
             wishes: setup.wishes,

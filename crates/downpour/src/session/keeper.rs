@@ -5,7 +5,7 @@ use super::faults;
 use super::receive::Taker;
 use crate::cli::{Fault, ReceivePlan, Target};
 use crate::object::{
-    Destination, EntryId, FolderOptions, ManifestId, OpenError, Placed, RawOptions, Store,
+    Destination, EntryId, FolderOptions, ManifestId, OpenError, PipeOut, Placed, RawOptions, Store,
     StoreConfig, Summary,
 };
 use crate::product::{Bookmark, Clerk, Shelf, ShelfConfig};
@@ -94,7 +94,7 @@ impl Keeper for Shelf {
 fn open_store(
     plan: &ReceivePlan,
     joined: &Joined,
-    (taker, said): (&Taker, UnboundedSender<Said>),
+    (taker, pipe, said): (&Taker, &PipeOut, UnboundedSender<Said>),
 ) -> Result<Store, Fault> {
     let reply = &joined.reply;
     let manifest = ManifestId(*reply.session.as_bytes());
@@ -114,7 +114,7 @@ fn open_store(
             ..FolderOptions::new(out)
         }),
         Target::Discard => Destination::Discard,
-        Target::Pipe => Destination::Pipe { out: taker.pipe.clone(), window: plan.memory_bytes },
+        Target::Pipe => Destination::Pipe { out: pipe.clone(), window: plan.memory_bytes },
         Target::Device(path) => Destination::Raw(RawOptions { path: path.clone(), reuse: true }),
     };
     let opened = Store::open(config, destination, move |event| {
@@ -175,7 +175,7 @@ fn open_shelf(
 pub(super) fn open_keeper(
     plan: &ReceivePlan,
     joined: &Joined,
-    (taker, said): (&Taker, UnboundedSender<Said>),
+    (taker, pipe, said): (&Taker, &PipeOut, UnboundedSender<Said>),
     shelf: Option<ShelfStart>,
 ) -> Result<Arc<dyn Keeper>, Fault> {
     Ok(match joined.reply.products_from.zip(shelf) {
@@ -188,6 +188,6 @@ pub(super) fn open_keeper(
             let what = "its sender sends a tree, and a site takes only files of sites";
             return Err(Fault::start(what, "give the ticket of a site's multicast session"));
         }
-        None => Arc::new(open_store(plan, joined, (taker, said))?),
+        None => Arc::new(open_store(plan, joined, (taker, pipe, said))?),
     })
 }

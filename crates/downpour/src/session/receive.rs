@@ -52,7 +52,7 @@ pub fn receive(plan: ReceivePlan) -> Result<Report, Fault> {
             Target::Device(_) | Target::Pipe | Target::Discard => None,
         };
         let links = home.state().ok().map(|state| LinkBook::new(Book::open(state), None));
-        let taker = Taker { identity, batch: None, clerk, links, pipe: PipeOut::stdout() };
+        let taker = Taker { identity, batch: None, clerk, links };
         let mut host = Host::terminal(plan.output.quiet)?;
         run(&plan, &taker, &mut host).await.map(|over| over.report)
     })
@@ -87,6 +87,7 @@ pub(super) async fn run(plan: &ReceivePlan, taker: &Taker, host: &mut Host) -> R
     };
     // One trace for all attempts.
     let trace = faults::trace(plan.output.trace.as_deref(), "receiver")?;
+    let pipe = PipeOut::stdout();
     let mut followed = None;
     let mut haste = Haste::default();
     loop {
@@ -97,13 +98,21 @@ pub(super) async fn run(plan: &ReceivePlan, taker: &Taker, host: &mut Host) -> R
             Stop::Fault(fault) => fault,
             Stop::Interrupted => interrupted(),
         })?;
-        let (client, trace_too, followed) = (Arc::new(client), trace.clone(), &mut followed);
         let begun = Instant::now();
-        let run = Attempt { plan, taker, client, joined, host, trace: trace_too, followed };
+        let run = Attempt {
+            plan,
+            taker,
+            client: Arc::new(client),
+            joined,
+            host,
+            trace: trace.clone(),
+            pipe: &pipe,
+            followed: &mut followed,
+        };
         match attempt(run).await? {
             Ended::Over(over) if plan.stay && !over.interrupted => {
                 if over.failure.is_none() {
-                    taker.pipe.end();
+                    pipe.end();
                 }
                 let failed = over.failure.map(|(_, why)| format!(" ({why})")).unwrap_or_default();
                 host.say(&format!("the session is over{failed}; waiting for the next one"));
@@ -253,8 +262,6 @@ pub(super) struct Taker {
     pub(super) clerk: Option<Arc<Clerk>>,
     /// What is remembered of links.
     pub(super) links: Option<LinkBook>,
-    /// For all attempts into a pipe.
-    pub(super) pipe: PipeOut,
 }
 
 /// Where a batch goes.

@@ -9,7 +9,6 @@ use crate::cli::{
     EncryptionArg, Interface, NetworkPlan, OutputArgs, Payload, Profile, ReceivePlan, SendPlan,
     StartRule,
 };
-use crate::object::PipeOut;
 use crate::ports::PortRange;
 use crate::product::{Clerk, Listed};
 use crate::report::Report;
@@ -178,7 +177,7 @@ pub fn take_products(setup: TakeProducts) -> Running<Report> {
             ..receive_plan(&setup.ticket, setup.folder, named)?
         };
         let (identity, clerk) = (setup.identity, Some(setup.clerk));
-        let taker = Taker { identity, batch: None, clerk, links: None, pipe: PipeOut::stdout() };
+        let taker = Taker { identity, batch: None, clerk, links: None };
         handle.block_on(receive::run(&plan, &taker, &mut host)).map(|over| over.report)
     })
 }

@@ -149,6 +149,7 @@ mod tests {
         outlet.heard(ReceiverId(2), at(2), |_| true);
         assert_eq!(to(&outlet), Some((ReceiverId(2), at(2))));
     }
+
     #[test]
     fn an_outage_is_told_once_and_its_end_too() {
         let (mut outage, ms) = (Outage::default(), Duration::from_millis(1));

@@ -93,8 +93,9 @@ pub(super) struct Progress {
     early_len: usize,
     pending: HashMap<u32, Slot>,
     pending_len: u64,
-    /// How often groups came false, and groups of files, of those that did.
-    came_false: [HashMap<u32, u32>; 2],
+    /// How often each of the groups came false that did, and how many did of each file.
+    false_groups: HashMap<u32, u32>,
+    false_in_files: HashMap<u32, u32>,
     /// Buffers of groups that are done: fresh memory costs a page fault for every four kilobytes.
     spare: Vec<Vec<u8>>,
     pub(super) failures: Vec<(u32, String)>,
@@ -123,7 +124,8 @@ impl Progress {
             early_len: 0,
             pending: HashMap::new(),
             pending_len: 0,
-            came_false: [HashMap::new(), HashMap::new()],
+            false_groups: HashMap::new(),
+            false_in_files: HashMap::new(),
             spare: Vec::new(),
             failures: Vec::new(),
             bytes_received: 0,
@@ -332,11 +334,10 @@ impl Progress {
 
     /// A group came false. Returns whether its file is to be given up.
     pub(super) fn came_false(&mut self, known: &KnownGroup) -> bool {
-        let [groups, files] = &mut self.came_false;
-        let (of_group, of_file) =
-            (groups.entry(known.number).or_default(), files.entry(known.group.entry).or_default());
-        (*of_group, *of_file) = (*of_group + 1, *of_file + 1);
-        *of_group >= FALSE_MAX.0 || *of_file >= FALSE_MAX.1
+        let times = self.false_groups.entry(known.number).or_default();
+        let in_all = self.false_in_files.entry(known.group.entry).or_default();
+        (*times, *in_all) = (*times + 1, *in_all + 1);
+        *times >= FALSE_MAX.0 || *in_all >= FALSE_MAX.1
     }
 
     /// Keeps a group's buffer for another one.

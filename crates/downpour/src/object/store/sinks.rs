@@ -116,19 +116,19 @@ impl State {
         self.digests.len() as u32
     }
 
-    fn has_another(&self) -> Fault {
+    fn has_another(&self) -> StoreFailure {
         let written = show_bytes(self.written);
         let text =
             format!("the output has {written} of something else: start again with an empty one");
-        Fault::Fatal(StoreFailure::Target(text))
+        StoreFailure::Target(text)
     }
 
     /// What is after the last group of a file of `len` bytes.
-    fn rest(&mut self, len: u64) -> Result<(), Fault> {
+    fn rest(&mut self, len: u64) -> Result<(), StoreFailure> {
         if self.written > len {
             return Err(self.has_another());
         }
-        self.zeros_to(len).map_err(|error| Fault::Fatal(broken(error)))
+        self.zeros_to(len).map_err(broken)
     }
 
     fn group(
@@ -179,7 +179,7 @@ impl Target for Pipe {
         for known in groups {
             match state.digests.get(known.number as usize) {
                 Some(digest) if *digest == known.digest => held.groups.push(known.number),
-                Some(_) => return Err(state.has_another()),
+                Some(_) => return Err(Fault::Fatal(state.has_another())),
                 None => break,
             }
         }
@@ -211,17 +211,15 @@ impl Target for Pipe {
     }
 
     fn complete(&self, _: EntryId, len: u64) -> Result<Vec<String>, Fault> {
-        self.state().rest(len)?;
+        self.state().rest(len).map_err(Fault::Fatal)?;
         Ok(Vec::new())
     }
 
     fn finish(&self, failed: &dyn Fn(EntryId) -> bool) -> Result<Finished, StoreFailure> {
         let mut state = self.state();
         let size = self.tree.get().and_then(|tree| tree.file_size(EntryId(0)));
-        if let Some(size) = size.filter(|_| !failed(EntryId(0)))
-            && let Err(Fault::Fatal(failure)) = state.rest(size)
-        {
-            return Err(failure);
+        if let Some(size) = size.filter(|_| !failed(EntryId(0))) {
+            state.rest(size)?;
         }
         state.out.flush().map_err(broken)?;
         Ok(Finished::default())
