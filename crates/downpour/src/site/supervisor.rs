@@ -52,6 +52,11 @@ impl Stage {
             Self::Failed => "failed",
         }
     }
+
+    /// Whether the service has not ended yet.
+    const fn is_at_work(self) -> bool {
+        matches!(self, Self::Running | Self::Draining | Self::Stopping)
+    }
 }
 
 /// A service, seen from outside.
@@ -202,14 +207,18 @@ async fn ended(units: &[&Arc<Unit>]) {
 
 impl Unit {
     fn ask(&self, verb: Verb) {
-        let (wish, again) = match verb {
+        let mut again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
+        let (wish, stage) = (*self.wish.borrow(), self.life().stage);
+        let (wish, then) = match verb {
+            // What was told to end does: it may have begun to.
+            Verb::Start if wish != Wish::Run && stage.is_at_work() => (wish, true),
             Verb::Start => (Wish::Run, false),
             Verb::Stop => (Wish::Stop, false),
             Verb::Drain => (Wish::Drain, false),
-            Verb::Restart if self.life().stage == Stage::Stopped => (Wish::Run, false),
+            Verb::Restart if stage == Stage::Stopped => (Wish::Run, false),
             Verb::Restart => (Wish::Stop, true),
         };
-        *self.again.lock().unwrap_or_else(PoisonError::into_inner) = again;
+        *again = then;
         self.wish.send_replace(wish);
         let mut life = self.life();
         match (wish, life.stage) {
@@ -224,9 +233,7 @@ impl Unit {
         let mut seen = self.wish.subscribe();
         let mut pause = PAUSE.0;
         loop {
-            if self.take_again() {
-                self.wish.send_replace(Wish::Run);
-            }
+            self.go_again();
             if seen.wait_for(|wish| *wish == Wish::Run).await.is_err() {
                 return;
             }
@@ -299,8 +306,12 @@ impl Unit {
         site.events.tell("service", &self.report());
     }
 
-    fn take_again(&self) -> bool {
-        std::mem::take(&mut *self.again.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Has ended; wishes what was asked for after that.
+    fn go_again(&self) {
+        let mut again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::take(&mut *again) {
+            self.wish.send_replace(Wish::Run);
+        }
     }
 
     fn life(&self) -> std::sync::MutexGuard<'_, Life> {
@@ -340,7 +351,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
-    use tokio::time::sleep;
+    use tokio::time::{sleep, timeout};
 
     /// Fails, then panics, then works and listens to its stop or not.
     struct Frail {
@@ -361,6 +372,8 @@ mod tests {
                     1 => panic!("a bug"),
                     _ if self.obeys => {
                         stop.asked().await;
+                        // The end takes its time.
+                        sleep(Duration::from_millis(100)).await;
                         Ok(())
                     }
                     _ => std::future::pending().await,
@@ -420,6 +433,42 @@ mod tests {
             sleep(Duration::from_millis(1)).await;
         }
         supervisor.end(Duration::from_secs(1)).await;
+        assert_eq!(report(&supervisor).stage, Stage::Stopped);
+    }
+
+    #[tokio::test]
+    async fn what_is_started_while_it_ends_runs_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let site = site(folder.path()).await;
+        tokio::time::pause();
+        let frail = Arc::new(Frail { obeys: true, runs: AtomicUsize::new(2) });
+        let supervisor = Supervisor::start(&site, vec![frail.clone()]);
+        reaches(&supervisor, Stage::Running, 0).await;
+        // Before the service has looked, and when it has begun to end.
+        for (verb, looked_ms) in
+            [(Verb::Drain, 0), (Verb::Drain, 50), (Verb::Stop, 0), (Verb::Stop, 50)]
+        {
+            let runs = frail.runs.load(Ordering::Relaxed);
+            supervisor.ask("frail", verb).unwrap();
+            if looked_ms > 0 {
+                sleep(Duration::from_millis(looked_ms)).await;
+            }
+            supervisor.ask("frail", Verb::Start).unwrap();
+            assert_ne!(report(&supervisor).stage, Stage::Running);
+            let runs_again = async {
+                while frail.runs.load(Ordering::Relaxed) == runs {
+                    sleep(Duration::from_millis(1)).await;
+                }
+                reaches(&supervisor, Stage::Running, 0).await
+            };
+            let again = timeout(Duration::from_secs(60), runs_again).await;
+            again.unwrap_or_else(|_| panic!("{verb:?} after {looked_ms} ms"));
+        }
+        // The last word counts.
+        supervisor.ask("frail", Verb::Restart).unwrap();
+        supervisor.ask("frail", Verb::Drain).unwrap();
+        reaches(&supervisor, Stage::Stopped, 0).await;
+        sleep(Duration::from_secs(1)).await;
         assert_eq!(report(&supervisor).stage, Stage::Stopped);
     }
 
