@@ -1,6 +1,7 @@
 //! From the configuration to a running site, and to its end.
 //!
-//! 1. Key, catalog, tokens and audit record are opened, the door listens, services start; systemd is told.
+//! 1. The state folder is taken, so that no second daemon works in it. Key, catalog, tokens and audit record are opened, the
+//!    door listens, services start; systemd is told.
 //! 2. SIGHUP reads the configuration again. One that is wrong, or that needs another process, is refused, and the one
 //!    before stays.
 //! 3. SIGTERM and SIGINT drain: services finish what is under way for the configured time; then everything ends. A second
@@ -19,8 +20,9 @@ use crate::api::Routes;
 use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl, OpenError};
 use downpour_transport::identity::Identity;
 use std::fmt;
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::net::SocketAddr;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +37,8 @@ pub struct Daemon {
     pub local_addr: SocketAddr,
     file: PathBuf,
     log: Option<LogHandle>,
+    /// Keeps others out of the state folder.
+    _held: File,
 }
 
 /// The daemon did not start.
@@ -71,9 +75,14 @@ impl Daemon {
     pub async fn start(file: &Path, clock: Clock) -> Result<Self, StartError> {
         let config = Config::read(file).map_err(StartError::Config)?;
         let log = log::begin(config.site.log, config.site.log_form);
-        let site = tokio::task::spawn_blocking(move || open(config, clock)).await;
+        let opened = tokio::task::spawn_blocking(move || {
+            // First: opening the catalog takes it away from whoever has it.
+            let held = hold(&config.state())?;
+            Ok((open(config, clock)?, held))
+        });
         let ended = |_| cannot("the start broke off", "look at what was printed before");
-        let site = Arc::new(site.map_err(ended)??);
+        let (site, held) = opened.await.map_err(ended)??;
+        let site = Arc::new(site);
         let (mut services, mut routes) = (Vec::<Arc<dyn Service>>::new(), Routes::default());
         for part in parts(&site) {
             services.extend(part.services);
@@ -88,7 +97,7 @@ impl Daemon {
         // Nobody else sets it.
         let _ = site.supervisor.set(supervisor);
         tracing::info!(site = site.name, key = %site.identity.public_key(), "started");
-        Ok(Self { site, local_addr, file: file.to_owned(), log })
+        Ok(Self { site, local_addr, file: file.to_owned(), log, _held: held })
     }
 
     /// Serves until a signal ends it.
@@ -180,14 +189,37 @@ async fn again(term: &mut Signal, interrupt: &mut Signal) {
 /// Set by an operator who has dumped the server's database: an older catalog in it is brought forward.
 const DUMPED: &str = "DOWNPOUR_CATALOG_DUMPED";
 
-/// Opens what a site keeps. Blocks.
-fn open(config: Config, clock: Clock) -> Result<Site, StartError> {
-    let state = config.state();
-    let mut builder = std::fs::DirBuilder::new();
-    builder.recursive(true).mode(0o700).create(&state).map_err(|error| {
+/// Name of the file in the state folder that a daemon holds.
+const LOCK_FILE: &str = "daemon.lock";
+
+/// Takes the state folder, for as long as the file is open.
+fn hold(state: &Path) -> Result<File, StartError> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(state).map_err(|error| {
         let what = format!("cannot create {}: {error}", state.display());
         cannot(what, "name a folder in [site] state that this user may write to")
     })?;
+    let path = state.join(LOCK_FILE);
+    let failed = |error| {
+        let what = format!("cannot lock {}: {error}", path.display());
+        cannot(what, "run it as the user who owns that folder, on a disk where files can be locked")
+    };
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    let file = options.open(&path).map_err(failed)?;
+    file.try_lock().map_err(|error| match error {
+        TryLockError::Error(error) => failed(error),
+        TryLockError::WouldBlock => cannot(
+            format!("a daemon runs here already: it holds {}", path.display()),
+            "end that one first, or give this one a [site] state of its own",
+        ),
+    })?;
+    Ok(file)
+}
+
+/// Opens what a site keeps. Blocks.
+fn open(config: Config, clock: Clock) -> Result<Site, StartError> {
+    let state = config.state();
     let identity = Identity::load_or_create(&state)
         .map_err(|error| cannot(error.to_string(), "mend the node's key, or restore it"))?;
     let url = config.catalog();
@@ -242,5 +274,35 @@ impl Site {
         let entry = entry.map_err(|error| failed(format!("the audit record: {error}")))?;
         self.events.tell(SiteEvent::AUDIT, &entry);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Clock, Daemon, StartError};
+    use std::fs;
+    use std::path::{Path, PathBuf};
+    use std::time::Duration;
+
+    fn configured(folder: &Path) -> PathBuf {
+        let file = folder.join("site.toml");
+        fs::write(&file, "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
+        file
+    }
+
+    #[tokio::test]
+    async fn a_second_daemon_leaves_the_first_ones_things_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = configured(folder.path());
+        let first = Daemon::start(&file, Clock::system()).await.unwrap();
+        let Err(StartError::Open { what, todo }) = Daemon::start(&file, Clock::system()).await
+        else {
+            panic!("two daemons");
+        };
+        assert!(what.contains("runs here already") && todo.contains("end that one"), "{what}");
+        first.end(Duration::ZERO).await;
+        drop(first);
+        let again = Daemon::start(&file, Clock::system()).await.unwrap();
+        again.end(Duration::ZERO).await;
     }
 }

@@ -249,6 +249,7 @@ fn clocks_that_jump_lose_nothing() {
     }
     // What waits does not wait for as long as the clock is set back.
     runtime.block_on(b.daemon.end(Duration::ZERO));
+    drop(b);
     a.turn(40);
     names.extend(put(folder.path(), "waiting", 5, 1000));
     let waits = |site: &SiteProcess| {
