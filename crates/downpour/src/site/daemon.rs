@@ -37,6 +37,7 @@ pub struct Daemon {
     pub local_addr: SocketAddr,
     file: PathBuf,
     log: Option<LogHandle>,
+    door: Arc<Door>,
     /// Keeps others out of the state folder.
     _held: File,
 }
@@ -92,12 +93,13 @@ impl Daemon {
             cannot(error.to_string(), "choose another [api] listen in the configuration")
         })?;
         let local_addr = door.local_addr().expect("it was opened just now");
-        services.push(Arc::new(door));
+        let door = Arc::new(door);
+        services.push(door.clone());
         let supervisor = Supervisor::start(&site, services);
         // Nobody else sets it.
         let _ = site.supervisor.set(supervisor);
         tracing::info!(site = site.name, key = %site.identity.public_key(), "started");
-        Ok(Self { site, local_addr, file: file.to_owned(), log, _held: held })
+        Ok(Self { site, local_addr, file: file.to_owned(), log, door, _held: held })
     }
 
     /// Serves until a signal ends it.
@@ -147,19 +149,7 @@ impl Daemon {
 
     /// Reads the configuration again. When it cannot be used, the one before stays.
     pub async fn reload(&self) -> bool {
-        let refusal = match Config::read(&self.file) {
-            Err(bad) => Some(bad.to_string()),
-            Ok(new) => match self.site.config().needs_restart(&new) {
-                Some(key) => Some(format!("{key} has changed: restart the daemon for that")),
-                None => {
-                    if let Some(log) = &self.log {
-                        log.change(new.site.log);
-                    }
-                    self.site.replace_config(new);
-                    None
-                }
-            },
-        };
+        let refusal = self.take_config().await.err();
         match &refusal {
             None => tracing::info!("configuration reloaded"),
             Some(why) => tracing::error!(why, "configuration refused; the one before stays"),
@@ -176,6 +166,24 @@ impl Daemon {
             tracing::error!(%error, "the audit record cannot be written");
         }
         done
+    }
+
+    /// Takes the file's configuration, or says why not.
+    async fn take_config(&self) -> Result<(), String> {
+        let new = Config::read(&self.file).map_err(|bad| bad.to_string())?;
+        if let Some(key) = self.site.config().needs_restart(&new) {
+            return Err(format!("{key} has changed: restart the daemon for that"));
+        }
+        self.door.prepare(&self.site, &new).await.map_err(|error| {
+            format!(
+                "[api] listen: {error}; for another address with the same port restart the daemon"
+            )
+        })?;
+        if let Some(log) = &self.log {
+            log.change(new.site.log);
+        }
+        self.site.replace_config(new);
+        Ok(())
     }
 }
 
@@ -281,19 +289,38 @@ impl Site {
 mod tests {
     use super::super::{Clock, Daemon, StartError};
     use std::fs;
+    use std::net::{TcpListener, TcpStream};
     use std::path::{Path, PathBuf};
     use std::time::Duration;
 
-    fn configured(folder: &Path) -> PathBuf {
+    fn configured(folder: &Path, listen: &str) -> PathBuf {
         let file = folder.join("site.toml");
-        fs::write(&file, "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
+        let text = format!("[site]\nname = 'a'\n[api]\nlisten = '{listen}'\n");
+        fs::write(&file, text).unwrap();
         file
+    }
+
+    #[tokio::test]
+    async fn an_address_that_cannot_be_had_leaves_the_door_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = configured(folder.path(), "127.0.0.1:0");
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let elsewhere = taken.local_addr().unwrap();
+        configured(folder.path(), &elsewhere.to_string());
+        assert!(!daemon.reload().await);
+        assert_eq!(daemon.site.config().api.listen.port(), 0);
+        assert!(TcpStream::connect(daemon.local_addr).is_ok());
+        drop(taken);
+        assert!(daemon.reload().await);
+        assert!(TcpStream::connect(elsewhere).is_ok());
+        daemon.end(Duration::ZERO).await;
     }
 
     #[tokio::test]
     async fn a_second_daemon_leaves_the_first_ones_things_alone() {
         let folder = tempfile::tempdir().unwrap();
-        let file = configured(folder.path());
+        let file = configured(folder.path(), "127.0.0.1:0");
         let first = Daemon::start(&file, Clock::system()).await.unwrap();
         let Err(StartError::Open { what, todo }) = Daemon::start(&file, Clock::system()).await
         else {

@@ -1,5 +1,5 @@
 //! The door of the site, as a service: a TLS listener and the routes behind it. It is opened anew when its section of the
-//! configuration changes.
+//! configuration changes; at another address before the change counts, so that a wrong one shuts nobody out.
 
 use super::Site;
 use super::config::Config;
@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The door.
 pub(super) struct Door {
     router: Router,
-    /// Opened before the first run, so that a port that is taken ends the start.
+    /// Opened before it is needed, so that a port that is taken ends the start, and refuses a reload.
     ahead: Mutex<Option<Endpoint>>,
     open: Mutex<Option<(SocketAddr, Connections)>>,
 }
@@ -33,7 +33,7 @@ pub(super) struct Door {
 impl Door {
     /// Listens.
     pub(super) async fn open(site: &Arc<Site>, routes: Routes) -> Result<Self, BindError> {
-        let endpoint = bind(site).await?;
+        let endpoint = bind(site, &site.config()).await?;
         let open = (endpoint.local_addr(), endpoint.connections());
         let router = routes.into_router(site.clone());
         let (ahead, open) = (Mutex::new(Some(endpoint)), Mutex::new(Some(open)));
@@ -45,13 +45,23 @@ impl Door {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(addr, _)| *addr)
     }
 
+    /// Listens where a configuration to come says, beside where it listens now.
+    pub(super) async fn prepare(&self, site: &Site, new: &Config) -> Result<(), BindError> {
+        if new.api.listen != site.config().api.listen {
+            let endpoint = bind(site, new).await?;
+            *self.ahead.lock().unwrap_or_else(PoisonError::into_inner) = Some(endpoint);
+        }
+        Ok(())
+    }
+
     async fn run(self: Arc<Self>, site: Arc<Site>, stop: Stop) -> Result<(), Fault> {
         let mut doors = JoinSet::new();
         while stop.wish() == Wish::Run {
+            let config = site.config();
             let ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner).take();
             let endpoint = match ahead {
                 Some(endpoint) => endpoint,
-                None => rebind(&site).await?,
+                None => rebind(&site, &config).await?,
             };
             let open = (endpoint.local_addr(), endpoint.connections());
             tracing::info!(address = %open.0, "listening");
@@ -70,7 +80,7 @@ impl Door {
             doors.spawn(endpoint.serve(answer, closed, GRACE));
             tokio::select! {
                 () = stop.asked() => {}
-                () = changed(&site) => {}
+                () = changed(&site, &config) => {}
             }
             drop(close);
         }
@@ -80,10 +90,10 @@ impl Door {
 }
 
 /// Listens again, as soon as the door before has let go of the port.
-async fn rebind(site: &Site) -> Result<Endpoint, Fault> {
+async fn rebind(site: &Site, config: &Config) -> Result<Endpoint, Fault> {
     let mut tries = 0;
     loop {
-        match bind(site).await {
+        match bind(site, config).await {
             Ok(endpoint) => return Ok(endpoint),
             Err(_) if tries < TRIES => tries += 1,
             Err(error) => return Err(Fault::new(ErrorClass::OutOfResources, error.to_string())),
@@ -92,15 +102,13 @@ async fn rebind(site: &Site) -> Result<Endpoint, Fault> {
     }
 }
 
-async fn bind(site: &Site) -> Result<Endpoint, BindError> {
-    let config = site.config();
+async fn bind(site: &Site, config: &Config) -> Result<Endpoint, BindError> {
     Endpoint::bind(config.api.listen, &site.identity, config.server_limits()).await
 }
 
 /// Ready when the configuration of the door is another.
-async fn changed(site: &Site) {
+async fn changed(site: &Site, now: &Config) {
     let mut changes = site.config_changes();
-    let now = changes.borrow().clone();
     let differs = |new: &Arc<Config>| new.api != now.api || new.limits != now.limits;
     // Without a site there is nothing to wait for.
     let _ = changes.wait_for(differs).await;
