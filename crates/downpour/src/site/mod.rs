@@ -7,6 +7,7 @@
 //! | file | what |
 //! | --- | --- |
 //! | `section`, `config`, `check`, `init` | `site.toml`: declared, read, checked, written |
+//! | `replace` | a file with new content |
 //! | `service`, `supervisor` | what runs, and what keeps it running |
 //! | `endpoint` | the door: TLS listener and the routes behind it |
 //! | `remote` | other sites, as we speak to them |
@@ -29,6 +30,7 @@ mod log;
 mod metrics;
 mod parts;
 mod remote;
+mod replace;
 pub mod section;
 mod service;
 mod supervisor;

@@ -2,15 +2,16 @@
 //!
 //! A token is 128 random bits and is shown once, when it is made. The file holds its BLAKE3 digest: random bits need no
 //! slow hash. It is written whole under another name and renamed; commands may change it while the daemon runs,
-//! which notices by the file's time and size.
+//! which notices by the file's time and size. It stays its owner's: root's would be closed to the daemon.
 
 use super::config::{NAME_BYTES_MAX, is_name};
+use super::replace::replace;
 use downpour_catalog::Time;
 use downpour_transport::control::Token;
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -224,20 +225,9 @@ impl Tokens {
     }
 
     fn write(&self, read: &mut Read, kept: Vec<Kept>) -> Result<(), TokenError> {
-        let temporary = self.file.with_extension("new");
-        let write = || -> io::Result<()> {
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&temporary)?;
-            file.write_all(&serde_json::to_vec_pretty(&kept)?)?;
-            file.sync_all()?;
-            fs::rename(&temporary, &self.file)?;
-            self.file.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
-        };
-        write().map_err(|error| TokenError::File(self.file.clone(), error))?;
+        let text = serde_json::to_vec_pretty(&kept).map_err(io::Error::from);
+        text.and_then(|text| replace(&self.file, &text, 0o600))
+            .map_err(|error| TokenError::File(self.file.clone(), error))?;
         // The next look reads it, whoever wrote last.
         read.seen = None;
         Ok(())
@@ -265,6 +255,7 @@ impl Kept {
 mod tests {
     use super::{FILE, Role, TokenError, Tokens, Verdict};
     use downpour_catalog::Time;
+    use std::os::unix::fs::MetadataExt as _;
     use std::time::Duration;
 
     #[test]
@@ -292,7 +283,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let tokens = Tokens::open(folder.path()).unwrap();
         let other = Tokens::open(folder.path()).unwrap();
+        let root = rustix::process::geteuid().is_root();
+        // The daemon's user; root makes a token.
+        let owner = if root { 7 } else { rustix::process::geteuid().as_raw() };
+        std::os::unix::fs::chown(folder.path(), Some(owner), None).unwrap();
         let new = other.add("night-shift", Role::Viewer, None, Time(5)).unwrap();
+        assert_eq!(std::fs::metadata(folder.path().join(FILE)).unwrap().uid(), owner);
         let text = std::fs::read_to_string(folder.path().join(FILE)).unwrap();
         let secret = new.token.strip_prefix(super::PREFIX).unwrap();
         assert!(text.contains("night-shift") && !text.contains(secret), "{text}");
