@@ -2,11 +2,12 @@
 //!
 //! Entries of the audit record are for admins here, too. A listener that is too slow, or that comes back late with
 //! `Last-Event-ID`, is told how many it missed by an event `missed`. A comment is sent now and then, so that a dead
-//! connection is noticed on both sides.
+//! connection is noticed on both sides. With its token a listener's stream ends: before each event and each comment the token
+//! is looked at again.
 
-use super::{Allow, Asked, Problem, Routes, Who};
-use crate::site::{EventId, Listener, Role, Site, SiteEvent};
-use axum::Extension;
+use super::guard::bearer;
+use super::{Allow, Asked, Problem, Routes};
+use crate::site::{EventId, Listener, Role, Site, SiteEvent, Verdict};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
@@ -16,7 +17,7 @@ use serde::Deserialize;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use utoipa::{IntoParams, OpenApi};
 
 /// Between two comments.
@@ -46,7 +47,6 @@ struct Listening {
         (status = 400, body = Problem), (status = 503, body = Problem)))]
 async fn listen(
     State(site): State<Arc<Site>>,
-    Extension(who): Extension<Who>,
     Asked(listening): Asked<Listening>,
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, Problem> {
@@ -64,32 +64,124 @@ async fn listen(
             })?)
         }
     };
-    let admin = matches!(who, Who::Person(_, Role::Admin));
+    // The guard has seen it.
+    let token = bearer(&headers).unwrap_or_default().to_owned();
     let (live, listener) = (listening.live.unwrap_or(true), site.events.listen(place));
     let greeting = Event::default().comment("listening");
-    let first = (site, listener, Some(greeting));
-    let events = stream::unfold(first, move |(site, mut listener, greeting)| async move {
+    let first = (Hearing { site, listener, token, live }, Some(greeting));
+    let events = stream::unfold(first, |(mut hearing, greeting)| async move {
         let event = match greeting {
             Some(greeting) => greeting,
-            None if !live && !listener.is_behind() => return None,
-            None => next(&site, &mut listener, admin).await?,
+            None => hearing.next().await?,
         };
-        Some((Ok::<_, Infallible>(event), (site, listener, None)))
+        Some((Ok::<_, Infallible>(event), (hearing, None)))
     });
     Ok(Sse::new(events))
 }
 
-async fn next(site: &Site, listener: &mut Listener, admin: bool) -> Option<Event> {
-    loop {
-        return Some(match timeout(PING_EVERY, listener.next(&site.events)).await {
-            Err(_) => Event::default().comment("ping"),
-            Ok(event) if event.kind == SiteEvent::END => return None,
-            Ok(event) if event.kind == SiteEvent::AUDIT && !admin => continue,
-            Ok(event) => {
-                // Made of strings, numbers and JSON: nothing that JSON could refuse.
-                let data = serde_json::to_string(&*event).expect("an event has a JSON form");
-                Event::default().id(listener.id().to_string()).event(&event.kind).data(data)
-            }
-        });
+/// One who listens.
+struct Hearing {
+    site: Arc<Site>,
+    listener: Listener,
+    token: String,
+    live: bool,
+}
+
+impl Hearing {
+    async fn next(&mut self) -> Option<Event> {
+        let ping_at = Instant::now() + PING_EVERY;
+        while self.live || self.listener.is_behind() {
+            let heard = timeout_at(ping_at, self.listener.next(&self.site.events)).await;
+            let verdict = self.site.tokens.judge(&self.token, self.site.clock.now());
+            let Ok(Verdict::Known(_, role)) = verdict else { return None };
+            return Some(match heard {
+                Err(_) => Event::default().comment("ping"),
+                Ok(event) if event.kind == SiteEvent::END => return None,
+                Ok(event) if event.kind == SiteEvent::AUDIT && role < Role::Admin => continue,
+                Ok(event) => {
+                    // Made of strings, numbers and JSON: nothing that JSON could refuse.
+                    let data = serde_json::to_string(&*event).expect("an event has a JSON form");
+                    Event::default()
+                        .id(self.listener.id().to_string())
+                        .event(&event.kind)
+                        .data(data)
+                }
+            });
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PING_EVERY;
+    use crate::site::{Clock, Daemon, Role, Site, SiteEvent};
+    use axum::body::{Body, BodyDataStream};
+    use axum::http::Request;
+    use futures_util::StreamExt as _;
+    use std::sync::Arc;
+    use std::time::Duration;
+    use tower::ServiceExt as _;
+
+    /// A site of which nothing but its door's routes is left, and the token of one who may look.
+    async fn site(folder: &std::path::Path) -> (Arc<Site>, String) {
+        let file = folder.join("site.toml");
+        std::fs::write(&file, "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        daemon.end(Duration::ZERO).await;
+        let site = daemon.site;
+        let token = site.tokens.add("eye", Role::Viewer, None, site.clock.now()).unwrap().token;
+        (site, token)
+    }
+
+    async fn listen(site: &Arc<Site>, token: &str, query: &str) -> BodyDataStream {
+        let request = Request::get(format!("/v1/events{query}"));
+        let request = request.header("authorization", format!("Bearer {token}"));
+        let request = request.body(Body::empty()).unwrap();
+        let router = super::routes().into_router(site.clone());
+        let mut stream = router.oneshot(request).await.unwrap().into_body().into_data_stream();
+        assert!(said(&mut stream).await.unwrap().contains("listening"));
+        stream
+    }
+
+    async fn said(stream: &mut BodyDataStream) -> Option<String> {
+        let said = stream.next().await?.unwrap();
+        Some(String::from_utf8(said.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn who_loses_the_token_hears_no_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let (site, token) = site(folder.path()).await;
+        let mut stream = listen(&site, &token, "").await;
+        site.events.tell("test", &"before");
+        assert!(said(&mut stream).await.unwrap().contains("before"));
+        site.tokens.revoke("eye").unwrap();
+        site.events.tell("test", &"after");
+        assert_eq!(said(&mut stream).await, None);
+    }
+
+    #[tokio::test]
+    async fn what_is_passed_over_keeps_no_ping_and_no_end_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let (site, token) = site(folder.path()).await;
+        tokio::time::pause();
+        let mut stream = listen(&site, &token, "").await;
+        let telling = {
+            let site = site.clone();
+            tokio::spawn(async move {
+                loop {
+                    tokio::time::sleep(PING_EVERY / 3).await;
+                    site.events.tell(SiteEvent::AUDIT, &"somebody did something");
+                }
+            })
+        };
+        let ping = tokio::time::timeout(PING_EVERY * 10, said(&mut stream)).await;
+        assert_eq!(ping.expect("a ping comes").as_deref(), Some(": ping\n\n"));
+        telling.abort();
+        site.events.tell("test", &"seen");
+        site.events.tell(SiteEvent::AUDIT, &"not seen");
+        let mut past = listen(&site, &token, "?live=false").await;
+        assert_eq!(said(&mut past).await, None, "no event, no ping");
     }
 }

@@ -154,11 +154,10 @@ impl Guard {
             let what = format!("this is for configured sites; you show {shown}");
             return refuse(&what, "add a [[remote]] with your key to this site's configuration");
         }
-        let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let Some(token) = bearer.and_then(|text| text.strip_prefix("Bearer ")) else {
+        let Some(token) = bearer(headers) else {
             return refuse("no token", "send `Authorization: Bearer TOKEN`");
         };
-        match self.site.tokens.judge(token.trim(), self.site.clock.now())? {
+        match self.site.tokens.judge(token, self.site.clock.now())? {
             Verdict::Known(name, role) => Ok(Who::Person(name, role)),
             Verdict::Expired(name) => {
                 let what = format!("the token `{name}` has expired");
@@ -167,6 +166,12 @@ impl Guard {
             Verdict::Unknown => refuse("nobody has this token", "ask an admin for a new one"),
         }
     }
+}
+
+/// The token that is shown.
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let shown = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    shown.strip_prefix("Bearer ").map(str::trim)
 }
 
 /// A deed with what came of it.
