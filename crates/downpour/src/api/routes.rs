@@ -121,7 +121,7 @@ impl Routes {
     /// What answers, with the guard before it.
     pub(crate) fn into_router(self, site: Arc<Site>) -> Router {
         let description = Arc::new(self.description);
-        let guard = Arc::new(Guard { site: site.clone(), mounted: self.mounted });
+        let guard = Arc::new(Guard::new(site.clone(), self.mounted));
         self.router
             .fallback(guard::no_such_path)
             .method_not_allowed_fallback(guard::no_such_method)

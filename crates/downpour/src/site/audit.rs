@@ -17,8 +17,8 @@ use utoipa::ToSchema;
 const FILE: &str = "audit.ndjson";
 /// Bytes after which a file goes aside.
 const FILE_BYTES_MAX: u64 = 64 << 20;
-/// Characters of what an entry says of itself.
-const DETAIL_MAX: usize = 1000;
+/// Characters of what an entry says of what was asked, and of what came of it.
+const TEXT_MAX: usize = 1000;
 
 /// One thing that somebody did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -127,9 +127,9 @@ impl Audit {
             at: now.0,
             who: deed.who,
             from: deed.from,
-            what: deed.what,
+            what: deed.what.chars().take(TEXT_MAX).collect(),
             result: deed.result,
-            detail: deed.detail.chars().take(DETAIL_MAX).collect(),
+            detail: deed.detail.chars().take(TEXT_MAX).collect(),
             before: end.digest.clone(),
         };
         let mut line = serde_json::to_vec(&entry)?;
@@ -273,7 +273,7 @@ fn digest_of(line: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Audit, Deed, FILE, FILE_BYTES_MAX, Wanted, aside, digest_of};
+    use super::{Audit, Deed, FILE, FILE_BYTES_MAX, TEXT_MAX, Wanted, aside, digest_of};
     use downpour_catalog::Time;
     use std::fs;
 
@@ -303,7 +303,9 @@ mod tests {
         let whole = fs::read_to_string(&path).unwrap();
         fs::write(&path, format!("{whole}{{\"number\": 3, \"at")).unwrap();
         let audit = Audit::open(folder.path()).unwrap();
-        audit.record(deed("three"), Time(3)).unwrap();
+        // However long a path somebody asks for.
+        let long = audit.record(deed(&format!("three{}", "x".repeat(100_000))), Time(3)).unwrap();
+        assert_eq!(long.what.len(), TEXT_MAX);
         let text = fs::read_to_string(&path).unwrap();
         let lines: Vec<_> = text.lines().collect();
         let all = audit.list(&Wanted::default(), 10).unwrap();
