@@ -6,6 +6,7 @@
 //! Not here: what is worth telling, and trying again.
 
 use crate::section;
+use crate::site::section::Complaint;
 use crate::units::HostPort;
 use lettre::message::{Mailbox, header::ContentType};
 use lettre::transport::smtp::authentication::Credentials;
@@ -42,8 +43,8 @@ pub struct Mail {
     pub port: u16,
     /// How it is spoken to.
     pub tls: MailTls,
-    /// User and password, where it asks for them.
-    pub login: Option<(String, String)>,
+    /// User and the file that holds the password, where it asks for them.
+    pub login: Option<(String, PathBuf)>,
     /// The sender.
     pub from: String,
     /// The recipients.
@@ -83,21 +84,38 @@ section! {
 }
 
 impl NotifySection {
-    /// With the password read; paths are relative to `folder`.
-    pub fn resolve(&self, folder: &Path) -> Result<Notify, NotTold> {
+    /// Whom it names; paths are relative to `folder`.
+    pub fn resolve(&self, folder: &Path) -> Notify {
         let mut notify = Notify { mail: None, webhook: self.webhook.clone() };
         if let (Some(server), Some(from), false) = (&self.smtp, &self.from, self.to.is_empty()) {
-            let mut login = None;
-            if let (Some(user), Some(file)) = (&self.smtp_user, &self.smtp_password_file) {
-                let read = std::fs::read_to_string(folder.join(file));
-                let password = read.map_err(|e| NotTold(format!("{}: {e}", file.display())))?;
-                login = Some((user.clone(), password.trim_end().to_owned()));
-            }
+            let login = self.smtp_user.clone().zip(self.smtp_password_file.as_ref());
+            let login = login.map(|(user, file)| (user, folder.join(file)));
             let (host, port) = (server.host.clone(), server.port);
             let (tls, from, to) = (self.smtp_tls, from.clone(), self.to.clone());
             notify.mail = Some(Mail { host, port, tls, login, from, to });
         }
-        Ok(notify)
+        notify
+    }
+
+    /// What is half said, and would be nothing.
+    pub(crate) fn complaints(&self, found: &mut Vec<Complaint>) {
+        let mail = [
+            ("smtp", self.smtp.is_some()),
+            ("from", self.from.is_some()),
+            ("to", !self.to.is_empty()),
+        ];
+        let login = [
+            ("smtp_user", self.smtp_user.is_some()),
+            ("smtp_password_file", self.smtp_password_file.is_some()),
+        ];
+        for parts in [mail.as_slice(), &login] {
+            let Some((said, _)) = parts.iter().find(|(_, is_said)| *is_said) else { continue };
+            for (lacks, _) in parts.iter().filter(|(_, is_said)| !is_said) {
+                let what = format!("without `{lacks}` no mail can be sent");
+                let todo = format!("add {lacks}, or remove {said}");
+                found.push(Complaint::new(format!("notify.{said}"), what, todo));
+            }
+        }
     }
 }
 
@@ -129,10 +147,7 @@ impl std::fmt::Display for NotTold {
 impl Notify {
     /// Tells it to all whom a section names; says who could not be told.
     pub fn tell_by(section: &NotifySection, folder: &Path, note: &Note) -> Vec<NotTold> {
-        match section.resolve(folder) {
-            Ok(notify) => notify.tell(note),
-            Err(error) => vec![error],
-        }
+        section.resolve(folder).tell(note)
     }
 
     /// Tells it to all; says who could not be told.
@@ -175,8 +190,11 @@ impl Mail {
             .port(self.port)
             .tls(tls)
             .timeout(Some(TIMEOUT));
-        if let Some((user, password)) = &self.login {
-            server = server.credentials(Credentials::new(user.clone(), password.clone()));
+        if let Some((user, file)) = &self.login {
+            let password = std::fs::read_to_string(file);
+            let password = password.map_err(|e| format!("{}: {e}", file.display()))?;
+            let password = password.trim_end().to_owned();
+            server = server.credentials(Credentials::new(user.clone(), password));
         }
         server.build().send(&message).map(drop).map_err(|e| text(&e))
     }
@@ -216,9 +234,10 @@ fn without_secret(url: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Mail, MailTls, Note, Notify, without_secret};
+    use super::{Mail, MailTls, Note, Notify, NotifySection, without_secret};
     use std::io::{BufRead, BufReader, Read, Write};
     use std::net::{TcpListener, TcpStream};
+    use std::path::Path;
     use std::thread::{self, JoinHandle};
 
     fn note() -> Note {
@@ -297,7 +316,7 @@ mod tests {
             host: "127.0.0.1".into(),
             port,
             tls: MailTls::None,
-            login: Some(("user".into(), "secret".into())),
+            login: None,
             from: "downpour@berlin.example".into(),
             to: vec!["a@example.org".into(), "B <b@example.org>".into()],
         }
@@ -307,7 +326,10 @@ mod tests {
     fn a_mail_and_a_post_arrive() {
         let ((smtp_port, smtp), (http_port, http)) = (served(smtp), served(http));
         let webhook = Some(format!("http://127.0.0.1:{http_port}/hook?key=1"));
-        let notify = Notify { mail: Some(mail(smtp_port)), webhook };
+        let password = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&password, "secret\n").unwrap();
+        let login = Some(("user".into(), password.path().to_owned()));
+        let notify = Notify { mail: Some(Mail { login, ..mail(smtp_port) }), webhook };
         assert_eq!(notify.tell(&note()), []);
         let mailed = smtp.join().unwrap();
         for expected in [
@@ -340,6 +362,38 @@ mod tests {
         assert!(told[0].0.contains(&closed.to_string()) && told[1].0.contains("500"), "{told:?}");
         assert!(told.iter().all(|told| !told.0.contains("secret")), "{told:?}");
         assert_eq!(without_secret("https://u:p@host/x?y"), "https://host/x");
+    }
+
+    #[test]
+    fn a_password_that_cannot_be_read_keeps_no_post_away() {
+        let (port, http) = served(http);
+        let section = format!(
+            "smtp = '127.0.0.1:1'\nfrom = 'a@a.example'\nto = ['b@b.example']\nsmtp_user = 'a'\n\
+             smtp_password_file = 'none'\nwebhook = 'http://127.0.0.1:{port}/hook'\n"
+        );
+        let section: NotifySection = toml::from_str(&section).unwrap();
+        let told = Notify::tell_by(&section, Path::new("/nowhere"), &note());
+        assert!(told.len() == 1 && told[0].0.contains("/nowhere/none"), "{told:?}");
+        assert!(http.join().unwrap().starts_with("POST /hook"));
+    }
+
+    #[test]
+    fn a_mail_that_is_half_said_is_told_of() {
+        let complaints = |text: &str| {
+            let mut found = Vec::new();
+            let section: NotifySection = toml::from_str(text).unwrap();
+            section.complaints(&mut found);
+            found.into_iter().map(|found| (found.at, found.todo)).collect::<Vec<_>>()
+        };
+        let told = |at: &str, todo: &str| (at.to_owned(), todo.to_owned());
+        assert_eq!(complaints("webhook = 'http://localhost/'"), []);
+        assert_eq!(complaints("smtp = 'm:25'\nfrom = 'a@a.example'\nto = ['b@b.example']"), []);
+        let half = complaints("smtp = 'm:25'\nto = ['b@b.example']\nsmtp_user = 'a'");
+        let expected = [
+            told("notify.smtp", "add from, or remove smtp"),
+            told("notify.smtp_user", "add smtp_password_file, or remove smtp_user"),
+        ];
+        assert_eq!(half, expected);
     }
 
     #[test]

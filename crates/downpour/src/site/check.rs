@@ -299,9 +299,12 @@ mod tests {
             // With `from` a rule is for arrivals, and the spool beside it would have none.
             for key in table.keys.iter().filter(|key| (table.name, key.name) != ("rule", "from")) {
                 assert!(!key.about.is_empty() && !key.value.is_empty(), "{}", key.name);
-                // A rule sends to somebody, whom no default can name.
-                let to_nobody = (table.name, key.name) == ("rule", "to");
-                let value = if to_nobody { "\"there\"" } else { key.value };
+                // A rule sends, and a mail goes, to somebody, whom no default can name.
+                let value = match (table.name, key.name) {
+                    ("rule", "to") => "\"there\"",
+                    ("notify", "to") => "[\"a@example.org\"]",
+                    _ => key.value,
+                };
                 text += &format!("{} = {value}\n", key.name);
             }
         }

@@ -240,6 +240,7 @@ impl Config {
         let sites: Vec<_> = self.remote.iter().map(|remote| remote.name.as_str()).collect();
         found.extend(crate::spool::check(&self.site.name, &sites, &self.spool, &self.rule));
         self.transfer.complaints(&mut found);
+        self.notify.complaints(&mut found);
         crate::dispatch::check_receivers(self, &mut found);
         let mut all = sites.clone();
         all.push(&self.site.name);
