@@ -3,11 +3,13 @@
 //! Each copy is a file of SQLite in the state folder, `mirror/NAME.db`, and a catalog like any other: `downpour catalog search` looks into
 //! it, and `downpour catalog rebuild --from-mirror` makes a lost catalog of it.
 //!
+//! Each site is followed by a loop of its own: a first copy that takes long holds up no other.
+//!
 //! Event logs are numbered without gaps: a number that is missing is an alarm, and so is a site that has been silent for too long. An
-//! alarm is told once, and once more when it is over.
+//! alarm of each kind is told once, and once more when it is over; what nobody could be told is tried again.
 
 use crate::api::{Allow, Asked, Problem, Routes};
-use crate::notify::{Note, Notify, NotifySection};
+use crate::notify::Note;
 use crate::section;
 use crate::site::{Fault, Part, Remote, Running, Service, Side, Site, Status, Stop};
 use crate::units::{Span, show_time};
@@ -18,10 +20,15 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
 use utoipa::{IntoParams, OpenApi, ToSchema};
 
 /// Folder of the copies, in the state folder.
 pub const FOLDER: &str = "mirror";
+/// How long after nobody could be told it is tried again.
+const TELL_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 section! {
     /// Following other sites' catalogs, to have a copy when one is lost.
@@ -47,15 +54,58 @@ pub struct LogEnd {
     pub end: i64,
 }
 
+/// What kind of alarm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Silent,
+    Damaged,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Alarm {
+    kind: Kind,
+    what: String,
+}
+
 /// How far the copy of a site is.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 struct Copied {
     /// When the site last answered.
     heard: Time,
     /// Events that are not in the copy yet.
     behind: i64,
     events: u64,
-    alarm: Option<String>,
+    alarm: Option<Alarm>,
+    /// What people believe.
+    told: Option<Kind>,
+    /// Nobody could be told; not tried again before.
+    tell_after: Option<Instant>,
+}
+
+impl Copied {
+    /// Takes what came of a round.
+    fn judge(&mut self, done: &Result<(), Fault>, now: Time, silent_us: i64) {
+        let alarm = |kind, what| Some(Alarm { kind, what });
+        match done {
+            Ok(()) => (self.heard, self.alarm) = (now, None),
+            // Damage is told at once, silence when it lasts.
+            Err(fault) if fault.class == ErrorClass::Internal => {
+                (self.heard, self.alarm) = (now, alarm(Kind::Damaged, fault.what.clone()));
+            }
+            Err(fault) if now.0.saturating_sub(self.heard.0) > silent_us => {
+                let what = format!("silent since {}: {fault}", show_time(self.heard.0));
+                self.alarm = alarm(Kind::Silent, what);
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// What people are to be told now: an alarm, or that it is over.
+    fn untold(&self) -> Option<Option<Alarm>> {
+        let is_news = self.told != self.alarm.as_ref().map(|alarm| alarm.kind);
+        let is_time = self.tell_after.is_none_or(|after| Instant::now() >= after);
+        (is_news && is_time).then(|| self.alarm.clone())
+    }
 }
 
 /// The service.
@@ -76,24 +126,33 @@ impl Service for Mirror {
 
     fn run(self: Arc<Self>, site: Arc<Site>, stop: Stop) -> Running {
         Box::pin(async move {
+            let mut changes = site.config_changes();
+            let mut loops = JoinSet::new();
+            let mut followed = BTreeMap::new();
             loop {
+                let of = changes.borrow_and_update().mirror.of.clone();
+                self.change(&of, &mut followed, site.clock.now(), |name| {
+                    loops.spawn(self.clone().follow(site.clone(), name, stop.clone()))
+                });
                 tokio::select! {
-                    () = stop.now() => return Ok(()),
-                    () = self.round(&site) => {}
-                }
-                let every = *site.config().mirror.every;
-                tokio::select! {
-                    () = stop.asked() => return Ok(()),
-                    () = tokio::time::sleep(every) => {}
+                    () = stop.asked() => break,
+                    Ok(()) = changes.changed() => {}
+                    Some(Err(error)) = loops.join_next() => {
+                        if error.is_panic() {
+                            return Err(Fault::new(ErrorClass::Internal, error.to_string()));
+                        }
+                    }
                 }
             }
+            while loops.join_next().await.is_some() {}
+            Ok(())
         })
     }
 
     fn status(&self) -> Status {
         let copies = self.copies();
         let line = copies.iter().map(|(name, copy)| match &copy.alarm {
-            Some(alarm) => format!("{name}: {alarm}"),
+            Some(alarm) => format!("{name}: {}", alarm.what),
             None => format!("{name}: {} events behind", copy.behind),
         });
         let line = line.collect::<Vec<_>>().join("; ");
@@ -111,43 +170,72 @@ impl Mirror {
         self.copies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what is new at each site, and looks who has been silent.
-    async fn round(&self, site: &Arc<Site>) {
-        let config = site.config();
-        let rounds = config.mirror.of.iter().map(|name| self.follow(site, name));
-        futures_util::future::join_all(rounds).await;
+    /// Begins to follow those that are new, and ends with those that are to be followed no longer.
+    fn change(
+        &self,
+        of: &[String],
+        followed: &mut BTreeMap<String, AbortHandle>,
+        now: Time,
+        mut follow: impl FnMut(String) -> AbortHandle,
+    ) {
+        followed.retain(|name, task| {
+            let stays = of.contains(name);
+            if !stays {
+                task.abort();
+            }
+            stays
+        });
+        let mut copies = self.copies();
+        copies.retain(|name, _| of.contains(name));
+        for name in of {
+            copies.entry(name.clone()).or_insert(Copied { heard: now, ..Copied::default() });
+            followed.entry(name.clone()).or_insert_with(|| follow(name.clone()));
+        }
     }
 
-    async fn follow(&self, site: &Arc<Site>, name: &str) {
-        let begun = Copied { heard: site.clock.now(), ..Copied::default() };
-        self.copies().entry(name.to_owned()).or_insert(begun);
+    /// Follows one site until the end.
+    async fn follow(self: Arc<Self>, site: Arc<Site>, name: String, stop: Stop) {
+        loop {
+            tokio::select! {
+                () = stop.now() => return,
+                () = self.round(&site, &name) => {}
+            }
+            let every = *site.config().mirror.every;
+            tokio::select! {
+                () = stop.asked() => return,
+                () = tokio::time::sleep(every) => {}
+            }
+        }
+    }
+
+    /// Takes what is new at a site, and looks whether it has been silent.
+    async fn round(&self, site: &Arc<Site>, name: &str) {
         let done = match site.remote(name) {
             Some(remote) => self.take_all(site, name, &remote).await,
             None => Err(Fault::new(ErrorClass::SourceUnreachable, "no [[remote]] of this name")),
         };
-        let now = site.clock.now();
         let silent_us = i64::try_from(site.config().mirror.silent.as_micros()).unwrap_or(i64::MAX);
-        let told = {
-            let mut copies = self.copies();
-            let copy = copies.entry(name.to_owned()).or_default();
-            let alarm = match &done {
-                Ok(()) => {
-                    copy.heard = now;
-                    None
-                }
-                // Damage is told at once, silence when it lasts.
-                Err(fault) if fault.class == ErrorClass::Internal => Some(fault.what.clone()),
-                Err(fault) if now.0.saturating_sub(copy.heard.0) > silent_us => {
-                    Some(format!("silent since {}: {fault}", show_time(copy.heard.0)))
-                }
-                Err(_) => copy.alarm.clone(),
-            };
-            let changed = alarm.is_some() != copy.alarm.is_some();
-            copy.alarm.clone_from(&alarm);
-            changed.then_some(alarm)
-        };
-        if let Some(alarm) = told {
-            self.tell(site, name, alarm).await;
+        let mut untold = None;
+        self.note(name, |copy| {
+            copy.judge(&done, site.clock.now(), silent_us);
+            untold = copy.untold();
+        });
+        let Some(alarm) = untold else { return };
+        let kind = alarm.as_ref().map(|alarm| alarm.kind);
+        let is_told = self.tell(site, name, alarm).await;
+        self.note(name, |copy| {
+            if is_told {
+                (copy.told, copy.tell_after) = (kind, None);
+            } else {
+                copy.tell_after = Some(Instant::now() + TELL_AGAIN_AFTER);
+            }
+        });
+    }
+
+    /// Notes something of a copy, if its site is still followed.
+    fn note(&self, name: &str, what: impl FnOnce(&mut Copied)) {
+        if let Some(copy) = self.copies().get_mut(name) {
+            what(copy);
         }
     }
 
@@ -162,7 +250,6 @@ impl Mirror {
         });
         let mut follower = opened.await?;
         let logs: Vec<LogEnd> = remote.get("/v1/site/logs").await.map_err(failed)?;
-        let mut behind = 0;
         for LogEnd { log, .. } in logs {
             loop {
                 let (back, last) = blocking(move || {
@@ -179,12 +266,11 @@ impl Mirror {
                 });
                 let (back, reached) = taken.await?;
                 follower = back;
-                let mut copies = self.copies();
-                let copy = copies.entry(name.to_owned()).or_default();
-                copy.events += u64::try_from(reached.last - last).unwrap_or(0);
-                copy.behind = behind + reached.end - reached.last;
+                self.note(name, |copy| {
+                    copy.events += u64::try_from(reached.last - last).unwrap_or(0);
+                    copy.behind = (reached.end - reached.last).max(0);
+                });
                 if reached.last >= reached.end {
-                    behind += reached.end - reached.last;
                     break;
                 }
             }
@@ -192,8 +278,10 @@ impl Mirror {
         Ok(())
     }
 
-    async fn tell(&self, site: &Arc<Site>, name: &str, alarm: Option<String>) {
-        let what = alarm.unwrap_or_else(|| "it answers again, the alarm is over".to_owned());
+    /// Tells people, as the configuration says; whether anybody was told, or nobody is to be.
+    async fn tell(&self, site: &Arc<Site>, name: &str, alarm: Option<Alarm>) -> bool {
+        let alarm = alarm.map(|alarm| alarm.what);
+        let what = alarm.as_deref().unwrap_or("it answers again, the alarm is over");
         tracing::warn!(remote = name, "{what}");
         let note = Note {
             about: "mirror",
@@ -204,12 +292,14 @@ impl Mirror {
         };
         let config = site.config();
         let told = tokio::task::spawn_blocking(move || {
-            let section: &NotifySection = &config.notify;
-            Notify::tell_by(section, &config.folder, &note)
+            let notify = config.notify.resolve(&config.folder);
+            (notify.ways(), notify.tell(&note))
         });
-        for why in told.await.unwrap_or_default() {
-            tracing::warn!(%why, "nobody was told");
+        let (ways, not_told) = told.await.unwrap_or_default();
+        for why in &not_told {
+            tracing::warn!(%why, "could not be told");
         }
+        ways == 0 || not_told.len() < ways
     }
 }
 
@@ -262,4 +352,79 @@ async fn events(
 ) -> Result<Json<serde_json::Value>, Problem> {
     let page = site.read(move |reader| reader.follow(LogId(log), after, FOLLOW_MAX));
     Ok(Json(page.await?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Copied, Kind};
+    use crate::site::{Clock, Daemon, Fault};
+    use downpour_catalog::{ErrorClass, Time};
+    use downpour_transport::identity::Identity;
+    use std::net::TcpListener;
+    use std::time::Duration;
+    use tokio::time::timeout;
+
+    #[test]
+    fn each_kind_of_alarm_is_told_until_somebody_was() {
+        let mut copy = Copied::default();
+        let gone = Err(Fault::new(ErrorClass::SourceUnreachable, "gone"));
+        let damaged = Err(Fault::new(ErrorClass::Internal, "a gap"));
+        let mut untold = |done: &Result<(), Fault>, at_s, is_told: bool| {
+            copy.judge(done, Time(0).plus_s(at_s), 10_000_000);
+            let news = copy.untold().map(|alarm| alarm.map(|alarm| alarm.kind));
+            if let Some(kind) = news.filter(|_| is_told) {
+                copy.told = kind;
+            }
+            news
+        };
+        assert_eq!(untold(&gone, 10, true), None);
+        assert_eq!(untold(&gone, 11, false), Some(Some(Kind::Silent)));
+        assert_eq!(untold(&gone, 12, true), Some(Some(Kind::Silent)), "nobody knew");
+        assert_eq!(untold(&gone, 13, true), None);
+        assert_eq!(untold(&damaged, 14, true), Some(Some(Kind::Damaged)));
+        // It answered, only not with what follows.
+        assert_eq!(untold(&gone, 15, true), None);
+        assert_eq!(untold(&Ok(()), 16, false), Some(None));
+        assert_eq!(untold(&Ok(()), 17, true), Some(None));
+        assert_eq!(untold(&Ok(()), 18, true), None);
+    }
+
+    #[tokio::test]
+    async fn who_is_slow_holds_up_no_other_and_who_is_followed_no_longer_is_not_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("site.toml");
+        // Takes connections, and says nothing.
+        let slow = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("address = '{}'\nconnect = '5m'", slow.local_addr().unwrap());
+        let keys = [(); 2].map(|()| Identity::generate().public_key());
+        let configure = |of: &str| {
+            let mut text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n".to_owned();
+            text += &format!("[mirror]\nof = {of}\nevery = '10ms'\nsilent = '1ms'\n");
+            for (name, key, more) in [("slow", keys[0], address.as_str()), ("gone", keys[1], "")] {
+                text += &format!("[[remote]]\nname = '{name}'\nkey = '{key}'\n{more}\n");
+            }
+            std::fs::write(&file, text).unwrap();
+        };
+        configure("['slow', 'gone']");
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let line = || {
+            let reports = daemon.site.supervisor().reports();
+            let mirror = reports.into_iter().find(|report| report.name == "mirror").unwrap();
+            mirror.status.line
+        };
+        let until = async |what: &str, is: &dyn Fn(&str) -> bool| {
+            let seen = async {
+                while !is(&line()) {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            let seen = timeout(Duration::from_secs(30), seen).await;
+            assert!(seen.is_ok(), "never: {what}: {}", line());
+        };
+        until("the alarm", &|line| line.contains("gone: silent")).await;
+        configure("['slow']");
+        assert!(daemon.reload().await);
+        until("shown no longer", &|line| line == "slow: 0 events behind").await;
+        daemon.end(Duration::ZERO).await;
+    }
 }

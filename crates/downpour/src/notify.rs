@@ -150,6 +150,11 @@ impl Notify {
         section.resolve(folder).tell(note)
     }
 
+    /// How many are told.
+    pub fn ways(&self) -> usize {
+        usize::from(self.mail.is_some()) + usize::from(self.webhook.is_some())
+    }
+
     /// Tells it to all; says who could not be told.
     pub fn tell(&self, note: &Note) -> Vec<NotTold> {
         let mail = self.mail.as_ref().map(|mail| {
