@@ -3,8 +3,8 @@
 use super::{Exit, Fault};
 use crate::descriptors;
 use crate::site::{
-    Access, BadConfig, CONFIG_FILE, Card, Clock, Config, Daemon, InitError, RemoteError, Setup,
-    StartError, card, init, introduce,
+    Access, BadConfig, CONFIG_FILE, Card, Clock, Config, Daemon, InitError, Introduced, RemoteError,
+    Setup, StartError, card, init, introduce,
 };
 use crate::units::HostPort;
 use clap::Args;
@@ -93,15 +93,16 @@ impl InitArgs {
             let neighbour = Path::new(with);
             let other = if neighbour.join(CONFIG_FILE).exists() {
                 let other = card(neighbour).map_err(init_fault)?;
-                introduce(neighbour, &mine).map_err(init_fault)?;
+                trust(neighbour, &mine)?;
                 other
             } else {
                 with.parse().map_err(|what: String| {
                     Fault::usage(what, "give a card, or the folder of a site on this machine")
                 })?
             };
-            introduce(&self.folder, &other).map_err(init_fault)?;
-            println!("trusts    {} at {}", other.name, other.address);
+            if trust(&self.folder, &other)? {
+                println!("trusts    {} at {}", other.name, other.address);
+            }
         }
         let config = self.folder.join(CONFIG_FILE);
         println!("site      {}, configured in {}", mine.name, config.display());
@@ -109,6 +110,18 @@ impl InitArgs {
         println!("run it    downpour serve --config {}", config.display());
         Ok(Exit::Complete)
     }
+}
+
+/// Makes a site known to the one in a folder; `false`, and what to do, where it is known at another address.
+fn trust(folder: &Path, other: &Card) -> Result<bool, Fault> {
+    let Introduced::Elsewhere(known) = introduce(folder, other).map_err(init_fault)? else {
+        return Ok(true);
+    };
+    let (Card { name, address, .. }, config) = (other, folder.join(CONFIG_FILE));
+    let known = known.map_or("no address".to_owned(), |known| known.to_string());
+    println!("known     {name} at {known}, which stays; its card says {address}");
+    println!("          to change it edit `address` of its [[remote]] in {}", config.display());
+    Ok(false)
 }
 
 impl CheckArgs {

@@ -4,7 +4,8 @@
 //! A [`Card`] is what one site tells another of itself, in one word: `name@host:port#key`. It holds no secret.
 
 use super::access::{TOKEN_FILE, address_of};
-use super::config::{Config, TABLES};
+use super::config::{Config, RemoteSection, TABLES};
+use super::replace::replace;
 use super::section::{Need, Table};
 use super::{Clock, Role, TokenError, Tokens};
 use crate::units::HostPort;
@@ -19,6 +20,8 @@ use std::str::FromStr;
 
 /// Name of the configuration in its folder.
 pub const CONFIG_FILE: &str = "site.toml";
+/// Its mode, until somebody changes it: it holds no secret unless one is written into it.
+const CONFIG_MODE: u32 = 0o644;
 /// Name of the first admin's token.
 const ADMIN: &str = "admin";
 
@@ -118,7 +121,7 @@ pub fn init(setup: &Setup) -> Result<Card, InitError> {
     let new = new.map_err(InitError::Token)?;
     write_new(&state.join(TOKEN_FILE), &format!("{}\n", new.token), 0o600)?;
     // Last: what is there is whole.
-    write_new(&file, &text, 0o644)?;
+    write_new(&file, &text, CONFIG_MODE)?;
     Ok(card_of(&config, identity.public_key()))
 }
 
@@ -130,13 +133,28 @@ pub fn card(folder: &Path) -> Result<Card, InitError> {
     Ok(card_of(&config, identity.public_key()))
 }
 
-/// Makes another site known to the site in a folder; `false` when it is already.
-pub fn introduce(folder: &Path, other: &Card) -> Result<bool, InitError> {
+/// What came of making a site known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Introduced {
+    /// It is known now.
+    New,
+    /// It was known already, as its card says.
+    Known,
+    /// It was known already, at another address or at none. That stays: somebody may have written it for a reason.
+    Elsewhere(Option<HostPort>),
+}
+
+/// Makes another site known to the site in a folder.
+pub fn introduce(folder: &Path, other: &Card) -> Result<Introduced, InitError> {
     let file = folder.join(CONFIG_FILE);
     let failed = |error| InitError::File(file.clone(), error);
     let config = Config::read(&file).map_err(|bad| InitError::Wrong(bad.to_string()))?;
-    if config.remote.iter().any(|remote| remote.key == other.key && remote.name == other.name) {
-        return Ok(false);
+    let is = |remote: &&RemoteSection| remote.key == other.key && remote.name == other.name;
+    if let Some(known) = config.remote.iter().find(is) {
+        return Ok(match &known.address {
+            Some(address) if *address == other.address => Introduced::Known,
+            address => Introduced::Elsewhere(address.clone()),
+        });
     }
     let mut text = fs::read_to_string(&file).map_err(failed)?;
     let Card { name, address, key } = other;
@@ -145,10 +163,8 @@ pub fn introduce(folder: &Path, other: &Card) -> Result<bool, InitError> {
         let what: Vec<_> = flaws.into_iter().map(|flaw| flaw.what).collect();
         return Err(InitError::Wrong(what.join("; ")));
     }
-    let new = file.with_extension("toml.new");
-    fs::write(&new, text).map_err(failed)?;
-    fs::rename(&new, &file).map_err(failed)?;
-    Ok(true)
+    replace(&file, text.as_bytes(), CONFIG_MODE).map_err(failed)?;
+    Ok(Introduced::New)
 }
 
 fn card_of(config: &Config, key: PublicKey) -> Card {
@@ -207,7 +223,9 @@ fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), InitError> {
 #[cfg(test)]
 mod tests {
     use super::super::config::TABLES;
-    use super::{Card, Config, InitError, Setup, card, init, introduce};
+    use super::{Card, Config, InitError, Introduced, Setup, card, init, introduce};
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
     use std::path::Path;
 
     fn setup(name: &str, folder: &Path) -> Setup {
@@ -222,9 +240,17 @@ mod tests {
         let first = init(&setup("a", &a)).unwrap();
         let second = init(&setup("b", &b)).unwrap();
         assert!(matches!(init(&setup("a", &a)), Err(InitError::Exists(_))));
-        assert!(introduce(&a, &second).unwrap() && introduce(&b, &first).unwrap());
-        assert!(!introduce(&a, &second).unwrap(), "known already");
-        let config = Config::read(&a.join("site.toml")).unwrap();
+        let of_a = a.join("site.toml");
+        // Somebody wrote a password into it.
+        fs::set_permissions(&of_a, Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(introduce(&a, &second).unwrap(), Introduced::New);
+        assert_eq!(introduce(&b, &first).unwrap(), Introduced::New);
+        assert_eq!(introduce(&a, &second).unwrap(), Introduced::Known);
+        let moved = Card { address: "elsewhere:1".parse().unwrap(), ..second.clone() };
+        let there = Introduced::Elsewhere(Some(second.address.clone()));
+        assert_eq!(introduce(&a, &moved).unwrap(), there);
+        assert_eq!(fs::metadata(&of_a).unwrap().permissions().mode() & 0o777, 0o600);
+        let config = Config::read(&of_a).unwrap();
         assert_eq!(config.remote[0].key, second.key);
         assert_eq!(card(&b).unwrap(), second);
         assert!(matches!(introduce(&a, &first), Err(InitError::Wrong(_))), "itself");

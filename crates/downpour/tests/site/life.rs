@@ -20,6 +20,11 @@ fn two_commands_set_up_each_of_two_sites() {
     downpour(&["init", "east", "--folder", "east", "--address", "east.example.org:28790"]);
     let west = downpour(&["init", "west", "--folder", "west", "--with", "east"]);
     assert!(west.contains("trusts    east at east.example.org:28790"), "{west}");
+    // West has moved; what stands in a file is changed by hand.
+    let card = west.lines().find_map(|line| line.strip_prefix("card      ")).unwrap();
+    let moved = card.replace("west@", "west@new.");
+    let known = downpour(&["init", "--folder", "east", "--with", &moved]);
+    assert!(known.contains("which stays") && !known.contains("trusts"), "{known}");
     for (site, other) in [("east", "west"), ("west", "east")] {
         let config = format!("{site}/site.toml");
         assert!(downpour(&["check", &config]).contains("good; 1 other sites"), "{site}");
