@@ -8,6 +8,7 @@ use crate::site::{
 };
 use crate::units::HostPort;
 use clap::Args;
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -48,27 +49,27 @@ pub(super) struct ServeArgs {
     config: PathBuf,
 }
 
-/// Which daemon.
+/// Which daemon. What the environment says is read here, as it counts only for what the command line leaves open.
 #[derive(Clone, Debug, Args)]
 pub(super) struct AccessArgs {
-    /// Configuration of a site on this machine
-    #[arg(long, value_name = "FILE", default_value = CONFIG_FILE, env = "DOWNPOUR_SITE")]
-    #[arg(help_heading = "Daemon")]
-    config: PathBuf,
-    /// A site elsewhere: its card; needs a token
-    #[arg(long, value_name = "CARD", env = "DOWNPOUR_AT", requires = "token")]
-    #[arg(help_heading = "Daemon")]
+    /// Configuration of a site on this machine [env: DOWNPOUR_SITE] [default: site.toml]
+    #[arg(long, value_name = "FILE", help_heading = "Daemon")]
+    config: Option<PathBuf>,
+    /// A site elsewhere: its card; needs a token [env: DOWNPOUR_AT]
+    #[arg(long, value_name = "CARD", conflicts_with = "config", help_heading = "Daemon")]
     at: Option<Card>,
-    /// Token [default: that of the first admin, from the state folder]
-    #[arg(
-        long,
-        value_name = "TOKEN",
-        env = "DOWNPOUR_TOKEN",
-        hide_env_values = true,
-        allow_hyphen_values = true
-    )]
-    #[arg(help_heading = "Daemon")]
+    /// Token [env: DOWNPOUR_TOKEN] [default: that of the first admin, from the state folder]
+    #[arg(long, value_name = "TOKEN", allow_hyphen_values = true, help_heading = "Daemon")]
     token: Option<String>,
+}
+
+/// The way to a daemon.
+#[derive(Debug, PartialEq)]
+enum Way {
+    /// On this machine.
+    Here(PathBuf, Option<String>),
+    /// Elsewhere.
+    There(Card, String),
 }
 
 impl InitArgs {
@@ -159,19 +160,48 @@ impl ServeArgs {
 
 impl AccessArgs {
     /// The configuration of the site on this machine.
-    pub(super) fn config(&self) -> &Path {
-        &self.config
+    pub(super) fn config(&self) -> PathBuf {
+        self.config_or(std::env::var_os("DOWNPOUR_SITE"))
+    }
+
+    fn config_or(&self, of_env: Option<OsString>) -> PathBuf {
+        let of_env = of_env.filter(|file| !file.is_empty()).map(PathBuf::from);
+        self.config.clone().or(of_env).unwrap_or_else(|| CONFIG_FILE.into())
     }
 
     /// The way to the daemon.
     pub(super) fn open(self) -> Result<Access, Fault> {
-        if let (Some(Card { address, key, .. }), Some(token)) = (self.at, self.token.clone()) {
-            return Ok(Access::new(address, key, token));
+        match self.way(|name| std::env::var_os(name))? {
+            Way::There(Card { address, key, .. }, token) => Ok(Access::new(address, key, token)),
+            Way::Here(config, token) => Access::of_config(&config, token).map_err(|error| {
+                let todo =
+                    "give --config FILE of a site on this machine, or --at CARD and a token";
+                Fault::usage(error.to_string(), todo)
+            }),
         }
-        Access::of_config(&self.config, self.token).map_err(|error| {
-            let todo = "give --config FILE of a site on this machine, or --at CARD and a token";
-            Fault::usage(error.to_string(), todo)
-        })
+    }
+
+    fn way(self, env: impl Fn(&str) -> Option<OsString>) -> Result<Way, Fault> {
+        let text = |name| env(name)?.into_string().ok().filter(|text| !text.is_empty());
+        let at_of_env = text("DOWNPOUR_AT");
+        // A token of the environment belongs to the site there.
+        let is_other = self.config.is_some() && at_of_env.is_some();
+        let token = self.token.clone().or_else(|| text("DOWNPOUR_TOKEN").filter(|_| !is_other));
+        let at = match (self.at.clone(), at_of_env) {
+            (None, Some(card)) if !is_other => {
+                let wrong = |what| Fault::usage(format!("DOWNPOUR_AT: {what}"), "correct it");
+                Some(card.parse().map_err(wrong)?)
+            }
+            (at, _) => at,
+        };
+        match (at, token) {
+            (Some(at), Some(token)) => Ok(Way::There(at, token)),
+            (Some(_), None) => {
+                let todo = "give --token, or DOWNPOUR_TOKEN in the environment";
+                Err(Fault::usage("a site elsewhere needs a token", todo))
+            }
+            (None, token) => Ok(Way::Here(self.config_or(env("DOWNPOUR_SITE")), token)),
+        }
     }
 }
 
@@ -230,4 +260,48 @@ pub(super) fn config_fault(bad: &BadConfig) -> Fault {
     let text = first.to_string();
     let (what, todo) = text.split_once("\n  what to do: ").unwrap_or((&text, ""));
     Fault::usage(what, todo)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AccessArgs, Way};
+    use clap::Parser as _;
+    use std::path::PathBuf;
+
+    #[derive(clap::Parser)]
+    struct Asking {
+        #[command(flatten)]
+        access: AccessArgs,
+    }
+
+    const EAST: &str = "east@east:1#AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+    const WEST: &str = "west@west:1#AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+
+    #[test]
+    fn what_the_command_line_says_counts_before_the_environment() {
+        let way = |said: &[&str], of_env: &[(&str, &str)]| {
+            let words = ["downpour"].iter().chain(said);
+            let access = Asking::try_parse_from(words).ok().expect("a command line").access;
+            access.way(|name| Some(of_env.iter().find(|(of, _)| *of == name)?.1.into()))
+        };
+        let here = |file: &str, token: Option<&str>| {
+            Ok(Way::Here(PathBuf::from(file), token.map(str::to_owned)))
+        };
+        let there = |card: &str, token: &str| Ok(Way::There(card.parse().unwrap(), token.into()));
+        let (at, token, site) =
+            (("DOWNPOUR_AT", EAST), ("DOWNPOUR_TOKEN", "of-east"), ("DOWNPOUR_SITE", "here.toml"));
+        let all = [at, token, site];
+        let config = ["--config", "west.toml"];
+        assert_eq!(way(&[], &[]), here("site.toml", None));
+        assert_eq!(way(&[], &[token, site]), here("here.toml", Some("of-east")));
+        assert_eq!(way(&[], &all), there(EAST, "of-east"));
+        assert_eq!(way(&config, &all), here("west.toml", None));
+        assert_eq!(way(&config, &[at]), here("west.toml", None));
+        assert_eq!(way(&config, &[token]), here("west.toml", Some("of-east")));
+        assert_eq!(way(&["--at", WEST, "--token", "t"], &all), there(WEST, "t"));
+        assert!(way(&[], &[at]).unwrap_err().todo.contains("--token"));
+        assert!(way(&[], &[("DOWNPOUR_AT", "east"), token]).unwrap_err().what.contains("no card"));
+        let both = [config.as_slice(), &["--at", WEST]].concat();
+        assert!(Asking::try_parse_from(["downpour"].iter().chain(&both)).is_err());
+    }
 }

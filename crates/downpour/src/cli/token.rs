@@ -93,7 +93,7 @@ impl NewArgs {
             let cannot = |error: &dyn std::error::Error| {
                 Fault::usage(error.to_string(), "run it as the daemon's user, with its --config")
             };
-            let config = Config::read(self.access.config()).map_err(|error| cannot(&error))?;
+            let config = Config::read(&self.access.config()).map_err(|error| cannot(&error))?;
             let tokens = Tokens::open(&config.state()).map_err(|error| cannot(&error))?;
             let new = tokens.add(&self.name, role, self.expires, Clock::system().now());
             new.map_err(|error| cannot(&error))?
