@@ -54,11 +54,10 @@ impl RebuildArgs {
         let CatalogUrl::Sqlite(path) = &self.catalog else {
             return Err(failed("a mirror's copy becomes a catalog on SQLite only".to_owned()));
         };
-        // A whole copy, also while the mirror writes to it.
-        let source = CatalogUrl::Sqlite(copy.to_owned());
-        backup(&source, path).map_err(|error| failed(error.to_string()))?;
-        let mut made = Follower::open(path, now).map_err(|error| failed(error.to_string()))?;
-        made.settle().map_err(|error| failed(error.to_string()))?;
+        if path.symlink_metadata().is_ok() {
+            return Err(failed(format!("{} is there already", path.display())));
+        }
+        made_of(copy, path, now).map_err(failed)?;
         println!("{}: made of {}", path.display(), copy.display());
         Ok(Exit::Complete)
     }
@@ -92,10 +91,75 @@ impl RebuildArgs {
     }
 }
 
+/// Makes a catalog of a mirror's copy. It gets its name when it is whole: what is cut short leaves no catalog.
+fn made_of(copy: &Path, path: &Path, now: Time) -> Result<(), String> {
+    let text = |error: &dyn std::error::Error| error.to_string();
+    let mut part = path.as_os_str().to_owned();
+    part.push(".rebuild");
+    let part = PathBuf::from(part);
+    // Of one that was cut short.
+    remove(&part)?;
+    let whole_copy = |from: &Path, to: &Path| {
+        backup(&CatalogUrl::Sqlite(from.to_owned()), to).map_err(|error| text(&error))
+    };
+    // Also while the mirror writes to it.
+    whole_copy(copy, &part)?;
+    let made = Follower::open(&part, now).map_err(|error| text(&error));
+    let settled = made.and_then(|mut made| made.settle().map_err(|error| text(&error)));
+    let done = settled.and_then(|()| whole_copy(&part, path));
+    remove(&part)?;
+    done
+}
+
+/// Removes a file of SQLite and what lies beside it.
+fn remove(file: &Path) -> Result<(), String> {
+    for end in ["", "-wal", "-shm", "-journal"] {
+        let mut name = file.as_os_str().to_owned();
+        name.push(end);
+        match std::fs::remove_file(&name) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(format!("{}: {error}", Path::new(&name).display()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 fn fault(error: RebuildError) -> Fault {
     let what = error.to_string();
     match error {
         RebuildError::Log(_) => Fault::start(what, "give the folder that the files lie in"),
         RebuildError::Catalog(_) => Fault::incomplete(what, "see to the database; then again"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::made_of;
+    use downpour_catalog::{CatalogUrl, Follower, Reader, Time};
+    use std::fs;
+
+    #[test]
+    fn a_catalog_is_made_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let [copy, path, part] =
+            ["copy.db", "catalog.db", "catalog.db.rebuild"].map(|name| folder.path().join(name));
+        fs::write(&copy, "no catalog").unwrap();
+        // One that was killed left this.
+        for part in [&part, &folder.path().join("catalog.db.rebuild-wal")] {
+            fs::write(part, "half").unwrap();
+        }
+        assert!(made_of(&copy, &path, Time(1)).is_err());
+        assert!(!path.exists() && !part.exists());
+        fs::remove_file(&copy).unwrap();
+        drop(Follower::open(&copy, Time(1)).unwrap());
+        fs::write(&part, "half").unwrap();
+        made_of(&copy, &path, Time(1)).unwrap();
+        Reader::open(&CatalogUrl::Sqlite(path.clone())).unwrap();
+        // And nothing is written over it.
+        assert!(made_of(&copy, &path, Time(1)).is_err());
+        let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
+        assert_eq!(left.len(), 2, "{left:?}");
     }
 }
