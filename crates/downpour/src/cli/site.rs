@@ -3,8 +3,8 @@
 use super::{Exit, Fault};
 use crate::descriptors;
 use crate::site::{
-    Access, BadConfig, CONFIG_FILE, Card, Clock, Config, Daemon, InitError, Introduced, RemoteError,
-    Setup, StartError, card, init, introduce,
+    Access, BadConfig, CONFIG_FILE, Card, Clock, Config, Daemon, InitError, Introduced,
+    RemoteError, Setup, StartError, card, init, introduce,
 };
 use crate::units::HostPort;
 use clap::Args;
@@ -18,9 +18,12 @@ pub(super) struct InitArgs {
     /// Name of the site, the same for ever [default: that of the folder's site, when it is set up already]
     #[arg(value_name = "NAME")]
     name: Option<String>,
-    /// Folder for its configuration and state
+    /// Folder for its configuration
     #[arg(long, value_name = "DIR", default_value = ".")]
     folder: PathBuf,
+    /// Folder for its state: key, tokens, catalog [default: state, in the folder of the configuration]
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
     /// Address and port to listen on [default: 0.0.0.0:28790]
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<SocketAddr>,
@@ -86,8 +89,10 @@ impl InitArgs {
                 let todo = "give a name: downpour init NAME";
                 return Err(Fault::usage("a new site needs a name", todo));
             };
-            let (folder, listen) = (self.folder.clone(), self.listen);
-            let mine = init(&Setup { name, folder, listen, address: self.address });
+            let (folder, listen, address) = (self.folder.clone(), self.listen, self.address);
+            // The configuration's paths are from its own folder.
+            let state = self.state.map(|state| std::path::absolute(&state).unwrap_or(state));
+            let mine = init(&Setup { name, folder, state, listen, address });
             mine.map_err(init_fault)?
         };
         for with in &self.with {
@@ -174,8 +179,7 @@ impl AccessArgs {
         match self.way(|name| std::env::var_os(name))? {
             Way::There(Card { address, key, .. }, token) => Ok(Access::new(address, key, token)),
             Way::Here(config, token) => Access::of_config(&config, token).map_err(|error| {
-                let todo =
-                    "give --config FILE of a site on this machine, or --at CARD and a token";
+                let todo = "give --config FILE of a site on this machine, or --at CARD and a token";
                 Fault::usage(error.to_string(), todo)
             }),
         }

@@ -60,8 +60,10 @@ impl FromStr for Card {
 pub struct Setup {
     /// Its name.
     pub name: String,
-    /// Where its configuration and its state are to be.
+    /// Where its configuration is to be.
     pub folder: PathBuf,
+    /// Where its state is to be, if not in `state` of that folder.
+    pub state: Option<PathBuf>,
     /// Where it is to listen.
     pub listen: Option<SocketAddr>,
     /// How others reach it.
@@ -105,6 +107,7 @@ pub fn init(setup: &Setup) -> Result<Card, InitError> {
     }
     let quote = |text: &dyn fmt::Display| format!("\"{text}\"");
     let mut said = vec![("site", "name", quote(&setup.name))];
+    said.extend(setup.state.as_ref().map(|state| ("site", "state", format!("{state:?}"))));
     said.extend(setup.listen.map(|listen| ("api", "listen", quote(&listen))));
     said.extend(setup.address.as_ref().map(|address| ("api", "address", quote(address))));
     let text = config_text(&said);
@@ -112,9 +115,11 @@ pub fn init(setup: &Setup) -> Result<Card, InitError> {
         .map_err(|flaws| InitError::Wrong(flaws.into_iter().map(|flaw| flaw.what).collect()))?;
     config.folder.clone_from(&setup.folder);
     let state = config.state();
-    let mut builder = fs::DirBuilder::new();
-    let made = builder.recursive(true).mode(0o700).create(&state);
-    made.map_err(|error| InitError::File(state.clone(), error))?;
+    for folder in [&setup.folder, &state] {
+        let mut builder = fs::DirBuilder::new();
+        let made = builder.recursive(true).mode(0o700).create(folder);
+        made.map_err(|error| InitError::File(folder.clone(), error))?;
+    }
     let identity = Identity::load_or_create(&state).map_err(InitError::Key)?;
     let tokens = Tokens::open(&state).map_err(InitError::Token)?;
     let new = tokens.add(ADMIN, Role::Admin, None, Clock::system().now());
@@ -230,7 +235,8 @@ mod tests {
 
     fn setup(name: &str, folder: &Path) -> Setup {
         let listen = Some("127.0.0.1:28790".parse().unwrap());
-        Setup { name: name.to_owned(), folder: folder.to_owned(), listen, address: None }
+        let (name, folder) = (name.to_owned(), folder.to_owned());
+        Setup { name, folder, state: None, listen, address: None }
     }
 
     #[test]
@@ -254,6 +260,17 @@ mod tests {
         assert_eq!(config.remote[0].key, second.key);
         assert_eq!(card(&b).unwrap(), second);
         assert!(matches!(introduce(&a, &first), Err(InitError::Wrong(_))), "itself");
+    }
+
+    #[test]
+    fn state_is_made_where_the_daemon_looks_for_it() {
+        let root = tempfile::tempdir().unwrap();
+        let (folder, state) = (root.path().join("etc"), root.path().join("var"));
+        let made = Setup { state: Some(state.clone()), ..setup("a", &folder) };
+        let made = init(&made).unwrap();
+        assert_eq!(Config::read(&folder.join("site.toml")).unwrap().state(), state);
+        assert_eq!(card(&folder).unwrap(), made);
+        assert!(state.join("admin.token").exists() && !folder.join("state").exists());
     }
 
     #[test]

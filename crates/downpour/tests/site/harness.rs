@@ -51,6 +51,7 @@ impl SiteProcess {
         let setup = downpour::site::Setup {
             name: name.to_owned(),
             folder: folder.clone(),
+            state: None,
             listen: Some((Ipv4Addr::LOCALHOST, port()).into()),
             address: None,
         };

@@ -16,6 +16,7 @@ fn set_up(root: &Path, name: &str) -> (PathBuf, downpour::site::Card) {
     let setup = Setup {
         name: name.to_owned(),
         folder: folder.clone(),
+        state: None,
         listen: Some((Ipv4Addr::LOCALHOST, crate::ports::port()).into()),
         address: None,
     };
