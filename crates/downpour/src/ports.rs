@@ -10,6 +10,7 @@
 use crate::units::QuantityError;
 use downpour_transport::session::MEETING_PORT;
 use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
@@ -65,6 +66,12 @@ impl PortRange {
             },
         ]
     }
+}
+
+/// All addresses of this machine with each of these ports. Last stand those that a kernel without IPv6 can bind.
+pub(crate) fn everywhere(ports: impl Iterator<Item = u16> + Clone) -> Vec<SocketAddr> {
+    let v6 = ports.clone().map(|port| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
+    v6.chain(ports.map(|port| (Ipv4Addr::UNSPECIFIED, port).into())).collect()
 }
 
 /// One row of `downpour ports`.

@@ -36,6 +36,7 @@ mod tune_history;
 mod wan;
 
 pub use fault::{Exit, Fault};
+pub(crate) use network::listen_addrs;
 pub use network::{Interface, NetworkArgs, NetworkPlan};
 pub use profile::{
     ModeArg, ProfilePayload, ProfileReceiveArgs, ProfileReceivePlan, ProfileSendArgs,

@@ -5,10 +5,11 @@
 //! transport's decision (the one with the route to the group).
 
 use super::Fault;
-use crate::ports::PortRange;
+use crate::ports::{PortRange, everywhere};
+use crate::units::HostPort;
 use clap::Args;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 use std::path::Path;
 
 /// Smallest MTU that IPv4 promises, and the largest that Ethernet cards carry.
@@ -126,6 +127,21 @@ pub(super) fn check_group(group: SocketAddr, source_specific: bool) -> Result<()
     Ok(())
 }
 
+/// TCP addresses to try to listen on: the one asked for, or all ports of the range.
+pub(crate) fn listen_addrs(
+    listen: Option<&HostPort>,
+    ports: PortRange,
+) -> Result<Vec<SocketAddr>, Fault> {
+    let Some(listen) = listen else { return Ok(everywhere(ports.ports())) };
+    let found = (listen.host.as_str(), listen.port).to_socket_addrs().map_err(|error| {
+        let what = format!("cannot listen on {listen}: {error}");
+        Fault::usage(what, "give --listen one of this machine's addresses and a port")
+    })?;
+    let found: Vec<_> = found.collect();
+    let all = found.contains(&(Ipv6Addr::UNSPECIFIED, listen.port).into());
+    Ok(if all { everywhere(std::iter::once(listen.port)) } else { found })
+}
+
 impl Interface {
     /// The interface that `text` names on this machine.
     pub fn find(text: &str) -> Result<Self, Fault> {
@@ -155,7 +171,23 @@ impl Interface {
 
 #[cfg(test)]
 mod tests {
-    use super::{Interface, check_group};
+    use super::{Interface, check_group, listen_addrs};
+    use crate::ports::PortRange;
+    use std::net::SocketAddr;
+
+    #[test]
+    fn a_kernel_without_ipv6_has_addresses_to_listen_on() {
+        let ports: PortRange = "28800-28801".parse().unwrap();
+        let addrs = |listen: Option<&str>| {
+            let listen = listen.map(|listen| listen.parse().unwrap());
+            let addrs = listen_addrs(listen.as_ref(), ports).unwrap();
+            addrs.iter().map(SocketAddr::to_string).collect::<Vec<_>>()
+        };
+        // Of both families where there are both: IPv4 alone comes after all that.
+        assert_eq!(addrs(None), ["[::]:28800", "[::]:28801", "0.0.0.0:28800", "0.0.0.0:28801"]);
+        assert_eq!(addrs(Some("[::]:28900")), ["[::]:28900", "0.0.0.0:28900"]);
+        assert_eq!(addrs(Some("127.0.0.1:28900")), ["127.0.0.1:28900"]);
+    }
 
     #[test]
     fn a_misspelt_interface_is_told_the_right_names() {

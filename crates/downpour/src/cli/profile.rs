@@ -3,7 +3,7 @@
 //! A profile carries one plain file, and `fmtp` a feed of products too. What it cannot do (tickets, trees, expected names) is a usage error and not
 //! passed over.
 
-use super::network::check_group;
+use super::network::{check_group, listen_addrs};
 use super::{Fault, Interface, OutputArgs, ReceiveArgs, SendArgs};
 use crate::units::{HostPort, parse_duration, parse_rate};
 use clap::{Args, ValueEnum};
@@ -11,7 +11,7 @@ use downpour_proto::Rate;
 use downpour_proto::profile::bmtp::StatusRule;
 use downpour_proto::profile::{METADATA_MAX, Mode, bmtp, fmtp};
 use downpour_proto::rate::AfdpLimits;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -351,11 +351,7 @@ impl SendArgs {
             (None, Some(_)) => usize::MAX,
             (None, None) => 0,
         };
-        let ports = self.network.ports.ports();
-        let listen = match &self.listen {
-            Some(listen) => resolve_address(listen)?,
-            None => ports.map(|port| (IpAddr::V6(Ipv6Addr::UNSPECIFIED), port).into()).collect(),
-        };
+        let listen = listen_addrs(self.listen.as_ref(), self.network.ports)?;
         Ok(ProfileSendPlan {
             kind,
             mode,
@@ -503,15 +499,6 @@ fn resolve_group(
             Err(Fault::usage("--group means nothing to --mode unicast", "leave one of them out"))
         }
     }
-}
-
-fn resolve_address(address: &HostPort) -> Result<Vec<SocketAddr>, Fault> {
-    (address.host.as_str(), address.port).to_socket_addrs().map(Iterator::collect).map_err(
-        |error| {
-            let what = format!("cannot listen on {address}: {error}");
-            Fault::usage(what, "give --listen one of this machine's addresses and a port")
-        },
-    )
 }
 
 #[cfg(test)]

@@ -31,7 +31,6 @@ use downpour_transport::session::{ReceiveEvent, ReceiveHandle, ReceiveSetup, Rec
 use downpour_transport::trace::Trace;
 use downpour_transport::{BlockSink, MulticastReceiver, Spare, Suite};
 use std::collections::{BTreeMap, HashMap};
-use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -249,11 +248,12 @@ fn spawn_driver(
     (said, trace): (UnboundedSender<Said>, Option<Trace>),
 ) -> Result<ReceiveHandle, Fault> {
     let reply = &joined.reply;
-    let feedback = if reply.feedback.ip().is_unspecified() {
-        SocketAddr::new(joined.sender.ip(), reply.feedback.port())
-    } else {
-        reply.feedback
-    };
+    let mut feedback = reply.feedback;
+    if feedback.ip().is_unspecified() {
+        // With its scope, where it has one.
+        feedback = joined.sender;
+        feedback.set_port(reply.feedback.port());
+    }
     let blocks = plan.memory_bytes / reply.geometry.block_len();
     let session = reply.session.as_bytes();
     let seed =

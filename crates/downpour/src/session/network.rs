@@ -1,14 +1,12 @@
 //! Interface, group, ports and symbol size of a session, from the plan and from this machine.
 
 use crate::cli::{Fault, NetworkPlan};
-use crate::ports::PortRange;
-use crate::units::HostPort;
+use crate::ports::{PortRange, everywhere};
 use downpour_proto::{Code, Geometry, Rng};
 use downpour_transport::control::DataPath;
 use downpour_transport::session::StreamOut;
 use downpour_transport::{Group, Interface, InterfaceError, OVERHEAD, SendOptions, UnicastSocket};
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Bytes of IPv4 or IPv6 header and UDP header.
 const HEADERS_V4: u32 = 20 + 8;
@@ -74,6 +72,14 @@ fn is_v6_only(interface: &Interface) -> bool {
     interface.addresses.iter().all(IpAddr::is_ipv6) && interface.addresses.iter().any(is_wide)
 }
 
+/// Who is sent to by unicast may come by IPv6.
+fn has_v6() -> bool {
+    let all = Interface::all().unwrap_or_default();
+    all.iter()
+        .filter(|i| i.is_up && !i.is_loopback)
+        .any(|i| i.addresses.iter().any(|address| address.is_ipv6() && is_wide(address)))
+}
+
 /// Others reach it without naming an interface of theirs.
 fn is_wide(address: &IpAddr) -> bool {
     !matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
@@ -123,7 +129,7 @@ pub(super) fn geometry(
     if path == DataPath::Tcp {
         return pulled(code, data_len.unwrap_or(u64::MAX));
     }
-    let is_v6 = stream.is_some_and(|out| out.group.address().is_ipv6());
+    let is_v6 = stream.map_or(path.is_unicast() && has_v6(), |out| out.group.address().is_ipv6());
     let headers = if is_v6 { HEADERS_V6 } else { HEADERS_V4 };
     let of_interface =
         stream.map_or(MTU_USUAL, |out| out.interface.mtu.clamp(MTU_LEAST, MTU_USUAL));
@@ -151,36 +157,15 @@ pub(crate) fn range_len(path: DataPath, data_len: u64) -> u64 {
     geometry.block_len()
 }
 
-/// TCP addresses to try to listen on: the one asked for, or all ports of the range.
-pub(super) fn listen_candidates(
-    listen: Option<&HostPort>,
-    ports: PortRange,
-) -> Result<Vec<SocketAddr>, Fault> {
-    match listen {
-        Some(listen) => {
-            let found = (listen.host.as_str(), listen.port).to_socket_addrs();
-            let found: Vec<_> = found.map(Iterator::collect).map_err(|error: io::Error| {
-                let what = format!("cannot listen on {listen}: {error}");
-                Fault::usage(what, "give --listen one of this machine's addresses and a port")
-            })?;
-            Ok(found)
-        }
-        None => Ok(ports.ports().map(|p| (IpAddr::V6(Ipv6Addr::UNSPECIFIED), p).into()).collect()),
-    }
-}
-
-/// The feedback socket: on the control port's number if that is free, else on any of the range.
+/// The feedback socket: on the control port's number if that is free, else on any of the range. Receivers send to the
+/// address by which they joined, of whichever family the group is.
 pub(super) fn feedback_socket(
     control: SocketAddr,
-    stream: Option<&StreamOut>,
     ports: PortRange,
 ) -> Result<UnicastSocket, Fault> {
-    let is_v6 = stream.is_some_and(|out| out.group.address().is_ipv6());
-    let any: IpAddr =
-        if is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
     let mut last = None;
-    for port in std::iter::once(control.port()).chain(ports.ports()) {
-        match UnicastSocket::bind((any, port).into(), FEEDBACK_BUFFER_LEN) {
+    for address in everywhere(std::iter::once(control.port()).chain(ports.ports())) {
+        match UnicastSocket::bind(address, FEEDBACK_BUFFER_LEN) {
             Ok(socket) => return Ok(socket),
             Err(error) => last = Some(error),
         }

@@ -6,7 +6,7 @@ use crate::network::{Network, Spec};
 use crate::payload;
 use crate::program::{Ended, Scratch};
 use crate::sessions::{OneFile, address, receiver, sender};
-use downpour::report::ReceiverState;
+use downpour::report::{ReceiverState, Report};
 use std::fs;
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::net::{TcpListener, UdpSocket};
@@ -386,31 +386,46 @@ fn without_a_route_to_the_group_all_is_pulled() {
     assert!(ended.0.err.contains("no route to group") && ended.0.err.contains("--interface"));
 }
 
-#[test]
-fn without_ipv4_the_stream_takes_a_group_of_ipv6() {
-    let test = "without_ipv4_the_stream_takes_a_group_of_ipv6";
-    let spec = Spec { receivers: 1, ..Spec::default() };
-    let Some(network) = Network::build_or_skip(test, &spec) else { return };
+/// What a sender reports whose receiver joined at `address`.
+fn joined_at(address: &str, network: &Network, more: &[&str]) -> Report {
     let scratch = Scratch::new();
     let (file, out) = (scratch.path("file"), scratch.path("out"));
     payload::file(&file, 4_000_000);
-    for host in [&network.sender, &network.receivers[0]] {
-        let flush = ["-4", "address", "flush", "dev", "eth0"];
-        assert!(host.command("ip").args(flush).status().unwrap().success());
-    }
-    let ticket = scratch.ticket(&format!("[{}]:28800", network.sender.ipv6));
+    let ticket = scratch.ticket(address);
     let from = format!("@{}", ticket.display());
     let receive = ["receive", &from, "--out", out.to_str().unwrap()];
     let receiver = scratch.start(Some(&network.receivers[0]), "r0", &receive);
     let report = scratch.path("sender.json");
     let send = ["send", "--ticket", ticket.to_str().unwrap(), "--receivers", "1"];
     let rest = ["--report", report.to_str().unwrap(), file.to_str().unwrap()];
-    let sender = scratch.start(Some(&network.sender), "sender", &[&send[..], &rest].concat());
+    let sender = scratch.start(Some(&network.sender), "sender", &[&send[..], more, &rest].concat());
     sender.wait().expect(0);
     receiver.wait().expect(0);
     assert!(fs::read(&file).unwrap() == fs::read(out.join("file")).unwrap());
     let report = scratch.report("sender");
     assert_eq!(report.receivers[0].state, ReceiverState::Complete);
+    report
+}
+
+#[test]
+fn a_receiver_joins_by_ipv4_or_ipv6_whichever_the_group_is_of() {
+    let test = "a_receiver_joins_by_ipv4_or_ipv6_whichever_the_group_is_of";
+    let spec = Spec { receivers: 1, ..Spec::default() };
+    let Some(network) = Network::build_or_skip(test, &spec) else { return };
+    let v4 = format!("{}:28800", network.sender.ipv4);
+    let v6 = format!("[{}]:28800", network.sender.ipv6);
+    for (address, more) in
+        [(&v6, &[][..]), (&v4, &["--group", "[ff15::7]:28819"]), (&v6, &["--path", "udp"])]
+    {
+        let report = joined_at(address, &network, more);
+        assert!(report.session.feedback_messages > 0, "{address} {more:?}");
+    }
+    // Without IPv4 the stream takes a group of IPv6.
+    for host in [&network.sender, &network.receivers[0]] {
+        let flush = ["-4", "address", "flush", "dev", "eth0"];
+        assert!(host.command("ip").args(flush).status().unwrap().success());
+    }
+    let report = joined_at(&v6, &network, &[]);
     assert!(report.session.group.is_some_and(|group| group.starts_with("[ff15:")));
 }
 

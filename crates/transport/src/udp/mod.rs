@@ -174,7 +174,9 @@ fn bound(address: SocketAddr, shared: bool) -> Result<Socket, UdpError> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP)).map_err(open)?;
     if address.is_ipv6() {
-        socket.set_only_v6(true).map_err(at("set IPV6_V6ONLY", address))?;
+        // As for TCP, `[::]` is all addresses of this machine.
+        let only_v6 = !address.ip().is_unspecified();
+        socket.set_only_v6(only_v6).map_err(at("set IPV6_V6ONLY", address))?;
     }
     if shared {
         socket.set_reuse_address(true).map_err(at("share the address", address))?;

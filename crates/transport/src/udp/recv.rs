@@ -234,7 +234,7 @@ mod tests {
     use crate::{
         Clock, Group, Interest, Interface, MulticastSender, SendOptions, UnicastSocket, Woken, wait,
     };
-    use std::net::{Ipv4Addr, SocketAddr};
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
     use std::os::fd::{AsFd, BorrowedFd};
     use std::time::Duration;
 
@@ -362,6 +362,29 @@ mod tests {
         assert_eq!(got, [(b"nack".to_vec(), receiver.local_addr().unwrap().port())]);
         assert_eq!(sender.recv(&mut batch).unwrap(), 0);
         assert_eq!(batch.datagrams().count(), 0);
+    }
+
+    #[test]
+    fn one_socket_hears_both_families_and_answers_them() {
+        let Ok(sender) = UnicastSocket::bind((Ipv6Addr::UNSPECIFIED, 0).into(), 1 << 20) else {
+            eprintln!("SKIPPED one_socket_hears_both_families_and_answers_them: no IPv6 here");
+            return;
+        };
+        let port = sender.local_addr().unwrap().port();
+        let mut batch = RecvBatch::new();
+        for home in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+            let to = SocketAddr::new(home, port);
+            let receiver = UnicastSocket::towards(to, 1 << 16).unwrap();
+            receiver.send(b"nack", to).unwrap();
+            assert!(is_ready(sender.as_fd(), Duration::from_secs(2)), "{home}");
+            sender.recv(&mut batch).unwrap();
+            let from = *batch.datagrams().next().unwrap().from;
+            assert_eq!(from.ip().to_canonical(), home);
+            assert_eq!(sender.send_segments(b"onetwo", 3, from).unwrap(), 6);
+            assert!(is_ready(receiver.as_fd(), Duration::from_secs(2)), "{home}");
+            receiver.recv(&mut batch).unwrap();
+            assert_eq!(batch.datagrams().next().unwrap().bytes, b"one");
+        }
     }
 
     #[test]
