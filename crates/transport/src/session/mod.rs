@@ -16,6 +16,7 @@
 //! Deliberately absent: HTTPS. Pulls are ordered by the callback and their bytes come back as commands.
 
 mod assembly;
+mod batch;
 mod gather;
 mod jobs;
 mod loaded;

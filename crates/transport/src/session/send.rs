@@ -6,6 +6,7 @@
 //!
 //! Invariant: the machine is drained (transmit, work, events) before each sleep.
 
+use super::batch::Batch;
 use super::jobs::{Done, Job, work};
 use super::loaded::{Coder, Loaded, Source, tail};
 use super::neighbours::Neighbours;
@@ -15,8 +16,7 @@ use super::{Broken, SessionError};
 use crate::trace::{Tap, Trace, Traced, Way};
 use crate::{
     BlockSource, Clock, Group, Interest, Interface, OpenKeys, RecvBatch, Reject, RejectCounts,
-    SEGMENTS_MAX, SEND_LEN_MAX, SealKeys, Secret, SendOptions, Spare, Suite, UnicastSocket, Waker,
-    take_short_turns, wait,
+    SealKeys, Secret, SendOptions, Spare, Suite, UnicastSocket, Waker, take_short_turns, wait,
 };
 use downpour_proto::rate::RateSummary;
 use downpour_proto::sender::{Delivery, Event, MemberStats, SenderStats, Transmit, Work, WorkDone};
@@ -314,9 +314,7 @@ struct Driver {
     waiting: VecDeque<(BlockId, u16)>,
     finish: bool,
     symbol_len: usize,
-    /// Sealed segments that have not left yet; all but the last are of `segment_len`.
-    batch: Vec<u8>,
-    segment_len: usize,
+    batch: Batch,
     message: Vec<u8>,
     /// When feedback is looked for again.
     feedback_due: Timestamp,
@@ -382,8 +380,7 @@ impl Driver {
             waiting: VecDeque::new(),
             finish: false,
             symbol_len,
-            batch: Vec::with_capacity(SEND_LEN_MAX + geometry.datagram_len()),
-            segment_len: 0,
+            batch: Batch::new(geometry.datagram_len()),
             message: Vec::new(),
             feedback_due: Timestamp::ZERO,
             open_ended: setup.open,
@@ -662,7 +659,6 @@ impl Driver {
 
     /// Seals a datagram onto the batch; false when the batch could not be sent on.
     fn append(&mut self, now: Timestamp, transmit: &Transmit, message: &[u8]) -> bool {
-        let start = self.batch.len();
         let body = match transmit.header.kind {
             Kind::Symbol { block, symbol, .. } => {
                 let loaded = self.blocks.get(&block);
@@ -675,27 +671,16 @@ impl Driver {
             }
             _ => message,
         };
-        if self.seal.append(transmit.packet, &transmit.header, body, &mut self.batch).is_err() {
+        let room = self.batch.room();
+        let start = room.len();
+        if self.seal.append(transmit.packet, &transmit.header, body, room).is_err() {
             return true;
         }
-        let len = self.batch.len() - start;
+        let len = room.len() - start;
         if let Some(tap) = &mut self.tap {
             tap.datagram(now, Way::Out, transmit.header.kind, transmit.packet.0, len);
         }
-        if start == 0 {
-            self.segment_len = len;
-        }
-        // A segment of another length ends the batch: only the last may be shorter.
-        let full = self.batch.len() + self.segment_len > SEND_LEN_MAX
-            || self.batch.len() >= SEGMENTS_MAX * self.segment_len;
-        if len > self.segment_len {
-            let tail = self.batch.split_off(start);
-            let sent = self.flush();
-            self.batch.extend_from_slice(&tail);
-            self.segment_len = len;
-            return sent;
-        }
-        if full || len < self.segment_len { self.flush() } else { true }
+        if self.batch.added(len) { self.flush() } else { true }
     }
 
     /// Sends the batch; false when the kernel took only a part of it.
@@ -703,26 +688,16 @@ impl Driver {
         if self.batch.is_empty() {
             return true;
         }
-        let sent = self.outlet.send(&self.feedback, &self.batch, self.segment_len);
+        let (outlet, feedback) = (&self.outlet, &self.feedback);
+        let sent = self.batch.flush(|bytes, len| outlet.send(feedback, bytes, len));
         if sent.is_ok() && self.outage.on_sent() {
             (self.on_event)(SendEvent::LeavesAgain);
         }
-        match sent {
-            Ok(sent) if sent >= self.batch.len() => {
-                self.batch.clear();
-                true
-            }
-            Ok(sent) => {
-                self.batch.drain(..sent);
-                false
-            }
-            Err(error) => {
-                // Lost like any datagram: the receivers will ask for it.
-                self.batch.clear();
-                self.on_refused(&error);
-                true
-            }
-        }
+        sent.unwrap_or_else(|error| {
+            // Lost like any datagram: the receivers will ask for it.
+            self.on_refused(&error);
+            true
+        })
     }
 
     fn on_refused(&mut self, error: &io::Error) {
