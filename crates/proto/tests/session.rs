@@ -446,6 +446,14 @@ fn one_who_asks_for_one_symbol_does_not_draw_all_repair_of_a_block() {
 /// Who has not heard what was planned asks for what was sent already: it must learn so (`docs/protocol.md#REP-7`).
 #[test]
 fn a_closed_block_is_reopened_for_who_does_not_know_its_plan() {
+    let (mut net, block) = with_a_closed_block();
+    net.ask(ReceiverId(1), vec![Need { block, planned: 200, count: 32 }]);
+    assert_eq!(net.sender.poll_work(), Some(sender::Work::Load { block, k: 256 }));
+    assert_eq!((net.sender.open_blocks(), net.sender.stats().blocks_reopened), (1, 1));
+}
+
+/// One block of 256 symbols, sent and settled.
+fn with_a_closed_block() -> (Net, BlockId) {
     let mut net = Net::new(&[0.0; 2], Duration::from_millis(1), 100);
     net.offer(256);
     net.run(Duration::from_secs(1));
@@ -454,10 +462,31 @@ fn a_closed_block_is_reopened_for_who_does_not_know_its_plan() {
         net.sender.handle_timeout(net.now);
         net.drain_sender();
     }
-    let block = BlockId::data(0).unwrap();
-    net.ask(ReceiverId(1), vec![Need { block, planned: 200, count: 32 }]);
+    (net, BlockId::data(0).unwrap())
+}
+
+#[test]
+fn work_that_is_done_after_its_block_was_closed_changes_nothing() {
+    let (mut net, block) = with_a_closed_block();
+    let loaded = sender::WorkDone::Loaded { block, tail: GEOMETRY.symbol_len };
+    net.sender.handle_work(net.now, loaded);
+    let release = Some(sender::Work::Release { block });
+    assert_eq!(net.sender.poll_work(), release, "nobody wants the bytes");
+    net.ask(ReceiverId(1), vec![Need { block, planned: 256, count: 32 }]);
     assert_eq!(net.sender.poll_work(), Some(sender::Work::Load { block, k: 256 }));
-    assert_eq!((net.sender.open_blocks(), net.sender.stats().blocks_reopened), (1, 1));
+    net.sender.handle_work(net.now, loaded);
+    let Some(sender::Work::Encode { from: 0, count, .. }) = net.sender.poll_work() else {
+        panic!("no repair is asked for")
+    };
+    // Of its first time, when more was asked for; then what was asked for now.
+    net.sender.handle_work(net.now, sender::WorkDone::Encoded { block, until: count + 128 });
+    net.sender.handle_work(net.now, sender::WorkDone::Encoded { block, until: count });
+    let asks = (1..).map(|n| Need { block, planned: 256 + 32 * n, count: 32 });
+    let next = asks.take(8).find_map(|need| {
+        net.ask(ReceiverId(1), vec![need]);
+        net.sender.poll_work()
+    });
+    assert!(matches!(next, Some(sender::Work::Encode { from, .. }) if from == count), "{next:?}");
 }
 
 #[test]

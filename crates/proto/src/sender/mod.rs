@@ -429,9 +429,13 @@ impl Sender {
         match done {
             WorkDone::Loaded { block, tail } => {
                 let tail = self.tail_sent(tail);
-                if let Some(open) = self.window.find(block) {
-                    open.loaded = true;
-                    open.tail = tail;
+                match self.window.find(block) {
+                    Some(open) => {
+                        open.loaded = true;
+                        open.tail = tail;
+                    }
+                    // It was closed meanwhile, and nobody wants the bytes.
+                    None => self.push_work(Work::Release { block }),
                 }
             }
             WorkDone::LoadFailed(block) => {
@@ -441,8 +445,10 @@ impl Sender {
                 }
             }
             WorkDone::Encoded { block, until } => {
-                if let Some(open) = self.window.find(block) {
-                    open.encoded = open.encoded.max(until);
+                // What was asked for before the block was closed and opened again is no answer.
+                let open = self.window.find(block).filter(|open| open.encode_asked == until);
+                if let Some(open) = open {
+                    open.encoded = until;
                 }
             }
         }

@@ -1,20 +1,20 @@
 //! What a sender's workers do: read blocks, and make repair symbols of them.
 
-use super::loaded::{Coder, Source, tail};
+use super::loaded::{Coder, Load, Source, tail};
 use crate::BlockSource;
 use downpour_proto::BlockId;
 
 /// What is done beside the driver.
 pub(super) enum Job {
     Load { block: BlockId, bytes: Vec<u8> },
-    Encode { block: BlockId, source: Source, from: u16, until: u16 },
+    Encode { block: BlockId, load: Load, source: Source, from: u16, until: u16 },
 }
 
 /// What came of it.
 pub(super) enum Done {
     Loaded { block: BlockId, bytes: Vec<u8>, tail: u16 },
     LoadFailed { block: BlockId, reason: String },
-    Encoded { block: BlockId, from: u16, until: u16, symbols: Vec<u8> },
+    Encoded { block: BlockId, load: Load, from: u16, until: u16, symbols: Vec<u8> },
 }
 
 /// Does it, on a worker's thread.
@@ -33,9 +33,9 @@ pub(super) fn work(
             }
             Err(error) => Done::LoadFailed { block, reason: error.reason },
         },
-        Job::Encode { block, source, from, until } => {
+        Job::Encode { block, load, source, from, until } => {
             let symbols = coder.encode(&source, from..until);
-            Done::Encoded { block, from, until, symbols }
+            Done::Encoded { block, load, from, until, symbols }
         }
     }
 }

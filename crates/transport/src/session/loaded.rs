@@ -1,9 +1,13 @@
 //! The bytes of the blocks that a sender has open: source symbols as they were read or lie at hand, repair as it was made.
 //!
 //! What lies at hand is not copied, so its last symbol may end early; only for coding are the zeros added.
+//!
+//! A block that was closed may be opened again while workers still read it or make repair of it. The bytes that came first
+//! are kept, and repair counts that was made of them: the machine has asked for no other.
 
 use crate::{Encoder, Part};
-use downpour_proto::{BLOCK_SYMBOLS_MAX, Code};
+use downpour_proto::{BLOCK_SYMBOLS_MAX, BlockId, Code};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -23,26 +27,68 @@ impl Source {
             Self::AtHand(bytes) => bytes,
         }
     }
+
+    /// The buffer that it was read into, if nobody else uses it.
+    pub(super) fn into_buffer(self) -> Option<Vec<u8>> {
+        match self {
+            Self::Read(bytes) => Arc::try_unwrap(bytes).ok(),
+            Self::AtHand(_) => None,
+        }
+    }
 }
+
+/// Which of a session's loads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Load(u64);
 
 /// The bytes of an open block.
 pub(super) struct Loaded {
+    pub(super) load: Load,
     pub(super) source: Source,
     /// First repair index and symbols, in order of index.
     repair: Vec<(u16, Vec<u8>)>,
 }
 
+/// The open blocks that are loaded.
+#[derive(Default)]
+pub(super) struct LoadedBlocks {
+    blocks: BTreeMap<BlockId, Loaded>,
+    loads: u64,
+}
+
+impl LoadedBlocks {
+    /// A block was loaded, without repair so far. Gives the bytes back if it is there already.
+    pub(super) fn insert(&mut self, block: BlockId, source: Source) -> Result<(), Source> {
+        if self.blocks.contains_key(&block) {
+            return Err(source);
+        }
+        self.loads += 1;
+        self.blocks.insert(block, Loaded { load: Load(self.loads), source, repair: Vec::new() });
+        Ok(())
+    }
+
+    /// Repair symbols from index `from` on were made of this load; false when it is there no more.
+    pub(super) fn encoded(
+        &mut self,
+        block: BlockId,
+        load: Load,
+        from: u16,
+        symbols: Vec<u8>,
+    ) -> bool {
+        let loaded = self.blocks.get_mut(&block).filter(|loaded| loaded.load == load);
+        loaded.map(|loaded| loaded.repair.push((from, symbols))).is_some()
+    }
+
+    pub(super) fn get(&self, block: BlockId) -> Option<&Loaded> {
+        self.blocks.get(&block)
+    }
+
+    pub(super) fn remove(&mut self, block: BlockId) -> Option<Loaded> {
+        self.blocks.remove(&block)
+    }
+}
+
 impl Loaded {
-    /// Without repair so far.
-    pub(super) const fn new(source: Source) -> Self {
-        Self { source, repair: Vec::new() }
-    }
-
-    /// Repair symbols from index `from` on were made.
-    pub(super) fn encoded(&mut self, from: u16, symbols: Vec<u8>) {
-        self.repair.push((from, symbols));
-    }
-
     /// The first `len` bytes of a symbol; `None` while it is not there.
     pub(super) fn symbol(&self, symbol: u16, symbol_len: usize, len: usize) -> Option<&[u8]> {
         let (bytes, index) = match symbol.checked_sub(BLOCK_SYMBOLS_MAX) {
@@ -53,14 +99,6 @@ impl Loaded {
             }
         };
         bytes.get(usize::from(index) * symbol_len..)?.get(..len)
-    }
-
-    /// The buffer that the source was read into, if nobody else uses it.
-    pub(super) fn into_buffer(self) -> Option<Vec<u8>> {
-        match self.source {
-            Source::Read(bytes) => Arc::try_unwrap(bytes).ok(),
-            Source::AtHand(_) => None,
-        }
     }
 }
 
@@ -103,9 +141,9 @@ impl Coder {
 
 #[cfg(test)]
 mod tests {
-    use super::{Coder, Loaded, Source, tail};
+    use super::{Coder, LoadedBlocks, Source, tail};
     use crate::Roll;
-    use downpour_proto::{BLOCK_SYMBOLS_MAX, Code};
+    use downpour_proto::{BLOCK_SYMBOLS_MAX, BlockId, Code};
     use std::sync::Arc;
 
     #[test]
@@ -127,12 +165,35 @@ mod tests {
         let mut coder = Coder::new(Code::Mixed, 20);
         let repair = coder.encode(&read, 0..3);
         assert_eq!(coder.encode(&at_hand, 0..3), repair);
-        let mut loaded = Loaded::new(at_hand);
+        let (mut blocks, block) = (LoadedBlocks::default(), BlockId::data(0).unwrap());
+        assert!(blocks.insert(block, at_hand).is_ok());
+        let loaded = blocks.get(block).unwrap();
         assert_eq!(loaded.symbol(4, 20, 10), Some(&(80..90).collect::<Vec<u8>>()[..]));
         assert_eq!(loaded.symbol(BLOCK_SYMBOLS_MAX + 1, 20, 20), None);
-        loaded.encoded(0, repair.clone());
+        let load = loaded.load;
+        assert!(blocks.encoded(block, load, 0, repair.clone()));
+        let loaded = blocks.remove(block).unwrap();
         assert_eq!(loaded.symbol(BLOCK_SYMBOLS_MAX + 1, 20, 20), Some(&repair[20..40]));
-        assert!(loaded.into_buffer().is_none());
-        assert_eq!(Loaded::new(read).into_buffer().map(|buffer| buffer.len()), Some(100));
+        assert!(loaded.source.into_buffer().is_none());
+        assert_eq!(read.into_buffer().map(|buffer| buffer.len()), Some(100));
+    }
+
+    #[test]
+    fn what_comes_late_of_a_block_that_was_opened_again_changes_nothing() {
+        let (mut blocks, block) = (LoadedBlocks::default(), BlockId::data(0).unwrap());
+        let source = |byte| Source::Read(Arc::new(vec![byte; 40]));
+        assert!(blocks.insert(block, source(1)).is_ok());
+        let first = blocks.get(block).unwrap().load;
+        assert!(blocks.remove(block).is_some());
+        assert!(!blocks.encoded(block, first, 0, vec![9; 20]), "closed");
+        assert!(blocks.insert(block, source(2)).is_ok());
+        let second = blocks.get(block).unwrap().load;
+        assert!(blocks.encoded(block, second, 0, vec![2; 20]));
+        assert!(!blocks.encoded(block, first, 0, vec![9; 20]), "opened again");
+        let again = blocks.insert(block, source(3)).unwrap_err();
+        assert_eq!(again.into_buffer(), Some(vec![3; 40]));
+        let loaded = blocks.get(block).unwrap();
+        assert_eq!(loaded.symbol(0, 20, 1), Some(&[2][..]));
+        assert_eq!(loaded.symbol(BLOCK_SYMBOLS_MAX, 20, 1), Some(&[2][..]));
     }
 }

@@ -8,7 +8,7 @@
 
 use super::batch::Batch;
 use super::jobs::{Done, Job, work};
-use super::loaded::{Coder, Loaded, Source, tail};
+use super::loaded::{Coder, LoadedBlocks, Source, tail};
 use super::neighbours::Neighbours;
 use super::outlet::{Outage, Outlet};
 use super::workers::Workers;
@@ -302,7 +302,7 @@ struct Driver {
     seal: SealKeys,
     suite: Suite,
     open: BTreeMap<ReceiverId, OpenKeys>,
-    blocks: BTreeMap<BlockId, Loaded>,
+    blocks: LoadedBlocks,
     spare: Spare,
     /// In an open session: what may have blocks at hand.
     source: Option<Arc<dyn BlockSource>>,
@@ -369,7 +369,7 @@ impl Driver {
             seal: SealKeys::stream(setup.suite, &setup.secret, stream, epoch),
             suite: setup.suite,
             open: BTreeMap::new(),
-            blocks: BTreeMap::new(),
+            blocks: LoadedBlocks::default(),
             spare: Spare::new(SPARE_MAX),
             source: setup.open.then_some(source),
             workers,
@@ -569,16 +569,19 @@ impl Driver {
             };
             let done = match done {
                 Done::Loaded { block, bytes, tail } => {
-                    self.blocks.insert(block, Loaded::new(Source::Read(Arc::new(bytes))));
+                    if let Err(again) = self.blocks.insert(block, Source::Read(Arc::new(bytes))) {
+                        self.reuse(again);
+                        continue;
+                    }
                     WorkDone::Loaded { block, tail }
                 }
                 Done::LoadFailed { block, reason } => {
                     (self.on_event)(SendEvent::SourceFailed { block, reason });
                     WorkDone::LoadFailed(block)
                 }
-                Done::Encoded { block, from, until, symbols } => {
-                    if let Some(loaded) = self.blocks.get_mut(&block) {
-                        loaded.encoded(from, symbols);
+                Done::Encoded { block, load, from, until, symbols } => {
+                    if !self.blocks.encoded(block, load, from, symbols) {
+                        continue;
                     }
                     WorkDone::Encoded { block, until }
                 }
@@ -595,21 +598,27 @@ impl Driver {
                 Work::Load { block, k } => {
                     if let Some(bytes) = self.source.as_ref().and_then(|s| s.at_hand(block)) {
                         let tail = tail(&bytes, self.symbol_len);
-                        self.blocks.insert(block, Loaded::new(Source::AtHand(bytes)));
+                        // Fails when it was read meanwhile, and then the machine knows.
+                        let _ = self.blocks.insert(block, Source::AtHand(bytes));
                         self.machine.handle_work(now, WorkDone::Loaded { block, tail });
                         continue;
                     }
                     let bytes = self.spare.take(usize::from(k) * self.symbol_len);
                     self.workers.post(Job::Load { block, bytes });
                 }
-                Work::Encode { block, from, count } => match self.blocks.get(&block) {
+                Work::Encode { block, from, count } => match self.blocks.get(block) {
                     Some(loaded) => {
-                        let source = loaded.source.clone();
-                        self.workers.post(Job::Encode { block, source, from, until: from + count });
+                        let (load, source) = (loaded.load, loaded.source.clone());
+                        let until = from + count;
+                        self.workers.post(Job::Encode { block, load, source, from, until });
                     }
                     None => self.machine.handle_work(now, WorkDone::LoadFailed(block)),
                 },
-                Work::Release { block } => self.release(block),
+                Work::Release { block } => {
+                    if let Some(loaded) = self.blocks.remove(block) {
+                        self.reuse(loaded.source);
+                    }
+                }
             }
         }
         while let Some(event) = self.machine.poll_event() {
@@ -625,9 +634,8 @@ impl Driver {
         self.pass_offers();
     }
 
-    fn release(&mut self, block: BlockId) {
-        let Some(loaded) = self.blocks.remove(&block) else { return };
-        if let Some(bytes) = loaded.into_buffer() {
+    fn reuse(&self, source: Source) {
+        if let Some(bytes) = source.into_buffer() {
             self.spare.give(bytes);
         }
     }
@@ -661,7 +669,7 @@ impl Driver {
     fn append(&mut self, now: Timestamp, transmit: &Transmit, message: &[u8]) -> bool {
         let body = match transmit.header.kind {
             Kind::Symbol { block, symbol, .. } => {
-                let loaded = self.blocks.get(&block);
+                let loaded = self.blocks.get(block);
                 let bytes =
                     loaded.and_then(|l| l.symbol(symbol.raw(), self.symbol_len, transmit.body_len));
                 // The machine sends only what it was told is there.
