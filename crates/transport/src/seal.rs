@@ -311,7 +311,7 @@ pub enum Reject {
     WrongStream,
     /// An epoch whose secret we do not have.
     WrongEpoch,
-    /// Seen before, or too old to tell.
+    /// Seen before, or from where it cannot be told.
     Replayed,
     /// The tag is not right.
     Forged,
@@ -386,12 +386,16 @@ pub struct OpenKeys {
     /// Numbers of data and manifest blocks that are sent now, nearly.
     blocks: [u32; 2],
     rejects: RejectCounts,
+    /// Symbols counted as forged since the last genuine datagram.
+    doubted: u64,
 }
 
 /// Epochs whose datagrams are accepted.
 const EPOCHS_MAX: usize = 2;
 /// Packet numbers remembered of a stream: 90 MB, a second at 750 Mbit/s.
 const STREAM_WINDOW: usize = 65_536;
+/// A symbol says the last 24 bits of its number: one that is further from the last is taken for another.
+const SYMBOLS_REACH: u64 = 1 << 23;
 /// Packet numbers remembered of a receiver's feedback.
 const FEEDBACK_WINDOW: usize = 64;
 
@@ -433,6 +437,7 @@ impl OpenKeys {
             window,
             blocks: [0; 2],
             rejects: RejectCounts::default(),
+            doubted: 0,
         }
     }
 
@@ -493,8 +498,27 @@ impl OpenKeys {
         header: &Header,
         datagram: &'a mut [u8],
     ) -> Result<Opened<'a>, Reject> {
+        let before = self.window.highest;
         let opened = self.try_open(&header.emit(), header.len_sent(), datagram);
-        opened.inspect_err(|reject| self.rejects.count(*reject))
+        match &opened {
+            Ok(opened) => self.settle_doubts(opened.number.0.saturating_sub(before)),
+            Err(reject) => {
+                self.rejects.count(*reject);
+                let is_symbol = header.len_sent() < HEADER_LEN;
+                self.doubted += u64::from(is_symbol && *reject == Reject::Forged);
+            }
+        }
+        opened
+    }
+
+    /// A genuine datagram is so far ahead of all before: after a long absence symbols were taken for others before it came,
+    /// and were too early, not forged.
+    fn settle_doubts(&mut self, ahead: u64) {
+        let doubted = std::mem::take(&mut self.doubted);
+        if ahead >= SYMBOLS_REACH {
+            self.rejects.forged -= doubted;
+            self.rejects.replayed += doubted;
+        }
     }
 
     fn try_open<'a>(

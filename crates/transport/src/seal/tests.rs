@@ -213,7 +213,10 @@ fn a_symbol_opens_by_what_is_near_and_by_nothing_else() {
     let far = sealed_as(&mut keys, &symbol(Epoch(0), number, 70_000), number);
     assert_eq!(open_it(&mut open, &mut far.clone()), Err(Reject::Forged));
     let told = sealed(&mut keys, number + 1);
+    let (forged, replayed) = (open.rejects().forged, open.rejects().replayed);
     assert!(open_it(&mut open, &mut told.clone()).is_ok());
+    let (was_early, after) = (1, open.rejects());
+    assert_eq!((forged - after.forged, after.replayed - replayed), (was_early, was_early));
     assert_eq!(open_it(&mut open, &mut far.clone()), Err(Reject::Forged));
     open.expect_blocks(70_001, 2);
     assert_eq!(open_it(&mut open, &mut far.clone()).unwrap().number, PacketNumber(number));
