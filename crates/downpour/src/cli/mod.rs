@@ -136,7 +136,7 @@ impl OutputArgs {
 
     /// Prints and writes the report; the exit status follows from it.
     fn show(&self, report: &Report) -> Result<Exit, Fault> {
-        if !self.quiet {
+        if !self.is_silent() {
             eprint!("{}", report.summary());
         }
         if self.json {
@@ -146,12 +146,13 @@ impl OutputArgs {
         if let Some(path) = &self.report {
             let written = report.write(path).map_err(|error| Fault {
                 what: format!("cannot write the report {}: {error}", path.display()),
-                todo: "take it from standard output, where it has gone instead".to_owned(),
+                todo: "take it from standard error, where it has gone instead".to_owned(),
                 exit: Exit::Incomplete,
                 class: None,
             });
+            // Standard output may be for the data.
             if written.is_err() && !self.json {
-                print!("{}", report.to_json());
+                eprint!("{}", report.to_json());
             }
             written?;
         }

@@ -184,6 +184,10 @@ impl ReceiveArgs {
     /// Looks at the machine and settles everything.
     pub fn resolve(self) -> Result<ReceivePlan, Fault> {
         self.check_paper_options()?;
+        if self.output.json && self.out.as_deref() == Some(Path::new("-")) {
+            let what = "standard output cannot take the data and the report of --json";
+            return Err(Fault::usage(what, "give --report FILE instead of --json"));
+        }
         // Absent only beside `--profile auto`; an empty one is refused with advice.
         Ok(ReceivePlan {
             ticket: TicketText::read(self.ticket.as_deref().unwrap_or_default())?,
@@ -292,6 +296,8 @@ mod tests {
         let below = target(&["--out", "/etc/hosts/x"]).unwrap_err();
         assert_eq!(below.exit, Exit::CouldNotStart);
         assert!(Line::try_parse_from(["receive", "downpour1:abc"]).is_err(), "no target");
+        let two = target(&["--out", "-", "--json"]).unwrap_err();
+        assert!(two.exit == Exit::Usage && two.todo.contains("--report"), "{two}");
     }
 
     #[test]

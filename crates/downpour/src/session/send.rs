@@ -140,7 +140,8 @@ enum Ended {
     Failed(String),
 }
 
-/// The ticket goes to the program that waits for it, or to standard output, by itself, so that it can be piped.
+/// The ticket goes to the program that waits for it, or to standard output, by itself, so that it can be piped; with `--json`
+/// that is for the report alone.
 fn announce(plan: &SendPlan, opened: &Open, host: &mut Host) {
     if let Host::Program { ticket, .. } = host {
         // Who does not wait for it does not get it.
@@ -149,9 +150,13 @@ fn announce(plan: &SendPlan, opened: &Open, host: &mut Host) {
         }
         return;
     }
-    let mut out = std::io::stdout();
-    // A closed standard output must not end a transfer: the ticket may be in a file.
-    let _ = writeln!(out, "{}", opened.ticket).and_then(|()| out.flush());
+    if plan.output.json {
+        eprintln!("{}", opened.ticket);
+    } else {
+        let mut out = std::io::stdout();
+        // A closed standard output must not end a transfer: the ticket may be in a file.
+        let _ = writeln!(out, "{}", opened.ticket).and_then(|()| out.flush());
+    }
     if plan.output.quiet {
         return;
     }

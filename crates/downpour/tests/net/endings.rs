@@ -2,6 +2,7 @@
 
 use crate::program::{HANG, Scratch};
 use crate::sessions::OneFile;
+use downpour::report::Report;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -91,6 +92,22 @@ fn a_transfer_goes_on_without_standard_error_and_a_lost_report_is_told() {
     assert!(received.err.contains("standard output could not be written"), "{}", received.err);
     assert!(session.arrived(0));
     assert!(session.scratch.report("r0").is_complete(), "written all the same");
+}
+
+#[test]
+fn the_report_is_alone_on_standard_output() {
+    let session = OneFile::new(100_000);
+    let receiver = session.receiver(0, &["--json"]);
+    let sent = session.sender(&["--receivers", "1", "--json"]).wait();
+    sent.expect(0);
+    let received = receiver.wait();
+    received.expect(0);
+    for ended in [&sent, &received] {
+        let report: Report = serde_json::from_str(&ended.out).expect("a report and nothing else");
+        assert!(report.is_complete());
+        assert!(!ended.err.contains(&report.summary()), "{}", ended.err);
+    }
+    assert!(sent.err.contains("downpour1:"), "the ticket: {}", sent.err);
 }
 
 #[test]
