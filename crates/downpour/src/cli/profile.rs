@@ -4,13 +4,19 @@
 //! passed over.
 
 use super::network::{check_group, listen_addrs};
-use super::{Fault, Interface, OutputArgs, ReceiveArgs, SendArgs};
+use super::receive::MEMORY_DEFAULT;
+use super::send::{PRODUCT_MEMORY_DEFAULT, read_defaults};
+use super::{
+    ConnectionArgs, EncryptionArg, Fault, Interface, OutputArgs, PathArg, ReceiveArgs, SendArgs,
+};
+use crate::defaults::Defaults;
+use crate::object::limits::ENTRIES_DEFAULT;
 use crate::units::{HostPort, parse_duration, parse_rate};
 use clap::{Args, ValueEnum};
-use downpour_proto::Rate;
 use downpour_proto::profile::bmtp::StatusRule;
 use downpour_proto::profile::{METADATA_MAX, Mode, bmtp, fmtp};
 use downpour_proto::rate::AfdpLimits;
+use downpour_proto::{PULL_SHARE_DEFAULT, Rate};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -251,7 +257,7 @@ fn check_options(protocol: Protocol, given: &[(bool, &str, &[Protocol])]) -> Res
         None => Ok(()),
         Some((_, option, [])) => Err(Fault::usage(
             format!("{option} means nothing to profile {}", protocol.name()),
-            "leave it out: a paper's protocol carries one file, without a ticket",
+            "leave it out, or use Downpour's own protocol",
         )),
         Some((_, option, of)) => {
             let of: Vec<&str> = of.iter().map(|protocol| protocol.name()).collect();
@@ -326,8 +332,17 @@ impl SendArgs {
                 (self.receivers.is_some(), "--receivers", &[Afdp, Fmtp]),
                 (self.rate.is_some(), "--rate", &[Bmtp, Fmtp]),
                 (self.listen.is_some(), "--listen", &[Afdp, Fmtp]),
+                (self.profile.is_some(), "--controller", &[]),
+                (self.pull_share != PULL_SHARE_DEFAULT, "--pull-share", &[]),
+                (self.path != PathArg::default(), "--path", &[]),
+                (self.encryption != EncryptionArg::default(), "--encryption", &[]),
+                (self.network.source_specific, "--source-specific", &[]),
+                (self.network.mtu.is_some(), "--mtu", &[]),
+                (self.product_memory != PRODUCT_MEMORY_DEFAULT, "--product-memory", &[]),
+                (self.output.trace.is_some(), "--trace", &[]),
             ],
         )?;
+        let rate = bounded(protocol, self.rate, &read_defaults()?)?;
         let payload = match &self.products {
             None => one_file(&self.paths, protocol)?,
             Some(list) => ProfilePayload::Products { list: list.clone(), log: self.product_log },
@@ -339,7 +354,7 @@ impl SendArgs {
             Some(ModeArg::Unicast) => Mode::Unicast,
         };
         let group = resolve_group(mode, self.network.group, self.network.ports.multicast())?;
-        let kind = self.paper.send_kind(self.rate)?;
+        let kind = self.paper.send_kind(rate)?;
         let connects = protocol != Bmtp;
         if connects && self.receivers.is_none() && self.start_after.is_none() {
             let what = "nothing says when to start";
@@ -357,7 +372,7 @@ impl SendArgs {
             mode,
             group,
             payload,
-            rate: self.rate,
+            rate,
             listen,
             receivers,
             start_after: self.start_after,
@@ -400,6 +415,14 @@ impl ReceiveArgs {
                 (self.ticket.is_some(), "a ticket", &[]),
                 (self.xattrs, "--xattrs", &[]),
                 (self.product_log.is_some(), "--product-log", &[Fmtp]),
+                (self.stay, "--stay", &[]),
+                (self.name.is_some(), "--name", &[]),
+                (self.memory != MEMORY_DEFAULT, "--memory", &[]),
+                (self.max_entries != ENTRIES_DEFAULT, "--max-entries", &[]),
+                (self.path_rate.is_some(), "--path-rate", &[]),
+                (self.path_rtt.is_some(), "--path-rtt", &[]),
+                (self.connections != ConnectionArgs::default(), "an option of connections", &[]),
+                (self.output.trace.is_some(), "--trace", &[]),
             ],
         )?;
         if self.product_log.is_some() && (!self.discard || self.paper.times.is_some()) {
@@ -454,6 +477,28 @@ impl ReceiveArgs {
     }
 }
 
+/// The rate under what the machine's defaults allow.
+fn bounded(
+    protocol: Protocol,
+    asked: Option<Rate>,
+    defaults: &Defaults,
+) -> Result<Option<Rate>, Fault> {
+    match (protocol, &defaults.hard) {
+        (Afdp, Some(hard)) => Err(Fault::usage(
+            format!(
+                "profile afdp keeps to no rate, and {} allows {}",
+                hard.file.display(),
+                hard.value
+            ),
+            "send by another protocol",
+        )),
+        (Afdp, None) => Ok(None),
+        // The circuit's rate is no default's to know.
+        (Fmtp, _) if asked.is_none() => Ok(None),
+        _ => Ok(defaults.ceiling_for(asked).0),
+    }
+}
+
 fn one_file(paths: &[PathBuf], protocol: Protocol) -> Result<ProfilePayload, Fault> {
     let one = "a paper's protocol carries one plain file";
     let todo = "name one file, or pack a tree into one";
@@ -503,9 +548,14 @@ fn resolve_group(
 
 #[cfg(test)]
 mod tests {
-    use super::{ProfilePayload, ProfileReceivePlan, ProfileSendPlan, ReceiveKind, SendKind};
+    use super::Protocol::{Afdp, Bmtp, Fmtp};
+    use super::{
+        ProfilePayload, ProfileReceivePlan, ProfileSendPlan, ReceiveKind, SendKind, bounded,
+    };
     use crate::cli::{Exit, Fault, ReceiveArgs, SendArgs};
+    use crate::defaults::{Defaults, Told};
     use clap::Parser;
+    use downpour_proto::Rate;
     use downpour_proto::profile::Mode;
     use downpour_proto::profile::bmtp::StatusRule;
     use downpour_proto::rate::AfdpLimits;
@@ -570,6 +620,16 @@ mod tests {
             format!("/etc/hosts --profile bmtp {group} --nice"),
             format!("/etc/hosts --profile bmtp {group} --receivers 3"),
             format!("/etc/hosts --profile bmtp {group} --ticket t"),
+            format!("/etc/hosts --profile bmtp {group} --trace t.zst"),
+            format!("/etc/hosts --profile bmtp {group} --controller background"),
+            format!("/etc/hosts --profile bmtp {group} --pull-share 3%"),
+            format!("/etc/hosts --profile bmtp {group} --path tcp"),
+            format!("/etc/hosts --profile bmtp {group} --encryption control"),
+            format!("/etc/hosts --profile bmtp {group} --source-specific"),
+            format!("/etc/hosts --profile bmtp {group} --mtu 1400"),
+            format!(
+                "--products - --product-memory 1GB --profile fmtp --rate 1mbit --receivers 1 {group}"
+            ),
             "/etc/hosts --profile bmtp".to_owned(),
             "/etc/hosts --profile bmtp --group 10.0.0.1:7000".to_owned(),
             format!("/etc/hosts --profile afdp {group}"),
@@ -591,10 +651,38 @@ mod tests {
             "--profile fmtp --discard --sender here:1",
             "--profile afdp --discard --sender here:1 --as ../x",
             "--profile afdp --out - --sender here:1",
+            "--profile afdp --discard --sender here:1 --stay",
+            "--profile afdp --discard --sender here:1 --name me",
+            "--profile afdp --discard --sender here:1 --memory 1GB",
+            "--profile afdp --discard --sender here:1 --max-entries 7",
+            "--profile afdp --discard --sender here:1 --path-rate 1gbit",
+            "--profile afdp --discard --sender here:1 --path-rtt 9ms",
+            "--profile afdp --discard --sender here:1 --connections 3",
+            "--profile afdp --discard --sender here:1 --trace t.zst",
             "downpour1:abc --profile afdp --discard --sender here:1",
         ] {
             assert_eq!(receive(line).unwrap_err().exit, Exit::Usage, "{line}");
         }
+    }
+
+    #[test]
+    fn a_hard_ceiling_binds_them_too() {
+        let rate = |mbps| Some(Rate::from_mbps(mbps));
+        let told = Told { value: Rate::from_mbps(20), file: "/etc/defaults.toml".into() };
+        let hard =
+            Defaults { ceiling: Some(told.clone()), hard: Some(told), ..Defaults::default() };
+        for (protocol, asked, kept) in [
+            (Bmtp, None, rate(20)),
+            (Bmtp, rate(900), rate(20)),
+            (Fmtp, rate(900), rate(20)),
+            (Fmtp, rate(5), rate(5)),
+            (Fmtp, None, None),
+        ] {
+            assert_eq!(bounded(protocol, asked, &hard).unwrap(), kept, "{protocol:?}");
+        }
+        let refused = bounded(Afdp, None, &hard).unwrap_err();
+        assert!(refused.what.contains("/etc/defaults.toml"), "{refused}");
+        assert_eq!(bounded(Afdp, None, &Defaults::default()).unwrap(), None);
     }
 
     #[test]

@@ -16,6 +16,8 @@ use std::time::Duration;
 
 /// A ticket is a few hundred bytes; more is another kind of file.
 const TICKET_BYTES_MAX: u64 = 64 * 1024;
+/// Bytes for blocks that are not yet complete.
+pub(super) const MEMORY_DEFAULT: u64 = 256_000_000;
 /// Longest name of a machine.
 const NAME_BYTES_MAX: usize = 255;
 

@@ -20,6 +20,8 @@ use std::time::Duration;
 /// Names in a file given with `--expect`; more is surely another kind of file.
 const EXPECTED_MAX: usize = 100_000;
 
+/// Bytes of products that are kept.
+pub(super) const PRODUCT_MEMORY_DEFAULT: u64 = 256_000_000;
 /// A few full blocks, and what repair of the last second needs.
 const KEEP_BYTES_MIN: u64 = 16_000_000;
 
@@ -258,7 +260,7 @@ impl SendArgs {
     }
 }
 
-fn read_defaults() -> Result<Defaults, Fault> {
+pub(super) fn read_defaults() -> Result<Defaults, Fault> {
     let names: Vec<String> = Profile::value_variants().iter().map(|p| p.name()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     // Without a home no session begins; `open` says so.
