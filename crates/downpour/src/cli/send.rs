@@ -321,8 +321,13 @@ fn resolve_products(
             "give --product-memory at least 16MB",
         ));
     }
+    // A pipe is opened once: who writes there would lose its reader.
+    let check = |list: &Path| match std::fs::metadata(list)?.is_file() {
+        true => std::fs::File::open(list).map(drop),
+        false => Ok(()),
+    };
     if list.as_os_str() != "-"
-        && let Err(error) = std::fs::File::open(&list)
+        && let Err(error) = check(&list)
     {
         return Err(Fault::start(
             format!("cannot read the list of products {}: {error}", list.display()),
@@ -498,6 +503,23 @@ mod tests {
         assert_eq!(plan.payload, Payload::Pipe { name: "disk.img".to_owned() });
         assert!(!plan.start.enter, "the Enter key is not free");
         assert!(resolve(&["-", "--name", "../x", "--receivers", "1"]).is_err());
+    }
+
+    #[test]
+    fn a_pipe_with_a_list_is_not_opened_before_it_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("list");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let (done, resolved) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let line = ["--products", pipe.to_str().unwrap(), "--receivers", "1"];
+            done.send(resolve(&line).map(|plan| plan.payload)).unwrap();
+        });
+        // Nobody writes there: who opens it waits.
+        let payload = resolved.recv_timeout(Duration::from_secs(20)).expect("it does not wait");
+        assert!(matches!(payload, Ok(Payload::Products { .. })), "{payload:?}");
+        let missing = resolve(&["--products", "/no/such/list", "--receivers", "1"]).unwrap_err();
+        assert_eq!(missing.exit, Exit::CouldNotStart);
     }
 
     #[test]
