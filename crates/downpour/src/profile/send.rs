@@ -66,15 +66,16 @@ pub fn send(plan: &ProfileSendPlan) -> Result<Exit, Fault> {
     let (sending, handle) = prepare(setup).map_err(unusable)?;
     let failed = |error| fault(&error, "the receivers keep nothing of it; send it again");
     let (outcome, products) = match (&plan.payload, &feed) {
-        (ProfilePayload::Products { list, .. }, Some(feed)) => std::thread::scope(|scope| {
-            let handle = &handle;
-            let inserting = scope.spawn(move || insert(list, feed, handle, &started));
-            let outcome = sending.run();
-            let lines = feed.end();
-            lines.iter().for_each(|line| log.iter().for_each(|log| log.add(line)));
-            let inserted = inserting.join().expect("it does not panic");
-            inserted.and(outcome.map(|outcome| (outcome, lines.len() as u64)).map_err(failed))
-        }),
+        (ProfilePayload::Products { list, .. }, Some(feed)) => {
+            let (list, fed) = (list.clone(), Arc::clone(feed));
+            let inserting = move || insert(&list, &fed, &handle, &started);
+            beside(inserting, || {
+                let outcome = sending.run();
+                let lines = feed.end();
+                lines.iter().for_each(|line| log.iter().for_each(|log| log.add(line)));
+                outcome.map(|outcome| (outcome, lines.len() as u64)).map_err(failed)
+            })
+        }
         _ => {
             handle.offer(offer_file(plan)?);
             handle.finish();
@@ -85,6 +86,18 @@ pub fn send(plan: &ProfileSendPlan) -> Result<Exit, Fault> {
         return Err(Fault::incomplete(failure, "look whether the disk is full"));
     }
     finish(plan, &outcome, products)
+}
+
+/// Runs while another thread inserts products. What fails does not wait for that: it may wait for a line, and the process
+/// ends without it.
+fn beside<T>(
+    inserting: impl FnOnce() -> Result<(), Fault> + Send + 'static,
+    run: impl FnOnce() -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    let inserting = std::thread::spawn(inserting);
+    let done = run()?;
+    inserting.join().expect("it does not panic")?;
+    Ok(done)
 }
 
 fn open(path: &Path) -> Result<File, Fault> {
@@ -239,9 +252,12 @@ fn finish(plan: &ProfileSendPlan, outcome: &SendOutcome, products: u64) -> Resul
         rate_at_end_bps: rate.bps(),
         receivers,
     };
-    // Without connections nobody says whether it has all.
     let all = report.receivers.iter().all(|row| row.products >= products);
-    let exit = if all { Exit::Complete } else { Exit::Incomplete };
+    let (came, wanted) = (report.receivers.len(), wanted(plan));
+    if came < wanted {
+        eprintln!("receivers that have connected: {came}, fewer than {wanted}");
+    }
+    let exit = if all && came >= wanted { Exit::Complete } else { Exit::Incomplete };
     if !plan.output.is_silent() {
         println!(
             "sent {} segments and {} again in {:.3} s",
@@ -249,4 +265,71 @@ fn finish(plan: &ProfileSendPlan, outcome: &SendOutcome, products: u64) -> Resul
         );
     }
     plan.output.write_json(&report, exit)
+}
+
+/// Receivers without which the session is not complete.
+fn wanted(plan: &ProfileSendPlan) -> usize {
+    match (plan.kind, plan.receivers) {
+        // Without connections nobody says whether it has all.
+        (SendKind::Bmtp { .. }, _) => 0,
+        // With a time alone, whoever is there by then counts.
+        (_, usize::MAX) => 1,
+        (_, receivers) => receivers,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{beside, finish};
+    use crate::cli::{Exit, Fault, SendArgs};
+    use clap::Parser;
+    use downpour_proto::profile::{MemberReport, SenderStats};
+    use downpour_proto::{Rate, Timestamp};
+    use downpour_transport::profile::SendOutcome;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: SendArgs,
+    }
+
+    #[test]
+    fn a_failed_session_does_not_wait_for_standard_input() {
+        let waits_for_ever = || loop {
+            std::thread::park();
+        };
+        let failed = beside(waits_for_ever, || Err::<(), _>(Fault::incomplete("it fails", "")));
+        assert_eq!(failed.unwrap_err().what, "it fails");
+        let inserted = beside(|| Err(Fault::incomplete("no product", "")), || Ok(()));
+        assert_eq!(inserted.unwrap_err().what, "no product");
+    }
+
+    #[test]
+    fn a_session_that_too_few_have_joined_is_not_complete() {
+        let exit = |line: &str, products: &[u64]| {
+            let line = format!("send /etc/hosts -q --profile {line}");
+            let plan = Line::try_parse_from(line.split(' ')).unwrap().args.resolve_paper();
+            let member = |products: &u64| {
+                let (port, completed, asked, gone) = (None, None, 0, false);
+                let report = MemberReport { port, completed, products: *products, asked, gone };
+                ("127.0.0.1:1".parse().unwrap(), report)
+            };
+            let outcome = SendOutcome {
+                stats: SenderStats::default(),
+                members: products.iter().map(member).collect(),
+                group_estimate: 0.0,
+                started: Timestamp::ZERO,
+                last_sent: Timestamp::ZERO,
+                rate: Rate::from_mbps(1),
+            };
+            finish(&plan.unwrap(), &outcome, 1).unwrap()
+        };
+        let two = "afdp --mode unicast --receivers 2 --start-after 1s";
+        assert_eq!(exit(two, &[1, 1]), Exit::Complete);
+        assert_eq!(exit(two, &[1]), Exit::Incomplete);
+        assert_eq!(exit(two, &[1, 0]), Exit::Incomplete);
+        let some = "afdp --mode unicast --start-after 1s";
+        assert_eq!((exit(some, &[1]), exit(some, &[])), (Exit::Complete, Exit::Incomplete));
+        assert_eq!(exit("bmtp --group 239.1.2.3:7000", &[]), Exit::Complete);
+    }
 }
