@@ -1,17 +1,19 @@
 //! The demo's folder and the programs that it starts, all gone when it ends.
 //!
-//! Whatever way the demo ends (done, failed, Ctrl-C), dropping the [`Stage`] ends the programs that still
-//! run and removes the folder. Ctrl-C is only noted; the demo asks `is_stopped` where it waits.
+//! Whatever way the demo ends (done, failed, by a signal), dropping the [`Stage`] ends the programs that still
+//! run and removes the folder. A signal is only noted; the demo asks `is_stopped` where it waits.
 
+use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// How often a wait looks whether something has happened.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -23,7 +25,8 @@ pub(super) struct Stage {
     folder: PathBuf,
     program: PathBuf,
     running: Vec<Program>,
-    stopped: Arc<AtomicBool>,
+    /// The signal that stops it; 0: none has come.
+    stopped: Arc<AtomicI32>,
 }
 
 struct Program {
@@ -36,9 +39,9 @@ impl Stage {
     /// Makes the folder, below `place`, for running `program`.
     pub(super) fn set(place: &Path, program: PathBuf) -> io::Result<Self> {
         let folder = place.join(format!("downpour-demo-{}", std::process::id()));
+        let stopped = Arc::default();
+        listen_for_signals(Arc::clone(&stopped))?;
         fs::create_dir(&folder)?;
-        let stopped = Arc::new(AtomicBool::new(false));
-        listen_for_interrupt(Arc::clone(&stopped));
         Ok(Self { folder, program, running: Vec::new(), stopped })
     }
 
@@ -47,9 +50,9 @@ impl Stage {
         self.folder.join(name)
     }
 
-    /// Whether the user pressed Ctrl-C.
+    /// Whether a signal has asked it to end.
     pub(super) fn is_stopped(&self) -> bool {
-        self.stopped.load(Ordering::Relaxed)
+        self.stopped.load(Ordering::Relaxed) != 0
     }
 
     /// The program with these arguments, its keys and state in the folder.
@@ -125,11 +128,23 @@ impl Program {
         }
         Ok(self.status)
     }
+
+    fn ask_to_end(&self) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        if let Some(pid) = pid.filter(|_| self.status.is_none()) {
+            // A child of ours that has not been waited for has its number still.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+    }
 }
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        // After Ctrl-C the terminal has told the programs too: they may say goodbye to each other.
+        // A terminal (Ctrl-C, or when it closes) has told the programs too; of another request only we know. They may say
+        // goodbye to each other.
+        if self.stopped.load(Ordering::Relaxed) == SignalKind::terminate().as_raw_value() {
+            self.running.iter().for_each(Program::ask_to_end);
+        }
         let end = Instant::now() + PATIENCE;
         let still_runs = |running: &mut Vec<Program>| {
             running.iter_mut().any(|program| matches!(program.look(), Ok(None)))
@@ -146,15 +161,25 @@ impl Drop for Stage {
     }
 }
 
-fn listen_for_interrupt(stopped: Arc<AtomicBool>) {
+/// From now on none of these ends the process by itself.
+fn listen_for_signals(stopped: Arc<AtomicI32>) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let inside = runtime.enter();
+    let mut interrupted = signal(SignalKind::interrupt())?;
+    let mut terminated = signal(SignalKind::terminate())?;
+    let mut hung_up = signal(SignalKind::hangup())?;
+    drop(inside);
     thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        if let Ok(runtime) = runtime
-            && runtime.block_on(tokio::signal::ctrl_c()).is_ok()
-        {
-            stopped.store(true, Ordering::Relaxed);
-        }
+        let first = runtime.block_on(async {
+            tokio::select! {
+                _ = interrupted.recv() => SignalKind::interrupt(),
+                _ = terminated.recv() => SignalKind::terminate(),
+                _ = hung_up.recv() => SignalKind::hangup(),
+            }
+        });
+        stopped.store(first.as_raw_value(), Ordering::Relaxed);
     });
+    Ok(())
 }
 
 #[cfg(test)]

@@ -113,11 +113,14 @@ pub fn walk(
 }
 
 /// How `copy` differs from `source`, each with all below it: kind, contents, mode, time of change, link
-/// targets, and what is there on one side alone. Empty when they are the same.
+/// targets, and what is there on one side alone. Empty when they are the same. Pipes, sockets and devices are not sent.
 pub fn differences(source: &Path, copy: &Path) -> io::Result<Vec<String>> {
     let mut found = Vec::new();
     let mut expected = BTreeSet::new();
     walk(source, &mut |path, meta| {
+        if !(meta.is_dir() || meta.is_file() || meta.is_symlink()) {
+            return Ok(());
+        }
         let below = path.strip_prefix(source).expect("below where the walk began");
         let other = if below.as_os_str().is_empty() { copy.to_owned() } else { copy.join(below) };
         if found.len() < DIFFERENCES_MAX
@@ -216,6 +219,9 @@ mod tests {
         let scratch = Scratch::new("downpour-differences");
         let source = scratch.0.join("source");
         tree(&source);
+        let _socket = std::os::unix::net::UnixListener::bind(source.join("a/socket")).unwrap();
+        let folder = File::open(source.join("a")).unwrap();
+        folder.set_modified(UNIX_EPOCH + Duration::new(1_000_000, 7)).unwrap();
         type Change = fn(&Path);
         let changes: [(&str, Change); 7] = [
             ("", |_| ()),

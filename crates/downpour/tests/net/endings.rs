@@ -1,5 +1,6 @@
 //! How the program ends when it is held up, or cannot say what it has to: on loopback, no root needed.
 
+use crate::payload;
 use crate::program::{HANG, Scratch};
 use crate::sessions::OneFile;
 use downpour::report::Report;
@@ -108,6 +109,24 @@ fn the_report_is_alone_on_standard_output() {
         assert!(!ended.err.contains(&report.summary()), "{}", ended.err);
     }
     assert!(sent.err.contains("downpour1:"), "the ticket: {}", sent.err);
+}
+
+#[test]
+fn a_demo_that_is_terminated_leaves_nothing_behind() {
+    let scratch = Scratch::new();
+    let (file, place) = (scratch.path("file"), scratch.path("place"));
+    payload::file(&file, 20_000_000);
+    fs::create_dir(&place).unwrap();
+    let (file, place) = (file.to_str().unwrap(), place.to_str().unwrap());
+    let words = ["demo", file, "--place", place, "--receivers", "2", "--rate", "1mbit"];
+    let mut demo = scratch.start(None, "demo", &words);
+    demo.until(|demo| demo.err().contains("phase=streaming").then_some(()));
+    assert_eq!(fs::read_dir(place).unwrap().count(), 1);
+    demo.terminate();
+    let ended = demo.wait();
+    ended.expect(1);
+    assert!(ended.err.contains("nothing is left behind"), "{}", ended.err);
+    assert_eq!(fs::read_dir(place).unwrap().count(), 0);
 }
 
 #[test]
