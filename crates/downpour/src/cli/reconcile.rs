@@ -5,12 +5,13 @@ use super::{Exit, Fault};
 use crate::reconcile::{ReconcileWish, Report, ReportList, Verdict};
 use crate::site::{Access, RemoteError};
 use clap::Args;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Between two looks for a new report.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
-/// Looks before it gives up: ten minutes.
-const LOOKS_MAX: u32 = 2000;
+/// Looks at a daemon that is not at it before it gives up: ten minutes.
+const IDLE_LOOKS_MAX: u32 = 2000;
 
 /// Compare this site's catalog with those of other sites now, or approve the repair that a report asks for
 #[derive(Debug, Args)]
@@ -42,22 +43,10 @@ impl ReconcileArgs {
             found.reports.iter().for_each(|id| println!("{id}"));
             return Ok(Exit::Complete);
         }
-        let (shown, approve, scrub) = (self.show, self.approve, self.scrub);
-        let reports: Vec<Report> = with_daemon(self.access, async |site| {
-            let ids = match shown {
-                Some(id) => vec![id],
-                None => {
-                    let one = approve.is_some() || scrub;
-                    let wish = ReconcileWish { approve, scrub };
-                    let before: ReportList = site.post("/v1/reconcile", &wish).await?;
-                    next(site, &before, one).await?
-                }
-            };
-            let mut reports = Vec::with_capacity(ids.len());
-            for id in ids {
-                reports.push(site.get(&format!("/v1/reconcile/{id}")).await?);
-            }
-            Ok(reports)
+        let (shown, wish) = (self.show, ReconcileWish { approve: self.approve, scrub: self.scrub });
+        let (reports, failed) = with_daemon(self.access, async |site| match shown {
+            Some(id) => Ok((vec![report(site, &id).await?], Vec::new())),
+            None => ask(site, &wish).await,
         })?;
         for report in &reports {
             if self.json {
@@ -67,26 +56,94 @@ impl ReconcileArgs {
                 print!("{}", report.text());
             }
         }
+        failed.iter().for_each(|why| eprintln!("not compared: {why}"));
         let good = |report: &Report| matches!(report.verdict, Verdict::Clean | Verdict::Repaired);
-        Ok(if reports.iter().all(good) { Exit::Complete } else { Exit::Incomplete })
+        Ok(if failed.is_empty() && reports.iter().all(good) {
+            Exit::Complete
+        } else {
+            Exit::Incomplete
+        })
     }
 }
 
-/// The reports that were not there before, oldest first: the first one, or those of the next round over all sites.
-async fn next(site: &Access, before: &ReportList, one: bool) -> Result<Vec<String>, RemoteError> {
-    for _ in 0..LOOKS_MAX {
+async fn report(site: &Access, id: &str) -> Result<Report, RemoteError> {
+    site.get(&format!("/v1/reconcile/{id}")).await
+}
+
+/// What was asked for, of the disk or not.
+fn is_asked_for(report: &Report, wish: &ReconcileWish, of_disk: bool) -> bool {
+    match &wish.approve {
+        Some(id) => report.approved.as_ref() == Some(id),
+        None => report.is_of_disk() == of_disk,
+    }
+}
+
+/// Asks for a run, and waits for what comes of it: the reports, oldest first, and why other sites have none.
+async fn ask(
+    site: &Access,
+    wish: &ReconcileWish,
+) -> Result<(Vec<Report>, Vec<String>), RemoteError> {
+    let of_disk = match &wish.approve {
+        Some(id) => report(site, id).await?.is_of_disk(),
+        None => wish.scrub,
+    };
+    let before: ReportList = site.post("/v1/reconcile", wish).await?;
+    let runs = |list: &ReportList| if of_disk { list.scrubs } else { list.rounds };
+    let begun = runs(&before).begun;
+    let mut known: BTreeSet<String> = before.reports.into_iter().collect();
+    let (mut found, mut idle) = (Vec::new(), 0);
+    while idle < IDLE_LOOKS_MAX {
         tokio::time::sleep(LOOK_EVERY).await;
         let now: ReportList = site.get("/v1/reconcile").await?;
-        let over = now.ended > before.begun;
-        let is_new = |id: &String| !before.reports.contains(id);
-        let new: Vec<String> = now.reports.into_iter().rev().filter(is_new).collect();
-        match (one, new.is_empty()) {
-            (true, false) => return Ok(new.into_iter().take(1).collect()),
-            (false, false) if over => return Ok(new),
-            (false, true) if over => break,
-            _ => {}
+        for id in now.reports.iter().rev() {
+            if known.insert(id.clone()) {
+                let report = report(site, id).await?;
+                found.extend(is_asked_for(&report, wish, of_disk).then_some(report));
+            }
         }
+        let one = of_disk || wish.approve.is_some();
+        if one && !found.is_empty() {
+            return Ok((found, Vec::new()));
+        }
+        let so_far = runs(&now);
+        if so_far.ended > begun {
+            if found.is_empty() && (one || now.failed.is_empty()) {
+                break;
+            }
+            return Ok((found, now.failed));
+        }
+        idle += u32::from(so_far.begun == so_far.ended);
     }
-    let what = "no report came; `downpour service status reconcile` says why";
+    let what = "no report came; `downpour service status` says why";
     Err(RemoteError::TimedOut(what.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_asked_for;
+    use crate::reconcile::{ReconcileWish, Report};
+    use serde_json::json;
+
+    #[test]
+    fn the_report_that_is_shown_is_the_one_that_was_asked_for() {
+        let report = |far: &str, approved: Option<&str>| -> Report {
+            let report = json!({
+                "id": "x", "site": "a", "far": far, "started_us": 0, "ended_us": 0,
+                "verdict": "clean", "approved": approved, "files_near": 0, "files_far": 0,
+                "in_flight": 0, "bytes_exchanged": 0, "rounds": 0, "repaired": 0,
+                "repair_max": 0, "is_cut": false, "findings": [],
+            });
+            serde_json::from_value(report).unwrap()
+        };
+        let wish = |approve: Option<&str>| ReconcileWish {
+            approve: approve.map(str::to_owned),
+            scrub: false,
+        };
+        let approval = wish(Some("y"));
+        assert!(is_asked_for(&report("b", Some("y")), &approval, false));
+        assert!(!is_asked_for(&report("c", None), &approval, false), "another site's");
+        assert!(is_asked_for(&report("b", None), &wish(None), false));
+        assert!(!is_asked_for(&report("a", None), &wish(None), false), "of the disk");
+        assert!(is_asked_for(&report("a", None), &wish(None), true));
+    }
 }

@@ -28,4 +28,4 @@ pub use ask::{
 pub use compare::{CANDIDATES_MAX, Compare, Compared, Holder, Nonsense, Step};
 pub use report::{Finding, Kind, Report, Verdict};
 pub use run::{Far, FarError, Order, RunError, run};
-pub use service::{OnExtra, Reconcile, ReconcileSection, ReconcileWish, ReportList, part};
+pub use service::{OnExtra, Reconcile, ReconcileSection, ReconcileWish, ReportList, Runs, part};

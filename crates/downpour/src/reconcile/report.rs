@@ -131,6 +131,11 @@ pub struct Report {
 }
 
 impl Report {
+    /// Whether the disk was compared with the catalog, not another site.
+    pub fn is_of_disk(&self) -> bool {
+        self.far == self.site
+    }
+
     /// The id of a run that begins now: the moment, and with whom.
     pub fn id_of(far: &str, started: Time) -> String {
         let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };

@@ -2,7 +2,7 @@
 
 use super::report::{Report, Verdict, take_approval};
 use super::scrub::{Pace, ScrubOrder, Scrubbed, scrub};
-use super::service::{ReconcileSection, tell};
+use super::service::{ReconcileSection, Runs, tell};
 use crate::site::{Config, Fault, Running, Service, Site, Status, Stop, Wish};
 use crate::units::show_bytes;
 use downpour_catalog::{ErrorClass, Time};
@@ -20,6 +20,7 @@ pub(super) struct Scrub {
     files: AtomicU64,
     bytes: AtomicU64,
     line: Mutex<String>,
+    runs: Mutex<Runs>,
     asked: tokio::sync::Notify,
 }
 
@@ -39,8 +40,10 @@ impl Service for Scrub {
                 }
                 let (this, site, stop) = (self.clone(), site.clone(), stop.clone());
                 let internal = |what: String| Fault::new(ErrorClass::Internal, what);
-                let done = tokio::task::spawn_blocking(move || this.once(&site, stop));
-                done.await.map_err(|error| internal(error.to_string()))?.map_err(internal)?;
+                self.count(|runs| runs.begun += 1);
+                let done = tokio::task::spawn_blocking(move || this.once(&site, stop)).await;
+                self.count(|runs| runs.ended = runs.begun);
+                done.map_err(|error| internal(error.to_string()))?.map_err(internal)?;
             }
         })
     }
@@ -57,6 +60,17 @@ impl Scrub {
     /// Lets it begin now.
     pub(super) fn ask(&self) {
         self.asked.notify_one();
+    }
+
+    /// Those so far.
+    pub(super) fn runs(&self) -> Runs {
+        self.count(|_| {})
+    }
+
+    fn count(&self, change: impl FnOnce(&mut Runs)) -> Runs {
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut runs);
+        *runs
     }
 
     fn once(&self, site: &Site, stop: Stop) -> Result<(), String> {

@@ -133,9 +133,10 @@ impl Far for There {
 #[derive(Clone, Debug, Default)]
 struct Last {
     line: String,
-    /// Rounds over all sites that have begun and ended.
-    begun: u64,
-    ended: u64,
+    /// Rounds over all sites.
+    rounds: Runs,
+    /// Why sites could not be compared in the last of them that has ended.
+    unreached: Vec<String>,
     runs: u64,
     failed: u64,
     repaired: u64,
@@ -192,7 +193,8 @@ impl Reconcile {
     /// Compares with each site in turn.
     async fn round(&self, site: &Arc<Site>) {
         let config = site.config();
-        self.last().begun += 1;
+        self.last().rounds.begun += 1;
+        let mut unreached = Vec::new();
         for remote in site.remotes() {
             let wanted = config.reconcile.with.as_ref();
             let wanted = wanted.is_none_or(|with| with.iter().any(|name| name == remote.name()));
@@ -205,14 +207,17 @@ impl Reconcile {
                 Err(error) => {
                     self.last().failed += 1;
                     tracing::warn!(remote = %name, %error, "reconcile failed");
-                    format!("{name}: {error}")
+                    let line = format!("{name}: {error}");
+                    unreached.push(line.clone());
+                    line
                 }
             };
             let mut last = self.last();
             (last.line, last.runs) = (line, last.runs + 1);
         }
         let mut last = self.last();
-        last.ended = last.begun;
+        last.unreached = unreached;
+        last.rounds.ended = last.rounds.begun;
     }
 
     async fn with(&self, site: &Arc<Site>, remote: Arc<Remote>) -> Result<String, Fault> {
@@ -282,17 +287,29 @@ pub struct ReconcileWish {
     pub scrub: bool,
 }
 
+/// Runs since the daemon's start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Runs {
+    /// That have begun.
+    pub begun: u64,
+    /// The last of them that has ended.
+    pub ended: u64,
+}
+
 /// Reports that are kept.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ReportList {
     /// Their ids, newest first.
     pub reports: Vec<String>,
-    /// Rounds of comparisons with all sites that have begun since the daemon's start.
+    /// Rounds of comparisons with all sites.
+    #[serde(flatten)]
+    pub rounds: Runs,
+    /// Comparisons of the disk with the catalog.
     #[serde(default)]
-    pub begun: u64,
-    /// The last of them that has ended.
+    pub scrubs: Runs,
+    /// Sites that could not be compared in the last round that has ended, each with the reason.
     #[serde(default)]
-    pub ended: u64,
+    pub failed: Vec<String>,
 }
 
 #[derive(OpenApi)]
@@ -328,15 +345,18 @@ fn odd(error: &std::io::Error) -> Problem {
 async fn list(
     State(site): State<Arc<Site>>,
     Extension(service): Extension<Arc<Reconcile>>,
+    Extension(scrub): Extension<Arc<Scrub>>,
 ) -> Result<Json<ReportList>, Problem> {
-    let (begun, ended) = {
+    // Before the reports, which are kept when a run ends.
+    let scrubs = scrub.runs();
+    let (rounds, failed) = {
         let last = service.last();
-        (last.begun, last.ended)
+        (last.rounds, last.unreached.clone())
     };
     let mut reports = report::ids(&site.config().state()).map_err(|error| odd(&error))?;
     reports.reverse();
     reports.truncate(LISTED_MAX);
-    Ok(Json(ReportList { reports, begun, ended }))
+    Ok(Json(ReportList { reports, rounds, scrubs, failed }))
 }
 
 /// One report
@@ -361,9 +381,10 @@ async fn start(
     let mut of_disk = wish.scrub;
     if let Some(id) = &wish.approve {
         let approved = report::approve(&site.config().state(), id).map_err(|error| odd(&error))?;
-        of_disk |= approved.far == site.name;
+        of_disk |= approved.is_of_disk();
     }
-    let reports = list(State(site), Extension(service.clone())).await?;
+    let (shared, disk) = (Extension(service.clone()), Extension(scrub.clone()));
+    let reports = list(State(site), shared, disk).await?;
     if of_disk {
         scrub.ask()
     } else {

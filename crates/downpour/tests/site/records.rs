@@ -98,6 +98,9 @@ fn what_is_missing_is_sent_again_and_much_at_once_is_asked_about() {
     let folder = tempfile::tempdir().unwrap();
     let mut a = SiteProcess::new(folder.path(), "a");
     let mut b = SiteProcess::new(folder.path(), "b");
+    // It never starts.
+    let c = SiteProcess::new(folder.path(), "c");
+    a.trust(&c.card);
     a.trust(&b.card);
     b.trust(&a.card);
     fill(&a, &b, 10);
@@ -107,6 +110,7 @@ fn what_is_missing_is_sent_again_and_much_at_once_is_asked_about() {
     b.start();
     let asks = a.run(&["catalog", "reconcile", "--json"]);
     assert_eq!(asks.status.code(), Some(1), "{}", a.log());
+    assert!(String::from_utf8_lossy(&asks.stderr).contains("not compared: c: "), "{asks:?}");
     let report: serde_json::Value = serde_json::from_slice(&asks.stdout).unwrap();
     assert_eq!((&report["verdict"], &report["repaired"]), (&"asks".into(), &0.into()));
     assert_eq!(report["findings"].as_array().unwrap().len(), 10);
@@ -119,6 +123,8 @@ fn what_is_missing_is_sent_again_and_much_at_once_is_asked_about() {
     assert_eq!(states(&a, State::Adopted), FILES - 10);
     assert!(a.done(&["catalog", "reconcile", "--list"]).lines().count() >= 2);
     assert!(a.done(&["service", "status", "reconcile"]).contains("10 repaired"));
+    let two = a.run(&["catalog", "reconcile"]);
+    assert_eq!(two.status.code(), Some(1), "one was not compared: {two:?}");
     // What holds for people does not for other sites, and the other way round.
     let digests = a.post::<serde_json::Value>("/v1/site/digests", &serde_json::json!([]));
     assert!(digests.is_err());
