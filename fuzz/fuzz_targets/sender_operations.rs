@@ -17,7 +17,7 @@ use downpour_proto::{
 use libfuzzer_sys::fuzz_target;
 use std::collections::{BTreeMap, BTreeSet};
 
-const GEOMETRY: Geometry = Geometry { symbol_len: 4, block_symbols: 8, ..Geometry::IPV4 };
+const GEOMETRY: Geometry = Geometry { symbol_len: 256, block_symbols: 8, ..Geometry::IPV4 };
 const BLOCKS: u32 = 40;
 const MEMBERS: u32 = 20;
 const WINDOW: usize = 4;

@@ -6,7 +6,7 @@ use downpour_proto::receiver::{self, Arrival, Disposition, Pull};
 use downpour_proto::sender::{self, Delivery};
 use downpour_proto::wire::{Feedback, Kind, Need, Poll};
 use downpour_proto::{
-    BlockId, Duration, Epoch, Geometry, PULL_SHARE_DEFAULT, Parity, RangeSet, Rate, Receiver,
+    BlockId, Code, Duration, Epoch, Geometry, PULL_SHARE_DEFAULT, Parity, RangeSet, Rate, Receiver,
     ReceiverConfig, ReceiverId, Rng, Round, Rounds, Sender, SenderConfig, StreamId, Timestamp,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +29,19 @@ enum To {
     Repair(usize, BlockId, u16, u16),
 }
 
+fn config(delay: Duration, mbps: u64) -> SenderConfig {
+    SenderConfig {
+        geometry: GEOMETRY,
+        stream: StreamId(9),
+        epoch: Epoch(0),
+        rate: Box::new(downpour_proto::rate::Fixed::new(Rate::from_mbps(mbps))),
+        recovery: Box::new(Parity::default()),
+        initial_rtt: delay * 2,
+        window_blocks: 64,
+        pull_share: PULL_SHARE_DEFAULT,
+    }
+}
+
 struct Net {
     now: Timestamp,
     sender: Sender,
@@ -45,19 +58,9 @@ struct Net {
 impl Net {
     fn new(losses: &[f64], delay: Duration, mbps: u64) -> Self {
         let now = Timestamp::ZERO;
-        let config = SenderConfig {
-            geometry: GEOMETRY,
-            stream: StreamId(9),
-            epoch: Epoch(0),
-            rate: Box::new(downpour_proto::rate::Fixed::new(Rate::from_mbps(mbps))),
-            recovery: Box::new(Parity::default()),
-            initial_rtt: delay * 2,
-            window_blocks: 64,
-            pull_share: PULL_SHARE_DEFAULT,
-        };
         let mut net = Self {
             now,
-            sender: Sender::new(config, now),
+            sender: Sender::new(config(delay, mbps), now),
             nodes: Vec::new(),
             delay,
             rng: Rng::new(42),
@@ -528,4 +531,39 @@ fn a_stream_that_everybody_has_left_waits_for_them_for_a_while() {
         let pulls: u64 = net.nodes.iter().map(|n| n.machine.stats().pulls).sum();
         assert_eq!(pulls < 10, back, "{pulls} pulls");
     }
+}
+
+/// Receivers drop what is longer, and a network that takes symbols may not take it (`docs/protocol.md#WIRE-4`).
+#[test]
+fn however_many_blocks_are_open_no_datagram_is_longer_than_a_symbols() {
+    let geometry = Geometry { symbol_len: 524, block_symbols: 128, code: Code::Cauchy };
+    let blocks = sender::WINDOW_BLOCKS_MAX as u32;
+    let mut now = Timestamp::ZERO;
+    let config = SenderConfig {
+        geometry,
+        initial_rtt: Duration::from_millis(400),
+        window_blocks: sender::WINDOW_BLOCKS_MAX,
+        ..config(Duration::ZERO, 1_000)
+    };
+    let mut sender = Sender::new(config, now);
+    sender.join(now, ReceiverId(1), Delivery::Stream);
+    (0..blocks).for_each(|number| sender.offer(now, BlockId::data(number).unwrap(), 128));
+    sender.start(now);
+    let (mut message, mut listed) = (Vec::new(), 0);
+    while now < Timestamp::ZERO + Duration::from_millis(500) {
+        while let Some(work) = sender.poll_work() {
+            if let sender::Work::Load { block, .. } = work {
+                sender.handle_work(now, sender::WorkDone::Loaded { block, tail: 524 });
+            }
+        }
+        while let Some(transmit) = sender.poll_transmit(now, &mut message) {
+            assert!(transmit.datagram_len() <= geometry.datagram_len());
+            if transmit.header.kind == Kind::Poll {
+                listed = listed.max(Poll::parse(&message).unwrap().blocks.len());
+            }
+        }
+        now = sender.poll_timeout().unwrap().at.max(now);
+        sender.handle_timeout(now);
+    }
+    assert!((100..200).contains(&listed), "{listed}");
 }

@@ -32,7 +32,7 @@ use crate::recovery::Recovery;
 use crate::time::{Duration, Timestamp};
 use crate::timer::{Deadline, Reason, TimerTable};
 use crate::units::Rate;
-use crate::wire::{Header, TAG_LEN};
+use crate::wire::{Header, TAG_LEN, list_len_max};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -280,7 +280,11 @@ impl Sender {
             followed_at: None,
             prompt: None,
             members: Members::default(),
-            window: Window::new(config.window_blocks, config.geometry.code),
+            window: Window::new(
+                config.window_blocks,
+                list_len_max(config.geometry.datagram_len()),
+                config.geometry.code,
+            ),
             rounds: RoundLog::default(),
             grtt: Grtt::new(config.initial_rtt),
             pacer: Pacer::new(now, config.rate.rate(), datagram)

@@ -378,7 +378,7 @@ impl Sender {
             report_share: share,
             data_end,
             manifest_end,
-            blocks: self.window.listings(),
+            blocks: self.window.listings(|_| true),
         };
         poll.emit(message);
         let transmit = self.transmit(Kind::Poll, message.len());
@@ -398,8 +398,7 @@ impl Sender {
     fn transmit_advert(&mut self, message: &mut Vec<u8>) -> Transmit {
         self.advert_due = false;
         let listed = core::mem::take(&mut self.advert);
-        let blocks = self.window.open.iter().filter(|b| listed.contains(&b.block));
-        Advert { blocks: blocks.map(super::window::Open::listing).collect() }.emit(message);
+        Advert { blocks: self.window.listings(|block| listed.contains(&block)) }.emit(message);
         self.transmit(Kind::Advert, message.len())
     }
 }

@@ -8,7 +8,7 @@
 use crate::code::Code;
 use crate::ids::{BlockId, BlockKind, ReceiverId, Round, SymbolId};
 use crate::time::Timestamp;
-use crate::wire::{ENTRY_LEN_MAX, LIST_LEN_MAX, OpenBlock, POLL_BLOCKS_MAX, list_len};
+use crate::wire::{ENTRY_LEN_MAX, OpenBlock, POLL_BLOCKS_MAX, fitting, list_len};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -138,6 +138,8 @@ impl Open {
 pub(super) struct Window {
     /// Most blocks open at once.
     limit: usize,
+    /// Most bytes of a list of them.
+    list_len_max: usize,
     code: Code,
     pub(super) offered: VecDeque<Offered>,
     pub(super) open: VecDeque<Open>,
@@ -149,9 +151,10 @@ pub(super) struct Window {
 }
 
 impl Window {
-    pub(super) const fn new(limit: usize, code: Code) -> Self {
+    pub(super) const fn new(limit: usize, list_len_max: usize, code: Code) -> Self {
         Self {
             limit,
+            list_len_max,
             code,
             offered: VecDeque::new(),
             open: VecDeque::new(),
@@ -167,7 +170,8 @@ impl Window {
         let most = (self.open.len() + 1) * ENTRY_LEN_MAX;
         let listings = || self.open.iter().map(Open::listing);
         self.open.len() >= self.limit
-            || most > LIST_LEN_MAX && list_len(listings()) + ENTRY_LEN_MAX > LIST_LEN_MAX
+            || 2 + most > self.list_len_max
+                && list_len(listings()) + ENTRY_LEN_MAX > self.list_len_max
     }
 
     /// The next offered block becomes open.
@@ -262,22 +266,29 @@ impl Window {
         self.open.front_mut()
     }
 
-    pub(super) fn listings(&self) -> Vec<OpenBlock> {
-        self.open.iter().map(Open::listing).collect()
+    /// The open blocks of which `which` is true, as they are told. All were opened with room in a list; should their
+    /// entries have grown since, the last are left out.
+    pub(super) fn listings(&self, which: impl Fn(BlockId) -> bool) -> Vec<OpenBlock> {
+        let told = self.open.iter().map(Open::listing).filter(|open| which(open.block));
+        fitting(told, self.list_len_max)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Offered, WINDOW_BLOCKS_MAX, Window};
+    use super::{Offered, Open, WINDOW_BLOCKS_MAX, Window};
     use crate::code::Code;
-    use crate::ids::{BlockId, SymbolId};
+    use crate::ids::{BlockId, Geometry, SymbolId};
     use crate::time::Timestamp;
-    use crate::wire::{LIST_LEN_MAX, list_len};
+    use crate::wire::{list_len, list_len_max};
+
+    fn window(limit: usize, code: Code) -> Window {
+        Window::new(limit, list_len_max(Geometry::IPV4.datagram_len()), code)
+    }
 
     #[test]
     fn symbols_go_source_first_then_encoded_repair() {
-        let mut window = Window::new(1, Code::ReedSolomon);
+        let mut window = window(1, Code::ReedSolomon);
         window.offered.push_back(Offered { block: BlockId::data(3).unwrap(), k: 2 });
         window.open_next(Timestamp::ZERO);
         assert_eq!(window.data_end, 4);
@@ -298,7 +309,7 @@ mod tests {
 
     #[test]
     fn a_plan_ends_with_the_codes_symbols_and_batches_are_its_own() {
-        let mut window = Window::new(2, Code::Cauchy);
+        let mut window = window(2, Code::Cauchy);
         window.offered.push_back(Offered { block: BlockId::data(0).unwrap(), k: 128 });
         window.open_next(Timestamp::ZERO);
         let open = window.find(BlockId::data(0).unwrap()).unwrap();
@@ -312,7 +323,7 @@ mod tests {
 
     #[test]
     fn the_first_block_with_a_symbol_is_found_whatever_has_changed() {
-        let mut window = Window::new(8, Code::ReedSolomon);
+        let mut window = window(8, Code::ReedSolomon);
         let block = |n| BlockId::data(n).unwrap();
         for n in 0..4 {
             window.offered.push_back(Offered { block: block(n), k: 1 });
@@ -337,8 +348,9 @@ mod tests {
 
     #[test]
     fn no_more_blocks_are_open_than_a_poll_has_room_for() {
-        let open = |step: u32| {
-            let mut window = Window::new(WINDOW_BLOCKS_MAX, Code::Cauchy);
+        let open = |symbol_len: u16, step: u32| {
+            let len_max = list_len_max(Geometry { symbol_len, ..Geometry::IPV4 }.datagram_len());
+            let mut window = Window::new(WINDOW_BLOCKS_MAX, len_max, Code::Cauchy);
             for n in 0.. {
                 if window.is_full() {
                     break;
@@ -347,18 +359,23 @@ mod tests {
                 window.offered.push_back(Offered { block, k: 128 });
                 window.open_next(Timestamp::ZERO);
             }
-            assert!(list_len(window.listings().into_iter()) <= LIST_LEN_MAX);
+            assert!(list_len(window.open.iter().map(Open::listing)) <= len_max);
+            assert_eq!(window.listings(|_| true).len(), window.open.len());
             window.open.len()
         };
         // Not yet sent, each takes four bytes; later three.
-        assert!(open(1) > 330, "{}", open(1));
-        assert!((150..330).contains(&open(100_000)), "{}", open(100_000));
+        assert!((331..345).contains(&open(1448, 1)), "{}", open(1448, 1));
+        assert!((150..330).contains(&open(1448, 100_000)), "{}", open(1448, 100_000));
+        // At MTU 1400 and 576.
+        assert!((310..331).contains(&open(1348, 1)), "{}", open(1348, 1));
+        assert!((110..120).contains(&open(524, 1)), "{}", open(524, 1));
+        assert_eq!(open(2, 1), 1, "there is always room for one");
     }
 
     #[test]
     fn a_closed_block_can_be_reopened_for_a_late_nack() {
         let block = BlockId::data(0).unwrap();
-        let mut window = Window::new(1, Code::ReedSolomon);
+        let mut window = window(1, Code::ReedSolomon);
         window.offered.push_back(Offered { block, k: 2 });
         window.open_next(Timestamp::ZERO);
         window.open[0].sent = 2;
@@ -373,7 +390,7 @@ mod tests {
     #[test]
     fn a_full_window_reopens_nothing() {
         let block = BlockId::data(0).unwrap();
-        let mut window = Window::new(1, Code::ReedSolomon);
+        let mut window = window(1, Code::ReedSolomon);
         window.offered.push_back(Offered { block, k: 2 });
         window.open_next(Timestamp::ZERO);
         window.close(0);

@@ -16,7 +16,7 @@ mod short;
 pub use feedback::{FEEDBACK_NEEDS_MAX, Feedback, Need};
 pub use header::{HEADER_LEN, Header, Kind, TAG_LEN};
 pub use poll::{Advert, OpenBlock, POLL_BLOCKS_MAX, Poll};
-pub(crate) use poll::{ENTRY_LEN_MAX, LIST_LEN_MAX, list_len};
+pub(crate) use poll::{ENTRY_LEN_MAX, fitting, list_len, list_len_max};
 pub use presence::Presence;
 
 pub use short::{Near, SHORT_LEN, Short, nearest};

@@ -5,6 +5,7 @@
 //! ask for the same keep silent.
 
 use super::ParseError;
+use super::header::{HEADER_LEN, TAG_LEN};
 use super::reader::{Reader, put_varint};
 use crate::ids::{BLOCK_SYMBOLS_MAX, BlockId, PacketNumber, ReceiverId, Round, SymbolId};
 use crate::time::{Duration, Timestamp};
@@ -16,8 +17,8 @@ pub const POLL_BLOCKS_MAX: usize = 448;
 
 /// Bytes of a poll before its list.
 const POLL_FIXED_LEN: usize = 49;
-/// Most bytes of a list. A full poll is no longer than IPv6's datagrams at MTU 1500, so that no path takes data but not polls.
-pub(crate) const LIST_LEN_MAX: usize = 1420 - POLL_FIXED_LEN;
+/// Most bytes of a list, whatever T is. A full poll is no longer than IPv6's datagrams at MTU 1500.
+const LIST_LEN_MAX: usize = 1420 - POLL_FIXED_LEN;
 /// Most bytes of one block in it.
 pub(crate) const ENTRY_LEN_MAX: usize = 5 + 2 + 2 + 2;
 const _: () = assert!(2 + 3 * POLL_BLOCKS_MAX <= LIST_LEN_MAX);
@@ -74,6 +75,13 @@ impl OpenBlock {
     }
 }
 
+/// Most bytes of a list in a session whose symbols' datagrams have `datagram_len`: no poll is longer, so that no path and
+/// no receiver takes data but not polls. A block fits always.
+pub(crate) fn list_len_max(datagram_len: usize) -> usize {
+    let room = datagram_len.saturating_sub(HEADER_LEN + TAG_LEN + POLL_FIXED_LEN);
+    room.clamp(2 + ENTRY_LEN_MAX, LIST_LEN_MAX)
+}
+
 /// Bytes that a list of these blocks takes.
 pub(crate) fn list_len(blocks: impl Iterator<Item = OpenBlock>) -> usize {
     let (mut out, mut before) = (Vec::new(), None);
@@ -84,22 +92,28 @@ pub(crate) fn list_len(blocks: impl Iterator<Item = OpenBlock>) -> usize {
     2 + out.len()
 }
 
-/// The sender keeps no more blocks open than fit; should their entries have grown since, the last are left out.
-fn emit_blocks(blocks: &[OpenBlock], out: &mut Vec<u8>) {
-    debug_assert!(blocks.len() <= POLL_BLOCKS_MAX);
-    let start = out.len();
-    out.extend_from_slice(&[0, 0]);
-    let (mut count, mut before) = (0u16, None);
+/// Those of the blocks that a list of so many bytes has room for; the last are left out.
+pub(crate) fn fitting(blocks: impl Iterator<Item = OpenBlock>, len_max: usize) -> Vec<OpenBlock> {
+    let (mut out, mut fitting) = (Vec::new(), Vec::new());
     for block in blocks {
-        let end = out.len();
-        block.emit(before, out);
-        if out.len() - start > LIST_LEN_MAX {
-            out.truncate(end);
+        block.emit(fitting.last(), &mut out);
+        if 2 + out.len() > len_max {
             break;
         }
-        (count, before) = (count + 1, Some(block));
+        fitting.push(block);
     }
-    out[start..start + 2].copy_from_slice(&count.to_be_bytes());
+    fitting
+}
+
+/// [`fitting`] has seen to it that they fit.
+fn emit_blocks(blocks: &[OpenBlock], out: &mut Vec<u8>) {
+    debug_assert!(blocks.len() <= POLL_BLOCKS_MAX);
+    out.extend_from_slice(&(blocks.len() as u16).to_be_bytes());
+    let mut before = None;
+    for block in blocks {
+        block.emit(before, out);
+        before = Some(block);
+    }
 }
 
 fn parse_blocks(reader: &mut Reader<'_>) -> Result<Vec<OpenBlock>, ParseError> {
@@ -227,11 +241,11 @@ impl Advert {
 mod tests {
     use super::{
         Advert, ENTRY_LEN_MAX, LIST_LEN_MAX, OpenBlock, POLL_BLOCKS_MAX, POLL_FIXED_LEN, Poll,
-        list_len,
+        fitting, list_len, list_len_max,
     };
-    use crate::ids::{BlockId, PacketNumber, ReceiverId, Round};
+    use crate::ids::{BlockId, Geometry, PacketNumber, ReceiverId, Round};
     use crate::time::{Duration, Timestamp};
-    use crate::wire::ParseError;
+    use crate::wire::{HEADER_LEN, ParseError, TAG_LEN};
     use alloc::vec::Vec;
     use proptest::prelude::{Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
@@ -305,14 +319,26 @@ mod tests {
     }
 
     #[test]
+    fn no_poll_is_longer_than_a_symbols_datagram() {
+        for symbol_len in [504, 524, 1348, 1428, 1448, 8948] {
+            let datagram_len = Geometry { symbol_len, ..Geometry::IPV4 }.datagram_len();
+            let poll_len = HEADER_LEN + POLL_FIXED_LEN + list_len_max(datagram_len) + TAG_LEN;
+            assert_eq!(poll_len, datagram_len.min(1452));
+        }
+    }
+
+    #[test]
     fn a_list_that_has_grown_too_long_ends_early() {
         let block = |n: u32| BlockId::from_raw(n * 100_000 % (1 << 27)).unwrap();
         let open = |n| OpenBlock { block: block(n), k: 1 + n as u16, sent: 0, planned: 1024 };
         let blocks: Vec<OpenBlock> = (0..300).map(open).collect();
-        let mut body = Vec::new();
-        Advert { blocks: blocks.clone() }.emit(&mut body);
-        let told = Advert::parse(&body).unwrap().blocks;
-        assert!(body.len() <= LIST_LEN_MAX && body.len() + ENTRY_LEN_MAX > LIST_LEN_MAX);
-        assert_eq!(told[..], blocks[..told.len()]);
+        for len_max in [500, LIST_LEN_MAX] {
+            let told = fitting(blocks.iter().copied(), len_max);
+            assert_eq!(told[..], blocks[..told.len()]);
+            let mut body = Vec::new();
+            Advert { blocks: told.clone() }.emit(&mut body);
+            assert!(body.len() <= len_max && body.len() + ENTRY_LEN_MAX > len_max);
+            assert_eq!(Advert::parse(&body).unwrap().blocks, told);
+        }
     }
 }
