@@ -25,7 +25,7 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 /// can be that run, wait after a failure, or are still served by the stream; behind these none is different.
 const PULL_SCAN_MAX: usize = FAILED_MAX + 2 * PULLS_MAX + PARTIAL_BLOCKS_MAX + POLL_BLOCKS_MAX;
 
-/// Failed blocks of which the wait is remembered.
+/// Failed blocks that wait each for itself; more wait together.
 const FAILED_MAX: usize = 4_096;
 
 /// Pulls under way and pulls that failed.
@@ -34,12 +34,14 @@ pub(super) struct Pulls {
     most: usize,
     running: BTreeSet<BlockId>,
     failed: BTreeMap<BlockId, (Timestamp, Duration)>,
+    /// When those may be tried that are not in `failed`: there may be no room for all that did.
+    others: Timestamp,
 }
 
 impl Pulls {
     /// With so many of data at once.
     pub(super) fn new(most: usize) -> Self {
-        Self { most, running: BTreeSet::new(), failed: BTreeMap::new() }
+        Self { most, running: BTreeSet::new(), failed: BTreeMap::new(), others: Timestamp::ZERO }
     }
 
     /// The manifest always has room of its own: pulls of data may be waiting for it.
@@ -51,9 +53,11 @@ impl Pulls {
         self.running.len() < max
     }
 
-    /// Those under way for blocks of `kind` within `numbers` are not needed any more.
+    /// Blocks of `kind` within `numbers` are not needed any more.
     pub(super) fn end_within(&mut self, kind: BlockKind, numbers: &Range<u32>) {
-        self.running.retain(|block| block.kind() != kind || !numbers.contains(&block.number()));
+        let needed = |block: &BlockId| block.kind() != kind || !numbers.contains(&block.number());
+        self.running.retain(needed);
+        self.failed.retain(|block, _| needed(block));
     }
 
     pub(super) fn is_running(&self, block: BlockId) -> bool {
@@ -74,20 +78,34 @@ impl Pulls {
     pub(super) fn fail(&mut self, now: Timestamp, block: BlockId) -> Timestamp {
         self.running.remove(&block);
         let wait = self.failed.get(&block).map_or(RETRY.0, |(_, last)| (*last * 2).min(RETRY.1));
-        if self.failed.len() < FAILED_MAX {
-            self.failed.insert(block, (now + wait, wait));
+        let at = now + wait;
+        if self.has_place_for(now, block) {
+            self.failed.insert(block, (at, wait));
+        } else {
+            self.others = at;
         }
-        now + wait
+        at
+    }
+
+    fn has_place_for(&mut self, now: Timestamp, block: BlockId) -> bool {
+        if self.failed.len() >= FAILED_MAX && !self.failed.contains_key(&block) {
+            // What could have been tried for so long needs no wait.
+            self.failed.retain(|_, (at, _)| *at + RETRY.1 > now);
+            return self.failed.len() < FAILED_MAX;
+        }
+        true
     }
 
     /// Whether the block may be pulled now.
     pub(super) fn may_start(&self, now: Timestamp, block: BlockId) -> bool {
-        !self.is_running(block) && self.failed.get(&block).is_none_or(|(at, _)| *at <= now)
+        let at = self.failed.get(&block).map_or(self.others, |(at, _)| *at);
+        !self.is_running(block) && at <= now
     }
 
     /// When the next failed pull may be tried again.
     pub(super) fn next_retry(&self, now: Timestamp) -> Option<Timestamp> {
-        self.failed.values().map(|(at, _)| *at).filter(|at| *at > now).min()
+        let each = self.failed.values().map(|(at, _)| *at);
+        each.chain([self.others]).filter(|at| *at > now).min()
     }
 }
 
@@ -172,5 +190,51 @@ impl Receiver {
             }
             _ => self.config.on_stream && !self.is_past(block),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FAILED_MAX, Pulls, RETRY};
+    use crate::ids::{BlockId, BlockKind};
+    use crate::time::{Duration, Timestamp};
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn block(number: u32) -> BlockId {
+        BlockId::data(number).unwrap()
+    }
+
+    #[test]
+    fn however_many_fail_each_waits_longer_each_time() {
+        let (mut pulls, mut now) = (Pulls::new(8), Timestamp::ZERO);
+        let most = FAILED_MAX as u32;
+        for number in 0..most + 100 {
+            now = now + MS;
+            assert_eq!(pulls.fail(now, block(number)), now + RETRY.0);
+            assert!(!pulls.may_start(now, block(number)), "{number}");
+        }
+        assert_eq!(pulls.failed.len(), FAILED_MAX);
+        assert!(pulls.may_start(now + RETRY.0, block(most + 99)));
+        // Of one that is known the wait grows also when there is no place for another.
+        let again = pulls.fail(now, block(7));
+        assert_eq!(again, now + RETRY.0 * 2);
+        assert!(!pulls.may_start(again - MS, block(7)) && pulls.may_start(again, block(7)));
+        // What nobody has tried for long makes room.
+        pulls.fail(now + RETRY.1 + RETRY.0, block(2 * most));
+        assert!(pulls.failed.len() < 200 && pulls.failed.contains_key(&block(2 * most)));
+    }
+
+    #[test]
+    fn what_is_not_needed_any_more_waits_no_more() {
+        let mut pulls = Pulls::new(8);
+        for number in 0..10 {
+            pulls.fail(Timestamp::ZERO, block(number));
+        }
+        pulls.end_within(BlockKind::Manifest, &(0..10));
+        assert_eq!(pulls.failed.len(), 10);
+        pulls.end_within(BlockKind::Data, &(2..9));
+        assert_eq!(pulls.failed.len(), 3);
+        assert!(!pulls.may_start(Timestamp::ZERO, block(9)));
     }
 }
