@@ -62,6 +62,11 @@ fn poll_limited_by(
     blocks: Vec<OpenBlock>,
 ) -> Vec<u8> {
     let mut body = Vec::new();
+    Poll { clr, ..poll_of(round, data_end, blocks) }.emit(&mut body);
+    body
+}
+
+fn poll_of(round: u32, data_end: u32, blocks: Vec<OpenBlock>) -> Poll {
     Poll {
         round: Round(round),
         packet: PacketNumber(100),
@@ -69,15 +74,13 @@ fn poll_limited_by(
         group_size: 1,
         grtt: Duration::from_millis(10),
         finished: true,
-        clr,
+        clr: None,
         leaves: None,
         report_share: 0,
         data_end,
         manifest_end: 0,
         blocks,
     }
-    .emit(&mut body);
-    body
 }
 
 #[test]
@@ -262,6 +265,36 @@ fn who_greets_goes_on_when_the_stream_is_lost_until_it_is_told_to_leave() {
     receiver.handle_datagram(at, heard, &header(Kind::Poll), &poll).expect("well formed");
     assert!(std::iter::from_fn(|| receiver.poll_event()).any(|e| e == Event::StreamHeard));
     assert_eq!(greetings(&mut receiver, 500), 0);
+}
+
+/// A poll that comes through names who leaves (`docs/protocol.md#STRAG-5`): that is no way back to the stream.
+#[test]
+fn who_has_lost_the_stream_leaves_it_too_when_a_poll_says_so() {
+    let mut receiver = receiver();
+    hear(&mut receiver, &poll(7, 0, Vec::new()));
+    let mut now = NOW;
+    let mut events = |receiver: &mut Receiver, poll: Poll| {
+        (0..500).for_each(|_| {
+            now = now + Duration::from_millis(10);
+            receiver.handle_timeout(now);
+        });
+        let mut body = Vec::new();
+        poll.emit(&mut body);
+        let lost: Vec<Event> = std::iter::from_fn(|| receiver.poll_event()).collect();
+        receiver
+            .handle_datagram(now, Arrival::now(now), &header(Kind::Poll), &body)
+            .expect("well formed");
+        let heard: Vec<Event> = std::iter::from_fn(|| receiver.poll_event()).collect();
+        (lost, heard)
+    };
+    let lost = vec![Event::StreamQuiet, Event::StreamLost];
+    let heard = events(&mut receiver, poll_of(8, 0, Vec::new()));
+    assert_eq!(heard, (lost.clone(), vec![Event::StreamHeard]));
+    let leaves = |round| Poll { leaves: Some(ReceiverId(1)), ..poll_of(round, 0, Vec::new()) };
+    assert_eq!(events(&mut receiver, leaves(9)), (lost, vec![Event::LeaveStream]));
+    for (round, says) in [(10, leaves(10)), (11, poll_of(11, 0, Vec::new()))] {
+        assert_eq!(events(&mut receiver, says), (vec![], vec![]), "round {round}");
+    }
 }
 
 #[test]

@@ -713,7 +713,9 @@ impl Receiver {
         for listing in &poll.blocks {
             self.on_listing(listing, Some(poll.round));
         }
-        if self.config.on_stream && poll.leaves == Some(self.config.me) {
+        // Also when the stream counts as lost: else it would be heard again, and joined for one round.
+        let follows = self.config.on_stream || self.silence.is_lost();
+        if follows && poll.leaves == Some(self.config.me) {
             self.set_on_stream(self.now, false);
             self.events.push_back(Event::LeaveStream);
         }
