@@ -341,8 +341,9 @@ impl Feedback for FmtpFeedback {
 #[allow(clippy::single_range_in_vec_init, reason = "ranges are meant")]
 mod tests {
     use super::{FmtpFeedback, FmtpWire, HEADER_LEN, LINK_RATE};
-    use crate::profile::{Begin, Data, Message, Via, Wire};
-    use crate::time::Duration;
+    use crate::ids::ReceiverId;
+    use crate::profile::{Begin, Data, Message, Mode, Sender, SenderConfig, To, Via, Wire};
+    use crate::time::{Duration, Timestamp};
     use alloc::collections::BTreeMap;
     use alloc::vec::Vec;
     use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
@@ -390,6 +391,27 @@ mod tests {
                 assert!(FmtpWire.parse(via, &bytes[..cut]).is_err());
             }
         }
+    }
+
+    #[test]
+    fn who_asks_and_does_not_read_is_answered_when_it_does() {
+        let (now, id) = (Timestamp::ZERO, ReceiverId(1));
+        let profile = super::sender(LINK_RATE, super::KEEP);
+        let config = SenderConfig { profile, mode: Mode::Multicast, group: None };
+        let mut sender = Sender::new(config, now);
+        assert!(sender.connect(now, id));
+        sender.set_ready(now, id, false);
+        let (mut request, mut out) = (Vec::new(), Vec::new());
+        FmtpWire.emit(&Message::BeginRequest { product: 5 }, 0, &mut request);
+        for _ in 0..100_000 {
+            sender.handle_stream(now, id, &request).unwrap();
+            assert_eq!(sender.poll_transmit(now, &mut out), None);
+        }
+        sender.set_ready(now, id, true);
+        let answers = core::iter::from_fn(|| sender.poll_transmit(now, &mut out));
+        let answers: Vec<_> = answers.map(|transmit| transmit.to).collect();
+        assert!(!answers.is_empty() && answers.len() < 10_000, "{}", answers.len());
+        assert!(answers.iter().all(|to| *to == To::Stream(id)));
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! | wire ([`Wire`]) | 28-byte header | ours | FMTP's |
 //!
 //! What each file of this folder is for: `message` what can be said, [`Wire`] how; `product` what a receiver
-//! has of a product; `recovery`, `feedback` the traits; `sender`, `receiver` the machines, which know no
+//! has of a product; `recovery`, `feedback` the traits; `replies` what the sender answers; `sender`, `receiver` the machines, which know no
 //! profile by name; `bmtp`, `afdp`, `fmtp` one profile each.
 //!
 //! As published: nothing is encrypted and nobody is known. What comes in is hostile until it is shown to fit:
@@ -27,6 +27,7 @@ mod message;
 mod product;
 mod receiver;
 mod recovery;
+mod replies;
 mod sender;
 
 pub use feedback::{Context, Feedback};

@@ -9,6 +9,7 @@
 use super::group::GroupEstimate;
 use super::message::{Begin, Data, Message, Mode, Via, Welcome, segment_bytes, segments};
 use super::recovery::Repair;
+use super::replies::Replies;
 use super::{SenderProfile, Wire};
 use crate::ids::ReceiverId;
 use crate::pacer::Pacer;
@@ -26,9 +27,6 @@ pub const MEMBERS_MAX: usize = 4096;
 
 /// Most products offered and not released.
 pub const OFFERED_MAX: usize = 65_536;
-
-/// Answers that wait for the driver; a receiver that draws more without taking any is answered no more.
-const REPLIES_MAX: usize = 65_536;
 
 /// A period ends after a packet, as in the papers' programs; by itself when none has left for this long.
 const PERIOD_SLACK: Duration = Duration::from_millis(20);
@@ -204,7 +202,7 @@ pub struct Sender {
     period_at: Timestamp,
     /// When there was last nothing to send.
     idle_at: Option<Timestamp>,
-    replies: VecDeque<(ReceiverId, Message)>,
+    replies: Replies,
     events: VecDeque<Event>,
     stats: SenderStats,
 }
@@ -232,7 +230,7 @@ impl Sender {
             group: GroupEstimate::default(),
             period_at: now,
             idle_at: None,
-            replies: VecDeque::new(),
+            replies: Replies::default(),
             events: VecDeque::new(),
             stats: SenderStats::default(),
         }
@@ -303,7 +301,7 @@ impl Sender {
             member.joined = false;
         }
         self.config.profile.recovery.forget_receiver(id);
-        self.replies.retain(|(to, _)| *to != id);
+        self.replies.forget(id);
         for open in self.queue.front_mut().into_iter().chain(self.held.values_mut()) {
             open.waiting.remove(&id);
         }
@@ -523,7 +521,7 @@ impl Sender {
         let Some(welcome) = self.greeting().filter(|_| self.greets()) else { return };
         for (id, member) in self.members.iter_mut().filter(|(_, member)| !member.greeted) {
             member.greeted = true;
-            self.replies.push_back((*id, welcome.clone()));
+            self.replies.push(*id, welcome.clone());
         }
     }
 
@@ -555,8 +553,8 @@ impl Sender {
     }
 
     fn reply(&mut self, to: ReceiverId, message: Message) {
-        if self.members.contains_key(&to) && self.replies.len() < REPLIES_MAX {
-            self.replies.push_back((to, message));
+        if self.members.contains_key(&to) {
+            self.replies.push(to, message);
         }
     }
 
@@ -693,7 +691,9 @@ impl Sender {
     }
 
     fn next_reply(&mut self, out: &mut Vec<u8>) -> Option<Transmit> {
-        while let Some((id, message)) = self.replies.pop_front() {
+        let members = &self.members;
+        let ready = |id| members.get(&id).is_some_and(|member: &Member| member.ready);
+        while let Some((id, message)) = self.replies.next(ready) {
             if self.wire().emit(&message, 0, out) {
                 self.count(To::Stream(id), out.len() as u64);
                 return Some(Transmit { to: To::Stream(id), body: None });

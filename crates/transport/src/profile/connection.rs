@@ -18,9 +18,8 @@ pub(super) struct Connection {
     inbox: Vec<u8>,
     /// Where the next message in `inbox` starts.
     taken: usize,
+    /// What the kernel has not taken.
     outbox: Vec<u8>,
-    /// How much of `outbox` is sent.
-    sent: usize,
     closed: bool,
 }
 
@@ -29,8 +28,8 @@ impl Connection {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
         let peer = socket.peer_addr()?;
-        let (inbox, outbox, taken, sent) = (Vec::new(), Vec::new(), 0, 0);
-        Ok(Self { socket, peer, inbox, taken, outbox, sent, closed: false })
+        let (inbox, outbox, taken) = (Vec::new(), Vec::new(), 0);
+        Ok(Self { socket, peer, inbox, taken, outbox, closed: false })
     }
 
     pub(super) const fn peer(&self) -> SocketAddr {
@@ -43,12 +42,12 @@ impl Connection {
 
     /// Whether bytes wait that the kernel has not taken.
     pub(super) fn is_waiting(&self) -> bool {
-        self.sent < self.outbox.len() && !self.closed
+        !self.outbox.is_empty() && !self.closed
     }
 
     /// Whether more may be put in.
     pub(super) fn is_ready(&self) -> bool {
-        self.outbox.len() - self.sent < OUTBOX_FULL
+        self.outbox.len() < OUTBOX_FULL
     }
 
     /// Reads what is there; an ended connection is closed.
@@ -95,15 +94,13 @@ impl Connection {
     /// Sends what the kernel takes.
     pub(super) fn write(&mut self) {
         while self.is_waiting() {
-            match self.socket.write(&self.outbox[self.sent..]) {
-                Ok(len) => self.sent += len,
+            match self.socket.write(&self.outbox) {
+                Ok(len) => drop(self.outbox.drain(..len)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => self.closed = true,
             }
         }
-        self.outbox.clear();
-        self.sent = 0;
     }
 
     /// Says that nothing more comes.
@@ -116,5 +113,32 @@ impl Connection {
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Connection, OUTBOX_FULL};
+    use std::io::Read as _;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn what_the_kernel_took_is_not_kept() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut connection = Connection::new(listener.accept().unwrap().0).unwrap();
+        let (mut put, mut taken, mut part) = (0, 0, [7; 4096]);
+        while taken < 16 << 20 {
+            while connection.is_ready() {
+                connection.outbox().extend_from_slice(&part);
+                put += part.len();
+                connection.write();
+            }
+            assert!(connection.outbox().len() < OUTBOX_FULL + part.len());
+            peer.read_exact(&mut part).unwrap();
+            taken += part.len();
+            connection.write();
+        }
+        assert!(taken < put);
     }
 }

@@ -238,7 +238,7 @@ impl Sending {
         while let Ok(command) = self.commands.try_recv() {
             let now = self.clock.now();
             match command {
-                // One that is refused is never released: the owner has checked its size.
+                // One that is refused is never released: the owner has checked its size, and how many wait.
                 Command::Offer(offer) => drop(self.machine.offer(now, offer)),
                 Command::Finish => self.machine.finish(now),
             }
@@ -435,12 +435,19 @@ impl Sending {
 
     /// Sends what still waits on connections, and lets receivers close them.
     fn end(&mut self) -> Result<(), ProfileError> {
-        while self.transmit()? {}
         let until = self.clock.now() + LINGER;
-        while !self.connections.is_empty() && self.clock.now() < until {
-            for connection in self.connections.values_mut() {
+        loop {
+            while self.transmit()? {}
+            let now = self.clock.now();
+            if self.connections.is_empty() || now >= until {
+                return Ok(());
+            }
+            for (id, connection) in &mut self.connections {
+                // One that was full may not have been given all that is for it.
+                let has_all = connection.is_ready();
                 connection.write();
-                if !connection.is_waiting() {
+                self.machine.set_ready(now, *id, connection.is_ready());
+                if has_all && !connection.is_waiting() {
                     connection.finish();
                 }
                 connection.read();
@@ -450,6 +457,5 @@ impl Sending {
             let soon = (self.clock.now() + Duration::from_millis(2)).min(until);
             wait(&self.clock, soon, &[]).map_err(ProfileError::Network)?;
         }
-        Ok(())
     }
 }
