@@ -1,7 +1,7 @@
 //! A feed of products by `fmtp`: inserted at their times, held in memory until all receivers have them.
 //!
 //! 1. [`insert`] (a thread) reads the list, waits for each product's time and offers it. It waits when
-//!    [`HELD_MAX`] bytes are held.
+//!    [`HELD_MAX`] bytes or [`OFFERED_MAX`] products are held.
 //! 2. [`Feed`] is what the driver reads from, and notes when a product's segments left.
 //! 3. [`FeedSink`] counts what came and keeps none of it: as published nothing is verified, so this is for
 //!    measurements. A product is logged when it is complete, as LDM7 inserts it then, not in order of numbers.
@@ -11,7 +11,7 @@
 
 use crate::cli::Fault;
 use crate::product::{InsertedLine, List, Listed, ProductLog, ReceivedLine, unix_ns};
-use downpour_proto::profile::{Body, METADATA_MAX, Offer, Product};
+use downpour_proto::profile::{Body, METADATA_MAX, OFFERED_MAX, Offer, Product};
 use downpour_transport::profile::{ProductSink, ProductSource, SendHandle};
 use downpour_transport::take_short_turns;
 use std::collections::BTreeMap;
@@ -40,6 +40,13 @@ struct State {
     over: bool,
 }
 
+impl State {
+    /// The next product waits. The driver's machine would refuse one more than [`OFFERED_MAX`].
+    fn is_full(&self) -> bool {
+        !self.over && (self.bytes >= HELD_MAX || self.held.len() >= OFFERED_MAX)
+    }
+}
+
 impl Feed {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Each change leaves it whole.
@@ -48,8 +55,7 @@ impl Feed {
 
     /// Holds a product once there is room. False: nobody sends any more.
     fn hold(&self, number: u32, bytes: Vec<u8>, line: InsertedLine) -> bool {
-        let full = |state: &mut State| !state.over && state.bytes >= HELD_MAX;
-        let waited = self.released.wait_while(self.lock(), full);
+        let waited = self.released.wait_while(self.lock(), |state| state.is_full());
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
         state.bytes += bytes.len() as u64;
         state.held.insert(number, bytes);
@@ -228,9 +234,9 @@ impl ProductSink for FeedSink {
 
 #[cfg(test)]
 mod tests {
-    use super::{Feed, FeedSource};
+    use super::{Feed, FeedSource, HELD_MAX};
     use crate::product::InsertedLine;
-    use downpour_proto::profile::Body;
+    use downpour_proto::profile::{Body, OFFERED_MAX};
     use downpour_transport::profile::ProductSource as _;
     use std::sync::Arc;
 
@@ -263,5 +269,21 @@ mod tests {
         let names: Vec<String> = feed.end().into_iter().map(|line| line.name).collect();
         assert_eq!(names, ["p0", "p1"]);
         assert!(!feed.hold(2, Vec::new(), line(2, 0)), "nobody sends any more");
+    }
+    #[test]
+    fn no_more_are_held_than_the_sender_takes_offers_of() {
+        let feed = Feed::default();
+        let is_full = || feed.lock().is_full();
+        for number in 0..OFFERED_MAX as u32 {
+            assert!(!is_full());
+            assert!(feed.hold(number, Vec::new(), line(u64::from(number), 0)));
+        }
+        assert!(is_full());
+        feed.release(7);
+        assert!(!is_full());
+        feed.lock().bytes = HELD_MAX;
+        assert!(is_full());
+        feed.end();
+        assert!(!is_full(), "nobody waits any more");
     }
 }
