@@ -14,8 +14,9 @@ use downpour_transport::{
     Accepted, BlockSink, BlockSource, Encoder, Group, Interface, MulticastReceiver, RecvOptions,
     Secret, SendOptions, SourceError, Spare, Suite, UnicastSocket,
 };
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::ops::Range;
+use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -373,4 +374,25 @@ fn a_sink_that_panics_ends_the_receiver_with_its_words() {
     assert!(what.contains("no storing of") && what.contains("downpour-store"), "{what}");
     receiver.stop();
     sender.stop();
+}
+
+#[test]
+fn who_cannot_join_again_says_that_it_has_no_stream() {
+    let net = net(100, 47_309);
+    let feedback = UnicastSocket::bind("127.0.0.1:0".parse().unwrap(), 1 << 20).unwrap();
+    let (told, events) = channel();
+    let on_event = Box::new(move |event| drop(told.send(event)));
+    let setup = net.receive_setup(1, 0.0, feedback.local_addr().unwrap(), Arc::new(Faulty));
+    let inlet = setup.stream.as_ref().unwrap().as_fd().try_clone_to_owned().unwrap();
+    let inlet = UdpSocket::from(inlet);
+    let receiver = ReceiveHandle::spawn(ReceiveSetup { on_event, ..setup }).unwrap();
+    receiver.set_on_stream(false);
+    // Behind the driver's back the socket becomes a member, as soon as it is none: its own attempt is refused.
+    let (group, lo) = ([239, 77, 3, 1].into(), [127, 0, 0, 1].into());
+    while inlet.join_multicast_v4(&group, &lo).is_err() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    receiver.set_on_stream(true);
+    assert_eq!(events.recv_timeout(PATIENCE), Ok(ReceiveEvent::StreamLost));
+    receiver.stop();
 }

@@ -499,7 +499,8 @@ impl Driver {
         if let Some(socket) = &mut self.socket {
             let changed = if on_stream { socket.rejoin() } else { socket.leave() };
             if changed.is_err() && on_stream {
-                return; // Still without the stream: pulling goes on.
+                // Still without the stream, which the sender believes to be followed again: pulling goes on.
+                return (self.on_event)(ReceiveEvent::StreamLost);
             }
         }
         self.machine.set_on_stream(now, on_stream && self.inlet().is_some());
