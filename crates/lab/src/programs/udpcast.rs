@@ -1,16 +1,17 @@
 //! udpcast: one stream, acknowledged slice by slice; or one-way with parity for a loss known beforehand.
 
 use super::{Program, text, tool};
+use crate::experiment::Cell;
 use crate::stage::{Proof, Stage};
 use std::io;
 
-/// Its own headers are not in the rate that it is told.
-const FEC_SHARE: f64 = 0.96;
+/// Ethernet's headers are not in the rate that it is told.
+const SHARE: f64 = 0.96;
 
 pub(super) const PROGRAMS: &[Program] = &[
     Program {
         name: "udpcast",
-        about: "full duplex; finds the rate by acknowledgement",
+        about: "full duplex, paced by acknowledgement; told 96 % of the rate where there is one",
         tools: &["udp-sender", "udp-receiver"],
         package: Some("udpcast"),
         shares_uplinks: false,
@@ -57,29 +58,33 @@ fn run(stage: &mut Stage<'_>, fec: bool) -> io::Result<()> {
         }
     }
     stage.settle();
-    let fixed = ["--file", &payload, "--interface", "eth0", "--nokbd", "--no-progress"];
-    let (receivers, lossy) = (stage.cell.receivers.to_string(), stage.cell.loss > 0.0);
-    let (rate, parity) = (format!("{}k", stage.told_kbit(FEC_SHARE)), parity(stage.cell.loss));
-    let more: Vec<&str> = if fec {
-        #[rustfmt::skip]
-        let more = [
-            "--async", "--fec", parity, "--max-bitrate", &rate, "--autostart", "2",
-            "--rexmit-hello-interval", "100",
-        ];
-        more.to_vec()
-    } else {
-        #[rustfmt::skip]
-        let more = [
-            "--full-duplex", "--min-receivers", &receivers, "--max-wait", "60",
-            "--start-timeout", "60", "--rexmit-hello-interval", "200",
-        ];
-        // Its join is not safe against loss: without this it starts before all are in.
-        let wait: &[&str] = if lossy { &["--min-wait", "1"] } else { &[] };
-        [&more[..], wait].concat()
-    };
-    stage.sender("udp-sender", &[&fixed[..], &more].concat())?;
+    let rate = format!("{}k", stage.told_kbit(SHARE));
+    let args = sending(stage.cell, &payload, &rate, fec);
+    stage.sender("udp-sender", &args.iter().map(String::as_str).collect::<Vec<_>>())?;
     stage.wait_receivers()?;
     stage.wait_senders()
+}
+
+/// What the sender is told.
+fn sending(cell: &Cell, payload: &str, rate: &str, fec: bool) -> Vec<String> {
+    let receivers = cell.receivers.to_string();
+    let fixed = ["--file", payload, "--interface", "eth0", "--nokbd", "--no-progress"];
+    // Without acknowledgements it must be told one.
+    let told: &[&str] = if fec || cell.rate.is_some() { &["--max-bitrate", rate] } else { &[] };
+    #[rustfmt::skip]
+    let more: &[&str] = if fec {
+        &[
+            "--async", "--fec", parity(cell.loss), "--autostart", "2", "--rexmit-hello-interval", "100",
+        ]
+    } else {
+        &[
+            "--full-duplex", "--min-receivers", &receivers, "--max-wait", "60",
+            "--start-timeout", "60", "--rexmit-hello-interval", "200",
+        ]
+    };
+    // Its join is not safe against loss: without this it starts before all are in.
+    let wait: &[&str] = if !fec && cell.loss > 0.0 { &["--min-wait", "1"] } else { &[] };
+    [&fixed[..], told, more, wait].concat().into_iter().map(str::to_owned).collect()
 }
 
 /// The least that was seen to carry the loss.
@@ -88,5 +93,23 @@ fn parity(loss: f64) -> &'static str {
         0.0 => "8x8/128",
         loss if loss <= 0.02 => "8x12/128",
         _ => "8x26/128",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sending;
+    use crate::experiment::Cell;
+    use crate::units::Rate;
+
+    #[test]
+    fn it_is_told_the_rate_of_a_link_that_has_one() {
+        let cell = Cell { rate: Some(Rate(100_000_000)), receivers: 8, ..Cell::default() };
+        for fec in [false, true] {
+            let args = sending(&cell, "file", "96000k", fec);
+            assert!(args.windows(2).any(|pair| pair == ["--max-bitrate", "96000k"]), "{args:?}");
+        }
+        let args = sending(&Cell { rate: None, ..cell }, "file", "9600000k", false);
+        assert!(!args.iter().any(|arg| arg == "--max-bitrate"), "{args:?}");
     }
 }
