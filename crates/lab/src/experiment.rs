@@ -334,8 +334,9 @@ impl Experiment {
         let Cell { rate, queue, delay, jitter, reorder, .. } = *cell;
         let plain = Shape::default();
         let down = Shape { delay, jitter, reorder, ..plain.clone() };
-        // Only an emulated link can change.
-        let emulated = !self.change.is_empty();
+        // Only an emulated link can change. And tbf saves up while nothing is sent: what is shorter than its bucket, as
+        // most products are, would leave as if there were no rate. The emulator saves up nothing.
+        let emulated = !self.change.is_empty() || cell.feed.is_some();
         let shared = if both_ways { rate } else { None };
         let up = Shape { rate, queue, ..down.clone() };
         let sender = Link { up, down: Shape { rate: shared, queue, ..down }, emulated };
@@ -450,6 +451,16 @@ mod tests {
         assert_eq!(spec.receivers[3].up.loss, 0.0);
         assert_eq!(spec.receivers[3].up.rate, Some(Rate(10_000_000)));
         assert_eq!(experiment.odd_receivers(), [3, 99, 5]);
+    }
+
+    #[test]
+    fn what_comes_now_and_then_is_sent_over_a_link_that_saves_nothing_up() {
+        let experiment = Experiment::parse(TEXT).unwrap();
+        let file = experiment.network(&Cell::default(), false, 1);
+        assert!(!file.sender.emulated);
+        let cell = Cell { feed: Some("ngrid".to_owned()), receivers: 8, ..Cell::default() };
+        let spec = experiment.network(&cell, false, 1);
+        assert!(spec.sender.emulated && spec.receivers.iter().all(|link| !link.emulated));
     }
 
     #[test]

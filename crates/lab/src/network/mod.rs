@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A link is a veth pair, with tbf for its rate and nftables for its independent losses; one with delay,
-//! jitter, losses in bursts or reordering is a pair of TAP devices joined by the [emulator](crate::emulator).
+//! jitter, losses in bursts or reordering, one that changes and a feed's is a pair of TAP devices joined by the
+//! [emulator](crate::emulator).
 //!
 //! 1. The bridge floods multicast: no snooping, so no querier is needed and nothing is pruned in mid-run.
 //! 2. Segmentation offloads are off on every veth unless the experiment wants them: what is lost is one
