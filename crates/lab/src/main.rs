@@ -32,6 +32,7 @@ mod units;
 
 use clap::{Parser, Subcommand};
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -129,7 +130,7 @@ enum TcpVerb {
         congestion: String,
         #[arg(long)]
         sequential: bool,
-        hosts: Vec<String>,
+        hosts: Vec<Ipv4Addr>,
     },
     Receive {
         file: PathBuf,

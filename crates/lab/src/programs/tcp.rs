@@ -5,9 +5,10 @@
 use super::{Program, text};
 use crate::sink;
 use crate::stage::{Proof, Stage};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::path::Path;
 use std::thread;
 
@@ -76,14 +77,13 @@ fn run(stage: &mut Stage<'_>, congestion: &str, order: &[&str]) -> io::Result<()
 /// Sends the file to each host.
 pub(crate) fn send(
     file: &Path,
-    hosts: &[String],
+    hosts: &[Ipv4Addr],
     congestion: &str,
     sequential: bool,
 ) -> io::Result<()> {
-    let to = |host: &String| -> io::Result<()> {
+    let to = |host: &Ipv4Addr| -> io::Result<()> {
         let mut file = File::open(file)?;
-        let mut stream = TcpStream::connect((host.as_str(), PORT))?;
-        rustix::net::sockopt::set_tcp_congestion(&stream, congestion)?;
+        let mut stream = connected(SocketAddrV4::new(*host, PORT), congestion)?;
         // In the kernel: sendfile.
         io::copy(&mut file, &mut stream)?;
         stream.shutdown(std::net::Shutdown::Write)?;
@@ -97,6 +97,15 @@ pub(crate) fn send(
         let all: Vec<_> = hosts.iter().map(|host| scope.spawn(move || to(host))).collect();
         all.into_iter().try_for_each(|one| one.join().expect("no thread panics"))
     })
+}
+
+/// A connection that never had another congestion control: one that BBR begins, where that is the kernel's default, is
+/// paced by a timer for each frame ever after.
+fn connected(to: SocketAddrV4, congestion: &str) -> io::Result<TcpStream> {
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_tcp_congestion(&socket, congestion)?;
+    connect(&socket, &to)?;
+    Ok(socket.into())
 }
 
 /// Takes one file, or compares what comes with it.
@@ -114,5 +123,26 @@ pub(crate) fn receive(file: &Path, compare: bool) -> io::Result<()> {
             return Ok(());
         }
         file.write_all(&buffer[..len])?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::connected;
+    use rustix::net::sockopt::tcp_congestion;
+    use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+
+    #[test]
+    fn a_connection_begins_with_the_congestion_control_that_it_is_to_have() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, listener.local_addr().unwrap().port());
+        // Every kernel has this one.
+        let stream = connected(to, "reno").unwrap();
+        assert_eq!(tcp_congestion(&stream).unwrap(), "reno");
+        assert_eq!(stream.local_addr().unwrap(), listener.accept().unwrap().1);
+        // It is not connected before it is set.
+        assert!(connected(to, "no such thing").is_err());
+        listener.set_nonblocking(true).unwrap();
+        assert!(listener.accept().is_err());
     }
 }
