@@ -3,6 +3,9 @@
 //! Programs run in control groups, one for the sender, one for all receivers, one for the emulator; the
 //! kernel counts exactly what each used, and for how long somebody in it waited for a CPU. Where there are no
 //! control groups, that is unknown.
+//!
+//! Others' work of low priority is not in use: it gives way. The programs' own of low priority is; where the kernel does
+//! not tell the two apart (before 6.13), both are.
 
 use crate::footprint::Footprint;
 use serde::{Deserialize, Serialize};
@@ -27,8 +30,11 @@ pub(crate) struct Meter {
     receivers_s: Option<f64>,
     network_s: Option<f64>,
     waited_s: Option<f64>,
-    /// Of all cores: idle, or at work of low priority.
-    spare_s: f64,
+    /// All cores together, idle.
+    idle_s: f64,
+    /// All cores together, at work of low priority, and of that at the programs' and the emulator's.
+    low_s: f64,
+    low_ours_s: Option<f64>,
     /// Packets that the kernel dropped between two interfaces, on the whole machine.
     dropped: u64,
 }
@@ -46,7 +52,7 @@ pub(crate) struct Usage {
     pub(crate) cpu_waited: Option<f64>,
     /// Share of all cores that the above used.
     pub(crate) cpu_ours: f64,
-    /// Share of all cores that was in use, work of low priority aside.
+    /// Share of all cores that was in use, others' work of low priority aside.
     pub(crate) cpu_busy: f64,
     /// CPU seconds in use that were nobody's of the above: the kernel's network, other work.
     pub(crate) other_cpu_s: f64,
@@ -63,11 +69,16 @@ impl Meter {
     pub(crate) fn read(footprint: &Footprint) -> Self {
         let groups = ["sender", "receivers", "network"].map(|role| footprint.group(role));
         let [sender_s, receivers_s, network_s] =
-            groups.each_ref().map(|group| used_s(group.as_deref()?));
+            groups.each_ref().map(|group| cpu_s(group.as_deref()?, "usage_usec"));
+        let low_ours_s = groups.iter().map(|group| cpu_s(group.as_deref()?, "nice_usec")).sum();
         let waited = groups.iter().flatten().filter_map(|group| waited_s(group));
         let waited_s = waited.reduce(f64::max);
-        let (at, spare_s, dropped) = (Instant::now(), spare_s(), backlog_drops());
-        Self { at, sender_s, receivers_s, network_s, waited_s, spare_s, dropped }
+        let (at, [idle_s, low_s], dropped) = (Instant::now(), machine_s(), backlog_drops());
+        #[rustfmt::skip]
+        let meter = Self {
+            at, sender_s, receivers_s, network_s, waited_s, idle_s, low_s, low_ours_s, dropped,
+        };
+        meter
     }
 
     /// What was used since, by a sender and this many receivers.
@@ -77,8 +88,12 @@ impl Meter {
         let sender = between(self.sender_s, earlier.sender_s);
         let all = between(self.receivers_s, earlier.receivers_s);
         let network = between(self.network_s, earlier.network_s);
-        let busy_s = (span * cores() - (self.spare_s - earlier.spare_s)).max(0.0);
         let ours: f64 = [sender, all, network].into_iter().flatten().sum();
+        let low_others = between(self.low_ours_s, earlier.low_ours_s)
+            .map_or(0.0, |ours| (self.low_s - earlier.low_s - ours).max(0.0));
+        let spare = self.idle_s - earlier.idle_s + low_others;
+        // Which priority was at work is sampled.
+        let busy_s = (span * cores() - spare).max(ours);
         let (cpu_ours, cpu_busy) = (ours / span / cores(), busy_s / span / cores());
         let one_core = [sender, all.map(|all| all / receivers.max(1) as f64)];
         let on_one_core = one_core.into_iter().flatten().fold(0.0, f64::max) / span;
@@ -89,7 +104,7 @@ impl Meter {
             cpu_waited: between(self.waited_s, earlier.waited_s).map(|s| s / span),
             cpu_ours,
             cpu_busy,
-            other_cpu_s: (busy_s - ours).max(0.0),
+            other_cpu_s: busy_s - ours,
             cpu_bound: cpu_ours >= OURS_BOUND || on_one_core >= CORE_BOUND,
             cpu_full: cpu_busy >= FULL,
             backlog_drops: self.dropped - earlier.dropped,
@@ -101,10 +116,11 @@ pub(crate) fn cores() -> f64 {
     std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64)
 }
 
-fn used_s(group: &Path) -> Option<f64> {
+/// A time that the kernel counts for the group.
+fn cpu_s(group: &Path, name: &str) -> Option<f64> {
     let text = fs::read_to_string(group.join("cpu.stat")).ok()?;
-    let used = text.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
-    Some(used.trim().parse::<f64>().ok()? / 1e6)
+    let words = text.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(words.trim().parse::<f64>().ok()? / 1e6)
 }
 
 /// How long somebody in the group has waited for a CPU.
@@ -114,17 +130,55 @@ fn waited_s(group: &Path) -> Option<f64> {
     Some(total.trim().parse::<f64>().ok()? / 1e6)
 }
 
-/// The kernel samples who is at work, but counts exactly how long nobody is.
-fn spare_s() -> f64 {
+/// For how long the cores were idle, and at work of low priority. The kernel samples who is at work, but counts exactly
+/// how long nobody is.
+fn machine_s() -> [f64; 2] {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     let line = text.lines().next().unwrap_or_default();
     let ticks: Vec<f64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     // user, nice, system, idle, iowait
-    [1, 3, 4].iter().filter_map(|i| ticks.get(*i)).sum::<f64>() / TICKS_PER_SECOND
+    let sum = |of: &[usize]| of.iter().filter_map(|i| ticks.get(*i)).sum::<f64>();
+    [sum(&[3, 4]), sum(&[1])].map(|ticks| ticks / TICKS_PER_SECOND)
 }
 
 fn backlog_drops() -> u64 {
     let text = fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
     let second = text.lines().filter_map(|line| line.split_whitespace().nth(1));
     second.filter_map(|word| u64::from_str_radix(word, 16).ok()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Meter, cores};
+    use std::time::{Duration, Instant};
+
+    /// Ten seconds, all of which one core was at work of low priority, seven of them ours.
+    fn ten_seconds(low_ours_s: Option<f64>) -> [Meter; 2] {
+        let (idle_s, low_s, sender_s) = (10.0 * (cores() - 1.0), 10.0, Some(7.0));
+        let (at, none) = (Instant::now(), low_ours_s.map(|_| 0.0));
+        #[rustfmt::skip]
+        let before = Meter {
+            at, sender_s: Some(0.0), receivers_s: None, network_s: None, waited_s: None, idle_s: 0.0,
+            low_s: 0.0, low_ours_s: none, dropped: 0,
+        };
+        let at = at + Duration::from_secs(10);
+        [before.clone(), Meter { at, sender_s, idle_s, low_s, low_ours_s, ..before }]
+    }
+
+    #[test]
+    fn what_the_programs_use_at_low_priority_is_in_use_and_what_others_do_is_not() {
+        for (low_ours_s, busy_s) in [
+            (Some(7.0), 7.0),
+            // Where it is not known whose it is.
+            (None, 10.0),
+            // Samples that missed ours.
+            (Some(1.0), 7.0),
+        ] {
+            let [before, after] = ten_seconds(low_ours_s);
+            let usage = after.since(&before, 1);
+            assert!((usage.cpu_busy * 10.0 * cores() - busy_s).abs() < 1e-6, "{usage:?}");
+            assert!((usage.other_cpu_s - (busy_s - 7.0)).abs() < 1e-6, "{usage:?}");
+            assert!(usage.cpu_busy >= usage.cpu_ours, "{usage:?}");
+        }
+    }
 }
