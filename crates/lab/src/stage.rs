@@ -239,6 +239,11 @@ impl<'a> Stage<'a> {
         }
     }
 
+    /// When that was, if it was.
+    pub(crate) fn clock_began(&self) -> Option<Instant> {
+        self.started.as_ref().map(|(at, _)| *at)
+    }
+
     fn start(&mut self, receiver: Option<usize>, program: &str, args: &[&str]) -> io::Result<()> {
         let path =
             tool(program).ok_or_else(|| io::Error::other(format!("{program}: not found")))?;
@@ -346,6 +351,12 @@ impl<'a> Stage<'a> {
         self.wait("the sender to end", |stage| {
             stage.running.iter().all(|r| r.receiver.is_some() || r.aside || r.ended.is_some())
         })
+    }
+
+    /// Whether the program that was started last has not ended.
+    pub(crate) fn last_is_at_work(&mut self) -> io::Result<bool> {
+        self.look()?;
+        Ok(self.running.last().is_some_and(|running| running.ended.is_none()))
     }
 
     /// Waits until every receiver's folder has a file of this name: the payload, where programs put it there

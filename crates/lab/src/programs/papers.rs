@@ -63,19 +63,19 @@ pub(super) const PROGRAMS: &[Program] = &[
         shares_uplinks: false,
         run: fmtp,
     },
-    beside("table1-idle", |stage| table_1(stage, |_| Ok(()))),
-    beside("table1-tcp", |stage| table_1(stage, tcp_to_first)),
+    beside("table1-idle", |stage| table_1(stage, None)),
+    beside("table1-tcp", |stage| table_1(stage, Some(tcp_to_first))),
     beside("table1-afdp-broadcast", |stage| {
-        table_1(stage, |stage| publish(stage, &["--mode", "broadcast"]))
+        table_1(stage, Some(|stage| publish(stage, &["--mode", "broadcast"])))
     }),
     beside("table1-afdp-unicast", |stage| {
-        table_1(stage, |stage| publish(stage, &["--mode", "unicast"]))
+        table_1(stage, Some(|stage| publish(stage, &["--mode", "unicast"])))
     }),
     beside("table1-afdp-multicast", |stage| {
-        table_1(stage, |stage| publish(stage, &["--mode", "multicast", "--group", GROUP]))
+        table_1(stage, Some(|stage| publish(stage, &["--mode", "multicast", "--group", GROUP])))
     }),
-    beside("table1-auto", |stage| table_1(stage, |stage| engine(stage, "auto"))),
-    beside("table1-background", |stage| table_1(stage, |stage| engine(stage, "background"))),
+    beside("table1-auto", |stage| table_1(stage, Some(|stage| engine(stage, "auto")))),
+    beside("table1-background", |stage| table_1(stage, Some(|stage| engine(stage, "background")))),
 ];
 
 /// Cooperstock 1996, table 1: 7.0 MB by TCP to the last receiver while something else is sent to the others. The run
@@ -226,25 +226,54 @@ fn tcp_to_first(stage: &mut Stage<'_>) -> io::Result<()> {
     stage.sender("lab", &["tcp", "send", "--congestion", "cubic", "--file", &payload, &host])
 }
 
+/// How a transfer is started, its sender last.
+type Other = fn(&mut Stage<'_>) -> io::Result<()>;
+
 /// Starts the other transfer, then measures the foreign one.
-fn table_1(stage: &mut Stage<'_>, other: fn(&mut Stage<'_>) -> io::Result<()>) -> io::Result<()> {
+fn table_1(stage: &mut Stage<'_>, other: Option<Other>) -> io::Result<()> {
     stage.proof = Proof::Unproved;
     let last = subscribers(stage);
     let (file, copy) = (stage.file("ftp"), text(stage.copy(last)));
     io::copy(&mut File::open(stage.payload)?.take(FTP_BYTES), &mut File::create(&file)?)?;
     stage.receiver(last, "lab", &["tcp", "receive", &copy])?;
-    other(stage)?;
-    std::thread::sleep(STRIDE);
+    if let Some(other) = other {
+        other(stage)?;
+        std::thread::sleep(STRIDE);
+    }
     let lab = tool("lab").ok_or_else(|| io::Error::other("the lab cannot find itself"))?;
     let mut ftp = stage.network.sender.command(None, &text(lab));
     let host = &stage.network.receivers[last].ipv4;
     ftp.args(["tcp", "send", "--congestion", "cubic", "--file", &text(file), host]);
     let begun = Instant::now();
     let status = ftp.stdin(Stdio::null()).stdout(Stdio::null()).status()?;
-    let rate = FTP_BYTES as f64 / 1e3 / begun.elapsed().as_secs_f64();
+    let took = begun.elapsed();
     if !status.success() {
         return Err(io::Error::other("the foreign transfer failed"));
     }
-    stage.remark = format!("ftp {rate:.0} KB/s");
+    stage.remark = foreign(took, other.is_none() || stage.last_is_at_work()?)?;
     Ok(())
+}
+
+/// What is said of the foreign transfer. Alone for a part of its time, it tells nothing of how a link is divided.
+fn foreign(took: Duration, to_its_end: bool) -> io::Result<String> {
+    let rate = FTP_BYTES as f64 / 1e3 / took.as_secs_f64();
+    if !to_its_end {
+        return Err(io::Error::other(format!(
+            "the other transfer ended before the foreign one ({rate:.0} KB/s, alone in the end): give it a larger size"
+        )));
+    }
+    Ok(format!("ftp {rate:.0} KB/s"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::foreign;
+    use std::time::Duration;
+
+    #[test]
+    fn a_foreign_transfer_that_was_alone_in_the_end_has_no_figure() {
+        let took = Duration::from_secs(50);
+        assert_eq!(foreign(took, true).unwrap(), "ftp 140 KB/s");
+        assert!(foreign(took, false).unwrap_err().to_string().contains("larger size"));
+    }
 }

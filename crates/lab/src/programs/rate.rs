@@ -2,7 +2,7 @@
 //!
 //! - `downpour-traced`: what the trace says of the standing queue, and of the time to 90 % of the rate.
 //! - `downpour-beside-4`, `downpour-beside-1`: so many CUBIC flows by iperf3 for [`BESIDE_S`] seconds before and while
-//!   the session runs; what share of the link they got. The file must last longer than that at the full rate.
+//!   the session runs; what share of the link they got while it did. The file must last longer than that at the full rate.
 //! - `downpour-two`: two sessions from one machine, each to every second receiver, the second [`SECOND_S`] later; what share the larger one got.
 //!   Each file must last until the end of [`TOGETHER_S`], whatever the shares.
 //! - `downpour-two-in`: the same from two machines that do not hear each other to one, the sender of other experiments.
@@ -13,7 +13,7 @@ use crate::stage::{Proof, SENDER_TRACE, Stage};
 use serde_json::Value;
 use std::io;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the TCP flows run.
 const BESIDE_S: u64 = 40;
@@ -86,18 +86,34 @@ fn traced(stage: &mut Stage<'_>) -> io::Result<()> {
 
 fn beside(stage: &mut Stage<'_>, flows: u64) -> io::Result<()> {
     let (host, log) = (stage.network.receivers[0].ipv4.clone(), text(stage.file("iperf3.json")));
-    stage.receiver(0, "iperf3", &["--server", "--one-off"])?;
+    stage.receiver(0, "iperf3", &["--server", "--one-off", "--json"])?;
     stage.settle();
     let (time, flows) = (BESIDE_S.to_string(), flows.to_string());
     let what = ["--congestion", "cubic", "--parallel", &flows, "--time", &time];
-    let how = ["--client", &host, "--json", "--logfile", &log];
+    let how = ["--client", &host, "--json", "--get-server-output", "--logfile", &log];
     stage.aside("iperf3", &[&how[..], &what].concat())?;
+    let begun = Instant::now();
     downpour::run(stage, false, &[])?;
+    let until = begun.elapsed();
+    let from = stage.clock_began().map_or(until, |at| at - begun);
     let told: Value = serde_json::from_str(&std::fs::read_to_string(Path::new(&log))?)?;
-    let bits = told["end"]["sum_received"]["bits_per_second"].as_f64();
+    let bits = received(&told["server_output_json"], from.as_secs_f64(), until.as_secs_f64());
     let full = stage.cell.rate.map(|rate| rate.0 as f64 * (FRAME_BYTES - 66.0) / FRAME_BYTES);
     stage.figures.tcp_share = bits.zip(full).map(|(bits, full)| bits / full);
     Ok(())
+}
+
+/// Bits per second that iperf3's server got in its intervals that lie between two times.
+fn received(told: &Value, from: f64, until: f64) -> Option<f64> {
+    let number = |interval: &Value, name: &str| interval["sum"][name].as_f64();
+    let (mut bytes, mut seconds) = (0.0, 0.0);
+    for interval in told["intervals"].as_array()? {
+        if number(interval, "start")? >= from && number(interval, "end")? <= until {
+            bytes += number(interval, "bytes")?;
+            seconds += number(interval, "seconds")?;
+        }
+    }
+    (seconds > 0.0).then(|| bytes * 8.0 / seconds)
 }
 
 fn two(stage: &mut Stage<'_>) -> io::Result<()> {
@@ -277,6 +293,21 @@ fn spread(bins: &mut Vec<Bin>, from: f64, to: f64, rate: f64) {
 mod tests {
     use super::Reading;
     use std::fmt::Write as _;
+
+    #[test]
+    fn tcp_counts_while_the_session_runs() {
+        let interval = |s: u32, bytes: u32| {
+            let (start, end, seconds) = (f64::from(s), f64::from(s + 1), 1.0);
+            serde_json::json!({"sum": {"start": start, "end": end, "seconds": seconds, "bytes": bytes}})
+        };
+        // All of the link until the session begins, and after its end.
+        let bytes = [1000, 1000, 900, 250, 250, 250, 800];
+        let intervals: Vec<_> = (0..).zip(bytes).map(|(s, bytes)| interval(s, bytes)).collect();
+        let told = serde_json::json!({ "intervals": intervals });
+        assert_eq!(super::received(&told, 2.5, 6.2), Some(2000.0));
+        assert_eq!(super::received(&told, 7.0, 9.0), None);
+        assert_eq!(super::received(&serde_json::Value::Null, 0.0, 9.0), None);
+    }
 
     #[test]
     fn a_trace_tells_queue_and_ramp() {

@@ -8,6 +8,9 @@ use crate::rng::Rng;
 use downpour_proto::rate::{Auto, Background, RateController, Tfmcc};
 use downpour_proto::{Duration, Rate, Timestamp};
 
+/// TCP runs before a session begins beside it.
+const WARM: Duration = Duration::from_secs(2);
+
 /// The link of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Bed {
@@ -134,6 +137,7 @@ impl Bed {
             cubic_rtts: vec![Duration::from_micros(self.rtt_us); cubics],
             words: self.words,
             stranger: None,
+            counted_from: WARM,
             end: Duration::from_secs(seconds),
         })
     }
@@ -285,23 +289,40 @@ impl Bed {
         (rates, used / (1.0 - self.loss_pct / 100.0))
     }
 
-    /// Beside `flows` CUBIC flows, for a minute.
+    /// Beside `flows` CUBIC flows, which were there before, to the end of the minute.
     pub fn beside_tcp(&self, flows: usize) -> Beside {
-        let report = self.run(&[Duration::from_secs(2)], &[], flows, 60);
+        let report = self.run(&[WARM], &[], flows, 60);
         let ours = report.sessions[0].received[0] * FRAME_LEN;
         Beside {
             tcp_of_all: report.cubic_bytes as f64 / (ours + report.cubic_bytes) as f64,
-            tcp: self.of_minute(report.cubic_bytes),
-            used: self.of_minute(report.shared_bytes),
+            tcp: self.of_link(report.cubic_bytes),
+            used: self.of_link(report.shared_bytes),
         }
     }
 
-    /// What share of the link `flows` CUBIC flows use in that minute when no session is beside.
+    /// What share of the link `flows` CUBIC flows use in that time when no session is beside.
     pub fn tcp_alone(&self, flows: usize) -> f64 {
-        self.of_minute(self.run(&[], &[], flows, 60).cubic_bytes)
+        self.of_link(self.run(&[], &[], flows, 60).cubic_bytes)
     }
 
-    fn of_minute(&self, bytes: u64) -> f64 {
-        bytes as f64 / Rate::from_mbps(self.mbps).bytes_in(Duration::from_secs(60)) as f64
+    fn of_link(&self, bytes: u64) -> f64 {
+        let time = Duration::from_secs(60) - WARM;
+        bytes as f64 / Rate::from_mbps(self.mbps).bytes_in(time) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Bed, WARM};
+    use downpour_proto::Duration;
+
+    #[test]
+    fn tcp_counts_from_when_the_session_begins() {
+        let bed = Bed::BASE;
+        let report = bed.run(&[WARM], &[], 4, 60);
+        let ours = report.sessions[0].rate_between(WARM, Duration::from_secs(60));
+        let beside = bed.beside_tcp(4);
+        let share = ours.bps() as f64 / (bed.mbps as f64 * 1e6) / beside.used;
+        assert!((beside.tcp_of_all - (1.0 - share)).abs() < 0.005, "{share} {beside:?}");
     }
 }

@@ -189,6 +189,7 @@ impl Cell {
             cubic_rtts: Vec::new(),
             words: Words::None,
             stranger: self.stranger,
+            counted_from: Duration::ZERO,
             end: LASTS * 3,
         });
         let outcome = &report.sessions[0];

@@ -46,6 +46,8 @@ pub struct Setup {
     pub words: Words,
     /// A session behind some other link that all hear.
     pub stranger: Option<Load>,
+    /// What TCP and the shared link carried counts from here on.
+    pub counted_from: Duration,
     /// When to stop, unless all sessions are done before.
     pub end: Duration,
 }
@@ -78,9 +80,9 @@ impl Words {
 pub struct Report {
     /// One for each session.
     pub sessions: Vec<Outcome>,
-    /// Frame bytes that the TCP flows got through.
+    /// Frame bytes that the TCP flows got through since [`Setup::counted_from`].
     pub cubic_bytes: u64,
-    /// Frame bytes that the shared link carried.
+    /// Frame bytes that the shared link carried since then.
     pub shared_bytes: u64,
     /// What the shared queue dropped.
     pub shared_dropped: u64,
@@ -153,10 +155,12 @@ fn tell(
     }
 }
 
-/// Runs to the end.
-pub fn run(setup: Setup) -> Report {
-    let mut rng = Rng::new(setup.seed);
-    let mut shared = Link::new(setup.shared);
+/// Frame bytes that TCP got through, and that the link carried, so far.
+fn carried(cubics: &[Cubic], shared: &Link) -> (u64, u64) {
+    (cubics.iter().map(|c| c.delivered_bytes).sum(), shared.carried_bytes)
+}
+
+fn first_events(setup: &Setup) -> Events {
     let mut events = Events::default();
     for (index, session) in setup.sessions.iter().enumerate() {
         events.push(Timestamp::ZERO + session.start, Event::Depart { session: index });
@@ -172,17 +176,28 @@ pub fn run(setup: Setup) -> Report {
             events.push(Timestamp::ZERO + session.start, Event::Tell { session: index });
         }
     }
+    events
+}
+
+/// Runs to the end.
+pub fn run(setup: Setup) -> Report {
+    let mut rng = Rng::new(setup.seed);
+    let mut shared = Link::new(setup.shared);
+    let mut events = first_events(&setup);
     let mut sessions: Vec<Session> =
         setup.sessions.into_iter().map(|s| Session::new(s, &mut rng)).collect();
     let mut cubics: Vec<Cubic> =
         setup.cubic_rtts.iter().map(|rtt| Cubic::new(*rtt, rng.fork())).collect();
-    let end = Timestamp::ZERO + setup.end;
-    let mut now = Timestamp::ZERO;
+    let (counted_from, end) = (Timestamp::ZERO + setup.counted_from, Timestamp::ZERO + setup.end);
+    let (mut now, mut before) = (Timestamp::ZERO, None);
     while let Some((at, event)) = events.pop() {
         if at > end || sessions.iter().all(Session::is_done) && !sessions.is_empty() {
             break;
         }
         now = at;
+        if now >= counted_from {
+            before.get_or_insert_with(|| carried(&cubics, &shared));
+        }
         if let Event::Depart { session } | Event::Answer { session, .. } = &event {
             let awake = sessions[*session].awake(now);
             if awake > now {
@@ -216,10 +231,12 @@ pub fn run(setup: Setup) -> Report {
             Event::Change { rate_bps } => shared.set_rate(now, Rate::from_bps(rate_bps)),
         }
     }
+    let after = carried(&cubics, &shared);
+    let before = before.unwrap_or(after);
     Report {
         sessions: sessions.into_iter().map(Session::outcome).collect(),
-        cubic_bytes: cubics.iter().map(|c| c.delivered_bytes).sum(),
-        shared_bytes: shared.carried_bytes,
+        cubic_bytes: after.0 - before.0,
+        shared_bytes: after.1 - before.1,
         shared_dropped: shared.dropped,
         ended: now,
     }
