@@ -1,7 +1,12 @@
 //! What `auto` must do on a bare stream; the whole matrix: `cargo run --release -p downpour-sim --example
 //! rate_matrix`.
 
-use downpour_sim::stream::{Bed, Cell, Kind, Words};
+use downpour_proto::rate::Fixed;
+use downpour_proto::{Duration, Rate};
+use downpour_sim::stream::{
+    Answers, Bed, Cell, Kind, Noise, ReceiverSetup, SessionSetup, Setup, Words, run,
+};
+use downpour_sim::{Hiccups, LinkConfig, Loss};
 
 #[test]
 fn sampled_cells_of_the_matrix_hold() {
@@ -223,4 +228,44 @@ fn background_leaves_nearly_all_to_tcp_and_uses_what_is_free() {
         let alone = bed.beside_tcp(0).used;
         assert!(alone >= 0.6, "{bed:?} alone: {alone:.3}");
     }
+}
+
+#[test]
+fn what_is_on_its_way_has_not_arrived() {
+    let (rate, rtt) = (Rate::from_mbps(100), Duration::from_millis(300));
+    let receiver = ReceiverSetup {
+        rtt,
+        own: None,
+        loss: Loss::None,
+        drift_ppm: 0.0,
+        noise: Noise::NONE,
+        hiccups: Hiccups::NONE,
+    };
+    let session = SessionSetup {
+        start: Duration::ZERO,
+        controller: Box::new(Fixed::new(rate.scale(0.9))),
+        receivers: vec![ReceiverSetup { rtt: rtt / 3, ..receiver.clone() }, receiver],
+        packets: 10,
+        answers: Answers::default(),
+        hiccups: Hiccups::NONE,
+        fed_from: Duration::ZERO,
+        trace: false,
+    };
+    let report = run(Setup {
+        seed: 1,
+        shared: LinkConfig::bottleneck(rate, Duration::from_millis(20), Duration::ZERO),
+        changes: Vec::new(),
+        sessions: vec![session],
+        cubic_rtts: Vec::new(),
+        words: Words::None,
+        stranger: None,
+        counted_from: Duration::ZERO,
+        end: Duration::from_secs(10),
+    });
+    // Half a round trip to the farther one.
+    let outcome = &report.sessions[0];
+    let wall = outcome.wall.unwrap();
+    assert!(wall > rtt / 2 && wall < rtt / 2 + Duration::from_millis(10), "{wall:?}");
+    assert_eq!(outcome.bins[0], 0);
+    assert!(outcome.bins[1] >= 10, "{:?}", outcome.bins);
 }

@@ -95,7 +95,7 @@ pub struct Outcome {
     pub sent: u64,
     /// What each receiver got.
     pub received: Vec<u64>,
-    /// Datagrams that the least receiver got, in bins of 100 ms from the run's start.
+    /// Datagrams that came to the least receiver, in bins of 100 ms from the run's start.
     pub bins: Vec<u64>,
     /// Queue on the narrowest path, each millisecond, in microseconds, sorted.
     pub queue_us: Vec<u32>,
@@ -162,6 +162,9 @@ struct Receiver {
     hiccups: HiccupProcess,
     received: u64,
     data: u64,
+    /// The same by when they arrived, and when the last did.
+    bins: Vec<u64>,
+    last_at: Timestamp,
     /// The answer that closed the last sample, and its poll.
     last: Option<(Answer, Poll)>,
     rtt: Option<f64>,
@@ -190,8 +193,6 @@ pub(super) struct Session {
     found_at: Timestamp,
     look_due: Timestamp,
     queue_us: Vec<u32>,
-    bins: Vec<u64>,
-    binned: u64,
     done_at: Option<Timestamp>,
     rate_most: Rate,
 }
@@ -211,6 +212,8 @@ impl Session {
                 hiccups: HiccupProcess::new(setup.hiccups, rng),
                 received: 0,
                 data: 0,
+                bins: Vec::new(),
+                last_at: start,
                 last: None,
                 rtt: None,
                 base: BaseDelay::new(),
@@ -237,8 +240,6 @@ impl Session {
             found_at: start,
             look_due: start,
             queue_us: Vec::new(),
-            bins: Vec::new(),
-            binned: 0,
             done_at: None,
             rate_most: Rate::from_bps(0),
         }
@@ -283,14 +284,14 @@ impl Session {
             self.sent_bytes += PAYLOAD_LEN;
             let Some(at) = shared.send(now, FRAME_LEN) else { continue };
             for receiver in &mut self.receivers {
-                receiver.data += u64::from(receiver.take(at, FRAME_LEN).is_some());
+                receiver.take_data(at, self.packets);
             }
         }
         let missed = self.pacer.on_sent(now, bytes);
         self.missed += u64::from(missed > Duration::ZERO);
         let least = self.receivers.iter().map(|r| r.data).min().unwrap_or(0);
         if least >= self.packets {
-            self.done_at = Some(now);
+            self.done_at = self.receivers.iter().map(|r| r.last_at).max();
         }
         if now < self.fed_from {
             return self.poll_due.min(self.fed_from);
@@ -411,7 +412,7 @@ impl Session {
             wall: self.done_at.map(|at| at.since(self.start)),
             sent: self.sent_packets,
             received: self.receivers.iter().map(|r| r.data).collect(),
-            bins: self.bins,
+            bins: of_least(&self.receivers),
             rate_most: self.rate_most,
             queue_us: self.queue_us,
             own_dropped: self
@@ -456,15 +457,6 @@ impl Session {
         let worst = own.map(|l| l.queue_delay(now)).max().unwrap_or(Duration::ZERO);
         let queue = shared.queue_delay(now) + worst;
         self.queue_us.push(u32::try_from(queue.as_micros()).unwrap_or(u32::MAX));
-        let bin = (now.as_nanos() / BIN.as_nanos() as u64) as usize;
-        if bin >= self.bins.len() {
-            let least = self.receivers.iter().map(|r| r.data).min().unwrap_or(0);
-            if let Some(last) = self.bins.last_mut() {
-                *last = least - self.binned;
-                self.binned = least;
-            }
-            self.bins.resize(bin + 1, 0);
-        }
     }
 
     fn grtt(&self) -> Duration {
@@ -473,7 +465,35 @@ impl Session {
     }
 }
 
+/// What came to the receiver that had least until the end of each bin.
+fn of_least(receivers: &[Receiver]) -> Vec<u64> {
+    let len = receivers.iter().map(|r| r.bins.len()).max().unwrap_or(0);
+    let (mut sums, mut before) = (vec![0; receivers.len()], 0);
+    let bin = |at: usize| {
+        let came = receivers.iter().map(|r| r.bins.get(at).copied().unwrap_or(0));
+        sums.iter_mut().zip(came).for_each(|(sum, came)| *sum += came);
+        let least = sums.iter().copied().min().unwrap_or(0);
+        least - std::mem::replace(&mut before, least)
+    };
+    (0..len).map(bin).collect()
+}
+
 impl Receiver {
+    /// A frame of data comes from the shared link at `at`; its arrival counts until there are `packets`.
+    #[inline]
+    fn take_data(&mut self, at: Timestamp, packets: u64) {
+        let Some(at) = self.take(at, FRAME_LEN) else { return };
+        self.data += 1;
+        if self.data <= packets {
+            self.last_at = at;
+        }
+        let bin = (at.as_nanos() / BIN.as_nanos() as u64) as usize;
+        if bin >= self.bins.len() {
+            self.bins.resize(bin + 1, 0);
+        }
+        self.bins[bin] += 1;
+    }
+
     /// A frame comes from the shared link at `at`; when it arrives, if it does.
     #[inline]
     fn take(&mut self, at: Timestamp, len: u64) -> Option<Timestamp> {
