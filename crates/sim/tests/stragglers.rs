@@ -79,3 +79,16 @@ fn trials_on_a_long_way_do_not_make_the_rate_control_forget_its_queue() {
         assert!(ratio < 1.08, "{what}, {ratio:.3} x bound");
     }
 }
+
+/// Pulls go by TCP over the link that loses the stream's datagrams: what it loses is sent again, and counts.
+#[test]
+fn pulls_suffer_the_loss_of_their_receivers_link() {
+    let (rate, rtt, loss) = (Rate::from_mbps(100), Duration::from_millis(10), 0.3);
+    let mut config = WorldConfig::star(1, rate, rtt, Loss::Random(loss));
+    config.receivers[0].pull_only = true;
+    config.data_len = 4 << 20;
+    let (needed, outcome) = (config.data_len + config.manifest_len, World::run(config));
+    assert!(outcome.receivers[0].completed.is_some());
+    let (most, sent) = (needed as f64 / (1.0 - loss), outcome.pull_bytes as f64);
+    assert!((0.97 * most..1.1 * most).contains(&sent), "{sent} B pulled, {most:.0} expected");
+}

@@ -192,6 +192,12 @@ impl Host {
         look
     }
 
+    /// A frame for it alone enters its edge at `at`; when it is through, if it is not lost.
+    pub(super) fn pass(&mut self, at: Timestamp, frame_len: u64) -> Option<Timestamp> {
+        let at = self.link.send(at, frame_len)?;
+        (!self.loss.is_lost()).then_some(at)
+    }
+
     /// Shows the machine all that has arrived by `now`.
     pub(super) fn catch_up(&mut self, now: Timestamp, log: &Log) {
         if !self.is_listening() {

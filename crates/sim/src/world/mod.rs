@@ -707,14 +707,18 @@ impl World {
         if is_cut(&self.hosts[index].config.cuts, self.now) {
             return (0, noticed);
         }
-        let (mut left, mut last) = (bytes, None);
+        let (mut left, mut arrived, mut last) = (bytes, 0, noticed);
         while left > 0 {
-            let Some(at) = self.network.unicast(self.now, node, FRAME_LEN) else { break };
-            let Some(at) = self.hosts[index].link.send(at, FRAME_LEN) else { break };
-            left -= left.min(TCP_PAYLOAD_LEN);
-            last = Some(at);
+            let len = left.min(TCP_PAYLOAD_LEN);
+            left -= len;
+            let passed = self.network.unicast(self.now, node, FRAME_LEN);
+            // What is lost does not hold up what is behind it, and is sent again.
+            let Some(at) = passed.and_then(|at| self.hosts[index].pass(at, FRAME_LEN)) else {
+                continue;
+            };
+            (arrived, last) = (arrived + len, at);
         }
-        (bytes - left, if left == 0 { last.unwrap_or(noticed) } else { noticed })
+        (arrived, if arrived == bytes { last } else { last.max(noticed) })
     }
 }
 
