@@ -81,12 +81,13 @@ impl Wanted {
 
     /// The parts of `span` that are not here.
     fn missing(&self, span: Range<u64>) -> Vec<Range<u64>> {
-        let mut parts = Vec::from([span]);
+        // Of what others took over whole nothing is left.
+        let mut parts: Vec<_> = Some(span).into_iter().filter(|span| !span.is_empty()).collect();
         for got in &self.got {
             let cut = |part: Range<u64>| {
                 let before = part.start..part.end.min(got.start);
                 let after = part.start.max(got.end)..part.end;
-                [before, after].into_iter().filter(|part| part.start < part.end)
+                [before, after].into_iter().filter(|part| !part.is_empty())
             };
             parts = parts.into_iter().flat_map(cut).collect();
         }
@@ -483,6 +484,21 @@ mod tests {
     }
 
     #[test]
+    fn of_what_was_taken_over_whole_nothing_is_asked_for_when_the_connection_breaks() {
+        let mut ranges = Ranges::new(2, RTT, 2);
+        (0..2).for_each(|id| ranges.want(id, 50_000, 1));
+        ranges.set_ending(true);
+        for id in 0..2 {
+            assert_eq!(ranges.next(at(0), 0), Some(Ask { id, span: 0..50_000 }));
+        }
+        let taken = ranges.next(at(3_100), 1).expect("the first is stuck");
+        assert_eq!(taken.span, 0..50_000);
+        ranges.broke(0);
+        let left = Ask { id: 1 - taken.id, ..taken };
+        assert_eq!((ranges.next(at(3_200), 1), ranges.waiting()), (Some(left), 0));
+    }
+
+    #[test]
     fn what_a_broken_connection_has_not_brought_comes_first() {
         let mut ranges = Ranges::new(2, RTT, 2);
         (0..9).for_each(|id| ranges.want(id, LEN, 1));
@@ -541,6 +557,7 @@ mod tests {
             for ms in 0..100_000 {
                 let line = (rng.next_u64() % 3) as usize;
                 while let Some(ask) = ranges.next(at(ms), line) {
+                    assert!(!ask.span.is_empty(), "seed {seed}: {ask:?}");
                     wires[line].push(ask.span.end - ask.span.start);
                 }
                 if rng.next_u64().is_multiple_of(50) {
