@@ -60,6 +60,8 @@ struct Wanted {
     step: u64,
     /// What is here: disjoint, in no order.
     got: Vec<Range<u64>>,
+    /// How many of its spans nobody was asked for.
+    free: usize,
 }
 
 impl Wanted {
@@ -199,16 +201,22 @@ impl Ranges {
     /// A range of `len` bytes is wanted, of which any part can be asked for that begins and ends at a multiple of `step`.
     /// Its number must be free.
     pub fn want(&mut self, id: u64, len: u64, step: u64) {
-        self.wanted.insert(id, Wanted { len, step: step.max(1), got: Vec::new() });
+        self.wanted.insert(id, Wanted { len, step: step.max(1), got: Vec::new(), free: 1 });
         self.free.push_back(Ask { id, span: 0..len });
     }
 
     /// The range is not wanted any more. The connections that are to bring it still: they would bring it in vain.
     pub fn forget(&mut self, id: u64) -> Vec<usize> {
-        self.wanted.remove(&id);
-        self.free.retain(|ask| ask.id != id);
+        self.remove(id);
         let asked = |line: &Line| line.asks.iter().any(|ask| ask.id == id);
         (0..self.lines.len()).filter(|index| asked(&self.lines[*index])).collect()
+    }
+
+    /// All ranges that wait are looked at only when one of these is of this one: there may be millions.
+    fn remove(&mut self, id: u64) {
+        if self.wanted.remove(&id).is_some_and(|wanted| wanted.free > 0) {
+            self.free.retain(|ask| ask.id != id);
+        }
     }
 
     /// Nothing more will be wanted (or something will after all).
@@ -231,7 +239,7 @@ impl Ranges {
         if !self.active[line] || self.lines[line].asks.len() >= self.depth_of(now, line) {
             return None;
         }
-        let ask = match self.free.pop_front() {
+        let ask = match self.pop_free() {
             Some(ask) => self.cut(now, line, ask),
             None if self.ending && self.lines[line].asks.is_empty() => self.take_over(now, line)?,
             None => return None,
@@ -243,6 +251,21 @@ impl Ranges {
         let Range { start: at, end } = ask.span;
         line.asks.push_back(Asked { id: ask.id, at, end, counted: end });
         Some(ask)
+    }
+
+    fn pop_free(&mut self) -> Option<Ask> {
+        let ask = self.free.pop_front()?;
+        if let Some(wanted) = self.wanted.get_mut(&ask.id) {
+            wanted.free -= 1;
+        }
+        Some(ask)
+    }
+
+    fn push_free(&mut self, ask: Ask) {
+        if let Some(wanted) = self.wanted.get_mut(&ask.id) {
+            wanted.free += 1;
+            self.free.push_front(ask);
+        }
     }
 
     /// As much of a range as this connection shall bring: of all that is left so much that each could have two such
@@ -266,7 +289,7 @@ impl Ranges {
         if len < part + least {
             return ask;
         }
-        self.free.push_front(Ask { id: ask.id, span: start + part..end });
+        self.push_free(Ask { id: ask.id, span: start + part..end });
         Ask { id: ask.id, span: start..start + part }
     }
 
@@ -297,8 +320,7 @@ impl Ranges {
         if !wanted.is_complete() {
             return None;
         }
-        self.wanted.remove(&id);
-        self.free.retain(|ask| ask.id != id);
+        self.remove(id);
         Some(id)
     }
 
@@ -319,9 +341,10 @@ impl Ranges {
     fn put_back(&mut self, asks: impl IntoIterator<Item = Asked>) {
         for ask in asks {
             let Some(wanted) = self.wanted.get(&ask.id) else { continue };
+            let step = wanted.step;
             for mut span in wanted.missing(ask.at..ask.counted).into_iter().rev() {
-                span.start -= span.start % wanted.step;
-                self.free.push_front(Ask { id: ask.id, span });
+                span.start -= span.start % step;
+                self.push_free(Ask { id: ask.id, span });
             }
         }
     }
@@ -544,6 +567,13 @@ mod tests {
         assert_eq!(ranges.next(at(60), 0), None);
     }
 
+    /// By this a range that is complete is known to have nothing that waits.
+    fn counts_what_is_free(ranges: &Ranges) -> bool {
+        let free = |id: u64| ranges.free.iter().filter(|ask| ask.id == id).count();
+        let counted: usize = ranges.wanted.values().map(|wanted| wanted.free).sum();
+        counted == ranges.free.len() && ranges.wanted.iter().all(|(id, w)| w.free == free(*id))
+    }
+
     #[test]
     fn all_comes_whatever_breaks() {
         for seed in 0..200 {
@@ -572,6 +602,7 @@ mod tests {
                     let done = ranges.came(at(ms), line, len);
                     left.retain(|id| Some(*id) != done);
                 }
+                assert!(counts_what_is_free(&ranges), "seed {seed}: {ranges:?}");
                 if left.is_empty() {
                     break;
                 }
