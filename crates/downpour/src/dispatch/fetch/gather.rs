@@ -6,8 +6,9 @@
 //! 2. A short file comes from one source at a time, the best of [`Sources`], which also says when to change. A long one
 //!    comes from all usable ones at once: who is fast takes more, and at the end takes over what the slow still owe
 //!    (`proto::transfer::Ranges`).
-//! 3. A source whose connections fail three times in a row is not asked any more. What has come is kept, and it is written
-//!    down which pieces are complete (`journal`).
+//! 3. A source that fails three times in a row, and of which nothing has come for 20 s, is not asked any more: a connection
+//!    that fails while others bring is only made anew. What has come is kept, and it is written down which pieces are
+//!    complete (`journal`).
 //!
 //! `gather/line` has what one connection does. Whether the bytes are the right ones is found out by who knows the digest.
 
@@ -18,7 +19,8 @@ use super::super::pieces::{PIECE_LEN_MAX, Piece};
 use super::part::Part;
 use super::task::blocking;
 use crate::report::PlanLine;
-use crate::site::Remote;
+use crate::site::{Fault, Remote};
+use downpour_catalog::ErrorClass;
 use downpour_proto::transfer::steer::{Decision, Seen as LinkSeen};
 use downpour_proto::transfer::{CONNECTIONS_MAX, Plan, Ranges, Source, Sources};
 use downpour_proto::{Rate, Timestamp};
@@ -112,7 +114,10 @@ struct State {
     ways: Vec<Way>,
     at_once: bool,
     told: Vec<String>,
-    error: Option<String>,
+    /// Of the sources that failed the last one, or of those the last for which that may pass.
+    failed: Option<Fault>,
+    /// It is over.
+    error: Option<Fault>,
 }
 
 /// How a source does.
@@ -124,6 +129,9 @@ struct Way {
     /// How often what it was asked for was given to others.
     turn: u64,
     brought: u64,
+    /// How often it failed since bytes of it were stored, and when that was.
+    failures: u32,
+    stored_at: Option<Instant>,
     /// How its connections are set, and what its plan says of that.
     tuning: Tuning,
     plan: Vec<PlanLine>,
@@ -164,6 +172,8 @@ impl Way {
             asked: Duration::ZERO,
             turn: 0,
             brought: 0,
+            failures: 0,
+            stored_at: None,
             tuning: Tuning::default(),
             plan: Vec::new(),
             receive_buffer_bytes: 0,
@@ -225,6 +235,7 @@ impl Gather {
             ways: places.iter().map(|_| Way::new()).collect(),
             at_once,
             told: Vec::new(),
+            failed: None,
             error: None,
         };
         Self {
@@ -269,7 +280,7 @@ impl Gather {
     }
 
     /// Fetches all of it. `Err`: why nobody brings it.
-    pub(super) async fn run(self: &Arc<Self>) -> Result<(), String> {
+    pub(super) async fn run(self: &Arc<Self>) -> Result<(), Fault> {
         if self.rest == 0 {
             return Ok(());
         }
@@ -311,7 +322,8 @@ impl Gather {
         let ranking = state.sources.ranking();
         let now = self.now();
         if state.sources.begin(now).is_none() {
-            state.error = Some("no source can be used".to_owned());
+            let what = "no source can be used";
+            state.error = Some(Fault::new(ErrorClass::SourceUnreachable, what));
             return;
         }
         let State { ways, sources, at_once, .. } = &mut *state;
@@ -387,7 +399,7 @@ impl Gather {
     }
 
     /// A source failed for good.
-    fn fail(&self, source: usize, what: &str) {
+    fn fail(&self, source: usize, Fault { class, what }: &Fault) {
         let state = &mut *self.lock();
         if !state.ways[source].active {
             return;
@@ -395,9 +407,12 @@ impl Gather {
         state.ways[source].set_active(false);
         let name = self.places[source].remote.name();
         state.told.push(format!("{name} failed: {what}"));
+        if class.is_retried() || state.failed.as_ref().is_none_or(|f| !f.class.is_retried()) {
+            state.failed = Some(Fault::new(*class, format!("{name}: {what}")));
+        }
         let next = state.sources.bar(self.now(), source, what).map(|s| s.name.clone());
         match next {
-            None => state.error = Some(format!("{name}: {what}")),
+            None => state.error.clone_from(&state.failed),
             Some(_) if state.at_once && state.ways.iter().any(|way| way.active) => {
                 self.take_back(state);
             }
@@ -460,25 +475,26 @@ impl Steered for FromSite {
 
 #[cfg(test)]
 mod tests {
-    use super::{Asking, Begin, Gather, Holder, Part, Piece, Source};
-    use crate::site::{Remote, RemoteSection};
+    use super::{Asking, Begin, Gather, Holder, Part, Piece, Seen, Source};
+    use crate::site::{Fault, Remote, RemoteSection};
     use axum::body::{Body, to_bytes};
-    use axum::http::{Request, Response};
+    use axum::http::{HeaderMap, Request, Response};
     use downpour_proto::Rate;
     use downpour_proto::transfer::{Known, Plan, Wishes};
     use downpour_transport::control::{Endpoint, ServerLimits};
     use downpour_transport::identity::Identity;
     use std::collections::BTreeSet;
+    use std::ops::Range;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
-    /// Two connections.
-    fn plan() -> Plan {
+    fn plan(connections: u16) -> Plan {
         Plan::new(&Known {
             range_len: 1 << 20,
             memory: 8 << 20,
             wishes: Wishes {
-                connections: Some(2),
+                connections: Some(connections),
                 buffer: Some(40_000),
                 pacing: Some(Rate::from_mbps(800)),
                 ..Wishes::default()
@@ -487,39 +503,35 @@ mod tests {
         })
     }
 
-    #[tokio::test]
-    async fn sockets_at_both_ends_are_set_as_planned() {
-        const LEN: u64 = 3 << 20;
+    const LEN: u64 = 3 << 20;
+
+    /// What comes of a file of [`LEN`] sevens over so many connections, each with so many asks at least, from a source that
+    /// gives the requests to which `answers` says yes what they ask for.
+    async fn gathered(
+        (connections, depth): (u16, usize),
+        answers: impl Fn(&HeaderMap) -> bool + Clone + Send + Sync + 'static,
+    ) -> (Result<(), Fault>, Seen) {
         let (server, own) = (Identity::generate(), Arc::new(Identity::generate()));
         let any = "127.0.0.1:0".parse().unwrap();
         let endpoint = Endpoint::bind(any, &server, ServerLimits::default()).await.unwrap();
         let (key, address) = (server.public_key(), endpoint.local_addr());
-        let heard: Arc<Mutex<BTreeSet<String>>> = Arc::default();
-        let hears = heard.clone();
         let answer = move |request: Request<_>| {
             let (head, body) = request.into_parts();
-            let asked = head.headers["downpour-stream"].to_str().unwrap().to_owned();
-            hears.lock().unwrap().insert(asked);
+            let is_answered = answers(&head.headers);
             async move {
                 let wish = to_bytes(Body::new(body), 10_000).await.unwrap();
                 let piece: Piece = serde_json::from_slice(&wish).unwrap();
-                Response::new(Body::from(vec![7; piece.len as usize]))
+                let len = if is_answered { piece.len } else { 0 };
+                Response::new(Body::from(vec![7; len as usize]))
             }
         };
         let serving = tokio::spawn(endpoint.serve(answer, std::future::pending(), Duration::ZERO));
         let section = format!("name = 'a'\nkey = '{key}'\naddress = '{address}'");
         let section: RemoteSection = toml::from_str(&section).unwrap();
-        let source = Source {
-            name: "a".to_owned(),
-            expected: None,
-            by: String::new(),
-            rtt: None,
-            queued: 0,
-            barred: None,
-        };
-        let holder =
-            Holder { remote: Some(Arc::new(Remote::new(section, &own))), source, depth: 2 };
-        let begin: Begin = Box::new(|| Asking { plan: plan(), course: None, session: None });
+        let source = Source { name: "a".to_owned(), ..Source::default() };
+        let holder = Holder { remote: Some(Arc::new(Remote::new(section, &own))), source, depth };
+        let begin: Begin =
+            Box::new(move || Asking { plan: plan(connections), course: None, session: None });
         let folder = tempfile::tempdir().unwrap();
         let part = Arc::new(Part::open(folder.path().join("whole.part"), LEN).unwrap());
         let piece = Piece {
@@ -533,14 +545,48 @@ mod tests {
         let into = (part.clone(), false);
         let none = BTreeSet::new();
         let gather = Arc::new(Gather::new(piece, (LEN, &none), vec![(holder, begin)], into));
-        gather.run().await.unwrap();
-        assert_eq!(std::fs::read(part.path()).unwrap(), vec![7; LEN as usize]);
-        let seen = gather.seen();
-        assert_eq!((seen.sites[0].brought, seen.arrived), (LEN, LEN));
+        let done = gather.run().await;
+        if done.is_ok() {
+            assert_eq!(std::fs::read(part.path()).unwrap(), vec![7; LEN as usize]);
+        }
+        serving.abort();
+        (done, gather.seen())
+    }
+
+    #[tokio::test]
+    async fn sockets_at_both_ends_are_set_as_planned() {
+        let heard: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+        let hears = heard.clone();
+        let (done, seen) = gathered((2, 2), move |headers| {
+            let asked = headers["downpour-stream"].to_str().unwrap().to_owned();
+            hears.lock().unwrap().insert(asked);
+            true
+        })
+        .await;
+        assert_eq!((done, seen.sites[0].brought, seen.arrived), (Ok(()), LEN, LEN));
         // The kernel books twice what is set.
         assert_eq!(seen.sites[0].receive_buffer_bytes, 80_000);
         let heard = heard.lock().unwrap().clone();
         assert_eq!(heard.into_iter().collect::<Vec<_>>(), ["buffer=40000 pacing=400000000"]);
-        serving.abort();
+    }
+
+    /// A source that gives no bytes to the requests of these numbers.
+    async fn without(which: Range<usize>, ways: (u16, usize)) -> (Result<(), Fault>, usize) {
+        let requests = Arc::new(AtomicUsize::new(0));
+        let counted = requests.clone();
+        let answers = move |_: &HeaderMap| !which.contains(&counted.fetch_add(1, Ordering::SeqCst));
+        let (done, _) = gathered(ways, answers).await;
+        (done, requests.load(Ordering::SeqCst))
+    }
+
+    #[tokio::test]
+    async fn a_source_has_failed_when_it_brings_nothing_time_and_again() {
+        // Something has come before.
+        assert_eq!(without(1..5, (1, 1)).await.0, Ok(()));
+        // All connections break at once: that is one failure.
+        assert_eq!(without(0..4, (4, 1)).await.0, Ok(()));
+        let (failed, requests) = without(0..usize::MAX, (1, 1)).await;
+        assert!(failed.is_err_and(|fault| fault.what == "a: its answer has another length"));
+        assert_eq!(requests, 3);
     }
 }

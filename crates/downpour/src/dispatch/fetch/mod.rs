@@ -6,9 +6,8 @@
 //! 4. The whole is compared with the digest of the catalog, placed, signed for and recorded, as what a batch brought. If it
 //!    is not what it should be, each source is tried alone.
 //!
-//! `task` takes these steps; `journal` and `part` keep what was asked for and what is here of it: a daemon that is started
-//! again goes on, patiently, for its sources may have gone down with it. An operator gives a fetch up as other files, by
-//! `/v1/files/cancel`.
+//! `task` takes these steps, patiently where what fails may pass; `journal` and `part` keep what was asked for and what is
+//! here of it: a daemon that is started again goes on. An operator gives a fetch up as other files, by `/v1/files/cancel`.
 //!
 //! Deliberately absent: telling the sources; they learn of the new replica as of any other.
 
@@ -225,6 +224,15 @@ impl FetchReport {
         self.changes.extend(what);
         let old = self.changes.len().saturating_sub(CHANGES_MAX);
         self.changes.drain(..old);
+    }
+
+    /// What came before, of whom, stays.
+    fn rank(&mut self, size: u64, holders: &[Holder]) {
+        let before = std::mem::replace(&mut self.sources, ranked(size, holders));
+        for source in &mut self.sources {
+            let known = before.iter().find(|known| known.site == source.site);
+            source.brought = known.map_or(0, |known| known.brought);
+        }
     }
 
     fn is_of(&self, site: &str, name: &str, version: i64) -> bool {

@@ -4,10 +4,10 @@ use super::gather::{AT_ONCE_MIN, Gather, Holder};
 use super::holders::Found;
 use super::journal::{Journal, Kept};
 use super::part::Part;
-use super::{CANCELLED, Fetch, FetchWish, ranked, some_can_be_asked};
+use super::{CANCELLED, Fetch, FetchWish, some_can_be_asked};
 use crate::api::Problem;
 use crate::dispatch::arriving::{Judge, Look, Taken, no_room};
-use crate::dispatch::incoming::receipt;
+use crate::dispatch::incoming::{not_recorded, receipt};
 use crate::dispatch::offer::OfferItem;
 use crate::dispatch::pieces::Piece;
 use crate::dispatch::record::record;
@@ -18,6 +18,7 @@ use crate::site::{Fault, Site};
 use downpour_catalog::ErrorClass;
 use downpour_proto::Rate;
 use rustix::fs::{Mode, OFlags, RenameFlags};
+use std::fmt::Display;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,7 +26,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A fetch that goes on after a restart is tried again after so long, then after twice as long, up to the last wait.
+/// What may pass is tried again after so long, then after twice as long, up to the last wait; from the first one again where
+/// something came.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LAST_WAIT: Duration = Duration::from_secs(256);
 
@@ -36,7 +38,7 @@ pub(super) struct Ready {
     taken: Taken,
 }
 
-/// Fetches a file: at once where it was found already, else patiently, as its sources may not be back yet.
+/// Fetches a file; `ready` is where it was found already.
 pub(super) fn spawn(
     dispatch: &Arc<Dispatch>,
     site: &Arc<Site>,
@@ -46,10 +48,8 @@ pub(super) fn spawn(
 ) {
     let (dispatch, site) = (dispatch.clone(), site.clone());
     tokio::spawn(async move {
-        let mut ended = match ready {
-            Some(ready) => dispatch.bring(&site, &fetch, ready, wish.one).await,
-            None => patiently(&dispatch, &site, &fetch, &wish).await,
-        };
+        let ended = patiently(&dispatch, &site, &fetch, &wish, ready).await;
+        let mut ended = ended.map_err(|fault| fault.what);
         if ended.is_err() && fetch.is_cancelled() {
             ended = Err(CANCELLED.to_owned());
             discard(&site, &fetch).await;
@@ -61,16 +61,27 @@ pub(super) fn spawn(
     });
 }
 
+/// Its sources may be started anew, too.
 async fn patiently(
     dispatch: &Arc<Dispatch>,
     site: &Arc<Site>,
     fetch: &Arc<Fetch>,
     wish: &FetchWish,
-) -> Result<Option<String>, String> {
+    mut ready: Option<Ready>,
+) -> Result<Option<String>, Fault> {
     let mut wait = FIRST_WAIT;
     loop {
-        let failure = match dispatch.go_on(site, fetch, wish).await {
-            Err(what) if wait <= LAST_WAIT && !fetch.is_cancelled() => what,
+        let before = fetch.state.borrow().arrived;
+        let tried = match ready.take() {
+            Some(ready) => dispatch.bring(site, fetch, ready, wish.one).await,
+            None => dispatch.go_on(site, fetch, wish).await,
+        };
+        if fetch.state.borrow().arrived > before {
+            wait = FIRST_WAIT;
+        }
+        let may_pass = |fault: &Fault| fault.class.is_retried() && !fetch.is_cancelled();
+        let failure = match tried {
+            Err(fault) if wait <= LAST_WAIT && may_pass(&fault) => fault.what,
             ended => return ended,
         };
         fetch.tell(format!("again in {} s: {failure}", wait.as_secs()));
@@ -135,23 +146,28 @@ pub(super) async fn ready(
 }
 
 impl Dispatch {
-    /// One try of a fetch that was begun before the daemon was started.
+    /// One try of a fetch that was begun before, maybe by a daemon that has ended.
     async fn go_on(
         self: &Arc<Self>,
         site: &Arc<Site>,
         fetch: &Arc<Fetch>,
         wish: &FetchWish,
-    ) -> Result<Option<String>, String> {
-        let (found, holders) = self.find(site, wish).await.map_err(|problem| problem.what)?;
+    ) -> Result<Option<String>, Fault> {
+        // Who has it is known when the copies of catalogs can be read, which may be made anew just now.
+        let found = self.find(site, wish).await;
+        let (found, holders) =
+            found.map_err(|problem| Fault::new(ErrorClass::CatalogUnreachable, problem.what))?;
         if found.here.is_some() {
             return Ok(found.here);
         }
-        some_can_be_asked(&holders)?;
+        some_can_be_asked(&holders).map_err(unreachable)?;
         fetch.state.send_modify(|report| {
-            report.sources = ranked(found.size, &holders);
+            report.rank(found.size, &holders);
             report.blake3.clone_from(&found.blake3);
         });
-        let ready = ready(site, &found, holders).await.map_err(|problem| problem.what)?;
+        let ready = ready(site, &found, holders).await.map_err(|problem| {
+            Fault::new(problem.class().unwrap_or(ErrorClass::Internal), problem.what)
+        })?;
         self.bring(site, fetch, ready, wish.one).await
     }
 
@@ -162,7 +178,7 @@ impl Dispatch {
         fetch: &Arc<Fetch>,
         Ready { holders, folder, taken }: Ready,
         one: bool,
-    ) -> Result<Option<String>, String> {
+    ) -> Result<Option<String>, Fault> {
         let (site, dispatch, fetch) = (site.clone(), self.clone(), fetch.clone());
         let task = Task { site, dispatch, fetch, folder, taken, one };
         task.run(holders).await.map(Some)
@@ -181,7 +197,7 @@ struct Task {
 
 impl Task {
     /// Where it lies in the end.
-    async fn run(&self, holders: Vec<Holder>) -> Result<String, String> {
+    async fn run(&self, holders: Vec<Holder>) -> Result<String, Fault> {
         let path = Part::path_of(&self.folder, &self.taken.item.blake3);
         if !self.is_placed().await {
             self.bring(&path, holders).await?;
@@ -189,7 +205,7 @@ impl Task {
         if let Err(error) = Journal::of(&path).forget() {
             tracing::warn!(path = %path.display(), %error, "what was noted of a part stays");
         }
-        self.record().await.map_err(|fault| fault.what)
+        self.record().await
     }
 
     /// A daemon that ended may have come so far.
@@ -204,10 +220,10 @@ impl Task {
     }
 
     /// Brings the whole and right file to its place.
-    async fn bring(&self, path: &Path, holders: Vec<Holder>) -> Result<(), String> {
+    async fn bring(&self, path: &Path, holders: Vec<Holder>) -> Result<(), Fault> {
         let (of, size) = (path.to_owned(), self.taken.item.size);
         let opened = blocking(move || Part::open(of, size)).await;
-        let part = opened.map_err(|error| format!("{}: {error}", path.display()))?;
+        let part = opened.map_err(|error| unwritten(path.display(), &error))?;
         let part = Arc::new(part);
         let brought = self.bring_to(&part, holders).await;
         part.release();
@@ -215,26 +231,27 @@ impl Task {
     }
 
     /// The same, while this fetch holds the part.
-    async fn bring_to(&self, part: &Arc<Part>, holders: Vec<Holder>) -> Result<(), String> {
-        let needed = part.needed().map_err(|error| error.to_string())?;
+    async fn bring_to(&self, part: &Arc<Part>, holders: Vec<Holder>) -> Result<(), Fault> {
+        let needed = part.needed().map_err(|error| unwritten(part.path().display(), &error))?;
         let room = &self.dispatch.room;
         let free = room.free(&self.folder);
         if free < needed {
-            return Err(no_room(needed, free).to_string());
+            return Err(Fault::new(ErrorClass::DestinationFull, no_room(needed, free).what));
         }
         let _promise = room.promise(&self.folder, needed);
         self.whole(part, holders).await?;
-        self.place(part.path().to_owned()).await.map_err(|fault| fault.what)
+        self.place(part.path().to_owned()).await
     }
 
     /// Brings the whole, as it shall be.
-    async fn whole(&self, part: &Arc<Part>, holders: Vec<Holder>) -> Result<(), String> {
+    async fn whole(&self, part: &Arc<Part>, holders: Vec<Holder>) -> Result<(), Fault> {
         self.gather(part, holders.clone(), !self.one).await?;
         if self.is_right_yet(part).await? {
             return Ok(());
         }
         self.tell("the whole is not what the catalog says: each source is tried alone");
-        let begin_anew = || part.forget().map_err(|error| format!("what is noted of it: {error}"));
+        let begin_anew =
+            || part.forget().map_err(|error| unwritten("what is noted of a part", &error));
         for holder in holders {
             begin_anew()?;
             let name = holder.source.name.clone();
@@ -243,12 +260,13 @@ impl Task {
                 return Ok(());
             }
             if self.fetch.is_cancelled() {
-                return Err(CANCELLED.to_owned());
+                return Err(cancelled());
             }
             self.tell(&format!("{name} does not bring it right"));
         }
         begin_anew()?;
-        Err("no site brings what the catalog says".to_owned())
+        let what = "no site brings what the catalog says";
+        Err(Fault::new(ErrorClass::DigestDiffers, what))
     }
 
     fn tell(&self, what: &str) {
@@ -260,9 +278,10 @@ impl Task {
         part: &Arc<Part>,
         holders: Vec<Holder>,
         at_once: bool,
-    ) -> Result<(), String> {
+    ) -> Result<(), Fault> {
         let (item, of) = (&self.taken.item, part.clone());
-        let here = blocking(move || Ok(of.here())).await.map_err(|error| error.to_string())?;
+        let here = blocking(move || Ok(of.here())).await;
+        let here = here.map_err(|error| unwritten(part.path().display(), &error))?;
         if !here.is_empty() {
             self.tell(&format!("{} pieces of it are here already", here.len()));
         }
@@ -298,28 +317,28 @@ impl Task {
 
     async fn unless_cancelled<T>(
         &self,
-        work: impl Future<Output = Result<T, String>>,
-    ) -> Result<T, String> {
+        work: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
         tokio::select! {
             biased;
-            () = self.fetch.cancelled() => Err(CANCELLED.to_owned()),
+            () = self.fetch.cancelled() => Err(cancelled()),
             done = work => done,
         }
     }
 
-    async fn is_right_yet(&self, part: &Part) -> Result<bool, String> {
+    async fn is_right_yet(&self, part: &Part) -> Result<bool, Fault> {
         self.unless_cancelled(self.is_right(part.path())).await
     }
 
-    async fn is_right(&self, part: &Path) -> Result<bool, String> {
-        let (part, digest) = (part.to_owned(), self.taken.digest);
+    async fn is_right(&self, path: &Path) -> Result<bool, Fault> {
+        let of = path.to_owned();
         let found = blocking(move || {
-            let file = File::open(part)?;
+            let file = File::open(of)?;
             file.sync_data()?;
             digest_of(file)
         });
-        let (_, found) = found.await.map_err(|error| error.to_string())?;
-        Ok(found == digest)
+        let (_, found) = found.await.map_err(|error| unwritten(path.display(), &error))?;
+        Ok(found == self.taken.digest)
     }
 
     /// Gives it its place.
@@ -341,10 +360,25 @@ impl Task {
         let signed = signed.map_err(|e| Fault::new(ErrorClass::NameRefused, e.to_string()))?;
         let answers = record(&self.site, &self.folder, vec![signed]).await?;
         match answers.into_iter().next() {
-            Some(Err(refused)) => Err(Fault::new(ErrorClass::Internal, refused.to_string())),
+            Some(Err(refused)) => {
+                let trouble = not_recorded(&refused);
+                Err(Fault::new(trouble.class(), trouble.what))
+            }
             _ => Ok(self.folder.join(&self.taken.path).to_string_lossy().into_owned()),
         }
     }
+}
+
+fn unreachable(what: String) -> Fault {
+    Fault::new(ErrorClass::SourceUnreachable, what)
+}
+
+fn unwritten(what: impl Display, error: &io::Error) -> Fault {
+    Fault::new(ErrorClass::DestinationWriteFailed, format!("{what}: {error}"))
+}
+
+fn cancelled() -> Fault {
+    Fault::new(ErrorClass::Interrupted, CANCELLED)
 }
 
 /// Puts a part into its place below the folder. No link is followed, nothing is replaced.

@@ -1,19 +1,20 @@
 //! One connection of a gathering: what it is asked for ahead, the bytes that come by it, and what is done when it breaks.
 
-use super::{Gather, LOOK_EVERY, PIECE_LEN_MAX, Piece, State, WRITE_LEN};
-use crate::site::{BytesLine, RemoteError};
+use super::{Gather, LOOK_EVERY, PIECE_LEN_MAX, Piece, State, WRITE_LEN, Way};
+use crate::site::{BytesLine, Fault, RemoteError, Side};
+use downpour_catalog::ErrorClass;
 use downpour_proto::transfer::Ask;
 use downpour_transport::control::Head;
 use downpour_transport::stream::Tuning;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Failures in a row of one connection.
+/// Failures in a row of one source.
 const TRIES_MAX: u32 = 3;
 /// After a failure.
 const PAUSE: Duration = Duration::from_millis(200);
-/// A source that brings nothing for so long has failed.
+/// A connection that brings nothing for so long has failed; a source that brought something since has not.
 const SILENCE: Duration = Duration::from_secs(20);
 
 /// One connection: what it was asked for and has not brought.
@@ -22,49 +23,66 @@ struct Line {
     index: usize,
     open: Option<BytesLine>,
     out: VecDeque<Ask>,
-    /// When it was asked ([`super::Way::turn`]).
+    /// When it was asked ([`Way::turn`]).
     turn: u64,
+    /// What its source had failed by when this one began anew ([`Way::failures`]).
+    failures: u32,
 }
 
 /// Why a connection is not used on.
 enum Broken {
     /// Others brought it, or this source is not asked any more.
     InVain,
-    Failed(String),
+    Failed(Fault),
 }
 
 impl From<RemoteError> for Broken {
     fn from(error: RemoteError) -> Self {
-        Self::Failed(error.to_string())
+        Self::Failed(Fault::new(error.class(Side::Source), error.to_string()))
     }
 }
 
 /// What a source does, unless it falls silent.
 async fn soon<T>(what: impl Future<Output = Result<T, RemoteError>>) -> Result<T, Broken> {
     let done = tokio::time::timeout(SILENCE, what).await;
-    Ok(done.map_err(|_| Broken::Failed("it fell silent".to_owned()))??)
+    let silent = |_| Broken::Failed(Fault::new(ErrorClass::TimedOut, "it fell silent"));
+    Ok(done.map_err(silent)??)
+}
+
+impl Way {
+    /// Bytes of it were stored.
+    fn stored(&mut self, len: u64) {
+        self.brought += len;
+        (self.failures, self.stored_at) = (0, Some(Instant::now()));
+    }
+
+    /// One of its connections failed, begun after so many failures: those that break together are one. Whether the source
+    /// has failed.
+    fn failed(&mut self, before: u32) -> bool {
+        self.failures += u32::from(before == self.failures);
+        let is_silent = self.stored_at.is_none_or(|at| at.elapsed() >= SILENCE);
+        self.failures >= TRIES_MAX && is_silent
+    }
 }
 
 impl Gather {
     pub(super) async fn work(self: Arc<Self>, source: usize, index: usize) {
-        let mut line = Line { source, index, open: None, out: VecDeque::new(), turn: 0 };
-        let mut tries = 0;
+        let out = VecDeque::new();
+        let mut line = Line { source, index, open: None, out, turn: 0, failures: 0 };
         loop {
-            let broken = match self.step(&mut line).await {
-                Ok(has_brought) => {
-                    tries = if has_brought { 0 } else { tries };
-                    continue;
-                }
-                Err(broken) => broken,
-            };
+            let Err(broken) = self.step(&mut line).await else { continue };
             self.close_line(&mut line);
-            if let Broken::Failed(what) = broken {
-                tries += 1;
-                if tries >= TRIES_MAX {
-                    self.fail(source, &what);
-                    tries = 0;
+            if let Broken::Failed(fault) = broken {
+                let has_failed = {
+                    let way = &mut self.lock().ways[source];
+                    let has_failed = way.failed(line.failures);
+                    line.failures = way.failures;
+                    has_failed
+                };
+                if has_failed {
+                    self.fail(source, &fault);
                 }
-                tokio::time::sleep(PAUSE * tries).await;
+                tokio::time::sleep(PAUSE * line.failures.clamp(1, TRIES_MAX)).await;
             }
         }
     }
@@ -80,8 +98,8 @@ impl Gather {
         line.turn = way.turn;
     }
 
-    /// Asks for more where there is room for it, and takes an answer. False: there was nothing to be asked for.
-    async fn step(&self, line: &mut Line) -> Result<bool, Broken> {
+    /// Asks for more where there is room for it, and takes an answer, or waits until there may be something to be asked for.
+    async fn step(&self, line: &mut Line) -> Result<(), Broken> {
         let changed = self.changed.notified();
         tokio::pin!(changed);
         changed.as_mut().enable();
@@ -111,7 +129,7 @@ impl Gather {
         if !line.out.is_empty() {
             self.take(line).await?;
             line.out.pop_front();
-            return Ok(true);
+            return Ok(());
         }
         match is_active {
             true => drop(tokio::time::timeout(LOOK_EVERY, changed).await),
@@ -120,7 +138,7 @@ impl Gather {
                 changed.await;
             }
         }
-        Ok(false)
+        Ok(())
     }
 
     async fn open(&self, source: usize, tuning: &Tuning) -> Result<BytesLine, Broken> {
@@ -138,7 +156,8 @@ impl Gather {
         let head = soon(open.head()).await?;
         self.hear(line.index, source, &head);
         if head.len != end - at {
-            return Err(Broken::Failed("its answer has another length".to_owned()));
+            let what = "its answer has another length";
+            return Err(Broken::Failed(Fault::new(ErrorClass::SourceReadFailed, what)));
         }
         while at < end {
             let mut bytes = vec![0; (end - at).min(WRITE_LEN) as usize];
@@ -182,13 +201,14 @@ impl Gather {
         let complete = {
             let state = &mut *self.lock();
             if let Err(error) = written {
-                state.error = Some(format!("writing: {error}"));
+                let what = format!("writing: {error}");
+                state.error = Some(Fault::new(ErrorClass::DestinationWriteFailed, what));
                 return Err(Broken::InVain);
             }
             if state.ways[source].turn != turn || !state.ranges.is_wanted(id) {
                 return Err(Broken::InVain);
             }
-            state.ways[source].brought += len;
+            state.ways[source].stored(len);
             state.ranges.came(self.now(), line, len)
         };
         if let Some(piece) = complete {
