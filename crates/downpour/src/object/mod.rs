@@ -89,7 +89,9 @@ pub(crate) use journal::part_name;
 #[cfg(fuzzing)]
 pub use manifest::fuzzing;
 pub use manifest::{ManifestError, ManifestId};
-pub(crate) use place::{Claim, PlaceError, SingleFile, SingleTarget, Why, is_plain_name, open_in};
+pub(crate) use place::{
+    Claim, PlaceError, SingleFile, SingleTarget, Why, is_plain_name, open_in, rename_new,
+};
 pub use place::{Durability, Obstacle, OpenError};
 pub(crate) use scan::explain;
 pub use scan::{Item, ItemScan, Notice, Scan, ScanError, ScanOptions, Skipped, check_item_name};

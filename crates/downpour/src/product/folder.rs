@@ -4,10 +4,10 @@
 //! on the way. A plain product replaces an older one of its name; a file of a site replaces nothing.
 
 use super::file::SiteFile;
-use crate::object::{Claim, Digest, OpenError, PlaceError, explain, open_in};
+use crate::object::{Claim, Digest, OpenError, PlaceError, explain, open_in, rename_new};
 use crate::receipt::content_beneath;
 use downpour_catalog::ErrorClass;
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, mkdirat, renameat_with};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, mkdirat};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::Write as _;
@@ -80,9 +80,8 @@ impl Folder {
         while let Some(part) = parts.next() {
             let folder = at.as_ref().unwrap_or(self.claim.out());
             if parts.peek().is_none() {
-                let flags = RenameFlags::NOREPLACE;
-                let moved = renameat_with(self.claim.folder(), staged(number), folder, part, flags);
-                return match moved {
+                let name = staged(number);
+                return match rename_new((self.claim.folder(), name.as_str()), (folder, part)) {
                     Ok(()) => Ok(true),
                     Err(Errno::EXIST) => Ok(false),
                     Err(error) => Err(error),

@@ -5,8 +5,9 @@
 
 use super::aside::leaving;
 use super::digests::Digesting;
-use super::root::{Root, Seen, rename_new};
+use super::root::{Root, Seen};
 use super::section::After;
+use crate::object::rename_new;
 use downpour_catalog::{Digest, FileId};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;

@@ -3,9 +3,9 @@
 //! Every path is relative to the folder and opened step by step, so that no link is followed and nothing outside is touched. A
 //! file is known by what one look at it tells ([`Seen`]); whoever acts on a file compares two looks first.
 
-use crate::object::open_in;
+use crate::object::{open_in, rename_new};
 use downpour_catalog::Time;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -286,24 +286,6 @@ impl Root {
         let stat = rustix::fs::fstatvfs(&self.fd)?;
         let used = stat.f_blocks - stat.f_bfree;
         Ok(((used + stat.f_bavail) * stat.f_frsize, stat.f_bavail * stat.f_frsize))
-    }
-}
-
-/// Renames from one folder into another; never over anything.
-pub(super) fn rename_new(
-    (from, from_name): (&OwnedFd, &str),
-    (to, name): (&OwnedFd, &str),
-) -> Result<(), Errno> {
-    match rustix::fs::renameat_with(from, from_name, to, name, RenameFlags::NOREPLACE) {
-        // File systems without it, NFS among them: look first.
-        Err(Errno::INVAL | Errno::NOSYS) => {
-            match rustix::fs::statat(to, name, AtFlags::SYMLINK_NOFOLLOW) {
-                Err(Errno::NOENT) => rustix::fs::renameat(from, from_name, to, name),
-                Err(error) => Err(error),
-                Ok(_) => Err(Errno::EXIST),
-            }
-        }
-        done => done,
     }
 }
 

@@ -8,7 +8,7 @@ use super::journal::{Journal, Kept};
 use crate::site::Config;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -36,11 +36,8 @@ impl Part {
     /// Opens it as long as the whole will be, and makes it if need be.
     pub(super) fn open(path: PathBuf, size: u64) -> io::Result<Self> {
         path.parent().map_or(Ok(()), fs::create_dir_all)?;
-        let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(false);
-        options.custom_flags(OFlags::NOFOLLOW.bits() as i32);
         let file = loop {
-            let file = options.open(&path)?;
+            let file = options().create(true).open(&path)?;
             if lock(&file, &path)? {
                 break file;
             }
@@ -88,7 +85,7 @@ impl Part {
 
     /// Removes a part, and what was noted of it, unless another fetch writes to it.
     pub(super) fn discard(path: &Path) -> io::Result<()> {
-        let file = match File::open(path) {
+        let file = match options().open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Journal::of(path).forget();
@@ -101,6 +98,13 @@ impl Part {
         }
         Ok(())
     }
+}
+
+/// Who locks a part may write to it: NFS wants that.
+fn options() -> OpenOptions {
+    let mut options = File::options();
+    options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits() as i32);
+    options
 }
 
 /// Takes the lock of a part. `false`: meanwhile it is a part no more.

@@ -12,12 +12,12 @@ use crate::dispatch::offer::OfferItem;
 use crate::dispatch::pieces::Piece;
 use crate::dispatch::record::record;
 use crate::dispatch::{Dispatch, lock};
-use crate::object::open_in;
+use crate::object::{open_in, rename_new};
 use crate::receipt::digest_of;
 use crate::site::{Fault, Site};
 use downpour_catalog::ErrorClass;
 use downpour_proto::Rate;
-use rustix::fs::{Mode, OFlags, RenameFlags};
+use rustix::fs::{Mode, OFlags};
 use std::fmt::Display;
 use std::fs::File;
 use std::io;
@@ -395,7 +395,7 @@ fn place(folder: &Path, part: &Path, path: &str) -> io::Result<()> {
         at = open_in(&at, step.as_bytes(), folders, Mode::empty())?;
     }
     let from = part.file_name().unwrap_or_default();
-    rustix::fs::renameat_with(&parts, from, &at, name, RenameFlags::NOREPLACE)?;
+    rename_new((&parts, from), (&at, name))?;
     rustix::fs::fsync(&at)?;
     Ok(())
 }

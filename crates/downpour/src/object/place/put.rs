@@ -8,6 +8,7 @@ use crate::object::scan::explain;
 use crate::object::tree::EntryId;
 use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
+use rustix::path::Arg;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -228,19 +229,32 @@ pub(super) fn rename(
     to: (&OwnedFd, &[u8]),
     replaces: bool,
 ) -> Result<(), Errno> {
-    if replaces {
-        return rustix::fs::renameat(from.0, from.1, to.0, to.1);
+    match replaces {
+        true => rustix::fs::renameat(from.0, from.1, to.0, to.1),
+        false => rename_new(from, to),
     }
+}
+
+/// Renames, never over anything: EXIST then.
+pub(crate) fn rename_new<F: Arg + Copy, T: Arg + Copy>(
+    from: (&OwnedFd, F),
+    to: (&OwnedFd, T),
+) -> Result<(), Errno> {
     match rustix::fs::renameat_with(from.0, from.1, to.0, to.1, RenameFlags::NOREPLACE) {
-        // This file system (or kernel) cannot promise it: look, then rename.
-        Err(Errno::INVAL | Errno::NOSYS) => {
-            match rustix::fs::statat(to.0, to.1, AtFlags::SYMLINK_NOFOLLOW) {
-                Err(Errno::NOENT) => rustix::fs::renameat(from.0, from.1, to.0, to.1),
-                Err(error) => Err(error),
-                Ok(_) => Err(Errno::EXIST),
-            }
-        }
-        other => other,
+        // This file system (NFS is one) or kernel cannot promise it.
+        Err(Errno::INVAL | Errno::NOSYS) => look_and_rename(from, to),
+        done => done,
+    }
+}
+
+fn look_and_rename<F: Arg, T: Arg + Copy>(
+    from: (&OwnedFd, F),
+    to: (&OwnedFd, T),
+) -> Result<(), Errno> {
+    match rustix::fs::statat(to.0, to.1, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => rustix::fs::renameat(from.0, from.1, to.0, to.1),
+        Err(error) => Err(error),
+        Ok(_) => Err(Errno::EXIST),
     }
 }
 
@@ -298,4 +312,27 @@ fn copy_extents(from: &OwnedFd, to: &OwnedFd, extents: &[Extent], size: u64) -> 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{look_and_rename, rename_new};
+    use rustix::io::Errno;
+    use std::fs::{self, File};
+    use std::os::fd::OwnedFd;
+
+    #[test]
+    fn nothing_is_replaced_whatever_the_file_system_can() {
+        let folder = tempfile::tempdir().unwrap();
+        let fd = OwnedFd::from(File::open(folder.path()).unwrap());
+        let path = |name: &str| folder.path().join(name);
+        for rename in [rename_new::<&str, &str>, look_and_rename::<&str, &str>] {
+            fs::write(path("new"), "new").unwrap();
+            std::os::unix::fs::symlink("nowhere", path("link")).unwrap();
+            assert_eq!(rename((&fd, "new"), (&fd, "link")), Err(Errno::EXIST));
+            assert_eq!(rename((&fd, "new"), (&fd, "place")), Ok(()));
+            assert_eq!(fs::read(path("place")).unwrap(), b"new");
+            ["link", "place"].iter().for_each(|name| fs::remove_file(path(name)).unwrap());
+        }
+    }
 }
