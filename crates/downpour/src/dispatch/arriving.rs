@@ -31,6 +31,17 @@ pub(super) struct Taken {
     pub(super) digest: Digest,
     /// Below the receiving folder.
     pub(super) path: String,
+    /// What is there is known to be damaged, unless it came right since.
+    pub(super) damaged: bool,
+}
+
+impl Taken {
+    /// Moves what is known to be damaged out of its place; for who has seen that it is not what it should be.
+    pub(super) fn make_way(&self, folder: &Path) {
+        if self.damaged {
+            set_aside(folder, &self.path, &self.item.key().to_string());
+        }
+    }
 }
 
 /// What an offer is judged by.
@@ -147,7 +158,7 @@ impl<'a> Judge<'a> {
         }
         match known {
             Some(file) => self.known(reader, &file, item, digest, path),
-            None => Ok(Ok(Look::Not(Taken { item: item.clone(), digest, path }))),
+            None => Ok(Ok(Look::Not(Taken { item: item.clone(), digest, path, damaged: false }))),
         }
     }
 
@@ -178,12 +189,10 @@ impl<'a> Judge<'a> {
                 return Ok(Ok(Look::Here(receipt)));
             }
         }
-        // It was here: it comes back to its place. What is there instead goes aside.
+        // It was here: it comes back to its place.
         let path = replica.as_ref().and_then(|r| self.below(&r.path)).unwrap_or(path);
-        if replica.is_some_and(|replica| replica.state == ReplicaState::Corrupt) {
-            set_aside(&self.folder, &path, &item.key().to_string());
-        }
-        Ok(Ok(Look::Not(Taken { item: item.clone(), digest, path })))
+        let damaged = replica.is_some_and(|replica| replica.state == ReplicaState::Corrupt);
+        Ok(Ok(Look::Not(Taken { item: item.clone(), digest, path, damaged })))
     }
 
     /// A replica's path, below the receiving folder.

@@ -1,5 +1,5 @@
 //! What of an offer is in its place already, left there by a session that was cut: it is read back, signed for and recorded
-//! before the rest is taken, so that nothing of it is sent again.
+//! before the rest is taken, so that nothing of it is sent again. What is known to be damaged, and is not that, makes way.
 
 use super::arriving::{Judged, Taken};
 use super::incoming::receipt;
@@ -56,13 +56,15 @@ fn read(
     for (index, taken) in taken.iter().enumerate() {
         let there = std::fs::symlink_metadata(folder.join(&taken.path));
         let same = there.is_ok_and(|there| there.is_file() && there.len() == taken.item.size);
-        let Some(rest) = left.checked_sub(taken.item.size).filter(|_| same) else { continue };
-        left = rest;
         let receipt = receipt(site, taken, batch);
-        if receipt.check_content(folder).is_ok()
-            && let Ok(signed) = receipt.sign(&site.identity)
-        {
-            found.push((index, signed));
+        let is_right = same
+            && left.checked_sub(taken.item.size).is_some_and(|rest| {
+                left = rest;
+                receipt.check_content(folder).is_ok()
+            });
+        match is_right.then(|| receipt.sign(&site.identity)) {
+            Some(Ok(signed)) => found.push((index, signed)),
+            _ => taken.make_way(folder),
         }
     }
     if !found.is_empty() {

@@ -344,6 +344,7 @@ impl SiteDesk {
         if size > free {
             return Err(no_room(size, free));
         }
+        taken.make_way(folder);
         Ok(Verdict::Take(taken.path, Box::new(room.promise(folder, size))))
     }
 

@@ -3,7 +3,9 @@
 use crate::harness::{HANG, SiteProcess, until};
 use crate::links::{ends, seen};
 use downpour::dispatch::{FetchReport, Transfers, WhyList};
-use downpour_catalog::Decision;
+use downpour_catalog::{
+    BeforeMigration, Catalog, Change, Decision, Replica, ReplicaState, Time,
+};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -274,6 +276,19 @@ fn tells_where(site: &SiteProcess, name: &str, path: &str) {
     }
 }
 
+/// The catalog of d, which is not running, knows its copy of a file of a's to be damaged.
+fn is_damaged(d: &SiteProcess, name: &str) {
+    let before = BeforeMigration::Refuse;
+    let catalog = Catalog::open(d.catalog(), "test", Time(1), &before).expect("a catalog");
+    let [a, own] = ["a", "d"].map(|name| catalog.site(name).expect("a number"));
+    let file = d.reader().versions(a, name).expect("rows").pop().expect("it is known");
+    let replicas = d.reader().replicas(file.id).expect("rows");
+    let replica = replicas.into_iter().find(|replica| replica.site == own).expect("it is here");
+    let replica = Replica { state: ReplicaState::Corrupt, ..replica };
+    let answers = catalog.apply(Time(1), &[Change::Replica(replica)]).expect("room");
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+}
+
 /// a has a file first, b a replica of it; d fetches it.
 #[test]
 fn a_replica_is_a_source_beside_the_origin() {
@@ -309,10 +324,12 @@ fn a_replica_is_a_source_beside_the_origin() {
     };
     assert_eq!((holders(&report), report.failure.as_ref()), (vec!["b".to_owned()], None));
     assert_eq!(fs::read(d.path("inbox/first")).expect("it is here"), content(SHORT / 4));
-    tells_where(&d, "first", &report.path.expect("a place"));
+    let first = report.path.expect("a place");
+    tells_where(&d, "first", &first);
     // Both are there, and the replica is predicted to be faster.
     a.start();
     d.kill();
+    is_damaged(&d, "first");
     let text = fs::read_to_string(d.config()).expect("a configuration");
     let both = text.replace("of = [\"b\"]", "of = [\"a\", \"b\"]");
     fs::write(d.config(), both).expect("room");
@@ -332,18 +349,41 @@ fn a_replica_is_a_source_beside_the_origin() {
     });
     assert_eq!(holders(&ranked), ["b", "a"], "{ranked:?}");
     assert!(ranked.sources[1].why.starts_with("8.0 Mbit/s"), "{ranked:?}");
-    let begun = fetch(&d, &json!({ "site": "a", "name": "second" })).expect("an answer");
-    let report = ended(&d, begun);
+    let report = fetched(&d, "second");
     assert_eq!((report.failure.as_ref(), holders(&report)[0].as_str()), (None, "b"), "{report:?}");
     assert!(is_from(&report, "b", "a"), "{report:?}");
     assert_eq!(fs::read(d.path("inbox/second")).expect("it is here"), content(SHORT / 4));
+    nothing_is_brought_in_vain(&d, &first);
     // The better one is away: the other one brings it.
     b.kill();
-    let begun = fetch(&d, &json!({ "site": "a", "name": "third" })).expect("an answer");
-    let report = ended(&d, begun);
+    let report = fetched(&d, "third");
     assert_eq!(report.failure, None, "{report:?}\n{}", d.log());
     assert!(is_from(&report, "a", "b"), "{report:?}");
     assert_eq!(fs::read(d.path("inbox/third")).expect("it is here"), content(SHORT / 4));
+}
+
+fn fetched(d: &SiteProcess, name: &str) -> FetchReport {
+    let begun = fetch(d, &json!({ "site": "a", "name": name })).expect("an answer");
+    ended(d, begun)
+}
+
+/// `first` is known to be damaged, and is whole; nothing is at the place of `third`.
+fn nothing_is_brought_in_vain(d: &SiteProcess, first: &str) {
+    let came = |report: &FetchReport| brought(report, "a") + brought(report, "b");
+    // It came right, as when a daemon ended before it could record it.
+    let report = fetched(d, "first");
+    assert_eq!((report.failure.as_ref(), came(&report)), (None, 0), "{report:?}");
+    assert!(!d.path("inbox/.downpour/corrupt").exists());
+    tells_where(d, "first", first);
+    // Something else is in its place.
+    let place = d.path("inbox/third");
+    fs::write(&place, "mine").expect("room");
+    let report = fetched(d, "third");
+    let failure = report.failure.clone().unwrap_or_default();
+    assert!(failure.contains("inbox/third is something else: move it away"), "{report:?}");
+    assert_eq!(came(&report), 0, "{report:?}");
+    assert_eq!(fs::read(&place).expect("it stays"), b"mine");
+    fs::remove_file(&place).expect("room");
 }
 
 /// A file that a has, of which b knows.

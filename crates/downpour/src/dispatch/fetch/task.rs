@@ -199,7 +199,8 @@ impl Task {
     /// Where it lies in the end.
     async fn run(&self, holders: Vec<Holder>) -> Result<String, Fault> {
         let path = Part::path_of(&self.folder, &self.taken.item.blake3);
-        if !self.is_placed().await {
+        if !self.is_placed().await? {
+            self.make_way()?;
             self.bring(&path, holders).await?;
         }
         if let Err(error) = Journal::of(&path).forget() {
@@ -209,14 +210,33 @@ impl Task {
     }
 
     /// A daemon that ended may have come so far.
-    async fn is_placed(&self) -> bool {
+    async fn is_placed(&self) -> Result<bool, Fault> {
         let there = self.folder.join(&self.taken.path);
         let size = self.taken.item.size;
         let same = |there: std::fs::Metadata| there.is_file() && there.len() == size;
         if !std::fs::symlink_metadata(&there).is_ok_and(same) {
-            return false;
+            return Ok(false);
         }
-        self.is_right(&there).await == Ok(true)
+        match self.is_right(&there).await {
+            // What cannot be read is not it.
+            Err(_) if !self.fetch.is_cancelled() => Ok(false),
+            seen => seen,
+        }
+    }
+
+    /// Nothing is replaced: that its place is taken is found before anything is brought.
+    fn make_way(&self) -> Result<(), Fault> {
+        let there = self.folder.join(&self.taken.path);
+        let is_taken = || std::fs::symlink_metadata(&there).is_ok();
+        if is_taken() {
+            self.taken.make_way(&self.folder);
+        }
+        if is_taken() {
+            let there = there.display();
+            let what = format!("{there} is something else: move it away and fetch again");
+            return Err(Fault::new(ErrorClass::VersionConflict, what));
+        }
+        Ok(())
     }
 
     /// Brings the whole and right file to its place.
