@@ -154,6 +154,14 @@ pub(super) struct SeenOf {
     pub(super) receive_buffer_bytes: u64,
 }
 
+impl SeenOf {
+    /// What is expected of it from now on, if this was enough to learn that from.
+    pub(super) fn pace(&self) -> Option<Rate> {
+        let is_enough = crate::tuner::Seen::is_enough(self.brought, self.asked);
+        is_enough.then(|| Rate::of(self.brought, self.asked))
+    }
+}
+
 /// How far it is.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
@@ -475,7 +483,7 @@ impl Steered for FromSite {
 
 #[cfg(test)]
 mod tests {
-    use super::{Asking, Begin, Gather, Holder, Part, Piece, Seen, Source};
+    use super::{Asking, Begin, Gather, Holder, Part, Piece, Seen, SeenOf, Source};
     use crate::site::{Fault, Remote, RemoteSection};
     use axum::body::{Body, to_bytes};
     use axum::http::{HeaderMap, Request, Response};
@@ -564,6 +572,10 @@ mod tests {
         })
         .await;
         assert_eq!((done, seen.sites[0].brought, seen.arrived), (Ok(()), LEN, LEN));
+        assert_eq!(seen.sites[0].pace(), None, "that was too little to tell");
+        let asked = Duration::from_secs(1);
+        let more = SeenOf { brought: 10_000_000, asked, ..SeenOf::default() };
+        assert_eq!(more.pace(), Some(Rate::from_mbps(80)));
         // The kernel books twice what is set.
         assert_eq!(seen.sites[0].receive_buffer_bytes, 80_000);
         let heard = heard.lock().unwrap().clone();

@@ -105,8 +105,8 @@ impl Journal {
         Self(part.with_extension("done"))
     }
 
-    /// The pieces that are in the part as they came.
-    pub(super) fn read(&self, part: &File, size: u64) -> BTreeSet<u64> {
+    /// The pieces that are in the part as they came; those seen until it is over.
+    pub(super) fn read(&self, part: &File, size: u64, is_over: impl Fn() -> bool) -> BTreeSet<u64> {
         let text = fs::read_to_string(&self.0).unwrap_or_default();
         let line = |line: &str| {
             let (piece, digest) = line.split_once(' ')?;
@@ -116,7 +116,8 @@ impl Journal {
         let is_here = |(piece, digest): &(u64, blake3::Hash)| {
             digest_of(part, *piece, size).is_ok_and(|found| found == *digest)
         };
-        noted.into_iter().filter(is_here).map(|(piece, _)| piece).collect()
+        let noted = noted.into_iter().take_while(|_| !is_over());
+        noted.filter(is_here).map(|(piece, _)| piece).collect()
     }
 
     /// This one has come.
@@ -162,25 +163,26 @@ mod tests {
         let journal = Journal::of(&part);
         let size = 2 * PIECE_LEN_MAX + 5;
         file.set_len(size).unwrap();
-        assert!(journal.read(&file, size).is_empty());
+        assert!(journal.read(&file, size, || false).is_empty());
         (0..3).for_each(|piece| journal.note(&file, piece, size).unwrap());
         assert!(journal.note(&file, 3, size).is_err(), "there is no such piece");
-        assert_eq!(journal.read(&file, size).len(), 3);
+        assert_eq!(journal.read(&file, size, || false).len(), 3);
         // One that came again counts as it came last; one that changed behind our back does not.
         file.write_all_at(b"new", 7).unwrap();
         file.write_all_at(b"new", 2 * PIECE_LEN_MAX).unwrap();
         journal.note(&file, 0, size).unwrap();
-        assert_eq!(Vec::from_iter(journal.read(&file, size)), [0, 1]);
+        assert_eq!(Vec::from_iter(journal.read(&file, size, || false)), [0, 1]);
         // A line that was cut off says nothing, and spoils none.
         let done = folder.path().join("x.done");
         let whole = fs::read(&done).unwrap();
         for cut in 0..whole.len() {
             fs::write(&done, &whole[..cut]).unwrap();
             journal.note(&file, 2, size).unwrap();
-            assert!(journal.read(&file, size).contains(&2), "cut at {cut}");
+            assert!(journal.read(&file, size, || false).contains(&2), "cut at {cut}");
         }
+        assert!(journal.read(&file, size, || true).is_empty());
         journal.forget().unwrap();
-        assert!(journal.read(&file, size).is_empty());
+        assert!(journal.read(&file, size, || false).is_empty());
     }
 
     #[test]

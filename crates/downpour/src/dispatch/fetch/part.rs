@@ -64,9 +64,9 @@ impl Part {
         Ok(self.size.saturating_sub(held))
     }
 
-    /// The pieces that are here as they came.
-    pub(super) fn here(&self) -> BTreeSet<u64> {
-        self.journal.read(&self.file, self.size)
+    /// The pieces that are here as they came; those seen until nobody wants to know any more.
+    pub(super) fn here(&self, is_over: impl Fn() -> bool) -> BTreeSet<u64> {
+        self.journal.read(&self.file, self.size, is_over)
     }
 
     pub(super) fn write(&self, bytes: &[u8], at: u64) -> io::Result<()> {

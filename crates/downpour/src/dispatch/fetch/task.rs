@@ -16,11 +16,10 @@ use crate::object::{open_in, rename_new};
 use crate::receipt::digest_of;
 use crate::site::{Fault, Site};
 use downpour_catalog::ErrorClass;
-use downpour_proto::Rate;
 use rustix::fs::{Mode, OFlags};
 use std::fmt::Display;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -266,7 +265,7 @@ impl Task {
     /// Brings the whole, as it shall be.
     async fn whole(&self, part: &Arc<Part>, holders: Vec<Holder>) -> Result<(), Fault> {
         self.gather(part, holders.clone(), !self.one).await?;
-        if self.is_right_yet(part).await? {
+        if self.is_right(part.path()).await? {
             return Ok(());
         }
         self.tell("the whole is not what the catalog says: each source is tried alone");
@@ -276,7 +275,7 @@ impl Task {
             begin_anew()?;
             let name = holder.source.name.clone();
             let brought = self.gather(part, vec![holder], false).await;
-            if brought.is_ok() && self.is_right_yet(part).await? {
+            if brought.is_ok() && self.is_right(part.path()).await? {
                 return Ok(());
             }
             if self.fetch.is_cancelled() {
@@ -300,7 +299,8 @@ impl Task {
         at_once: bool,
     ) -> Result<(), Fault> {
         let (item, of) = (&self.taken.item, part.clone());
-        let here = blocking(move || Ok(of.here())).await;
+        let fetch = self.fetch.clone();
+        let here = blocking(move || Ok(of.here(|| fetch.is_cancelled()))).await;
         let here = here.map_err(|error| unwritten(part.path().display(), &error))?;
         if !here.is_empty() {
             self.tell(&format!("{} pieces of it are here already", here.len()));
@@ -326,9 +326,10 @@ impl Task {
         let done = self.unless_cancelled(gather.run()).await;
         gather.close().await;
         let seen = gather.seen();
-        for site in seen.sites.iter().filter(|site| site.brought > 0) {
-            let rate = Rate::of(site.brought, site.asked);
-            lock(&self.dispatch.paces).insert(site.name.clone(), (rate, Instant::now()));
+        for site in &seen.sites {
+            if let Some(rate) = site.pace() {
+                lock(&self.dispatch.paces).insert(site.name.clone(), (rate, Instant::now()));
+            }
         }
         lock(&self.fetch.gather).take();
         self.fetch.state.send_modify(|report| report.add(&seen));
@@ -346,18 +347,15 @@ impl Task {
         }
     }
 
-    async fn is_right_yet(&self, part: &Part) -> Result<bool, Fault> {
-        self.unless_cancelled(self.is_right(part.path())).await
-    }
-
     async fn is_right(&self, path: &Path) -> Result<bool, Fault> {
-        let of = path.to_owned();
+        let (of, fetch) = (path.to_owned(), self.fetch.clone());
         let found = blocking(move || {
             let file = File::open(of)?;
             file.sync_data()?;
-            digest_of(file)
+            digest_of(UnlessCancelled { file, fetch })
         });
-        let (_, found) = found.await.map_err(|error| unwritten(path.display(), &error))?;
+        let found = async { found.await.map_err(|error| unwritten(path.display(), &error)) };
+        let (_, found) = self.unless_cancelled(found).await?;
         Ok(found == self.taken.digest)
     }
 
@@ -385,6 +383,21 @@ impl Task {
                 Err(Fault::new(trouble.class(), trouble.what))
             }
             _ => Ok(self.folder.join(&self.taken.path).to_string_lossy().into_owned()),
+        }
+    }
+}
+
+/// A file that cannot be read on when its fetch is given up: the whole of it may take hours.
+struct UnlessCancelled {
+    file: File,
+    fetch: Arc<Fetch>,
+}
+
+impl Read for UnlessCancelled {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self.fetch.is_cancelled() {
+            true => Err(io::Error::other(CANCELLED)),
+            false => self.file.read(into),
         }
     }
 }
@@ -424,4 +437,25 @@ pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{FetchReport, keep};
+    use super::UnlessCancelled;
+    use crate::receipt::digest_of;
+    use std::collections::BTreeMap;
+    use std::fs::{self, File};
+
+    #[test]
+    fn what_is_given_up_is_not_read_to_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("long");
+        fs::write(&path, [7; 3]).unwrap();
+        let fetch = keep(&mut BTreeMap::new(), FetchReport::default());
+        let read = || digest_of(UnlessCancelled { file: File::open(&path)?, fetch: fetch.clone() });
+        assert_eq!(read().unwrap().0, 3);
+        fetch.cancelled.send_replace(true);
+        assert_eq!(read().unwrap_err().to_string(), "cancelled");
+    }
 }
