@@ -3,9 +3,7 @@
 use crate::harness::{HANG, SiteProcess, until};
 use crate::links::{ends, seen};
 use downpour::dispatch::{FetchReport, Transfers, WhyList};
-use downpour_catalog::{
-    BeforeMigration, Catalog, Change, Decision, Replica, ReplicaState, Time,
-};
+use downpour_catalog::{BeforeMigration, Catalog, Change, Decision, Replica, ReplicaState, Time};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -200,7 +198,21 @@ fn who_lies_or_dies_costs_time_alone() {
     let mut wrong = content(LONG);
     wrong[LONG / 2] ^= 1;
     fs::write(sites.b.path("inbox/long"), &wrong).expect("room");
+    fs::write(sites.b.path("inbox/short"), &wrong[LONG - SHORT..]).expect("room");
     sites.c.kill();
+    // Who does not answer may be back soon; who lied is not asked again.
+    let short = json!({ "site": "a", "name": "short", "from": ["b", "c"] });
+    let begun = fetch(&sites.d, &short).expect("an answer");
+    let waits = until("c is waited for", || {
+        let now: FetchReport = sites.d.get(&format!("/v1/fetches/{}", begun.id)).ok()?;
+        now.changes.iter().any(|change| change.starts_with("again in 2 s: c: ")).then_some(now)
+    });
+    let told = |what: &str| waits.changes.iter().filter(|c| c.as_str() == what).count();
+    assert_eq!(told("b does not bring it right"), 1, "{waits:?}");
+    assert!(waits.changes.iter().any(|change| change.starts_with("c: ")), "{waits:?}");
+    assert!(brought(&waits, "b") < 3 * SHORT as u64, "{waits:?}");
+    sites.d.done(&["transfer", "cancel", "--transfer", &begun.id.to_string()]);
+    assert_eq!(ended(&sites.d, begun).failure.as_deref(), Some("cancelled"));
     let report = ended(
         &sites.d,
         fetch(&sites.d, &json!({ "site": "a", "name": "long" })).expect("an answer"),

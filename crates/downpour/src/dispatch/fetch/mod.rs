@@ -37,7 +37,7 @@ use gather::{Gather, Holder, Seen};
 use holders::Found;
 use journal::{Kept, Unreadable};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -145,6 +145,8 @@ pub(super) fn routes() -> Routes {
 pub(super) struct Fetch {
     state: watch::Sender<FetchReport>,
     gather: Mutex<Option<Arc<Gather>>>,
+    /// Sites that alone brought something else.
+    wrong: Mutex<BTreeSet<String>>,
     cancelled: watch::Sender<bool>,
 }
 
@@ -500,7 +502,8 @@ fn keep(known: &mut BTreeMap<i64, Arc<Fetch>>, report: FetchReport) -> Arc<Fetch
     }
     let id = report.id;
     let (state, cancelled) = (watch::channel(report).0, watch::channel(false).0);
-    let fetch = Arc::new(Fetch { state, gather: Mutex::new(None), cancelled });
+    let (gather, wrong) = (Mutex::new(None), Mutex::default());
+    let fetch = Arc::new(Fetch { state, gather, wrong, cancelled });
     known.insert(id, fetch.clone());
     fetch
 }

@@ -15,7 +15,7 @@ use crate::dispatch::{Dispatch, lock};
 use crate::object::{open_in, rename_new};
 use crate::receipt::digest_of;
 use crate::site::{Fault, Site};
-use downpour_catalog::ErrorClass;
+use downpour_catalog::{ErrorClass, Scope};
 use rustix::fs::{Mode, OFlags};
 use std::fmt::Display;
 use std::fs::File;
@@ -154,8 +154,13 @@ impl Dispatch {
     ) -> Result<Option<String>, Fault> {
         // Who has it is known when the copies of catalogs can be read, which may be made anew just now.
         let found = self.find(site, wish).await;
-        let (found, holders) =
+        let (found, mut holders) =
             found.map_err(|problem| Fault::new(ErrorClass::CatalogUnreachable, problem.what))?;
+        for Holder { source, .. } in &mut holders {
+            if lock(&fetch.wrong).contains(&source.name) {
+                source.barred = Some("what it brought is not what the catalog says".to_owned());
+            }
+        }
         if found.here.is_some() {
             return Ok(found.here);
         }
@@ -271,21 +276,38 @@ impl Task {
         self.tell("the whole is not what the catalog says: each source is tried alone");
         let begin_anew =
             || part.forget().map_err(|error| unwritten("what is noted of a part", &error));
-        for holder in holders {
-            begin_anew()?;
-            let name = holder.source.name.clone();
-            let brought = self.gather(part, vec![holder], false).await;
-            if brought.is_ok() && self.is_right(part.path()).await? {
-                return Ok(());
-            }
-            if self.fetch.is_cancelled() {
-                return Err(cancelled());
-            }
-            self.tell(&format!("{name} does not bring it right"));
-        }
-        begin_anew()?;
         let what = "no site brings what the catalog says";
-        Err(Fault::new(ErrorClass::DigestDiffers, what))
+        let mut failure = Fault::new(ErrorClass::DigestDiffers, what);
+        for holder in holders {
+            let name = holder.source.name.clone();
+            let brought = match &holder.source.barred {
+                Some(why) => Err(unreachable(format!("{name}: {why}"))),
+                None => {
+                    // What one alone has brought so far does not go with another's.
+                    begin_anew()?;
+                    self.gather(part, vec![holder], false).await
+                }
+            };
+            match brought {
+                Ok(()) if self.is_right(part.path()).await? => return Ok(()),
+                Ok(()) => {
+                    begin_anew()?;
+                    self.tell(&format!("{name} does not bring it right"));
+                    lock(&self.fetch.wrong).insert(name);
+                }
+                Err(fault) if self.is_over(&fault) => return Err(fault),
+                Err(fault) => {
+                    self.tell(&fault.what);
+                    failure = fault;
+                }
+            }
+        }
+        Err(failure)
+    }
+
+    /// Whether another source cannot help.
+    fn is_over(&self, fault: &Fault) -> bool {
+        self.fetch.is_cancelled() || fault.class.scope() == Scope::Destination
     }
 
     fn tell(&self, what: &str) {
