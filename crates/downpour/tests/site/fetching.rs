@@ -512,7 +512,7 @@ fn a_fetch_is_given_up_for_good() {
     // While it comes.
     sites.ways.iter().for_each(|way| way.set(1 << 20));
     let begun = sites.begin(&wish);
-    until("some of it is here", || (left(&sites.d) == (2, 1)).then_some(()));
+    until("some of it is here", || (left(&sites.d) == (3, 1)).then_some(()));
     given_up(&sites.d, begun);
     sites.d.kill();
     sites.d.start();
@@ -520,7 +520,7 @@ fn a_fetch_is_given_up_for_good() {
     assert!(known.is_empty() && left(&sites.d) == (0, 0), "{known:?}");
     // While it waits for its sources.
     let begun = sites.begin(&wish);
-    until("some of it is here", || (left(&sites.d) == (2, 1)).then_some(()));
+    until("some of it is here", || (left(&sites.d) == (3, 1)).then_some(()));
     for site in [&mut sites.d, &mut sites.a, &mut sites.b, &mut sites.c] {
         site.kill();
     }

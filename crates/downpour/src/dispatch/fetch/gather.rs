@@ -541,7 +541,7 @@ mod tests {
         let begin: Begin =
             Box::new(move || Asking { plan: plan(connections), course: None, session: None });
         let folder = tempfile::tempdir().unwrap();
-        let part = Arc::new(Part::open(folder.path().join("whole.part"), LEN).unwrap());
+        let part = Arc::new(Part::open(folder.path().join("whole.part"), LEN, "b").unwrap());
         let piece = Piece {
             site: "a".to_owned(),
             name: "whole".to_owned(),

@@ -133,7 +133,7 @@ impl Journal {
     }
 }
 
-fn removed(path: &Path) -> io::Result<()> {
+pub(super) fn removed(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

@@ -1,10 +1,11 @@
 //! What is here of a file that is being fetched: `.downpour/fetch/DIGEST.part` below the receiving folder, and beside it
-//! `DIGEST.done`, which pieces have come (`journal`).
+//! `DIGEST.done`, which pieces have come (`journal`), and `DIGEST.owner`, the site whose fetch wrote to it last.
 //!
 //! Who writes to a part holds its lock, so that two fetches of the same content, also by daemons that share the folder, do
-//! not write into each other's. Parts that no fetch goes on with are removed when the daemon is started.
+//! not write into each other's. A site's parts that no fetch goes on with are removed when its daemon is started, those of
+//! another site, which alone knows that of them, when nobody has touched them for long.
 
-use super::journal::{Journal, Kept};
+use super::journal::{Journal, Kept, removed};
 use crate::site::Config;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use std::collections::BTreeSet;
@@ -12,9 +13,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 /// Where parts lie, below the receiving folder.
 const FOLDER: [&str; 2] = [".downpour", "fetch"];
+/// What another site has not touched for so long it does not go on with.
+const LEFT_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Bytes of a block, as `stat` counts.
 const BLOCK_LEN: u64 = 512;
 
@@ -33,8 +37,8 @@ impl Part {
         folder.join(FOLDER[0]).join(FOLDER[1]).join(format!("{blake3}.part"))
     }
 
-    /// Opens it as long as the whole will be, and makes it if need be.
-    pub(super) fn open(path: PathBuf, size: u64) -> io::Result<Self> {
+    /// Opens it for a site, as long as the whole will be, and makes it if need be.
+    pub(super) fn open(path: PathBuf, size: u64, site: &str) -> io::Result<Self> {
         path.parent().map_or(Ok(()), fs::create_dir_all)?;
         let file = loop {
             let file = options().create(true).open(&path)?;
@@ -42,6 +46,8 @@ impl Part {
                 break file;
             }
         };
+        // Locked and without an owner it is nobody else's either.
+        fs::write(owner_of(&path), site)?;
         file.set_len(size)?;
         let journal = Journal::of(&path);
         Ok(Self { path, file, size, journal })
@@ -78,6 +84,12 @@ impl Part {
         self.journal.note(&self.file, piece, self.size)
     }
 
+    /// It has become the file: what lies beside it goes.
+    pub(super) fn placed(path: &Path) -> io::Result<()> {
+        removed(&owner_of(path))?;
+        Journal::of(path).forget()
+    }
+
     /// Nothing of it counts.
     pub(super) fn forget(&self) -> io::Result<()> {
         self.journal.forget()
@@ -88,12 +100,12 @@ impl Part {
         let file = match options().open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Journal::of(path).forget();
+                return Self::placed(path);
             }
             Err(error) => return Err(error),
         };
         if lock(&file, path)? {
-            Journal::of(path).forget()?;
+            Self::placed(path)?;
             fs::remove_file(path)?;
         }
         Ok(())
@@ -115,6 +127,22 @@ fn lock(file: &File, path: &Path) -> io::Result<bool> {
     })?;
     let ours = file.metadata()?;
     Ok(fs::symlink_metadata(path).is_ok_and(|there| there.ino() == ours.ino()))
+}
+
+fn owner_of(part: &Path) -> PathBuf {
+    part.with_extension("owner")
+}
+
+/// Whether another site may go on with a part.
+fn is_others(part: &Path, own: &str) -> bool {
+    let owner = fs::read_to_string(owner_of(part));
+    let is_ours = match owner {
+        Ok(owner) => owner == own,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    };
+    let touched = |end: &str| fs::metadata(part.with_extension(end))?.modified();
+    let is_new = |at: SystemTime| at.elapsed().is_ok_and(|since| since < LEFT_FOR);
+    !is_ours && ["part", "done", "owner"].iter().any(|end| touched(end).is_ok_and(is_new))
 }
 
 /// Removes the parts that no fetch goes on with.
@@ -139,6 +167,9 @@ pub(in crate::dispatch) fn sweep(config: &Config) {
     };
     for digest in left.difference(&wanted) {
         let path = Part::path_of(&inbox, digest);
+        if is_others(&path, &config.site.name) {
+            continue;
+        }
         match Part::discard(&path) {
             Ok(()) => tracing::info!(path = %path.display(), "no fetch goes on with it: removed"),
             Err(error) => tracing::warn!(path = %path.display(), %error, "a part stays"),
@@ -170,9 +201,10 @@ fn left_in(inbox: &Path) -> io::Result<BTreeSet<String>> {
 
 /// The digest by which a file is called, if it is called as ours are.
 fn digest_in(name: &str) -> Option<&str> {
-    let digest = name.strip_suffix(".part").or_else(|| name.strip_suffix(".done"))?;
+    let (digest, end) = name.rsplit_once('.')?;
+    let is_end = matches!(end, "part" | "done" | "owner");
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    (digest.len() == 64 && digest.bytes().all(is_digit)).then_some(digest)
+    (is_end && digest.len() == 64 && digest.bytes().all(is_digit)).then_some(digest)
 }
 
 #[cfg(test)]
@@ -199,9 +231,10 @@ mod tests {
             let report = FetchReport { id, blake3, ..FetchReport::default() };
             Kept { wish: FetchWish::default(), report }.write(&config.state()).unwrap();
         };
-        // Of 1 a fetch goes on, to 2 somebody writes, of 3 only notes are left, nobody wants 4.
+        // Of 1 a fetch goes on, to 2 somebody writes, of 3 only notes are left, nobody wants 4, another site wants 8.
         keep(7, "1".repeat(64));
-        let held = Part::open(part("2"), 5).unwrap();
+        let held = Part::open(part("2"), 5, "a").unwrap();
+        drop(Part::open(part("8"), 5, "b").unwrap());
         let names = |digit: &str, end: &str| format!("{}.{end}", digit.repeat(64));
         let ours = [names("1", "part"), names("1", "done"), names("3", "done"), names("4", "part")];
         let others = ["x.part".to_owned(), names("A", "part"), names("5", "new"), "4".repeat(64)];
@@ -233,10 +266,18 @@ mod tests {
         let mut left = before.clone();
         left.retain(|name| !gone.contains(name));
         assert_eq!((there(), before.len() - left.len()), (left.clone(), 2));
-        assert!(Part::open(part("2"), 5).is_err(), "somebody writes to it");
+        assert!(Part::open(part("2"), 5, "a").is_err(), "somebody writes to it");
         drop(held);
         sweep(&config);
-        left.retain(|name| *name != names("2", "part"));
+        left.retain(|name| !name.starts_with('2'));
+        assert_eq!(there(), left);
+        // Unless it has forgotten it.
+        for end in ["part", "owner"] {
+            let file = fs::File::open(part("8").with_extension(end)).unwrap();
+            file.set_modified(std::time::SystemTime::now() - super::LEFT_FOR).unwrap();
+        }
+        sweep(&config);
+        left.retain(|name| !name.starts_with('8'));
         assert_eq!(there(), left);
         // No link is followed to them.
         fs::rename(&parts, folder.path().join("away")).unwrap();

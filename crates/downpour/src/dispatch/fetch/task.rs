@@ -2,7 +2,7 @@
 
 use super::gather::{AT_ONCE_MIN, Gather, Holder};
 use super::holders::Found;
-use super::journal::{Journal, Kept};
+use super::journal::Kept;
 use super::part::Part;
 use super::{CANCELLED, Fetch, FetchWish, some_can_be_asked};
 use crate::api::Problem;
@@ -207,7 +207,7 @@ impl Task {
             self.make_way()?;
             self.bring(&path, holders).await?;
         }
-        if let Err(error) = Journal::of(&path).forget() {
+        if let Err(error) = Part::placed(&path) {
             tracing::warn!(path = %path.display(), %error, "what was noted of a part stays");
         }
         self.record().await
@@ -245,8 +245,8 @@ impl Task {
 
     /// Brings the whole and right file to its place.
     async fn bring(&self, path: &Path, holders: Vec<Holder>) -> Result<(), Fault> {
-        let (of, size) = (path.to_owned(), self.taken.item.size);
-        let opened = blocking(move || Part::open(of, size)).await;
+        let (of, size, owner) = (path.to_owned(), self.taken.item.size, self.site.name.clone());
+        let opened = blocking(move || Part::open(of, size, &owner)).await;
         let part = opened.map_err(|error| unwritten(path.display(), &error))?;
         let part = Arc::new(part);
         let brought = self.bring_to(&part, holders).await;
