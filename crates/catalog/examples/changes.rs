@@ -9,8 +9,8 @@
 
 use downpour_catalog::{
     AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Cursor, Digest, ErrorClass, FileId,
-    Move, NewFile, Next, OtherContent, Query, Reason, Receipt, Revision, RuleId, SiteId, State,
-    Time, Work,
+    Move, NewFile, Next, OtherContent, Query, Reason, Receipt, Revision, RuleId, Same, SiteId,
+    State, Time, Work,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
@@ -84,6 +84,7 @@ impl Daemon {
             rank: 0,
             transfer: None,
             other_content: OtherContent::NewVersion,
+            same: Same::Any,
         };
         let (file, mut at) = self.step(Change::TakeIn(new)).await;
         let digests = vec![digest(n)];
@@ -219,6 +220,7 @@ fn adopt(url: &CatalogUrl, fill: u64) {
         rank: 0,
         transfer: None,
         other_content: OtherContent::NewVersion,
+        same: Same::Any,
     };
     let found = catalog.apply(end, &(0..WAITING).map(new).map(Change::TakeIn).collect::<Vec<_>>());
     let found = found.expect("the database").into_iter().map(|answer| answer.expect("allowed"));

@@ -35,6 +35,15 @@ pub enum OtherContent {
     Refuse,
 }
 
+/// Which file of the same content is the one that is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Same {
+    /// Any: what was taken in once is not taken in again.
+    Any,
+    /// One that goes by the same rule and was not given up; another one stays as it is, and this becomes the name's next version.
+    OfRule,
+}
+
 /// A file seen at its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewFile {
@@ -56,6 +65,8 @@ pub struct NewFile {
     pub transfer: Option<TransferId>,
     /// What to do if the name is taken.
     pub other_content: OtherContent,
+    /// What is taken to be this file.
+    pub same: Same,
 }
 
 /// A file taken in as it lies. Its content is known, so a stamp is not needed.
@@ -201,6 +212,8 @@ pub struct Applied {
     pub state: Option<State>,
     /// Whether it was so before: the change had been made already.
     pub repeated: bool,
+    /// The transfer by which it goes, until it has ended.
+    pub transfer: Option<TransferId>,
 }
 
 /// Why a change was not made. Nothing of it was.

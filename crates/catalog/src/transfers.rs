@@ -26,20 +26,18 @@ impl Reader {
     pub fn transfer_states(&mut self, id: TransferId) -> Result<Vec<(State, u64, u64)>, Error> {
         let sum = |column| self.sql.dialect().sum(column);
         let (live, ended) = (sum("size"), sum("f.size"));
-        let live =
-            format!("SELECT state, COUNT(*), {live} FROM live WHERE transfer = ? GROUP BY state");
-        let ended = format!(
-            "SELECT f.state, COUNT(*), {ended} FROM file f WHERE f.state <> 0 AND f.id IN \
+        // One statement, so that a file that ends meanwhile is counted once.
+        let text = format!(
+            "SELECT state, COUNT(*), {live} FROM live WHERE transfer = ? GROUP BY state UNION ALL \
+             SELECT f.state, COUNT(*), {ended} FROM file f WHERE f.state <> 0 AND f.id IN \
              (SELECT a.file FROM attempt a WHERE a.transfer = ?) GROUP BY f.state"
         );
-        let mut states = Vec::new();
-        for text in [live, ended] {
-            for row in self.sql.query(&text, &[id.0.into()])? {
-                let mut row = Columns::of(row);
-                states.push((row.code(State::from_code)?, row.size()?, row.size()?));
-            }
-        }
-        Ok(states)
+        let state = |row| -> Result<_, DbError> {
+            let mut row = Columns::of(row);
+            Ok((row.code(State::from_code)?, row.size()?, row.size()?))
+        };
+        let rows = self.sql.query(&text, &[id.0.into(), id.0.into()])?;
+        Ok(rows.into_iter().map(state).collect::<Result<_, _>>()?)
     }
 
     /// Files of a transfer after `after` that are in one of these states, none of which is an end.

@@ -1,6 +1,7 @@
 //! New files in a batch: a name is never overwritten in silence.
 //!
-//! Other content under a name that the catalog has becomes the name's next version, or is refused, as the caller wants. Which
+//! Other content under a name that the catalog has becomes the name's next version, or is refused, as the caller wants; so does the
+//! same content that goes by another rule, if the caller asks for it. Which
 //! content it is tells the digest where a file is adopted, else the stamp. A file that nobody has read yet has no content to keep:
 //! with another stamp it is the same file, still being written.
 
@@ -9,11 +10,11 @@ use super::standing::{NewName, Standing};
 use super::{Batch, Known, Told, pick};
 use crate::change::{
     AdoptedFile, Answer, Applied, Change, NAME_BYTES_MAX, NewFile, Origin, OtherContent,
-    PATH_BYTES_MAX, Refused,
+    PATH_BYTES_MAX, Refused, Same,
 };
 use crate::life::State;
 use crate::record::{
-    DigestKind, EventKind, FileId, Receipt, Replica, ReplicaState, Revision, SiteId, Time,
+    DigestKind, EventKind, FileId, Receipt, Replica, ReplicaState, Revision, RuleId, SiteId, Time,
     TransferId,
 };
 use crate::schema;
@@ -59,11 +60,16 @@ impl Batch<'_> {
     pub(super) fn take_in(&mut self, now: Time, new: &NewFile) -> Answer {
         let size = check_name_and_size(&new.name, new.size)?;
         let known = &self.names[&(new.site, new.name.clone())];
-        if let Some(same) = known.iter().find(|k| k.stamp == new.stamp && k.stamp != 0) {
+        // Where several rules have a name, the file of this one comes first.
+        let rank = |known: &&Known| (self.goes_by(known.file, new.rule), known.version);
+        let meant = || known.iter().filter(|known| new.same == Same::Any || rank(known).0);
+        let is_same = |known: &&Known| known.stamp == new.stamp && known.stamp != 0;
+        if let Some(same) = meant().filter(is_same).max_by_key(rank) {
             return Ok(self.stands(same.file, true));
         }
-        if let Some(unread) = self.unread(known, new.stamp) {
-            return Ok(self.restamp(now, unread, new, size));
+        let newest = meant().max_by_key(rank);
+        if let Some(unread) = newest.filter(|newest| self.is_unread(newest, new.stamp)) {
+            return Ok(self.restamp(now, unread.file, new, size));
         }
         let version = next_version(known, new.other_content)?;
         let file = self.ledger.mint.next(now);
@@ -75,16 +81,21 @@ impl Batch<'_> {
         Ok(self.enter(now, standing))
     }
 
-    /// The newest content of a name, if nobody has read it yet: it is still being written, and no content to keep apart.
-    fn unread(&self, known: &[Known], stamp: i64) -> Option<FileId> {
-        let newest = known.iter().max_by_key(|known| known.version)?;
-        let standing = self.files.get(&newest.file)?;
+    /// Whether a file goes by this rule, and was not given up.
+    fn goes_by(&self, file: FileId, rule: RuleId) -> bool {
+        let standing = self.files.get(&file);
+        standing.is_some_and(|file| file.rule == rule && file.state != State::Cancelled)
+    }
+
+    /// Whether nobody has read the content yet: it is still being written, and no content to keep apart.
+    fn is_unread(&self, newest: &Known, stamp: i64) -> bool {
+        let Some(standing) = self.files.get(&newest.file) else { return false };
         let is_unread = match standing.state {
             State::Found | State::Settled => true,
             State::Waiting => matches!(standing.resume, State::Found | State::Settled),
             _ => false,
         };
-        (is_unread && stamp != 0 && newest.stamp != 0).then_some(newest.file)
+        is_unread && stamp != 0 && newest.stamp != 0
     }
 
     /// A file that was written on before it was read: the same file, with another stamp and length.

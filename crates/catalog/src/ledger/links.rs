@@ -63,7 +63,8 @@ impl Batch<'_> {
         self.faded.insert((table.name, from, to), now);
         self.note(table, Put::Upsert, row);
         self.tell(now, Told::recorded(kind, at, Revision(0)));
-        Ok(Applied { file: FileId(0), revision: Revision(0), state: None, repeated: false })
+        let (file, revision) = (FileId(0), Revision(0));
+        Ok(Applied { file, revision, state: None, repeated: false, transfer: None })
     }
 }
 

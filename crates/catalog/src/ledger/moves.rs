@@ -9,6 +9,7 @@ use crate::class::{ErrorClass, Scope};
 use crate::life::{Reason, State};
 use crate::record::{
     DigestKind, EventKind, Fence, FileId, LogId, Outcome, Replica, ReplicaState, Revision, Time,
+    TransferId,
 };
 use crate::schema;
 use crate::sql::{Put, Value};
@@ -245,7 +246,9 @@ impl Batch<'_> {
     /// The answer that tells where the file stands.
     pub(super) fn stands(&self, file: FileId, repeated: bool) -> Applied {
         let standing = self.files.get(&file).expect("asked for after it was found");
-        Applied { file, revision: standing.revision, state: Some(standing.state), repeated }
+        let (revision, state) = (standing.revision, Some(standing.state));
+        let goes = !standing.state.is_end() && standing.transfer != TransferId(0);
+        Applied { file, revision, state, repeated, transfer: goes.then_some(standing.transfer) }
     }
 }
 

@@ -136,7 +136,7 @@ impl Batch<'_> {
         self.note(table, Put::Upsert, row);
         self.tell(now, Told::recorded(kind, id, Revision(0)));
         let revision = Revision(0);
-        Ok(Applied { file: FileId(0), revision, state: None, repeated: false })
+        Ok(Applied { file: FileId(0), revision, state: None, repeated: false, transfer: None })
     }
 
     pub(super) fn record_delivery(&mut self, now: Time, delivery: &Delivery) -> Answer {

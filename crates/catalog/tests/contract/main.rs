@@ -43,6 +43,7 @@ stories![
     life::what_went_nowhere_was_no_attempt,
     life::an_attempt_names_its_session,
     names::a_name_is_never_overwritten,
+    names::one_content_goes_by_each_rule_that_asks_for_it,
     names::a_file_that_is_still_written_stays_one_file,
     names::adopting_moves_nothing_and_can_be_repeated,
     names::odd_names_come_back_as_they_were,

@@ -192,8 +192,9 @@ impl Modelled {
             Next::Cancelled => State::Cancelled,
         };
         let revision = Revision(self.revision);
-        let stands =
-            |repeated| Ok(Applied { file: self.id, revision, state: Some(from), repeated });
+        let stands = |repeated| {
+            Ok(Applied { file: self.id, revision, state: Some(from), repeated, transfer: None })
+        };
         if late {
             return if to == from {
                 stands(true)
@@ -219,6 +220,6 @@ impl Modelled {
         }
         self.go(to);
         let (revision, state) = (Revision(self.revision), Some(self.state));
-        Ok(Applied { file: self.id, revision, state, repeated: false })
+        Ok(Applied { file: self.id, revision, state, repeated: false, transfer: None })
     }
 }

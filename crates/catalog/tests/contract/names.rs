@@ -2,7 +2,8 @@
 
 use crate::world::{NOW, World, digest};
 use downpour_catalog::{
-    Change, Digest, DigestKind, NAME_BYTES_MAX, NewFile, Next, OtherContent, Refused, State,
+    Change, Digest, DigestKind, NAME_BYTES_MAX, NewFile, Next, OtherContent, Refused, Same, State,
+    TransferId,
 };
 
 pub(crate) fn a_name_is_never_overwritten(world: &World) {
@@ -32,6 +33,42 @@ pub(crate) fn a_name_is_never_overwritten(world: &World) {
     let answers = daemon.catalog.apply(NOW, &[twice.clone(), twice]).unwrap();
     let [one, two] = [answers[0].clone().unwrap(), answers[1].clone().unwrap()];
     assert_eq!((one.repeated, two.repeated, one.file), (false, true, two.file));
+}
+
+pub(crate) fn one_content_goes_by_each_rule_that_asks_for_it(world: &World) {
+    let daemon = world.daemon("a");
+    let by = |rule, stamp| {
+        let (other_content, same) = (OtherContent::NewVersion, Same::OfRule);
+        let transfer = Some(TransferId(rule));
+        let rule = daemon.catalog.rule(&format!("to:{rule}")).unwrap();
+        let new = NewFile { rule, stamp, transfer, ..daemon.new_file("x") };
+        daemon.change(NOW, Change::TakeIn(NewFile { other_content, same, ..new })).unwrap()
+    };
+    // Neither has been read yet, and each stays what it is.
+    let (first, second) = (by(1, 7), by(2, 7));
+    assert!(!second.repeated && first.file != second.file);
+    let of_first = daemon.file(first.file).rule;
+    for (rule, known) in [(1, first), (2, second)] {
+        let again = by(rule, 7);
+        assert!(again.repeated && again.file == known.file, "{rule}");
+        assert_eq!(again.transfer, Some(TransferId(rule)));
+    }
+    // Written on, each is corrected by itself; the spool, that asks for any, has its own.
+    assert_eq!(by(1, 8).file, first.file);
+    let any = |stamp| {
+        let new = NewFile { rule: of_first, stamp, ..daemon.new_file("x") };
+        daemon.change(NOW, Change::TakeIn(new)).unwrap().file
+    };
+    assert_eq!((any(8), any(9)), (first.file, first.file));
+    assert_eq!(by(2, 9).file, second.file);
+    // What was given up is taken in again when it is asked for, and only then.
+    let second = daemon.file(second.file);
+    daemon.step(second.id, second.revision, Next::Cancelled).unwrap();
+    let third = by(2, 9);
+    assert!(!third.repeated && third.file != second.id && by(2, 9).file == third.file);
+    let versions = world.reader().versions(daemon.site, "x").unwrap();
+    let found: Vec<_> = versions.iter().map(|file| (file.id, file.version)).collect();
+    assert_eq!(found, [(first.file, 1), (second.id, 2), (third.file, 3)]);
 }
 
 pub(crate) fn a_file_that_is_still_written_stays_one_file(world: &World) {

@@ -2,8 +2,8 @@
 
 use downpour_catalog::{
     Answer, Applied, BeforeMigration, Catalog, CatalogUrl, Change, Claimed, Digest, File, FileId,
-    Move, NewFile, Next, OtherContent, Reader, Reason, Receipt, Revision, RuleId, SiteId, State,
-    Time, Work,
+    Move, NewFile, Next, OtherContent, Reader, Reason, Receipt, Revision, RuleId, Same, SiteId,
+    State, Time, Work,
 };
 
 /// When stories begin.
@@ -66,6 +66,7 @@ impl Daemon {
             rank: 100,
             transfer: None,
             other_content: OtherContent::Refuse,
+            same: Same::Any,
         }
     }
 

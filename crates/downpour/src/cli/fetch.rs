@@ -1,6 +1,6 @@
 //! `downpour transfer fetch`: a file from the site from which it would be here first.
 
-use super::site::{AccessArgs, with_daemon};
+use super::site::{AccessArgs, get_at_last, with_daemon};
 use super::{Exit, Fault};
 use crate::dispatch::{FetchReport, FetchSource, FetchWish};
 use crate::units::{show_bytes, show_duration};
@@ -51,12 +51,15 @@ impl FetchArgs {
             one: self.one,
             ask: self.ask,
         };
-        let wait = self.wait;
+        let (wait, as_json) = (self.wait, self.json);
         let report = with_daemon(self.access, async |site| {
             let mut report: FetchReport = site.post("/v1/fetches", &wish).await?;
+            if wait && !report.done && !as_json {
+                show_under_way(&report);
+            }
             while wait && !report.done {
                 tokio::time::sleep(LOOK_EVERY).await;
-                report = site.get(&format!("/v1/fetches/{}", report.id)).await?;
+                report = get_at_last(site, &format!("/v1/fetches/{}", report.id)).await?;
             }
             Ok(report)
         })?;

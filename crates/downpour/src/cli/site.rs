@@ -8,9 +8,14 @@ use crate::site::{
 };
 use crate::units::HostPort;
 use clap::Args;
+use serde::de::DeserializeOwned;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A daemon that is away is asked again after so long.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Set up a site: its configuration, its key, the token of its first admin
 #[derive(Debug, Args)]
@@ -216,6 +221,25 @@ pub(super) fn with_daemon<T>(
 ) -> Result<T, Fault> {
     let access = access.open()?;
     runtime()?.block_on(ask(&access)).map_err(|error| daemon_fault(&access.address, error))
+}
+
+/// Asks until it is answered: what is waited for goes on also while its daemon is started again.
+pub(super) async fn get_at_last<T: DeserializeOwned>(
+    site: &Access,
+    path: &str,
+) -> Result<T, RemoteError> {
+    let mut told = false;
+    loop {
+        match site.get(path).await {
+            Err(error) if error.is_passing() => {
+                if !std::mem::replace(&mut told, true) {
+                    eprintln!("the daemon is asked again until it answers: {error}");
+                }
+                tokio::time::sleep(ASK_AGAIN).await;
+            }
+            answer => return answer,
+        }
+    }
 }
 
 fn daemon_fault(address: &str, error: RemoteError) -> Fault {

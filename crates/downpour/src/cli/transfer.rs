@@ -1,7 +1,7 @@
 //! `downpour transfer`: files from site to site. Each verb is a question to the daemon.
 
 use super::fetch::{show_sources, show_under_way};
-use super::site::{AccessArgs, with_daemon};
+use super::site::{AccessArgs, get_at_last, with_daemon};
 use super::{Exit, Fault};
 use crate::dispatch::{
     Accepted, Done, Files, LinkReport, Links, Submission, Submitted, TransferReport, Transfers,
@@ -65,10 +65,10 @@ struct SubmitArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "from_and_to")]
     json_list: Option<PathBuf>,
     /// Where files go below the other site's folder, a template such as run/{file} [default: {name}]
-    #[arg(long, value_name = "TEMPLATE")]
+    #[arg(long, value_name = "TEMPLATE", conflicts_with = "json_list")]
     into: Option<String>,
     /// Lower goes first [default: 100]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", conflicts_with = "json_list")]
     priority: Option<i64>,
     /// Wait until every file has arrived or needs somebody's help
     #[arg(long)]
@@ -169,27 +169,30 @@ impl SubmitArgs {
     fn run(self) -> Result<Exit, Fault> {
         let submissions = self.submissions()?;
         let (wait, as_json) = (self.wait, self.json);
-        let (submitted, ended) = with_daemon(self.access, async |site| {
-            let mut all = Vec::new();
+        let mut told = Told { as_json, ..Told::default() };
+        let all = with_daemon(self.access, async |site| {
             for submission in submissions {
-                all.push(submit(site, submission).await?);
+                let mut answer = Submitted { site: String::new(), accepted: Accepted::default() };
+                let end = submit(site, submission, &mut answer).await;
+                // Pages before one that failed are under way.
+                if end.is_ok() || !answer.accepted.is_nothing() {
+                    told.submitted(answer);
+                }
+                end?;
             }
-            let mut ended = Vec::new();
-            // Of what was refused altogether there is no transfer.
-            for submitted in all.iter().filter(|one| wait && !one.accepted.is_nothing()) {
-                ended.push(until_ended(site, submitted).await?);
+            let mut all = true;
+            for one in told.submitted.clone().iter().filter(|_| wait) {
+                for (transfer, files) in transfers_of(&one.accepted) {
+                    let (report, arrived) = until_ended(site, &one.site, transfer, files).await?;
+                    told.ended(report);
+                    all &= arrived;
+                }
             }
-            Ok((all, ended))
-        })?;
-        if as_json {
-            print_json(&json!({ "submitted": submitted, "ended": ended }));
-        } else {
-            submitted.iter().for_each(|one| show_submitted(&one.accepted, &one.site));
-            ended.iter().for_each(show_transfer);
-        }
-        let refused = submitted.iter().any(|one| one.accepted.refused_count > 0);
-        let open = ended.iter().any(|report| !is_done(report));
-        Ok(if refused || open { Exit::Incomplete } else { Exit::Complete })
+            Ok(all)
+        });
+        told.finish();
+        let refused = told.submitted.iter().any(|one| one.accepted.refused_count > 0);
+        Ok(if refused || !all? { Exit::Incomplete } else { Exit::Complete })
     }
 
     fn submissions(&self) -> Result<Vec<Submission>, Fault> {
@@ -224,6 +227,37 @@ impl SubmitArgs {
     }
 }
 
+/// What is told of submissions: at once, or all of it as one JSON.
+#[derive(Debug, Default)]
+struct Told {
+    as_json: bool,
+    submitted: Vec<Submitted>,
+    ended: Vec<TransferReport>,
+}
+
+impl Told {
+    fn submitted(&mut self, one: Submitted) {
+        if !self.as_json {
+            show_submitted(&one.accepted, &one.site);
+        }
+        self.submitted.push(one);
+    }
+
+    fn ended(&mut self, one: TransferReport) {
+        if !self.as_json {
+            show_transfer(&one);
+        }
+        self.ended.push(one);
+    }
+
+    /// Also where it was cut short: what was submitted is under way.
+    fn finish(&self) {
+        if self.as_json {
+            print_json(&json!({ "submitted": self.submitted, "ended": self.ended }));
+        }
+    }
+}
+
 /// The daemon does not stand where we do.
 fn absolute(path: &str) -> String {
     let absolute = std::path::absolute(path);
@@ -239,14 +273,19 @@ fn read_list(path: &Path) -> Result<Vec<Submission>, Fault> {
     };
     let todo = "give it JSON: {\"paths\": […], \"to\": \"SITE\"}, or a list of these";
     read.map_err(|error| Fault::usage(format!("{}: {error}", path.display()), todo))?;
-    let one = serde_json::from_slice::<Submission>(&text).map(|one| vec![one]);
-    let all = one.or_else(|_| serde_json::from_slice(&text));
+    let all = match text.trim_ascii_start().starts_with(b"[") {
+        true => serde_json::from_slice(&text),
+        false => serde_json::from_slice(&text).map(|one| vec![one]),
+    };
     all.map_err(|error| Fault::usage(format!("{}: {error}", path.display()), todo))
 }
 
 /// Submits in as many requests as it takes; all are one transfer.
-async fn submit(site: &Access, submission: Submission) -> Result<Submitted, RemoteError> {
-    let mut all = Submitted { site: String::new(), accepted: Accepted::default() };
+async fn submit(
+    site: &Access,
+    submission: Submission,
+    all: &mut Submitted,
+) -> Result<(), RemoteError> {
     let (most, mut transfer) = (Some(FILES_AT_ONCE), submission.transfer);
     for paths in submission.paths.chunks(PATHS_AT_ONCE) {
         let paths = paths.to_vec();
@@ -262,17 +301,30 @@ async fn submit(site: &Access, submission: Submission) -> Result<Submitted, Remo
             }
         }
     }
-    Ok(all)
+    Ok(())
 }
 
-async fn until_ended(site: &Access, submitted: &Submitted) -> Result<TransferReport, RemoteError> {
-    let at = encoded(&submitted.site);
-    let path = format!("/v1/transfers/{}?at={at}", submitted.accepted.transfer);
+/// Transfers by which what was submitted goes, and how many files at least. Of what was refused altogether there is none.
+fn transfers_of(accepted: &Accepted) -> Vec<(i64, u64)> {
+    let own = (!accepted.is_nothing()).then_some((accepted.transfer, accepted.files));
+    own.into_iter().chain(accepted.others.iter().map(|other| (*other, 1))).collect()
+}
+
+/// Waits until nothing of a transfer moves; how it stands then, and whether all of its files have arrived.
+async fn until_ended(
+    site: &Access,
+    at: &str,
+    transfer: i64,
+    mut files: u64,
+) -> Result<(TransferReport, bool), RemoteError> {
+    let path = format!("/v1/transfers/{transfer}?at={}", encoded(at));
     loop {
-        let now: TransferReport = site.get(&path).await?;
-        let moving = now.states.iter().any(|(state, files)| *files > 0 && !is_still(state));
-        if !moving {
-            return Ok(now);
+        let now: TransferReport = get_at_last(site, &path).await?;
+        // Files that are given up before their first attempt are not counted any more, and have not arrived.
+        files = files.max(now.states.values().sum());
+        if now.states.iter().all(|(state, files)| *files == 0 || is_still(state)) {
+            let arrived = now.states.get("receipted").is_some_and(|count| *count >= files);
+            return Ok((now, arrived || files == 0));
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
@@ -281,10 +333,6 @@ async fn until_ended(site: &Access, submitted: &Submitted) -> Result<TransferRep
 /// Nothing happens to files in this state until somebody does something.
 fn is_still(state: &str) -> bool {
     matches!(state, "receipted" | "cancelled" | "quarantined" | "adopted")
-}
-
-fn is_done(report: &TransferReport) -> bool {
-    report.states.keys().all(|state| state == "receipted")
 }
 
 impl ListArgs {
@@ -487,7 +535,30 @@ fn show_why(why: &Why) {
 
 #[cfg(test)]
 mod tests {
-    use super::encoded;
+    use super::{SubmitArgs, encoded, read_list};
+    use clap::{Args as _, Command, FromArgMatches as _};
+
+    #[test]
+    fn a_list_says_all_of_its_submissions_and_what_is_wrong_with_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let list = folder.path().join("list");
+        for (text, is_wrong) in [
+            (r#"{"paths": ["a"], "tu": "b"}"#, "unknown field `tu`"),
+            (r#" [{"paths": ["a"], "to": 7}]"#, "invalid type: integer `7`"),
+        ] {
+            std::fs::write(&list, text).unwrap();
+            let fault = read_list(&list).unwrap_err().to_string();
+            assert!(fault.contains(is_wrong), "{fault}");
+        }
+        let parse = |more: &[&str]| {
+            let words = ["submit", "--json-list", "list"].iter().chain(more);
+            let matches =
+                SubmitArgs::augment_args(Command::new("submit")).try_get_matches_from(words)?;
+            SubmitArgs::from_arg_matches(&matches)
+        };
+        assert!(parse(&[]).is_ok());
+        assert!(parse(&["--into", "x"]).is_err() && parse(&["--priority", "1"]).is_err());
+    }
 
     #[test]
     fn a_query_holds_any_text() {

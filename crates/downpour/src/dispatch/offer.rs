@@ -15,6 +15,7 @@ use crate::object::Digest;
 use crate::receipt::SignedFileReceipt;
 use downpour_catalog::{ErrorClass, FileKey};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use utoipa::ToSchema;
 
 /// Files of one offer at most.
@@ -213,10 +214,16 @@ pub struct Wanted {
 }
 
 /// What was asked for is under way.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WantsAnswer {
     /// Files that will be sent.
     pub queued: u64,
+    /// Files of the paths that go there already, or are there.
+    #[serde(default)]
+    pub known: u64,
+    /// Other transfers, by which such files are still to arrive.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub others: BTreeSet<i64>,
     /// Those that will not, and why.
     pub refused: Vec<Refusal>,
     /// The transfer at the site asked, when one was begun.

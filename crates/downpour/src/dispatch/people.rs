@@ -244,6 +244,8 @@ async fn elsewhere(site: &Arc<Site>, from: &str, wish: Submission) -> Result<Sub
     let accepted = Accepted {
         transfer: answer.transfer.unwrap_or_default(),
         files: answer.queued,
+        known: answer.known,
+        others: answer.others,
         refused_count: answer.refused.len() as u64,
         refused: answer.refused,
         next: answer.next,

@@ -1,7 +1,8 @@
 //! Files that an operator submits, by their paths at this site.
 //!
 //! Only what lies below a folder that the configuration opens is taken: `[transfer] folders` and the spools. A file's name in
-//! the catalog is its path below that folder. The same submission a second time finds the same files.
+//! the catalog is its path below that folder. The same submission a second time finds the same files; to another destination,
+//! or after they were given up, it is the next version of each.
 
 use super::offer::{Refusal, Trouble};
 use super::record::blocking;
@@ -10,9 +11,10 @@ use crate::site::{Config, Fault, Site};
 use crate::spool::Template;
 use downpour_catalog::{
     Answer, Applied, Catalog, Change, ErrorClass, Move, NewFile, Next, OtherContent, Refused,
-    Replica, ReplicaState, State, Time, Transfer, TransferId,
+    Replica, ReplicaState, Same, State, Time, Transfer, TransferId,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -66,8 +68,11 @@ pub struct Accepted {
     pub files: u64,
     /// Bytes of them.
     pub bytes: u64,
-    /// Files that were known already, with the same content.
+    /// Files that go there already, or are there, with the same content.
     pub known: u64,
+    /// Other transfers, by which such files are still to arrive.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub others: BTreeSet<i64>,
     /// How many were not taken.
     pub refused_count: u64,
     /// The first of them.
@@ -83,6 +88,7 @@ impl Accepted {
         self.files += more.files;
         self.bytes += more.bytes;
         self.known += more.known;
+        self.others.extend(more.others);
         self.refused_count += more.refused_count;
         let room = REFUSED_MAX.saturating_sub(self.refused.len());
         self.refused.extend(more.refused.into_iter().take(room));
@@ -152,6 +158,7 @@ fn take_in(site: &Site, wish: &Submission) -> Result<Accepted, Fault> {
                 rank: wish.priority.unwrap_or(PRIORITY),
                 transfer: Some(transfer),
                 other_content: OtherContent::NewVersion,
+                same: Same::OfRule,
             })
         };
         let answers = catalog.submit(now, seen.iter().map(new).collect()).wait()?;
@@ -182,16 +189,32 @@ fn settle<'a>(
     let mut changes = Vec::new();
     for (seen, answer) in answers {
         match answer {
-            Ok(Applied { file, revision, state: Some(State::Found), .. }) => {
-                accepted.files += 1;
-                accepted.bytes += seen.size;
-                let (path, state) =
-                    (seen.path.to_string_lossy().into_owned(), ReplicaState::Present);
-                changes.push(Change::Replica(Replica { file, site: own, path, state }));
-                let next = Next::Settled { size: seen.size };
-                changes.push(Change::Move(Move { file, at: revision, fence: None, next }));
+            Ok(Applied { file, state: Some(State::Quarantined), .. }) => {
+                let todo = format!("downpour transfer release {file}");
+                let why = format!("submitted before, and in quarantine: `{todo}` lets it out");
+                accepted.refuse(&seen.name, ErrorClass::SourceRefused, why);
             }
-            Ok(_) => accepted.known += 1,
+            Ok(Applied { file, revision, state, transfer, .. }) => {
+                // Also one whose first submission was cut short.
+                let is_found = state == Some(State::Found);
+                match transfer.filter(|by| by.0 != accepted.transfer) {
+                    None if is_found => {
+                        accepted.files += 1;
+                        accepted.bytes += seen.size;
+                    }
+                    other => {
+                        accepted.known += 1;
+                        accepted.others.extend(other.map(|by| by.0));
+                    }
+                }
+                if is_found {
+                    let (path, state) =
+                        (seen.path.to_string_lossy().into_owned(), ReplicaState::Present);
+                    changes.push(Change::Replica(Replica { file, site: own, path, state }));
+                    let next = Next::Settled { size: seen.size };
+                    changes.push(Change::Move(Move { file, at: revision, fence: None, next }));
+                }
+            }
             Err(refused @ Refused::NameTaken { .. }) => {
                 let class = ErrorClass::VersionConflict;
                 accepted.refuse(&seen.name, class, refused.to_string());

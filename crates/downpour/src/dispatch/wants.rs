@@ -25,7 +25,7 @@ pub(super) async fn want(
         }
         return fetch(site, &from, Wants { from: None, ..wants }).await;
     }
-    let mut answer = WantsAnswer { queued: 0, refused: Vec::new(), transfer: None, next: None };
+    let mut answer = WantsAnswer::default();
     if !wants.paths.is_empty() {
         if !asker.section.pull {
             let what = format!("{} may not ask this site for paths", asker.name());
@@ -41,10 +41,10 @@ pub(super) async fn want(
             most: wants.most,
             after: wants.after,
         };
-        let Accepted { transfer, files, known, refused, next, .. } =
+        let Accepted { transfer, files, known, others, refused, next, .. } =
             submit(site, submission).await?;
-        answer.next = next;
-        answer.queued += files + known;
+        (answer.next, answer.known, answer.others) = (next, known, others);
+        answer.queued += files;
         answer.refused.extend(refused);
         answer.transfer = Some(transfer);
     }

@@ -101,6 +101,21 @@ impl Remote {
 }
 
 impl RemoteError {
+    /// Whether it may be answered by and by with nobody doing anything: who is asked is away, or starts again.
+    pub fn is_passing(&self) -> bool {
+        use ErrorClass as E;
+        match self {
+            Self::Unreachable(_) | Self::TimedOut(_) | Self::Lost(_) => true,
+            Self::NotTrusted(_) => false,
+            Self::Refused(problem) => matches!(
+                problem.class(),
+                Some(
+                    E::SourceUnreachable | E::TimedOut | E::ConnectionLost | E::CatalogUnreachable
+                )
+            ),
+        }
+    }
+
     /// Its error class, by what the other site was to us.
     pub fn class(&self, side: Side) -> ErrorClass {
         match (self, side) {

@@ -3,8 +3,8 @@
 use super::rule::Rules;
 use downpour_catalog::{
     Answer, Catalog, Change, Error, Event, EventKind, File, FileId, LogId, Move, NewFile, Next,
-    OpenError, OtherContent, Query, Reader, Replica, ReplicaState, Revision, RuleId, SiteId, State,
-    Time,
+    OpenError, OtherContent, Query, Reader, Replica, ReplicaState, Revision, RuleId, Same, SiteId,
+    State, Time,
 };
 use std::collections::HashMap;
 use std::fmt;
@@ -104,6 +104,7 @@ impl Book {
             rank: self.ranks[rule],
             transfer: None,
             other_content,
+            same: Same::Any,
         }
     }
 

@@ -4,7 +4,7 @@ use super::harness::{SiteProcess, folder, until};
 use downpour::dispatch::{Done, WhyList};
 use downpour_catalog::{
     Applied, BeforeMigration, Catalog, Change, Digest, ErrorClass, Move, NewFile, Next,
-    OtherContent, Reason, State, Time, TransferId,
+    OtherContent, Reason, Same, State, Time, TransferId,
 };
 use std::collections::BTreeSet;
 use std::fs;
@@ -27,6 +27,7 @@ fn take_in(catalog: &Catalog, prefix: &str, count: usize, of: Option<TransferId>
             rank: 100,
             transfer: of,
             other_content: OtherContent::Refuse,
+            same: Same::Any,
         })
     };
     let answers = catalog.apply(Time(1), &(0..count).map(new).collect::<Vec<_>>());

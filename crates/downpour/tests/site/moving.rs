@@ -1,12 +1,16 @@
 //! Files from site to site, by the real program.
 
 use crate::harness::{SiteProcess, Two, until};
-use downpour::dispatch::{KILL_POINTS, Submission, Submitted, TransferReport, WhyList};
+use downpour::dispatch::{
+    Done, KILL_POINTS, Submission, Submitted, TransferReport, Transfers, WhyList,
+};
 use downpour::receipt::SignedFileReceipt;
 use downpour_catalog::{CatalogUrl, ErrorClass, FileId, Query, Reader, State};
 use serde_json::Value;
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 /// Two sites that may submit what is in their folder `data`.
 fn two() -> Two {
@@ -129,6 +133,11 @@ fn what_is_submitted_is_at_the_other_site_and_in_both_catalogs() {
     // A second time nothing is new; in another place it is a new file.
     let text = a.done(&["transfer", "submit", &data(a, "run"), "b", "--wait"]);
     assert!(text.contains("0 files") && text.contains("42 known"), "{text}");
+    let elsewhere = ["transfer", "submit", &data(a, "run"), "b", "--into", "copy/{name}", "--wait"];
+    let text = a.done(&elsewhere);
+    assert!(text.contains("42 files") && text.contains("42 receipted"), "{text}");
+    assert_eq!(count_below(b.path("inbox/copy")), all.len());
+    assert!(a.done(&elsewhere).contains("42 known"));
     let passwd = a.run(&["transfer", "submit", "/etc/passwd", "b", "--wait"]);
     let told = String::from_utf8_lossy(&passwd.stdout);
     assert!(!passwd.status.success() && told.contains("source-refused"), "{told}");
@@ -149,10 +158,45 @@ fn a_site_that_is_away_is_waited_for_and_why_says_so() {
         };
         (list.files.len() == 3 && list.files.iter().all(told)).then_some(())
     });
+    // What is given up before it was tried has not arrived; asked for again, it goes.
+    files(&sites.a, "gone", 1, 1000);
+    let wait = ["transfer", "submit", &data(&sites.a, "gone"), "b", "--wait"];
+    let mut gone = sites.a.command(&wait);
+    let mut gone = gone.stdout(Stdio::null()).spawn().expect("the program starts");
+    until("it is given up", || {
+        let list: Transfers = sites.a.get("/v1/transfers").ok()?;
+        let newest = list.transfers.first().filter(|newest| newest.id != transfer)?.id;
+        let all = serde_json::json!({ "transfer": newest });
+        let done: Done = sites.a.post("/v1/files/cancel", &all).ok()?;
+        (done.done == 1).then_some(())
+    });
+    assert_eq!(gone.wait().expect("our child").code(), Some(1));
+    let once_more = submit(&sites.a, "gone", "b");
+    // Again, and they are waited for, by what asks also while its own daemon is away.
+    let mut again = sites.a.command(&["transfer", "submit", &data(&sites.a, "run"), "b", "--wait"]);
+    let mut again = again.stdout(Stdio::piped()).spawn().expect("the program starts");
+    let mut told = BufReader::new(again.stdout.take().expect("a pipe")).lines();
+    let first = told.next().expect("it is told at once").expect("text");
+    assert!(first.contains("0 files") && first.contains("3 known"), "{first}");
+    // A batch that is cut short would wait for the end of its lease.
+    sites.a.done(&["transfer", "drain", "b"]);
+    until("nothing is under way", || {
+        let list: Transfers = sites.a.get("/v1/transfers").ok()?;
+        list.batches.is_empty().then_some(())
+    });
+    sites.a.kill();
+    sites.a.start();
     sites.b.start();
+    sites.a.done(&["transfer", "open", "b"]);
     // Those that wait at this moment; others are in the queue again.
-    sites.a.run(&["transfer", "retry", "--transfer", &transfer.to_string()]);
+    for transfer in [transfer, once_more] {
+        sites.a.run(&["transfer", "retry", "--transfer", &transfer.to_string()]);
+    }
     arrived(&sites.a, transfer, 3);
+    arrived(&sites.a, once_more, 1);
+    assert!(again.wait().expect("our child").success());
+    let rest: Vec<String> = told.map(|line| line.expect("text")).collect();
+    assert!(rest.iter().any(|line| line.contains("3 receipted")), "{rest:?}");
     check(&sites.a, &sites.b, &all);
 }
 

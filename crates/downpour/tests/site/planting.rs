@@ -7,7 +7,7 @@ use downpour::receipt::FileReceipt;
 use downpour_catalog::{
     AdoptedFile, Applied, BeforeMigration, Catalog, CatalogUrl, Change, Claimed, Digest,
     ErrorClass, File, FileId, Move, NewFile, Next, Origin, OtherContent, Reader, Reason, Receipt,
-    Replica, ReplicaState, RuleId, SiteId, Time, Work,
+    Replica, ReplicaState, RuleId, Same, SiteId, Time, Work,
 };
 use downpour_transport::identity::Identity;
 use std::cell::RefCell;
@@ -139,6 +139,7 @@ impl Book {
                 rank: 0,
                 transfer: None,
                 other_content: OtherContent::Refuse,
+                same: Same::Any,
             })
         };
         let mut files = self.apply(now, names.iter().map(new).collect());
