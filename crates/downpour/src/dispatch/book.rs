@@ -4,10 +4,11 @@
 //! daemon moves it. It is let go, and nothing else of the batch suffers.
 
 use super::hooks::kill_point;
-use super::policy::{Verdict, WAIT_MAX, judge, waits};
+use super::policy::{FILE_TRIES_MAX, Verdict, WAIT_MAX, judge, own_failures, waits};
 use crate::site::{Fault, Site};
 use downpour_catalog::{
-    Change, Claimed, ErrorClass, Fence, File, FileId, Move, Next, Reason, Revision, State, Time,
+    Change, Claimed, ErrorClass, Fence, File, FileId, Move, Next, Reader, Reason, Revision, Scope,
+    State, Time,
 };
 use downpour_proto::Rng;
 use std::collections::HashMap;
@@ -152,22 +153,39 @@ impl Book {
         failed: Vec<(Held, ErrorClass, Option<Duration>)>,
         rng: &mut Rng,
     ) -> Result<(), Fault> {
-        let now = self.now();
+        let (now, own) = (self.now(), self.own_failures(&failed).await?);
         let mut nexts = HashMap::new();
         let mut held = Vec::with_capacity(failed.len());
         for (file, class, after) in failed {
-            let next = match judge(class, file.file.tries) {
-                Verdict::SetApart => Next::Quarantined(class),
-                Verdict::Again(reason) => {
-                    let own = || waits(class).wait(file.file.tries, rng);
-                    let wait = after.unwrap_or_else(own).min(WAIT_MAX);
-                    waiting(now, reason, Some(class), wait)
-                }
-            };
+            let own = own.get(&file.file.id).copied().unwrap_or(1);
+            let next = after_failure(now, class, (file.file.tries, own), after, rng);
             nexts.insert(file.file.id, next);
             held.push(file);
         }
         self.step("", held, |held| nexts[&held.file.id].clone()).await.map(drop)
+    }
+
+    /// How often these have failed by a fault of their own, this time included; only of those to which it can matter.
+    async fn own_failures(
+        &self,
+        failed: &[(Held, ErrorClass, Option<Duration>)],
+    ) -> Result<HashMap<FileId, u32>, Fault> {
+        let matters = |(held, class, _): &&(Held, ErrorClass, _)| {
+            class.scope() == Scope::File && held.file.tries >= FILE_TRIES_MAX
+        };
+        let files: Vec<FileId> =
+            failed.iter().filter(matters).map(|(held, ..)| held.file.id).collect();
+        if files.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let count = move |reader: &mut Reader| {
+            let mut counts = HashMap::new();
+            for file in files {
+                counts.insert(file, own_failures(&reader.attempts(file)?));
+            }
+            Ok(counts)
+        };
+        self.site.read(count).await
     }
 
     /// These go back for no fault of theirs, to be taken again after `wait`.
@@ -220,6 +238,23 @@ impl Book {
                 super::lock(&self.lost).extend(lost);
                 self.lost_some.notify_one();
             }
+        }
+    }
+}
+
+/// What becomes of a file that failed in this try, as often by a fault of its own. `after`: when it is to be tried again, where that was said.
+pub(super) fn after_failure(
+    now: Time,
+    class: ErrorClass,
+    (tries, own): (u32, u32),
+    after: Option<Duration>,
+    rng: &mut Rng,
+) -> Next {
+    match judge(class, own) {
+        Verdict::SetApart => Next::Quarantined(class),
+        Verdict::Again(reason) => {
+            let wait = after.unwrap_or_else(|| waits(class).wait(tries, rng)).min(WAIT_MAX);
+            waiting(now, reason, Some(class), wait)
         }
     }
 }

@@ -4,12 +4,16 @@
 //! agree on it.
 
 use super::Dispatch;
+use super::book::after_failure;
+use super::link::seed;
+use super::policy::source_class;
 use super::route::is_submitted;
 use crate::site::{Fault, Site};
 use downpour_catalog::{
     Answer, Change, Digest, ErrorClass, File, Move, Next, Query, Revision, State,
 };
-use std::io::Read as _;
+use downpour_proto::Rng;
+use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +24,8 @@ const FILES_AT_ONCE: usize = 500;
 const BYTES_AT_ONCE: u64 = 1 << 30;
 /// Between two looks when there is nothing to do.
 const IDLE: Duration = Duration::from_millis(500);
+/// A file that was not written to for so long is not being written.
+const REST: Duration = Duration::from_secs(10);
 /// After a failure of the catalog.
 const PAUSE: Duration = Duration::from_secs(5);
 
@@ -37,7 +43,7 @@ pub(super) async fn hash_submitted(dispatch: Arc<Dispatch>, site: Arc<Site>) {
     }
 }
 
-/// Hashes some files; how many.
+/// Hashes some files; how many. Those that cannot be hashed now wait.
 async fn round(site: &Arc<Site>) -> Result<usize, Fault> {
     let step = |file: &File, at: Revision, next: Next| {
         Change::Move(Move { file: file.id, at, fence: None, next })
@@ -52,22 +58,38 @@ async fn round(site: &Arc<Site>) -> Result<usize, Fault> {
     if files.is_empty() {
         return Ok(0);
     }
-    let count = files.len();
     let hashed = tokio::task::spawn_blocking(move || {
-        files.into_iter().map(|(file, path)| (digest(&path, file.size), file)).collect::<Vec<_>>()
+        let hash = |(file, path): (File, PathBuf)| {
+            let digest = digest(&path, file.size);
+            let size = if digest == Err(ErrorClass::FileChanged) { at_rest(&path) } else { None };
+            (digest, size.filter(|size| *size != file.size), file)
+        };
+        files.into_iter().map(hash).collect::<Vec<_>>()
     });
     let died = |e: tokio::task::JoinError| Fault::new(ErrorClass::Internal, e.to_string());
-    let hashed = hashed.await.map_err(died)?;
-    let first = hashed.iter().map(|(digest, file)| match digest {
-        Ok(digest) => step(file, file.revision, Next::Hashed(vec![digest.clone()])),
-        Err(class) => step(file, file.revision, Next::Quarantined(*class)),
+    let (hashed, now) = (hashed.await.map_err(died)?, site.clock.now());
+    let mut rng = Rng::new(seed());
+    let first = hashed.iter().map(|(digest, _, file)| {
+        let next = match digest {
+            Ok(digest) => Next::Hashed(vec![digest.clone()]),
+            Err(class) => after_failure(now, *class, (1, 1), None, &mut rng),
+        };
+        step(file, file.revision, next)
     });
-    let answers = site.catalog.submit(site.clock.now(), first.collect()).done().await?;
-    let queue = |((_, file), answer): (&(_, File), Answer)| {
-        let applied = answer.ok().filter(|applied| applied.state == Some(State::Hashed))?;
-        Some(step(file, applied.revision, Next::Queued))
+    let answers = site.catalog.submit(now, first.collect()).done().await?;
+    let mut count = 0;
+    let further = |((_, size, file), answer): (&(_, Option<u64>, File), Answer)| {
+        let applied = answer.ok()?;
+        let next = match (applied.state?, *size) {
+            (State::Hashed, _) => Next::Queued,
+            // Nobody has read it: it is that file, written on since it was taken in.
+            (State::Waiting, Some(size)) => Next::Settled { size },
+            _ => return None,
+        };
+        count += usize::from(next == Next::Queued);
+        Some(step(file, applied.revision, next))
     };
-    let second = hashed.iter().zip(answers).filter_map(queue).collect();
+    let second = hashed.iter().zip(answers).filter_map(further).collect();
     site.catalog.submit(site.clock.now(), second).done().await?;
     Ok(count)
 }
@@ -106,21 +128,23 @@ async fn due(site: &Arc<Site>, state: State) -> Result<Vec<(File, PathBuf)>, Fau
 
 /// BLAKE3 of a file that has this size.
 fn digest(path: &Path, size: u64) -> Result<Digest, ErrorClass> {
-    let class = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::NotFound => ErrorClass::FileGone,
-        _ => ErrorClass::FileUnreadable,
-    };
+    let class = |error| source_class(&error);
     let mut file = std::fs::File::open(path).map_err(class)?;
+    if file.metadata().map_err(class)?.len() != size {
+        return Err(ErrorClass::FileChanged);
+    }
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; 1 << 18];
     let mut read = 0;
     loop {
-        match file.read(&mut buffer).map_err(class)? {
-            0 => break,
-            len => {
+        match file.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(len) => {
                 read += len as u64;
                 hasher.update(&buffer[..len]);
             }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(class(error)),
         }
     }
     if read == size {
@@ -130,9 +154,16 @@ fn digest(path: &Path, size: u64) -> Result<Digest, ErrorClass> {
     }
 }
 
+/// Size of a file that nobody has written to for a while.
+fn at_rest(path: &Path) -> Option<u64> {
+    let meta = path.symlink_metadata().ok().filter(std::fs::Metadata::is_file)?;
+    let is_new = meta.modified().ok()?.elapsed().is_ok_and(|since| since < REST);
+    (!is_new).then_some(meta.len())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::digest;
+    use super::{at_rest, digest};
     use downpour_catalog::{Digest, ErrorClass};
 
     #[test]
@@ -143,5 +174,12 @@ mod tests {
         std::fs::write(&path, b"content").unwrap();
         assert_eq!(digest(&path, 7), Ok(Digest::blake3(*blake3::hash(b"content").as_bytes())));
         assert_eq!(digest(&path, 8), Err(ErrorClass::FileChanged));
+        assert_eq!(at_rest(&path), None);
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(std::time::SystemTime::now() - 2 * super::REST).unwrap();
+        assert_eq!(at_rest(&path), Some(7));
+        // What says nothing of the file does not set it apart.
+        let folder = folder.path().metadata().unwrap().len();
+        assert_eq!(digest(path.parent().unwrap(), folder), Err(ErrorClass::SourceReadFailed));
     }
 }

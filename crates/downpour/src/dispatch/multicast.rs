@@ -10,6 +10,7 @@
 
 use super::book::{Book, Held, until};
 use super::load::{Loaded, load, receipts_that_hold};
+use super::outgoing::why_unread;
 use super::section::MulticastSection;
 use super::standing::{Presence, Present, Stand, Under};
 use super::work::look;
@@ -359,7 +360,8 @@ impl Standing {
                         (under.placed, under.since) = (Some((number, block)), Instant::now());
                     }
                     Err(why) => {
-                        under.unread = Some((super::outgoing::source_class(&under.held), why));
+                        under.unread =
+                            Some((why_unread(&under.held.path, under.held.file.size, false), why));
                     }
                 }
             }

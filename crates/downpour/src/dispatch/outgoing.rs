@@ -11,7 +11,9 @@ use super::book::{Book, Held};
 use super::hooks::kill_point;
 use super::ledger::Ledger;
 use super::offer::{Arrived, BatchState, Begin, Offer, OfferAnswer, OfferItem, Said, Trouble};
+use super::policy::source_class;
 use super::route::Route;
+use crate::object::CHANGED;
 use crate::object::{DigestBook, Item, Skipped};
 use crate::receipt::SignedFileReceipt;
 use crate::report::TransferReport;
@@ -24,6 +26,7 @@ use downpour_catalog::{
 use downpour_proto::Rng;
 use downpour_transport::control::SessionId;
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -328,7 +331,7 @@ impl Outgoing {
                     failed.push((held, Trouble::new(class_of(skipped), "not sent")));
                 }
                 (Some(ItemEnd::Withdrawn(why)), _) => {
-                    let class = source_class(&held);
+                    let class = why_unread(&held.path, held.file.size, why == CHANGED);
                     failed.push((held, Trouble::new(class, why)));
                 }
                 (_, Some(Arrived::Failed(trouble))) => failed.push((held, trouble)),
@@ -435,14 +438,31 @@ const fn class_of(skipped: Skipped) -> ErrorClass {
     }
 }
 
-/// Why a file that was there could not be read to its end.
-pub(super) fn source_class(held: &Held) -> ErrorClass {
-    match std::fs::symlink_metadata(&held.path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => ErrorClass::FileGone,
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            ErrorClass::FileUnreadable
-        }
-        Err(_) => ErrorClass::SourceReadFailed,
-        Ok(_) => ErrorClass::FileChanged,
+/// Why a file that was there, with this size, could not be read to its end, unless it is said that it changed.
+pub(super) fn why_unread(path: &Path, size: u64, changed: bool) -> ErrorClass {
+    match path.symlink_metadata() {
+        Err(error) => source_class(&error),
+        Ok(meta) if changed || !meta.is_file() || meta.len() != size => ErrorClass::FileChanged,
+        Ok(_) => match std::fs::File::open(path) {
+            Err(error) => source_class(&error),
+            Ok(_) => ErrorClass::SourceReadFailed,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::why_unread;
+    use downpour_catalog::ErrorClass;
+
+    #[test]
+    fn a_file_that_is_as_it_was_has_not_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        assert_eq!(why_unread(&path, 7, true), ErrorClass::FileGone);
+        std::fs::write(&path, b"content").unwrap();
+        assert_eq!(why_unread(&path, 7, false), ErrorClass::SourceReadFailed);
+        assert_eq!(why_unread(&path, 7, true), ErrorClass::FileChanged);
+        assert_eq!(why_unread(&path, 8, false), ErrorClass::FileChanged);
     }
 }

@@ -3,7 +3,7 @@
 //! One table by error class. Nothing here is a count of tries after which a file is given up: only errors whose scope is
 //! the file set it apart, those that another attempt cannot cure at once, the others when they happened often.
 
-use downpour_catalog::{ErrorClass, Reason, Scope};
+use downpour_catalog::{Attempt, ErrorClass, Reason, Scope};
 use downpour_proto::Duration;
 use downpour_proto::transfer::{Backoff, BreakerConfig};
 
@@ -48,13 +48,31 @@ pub(super) enum Verdict {
     SetApart,
 }
 
-/// What becomes of a file that failed with this class, in its attempt number `tries`.
-pub(super) fn judge(class: ErrorClass, tries: u32) -> Verdict {
-    let too_often = class.scope() == Scope::File && tries >= FILE_TRIES_MAX;
+/// What becomes of a file that failed with this class, `own` times by a fault of its own.
+pub(super) fn judge(class: ErrorClass, own: u32) -> Verdict {
+    let too_often = class.scope() == Scope::File && own >= FILE_TRIES_MAX;
     match class {
         _ if !class.is_retried() || too_often => Verdict::SetApart,
         ErrorClass::DestinationFull => Verdict::Again(Reason::NoSpace),
         _ => Verdict::Again(Reason::BackOff),
+    }
+}
+
+/// How often a file has failed by a fault of its own, with this time, after these attempts.
+pub(super) fn own_failures(before: &[Attempt]) -> u32 {
+    let errors = before.iter().filter_map(|attempt| attempt.error);
+    let own = errors.filter(|error| error.scope() == Scope::File).count() + 1;
+    u32::try_from(own).unwrap_or(u32::MAX)
+}
+
+/// What an error in reading a file says.
+pub(super) fn source_class(error: &std::io::Error) -> ErrorClass {
+    use rustix::io::Errno;
+    match Errno::from_io_error(error) {
+        Some(Errno::NOENT | Errno::NOTDIR) => ErrorClass::FileGone,
+        Some(Errno::ACCESS | Errno::PERM) => ErrorClass::FileUnreadable,
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => ErrorClass::OutOfResources,
+        _ => ErrorClass::SourceReadFailed,
     }
 }
 
@@ -75,8 +93,10 @@ pub(super) const fn blames_link(class: ErrorClass) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{FILE_TRIES_MAX, Verdict, WAIT_MAX, blames_link, judge, waits};
-    use downpour_catalog::{ErrorClass, Scope};
+    use super::{
+        FILE_TRIES_MAX, Verdict, WAIT_MAX, blames_link, judge, own_failures, source_class, waits,
+    };
+    use downpour_catalog::{Attempt, ErrorClass, FileId, LogId, Outcome, Reason, Scope, Time};
 
     #[test]
     fn only_the_files_own_errors_set_it_apart_however_often_others_come() {
@@ -87,6 +107,45 @@ mod tests {
             assert_eq!(first == Verdict::SetApart, !class.is_retried(), "{class}");
             let before = judge(*class, FILE_TRIES_MAX - 1);
             assert_eq!(before == Verdict::SetApart, !class.is_retried(), "{class}");
+        }
+    }
+
+    #[test]
+    fn what_others_did_to_a_file_is_not_counted_against_it() {
+        let attempt = |error| Attempt {
+            file: FileId(1),
+            number: 1,
+            transfer: None,
+            writer: LogId(1),
+            started: Time(1),
+            ended: Time(2),
+            bytes: 0,
+            outcome: Outcome::Failed,
+            error: Some(error),
+            session: None,
+        };
+        let mut before = vec![attempt(ErrorClass::DestinationFull); 9];
+        let class = ErrorClass::FileUnreadable;
+        let again = Verdict::Again(Reason::BackOff);
+        for _ in 1..FILE_TRIES_MAX {
+            assert_eq!(judge(class, own_failures(&before)), again);
+            before.push(attempt(class));
+        }
+        assert_eq!(judge(class, own_failures(&before)), Verdict::SetApart);
+    }
+
+    #[test]
+    fn only_what_an_error_says_of_the_file_is_held_against_it() {
+        use ErrorClass as E;
+        use rustix::io::Errno;
+        for (errno, class) in [
+            (Errno::NOENT, E::FileGone),
+            (Errno::ACCESS, E::FileUnreadable),
+            (Errno::MFILE, E::OutOfResources),
+            (Errno::IO, E::SourceReadFailed),
+            (Errno::STALE, E::SourceReadFailed),
+        ] {
+            assert_eq!(source_class(&errno.into()), class, "{errno}");
         }
     }
 

@@ -5,6 +5,7 @@
 //! or after they were given up, it is the next version of each.
 
 use super::offer::{Refusal, Trouble};
+use super::policy::source_class;
 use super::record::blocking;
 use super::route::{PRIORITY, check_into, rule_name};
 use crate::site::{Config, Fault, Site};
@@ -305,7 +306,7 @@ impl<'a> Walk<'a> {
         self.after = resume.map(|name| self.above.0.join(name));
         match real {
             Ok(real) => self.push(vec![real]),
-            Err(error) => accepted.refuse(path, class_of(&error), error.to_string()),
+            Err(error) => accepted.refuse(path, source_class(&error), error.to_string()),
         }
     }
 
@@ -326,7 +327,7 @@ impl<'a> Walk<'a> {
         };
         let meta = match path.symlink_metadata() {
             Ok(meta) => meta,
-            Err(error) => return refuse(class_of(&error), error.to_string()),
+            Err(error) => return refuse(source_class(&error), error.to_string()),
         };
         if meta.is_dir() {
             if path.file_name().is_some_and(|name| name == ".downpour") {
@@ -335,7 +336,7 @@ impl<'a> Walk<'a> {
             let entries = std::fs::read_dir(&path);
             match entries.and_then(|all| all.map(|entry| Ok(entry?.path())).collect()) {
                 Ok(paths) => self.push(paths),
-                Err(error) => return refuse(class_of(&error), error.to_string()),
+                Err(error) => return refuse(source_class(&error), error.to_string()),
             }
             return None;
         }
@@ -361,14 +362,6 @@ fn stamp(meta: &std::fs::Metadata) -> i64 {
     let head = hash.as_bytes().first_chunk().copied().unwrap_or([1; 8]);
     // 0 would be like no other.
     i64::from_le_bytes(head) | 1
-}
-
-fn class_of(error: &std::io::Error) -> ErrorClass {
-    match error.kind() {
-        std::io::ErrorKind::NotFound => ErrorClass::FileGone,
-        std::io::ErrorKind::PermissionDenied => ErrorClass::FileUnreadable,
-        _ => ErrorClass::SourceReadFailed,
-    }
 }
 
 #[cfg(test)]

@@ -95,6 +95,7 @@ pub(crate) use place::{
 pub use place::{Durability, Obstacle, OpenError};
 pub(crate) use scan::explain;
 pub use scan::{Item, ItemScan, Notice, Scan, ScanError, ScanOptions, Skipped, check_item_name};
+pub(crate) use source::CHANGED;
 pub use source::{Ahead, ContentSource, Section, Withdrawn};
 pub use store::{
     Agreed, Destination, FolderOptions, PipeOut, Placed, RawOptions, SectionKnown, Store,

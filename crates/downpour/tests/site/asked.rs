@@ -4,19 +4,28 @@ use super::harness::{SiteProcess, folder, until};
 use downpour::dispatch::{Done, WhyList};
 use downpour_catalog::{
     Applied, BeforeMigration, Catalog, Change, Digest, ErrorClass, Move, NewFile, Next,
-    OtherContent, Reason, Same, State, Time, TransferId,
+    OtherContent, Reason, Replica, ReplicaState, Same, State, Time, TransferId,
 };
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
+use std::time::SystemTime;
 
 /// More than one request looks at.
 const MANY: usize = 10_050;
 const APART: usize = 205;
 const TRANSFER: i64 = 5;
 
-/// Takes files in under a rule that is not configured: they stay as they are.
-fn take_in(catalog: &Catalog, prefix: &str, count: usize, of: Option<TransferId>) -> Vec<Applied> {
-    let (site, rule) = (catalog.site("a").expect("a site"), catalog.rule("gone").expect("a rule"));
+/// A rule that is not configured: its files stay as they are.
+const GONE: &str = "gone";
+
+/// Takes files in.
+fn take_in(
+    catalog: &Catalog,
+    (rule, prefix): (&str, &str),
+    count: usize,
+    of: Option<TransferId>,
+) -> Vec<Applied> {
+    let (site, rule) = (catalog.site("a").expect("a site"), catalog.rule(rule).expect("a rule"));
     let new = |number: usize| {
         Change::TakeIn(NewFile {
             site,
@@ -52,7 +61,7 @@ fn of_very_many_files_none_is_left_out() {
     {
         let before = BeforeMigration::Refuse;
         let catalog = Catalog::open(site.catalog(), "test", Time(1), &before).expect("a catalog");
-        let mut queued = take_in(&catalog, "queued", 6, None);
+        let mut queued = take_in(&catalog, (GONE, "queued"), 6, None);
         let digest = Digest::blake3([1; 32]);
         for next in [Next::Settled { size: 1 }, Next::Hashed(vec![digest]), Next::Queued] {
             queued = step(&catalog, queued, &next);
@@ -62,8 +71,19 @@ fn of_very_many_files_none_is_left_out() {
         let (reason, error) = (Reason::BackOff, Some(ErrorClass::TimedOut));
         let far = Next::Waiting { reason, error, next_try, bytes: 0 };
         step(&catalog, queued.split_off(5), &far);
-        take_in(&catalog, "many", MANY, Some(TransferId(TRANSFER)));
-        let apart = take_in(&catalog, "apart", APART, Some(TransferId(TRANSFER)));
+        // One that was submitted, and written on before anybody read it.
+        let grown = take_in(&catalog, ("to:b", "grown"), 1, None);
+        let (file, path) = (grown[0].file, site.path("grown"));
+        fs::write(&path, b"content").expect("room");
+        let written = File::options().write(true).open(&path).expect("a file");
+        written.set_modified(SystemTime::UNIX_EPOCH).expect("a time");
+        let (own, path) = (catalog.site("a").expect("a site"), path.to_str().expect("text"));
+        let (path, state) = (path.to_owned(), ReplicaState::Present);
+        let here = Change::Replica(Replica { file, site: own, path, state });
+        catalog.apply(Time(1), &[here]).expect("room");
+        step(&catalog, grown, &Next::Settled { size: 1 });
+        take_in(&catalog, (GONE, "many"), MANY, Some(TransferId(TRANSFER)));
+        let apart = take_in(&catalog, (GONE, "apart"), APART, Some(TransferId(TRANSFER)));
         step(&catalog, apart, &Next::Quarantined(ErrorClass::FileGone));
     }
     site.start();
@@ -72,6 +92,10 @@ fn of_very_many_files_none_is_left_out() {
         counts.iter().any(|c| c.state == State::Queued && c.files == 6).then_some(())
     };
     until("the one that waits for centuries is queued", queued);
+    until(&format!("what was written on is queued\n{}", site.log()), || {
+        let counts = site.reader().counts().ok()?;
+        counts.iter().any(|c| c.state == State::Queued && c.bytes == 7).then_some(())
+    });
     let (mut told, mut after) = (Vec::new(), String::new());
     loop {
         let page: WhyList = site.get(&format!("/v1/why{after}")).expect("a page");
@@ -80,7 +104,7 @@ fn of_very_many_files_none_is_left_out() {
         after = format!("?after={}", next.replace('/', "%2F"));
     }
     let of = |state: &str| told.iter().filter(|(of, _)| of == state).count();
-    assert_eq!((of("quarantined"), of("queued"), told.len()), (APART, 6, APART + 6));
+    assert_eq!((of("quarantined"), of("queued"), told.len()), (APART, 7, APART + 7));
     assert_eq!(told.iter().collect::<BTreeSet<_>>().len(), told.len(), "none twice");
     // The last of a transfer are set apart, behind very many that are not.
     let of_transfer = serde_json::json!({ "transfer": TRANSFER });

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// The reason that receivers and the report show.
-pub(super) const CHANGED: &str = "changed while being sent: send it again when it is at rest";
+pub(crate) const CHANGED: &str = "changed while being sent: send it again when it is at rest";
 
 /// Read and hashed at a time, while it is in the processor's cache.
 const STEP: usize = 128 << 10;

@@ -22,6 +22,7 @@ mod record;
 mod stream;
 
 pub use ahead::{Ahead, Section};
+pub(crate) use files::CHANGED;
 
 use super::layout::Piece;
 use super::scan::Scan;
