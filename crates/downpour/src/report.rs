@@ -10,6 +10,7 @@ mod transfer;
 
 pub use transfer::{PlanLine, SteeredLine, TransferReport};
 
+use crate::object::printable;
 use crate::units::{show_bytes, show_duration};
 use downpour_proto::Rate;
 use serde::{Deserialize, Serialize};
@@ -414,7 +415,7 @@ impl Report {
         let width = rows.iter().map(|r| r.name.chars().count()).max().unwrap_or(0).min(32);
         for receiver in rows.iter().take(SUMMARY_ROWS_MAX) {
             let state = receiver.state.word();
-            write!(out, "  {:<width$}  {state:<8}", receiver.name)?;
+            write!(out, "  {:<width$}  {state:<8}", shown(&receiver.name))?;
             if receiver.state != ReceiverState::Absent {
                 write!(
                     out,
@@ -426,7 +427,7 @@ impl Report {
                     Rate::from_bps(receiver.rate_bps),
                 )?;
             }
-            let why = receiver.state.why();
+            let why = shown(receiver.state.why());
             writeln!(out, "{}{why}", if why.is_empty() { "" } else { "  " })?;
         }
         let more = rows.len().saturating_sub(SUMMARY_ROWS_MAX);
@@ -435,6 +436,11 @@ impl Report {
         }
         Ok(())
     }
+}
+
+/// What others wrote, for a terminal.
+fn shown(text: &str) -> String {
+    printable(text.as_bytes())
 }
 
 /// Where it is written before it gets its name.
@@ -446,7 +452,7 @@ fn part_of(path: &Path) -> PathBuf {
 
 fn summarise_names(out: &mut String, word: &str, names: &[Named]) -> std::fmt::Result {
     for Named { name, why } in names.iter().take(SUMMARY_NAMES_MAX) {
-        writeln!(out, "{word}: {name}: {why}")?;
+        writeln!(out, "{word}: {}: {}", shown(name), shown(why))?;
     }
     let more = names.len().saturating_sub(SUMMARY_NAMES_MAX);
     if more > 0 {
@@ -541,6 +547,16 @@ mod tests {
         assert!(first.contains("lost") && first.contains("silent"), "{text}");
         assert!(text.contains("and 69 more"), "{text}");
         assert!(text.starts_with("NOT complete") && text.contains("skipped: a/pipe"), "{text}");
+    }
+
+    #[test]
+    fn what_others_wrote_moves_no_cursor() {
+        let mut report =
+            report(vec![receiver("\u{1b}[2J", ReceiverState::Gone { why: "\u{7}".into() })]);
+        report.skipped[0].name = "a\u{9b}".to_owned();
+        let text = report.summary();
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+        assert!(text.contains("x1b[2J"), "{text}");
     }
 
     #[test]

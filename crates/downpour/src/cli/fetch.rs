@@ -1,6 +1,6 @@
 //! `downpour transfer fetch`: a file from the site from which it would be here first.
 
-use super::site::{AccessArgs, get_at_last, with_daemon};
+use super::site::{AccessArgs, get_at_last, shown, with_daemon};
 use super::{Exit, Fault};
 use crate::dispatch::{FetchReport, FetchSource, FetchWish};
 use crate::units::{show_bytes, show_duration};
@@ -76,7 +76,8 @@ impl FetchArgs {
 pub(super) fn show_under_way(report: &FetchReport) {
     let FetchReport { id, name, site, size, arrived, .. } = report;
     let (size, arrived) = (show_bytes(*size), show_bytes(*arrived));
-    match (name.as_str(), report.changes.last()) {
+    let (name, last) = (shown(name), report.changes.last().map(|last| shown(last)));
+    match (name.as_str(), last) {
         ("", Some(why)) => println!("fetch {id}: {why}"),
         (_, Some(last)) => {
             println!("fetch {id} {name} of {site}: {arrived} of {size} here; {last}")
@@ -87,12 +88,12 @@ pub(super) fn show_under_way(report: &FetchReport) {
 
 fn show(report: &FetchReport) {
     let FetchReport { name, version, site, size, .. } = report;
-    println!("{name} version {version} of {site}, {}", show_bytes(*size));
+    println!("{} version {version} of {site}, {}", shown(name), show_bytes(*size));
     show_sources(&report.sources);
-    report.changes.iter().for_each(|change| println!("  {change}"));
+    report.changes.iter().for_each(|change| println!("  {}", shown(change)));
     match (&report.failure, &report.path, report.done) {
-        (Some(failure), _, _) => println!("failed: {failure}"),
-        (None, Some(path), _) => println!("here: {path}"),
+        (Some(failure), _, _) => println!("failed: {}", shown(failure)),
+        (None, Some(path), _) => println!("here: {}", shown(path)),
         (None, None, true) => {}
         (None, None, false) => println!("fetch {} is under way", report.id),
     }
@@ -105,6 +106,7 @@ pub(super) fn show_sources(sources: &[FetchSource]) {
             show_duration(Duration::try_from_secs_f64(takes).unwrap_or(Duration::MAX))
         });
         let brought = show_bytes(source.brought);
-        println!("  {:<16} {takes:>12}  {brought:>10} brought  {}", source.site, source.why);
+        let why = shown(&source.why);
+        println!("  {:<16} {takes:>12}  {brought:>10} brought  {why}", source.site);
     }
 }

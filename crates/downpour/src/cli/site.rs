@@ -2,6 +2,7 @@
 
 use super::{Exit, Fault};
 use crate::descriptors;
+use crate::object::printable;
 use crate::site::{
     Access, BadConfig, CONFIG_FILE, Card, Clock, Config, Daemon, InitError, Introduced,
     RemoteError, Setup, StartError, card, init, introduce,
@@ -221,6 +222,11 @@ pub(super) fn with_daemon<T>(
 ) -> Result<T, Fault> {
     let access = access.open()?;
     runtime()?.block_on(ask(&access)).map_err(|error| daemon_fault(&access.address, error))
+}
+
+/// What others wrote, for a terminal.
+pub(super) fn shown(text: &str) -> String {
+    printable(text.as_bytes())
 }
 
 /// Asks until it is answered: what is waited for goes on also while its daemon is started again.

@@ -1,6 +1,6 @@
 //! `downpour spool`: what the spools of a running site hold, and what is in quarantine.
 
-use super::site::{AccessArgs, with_daemon};
+use super::site::{AccessArgs, shown, with_daemon};
 use super::{Exit, Fault};
 use crate::spool::{Meant, Quarantine, SpoolStatus, Spools};
 use crate::units::{show_bytes, show_duration};
@@ -93,7 +93,9 @@ fn show(seen: &Spools) {
         let tries = failing.tries;
         println!(
             "command-failed {} {} ({tries} tries): {}",
-            failing.file, failing.name, failing.text
+            failing.file,
+            shown(&failing.name),
+            shown(&failing.text)
         );
     }
 }
@@ -118,13 +120,14 @@ fn show_one(spool: &SpoolStatus) {
         room.level.words()
     );
     for text in spool.odd.iter().chain(&spool.notices) {
-        println!("  {text}");
+        println!("  {}", shown(text));
     }
 }
 
 fn show_quarantine(seen: &Quarantine) {
     for file in &seen.files {
         let reason = &file.reason;
-        println!("{}  {}  {}: {}", reason.file, reason.path, reason.class, reason.text);
+        let (path, text) = (shown(&reason.path), shown(&reason.text));
+        println!("{}  {path}  {}: {text}", reason.file, reason.class);
     }
 }

@@ -1,7 +1,7 @@
 //! `downpour transfer`: files from site to site. Each verb is a question to the daemon.
 
 use super::fetch::{show_sources, show_under_way};
-use super::site::{AccessArgs, get_at_last, with_daemon};
+use super::site::{AccessArgs, get_at_last, shown, with_daemon};
 use super::{Exit, Fault};
 use crate::dispatch::{
     Accepted, Done, Files, LinkReport, Links, Submission, Submitted, TransferReport, Transfers,
@@ -488,7 +488,8 @@ fn show_submitted(accepted: &Accepted, site: &str) {
         );
     }
     for refusal in &accepted.refused {
-        println!("refused   {}: {}", refusal.what, refusal.trouble);
+        let (what, trouble) = (shown(&refusal.what), shown(&refusal.trouble.to_string()));
+        println!("refused   {what}: {trouble}");
     }
 }
 
@@ -513,18 +514,18 @@ fn show_link(link: &LinkReport) {
     );
     if let Some(at) = link.probe_at_us {
         let trouble = link.trouble.as_deref().unwrap_or("it failed");
-        println!("{:<12} broken: {trouble}; next probe {}", "", show_time(at));
+        println!("{:<12} broken: {}; next probe {}", "", shown(trouble), show_time(at));
     }
 }
 
 fn show_why(why: &Why) {
     let eta = why.eta_us.map_or_else(|| "nobody knows when".to_owned(), show_time);
     let reason = why.reason.as_deref().unwrap_or("-");
-    println!("{} {} {} {reason} {eta}", why.file, why.name, why.state);
-    println!("    {}", why.text);
+    println!("{} {} {} {reason} {eta}", why.file, shown(&why.name), why.state);
+    println!("    {}", shown(&why.text));
     for way in &why.ways {
         let done = way.done_us.map_or_else(|| "nobody knows when".to_owned(), show_time);
-        println!("    to {}: there {done}; {}", way.to, way.why);
+        println!("    to {}: there {done}; {}", way.to, shown(&way.why));
         let lines = way.measured.iter().chain(&way.plan);
         lines
             .for_each(|line| println!("        {:<15} {:<16} {}", line.name, line.value, line.why));

@@ -14,7 +14,7 @@ use super::open::{Giver, Open, open};
 use super::roster::{Peer, Roster, Stage};
 use super::standing::{Heard, Opened};
 use crate::cli::{Fault, SendPlan, StartRule};
-use crate::object::{EntryId, Skipped, Withdrawn};
+use crate::object::{EntryId, Skipped, Withdrawn, printable};
 use crate::progress::{Phase, Snapshot};
 use crate::report::{Named, Report, TransferReport};
 use downpour_proto::sender::Delivery;
@@ -187,7 +187,8 @@ fn tell_failures(roster: &Roster, told: &mut BTreeSet<ReceiverId>, host: &Host) 
         if let Stage::Failed(why) = &peer.stage
             && told.insert(id)
         {
-            host.say(&format!("{} failed: {why}", peer.name));
+            let shown = |text: &str| printable(text.as_bytes());
+            host.say(&format!("{} failed: {}", shown(&peer.name), shown(why)));
         }
     }
 }

@@ -99,8 +99,9 @@ fn first_code() -> Vec<u8> {
 impl JoinRequest {
     /// Whether what it says can be meant.
     pub fn check(&self) -> Result<(), &'static str> {
-        if self.name.len() > NAME_LEN_MAX || self.software.len() > NAME_LEN_MAX {
-            return Err("name and software have at most 255 bytes");
+        let is_line = |text: &str| text.len() <= NAME_LEN_MAX && !text.contains(char::is_control);
+        if !is_line(&self.name) || !is_line(&self.software) {
+            return Err("name and software have at most 255 bytes, and no control characters");
         }
         Ok(())
     }
@@ -587,8 +588,9 @@ mod code_text {
 #[cfg(test)]
 mod tests {
     use super::{
-        BlockRange, DataPath, Event, HAVE_RANGES_MAX, HaveRequest, JoinReply, JoinRequest,
-        ObjectFailure, RECEIPT_LEN_MAX, Receipt, SessionId, Token, ToldCode,
+        BlockRange, DataPath, Event, HAVE_RANGES_MAX, HaveRequest, InstanceId, JoinReply,
+        JoinRequest, ObjectFailure, PROTOCOL_VERSION, RECEIPT_LEN_MAX, Receipt, SessionId, Token,
+        ToldCode, first_code,
     };
     use crate::Secret;
     use crate::identity::Identity;
@@ -631,6 +633,21 @@ mod tests {
         assert!(!format!("{reply:?}").contains("BQUF"), "{reply:?}");
         let token = Token::from_bytes([5; 16]);
         assert!(!format!("{token:?}").contains("BQUF"), "{token:?}");
+    }
+
+    // docs/protocol.md#CTL-8
+    #[test]
+    fn a_machine_has_a_printable_name() {
+        let check = |name: &str, software: &str| {
+            let (name, software) = (name.to_owned(), software.to_owned());
+            let (protocol, instance) = (PROTOCOL_VERSION, InstanceId::from_bytes([1; 16]));
+            JoinRequest { protocol, software, name, instance, codes: first_code(), follows: None }
+                .check()
+        };
+        assert_eq!(check("node ä", "downpour 0.1"), Ok(()));
+        for odd in ["\u{1b}[2J", "a\nb", "\u{9b}0m", &"x".repeat(256)] {
+            assert!(check(odd, "").is_err() && check("", odd).is_err(), "{odd:?}");
+        }
     }
 
     #[test]
