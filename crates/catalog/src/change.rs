@@ -285,6 +285,17 @@ pub struct Holder {
     pub receiver: Vec<u8>,
 }
 
+/// Who is to have the files of a rule. What all who ask have is passed over while too few of all have it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Takers {
+    /// Those who can take files now.
+    pub asking: Vec<Holder>,
+    /// Those who cannot.
+    pub others: Vec<Holder>,
+    /// With so many of all of them a file has come to its end.
+    pub required: usize,
+}
+
 /// Which files to claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
@@ -292,8 +303,8 @@ pub enum Work {
     Queued,
     /// The same of one rule.
     QueuedOf(RuleId),
-    /// The same, for the first of these: what it has and another of them lacks is passed over.
-    QueuedFor(RuleId, Vec<Holder>),
+    /// The same, for some of those who are to have them.
+    QueuedFor(RuleId, Takers),
     /// Those whose lease has ended; one that was `sending` begins a new attempt, others stay where they are.
     Lapsed,
 }

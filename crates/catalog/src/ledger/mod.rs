@@ -202,8 +202,8 @@ impl Batch<'_> {
         let mut claimed = Vec::new();
         let (states, due, of): (&[State], _, _) = match work {
             Work::Queued => (&[State::Queued], i64::MAX, Of::default()),
-            Work::QueuedOf(rule) => (&[State::Queued], i64::MAX, Of::rule(*rule, &[])),
-            Work::QueuedFor(rule, to) => (&[State::Queued], i64::MAX, Of::rule(*rule, to)),
+            Work::QueuedOf(rule) => (&[State::Queued], i64::MAX, Of::rule(*rule, None)),
+            Work::QueuedFor(rule, to) => (&[State::Queued], i64::MAX, Of::rule(*rule, Some(to))),
             Work::Lapsed => (&LEASED, now.0, Of::default()),
         };
         for state in states {

@@ -1,32 +1,28 @@
-//! Of which files a claim is: all, those of a rule, those that one of its sites still lacks; or those that wait too long.
+//! Of which files a claim is: all, those of a rule, those that some who are to have them still lack; or those that wait too long.
 //!
-//! What a site has is known by a present replica and a receipt together: a receipt stays when the copy is lost. A file that
-//! all have is passed over for none of them, so that it comes to its end.
+//! What somebody has is known by a present replica and a receipt together: a receipt stays when the copy is lost. A file that
+//! as many have as must is not passed over, so that it comes to its end.
 
-use crate::change::Holder;
+use crate::change::{Holder, Takers};
 use crate::record::{ReplicaState, RuleId, Time};
 use crate::sql::Value;
-
-/// A receipt and a replica, in words that all databases understand.
-const HAS: &str = "(EXISTS (SELECT 1 FROM receipt h WHERE h.file = live.file AND h.receiver = ?) \
-    AND EXISTS (SELECT 1 FROM replica r WHERE r.file = live.file AND r.site = ? AND r.state = ?))";
 
 #[derive(Debug, Default)]
 pub(super) struct Of<'a> {
     rule: Option<RuleId>,
-    /// Who is to have them, the one who asks first.
-    to: &'a [Holder],
+    /// Who is to have them.
+    to: Option<&'a Takers>,
     /// Their turn is later than this.
     beyond: Option<Time>,
 }
 
 impl<'a> Of<'a> {
-    pub(super) const fn rule(rule: RuleId, to: &'a [Holder]) -> Self {
+    pub(super) const fn rule(rule: RuleId, to: Option<&'a Takers>) -> Self {
         Self { rule: Some(rule), to, beyond: None }
     }
 
     pub(super) const fn beyond(time: Time) -> Self {
-        Self { rule: None, to: &[], beyond: Some(time) }
+        Self { rule: None, to: None, beyond: Some(time) }
     }
 
     /// What follows the other conditions of a query of `live`, with its arguments.
@@ -40,17 +36,33 @@ impl<'a> Of<'a> {
             text.push_str(" AND turn > ?");
             args.push(beyond.0.into());
         }
-        if let [_, others @ ..] = self.to
-            && !others.is_empty()
-        {
-            let all = vec![HAS; others.len()].join(" AND ");
-            text.push_str(&format!(" AND NOT ({HAS} AND NOT ({all}))"));
-            let present = i64::from(ReplicaState::Present.code());
-            for holder in self.to {
-                args.push(Value::Bytes(holder.receiver.clone()));
-                args.extend([holder.site.0, present].map(Value::Int));
-            }
+        if let Some(Takers { asking, others, required }) = self.to {
+            let all: Vec<&Holder> = asking.iter().chain(others).collect();
+            let mut count = |of: &[&Holder], least: usize| {
+                args.push(i64::from(ReplicaState::Present.code()).into());
+                for holder in of {
+                    args.extend([Value::Bytes(holder.receiver.clone()), holder.site.0.into()]);
+                }
+                args.push((least as i64).into());
+                having(of.len())
+            };
+            let some_lack = format!("{} < ?", count(&all[..asking.len()], asking.len()));
+            let has_ended = format!("{} >= ?", count(&all, *required));
+            text.push_str(&format!(" AND ({some_lack} OR {has_ended})"));
         }
         (text, args)
     }
+}
+
+/// How many of so many holders have a file, in words that all databases understand. Its arguments: the replica's state, and
+/// of each holder its key and its site.
+fn having(holders: usize) -> String {
+    let any = match holders {
+        0 => "1 = 0".to_owned(),
+        _ => vec!["(h.receiver = ? AND r.site = ?)"; holders].join(" OR "),
+    };
+    format!(
+        "(SELECT COUNT(*) FROM receipt h, replica r WHERE h.file = live.file AND r.file = live.file \
+         AND r.state = ? AND ({any}))"
+    )
 }

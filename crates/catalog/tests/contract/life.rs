@@ -3,7 +3,7 @@
 use crate::world::{LEASE_S, NOW, World, digest, receipt, waiting};
 use downpour_catalog::{
     Change, ErrorClass, Holder, Move, Next, Outcome, Reason, Receipt, Refused, Replica,
-    ReplicaState, Revision, SESSION_BYTES_MAX, Scope, State, TRANSITIONS, Time, Work,
+    ReplicaState, Revision, SESSION_BYTES_MAX, Scope, State, TRANSITIONS, Takers, Time, Work,
 };
 
 pub(crate) fn a_file_goes_from_found_to_receipted(world: &World) {
@@ -233,8 +233,9 @@ pub(crate) fn a_claim_may_be_of_what_one_of_several_sites_lacks(world: &World) {
     files[..3].iter().for_each(|file| has(*file, &b));
     replica(files[2], &b, ReplicaState::Lost);
     replica(files[3], &b, ReplicaState::Present);
-    let given = |to: [&Holder; 3]| {
-        let work = Work::QueuedFor(daemon.rule, to.map(Clone::clone).to_vec());
+    let given_of = |asking: &[&Holder], others: &[&Holder], required| {
+        let [asking, others] = [asking, others].map(|of| of.iter().copied().cloned().collect());
+        let work = Work::QueuedFor(daemon.rule, Takers { asking, others, required });
         let claimed = daemon.claim(NOW, work, 10);
         for claimed in &claimed {
             let (reason, error, next_try) = (Reason::Turn, None, NOW);
@@ -244,15 +245,21 @@ pub(crate) fn a_claim_may_be_of_what_one_of_several_sites_lacks(world: &World) {
         daemon.catalog.wake(NOW, 10).wait().expect("the database works");
         claimed.into_iter().map(|claimed| claimed.file).collect::<Vec<_>>()
     };
-    assert_eq!(given([&b, &c, &c]), files[2..]);
-    assert_eq!(given([&c, &b, &b]), files);
-    assert_eq!(given([&unknown, &b, &c]), files);
+    let given = |one: &Holder, others: &[&Holder]| given_of(&[one], others, 1 + others.len());
+    assert_eq!(given(&b, &[&c]), files[2..]);
+    assert_eq!(given(&c, &[&b]), files);
+    assert_eq!(given(&unknown, &[&b, &c]), files);
     has(files[0], &c);
-    assert_eq!(given([&b, &c, &unknown]), files[2..]);
-    assert_eq!(given([&c, &b, &unknown]), files[1..]);
+    assert_eq!(given(&b, &[&c, &unknown]), files[2..]);
+    assert_eq!(given(&c, &[&b, &unknown]), files[1..]);
     // One that all have is to come to its end.
-    assert_eq!(given([&b, &c, &c]), [files[0], files[2], files[3]]);
-    assert_eq!(given([&c, &b, &b]), files);
+    assert_eq!(given(&b, &[&c]), [files[0], files[2], files[3]]);
+    assert_eq!(given(&c, &[&b]), files);
+    // Several may ask, and not all need have it.
+    assert_eq!(given_of(&[&b, &c], &[&unknown], 3), files[1..]);
+    assert_eq!(given_of(&[&b, &c], &[&unknown], 2), files);
+    assert_eq!(given_of(&[&b], &[&c, &unknown], 1), files);
+    assert_eq!(given_of(&[], &[&b, &c], 2), files[..1]);
     for file in files {
         daemon.step(file, daemon.file(file).revision, Next::Cancelled).unwrap();
     }

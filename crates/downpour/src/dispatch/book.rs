@@ -267,3 +267,31 @@ pub(super) fn until(now: Time, lease: Duration) -> Time {
 fn waiting(now: Time, reason: Reason, error: Option<ErrorClass>, wait: Duration) -> Next {
     Next::Waiting { reason, error, next_try: until(now, wait), bytes: 0 }
 }
+
+#[cfg(test)]
+impl Held {
+    /// For tests.
+    pub(super) fn example(name: &str) -> Self {
+        use downpour_catalog::{RuleId, SiteId};
+        let (id, revision, fence) = (FileId(1), Revision(5), Fence(1));
+        let file = File {
+            id,
+            site: SiteId(1),
+            name: name.to_owned(),
+            version: 1,
+            size: 3,
+            rule: RuleId(1),
+            state: State::Sending,
+            since: Time(0),
+            taken_in: Time(0),
+            reason: None,
+            error: None,
+            next_try: None,
+            tries: 1,
+            revision,
+            digest: None,
+        };
+        let claimed = Claimed { file: id, revision, fence, state: State::Sending, size: 3 };
+        Self::new(file, &claimed)
+    }
+}

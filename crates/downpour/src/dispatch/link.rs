@@ -140,11 +140,9 @@ impl Link {
         self.breaker.unprobe(stamp(now));
     }
 
-    /// It took so long to find those of a rule's files that this link lacks, which may be few behind many: no more than a tenth of
-    /// the time is spent so.
+    /// It took so long to find those of a rule's files that this link lacks.
     pub(super) fn searched(&mut self, rule: RuleId, now: Time, took: std::time::Duration) {
-        let rest = (took * 9).min(REST_MAX);
-        self.rested.insert(rule, super::book::until(now, rest));
+        self.rested.insert(rule, super::book::until(now, rest(took)));
     }
 
     /// Whether a rule's files may be looked through again.
@@ -226,6 +224,12 @@ impl Link {
             trouble: self.trouble.as_ref().map(|(class, what)| format!("{class}: {what}")),
         }
     }
+}
+
+/// How long not to look again for those of a rule's files that somebody lacks, which may be few behind many: no more than a
+/// tenth of the time is spent so.
+pub(super) fn rest(took: std::time::Duration) -> std::time::Duration {
+    (took * 9).min(REST_MAX)
 }
 
 /// A seed for jitter.

@@ -9,21 +9,23 @@
 //!    for those who lack it. Who joins wakes what waits for it.
 
 use super::book::{Book, Held, until};
+use super::link::rest;
 use super::load::{Loaded, load, receipts_that_hold};
 use super::outgoing::why_unread;
 use super::section::MulticastSection;
-use super::standing::{Presence, Present, Stand, Under};
+use super::standing::{Given, Presence, Present, Stand, Under};
 use super::work::look;
 use super::{Dispatch, lock};
 use crate::cli::Interface;
-use crate::product::{Content, Listed, SiteFile, Told, Word};
+use crate::product::{Listed, SiteFile, Told, Word};
 use crate::receipt::SignedFileReceipt;
 use crate::session::{Heard, OpenSession, Opened, SendProducts, own_addrs, send_products};
 use crate::site::{Config, Fault, Running, Service, Site, Status, Stop};
 use crate::ticket::Ticket;
 use downpour_catalog::{
-    Change, Delivery, DeliveryState, ErrorClass, FileId, FileKey, Move, Next, Query, Reason,
-    Receipt, Replica, ReplicaState, RuleId, Session, SessionId, SiteId, State, Time, Work,
+    Change, Delivery, DeliveryState, ErrorClass, FileId, FileKey, Holder, Move, Next, Query,
+    Reason, Receipt, Replica, ReplicaState, RuleId, Session, SessionId, SiteId, State, Takers,
+    Time, Work,
 };
 use downpour_proto::Rng;
 use downpour_transport::control::Token;
@@ -218,6 +220,9 @@ struct Standing {
     /// Said, and to be answered after the next commit.
     heard: Vec<(PublicKey, Word, oneshot::Sender<()>)>,
     joined: BTreeSet<PublicKey>,
+    /// When each rule's files are looked through again for those that somebody there lacks.
+    rested: HashMap<RuleId, Instant>,
+    given: Given,
 }
 
 impl Standing {
@@ -253,6 +258,8 @@ impl Standing {
             rng: Rng::new(super::link::seed()),
             heard: Vec::new(),
             joined: BTreeSet::new(),
+            rested: HashMap::new(),
+            given: Given::default(),
         };
         this.record_session(None).await?;
         Ok(this)
@@ -349,7 +356,7 @@ impl Standing {
             }
             Heard::Away { receiver } => self.present.retain(|_, there| there.receiver != receiver),
             Heard::Inserted { name, outcome } => {
-                let under = self.files.values_mut().find(|under| under.key().to_string() == name);
+                let under = self.given.told(&name).and_then(|key| self.files.get_mut(&key));
                 let Some(under) = under else { return };
                 match outcome {
                     Ok((_, _, size)) if size != under.held.file.size => {
@@ -390,6 +397,7 @@ impl Standing {
             .filter(|(_, (files, _))| *files > 0)
             .filter_map(|(rule, _)| Some((*rule, state.routes.get(rule)?)))
             .filter(|(_, route)| route.receivers.iter().any(|name| self.is_present(name)))
+            .filter(|(rule, _)| self.rested.get(rule).is_none_or(|at| *at <= Instant::now()))
             .collect();
         rules.sort_by_key(|(_, route)| route.priority);
         for (rule, route) in rules {
@@ -399,8 +407,9 @@ impl Standing {
                 break;
             }
             let until = until(now, *self.site.config().transfer.lease);
-            let claimed = self.site.catalog.claim(now, Work::QueuedOf(rule), limit, until);
-            let claimed = claimed.done().await?;
+            let (work, begun) = (Work::QueuedFor(rule, self.takers(route)), Instant::now());
+            let claimed = self.site.catalog.claim(now, work, limit, until).done().await?;
+            self.rested.insert(rule, Instant::now() + rest(begun.elapsed()));
             if claimed.is_empty() {
                 continue;
             }
@@ -433,6 +442,19 @@ impl Standing {
 
     fn is_present(&self, name: &str) -> bool {
         self.wanted.receivers.get(name).is_some_and(|key| self.present.contains_key(key))
+    }
+
+    /// Who is to have the files of a rule, and who of them is there.
+    fn takers(&self, route: &super::route::Route) -> Takers {
+        let known = |name: &&String| self.wanted.receivers.contains_key(*name);
+        let (here, away): (Vec<_>, Vec<_>) =
+            route.receivers.iter().filter(known).partition(|name| self.is_present(name));
+        let holder = |name: &String| {
+            let key = &self.wanted.receivers[name];
+            Holder { site: self.names[key].1, receiver: key.as_bytes().to_vec() }
+        };
+        let [asking, others] = [here, away].map(|names| names.into_iter().map(holder).collect());
+        Takers { asking, others, required: route.required }
     }
 
     /// A claimed file, with those who are to have it.
@@ -471,10 +493,7 @@ impl Standing {
         if under.is_wanted(&self.present) {
             match under.file.to_meta() {
                 Some(meta) => {
-                    let (name, content) = (under.key().to_string(), under.held.path.clone());
-                    let content = Content::File(content);
-                    // Its end is told by the session's.
-                    let _ = into.send(Listed { at_s: None, name, meta, content });
+                    self.given.give(&under, meta, into);
                     let there = under.lacking.iter().filter(|node| self.present.contains_key(node));
                     let file = under.held.file.id;
                     expected.extend(
@@ -677,6 +696,7 @@ impl Standing {
         if joined.is_empty() {
             return Ok(());
         }
+        self.rested.clear();
         let state = look(&self.site).await?;
         let names: Vec<String> = joined.iter().map(|node| self.names[node].0.clone()).collect();
         let goes = |route: &&super::route::Route| route.receivers.iter().any(|r| names.contains(r));

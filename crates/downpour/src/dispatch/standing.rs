@@ -1,12 +1,13 @@
 //! Files in the standing multicast session: who is to have each, who has it, and what follows. No catalog, no clock.
 
 use super::book::Held;
-use crate::product::SiteFile;
+use crate::product::{Content, Listed, SiteFile};
 use crate::receipt::SignedFileReceipt;
 use downpour_catalog::{ErrorClass, FileKey};
 use downpour_proto::ReceiverId;
 use downpour_transport::identity::PublicKey;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 /// A receiver that takes part and says nothing of a file for so long after it went out has missed it.
@@ -24,6 +25,29 @@ pub(super) struct Present {
 
 /// Who takes part, by node key.
 pub(super) type Presence = HashMap<PublicKey, Present>;
+
+/// Files that the session was given and has not told of yet. One whose attempt ends meanwhile stays in its queue all the same,
+/// and serves the next attempt.
+#[derive(Default)]
+pub(super) struct Given(HashSet<FileKey>);
+
+impl Given {
+    /// Gives a file to the session, unless it has it still.
+    pub(super) fn give(&mut self, under: &Under, meta: String, into: &Sender<Listed>) {
+        if self.0.insert(under.key()) {
+            let (name, content) = (under.key().to_string(), under.held.path.clone());
+            let content = Content::File(content);
+            // Its end is told by the session's.
+            let _ = into.send(Listed { at_s: None, name, meta, content });
+        }
+    }
+
+    /// The session has told of this one. Which file it is.
+    pub(super) fn told(&mut self, name: &str) -> Option<FileKey> {
+        let key = name.parse().ok()?;
+        self.0.take(&key)
+    }
+}
 
 /// A file under way.
 pub(super) struct Under {
@@ -131,12 +155,10 @@ impl Under {
 
 #[cfg(test)]
 mod tests {
-    use super::{Presence, Present, Stand, Under};
+    use super::{Given, Presence, Present, Stand, Under};
     use crate::dispatch::book::Held;
     use crate::product::SiteFile;
-    use downpour_catalog::{
-        Claimed, ErrorClass, Fence, File, FileId, Revision, RuleId, SiteId, State, Time,
-    };
+    use downpour_catalog::ErrorClass;
     use downpour_proto::ReceiverId;
     use downpour_transport::identity::{Identity, PublicKey};
     use std::time::{Duration, Instant};
@@ -152,35 +174,7 @@ mod tests {
             blake3: blake3::hash(b"abc").to_hex().to_string(),
             path: "f".to_owned(),
         };
-        Under::new((held(), file), required, nodes.iter().copied().collect())
-    }
-
-    fn held() -> Held {
-        let file = File {
-            id: FileId(1),
-            site: SiteId(1),
-            name: "f".to_owned(),
-            version: 1,
-            size: 3,
-            rule: RuleId(1),
-            state: State::Sending,
-            since: Time(0),
-            taken_in: Time(0),
-            reason: None,
-            error: None,
-            next_try: None,
-            tries: 1,
-            revision: Revision(5),
-            digest: None,
-        };
-        let claimed = Claimed {
-            file: FileId(1),
-            revision: Revision(5),
-            fence: Fence(1),
-            state: State::Sending,
-            size: 3,
-        };
-        Held::new(file, &claimed)
+        Under::new((Held::example("f"), file), required, nodes.iter().copied().collect())
     }
 
     fn nodes() -> [PublicKey; 3] {
@@ -216,6 +210,21 @@ mod tests {
         present.get_mut(&nodes[0]).unwrap().through = Some(7);
         assert_eq!(over(under.stand(&present, now)), ErrorClass::ConnectionLost);
         assert_eq!(over(under.stand(&Presence::new(), now)), ErrorClass::DestinationUnreachable);
+    }
+
+    #[test]
+    fn what_the_session_has_still_is_not_given_again() {
+        let under = under(&nodes(), 3);
+        let (into, queue) = std::sync::mpsc::channel();
+        let mut given = Given::default();
+        let name = under.key().to_string();
+        let give = |given: &mut Given| {
+            given.give(&under, String::new(), &into);
+            queue.try_iter().map(|listed| listed.name).collect::<Vec<_>>()
+        };
+        assert_eq!((give(&mut given), give(&mut given)), (vec![name.clone()], vec![]));
+        assert_eq!((given.told(&name), given.told(&name)), (Some(under.key()), None));
+        assert_eq!(give(&mut given), [name]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::{Dispatch, Progress, lock};
 use crate::site::{Config, Fault, Remote, Site, Stop};
 use crate::spool::Rules;
 use downpour_catalog::{
-    Change, Claimed, ErrorClass, Holder, Move, Next, Reason, RuleId, State, Time, Work,
+    Change, Claimed, ErrorClass, Holder, Move, Next, Reason, RuleId, State, Takers, Time, Work,
 };
 use downpour_proto::Rng;
 use downpour_transport::control::SessionId;
@@ -174,9 +174,11 @@ async fn claim(
     let work = match route.to.len() {
         ..=1 => Work::QueuedOf(rule),
         _ => {
-            let others = route.to.iter().filter(|to| *to != remote.name());
-            let to = std::iter::once(remote.name()).chain(others.map(String::as_str));
-            Work::QueuedFor(rule, to.map(|name| holder(site, &state.names, name)).collect())
+            let holder = |name: &String| holder(site, &state.names, name);
+            let (asking, others): (Vec<_>, Vec<_>) =
+                route.to.iter().partition(|to| *to == remote.name());
+            let [asking, others] = [asking, others].map(|to| to.into_iter().map(holder).collect());
+            Work::QueuedFor(rule, Takers { asking, others, required: route.to.len() })
         }
     };
     let searched = matches!(work, Work::QueuedFor(..));

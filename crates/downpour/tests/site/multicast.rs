@@ -197,6 +197,16 @@ fn one_is_away_at_first_and_one_is_killed_and_all_have_all_in_the_end() {
         text.contains("m3").then_some(text)
     });
     assert!(why.contains("away"), "{why}");
+    // It is in nobody's way, and does not go before somebody is there who lacks it.
+    let stays =
+        until("it is queued", || world.file("run/7").filter(|file| file.state == State::Queued));
+    contents.insert("later".to_owned(), bytes(10_000, 98));
+    world.drop_in("later", &contents["later"]);
+    until("two have the later one", || {
+        let file = world.file("later")?;
+        (world.signed(file.id) == ["m1", "m2"]).then_some(())
+    });
+    assert_eq!(world.file("run/7").map(|file| file.revision), Some(stays.revision));
     // A large one, in the middle of which the second is killed.
     contents.insert("large".to_owned(), bytes(60_000_000, 99));
     world.drop_in("large", &contents["large"]);
