@@ -4,25 +4,19 @@
 //! whose place is taken by something that it does not know, is refused: nothing is ever replaced. Room is reserved for what
 //! is taken until its batch has ended.
 
+use super::Dispatch;
 use super::load::Names;
 use super::offer::{OFFER_FILES_MAX, Offer, OfferItem, Said, Trouble};
-use crate::object::{Digest, check_item_name};
+use crate::object::{Digest, check_item_name, part_name};
 use crate::receipt::{SignedFileReceipt, WORD_BYTES_MAX};
 use crate::site::Site;
 use crate::spool::Rules;
-use crate::units::show_bytes;
 use downpour_catalog::{
     Error, ErrorClass, File, NAME_BYTES_MAX, OtherContent, Reader, Replica, ReplicaState, SiteId,
     Time,
 };
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
-
-/// Part of the file system that is left free.
-const SPARE: u64 = 64 << 20;
-/// When to ask again for what found no room, seconds.
-const NO_ROOM_S: u32 = 30;
 
 /// A file that is taken.
 #[derive(Clone, Debug)]
@@ -33,6 +27,8 @@ pub(super) struct Taken {
     pub(super) path: String,
     /// What is there is known to be damaged, unless it came right since.
     pub(super) damaged: bool,
+    /// Bytes for which there is to be room: less than all when some of it is here.
+    pub(super) needed: u64,
 }
 
 impl Taken {
@@ -41,6 +37,11 @@ impl Taken {
         if self.damaged {
             set_aside(folder, &self.path, &self.item.key().to_string());
         }
+    }
+
+    /// What its partial file is called, if it has one that lasts.
+    pub(super) fn part(&self) -> Option<String> {
+        part_name(self.path.as_bytes(), self.item.size)
     }
 }
 
@@ -87,26 +88,33 @@ impl<'a> Judge<'a> {
         &self,
         reader: &mut Reader,
         offer: &Offer,
-        room: &Room,
+        dispatch: &Dispatch,
     ) -> Result<Judged, Error> {
+        let looks = offer.items.iter().map(|item| self.look(reader, item));
+        let looks = looks.collect::<Result<Vec<_>, _>>()?;
+        let part = |look: &Result<Look, Trouble>| match look {
+            Ok(Look::Not(taken)) => taken.part(),
+            _ => None,
+        };
+        let parts = looks.iter().filter_map(part).collect();
+        let mut space = dispatch.room.space(&self.folder, &parts, || dispatch.awaited());
         let mut judged = Judged { said: Vec::new(), taken: Vec::new() };
         let mut paths = HashSet::new();
-        let mut free = room.free(&self.folder);
-        for item in &offer.items {
-            let said = match self.look(reader, item)? {
+        for look in looks {
+            let said = match look {
                 Ok(Look::Here(receipt)) => Said::Have { receipt: Box::new(receipt) },
                 Ok(Look::Not(taken)) if !paths.insert(taken.path.clone()) => {
                     let what = format!("another file of the offer goes to {}", taken.path);
                     Said::Refuse(Trouble::new(ErrorClass::VersionConflict, what))
                 }
-                Ok(Look::Not(taken)) => match free.checked_sub(item.size) {
-                    Some(left) => {
-                        free = left;
+                Ok(Look::Not(mut taken)) => match space.take(&taken.path, taken.item.size) {
+                    Ok(needed) => {
+                        taken.needed = needed;
                         let path = taken.path.clone();
                         judged.taken.push(taken);
                         Said::Take { path }
                     }
-                    None => Said::Refuse(no_room(item.size, free)),
+                    Err(trouble) => Said::Refuse(trouble),
                 },
                 Err(trouble) => Said::Refuse(trouble),
             };
@@ -158,7 +166,10 @@ impl<'a> Judge<'a> {
         }
         match known {
             Some(file) => self.known(reader, &file, item, digest, path),
-            None => Ok(Ok(Look::Not(Taken { item: item.clone(), digest, path, damaged: false }))),
+            None => {
+                let needed = item.size;
+                Ok(Ok(Look::Not(Taken { item: item.clone(), digest, path, damaged: false, needed })))
+            }
         }
     }
 
@@ -192,7 +203,8 @@ impl<'a> Judge<'a> {
         // It was here: it comes back to its place.
         let path = replica.as_ref().and_then(|r| self.below(&r.path)).unwrap_or(path);
         let damaged = replica.is_some_and(|replica| replica.state == ReplicaState::Corrupt);
-        Ok(Ok(Look::Not(Taken { item: item.clone(), digest, path, damaged })))
+        let needed = item.size;
+        Ok(Ok(Look::Not(Taken { item: item.clone(), digest, path, damaged, needed })))
     }
 
     /// A replica's path, below the receiving folder.
@@ -208,14 +220,6 @@ pub(super) enum Look {
     Not(Taken),
 }
 
-pub(super) fn no_room(size: u64, free: u64) -> Trouble {
-    let spare = show_bytes(SPARE);
-    let what = format!(
-        "{size} bytes are needed, {free} are free beside {spare} that stay free and what others were promised"
-    );
-    Trouble::new(ErrorClass::DestinationFull, what).after(NO_ROOM_S)
-}
-
 /// Moves what is known to be damaged out of the way of what replaces it. If it cannot be moved, the session says so.
 pub(super) fn set_aside(folder: &Path, path: &str, key: &str) {
     let aside = folder.join(".downpour/corrupt");
@@ -223,76 +227,5 @@ pub(super) fn set_aside(folder: &Path, path: &str, key: &str) {
         .and_then(|()| std::fs::rename(folder.join(path), aside.join(key)));
     if let Err(error) = moved {
         tracing::warn!(path, %error, "a damaged file stays where it is");
-    }
-}
-
-/// Room that is promised to batches, by file system.
-#[derive(Debug, Default)]
-pub(super) struct Room {
-    promised: Mutex<HashMap<u64, u64>>,
-}
-
-/// Which file system a folder is on; folders that are made later are on that of the nearest one above.
-fn device(folder: &Path) -> Option<(PathBuf, u64)> {
-    use std::os::unix::fs::MetadataExt as _;
-    let there = |path: &&Path| path.metadata().is_ok();
-    let above = folder.ancestors().find(there)?;
-    Some((above.to_owned(), above.metadata().ok()?.dev()))
-}
-
-impl Room {
-    fn promised(&self) -> std::sync::MutexGuard<'_, HashMap<u64, u64>> {
-        self.promised.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Bytes that can still be promised below a folder; where nobody can tell, any number.
-    pub(super) fn free(&self, folder: &Path) -> u64 {
-        let Some((above, device)) = device(folder) else { return u64::MAX };
-        let Ok(fs) = rustix::fs::statvfs(&above) else { return u64::MAX };
-        let free = fs.f_bavail.saturating_mul(fs.f_frsize);
-        let promised = self.promised().get(&device).copied().unwrap_or(0);
-        free.saturating_sub(SPARE).saturating_sub(promised)
-    }
-
-    /// Promises room until the promise is dropped.
-    pub(super) fn promise(self: &std::sync::Arc<Self>, folder: &Path, bytes: u64) -> Promise {
-        let device = device(folder).map_or(0, |(_, device)| device);
-        *self.promised().entry(device).or_default() += bytes;
-        Promise { room: self.clone(), device, bytes }
-    }
-}
-
-/// Room that is held.
-#[derive(Debug)]
-pub(super) struct Promise {
-    room: std::sync::Arc<Room>,
-    device: u64,
-    bytes: u64,
-}
-
-impl Drop for Promise {
-    fn drop(&mut self) {
-        if let Some(promised) = self.room.promised().get_mut(&self.device) {
-            *promised = promised.saturating_sub(self.bytes);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Room;
-    use std::sync::Arc;
-
-    #[test]
-    fn room_that_is_promised_is_not_promised_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let room = Arc::new(Room::default());
-        let inbox = folder.path().join("not/yet/there");
-        let free = room.free(&inbox);
-        let promise = room.promise(&inbox, free);
-        // What others write meanwhile only lessens it.
-        assert!(room.free(folder.path()) < free / 2 || free == 0);
-        drop(promise);
-        assert!(room.promised().values().all(|bytes| *bytes == 0));
     }
 }

@@ -5,11 +5,13 @@
 //! 3. Receipts are signed and kept in the folder itself, then files and receipts go into the catalog, in a commit.
 //! 4. Only then the source is told. A crash before that costs no bytes: what is in its place is found there.
 
-use super::arriving::{Promise, Taken, set_aside};
+use super::arriving::{Taken, set_aside};
 use super::hooks::{kill_point, lies_about};
 use super::ledger::{Ledger, Link};
+use super::lock;
 use super::offer::{Arrived, BatchState, Trouble};
 use super::record::{blocking, record};
+use super::room::Promise;
 use crate::cli::Fault as SessionFault;
 use crate::object::{Agreed, FolderOptions, Obstacle};
 use crate::receipt::{FileReceipt, SignedFileReceipt, WrongContent};
@@ -18,13 +20,19 @@ use crate::site::{Fault, Remote, Site};
 use crate::ticket::Ticket;
 use downpour_catalog::{ErrorClass, Refused};
 use downpour_proto::transfer::Wishes;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 
+/// An offer that is not begun by then is forgotten.
+const OFFER_LIFE: Duration = Duration::from_secs(120);
+/// How long the results of a batch can be asked for; and after they were told, should the answer have been lost. What is
+/// asked for later is told to the next offer of the same files.
+const RESULT_LIFE: Duration = Duration::from_secs(300);
+const TOLD_LIFE: Duration = Duration::from_secs(10);
 /// How long the source may take to open its door, and to come back.
 const SOURCE_TIME: Duration = Duration::from_secs(30);
 /// Memory for blocks under way, of one batch.
@@ -76,6 +84,23 @@ impl Incoming {
         }
     }
 
+    /// The partial files that it may go on with.
+    pub(super) fn parts(&self) -> HashSet<String> {
+        self.taken.iter().filter_map(Taken::part).collect()
+    }
+
+    /// Whether somebody may begin it still, or ask for its results. One that was given up before it was begun has none.
+    pub(super) fn is_of_use(&self) -> bool {
+        let is_within = |since: &Instant, life| since.elapsed() < life;
+        match (self.begun.load(Ordering::SeqCst), self.ended.get(), self.told.get()) {
+            (false, _, _) => is_within(&self.made, OFFER_LIFE),
+            (true, Some(_), _) if self.state.borrow().items.is_empty() => false,
+            (true, _, Some(told)) => is_within(told, TOLD_LIFE),
+            (true, Some(ended), None) => is_within(ended, RESULT_LIFE),
+            (true, None, None) => true,
+        }
+    }
+
     /// Ends its session, and waits until what it brought has been seen to. False: that takes long.
     pub(super) async fn give_up(&self) -> bool {
         let mut state = self.state.subscribe();
@@ -83,6 +108,7 @@ impl Incoming {
         if !self.begun.swap(true, Ordering::SeqCst) {
             self.state.send_modify(|state| state.done = true);
             self.ended.get_or_init(Instant::now);
+            lock(&self.promise).take();
         }
         self.given_up.notify_one();
         let ended = tokio::time::timeout(END_TIME, state.wait_for(|state| state.done)).await;
@@ -100,10 +126,10 @@ impl Incoming {
             }
         };
         kill_point("answer.before");
-        self.promise.lock().unwrap_or_else(PoisonError::into_inner).take();
+        lock(&self.promise).take();
         let bytes = self.taken.iter().map(|taken| taken.item.size).sum();
-        self.ended.get_or_init(Instant::now);
         self.state.send_replace(BatchState { done: true, bytes, items });
+        self.ended.get_or_init(Instant::now);
     }
 
     async fn receive(
@@ -154,6 +180,8 @@ impl Incoming {
         let mut folder = FolderOptions::new(&self.folder);
         (folder.owner, folder.folders) = (false, false);
         folder.lane = Some(lane.to_owned());
+        let reserved = folder.reserved.clone();
+        let size: u64 = self.taken.iter().map(|taken| taken.item.size).sum();
         let link = self.links.link(&self.from, &site.name).await;
         let link =
             link.inspect_err(|fault| tracing::warn!(%fault, "a link is not written down")).ok();
@@ -178,7 +206,14 @@ impl Incoming {
                 () = tokio::time::sleep(TICK) => {
                     let seen = running.progress();
                     let bytes = seen.and_then(|s| s.receivers.first().map(|row| row.done_bytes));
-                    self.state.send_modify(|state| state.bytes = bytes.unwrap_or(0));
+                    let bytes = bytes.unwrap_or(0);
+                    self.state.send_modify(|state| state.bytes = bytes);
+                    // What is on the disk is not promised as well.
+                    let lacks = match reserved.load(Ordering::Relaxed) {
+                        true => 0,
+                        false => size.saturating_sub(bytes),
+                    };
+                    lock(&self.promise).iter().for_each(|promise| promise.keep(lacks));
                 }
             }
         }
@@ -279,4 +314,30 @@ fn damage(path: &Path) {
     let content = std::fs::read(path).unwrap_or_default();
     let kept = &content[..content.len() / 2];
     let _ = std::fs::write(path, kept);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Incoming;
+    use crate::dispatch::ledger::Ledger;
+    use crate::dispatch::room::Room;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+
+    #[tokio::test]
+    async fn what_was_given_up_before_it_began_holds_no_room_and_is_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let (at, room) = (folder.path(), Arc::new(Room::default()));
+        let ledger = Ledger::example(at);
+        let incoming = || {
+            let promise = room.promise(at, 1000);
+            Incoming::new("a", at.to_owned(), Vec::new(), promise, ledger.clone())
+        };
+        let (given_up, begun) = (incoming(), incoming());
+        assert!(given_up.is_of_use() && begun.is_of_use());
+        begun.begun.store(true, Ordering::SeqCst);
+        assert!(given_up.give_up().await);
+        assert_eq!((given_up.is_of_use(), begun.is_of_use()), (false, true));
+        assert_eq!(room.promised(), 1000, "that of the other one");
+    }
 }

@@ -253,6 +253,24 @@ pub(super) async fn history(
 }
 
 #[cfg(test)]
+impl Ledger {
+    /// For tests, with a catalog of its own in this folder.
+    pub(super) fn example(folder: &std::path::Path) -> Arc<Self> {
+        use downpour_catalog::{BeforeMigration, CatalogUrl};
+        let url = CatalogUrl::Sqlite(folder.join("catalog.db"));
+        let catalog = Catalog::open(&url, "test", Time(1), &BeforeMigration::Refuse);
+        Arc::new(Self {
+            book: Book::open(folder),
+            paths: Arc::default(),
+            uplink: Arc::default(),
+            catalog: Arc::new(catalog.unwrap()),
+            clock: Clock::of(|| Time(1)),
+            meters: Mutex::default(),
+        })
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::{EVERY, Meter, RARELY};
     use downpour_proto::transfer::steer::Seen;

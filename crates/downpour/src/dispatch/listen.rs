@@ -9,10 +9,11 @@
 //! Deliberately absent: where a session is cut nothing is kept of the file under way; its sender sends that again. What a
 //! `[[remote]]` says of rates and batches does not apply: the sender sets the pace for all receivers together.
 
-use super::arriving::{Judge, Look, Taken, no_room};
+use super::arriving::{Judge, Look, Taken};
 use super::incoming::{MEMORY, not_recorded};
 use super::offer::{OfferItem, Trouble};
 use super::record::record_here;
+use super::room::no_room;
 use super::{Dispatch, lock};
 use crate::cli::Interface;
 use crate::product::{Clerk, Desk, Failure, SiteFile, Verdict};

@@ -11,7 +11,7 @@
 //! | `work` | the loop: wakes, claims, begins batches |
 //! | `load` | claimed files, looked up |
 //! | `outgoing`, `book` | a batch at its source, and its steps in the catalog |
-//! | `arriving`, `incoming` | an offer at its destination, and a batch there |
+//! | `arriving`, `room`, `incoming` | an offer at its destination, whether it has room, and a batch there |
 //! | `ledger`, `paths` | what the catalog is told of links; what is known of them, for plans |
 //! | `multicast`, `standing` | the standing session for rules with receivers, and the files in it |
 //! | `listen` | other sites' standing sessions, with this site as a receiver |
@@ -45,6 +45,7 @@ mod people;
 mod pieces;
 mod policy;
 mod record;
+mod room;
 mod route;
 mod section;
 mod sites;
@@ -70,13 +71,12 @@ pub use ways::Way;
 pub use why::{Why, WhyList};
 
 use crate::site::{Part, Running, Service, Site, Status, Stop};
-use arriving::Room;
 use downpour_transport::control::PullBudget;
 use incoming::Incoming;
 use ledger::Ledger;
 use link::Link;
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::PathBuf;
+use room::Room;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -91,8 +91,6 @@ pub struct Dispatch {
     /// Batches offered to here.
     incoming: Mutex<HashMap<String, Arc<Incoming>>>,
     room: Arc<Room>,
-    /// Lanes in use, by receiving folder.
-    lanes: Mutex<HashSet<(PathBuf, String)>>,
     /// There may be something to do.
     wake: Notify,
     /// Leases are to be looked at.
@@ -160,7 +158,6 @@ pub fn part(site: &Arc<Site>) -> Part {
         outgoing: Mutex::default(),
         incoming: Mutex::default(),
         room: Arc::default(),
-        lanes: Mutex::default(),
         wake: Notify::new(),
         look: Arc::default(),
         fetches: Mutex::default(),

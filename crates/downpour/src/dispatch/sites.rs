@@ -6,9 +6,9 @@ use super::incoming::Incoming;
 use super::link::Wanted;
 use super::offer::{BatchState, Begin, Offer, OfferAnswer, OfferItem, Wants, WantsAnswer};
 use super::people::{TransferReport, transfer_here};
+use super::room::LANES_MAX;
 use super::{Dispatch, here, lock, wants};
 use crate::api::{Allow, Asked, Given, Problem, Routes, Who};
-use crate::object::part_name;
 use crate::site::{Remote, Site};
 use crate::ticket::Ticket;
 use axum::extract::{Path, State};
@@ -17,24 +17,15 @@ use axum::{Extension, Json};
 use downpour_catalog::ErrorClass;
 use serde::Deserialize;
 use std::collections::HashSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use utoipa::{IntoParams, OpenApi};
 
-/// An offer that is not begun by then is forgotten.
-const OFFER_LIFE: Duration = Duration::from_secs(120);
-/// How long the results of a batch can be asked for; and after they were told, should the answer have been lost. What is
-/// asked for later is told to the next offer of the same files.
-const RESULT_LIFE: Duration = Duration::from_secs(300);
-const TOLD_LIFE: Duration = Duration::from_secs(10);
 /// Batches that are known at once, ended ones included, whose receipts take memory: a megabyte at most each.
 const KNOWN_MAX: usize = 256;
 /// Longest wait for a batch's end in one answer.
 const WAIT_MAX_S: u64 = 20;
-/// Lanes of one receiving folder.
-const LANES_MAX: usize = 64;
 
 #[derive(OpenApi)]
 #[openapi(paths(offer, begin, batch, want, transfer))]
@@ -80,22 +71,23 @@ async fn offer(
         let banned = Problem::new(StatusCode::FORBIDDEN, "banned", what, "ask that operator");
         return Err(banned.of_class(ErrorClass::DestinationRefused));
     }
-    dispatch.forget_old();
     dispatch.end_earlier(remote.name(), &offer).await?;
+    dispatch.forget_old();
     if lock(&dispatch.incoming).len() >= KNOWN_MAX {
         let what = format!("{KNOWN_MAX} batches are known already");
         let busy = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", what, "offer it later");
         return Err(busy.of_class(ErrorClass::OutOfResources));
     }
     let folder = site.config().inbox_of(&remote.section);
-    let (room, judged_site) = (dispatch.room.clone(), site.clone());
+    let (judging, judged_site) = (dispatch.clone(), site.clone());
     let (id, inbox) = (offer.batch.clone(), folder.clone());
-    let judged = site
-        .read(move |reader| Judge::new(&judged_site, reader, inbox)?.judge(reader, &offer, &room));
+    let judged = site.read(move |reader| {
+        Judge::new(&judged_site, reader, inbox)?.judge(reader, &offer, &judging)
+    });
     let mut judged = judged.await?;
     here::find(&site, &folder, &id, &mut judged).await?;
     if !judged.taken.is_empty() {
-        let bytes = judged.taken.iter().map(|taken| taken.item.size).sum();
+        let bytes = judged.taken.iter().map(|taken| taken.needed).sum();
         let promise = dispatch.room.promise(&folder, bytes);
         let book = dispatch.book.clone();
         let incoming = Incoming::new(remote.name(), folder, judged.taken, promise, book);
@@ -126,7 +118,7 @@ async fn begin(
     }
     // A repeated question begins nothing twice.
     if !incoming.begun.swap(true, Ordering::SeqCst) {
-        let lane = dispatch.lane(&incoming).ok_or_else(|| {
+        let lane = dispatch.room.lane(&incoming.folder, &incoming.parts()).ok_or_else(|| {
             incoming.begun.store(false, Ordering::SeqCst);
             let what = format!("{LANES_MAX} batches arrive already");
             let busy = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", what, "try later");
@@ -135,7 +127,7 @@ async fn begin(
         let (site, incoming) = (site.clone(), incoming.clone());
         tokio::spawn(async move {
             incoming.run(&site, &remote, lane.name(), ticket).await;
-            lane.dispatch.count(&incoming.state.borrow());
+            dispatch.count(&incoming.state.borrow());
         });
     }
     Ok(Json(incoming.state.borrow().clone()))
@@ -199,16 +191,7 @@ impl Dispatch {
 
     /// Forgets offers that nobody began and results that nobody will ask for any more.
     pub(super) fn forget_old(&self) {
-        lock(&self.incoming).retain(|_, incoming| {
-            let is_within = |since: &Instant, life| since.elapsed() < life;
-            match (incoming.begun.load(Ordering::SeqCst), incoming.ended.get(), incoming.told.get())
-            {
-                (false, _, _) => is_within(&incoming.made, OFFER_LIFE),
-                (true, _, Some(told)) => is_within(told, TOLD_LIFE),
-                (true, Some(ended), None) => is_within(ended, RESULT_LIFE),
-                (true, None, None) => true,
-            }
-        });
+        lock(&self.incoming).retain(|_, incoming| incoming.is_of_use());
     }
 
     /// Ends the sessions in which files still came that are offered anew: at their source they are over, and what they
@@ -234,29 +217,6 @@ impl Dispatch {
         Ok(())
     }
 
-    /// A lane for a batch: the free one in which most of its files were begun.
-    fn lane(self: &Arc<Self>, incoming: &Incoming) -> Option<Lane> {
-        let parts: Vec<String> = incoming
-            .taken
-            .iter()
-            .filter_map(|taken| part_name(taken.path.as_bytes(), taken.item.size))
-            .collect();
-        let folder = incoming.folder.clone();
-        let begun = |lane: &String| {
-            let parts_of = folder.join(".downpour").join(lane).join("parts");
-            parts.iter().filter(|part| parts_of.join(part).exists()).count()
-        };
-        let names = (0..LANES_MAX).map(|number| format!("lane-{number}"));
-        let mut lanes = lock(&self.lanes);
-        let free = names.filter(|lane| !lanes.contains(&(folder.clone(), lane.clone())));
-        let free: Vec<String> = free.collect();
-        let best =
-            free.iter().enumerate().max_by_key(|(index, lane)| (begun(lane), usize::MAX - index));
-        let key = (folder.clone(), best?.1.clone());
-        lanes.insert(key.clone());
-        Some(Lane { dispatch: self.clone(), key })
-    }
-
     fn count(&self, state: &BatchState) {
         let placed = |item: &&super::Arrived| matches!(item, super::Arrived::Placed { .. });
         let files = state.items.iter().filter(placed).count() as u64;
@@ -264,23 +224,5 @@ impl Dispatch {
         let failed = state.items.len() as u64 - files;
         self.totals.failed.fetch_add(failed, Ordering::Relaxed);
         self.totals.received_bytes.fetch_add(state.bytes, Ordering::Relaxed);
-    }
-}
-
-/// A lane in use.
-struct Lane {
-    dispatch: Arc<Dispatch>,
-    key: (PathBuf, String),
-}
-
-impl Lane {
-    fn name(&self) -> &str {
-        &self.key.1
-    }
-}
-
-impl Drop for Lane {
-    fn drop(&mut self) {
-        lock(&self.dispatch.lanes).remove(&self.key);
     }
 }

@@ -118,10 +118,10 @@ impl Staging {
         }
     }
 
-    /// Takes `len` bytes from the file system for what is to come.
-    pub(crate) fn reserve(&self, len: u64) -> Result<(), PlaceError> {
+    /// Takes `len` bytes from the file system for what is to come. `false`: it cannot give them beforehand.
+    pub(crate) fn reserve(&self, len: u64) -> Result<bool, PlaceError> {
         if len == 0 || self.in_memory {
-            return Ok(());
+            return Ok(len == 0);
         }
         let unnamed = rustix::fs::openat(
             self.claim.folder(),
@@ -144,13 +144,13 @@ impl Staging {
             Ok(()) => {
                 let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
                 *reserve = Reserve { file: Some(file), left: len, free: 0 };
-                Ok(())
+                Ok(true)
             }
             Err(error @ (Errno::NOSPC | Errno::DQUOT)) => {
                 Err(PlaceError::of(error, "reserving space"))
             }
             // This file system cannot reserve: a full disk shows later, as clearly.
-            Err(_) => Ok(()),
+            Err(_) => Ok(false),
         }
     }
 

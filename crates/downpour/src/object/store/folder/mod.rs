@@ -27,6 +27,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// Room that a file takes at least; file systems allocate in blocks of about this.
@@ -52,6 +53,8 @@ pub struct FolderOptions {
     /// Keep what is not finished in this folder below the staging folder, so that several sessions may run into one
     /// target. It stays afterwards, with partial files that are not this session's. Default: none.
     pub lane: Option<String>,
+    /// Set as soon as all the room that a session needs is taken from the file system, which not every one can give.
+    pub reserved: Arc<AtomicBool>,
 }
 
 impl FolderOptions {
@@ -66,6 +69,7 @@ impl FolderOptions {
             xattrs: false,
             folders: true,
             lane: None,
+            reserved: Arc::default(),
         }
     }
 }

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Files in more pieces than this are not allocated beforehand.
 const ALLOCATED_EXTENTS_MAX: usize = 64;
@@ -48,7 +49,10 @@ impl FolderTarget {
             return Err(full("reserving space".into()));
         }
         match self.staging.reserve(needed) {
-            Ok(()) => Ok(()),
+            Ok(taken) => {
+                self.options.reserved.store(taken, Ordering::Relaxed);
+                Ok(())
+            }
             Err(PlaceError::Full(doing)) => Err(full(doing)),
             Err(PlaceError::Target(reason)) => Err(StoreFailure::Target(reason)),
             Err(PlaceError::Object(why)) => Err(StoreFailure::Target(why.text)),
