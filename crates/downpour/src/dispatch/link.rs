@@ -135,7 +135,16 @@ impl Link {
         }
     }
 
-    /// What was permitted found nothing to send: a probe is given back.
+    /// Whether these many files may go in one batch that begins now.
+    pub(super) fn permits_all(&mut self, now: Time, active_max: usize, files: usize) -> bool {
+        let permitted = self.permit(now, active_max, files);
+        if (1..files).contains(&permitted) {
+            self.unprobe(now);
+        }
+        permitted >= files
+    }
+
+    /// What was permitted found nothing to send, or ended without a word of the other side: a probe is given back.
     pub(super) fn unprobe(&mut self, now: Time) {
         self.breaker.unprobe(stamp(now));
     }

@@ -20,8 +20,8 @@ use utoipa::ToSchema;
 
 /// Files of one offer at most.
 pub(super) const OFFER_FILES_MAX: usize = 1000;
-/// Bytes of names and paths in one offer, so that its JSON fits into a body.
-pub(super) const OFFER_NAMES_MAX: usize = 400_000;
+/// Bytes of the files in an offer's JSON, so that it fits into a body.
+pub(super) const OFFER_ITEMS_LEN_MAX: usize = 900_000;
 /// Characters of a reason.
 const WHAT_MAX: usize = 500;
 
@@ -64,6 +64,11 @@ impl OfferItem {
     /// Its name across sites.
     pub fn key(&self) -> FileKey {
         FileKey::of(&self.site, &self.name, self.version)
+    }
+
+    /// Its bytes in an offer, with what parts it from the next.
+    pub(super) fn json_len(&self) -> usize {
+        serde_json::to_string(self).map_or(0, |json| json.len() + 1)
     }
 
     /// Its identity, if it is one.

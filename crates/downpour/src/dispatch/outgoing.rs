@@ -95,7 +95,7 @@ impl Outgoing {
         let mut delivered = Delivered::default();
         let offer = Offer {
             batch: batch_name(self.id),
-            items: held.iter().map(|h| self.item(h)).collect(),
+            items: held.iter().map(|held| item(held, &self.route)).collect(),
         };
         let answer: OfferAnswer = match self.remote.post("/v1/site/offers", &offer).await {
             Ok(answer) => answer,
@@ -130,22 +130,6 @@ impl Outgoing {
             false => self.send(book, take, &mut delivered).await?,
         };
         Ok((delivered, broken))
-    }
-
-    fn item(&self, held: &Held) -> OfferItem {
-        let file = &held.file;
-        let digest = file.digest.as_ref().map(downpour_catalog::Digest::hex).unwrap_or_default();
-        OfferItem {
-            site: held.origin.clone(),
-            name: file.name.clone(),
-            version: file.version,
-            taken_in_us: file.taken_in.0,
-            rule: held.rule.clone(),
-            size: file.size,
-            blake3: digest,
-            into: self.route.path_of(held),
-            digests: Vec::new(),
-        }
     }
 
     /// Whether a receipt is the destination's word for this very file.
@@ -418,6 +402,23 @@ impl Outgoing {
         let failed = held.into_iter().map(|held| (held, broken.class, None));
         book.fail(failed.collect(), &mut self.rng).await?;
         Ok(broken)
+    }
+}
+
+/// A file as it is offered.
+pub(super) fn item(held: &Held, route: &Route) -> OfferItem {
+    let file = &held.file;
+    let digest = file.digest.as_ref().map(downpour_catalog::Digest::hex).unwrap_or_default();
+    OfferItem {
+        site: held.origin.clone(),
+        name: file.name.clone(),
+        version: file.version,
+        taken_in_us: file.taken_in.0,
+        rule: held.rule.clone(),
+        size: file.size,
+        blake3: digest,
+        into: route.path_of(held),
+        digests: Vec::new(),
     }
 }
 

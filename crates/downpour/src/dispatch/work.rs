@@ -4,8 +4,8 @@ use super::book::{Held, until};
 use super::hooks::kill_point;
 use super::link::{Link, Wanted, seed};
 use super::load::{Loaded, Names, load};
-use super::offer::OFFER_NAMES_MAX;
-use super::outgoing::{Outgoing, batch_name};
+use super::offer::OFFER_ITEMS_LEN_MAX;
+use super::outgoing::{Outgoing, batch_name, item};
 use super::policy::{WAIT_MAX, waits};
 use super::route::Route;
 use super::{Dispatch, Progress, lock};
@@ -127,7 +127,9 @@ async fn begin(dispatch: &Arc<Dispatch>, site: &Arc<Site>, tasks: &mut Tasks) ->
     let now = site.clock.now();
     site.catalog.wake(now, WAKE_MAX).done().await?;
     let mut state = look(site).await?;
-    take_lapsed(dispatch, site, &state, tasks).await?;
+    if tasks.len() < site.config().transfer.active {
+        take_lapsed(dispatch, site, &state, tasks).await?;
+    }
     let mut remotes = site.remotes();
     // Of files for several sites the first one takes all: who took last comes last.
     let all = remotes.len().max(1);
@@ -141,15 +143,18 @@ async fn begin(dispatch: &Arc<Dispatch>, site: &Arc<Site>, tasks: &mut Tasks) ->
             let Some((rule, limit)) = chosen else { break };
             let claimed = claim(dispatch, site, &remote, (&state, rule), limit).await?;
             // The next link shall not spend its probe on what this one took.
-            if let Some((files, _)) = state.queued.get_mut(&rule) {
+            if let Some((files, bytes)) = state.queued.get_mut(&rule) {
                 *files -= i64::try_from(claimed.len()).unwrap_or(i64::MAX);
+                *bytes -= i64::try_from(size_of(&claimed)).unwrap_or(i64::MAX);
             }
             if claimed.is_empty() {
                 done.insert(rule);
                 continue;
             }
             dispatch.turn.store((first + place + 1) % all, Ordering::Relaxed);
-            let bytes = claimed.iter().map(|claimed| claimed.size).sum();
+            let (claimed, beyond) = within(claimed, site.config().transfer.batch_bytes.0);
+            put_back(site, beyond, (Reason::Turn, None, Duration::ZERO)).await?;
+            let bytes = size_of(&claimed);
             let share = site.config().transfer.share(state.names.rule(rule));
             if let Some(link) = lock(&dispatch.links).get_mut(remote.name()) {
                 link.serve(rule, bytes, share);
@@ -277,36 +282,62 @@ async fn take_lapsed(
         by_rule.entry(rule.unwrap_or_default()).or_default().push(claimed);
     }
     for (rule, claimed) in by_rule {
+        let (claimed, beyond) = within(claimed, config.transfer.batch_bytes.0);
+        put_back(site, beyond, interrupted()).await?;
         let route = state.routes.get(&rule);
         let remote = route.and_then(|route| route.to.iter().find_map(|to| site.remote(to)));
         let permit = |remote: &Arc<Remote>| {
             let mut links = lock(&dispatch.links);
             let name = remote.name().to_owned();
             let link = links.entry(name).or_insert_with(|| Link::new(seed(), Wanted::Open));
-            let permitted = link.permit(now, usize::MAX, claimed.len());
-            if (1..claimed.len()).contains(&permitted) {
-                link.unprobe(now);
-            }
-            permitted >= claimed.len()
+            link.permits_all(now, remote.section.active, claimed.len())
         };
-        match (remote.filter(permit), route) {
+        let has_room = tasks.len() < config.transfer.active;
+        match (remote.filter(|remote| has_room && permit(remote)), route) {
             (Some(remote), Some(route)) => {
                 spawn(dispatch, site, &remote, (claimed, route.clone()), tasks);
             }
-            // Its rule is gone, or its link does not work: it waits with the others.
-            _ => back_into_the_queue(site, claimed).await?,
+            // Its rule is gone, or its link does not work, or does enough: it waits with the others.
+            _ => put_back(site, claimed, interrupted()).await?,
         }
     }
     Ok(())
 }
 
-async fn back_into_the_queue(site: &Arc<Site>, claimed: Vec<Claimed>) -> Result<(), Fault> {
-    let now = site.clock.now();
+fn size_of(claimed: &[Claimed]) -> u64 {
+    claimed.iter().map(|claimed| claimed.size).sum()
+}
+
+/// As many as one batch has room for, the first in any case, and the others.
+fn within(mut claimed: Vec<Claimed>, bytes_max: u64) -> (Vec<Claimed>, Vec<Claimed>) {
+    let mut bytes = 0_u64;
+    let fits = |claimed: &&Claimed| {
+        bytes = bytes.saturating_add(claimed.size);
+        bytes <= bytes_max
+    };
+    let fitting = claimed.iter().take_while(fits).count();
+    let beyond = claimed.split_off(fitting.max(1).min(claimed.len()));
+    (claimed, beyond)
+}
+
+/// What a daemon that died had under way begins again soon.
+fn interrupted() -> (Reason, Option<ErrorClass>, Duration) {
     let class = ErrorClass::Interrupted;
+    (Reason::BackOff, Some(class), waits(class).first)
+}
+
+/// These go back into the queue after a time, without having been looked up.
+async fn put_back(
+    site: &Arc<Site>,
+    claimed: Vec<Claimed>,
+    (reason, error, wait): (Reason, Option<ErrorClass>, Duration),
+) -> Result<(), Fault> {
+    if claimed.is_empty() {
+        return Ok(());
+    }
+    let now = site.clock.now();
     let step = |claimed: Claimed| {
-        let next_try = until(now, waits(class).first);
-        let (reason, error) = (Reason::BackOff, Some(class));
-        let next = Next::Waiting { reason, error, next_try, bytes: 0 };
+        let next = Next::Waiting { reason, error, next_try: until(now, wait), bytes: 0 };
         let (file, at, fence) = (claimed.file, claimed.revision, Some(claimed.fence));
         Change::Move(Move { file, at, fence, next })
     };
@@ -377,7 +408,7 @@ async fn batch(
     let failed = failed.into_iter().map(|(held, class)| (held, class, None)).collect();
     book.fail(failed, &mut rng).await?;
     book.put_back(elsewhere, Reason::Turn, None, ELSEWHERE).await?;
-    let (ready, too_many) = fitting(ready);
+    let (ready, too_many) = fitting(ready, |held| item(held, &route).json_len());
     book.put_back(too_many, Reason::Turn, None, Duration::ZERO).await?;
     if ready.is_empty() {
         if let Some(link) = lock(&dispatch.links).get_mut(remote.name()) {
@@ -419,11 +450,11 @@ async fn batch(
 }
 
 /// As many files as one offer has room for, and the others.
-fn fitting(ready: Vec<Held>) -> (Vec<Held>, Vec<Held>) {
-    let mut names = 0;
+fn fitting(ready: Vec<Held>, len: impl Fn(&Held) -> usize) -> (Vec<Held>, Vec<Held>) {
+    let mut bytes = 0;
     ready.into_iter().partition(|held| {
-        names += 2 * held.file.name.len();
-        names <= OFFER_NAMES_MAX
+        bytes += len(held);
+        bytes <= OFFER_ITEMS_LEN_MAX
     })
 }
 
@@ -471,4 +502,53 @@ pub(super) fn keep_links(dispatch: &Dispatch, config: &Config) -> std::io::Resul
     std::fs::write(&new, serde_json::to_vec(&wanted).unwrap_or_default())?;
     std::fs::File::open(&new)?.sync_all()?;
     std::fs::rename(new, file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{fitting, within};
+    use crate::dispatch::book::Held;
+    use crate::dispatch::offer::{OFFER_FILES_MAX, Offer};
+    use crate::dispatch::outgoing::item;
+    use crate::dispatch::route::Route;
+    use downpour_catalog::{Claimed, Fence, FileId, Revision, State};
+
+    fn claimed(size: u64) -> Claimed {
+        let (file, revision, fence) = (FileId(1), Revision(5), Fence(1));
+        Claimed { file, revision, fence, state: State::Sending, size }
+    }
+
+    #[test]
+    fn a_batch_ends_before_it_is_too_large_and_has_one_file_at_least() {
+        let split = |sizes: &[u64]| {
+            let (fit, beyond) = within(sizes.iter().copied().map(claimed).collect(), 1000);
+            (fit.len(), beyond.len())
+        };
+        assert_eq!(split(&[400, 600, 1, 1]), (2, 2));
+        assert_eq!(split(&[5000, 1, 1]), (1, 2));
+        assert_eq!(split(&[1, 5000, 1]), (1, 2));
+        assert_eq!(split(&[0, u64::MAX, u64::MAX]), (1, 2));
+        assert_eq!(split(&[1; 9]), (9, 0));
+        assert_eq!(split(&[]), (0, 0));
+    }
+    #[test]
+    fn an_offer_fits_into_a_body_whatever_its_files_are_called() {
+        let config: crate::site::Config = toml::from_str(
+            "[site]\nname = 'a'\n[[remote]]\nname = 'b'\nkey = 'AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA'",
+        )
+        .unwrap();
+        let rules = crate::spool::Rules::new("a", &[]);
+        let route = Route::of(&config, &rules, &format!("to:b/{}/{{name}}", "x".repeat(200)));
+        let route = route.unwrap();
+        for name in ["n".repeat(1000), "\u{1}".repeat(500)] {
+            let mut held = Held::example(&name);
+            held.rule = route.rule.clone();
+            let all = vec![held; OFFER_FILES_MAX];
+            let (fit, beyond) = fitting(all, |held| item(held, &route).json_len());
+            assert_eq!(fit.len() + beyond.len(), OFFER_FILES_MAX);
+            let items = fit.iter().map(|held| item(held, &route)).collect();
+            let len = serde_json::to_vec(&Offer { batch: "0".repeat(32), items }).unwrap().len();
+            assert!((800_000..config.limits.body.0 as usize).contains(&len), "{len}");
+        }
+    }
 }
