@@ -4,7 +4,7 @@
 //! daemon moves it. It is let go, and nothing else of the batch suffers.
 
 use super::hooks::kill_point;
-use super::policy::{FILE_TRIES_MAX, Verdict, WAIT_MAX, judge, own_failures, waits};
+use super::policy::{FILE_TRIES_MAX, Verdict, judge, own_failures, pause};
 use crate::site::{Fault, Site};
 use downpour_catalog::{
     Change, Claimed, ErrorClass, Fence, File, FileId, Move, Next, Reader, Reason, Revision, Scope,
@@ -253,8 +253,7 @@ pub(super) fn after_failure(
     match judge(class, own) {
         Verdict::SetApart => Next::Quarantined(class),
         Verdict::Again(reason) => {
-            let wait = after.unwrap_or_else(|| waits(class).wait(tries, rng)).min(WAIT_MAX);
-            waiting(now, reason, Some(class), wait)
+            waiting(now, reason, Some(class), pause(class, tries, after, rng))
         }
     }
 }

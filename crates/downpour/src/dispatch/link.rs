@@ -1,6 +1,6 @@
 //! The way to one other site: whether it may be used now, how much is under way, what it brought.
 
-use super::policy::{BREAKER, blames_link};
+use super::policy::{BREAKER, REFUSALS, blames_link};
 use downpour_catalog::{ErrorClass, RuleId, Time};
 use downpour_proto::transfer::{Breaker, Permit};
 use downpour_proto::{Duration, Rng, Timestamp};
@@ -40,10 +40,11 @@ pub struct LinkReport {
     pub files_per_s: f64,
     /// Bytes a second, over the last minutes.
     pub bytes_per_s: f64,
-    /// When its breaker lets the next probe through, microseconds since 1970; absent while it is closed.
+    /// When its breaker lets the next probe through, microseconds since 1970; absent while it is closed. It is open while the
+    /// other site cannot be reached, or takes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe_at_us: Option<i64>,
-    /// The last failure that the link was blamed for.
+    /// The last failure of a whole batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
 }
@@ -51,7 +52,10 @@ pub struct LinkReport {
 /// The other site, as the dispatcher sees it.
 #[derive(Debug)]
 pub(super) struct Link {
+    /// Whether the other site can be reached.
     breaker: Breaker,
+    /// Whether it takes what is offered: it may have no room, or no time.
+    takes: Breaker,
     pub(super) wanted: Wanted,
     pub(super) active: usize,
     trouble: Option<(ErrorClass, String)>,
@@ -111,6 +115,7 @@ impl Link {
     pub(super) fn new(seed: u64, wanted: Wanted) -> Self {
         Self {
             breaker: Breaker::new(BREAKER, seed),
+            takes: Breaker::new(REFUSALS, seed),
             wanted,
             active: 0,
             trouble: None,
@@ -127,11 +132,19 @@ impl Link {
         if self.wanted != Wanted::Open || self.active >= active_max {
             return 0;
         }
-        match self.breaker.permit(stamp(now)) {
+        let files = match self.breaker.permit(stamp(now)) {
             Permit::Yes => files_max,
             // A probe costs little, whether it succeeds or not.
             Permit::Probe => 1,
-            Permit::No(_) => 0,
+            Permit::No(_) => return 0,
+        };
+        match self.takes.permit(stamp(now)) {
+            // Whether there is room depends on the file: one would say little.
+            Permit::Yes | Permit::Probe => files,
+            Permit::No(_) => {
+                self.breaker.unprobe(stamp(now));
+                0
+            }
         }
     }
 
@@ -147,6 +160,7 @@ impl Link {
     /// What was permitted found nothing to send, or ended without a word of the other side: a probe is given back.
     pub(super) fn unprobe(&mut self, now: Time) {
         self.breaker.unprobe(stamp(now));
+        self.takes.unprobe(stamp(now));
     }
 
     /// It took so long to find those of a rule's files that this link lacks.
@@ -159,25 +173,36 @@ impl Link {
         self.rested.get(&rule).is_none_or(|at| *at <= now)
     }
 
-    /// The other side answered.
+    /// The other side answered, and brought the batch to its end.
     pub(super) fn succeed(&mut self) {
         self.breaker.succeed();
+        self.takes.succeed();
         self.trouble = None;
+    }
+
+    /// The other side takes some of an offer, or has it.
+    pub(super) fn taken(&mut self) {
+        self.takes.succeed();
     }
 
     /// The clock was set back: what the breaker knows of time is void.
     pub(super) fn begin_anew(&mut self) {
         self.breaker = Breaker::new(BREAKER, seed());
+        self.takes = Breaker::new(REFUSALS, seed());
         self.pace = Pace::default();
         self.rested.clear();
     }
 
-    /// Something failed; the breaker hears of it if the link is to blame.
+    /// A batch failed as a whole: the way did, or the other side answered that it takes none.
     pub(super) fn fail(&mut self, now: Time, class: ErrorClass, what: &str) {
         if blames_link(class) {
             self.breaker.fail(stamp(now));
-            self.trouble = Some((class, what.to_owned()));
+            self.takes.unprobe(stamp(now));
+        } else {
+            self.breaker.succeed();
+            self.takes.fail(stamp(now));
         }
+        self.trouble = Some((class, what.to_owned()));
     }
 
     /// Files of a batch are at the other side.
@@ -187,9 +212,14 @@ impl Link {
         self.pace.note(now, files, bytes, took_s);
     }
 
-    /// When the next probe goes out; `None` while the breaker is closed.
+    /// Whether the other site cannot be reached, as far as is known.
+    pub(super) fn is_broken(&self) -> bool {
+        self.breaker.opens_until().is_some()
+    }
+
+    /// When the next probe goes out; `None` while nothing is held back.
     pub(super) fn probe_at(&self) -> Option<Time> {
-        self.breaker.opens_until().map(time)
+        self.breaker.opens_until().max(self.takes.opens_until()).map(time)
     }
 
     pub(super) fn trouble(&self) -> Option<&(ErrorClass, String)> {
@@ -269,11 +299,6 @@ mod tests {
             assert_eq!(link.permit(NOW, 2, 1000), 0);
         }
         link.wanted = Wanted::Open;
-        for _ in 0..10 {
-            link.fail(NOW, ErrorClass::FileGone, "a file");
-            link.fail(NOW, ErrorClass::DestinationFull, "no room");
-        }
-        assert_eq!(link.permit(NOW, 2, 1000), 1000, "neither says anything about the link");
         (0..3).for_each(|_| link.fail(NOW, ErrorClass::DestinationUnreachable, "no route"));
         assert_eq!(link.permit(NOW, 2, 1000), 0);
         let probe_at = link.probe_at().unwrap();
@@ -281,6 +306,50 @@ mod tests {
         assert_eq!(link.permit(probe_at, 2, 1000), 1, "one file to see whether it works");
         link.succeed();
         assert_eq!((link.permit(probe_at, 2, 1000), link.probe_at()), (1000, None));
+    }
+
+    #[test]
+    fn what_was_left_goes_all_at_once_and_not_beside_too_many() {
+        let mut link = Link::new(1, Wanted::Open);
+        link.active = 1;
+        assert!(link.permits_all(NOW, 2, 1000) && !link.permits_all(NOW, 1, 1000));
+        (0..3).for_each(|_| link.fail(NOW, ErrorClass::TimedOut, "no answer"));
+        let probe_at = link.probe_at().unwrap();
+        assert!(!link.permits_all(probe_at, 2, 1000));
+        assert!(link.permits_all(probe_at, 2, 1), "the probe was given back");
+    }
+
+    #[test]
+    fn one_that_takes_nothing_is_asked_by_one_batch_at_a_time_and_less_and_less_often() {
+        let mut link = Link::new(1, Wanted::Open);
+        let mut now = NOW;
+        let mut refuse = |link: &mut Link| {
+            link.fail(now, ErrorClass::DestinationFull, "no room");
+            assert_eq!((link.permit(now, 2, 1000), link.is_broken()), (0, false));
+            let before = std::mem::replace(&mut now, link.probe_at().unwrap());
+            assert_eq!((link.permit(now, 2, 1000), link.permit(now, 2, 1000)), (1000, 0));
+            now.0 - before.0
+        };
+        let waits: Vec<i64> = (0..8).map(|_| refuse(&mut link)).collect();
+        assert!(waits[0] <= 2_000_000 && waits[7] >= 100_000_000, "{waits:?}");
+        link.taken();
+        assert_eq!(link.permit(now, 2, 1000), 1000);
+    }
+
+    #[test]
+    fn a_probe_that_is_answered_with_no_fault_of_the_way_is_no_probe_any_more() {
+        let mut link = Link::new(1, Wanted::Open);
+        (0..3).for_each(|_| link.fail(NOW, ErrorClass::TimedOut, "no answer"));
+        let mut now = link.probe_at().unwrap();
+        assert_eq!(link.permit(now, 2, 9), 1);
+        link.fail(now, ErrorClass::OutOfResources, "busy");
+        assert!(!link.is_broken(), "it answers");
+        now = link.probe_at().unwrap();
+        assert_eq!(link.permit(now, 2, 9), 9);
+        // The way fails again, before it is known whether it takes something.
+        (0..3).for_each(|_| link.fail(now, ErrorClass::TimedOut, "no answer"));
+        now = link.probe_at().unwrap();
+        assert_eq!(link.permit(now, 2, 9), 1);
     }
 
     #[test]

@@ -191,7 +191,7 @@ impl Service for Dispatch {
     fn status(&self) -> Status {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
         let (out, into) = (lock(&self.outgoing).len(), lock(&self.incoming).len());
-        let open = lock(&self.links).values().filter(|link| link.probe_at().is_some()).count();
+        let open = lock(&self.links).values().filter(|link| link.is_broken()).count();
         let mut line = format!("{out} batches out, {into} in");
         if open > 0 {
             line.push_str(&format!(", {open} links broken"));

@@ -6,13 +6,13 @@
 //! 4. Each step is one commit for all files that take it. Whatever fails in between is taken up by the next batch: the
 //!    destination says what it has.
 
-use super::Progress;
 use super::book::{Book, Held};
 use super::hooks::kill_point;
-use super::ledger::Ledger;
+use super::link::Link;
 use super::offer::{Arrived, BatchState, Begin, Offer, OfferAnswer, OfferItem, Said, Trouble};
-use super::policy::source_class;
+use super::policy::{blames_site, source_class};
 use super::route::Route;
+use super::{Dispatch, Progress, lock};
 use crate::object::CHANGED;
 use crate::object::{DigestBook, Item, Skipped};
 use crate::receipt::SignedFileReceipt;
@@ -43,9 +43,7 @@ const ASK_PAUSE: Duration = Duration::from_secs(2);
 pub(super) struct Outgoing {
     pub(super) site: Arc<Site>,
     pub(super) remote: Arc<Remote>,
-    pub(super) links: Arc<Ledger>,
-    /// Leases are to be looked at.
-    pub(super) look: Arc<tokio::sync::Notify>,
+    pub(super) dispatch: Arc<Dispatch>,
     pub(super) destination: SiteId,
     pub(super) route: Route,
     /// Of the batch, and of its session.
@@ -80,7 +78,7 @@ impl Outgoing {
         held: Vec<Held>,
         lease: Duration,
     ) -> Result<(Delivered, Option<Broken>), Fault> {
-        let book = Book::new(&self.site, &self.look, &held);
+        let book = Book::new(&self.site, &self.dispatch.look, &held);
         tokio::select! {
             done = self.deliver(&book, held) => done,
             fault = book.renew(lease) => Err(fault),
@@ -123,10 +121,18 @@ impl Outgoing {
                 Said::Refuse(trouble) => failed.push((held, trouble)),
             }
         }
+        let broken = match take.is_empty() && have.is_empty() {
+            true => takes_nothing(&failed),
+            false => {
+                let mut links = lock(&self.dispatch.links);
+                links.get_mut(self.remote.name()).into_iter().for_each(Link::taken);
+                None
+            }
+        };
         self.fail(book, failed).await?;
         self.record(book, have, &mut delivered).await?;
         let broken = match take.is_empty() {
-            true => None,
+            true => broken,
             false => self.send(book, take, &mut delivered).await?,
         };
         Ok((delivered, broken))
@@ -218,7 +224,7 @@ impl Outgoing {
             listen: None,
             ports: config.transfer.ports.parse().unwrap_or(crate::ports::PortRange::DEFAULT),
             wait: JOIN_TIME,
-            uplink: self.links.uplink.clone(),
+            uplink: self.dispatch.book.uplink.clone(),
         })
     }
 
@@ -289,7 +295,7 @@ impl Outgoing {
     /// What a session by TCP showed of the link.
     async fn write_down(&self, transfer: Option<&TransferReport>) {
         let Some(transfer) = transfer.filter(|transfer| transfer.path == "tcp") else { return };
-        match self.links.link(&self.site.name, self.remote.name()).await {
+        match self.dispatch.book.link(&self.site.name, self.remote.name()).await {
             Ok(link) => link.sent(transfer),
             Err(fault) => tracing::warn!(%fault, "a link is not written down"),
         }
@@ -420,6 +426,13 @@ pub(super) fn item(held: &Held, route: &Route) -> OfferItem {
         into: route.path_of(held),
         digests: Vec::new(),
     }
+}
+
+/// What the other site says of itself when it refuses all files of an offer for its own sake.
+fn takes_nothing(failed: &[(Held, Trouble)]) -> Option<Broken> {
+    let all = failed.iter().all(|(_, trouble)| blames_site(trouble.class()));
+    let (_, trouble) = failed.first().filter(|_| all)?;
+    Some(Broken { class: trouble.class(), what: trouble.what.clone() })
 }
 
 /// A batch is called as its session is, in hexadecimal digits.

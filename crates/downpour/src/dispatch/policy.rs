@@ -4,8 +4,8 @@
 //! the file set it apart, those that another attempt cannot cure at once, the others when they happened often.
 
 use downpour_catalog::{Attempt, ErrorClass, Reason, Scope};
-use downpour_proto::Duration;
 use downpour_proto::transfer::{Backoff, BreakerConfig};
+use downpour_proto::{Duration, Rng};
 
 /// Failures of the file's own that can pass, until it is set apart.
 pub(super) const FILE_TRIES_MAX: u32 = 5;
@@ -22,6 +22,10 @@ const fn backoff(first_s: u64, cap_s: u64) -> Backoff {
 pub(super) const BREAKER: BreakerConfig =
     BreakerConfig { failures: 3, open: backoff(2, 60), probe_time: Duration::from_secs(120) };
 
+/// That of what the other site takes: each refusal counts, and then there is one batch at a time to ask whether it does again.
+pub(super) const REFUSALS: BreakerConfig =
+    BreakerConfig { failures: 1, open: backoff(2, 300), probe_time: Duration::from_secs(120) };
+
 /// How long to wait, by class.
 pub(super) const fn waits(class: ErrorClass) -> Backoff {
     use ErrorClass as E;
@@ -37,6 +41,17 @@ pub(super) const fn waits(class: ErrorClass) -> Backoff {
         E::CorruptedInFlight | E::FalseSuccess | E::Interrupted => backoff(1, 60),
         _ => backoff(2, 120),
     }
+}
+
+/// How long a file waits that failed in its attempt number `tries`: longer each time, and as long as the other side said.
+pub(super) fn pause(
+    class: ErrorClass,
+    tries: u32,
+    after: Option<std::time::Duration>,
+    rng: &mut Rng,
+) -> std::time::Duration {
+    let own = waits(class).wait(tries, rng);
+    own.max(after.unwrap_or_default()).min(WAIT_MAX)
 }
 
 /// What becomes of a file that failed.
@@ -91,12 +106,21 @@ pub(super) const fn blames_link(class: ErrorClass) -> bool {
     )
 }
 
+/// Whether a file is refused for the other site's sake, which would refuse the next one, too.
+pub(super) const fn blames_site(class: ErrorClass) -> bool {
+    use ErrorClass as E;
+    matches!(class, E::DestinationFull | E::OutOfResources | E::CatalogUnreachable)
+}
+
 #[cfg(test)]
 mod tests {
     use super::{
-        FILE_TRIES_MAX, Verdict, WAIT_MAX, blames_link, judge, own_failures, source_class, waits,
+        FILE_TRIES_MAX, Verdict, WAIT_MAX, blames_link, blames_site, judge, own_failures, pause,
+        source_class, waits,
     };
     use downpour_catalog::{Attempt, ErrorClass, FileId, LogId, Outcome, Reason, Scope, Time};
+    use downpour_proto::Rng;
+    use std::time::Duration;
 
     #[test]
     fn only_the_files_own_errors_set_it_apart_however_often_others_come() {
@@ -162,8 +186,20 @@ mod tests {
     }
 
     #[test]
-    fn a_file_never_blames_the_link() {
-        for class in ErrorClass::ALL.iter().filter(|class| blames_link(**class)) {
+    fn who_says_when_to_ask_again_is_not_asked_as_often_for_ever() {
+        let mut rng = Rng::new(1);
+        let said = Some(Duration::from_secs(30));
+        let mut pause = |tries, said| pause(ErrorClass::DestinationFull, tries, said, &mut rng);
+        assert_eq!(pause(1, said), Duration::from_secs(30));
+        assert!(pause(10, said) > Duration::from_secs(100));
+        assert!(pause(1, None) < Duration::from_secs(30));
+        assert_eq!(pause(1, Some(Duration::MAX)), WAIT_MAX);
+    }
+
+    #[test]
+    fn a_file_never_blames_the_link_nor_its_site() {
+        let blames = |class: &&ErrorClass| blames_link(**class) || blames_site(**class);
+        for class in ErrorClass::ALL.iter().filter(blames) {
             assert_ne!(class.scope(), Scope::File, "{class}");
         }
     }

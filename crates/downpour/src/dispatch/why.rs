@@ -115,6 +115,7 @@ struct Links {
 struct LinkNow {
     wanted: Wanted,
     probe_at: Option<Time>,
+    /// What stands in the way, while something does.
     trouble: Option<String>,
     files_per_s: f64,
 }
@@ -123,7 +124,11 @@ impl Dispatch {
     fn links_now(&self) -> Links {
         let links = lock(&self.links);
         let now = links.iter().map(|(name, link)| {
-            let trouble = link.trouble().map(|(class, what)| format!("{class}: {what}"));
+            let is = match link.is_broken() {
+                true => format!("the link to {name} is broken"),
+                false => format!("{name} takes nothing now"),
+            };
+            let trouble = link.trouble().map(|(class, what)| format!("{is}: {class}: {what}"));
             let (wanted, probe_at, files_per_s) = (link.wanted, link.probe_at(), link.pace().0);
             (name.clone(), LinkNow { wanted, probe_at, trouble, files_per_s })
         });
@@ -363,12 +368,10 @@ fn waiting(
     let held = route.iter().flat_map(|route| &route.to).find_map(|to| {
         let link = links.of.get(to)?;
         let at = link.probe_at?;
-        Some((to, link.trouble.clone().unwrap_or_default(), at))
+        Some((link.trouble.clone().unwrap_or_default(), at))
     });
     match (file.next_try, held) {
-        (Some(next), Some((to, trouble, at))) => {
-            (Some(next.max(at)), format!("{what}; the link to {to} is broken: {trouble}"))
-        }
+        (Some(next), Some((trouble, at))) => (Some(next.max(at)), format!("{what}; {trouble}")),
         (next, _) => (next, what),
     }
 }
@@ -384,8 +387,7 @@ fn queued(route: Option<&Route>, links: &Links, ahead: i64, now: Time) -> (Optio
             (Wanted::Banned, _) => return (None, format!("an operator banned the link to {to}")),
             (Wanted::Drained, _) => return (None, format!("an operator drained the link to {to}")),
             (Wanted::Open, Some(at)) => {
-                let trouble = link.trouble.clone().unwrap_or_default();
-                return (Some(at), format!("the link to {to} is broken: {trouble}"));
+                return (Some(at), link.trouble.clone().unwrap_or_default());
             }
             (Wanted::Open, None) if link.files_per_s > 0.0 => {
                 let seconds = (ahead as f64 / link.files_per_s).min(1e9);

@@ -189,17 +189,17 @@ async fn claim(
     let searched = matches!(work, Work::QueuedFor(..));
     kill_point("claim.before");
     let until = until(now, *site.config().transfer.lease);
-    let claimed = site.catalog.claim(now, work, limit, until).done().await?;
+    let claimed = site.catalog.claim(now, work, limit, until).done().await;
     kill_point("claim.after");
     if let Some(link) = lock(&dispatch.links).get_mut(remote.name()) {
         if searched {
             link.searched(rule, now, begun.elapsed());
         }
-        if claimed.is_empty() {
+        if !claimed.as_ref().is_ok_and(|claimed| !claimed.is_empty()) {
             link.unprobe(now);
         }
     }
-    Ok(claimed)
+    Ok(claimed?)
 }
 
 /// By what it is known that a site has a file. One that is not known, here or in the catalog, has none.
@@ -357,7 +357,8 @@ fn spawn(
     if let Some(link) = lock(&dispatch.links).get_mut(remote.name()) {
         link.active += 1;
     }
-    let active = Active { dispatch: dispatch.clone(), link: remote.name().to_owned() };
+    let link = remote.name().to_owned();
+    let active = Active { dispatch: dispatch.clone(), site: site.clone(), link };
     let (dispatch, site, remote) = (dispatch.clone(), site.clone(), remote.clone());
     tasks.spawn(async move {
         let done = batch(&dispatch, &site, &remote, claimed, route).await;
@@ -367,9 +368,10 @@ fn spawn(
     });
 }
 
-/// A batch counts on its link while this lives.
+/// A batch counts on its link while this lives. If it was a probe and nothing was told of it, it is given back.
 struct Active {
     dispatch: Arc<Dispatch>,
+    site: Arc<Site>,
     link: String,
 }
 
@@ -377,6 +379,7 @@ impl Drop for Active {
     fn drop(&mut self) {
         if let Some(link) = lock(&self.dispatch.links).get_mut(&self.link) {
             link.active = link.active.saturating_sub(1);
+            link.unprobe(self.site.clock.now());
         }
     }
 }
@@ -411,9 +414,6 @@ async fn batch(
     let (ready, too_many) = fitting(ready, |held| item(held, &route).json_len());
     book.put_back(too_many, Reason::Turn, None, Duration::ZERO).await?;
     if ready.is_empty() {
-        if let Some(link) = lock(&dispatch.links).get_mut(remote.name()) {
-            link.unprobe(site.clock.now());
-        }
         return Ok(());
     }
     let none = || Fault::new(ErrorClass::OutOfResources, "the system gives no random numbers");
@@ -426,8 +426,7 @@ async fn batch(
     let mut outgoing = Outgoing {
         site: site.clone(),
         remote: remote.clone(),
-        links: dispatch.book.clone(),
-        look: dispatch.look.clone(),
+        dispatch: dispatch.clone(),
         destination,
         route,
         id,

@@ -410,7 +410,9 @@ impl Dispatch {
             Wanted::Drained => return Some("an operator drained the link".to_owned()),
             Wanted::Banned => return Some("an operator banned the link".to_owned()),
         }
-        link.probe_at()?;
+        if !link.is_broken() {
+            return None;
+        }
         let trouble = link.trouble().map(|(class, what)| format!(": {class}: {what}"));
         Some(format!("its link is broken{}", trouble.unwrap_or_default()))
     }
