@@ -190,7 +190,10 @@ impl Guard {
 
 /// What was refused of late: to whom at which route, since when, and how often since then.
 #[derive(Default)]
-struct Refusals(Mutex<HashMap<(String, Option<Mount>), (Instant, u64)>>);
+struct Refusals(Mutex<HashMap<Refused, (Instant, u64)>>);
+
+/// Who, and where.
+type Refused = (String, Option<Mount>);
 
 impl Refusals {
     /// Whether this one is recorded; it then says how many before it were not.

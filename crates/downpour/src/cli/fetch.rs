@@ -1,6 +1,6 @@
 //! `downpour transfer fetch`: a file from the site from which it would be here first.
 
-use super::site::{AccessArgs, get_at_last, shown, with_daemon};
+use super::site::{AccessArgs, insist, shown, with_daemon};
 use super::{Exit, Fault};
 use crate::dispatch::{FetchReport, FetchSource, FetchWish};
 use crate::units::{show_bytes, show_duration};
@@ -59,7 +59,7 @@ impl FetchArgs {
             }
             while wait && !report.done {
                 tokio::time::sleep(LOOK_EVERY).await;
-                report = get_at_last(site, &format!("/v1/fetches/{}", report.id)).await?;
+                report = insist(site, &format!("/v1/fetches/{}", report.id)).await?;
             }
             Ok(report)
         })?;

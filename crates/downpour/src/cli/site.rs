@@ -230,7 +230,7 @@ pub(super) fn shown(text: &str) -> String {
 }
 
 /// Asks until it is answered: what is waited for goes on also while its daemon is started again.
-pub(super) async fn get_at_last<T: DeserializeOwned>(
+pub(super) async fn insist<T: DeserializeOwned>(
     site: &Access,
     path: &str,
 ) -> Result<T, RemoteError> {
@@ -315,7 +315,7 @@ mod tests {
     fn what_the_command_line_says_counts_before_the_environment() {
         let way = |said: &[&str], of_env: &[(&str, &str)]| {
             let words = ["downpour"].iter().chain(said);
-            let access = Asking::try_parse_from(words).ok().expect("a command line").access;
+            let access = Asking::try_parse_from(words).expect("a command line").access;
             access.way(|name| Some(of_env.iter().find(|(of, _)| *of == name)?.1.into()))
         };
         let here = |file: &str, token: Option<&str>| {

@@ -1,7 +1,7 @@
 //! `downpour transfer`: files from site to site. Each verb is a question to the daemon.
 
 use super::fetch::{show_sources, show_under_way};
-use super::site::{AccessArgs, get_at_last, shown, with_daemon};
+use super::site::{AccessArgs, insist, shown, with_daemon};
 use super::{Exit, Fault};
 use crate::dispatch::{
     Accepted, Done, Files, LinkReport, Links, Submission, Submitted, TransferReport, Transfers,
@@ -319,7 +319,7 @@ async fn until_ended(
 ) -> Result<(TransferReport, bool), RemoteError> {
     let path = format!("/v1/transfers/{transfer}?at={}", encoded(at));
     loop {
-        let now: TransferReport = get_at_last(site, &path).await?;
+        let now: TransferReport = insist(site, &path).await?;
         // Files that are given up before their first attempt are not counted any more, and have not arrived.
         files = files.max(now.states.values().sum());
         if now.states.iter().all(|(state, files)| *files == 0 || is_still(state)) {
