@@ -210,8 +210,15 @@ fn digest_in(name: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::super::{FetchReport, FetchWish};
-    use super::{Kept, Part, sweep};
+    use super::{Kept, LEFT_FOR, Part, sweep};
     use std::fs;
+    use std::path::Path;
+    use std::time::SystemTime;
+
+    fn leave(path: &Path) {
+        let file = fs::File::open(path).unwrap();
+        file.set_modified(SystemTime::now() - LEFT_FOR).unwrap();
+    }
 
     #[test]
     fn only_parts_that_nobody_wants_go() {
@@ -272,10 +279,7 @@ mod tests {
         left.retain(|name| !name.starts_with('2'));
         assert_eq!(there(), left);
         // Unless it has forgotten it.
-        for end in ["part", "owner"] {
-            let file = fs::File::open(part("8").with_extension(end)).unwrap();
-            file.set_modified(std::time::SystemTime::now() - super::LEFT_FOR).unwrap();
-        }
+        ["part", "owner"].map(|end| leave(&part("8").with_extension(end)));
         sweep(&config);
         left.retain(|name| !name.starts_with('8'));
         assert_eq!(there(), left);
