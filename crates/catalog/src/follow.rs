@@ -1,6 +1,7 @@
 //! A catalog followed from elsewhere: its event logs, page by page, with the records that the events speak of.
 //!
-//! 1. [`Reader::follow`] gives the events of one log after a number, and the rows that they are about *as they are now*, as JSON.
+//! 1. [`Reader::follow`] gives the events of one log after a number, and the rows that they are about *as they are now*, as JSON. All of a page
+//!    is of one moment.
 //! 2. [`Follower::take`] puts the page into a copy on SQLite, in one commit. A number that is missing is a [`NotTaken::Gap`]; a page
 //!    of a catalog that was made anew under the same address is [`NotTaken::Another`].
 //!
@@ -21,8 +22,10 @@ use serde_json::{Map, Value as Json, json};
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
-/// Events of one page: with the longest receipts it stays below what one site takes from another.
+/// Events of one page at most.
 pub const FOLLOW_MAX: usize = 400;
+/// Bytes of a page of more than one event at most: half of what one site takes from another.
+const PAGE_BYTES_MAX: usize = 8 << 20;
 
 const WORD: Table = Table {
     name: "word",
@@ -59,8 +62,22 @@ const TABLES: [&Table; 12] = [
 ];
 
 impl Reader {
-    /// Events of a log after number `after`, at most `limit`, with the records that they are about.
+    /// Events of a log after number `after`, at most `limit` and no more than fit into a page, with the records that they are about.
     pub fn follow(&mut self, log: LogId, after: i64, limit: usize) -> Result<Json, Error> {
+        let mut limit = limit.min(FOLLOW_MAX);
+        loop {
+            self.sql.begin_read()?;
+            let page = self.page(log, after, limit);
+            self.sql.rollback();
+            let page = page?;
+            if limit <= 1 || page.to_string().len() <= PAGE_BYTES_MAX {
+                return Ok(page);
+            }
+            limit /= 2;
+        }
+    }
+
+    fn page(&mut self, log: LogId, after: i64, limit: usize) -> Result<Json, Error> {
         let sql = &mut *self.sql;
         let mut tables = Map::new();
         let words = format!("SELECT {} FROM word", WORD.list());
@@ -69,8 +86,9 @@ impl Reader {
             "SELECT {} FROM event WHERE log = ? AND number > ? ORDER BY number LIMIT ?",
             schema::EVENT.list()
         );
-        let limit = limit.min(FOLLOW_MAX);
         let events = sql.query(&events, &[log.0, after, limit as i64].map(Value::Int))?;
+        let before =
+            sql.pick(&schema::EVENT, &["log", "number"], &[event_key(log, after)], Hold::Nothing)?;
         let subjects = |of: fn(i64) -> bool| -> Vec<Row> {
             let of = events.iter().filter(|row| of(row[3].as_int())).map(|row| row[4].as_int());
             let ids: BTreeSet<i64> = of.collect();
@@ -79,31 +97,29 @@ impl Reader {
         let files = subjects(|code| !of_other(code));
         let transfers = subjects(|code| i64::from(EventKind::Transfer.code()) == code);
         let sessions = subjects(|code| i64::from(EventKind::Session.code()) == code);
-        let told =
-            events.iter().any(|row| i64::from(EventKind::Delivery.code()) == row[3].as_int());
         for (table, by) in OF_FILE {
-            put_rows(&mut tables, table, pick(sql, table, by, &files)?);
+            put_rows(&mut tables, table, pick(sql, table, &[by], &files)?);
         }
-        put_rows(&mut tables, &schema::TRANSFER, pick(sql, &schema::TRANSFER, "id", &transfers)?);
-        put_rows(&mut tables, &schema::SESSION, pick(sql, &schema::SESSION, "id", &sessions)?);
-        let mut deliveries = pick(sql, &schema::DELIVERY, "session", &sessions)?;
-        if told {
-            let open = format!(
-                "SELECT {} FROM delivery WHERE session IN (SELECT id FROM session WHERE ended = 0)",
-                schema::DELIVERY.list()
-            );
-            deliveries.append(&mut sql.query(&open, &[])?);
-        }
+        put_rows(
+            &mut tables,
+            &schema::TRANSFER,
+            pick(sql, &schema::TRANSFER, &["id"], &transfers)?,
+        );
+        put_rows(&mut tables, &schema::SESSION, pick(sql, &schema::SESSION, &["id"], &sessions)?);
+        // What a later event tells anew comes with that one.
+        let delivery = |row: &Row| row[3].as_int() == i64::from(EventKind::Delivery.code());
+        let told =
+            events.iter().filter(|row| delivery(row)).map(|row| (row[4].as_int(), row[2].as_int()));
+        let told = told.collect::<BTreeSet<_>>();
+        let told: Vec<Row> =
+            told.into_iter().map(|(file, at)| vec![file.into(), at.into()]).collect();
+        let deliveries = pick(sql, &schema::DELIVERY, &["file", "at"], &told)?;
         put_rows(&mut tables, &schema::DELIVERY, deliveries);
         for (table, kind) in OF_LINK {
             let keys = subjects_at(&events, kind);
             let keys: Vec<Row> =
                 keys.into_iter().map(|at| [log.0, at].map(Value::Int).to_vec()).collect();
-            let rows = match keys.is_empty() {
-                true => Vec::new(),
-                false => sql.pick(table, &["log", "at"], &keys, Hold::Nothing)?,
-            };
-            put_rows(&mut tables, table, rows);
+            put_rows(&mut tables, table, pick(sql, table, &["log", "at"], &keys)?);
         }
         let counters = format!("SELECT {} FROM counter", schema::COUNTER.list());
         put_rows(&mut tables, &schema::COUNTER, sql.query(&counters, &[])?);
@@ -111,7 +127,10 @@ impl Reader {
         let files: Vec<i64> = files.iter().map(|row| row[0].as_int()).collect();
         let last = "SELECT COALESCE(MAX(number), 0) FROM event WHERE log = ?";
         let end = one_int(sql, last, &[log.0.into()])?;
-        Ok(json!({ "log": log.0, "after": after, "end": end, "files": files, "tables": tables }))
+        let before = json_of(&schema::EVENT, before);
+        Ok(json!({
+            "log": log.0, "after": after, "before": before, "end": end, "files": files, "tables": tables
+        }))
     }
 }
 
@@ -128,11 +147,19 @@ fn subjects_at(events: &[Row], kind: EventKind) -> BTreeSet<i64> {
     of_kind.map(|row| row[4].as_int()).collect()
 }
 
-fn pick(sql: &mut dyn Sql, table: &Table, by: &str, keys: &[Row]) -> Result<Vec<Row>, DbError> {
-    if keys.is_empty() { Ok(Vec::new()) } else { sql.pick(table, &[by], keys, Hold::Nothing) }
+fn event_key(log: LogId, number: i64) -> Row {
+    [log.0, number].map(Value::Int).to_vec()
+}
+
+fn pick(sql: &mut dyn Sql, table: &Table, by: &[&str], keys: &[Row]) -> Result<Vec<Row>, DbError> {
+    if keys.is_empty() { Ok(Vec::new()) } else { sql.pick(table, by, keys, Hold::Nothing) }
 }
 
 fn put_rows(tables: &mut Map<String, Json>, table: &Table, rows: Vec<Row>) {
+    tables.insert(table.name.to_owned(), json_of(table, rows));
+}
+
+fn json_of(table: &Table, rows: Vec<Row>) -> Json {
     let cell = |value: &Value, kind: Kind| match (value, kind) {
         (Value::Int(value), _) => Json::from(*value),
         (Value::Text(text), _) => Json::from(text.as_str()),
@@ -144,7 +171,7 @@ fn put_rows(tables: &mut Map<String, Json>, table: &Table, rows: Vec<Row>) {
     let row = |row: Row| -> Json {
         row.iter().zip(table.columns).map(|(value, (_, kind))| cell(value, *kind)).collect()
     };
-    tables.insert(table.name.to_owned(), rows.into_iter().map(row).collect());
+    rows.into_iter().map(row).collect()
 }
 
 /// Why a page was not taken.
@@ -214,6 +241,7 @@ impl Follower {
         };
         let (log, end) = (number("log")?, number("end")?);
         self.compare_names(page)?;
+        self.compare_before(LogId(log), page)?;
         let events = rows_of(page, &schema::EVENT)?;
         let mut last = self.last(LogId(log))?;
         if end < last {
@@ -261,6 +289,23 @@ impl Follower {
         Ok(())
     }
 
+    /// What precedes the page is what is here; a page of an older program is without.
+    fn compare_before(&mut self, log: LogId, page: &Json) -> Result<(), NotTaken> {
+        let Some(before) = page["before"].as_array() else { return Ok(()) };
+        for there in parsed(before, &schema::EVENT)? {
+            let key = event_key(log, there[1].as_int());
+            let here = self.sql.pick(&schema::EVENT, &["log", "number"], &[key], Hold::Nothing)?;
+            if here.first().is_some_and(|here| *here != there) {
+                let number = there[1].as_int();
+                return Err(NotTaken::Another(format!(
+                    "event {number} of its log {} is not the copy's, as if it was set back and went on",
+                    log.0
+                )));
+            }
+        }
+        Ok(())
+    }
+
     fn write(&mut self, page: &Json) -> Result<(), NotTaken> {
         let files = page["files"].as_array().map_or(&[][..], Vec::as_slice);
         let gone: Vec<Row> =
@@ -297,8 +342,15 @@ impl Follower {
 
 /// A table's rows of a page.
 fn rows_of(page: &Json, table: &Table) -> Result<Vec<Row>, NotTaken> {
-    let nonsense = || NotTaken::Nonsense(format!("rows of {}", table.name));
-    let rows = page["tables"][table.name].as_array().ok_or_else(nonsense)?;
+    let rows = page["tables"][table.name].as_array();
+    parsed(rows.ok_or_else(|| no_rows(table))?, table)
+}
+
+fn no_rows(table: &Table) -> NotTaken {
+    NotTaken::Nonsense(format!("rows of {}", table.name))
+}
+
+fn parsed(rows: &[Json], table: &Table) -> Result<Vec<Row>, NotTaken> {
     let cell = |value: &Json, kind: Kind| match kind {
         Kind::Int => value.as_i64().map(Value::Int),
         Kind::Text => value.as_str().map(Value::from),
@@ -308,5 +360,5 @@ fn rows_of(page: &Json, table: &Table) -> Result<Vec<Row>, NotTaken> {
         let cells = row.as_array().filter(|cells| cells.len() == table.columns.len())?;
         cells.iter().zip(table.columns).map(|(value, (_, kind))| cell(value, *kind)).collect()
     };
-    rows.iter().map(row).collect::<Option<Vec<Row>>>().ok_or_else(nonsense)
+    rows.iter().map(row).collect::<Option<Vec<Row>>>().ok_or_else(|| no_rows(table))
 }

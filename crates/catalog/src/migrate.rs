@@ -19,11 +19,12 @@ use crate::{copy, reader};
 use std::path::{Path, PathBuf};
 
 /// All migrations; number n stands at n − 1.
-const MIGRATIONS: [&str; 4] = [
+const MIGRATIONS: [&str; 5] = [
     include_str!("migrations/0001.sql"),
     include_str!("migrations/0002.sql"),
     include_str!("migrations/0003.sql"),
     include_str!("migrations/0004.sql"),
+    include_str!("migrations/0005.sql"),
 ];
 /// The version that has set digests.
 const WITH_SETS: i64 = 2;

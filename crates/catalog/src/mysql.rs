@@ -204,6 +204,14 @@ impl Sql for Mysql {
     }
 
     fn commit(&mut self) -> Result<(), DbError> {
+    fn begin_read(&mut self) -> Result<(), DbError> {
+        // The level is that of the next transaction alone.
+        self.hold(
+            "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;\
+             START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
+        )
+    }
+
         self.execute("COMMIT")
     }
 

@@ -182,6 +182,10 @@ impl Sql for Postgres {
         self.raw("COMMIT")
     }
 
+    fn begin_read(&mut self) -> Result<(), DbError> {
+        self.raw("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    }
+
     fn rollback(&mut self) {
         drop(self.raw("ROLLBACK"));
     }

@@ -232,6 +232,8 @@ pub(crate) trait Sql: Send {
 
     /// Opens a transaction that will write.
     fn begin(&mut self) -> Result<(), DbError>;
+    /// Opens one that only reads: all that it sees is of one moment. It ends by [`Sql::rollback`].
+    fn begin_read(&mut self) -> Result<(), DbError>;
     /// Makes it durable.
     fn commit(&mut self) -> Result<(), DbError>;
     /// Forgets it. A connection that cannot do even that is lost, and says so at its next use.

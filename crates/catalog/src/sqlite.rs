@@ -132,6 +132,10 @@ impl Sql for Sqlite {
         Ok(self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map(drop)?)
     }
 
+    fn begin_read(&mut self) -> Result<(), DbError> {
+        Ok(self.connection.prepare_cached("BEGIN")?.execute([]).map(drop)?)
+    }
+
     fn commit(&mut self) -> Result<(), DbError> {
         Ok(self.connection.prepare_cached("COMMIT")?.execute([]).map(drop)?)
     }

@@ -1,12 +1,15 @@
 //! A catalog followed page by page: the copy says what the catalog says, and a lost page is noticed.
 
 use crate::records::{decided, seen};
-use crate::world::{NOW, World, digest, receipt};
+use crate::world::{NOW, World, digest, receipt, waiting};
 use downpour_catalog::{
-    Catalog, CatalogUrl, Change, Delivery, DeliveryState, Digest, DigestKind, Follower, Format,
-    LogId, NotTaken, Query, Reader, Session, SessionId, Sheet, State, Transfer, TransferId, export,
+    Catalog, CatalogUrl, Change, Delivery, DeliveryState, Digest, DigestKind, FOLLOW_MAX, Follower,
+    Format, LogId, NotTaken, Query, RECEIPT_BYTES_MAX, Reader, Receipt, Session, SessionId, Sheet,
+    State, Transfer, TransferId, export,
 };
 use downpour_proto::StreamId;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 const SHEETS: [Sheet; 7] = [
     Sheet::Files,
@@ -135,4 +138,96 @@ pub(crate) fn a_lost_page_is_noticed(world: &World) {
     damaged["tables"]["file"][0][2] = serde_json::json!(7);
     assert!(matches!(follower.take(&damaged), Err(NotTaken::Nonsense(_))));
     assert_eq!(follower.last(LogId(log.0)), Ok(5));
+}
+
+pub(crate) fn a_page_holds_what_its_events_tell(world: &World) {
+    let daemon = world.daemon("a");
+    let (mut source, log) = (world.reader(), daemon.catalog.log());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mirror.db");
+    let mut follower = Follower::open(&path, NOW).unwrap();
+    let (id, stream, rule) = (SessionId(9), StreamId(7), daemon.rule);
+    let mut session = Session { id, stream, rule, started: NOW, ended: None };
+    daemon.change(NOW, Change::Session(session.clone())).unwrap();
+    let file = daemon.queued("x").file;
+    let told = |receiver: u8, state, s| {
+        let receiver = vec![receiver; 32];
+        let delivery = Delivery { session: id, file, receiver, state, error: None };
+        daemon.change(NOW.plus_s(s), Change::Delivery(delivery)).unwrap();
+    };
+    for receiver in 0..9 {
+        told(receiver, DeliveryState::Expected, 1);
+    }
+    told(3, DeliveryState::Complete, 2);
+    session.ended = Some(NOW.plus_s(3));
+    daemon.change(NOW.plus_s(3), Change::Session(session)).unwrap();
+    let end = source.logs().unwrap()[0].2;
+    let deliveries =
+        |page: &serde_json::Value| page["tables"]["delivery"].as_array().unwrap().len();
+    let [of_end, of_last] = [end - 1, end - 2].map(|after| source.follow(log, after, 1).unwrap());
+    assert_eq!([&of_end, &of_last].map(deliveries), [0, 1]);
+    follow_all(&mut source, &mut follower, 4);
+    let mut copy = Reader::open(&CatalogUrl::Sqlite(path)).unwrap();
+    assert_eq!(copy.deliveries(id).unwrap(), source.deliveries(id).unwrap());
+
+    // What is too long for a page comes with several.
+    let files: Vec<_> = (0..30).map(|n| daemon.queued(&format!("long/{n}")).file).collect();
+    let end = source.logs().unwrap()[0].2;
+    for (file, n) in files.into_iter().flat_map(|file| (0..12).map(move |n| (file, n))) {
+        let (receiver, signed) = (vec![n; 32], vec![7; RECEIPT_BYTES_MAX]);
+        let receipt = Receipt { receiver, signed, ..receipt(file) };
+        daemon.change(NOW, Change::Receipt(receipt)).unwrap();
+    }
+    let page = source.follow(log, end, FOLLOW_MAX).unwrap();
+    let events = page["tables"]["event"].as_array().unwrap().len();
+    assert!(page.to_string().len() <= 8 << 20 && (100..360).contains(&events));
+    follow_all(&mut source, &mut follower, FOLLOW_MAX);
+    assert_eq!(follower.last(log).unwrap(), source.logs().unwrap()[0].2);
+}
+
+pub(crate) fn each_page_is_of_one_moment(world: &World) {
+    let daemon = world.daemon("a");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mirror.db");
+    let mut follower = Follower::open(&path, NOW).unwrap();
+    let (mut source, log) = (world.reader(), daemon.catalog.log());
+    let copy = rusqlite::Connection::open(&path).unwrap();
+    // In no state; with an attempt that is open and ended.
+    let torn = "SELECT (SELECT COUNT(*) FROM file WHERE state = 0 AND id NOT IN (SELECT file FROM live)) \
+         + (SELECT COUNT(*) FROM live l JOIN attempt a ON a.file = l.file AND a.number >= l.tries \
+         WHERE l.started <> 0)";
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..60 {
+                daemon.in_state(&n.to_string(), State::Receipted);
+                let (_, at, held) = daemon.in_state(&format!("again {n}"), State::Sending);
+                daemon.step_held(held.unwrap(), at, waiting(NOW)).unwrap();
+            }
+            is_done.store(true, Ordering::Relaxed);
+        });
+        while !is_done.load(Ordering::Relaxed) {
+            let after = follower.last(log).unwrap();
+            let page = source.follow(log, after, FOLLOW_MAX).unwrap();
+            follower.take(&page).expect("no event is missing");
+            let torn: i64 = copy.query_row(torn, [], |row| row.get(0)).unwrap();
+            assert_eq!(torn, 0, "after event {after}");
+        }
+    });
+}
+
+pub(crate) fn a_catalog_that_was_set_back_and_went_on_is_noticed(world: &World) {
+    let daemon = world.daemon("a");
+    daemon.queue_many(10);
+    let folder = tempfile::tempdir().unwrap();
+    let mut follower = Follower::open(&folder.path().join("mirror.db"), NOW).unwrap();
+    let (mut source, log) = (world.reader(), daemon.catalog.log());
+    follower.take(&source.follow(log, 0, 5).unwrap()).unwrap();
+    world.run_sql("UPDATE event SET at = at + 1 WHERE number = 5");
+    let other = follower.take(&source.follow(log, 5, 5).unwrap());
+    assert!(
+        matches!(&other, Err(NotTaken::Another(what)) if what.contains("event 5")),
+        "{other:?}"
+    );
+    assert_eq!(follower.last(log), Ok(5));
 }
