@@ -10,7 +10,7 @@ use crate::record::{FileId, LogId, RuleId, SiteId, Time};
 use crate::sql::{DbError, Sql};
 use crate::sqlite::Access;
 use crate::words::{self, WordKind};
-use crate::writer::{Reply, Request, Writer};
+use crate::writer::{CONFLICTS_MAX, Reply, Request, Writer};
 use tokio::sync::oneshot;
 
 /// A catalog, open for writing under one name. All its methods may be called from many threads at once: the more they ask
@@ -128,6 +128,7 @@ impl Catalog {
 
 /// The writer's number. What its last process held is free.
 fn register(sql: &mut dyn Sql, name: &str) -> Result<LogId, OpenError> {
+    let mut conflicts = 0;
     let log = loop {
         sql.begin()?;
         let done = words::learn(sql, WordKind::Writer, name).and_then(|log| {
@@ -140,8 +141,9 @@ fn register(sql: &mut dyn Sql, name: &str) -> Result<LogId, OpenError> {
             Ok(log) => break log,
             Err(error) => {
                 sql.rollback();
-                // Another daemon was given the same number just now.
-                if !matches!(error, DbError::Conflict(_)) {
+                // Another daemon was given the same number just now, or holds what the last process of this name held.
+                conflicts += 1;
+                if !matches!(error, DbError::Conflict(_)) || conflicts > CONFLICTS_MAX {
                     return Err(error.into());
                 }
             }
@@ -152,4 +154,26 @@ fn register(sql: &mut dyn Sql, name: &str) -> Result<LogId, OpenError> {
         return Err(Error::Database(text).into());
     }
     Ok(log)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Catalog;
+    use crate::migrate::BeforeMigration;
+    use crate::place::CatalogUrl;
+    use crate::record::Time;
+    use crate::sqlite::Access;
+
+    #[test]
+    fn a_writer_that_gets_no_number_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = CatalogUrl::Sqlite(folder.path().join("c.db"));
+        let open = |name| Catalog::open(&url, name, Time(1), &BeforeMigration::Refuse).map(drop);
+        open("a").unwrap();
+        let never =
+            "CREATE TRIGGER never BEFORE INSERT ON word BEGIN SELECT RAISE(ABORT, 'taken'); END";
+        url.connect(Access::Write).unwrap().run(never, &[]).unwrap();
+        open("a").unwrap();
+        assert!(open("b").unwrap_err().to_string().contains("taken"));
+    }
 }

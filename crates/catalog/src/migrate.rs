@@ -80,7 +80,10 @@ pub(crate) fn migrate(
     now: Time,
     before: &BeforeMigration,
 ) -> Result<(), OpenError> {
-    migrate_by(sql, now, before, &MIGRATIONS)
+    sql.migrates(true);
+    let done = migrate_by(sql, now, before, &MIGRATIONS);
+    sql.migrates(false);
+    done
 }
 
 fn migrate_by(

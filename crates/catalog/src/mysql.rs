@@ -24,10 +24,11 @@ use std::str::FromStr as _;
 /// Bytes of one statement, about: far below the server's default `max_allowed_packet` of 16 MiB.
 const TEXT_BYTES_MAX: usize = 4 << 20;
 /// What a session is told. Locks of ranges (the default isolation) would make daemons wait for each other. MariaDB makes a
-/// join of a list of a thousand values, and reads the whole table for it.
+/// join of a list of a thousand values, and reads the whole table for it. A transaction that a client left open, which is gone, holds its
+/// rows no longer than a minute; MySQL has no such limit.
 const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
     SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION' \
-    /*M!100303 , SESSION in_predicate_conversion_threshold = 0 */";
+    /*M!100303 , SESSION in_predicate_conversion_threshold = 0, SESSION idle_transaction_timeout = 60 */";
 /// What a reader's session is told besides.
 const READER: &str = "SET SESSION TRANSACTION READ ONLY";
 
@@ -203,7 +204,6 @@ impl Sql for Mysql {
         self.hold("START TRANSACTION")
     }
 
-    fn commit(&mut self) -> Result<(), DbError> {
     fn begin_read(&mut self) -> Result<(), DbError> {
         // The level is that of the next transaction alone.
         self.hold(
@@ -212,6 +212,7 @@ impl Sql for Mysql {
         )
     }
 
+    fn commit(&mut self) -> Result<(), DbError> {
         self.execute("COMMIT")
     }
 
@@ -258,6 +259,10 @@ impl Sql for Mysql {
 
     fn put(&mut self, table: &Table, how: Put, rows: &[Row]) -> Result<(), DbError> {
         put_texts(table, how, rows).into_iter().try_for_each(|text| self.hold(&text))
+    }
+
+    fn migrates(&mut self, migrates: bool) {
+        self.waiter.migrates(migrates);
     }
 
     fn copy_to(&mut self, _file: &Path) -> Result<(), DbError> {

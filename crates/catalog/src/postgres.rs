@@ -19,6 +19,10 @@ use std::str::FromStr as _;
 /// What each session is told of plans.
 const PLANS: &str =
     "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
+/// And of a client that is gone: a transaction that it left open holds its rows no longer than a minute. On a Unix socket the last four
+/// mean nothing, and are taken.
+const GONE: &str = "SET idle_in_transaction_session_timeout = 60000; SET tcp_user_timeout = 60000; \
+    SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3";
 /// What a writer's session is told besides.
 const WRITER: &str = "SET plan_cache_mode = force_generic_plan; SET synchronous_commit = on";
 /// What a reader's session is told besides: a page is the first rows of an index, not all that match, sorted.
@@ -59,7 +63,7 @@ fn connect(
 ) -> Result<PgConnection, DbError> {
     let mut connection = waiter.connect(options.connect())?;
     let session = if access == Access::Write { WRITER } else { READER };
-    for told in [PLANS, session] {
+    for told in [PLANS, GONE, session] {
         waiter.answer(async { sqlx::raw_sql(told).execute(&mut connection).await })?;
     }
     Ok(connection)
@@ -178,12 +182,12 @@ impl Sql for Postgres {
         self.raw("BEGIN")
     }
 
-    fn commit(&mut self) -> Result<(), DbError> {
-        self.raw("COMMIT")
-    }
-
     fn begin_read(&mut self) -> Result<(), DbError> {
         self.raw("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    }
+
+    fn commit(&mut self) -> Result<(), DbError> {
+        self.raw("COMMIT")
     }
 
     fn rollback(&mut self) {
@@ -228,6 +232,10 @@ impl Sql for Postgres {
         let kinds: Vec<_> = table.columns[..columns].iter().map(|(_, kind)| *kind).collect();
         let query = with_arrays(put_text(table, how), &kinds, rows);
         self.waiter.answer(query.execute(&mut self.connection)).map(drop)
+    }
+
+    fn migrates(&mut self, migrates: bool) {
+        self.waiter.migrates(migrates);
     }
 
     fn copy_to(&mut self, _file: &Path) -> Result<(), DbError> {

@@ -10,14 +10,25 @@ use tokio::runtime::{Builder, Runtime};
 const CONNECT_TIME: Duration = Duration::from_secs(15);
 /// How long it may take for one statement; then it is taken for gone.
 const ANSWER_TIME: Duration = Duration::from_secs(120);
+/// And for one of a migration, which may go over all rows.
+const MIGRATION_TIME: Duration = Duration::from_secs(86_400);
 
 /// Runs the driver's futures on the calling thread.
-pub(crate) struct Waiter(Runtime);
+pub(crate) struct Waiter {
+    runtime: Runtime,
+    answer_time: Duration,
+}
 
 impl Waiter {
     pub(crate) fn new() -> Result<Self, DbError> {
         let runtime = Builder::new_current_thread().enable_all().build();
-        runtime.map(Self).map_err(|error| DbError::Other(error.to_string()))
+        let runtime = runtime.map_err(|error| DbError::Other(error.to_string()))?;
+        Ok(Self { runtime, answer_time: ANSWER_TIME })
+    }
+
+    /// How long statements may take from now on.
+    pub(crate) const fn migrates(&mut self, migrates: bool) {
+        self.answer_time = if migrates { MIGRATION_TIME } else { ANSWER_TIME };
     }
 
     pub(crate) fn connect<T>(
@@ -32,7 +43,7 @@ impl Waiter {
         &self,
         future: impl Future<Output = Result<T, sqlx::Error>>,
     ) -> Result<T, DbError> {
-        self.within(ANSWER_TIME, future)
+        self.within(self.answer_time, future)
     }
 
     fn within<T>(
@@ -41,7 +52,7 @@ impl Waiter {
         future: impl Future<Output = Result<T, sqlx::Error>>,
     ) -> Result<T, DbError> {
         let timed = async { tokio::time::timeout(time, future).await };
-        match self.0.block_on(timed) {
+        match self.runtime.block_on(timed) {
             Ok(done) => done.map_err(DbError::from),
             Err(_) => Err(DbError::Lost(format!("no answer within {} s", time.as_secs()))),
         }
@@ -64,8 +75,8 @@ impl From<sqlx::Error> for DbError {
         match &*code {
             // Serialization failure and deadlock of PostgreSQL; of MySQL deadlock has the first, too.
             "40001" | "40P01" => Self::Conflict(text),
-            // A server that shuts down, was killed, or starts.
-            "57P01" | "57P02" | "57P03" => Self::Lost(text),
+            // A server that shuts down, was killed, or starts; one that ended a transaction in which nothing was said for too long.
+            "57P01" | "57P02" | "57P03" | "25P03" => Self::Lost(text),
             _ if database.kind() == ErrorKind::UniqueViolation => Self::Conflict(text),
             // Lock wait timeout of MySQL has a general state.
             _ if text.contains("Lock wait timeout") => Self::Conflict(text),
@@ -77,4 +88,19 @@ impl From<sqlx::Error> for DbError {
 /// A server does not write files where we are.
 pub(crate) fn no_copy(tool: &str) -> DbError {
     DbError::Other(format!("this server is copied with its own tools: {tool}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MIGRATION_TIME, Waiter};
+
+    #[test]
+    fn a_migration_may_take_longer() {
+        let mut waiter = Waiter::new().unwrap();
+        let usual = waiter.answer_time;
+        waiter.migrates(true);
+        assert_eq!(waiter.answer_time, MIGRATION_TIME);
+        waiter.migrates(false);
+        assert_eq!(waiter.answer_time, usual);
+    }
 }

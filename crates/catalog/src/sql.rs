@@ -255,6 +255,8 @@ pub(crate) trait Sql: Send {
     /// Writes many rows.
     fn put(&mut self, table: &Table, how: Put, rows: &[Row]) -> Result<(), DbError>;
 
+    /// Says that the statements which follow are a migration's, and take their time; or no longer.
+    fn migrates(&mut self, migrates: bool);
     /// Writes all of a consistent copy to a file, where the database can do that from here.
     fn copy_to(&mut self, file: &std::path::Path) -> Result<(), DbError>;
     /// Opens the connection again after it was lost.

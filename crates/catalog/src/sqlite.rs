@@ -189,6 +189,8 @@ impl Sql for Sqlite {
         Ok(())
     }
 
+    fn migrates(&mut self, _migrates: bool) {}
+
     fn copy_to(&mut self, file: &Path) -> Result<(), DbError> {
         if file.exists() {
             return Err(DbError::Other(format!("{} is there already", file.display())));

@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 /// Changes in one commit, unless a single request holds more.
 pub const BATCH_CHANGES_MAX: usize = 4096;
 /// How often a batch that meets another daemon's is tried.
-const CONFLICTS_MAX: u32 = 16;
+pub(crate) const CONFLICTS_MAX: u32 = 16;
 
 /// What is asked of the writer.
 pub(crate) enum Request {
