@@ -3,9 +3,11 @@
 //! SQLite: a backup is a consistent copy in one file, made while the daemon writes. Servers have tools of their own for it.
 
 use crate::error::{Error, OpenError};
+use crate::migrate;
 use crate::place::CatalogUrl;
 use crate::reader::Reader;
 use crate::sql::{Columns, DbError, Sql};
+use crate::sqlite::{Access, Sqlite};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -115,9 +117,10 @@ fn check_free(file: &Path) -> Result<(), CopyError> {
 }
 
 fn check_whole(file: &Path) -> Result<(), CopyError> {
-    let mut reader = Reader::open(&CatalogUrl::Sqlite(file.to_owned()))?;
-    let whole = is_whole(&mut *reader.sql);
-    whole.map_err(|error| CopyError::Damaged(file.to_owned(), error.to_string()))
+    // An older one is migrated when it is opened.
+    let mut sql = Sqlite::open(file, Access::Read)?;
+    migrate::check_can_be(&mut sql)?;
+    is_whole(&mut sql).map_err(|error| CopyError::Damaged(file.to_owned(), error.to_string()))
 }
 
 /// Reads all of a catalog of SQLite: whether it is as it was written.

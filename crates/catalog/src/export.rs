@@ -114,36 +114,38 @@ fn walk(
     table: &Table,
     mut each: impl FnMut(Row) -> Result<(), ExportError>,
 ) -> Result<(), ExportError> {
-    let key: Vec<&str> = table.columns[..table.keys].iter().map(|(name, _)| *name).collect();
-    let first = key[0];
-    let head = format!("SELECT {} FROM {}", table.list(), table.name);
-    let tail = format!("ORDER BY {} LIMIT ?", key.join(", "));
-    let on = format!("{head} WHERE {first} >= ? AND {} {tail}", beyond(&key));
     let limit = Value::Int(BLOCK as i64);
-    let mut rows = reader.sql.query(&format!("{head} {tail}"), std::slice::from_ref(&limit))?;
+    let mut rows = reader.sql.query(&block(table, None), std::slice::from_ref(&limit))?;
     while let Some(last) = rows.last() {
-        let mut at = vec![last[0].clone()];
-        for (column, value) in last[..table.keys].iter().enumerate() {
-            // The last column is compared once.
-            let times = if column + 1 < table.keys { 2 } else { 1 };
-            at.extend(std::iter::repeat_n(value.clone(), times));
-        }
-        at.push(limit.clone());
+        let last = last[..table.keys].to_vec();
         for row in rows {
             each(row)?;
         }
-        rows = reader.sql.query(&on, &at)?;
+        rows = Vec::new();
+        // First what has all of the key but its last column in common with the last row, then less and less.
+        for common in (0..table.keys).rev() {
+            let mut at = last[..=common].to_vec();
+            at.push(limit.clone());
+            rows = reader.sql.query(&block(table, Some(common)), &at)?;
+            if !rows.is_empty() {
+                break;
+            }
+        }
     }
     Ok(())
 }
 
-/// The condition that a row comes after another in a key's order; each column but the last takes its value twice.
-fn beyond(key: &[&str]) -> String {
-    match key {
-        [] => String::new(),
-        [last] => format!("{last} > ?"),
-        [first, rest @ ..] => format!("({first} > ? OR ({first} = ? AND {}))", beyond(rest)),
-    }
+/// Asks for a table's first rows; or for those after another one that have so many of the key's columns in common with it: one range of
+/// the key, wherever it begins.
+fn block(table: &Table, common: Option<usize>) -> String {
+    let key: Vec<&str> = table.columns[..table.keys].iter().map(|(name, _)| *name).collect();
+    let beyond = common.map_or_else(String::new, |common| {
+        let same: String =
+            key[..common].iter().map(|column| format!("{column} = ? AND ")).collect();
+        format!("WHERE {same}{} > ? ", key[common])
+    });
+    let (list, name) = (table.list(), table.name);
+    format!("SELECT {list} FROM {name} {beyond}ORDER BY {} LIMIT ?", key.join(", "))
 }
 
 struct Sink<'a> {
@@ -321,4 +323,31 @@ fn receipt(row: Row) -> Result<Cells, DbError> {
 
 fn error(class: Option<ErrorClass>) -> Json {
     class.map(|class| class.name()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::block;
+    use crate::migrate::{BeforeMigration, migrate};
+    use crate::record::Time;
+    use crate::schema;
+    use crate::sql::{Sql as _, Value};
+    use crate::sqlite::{Access, Sqlite};
+
+    #[test]
+    fn each_block_is_one_range_of_the_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut sql = Sqlite::open(&folder.path().join("c.db"), Access::Write).unwrap();
+        migrate(&mut sql, Time(1), &BeforeMigration::Refuse).unwrap();
+        for (table, common, range) in [
+            (&schema::EVENT, 0, "(log>?)"),
+            (&schema::EVENT, 1, "(log=? AND number>?)"),
+            (&schema::LINK_SEEN, 2, "(log=? AND at=? AND origin>?)"),
+        ] {
+            let text = format!("EXPLAIN QUERY PLAN {}", block(table, Some(common)));
+            let plan = sql.query(&text, &vec![Value::Int(1); common + 2]).unwrap();
+            let [only] = &plan[..] else { panic!("{plan:?}") };
+            assert!(only[3].as_text().ends_with(range), "{plan:?}");
+        }
+    }
 }

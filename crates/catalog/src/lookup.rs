@@ -74,10 +74,7 @@ impl Reader {
         after: FileId,
         limit: usize,
     ) -> Result<Vec<Replica>, Error> {
-        let list = schema::REPLICA.list();
-        let text =
-            format!("SELECT {list} FROM replica WHERE file > ? AND site = ? ORDER BY file LIMIT ?");
-        let rows = self.sql.query(&text, &[after.0, site.0, limit as i64].map(Value::Int))?;
+        let rows = self.sql.query(&at_site(), &[after.0, site.0, limit as i64].map(Value::Int))?;
         Ok(rows.into_iter().map(reader::replica_of).collect::<Result<_, _>>()?)
     }
 
@@ -99,6 +96,12 @@ impl Reader {
         }
         Ok(self.sql.pick(table, by, &keys, Hold::Nothing)?)
     }
+}
+
+/// Along the key, file by file: by the index of sites all replicas of the site would be sorted for each page. A sum is in no index.
+fn at_site() -> String {
+    let list = schema::REPLICA.list();
+    format!("SELECT {list} FROM replica WHERE file > ? AND site + 0 = ? ORDER BY file LIMIT ?")
 }
 
 fn id_keys(ids: &[FileId]) -> Vec<Row> {
@@ -124,4 +127,24 @@ fn whole(file: Row, live: Option<&Row>, digest: Option<Value>) -> Option<Row> {
 fn column(table: &Table, name: &str) -> usize {
     let found = table.columns.iter().position(|(column, _)| *column == name);
     found.expect("our own statements name our own columns")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::at_site;
+    use crate::migrate::{BeforeMigration, migrate};
+    use crate::record::Time;
+    use crate::sql::{Sql as _, Value};
+    use crate::sqlite::{Access, Sqlite};
+
+    #[test]
+    fn replicas_of_a_site_are_not_sorted() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut sql = Sqlite::open(&folder.path().join("c.db"), Access::Write).unwrap();
+        migrate(&mut sql, Time(1), &BeforeMigration::Refuse).unwrap();
+        let text = format!("EXPLAIN QUERY PLAN {}", at_site());
+        let plan = sql.query(&text, &vec![Value::Int(1); 3]).unwrap();
+        let [only] = &plan[..] else { panic!("{plan:?}") };
+        assert!(only[3].as_text().ends_with("USING PRIMARY KEY (file>?)"), "{plan:?}");
+    }
 }

@@ -65,12 +65,18 @@ pub(crate) fn version(sql: &mut dyn Sql) -> Result<i64, DbError> {
 
 /// Refuses a catalog that this program cannot read.
 pub(crate) fn check(sql: &mut dyn Sql) -> Result<(), OpenError> {
-    let found = version(sql)?;
-    match found {
-        0 => Err(OpenError::Empty),
-        _ if found > SCHEMA_VERSION => Err(OpenError::Newer { found, known: SCHEMA_VERSION }),
-        _ if found < SCHEMA_VERSION => Err(OpenError::Older { found, known: SCHEMA_VERSION }),
+    match check_can_be(sql)? {
+        found if found < SCHEMA_VERSION => Err(OpenError::Older { found, known: SCHEMA_VERSION }),
         _ => Ok(()),
+    }
+}
+
+/// Refuses what cannot be made a catalog of this program's version; says which it has.
+pub(crate) fn check_can_be(sql: &mut dyn Sql) -> Result<i64, OpenError> {
+    match version(sql)? {
+        0 => Err(OpenError::Empty),
+        found if found > SCHEMA_VERSION => Err(OpenError::Newer { found, known: SCHEMA_VERSION }),
+        found => Ok(found),
     }
 }
 
@@ -216,8 +222,10 @@ fn statements(dialect: Dialect, text: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{BeforeMigration, MIGRATIONS, migrate_by, version};
+    use super::{BeforeMigration, MIGRATIONS, SCHEMA_VERSION, migrate, migrate_by, version};
+    use crate::copy::{CopyError, restore};
     use crate::error::OpenError;
+    use crate::place::CatalogUrl;
     use crate::record::Time;
     use crate::sql::{Sql as _, one_int};
     use crate::sqlite::{Access, Sqlite};
@@ -295,6 +303,26 @@ mod tests {
         let all =
             ["copy.db-2 is of version 2", "copy.db-2-2 is none", "copy.db-2-3 is of version 2"];
         assert_eq!(copied(folder.path()), all);
+    }
+
+    #[test]
+    fn a_backup_of_an_older_program_is_restored() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, backup, again] =
+            ["c.db", "backup.db", "again.db"].map(|f| folder.path().join(f));
+        let mut sql = Sqlite::open(&path, Access::Write).unwrap();
+        let url = CatalogUrl::Sqlite(again.clone());
+        migrate_by(&mut sql, Time(5), &BeforeMigration::Refuse, &FIRST).unwrap();
+        sql.copy_to(&backup).unwrap();
+        restore(&backup, &url).unwrap();
+        let mut restored = Sqlite::open(&again, Access::Write).unwrap();
+        assert_eq!(version(&mut restored), Ok(2));
+        migrate(&mut restored, Time(6), &BeforeMigration::DumpExists).unwrap();
+        assert_eq!(version(&mut restored), Ok(SCHEMA_VERSION));
+        // What is no catalog is none.
+        fs::write(&path, "").unwrap();
+        let other = CatalogUrl::Sqlite(folder.path().join("other.db"));
+        assert_eq!(restore(&path, &other), Err(CopyError::Open(OpenError::Empty)));
     }
 
     #[test]

@@ -51,8 +51,12 @@ impl FileId {
 
     /// The least id given at `time`.
     pub const fn first_at(time: Time) -> Self {
-        let millis = if time.0 < 0 { 0 } else { time.0 / 1000 };
-        Self(millis << (Self::LOG_BITS + Self::COUNT_BITS))
+        const BITS: u32 = FileId::LOG_BITS + FileId::COUNT_BITS;
+        match time.0 / 1000 {
+            ..0 => Self(0),
+            millis if millis > i64::MAX >> BITS => Self(i64::MAX),
+            millis => Self(millis << BITS),
+        }
     }
 
     /// The writer that took the file in.
@@ -460,6 +464,13 @@ mod tests {
         let next = mint.next(now.plus_s(60));
         assert_eq!(next.time().0, now.plus_s(60).0 / 1000 * 1000);
         assert!(next >= FileId::first_at(now.plus_s(60)));
+    }
+
+    #[test]
+    fn the_first_id_of_a_time_grows_with_it() {
+        let year = |year: i64| FileId::first_at(Time(0).plus_s((year - 1970) * 31_556_952));
+        assert!(year(1969) == FileId(0) && year(2026) < year(2109));
+        assert!([2110, 2500, 9999].iter().all(|after| year(*after) == FileId(i64::MAX)));
     }
 
     #[test]
