@@ -49,7 +49,7 @@ impl FileId {
     /// Writers are numbered below this.
     pub const LOG_END: i64 = 1 << Self::LOG_BITS;
 
-    /// The least id given at `time`.
+    /// The least id given at `time`; of times after the year 2109, for which there are none, one that no file has.
     pub const fn first_at(time: Time) -> Self {
         const BITS: u32 = FileId::LOG_BITS + FileId::COUNT_BITS;
         match time.0 / 1000 {
@@ -256,7 +256,7 @@ coded! {
 }
 
 /// One copy of a file at a site.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Replica {
     /// Of which file.
     pub file: FileId,

@@ -268,7 +268,7 @@ fn a_mass_deletion_is_asked_about_and_repaired_when_approved() {
     assert_eq!(near.state("run0/0"), State::Adopted);
     asks.keep(state.path()).unwrap();
     report::approve(state.path(), &asks.id).unwrap();
-    let approved = report::take_approval(state.path(), "geneva").unwrap();
+    let approved = report::approvals(state.path(), "geneva").unwrap().pop();
     assert_eq!(approved, Some(asks.id));
     let done = compared(&near, &far, &Order { approved, ..order(100) }, || {});
     assert_eq!(near.state("run0/0"), State::Queued);

@@ -1,6 +1,6 @@
 //! What a run found and did: kept in the state folder as JSON and as text, and known by its id.
 //!
-//! A report that asks is answered by a file beside it, `ID.approved`, which the next run reads once.
+//! A report that asks is answered by a file beside it, `ID.approved`, which holds until a run that read it has kept its own report.
 
 use crate::units::{show_bytes, show_time};
 use downpour_catalog::Time;
@@ -249,10 +249,11 @@ pub fn approve(state: &Path, id: &str) -> io::Result<Report> {
     Ok(report)
 }
 
-/// The approved report about this site, if there is one; it holds once.
-pub fn take_approval(state: &Path, far: &str) -> io::Result<Option<String>> {
+/// The approved reports about this site, oldest first.
+pub fn approvals(state: &Path, far: &str) -> io::Result<Vec<String>> {
+    let mut approved = Vec::new();
     let entries = match fs::read_dir(state.join(FOLDER)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(approved),
         other => other?,
     };
     for entry in entries {
@@ -261,11 +262,16 @@ pub fn take_approval(state: &Path, far: &str) -> io::Result<Option<String>> {
             continue;
         };
         if load(state, id).is_ok_and(|report| report.far == far) {
-            fs::remove_file(path_of(state, id, "approved")?)?;
-            return Ok(Some(id.to_owned()));
+            approved.push(id.to_owned());
         }
     }
-    Ok(None)
+    approved.sort_unstable();
+    Ok(approved)
+}
+
+/// Ends these approvals: what they asked for is done, and its report is kept.
+pub fn end_approvals(state: &Path, ids: &[String]) -> io::Result<()> {
+    ids.iter().try_for_each(|id| remove(&path_of(state, id, "approved")?))
 }
 
 /// The file of an id, which comes from the command line or the network.
@@ -277,7 +283,16 @@ fn path_of(state: &Path, id: &str, kind: &str) -> io::Result<PathBuf> {
     Ok(state.join(FOLDER).join(format!("{id}.{kind}")))
 }
 
-fn put(path: &Path, text: &str) -> io::Result<()> {
+/// A file that may have gone by itself.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a file whole or not at all.
+pub(super) fn put(path: &Path, text: &str) -> io::Result<()> {
     let part = path.with_extension("part");
     let mut file = File::create(&part)?;
     file.write_all(text.as_bytes())?;
@@ -290,10 +305,7 @@ fn forget_old(folder: &Path) -> io::Result<()> {
     let ids = ids(state)?;
     for id in ids.iter().take(ids.len().saturating_sub(REPORTS_MAX)) {
         for kind in ["json", "txt", "approved"] {
-            match fs::remove_file(path_of(state, id, kind)?) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+            remove(&path_of(state, id, kind)?)?;
         }
     }
     Ok(())
@@ -301,7 +313,7 @@ fn forget_old(folder: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Finding, Kind, Report, Verdict, approve, ids, load, take_approval};
+    use super::{Finding, Kind, Report, Verdict, approvals, approve, end_approvals, ids, load};
     use downpour_catalog::Time;
 
     fn report(verdict: Verdict) -> Report {
@@ -335,20 +347,29 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_kept_and_an_approval_holds_once() {
+    fn a_report_is_kept_and_an_approval_holds_until_it_is_ended() {
         let state = tempfile::tempdir().unwrap();
         let asks = report(Verdict::Asks);
         assert_eq!(ids(state.path()).unwrap(), Vec::<String>::new());
-        assert_eq!(take_approval(state.path(), "geneva/x").unwrap(), None);
+        let approved = |far: &str| approvals(state.path(), far).unwrap();
+        assert!(approved("geneva/x").is_empty());
         asks.keep(state.path()).unwrap();
         assert_eq!(ids(state.path()).unwrap(), std::slice::from_ref(&asks.id));
         assert_eq!(load(state.path(), &asks.id).unwrap(), asks);
         assert!(approve(state.path(), "../../etc/passwd").is_err());
         assert!(approve(state.path(), "another").is_err());
         approve(state.path(), &asks.id).unwrap();
-        assert_eq!(take_approval(state.path(), "berlin").unwrap(), None);
-        assert_eq!(take_approval(state.path(), "geneva/x").unwrap(), Some(asks.id.clone()));
-        assert_eq!(take_approval(state.path(), "geneva/x").unwrap(), None);
+        // A second report about the same, approved as well.
+        let second = Report { id: format!("{}-2", asks.id), ..asks.clone() };
+        second.keep(state.path()).unwrap();
+        approve(state.path(), &second.id).unwrap();
+        assert!(approved("berlin").is_empty());
+        let both = approved("geneva/x");
+        assert_eq!(both, [asks.id.clone(), second.id]);
+        assert_eq!(approved("geneva/x"), both);
+        end_approvals(state.path(), &both).unwrap();
+        end_approvals(state.path(), &both).unwrap();
+        assert!(approved("geneva/x").is_empty());
         report(Verdict::Clean).keep(state.path()).unwrap();
         assert!(approve(state.path(), &asks.id).is_err());
     }

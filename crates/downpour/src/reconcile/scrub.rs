@@ -6,7 +6,11 @@
 //! 2. Each file below the folders that are named, older than the scrub's beginning, must be one of these; others are *dark*. They are told,
 //!    never touched.
 //!
-//! More than the threshold at once looks like a disk that is not mounted: nothing is recorded then, the report asks.
+//! A look takes its time, and what is recorded may change meanwhile (a file that leaves by its rule): what was found is recorded only of
+//! replicas that are still recorded as they were when they were looked at.
+//!
+//! What was found is recorded every few minutes, so that a scrub that is cut short goes on where it was: [`ScrubOrder::after`]. More
+//! than the threshold looks like a disk that is not mounted: nothing more is recorded then, the report asks.
 //!
 //! Of paths only hashes are kept, eight bytes for each replica. A scrub blocks its thread.
 
@@ -22,6 +26,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+/// How often what was found is recorded, microseconds.
+const RECORD_EVERY_US: u64 = 180_000_000;
 /// Replicas that are asked for at once.
 const PAGE: usize = 500;
 /// Bytes that are read at once.
@@ -44,12 +50,16 @@ pub struct ScrubOrder {
     pub repair_max: usize,
     /// When it began.
     pub started: Time,
+    /// Files up to this one were looked at by an earlier scrub, which was cut short and changed so many: of them it tells what is recorded.
+    pub after: (FileId, usize),
 }
 
 /// Lets a scrub wait, and end early: told of each piece, it says whether to go on.
 pub trait Pace {
     /// So many bytes were read, so many files begun.
     fn spent(&mut self, bytes: u64, files: u64) -> bool;
+    /// Files up to this one were looked at, and what was found of them is recorded: so many changes since the scrub began.
+    fn reached(&mut self, file: FileId, changes: usize);
 }
 
 /// What was scrubbed.
@@ -81,14 +91,20 @@ pub fn scrub(
     let mut reader = catalog.reader()?;
     let site = catalog.site(&order.site)?;
     let sites = reader.sites()?;
-    let mut work = Work { order, sites, done: Scrubbed::default(), known: HashSet::new() };
-    let mut changes = Vec::new();
-    let goes_on = work.replicas(&mut reader, site, pace, &mut changes)?;
-    work.done.asks = changes.len() > order.repair_max;
-    if !work.done.asks && !changes.is_empty() {
-        let answers = catalog.submit(now(), changes).wait()?;
-        work.done.recorded = answers.iter().filter(|answer| answer.is_ok()).count();
-    }
+    let mut work = Work {
+        catalog,
+        order,
+        site,
+        sites,
+        done: Scrubbed::default(),
+        known: HashSet::new(),
+        changed: Vec::new(),
+        changes: order.after.1,
+        recorded: now(),
+        now: &now,
+    };
+    let goes_on = work.replicas(&mut reader, pace)?;
+    work.done.asks = work.is_too_much();
     work.done.is_whole = goes_on && order.folders.iter().all(|folder| work.dark(folder, 0, pace));
     Ok(work.done)
 }
@@ -106,10 +122,11 @@ pub fn read_back(
     let (site, origin) = (catalog.site(site)?, catalog.site(origin)?);
     let called: Vec<_> =
         names.iter().map(|(name, version)| (origin, name.as_str(), *version)).collect();
-    let (mut stored, mut changes) = (Vec::with_capacity(names.len()), Vec::new());
+    let (mut stored, mut changed) = (Vec::with_capacity(names.len()), Vec::new());
     for file in reader.files_called(&called)? {
         let replicas = file.as_ref().map(|file| reader.replicas(file.id)).transpose()?;
-        let replica = replicas.into_iter().flatten().find(|replica| replica.site == site);
+        let mut replicas = replicas.into_iter().flatten();
+        let replica = replicas.find(|r| r.site == site && r.state != ReplicaState::Removed);
         let (Some(file), Some(replica)) = (file, replica) else {
             stored.push(Stored::Nothing);
             continue;
@@ -120,46 +137,114 @@ pub fn read_back(
             ReplicaState::Corrupt => Stored::Damaged,
             _ => Stored::Nothing,
         });
-        if state != replica.state && replica.state != ReplicaState::Removed {
-            changes.push(Change::Replica(Replica { state, ..replica }));
+        if state != replica.state {
+            changed.push((replica, state));
         }
     }
-    catalog.submit(now(), changes).wait()?;
+    catalog.submit(now(), of_same(&mut reader, changed)?).wait()?;
     Ok(stored)
 }
 
+/// A replica as it was recorded when it was looked at, and what was found.
+type Looked = (Replica, ReplicaState);
+
+/// What is to be recorded, of the replicas that are still recorded as they were.
+fn of_same(reader: &mut Reader, mut looked: Vec<Looked>) -> Result<Vec<Change>, RunError> {
+    let files: Vec<FileId> = looked.iter().map(|(replica, _)| replica.file).collect();
+    let recorded: HashSet<Replica> = reader.replicas_of(&files)?.into_iter().collect();
+    looked.retain(|(replica, _)| recorded.contains(replica));
+    let change = |(replica, state)| Change::Replica(Replica { state, ..replica });
+    Ok(looked.into_iter().map(change).collect())
+}
+
 struct Work<'a> {
+    catalog: &'a Catalog,
     order: &'a ScrubOrder,
+    site: SiteId,
     sites: Vec<(SiteId, String)>,
     done: Scrubbed,
     /// Hashes of the paths that the catalog knows.
     known: HashSet<u64>,
+    /// What is to be recorded.
+    changed: Vec<Looked>,
+    /// How much that was in all.
+    changes: usize,
+    /// When it was recorded last.
+    recorded: Time,
+    now: &'a dyn Fn() -> Time,
 }
 
 impl Work<'_> {
-    fn replicas(
-        &mut self,
-        reader: &mut Reader,
-        site: SiteId,
-        pace: &mut impl Pace,
-        changes: &mut Vec<Change>,
-    ) -> Result<bool, RunError> {
-        let mut after = FileId(0);
-        loop {
-            let page = reader.replicas_at(site, after, PAGE)?;
-            let Some(last) = page.last() else { return Ok(true) };
+    /// Looks at all replicas; `false` when the scrub is to end.
+    fn replicas(&mut self, reader: &mut Reader, pace: &mut impl Pace) -> Result<bool, RunError> {
+        let (mut after, mut reached, mut goes_on) = (FileId(0), self.order.after.0, true);
+        while goes_on {
+            let page = reader.replicas_at(self.site, after, PAGE)?;
+            let Some(last) = page.last() else { break };
             after = last.file;
             for replica in page {
-                let path = self.order.base.join(&replica.path);
-                self.known.insert(hash_of(&path));
-                if replica.state == ReplicaState::Removed {
-                    continue;
+                goes_on = self.replica(reader, &replica, pace)?;
+                if !goes_on {
+                    break;
                 }
-                let Some(file) = reader.file(replica.file)? else { continue };
-                let Some(state) = self.look(&path, &file, pace) else { return Ok(false) };
-                self.judge(&replica, &file, state, changes);
+                reached = reached.max(replica.file);
+                if (self.now)().0.abs_diff(self.recorded.0) >= RECORD_EVERY_US {
+                    self.record(reader, reached, pace)?;
+                }
             }
         }
+        self.record(reader, reached, pace)?;
+        Ok(goes_on)
+    }
+
+    /// Looks at one, if that was not done; `false` when the scrub is to end.
+    fn replica(
+        &mut self,
+        reader: &mut Reader,
+        replica: &Replica,
+        pace: &mut impl Pace,
+    ) -> Result<bool, RunError> {
+        let path = self.order.base.join(&replica.path);
+        self.known.insert(hash_of(&path));
+        let was_looked_at = replica.file <= self.order.after.0;
+        let recorded = replica.state;
+        if recorded == ReplicaState::Removed || was_looked_at && recorded == ReplicaState::Present {
+            return Ok(true);
+        }
+        let Some(file) = reader.file(replica.file)? else { return Ok(true) };
+        let state = match was_looked_at {
+            true => recorded,
+            false => match self.look(&path, &file, pace) {
+                Some(state) => state,
+                None => return Ok(false),
+            },
+        };
+        if state != ReplicaState::Present || state != recorded {
+            self.judge(reader, replica, &file, state)?;
+        }
+        Ok(true)
+    }
+
+    const fn is_too_much(&self) -> bool {
+        self.changes > self.order.repair_max
+    }
+
+    /// Records what was found up to this file, unless it is too much.
+    fn record(
+        &mut self,
+        reader: &mut Reader,
+        reached: FileId,
+        pace: &mut impl Pace,
+    ) -> Result<(), RunError> {
+        self.recorded = (self.now)();
+        if self.is_too_much() {
+            return Ok(());
+        }
+        let changes = of_same(reader, std::mem::take(&mut self.changed))?;
+        let answers = self.catalog.submit(self.recorded, changes).wait()?;
+        self.done.recorded += answers.iter().filter(|answer| answer.is_ok()).count();
+        pace.reached(reached, self.changes);
+        Ok(())
     }
 
     /// What is on the disk; `None` when the scrub is to end.
@@ -177,13 +262,17 @@ impl Work<'_> {
         goes_on.then_some(state)
     }
 
+    /// Of what is wrong, or is no longer.
     fn judge(
         &mut self,
+        reader: &mut Reader,
         replica: &Replica,
         file: &File,
         state: ReplicaState,
-        out: &mut Vec<Change>,
-    ) {
+    ) -> Result<(), RunError> {
+        if !reader.replicas(file.id)?.contains(replica) {
+            return Ok(());
+        }
         let kind = match state {
             ReplicaState::Lost => Some(Kind::Lost),
             ReplicaState::Corrupt => Some(Kind::Corrupt),
@@ -196,8 +285,13 @@ impl Work<'_> {
             self.find(kind, origin, name, version, file.size, &replica.path);
         }
         if state != replica.state {
-            out.push(Change::Replica(Replica { state, ..replica.clone() }));
+            self.changes += 1;
+            self.changed.push((replica.clone(), state));
         }
+        if self.is_too_much() {
+            self.changed.clear();
+        }
+        Ok(())
     }
 
     fn find(
@@ -285,14 +379,18 @@ fn hash_of(path: &Path) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Pace, ScrubOrder, scrub};
+    use super::{Pace, ScrubOrder, Scrubbed, read_back, scrub};
     use crate::object::Digest as Blake3;
     use crate::reconcile::Kind;
+    use crate::reconcile::Stored;
     use downpour_catalog::{
         AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Digest, FileId, OtherContent,
-        ReplicaState, Time,
+        Replica, ReplicaState, SiteId, Time,
     };
+    use std::cell::Cell;
     use std::fs;
+    use std::path::PathBuf;
+    use tempfile::TempDir;
 
     const NOW: Time = Time(i64::MAX / 2);
 
@@ -305,49 +403,169 @@ mod tests {
             self.1 = self.1.saturating_sub(files);
             self.1 > 0
         }
+
+        fn reached(&mut self, _file: FileId, _changes: usize) {}
+    }
+
+    /// Does something before each file, and ends before this one; knows how far it came.
+    struct Meanwhile<'a>(&'a dyn Fn(u64), u64, (FileId, usize));
+
+    const BEGINNING: (FileId, usize) = (FileId(0), 0);
+
+    impl Pace for Meanwhile<'_> {
+        fn spent(&mut self, _bytes: u64, files: u64) -> bool {
+            self.1 = self.1.saturating_sub(files);
+            if files > 0 {
+                self.0(self.1);
+            }
+            self.1 > 0
+        }
+
+        fn reached(&mut self, file: FileId, changes: usize) {
+            self.2 = (file, changes);
+        }
+    }
+
+    /// A site with ten files.
+    struct Ten {
+        folder: TempDir,
+        catalog: Catalog,
+        site: SiteId,
+        files: Vec<FileId>,
+    }
+
+    impl Ten {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let data = folder.path().join("data");
+            fs::create_dir_all(data.join("deep/.downpour")).unwrap();
+            let url = CatalogUrl::Sqlite(folder.path().join("c.db"));
+            let catalog = Catalog::open(&url, "daemon", NOW, &BeforeMigration::Refuse).unwrap();
+            let (site, rule) = (catalog.site("here").unwrap(), catalog.rule("all").unwrap());
+            let adopt = |n: usize| {
+                let (name, content) = (format!("deep/{n}"), format!("content {n}"));
+                fs::write(data.join(&name), &content).unwrap();
+                let adopted = AdoptedFile {
+                    site,
+                    size: content.len() as u64,
+                    rule,
+                    digest: Digest::blake3(Blake3::of(content.as_bytes()).0),
+                    replicas: vec![(site, data.join(&name).to_string_lossy().into_owned())],
+                    other_content: OtherContent::Refuse,
+                    origin: None,
+                    receipt: None,
+                    name,
+                };
+                catalog.apply(NOW, &[Change::Adopt(adopted)]).unwrap()[0].clone().unwrap().file
+            };
+            let files = (0..10).map(adopt).collect();
+            Self { folder, catalog, site, files }
+        }
+
+        fn data(&self) -> PathBuf {
+            self.folder.path().join("data")
+        }
+
+        fn order(&self, repair_max: usize) -> ScrubOrder {
+            ScrubOrder {
+                site: "here".into(),
+                base: self.folder.path().into(),
+                folders: vec![self.data()],
+                repair_max,
+                started: NOW,
+                after: BEGINNING,
+            }
+        }
+
+        fn replicas(&self) -> Vec<Replica> {
+            self.catalog.reader().unwrap().replicas_at(self.site, FileId(0), 100).unwrap()
+        }
+
+        fn states(&self) -> Vec<ReplicaState> {
+            self.replicas().into_iter().map(|replica| replica.state).collect()
+        }
+
+        fn record(&self, n: usize, path: String, state: ReplicaState) {
+            let replica = Replica { file: self.files[n], site: self.site, path, state };
+            self.catalog.apply(NOW, &[Change::Replica(replica)]).unwrap()[0].clone().unwrap();
+        }
+    }
+
+    #[test]
+    fn what_left_by_its_rule_meanwhile_is_not_lost() {
+        let ten = Ten::new();
+        let lies = |name: &str| ten.data().join(name).to_string_lossy().into_owned();
+        fs::remove_file(lies("deep/1")).unwrap();
+        let meanwhile = |left: u64| match left {
+            // Removed when its turn has come; moved when its turn is over.
+            95 => {
+                ten.record(4, String::new(), ReplicaState::Removed);
+                fs::remove_file(lies("deep/4")).unwrap();
+            }
+            92 => ten.record(1, lies("moved"), ReplicaState::Present),
+            _ => {}
+        };
+        let mut pace = Meanwhile(&meanwhile, 100, BEGINNING);
+        let done = scrub(&ten.catalog, &ten.order(9), &mut pace, || NOW).unwrap();
+        let found: Vec<_> = done.findings.iter().map(|finding| finding.name.as_str()).collect();
+        assert_eq!((found, done.recorded), (vec!["deep/1"], 0));
+        let replicas = ten.replicas();
+        assert_eq!(
+            (&*replicas[1].path, replicas[1].state),
+            (&*lies("moved"), ReplicaState::Present)
+        );
+        assert_eq!((&*replicas[4].path, replicas[4].state), ("", ReplicaState::Removed));
+        // Of what was removed there is no copy to read back.
+        let (here, names) = (("here", ten.folder.path()), [("deep/4".to_owned(), 1)]);
+        let stored = read_back(&ten.catalog, here, "here", &names, || NOW).unwrap();
+        assert_eq!(stored, [Stored::Nothing]);
+    }
+
+    #[test]
+    fn one_that_is_cut_short_goes_on_where_it_was() {
+        let ten = Ten::new();
+        let clock = Cell::new(0);
+        let now = || {
+            clock.set(clock.get() + 100);
+            NOW.plus_s(clock.get() - 1_000_000)
+        };
+        for n in [1, 7] {
+            fs::remove_file(ten.data().join(format!("deep/{n}"))).unwrap();
+        }
+        let run = |repair_max, files, after| -> (Scrubbed, (FileId, usize)) {
+            let order = ScrubOrder { after, ..ten.order(repair_max) };
+            let mut pace = Meanwhile(&|_| {}, files, after);
+            let done = scrub(&ten.catalog, &order, &mut pace, now).unwrap();
+            (done, pace.2)
+        };
+        let (first, reached) = run(9, 5, BEGINNING);
+        assert_eq!((first.is_whole, first.recorded, reached), (false, 1, (ten.files[3], 1)));
+        assert_eq!(ten.states()[1], ReplicaState::Lost);
+        let (second, reached) = run(9, 1000, reached);
+        assert_eq!((second.is_whole, second.files, second.recorded), (true, 6, 1));
+        assert_eq!(reached, (ten.files[9], 2));
+        // It tells of all, and takes nothing for dark.
+        let names: Vec<_> = second.findings.iter().map(|finding| finding.name.as_str()).collect();
+        assert_eq!(names, ["deep/1", "deep/7"]);
+        // One that asks goes no further on than what is recorded.
+        for n in [0, 8, 9] {
+            fs::remove_file(ten.data().join(format!("deep/{n}"))).unwrap();
+        }
+        let (asks, reached) = run(2, 1000, BEGINNING);
+        assert_eq!((asks.asks, asks.recorded, reached), (true, 1, (ten.files[7], 1)));
+        assert_eq!(ten.states()[8..], [ReplicaState::Present; 2]);
     }
 
     #[test]
     fn lost_corrupt_and_dark_files_are_found_and_recorded_below_the_threshold() {
-        let folder = tempfile::tempdir().unwrap();
-        let data = folder.path().join("data");
-        fs::create_dir_all(data.join("deep/.downpour")).unwrap();
-        let url = CatalogUrl::Sqlite(folder.path().join("c.db"));
-        let catalog = Catalog::open(&url, "daemon", NOW, &BeforeMigration::Refuse).unwrap();
-        let (site, rule) = (catalog.site("here").unwrap(), catalog.rule("all").unwrap());
-        for n in 0..10 {
-            let (name, content) = (format!("deep/{n}"), format!("content {n}"));
-            fs::write(data.join(&name), &content).unwrap();
-            let adopted = AdoptedFile {
-                site,
-                size: content.len() as u64,
-                rule,
-                digest: Digest::blake3(Blake3::of(content.as_bytes()).0),
-                replicas: vec![(site, data.join(&name).to_string_lossy().into_owned())],
-                other_content: OtherContent::Refuse,
-                origin: None,
-                receipt: None,
-                name,
-            };
-            catalog.apply(NOW, &[Change::Adopt(adopted)]).unwrap()[0].clone().unwrap();
-        }
+        let ten = Ten::new();
+        let (data, states) = (ten.data(), || ten.states());
         fs::write(data.join("deep/.downpour/receipts.ndjson"), "").unwrap();
-        let order = |repair_max| ScrubOrder {
-            site: "here".into(),
-            base: folder.path().into(),
-            folders: vec![data.clone()],
-            repair_max,
-            started: NOW,
-        };
         let run = |repair_max, files| {
             let mut pace = Counted(0, files);
-            let done = scrub(&catalog, &order(repair_max), &mut pace, || NOW).unwrap();
+            let done = scrub(&ten.catalog, &ten.order(repair_max), &mut pace, || NOW).unwrap();
             assert_eq!(pace.0, done.bytes);
             done
-        };
-        let states = || -> Vec<ReplicaState> {
-            let replicas = catalog.reader().unwrap().replicas_at(site, FileId(0), 100).unwrap();
-            replicas.into_iter().map(|replica| replica.state).collect()
         };
         let clean = run(2, 1000);
         assert_eq!((clean.findings.len(), clean.files, clean.bytes), (0, 10, 90));

@@ -1,18 +1,26 @@
 //! The service that scrubs: now and then, at the rate that the configuration gives.
+//!
+//! The state folder knows when the last scrub ended, and where one is that was cut short: a daemon that starts anew goes on there, and waits
+//! only for what is left of the time between two.
 
-use super::report::{Report, Verdict, take_approval};
+use super::report::{self, Report, Verdict};
 use super::scrub::{Pace, ScrubOrder, Scrubbed, scrub};
 use super::service::{ReconcileSection, Runs, tell};
 use crate::site::{Config, Fault, Running, Service, Site, Status, Stop, Wish};
 use crate::units::show_bytes;
-use downpour_catalog::{ErrorClass, Time};
-use std::path::PathBuf;
+use downpour_catalog::{ErrorClass, FileId, Time};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Longest sleep before it looks whether it is to end.
 const SLEEP_MAX: Duration = Duration::from_millis(200);
+/// The mark's file, beside the reports.
+const MARK: &str = "scrub.mark";
 
 /// The service.
 #[derive(Default)]
@@ -31,15 +39,16 @@ impl Service for Scrub {
 
     fn run(self: Arc<Self>, site: Arc<Site>, stop: Stop) -> Running {
         Box::pin(async move {
+            let internal = |what: String| Fault::new(ErrorClass::Internal, what);
             loop {
-                let every = *site.config().reconcile.scrub_every;
+                let (config, now) = (site.config(), site.clock.now());
+                let mark = Mark::of(&config.state(), now).map_err(|e| internal(e.to_string()))?;
                 tokio::select! {
                     () = stop.asked() => return Ok(()),
-                    () = tokio::time::sleep(every) => {}
+                    () = tokio::time::sleep(mark.due(*config.reconcile.scrub_every, now)) => {}
                     () = self.asked.notified() => {}
                 }
                 let (this, site, stop) = (self.clone(), site.clone(), stop.clone());
-                let internal = |what: String| Fault::new(ErrorClass::Internal, what);
                 self.count(|runs| runs.begun += 1);
                 let done = tokio::task::spawn_blocking(move || this.once(&site, stop)).await;
                 self.count(|runs| runs.ended = runs.begun);
@@ -75,17 +84,19 @@ impl Scrub {
 
     fn once(&self, site: &Site, stop: Stop) -> Result<(), String> {
         let (config, started) = (site.config(), site.clock.now());
-        let section = &config.reconcile;
-        let approved = take_approval(&config.state(), &site.name).map_err(|e| e.to_string())?;
-        let repair_max = if approved.is_some() { usize::MAX } else { section.repair_max };
+        let (section, state) = (&config.reconcile, config.state());
+        let mark = Mark::of(&state, started).map_err(|e| e.to_string())?;
+        let approved = report::approvals(&state, &site.name).map_err(|e| e.to_string())?;
+        let repair_max = if approved.is_empty() { section.repair_max } else { usize::MAX };
         let order = ScrubOrder {
             site: site.name.clone(),
             base: config.folder.clone(),
             folders: folders(&config),
             repair_max,
             started,
+            after: (FileId(mark.after), mark.changes),
         };
-        let mut pace = Paced::new(self, section, stop);
+        let mut pace = Paced::new(self, section, stop, (&state, mark));
         let now = || site.clock.now();
         let done = scrub(&site.catalog, &order, &mut pace, now).map_err(|e| e.to_string())?;
         let line = format!(
@@ -98,12 +109,57 @@ impl Scrub {
         if !done.is_whole {
             return Ok(());
         }
-        let report = Report { approved, ..report_of(site, &config, done, started) };
-        report.keep(&config.state()).map_err(|error| error.to_string())?;
+        let report = report_of(site, &config, done, started);
+        let report = Report { approved: approved.last().cloned(), ..report };
+        let ended = Mark { ended_us: report.ended_us, ..Mark::default() };
+        let kept = report.keep(&state).and_then(|()| report::end_approvals(&state, &approved));
+        kept.and_then(|()| ended.keep(&state)).map_err(|error| error.to_string())?;
         for why in tell(&config.notify, &config.folder, &report) {
             tracing::warn!(report = %report.id, %why, "nobody was told");
         }
         Ok(())
+    }
+}
+
+/// Where the scrub is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Mark {
+    /// When the last one came to its end, microseconds since 1970; before the first one, when the daemon started first.
+    ended_us: i64,
+    /// The last file that was looked at by one that was cut short; 0: none was.
+    after: i64,
+    /// How much was to be recorded until then.
+    changes: usize,
+}
+
+impl Mark {
+    /// As it is kept; from now on, if it is not, or if a clock that was ahead wrote it.
+    fn of(state: &Path, now: Time) -> io::Result<Self> {
+        let kept: Option<Self> = match fs::read(state.join(report::FOLDER).join(MARK)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            kept => kept.ok().and_then(|kept| serde_json::from_slice(&kept).ok()),
+        };
+        let ended_us = kept.map_or(now.0, |mark| mark.ended_us.min(now.0));
+        let mark = Self { ended_us, ..kept.unwrap_or_default() };
+        if kept != Some(mark) {
+            mark.keep(state)?;
+        }
+        Ok(mark)
+    }
+
+    fn keep(&self, state: &Path) -> io::Result<()> {
+        let folder = state.join(report::FOLDER);
+        fs::create_dir_all(&folder)?;
+        report::put(&folder.join(MARK), &(serde_json::to_string(self)? + "\n"))
+    }
+
+    /// How long until the next one.
+    fn due(&self, every: Duration, now: Time) -> Duration {
+        let since = u64::try_from(now.0 - self.ended_us).unwrap_or(0);
+        match self.after {
+            0 => every.saturating_sub(Duration::from_micros(since)),
+            _ => Duration::ZERO,
+        }
     }
 }
 
@@ -144,20 +200,27 @@ fn report_of(site: &Site, config: &Config, done: Scrubbed, started: Time) -> Rep
     }
 }
 
-/// Sleeps so that neither bytes nor files go faster than they may.
+/// Sleeps so that neither bytes nor files go faster than they may, and keeps the mark.
 struct Paced<'a> {
     service: &'a Scrub,
     stop: Stop,
+    state: &'a Path,
+    mark: Mark,
     of_byte: f64,
     of_file: f64,
     due: Instant,
 }
 
 impl<'a> Paced<'a> {
-    fn new(service: &'a Scrub, section: &ReconcileSection, stop: Stop) -> Self {
+    fn new(
+        service: &'a Scrub,
+        section: &ReconcileSection,
+        stop: Stop,
+        (state, mark): (&'a Path, Mark),
+    ) -> Self {
         let of_byte = 1.0 / section.scrub_rate.0.max(1) as f64;
         let of_file = 1.0 / f64::from(section.scrub_files.max(1));
-        Self { service, stop, of_byte, of_file, due: Instant::now() }
+        Self { service, stop, state, mark, of_byte, of_file, due: Instant::now() }
     }
 }
 
@@ -179,11 +242,42 @@ impl Pace for Paced<'_> {
             std::thread::sleep(left.min(SLEEP_MAX));
         }
     }
+
+    fn reached(&mut self, FileId(after): FileId, changes: usize) {
+        (self.mark.after, self.mark.changes) = (after, changes);
+        if let Err(error) = self.mark.keep(self.state) {
+            tracing::warn!(%error, "a scrub that is cut short now begins anew");
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::Mark;
+    use downpour_catalog::Time;
     use std::path::{Path, PathBuf};
+    use std::time::Duration;
+
+    #[test]
+    fn the_time_between_two_goes_on_over_a_restart() {
+        const DAY: Duration = Duration::from_secs(86_400);
+        let state = tempfile::tempdir().unwrap();
+        let (begun, later) =
+            (Time(1_790_000_000_000_000), Time(1_790_000_000_000_000).plus_s(3600));
+        let due = |now| Mark::of(state.path(), now).unwrap().due(DAY, now);
+        assert_eq!(due(begun), DAY);
+        assert_eq!(due(later), DAY - Duration::from_secs(3600));
+        assert_eq!(due(begun.plus_s(90_000)), Duration::ZERO);
+        // A clock that was ahead began later than now.
+        assert_eq!(due(begun.plus_s(-90_000)), DAY);
+        assert_eq!(due(begun.plus_s(-86_400)), DAY - Duration::from_secs(3600));
+        // One that was cut short goes on at once.
+        let mark = Mark { after: 7, ..Mark::of(state.path(), later).unwrap() };
+        mark.keep(state.path()).unwrap();
+        assert_eq!(Mark::of(state.path(), later).unwrap(), mark);
+        assert_eq!(due(later), Duration::ZERO);
+        assert!(crate::reconcile::report::ids(state.path()).unwrap().is_empty());
+    }
 
     #[test]
     fn what_is_received_is_scrubbed_unless_other_folders_are_named() {

@@ -226,7 +226,7 @@ impl Reconcile {
         let internal = |what: String| Fault::new(ErrorClass::Internal, what);
         let done = tokio::task::spawn_blocking(move || -> Result<(Report, Vec<NotTold>), Fault> {
             let state = config.state();
-            let approved = report::take_approval(&state, remote.name());
+            let approved = report::approvals(&state, remote.name());
             let approved = approved.map_err(|error| internal(error.to_string()))?;
             let stuck_s = i64::try_from(config.reconcile.stuck.as_secs()).unwrap_or(i64::MAX >> 32);
             let order = Order {
@@ -235,7 +235,7 @@ impl Reconcile {
                 far_key: Some(remote.key()),
                 repair_max: config.reconcile.repair_max,
                 stuck_s,
-                approved,
+                approved: approved.last().cloned(),
                 adopt_extra: config.reconcile.extra == OnExtra::Adopt,
                 base: config.folder.clone(),
             };
@@ -243,7 +243,8 @@ impl Reconcile {
             let report = report.map_err(|error| {
                 Fault::new(ErrorClass::DestinationUnreachable, error.to_string())
             })?;
-            report.keep(&state).map_err(|error| internal(error.to_string()))?;
+            let kept = report.keep(&state).and_then(|()| report::end_approvals(&state, &approved));
+            kept.map_err(|error| internal(error.to_string()))?;
             Ok((report.clone(), tell(&config.notify, &config.folder, &report)))
         });
         let (report, not_told) = done.await.map_err(|error| internal(error.to_string()))??;
