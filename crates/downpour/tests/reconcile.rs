@@ -12,7 +12,7 @@ use downpour::reconcile::{
 use downpour_catalog::{
     CatalogUrl, Change, Claimed, FileId, Move, Next, Receipt, ReplicaState, State, Time,
 };
-use downpour_transport::identity::Identity;
+use downpour_transport::identity::{Identity, PublicKey};
 use planting::{Book, files, fill, names, origin, plant_moving, plant_other, plant_stuck};
 use std::ops::Deref;
 use std::path::Path;
@@ -61,6 +61,10 @@ struct There<'a> {
     bytes: u64,
     /// Done before each answer.
     meanwhile: Box<dyn FnMut() + 'a>,
+    /// What it signs with.
+    key: Option<PublicKey>,
+    /// Whether it takes too long to read its copies.
+    is_slow: bool,
 }
 
 impl Far for There<'_> {
@@ -69,7 +73,12 @@ impl Far for There<'_> {
         let mut reader = self.site.catalog.reader().unwrap();
         let asked = serde_json::to_vec(questions).unwrap();
         let questions: Vec<Question> = serde_json::from_slice(&asked).unwrap();
-        let answers = Side::of(&mut reader).unwrap().answer_all(&questions).unwrap();
+        let side = Side::of(&mut reader).unwrap();
+        let mut side = match self.key {
+            Some(key) => side.signing(key),
+            None => side,
+        };
+        let answers = side.answer_all(&questions).unwrap();
         let answered = serde_json::to_vec(&answers).unwrap();
         self.bytes += (asked.len() + answered.len()) as u64;
         Ok(serde_json::from_slice(&answered).unwrap())
@@ -80,6 +89,9 @@ impl Far for There<'_> {
         origin: &str,
         names: &[(String, i64)],
     ) -> Result<Vec<Stored>, FarError> {
+        if self.is_slow {
+            return Err(FarError("no answer within 30 s".into()));
+        }
         Ok(read_back(&self.site.catalog, self.site.here(), origin, names, || NOW).unwrap())
     }
 
@@ -102,7 +114,8 @@ fn order(repair_max: usize) -> Order {
 }
 
 fn compared(near: &Site, far: &Site, order: &Order, meanwhile: impl FnMut()) -> Report {
-    let mut there = There { site: far, bytes: 0, meanwhile: Box::new(meanwhile) };
+    let (meanwhile, key) = (Box::new(meanwhile), order.far_key);
+    let mut there = There { site: far, bytes: 0, meanwhile, key, is_slow: false };
     run(&near.catalog, &mut there, order, || NOW.plus_s(3 * DAY_S)).unwrap()
 }
 
@@ -143,6 +156,9 @@ fn plant(near: &Site, far: &Site, identity: &Identity, files: usize) {
         let copy = far.adopt(far.sender, &name, name.as_bytes(), &[far.holder], origin(here.file));
         let there = far.one(NOW, copy);
         far.sign(NOW, there.file, "berlin", &name, name.as_bytes(), identity);
+        // Another receiver's, which comes first.
+        let (file, receiver, at, signed) = (there.file, vec![0], NOW, vec![1]);
+        far.one(NOW, Change::Receipt(Receipt { file, receiver, at, signed }));
     }
     // Damaged there, damaged here, and whole on both sides.
     let lies =
@@ -273,6 +289,45 @@ fn a_mass_deletion_is_asked_about_and_repaired_when_approved() {
     let done = compared(&near, &far, &Order { approved, ..order(100) }, || {});
     assert_eq!(near.state("run0/0"), State::Queued);
     assert_eq!((done.verdict, done.repaired), (Verdict::Repaired, removed.len()));
+}
+
+#[test]
+fn equal_content_under_other_days_is_no_difference() {
+    let (near, far) = filled(100, 1);
+    // Each side took it in by itself: it lies under another day of each.
+    let names = names("both", 50);
+    for (n, name) in names.iter().enumerate() {
+        let at = NOW.plus_s(-DAY_S * n as i64);
+        near.one(at, near.adopt(near.sender, name, name.as_bytes(), &[near.holder], None));
+        far.one(NOW, far.adopt(far.sender, name, name.as_bytes(), &[far.holder], None));
+    }
+    far.one(NOW, far.adopt(far.sender, "extra", b"extra", &[far.holder], None));
+    let report = compared(&near, &far, &order(100), || {});
+    assert_eq!((report.findings.len(), report.in_flight), (1, 0), "{}", report.text());
+    assert_eq!(count(&report, Kind::Extra), 1);
+}
+
+#[test]
+fn what_cannot_be_sent_or_read_is_noted_and_the_rest_goes_on() {
+    let (near, far) = filled(100, 1);
+    // Gone here by its rule, and there.
+    let all: Vec<_> = (0..2).map(run_name).collect();
+    let at = |site: &Site, name| site.known(site.sender, name);
+    near.replica(NOW, &[at(&near, &all[0])], near.sender, ReplicaState::Removed);
+    let lost: Vec<_> = all.iter().map(|name| at(&far, name)).collect();
+    far.replica(NOW, &lost, far.holder, ReplicaState::Lost);
+    plant_other(&near, &far, NOW, "other", ["near", "fa?"]);
+    let meanwhile = Box::new(|| {});
+    let mut there = There { site: &far, bytes: 0, meanwhile, key: None, is_slow: true };
+    let report = run(&near.catalog, &mut there, &order(100), || NOW).unwrap();
+    let note = |name: &str| {
+        let of = report.findings.iter().find(|finding| finding.name == name);
+        &*of.expect("a finding").note
+    };
+    assert_eq!(note(&all[0]), "left: we have no whole copy any more");
+    assert!(note("other").starts_with("left: they did not read their copy in time"));
+    assert_eq!([note(&all[1]), report.repaired.to_string().as_str()], ["", "1"]);
+    assert_eq!([&all[0], &all[1]].map(|name| near.state(name)), [State::Adopted, State::Queued]);
 }
 
 #[test]

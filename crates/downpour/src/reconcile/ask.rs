@@ -4,10 +4,11 @@
 //! packed bytes: 64 bits of each are enough, for both sides have the same bits of the same file. Every question is bounded.
 
 use downpour_catalog::{
-    DEPTH_MAX, Error, File, FileId, Reader, Replica, ReplicaState, RuleId, SetDay, SetDigest,
-    SetNode, SiteId, State,
+    DEPTH_MAX, Error, File, FileId, Reader, Receipt, Replica, ReplicaState, RuleId, SetDay,
+    SetDigest, SetNode, SiteId, State,
 };
 use downpour_transport::control::{decode_base64url, encode_base64url};
+use downpour_transport::identity::PublicKey;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 
@@ -180,6 +181,8 @@ pub(super) fn short(sum: &[u8]) -> u64 {
 /// One side of a comparison: a catalog, open for reading.
 pub struct Side<'a> {
     reader: &'a mut Reader,
+    /// The key that its own receipts are signed with, where that is known.
+    key: Option<PublicKey>,
     sites: Vec<(SiteId, String)>,
     rules: Vec<(RuleId, String)>,
 }
@@ -188,7 +191,12 @@ impl<'a> Side<'a> {
     /// Of this catalog, with the names that it has now.
     pub fn of(reader: &'a mut Reader) -> Result<Self, Error> {
         let (sites, rules) = (reader.sites()?, reader.rules()?);
-        Ok(Self { reader, sites, rules })
+        Ok(Self { reader, key: None, sites, rules })
+    }
+
+    /// Of a site that signs its receipts with this key.
+    pub fn signing(self, key: PublicKey) -> Self {
+        Self { key: Some(key), ..self }
     }
 
     /// Answers questions, each in its place.
@@ -298,8 +306,12 @@ impl<'a> Side<'a> {
         let files = self.files(scope, names)?;
         let ids: Vec<FileId> = files.iter().flatten().map(|file| file.id).collect();
         let receipts = self.reader.receipts_of(&ids)?;
+        let is_own = |receipt: &Receipt| {
+            self.key.as_ref().is_none_or(|key| receipt.receiver == key.as_bytes())
+        };
         let of = |file: Option<File>| {
-            let receipt = file.and_then(|file| receipts.iter().find(|r| r.file == file.id));
+            let is_its = |r: &&Receipt, file: &File| r.file == file.id && is_own(r);
+            let receipt = file.and_then(|file| receipts.iter().find(|r| is_its(r, &file)));
             Packed(receipt.map_or(Vec::new(), |receipt| receipt.signed.clone()))
         };
         Ok(Answer::Receipts(files.into_iter().map(of).collect()))

@@ -9,8 +9,10 @@
 //! "the holder has it, the sender has not recorded it" if the sender was looked at after the holder and the file is not on its way
 //! there. Near, far, near gives both orders, whoever is the holder. No clock is compared. What was on its way is left to the next run.
 //!
+//! What both have alike, but under another day or rule (each took it in by itself), is no difference: its hash is on both sides.
+//!
 //! [`Compare::step`] says what to ask either side; [`Compare::answer`] takes the answers. Deepest nodes are asked first, so that what waits
-//! stays small; after [`CANDIDATES_MAX`] it goes no further down and says so.
+//! stays small; after [`HASHES_MAX`] it goes no further down, and of more than [`CANDIDATES_MAX`] it takes so many; it says so.
 
 use super::ask::{
     Answer, FANOUT, Level, NAMES_MAX, NODES_MAX, Named, Packed, QUESTIONS_MAX, Question, Scope,
@@ -20,7 +22,9 @@ use super::report::{Finding, Kind};
 use downpour_catalog::DEPTH_MAX;
 use std::collections::{BTreeMap, HashSet};
 
-/// Candidates of one comparison.
+/// Hashes of which only one side is known to have them.
+const HASHES_MAX: usize = 1 << 20;
+/// Candidates of one comparison, of either side.
 pub const CANDIDATES_MAX: usize = 10_000;
 
 /// Who of the two is the holder.
@@ -239,14 +243,48 @@ impl Compare {
                 (question, ..) => return Err(Nonsense(format!("{question:?} was asked"))),
             }
         }
-        let found: usize =
-            self.unnamed.iter().flatten().map(|(_, hashes)| hashes.0.len() / 8).sum();
-        if found >= CANDIDATES_MAX {
-            self.done.is_cut = !self.waiting.is_empty();
-            self.waiting.clear();
-        }
+        self.choose_candidates();
         self.skip_empty();
         Ok(())
+    }
+
+    /// At the end of the tree, or when there is no room for more: which of the hashes are candidates.
+    fn choose_candidates(&mut self) {
+        let found = |of: &Vec<(Level, Packed)>| -> usize {
+            of.iter().map(|(_, hashes)| hashes.0.len() / 8).sum()
+        };
+        if !self.waiting.is_empty() && self.unnamed.iter().map(found).sum::<usize>() < HASHES_MAX {
+            return;
+        }
+        self.leave_out_alike();
+        if self.unnamed.iter().all(|of| found(of) <= CANDIDATES_MAX) {
+            return;
+        }
+        self.done.is_cut = true;
+        self.waiting.clear();
+        for unnamed in &mut self.unnamed {
+            let mut room = CANDIDATES_MAX;
+            for (_, hashes) in unnamed.iter_mut() {
+                hashes.0.truncate(8 * room);
+                room -= hashes.0.len() / 8;
+            }
+            unnamed.retain(|(_, hashes)| !hashes.0.is_empty());
+        }
+    }
+
+    /// Takes out what both sides have, each in its own place.
+    fn leave_out_alike(&mut self) {
+        let [near, far] = [0, 1].map(|side: usize| {
+            let hashes = self.unnamed[side].iter().flat_map(|(_, hashes)| hashes.u64s());
+            hashes.collect::<HashSet<u64>>()
+        });
+        let is_alike = |hash: &u64| near.contains(hash) && far.contains(hash);
+        for unnamed in &mut self.unnamed {
+            for (_, hashes) in unnamed.iter_mut() {
+                *hashes = Packed::of_u64(hashes.u64s().into_iter().filter(|hash| !is_alike(hash)));
+            }
+            unnamed.retain(|(_, hashes)| !hashes.0.is_empty());
+        }
     }
 
     /// Children that differ wait for their turn.

@@ -9,13 +9,13 @@
 //! | stuck | woken, if it waits |
 //!
 //! A copy that is not what was recorded of it is recorded as corrupt by the side that has it; when the right one comes, the damaged one goes
-//! aside. Where both copies are what their side recorded, nothing is touched: somebody must say which one is meant. What could
+//! aside. What the other site does not read in time is left, and the rest goes on. Where both copies are what their side recorded, nothing is touched: somebody must say which one is meant. What could
 //! not be repaired has a note that begins with [`LEFT`].
 
 use super::ask::{Answer, NAMES_MAX, Packed, Question, Stored};
 use super::compare::Holder;
 use super::report::{Finding, Kind};
-use super::run::{Far, Order, RunError, scope_of};
+use super::run::{Far, FarError, Order, RunError, scope_of};
 use super::scrub::read_back;
 use crate::receipt::{FileKey, FileReceipt, SignedFileReceipt};
 use downpour_catalog::{
@@ -54,16 +54,16 @@ pub(super) fn repair(
     for slice in ours.chunks_mut(NAMES_MAX) {
         let receipts = receipts(far, order, slice)?;
         let stored = compare_copies(catalog, far, order, slice, now)?;
-        let far_site = catalog.site(&order.far)?;
+        let (own, far_site) = (catalog.site(&order.near)?, catalog.site(&order.far)?);
         let (mut changes, mut ends) = (Vec::new(), Vec::new());
         let known = files(catalog, slice)?;
         for (index, (finding, file)) in slice.iter().zip(known).enumerate() {
             let receipt = || proof(finding, &receipts[index], order);
             let what = match (finding.kind, file) {
-                (Kind::MissingThere, Some(file)) => send_again(catalog, &file, far_site),
+                (Kind::MissingThere, Some(file)) => send_again(catalog, &file, own, far_site),
                 (Kind::Unrecorded, Some(file)) => Ok(record(&file, receipt(), far_site, now())),
                 (Kind::WrongDigest, Some(file)) => match verdict(stored[index]) {
-                    Ok(()) => send_again(catalog, &file, far_site),
+                    Ok(()) => send_again(catalog, &file, own, far_site),
                     Err(why) => Ok(Err(why)),
                 },
                 (Kind::Extra, None) => adopt(catalog, receipt(), far_site, now()),
@@ -133,15 +133,15 @@ fn called(finding: &Finding) -> (String, i64) {
     (finding.name.clone(), finding.version)
 }
 
-/// Where digests differ, both sides read what they have: here, there.
+/// Where digests differ, both sides read what they have: here, there. `None` where the other side could not.
 fn compare_copies(
     catalog: &Catalog,
     far: &mut impl Far,
     order: &Order,
     findings: &[&mut Finding],
     now: &impl Fn() -> Time,
-) -> Result<Vec<[Stored; 2]>, RunError> {
-    let mut stored = vec![[Stored::Nothing; 2]; findings.len()];
+) -> Result<Vec<Option<[Stored; 2]>>, RunError> {
+    let mut stored = vec![None; findings.len()];
     let wrong = findings.iter().enumerate().filter(|(_, f)| f.kind == Kind::WrongDigest);
     let mut wrong = wrong.map(|(index, finding)| (index, finding.size, called(finding))).peekable();
     while let Some((first, size, name)) = wrong.next() {
@@ -154,19 +154,30 @@ fn compare_copies(
             bytes += size;
         }
         let near = read_back(catalog, (&order.near, &order.base), &order.near, &names, now)?;
-        let there = far.read_back(&order.near, &names)?;
+        let there = match far.read_back(&order.near, &names) {
+            Ok(there) => there,
+            Err(FarError(why)) => {
+                tracing::warn!(remote = %order.far, files = names.len(), %why, "copies not read");
+                continue;
+            }
+        };
         if there.len() != names.len() {
             return Err(RunError::Far("each copy was to be read".to_owned()));
         }
         for (index, pair) in indexes.into_iter().zip(near.into_iter().zip(there)) {
-            stored[index] = pair.into();
+            stored[index] = Some(pair.into());
         }
     }
     Ok(stored)
 }
 
 /// Whether our copy is to replace theirs.
-fn verdict([near, far]: [Stored; 2]) -> Result<(), &'static str> {
+fn verdict(stored: Option<[Stored; 2]>) -> Result<(), &'static str> {
+    let Some([near, far]) = stored else {
+        return Err(
+            "they did not read their copy in time; `downpour catalog reconcile --scrub` there does",
+        );
+    };
     match (near, far) {
         (Stored::AsRecorded, Stored::Damaged | Stored::Nothing) => Ok(()),
         (Stored::AsRecorded, Stored::AsRecorded) => {
@@ -187,11 +198,14 @@ fn step(file: &File, next: Next) -> Change {
 }
 
 /// The replica there is lost, and the file goes back to the queue.
-fn send_again(catalog: &Catalog, file: &File, holder: SiteId) -> Wanted {
+fn send_again(catalog: &Catalog, file: &File, own: SiteId, holder: SiteId) -> Wanted {
     if !matches!(file.state, State::Receipted | State::Adopted) {
         return Ok(Err("it is at another end here"));
     }
     let replicas = catalog.reader()?.replicas(file.id)?;
+    if !replicas.iter().any(|r| r.site == own && r.state == ReplicaState::Present) {
+        return Ok(Err("we have no whole copy any more"));
+    }
     let lost = replicas.into_iter().find(|replica| replica.site == holder);
     // The move first: one that is refused leaves the replica for the next run.
     let mut changes = vec![step(file, Next::Queued)];

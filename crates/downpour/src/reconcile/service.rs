@@ -401,7 +401,9 @@ async fn digests(
     State(site): State<Arc<Site>>,
     Given(questions): Given<Vec<Question>>,
 ) -> Result<Json<Vec<Answer>>, Problem> {
-    Ok(Json(site.read(move |reader| Side::of(reader)?.answer_all(&questions)).await?))
+    let key = site.identity.public_key();
+    let answers = site.read(move |reader| Side::of(reader)?.signing(key).answer_all(&questions));
+    Ok(Json(answers.await?))
 }
 
 /// Read copies of files that another site doubts; what is damaged is recorded here
