@@ -168,7 +168,13 @@ impl<'a> Judge<'a> {
             Some(file) => self.known(reader, &file, item, digest, path),
             None => {
                 let needed = item.size;
-                Ok(Ok(Look::Not(Taken { item: item.clone(), digest, path, damaged: false, needed })))
+                Ok(Ok(Look::Not(Taken {
+                    item: item.clone(),
+                    digest,
+                    path,
+                    damaged: false,
+                    needed,
+                })))
             }
         }
     }
