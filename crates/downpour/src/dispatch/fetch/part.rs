@@ -279,7 +279,7 @@ mod tests {
         left.retain(|name| !name.starts_with('2'));
         assert_eq!(there(), left);
         // Unless it has forgotten it.
-        ["part", "owner"].map(|end| leave(&part("8").with_extension(end)));
+        ["part", "owner"].iter().for_each(|end| leave(&part("8").with_extension(end)));
         sweep(&config);
         left.retain(|name| !name.starts_with('8'));
         assert_eq!(there(), left);
