@@ -297,8 +297,8 @@ fn equal_content_under_other_days_is_no_difference() {
     // Each side took it in by itself: it lies under another day of each.
     let names = names("both", 50);
     for (n, name) in names.iter().enumerate() {
-        let at = NOW.plus_s(-DAY_S * n as i64);
-        near.one(at, near.adopt(near.sender, name, name.as_bytes(), &[near.holder], None));
+        let there = origin(FileId::first_at(NOW.plus_s(-DAY_S * (1 + n as i64))));
+        near.one(NOW, near.adopt(near.sender, name, name.as_bytes(), &[near.holder], there));
         far.one(NOW, far.adopt(far.sender, name, name.as_bytes(), &[far.holder], None));
     }
     far.one(NOW, far.adopt(far.sender, "extra", b"extra", &[far.holder], None));
