@@ -260,6 +260,7 @@ pub(crate) fn a_claim_may_be_of_what_one_of_several_sites_lacks(world: &World) {
     assert_eq!(given_of(&[&b, &c], &[&unknown], 2), files);
     assert_eq!(given_of(&[&b], &[&c, &unknown], 1), files);
     assert_eq!(given_of(&[], &[&b, &c], 2), files[..1]);
+    assert_eq!(given_of(&[&b], &vec![&unknown; 1500], 1501), files[2..]);
     for file in files {
         daemon.step(file, daemon.file(file).revision, Next::Cancelled).unwrap();
     }
