@@ -164,7 +164,7 @@ fn a_disk_that_is_slow_when_the_source_is_read_for_the_first_time_is_named() {
     }
     let scratch = Scratch::new();
     let file = scratch.path("file");
-    payload::file(&file, SIZE / 2);
+    payload::file(&file, SIZE);
     let address = address();
     let ticket = scratch.ticket(&address);
     let receiver = receiver(&scratch, 0, &ticket, &[]);
