@@ -335,14 +335,14 @@ impl Experiment {
         let plain = Shape::default();
         let down = Shape { delay, jitter, reorder, ..plain.clone() };
         // Only an emulated link can change. And tbf saves up while nothing is sent: what is shorter than its bucket, as
-        // most products are, would leave as if there were no rate. The emulator saves up nothing.
-        let emulated = !self.change.is_empty() || cell.feed.is_some();
+        // most products are, would leave as if there were no rate.
+        let (emulated, sparing) = (!self.change.is_empty(), cell.feed.is_some());
         let shared = if both_ways { rate } else { None };
         let up = Shape { rate, queue, ..down.clone() };
-        let sender = Link { up, down: Shape { rate: shared, queue, ..down }, emulated };
+        let sender = Link { up, down: Shape { rate: shared, queue, ..down }, emulated, sparing };
         let up = Shape { rate: shared, queue, ..plain };
         let down = Shape { loss: cell.loss, burst: cell.burst, ..up.clone() };
-        let mut receivers = vec![Link { up, down, emulated: false }; cell.receivers];
+        let mut receivers = vec![Link { up, down, emulated: false, sparing }; cell.receivers];
         // Cannot fail: checked when the file was read.
         for (which, shape) in self.odd_links().into_iter().flatten() {
             for i in which.iter().filter(|i| **i < cell.receivers) {
@@ -454,13 +454,13 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_now_and_then_is_sent_over_a_link_that_saves_nothing_up() {
+    fn what_comes_now_and_then_is_sent_over_a_link_that_saves_little_up() {
         let experiment = Experiment::parse(TEXT).unwrap();
         let file = experiment.network(&Cell::default(), false, 1);
-        assert!(!file.sender.emulated);
+        assert!(!file.sender.sparing);
         let cell = Cell { feed: Some("ngrid".to_owned()), receivers: 8, ..Cell::default() };
         let spec = experiment.network(&cell, false, 1);
-        assert!(spec.sender.emulated && spec.receivers.iter().all(|link| !link.emulated));
+        assert!(spec.sender.sparing && !spec.sender.emulated);
     }
 
     #[test]

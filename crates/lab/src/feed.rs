@@ -81,13 +81,18 @@ fn made(name: &str, until: f64) -> Option<Vec<Product>> {
     Some(all)
 }
 
-/// Σ latency of an ideal system in seconds: products go one after another at `rate`, each arrives `delay` after its last
-/// bit has left, and nothing is added to them.
-pub(crate) fn ideal_fifo(products: &[Product], rate: Rate, delay: Duration) -> f64 {
+/// Σ latency of an ideal system in seconds: products go one after another at `rate`, on a link that has `saved` up after a
+/// pause; each arrives `delay` after its last bit has left, and nothing is added to them.
+pub(crate) fn ideal_fifo(
+    products: &[Product],
+    rate: Rate,
+    (delay, saved): (Duration, Duration),
+) -> f64 {
     let (mut free, mut sum) = (0.0_f64, 0.0);
     for product in products {
         free = free.max(product.at_s) + product.size as f64 * 8.0 / rate.0 as f64;
-        sum += free - product.at_s + delay.as_secs_f64();
+        let left = (free - saved.as_secs_f64()).max(product.at_s);
+        sum += left - product.at_s + delay.as_secs_f64();
     }
     sum
 }
@@ -102,9 +107,14 @@ mod tests {
     fn an_ideal_fifo_serves_one_after_another() {
         // 100 ms each at 80 kbit/s: the second waits 40 ms for the first, the third for nobody.
         let products = [0.0, 0.06, 0.5].map(|at_s| Product { at_s, size: 1_000 });
-        let sum = ideal_fifo(&products, Rate(80_000), Duration::from_millis(7));
-        assert!((sum - 0.361).abs() < 1e-9, "{sum}");
-        assert!(ideal_fifo(&[], Rate(1), Duration::ZERO).abs() < 1e-9);
+        let sum = |saved_ms| {
+            let saved = Duration::from_millis(saved_ms);
+            ideal_fifo(&products, Rate(80_000), (Duration::from_millis(7), saved))
+        };
+        assert!((sum(0) - 0.361).abs() < 1e-9, "{}", sum(0));
+        // Of each a tenth leaves at once; what waits for another has nothing saved up for it.
+        assert!((sum(10) - 0.331).abs() < 1e-9, "{}", sum(10));
+        assert!(ideal_fifo(&[], Rate(1), (Duration::ZERO, Duration::ZERO)).abs() < 1e-9);
     }
 
     #[test]

@@ -22,7 +22,7 @@ share of all cores that these used, and that was in use at all, others' work of 
 a millisecond late: delays and short queues were not those asked for. *Lost by the lab*: packets that the network lost without being asked, socket buffers aside, which stand in `runs.csv`. Every file was compared \
 with the payload; a run with a receiver that lacks it has no wall time, nor has one that was not waited for; one in which the lab itself failed counts in no figure. Last, what held the connections back, as a program said that tells it, while it was measured or in the end; and what went wrong.
 
-Of a feed's products: *Σ size / Σ latency* of the mean receiver, and of an *ideal* system that sends them one after another at the link's rate with no headers at all and half a round trip \
+Of a feed's products: *Σ size / Σ latency* of the mean receiver, and of an *ideal* system that sends them one after another at the link's rate, what it saves up in a pause included, with no headers at all and half a round trip \
 on the way. Latency is from the time a product was due until the receiver had verified it and given it on, in order. Its parts: in the sender's *buffer*; *transmission* from its first datagram to its last of source; \
 until its last block had *arrived*, repair included; until it had its *turn* and was checked. *Clocks*: sender's less receiver's, as measured over the control connection, and how wrong that may be.
 ";

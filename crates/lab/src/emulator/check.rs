@@ -72,7 +72,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
 fn cases(divisor: u64) -> Vec<Case> {
     let case = |what: &str, emulated, down: Shape, count: u64, bytes, rate: &str| Case {
         what: what.to_owned(),
-        link: Link { up: Shape::default(), down, emulated },
+        link: Link { up: Shape::default(), down, emulated, sparing: false },
         count: count / divisor,
         bytes,
         rate: rate.parse().expect("a rate"),

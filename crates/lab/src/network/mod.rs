@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A link is a veth pair, with tbf for its rate and nftables for its independent losses; one with delay,
-//! jitter, losses in bursts or reordering, one that changes and a feed's is a pair of TAP devices joined by the
+//! jitter, losses in bursts or reordering, and one that changes is a pair of TAP devices joined by the
 //! [emulator](crate::emulator).
 //!
 //! 1. The bridge floods multicast: no snooping, so no querier is needed and nothing is pruned in mid-run.
@@ -27,13 +27,16 @@ use crate::emulator::pipe::Shape;
 use crate::emulator::{Account, Wire};
 use crate::footprint::Footprint;
 use crate::shell::{self, feed, run};
+use crate::units::Rate;
 use emulated::Emulated;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
-/// tbf lets pass at once what the link carries in this time, and this much at least.
-const TBF_BURST_MS: u64 = 5;
-const TBF_BURST_BYTES_MIN: u64 = 16_000;
+/// tbf lets pass at once what the link carries in this time, and this many bytes at least.
+const TBF_BURST: (u64, u64) = (5_000, 16_000);
+/// The same of a link that saves up little: more than its timers are late, and three frames.
+const TBF_BURST_SMALL: (u64, u64) = (500, 3 * 1514);
 /// What builds a network.
 const TOOLS: &[&str] = &["ip", "tc", "nft", "ethtool", "chrt", "setsid"];
 
@@ -46,11 +49,27 @@ pub(crate) struct Link {
     pub(crate) down: Shape,
     /// Emulated even if the kernel could do it.
     pub(crate) emulated: bool,
+    /// Saves up little while nothing is sent: for what comes now and then.
+    pub(crate) sparing: bool,
 }
 
 impl Link {
     fn is_emulated(&self) -> bool {
         self.emulated || self.up.needs_emulator() || self.down.needs_emulator()
+    }
+
+    /// Bytes that leave it at once, at this rate.
+    fn bucket(&self, rate: Rate) -> u64 {
+        let (time_us, least) = if self.sparing { TBF_BURST_SMALL } else { TBF_BURST };
+        (rate.0 / 8 * time_us / 1_000_000).max(least)
+    }
+
+    /// For how long it sends at once after a pause.
+    fn saved(&self) -> Duration {
+        let rate = self.up.rate.filter(|_| !self.is_emulated());
+        rate.map_or(Duration::ZERO, |rate| {
+            Duration::from_secs_f64(self.bucket(rate) as f64 * 8.0 / rate.0 as f64)
+        })
     }
 }
 
@@ -72,6 +91,8 @@ pub(crate) struct Spec {
 pub(crate) struct Network {
     pub(crate) sender: Host,
     pub(crate) receivers: Vec<Host>,
+    /// For how long the sender's link sends at once after a pause.
+    pub(crate) saved: Duration,
     switch: String,
     emulated: Option<Emulated>,
 }
@@ -111,7 +132,8 @@ impl Network {
         let receivers = (0..spec.receivers.len())
             .map(|i| Host::new(format!("{prefix}-r{i}"), address(i)))
             .collect();
-        let mut network = Self { sender, receivers, switch, emulated: None };
+        let saved = spec.sender.saved();
+        let mut network = Self { sender, receivers, saved, switch, emulated: None };
         run("ip", &["netns", "add", &network.switch])?;
         let bridge = ["link", "add", "br0", "type", "bridge", "mcast_snooping", "0"];
         run("ip", &[&["-n", &network.switch], &bridge[..]].concat())?;
@@ -167,8 +189,8 @@ impl Network {
                 let at_port = ["netns", "exec", &self.switch, "ethtool", "-K", &port];
                 run("ip", &[&at_port[..], &off[..]].concat())?;
             }
-            limit(namespace, "eth0", &link.up)?;
-            limit(&self.switch, &port, &link.down)?;
+            limit(namespace, "eth0", link, &link.up)?;
+            limit(&self.switch, &port, link, &link.down)?;
             lose(&self.switch, &port, &link.up)?;
             lose(namespace, "eth0", &link.down)?;
         }
@@ -234,10 +256,9 @@ fn port(number: usize) -> String {
     format!("p{number}")
 }
 
-fn limit(namespace: &str, device: &str, shape: &Shape) -> io::Result<()> {
+fn limit(namespace: &str, device: &str, link: &Link, shape: &Shape) -> io::Result<()> {
     let Some(rate) = shape.rate else { return Ok(()) };
-    let burst = (rate.0 / 8 * TBF_BURST_MS / 1000).max(TBF_BURST_BYTES_MIN);
-    let (rate, burst) = (format!("{}bit", rate.0), burst.to_string());
+    let (rate, burst) = (format!("{}bit", rate.0), link.bucket(rate).to_string());
     let latency = format!("{}us", shape.queue.0.as_micros());
     let tbf = ["tbf", "rate", &rate, "burst", &burst, "latency", &latency];
     let add = ["-n", namespace, "qdisc", "add", "dev", device, "root"];

@@ -192,7 +192,7 @@ fn measure(stage: &Stage<'_>, sent: &Path, ordered: bool) -> io::Result<Latencie
     let Some(rate) = stage.cell.rate else {
         return Err(io::Error::other("without a rate there is no ideal"));
     };
-    let ideal = ideal_fifo(products, rate, stage.cell.delay.0);
+    let ideal = ideal_fifo(products, rate, (stage.cell.delay.0, stage.network.saved));
     let (mut sums, mut worst, mut clock) = ([0.0; 4], 0.0_f64, (0.0_f64, 0.0_f64));
     for i in 0..receivers {
         let mut lines: Vec<Received> = read(Path::new(&received(stage, i)))?;
