@@ -112,7 +112,7 @@ mod tests {
             ideal_fifo(&products, Rate(80_000), (Duration::from_millis(7), saved))
         };
         assert!((sum(0) - 0.361).abs() < 1e-9, "{}", sum(0));
-        // Of each a tenth leaves at once; what waits for another has nothing saved up for it.
+        // A tenth of the first and third leaves at once; the second waits the less for the first.
         assert!((sum(10) - 0.331).abs() < 1e-9, "{}", sum(10));
         assert!(ideal_fifo(&[], Rate(1), (Duration::ZERO, Duration::ZERO)).abs() < 1e-9);
     }

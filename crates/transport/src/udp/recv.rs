@@ -367,7 +367,7 @@ mod tests {
     #[test]
     fn one_socket_hears_both_families_and_answers_them() {
         let Ok(sender) = UnicastSocket::bind((Ipv6Addr::UNSPECIFIED, 0).into(), 1 << 20) else {
-            eprintln!("SKIPPED one_socket_hears_both_families_and_answers_them: no IPv6 here");
+            eprintln!("skipped: one_socket_hears_both_families_and_answers_them: no IPv6 here");
             return;
         };
         let port = sender.local_addr().unwrap().port();
