@@ -16,6 +16,7 @@ mod codec;
 mod disk;
 mod interface;
 mod pace;
+mod prefetch;
 mod roll;
 mod seal;
 mod spare;

@@ -5,9 +5,9 @@
 //! is overwritten, never added to, so making a byte twice does no harm. Symbols shorter than a strip, and
 //! machines without these instructions, get the scalar form in `gf256`.
 //!
-//! Invariant: with `transform`, `vectors`, `udp/sys` and `turns` the only `unsafe` of this crate. Each stands for one of two things: a
-//! function compiled for instructions whose presence [`Kernel::best`] has seen, or a vector read from or written to a
-//! slice whose length was checked in the same line.
+//! Invariant: with `transform`, `vectors`, `prefetch`, `udp/sys` and `turns` the only `unsafe` of this crate. Each
+//! stands for one of two things: a function compiled for instructions whose presence [`Kernel::best`] has seen, or a
+//! vector read from or written to a slice whose length was checked in the same line.
 #![allow(unsafe_code)]
 
 use super::gf256;

@@ -3,7 +3,7 @@
 //! Source symbols go straight to their place in the block's buffer, repair symbols beside it. Buffers are
 //! reused; how many there are is bounded by the machine, which admits no more blocks than it was told.
 
-use crate::{Decoder, SymbolSet};
+use crate::{Decoder, SymbolSet, prefetch};
 use downpour_proto::{BLOCK_SYMBOLS_MAX, BlockId, SymbolId};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -99,6 +99,17 @@ impl Assembly {
             symbols.reset(usize::from(k) * *symbol_len, *symbol_len);
             symbols
         })
+    }
+
+    /// A source symbol of a block under way is about to be inserted: its place is brought into the cache meanwhile.
+    pub(super) fn expect(&self, block: BlockId, symbol: SymbolId) {
+        let at = usize::from(symbol.raw()) * self.symbol_len;
+        if symbol.repair_index().is_none()
+            && let Some(symbols) = self.blocks.get(&block)
+            && let Some(room) = symbols.bytes.get(at..at + self.symbol_len)
+        {
+            prefetch::for_writing(room);
+        }
     }
 
     /// Keeps a symbol that the machine wants.

@@ -435,6 +435,9 @@ impl Driver {
             Err(ParseError::Truncated) => return self.truncated += 1,
             Err(_) => return self.malformed += 1,
         };
+        if let Kind::Symbol { block, symbol, .. } = header.kind {
+            self.assembly.expect(block, symbol);
+        }
         let Ok(opened) = self.open.open(&header, bytes) else { return };
         let body = opened.payload;
         if let Kind::Symbol { k, symbol, .. } = header.kind
