@@ -24,14 +24,6 @@ pub(super) const PROGRAMS: &[Program] = &[
         shares_uplinks: false,
         run: |stage| run(stage, false, &[]),
     },
-    Program {
-        name: "downpour-clear-discard",
-        about: "the same; the data in the clear, as others send it",
-        tools: &["downpour"],
-        package: None,
-        shares_uplinks: false,
-        run: |stage| run(stage, false, &["--encryption", "control"]),
-    },
 ];
 
 /// What we read of the sender's report.
