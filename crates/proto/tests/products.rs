@@ -80,6 +80,54 @@ fn the_zeros_at_a_blocks_end_are_not_sent_in_a_session_of_products() {
     assert_eq!(bodies(false, 100), [1440; 6], "WIRE-3");
 }
 
+/// A sender of a session of products with one member, who gets them like this.
+fn opened(rate: Rate, delivery: Delivery) -> Sender {
+    let now = Timestamp::ZERO;
+    let mut sender = Sender::new(config(Box::new(Fixed::new(rate))), now);
+    assert!(sender.join(now, ReceiverId(1), delivery));
+    sender.stay_open(now);
+    sender.start(now);
+    sender
+}
+
+/// What leaves now is done with, and what is to be loaded is; `fails`: it cannot be. How many symbols left.
+fn drain(sender: &mut Sender, now: Timestamp, fails: bool) -> u16 {
+    let (mut message, mut symbols) = (Vec::new(), 0);
+    loop {
+        while let Some(transmit) = sender.poll_transmit(now, &mut message) {
+            symbols += u16::from(matches!(transmit.header.kind, Kind::Symbol { .. }));
+        }
+        let Some(work) = sender.poll_work() else { return symbols };
+        if let Work::Load { block, .. } = work {
+            let tail = GEOMETRY.symbol_len;
+            let loaded = WorkDone::Loaded { block, tail };
+            sender.handle_work(now, if fails { WorkDone::LoadFailed(block) } else { loaded });
+        }
+    }
+}
+
+/// Polls go on in a rest, and nothing lets the pacer count them.
+#[test]
+fn what_left_in_a_rest_does_not_delay_what_comes_after_it() {
+    let mut now = Timestamp::ZERO;
+    let mut sender = opened(Rate::from_mbps(10), Delivery::Stream);
+    let rested = now + Duration::from_secs(3600);
+    let (mut left, mut offered_at) = (GEOMETRY.block_symbols, None);
+    while left > 0 {
+        if now >= rested && offered_at.is_none() {
+            sender.offer(now, BlockId::data(0).unwrap(), GEOMETRY.block_symbols);
+            offered_at = Some(now);
+        }
+        left -= drain(&mut sender, now, false);
+        if left > 0 {
+            now = sender.poll_timeout().expect("polls go on").at.max(now);
+            sender.handle_timeout(now);
+        }
+    }
+    let took = now.since(offered_at.expect("nothing leaves before"));
+    assert!(took < Duration::from_millis(50), "{took:?}");
+}
+
 /// A fixed rate that writes down what each sample is over: from when to when, and whether it counts as limited by what
 /// there was to send.
 #[derive(Debug)]

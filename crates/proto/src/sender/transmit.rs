@@ -98,6 +98,10 @@ impl Sender {
             self.timers.set(Reason::Pace, due);
             return;
         }
+        if self.limited_marked {
+            // What left in a rest has had its time.
+            self.burst_bytes = 0;
+        }
         self.burst_left = self.pacer.burst_packets_at(self.now);
         self.poll_with_burst();
         self.fill_window();
