@@ -2,7 +2,7 @@
 
 use downpour_proto::rate::{Fixed, RateController, RateSample, RateSummary};
 use downpour_proto::receiver::{self, Arrival, PULLS_DEFAULT};
-use downpour_proto::sender::{Delivery, Work, WorkDone};
+use downpour_proto::sender::{Delivery, Event, Work, WorkDone};
 use downpour_proto::wire::Kind;
 use downpour_proto::{
     BlockId, Duration, Epoch, Geometry, PULL_SHARE_DEFAULT, Parity, Rate, Receiver, ReceiverConfig,
@@ -126,6 +126,23 @@ fn what_left_in_a_rest_does_not_delay_what_comes_after_it() {
     }
     let took = now.since(offered_at.expect("nothing leaves before"));
     assert!(took < Duration::from_millis(50), "{took:?}");
+}
+
+/// Who logs when blocks are sent waits for each in order.
+#[test]
+fn a_block_that_is_not_sent_is_told_too() {
+    let (now, block) = (Timestamp::ZERO, BlockId::data(0).unwrap());
+    let last = Timestamp::ZERO + Duration::from_millis(1);
+    for (delivery, fails) in [(Delivery::Pull, false), (Delivery::Stream, true)] {
+        let mut sender = opened(Rate::from_mbps(10), delivery);
+        sender.offer(now, block, K);
+        sender.handle_timeout(now);
+        assert_eq!(drain(&mut sender, now, fails), 0);
+        sender.handle_timeout(last);
+        assert_eq!(drain(&mut sender, last, fails), 0);
+        assert_eq!(sender.poll_event(), Some(Event::SourcePassed { block }), "{delivery:?}");
+        assert_eq!(sender.poll_event(), None, "{delivery:?}");
+    }
 }
 
 /// A fixed rate that writes down what each sample is over: from when to when, and whether it counts as limited by what

@@ -134,7 +134,9 @@ impl Net {
             while let Some(event) = self.sender.poll_event() {
                 match event {
                     sender::Event::StreamDone => self.done = true,
-                    sender::Event::SourceSent { .. } => panic!("the session does not stay open"),
+                    sender::Event::SourceSent { .. } | sender::Event::SourcePassed { .. } => {
+                        panic!("the session does not stay open")
+                    }
                     sender::Event::LeaveStream(id) => {
                         self.left.push(id);
                         self.nodes[id.0 as usize - 1].machine.set_on_stream(self.now, false);

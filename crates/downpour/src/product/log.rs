@@ -17,9 +17,9 @@ pub struct InsertedLine {
     pub size: u64,
     /// When it was due: what latency is counted from.
     pub inserted_ns: u64,
-    /// When the first datagram of its first block left.
+    /// When the first datagram of its first block left; 0: that block was not sent, because nobody followed the stream.
     pub first_sent_ns: u64,
-    /// When the last source datagram of its last block left.
+    /// When the last source datagram of its last block left; 0 likewise.
     pub last_sent_ns: u64,
 }
 

@@ -54,8 +54,8 @@ struct Times {
 
 #[derive(Default)]
 struct Unlogged {
-    /// When each block's first and last source datagram left.
-    sent: BTreeMap<u32, (u64, u64)>,
+    /// When each block's first and last source datagram left; zeros: the stream has passed it over.
+    past: BTreeMap<u32, (u64, u64)>,
     /// Products and their blocks.
     waiting: VecDeque<(InsertedLine, Range<u32>)>,
 }
@@ -66,12 +66,13 @@ impl Feed {
         Self { queue, times }
     }
 
-    /// All source of a block has just been sent; it took so long.
-    pub(super) fn sent(&self, block: BlockId, took: Duration) {
+    /// All source of a block has just been sent, which took so long, or will not be.
+    pub(super) fn past(&self, block: BlockId, took: Option<Duration>) {
         let Some(times) = &self.times else { return };
         let now = unix_ns();
         let mut state = times.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.sent.insert(block.number(), (now.saturating_sub(took.as_nanos() as u64), now));
+        let sent = took.map(|took| (now.saturating_sub(took.as_nanos() as u64), now));
+        state.past.insert(block.number(), sent.unwrap_or_default());
         times.tell(&mut state);
     }
 
@@ -97,16 +98,16 @@ impl Feed {
 }
 
 impl Times {
-    /// Logs the products all of whose blocks have been sent.
-    fn tell(&self, Unlogged { sent, waiting }: &mut Unlogged) {
+    /// Logs the products all of whose blocks have been sent or passed over.
+    fn tell(&self, Unlogged { past, waiting }: &mut Unlogged) {
         while let Some((_, blocks)) = waiting.front() {
-            let (Some(first), Some(last)) = (sent.get(&blocks.start), sent.get(&(blocks.end - 1)))
+            let (Some(first), Some(last)) = (past.get(&blocks.start), past.get(&(blocks.end - 1)))
             else {
                 return;
             };
             let (first_sent_ns, last_sent_ns) = (first.0, last.1);
             // The next product may share the last of these blocks.
-            *sent = sent.split_off(&(blocks.end - 1));
+            *past = past.split_off(&(blocks.end - 1));
             if let Some((line, _)) = waiting.pop_front() {
                 self.log.add(&InsertedLine { first_sent_ns, last_sent_ns, ..line });
             }
@@ -288,5 +289,37 @@ impl Feeder<'_> {
         if stand.notices.len() < 1_000 {
             stand.notices.push(text);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Feed;
+    use crate::product::{InsertedLine, ProductLog, Queue};
+    use downpour_proto::{BlockId, Geometry};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    #[test]
+    fn a_product_that_nobody_followed_holds_up_no_line_of_the_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let log = Arc::new(ProductLog::create(&path).unwrap());
+        let feed = Feed::new(Queue::new(Geometry::IPV4, [0; 16], 0), Some(log));
+        for (product, blocks) in [(0, 0..1), (1, 1..3), (2, 2..4)] {
+            let (name, size, inserted_ns) = (format!("p{product}"), 1, 1);
+            let (first_sent_ns, last_sent_ns) = (0, 0);
+            let line =
+                InsertedLine { product, name, size, inserted_ns, first_sent_ns, last_sent_ns };
+            feed.inserted(line, blocks);
+        }
+        let took = Some(Duration::from_millis(1));
+        for (number, took) in [(0, took), (1, None), (2, None), (3, took)] {
+            feed.past(BlockId::data(number).unwrap(), took);
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        let sent = lines.map(|line: InsertedLine| (line.first_sent_ns > 0, line.last_sent_ns > 0));
+        assert_eq!(sent.collect::<Vec<_>>(), [(true, true), (false, false), (false, true)]);
     }
 }

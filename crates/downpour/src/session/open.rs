@@ -525,9 +525,14 @@ fn spawn_driver(
 }
 
 fn on_driver(shared: &Shared, event: SendEvent) {
-    if let SendEvent::SourceSent { block, took } = event {
-        shared.feed.iter().for_each(|feed| feed.sent(block, took));
-        return;
+    // These come often, and nobody waits for them.
+    let past = match event {
+        SendEvent::SourceSent { block, took } => Some((block, Some(took))),
+        SendEvent::SourcePassed { block } => Some((block, None)),
+        _ => None,
+    };
+    if let Some((block, took)) = past {
+        return shared.feed.iter().for_each(|feed| feed.past(block, took));
     }
     let mut stand = shared.stand();
     match event {
@@ -542,7 +547,7 @@ fn on_driver(shared: &Shared, event: SendEvent) {
                 peer.tell(Event::ReturnToGroup);
             }
         }
-        SendEvent::SourceSent { .. } => {} // Above: it comes often, and nobody waits for it.
+        SendEvent::SourceSent { .. } | SendEvent::SourcePassed { .. } => {} // Above.
         SendEvent::StreamDone => stand.roster.tell_all(&Event::Closing),
         SendEvent::SourceFailed { block, reason } => {
             stand.notices.push(format!("block {block} could not be read: {reason}"));

@@ -137,6 +137,12 @@ pub enum Event {
         /// When its first one was sent.
         began_at: Timestamp,
     },
+    /// Not all source symbols of a block of an open session will be sent: nobody on the stream needs it, or its
+    /// bytes cannot be had. Of each block either this is told or that they were sent.
+    SourcePassed {
+        /// Which block.
+        block: BlockId,
+    },
     /// Everything offered was sent and settled, and [`Sender::finish`] was called.
     StreamDone,
 }
@@ -617,6 +623,7 @@ impl Sender {
             let ahead = soon + 2 * u64::from(block);
             if self.skippable(next.block) {
                 self.window.skip_next();
+                self.tell_passed(next.block);
                 continue;
             }
             let idle = self.window.backlog() >= ahead || self.members.streaming() == 0;
@@ -643,10 +650,19 @@ impl Sender {
         })
     }
 
+    fn tell_passed(&mut self, block: BlockId) {
+        if self.prompt.is_some() {
+            self.push_event(Event::SourcePassed { block });
+        }
+    }
+
     fn close(&mut self, index: usize) {
         let Some(closed) = self.window.close(index) else { return };
         self.config.recovery.on_settled(closed.k, closed.asked);
         self.stats.blocks_closed += 1;
+        if closed.sent < closed.k {
+            self.tell_passed(closed.block);
+        }
         self.push_work(Work::Release { block: closed.block });
         self.check_done();
     }

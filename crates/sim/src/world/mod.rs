@@ -368,7 +368,7 @@ impl World {
         match event {
             SenderEvent::LeaveStream(id) => self.tell(id, ToReceiver::OnStream(false)),
             SenderEvent::ReturnToStream(id) => self.tell(id, ToReceiver::OnStream(true)),
-            SenderEvent::SourceSent { .. } => {}
+            SenderEvent::SourceSent { .. } | SenderEvent::SourcePassed { .. } => {}
             SenderEvent::StreamDone => {
                 self.stream_done_at = Some(self.now);
                 self.tell_ends();

@@ -95,6 +95,11 @@ pub enum SendEvent {
         /// How long ago its first one was.
         took: Duration,
     },
+    /// Not all source symbols of a block of an open session will be sent.
+    SourcePassed {
+        /// Which block.
+        block: BlockId,
+    },
     /// Everything offered was sent and settled.
     StreamDone,
     /// A block's bytes could not be had.
@@ -628,6 +633,7 @@ impl Driver {
                 Event::SourceSent { block, began_at } => {
                     SendEvent::SourceSent { block, took: now.since(began_at) }
                 }
+                Event::SourcePassed { block } => SendEvent::SourcePassed { block },
                 Event::StreamDone => SendEvent::StreamDone,
             });
         }
