@@ -271,7 +271,8 @@ impl RateController for Tfmcc {
         let patience = Duration::from_secs_f64(SILENT_RTTS * rtt).max(SILENT_MIN);
         if now.since(*self.heard.get_or_insert(now)) > patience {
             self.heard = Some(now);
-            self.rate *= 0.5;
+            // Nothing doubles from zero.
+            self.rate = (0.5 * self.rate).max(RATE_MIN.bps() as f64 / 8.0);
         }
     }
 
@@ -516,5 +517,18 @@ mod tests {
         assert_eq!(controller.rate(), begun);
         controller.on_tick(first + Duration::from_secs(1), 100_000);
         assert!(controller.rate() < begun, "nobody answered");
+    }
+
+    #[test]
+    fn a_start_that_fell_silent_for_long_goes_on() {
+        let mut controller = Tfmcc::new(Timestamp::ZERO);
+        rounds(&mut controller, 1, 20, &[(1, FULL, 0)]);
+        let silence = Duration::from_millis(750);
+        for n in 0..1200 {
+            controller.on_tick(Timestamp::ZERO + ROUND * 20 + silence * n, 0);
+        }
+        let after = 20 + 1200 * 38;
+        let rate = rounds(&mut controller, after, 200, &[(1, FULL, 0)]);
+        assert!(rate > 10e6, "{rate}");
     }
 }
