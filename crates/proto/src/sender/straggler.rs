@@ -8,7 +8,7 @@
 //! then holds the stream as far down, a few may be left out together: two that are slow alike hide each other. Each has a
 //! pause of its own: that one was tried in vain must not keep the one who really is slow. A receiver that loses
 //! far more than the others leaves without a trial. Who left is asked back after a wait, on trial; each failure
-//! doubles the wait.
+//! doubles the wait. However many are away: between two of them the one who limits has its turn.
 
 use crate::ids::{ReceiverId, Round};
 use crate::time::{Duration, Timestamp};
@@ -197,6 +197,8 @@ fn remember(waits: &mut Waits, id: ReceiverId, wait: (Timestamp, Duration)) {
 pub(super) struct Stragglers {
     trial: Option<Trial>,
     next_trial: Timestamp,
+    /// When the next may come back: until then it is the turn of who limits.
+    next_return: Timestamp,
     /// Whom the rate followed at the last review, and the rate.
     last: (Option<ReceiverId>, Rate),
     /// Who has passed a trial: when the next may come.
@@ -212,6 +214,7 @@ impl Stragglers {
         Self {
             trial: None,
             next_trial: now,
+            next_return: now,
             last: (None, Rate::from_bps(0)),
             passed: BTreeMap::new(),
             lossy: BTreeMap::new(),
@@ -304,7 +307,7 @@ impl Stragglers {
     }
 
     fn due_back(&mut self, now: Timestamp) -> Option<ReceiverId> {
-        if self.trial.is_some() {
+        if self.trial.is_some() || now < self.next_return {
             return None;
         }
         let (id, slot) = self.away.iter_mut().find(|(_, (at, _))| *at <= now)?;
@@ -319,6 +322,7 @@ impl Stragglers {
         let pause = pause.min(RETURN_PAUSE.1);
         remember(&mut self.away, id, (now + pause, pause));
         self.next_trial = now + TRIAL_GAP;
+        self.next_return = self.next_trial + TRIAL_GAP;
         Verdict::Leave(id)
     }
 
@@ -367,8 +371,11 @@ impl Stragglers {
 
     /// All who are on trial are followed again.
     fn keep(&mut self, now: Timestamp, next_trial: Timestamp) -> Option<Verdict> {
+        let Trial { tried: kept, before, .. } = self.trial.take()?;
         self.next_trial = next_trial;
-        let kept = self.trial.take()?.tried;
+        // A whole trial of who limits, in vain: it has had its turn.
+        let is_done = before > Rate::from_bps(0) && next_trial > now;
+        self.next_return = if is_done { now } else { next_trial + TRIAL_GAP };
         for tried @ Tried { id, .. } in &kept {
             let first = if tried.follows() { TRIAL_PAUSE.0 } else { DOUBT_PAUSE };
             let pause = self.passed.get(id).map_or(first, |(_, last)| *last * 2);
@@ -573,6 +580,46 @@ mod tests {
             }
         }
         left
+    }
+
+    /// The stream goes no faster than the first, and who comes back to a slow one is not seen to be slow.
+    #[test]
+    fn who_holds_the_stream_down_is_tried_however_many_may_come_back() {
+        let (group, slow) = (200, 60);
+        let mut policy = Stragglers::new(Timestamp::ZERO);
+        let at = |step: u32| Timestamp::ZERO + REVIEW_INTERVAL * step;
+        let mut away: Vec<ReceiverId> = (2..=slow).map(ReceiverId).collect();
+        for id in &away {
+            policy.leave(at(0), *id);
+        }
+        let (mut fast, steps) = (0, 100..3000);
+        for step in steps.clone() {
+            let here = |id: &ReceiverId| !away.contains(id);
+            let is_slow = |id: ReceiverId| id.0 <= slow;
+            let followed = |id: &ReceiverId| here(id) && !policy.on_trial(*id);
+            let limiting = (1..=slow).map(ReceiverId).find(followed);
+            let (rate, got) = if limiting.is_some() { (10, 1000) } else { (100, 100) };
+            fast += u32::from(limiting.is_none());
+            let standings: Vec<Standing> = (1..=group)
+                .map(ReceiverId)
+                .filter(here)
+                .map(|id| {
+                    let received = if is_slow(id) { got } else { 1000 };
+                    Standing { id, loss: 0.0, span: (1000, received) }
+                })
+                .collect();
+            let (streaming, limiting) =
+                (standings.len() as u32, limiting.or(Some(ReceiverId(group))));
+            let rate = Rate::from_mbps(rate);
+            match policy.review(at(step), streaming, &standings, limiting, rate) {
+                Some(Verdict::Leave(id)) => away.push(id),
+                Some(Verdict::Return(id)) => away.retain(|other| *other != id),
+                _ => {}
+            }
+        }
+        assert!(away.len() + 2 >= slow as usize, "{} of {slow} are away", away.len());
+        let steps = steps.len() as u32;
+        assert!(fast * 10 > steps * 9, "fast for {fast} of {steps} reviews");
     }
 
     #[test]
