@@ -282,8 +282,8 @@ mod tests {
     use super::AfdpWire;
     use crate::ids::ReceiverId;
     use crate::profile::{
-        Begin, Data, Message, Mode, Offer, REQUEST_RANGES_MAX, Sender, SenderConfig, To, Via,
-        Welcome, Wire,
+        Begin, Data, MEMBERS_MAX, Message, Mode, Offer, REQUEST_RANGES_MAX, Sender, SenderConfig,
+        To, Via, Welcome, Wire,
     };
     use crate::rate::AfdpLimits;
     use crate::time::Timestamp;
@@ -315,6 +315,23 @@ mod tests {
         );
         let welcome = AfdpWire.parse(Via::Stream, &out).unwrap();
         assert!(matches!(welcome.0, Message::Welcome(_)), "{welcome:?}");
+    }
+
+    #[test]
+    fn who_has_gone_makes_room_for_others() {
+        let now = Timestamp::ZERO;
+        let profile = super::sender(Mode::Multicast, AfdpLimits::Rabid);
+        let config = SenderConfig { profile, mode: Mode::Multicast, group: None };
+        let mut sender = Sender::new(config, now);
+        for id in 1..5000 {
+            assert!(sender.connect(now, ReceiverId(id)), "{id}");
+            sender.disconnect(now, ReceiverId(id));
+        }
+        assert_eq!(sender.members().count(), MEMBERS_MAX);
+        for id in 5000..5000 + MEMBERS_MAX as u32 {
+            assert!(sender.connect(now, ReceiverId(id)), "{id}");
+        }
+        assert!(!sender.connect(now, ReceiverId(1_000_000)), "nobody has gone");
     }
 
     #[test]

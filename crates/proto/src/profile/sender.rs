@@ -22,7 +22,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::ops::Range;
 
-/// Most receivers that are known by a connection.
+/// Most receivers that are known by a connection. Of those who have gone the ones that did least make room for others.
 pub const MEMBERS_MAX: usize = 4096;
 
 /// Most products offered and not released.
@@ -281,7 +281,11 @@ impl Sender {
     pub fn connect(&mut self, now: Timestamp, id: ReceiverId) -> bool {
         self.advance(now);
         if self.members.len() >= MEMBERS_MAX {
-            return false;
+            let gone = self.members.iter().filter(|(_, member)| member.report.gone);
+            let least = gone
+                .min_by_key(|(id, Member { report, .. })| (report.products, report.asked, **id));
+            let Some(least) = least.map(|(id, _)| *id) else { return false };
+            self.members.remove(&least);
         }
         let report =
             MemberReport { port: None, completed: None, products: 0, asked: 0, gone: false };

@@ -13,7 +13,7 @@ use downpour_proto::profile::{
 use downpour_proto::rate::RateLine;
 use downpour_proto::{Duration, Rate, ReceiverId, Timestamp};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
@@ -189,6 +189,9 @@ pub fn prepare(setup: SendSetup) -> io::Result<(Sending, SendHandle)> {
     Ok((sending, SendHandle { commands: sender, waker }))
 }
 
+/// Addresses remembered, also of those who have gone and of whom the machine knows no more.
+const PEERS_MAX: usize = 3 * MEMBERS_MAX;
+
 /// What epoll calls the listening socket.
 const LISTENER: u64 = u64::MAX;
 
@@ -293,14 +296,19 @@ impl Sending {
                 continue;
             }
             self.next_id += 1;
+            self.peers.insert(id, peer);
             let event = EpollEvent::new(EpollFlags::EPOLLIN, u64::from(id.0));
             if self.epoll.add(&connection, event).is_err() {
                 self.machine.disconnect(now, id);
                 continue;
             }
-            self.peers.insert(id, peer);
             self.connections.insert(id, connection);
             (self.setup.on_event)(now, SendEvent::Connected(peer));
+        }
+        if self.peers.len() > PEERS_MAX {
+            let members = self.machine.members().map(|(id, _)| id);
+            let known: BTreeSet<_> = members.chain(self.strangers.values().copied()).collect();
+            self.peers.retain(|id, _| known.contains(id));
         }
     }
 
