@@ -6,6 +6,8 @@
 //!
 //! Deliberately absent: bytes of products. A [`Transmit`] names a body, the driver reads and appends it.
 
+mod release;
+
 use super::group::GroupEstimate;
 use super::message::{Begin, Data, Message, Mode, Via, Welcome, segment_bytes, segments};
 use super::recovery::Repair;
@@ -21,6 +23,7 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::ops::Range;
+use release::Held;
 
 /// Most receivers that are known by a connection. Of those who have gone the ones that did least make room for others.
 pub const MEMBERS_MAX: usize = 4096;
@@ -34,10 +37,6 @@ const PERIOD_SLACK: Duration = Duration::from_millis(20);
 /// Reports cover about a second. Those that cover a time in which there was nothing to send say nothing about
 /// how fast it could go.
 const REPORT_SPAN: Duration = Duration::from_millis(1500);
-
-/// So long after the last product of a session its end is told once more, to each that has not said it has all: who lost
-/// the whole of it has no later product to tell of it. Ours.
-const LAST_TOLD_AFTER: Duration = Duration::from_secs(1);
 
 /// What a session needs to know from the start.
 #[derive(Debug)]
@@ -169,6 +168,8 @@ struct Open {
     ended: Option<Timestamp>,
     /// When something of it was last sent or asked for.
     asked: Timestamp,
+    /// It need not be looked at before, once all of it has been sent.
+    due: Timestamp,
     /// Who is still to say that it has all.
     waiting: BTreeSet<ReceiverId>,
 }
@@ -191,8 +192,8 @@ pub struct Sender {
     /// The newest that was offered, until its end is told once more.
     last: Option<u32>,
     /// Sent, and kept for those who lack some of it.
-    held: BTreeMap<u32, Open>,
-    /// Nothing that is held is over before this.
+    held: Held,
+    /// Before this there is nothing to release, and no end to be told once more.
     keep_until: Timestamp,
     pacer: Pacer,
     burst_left: u32,
@@ -221,7 +222,7 @@ impl Sender {
             members: BTreeMap::new(),
             queue: VecDeque::new(),
             last: None,
-            held: BTreeMap::new(),
+            held: Held::default(),
             keep_until: Timestamp::MAX,
             pacer,
             burst_left: 0,
@@ -258,13 +259,14 @@ impl Sender {
     pub fn offer(&mut self, now: Timestamp, offer: Offer) -> bool {
         self.advance(now);
         let Some(segments) = segments(offer.size, self.wire().segment_len()) else { return false };
-        let fits =
-            u32::try_from(offer.size).is_ok() && self.queue.len() + self.held.len() < OFFERED_MAX;
+        let fits = u32::try_from(offer.size).is_ok()
+            && self.queue.len() + self.held.open.len() < OFFERED_MAX;
         if fits {
             self.last = Some(offer.product);
             let (begun, next, waiting) = (false, 0, BTreeSet::new());
-            let (ended, asked) = (None, now);
-            self.queue.push_back(Open { offer, segments, begun, next, ended, asked, waiting });
+            let (ended, asked, due) = (None, now, now);
+            let open = Open { offer, segments, begun, next, ended, asked, due, waiting };
+            self.queue.push_back(open);
             self.greet();
         }
         fits
@@ -306,9 +308,10 @@ impl Sender {
         }
         self.config.profile.recovery.forget_receiver(id);
         self.replies.forget(id);
-        for open in self.queue.front_mut().into_iter().chain(self.held.values_mut()) {
+        if let Some(open) = self.queue.front_mut() {
             open.waiting.remove(&id);
         }
+        self.held.forget_receiver(id);
         self.release();
     }
 
@@ -507,7 +510,7 @@ impl Sender {
 
     /// What a newcomer is told: the product that is being sent.
     fn greeting(&self) -> Option<Message> {
-        let begin = self.held.values().chain(self.queue.front()).next()?.begin(false);
+        let begin = self.held.open.values().chain(self.queue.front()).next()?.begin(false);
         let SenderConfig { mode, group, .. } = self.config;
         Some(Message::Welcome(Welcome { begin, mode, group }))
     }
@@ -538,7 +541,7 @@ impl Sender {
     fn join(&mut self, id: ReceiverId, told: bool) {
         let Some(member) = self.members.get_mut(&id) else { return };
         member.joined = !member.report.gone;
-        let held = self.held.values_mut().filter(|_| told);
+        let held = self.held.open.values_mut().filter(|_| told);
         for open in self.queue.front_mut().filter(|open| open.begun).into_iter().chain(held) {
             open.waiting.insert(id);
         }
@@ -553,7 +556,7 @@ impl Sender {
     /// A product of which something was sent, and which is not released.
     fn find(&mut self, product: u32) -> Option<&mut Open> {
         let current = self.queue.front_mut().filter(|o| o.begun && o.offer.product == product);
-        current.or_else(|| self.held.get_mut(&product))
+        current.or_else(|| self.held.open.get_mut(&product))
     }
 
     fn reply(&mut self, to: ReceiverId, message: Message) {
@@ -607,57 +610,14 @@ impl Sender {
         let now = self.now;
         let Some(open) = self.find(product) else { return };
         open.waiting.remove(&from);
+        if open.waiting.is_empty() {
+            self.held.unneeded.insert(product);
+        }
         let Some(member) = self.members.get_mut(&from) else { return };
         member.report.completed = Some(now);
         member.report.products += 1;
         self.events.push_back(Event::Complete(from, product));
         self.release();
-    }
-
-    /// Tells those who may have lost the whole of the last product; when that is due, if it is still to come.
-    fn tell_last(&mut self) -> Timestamp {
-        let last = self.last.filter(|_| self.finished && self.queue.is_empty());
-        let last = last.and_then(|product| Some((product, self.held.get(&product)?)));
-        let Some((product, open)) = last else { return Timestamp::MAX };
-        let due = open.ended.unwrap_or(self.now) + LAST_TOLD_AFTER;
-        if due > self.now {
-            return due;
-        }
-        self.last = None;
-        let waiting = open.waiting.clone();
-        for id in waiting {
-            self.reply(id, Message::End { product, repair: true });
-        }
-        Timestamp::MAX
-    }
-
-    /// Releases what nobody lacks, and what has been kept long enough.
-    fn release(&mut self) {
-        let (now, packet) = (self.now, self.packet_time());
-        let recovery = &self.config.profile.recovery;
-        let (mut over, mut next) = (Vec::new(), Timestamp::MAX);
-        for (product, open) in &self.held {
-            let keep = recovery.keep_until(open.ended.unwrap_or(now), open.asked, packet);
-            let all = recovery.knows_receivers() && open.waiting.is_empty();
-            if keep <= now || all && recovery.is_idle(*product) {
-                over.push(*product);
-            } else {
-                next = next.min(keep);
-            }
-        }
-        for product in over {
-            self.config.profile.recovery.forget_product(product);
-            let waiting = self.held.remove(&product).map(|open| open.waiting).unwrap_or_default();
-            for id in waiting {
-                self.reply(id, Message::End { product, repair: true });
-            }
-            self.events.push_back(Event::Released(product));
-        }
-        self.keep_until = next.min(self.tell_last());
-        if self.finished && self.queue.is_empty() && self.held.is_empty() && !self.done {
-            self.done = true;
-            self.events.push_back(Event::Done);
-        }
     }
 
     /// What a full packet takes at the present rate.
@@ -667,6 +627,9 @@ impl Sender {
 
     fn apply_rate(&mut self) {
         let rate = self.config.profile.rate.rate(self.wire().packet_len());
+        if rate > self.pacer.rate() {
+            self.held.look_at_all(self.now);
+        }
         self.pacer.set_rate(rate.max(Rate::from_bps(1)));
     }
 
@@ -757,7 +720,7 @@ impl Sender {
                 let keep = self.config.profile.recovery.keep_until(now, now, packet);
                 self.keep_until = self.keep_until.min(keep);
                 let open = self.queue.pop_front()?;
-                self.held.insert(product, open);
+                self.held.insert(product, open, keep);
                 Message::End { product, repair: false }
             };
             if !nobody && self.wire().emit(&message, 0, out) {
