@@ -44,6 +44,7 @@ async fn every_address_of_a_ticket_is_tried() {
     assert!(matches!(of("127.0.0.1:1"), AttemptError::Connect(_)), "{error}");
     assert!(matches!(of("no port"), AttemptError::Resolve(_)), "{error}");
     assert!(matches!(of(&bad), AttemptError::WrongKey(_)), "{error}");
+    assert_eq!(error.wrong_key(), None, "the sender may yet come to the other addresses");
 }
 
 #[tokio::test]

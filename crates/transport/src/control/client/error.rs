@@ -44,13 +44,14 @@ impl AttemptError {
 }
 
 impl ConnectError {
-    /// The wrong key that was seen, if one was: trying again will not help, the ticket is for another
-    /// sender or somebody is in between.
+    /// A wrong key that was seen, if all addresses led to one: trying again will not help, the ticket is for another
+    /// sender or somebody is in between. An address may be another machine's here, while the sender's are silent.
     pub fn wrong_key(&self) -> Option<WrongServerKey> {
-        self.tried.iter().find_map(|(_, error)| match error {
+        let wrong = self.tried.iter().map(|(_, error)| match error {
             AttemptError::WrongKey(wrong) => Some(*wrong),
             _ => None,
-        })
+        });
+        wrong.reduce(|one, other| other.and(one)).flatten()
     }
 }
 
