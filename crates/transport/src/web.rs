@@ -286,8 +286,11 @@ impl Place {
         let authority = &self.authority;
         let path = self.path.split('?').next().unwrap_or_default();
         let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let is_scheme = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric());
         Self::parse(&match location {
-            _ if location.contains("://") => location.to_owned(),
+            _ if location.split_once("://").is_some_and(|(scheme, _)| is_scheme(scheme)) => {
+                location.to_owned()
+            }
             _ if location.starts_with("//") => format!("{scheme}:{location}"),
             _ if location.starts_with('/') => format!("{scheme}://{authority}{location}"),
             _ if location.starts_with('?') => format!("{scheme}://{authority}{path}{location}"),
@@ -407,6 +410,8 @@ mod tests {
             ("/z?1", "https://a.example:8443/z?1"),
             ("z", "https://a.example:8443/x/z"),
             ("?r", "https://a.example:8443/x/y?r"),
+            ("/z?u=http://b.example/", "https://a.example:8443/z?u=http://b.example/"),
+            ("z?u=http://b.example/", "https://a.example:8443/x/z?u=http://b.example/"),
             ("//b.example/", "https://b.example/"),
             ("http://a.example/", "http://a.example/"),
         ] {
