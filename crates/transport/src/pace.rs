@@ -47,6 +47,8 @@ impl Clock {
 pub enum Interest<'a> {
     /// Something can be read.
     Read(BorrowedFd<'a>),
+    /// Something can be written.
+    Write(BorrowedFd<'a>),
     /// Something can be written, or read.
     ReadWrite(BorrowedFd<'a>),
 }
@@ -55,6 +57,7 @@ impl<'a> Interest<'a> {
     fn poll_fd(self) -> PollFd<'a> {
         match self {
             Self::Read(fd) => PollFd::new(fd, PollFlags::POLLIN),
+            Self::Write(fd) => PollFd::new(fd, PollFlags::POLLOUT),
             Self::ReadWrite(fd) => PollFd::new(fd, PollFlags::POLLIN | PollFlags::POLLOUT),
         }
     }
@@ -155,7 +158,9 @@ mod tests {
     use super::{Clock, Interest, Waker, Woken, wait};
     use crate::take_short_turns;
     use downpour_proto::Timestamp;
+    use std::io::Write as _;
     use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
     use std::time::Duration;
 
     #[test]
@@ -167,6 +172,19 @@ mod tests {
             assert_eq!(wait(&clock, deadline, &[]).unwrap(), Woken::Deadline);
             assert!(clock.now() >= deadline);
         }
+    }
+
+    #[test]
+    fn who_waits_to_write_does_not_hear_of_what_nobody_reads() {
+        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        while ours.write(&[0; 4096]).is_ok() {}
+        theirs.write_all(b"stray").unwrap();
+        let clock = Clock::start();
+        let woken =
+            |interest| wait(&clock, clock.now() + Duration::from_millis(1), &[interest]).unwrap();
+        assert_eq!(woken(Interest::ReadWrite(ours.as_fd())), Woken::Ready);
+        assert_eq!(woken(Interest::Write(ours.as_fd())), Woken::Deadline);
     }
 
     #[test]

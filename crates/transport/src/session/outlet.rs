@@ -77,10 +77,10 @@ impl Outlet {
         }
     }
 
-    /// What to wait for when the kernel's buffer is full.
+    /// What to wait for when the kernel's buffer is full. Nobody reads what comes to a group's socket.
     pub(super) fn interest<'a>(&'a self, feedback: &'a UnicastSocket) -> Interest<'a> {
         match self {
-            Self::Group(socket, _) => Interest::ReadWrite(socket.as_fd()),
+            Self::Group(socket, _) => Interest::Write(socket.as_fd()),
             Self::Greeter(_) | Self::Nowhere => Interest::ReadWrite(feedback.as_fd()),
         }
     }
@@ -129,7 +129,8 @@ impl Outage {
 
 #[cfg(test)]
 mod tests {
-    use super::{Outage, Outlet, REOPEN_EVERY, Remedy, TELL_AFTER};
+    use super::{Outage, Outlet, REOPEN_EVERY, Remedy, StreamOut, TELL_AFTER};
+    use crate::{Group, Interest, Interface, MulticastSender, SendOptions, UnicastSocket};
     use downpour_proto::{Duration, ReceiverId, Timestamp};
     use std::net::SocketAddr;
 
@@ -148,6 +149,17 @@ mod tests {
         assert_eq!(to(&outlet), Some((ReceiverId(1), at(3))), "it has moved");
         outlet.heard(ReceiverId(2), at(2), |_| true);
         assert_eq!(to(&outlet), Some((ReceiverId(2), at(2))));
+    }
+
+    #[test]
+    fn what_strays_to_a_groups_socket_wakes_nobody() {
+        let group = Group::new(SocketAddr::from(([239, 255, 71, 20], 17_071)), None).unwrap();
+        let (interface, options) = (Interface::named("lo").unwrap(), SendOptions::default());
+        let socket = MulticastSender::open(&group, &interface, &options).unwrap();
+        let outlet = Outlet::Group(socket, StreamOut { group, interface, options });
+        let home = SocketAddr::from(([127, 0, 0, 1], 0));
+        let feedback = UnicastSocket::bind(home, 1 << 16).unwrap();
+        assert!(matches!(outlet.interest(&feedback), Interest::Write(_)));
     }
 
     #[test]
