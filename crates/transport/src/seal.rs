@@ -383,8 +383,8 @@ pub struct OpenKeys {
     epochs: Vec<(Epoch, Schedule)>,
     cache: KeyCache,
     window: ReplayWindow,
-    /// Numbers of data and manifest blocks that are sent now, nearly.
-    blocks: [u32; 2],
+    /// Numbers of data and manifest blocks that are sent now, nearly, once that is known.
+    blocks: Option<[u32; 2]>,
     rejects: RejectCounts,
     /// Symbols counted as forged since the last genuine datagram.
     doubted: u64,
@@ -435,7 +435,7 @@ impl OpenKeys {
             epochs: vec![(epoch, schedule)],
             cache: KeyCache::default(),
             window,
-            blocks: [0; 2],
+            blocks: None,
             rejects: RejectCounts::default(),
             doubted: 0,
         }
@@ -465,7 +465,9 @@ impl OpenKeys {
 
     /// Data and manifest blocks of about these numbers are sent now; may be off by up to 2^15.
     pub fn expect_blocks(&mut self, data: u32, manifest: u32) {
-        self.blocks = [data, manifest];
+        if self.blocks.replace([data, manifest]).is_none() {
+            self.settle_doubts(true);
+        }
     }
 
     /// The whole header of `datagram`, as it says: only when it opens, this is what the sender wrote.
@@ -483,7 +485,7 @@ impl OpenKeys {
             stream: self.stream,
             epochs: [epoch(0), epoch(1)],
             packet: self.window.highest.saturating_add(1),
-            blocks: self.blocks,
+            blocks: self.blocks.unwrap_or_default(),
         })
     }
 
@@ -501,7 +503,10 @@ impl OpenKeys {
         let before = self.window.highest;
         let opened = self.try_open(&header.emit(), header.len_sent(), datagram);
         match &opened {
-            Ok(opened) => self.settle_doubts(opened.number.0.saturating_sub(before)),
+            Ok(opened) => {
+                let ahead = opened.number.0.saturating_sub(before);
+                self.settle_doubts(ahead >= SYMBOLS_REACH || self.blocks.is_none());
+            }
             Err(reject) => {
                 self.rejects.count(*reject);
                 let is_symbol = header.len_sent() < HEADER_LEN;
@@ -511,11 +516,11 @@ impl OpenKeys {
         opened
     }
 
-    /// A genuine datagram is so far ahead of all before: after a long absence symbols were taken for others before it came,
-    /// and were too early, not forged.
-    fn settle_doubts(&mut self, ahead: u64) {
+    /// Symbols were taken for others before this, and were too early, not forged: a genuine datagram is far ahead of all
+    /// before, as after a long absence, or nobody had told which blocks are sent.
+    fn settle_doubts(&mut self, were_early: bool) {
         let doubted = std::mem::take(&mut self.doubted);
-        if ahead >= SYMBOLS_REACH {
+        if were_early {
             self.rejects.forged -= doubted;
             self.rejects.replayed += doubted;
         }

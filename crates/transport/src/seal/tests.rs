@@ -103,6 +103,8 @@ fn an_empty_payload_is_sealed_too() {
 fn each_reason_is_counted() {
     let mut keys = sealer();
     let mut open = opener();
+    // Who knows which blocks are sent takes no symbol for an early one.
+    open.expect_blocks(0, 0);
     // Not a power of two: number 0, one flipped bit away, would count as replayed.
     let genuine = sealed(&mut keys, 3);
     for bit in 0..genuine.len() * 8 {
@@ -220,6 +222,27 @@ fn a_symbol_opens_by_what_is_near_and_by_nothing_else() {
     assert_eq!(open_it(&mut open, &mut far.clone()), Err(Reject::Forged));
     open.expect_blocks(70_001, 2);
     assert_eq!(open_it(&mut open, &mut far.clone()).unwrap().number, PacketNumber(number));
+}
+
+#[test]
+fn symbols_that_come_before_anybody_tells_which_blocks_are_sent_are_early() {
+    let (mut keys, number) = (sealer(), 17);
+    let early = sealed_as(&mut keys, &symbol(Epoch(0), number, 70_000), number);
+    for told_first in [false, true] {
+        let mut open = opener();
+        assert_eq!(open_it(&mut open, &mut early.clone()), Err(Reject::Forged));
+        if !told_first {
+            assert!(open_it(&mut open, &mut sealed(&mut sealer(), number + 1)).is_ok());
+        }
+        open.expect_blocks(70_001, 0);
+        assert_eq!((open.rejects().forged, open.rejects().replayed), (0, 1));
+        assert!(open_it(&mut open, &mut early.clone()).is_ok());
+    }
+    let mut open = opener();
+    open.expect_blocks(0, 0);
+    assert_eq!(open_it(&mut open, &mut early.clone()), Err(Reject::Forged));
+    assert!(open_it(&mut open, &mut sealed(&mut sealer(), number + 1)).is_ok());
+    assert_eq!(open.rejects().forged, 1, "it was told");
 }
 
 #[test]
