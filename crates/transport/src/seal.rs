@@ -400,8 +400,8 @@ const SYMBOLS_REACH: u64 = 1 << 23;
 const FEEDBACK_WINDOW: usize = 64;
 
 impl OpenKeys {
-    /// For the datagrams of a stream, of which `next` is about to come. `next` may be off by up to 2^31, and by
-    /// 2^23 for the symbols before the first other datagram; a receiver learns it at JOIN.
+    /// For the datagrams of a stream, of which `next` is about to come. `next` may be off by up to 2^31, ahead by
+    /// nearly 2^32, and by 2^23 for the symbols before the first other datagram; a receiver learns it at JOIN.
     pub fn stream(
         suite: Suite,
         secret: &Secret,
@@ -546,7 +546,12 @@ impl OpenKeys {
         let schedule = self.epochs.iter().find(|(known, _)| *known == epoch);
         let (_, schedule) = schedule.ok_or(Reject::WrongEpoch)?;
         let next = self.window.highest.saturating_add(1);
-        let number = nearest(next, u64::from(outline.number_low), 32);
+        let mut number = nearest(next, u64::from(outline.number_low), 32);
+        // What seems too old to tell may be new to who has missed half of all 32 bits. Of a symbol fewer bits are known.
+        let seems_old = len_sent == HEADER_LEN && self.window.is_past(number);
+        if seems_old {
+            number = number.saturating_add(1 << 32);
+        }
         if !self.window.is_new(number) {
             return Err(Reject::Replayed);
         }
@@ -556,7 +561,7 @@ impl OpenKeys {
         // One of the two is there.
         let key = known.or(fresh.as_ref()).ok_or(Reject::Forged)?;
         key.open_in_place_separate_tag(nonce_of(number), Aad::from(header), tag, payload)
-            .map_err(|_| Reject::Forged)?;
+            .map_err(|_| if seems_old { Reject::Replayed } else { Reject::Forged })?;
         if let Some(fresh) = fresh {
             self.cache.keep(epoch, run, fresh);
         }
@@ -621,7 +626,12 @@ impl ReplayWindow {
         }
         let (word, bit) = self.place(number);
         // Number 0 is never sent.
-        number != 0 && self.highest - number < self.width() && self.bits[word] & bit == 0
+        number != 0 && !self.is_past(number) && self.bits[word] & bit == 0
+    }
+
+    /// It is so far below the highest that nobody knows whether it was seen.
+    fn is_past(&self, number: u64) -> bool {
+        self.highest.saturating_sub(number) >= self.width()
     }
 
     fn mark(&mut self, number: u64) {

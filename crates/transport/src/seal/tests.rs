@@ -193,6 +193,25 @@ fn a_late_joiner_knows_the_upper_bits_from_the_join() {
     assert_eq!(open_it(&mut open, &mut datagram).unwrap().number, PacketNumber(number));
 }
 
+// docs/protocol.md#KEY-2
+#[test]
+fn who_has_missed_very_much_finds_the_stream_again() {
+    let joined = 5 << 40;
+    let next = PacketNumber(joined + 1);
+    for missed in [(1 << 31) - 1, (1 << 31) + 1, 3 << 30, (1 << 32) - 70_000] {
+        let (mut keys, number) = (sealer(), joined + missed);
+        let old = sealed(&mut keys, joined - 70_000);
+        let mut datagram = sealed(&mut keys, number);
+        let mut open = OpenKeys::stream(Suite::Aes256Gcm, &SECRET, STREAM, Epoch(0), next);
+        assert_eq!(open_it(&mut open, &mut old.clone()), Err(Reject::Replayed));
+        let replay = datagram.clone();
+        assert_eq!(open_it(&mut open, &mut datagram).unwrap().number, PacketNumber(number));
+        assert_eq!(open_it(&mut open, &mut replay.clone()), Err(Reject::Replayed), "{missed}");
+        let mut symbol = sealed_as(&mut keys, &symbol(Epoch(0), number + 1, 0), number + 1);
+        assert!(open_it(&mut open, &mut symbol).is_ok(), "{missed}");
+    }
+}
+
 // docs/protocol.md#WIRE-9
 #[test]
 fn a_symbol_opens_by_what_is_near_and_by_nothing_else() {
