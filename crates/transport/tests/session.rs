@@ -376,6 +376,28 @@ fn a_sink_that_panics_ends_the_receiver_with_its_words() {
     sender.stop();
 }
 
+/// Where full datagrams do not get through, polls may (`docs/protocol.md#WIRE-7`).
+#[test]
+fn a_poll_does_not_show_that_the_stream_can_be_taken() {
+    let net = net(100, 47_310);
+    let feedback = UnicastSocket::bind("127.0.0.1:0".parse().unwrap(), 1 << 20).unwrap();
+    let (told, events) = channel();
+    let on_event = Box::new(move |event| drop(told.send(event)));
+    let setup = net.receive_setup(1, 0.0, feedback.local_addr().unwrap(), Arc::new(Faulty));
+    let receiver = ReceiveHandle::spawn(ReceiveSetup { on_event, ..setup }).unwrap();
+    let sender = SendHandle::spawn(net.send_setup(Rate::from_mbps(10), feedback)).unwrap();
+    sender.start();
+    while receiver.snapshot().stats.received == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(events.try_recv().is_err(), "a poll");
+    // A session that runs probes too, as long as anybody joins.
+    sender.probe();
+    assert_eq!(events.recv_timeout(PATIENCE), Ok(ReceiveEvent::Heard));
+    sender.stop();
+    receiver.stop();
+}
+
 #[test]
 fn who_cannot_join_again_says_that_it_has_no_stream() {
     let net = net(100, 47_309);

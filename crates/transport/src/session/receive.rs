@@ -79,7 +79,7 @@ pub struct ReceiveSetup {
 /// What the owner should know or do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReceiveEvent {
-    /// A datagram of the stream came for the first time: multicast works.
+    /// A datagram of the stream that is as long as they get came for the first time: multicast works.
     Heard,
     /// Nothing of the stream has come for too long.
     StreamLost,
@@ -274,6 +274,8 @@ struct Driver {
     assembly: Assembly,
     spare: Spare,
     symbol_len: usize,
+    /// Bytes of a datagram that shows that the stream can be taken (`docs/protocol.md#WIRE-7`).
+    probe_len: usize,
     workers: Workers<Job, Done>,
     ends: Ends,
     on_event: Box<dyn FnMut(ReceiveEvent) + Send>,
@@ -330,6 +332,7 @@ impl Driver {
             assembly: Assembly::new(symbol_len),
             spare: setup.spare,
             symbol_len: usize::from(symbol_len),
+            probe_len: geometry.datagram_len(),
             workers,
             ends,
             on_event: setup.on_event,
@@ -459,7 +462,7 @@ impl Driver {
             Ok(Disposition::Drop) => {}
             Err(_) => self.malformed += 1,
         }
-        if !self.heard {
+        if !self.heard && opened.datagram_len == self.probe_len {
             self.heard = true;
             (self.on_event)(ReceiveEvent::Heard);
         }
