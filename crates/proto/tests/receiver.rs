@@ -297,6 +297,29 @@ fn who_has_lost_the_stream_leaves_it_too_when_a_poll_says_so() {
     }
 }
 
+/// A switch may be gone for longer, or an interface (`docs/protocol.md#STRAG-4`).
+#[test]
+fn who_has_lost_the_stream_joins_anew_until_it_is_heard_or_told_to_leave() {
+    let mut receiver = receiver();
+    hear(&mut receiver, &poll(7, 0, Vec::new()));
+    let mut now = NOW;
+    let mut events = |receiver: &mut Receiver, secs: u32| {
+        (0..secs * 10).for_each(|_| {
+            now = now + Duration::from_millis(100);
+            receiver.handle_timeout(now);
+        });
+        std::iter::from_fn(|| receiver.poll_event()).collect::<Vec<Event>>()
+    };
+    assert_eq!(events(&mut receiver, 5), [Event::StreamQuiet, Event::StreamLost]);
+    assert_eq!(events(&mut receiver, 40), [Event::StreamQuiet; 4]);
+    let (at, poll) = (NOW + Duration::from_secs(45), poll(8, 0, Vec::new()));
+    receiver.handle_datagram(at, Arrival::now(at), &header(Kind::Poll), &poll).unwrap();
+    let after = [Event::StreamHeard, Event::StreamQuiet, Event::StreamLost, Event::StreamQuiet];
+    assert_eq!(events(&mut receiver, 14), after);
+    receiver.set_on_stream(NOW + Duration::from_secs(59), false);
+    assert_eq!(events(&mut receiver, 40), []);
+}
+
 #[test]
 fn only_who_limits_the_session_passes_on_what_senders_say() {
     let mut receiver = receiver();

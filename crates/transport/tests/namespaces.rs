@@ -277,6 +277,27 @@ fn a_stream_leaves_by_an_interface_that_was_deleted_and_made_again() {
 }
 
 #[test]
+fn a_receiver_joins_on_an_interface_that_was_deleted_and_made_again() {
+    let Some(pair) = Pair::new("again", 1500) else { return };
+    for (address, source) in [
+        ("239.255.77.5:17077", None),
+        ("232.255.77.5:17077", Some("10.77.0.1")),
+        ("[ff15::77:5]:17077", None),
+    ] {
+        let group = group(address, source);
+        let mut receiver = pair.receiver(&group);
+        until_heard(&receiver, &pair.sender(&group, source));
+        ip(&format!("-n {} link del wire", pair.right));
+        pair.connect(1500);
+        Pair::inside(&pair.right, || {
+            let _ = receiver.leave();
+            receiver.rejoin().unwrap();
+        });
+        until_heard(&receiver, &pair.sender(&group, source));
+    }
+}
+
+#[test]
 fn no_route_names_the_interfaces() {
     let Some(pair) = Pair::new("route", 1500) else { return };
     let error = Pair::inside(&pair.left, || {

@@ -138,7 +138,8 @@ pub enum WorkDone {
 /// What the driver should know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Nothing of the stream has come for a while: join the multicast group anew, a switch may have forgotten.
+    /// Nothing of the stream has come for a while: join the multicast group anew, a switch may have forgotten. Told again
+    /// and again while the stream counts as lost.
     StreamQuiet,
     /// Nothing of the stream has come for too long: tell the sender that we pull.
     StreamLost,

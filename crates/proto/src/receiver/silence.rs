@@ -1,4 +1,5 @@
-//! How long the stream may be silent (`docs/protocol.md#STRAG-4`): first it is *quiet*, then it is *lost*.
+//! How long the stream may be silent (`docs/protocol.md#STRAG-4`): first it is *quiet*, then it is *lost*, and from time to
+//! time quiet again: what has cut the way off may last, and have forgotten who was in the group.
 //!
 //! Whatever is heard sets the timer anew; here is what its end means.
 
@@ -12,6 +13,9 @@ const LOST_GRTTS: u32 = 10;
 
 /// It is quiet after this part of that.
 const QUIET_PART: u32 = 3;
+
+/// While it is lost the group is joined anew so often.
+const JOIN_EVERY: Duration = Duration::from_secs(10);
 
 /// What the end of a wait means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,17 +68,18 @@ impl Receiver {
     }
 
     pub(super) fn on_silence(&mut self) {
-        let event = match self.silence.on_timeout(self.grtt()) {
+        let (event, wait) = match self.silence.on_timeout(self.grtt()) {
             Verdict::Quiet(rest) => {
                 self.greet_anew();
-                self.timers.set(Reason::Silence, self.now + rest);
-                Event::StreamQuiet
+                (Event::StreamQuiet, rest)
             }
-            Verdict::Lost => {
+            Verdict::Lost if self.config.on_stream => {
                 self.follow(false);
-                Event::StreamLost
+                (Event::StreamLost, JOIN_EVERY)
             }
+            Verdict::Lost => (Event::StreamQuiet, JOIN_EVERY),
         };
+        self.timers.set(Reason::Silence, self.now + wait);
         self.events.push_back(event);
     }
 

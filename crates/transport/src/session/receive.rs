@@ -585,7 +585,7 @@ impl Driver {
                 Event::StreamQuiet => {
                     if let Some(socket) = &mut self.socket {
                         // What fails here is tried again by the next silence.
-                        let _ = socket.leave().and_then(|()| socket.rejoin());
+                        let _ = (socket.leave(), socket.rejoin());
                     }
                     continue;
                 }

@@ -63,18 +63,22 @@ impl MulticastReceiver {
         Ok(receiver)
     }
 
-    /// Leaves the group; the socket stays, and hears nothing.
+    /// Leaves the group; the socket stays, and hears nothing. That fails where nothing is left to leave: the interface
+    /// has gone.
     pub fn leave(&mut self) -> io::Result<()> {
-        if self.is_member {
+        if std::mem::take(&mut self.is_member) {
             self.set_membership(false)?;
-            self.is_member = false;
         }
         Ok(())
     }
 
-    /// Joins the group again.
+    /// Joins the group again, on the interface that has the name now: one that was deleted and made again is another one
+    /// to the kernel.
     pub fn rejoin(&mut self) -> io::Result<()> {
         if !self.is_member {
+            if let Ok(interface) = Interface::named(&self.interface.name) {
+                self.interface = interface;
+            }
             self.set_membership(true)?;
             self.is_member = true;
         }
