@@ -229,11 +229,11 @@ impl Receiver {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     kind: char,
-    mode: u32,
+    pub(crate) mode: u32,
     owner: (u32, u32),
     mtime: (i64, i64),
     size: u64,
-    content: Vec<u8>,
+    pub(crate) content: Vec<u8>,
     /// The first path of a file with several names.
     link: Option<PathBuf>,
 }

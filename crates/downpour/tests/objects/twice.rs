@@ -4,7 +4,7 @@ use crate::harness::{MIDDLE, Random, SMALL, Sender, assert_same, contents, look_
 use crate::roundtrip::sparse;
 use downpour::object::{Destination, FolderOptions, OpenError, Store, StoreEvent};
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 fn tree(a: &Path) {
@@ -81,6 +81,32 @@ fn what_differs_fails_alone_and_is_replaced_only_with_overwrite() {
     assert_same(&a, &b);
     let received = replacing.summary().bytes_received;
     assert!(received < 1_048_576 + 30_000, "only the groups that differ: {received}");
+}
+
+/// As where there can be no hard links.
+#[test]
+fn a_copy_in_the_place_of_a_link_is_identical_too() {
+    let (_dir, a, b) = pair();
+    tree(&a);
+    fs::hard_link(a.join("holes"), a.join("zz")).unwrap();
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    sender.to_folder(&b).carry(&sender, sender.order());
+    for (from, to) in [("big", "hard"), ("holes", "zz")] {
+        fs::remove_file(b.join(to)).unwrap();
+        fs::copy(b.join(from), b.join(to)).unwrap();
+        fs::set_permissions(b.join(to), Permissions::from_mode(0o600)).unwrap();
+    }
+    let mut again = sender.to_folder(&b);
+    again.carry_needed(&sender);
+    assert_eq!(again.summary().failed, []);
+    for (path, seen) in look_at(&a) {
+        let there = &look_at(&b)[&path];
+        assert_eq!((there.mode, &there.content), (seen.mode, &seen.content), "{}", path.display());
+    }
+    fs::OpenOptions::new().write(true).open(b.join("zz")).unwrap().write_at(b"x", 3 << 20).unwrap();
+    let mut differs = sender.to_folder(&b);
+    differs.carry_needed(&sender);
+    assert_eq!(differs.failures().into_keys().collect::<Vec<_>>(), ["zz"]);
 }
 
 #[test]

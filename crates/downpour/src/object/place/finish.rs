@@ -1,8 +1,8 @@
 //! What comes after all data: links, then metadata of folders, deepest first, then the sync.
 
-use super::{Durability, Existing, Obstacle, PlaceError, Placer, Why};
+use super::{Durability, Existing, Obstacle, PlaceError, Placer, Why, read_full_at};
 use crate::object::tree::{EntryId, Kind};
-use rustix::fs::AtFlags;
+use rustix::fs::{AtFlags, SeekFrom};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -124,7 +124,15 @@ impl Placer {
             if (now.st_dev, now.st_ino) == (target_stat.st_dev, target_stat.st_ino) {
                 return Ok(());
             }
-            self.may_replace(existing).map_err(PlaceError::Object)?;
+            if let Err(why) = self.may_replace(existing) {
+                let size = target_stat.st_size as u64;
+                let copy = (existing == Existing::File(size)).then(|| self.copy_at(id, to, size));
+                let Some(copy) = copy.flatten() else { return Err(PlaceError::Object(why)) };
+                let of_meta = self.meta.apply(copy.as_fd(), &tree.entry(to));
+                notices.extend(of_meta.into_iter().map(|text| (id.0, text)));
+                notices.push((id.0, "the copy that is there stays instead of a link".to_owned()));
+                return Ok(());
+            }
         }
         let link = |name: &[u8]| {
             rustix::fs::linkat(&*target_parent, target, &*parent, name, AtFlags::empty())
@@ -145,11 +153,41 @@ impl Placer {
         }
     }
 
+    /// The file at an entry's place, if it has the content of the one at that of entry `to`.
+    fn copy_at(&self, id: EntryId, to: EntryId, size: u64) -> Option<OwnedFd> {
+        let (copy, original) = (self.open_existing(id).ok()?, self.open_existing(to).ok()?);
+        same_content(&copy, &original, size).then_some(copy)
+    }
+
     fn copy_of(&self, id: EntryId, to: EntryId, replaces: bool) -> Result<(), PlaceError> {
         let fail = |error| self.failure(error, "copying", id);
         let from = self.open_existing(to).map_err(fail)?;
         let parent = self.beneath.parent(id).map_err(fail)?;
         self.copy_across(id, to, &from, &parent, replaces).map(drop)
+    }
+}
+
+/// Whether two files of `size` bytes hold the same. Where both have a hole nothing is read.
+fn same_content(a: &OwnedFd, b: &OwnedFd, size: u64) -> bool {
+    let data = |fd, at| match rustix::fs::seek(fd, SeekFrom::Data(at)) {
+        Ok(data) => data,
+        Err(Errno::NXIO) => size,
+        // This file system cannot tell.
+        Err(_) => at,
+    };
+    let (mut of_a, mut of_b) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+    let mut at = 0;
+    loop {
+        at = data(a, at).min(data(b, at));
+        if at >= size {
+            return true;
+        }
+        let len = (size - at).min(1 << 20) as usize;
+        let (of_a, of_b) = (&mut of_a[..len], &mut of_b[..len]);
+        if !read_full_at(a, of_a, at) || !read_full_at(b, of_b, at) || of_a != of_b {
+            return false;
+        }
+        at += len as u64;
     }
 }
 

@@ -274,6 +274,22 @@ pub(crate) fn write_all_at(fd: &OwnedFd, mut bytes: &[u8], mut at: u64) -> Resul
     Ok(())
 }
 
+/// Reads all of `buf`. Returns whether it could.
+pub(crate) fn read_full_at(fd: &OwnedFd, mut buf: &mut [u8], mut at: u64) -> bool {
+    while !buf.is_empty() {
+        match rustix::io::pread(fd, &mut *buf, at) {
+            Ok(0) => return false,
+            Ok(len) => {
+                buf = &mut buf[len..];
+                at += len as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
 /// Makes the bytes from `start` up to `end` zeros.
 pub(crate) fn zero_range(fd: &OwnedFd, start: u64, end: u64) -> Result<(), Errno> {
     if start >= end {

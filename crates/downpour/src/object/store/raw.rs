@@ -3,13 +3,12 @@
 //! Groups are written at their places as they come; there is no staging and no journal. To resume, what
 //! is on the device is compared with the manifest (`reuse`), which reads all of it.
 
-use super::folder::read_full_at;
 use super::sinks::only_file;
 use super::target::{Fault, Finished, GroupData, Held, KnownGroup, Started, Target};
 use super::{StoreFailure, lock};
 use crate::object::digest::{GroupHasher, Output};
 use crate::object::limits::GROUP_LEN;
-use crate::object::place::{OpenError, PlaceError, write_all_at, zero_range};
+use crate::object::place::{OpenError, PlaceError, read_full_at, write_all_at, zero_range};
 use crate::object::scan::explain;
 use crate::object::tree::{EntryId, Tree};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};

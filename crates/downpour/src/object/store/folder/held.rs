@@ -2,7 +2,7 @@
 //! are to be replaced.
 
 use super::{FolderTarget, Ready, State, lock};
-use crate::object::place::{Existing, differs};
+use crate::object::place::{Existing, differs, read_full_at};
 use crate::object::store::target::{Fault, GroupData, Held, KnownGroup};
 use crate::object::tree::{EntryId, Tree};
 use rustix::fs::SeekFrom;
@@ -156,25 +156,6 @@ pub(super) fn read_group(
             at = piece.start + piece.len();
             is_zero(fd, before.start, before.end)
         }) && is_zero(fd, at, end)
-}
-
-pub(in crate::object::store) fn read_full_at(
-    fd: &OwnedFd,
-    mut buf: &mut [u8],
-    mut at: u64,
-) -> bool {
-    while !buf.is_empty() {
-        match rustix::io::pread(fd, &mut *buf, at) {
-            Ok(0) => return false,
-            Ok(len) => {
-                buf = &mut buf[len..];
-                at += len as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(_) => return false,
-        }
-    }
-    true
 }
 
 /// Whether a range of a file holds nothing but zeros. Its holes are not read.

@@ -10,8 +10,6 @@
 mod held;
 mod part;
 
-pub(super) use held::read_full_at;
-
 use super::StoreFailure;
 use super::target::{Fault, Finished, GroupData, Held, KnownGroup, Started, Target};
 use crate::object::journal::{Boot, Journal, PartKey};
