@@ -14,17 +14,19 @@
 //! is made void, and before a partial file is made anew, all of them are.
 //!
 //! Records speak of content (path, size, digest), not of a session: a sender that was started again,
-//! with a changed tree even, finds what still fits.
+//! with a changed tree even, finds what still fits. When most of them are of partial files that are gone, the others are
+//! written anew ([`Journal::live`]).
 
 use super::digest::Digest;
 use super::place::write_all_at;
 use super::wire::{Reader, put_varint};
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::{BufReader, Read};
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 
 const KIND_BOOT: u8 = 1;
@@ -65,7 +67,7 @@ pub(crate) fn part_name(path: &[u8], size: u64) -> Option<String> {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct PartRecord {
     number: u64,
-    pub(crate) groups: HashMap<u64, (Digest, bool)>,
+    pub(crate) groups: BTreeMap<u64, (Digest, bool)>,
 }
 
 /// An open journal.
@@ -73,6 +75,7 @@ pub(crate) struct Journal {
     file: OwnedFd,
     /// Bytes of whole records.
     len: u64,
+    boot: Boot,
     parts: HashMap<PartKey, PartRecord>,
     next_number: u64,
     buf: Vec<u8>,
@@ -107,32 +110,32 @@ impl Journal {
     /// Reads what is there, cuts off a torn tail, and appends from then on.
     pub(crate) fn open(file: OwnedFd, boot: Boot) -> Result<Self, std::io::Error> {
         let (parts, buf) = (HashMap::new(), Vec::new());
-        let mut journal = Self { file, len: 0, parts, next_number: 0, buf };
+        let mut journal = Self { file, len: 0, boot, parts, next_number: 0, buf };
         let mut reader = BufReader::new(File::from(journal.file.try_clone()?));
         let mut this_boot = false;
         while let Some(record) = read_record(&mut reader)? {
-            if journal.replay(&record, boot, &mut this_boot).is_none() {
+            if journal.replay(&record, &mut this_boot).is_none() {
                 break;
             }
             journal.len += record.len() as u64;
         }
         rustix::fs::ftruncate(&journal.file, journal.len)?;
         if !this_boot {
-            journal.record(KIND_BOOT, &boot.0);
+            put_record(&mut journal.buf, KIND_BOOT, &boot.0);
             journal.flush()?;
         }
         Ok(journal)
     }
 
-    fn replay(&mut self, record: &[u8], boot: Boot, this_boot: &mut bool) -> Option<()> {
+    fn replay(&mut self, record: &[u8], this_boot: &mut bool) -> Option<()> {
         let mut reader = Reader::new(&record[2..record.len() - CHECK_LEN]);
         match record[1] {
-            KIND_BOOT => *this_boot = reader.array().ok()? == boot.0,
+            KIND_BOOT => *this_boot = reader.array().ok()? == self.boot.0,
             KIND_PART => {
                 let number = reader.varint().ok()?;
                 let key = PartKey(reader.array().ok()?);
                 self.next_number = self.next_number.max(number.checked_add(1)?);
-                self.parts.insert(key, PartRecord { number, groups: HashMap::new() });
+                self.parts.insert(key, PartRecord { number, groups: BTreeMap::new() });
             }
             KIND_GROUP => {
                 let key = PartKey(reader.array().ok()?);
@@ -160,31 +163,55 @@ impl Journal {
         self.parts.get(&key)
     }
 
+    /// The names of the partial files of which any group is known.
+    pub(crate) fn names(&self) -> HashSet<Vec<u8>> {
+        let known = self.parts.iter().filter(|(_, part)| !part.groups.is_empty());
+        known.map(|(key, _)| key.file_name()).collect()
+    }
+
+    /// What was read about the partial files of these names, as a journal of its own, if this one is at least twice as long.
+    pub(crate) fn live(&self, names: &HashSet<Vec<u8>>) -> Option<Vec<u8>> {
+        let mut buf = Vec::new();
+        let live = || self.parts.iter().filter(|(key, _)| names.contains(&key.file_name()));
+        live().for_each(|(key, part)| put_part(&mut buf, *key, part.number));
+        // Of no boot that is named first, then of this one.
+        for here in [false, true] {
+            if here {
+                put_record(&mut buf, KIND_BOOT, &self.boot.0);
+            }
+            for (key, part) in live() {
+                for (index, (digest, _)) in part.groups.iter().filter(|(_, (_, of))| *of == here) {
+                    put_group(&mut buf, *key, part.number, *index, *digest);
+                }
+            }
+        }
+        (2 * buf.len() as u64 <= self.len).then_some(buf)
+    }
+
     /// A partial file will be begun, or begun anew: nothing of it is verified.
     pub(crate) fn begin(&mut self, key: PartKey) -> Result<(), Errno> {
         let number = self.next_number;
         self.next_number += 1;
-        let mut payload = Vec::new();
-        put_varint(&mut payload, number);
-        payload.extend_from_slice(&key.0);
-        self.record(KIND_PART, &payload);
+        put_part(&mut self.buf, key, number);
         self.flush()?;
-        self.parts.insert(key, PartRecord { number, groups: HashMap::new() });
+        self.parts.insert(key, PartRecord { number, groups: BTreeMap::new() });
         Ok(())
     }
 
-    /// A group's bytes will be replaced: what is said of it counts no more.
-    pub(crate) fn void(&mut self, key: PartKey, index: u64) -> Result<(), Errno> {
-        let known = self.parts.get(&key).is_some_and(|part| part.groups.contains_key(&index));
-        if !known {
-            return Ok(());
+    /// The bytes of groups will be replaced: what is said of them counts no more.
+    pub(crate) fn void(&mut self, key: PartKey, groups: Range<u64>) -> Result<(), Errno> {
+        let known = self.parts.get(&key).map(|part| part.groups.range(groups));
+        let known: Vec<u64> = known.into_iter().flatten().map(|(index, _)| *index).collect();
+        for index in &known {
+            let mut payload = key.0.to_vec();
+            put_varint(&mut payload, *index);
+            put_record(&mut self.buf, KIND_VOID, &payload);
         }
-        let mut payload = key.0.to_vec();
-        put_varint(&mut payload, index);
-        self.record(KIND_VOID, &payload);
         self.flush()?;
         if let Some(part) = self.parts.get_mut(&key) {
-            part.groups.remove(&index);
+            for index in known {
+                part.groups.remove(&index);
+            }
         }
         Ok(())
     }
@@ -199,22 +226,8 @@ impl Journal {
         let Some(part) = self.parts.get(&key) else {
             return Ok(());
         };
-        let mut payload = key.0.to_vec();
-        put_varint(&mut payload, part.number);
-        put_varint(&mut payload, index);
-        payload.extend_from_slice(&digest.0);
-        self.record(KIND_GROUP, &payload);
+        put_group(&mut self.buf, key, part.number, index, digest);
         self.flush()
-    }
-
-    fn record(&mut self, kind: u8, payload: &[u8]) {
-        let start = self.buf.len();
-        let len = 2 + payload.len() + CHECK_LEN;
-        self.buf.push(u8::try_from(len).expect("payloads are at most 68 bytes"));
-        self.buf.push(kind);
-        self.buf.extend_from_slice(payload);
-        let check = Digest::of(&self.buf[start..]);
-        self.buf.extend_from_slice(&check.0[..CHECK_LEN]);
     }
 
     /// Writes what is in the buffer behind the last whole record: what a full disk took of others is
@@ -227,6 +240,31 @@ impl Journal {
         self.buf.clear();
         written
     }
+}
+
+fn put_part(buf: &mut Vec<u8>, key: PartKey, number: u64) {
+    let mut payload = Vec::new();
+    put_varint(&mut payload, number);
+    payload.extend_from_slice(&key.0);
+    put_record(buf, KIND_PART, &payload);
+}
+
+fn put_group(buf: &mut Vec<u8>, key: PartKey, number: u64, index: u64, digest: Digest) {
+    let mut payload = key.0.to_vec();
+    put_varint(&mut payload, number);
+    put_varint(&mut payload, index);
+    payload.extend_from_slice(&digest.0);
+    put_record(buf, KIND_GROUP, &payload);
+}
+
+fn put_record(buf: &mut Vec<u8>, kind: u8, payload: &[u8]) {
+    let start = buf.len();
+    let len = 2 + payload.len() + CHECK_LEN;
+    buf.push(u8::try_from(len).expect("payloads are at most 68 bytes"));
+    buf.push(kind);
+    buf.extend_from_slice(payload);
+    let check = Digest::of(&buf[start..]);
+    buf.extend_from_slice(&check.0[..CHECK_LEN]);
 }
 
 /// The next whole record; `None` at the end and at the first that is torn or damaged.
@@ -303,6 +341,37 @@ mod tests {
         let key = write(&path);
         open(&path, BOOT).begin(key).unwrap();
         assert!(open(&path, BOOT).part(key).unwrap().groups.is_empty());
+    }
+
+    #[test]
+    fn what_lives_is_a_journal_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, short) = (dir.path().join("journal"), dir.path().join("short"));
+        let key = write(&path);
+        let mut other = open(&path, Boot([2; 24]));
+        other.verified(key, 7, Digest::of(&[7])).unwrap();
+        let names = open(&path, Boot([2; 24])).names();
+        for i in 0..9 {
+            let gone = PartKey::new(b"gone", Some(i));
+            other.begin(gone).unwrap();
+            other.verified(gone, 0, Digest::of(b"")).unwrap();
+            assert_eq!(open(&path, Boot([2; 24])).live(&names).is_some(), i > 2, "{i}");
+        }
+        let long = open(&path, Boot([2; 24]));
+        std::fs::write(&short, long.live(&names).unwrap()).unwrap();
+        for boot in [Boot([2; 24]), Boot([3; 24])] {
+            let (long, short) = (open(&path, boot), open(&short, boot));
+            assert_eq!((short.part(key), short.parts.len()), (long.part(key), 1));
+        }
+    }
+
+    #[test]
+    fn groups_are_void_by_ranges() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let key = write(&path);
+        open(&path, BOOT).void(key, 1..77).unwrap();
+        assert!(open(&path, BOOT).part(key).unwrap().groups.keys().eq(&[0]));
     }
 
     #[test]

@@ -297,3 +297,80 @@ fn where_there_is_a_hole_now_nothing_of_before_remains() {
     sender.to_folder(&b).carry_needed(&sender);
     assert_same(&a, &b);
 }
+
+/// Its holes of before are data now, of the same content: what is said of a group is said of its holes, too.
+#[test]
+fn holes_that_are_recorded_are_zeros() {
+    let (_dir, a, b) = pair();
+    write(a.join("file"), &Random(3).bytes(6 << 20));
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let order = sender.order();
+    sender.to_folder(&b).carry(&sender, order[..order.len() - 1].to_vec());
+    fs::remove_file(a.join("file")).unwrap();
+    sparse(&a.join("file"), 6 << 20, &[(0, 1 << 20), (3 << 20, 1000), (5 << 20, 400_000)]);
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let order = sender.order();
+    sender.to_folder(&b).carry(&sender, order[..order.len() - 1].to_vec());
+    let content = fs::read(a.join("file")).unwrap();
+    write(a.join("file"), &content);
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let mut third = sender.to_folder(&b);
+    third.carry_needed(&sender);
+    assert_same(&a, &b);
+    assert!(third.summary().bytes_held >= 2 << 20);
+}
+
+#[test]
+fn what_becomes_a_hole_makes_its_record_void() {
+    let (_dir, a, b) = pair();
+    let dense = Random(3).bytes(6 << 20);
+    write(a.join("file"), &dense);
+    write(a.join("zz"), &Random(4).bytes(1 << 20));
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    sender.to_folder(&b).carry(&sender, sender.order()[..14].to_vec());
+    let part = only_part(&b);
+    fs::remove_file(a.join("file")).unwrap();
+    sparse(&a.join("file"), 6 << 20, &[(0, 1 << 20), (3 << 20, 1000)]);
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let order = sender.order();
+    sender.to_folder(&b).carry(&sender, order[..order.len() - 1].to_vec());
+    // As if it had been killed before the file got its name.
+    fs::rename(b.join("file"), part).unwrap();
+    write(a.join("file"), &dense);
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    sender.to_folder(&b).carry_needed(&sender);
+    assert_same(&a, &b);
+}
+
+fn to_lane(sender: &Sender, out: &Path) -> Receiver {
+    let options = FolderOptions { lane: Some("lane".into()), ..FolderOptions::new(out) };
+    sender.receiver(Destination::Folder(options))
+}
+
+#[test]
+fn what_was_given_up_in_a_lane_does_not_make_its_journal_grow() {
+    let (_dir, a, b) = pair();
+    let lane = b.join(".downpour/lane");
+    write(a.join("given up"), &Random(3).bytes(3 << 20));
+    let given_up = Sender::new(&contents(&a), MIDDLE);
+    let order = given_up.order();
+    to_lane(&given_up, &b).carry(&given_up, order[..order.len() - 1].to_vec());
+    let mut lens = Vec::new();
+    for i in 0..4 {
+        // As of one that was killed while it wrote a small file.
+        write(lane.join("parts/s9999"), b"x");
+        let (_dir, a, _) = pair();
+        write(a.join(format!("file {i}")), &Random(i + 1).bytes(8 << 20));
+        let sender = Sender::new(&contents(&a), MIDDLE);
+        let mut receiver = to_lane(&sender, &b);
+        receiver.carry(&sender, sender.order());
+        assert_eq!(receiver.summary().failed, []);
+        assert_eq!(fs::read_dir(lane.join("parts")).unwrap().count(), 1);
+        lens.push(fs::metadata(lane.join("journal")).unwrap().len());
+    }
+    assert_eq!(lens, [lens[0]; 4]);
+    let mut last = to_lane(&given_up, &b);
+    last.carry_needed(&given_up);
+    assert!(last.summary().bytes_held >= 2 << 20);
+    assert!(!lane.join("journal").exists());
+}

@@ -20,7 +20,7 @@ struct Passing(Staging);
 impl Drop for Passing {
     fn drop(&mut self) {
         // What cannot be removed is removed by the next receiver into this target.
-        let _ = self.0.remove(|_| true);
+        let _ = self.0.remove(|_| false);
     }
 }
 

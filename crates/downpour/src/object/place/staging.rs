@@ -12,11 +12,12 @@
 //!
 //! All of it is removed after success, and kept for the next attempt otherwise.
 
-use super::PlaceError;
 use super::beneath::{FOLDER_FLAGS, open_in};
 use super::claim::{Claim, OpenError, PRIVATE_FILE, make_folder};
+use super::{PlaceError, write_all_at};
 use rustix::fs::{AtFlags, Dir, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -74,6 +75,31 @@ impl Staging {
         open_in(self.claim.folder(), JOURNAL, OFlags::RDWR | OFlags::CREATE, PRIVATE_FILE)
     }
 
+    /// Puts another journal in the place of the one that is there.
+    pub(crate) fn replace_journal(&self, bytes: &[u8]) -> Result<OwnedFd, Errno> {
+        let file = self.create_part(JOURNAL)?;
+        let done =
+            write_all_at(&file, bytes, 0).and_then(|()| rustix::fs::fdatasync(&file)).and_then(
+                |()| rustix::fs::renameat(&self.parts, JOURNAL, self.claim.folder(), JOURNAL),
+            );
+        if done.is_err() {
+            self.remove_part(JOURNAL);
+        }
+        done.map(|()| file)
+    }
+
+    /// The names of all partial files.
+    pub(crate) fn names(&self) -> Result<HashSet<Vec<u8>>, Errno> {
+        let mut names = HashSet::new();
+        for entry in Dir::read_from(&self.parts)? {
+            let name = entry?.file_name().to_bytes().to_vec();
+            if name != b"." && name != b".." {
+                names.insert(name);
+            }
+        }
+        Ok(names)
+    }
+
     /// A partial file, opened if it is there.
     pub(crate) fn open_part(&self, name: &[u8]) -> Result<OwnedFd, Errno> {
         open_in(&self.parts, name, OFlags::RDWR, Mode::empty())
@@ -92,7 +118,7 @@ impl Staging {
 
     /// Removes partial files that `keep` does not want.
     pub(crate) fn remove_parts(&self, keep: impl Fn(&[u8]) -> bool) -> Result<(), Errno> {
-        for name in names(&self.parts)? {
+        for name in self.names()? {
             if !keep(&name) {
                 rustix::fs::unlinkat(&self.parts, &name, AtFlags::empty())?;
             }
@@ -174,13 +200,13 @@ impl Staging {
         *self.reserve.lock().unwrap_or_else(PoisonError::into_inner) = Reserve::default();
     }
 
-    /// Removes everything: the session has succeeded. Of a lane only what is `ours`, and the journal when nothing is left
-    /// that it speaks of.
-    pub(crate) fn remove(&self, ours: impl Fn(&[u8]) -> bool) -> Result<(), Errno> {
+    /// Removes everything: the session has succeeded. A lane keeps the partial files that are `kept`, and the journal if
+    /// there are any.
+    pub(crate) fn remove(&self, kept: impl Fn(&[u8]) -> bool) -> Result<(), Errno> {
         self.release_all();
         if self.claim.is_lane() {
-            self.remove_parts(|name| !ours(name))?;
-            if !names(&self.parts)?.is_empty() {
+            self.remove_parts(kept)?;
+            if !self.names()?.is_empty() {
                 return Ok(());
             }
             return match rustix::fs::unlinkat(self.claim.folder(), JOURNAL, AtFlags::empty()) {
@@ -194,15 +220,4 @@ impl Staging {
             .or_else(|error| if error == Errno::NOENT { Ok(()) } else { Err(error) })?;
         self.claim.remove()
     }
-}
-
-fn names(folder: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
-    let mut names = Vec::new();
-    for entry in Dir::read_from(folder)? {
-        let name = entry?.file_name().to_bytes().to_vec();
-        if name != b"." && name != b".." {
-            names.push(name);
-        }
-    }
-    Ok(names)
 }

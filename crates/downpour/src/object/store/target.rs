@@ -71,6 +71,14 @@ impl KnownGroup {
         self.data_len() == self.len()
     }
 
+    /// The ranges of its file that hold no data, with empty ones between pieces that touch.
+    pub(super) fn holes<'a>(&self, tree: &'a Tree) -> impl Iterator<Item = Range<u64>> + 'a {
+        let pieces = || tree.layout().pieces(self.group.data.clone());
+        let (start, end) = (self.group.start(), self.group.start() + self.len());
+        let ends = std::iter::once(start).chain(pieces().map(|piece| piece.start + piece.len()));
+        ends.zip(pieces().map(|piece| piece.start).chain([end])).map(|(from, to)| from..to)
+    }
+
     /// Whether `data` are genuine.
     pub(super) fn verify(&self, tree: &Tree, data: GroupData<'_>) -> bool {
         let start = self.group.data.start;

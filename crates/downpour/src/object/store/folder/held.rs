@@ -7,6 +7,7 @@ use crate::object::store::target::{Fault, GroupData, Held, KnownGroup};
 use crate::object::tree::{EntryId, Tree};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 impl FolderTarget {
@@ -146,16 +147,17 @@ pub(super) fn read_group(
     data: &mut Vec<u8>,
 ) -> bool {
     data.resize(known.data_len() as usize, 0);
-    if !read_data(tree, known, fd, data) || !known.verify(tree, GroupData::whole(data)) {
-        return false;
-    }
-    let (mut at, end) = (known.group.start(), known.group.start() + known.len());
-    known.is_dense()
-        || tree.layout().pieces(known.group.data.clone()).all(|piece| {
-            let before = at..piece.start;
-            at = piece.start + piece.len();
-            is_zero(fd, before.start, before.end)
-        }) && is_zero(fd, at, end)
+    read_data(tree, known, fd, data)
+        && known.verify(tree, GroupData::whole(data))
+        && known.holes(tree).all(|hole| is_zero(fd, hole.start, hole.end))
+}
+
+/// Those of `holes` that hold something else than zeros.
+pub(super) fn full(
+    fd: &OwnedFd,
+    holes: impl Iterator<Item = Range<u64>>,
+) -> impl Iterator<Item = Range<u64>> {
+    holes.filter(|hole| !is_zero(fd, hole.start, hole.end))
 }
 
 /// Whether a range of a file holds nothing but zeros. Its holes are not read.

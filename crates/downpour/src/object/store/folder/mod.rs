@@ -13,13 +13,14 @@ mod part;
 use super::StoreFailure;
 use super::target::{Fault, Finished, GroupData, Held, KnownGroup, Started, Target};
 use crate::object::journal::{Boot, Journal, PartKey};
+use crate::object::limits::GROUP_LEN;
 use crate::object::place::{
     Beneath, Durability, Existing, Finish, MetaPolicy, Obstacle, OpenError, PlaceError, Placer,
     Staging, Why, differs, write_all_at, zero_range,
 };
 use crate::object::scan::explain;
 use crate::object::tree::{EntryId, Kind, Tree};
-use held::{is_zero, read_data};
+use held::{full, is_zero, read_data};
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -148,9 +149,15 @@ impl FolderTarget {
     pub(super) fn open(options: FolderOptions) -> Result<Self, OpenError> {
         let staging = Staging::open(&options.out, options.lane.as_deref())?;
         let fail = |reason| OpenError::Target { path: options.out.clone(), reason };
-        let file = staging.journal().map_err(|error| fail(explain(error)))?;
-        let journal = Journal::open(file, Boot::here(&**staging.out()))
-            .map_err(|error| fail(error.to_string()))?;
+        let boot = Boot::here(&**staging.out());
+        let refused = |error| fail(explain(error));
+        let read = |file| Journal::open(file, boot).map_err(|error| fail(error.to_string()));
+        let mut journal = read(staging.journal().map_err(refused)?)?;
+        // Where it cannot be written anew, the long one is as good.
+        let live = journal.live(&staging.names().map_err(refused)?);
+        if let Some(file) = live.and_then(|bytes| staging.replace_journal(&bytes).ok()) {
+            journal = read(file)?;
+        }
         let (staging, journal) = (Arc::new(staging), Mutex::new(journal));
         Ok(Self { options, staging, journal, ready: OnceLock::new() })
     }
@@ -199,7 +206,8 @@ impl FolderTarget {
         existing.is_ok_and(|fd| ready.holes(id, len).all(|hole| is_zero(&fd, hole.start, hole.end)))
     }
 
-    /// An earlier attempt may have had data where this file has holes: they become zeros.
+    /// An earlier attempt may have had data where this file has holes: they become zeros, and
+    /// what it recorded of them void.
     fn clear_holes(
         &self,
         ready: &Ready,
@@ -207,8 +215,11 @@ impl FolderTarget {
         part: &OwnedFd,
         len: u64,
     ) -> Result<(), Errno> {
-        let mut full = ready.holes(id, len).filter(|hole| !is_zero(part, hole.start, hole.end));
-        full.try_for_each(|hole| zero_range(part, hole.start, hole.end))
+        full(part, ready.holes(id, len)).try_for_each(|hole| {
+            let groups = hole.start / GROUP_LEN..hole.end.div_ceil(GROUP_LEN);
+            lock(&self.journal).void(ready.key(id), groups)?;
+            zero_range(part, hole.start, hole.end)
+        })
     }
 }
 
@@ -384,8 +395,12 @@ impl Target for FolderTarget {
         let failed = |id: EntryId| failed(id) || failed_here.contains(&id);
         ready.placer.finish(&failed, &mut report).map_err(|error| fatal(error.into()))?;
         let mut of_target = Vec::new();
-        let ours = |name: &[u8]| ready.tree.ids().any(|id| ready.part_name(id) == name);
-        if let Err(error) = self.staging.remove(ours) {
+        // In this lane others' next attempt can use what the journal knows.
+        let mut kept = lock(&self.journal).names();
+        for id in ready.tree.ids() {
+            kept.remove(&ready.part_name(id));
+        }
+        if let Err(error) = self.staging.remove(|name| kept.contains(name)) {
             of_target.push(format!("the staging folder stays: {}", explain(error)));
         }
         // After the last change of what is in it.

@@ -1,9 +1,9 @@
 //! Partial files: room for them, making and resuming them, writing to them.
 
-use super::held::read_group;
+use super::held::{full, read_group};
 use super::{DISK_BLOCK, FolderTarget, Ready, State, lock};
 use crate::object::limits::OPEN_FILES_MAX;
-use crate::object::place::{Obstacle, PlaceError, Why, write_all_at};
+use crate::object::place::{Obstacle, PlaceError, Why, write_all_at, zero_range};
 use crate::object::scan::explain;
 use crate::object::store::StoreFailure;
 use crate::object::store::target::{Fault, GroupData, KnownGroup};
@@ -140,6 +140,9 @@ impl FolderTarget {
             write_all_at(part, bytes, at).map_err(fail)?;
         }
         if !ready.is_single(id) {
+            for hole in full(part, known.holes(&ready.tree)) {
+                zero_range(part, hole.start, hole.end).map_err(fail)?;
+            }
             let (key, index) = (ready.key(id), known.group.index);
             lock(&self.journal).verified(key, index, known.digest).map_err(fail)?;
         }
@@ -149,7 +152,7 @@ impl FolderTarget {
     /// What an earlier attempt wrote of a group will be overwritten.
     pub(super) fn replace(&self, ready: &Ready, known: &KnownGroup) -> Result<(), Fault> {
         let (key, index) = (ready.key(known.entry()), known.group.index);
-        let void = lock(&self.journal).void(key, index);
+        let void = lock(&self.journal).void(key, index..index + 1);
         void.map_err(|error| ready.failure(error, known.entry()))
     }
 }
