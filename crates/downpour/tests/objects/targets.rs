@@ -2,14 +2,17 @@
 
 use crate::harness::{MIDDLE, Random, SMALL, Sender, contents, pair, write};
 use crate::roundtrip::sparse;
-use downpour::object::{ContentSource, Destination, PipeOut, RawOptions, StoreEvent};
+use downpour::object::{
+    ContentSource, Destination, PipeOut, RawOptions, Store, StoreConfig, StoreEvent,
+};
 use downpour_proto::{BlockId, Geometry};
 use downpour_transport::{Accepted, BlockSink, BlockSource};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
@@ -128,6 +131,68 @@ fn a_pipe_gets_one_file_in_order_with_zeros_for_holes() {
         receiver.summary();
         assert!(*out.0.lock().unwrap() == fs::read(a.join("f")).unwrap());
     }
+}
+
+#[test]
+fn a_pipe_takes_blocks_of_more_groups_than_its_window() {
+    let (_dir, a, _) = pair();
+    write(a.join("dense"), &Random(4).bytes(10 * MIB));
+    let pieces: Vec<_> = (0..20).map(|i| (i << 20, 9)).collect();
+    sparse(&a.join("pieces"), 20 << 20, &pieces);
+    for (file, seed) in [("dense", 0), ("dense", 1), ("pieces", 0)] {
+        let sender = Sender::new(&[a.join(file)], Geometry::IPV4);
+        let out = Shared::default();
+        let destination =
+            Destination::Pipe { out: PipeOut::new(Box::new(out.clone())), window: 2 << 20 };
+        let mut receiver = sender.receiver(destination);
+        let mut order = sender.order();
+        if seed > 0 {
+            Random(seed).shuffle(&mut order);
+        }
+        receiver.carry(&sender, order);
+        receiver.summary();
+        assert!(*out.0.lock().unwrap() == fs::read(a.join(file)).unwrap());
+    }
+}
+
+/// A block that came too early waits for who is at work on the manifest, and not for ever when that fails.
+#[test]
+fn who_waits_for_the_manifest_ends_with_it() {
+    let (_dir, a, _) = pair();
+    let out = PipeOut::new(Box::new(Shared::default()));
+    let destination = || Destination::Pipe { out: out.clone(), window: 0 };
+    write(a.join("f"), &Random(1).bytes(3 * MIB));
+    let other = Sender::new(&contents(&a), MIDDLE);
+    other.receiver(destination()).carry(&other, other.order());
+    write(a.join("f"), &Random(2).bytes(3 * MIB));
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let (at_tree, is_at_tree) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel::<()>();
+    let may_go_on = Mutex::new(may_go_on);
+    let config = StoreConfig { early_bytes_max: 0, ..sender.config() };
+    let on_event = move |event| {
+        if matches!(event, StoreEvent::Tree(_)) {
+            at_tree.send(()).unwrap();
+            let _ = may_go_on.lock().unwrap().recv();
+        }
+    };
+    let store = Arc::new(Store::open(config, destination(), on_event).unwrap());
+    let (answer, answers) = mpsc::channel();
+    let accept = |id: BlockId| {
+        let (store, block, answer) = (store.clone(), sender.block(id), answer.clone());
+        std::thread::spawn(move || answer.send(store.accept(id, &block)));
+    };
+    let manifest = |number| BlockId::manifest(number).unwrap();
+    assert_eq!(store.accept(manifest(1), &sender.block(manifest(1))), Accepted::Kept);
+    accept(manifest(0));
+    is_at_tree.recv().unwrap();
+    accept(BlockId::data(0).unwrap());
+    let waiting = answers.recv_timeout(Duration::from_millis(50));
+    assert!(waiting.is_err(), "it waits");
+    drop(go_on);
+    let ended = || answers.recv_timeout(Duration::from_secs(60)).expect("it ends");
+    assert!([ended(), ended()].contains(&Accepted::Failed));
+    assert!(store.failure().unwrap().to_string().contains("something else"));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::event::{SectionKnown, StoreEvent, StoreFailure, TreeKnown};
 use super::progress::Progress;
 use super::sections::{Genuine, Next};
 use super::target::{Fault, Held, KnownGroup};
-use super::{Store, lock};
+use super::{LOOK_INTERVAL, Store, lock};
 use crate::object::digest::{Digest, merge_root};
 use crate::object::limits::GROUP_LEN;
 use crate::object::manifest::{
@@ -73,6 +73,12 @@ impl Store {
         if is_false { Accepted::False } else { Accepted::Kept }
     }
 
+    /// Whether a thread is at work on the manifest, which ends in finite time: after a failure nobody is, whatever is
+    /// noted.
+    pub(super) fn is_deciding(&self) -> bool {
+        lock(&self.sections).working && self.failure.get().is_none()
+    }
+
     /// Takes sections as a pull of the manifest gives them, one after the other, from any that is not
     /// later than the next one. Returns the bytes used up: whole sections. Not to be called from
     /// within an event.
@@ -95,8 +101,8 @@ impl Store {
                 self.accept_manifest(first + i as u32, &block);
             }
             // Another thread may be at work on sections: it takes ours along, in finite time.
-            while lock(&self.sections).working {
-                std::thread::sleep(std::time::Duration::from_millis(1));
+            while self.is_deciding() {
+                std::thread::sleep(LOOK_INTERVAL);
             }
             if self.failure.get().is_some() {
                 break;

@@ -93,7 +93,7 @@ pub enum Destination {
     Pipe {
         /// Where the bytes are written. What is written there already must be the beginning of the content.
         out: PipeOut,
-        /// Bytes of memory; at least 2 MiB are used. A good value is 256 MiB.
+        /// Bytes of memory, in whole MiB and at least 2; one block more may be held. A good value is 256 MiB.
         window: u64,
     },
     /// One file or stream, onto a block device or into an existing file.
@@ -246,9 +246,9 @@ impl Store {
 
     fn accept_data(&self, block: u32, data: &[u8]) -> Accepted {
         loop {
-            let deciding = lock(&self.sections).working;
-            let claim =
-                lock(&self.progress).claim(block, data, |number| self.target.admits(number));
+            let deciding = self.is_deciding();
+            let admits = |first, last| self.target.admits(first, last);
+            let claim = lock(&self.progress).claim(block, data, admits);
             return match (claim, self.tree.get()) {
                 (Claim::Work(work), Some(tree)) => self.work(block, data, &work, tree),
                 (Claim::Kept | Claim::Work(_), _) => Accepted::Kept,

@@ -215,7 +215,12 @@ impl Progress {
     }
 
     /// Decides what to do with a block that came.
-    pub(super) fn claim(&mut self, block: u32, data: &[u8], admits: impl Fn(u32) -> bool) -> Claim {
+    pub(super) fn claim(
+        &mut self,
+        block: u32,
+        data: &[u8],
+        admits: impl Fn(u32, u32) -> bool,
+    ) -> Claim {
         if self.busy.contains(&block) {
             return Claim::Refused;
         }
@@ -229,10 +234,10 @@ impl Progress {
             return Claim::False;
         }
         let wanted = self.wanted_in(&tree, block);
-        if wanted.is_empty() {
+        let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else {
             return Claim::Kept;
-        }
-        if !wanted.iter().all(|number| admits(*number)) {
+        };
+        if !admits(*first, *last) {
             return Claim::Refused;
         }
         self.busy.insert(block);

@@ -186,8 +186,10 @@ impl Target for Pipe {
         Ok(held)
     }
 
-    fn admits(&self, group: u32) -> bool {
-        group < self.state().next().saturating_add(self.window_groups)
+    /// Without the blocks of the next group nothing would ever move, however many groups they have.
+    fn admits(&self, first: u32, last: u32) -> bool {
+        let next = self.state().next();
+        first <= next || last < next.saturating_add(self.window_groups)
     }
 
     fn bounds_pending(&self) -> bool {

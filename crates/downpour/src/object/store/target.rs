@@ -163,9 +163,9 @@ pub(super) trait Target: Send + Sync {
         Ok(Held::default())
     }
 
-    /// Whether there is room for a group; if not, its block is refused before any work.
-    fn admits(&self, group: u32) -> bool {
-        let _ = group;
+    /// Whether there is room for the groups `first` to `last` of a block; if not, it is refused before any work.
+    fn admits(&self, first: u32, last: u32) -> bool {
+        let _ = (first, last);
         true
     }
 
