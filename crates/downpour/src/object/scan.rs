@@ -503,10 +503,18 @@ fn data_extents(fd: &OwnedFd, size: u64) -> Option<Vec<(u64, u64)>> {
         if end <= start {
             return None; // it shrank under us: reading will notice
         }
-        extents.push((start, end - start));
+        add_extent(&mut extents, start, end);
         at = end;
     }
     if extents == [(0, size)] { None } else { Some(extents) }
+}
+
+/// Adds data from `start` up to `end`. What was a hole when its start was asked for may be data by now: then they are one extent.
+fn add_extent(extents: &mut Vec<(u64, u64)>, start: u64, end: u64) {
+    match extents.last_mut() {
+        Some((from, len)) if *from + *len == start => *len = end - *from,
+        _ => extents.push((start, end - start)),
+    }
 }
 
 /// An error of the operating system, with what to do where that is not plain.

@@ -172,3 +172,12 @@ fn extended_attributes_are_taken_when_asked() {
     assert_eq!(take(false), []);
     assert_eq!(take(true)[0].value, b"hi");
 }
+
+#[test]
+fn data_that_touch_are_one_extent() {
+    let mut extents = Vec::new();
+    for (start, end) in [(4096, 8192), (8192, 12_288), (20_480, 24_576), (24_576, 24_580)] {
+        super::add_extent(&mut extents, start, end);
+    }
+    assert_eq!(extents, [(4096, 8192), (20_480, 4100)]);
+}
