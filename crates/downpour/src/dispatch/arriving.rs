@@ -39,8 +39,8 @@ impl Taken {
         }
     }
 
-    /// What its partial file is called, if it has one that lasts.
-    pub(super) fn part(&self) -> Option<String> {
+    /// What its partial file is called.
+    pub(super) fn part(&self) -> String {
         part_name(self.path.as_bytes(), self.item.size)
     }
 }
@@ -93,7 +93,7 @@ impl<'a> Judge<'a> {
         let looks = offer.items.iter().map(|item| self.look(reader, item));
         let looks = looks.collect::<Result<Vec<_>, _>>()?;
         let part = |look: &Result<Look, Trouble>| match look {
-            Ok(Look::Not(taken)) => taken.part(),
+            Ok(Look::Not(taken)) => Some(taken.part()),
             _ => None,
         };
         let parts = looks.iter().filter_map(part).collect();

@@ -86,7 +86,7 @@ impl Incoming {
 
     /// The partial files that it may go on with.
     pub(super) fn parts(&self) -> HashSet<String> {
-        self.taken.iter().filter_map(Taken::part).collect()
+        self.taken.iter().map(Taken::part).collect()
     }
 
     /// Whether somebody may begin it still, or ask for its results. One that was given up before it was begun has none.

@@ -56,10 +56,9 @@ impl PartKey {
     }
 }
 
-/// The name of the partial file of a file with this path and size; `None` for one of a single group, which has none that lasts.
-pub(crate) fn part_name(path: &[u8], size: u64) -> Option<String> {
-    let name = PartKey::new(path, Some(size)).file_name();
-    (size > super::limits::GROUP_LEN).then(|| String::from_utf8_lossy(&name).into_owned())
+/// The name of the partial file, in a lane, of a file with this path and size.
+pub(crate) fn part_name(path: &[u8], size: u64) -> String {
+    String::from_utf8_lossy(&PartKey::new(path, Some(size)).file_name()).into_owned()
 }
 
 /// What the journal knows of one partial file: digests of its groups by index, and whether each was

@@ -1,6 +1,8 @@
 //! A receiver that is killed loses what was in memory, and no more.
 
-use crate::harness::{MIDDLE, Random, Receiver, Sender, assert_same, contents, pair, write};
+use crate::harness::{
+    MIDDLE, Random, Receiver, Sender, assert_same, contents, look_at, pair, write,
+};
 use crate::roundtrip::sparse;
 use downpour::object::{Destination, FolderOptions, StoreConfig, StoreEvent};
 use downpour_proto::{BlockId, Geometry};
@@ -373,4 +375,35 @@ fn what_was_given_up_in_a_lane_does_not_make_its_journal_grow() {
     last.carry_needed(&given_up);
     assert!(last.summary().bytes_held >= 2 << 20);
     assert!(!lane.join("journal").exists());
+}
+
+/// A crash of the machine leaves none in its place that has not its content.
+#[test]
+fn in_a_lane_files_get_their_names_together() {
+    let (_dir, a, b) = pair();
+    write(a.join("large"), &Random(3).bytes(3 << 20));
+    for i in 0..9 {
+        write(a.join(format!("small {i}")), &Random(i + 10).bytes(60_000));
+    }
+    sparse(&a.join("sparse"), 500_000, &[(100_000, 9)]);
+    write(a.join("zz"), &Random(4).bytes(1 << 20));
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let order = sender.order();
+    to_lane(&sender, &b).carry(&sender, order[..order.len() - 1].to_vec());
+    let names = |at: &Path| fs::read_dir(at).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names(&b).collect::<Vec<_>>(), [".downpour"]);
+    // The next finds all that was whole. Meanwhile somebody has taken one of the places.
+    let mut second = to_lane(&sender, &b);
+    second.carry(&sender, order[..1].to_vec());
+    write(b.join("small 3"), b"somebody's own");
+    second.carry_needed(&sender);
+    let summary = second.summary();
+    assert!(summary.bytes_held >= (3 << 20) + 8 * 60_000, "{summary:?}");
+    assert_eq!(second.failures().into_keys().collect::<Vec<_>>(), ["small 3"]);
+    assert_eq!(fs::read(b.join("small 3")).unwrap(), b"somebody's own");
+    fs::remove_dir_all(b.join(".downpour")).unwrap();
+    fs::copy(a.join("small 3"), b.join("small 3")).unwrap();
+    for path in look_at(&a).into_keys() {
+        assert!(fs::read(a.join(&path)).unwrap() == fs::read(b.join(&path)).unwrap());
+    }
 }

@@ -57,11 +57,13 @@ impl Placer {
                 Err(error) => report.notices.push((id.0, self.note(error, "metadata not set"))),
             }
         }
-        if self.durability != Durability::None {
-            rustix::fs::syncfs(&**self.beneath.root())
-                .map_err(|error| PlaceError::of(error, "syncing the target"))?;
-        }
-        Ok(())
+        if self.durability != Durability::None { self.sync() } else { Ok(()) }
+    }
+
+    /// Everything so far is on the disk then.
+    pub(crate) fn sync(&self) -> Result<(), PlaceError> {
+        let synced = rustix::fs::syncfs(&**self.beneath.root());
+        synced.map_err(|error| PlaceError::of(error, "syncing the target"))
     }
 
     /// The target folder's own metadata, where the tree tells them.

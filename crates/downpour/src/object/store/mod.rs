@@ -457,6 +457,7 @@ impl Store {
                     self.event(StoreEvent::Notice { path: ".".to_owned(), text });
                 }
                 for (entry, reason) in finished.failed {
+                    lock(&self.progress).not_done(EntryId(entry));
                     self.fail_object(EntryId(entry), reason);
                 }
                 let summary = self.summary();

@@ -37,6 +37,12 @@ impl Bits {
         new
     }
 
+    fn clear(&mut self, i: u32) {
+        if let Some(word) = self.0.get_mut(i as usize / 64) {
+            *word &= !(1 << (i % 64));
+        }
+    }
+
     pub(super) fn has(&self, i: u32) -> bool {
         self.0.get(i as usize / 64).is_some_and(|word| word & (1 << (i % 64)) != 0)
     }
@@ -381,6 +387,11 @@ impl Progress {
         if !self.failed.has(id.0) && self.done.set(id.0) {
             self.objects_left -= 1;
         }
+    }
+
+    /// A file that was taken for placed could not be, at the end.
+    pub(super) fn not_done(&mut self, id: EntryId) {
+        self.done.clear(id.0);
     }
 
     /// An entry has failed. Returns `None` when it was known to have, else the decided blocks that need

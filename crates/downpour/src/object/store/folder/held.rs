@@ -102,8 +102,8 @@ impl FolderTarget {
     /// Whether an earlier attempt has written a group, as the journal or the partial file itself tells.
     fn is_journaled(&self, ready: &Ready, known: &KnownGroup, data: &mut Vec<u8>) -> bool {
         let id = known.entry();
-        if !matches!(lock(&ready.files).states.get(&id.0), Some(State::Part)) || ready.is_single(id)
-        {
+        let is_part = matches!(lock(&ready.files).states.get(&id.0), Some(State::Part));
+        if !is_part || !ready.is_journaled(id) {
             return false;
         }
         let recorded = {

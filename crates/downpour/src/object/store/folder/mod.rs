@@ -6,6 +6,9 @@
 //!   (journal), or from a differing file that is to be replaced.
 //!
 //! Files of one group are not journaled: they are placed at once, and found in place by the next run.
+//!
+//! In a lane with [`Durability::AtEnd`] all files keep their names in the staging folder until all are whole and on the disk:
+//! no crash of the machine leaves one in its place that has not its content. There those of one group are journaled, too.
 
 mod held;
 mod part;
@@ -50,7 +53,8 @@ pub struct FolderOptions {
     /// Give folders the sender's metadata. Default: yes. If not, one that is there stays as it is.
     pub folders: bool,
     /// Keep what is not finished in this folder below the staging folder, so that several sessions may run into one
-    /// target. It stays afterwards, with partial files that are not this session's. Default: none.
+    /// target. It stays afterwards, with partial files that are not this session's. With [`Durability::AtEnd`] no file gets
+    /// its name before all are on the disk. Default: none.
     pub lane: Option<String>,
     /// Set as soon as all the room that a session needs is taken from the file system, which not every one can give.
     pub reserved: Arc<AtomicBool>,
@@ -86,6 +90,8 @@ struct Ready {
     placer: Placer,
     /// What was at each entry's place when the session started.
     existing: Vec<Existing>,
+    /// Files are placed at the end, all at once.
+    at_end: bool,
     files: Mutex<Files>,
 }
 
@@ -94,6 +100,8 @@ struct Files {
     states: HashMap<u32, State>,
     /// Open parts; emptied when full, and opened again by name.
     open: HashMap<u32, Arc<OwnedFd>>,
+    /// Parts that are complete and wait for the end.
+    whole: HashSet<EntryId>,
 }
 
 enum State {
@@ -111,15 +119,20 @@ impl Ready {
         self.tree.groups_of(id).len() <= 1 && !self.tree.is_stream()
     }
 
+    /// Whether the next attempt finds its partial file.
+    fn is_journaled(&self, id: EntryId) -> bool {
+        self.at_end || !self.is_single(id)
+    }
+
     fn key(&self, id: EntryId) -> PartKey {
         PartKey::new(&self.tree.path(id), self.tree.file_size(id))
     }
 
     fn part_name(&self, id: EntryId) -> Vec<u8> {
-        if self.is_single(id) {
-            format!("s{}", id.0).into_bytes()
-        } else {
+        if self.is_journaled(id) {
             self.key(id).file_name()
+        } else {
+            format!("s{}", id.0).into_bytes()
         }
     }
 
@@ -200,6 +213,17 @@ impl FolderTarget {
         Ok(ready.placer.put(id, &fd, &name, existing != Existing::Nothing)?)
     }
 
+    /// A part that is complete.
+    fn place(&self, ready: &Ready, id: EntryId) -> Result<Vec<String>, Fault> {
+        let part = self.part(ready, id)?;
+        let replaces = ready.existing(id) != Existing::Nothing;
+        let notices = ready.placer.put(id, &part, &ready.part_name(id), replaces)?;
+        let mut files = lock(&ready.files);
+        files.states.remove(&id.0);
+        files.open.remove(&id.0);
+        Ok(notices)
+    }
+
     /// Whether the holes of a file in place hold nothing but zeros.
     fn holes_are_zero(&self, ready: &Ready, id: EntryId, len: u64) -> bool {
         let existing = ready.placer.open_existing(id);
@@ -229,6 +253,7 @@ impl Target for FolderTarget {
             tree: tree.clone(),
             placer: self.placer(tree),
             existing: Vec::with_capacity(tree.len() as usize),
+            at_end: self.options.lane.is_some() && self.options.durability == Durability::AtEnd,
             files: Mutex::new(Files::default()),
         };
         let mut started = Started::default();
@@ -349,12 +374,11 @@ impl Target for FolderTarget {
         }
         let cleared = self.clear_holes(ready, id, &part, len);
         cleared.map_err(|error| ready.failure(error, id))?;
-        let replaces = ready.existing(id) != Existing::Nothing;
-        let notices = ready.placer.put(id, &part, &ready.part_name(id), replaces)?;
-        let mut files = lock(&ready.files);
-        files.states.remove(&id.0);
-        files.open.remove(&id.0);
-        Ok(notices)
+        if ready.at_end {
+            lock(&ready.files).whole.insert(id);
+            return Ok(Vec::new());
+        }
+        self.place(ready, id)
     }
 
     fn abandon(&self, id: EntryId) {
@@ -376,14 +400,21 @@ impl Target for FolderTarget {
             Fault::NoRoom => StoreFailure::Target("the session has no tree".into()),
         };
         let ready = self.ready().map_err(fatal)?;
+        let whole = std::mem::take(&mut lock(&ready.files).whole);
+        if !whole.is_empty() {
+            ready.placer.sync().map_err(|error| fatal(error.into()))?;
+        }
         let mut report = Finish::default();
         let mut failed_here = HashSet::new();
         for id in ready.tree.ids() {
-            let Some(size) = ready.tree.file_size(id) else { continue };
-            if failed(id) || !ready.tree.extents(id).is_empty() {
-                continue;
-            }
-            match self.place_empty(ready, id, size) {
+            let size = ready.tree.file_size(id).filter(|_| ready.tree.extents(id).is_empty());
+            let outcome = match size {
+                _ if failed(id) => continue,
+                Some(size) => self.place_empty(ready, id, size),
+                None if whole.contains(&id) => self.place(ready, id),
+                None => continue,
+            };
+            match outcome {
                 Ok(notices) => report.notices.extend(notices.into_iter().map(|text| (id.0, text))),
                 Err(Fault::Object(reason)) => {
                     failed_here.insert(id);

@@ -20,7 +20,7 @@ const ALLOCATED_EXTENTS_MAX: usize = 64;
 impl FolderTarget {
     /// Bytes of a partial file that an earlier attempt has allocated.
     pub(super) fn resumable(&self, ready: &Ready, id: EntryId) -> Option<u64> {
-        if ready.is_single(id) || lock(&self.journal).part(ready.key(id))?.groups.is_empty() {
+        if !ready.is_journaled(id) || lock(&self.journal).part(ready.key(id))?.groups.is_empty() {
             return None;
         }
         let part = self.staging.open_part(&ready.part_name(id)).ok()?;
@@ -87,7 +87,7 @@ impl FolderTarget {
     pub(super) fn create(&self, ready: &Ready, id: EntryId) -> Result<OwnedFd, Fault> {
         let fail = |error| ready.failure(error, id);
         self.staging.release(ready.data_len(id).next_multiple_of(DISK_BLOCK));
-        if !ready.is_single(id) {
+        if ready.is_journaled(id) {
             lock(&self.journal).begin(ready.key(id)).map_err(fail)?;
         }
         let fd = self.staging.create_part(&ready.part_name(id)).map_err(fail)?;
@@ -139,7 +139,7 @@ impl FolderTarget {
         for (at, bytes) in known.parts(&ready.tree, data) {
             write_all_at(part, bytes, at).map_err(fail)?;
         }
-        if !ready.is_single(id) {
+        if ready.is_journaled(id) {
             for hole in full(part, known.holes(&ready.tree)) {
                 zero_range(part, hole.start, hole.end).map_err(fail)?;
             }
