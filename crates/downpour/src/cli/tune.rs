@@ -99,9 +99,17 @@ fn ask(config: &Config, from: &str, to: &str) -> Result<Combined, Fault> {
     let identity = Identity::load_or_create(&config.state()).ok().map(Arc::new);
     let (seen, trouble) = seen(config, from, to);
     let means = Means { now: Clock::system().now(), identity, seen };
-    let mut found = super::site::runtime()?.block_on(measurements(from, to, config, means));
+    let mut found = wait(measurements(from, to, config, means))?;
     found.left_out.extend(trouble);
     Ok(found)
+}
+
+/// Waits for an answer, and not for a file that is still being read when its time is over.
+fn wait<T>(answer: impl Future<Output = T>) -> Result<T, Fault> {
+    let runtime = super::site::runtime()?;
+    let answer = runtime.block_on(answer);
+    runtime.shutdown_background();
+    Ok(answer)
 }
 
 /// What was left out of what is known of a path, a line each, for standard error.
@@ -195,8 +203,7 @@ impl ShowArgs {
     fn found(&self, from: &str) -> Result<Combined, Fault> {
         match (&self.saved, self.site.read()?) {
             (Some(file), config) => {
-                let (runtime, now) = (super::site::runtime()?, Clock::system().now());
-                Ok(runtime.block_on(from_file(file, from, self.to(), config.as_ref(), now)))
+                wait(from_file(file, from, self.to(), config.as_ref(), Clock::system().now()))
             }
             (None, Some(config)) => ask(&config, from, self.to()),
             (None, None) => Ok(Combined::default()),

@@ -13,7 +13,7 @@
 //! | `opensearch`, `pscheduler`, `esmond` | perfSONAR: archive of today, what tests, archive of before |
 //! | `maddash`, `dashboard`, `check_line` | grids, the dashboard of 2013, the line of a check |
 //! | `history`, `probe`, `fixed`, `saved` | our own transfers, a short download, the configuration's word, a saved reply |
-//! | `client`, `lenient` | HTTP with its bounds; JSON as archives write it |
+//! | `client`, `lenient`, `file` | HTTP with its bounds; JSON as archives write it; files, read beside |
 //! | `plan` | what follows, for sockets and for people |
 //!
 //! **Invariant:** no figure is assumed. What is not known is `None`, and each figure tells its origin and age.
@@ -23,6 +23,7 @@ mod check_line;
 mod client;
 mod dashboard;
 mod esmond;
+mod file;
 mod fixed;
 mod history;
 mod lenient;
@@ -51,7 +52,8 @@ use client::Client;
 use downpour_catalog::Time;
 use downpour_transport::identity::Identity;
 use downpour_transport::web::{Trust, Web, WebLimits};
-use registry::Entry;
+use file::Kind;
+use registry::{Entry, in_time};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,7 +90,7 @@ pub async fn measurements(
         now: means.now,
         age_max: *config.tuner.age_max,
     };
-    Registry::of(config, &means).ask(&ask).await
+    Registry::of(config, &means).await.ask(&ask).await
 }
 
 /// What a saved reply of any kind says of a path, however old it is. A site's configuration, when there is one, tells by which
@@ -109,7 +111,8 @@ pub async fn from_file(
         age_max: Duration::MAX,
     };
     let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
-    let saved = saved::Saved { name, file: file.to_owned(), len_max: SAVED_BYTES_MAX, pair: None };
+    let (file, kind, len_max) = (file.to_owned(), Kind::Any, SAVED_BYTES_MAX);
+    let saved = saved::Saved { name, file, kind, len_max, pair: None };
     let entry = Entry { source: Box::new(saved), time_max: Duration::MAX };
     let half_life = config.map_or(Duration::from_secs(6 * 3600), |config| *config.tuner.half_life);
     Registry { entries: vec![entry], half_life, unusable: Vec::new() }.ask(&ask).await
@@ -131,13 +134,13 @@ pub fn end(name: &str, config: &Config) -> End {
 
 impl Registry {
     /// All sources of a configuration.
-    pub fn of(config: &Config, means: &Means) -> Self {
+    pub async fn of(config: &Config, means: &Means) -> Self {
         let half_life = *config.tuner.half_life;
         let mut registry = Self { entries: Vec::new(), half_life, unusable: Vec::new() };
         for section in &config.tuner_source {
-            match sources_of(section, config, means) {
+            let time_max = section.timeout.saturating_add(GRACE);
+            match in_time(time_max, sources_of(section, config, means)).await {
                 Ok(sources) => {
-                    let time_max = section.timeout.saturating_add(GRACE);
                     let entries = sources.into_iter().map(|source| Entry { source, time_max });
                     registry.entries.extend(entries);
                 }
@@ -159,21 +162,22 @@ impl Registry {
     }
 }
 
-fn sources_of(
+async fn sources_of(
     section: &TunerSource,
     config: &Config,
     means: &Means,
 ) -> Result<Vec<Box<dyn Source>>, SourceError> {
     let name = section.name.clone();
     if section.kind.is_archive() {
-        return archive(section, client(section, config)?);
+        return archive(section, client(section, config).await?);
     }
     Ok(vec![match section.kind {
         SourceKind::File => {
             let file = config.path(section.file.as_deref().unwrap_or(Path::new("")));
             let pair = section.from.as_ref().zip(section.to.as_ref());
             let pair = pair.map(|(from, to)| (Host::new(from), Host::new(to)));
-            Box::new(saved::Saved { name, file, len_max: *section.bytes_max, pair })
+            let (kind, len_max) = (Kind::Regular, *section.bytes_max);
+            Box::new(saved::Saved { name, file, kind, len_max, pair })
         }
         SourceKind::History => Box::new(history::History { name, seen: means.seen.clone() }),
         SourceKind::Probe => {
@@ -213,17 +217,12 @@ fn archive(section: &TunerSource, client: Client) -> Result<Vec<Box<dyn Source>>
     })
 }
 
-fn client(section: &TunerSource, config: &Config) -> Result<Client, SourceError> {
+async fn client(section: &TunerSource, config: &Config) -> Result<Client, SourceError> {
     let unusable = |what: String| SourceError::Unusable(what);
     let trust = match (&section.pin, &section.ca) {
         (Some(pin), _) => Trust::Key(pin.parse().map_err(|error| unusable(format!("{error}")))?),
         (None, Some(file)) => {
-            use std::io::Read as _;
-            let file = config.path(file);
-            let mut pem = Vec::new();
-            let read = std::fs::File::open(&file)
-                .and_then(|open| open.take(PEM_BYTES_MAX).read_to_end(&mut pem));
-            read.map_err(|error| unusable(format!("{}: {error}", file.display())))?;
+            let (pem, _) = file::read(config.path(file), Kind::Regular, PEM_BYTES_MAX).await?;
             Trust::Authorities(pem)
         }
         (None, None) => Trust::Machine,

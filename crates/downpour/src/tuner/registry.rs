@@ -94,9 +94,7 @@ impl Registry {
         let entries = self.entries.iter().enumerate();
         let chosen = entries.filter(|(_, entry)| entry.source.is_active() == active);
         let asked = chosen.map(|(place, Entry { source, time_max })| async move {
-            let said = timeout(*time_max, source.ask(ask)).await.unwrap_or_else(|_| {
-                Err(SourceError::Silent(format!("not answered within {time_max:?}")))
-            });
+            let said = in_time(*time_max, source.ask(ask)).await;
             Answer { place, source: source.name().to_owned(), is_word: source.is_word(), said }
         });
         futures_util::future::join_all(asked).await
@@ -140,6 +138,15 @@ impl Registry {
             asked: asked.into_iter().map(|(_, name)| name).collect(),
         }
     }
+}
+
+/// What a source does, if it does not take too long.
+pub(super) async fn in_time<T>(
+    time_max: Duration,
+    work: impl Future<Output = Result<T, SourceError>>,
+) -> Result<T, SourceError> {
+    let late = |_| Err(SourceError::Silent(format!("not answered within {time_max:?}")));
+    timeout(time_max, work).await.unwrap_or_else(late)
 }
 
 /// What is left out, counted; and whether its source was silent.

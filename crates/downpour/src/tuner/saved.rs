@@ -4,13 +4,13 @@
 //! another pair, that is said, and nothing is taken.
 
 use super::check_line;
+use super::file::{self, Kind};
 use super::lenient;
 use super::sample::{Host, Key, Metric, Origin, Sample};
 use super::source::{Ask, Asking, Found, Source, SourceError};
 use super::{dashboard, esmond, maddash, opensearch, pscheduler};
 use downpour_catalog::Time;
 use serde_json::Value;
-use std::io::Read as _;
 use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
 
@@ -18,6 +18,7 @@ use std::time::UNIX_EPOCH;
 pub(super) struct Saved {
     pub(super) name: String,
     pub(super) file: PathBuf,
+    pub(super) kind: Kind,
     pub(super) len_max: u64,
     /// Between whom, when the document does not say.
     pub(super) pair: Option<(Host, Host)>,
@@ -30,34 +31,16 @@ impl Source for Saved {
 
     fn ask<'a>(&'a self, ask: &'a Ask) -> Asking<'a> {
         Box::pin(async move {
-            let (body, written) = self.content()?;
+            let (body, written) = file::read(self.file.clone(), self.kind, self.len_max).await?;
+            let written = written.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
             // Another clock may have written it.
-            let at = written.min(ask.now);
+            let at = Time(i64::try_from(written).unwrap_or(i64::MAX)).min(ask.now);
             let asked = || (Host::new(&ask.source.name), Host::new(&ask.destination.name));
             let pair = self.pair.clone().unwrap_or_else(asked);
             let place = self.file.display().to_string();
             let origin = Origin { source: self.name.clone(), place };
             read(&body, pair, at, &origin)
         })
-    }
-}
-
-impl Saved {
-    /// The file, and when it was written.
-    fn content(&self) -> Result<(Vec<u8>, Time), SourceError> {
-        let failed = |error: std::io::Error| {
-            SourceError::Silent(format!("{}: {error}", self.file.display()))
-        };
-        let file = std::fs::File::open(&self.file).map_err(failed)?;
-        let written = file.metadata().and_then(|data| data.modified()).map_err(failed)?;
-        let at = written.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
-        let mut body = Vec::new();
-        file.take(self.len_max + 1).read_to_end(&mut body).map_err(failed)?;
-        if body.len() as u64 > self.len_max {
-            let what = format!("{} has more than {} bytes", self.file.display(), self.len_max);
-            return Err(SourceError::Silent(what));
-        }
-        Ok((body, Time(i64::try_from(at).unwrap_or(i64::MAX))))
     }
 }
 
@@ -71,11 +54,12 @@ pub(super) fn read(
     if body.trim_ascii_start().starts_with(check_line::NAME.as_bytes()) {
         return Ok(lines(body, (source, destination), at, origin));
     }
-    let mut document = lenient::json(body)?;
-    let one = match &document {
-        Value::Array(all) => all.first().unwrap_or(&Value::Null),
-        one => one,
+    let document = lenient::json(body)?;
+    let all = match &document {
+        Value::Array(all) => all.as_slice(),
+        one => std::slice::from_ref(one),
     };
+    let one = all.first().unwrap_or(&Value::Null);
     let has = |key: &str| !one[key].is_null();
     if document.as_array().is_some_and(Vec::is_empty) {
         return Ok(Found::default());
@@ -94,15 +78,11 @@ pub(super) fn read(
         return Ok(esmond::read(&document, &series, origin));
     }
     if has("succeeded") || has("result-merged") || (has("result") && has("state")) {
-        let names_both = lenient::items(&document["participants"]).len() >= 2;
-        let spec = match names_both {
-            true => pscheduler::Spec::default(),
-            false => pscheduler::Spec::between(source, destination),
-        };
-        if !has_time(&document) {
-            document["end-time"] = (at.0 / 1_000_000).into();
+        let mut found = Found::default();
+        for run in all {
+            found.extend(read_run(run.clone(), (&source, &destination), at, origin));
         }
-        return Ok(pscheduler::read(&document, &spec, origin));
+        return Ok(found);
     }
     let hint = if has("event-types") {
         "a list of series without values: save what one of its `base-uri` answers"
@@ -114,8 +94,22 @@ pub(super) fn read(
     Err(SourceError::Nonsense(hint.to_owned()))
 }
 
-fn has_time(run: &Value) -> bool {
-    ["end-time", "start-time"].iter().any(|key| lenient::moment(&run[*key]).is_some())
+fn read_run(
+    mut run: Value,
+    (source, destination): (&Host, &Host),
+    at: Time,
+    origin: &Origin,
+) -> Found {
+    let names_both = lenient::items(&run["participants"]).len() >= 2;
+    let spec = match names_both {
+        true => pscheduler::Spec::default(),
+        false => pscheduler::Spec::between(source.clone(), destination.clone()),
+    };
+    let has_time = |key| lenient::moment(&run[key]).is_some();
+    if run.is_object() && !["end-time", "start-time"].into_iter().any(has_time) {
+        run["end-time"] = (at.0 / 1_000_000).into();
+    }
+    pscheduler::read(&run, &spec, origin)
 }
 
 fn lines(body: &[u8], (source, destination): (Host, Host), at: Time, origin: &Origin) -> Found {

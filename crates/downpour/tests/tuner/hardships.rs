@@ -3,6 +3,7 @@
 use super::server::{Reply, Server};
 use super::setup::{archive, config, known, told};
 use downpour_transport::web::KeyPin;
+use std::path::Path;
 
 const KINDS: [&str; 5] = ["opensearch", "pscheduler", "esmond", "maddash", "dashboard"];
 /// The source after the archive.
@@ -148,6 +149,19 @@ fn certificates() {
     let right = told(&other, &format!("pin = '{seen}'"), "");
     show("right pin, another name", &right);
     assert_eq!(right, good);
+}
+
+/// A pipe that nobody writes to, as a file and as authorities: none is waited for.
+#[test]
+fn what_is_no_file_is_not_opened_for_ever() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
+    let file = "[[tuner_source]]\nname = 'file'\nkind = 'file'\nfile = 'pipe'\n";
+    for source in [file, &archive("dashboard", "https", 9, "ca = 'pipe'")] {
+        let told = told(&known(&config(&format!("{source}{WORD}"), folder.path())));
+        assert!(told.starts_with(SAID) && told.contains("pipe: it is no regular file"), "{told}");
+    }
 }
 
 /// The order of sources, one after the other switched off.

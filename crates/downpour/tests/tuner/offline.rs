@@ -1,5 +1,6 @@
 //! Saved replies: the kind of document is found by itself, and the paper's own examples mean what they say.
 
+use super::archives::text;
 use super::setup::{NOW, told};
 use downpour::tuner::{Combined, Direction, from_file};
 use std::path::Path;
@@ -77,4 +78,15 @@ fn each_kind_of_document_is_known() {
         println!("| {name} | {told} |");
         assert!(told.contains(expected), "{name}: {told}");
     }
+}
+
+/// As `…/runs?expanded=true` gives them: one that ended, one that was missed, and what is none.
+#[test]
+fn a_list_of_runs_is_each_of_them() {
+    let [good, missed] = ["good", "missed"].map(|name| text(&format!("pscheduler/{name}.json")));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, format!("[{good}, {missed}, 7]")).unwrap();
+    let told = told(&read(file.path().to_str().unwrap(), "psa.example.org", "psb.example.org"));
+    assert!(told.starts_with("9.40 Gbit/s, 1.0 h old, "), "{told}");
+    assert!(told.contains("left out: a run without a result, missed"), "{told}");
 }
