@@ -1,13 +1,15 @@
 //! What a key does: it moves about, or it is a command to the daemon. What ends something, or touches many, is asked back first.
 
 use super::state::{Mode, Pane, Said, State, link_word};
-use crate::dispatch::Files;
+use crate::dispatch::{Files, Why};
 use crate::site::Stage;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::{Value, json};
 
 /// Rows that a page's key moves.
 const PAGE: usize = 10;
+/// Letters of a file's name in a question, which has one line: its end tells more.
+const NAME: usize = 24;
 /// The keys, for the help.
 pub(super) const KEYS: &[(&str, &str)] = &[
     ("Tab, Shift-Tab, 1 to 5", "another part of the page"),
@@ -41,10 +43,12 @@ pub enum Command {
         /// `open`, `drain`, `ban`.
         verb: &'static str,
     },
-    /// Something with files.
-    Files {
-        /// Their numbers.
-        files: Vec<i64>,
+    /// Something with a file.
+    File {
+        /// Its number.
+        file: i64,
+        /// Its name.
+        name: String,
         /// `retry`, `release`, `cancel`.
         verb: &'static str,
     },
@@ -60,22 +64,22 @@ pub enum Command {
 }
 
 impl Command {
-    /// The requests that it takes: paths and bodies.
-    pub fn requests(&self) -> Vec<(String, Value)> {
-        let of_files = |verb: &str, files: &[i64]| {
+    /// The requests that it takes: what each does in words, its path and its body.
+    pub fn requests(&self) -> Vec<(String, String, Value)> {
+        let of_files = |words: String, verb: &str, files: &[i64]| {
             let body = json!(Files { files: files.to_vec(), ..Files::default() });
-            (format!("/v1/files/{verb}"), body)
+            (words, format!("/v1/files/{verb}"), body)
         };
+        let one = |path: String| vec![(self.words(), path, json!({}))];
         match self {
-            Self::Service { name, verb } => {
-                vec![(format!("/v1/services/{name}/{verb}"), json!({}))]
-            }
-            Self::Link { site, verb } => vec![(format!("/v1/links/{site}/{verb}"), json!({}))],
-            Self::Files { files, verb } => vec![of_files(verb, files)],
+            Self::Service { name, verb } => one(format!("/v1/services/{name}/{verb}")),
+            Self::Link { site, verb } => one(format!("/v1/links/{site}/{verb}")),
+            Self::File { file, verb, .. } => vec![of_files(self.words(), verb, &[*file])],
             Self::Again { retry, release } => {
                 let both = [("retry", retry), ("release", release)];
                 let some = both.into_iter().filter(|(_, files)| !files.is_empty());
-                some.map(|(verb, files)| of_files(verb, files)).collect()
+                let words = |verb, files: &[i64]| format!("{verb} {} files", files.len());
+                some.map(|(verb, files)| of_files(words(verb, files), verb, files)).collect()
             }
             Self::Quit => Vec::new(),
         }
@@ -87,10 +91,7 @@ impl Command {
             Self::Service { name, verb } if name == "all" => format!("{verb} all services"),
             Self::Service { name, verb } => format!("{verb} service {name}"),
             Self::Link { site, verb } => format!("{verb} the link to {site}"),
-            Self::Files { files, verb } => match files.as_slice() {
-                [file] => format!("{verb} file {file}"),
-                files => format!("{verb} {} files", files.len()),
-            },
+            Self::File { file, name, verb } => format!("{verb} file {file}, {}", end_of(name)),
             Self::Again { retry, release } => {
                 format!("retry {} files, release {} from quarantine", retry.len(), release.len())
             }
@@ -103,10 +104,17 @@ impl Command {
         match self {
             Self::Service { name, verb } => name == "all" || *verb == "stop" || *verb == "restart",
             Self::Link { verb, .. } => *verb == "ban",
-            Self::Files { verb, .. } => *verb == "cancel",
+            Self::File { verb, .. } => *verb == "cancel",
             Self::Again { .. } => true,
             Self::Quit => false,
         }
+    }
+}
+
+fn end_of(name: &str) -> String {
+    match name.chars().count().checked_sub(NAME) {
+        None | Some(0) => name.to_owned(),
+        Some(over) => format!("…{}", name.chars().skip(over).collect::<String>()),
     }
 }
 
@@ -144,22 +152,19 @@ impl State {
     fn write(&mut self, code: KeyCode) {
         match code {
             KeyCode::Enter => return,
-            KeyCode::Esc => {
-                self.filter.clear();
-                return self.hold_all();
-            }
-            KeyCode::Backspace => {
-                self.filter.pop();
-            }
-            KeyCode::Char(letter) => self.filter.push(letter),
+            KeyCode::Esc => return self.show_all(),
             _ => {}
         }
         self.mode = Mode::Filtering;
-        self.hold_all();
+        self.change(&Pane::ALL, |state| match code {
+            KeyCode::Backspace => drop(state.filter.pop()),
+            KeyCode::Char(letter) => state.filter.push(letter),
+            _ => {}
+        });
     }
 
-    fn hold_all(&mut self) {
-        Pane::ALL.into_iter().for_each(|pane| self.hold(pane));
+    fn show_all(&mut self) {
+        self.change(&Pane::ALL, |state| state.filter.clear());
     }
 
     fn act(&mut self, code: KeyCode) -> Option<Command> {
@@ -169,9 +174,8 @@ impl State {
             KeyCode::Char('?' | 'h') => self.mode = Mode::Help,
             KeyCode::Char('/') => self.mode = Mode::Filtering,
             KeyCode::Esc => {
-                self.filter.clear();
                 self.said = None;
-                self.hold_all();
+                self.show_all();
             }
             KeyCode::Tab => self.turn(1),
             KeyCode::BackTab => self.turn(Pane::ALL.len() - 1),
@@ -190,10 +194,7 @@ impl State {
             KeyCode::Char('s') => return self.stop_or_start(),
             KeyCode::Char('S') => return Some(self.stop_or_start_all()),
             KeyCode::Char('b') => return self.ban(),
-            KeyCode::Char('c') => {
-                let file = self.file()?.0;
-                return Some(Command::Files { files: vec![file], verb: "cancel" });
-            }
+            KeyCode::Char('c') => return Some(of_file(self.file()?, "cancel")),
             _ => {}
         }
         None
@@ -222,19 +223,17 @@ impl State {
         Some((site, open))
     }
 
-    /// The file under the cursor, and whether it is in quarantine.
-    fn file(&self) -> Option<(i64, bool)> {
-        let file = *self.waiting().get(self.row())?;
-        (self.pane == Pane::Waiting).then_some((file.file, file.state == "quarantined"))
+    /// The file under the cursor.
+    fn file(&self) -> Option<&Why> {
+        self.waiting().get(self.row()).copied().filter(|_| self.pane == Pane::Waiting)
     }
 
     fn again(&self) -> Option<Command> {
         if let Some((name, _)) = self.service() {
             return Some(Command::Service { name, verb: "restart" });
         }
-        let (file, apart) = self.file()?;
-        let verb = if apart { "release" } else { "retry" };
-        Some(Command::Files { files: vec![file], verb })
+        let file = self.file()?;
+        Some(of_file(file, if file.state == "quarantined" { "release" } else { "retry" }))
     }
 
     fn all_again(&self) -> Option<Command> {
@@ -274,6 +273,10 @@ impl State {
     }
 }
 
+fn of_file(why: &Why, verb: &'static str) -> Command {
+    Command::File { file: why.file, name: why.name.clone(), verb }
+}
+
 #[cfg(test)]
 mod tests {
     use super::Command;
@@ -305,7 +308,8 @@ mod tests {
     }
 
     fn file(file: i64, verb: &'static str) -> Option<Command> {
-        Some(Command::Files { files: vec![file], verb })
+        let name = if file == 41 { "run17/a.root" } else { "run17/bad.root" };
+        Some(Command::File { file, name: name.into(), verb })
     }
 
     #[test]
@@ -361,7 +365,7 @@ mod tests {
         let only = Command::Again { retry: vec![], release: vec![42] };
         assert_eq!(press(&mut state, "Ry"), Some(only), "what is not shown is not touched");
         press(&mut state, "\u{1b}");
-        assert_eq!(state.waiting().len(), 2);
+        assert_eq!((state.waiting().len(), state.row()), (2, 1), "the cursor stays on it");
     }
 
     #[test]
@@ -391,14 +395,35 @@ mod tests {
 
     #[test]
     fn commands_are_requests_of_the_api() {
-        let command = Command::Files { files: vec![1, 2], verb: "retry" };
-        assert_eq!(
-            command.requests(),
-            [("/v1/files/retry".to_owned(), json!({ "files": [1, 2] }))]
-        );
+        let command = Command::Again { retry: vec![1, 2], release: vec![] };
+        let [(words, path, body)] = &command.requests()[..] else { panic!("one request") };
+        assert_eq!((words.as_str(), path.as_str()), ("retry 2 files", "/v1/files/retry"));
+        assert_eq!(*body, json!({ "files": [1, 2] }));
         let command = Command::Link { site: "west".into(), verb: "drain" };
-        assert_eq!(command.requests(), [("/v1/links/west/drain".to_owned(), json!({}))]);
+        let request = (command.words(), "/v1/links/west/drain".to_owned(), json!({}));
+        assert_eq!(command.requests(), [request]);
         let command = Command::Service { name: "all".into(), verb: "stop" };
-        assert_eq!(command.requests()[0].0, "/v1/services/all/stop");
+        assert_eq!(command.requests()[0].1, "/v1/services/all/stop");
+    }
+
+    #[test]
+    fn a_cursor_stays_on_its_file_and_the_file_is_named() {
+        let mut state = example();
+        press(&mut state, "4j");
+        let mut look = state.look.clone();
+        look.waiting.remove(0);
+        state.seen(look.clone());
+        press(&mut state, "c");
+        assert!(
+            matches!(&state.mode, Mode::Sure(command) if command.words() == "cancel file 42, run17/bad.root")
+        );
+        assert_eq!(press(&mut state, "y"), file(42, "cancel"));
+        look.waiting.insert(0, example().look.waiting[0].clone());
+        look.services.remove(0);
+        state.seen(look);
+        assert_eq!(press(&mut state, "cy"), file(42, "cancel"));
+        let name = "a/folder/of/some/depth/run17.root".to_owned();
+        let words = Command::File { file: 7, name, verb: "retry" }.words();
+        assert_eq!(words, "retry file 7, …of/some/depth/run17.root");
     }
 }

@@ -11,6 +11,7 @@ use crate::api::Services;
 use crate::dispatch::{Done, Links, Transfers, WhyList};
 use crate::site::{Access, EventId, RemoteError, SiteEvent};
 use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
+use serde::Deserialize;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -168,21 +169,41 @@ fn read_keys(tell: &UnboundedSender<News>) {
 }
 
 async fn act(site: Arc<Access>, command: Command, tell: UnboundedSender<News>, wake: Arc<Notify>) {
-    let mut said = Said { good: true, text: format!("done: {}", command.words()) };
-    for (path, body) in command.requests() {
-        match site.post::<serde_json::Value>(&path, &body).await {
-            Ok(answer) => {
-                if let Ok(done) = serde_json::from_value::<Done>(answer) {
-                    said.text.push_str(&format!("; {} done, {} not", done.done, done.passed));
-                }
-            }
-            Err(error) => {
-                said =
-                    Said { good: false, text: format!("not done: {}: {error}", command.words()) };
-                break;
-            }
-        }
+    let mut answers = Vec::new();
+    for (words, path, body) in command.requests() {
+        let answer = site.post::<serde_json::Value>(&path, &body).await;
+        answers.push((words, answer.map_err(|error| error.to_string())));
     }
-    let _ = tell.send(News::Said(said));
+    let _ = tell.send(News::Said(said(answers)));
     wake.notify_one();
+}
+
+/// What became of each request of a command.
+fn said(answers: Vec<(String, Result<serde_json::Value, String>)>) -> Said {
+    let good = answers.iter().all(|(_, answer)| answer.is_ok());
+    let told = answers.into_iter().map(|(words, answer)| match answer.map(Done::deserialize) {
+        Ok(Ok(done)) => format!("done: {words}; {} done, {} not", done.done, done.passed),
+        Ok(Err(_)) => format!("done: {words}"),
+        Err(error) => format!("not done: {words}: {error}"),
+    });
+    Said { good, text: told.collect::<Vec<_>>().join("; ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::said;
+    use serde_json::json;
+
+    #[test]
+    fn each_request_of_a_command_is_told_by_itself() {
+        let done = json!({ "done": 3, "passed": 1 });
+        let both = vec![
+            ("retry 4 files".to_owned(), Ok(done)),
+            ("release 2 files".to_owned(), Err("403: not allowed".to_owned())),
+        ];
+        let said = said(both);
+        let told =
+            "done: retry 4 files; 3 done, 1 not; not done: release 2 files: 403: not allowed";
+        assert_eq!((said.good, said.text.as_str()), (false, told));
+    }
 }

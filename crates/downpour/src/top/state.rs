@@ -186,13 +186,11 @@ impl State {
                 None => Flow::new(batch, now_us),
             };
         let batches = std::mem::take(&mut look.batches);
-        self.flows = batches.into_iter().map(flow).collect();
-        self.flows
-            .sort_by(|a, b| (a.batch.since_us, &a.batch.id).cmp(&(b.batch.since_us, &b.batch.id)));
-        (self.look, self.contact) = (look, Contact::Live);
-        for pane in Pane::ALL {
-            self.hold(pane);
-        }
+        let mut flows: Vec<_> = batches.into_iter().map(flow).collect();
+        flows.sort_by(|a, b| (a.batch.since_us, &a.batch.id).cmp(&(b.batch.since_us, &b.batch.id)));
+        self.change(&Pane::ALL, |state| {
+            (state.flows, state.look, state.contact) = (flows, look, Contact::Live);
+        });
     }
 
     /// The daemon did not answer. What it said last stays on the page.
@@ -202,12 +200,39 @@ impl State {
 
     /// Something happened.
     pub fn heard(&mut self, event: SiteEvent) {
-        self.events.push_front(event);
-        self.events.truncate(EVENTS_MAX);
-        if self.rows[Pane::Events.index()] > 0 {
-            // The row that is read stays under the cursor.
-            self.rows[Pane::Events.index()] += 1;
-            self.hold(Pane::Events);
+        self.change(&[Pane::Events], |state| {
+            state.events.push_front(event);
+            state.events.truncate(EVENTS_MAX);
+        });
+    }
+
+    /// Changes what parts show. The cursor of each stays on what it is on, as long as that is shown; at the top of the events
+    /// it stays on the newest.
+    pub(super) fn change(&mut self, panes: &[Pane], change: impl FnOnce(&mut Self)) {
+        let under = |pane: &Pane| self.ids(*pane).into_iter().nth(self.rows[pane.index()]);
+        let under: Vec<_> = panes.iter().map(under).collect();
+        change(self);
+        for (pane, under) in panes.iter().zip(under) {
+            let at_top = *pane == Pane::Events && self.rows[pane.index()] == 0;
+            let found = under.and_then(|id| self.ids(*pane).iter().position(|other| *other == id));
+            match found.filter(|_| !at_top) {
+                Some(row) => self.rows[pane.index()] = row,
+                None => self.hold(*pane),
+            }
+        }
+    }
+
+    /// What the rows of a part are, whatever is said of it.
+    fn ids(&self, pane: Pane) -> Vec<String> {
+        match pane {
+            Pane::Services => self.services().iter().map(|one| one.name.clone()).collect(),
+            Pane::Links => self.links().iter().map(|one| one.site.clone()).collect(),
+            Pane::Transfers => self.transfers().iter().map(|one| one.batch.id.clone()).collect(),
+            Pane::Waiting => self.waiting().iter().map(|one| one.file.to_string()).collect(),
+            // Numbers begin again with the daemon.
+            Pane::Events => {
+                self.happened().iter().map(|one| format!("{} {}", one.at_us, one.number)).collect()
+            }
         }
     }
 
@@ -358,6 +383,9 @@ mod tests {
         assert_eq!((state.events.len(), state.row()), (super::EVENTS_MAX, 0));
         state.move_to(5);
         state.heard(event(300));
+        assert_eq!((state.row(), state.happened()[6].number), (6, 294));
+        state.filter = "test".into();
+        state.heard(SiteEvent { kind: "hidden".into(), ..event(301) });
         assert_eq!((state.row(), state.happened()[6].number), (6, 294));
         state.filter = "nothing".into();
         state.hold(Pane::Events);
