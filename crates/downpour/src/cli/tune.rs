@@ -96,7 +96,7 @@ impl TuneArgs {
 /// Asks the sources of a site.
 fn ask(config: &Config, from: &str, to: &str) -> Result<Combined, Fault> {
     // Without the node's key there is no probe, and all else works.
-    let identity = Identity::load_or_create(&config.state()).ok().map(Arc::new);
+    let identity = Identity::load(&config.state()).ok().flatten().map(Arc::new);
     let (seen, trouble) = seen(config, from, to);
     let means = Means { now: Clock::system().now(), identity, seen };
     let mut found = wait(measurements(from, to, config, means))?;

@@ -6,7 +6,7 @@ use super::{BadConfig, EventId, RemoteError};
 use crate::api::Problem;
 use crate::units::HostPort;
 use downpour_transport::control::{Answer, Bulk, Caller, CallerSetup, ClientLimits, Head};
-use downpour_transport::identity::{Identity, IdentityError, KEY_FILE, PublicKey};
+use downpour_transport::identity::{Identity, IdentityError, PublicKey};
 use downpour_transport::stream::{ConnectionReport, Tuning};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -64,10 +64,10 @@ impl Access {
     pub fn of_config(file: &Path, token: Option<String>) -> Result<Self, AccessError> {
         let config = Config::read(file).map_err(AccessError::Config)?;
         let state = config.state();
-        if !state.join(KEY_FILE).exists() {
+        let Some(identity) = Identity::load(&state).map_err(AccessError::Key)? else {
             return Err(AccessError::NoSite(state));
-        }
-        let key = Identity::load_or_create(&state).map_err(AccessError::Key)?.public_key();
+        };
+        let key = identity.public_key();
         let token = match token {
             Some(token) => token,
             None => {

@@ -52,12 +52,17 @@ pub enum IdentityError {
 }
 
 impl Identity {
+    /// The key kept in `dir`, if there is one.
+    pub fn load(dir: &Path) -> Result<Option<Self>, IdentityError> {
+        load(&dir.join(KEY_FILE))
+    }
+
     /// The key kept in `dir`; made first when there is none.
     pub fn load_or_create(dir: &Path) -> Result<Self, IdentityError> {
-        let path = dir.join(KEY_FILE);
-        if let Some(identity) = load(&path)? {
+        if let Some(identity) = Self::load(dir)? {
             return Ok(identity);
         }
+        let path = dir.join(KEY_FILE);
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -70,7 +75,7 @@ impl Identity {
                 place(&dir.join(CERTIFICATE_FILE), identity.certificate_pem().as_bytes(), 0o644);
             return Ok(identity);
         }
-        match load(&path)? {
+        match Self::load(dir)? {
             Some(winner) => Ok(winner),
             None => Err(failed("read", &path)(ErrorKind::NotFound.into())),
         }

@@ -96,6 +96,7 @@ mod tests {
         let words = ["doctor", "--config", file.to_str().unwrap()];
         let (links, left_out) = Line::try_parse_from(words).unwrap().args.links().unwrap();
         assert_eq!(left_out, "left out  word: a throughput of the way back (east to west)\n");
+        assert!(!folder.path().join("state").exists(), "nothing is made");
         let host = Host::parse("rmem_max=212992 tcp_rmem=4096,131072,6291456 congestion=cubic");
         let lines = sysctl(&limits(&host, &links));
         assert!(lines.contains("\nnet.ipv4.tcp_rmem = 4096 131072 25000000\n"), "{lines}");
