@@ -30,6 +30,12 @@ macro_rules! eprintln {
     ($($arg:tt)*) => { eprint!("{}\n", ::std::format_args!($($arg)*)) };
 }
 
+/// Text of others that stays where it is put: no control characters, nothing that turns its direction.
+pub(crate) fn plain(text: &str) -> String {
+    let turns = |c| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars().map(|c| if c.is_control() || turns(c) { '?' } else { c }).collect()
+}
+
 /// Why standard output cannot be written any more.
 static BROKEN: OnceLock<io::Error> = OnceLock::new();
 /// That it has become so.

@@ -2,7 +2,7 @@
 
 use super::site::{AccessArgs, with_daemon};
 use super::{Exit, Fault};
-use crate::output;
+use crate::output::{self, plain};
 use crate::site::{EventId, SiteEvent};
 use crate::units::show_time;
 use clap::Args;
@@ -27,7 +27,8 @@ impl EventsArgs {
     pub(super) fn run(self) -> Result<Exit, Fault> {
         let show = |text: &str| match serde_json::from_str::<SiteEvent>(text) {
             Ok(event) if !self.json => {
-                println!("{} {:<8} {}", show_time(event.at_us), event.kind, event.about)
+                let (kind, about) = (plain(&event.kind), plain(&event.about.to_string()));
+                println!("{} {kind:<8} {about}", show_time(event.at_us))
             }
             _ => println!("{text}"),
         };

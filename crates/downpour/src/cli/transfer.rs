@@ -7,6 +7,8 @@ use crate::dispatch::{
     Accepted, Done, Files, LinkReport, Links, Submission, Submitted, TransferReport, Transfers,
     Why, WhyList,
 };
+use crate::output::plain;
+use crate::report::PlanLine;
 use crate::site::{Access, RemoteError};
 use crate::units::{show_bytes, show_time};
 use clap::{Args, Subcommand};
@@ -527,8 +529,9 @@ fn show_why(why: &Why) {
         let done = way.done_us.map_or_else(|| "nobody knows when".to_owned(), show_time);
         println!("    to {}: there {done}; {}", way.to, shown(&way.why));
         let lines = way.measured.iter().chain(&way.plan);
-        lines
-            .for_each(|line| println!("        {:<15} {:<16} {}", line.name, line.value, line.why));
+        lines.for_each(|PlanLine { name, value, why }| {
+            println!("        {:<15} {:<16} {}", plain(name), plain(value), plain(why));
+        });
     }
     show_sources(&why.sources);
     why.fetch.iter().for_each(show_under_way);

@@ -5,6 +5,7 @@ mod said;
 
 use super::tune_history::HistoryArgs;
 use super::{ConnectionArgs, Exit, Fault};
+use crate::output::plain;
 use crate::site::{Clock, Config};
 use crate::tuner::plan::{Link, Sheet, host, limits, sysctl};
 use crate::tuner::{Combined, LeftOut, Means, Seen, from_file, measurements};
@@ -116,7 +117,7 @@ fn wait<T>(answer: impl Future<Output = T>) -> Result<T, Fault> {
 fn without(from: &str, to: &str, left_out: &[LeftOut]) -> String {
     let line = |LeftOut { source, what, times, .. }: &LeftOut| {
         let times = if *times > 1 { format!(", {times} times") } else { String::new() };
-        format!("left out  {source}: {what}{times} ({from} to {to})\n")
+        format!("left out  {source}: {}{times} ({from} to {to})\n", plain(what))
     };
     left_out.iter().map(line).collect()
 }

@@ -9,6 +9,7 @@
 use super::keys::KEYS;
 use super::state::{Contact, Flow, Mode, Pane, State, link_word};
 use crate::dispatch::{LinkReport, Why};
+use crate::output::plain;
 use crate::site::{ServiceReport, SiteEvent, Stage};
 use crate::units::{show_bytes, show_duration, show_time};
 use ratatui::buffer::Buffer;
@@ -126,10 +127,10 @@ pub fn text(state: &State, width: u16) -> String {
     let mut out = Buffer::empty(Rect::new(0, 0, width, height));
     headline(state).render(Rect { height: 1, ..out.area }, &mut out);
     let body = Rect { y: 1, height: height - 1, ..out.area };
-    let mut plain = state.clone();
+    let mut bare = state.clone();
     // No row of it is under a cursor.
-    plain.rows = [usize::MAX; 5];
-    parts(&plain, &Pane::ALL, body, &mut out);
+    bare.rows = [usize::MAX; 5];
+    parts(&bare, &Pane::ALL, body, &mut out);
     let mut text = String::new();
     for cells in out.content.chunks(usize::from(width)) {
         let line: String = cells.iter().map(|cell| cell.symbol()).collect();
@@ -151,16 +152,16 @@ fn headline(state: &State) -> Line<'static> {
     };
     let at = format!("downpour top  {site} at {}{filter}", state.address);
     match &state.contact {
-        Contact::Opening => Line::from(clean(&format!("{at}  no answer yet"))),
+        Contact::Opening => Line::from(plain(&format!("{at}  no answer yet"))),
         Contact::Lost(why) => {
             let text = format!("{at}  NOT REACHED, tried again: {why}");
-            Line::from(clean(&text)).style(Style::new().fg(Color::Red).bold())
+            Line::from(plain(&text)).style(Style::new().fg(Color::Red).bold())
         }
         Contact::Live => {
             let now = time_of_day(state.look.now_us);
             let (out, into) = (rate(sum(false)), rate(sum(true)));
             let text = format!("{at}  {now}  out {out}, in {into}");
-            Line::from(clean(&text)).style(Style::new().bold())
+            Line::from(plain(&text)).style(Style::new().bold())
         }
     }
 }
@@ -170,17 +171,17 @@ fn footline(state: &State) -> Line<'static> {
     match (&state.mode, &state.said) {
         (Mode::Sure(command), _) => {
             let text = format!(" {}?  y: yes, any other key: no ", command.words());
-            Line::from(clean(&text)).style(asked)
+            Line::from(plain(&text)).style(asked)
         }
         (Mode::Filtering, _) => {
             let text = format!(" only rows with: {}_  Enter: keep, Esc: all ", state.filter);
-            Line::from(clean(&text)).style(asked)
+            Line::from(plain(&text)).style(asked)
         }
         (Mode::Help, _) => Line::from(" any key goes back "),
         (Mode::Looking, Some(said)) => {
             let style = if said.good { Style::new().bold() } else { Style::new().fg(Color::Red) };
             let mark = if said.good { ' ' } else { '!' };
-            Line::from(clean(&format!("{mark}{}", said.text))).style(style)
+            Line::from(plain(&format!("{mark}{}", said.text))).style(style)
         }
         (Mode::Looking, None) => {
             let keys = match state.pane {
@@ -449,21 +450,15 @@ fn about(state: &State) -> String {
             format!("event {} at {}: {}", event.number, show_time(event.at_us), event.about)
         }),
     };
-    clean(&text.unwrap_or_default())
+    plain(&text.unwrap_or_default())
 }
 
 fn left(text: &str) -> Text<'static> {
-    Text::from(clean(text))
+    Text::from(plain(text))
 }
 
 fn right(text: &str) -> Text<'static> {
     left(text).right_aligned()
-}
-
-/// Text of others that stays where it is put: no control characters, nothing that turns its direction.
-fn clean(text: &str) -> String {
-    let turns = |c| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    text.chars().map(|c| if c.is_control() || turns(c) { '?' } else { c }).collect()
 }
 
 fn rate(bytes_per_s: f64) -> String {
@@ -494,7 +489,7 @@ fn time_of_day(micros: i64) -> String {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::{clean, draw, share, text};
+    use super::{draw, plain, share, text};
     use crate::dispatch::{BatchReport, LinkReport, LinkWanted, Why};
     use crate::site::{ServiceReport, SiteEvent, Stage, Status};
     use crate::top::{Command, Look, Mode, Pane, State};
@@ -703,7 +698,7 @@ pub(super) mod tests {
         let shown = text(&state, 120) + &drawn(&state, 80, 24);
         assert!(shown.contains("a?[2Jb?c?d"), "{shown}");
         assert!(!shown.contains(['\u{1b}', '\u{202e}']));
-        assert_eq!(clean("äß 漢字 a\tb"), "äß 漢字 a?b");
+        assert_eq!(plain("äß 漢字 a\tb"), "äß 漢字 a?b");
     }
 
     #[test]

@@ -58,9 +58,14 @@ pub(super) fn items(value: &Value) -> &[Value] {
 
 /// The beginning of a source's own words, on one line.
 pub(super) fn clip(text: &str) -> String {
-    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let line = line(text);
     let end = line.char_indices().nth(CLIP).map_or(line.len(), |(at, _)| at);
     line[..end].trim().to_owned()
+}
+
+/// Words that may be a source's own, on one line.
+pub(super) fn line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// A point in time: ISO 8601, or seconds since 1970. Without a zone it is UTC.

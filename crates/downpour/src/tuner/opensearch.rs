@@ -104,7 +104,7 @@ pub(super) fn read(answer: &Value, origin: &Origin) -> Found {
 
 fn document(document: &Value, origin: &Origin, found: &mut Found) {
     let result = &document["result"];
-    let kind = text(&document["test"]["type"]).unwrap_or("test").to_owned();
+    let kind = clip(text(&document["test"]["type"]).unwrap_or("test"));
     if truth(&result["succeeded"]) != Some(true) {
         let why = text(&result["error"]).map_or(String::new(), |why| format!(": {}", clip(why)));
         found.refused.push(format!("a {kind} that did not succeed{why}"));
@@ -156,7 +156,7 @@ fn document(document: &Value, origin: &Origin, found: &mut Found) {
             });
             loss.into_iter().chain(delay).for_each(|sample| found.take(sample));
         }
-        other => found.refused.push(format!("a test of kind {}", clip(other))),
+        other => found.refused.push(format!("a test of kind {other}")),
     }
 }
 

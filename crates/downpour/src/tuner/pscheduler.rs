@@ -225,7 +225,7 @@ pub(super) fn read(run: &Value, spec: &Spec, origin: &Origin) -> Found {
     let state = text(&run["state"]).unwrap_or("finished");
     let results = [&run["result-merged"], &run["result"], run];
     let Some(result) = results.into_iter().find(|value| !value["succeeded"].is_null()) else {
-        found.refused.push(format!("a run without a result, {state}"));
+        found.refused.push(format!("a run without a result, {}", clip(state)));
         return found;
     };
     if state != "finished" || truth(&result["succeeded"]) != Some(true) {

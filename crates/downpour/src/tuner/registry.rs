@@ -11,6 +11,7 @@
 //!
 //! A round trip under load counts only where no idle one is known; a one-way latency never counts as half of one.
 
+use super::lenient::line;
 use super::sample::{IpVersion, Key, Metric, Sample};
 use super::source::{Ask, Found, Source, SourceError};
 use downpour_catalog::Time;
@@ -159,7 +160,7 @@ impl Notes {
     }
 
     fn add(&mut self, source: &str, what: String, silent: bool) {
-        *self.0.entry((source.to_owned(), what, silent)).or_default() += 1;
+        *self.0.entry((source.to_owned(), line(&what), silent)).or_default() += 1;
     }
 }
 

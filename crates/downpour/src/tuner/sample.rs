@@ -1,8 +1,10 @@
 //! One figure as a source gave it: of which pair, by which tool, when, in which unit, from where.
 //!
 //! [`Sample::checked`] is the only way to one. It refuses what no path can be: a figure out of all bounds (which mostly means
-//! another unit than the label says), and a minimum above the average or a maximum below it. "No data" makes no sample.
+//! another unit than the label says), and a minimum above the average or a maximum below it. Of words it takes the beginning,
+//! without control characters. "No data" makes no sample.
 
+use super::lenient::{clip, line};
 use downpour_catalog::Time;
 use serde::Serialize;
 use std::fmt;
@@ -208,7 +210,7 @@ pub struct Refused(pub String);
 impl Sample {
     /// Takes a figure if it can be one.
     pub fn checked(
-        key: Key,
+        mut key: Key,
         metric: Metric,
         spread: Spread,
         at: Time,
@@ -216,7 +218,11 @@ impl Sample {
         origin: &Origin,
     ) -> Result<Self, Refused> {
         let spread = sound(metric, spread)?;
-        let (unit_found, origin) = (unit_found.into(), origin.clone());
+        for word in [&mut key.source.name, &mut key.destination.name, &mut key.tool] {
+            *word = clip(word);
+        }
+        let (source, place) = (origin.source.clone(), line(&origin.place));
+        let (unit_found, origin) = (clip(&unit_found.into()), Origin { source, place });
         Ok(Self { key, metric, spread, at, unit_found, origin })
     }
 }

@@ -151,6 +151,27 @@ fn certificates() {
     assert_eq!(right, good);
 }
 
+#[test]
+fn what_an_archive_says_cannot_speak_to_a_terminal() {
+    let hits = r#"{"hits":{"hits":[
+        {"_source":{"test":{"type":"throughput\u001b[2J"},"result":{"succeeded":false}}},
+        {"_source":{"meta":{"source":{"hostname":"psa.example.org"},
+            "destination":{"hostname":"psc\u009b2J.example.org"}},"pscheduler":{"end_time":
+            "2026-11-22T11:59:00Z"},"test":{"type":"throughput"},"result":{"succeeded":true,
+            "throughput":300000000}}},
+        {"_source":{"meta":{"source":{"hostname":"psa.example.org"},
+            "destination":{"hostname":"psb.example.org"}},"pscheduler":{"tool":"iperf3\u001b[2J",
+            "end_time":"2026-11-22T11:59:00Z"},"test":{"type":"throughput"},"result":
+            {"succeeded":true,"throughput":300000000}}}]}}"#;
+    let server = Server::plain(|_| Reply::Json(hits.to_owned()));
+    let source = archive("opensearch", "http", server.port, "");
+    let told = told(&known(&config(&source, Path::new(""))));
+    for word in ["by iperf3 [2J in", "a throughput [2J that did not", "to psc 2J.example.org"] {
+        assert!(told.contains(word), "{word}: {told}");
+    }
+    assert!(!told.contains(char::is_control), "{told:?}");
+}
+
 /// A pipe that nobody writes to, as a file and as authorities: none is waited for.
 #[test]
 fn what_is_no_file_is_not_opened_for_ever() {

@@ -1,5 +1,6 @@
 //! A plan as it is printed: for people, for programs, and as the options of other movers.
 
+use crate::output::plain;
 use crate::report::PlanLine;
 use downpour_proto::Rate;
 use downpour_proto::transfer::{Figure, Known, Plan, bdp};
@@ -170,6 +171,6 @@ pub(super) fn table(text: &mut String, lines: &[PlanLine]) {
     };
     let (names, values) = (wide(|line| &line.name), wide(|line| &line.value));
     for PlanLine { name, value, why } in lines {
-        let _ = writeln!(text, "  {name:names$}  {value:values$}  {why}");
+        let _ = writeln!(text, "  {name:names$}  {value:values$}  {}", plain(why));
     }
 }
