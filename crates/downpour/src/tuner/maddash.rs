@@ -1,9 +1,9 @@
 //! MaDDash: grids of checks, `https://HOST/maddash`.
 //!
 //! 1. The list of grids, then each grid, until one has a row and a column of the pair.
-//! 2. The page of each check in that cell that is OK: its newest result, as text and as figures.
+//! 2. The page of each check of throughput in that cell that is OK: its newest result, as text and as figures.
 //!
-//! `Throughput` is from row to column, `Throughput Reverse` back. The figures are texts without a unit: they are taken in
+//! A cell's checks stand in the order of the grid's `checkNames`. `Throughput` is from row to column, `Throughput Reverse` back. The figures are texts without a unit: they are taken in
 //! the unit in which their average is the message's, as in a check's line.
 
 use super::check_line;
@@ -17,6 +17,9 @@ use serde_json::Value;
 const GRIDS_MAX: usize = 16;
 /// Checks of a pair that are read.
 const CHECKS_MAX: usize = 8;
+
+/// How the names of checks begin whose figures are throughput.
+const THROUGHPUT: &str = "Throughput";
 
 /// A MaDDash.
 pub(super) struct Maddash {
@@ -54,9 +57,14 @@ impl Source for Maddash {
     }
 }
 
-/// Pages of the checks that a grid has for the pair; what is not OK is noted.
+/// Pages of the checks of throughput that a grid has for the pair; what is not OK is noted.
 fn cells(grid: &Value, ask: &Ask, found: &mut Found) -> Vec<String> {
     let names = items(&grid["columnNames"]);
+    let is_wanted = |at: usize| match items(&grid["checkNames"]).get(at).and_then(text) {
+        Some(name) => name.starts_with(THROUGHPUT),
+        // Its page says what it is.
+        None => true,
+    };
     let mut pages = Vec::new();
     for (row, cells) in items(&grid["rows"]).iter().zip(items(&grid["grid"])) {
         for (column, cell) in names.iter().zip(items(cells)) {
@@ -65,7 +73,8 @@ fn cells(grid: &Value, ask: &Ask, found: &mut Found) -> Vec<String> {
             if !is(&ask.source, &ask.destination) && !is(&ask.destination, &ask.source) {
                 continue;
             }
-            for check in items(cell).iter().filter(|check| !check.is_null()) {
+            let checks = items(cell).iter().enumerate().filter(|(at, _)| is_wanted(*at));
+            for (_, check) in checks.filter(|(_, check)| !check.is_null()) {
                 match (number(&check["status"]), text(&check["uri"])) {
                     (Some(0.0), Some(uri)) => pages.push(uri.to_owned()),
                     (status, _) => {
@@ -89,7 +98,7 @@ pub(super) fn is_one(document: &Value) -> bool {
 pub(super) fn read(page: &Value, origin: &Origin) -> Found {
     let mut found = Found::default();
     let name = text(&page["checkName"]).unwrap_or_default();
-    if name.starts_with("Throughput") {
+    if name.starts_with(THROUGHPUT) {
         found.take(one(page, name.ends_with("Reverse"), origin));
     } else {
         found.refused.push(format!("a check of {}", super::lenient::clip(name)));

@@ -2,6 +2,7 @@
 
 use super::server::{Reply, Server};
 use super::setup::{archive, config, known, told};
+use serde_json::json;
 use std::path::{Path, PathBuf};
 
 fn fixtures() -> PathBuf {
@@ -290,6 +291,34 @@ fn maddash() {
             ),
         ],
     );
+}
+
+/// The pages that are read are those of throughput, wherever its grid stands.
+#[test]
+fn a_grid_of_throughput_after_others() {
+    let grid = |kind: &str, count: usize| {
+        let names: Vec<String> = (0..count).map(|number| format!("{kind}-{number}")).collect();
+        let uri =
+            |name: &String| format!("/maddash/grids/{kind}/psa.example.org/psb.example.org/{name}");
+        let checks = names.iter().map(|name| json!({ "status": 0, "uri": uri(name) }));
+        let checks: Vec<_> = checks.collect();
+        json!({ "rows": [{ "name": "psa.example.org" }], "columnNames": ["psb.example.org"],
+                "checkNames": names, "grid": [[checks]] })
+    };
+    let server = Server::plain(move |question| match &question.line {
+        line if line.contains("/psb.example.org/Throughput") => json("maddash/good.json"),
+        line if line.ends_with("/Loss") => Reply::Json(grid("Loss", 6).to_string()),
+        line if line.ends_with("/Latency") => Reply::Json(grid("Latency", 6).to_string()),
+        line if line.ends_with("/Throughput") => Reply::Json(grid("Throughput", 1).to_string()),
+        line if line.ends_with("/grids") => {
+            let grids = ["Loss", "Latency", "Throughput"].map(|name| json!({ "name": name }));
+            Reply::Json(json!({ "grids": grids }).to_string())
+        }
+        line => panic!("{line}"),
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let told = told(&known(&config(&archive("maddash", "http", server.port, ""), folder.path())));
+    assert_eq!(told, "9.07 Gbit/s, 1.0 h old, by maddash in Gbit/s");
 }
 
 #[test]
