@@ -27,6 +27,9 @@ impl PortRange {
     /// Environment variable that sets the range for all verbs.
     pub const VARIABLE: &str = "DOWNPOUR_PORTS";
 
+    /// Where senders hear of each other by UDP, whatever the range.
+    pub const MEETING: u16 = MEETING_PORT;
+
     /// The ports in the order in which they are tried.
     pub fn ports(self) -> RangeInclusive<u16> {
         self.first..=self.last
@@ -60,7 +63,7 @@ impl PortRange {
             },
             Use {
                 protocol: "UDP",
-                ports: MEETING_PORT.to_string(),
+                ports: Self::MEETING.to_string(),
                 at: "both",
                 what: "what other senders take, by multicast on a network; without it sessions divide a link less evenly",
             },

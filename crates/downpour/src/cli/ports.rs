@@ -31,8 +31,12 @@ impl PortsArgs {
             text.push_str(&row(protocol, ports, at, what));
         }
         let [api, multicast] = of_site.map(|row| row.ports);
+        let udp = match self.ports.ports().contains(&PortRange::MEETING) {
+            true => self.ports.to_string(),
+            false => format!("{{ {}, {} }}", self.ports, PortRange::MEETING),
+        };
         text + &format!(
-            "\nnftables: tcp dport {0} accept; udp dport {0} accept\n\
+            "\nnftables: tcp dport {0} accept; udp dport {udp} accept\n\
              nftables, at a site besides: tcp dport {{ {api}, {multicast} }} accept\n\
              Another range: --ports FIRST-LAST, or {1}=FIRST-LAST.\n",
             self.ports,
@@ -70,6 +74,10 @@ mod tests {
             assert!(line.is_some_and(|line| line.contains(" site ")), "{port}: {text}");
         }
         assert!(text.contains("tcp dport { 28790, 28820 } accept"), "{text}");
-        assert!(text.contains("tcp dport 28800-28819 accept"), "{text}");
+        let rule = "tcp dport 28800-28819 accept; udp dport 28800-28819 accept\n";
+        assert!(text.contains(rule), "{text}");
+        let text = PortsArgs { ports: "30000-30009".parse().unwrap() }.text();
+        let rule = "tcp dport 30000-30009 accept; udp dport { 30000-30009, 28819 } accept\n";
+        assert!(text.contains(rule), "{text}");
     }
 }
