@@ -259,10 +259,14 @@ pub fn parse_day(text: &str) -> Option<i64> {
     if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
     }
-    let year = if month <= 2 { year - 1 } else { year };
-    let (era, of_era) = (year / 400, year % 400);
+    let shifted = if month <= 2 { year - 1 } else { year };
+    let (era, of_era) = (shifted / 400, shifted % 400);
     let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    Some(era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468)
+    let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468;
+    // Of a day that its month does not have another comes back.
+    let is_there =
+        show_time(days * 86_400_000_000).starts_with(&format!("{year:04}-{month:02}-{day:02}T"));
+    is_there.then_some(days)
 }
 
 /// The number at the start of `text` and what follows it, trimmed.
@@ -314,6 +318,10 @@ mod tests {
         assert_eq!(parse_day("1970-01-01"), Some(0));
         assert_eq!(parse_day("2000-02-29"), Some(951_782_400 / 86_400));
         assert_eq!(parse_day("2026-11-22"), Some(1_795_305_600 / 86_400));
+        for none in ["2026-02-31", "2026-02-29", "2100-02-29", "2026-11-31", "2026-13-01", "2026-1"]
+        {
+            assert_eq!(parse_day(none), None, "{none}");
+        }
     }
 
     #[test]

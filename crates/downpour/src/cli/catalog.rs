@@ -427,7 +427,7 @@ mod tests {
         assert_eq!(day, Time(1_795_305_600_000_000));
         let Ok(Moment::Ago(ago)) = parse_moment("2h") else { panic!("2h is a time ago") };
         assert_eq!(ago, 7_200_000_000);
-        for wrong in ["", "2026-13-01", "2026-11", "yesterday"] {
+        for wrong in ["", "2026-13-01", "2026-02-31", "2026-11", "yesterday"] {
             assert!(parse_moment(wrong).is_err(), "{wrong}");
         }
     }
