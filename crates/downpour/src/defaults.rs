@@ -1,8 +1,9 @@
-//! A site's defaults: how fast, and by which controller, a session sends whose command line does not say.
+//! A machine's defaults: how fast, and by which controller, a session sends whose command line does not say, nor the daemon's
+//! configuration.
 //!
 //! Two files, each of which may be missing: the machine's (`/etc/downpour/defaults.toml`) and the user's
 //! (`defaults.toml` beside the keys, see [`Home`]). The user's comes first, key by key; the command line comes
-//! before both. Only a ceiling that is *hard* stands above the command line: it can be lowered, not raised.
+//! before both, for a daemon its `site.toml`. Only a ceiling that is *hard* stands above the command line: it can be lowered, not raised.
 //!
 //! ```toml
 //! ceiling = "50mbit"            # of sessions without --rate
@@ -88,9 +89,11 @@ struct File {
 }
 
 impl Defaults {
-    /// What this machine and this user have set. `controllers` are the names that exist.
-    pub fn read(home: &Home, controllers: &[&str]) -> Result<Self, DefaultsError> {
-        Self::read_from(&[&home.defaults(), Path::new(MACHINE)], controllers)
+    /// What this machine and this user, who may have no home, have set. `controllers` are the names that exist.
+    pub fn read(home: Option<&Home>, controllers: &[&str]) -> Result<Self, DefaultsError> {
+        let own = home.map(Home::defaults);
+        let files: Vec<&Path> = own.as_deref().into_iter().chain([Path::new(MACHINE)]).collect();
+        Self::read_from(&files, controllers)
     }
 
     /// From files of which the first comes first.

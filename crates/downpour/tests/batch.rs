@@ -1,6 +1,6 @@
 //! A list of files from node to node in one process, as the dispatcher moves them.
 
-use downpour::cli::EncryptionArg;
+use downpour::cli::{EncryptionArg, Profile};
 use downpour::object::{Agreed, Digest, FolderOptions, Item, Obstacle, Skipped};
 use downpour::ports::PortRange;
 use downpour::session::{
@@ -72,6 +72,7 @@ impl Pair {
             path: DataPath::Tcp,
             encryption: EncryptionArg::All,
             rate: None,
+            controller: Profile::default(),
             listen: Some("127.0.0.1:0".parse().unwrap()),
             ports: PortRange::DEFAULT,
             wait: WAIT,
@@ -228,6 +229,7 @@ fn a_stranger_does_not_get_in() {
             path: DataPath::Tcp,
             encryption: EncryptionArg::All,
             rate: None,
+            controller: Profile::default(),
             listen: Some("127.0.0.1:0".parse().unwrap()),
             ports: PortRange::DEFAULT,
             wait: WAIT,
@@ -274,6 +276,7 @@ fn lanes_run_beside_each_other_and_a_stopped_session_ends() {
             path: DataPath::Tcp,
             encryption: EncryptionArg::All,
             rate: None,
+            controller: Profile::default(),
             listen: Some("127.0.0.1:0".parse().unwrap()),
             ports: PortRange::DEFAULT,
             wait: Duration::from_secs(3600),

@@ -43,6 +43,7 @@ pub use profile::{
     ProfileSendPlan, Protocol, ReceiveKind, SendKind,
 };
 pub use receive::{ReceiveArgs, ReceivePlan, Target, TicketText};
+pub(crate) use send::read_defaults;
 pub use send::{Payload, Profile, SendArgs, SendPlan, StartRule};
 pub use wan::{ConnectionArgs, EncryptionArg, PathArg};
 

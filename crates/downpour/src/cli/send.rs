@@ -105,8 +105,9 @@ pub struct SendArgs {
 }
 
 /// Who decides the rate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Profile {
+    #[default]
     /// Finds the rate that the network and all receivers can take
     Auto,
     /// Sends at --rate, whatever happens
@@ -260,12 +261,11 @@ impl SendArgs {
     }
 }
 
-pub(super) fn read_defaults() -> Result<Defaults, Fault> {
+/// The defaults that are in force here.
+pub(crate) fn read_defaults() -> Result<Defaults, Fault> {
     let names: Vec<String> = Profile::value_variants().iter().map(|p| p.name()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    // Without a home no session begins; `open` says so.
-    let Ok(home) = Home::locate() else { return Ok(Defaults::default()) };
-    Defaults::read(&home, &names).map_err(|error| {
+    Defaults::read(Home::locate().ok().as_ref(), &names).map_err(|error| {
         Fault::usage(
             error.to_string(),
             "correct the file: it may hold ceiling = \"RATE\", hard = true and controller = \"NAME\"",
@@ -280,9 +280,7 @@ fn settle_rate(
     defaults: &Defaults,
 ) -> (Profile, Option<Rate>, String) {
     let told = defaults.controller.as_ref().filter(|_| profile.is_none());
-    // The name was checked when the file was read.
-    let by_file = told.and_then(|told| Profile::from_str(&told.value, false).ok());
-    let profile = profile.or(by_file).unwrap_or(Profile::Auto);
+    let profile = profile.unwrap_or_else(|| Profile::of(defaults));
     let file = told.map_or_else(String::new, |told| format!(" ({})", told.file.display()));
     let (rate, origin) = defaults.ceiling_for(asked);
     let ceiling = match rate {
@@ -293,6 +291,13 @@ fn settle_rate(
 }
 
 impl Profile {
+    /// Where nothing else is said.
+    pub(crate) fn of(defaults: &Defaults) -> Self {
+        let told = defaults.controller.as_ref();
+        // The name was checked when the file was read.
+        told.and_then(|told| Self::from_str(&told.value, false).ok()).unwrap_or_default()
+    }
+
     /// As the command line has it.
     pub fn name(self) -> String {
         // No variant is hidden.

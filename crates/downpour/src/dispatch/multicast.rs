@@ -16,7 +16,7 @@ use super::section::MulticastSection;
 use super::standing::{Given, Presence, Present, Stand, Under};
 use super::work::look;
 use super::{Dispatch, lock};
-use crate::cli::Interface;
+use crate::cli::{Interface, Profile};
 use crate::product::{Listed, SiteFile, Told, Word};
 use crate::receipt::SignedFileReceipt;
 use crate::session::{Heard, OpenSession, Opened, SendProducts, own_addrs, send_products};
@@ -108,6 +108,7 @@ struct Wanted {
     host: Option<String>,
     ports: String,
     receivers: BTreeMap<String, PublicKey>,
+    controller: Profile,
 }
 
 impl Wanted {
@@ -121,6 +122,7 @@ impl Wanted {
             host: config.multicast.host.clone().or_else(|| config.transfer.host.clone()),
             ports: config.transfer.ports.clone(),
             receivers,
+            controller: config.controller,
         })
     }
 
@@ -163,6 +165,7 @@ impl Wanted {
             interface,
             group: section.group,
             rate: section.rate.map(|rate| *rate),
+            controller: self.controller,
             keep_bytes: section.keep.0,
             ports: self.ports.parse().unwrap_or(crate::ports::PortRange::DEFAULT),
         });

@@ -221,6 +221,7 @@ impl Outgoing {
             path: link.path.path(),
             encryption: link.encryption,
             rate: link.rate_each(),
+            controller: config.controller,
             listen: None,
             ports: config.transfer.ports.parse().unwrap_or(crate::ports::PortRange::DEFAULT),
             wait: JOIN_TIME,

@@ -58,6 +58,8 @@ pub struct SendFiles {
     pub encryption: EncryptionArg,
     /// Ceiling.
     pub rate: Option<Rate>,
+    /// Who decides the rate of a stream.
+    pub controller: Profile,
     /// Where the receiver reaches us; `None` is any address and the first free port.
     pub listen: Option<HostPort>,
     /// Where to look for free ports.
@@ -275,7 +277,7 @@ fn send_plan(setup: SendFiles) -> SendPlan {
         code: Code::default(),
         rate: setup.rate,
         rate_line: String::new(),
-        profile: Profile::Auto,
+        profile: setup.controller,
         pull_share: downpour_proto::PULL_SHARE_DEFAULT,
         path: setup.path,
         encryption: setup.encryption,
@@ -323,4 +325,37 @@ fn received(over: Over) -> ReceivedFiles {
     let placed = if over.failure.is_none() { over.placed } else { Vec::new() };
     let files = FilesEnd { placed, unplaced: unplaced.collect() };
     ReceivedFiles { files, failure: over.failure, report: over.report }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SendFiles, send_plan};
+    use crate::cli::{EncryptionArg, Profile};
+    use crate::ports::PortRange;
+    use downpour_proto::Rate;
+    use downpour_transport::control::{DataPath, SessionId};
+    use downpour_transport::identity::Identity;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    #[test]
+    fn ceiling_and_controller_are_those_that_were_set() {
+        let identity = Arc::new(Identity::generate());
+        let plan = send_plan(SendFiles {
+            receiver: identity.public_key(),
+            identity,
+            book: None,
+            session: SessionId::random().unwrap(),
+            items: Vec::new(),
+            path: DataPath::Udp,
+            encryption: EncryptionArg::All,
+            rate: Some(Rate::from_mbps(50)),
+            controller: Profile::Background,
+            listen: None,
+            ports: PortRange::DEFAULT,
+            wait: Duration::ZERO,
+            uplink: Arc::default(),
+        });
+        assert_eq!((plan.rate, plan.profile), (Some(Rate::from_mbps(50)), Profile::Background));
+    }
 }

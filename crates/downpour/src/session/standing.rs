@@ -37,6 +37,8 @@ pub struct SendProducts {
     pub group: Option<SocketAddr>,
     /// Ceiling.
     pub rate: Option<Rate>,
+    /// Who decides the rate of a stream.
+    pub controller: Profile,
     /// Memory for products that were sent, for repair and for who comes late.
     pub keep_bytes: u64,
     /// Where to look for free ports.
@@ -202,7 +204,7 @@ fn plan(setup: SendProducts) -> SendPlan {
         code: Code::Mixed,
         rate: setup.rate,
         rate_line: String::new(),
-        profile: Profile::Auto,
+        profile: setup.controller,
         pull_share: downpour_proto::PULL_SHARE_DEFAULT,
         path: DataPath::Multicast,
         encryption: EncryptionArg::All,
@@ -220,8 +222,8 @@ fn plan(setup: SendProducts) -> SendPlan {
 
 #[cfg(test)]
 mod tests {
-    use super::{Heard, SendProducts, TakeProducts, send_blocks, take_products};
-    use crate::cli::Interface;
+    use super::{Heard, SendProducts, TakeProducts, plan, send_blocks, take_products};
+    use crate::cli::{Interface, Profile};
     use crate::ports::PortRange;
     use crate::product::{Clerk, Content, Listed};
     use crate::ticket::Ticket;
@@ -252,9 +254,17 @@ mod tests {
             interface: Some(Interface::find("lo").unwrap()),
             group: None,
             rate: Some(Rate::from_mbps(100)),
+            controller: Profile::Background,
             keep_bytes: 64 << 20,
             ports: PortRange::DEFAULT,
         }
+    }
+
+    #[test]
+    fn ceiling_and_controller_are_those_that_were_set() {
+        let folder = tempfile::tempdir().unwrap();
+        let plan = plan(setup(folder.path()));
+        assert_eq!((plan.rate, plan.profile), (Some(Rate::from_mbps(100)), Profile::Background));
     }
 
     /// What is inserted in vain is no business of those who have joined: they stay for the next session.

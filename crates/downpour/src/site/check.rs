@@ -268,6 +268,9 @@ mod tests {
     use super::super::config::{Config, TABLES};
     use super::super::section::Need;
     use super::Flaw;
+    use crate::cli::Profile;
+    use crate::defaults::{Defaults, Told};
+    use downpour_proto::Rate;
     use std::net::Ipv4Addr;
     use std::time::Duration;
 
@@ -339,6 +342,24 @@ mod tests {
             assert!(flaw.what.contains(what), "{text:?}: {flaw:?}");
             assert!(flaw.todo.contains(todo), "{text:?}: {flaw:?}");
         }
+    }
+
+    #[test]
+    fn the_machines_defaults_bind_a_site() {
+        let text = "[site]\nname = 'a'\n[[remote]]\nname = 'b'\nkey = \
+                    'AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA'\nactive = 1\nrate = '1gbit'\n";
+        let told = |mbps| Some(Told { value: Rate::from_mbps(mbps), file: "/etc/d.toml".into() });
+        let rates = |defaults: Defaults| {
+            let mut config = Config::parse(text).unwrap();
+            config.heed(&defaults);
+            let of_products = config.multicast.rate.map(|rate| rate.bps());
+            (config.remote[0].rate_each().map(Rate::bps), of_products, config.controller)
+        };
+        let soft = Defaults { ceiling: told(50), ..Defaults::default() };
+        assert_eq!(rates(soft), (Some(1_000_000_000), Some(50_000_000), Profile::Auto));
+        let controller = Some(Told { value: "background".into(), file: "/etc/d.toml".into() });
+        let hard = Defaults { ceiling: told(50), hard: told(50), controller };
+        assert_eq!(rates(hard), (Some(50_000_000), Some(50_000_000), Profile::Background));
     }
 
     #[test]

@@ -7,7 +7,8 @@
 //! Paths are relative to the file's folder. How a file that is wrong is described is in [`super::check`].
 
 use super::section::{Complaint, Table};
-use crate::cli::{EncryptionArg, PathArg};
+use crate::cli::{EncryptionArg, PathArg, Profile};
+use crate::defaults::Defaults;
 use crate::dispatch::{MulticastSection, ReceiverSection, TransferSection};
 use crate::mirror::MirrorSection;
 use crate::notify::NotifySection;
@@ -102,7 +103,7 @@ section! {
         reply: Span = "\"30s\"",
         /// Batches to it at once.
         active: usize = "2",
-        /// All batches to it, and what it fetches, are together never faster than this.
+        /// All batches to it, and what it fetches, are together never faster than this; without it the ceiling of defaults.toml.
         rate: Speed | "\"400mbit\"",
         /// Which path the bytes take: tcp, udp or auto.
         path: PathArg = "\"tcp\"",
@@ -172,6 +173,9 @@ pub struct Config {
     /// Folder of the file; paths are relative to it.
     #[serde(skip)]
     pub folder: PathBuf,
+    /// Who decides the rate of its streams: the machine's defaults say it.
+    #[serde(skip)]
+    pub controller: Profile,
     /// `[site]`
     pub site: SiteSection,
     /// `[api]`
@@ -253,6 +257,15 @@ impl Config {
             }
         }
         found
+    }
+
+    /// Takes what the machine's defaults say where the file says nothing, and keeps its rates below a hard ceiling.
+    pub(super) fn heed(&mut self, defaults: &Defaults) {
+        let rates = self.remote.iter_mut().map(|remote| &mut remote.rate);
+        for rate in rates.chain([&mut self.multicast.rate]) {
+            *rate = defaults.ceiling_for(rate.map(|rate| *rate)).0.map(Speed);
+        }
+        self.controller = Profile::of(defaults);
     }
 
     fn check_remotes(&self, found: &mut Vec<Complaint>) {

@@ -17,6 +17,7 @@ use super::{
     Audit, BadConfig, Clock, Events, Fault, Metrics, Site, SiteEvent, Supervisor, Tokens, parts,
 };
 use crate::api::Routes;
+use crate::cli::{Profile, read_defaults};
 use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl, OpenError};
 use downpour_transport::identity::Identity;
 use std::fmt;
@@ -74,7 +75,7 @@ fn cannot(what: impl Into<String>, todo: &str) -> StartError {
 impl Daemon {
     /// Starts the site of a configuration file.
     pub async fn start(file: &Path, clock: Clock) -> Result<Self, StartError> {
-        let config = Config::read(file).map_err(StartError::Config)?;
+        let config = read(file)?;
         let log = log::begin(config.site.log, config.site.log_form);
         let opened = tokio::task::spawn_blocking(move || {
             // First: opening the catalog takes it away from whoever has it.
@@ -170,7 +171,7 @@ impl Daemon {
 
     /// Takes the file's configuration, or says why not.
     async fn take_config(&self) -> Result<(), String> {
-        let new = Config::read(&self.file).map_err(|bad| bad.to_string())?;
+        let new = read(&self.file).map_err(|error| error.to_string())?;
         if let Some(key) = self.site.config().needs_restart(&new) {
             return Err(format!("{key} has changed: restart the daemon for that"));
         }
@@ -185,6 +186,18 @@ impl Daemon {
         self.site.replace_config(new);
         Ok(())
     }
+}
+
+/// The configuration, under the machine's defaults.
+fn read(file: &Path) -> Result<Config, StartError> {
+    let mut config = Config::read(file).map_err(StartError::Config)?;
+    let defaults = read_defaults().map_err(|fault| cannot(fault.what, &fault.todo))?;
+    config.heed(&defaults);
+    if config.controller == Profile::Fixed && defaults.ceiling.is_none() {
+        let what = "`controller = \"fixed\"` in defaults.toml needs the rate to send at";
+        return Err(cannot(what, "write a `ceiling` there, or another controller"));
+    }
+    Ok(config)
 }
 
 async fn again(term: &mut Signal, interrupt: &mut Signal) {
