@@ -25,8 +25,9 @@ pub(crate) const TOLD_HEADER: &str = "downpour-seen";
 /// Bytes that wait unsent in a connection: more only makes what is queued older.
 const UNSENT_MAX: u32 = 1 << 20;
 
-/// Where Linux lists its congestion controls.
+/// Where Linux lists its congestion controls, and which one it takes when none is asked for.
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+const DEFAULT: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 const SEND_BUFFER_MAX: &str = "/proc/sys/net/core/wmem_max";
 
 /// What is set on a connection. What is `None` the kernel decides.
@@ -105,8 +106,9 @@ impl Tuning {
         let _ = tcp.set_nodelay(false);
         // What the kernel refuses is told by `shortcomings`; the connection goes on without it.
         let _ = socket.set_tcp_notsent_lowat(UNSENT_MAX);
-        if let Some(name) = &self.congestion {
-            let _ = socket.set_tcp_congestion(name.as_bytes());
+        let asked = self.congestion.as_ref().map(|name| socket.set_tcp_congestion(name.as_bytes()));
+        if !matches!(asked, Some(Ok(()))) {
+            set_default_congestion(tcp);
         }
         if let Some(len) = self.send_buffer {
             // Who writes without waiting is woken when a third of the buffer is free: so that `len` is in use always.
@@ -140,6 +142,35 @@ impl Tuning {
         }
         told
     }
+}
+
+/// The kernel's default, if that is BBR: a connection that begins with it is paced by a timer of its own ever after, whatever
+/// it is set to.
+fn bbr_by_default() -> Option<String> {
+    let name = std::fs::read_to_string(DEFAULT).ok()?.trim().to_owned();
+    name.starts_with("bbr").then_some(name)
+}
+
+/// Lets what a listener accepts begin without BBR's pacing. Each connection gets what it asks for, or else the kernel's default
+/// by [`set_default_congestion`]. Where CUBIC may not be chosen all stays as it is.
+pub(crate) fn begin_unpaced(listener: &impl AsFd) {
+    if bbr_by_default().is_some() {
+        let _ = SockRef::from(listener).set_tcp_congestion(b"cubic");
+    }
+}
+
+/// Gives a connection for which nothing is asked what the kernel would have chosen.
+pub(crate) fn set_default_congestion(tcp: &TcpStream) {
+    if let Some(name) = bbr_by_default() {
+        let _ = SockRef::from(tcp).set_tcp_congestion(name.as_bytes());
+    }
+}
+
+/// The congestion control that is in force on a socket.
+fn congestion(socket: &impl AsFd) -> String {
+    let name = SockRef::from(socket).tcp_congestion().unwrap_or_default();
+    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(name).into_owned()
 }
 
 /// A sentence when `name` is not among those that the kernel lists.
@@ -200,8 +231,6 @@ impl ConnectionReport {
     /// Of a connection as it stands.
     pub(crate) fn of(tcp: &TcpStream, peer: SocketAddr) -> Self {
         let Ok(info) = tcp_info(tcp.as_fd()) else { return Self::default() };
-        let name = SockRef::from(tcp).tcp_congestion().unwrap_or_default();
-        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
         let ms = |micros: u32| f64::from(micros) / 1e3;
         let socket = SockRef::from(tcp);
         let booked = |len: std::io::Result<usize>| len.map_or(0, |len| len as u64);
@@ -209,7 +238,7 @@ impl ConnectionReport {
             Some(info.tcpi_max_pacing_rate).filter(|rate| *rate < u64::from(u32::MAX) * 1000);
         Self {
             peer: peer.to_string(),
-            congestion: String::from_utf8_lossy(name).into_owned(),
+            congestion: congestion(tcp),
             bytes_acked: info.tcpi_bytes_acked,
             bytes_received: info.tcpi_bytes_received,
             bytes_sent_again: info.tcpi_bytes_retrans,
@@ -309,8 +338,31 @@ pub(crate) fn sent_again(tcp: &TcpStream) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Told, Tuning, lacks};
+    use super::{DEFAULT, Told, Tuning, begin_unpaced, congestion, lacks};
     use downpour_proto::Rate;
+    use socket2::SockRef;
+    use tokio::net::{TcpListener, TcpStream};
+
+    #[tokio::test]
+    async fn a_connection_begins_without_bbr_and_gets_what_is_asked_or_the_default() {
+        let default = std::fs::read_to_string(DEFAULT).unwrap().trim().to_owned();
+        for asked in [None, Some("cubic"), Some("bbr"), Some("none-such")] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let is_there =
+                |name: &str| SockRef::from(&listener).set_tcp_congestion(name.as_bytes());
+            let granted = asked.filter(|name| is_there(name).is_ok());
+            let has_cubic = is_there("cubic").is_ok();
+            is_there(&default).unwrap();
+            begin_unpaced(&listener);
+            let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let (server, _) = listener.accept().await.unwrap();
+            let begins = if default == "bbr" && has_cubic { "cubic" } else { &default };
+            assert_eq!(congestion(&server), begins);
+            let asked = asked.map(str::to_owned);
+            Tuning { congestion: asked, ..Tuning::default() }.set_sending(&server);
+            assert_eq!(congestion(&server), granted.unwrap_or(&default));
+        }
+    }
 
     #[test]
     fn a_tuning_is_read_as_it_was_written() {

@@ -179,8 +179,12 @@ impl Guest {
         let peer = Peer { node: shown, addr: self.addr, place: self.place.clone(), used };
         let service = service_fn(|mut request: Request<Incoming>| {
             request.extensions_mut().insert(peer.clone());
-            let answer = answer(request);
-            async { Ok::<_, Infallible>(answer.await) }
+            let (answer, used) = (answer(request), peer.used.clone());
+            async move {
+                let answer = answer.await;
+                used.answered();
+                Ok::<_, Infallible>(answer)
+            }
         });
         serve_http(Fill::new(io), service, &self.limits, &self.place, stopped).await;
     }

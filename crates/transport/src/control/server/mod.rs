@@ -29,7 +29,7 @@ use crate::control::budget::PullBudget;
 use crate::control::error::{ApiError, ErrorCode};
 use crate::control::hasten;
 use crate::identity::{ClientKeys, Identity, PublicKey, node_key, server_config};
-use crate::stream::BulkReport;
+use crate::stream::{BulkReport, begin_unpaced};
 use crate::{FirstReads, Secret};
 use body::Outgoing;
 use bytes::Bytes;
@@ -97,11 +97,12 @@ pub struct BindError {
     pub source: io::Error,
 }
 
-/// Listens for connections on which nobody waits long for what is lost.
+/// Listens for connections on which nobody waits long for what is lost, and which may carry bulk.
 async fn listen(addr: SocketAddr) -> Result<(TcpListener, SocketAddr), BindError> {
     let failed = |source| BindError { addr, source };
     let listener = TcpListener::bind(addr).await.map_err(failed)?;
     hasten(&listener);
+    begin_unpaced(&listener);
     let local_addr = listener.local_addr().map_err(failed)?;
     Ok((listener, local_addr))
 }
@@ -279,7 +280,11 @@ async fn serve<H: SessionHandler>(
             let context = Arc::new(Connection { conn, used, place: place.clone() });
             let service = service_fn(|request| {
                 let (core, context) = (core.clone(), context.clone());
-                async move { Ok(routes::answer(core, context, request).await) }
+                async move {
+                    let answer = routes::answer(core, context.clone(), request).await;
+                    context.used.answered();
+                    Ok(answer)
+                }
             });
             serve_http(Fill::new(io), service, limits, &place, stopped).await;
         }

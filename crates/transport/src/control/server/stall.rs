@@ -40,6 +40,8 @@ pub(super) struct Use {
     told: Mutex<Told>,
     /// Microseconds that the disk was waited for and that are not in `told`.
     disk: AtomicU64,
+    /// Something was answered on it.
+    answered: AtomicBool,
     /// It is to be looked at before the next write.
     changed: AtomicBool,
     /// What is read before it can be asked for, and the microseconds that the disk was waited for by the last write.
@@ -58,6 +60,13 @@ impl Use {
             self.changed.store(true, Ordering::Relaxed);
         }
         lacks.clone()
+    }
+
+    /// An answer is ready. Unless it is bulk, the kernel decides how its connection is controlled.
+    pub(super) fn answered(&self) {
+        if !self.answered.swap(true, Ordering::Relaxed) {
+            self.changed.store(true, Ordering::Relaxed);
+        }
     }
 
     /// A piece of an answer was read from the disk, and nothing else was there to be sent meanwhile.
@@ -300,6 +309,8 @@ impl StallGuard {
                 now.set_pacing(&self.inner);
             }
             self.is_set = true;
+        } else if self.used.answered.load(Ordering::Relaxed) {
+            stream::set_default_congestion(&self.inner);
         }
     }
 
@@ -372,7 +383,7 @@ impl AsyncWrite for StallGuard {
 
 #[cfg(test)]
 mod tests {
-    use super::{Account, Accounts, SentAgain, StallGuard, Use};
+    use super::{Account, Accounts, ConnectionReport, SentAgain, SockRef, StallGuard, Use};
     use crate::FirstReads;
     use crate::control::ServerLimits;
     use crate::control::budget::PullBudget;
@@ -423,6 +434,19 @@ mod tests {
         assert_eq!(waited(100), 0, "it was there, and something else is read");
         reads.offer(200);
         assert_eq!((waited(100), waited(101)), (0, 5000));
+    }
+
+    #[tokio::test]
+    async fn what_is_no_bulk_is_controlled_as_the_kernel_decides() {
+        let name = |tcp: &TcpStream| ConnectionReport::of(tcp, tcp.peer_addr().unwrap()).congestion;
+        let (server, client) = pair(Duration::from_secs(60)).await;
+        let default = name(&client);
+        let _ = SockRef::from(&server.inner).set_tcp_congestion(b"reno");
+        let mut server = server;
+        server.used.answered();
+        server.write_all(b"answer").await.unwrap();
+        let expected = if default.starts_with("bbr") { default } else { name(&server.inner) };
+        assert_eq!(name(&server.inner), expected);
     }
 
     #[tokio::test]
