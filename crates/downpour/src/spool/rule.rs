@@ -183,6 +183,8 @@ mod tests {
         for (text, key, remedy) in [
             (format!("{rule}{spools}'/s/t'"), "folder", "apart"),
             (format!("{rule}{spools}'/t'"), "prefix", "raw/"),
+            // At each start one would take the other's files for gone.
+            (format!("{rule}{spools}'/t'\nprefix = 'raw/'"), "spool.1.prefix", "\"raw/\" and"),
             (format!("{rule}{rule}"), "name", "of its own"),
             (rule.replace("beta", "alpha"), "to", "the other site"),
             (rule.replace("beta", "delta"), "to", "beta, gamma"),

@@ -45,7 +45,7 @@ described! {
         /// true for a network file system, where the kernel does not tell of changes: every rescan looks, nothing else.
         #[serde(default)]
         network: bool = "false",
-        /// Put before each file's name in the catalog. Two spools of a site need different ones.
+        /// Put before each file's name in the catalog. Of two spools of a site neither may begin with the other's.
         #[serde(default)]
         prefix: String = "\"\"",
         /// Room for files; the spool is full beyond. Without it: the file system's size.
@@ -394,9 +394,13 @@ fn check_spool(spools: &[SpoolSection], index: usize, wrong: &mut Vec<Complaint>
         if a.starts_with(b) || b.starts_with(a) {
             let what = format!("it and {} hold the same files", b.display());
             say("folder", what, "keep the folders of spools apart");
-        } else if spool.prefix == other.prefix {
-            let what = format!("{} has the same, so that their names can meet", b.display());
-            say("prefix", what, "give each spool one of its own, such as \"raw/\"");
+        } else if spool.prefix.starts_with(&other.prefix) || other.prefix.starts_with(&spool.prefix)
+        {
+            let (own, its) = (&spool.prefix, &other.prefix);
+            let of = b.display();
+            let what =
+                format!("\"{own}\" and \"{its}\" of {of} begin alike, so that names can meet");
+            say("prefix", what, "give each spool one that no other begins with, such as \"raw/\"");
         }
     }
     if spool.alarm > spool.full || spool.full <= 0.0 {
