@@ -244,10 +244,10 @@ pub enum Refused {
     /// Only an error of the file itself sets it apart.
     #[error("`{0}` is not the file's own fault: it waits, it is not set apart")]
     NotTheFilesFault(ErrorClass),
-    /// The name is there with other content.
+    /// The name is there with other content, which was not given up.
     #[error("the name is taken by other content, version {version}")]
     NameTaken {
-        /// The newest version.
+        /// The newest of these versions.
         version: i64,
     },
     /// The digest is recorded with another value.

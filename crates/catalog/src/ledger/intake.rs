@@ -71,7 +71,7 @@ impl Batch<'_> {
         if let Some(unread) = newest.filter(|newest| self.is_unread(newest, new.stamp)) {
             return Ok(self.restamp(now, unread.file, new, size));
         }
-        let version = next_version(known, new.other_content)?;
+        let version = self.next_version(known, new.other_content)?;
         let file = self.ledger.mint.next(now);
         let (name, stamp, taken_in) = (new.name.clone(), new.stamp, file.time());
         let name = NewName { name, version, stamp, taken_in };
@@ -84,7 +84,22 @@ impl Batch<'_> {
     /// Whether a file goes by this rule, and was not given up.
     fn goes_by(&self, file: FileId, rule: RuleId) -> bool {
         let standing = self.files.get(&file);
-        standing.is_some_and(|file| file.rule == rule && file.state != State::Cancelled)
+        standing.is_some_and(|file| file.rule == rule) && !self.is_given_up(file)
+    }
+
+    fn is_given_up(&self, file: FileId) -> bool {
+        self.files.get(&file).is_some_and(|file| file.state == State::Cancelled)
+    }
+
+    /// The version that other content becomes. What was given up keeps its number, but the name is free again.
+    fn next_version(&self, known: &[Known], other_content: OtherContent) -> Result<i64, Refused> {
+        let holders = known.iter().filter(|known| !self.is_given_up(known.file));
+        match holders.map(|known| known.version).max() {
+            Some(version) if other_content == OtherContent::Refuse => {
+                Err(Refused::NameTaken { version })
+            }
+            _ => Ok(known.iter().map(|known| known.version).max().unwrap_or(0) + 1),
+        }
     }
 
     /// Whether nobody has read the content yet: it is still being written, and no content to keep apart.
@@ -142,7 +157,7 @@ impl Batch<'_> {
             let known = &self.names[&(new.site, new.name.clone())];
             let (version, taken_in) = match new.origin {
                 Some(origin) => (origin.version, origin.taken_in),
-                None => (next_version(known, new.other_content)?, file.time()),
+                None => (self.next_version(known, new.other_content)?, file.time()),
             };
             self.call(file, new.site, &new.name, version, new.rule, taken_in);
             let name = NewName { name: new.name.clone(), version, stamp: 0, taken_in };
@@ -240,13 +255,4 @@ fn check_name_and_size(name: &str, size: u64) -> Result<i64, Refused> {
         return Err(Refused::Malformed("a name is empty, too long or holds a zero byte"));
     }
     i64::try_from(size).map_err(|_| Refused::Malformed("no file is that long"))
-}
-
-fn next_version(known: &[Known], other_content: OtherContent) -> Result<i64, Refused> {
-    let newest = known.iter().map(|known| known.version).max();
-    match (newest, other_content) {
-        (None, _) => Ok(1),
-        (Some(version), OtherContent::NewVersion) => Ok(version + 1),
-        (Some(version), OtherContent::Refuse) => Err(Refused::NameTaken { version }),
-    }
 }

@@ -33,6 +33,11 @@ pub(crate) fn a_name_is_never_overwritten(world: &World) {
     let answers = daemon.catalog.apply(NOW, &[twice.clone(), twice]).unwrap();
     let [one, two] = [answers[0].clone().unwrap(), answers[1].clone().unwrap()];
     assert_eq!((one.repeated, two.repeated, one.file), (false, true, two.file));
+    // What was given up holds no name.
+    daemon.step(one.file, one.revision, Next::Cancelled).unwrap();
+    let other = Change::TakeIn(NewFile { stamp: 11, ..daemon.new_file("y") });
+    let second = daemon.change(NOW, other).unwrap().file;
+    assert_eq!((second != one.file, daemon.file(second).version), (true, 2));
 }
 
 pub(crate) fn one_content_goes_by_each_rule_that_asks_for_it(world: &World) {

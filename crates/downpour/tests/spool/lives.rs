@@ -164,6 +164,18 @@ fn what_is_replaced_is_a_new_version_or_refused() {
 }
 
 #[test]
+fn a_name_that_was_cancelled_is_free_again_whatever_the_rule_says_of_versions() {
+    let mut bench = Bench::new("", "versions = 'refuse'");
+    bench.write("a", "one");
+    bench.tick(1.0);
+    fs::remove_file(bench.path("a")).unwrap();
+    bench.tick(LONG);
+    bench.write("a", "other");
+    bench.tick(LONG);
+    assert_eq!(bench.stands("a"), [CANCELLED, QUEUED], "{}", bench.said());
+}
+
+#[test]
 fn what_is_replaced_while_it_is_sent_is_left_to_the_mover() {
     let mut bench = Bench::new("", "");
     bench.write("a", "one");
