@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// Changes that are asked for together.
+/// Changes that are asked for together; even, so that pairs share a commit.
 const CHANGES_MAX: usize = 1000;
 /// Events that are read at a time.
 const EVENTS_MAX: usize = 1000;
@@ -113,9 +113,23 @@ impl Book {
         name.strip_prefix(&self.prefix)
     }
 
-    /// What is known of the copy in the spool.
-    pub(super) fn replica(&self, file: FileId, path: String, state: ReplicaState) -> Change {
+    /// Where this site's copy lies.
+    pub(super) fn present(&self, file: FileId, path: String) -> Change {
+        let state = ReplicaState::Present;
         Change::Replica(Replica { file, site: self.site, path, state })
+    }
+
+    /// This site's copy is gone, or is another file's by now.
+    pub(super) fn removed(&self, file: FileId) -> Change {
+        let (path, state) = (String::new(), ReplicaState::Removed);
+        Change::Replica(Replica { file, site: self.site, path, state })
+    }
+
+    /// Whether that was said of it.
+    pub(super) fn is_removed(&mut self, file: FileId) -> Result<bool, SpoolError> {
+        let replicas = self.reader.replicas(file)?;
+        let mut own = replicas.iter().filter(|replica| replica.site == self.site);
+        Ok(own.any(|replica| replica.state == ReplicaState::Removed))
     }
 
     /// Makes these changes; each is answered in its place.

@@ -16,7 +16,7 @@ use super::read::Outcome;
 use super::root::{Now, Seen};
 use super::section::{After, Versions};
 use super::settle::Settling;
-use downpour_catalog::{DigestKind, ErrorClass, FileId, Next, Refused, ReplicaState, State};
+use downpour_catalog::{Change, DigestKind, ErrorClass, File, FileId, Next, Refused, State};
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -36,10 +36,11 @@ impl Spool {
             let (id, Some(state)) = (FileId(event.subject), event.to) else { continue };
             let record = Record { file: id, revision: event.revision, state };
             if let Some(next) = self.orphans.get(&id) {
-                if matches!(state, State::Waiting | State::Queued) {
+                if matches!(state, State::Waiting | State::Queued | State::Quarantined) {
                     self.retiring.push((record, next.clone()));
                     self.orphans.remove(&id);
-                } else if state.is_end() || state == State::Quarantined {
+                } else if state.is_end() {
+                    self.removed.push(id);
                     self.orphans.remove(&id);
                 }
                 continue;
@@ -97,8 +98,7 @@ impl Spool {
     /// The content of a file is no longer here. Returns whether that makes a difference to it.
     fn part_from(&mut self, old: Record, next: Next) -> bool {
         match old.state {
-            State::Cancelled | State::Quarantined => false,
-            State::Receipted | State::Adopted => {
+            state if state.is_end() || state == State::Quarantined => {
                 self.removed.push(old.file);
                 false
             }
@@ -146,16 +146,18 @@ impl Spool {
         }
     }
 
-    /// Steps of files that are no longer here.
+    /// Steps of files that are no longer here. That the copy is removed is in the same commit: what is cancelled and not removed was
+    /// cancelled by an operator.
     pub(super) fn retire(&mut self, now: Now) -> Result<(), SpoolError> {
         let retiring = std::mem::take(&mut self.retiring);
         let removed = std::mem::take(&mut self.removed);
-        let steps = retiring.iter().map(|(record, next)| record.step(next.clone()));
-        let mut changes: Vec<_> = steps.collect();
-        let gone = |file: &FileId| self.book.replica(*file, String::new(), ReplicaState::Removed);
-        changes.extend(removed.iter().map(gone));
+        let steps = retiring
+            .iter()
+            .flat_map(|(record, next)| [record.step(next.clone()), self.book.removed(record.file)]);
+        let changes = steps.chain(removed.iter().map(|file| self.book.removed(*file))).collect();
         let answers = self.book.apply(now.wall, changes)?;
-        for ((mut record, next), answer) in retiring.into_iter().zip(answers) {
+        for ((mut record, next), answer) in retiring.into_iter().zip(answers.into_iter().step_by(2))
+        {
             if let Err(Refused::Stale { revision, state }) = answer {
                 (record.revision, record.state) = (revision, state);
                 self.part_from(record, next);
@@ -191,12 +193,13 @@ impl Spool {
         if self.todo.set_apart.is_empty() {
             return Ok(());
         }
+        let mut moved = Vec::new();
         for (rel, text) in std::mem::take(&mut self.todo.set_apart) {
             let Some(record) = self.files.get(&rel).and_then(|file| file.record) else { continue };
-            let known = self.book.file(record.file)?;
-            let class = match known.map(|file| (file.state, file.error)) {
-                Some((State::Cancelled, _)) => "cancelled".to_owned(),
-                Some((State::Quarantined, Some(class))) if class != ErrorClass::FileGone => {
+            let Some(known) = self.book.file(record.file)? else { continue };
+            let class = match (known.state, known.error) {
+                (State::Cancelled, _) => "cancelled".to_owned(),
+                (State::Quarantined, Some(class)) if class != ErrorClass::FileGone => {
                     class.to_string()
                 }
                 _ => continue,
@@ -212,6 +215,7 @@ impl Spool {
             match aside::put(&root, &reason) {
                 Ok(place) => {
                     self.say(format!("{rel}: in quarantine as {place}: {class}: {text}"));
+                    moved.extend(known.digest.map(|_| self.present(known.id, &place)));
                     let size = self.forget(&rel).map_or(0, |file| file.seen.size);
                     self.went_aside(size);
                 }
@@ -221,6 +225,7 @@ impl Spool {
                 Err(error) => self.say(format!("{rel}: cannot be moved to quarantine: {error}")),
             }
         }
+        self.book.apply(now.wall, moved)?;
         Ok(())
     }
 
@@ -256,16 +261,25 @@ impl Spool {
             0 => self.book.newest(rel)?,
             number => self.book.file(FileId(number))?,
         };
-        if let Some(file) = known.filter(|file| file.state == State::Quarantined) {
-            let record = Record { file: file.id, revision: file.revision, state: file.state };
-            let answer = self.book.apply(now.wall, vec![record.step(Next::Resumed)])?.remove(0);
-            if let Err(refused) = answer {
-                return Ok(Err(refused.to_string()));
-            }
+        let changes = match known {
+            Some(file) if file.state == State::Quarantined => self.resumed(&file, rel),
+            // It becomes a file as any other.
+            Some(file) if file.state == State::Cancelled => vec![self.book.removed(file.id)],
+            _ => Vec::new(),
+        };
+        if let Some(Err(refused)) = self.book.apply(now.wall, changes)?.first() {
+            return Ok(Err(refused.to_string()));
         }
         self.say(format!("{rel}: released from quarantine"));
         self.look_at(now, rel);
         Ok(Ok(()))
+    }
+
+    /// What was set apart lies in its place again, and starts again.
+    pub(super) fn resumed(&self, file: &File, rel: &str) -> Vec<Change> {
+        let record = Record { file: file.id, revision: file.revision, state: file.state };
+        let replica = file.digest.as_ref().map(|_| self.present(file.id, rel));
+        std::iter::once(record.step(Next::Resumed)).chain(replica).collect()
     }
 
     /// Releases what has been in quarantine as long as its rule says.
@@ -278,9 +292,15 @@ impl Spool {
             let name = self.book.name(&reason.path);
             let rule = self.rules.for_spool(&name).map(|index| self.rules.at(index));
             let Some(after) = rule.and_then(|rule| rule.release) else { continue };
-            if now.wall >= downpour_catalog::Time(reason.since).plus_s(after.as_secs() as i64)
-                && let Err(text) = self.release_one(now, &place, &reason)?
-            {
+            if now.wall < downpour_catalog::Time(reason.since).plus_s(after.as_secs() as i64) {
+                continue;
+            }
+            let known = self.book.file(FileId(reason.file))?;
+            // An operator's word stands until an operator takes it back.
+            if known.is_some_and(|file| file.state == State::Cancelled) {
+                continue;
+            }
+            if let Err(text) = self.release_one(now, &place, &reason)? {
                 self.say(text);
             }
         }
@@ -366,10 +386,9 @@ impl Spool {
         }
         let change = |(rel, file, _, after): &(Rel, FileId, _, After)| match after {
             After::Move(folder) => {
-                let path = folder.join(&**rel).display().to_string();
-                self.book.replica(*file, path, ReplicaState::Present)
+                self.book.present(*file, folder.join(&**rel).display().to_string())
             }
-            _ => self.book.replica(*file, String::new(), ReplicaState::Removed),
+            _ => self.book.removed(*file),
         };
         let changes = leaving.iter().map(change).collect();
         self.book.apply(now.wall, changes)?;
@@ -387,9 +406,7 @@ impl Spool {
                 }
                 Err(stays) => stays,
             };
-            let path = root.full(&rel).display().to_string();
-            let change = self.book.replica(file, path, ReplicaState::Present);
-            self.book.apply(now.wall, vec![change])?;
+            self.book.apply(now.wall, vec![self.present(file, &rel)])?;
             match stays {
                 Stays::Changed => self.look_later(now.steady, &rel),
                 Stays::Failed(text) => self.stays(now, &rel, &text),
@@ -423,8 +440,7 @@ impl Spool {
         if let (After::Move(folder), Some(place)) = (after, place)
             && place != folder.join(&**rel)
         {
-            let path = place.display().to_string();
-            let change = self.book.replica(file, path, ReplicaState::Present);
+            let change = self.book.present(file, place.display().to_string());
             self.book.apply(now.wall, vec![change])?;
         }
         for companion in self.policy.companions(rel) {

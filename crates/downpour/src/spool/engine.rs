@@ -527,7 +527,9 @@ impl Spool {
             State::Receipted if !self.rules.at(*rule).keeps() => {
                 self.todo.received.push(rel.clone());
             }
-            State::Quarantined => self.todo.set_apart.push((rel.clone(), String::new())),
+            State::Quarantined | State::Cancelled => {
+                self.todo.set_apart.push((rel.clone(), String::new()));
+            }
             State::Hashed => self.todo.to_queue.push(rel.clone()),
             _ => {}
         }

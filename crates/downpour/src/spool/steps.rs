@@ -6,7 +6,7 @@ use super::read::{Job, Outcome};
 use super::root::{Now, Seen};
 use super::settle::Settling;
 use downpour_catalog::{
-    Answer, Applied, Change, Digest, ErrorClass, Next, OtherContent, Reason, Refused, ReplicaState,
+    Answer, Applied, Change, Digest, ErrorClass, File, FileId, Next, OtherContent, Reason, Refused,
     State,
 };
 use std::time::Duration;
@@ -60,7 +60,7 @@ impl Spool {
     fn taken_in(&mut self, now: Now, rel: &Rel, applied: Applied) -> Result<(), SpoolError> {
         let state = applied.state.unwrap_or(State::Found);
         let record = Record { file: applied.file, revision: applied.revision, state };
-        if state == State::Cancelled {
+        if state == State::Cancelled && self.book.is_removed(applied.file)? {
             // It went away and came back as it was: a file as any other.
             if let Some(file) = self.files.get_mut(rel) {
                 file.salt += 1;
@@ -76,6 +76,7 @@ impl Spool {
             _ => true,
         };
         self.by_id.insert(record.file, rel.clone());
+        self.orphans.remove(&record.file);
         let Some(file) = self.files.get_mut(rel) else { return Ok(()) };
         file.record = Some(record);
         if record.state == State::Quarantined {
@@ -87,6 +88,7 @@ impl Spool {
             match record.state {
                 State::Hashed => self.todo.to_queue.push(rel.clone()),
                 State::Receipted if !keeps => self.todo.received.push(rel.clone()),
+                State::Cancelled => self.todo.set_apart.push((rel.clone(), String::new())),
                 _ => {}
             }
         } else {
@@ -98,14 +100,16 @@ impl Spool {
     /// A file lies in the spool that the catalog has set apart: it came back, or its move to quarantine was cut short.
     fn met_quarantined(&mut self, now: Now, rel: &Rel, record: Record) -> Result<(), SpoolError> {
         let known = self.book.file(record.file)?;
-        if known.as_ref().and_then(|file| file.error) != Some(ErrorClass::FileGone) {
+        let is_gone = |file: &File| file.error == Some(ErrorClass::FileGone);
+        let Some(gone) = known.filter(is_gone) else {
             if let Some(file) = self.files.get_mut(rel) {
                 file.stage = Stage::Booked;
             }
             self.todo.set_apart.push((rel.clone(), String::new()));
             return Ok(());
-        }
-        let answer = self.book.apply(now.wall, vec![record.step(Next::Resumed)])?.remove(0);
+        };
+        let changes = self.resumed(&gone, rel);
+        let answer = self.book.apply(now.wall, changes)?.remove(0);
         if let Ok(applied) = answer {
             self.say(format!("{rel}: it is back"));
             self.taken_in(now, rel, applied)?;
@@ -288,15 +292,19 @@ impl Spool {
 
     /// Its digests, where it lies, and its place in the queue: one commit.
     fn hashed(&self, rel: &Rel, record: Record, digests: Vec<Digest>) -> Vec<Change> {
-        let path = self.root.as_ref().map(|root| root.full(rel).display().to_string());
-        let path = path.unwrap_or_default();
         let mut next = record;
         next.revision.0 += 1;
         vec![
-            self.book.replica(record.file, path, ReplicaState::Present),
+            self.present(record.file, rel),
             record.step(Next::Hashed(digests)),
             next.step(Next::Queued),
         ]
+    }
+
+    /// Its copy lies in the spool.
+    pub(super) fn present(&self, file: FileId, rel: &str) -> Change {
+        let path = self.root.as_ref().map(|root| root.full(rel).display().to_string());
+        self.book.present(file, path.unwrap_or_default())
     }
 
     /// It was gone when its turn came to be read: cancelled, unless it comes back in time. Then it is to settle again.

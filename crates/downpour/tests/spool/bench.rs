@@ -3,7 +3,7 @@
 use downpour::spool::{Now, RuleSection, Rules, Spool, SpoolSection};
 use downpour_catalog::{
     BeforeMigration, Catalog, CatalogUrl, Change, Claimed, ErrorClass, File, Move, Next, Receipt,
-    Replica, Revision, SiteId, State, Time, Work,
+    Replica, ReplicaState, Revision, SiteId, State, Time, Work,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -142,6 +142,20 @@ impl Bench {
     pub(crate) fn replicas(&self, file: &File) -> Vec<Replica> {
         let mut reader = self.catalog.reader().expect("a reader");
         reader.replicas(file.id).expect("the database works")
+    }
+
+    /// Whether the spool's own copy is there, and where.
+    pub(crate) fn copy(&self, file: &File) -> (ReplicaState, PathBuf) {
+        let own = self.replicas(file).into_iter().find(|replica| replica.site == file.site);
+        let own = own.expect("it was read");
+        (own.state, PathBuf::from(own.path))
+    }
+
+    /// An operator gives it up.
+    pub(crate) fn cancel(&self, name: &str) {
+        let file = self.newest(name);
+        let next = Next::Cancelled;
+        self.step(Move { file: file.id, at: file.revision, fence: None, next });
     }
 
     pub(crate) fn claim(&self) -> Vec<Claimed> {

@@ -197,9 +197,11 @@ fn what_the_mover_sets_apart_goes_to_quarantine() {
     assert!(!bench.path("run/a").exists(), "{}", bench.said());
     let (place, reason) = bench.spool().quarantine().remove(0);
     assert_eq!((place.as_str(), reason.class.as_str()), (".quarantine/run/a", "name-refused"));
+    assert_eq!(bench.copy(&file), (ReplicaState::Present, bench.path(&place)));
     // Cut short after the catalog was told: done at the next start.
     let now = bench.now();
     bench.spool().release(now, "run/a").unwrap().unwrap();
+    assert_eq!(bench.copy(&file), (ReplicaState::Present, bench.path("run/a")));
     bench.tick(LONG);
     assert_eq!(bench.newest("run/a").state, State::Queued, "{}", bench.said());
     bench.stop();

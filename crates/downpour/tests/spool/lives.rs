@@ -1,7 +1,7 @@
 //! From found to queued, and what happens to a file in between.
 
 use crate::bench::{Bench, LONG};
-use downpour_catalog::{DigestKind, ErrorClass, Reason, State};
+use downpour_catalog::{DigestKind, ErrorClass, Reason, ReplicaState, State};
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::symlink;
@@ -125,9 +125,11 @@ fn what_goes_after_it_was_read_is_told_and_may_come_back() {
     bench.tick(LONG);
     let gone = (State::Quarantined, Some(ErrorClass::FileGone));
     assert_eq!(bench.stands("a"), [gone]);
+    assert_eq!(bench.copy(&bench.newest("a")).0, ReplicaState::Removed);
     fs::rename(away.join("a"), bench.path("a")).unwrap();
     bench.tick(LONG);
     assert_eq!(bench.stands("a"), [QUEUED], "{}", bench.said());
+    assert_eq!(bench.copy(&bench.newest("a")), (ReplicaState::Present, bench.path("a")));
     // While nobody looks.
     bench.stop();
     fs::remove_file(bench.path("a")).unwrap();
@@ -143,6 +145,9 @@ fn what_is_replaced_is_a_new_version_or_refused() {
     bench.write("a", "other");
     bench.tick(LONG);
     assert_eq!(bench.stands("a"), [CANCELLED, QUEUED], "{}", bench.said());
+    let [old, new] = bench.versions("a").try_into().unwrap();
+    assert_eq!(bench.copy(&old).0, ReplicaState::Removed);
+    assert_eq!(bench.copy(&new), (ReplicaState::Present, bench.path("a")));
 
     let mut bench = Bench::new("", "versions = 'refuse'");
     bench.write("a", "one");
@@ -187,6 +192,42 @@ fn what_is_replaced_while_it_is_sent_is_left_to_the_mover() {
     bench.receive(&held);
     bench.tick(LONG);
     assert_eq!(bench.stands("a"), [(State::Receipted, None), QUEUED]);
+    assert_eq!(bench.copy(&bench.versions("a")[0]).0, ReplicaState::Removed);
+}
+
+#[test]
+fn what_an_operator_cancels_is_sent_only_when_an_operator_releases_it() {
+    let mut bench = Bench::new("rescan = '10s'", "release = '1h'");
+    for name in ["a", "b", "c"] {
+        bench.write(name, name);
+    }
+    bench.tick(LONG);
+    bench.cancel("a");
+    // Something is in the way.
+    fs::create_dir_all(bench.path(".quarantine/c.reason.json.new")).unwrap();
+    bench.cancel("c");
+    bench.tick(1.0);
+    assert!(bench.path("c").exists());
+    fs::remove_dir(bench.path(".quarantine/c.reason.json.new")).unwrap();
+    bench.stop();
+    bench.cancel("b");
+    bench.begin();
+    bench.tick(LONG);
+    // Its rule releases what is set apart.
+    bench.tick_once(4000.0);
+    bench.tick(LONG);
+    let names = ["a", "b", "c"];
+    let cancelled = names.map(|_| vec![CANCELLED]);
+    assert_eq!(names.map(|name| bench.stands(name)), cancelled, "{}", bench.said());
+    for name in names {
+        let aside = (ReplicaState::Present, bench.path(&format!(".quarantine/{name}")));
+        assert!(bench.copy(&bench.newest(name)) == aside && aside.1.exists(), "{name}");
+    }
+    let now = bench.now();
+    bench.spool().release(now, "b").unwrap().unwrap();
+    bench.tick(LONG);
+    assert_eq!(bench.stands("b"), [CANCELLED, QUEUED], "{}", bench.said());
+    assert_eq!(bench.copy(&bench.versions("b")[0]).0, ReplicaState::Removed);
 }
 
 #[test]
