@@ -17,7 +17,7 @@ use super::root::{Now, Seen};
 use super::section::{After, Versions};
 use super::settle::Settling;
 use downpour_catalog::{Change, DigestKind, ErrorClass, File, FileId, Next, Refused, State};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 /// Time until a received file that could not leave is to leave again; twice as long after each try, at most until the next look
@@ -126,18 +126,19 @@ impl Spool {
         }
         let lost: HashSet<u64> =
             over.iter().filter_map(|rel| Some(self.files.get(rel)?.seen.ino)).collect();
-        // An inode that is still here has another name now.
-        let here: HashSet<u64> = self
+        // Content that is still here has another name now; an inode alone may be another file's by now.
+        let here: HashMap<u64, Seen> = self
             .files
             .iter()
             .filter(|(rel, file)| lost.contains(&file.seen.ino) && !self.missing.contains_key(*rel))
-            .map(|(_, file)| file.seen.ino)
+            .map(|(_, file)| (file.seen.ino, file.seen))
             .collect();
         for rel in over {
             self.missing.remove(&rel);
             let Some(file) = self.forget(&rel) else { continue };
             let Some(record) = file.record else { continue };
-            let renamed = here.contains(&file.seen.ino);
+            let same = here.get(&file.seen.ino);
+            let renamed = same.is_some_and(|seen| seen.is_content_of(&file.seen));
             let next = gone(renamed || file.stage != Stage::Booked);
             if self.part_from(record, next) {
                 let what = if renamed { "it has another name now" } else { "it was removed" };

@@ -138,6 +138,25 @@ fn what_goes_after_it_was_read_is_told_and_may_come_back() {
 }
 
 #[test]
+fn a_new_file_in_the_inode_of_a_removed_one_is_not_that_renamed() {
+    use std::os::unix::fs::MetadataExt as _;
+    let mut bench = Bench::new("", "");
+    bench.write("a", "1");
+    bench.tick(LONG);
+    let inode = |name: &str| fs::metadata(bench.path(name)).unwrap().ino();
+    let of_removed = inode("a");
+    fs::remove_file(bench.path("a")).unwrap();
+    bench.write("b", "other");
+    if inode("b") != of_removed {
+        println!("skipped: a_new_file_in_the_inode_of_a_removed_one (inodes are not used again)");
+        return;
+    }
+    bench.tick(LONG);
+    assert_eq!(bench.stands("a"), [(State::Quarantined, Some(ErrorClass::FileGone))]);
+    assert_eq!(bench.stands("b"), [QUEUED], "{}", bench.said());
+}
+
+#[test]
 fn what_is_replaced_is_a_new_version_or_refused() {
     let mut bench = Bench::new("", "");
     bench.write("a", "one");
