@@ -7,7 +7,7 @@ use super::digests::{Digesting, read_sum};
 use super::root::{Root, Seen};
 use super::section::Sums;
 use super::settle::{Policy, SUMS};
-use downpour_catalog::{Digest, DigestKind};
+use downpour_catalog::{Digest, DigestKind, FileId};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,6 +20,8 @@ const READERS: usize = 2;
 /// A file to be read.
 pub(super) struct Job {
     pub(super) rel: Arc<str>,
+    /// Whose content it is to be.
+    pub(super) file: FileId,
     /// What it must be.
     pub(super) seen: Seen,
     /// Digests besides BLAKE3.

@@ -222,9 +222,10 @@ impl Spool {
     /// Sends a file to the readers.
     pub(super) fn job(&mut self, rel: &Rel, again: bool) -> Option<Job> {
         let file = self.files.get_mut(rel)?;
+        let id = file.record?.file;
         file.stage = Stage::Reading;
         let kinds = if again { Vec::new() } else { self.rules.at(file.rule).digests.clone() };
-        Some(Job { rel: rel.clone(), seen: file.seen, kinds, again })
+        Some(Job { rel: rel.clone(), file: id, seen: file.seen, kinds, again })
     }
 
     /// What the readers found.
@@ -235,7 +236,8 @@ impl Spool {
         for (job, outcome) in done {
             let rel = job.rel;
             let Some(record) = self.files.get(&rel).and_then(|file| file.record) else { continue };
-            if !self.is_at(&rel, Stage::Reading) {
+            // It may be of a file that had this name before.
+            if record.file != job.file || !self.is_at(&rel, Stage::Reading) {
                 continue;
             }
             let first = changes.len();

@@ -98,6 +98,32 @@ fn what_takes_the_name_while_it_is_read_again_is_a_new_version() {
 }
 
 #[test]
+fn what_takes_the_name_of_a_file_that_waits_to_be_read_again_is_read() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mut bench = Bench::new("", "after = 'delete'");
+    bench.write("a", "one");
+    bench.tick(LONG);
+    // Each reader has one of these to read first.
+    for name in ["1", "2"] {
+        fs::File::create(bench.path(name)).unwrap().set_len(128 << 20).unwrap();
+    }
+    bench.tick(4.5);
+    bench.send_all();
+    fs::set_permissions(bench.path("a"), fs::Permissions::from_mode(0o600)).unwrap();
+    bench.tick_once(0.5);
+    assert_eq!(bench.spool().reading(), 3, "{}", bench.said());
+    fs::remove_file(bench.path("a")).unwrap();
+    bench.tick_once(0.5);
+    bench.tick_once(2.5);
+    bench.write("a", "other");
+    bench.tick_once(0.0);
+    bench.tick_once(6.0);
+    bench.tick(LONG);
+    let stands = [(State::Receipted, None), (State::Queued, None)];
+    assert_eq!(bench.stands("a"), stands, "{}", bench.said());
+}
+
+#[test]
 fn a_file_that_was_leaving_when_the_daemon_ended_leaves_at_the_next_start() {
     let mut bench = Bench::new("", "after = 'move:ARCHIVE'");
     bench.write("a", "one");
