@@ -21,7 +21,7 @@ use super::section::SpoolSection;
 use super::settle::{Look, Policy, Role, Settling, Verdict};
 use downpour_catalog::{Catalog, FileId, Next, State};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
@@ -138,6 +138,10 @@ pub struct Spool {
     due: BTreeSet<(Duration, Rel)>,
     pub(super) todo: Todo,
     pub(super) missing: BTreeMap<Rel, Duration>,
+    /// Files that the catalog awaits here since the start and that are not found yet, and what they become if they are gone.
+    awaited: Vec<(String, Record, Next)>,
+    /// Folders and files that the last look at everything could not look at.
+    hidden: HashSet<String>,
     unmatched: BTreeSet<String>,
     odd: Vec<Odd>,
     next_scan: Duration,
@@ -190,6 +194,8 @@ impl Spool {
             due: BTreeSet::new(),
             todo: Todo::default(),
             missing: BTreeMap::new(),
+            awaited: Vec::new(),
+            hidden: HashSet::new(),
             unmatched: BTreeSet::new(),
             odd: Vec::new(),
             next_scan: Duration::ZERO,
@@ -213,6 +219,7 @@ impl Spool {
         self.follow(now)?;
         self.look(now)?;
         self.take_in(now)?;
+        self.give_up_awaited();
         self.settle(now)?;
         self.book_digests(now)?;
         self.queue(now)?;
@@ -321,12 +328,35 @@ impl Spool {
         while !self.todo.fresh.is_empty() {
             self.take_in(now)?;
         }
-        for (_, file) in live.into_iter().filter(|(_, file)| !self.by_id.contains_key(&file.id)) {
-            let unread = file.digest.is_none();
+        let awaited = |(rel, file): (String, downpour_catalog::File)| {
             let record = Record { file: file.id, revision: file.revision, state: file.state };
-            self.retiring.push((record, super::ends::gone(unread)));
-        }
+            (rel, record, super::ends::gone(file.digest.is_none()))
+        };
+        self.awaited = live.into_iter().map(awaited).collect();
         Ok(())
+    }
+
+    /// What the catalog awaits here and was not found is gone, unless it could not be looked at.
+    fn give_up_awaited(&mut self) {
+        if !self.todo.fresh.is_empty() {
+            return;
+        }
+        for (rel, record, next) in std::mem::take(&mut self.awaited) {
+            if self.by_id.contains_key(&record.file) {
+                continue;
+            }
+            if self.is_hidden(&rel) {
+                self.awaited.push((rel, record, next));
+            } else {
+                self.retiring.push((record, next));
+            }
+        }
+    }
+
+    /// Whether the last look at everything could not look at this path, or at a folder above it.
+    fn is_hidden(&self, rel: &str) -> bool {
+        let above = rel.match_indices('/').map(|(at, _)| &rel[..at]);
+        ["", rel].into_iter().chain(above).any(|path| self.hidden.contains(path))
     }
 
     /// What earlier readers were given is lost with them.
@@ -360,17 +390,13 @@ impl Spool {
         self.scan += 1;
         self.odd.clear();
         self.unmatched.clear();
-        let unreadable = self.look_below(now, String::new());
-        let hidden = |rel: &str| {
-            unreadable.iter().any(|folder| {
-                folder.is_empty()
-                    || rel.strip_prefix(folder.as_str()).is_some_and(|r| r.starts_with('/'))
-            })
-        };
-        for (rel, file) in &self.files {
-            if file.scan != self.scan && !hidden(rel) {
-                self.missing.entry(rel.clone()).or_insert(now.steady);
-            }
+        self.hidden = self.look_below(now, String::new()).into_iter().collect();
+        let is_gone =
+            |(rel, file): &(&Rel, &Tracked)| file.scan != self.scan && !self.is_hidden(rel);
+        let gone: Vec<Rel> =
+            self.files.iter().filter(is_gone).map(|(rel, _)| rel.clone()).collect();
+        for rel in gone {
+            self.missing.entry(rel).or_insert(now.steady);
         }
         // In between, each that goes there or comes back is counted.
         if let Some(root) = &self.root {
@@ -379,10 +405,10 @@ impl Spool {
         self.status.scan_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     }
 
-    /// Looks at a folder and all below it; returns the folders that cannot be read.
+    /// Looks at a folder and all below it; returns what cannot be looked at.
     fn look_below(&mut self, now: Now, folder: String) -> Vec<String> {
         let Some(root) = self.root.clone() else { return Vec::new() };
-        let (mut folders, mut unreadable) = (vec![folder], Vec::new());
+        let (mut folders, mut hidden) = (vec![folder], Vec::new());
         while let Some(folder) = folders.pop() {
             // Watched before it is listed, so that nothing comes in between.
             if let Some(watch) = &mut self.watch {
@@ -394,11 +420,12 @@ impl Spool {
                 Err(error) => {
                     let why = format!("the folder cannot be read: {error}");
                     self.odd.push(Odd { path: folder.clone(), why });
-                    unreadable.push(folder);
+                    hidden.push(folder);
                     continue;
                 }
             };
             self.odd.extend(listing.odd);
+            hidden.extend(listing.unseen.iter().map(|name| join(&folder, name)));
             let visible = listing.folders.iter().filter(|name| !name.starts_with('.'));
             folders.extend(visible.map(|name| join(&folder, name)));
             for (name, seen) in listing.files {
@@ -408,7 +435,7 @@ impl Spool {
                 }
             }
         }
-        unreadable
+        hidden
     }
 
     /// Looks at one path.

@@ -90,6 +90,8 @@ pub(super) struct Listing {
     pub(super) folders: Vec<String>,
     /// What is not taken.
     pub(super) odd: Vec<Odd>,
+    /// Names that could not be looked at; they are odd, too.
+    pub(super) unseen: Vec<String>,
 }
 
 /// A spool's folder, open.
@@ -178,9 +180,9 @@ impl Root {
         }
     }
 
-    /// Whether a path is a folder, no link.
+    /// Whether a path is a folder, no link, as far as can be told: one that cannot be opened may be one.
     pub(super) fn is_folder(&self, rel: &str) -> bool {
-        self.folder(rel).is_ok()
+        !matches!(self.folder(rel), Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::INVAL))
     }
 
     /// Opens a file for reading. A fifo that took its place meanwhile does not hold us up.
@@ -216,6 +218,7 @@ impl Root {
                 Err(Errno::NOENT) => continue,
                 Err(error) => {
                     listing.odd.push(Odd { path: join(rel, text), why: error.to_string() });
+                    listing.unseen.push(text.to_owned());
                     continue;
                 }
             };

@@ -368,6 +368,49 @@ fn a_folder_that_is_not_mounted_loses_nothing() {
 }
 
 #[test]
+fn what_cannot_be_looked_at_is_not_taken_for_gone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mut bench = Bench::new("rescan = '10s'", "");
+    for name in ["d/a", "d/gone", "d/e/c"] {
+        bench.write(name, "1");
+    }
+    bench.tick(LONG);
+    bench.write("d/b", "2");
+    bench.tick(1.0);
+    let mode = |bench: &Bench, mode| {
+        fs::set_permissions(bench.path("d"), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(&bench, 0o000);
+    if fs::read_dir(bench.path("d")).is_ok() {
+        println!("skipped: what_cannot_be_looked_at_is_not_taken_for_gone (root reads all)");
+        return;
+    }
+    let found = (State::Found, None);
+    let all = |bench: &Bench| ["d/a", "d/e/c", "d/b"].map(|name| bench.stands(name)).concat();
+    bench.restart();
+    bench.tick(10.0);
+    assert_eq!(all(&bench), [QUEUED, QUEUED, found], "{}", bench.said());
+    // Names, and no more.
+    for start in [false, true] {
+        mode(&bench, 0o700);
+        bench.tick(15.0);
+        assert_eq!(all(&bench), [QUEUED; 3], "{}", bench.said());
+        mode(&bench, 0o444);
+        if start {
+            bench.restart();
+        }
+        bench.tick(15.0);
+        assert_eq!(all(&bench), [QUEUED; 3], "{}", bench.said());
+    }
+    // What went meanwhile is told once it can be seen.
+    mode(&bench, 0o700);
+    fs::remove_file(bench.path("d/gone")).unwrap();
+    bench.tick(15.0);
+    assert_eq!(all(&bench), [QUEUED; 3], "{}", bench.said());
+    assert_eq!(bench.stands("d/gone"), [(State::Quarantined, Some(ErrorClass::FileGone))]);
+}
+
+#[test]
 fn a_file_that_cannot_be_read_is_tried_and_then_set_apart() {
     use std::os::unix::fs::PermissionsExt as _;
     let mut bench = Bench::new("", "");
