@@ -65,6 +65,7 @@ pub use offer::{
     Wants, WantsAnswer,
 };
 pub use people::{BatchReport, Done, Files, Links, Steering, Submitted, TransferReport, Transfers};
+pub(crate) use policy::source_class;
 pub use section::{MulticastSection, ReceiverSection, TransferSection, check_receivers};
 pub use submit::{Accepted, Submission};
 pub use ways::Way;

@@ -81,11 +81,11 @@ pub(super) fn own_failures(before: &[Attempt]) -> u32 {
 }
 
 /// What an error in reading a file says.
-pub(super) fn source_class(error: &std::io::Error) -> ErrorClass {
+pub(crate) fn source_class(error: &std::io::Error) -> ErrorClass {
     use rustix::io::Errno;
     match Errno::from_io_error(error) {
         Some(Errno::NOENT | Errno::NOTDIR) => ErrorClass::FileGone,
-        Some(Errno::ACCESS | Errno::PERM) => ErrorClass::FileUnreadable,
+        Some(Errno::ACCESS | Errno::PERM | Errno::LOOP) => ErrorClass::FileUnreadable,
         Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => ErrorClass::OutOfResources,
         _ => ErrorClass::SourceReadFailed,
     }

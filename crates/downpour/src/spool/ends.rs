@@ -366,7 +366,7 @@ impl Spool {
                     file.salt = salt;
                 }
             }
-            Outcome::Unreadable(text) => {
+            Outcome::Unreadable(_, text) => {
                 self.say(format!("{rel}: it is received, but cannot be read again: {text}"));
             }
             Outcome::Changed | Outcome::Gone | Outcome::Differs(_) => {

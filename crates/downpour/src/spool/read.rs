@@ -7,9 +7,11 @@ use super::digests::{Digesting, read_sum};
 use super::root::{Root, Seen};
 use super::section::Sums;
 use super::settle::{Policy, SUMS};
-use downpour_catalog::{Digest, DigestKind, FileId};
+use crate::dispatch::source_class;
+use downpour_catalog::{Digest, DigestKind, ErrorClass, FileId};
 use rustix::io::Errno;
 use std::collections::VecDeque;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -39,8 +41,8 @@ pub(super) enum Outcome {
     Changed,
     /// It is not there.
     Gone,
-    /// It may not be read, or cannot be.
-    Unreadable(String),
+    /// It may not be read, or cannot be; the class tells whose fault that is.
+    Unreadable(ErrorClass, String),
     /// The producer's digest is another, or is none.
     Differs(String),
 }
@@ -146,7 +148,8 @@ impl Work {
                 match root.open_file(&format!("{}{ending}", job.rel)) {
                     Err(Errno::NOENT) => {}
                     Err(error) => {
-                        return Outcome::Unreadable(format!("its {kind} file: {error}"));
+                        let class = source_class(&error.into());
+                        return Outcome::Unreadable(class, format!("its {kind} file: {error}"));
                     }
                     Ok(file) => {
                         kinds.push(kind);
@@ -181,25 +184,24 @@ impl Work {
         job: &Job,
         kinds: &[DigestKind],
     ) -> Result<Vec<Digest>, Outcome> {
-        let unreadable = |text: String| Outcome::Unreadable(text);
+        let unreadable =
+            |error: io::Error| Outcome::Unreadable(source_class(&error), error.to_string());
         let file = root.open_file(&job.rel).map_err(|error| match error {
             Errno::NOENT | Errno::NOTDIR => Outcome::Gone,
             Errno::LOOP => Outcome::Changed,
-            other => unreadable(other.to_string()),
+            other => unreadable(other.into()),
         })?;
         let is_as_seen = || match Seen::of_file(&file) {
             Ok(seen) if seen == job.seen => Ok(()),
             Ok(_) => Err(Outcome::Changed),
-            Err(error) => Err(unreadable(error.to_string())),
+            Err(error) => Err(unreadable(error.into())),
         };
         is_as_seen()?;
         let go_on = |count: usize| {
             self.bytes.fetch_add(count as u64, Ordering::Relaxed);
             !self.ending.load(Ordering::Relaxed)
         };
-        let (len, digests) = Digesting::new(kinds)
-            .read(&file, go_on)
-            .map_err(|error| unreadable(error.to_string()))?;
+        let (len, digests) = Digesting::new(kinds).read(&file, go_on).map_err(unreadable)?;
         is_as_seen()?;
         if len == job.seen.size { Ok(digests) } else { Err(Outcome::Changed) }
     }

@@ -7,7 +7,7 @@ use super::root::{Now, Seen};
 use super::settle::Settling;
 use downpour_catalog::{
     Answer, Applied, Change, Digest, ErrorClass, File, FileId, Next, OtherContent, Reason, Refused,
-    State,
+    Scope, State,
 };
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ use std::time::Duration;
 const RETRY: Duration = Duration::from_secs(10);
 /// Tries after which a file that fails for its own fault is set apart.
 const TRIES_MAX: u32 = 5;
+/// Time until a file is tried again that could not be read for a fault of the disk or the machine.
+const RETRY_OTHERS: Duration = Duration::from_secs(60);
 /// A file that changed while it was read is looked at again after this, at the earliest.
 const CHANGED_PAUSE: Duration = Duration::from_secs(1);
 
@@ -256,13 +258,13 @@ impl Spool {
                     self.gone_unread(now, rel);
                     continue;
                 }
-                Outcome::Unreadable(text) => match self.unreadable(now, &rel, record, &text) {
-                    Some(change) => changes.push(change),
-                    None => {
+                Outcome::Unreadable(class, text) => {
+                    let Some(next) = self.unreadable(now, &rel, class, &text) else {
                         self.quarantine_as(now, &rel, ErrorClass::FileUnreadable, text)?;
                         continue;
-                    }
-                },
+                    };
+                    changes.push(record.step(next));
+                }
                 Outcome::Differs(text) => {
                     self.quarantine_as(now, &rel, ErrorClass::DigestDiffers, text)?;
                     continue;
@@ -333,22 +335,19 @@ impl Spool {
         record.step(Next::Waiting { reason: Reason::Settling, error, next_try, bytes: 0 })
     }
 
-    /// It cannot be read: tried again, less and less often; `None` when it was tried often enough.
-    fn unreadable(&mut self, now: Now, rel: &Rel, record: Record, text: &str) -> Option<Change> {
+    /// It cannot be read: it waits, or is to be set apart (`None`).
+    fn unreadable(&mut self, now: Now, rel: &Rel, class: ErrorClass, text: &str) -> Option<Next> {
         let file = self.files.get_mut(rel)?;
-        file.tries += 1;
-        if file.tries >= TRIES_MAX {
-            return None;
-        }
-        let pause = RETRY * 4u32.pow(file.tries - 1);
+        file.tries += u32::from(class.scope() == Scope::File);
+        let pause = pause(class, file.tries)?;
         file.stage = Stage::Settling;
         file.not_before = now.steady + pause;
-        let (at, tries) = (file.not_before, file.tries);
+        let at = file.not_before;
         self.look_later(at, rel);
-        self.say(format!("{rel}: cannot be read ({text}), try {tries} of {TRIES_MAX}"));
-        let next_try = now.wall.plus_s(pause.as_secs() as i64);
-        let (reason, error) = (Reason::BackOff, Some(ErrorClass::FileUnreadable));
-        Some(record.step(Next::Waiting { reason, error, next_try, bytes: 0 }))
+        let pause_s = pause.as_secs();
+        self.say(format!("{rel}: cannot be read ({text}), again in {pause_s} s"));
+        let next_try = now.wall.plus_s(pause_s as i64);
+        Some(Next::Waiting { reason: Reason::BackOff, error: Some(class), next_try, bytes: 0 })
     }
 
     /// Files that are hashed and not queued, after a start in between.
@@ -365,5 +364,29 @@ impl Spool {
             self.note_answers(now, &rel, &[answer]);
         }
         Ok(())
+    }
+}
+
+/// Time until a file that could not be read is tried again, after so many failures of its own; `None` when these are enough.
+fn pause(class: ErrorClass, own_failures: u32) -> Option<Duration> {
+    if class.scope() != Scope::File {
+        return Some(RETRY_OTHERS);
+    }
+    (own_failures < TRIES_MAX).then(|| RETRY * 4u32.pow(own_failures.saturating_sub(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{RETRY, TRIES_MAX, pause};
+    use downpour_catalog::{ErrorClass, Scope};
+
+    #[test]
+    fn only_a_files_own_fault_sets_it_apart() {
+        for class in ErrorClass::ALL {
+            let is_own = class.scope() == Scope::File;
+            assert_eq!(pause(*class, TRIES_MAX).is_none(), is_own, "{class}");
+            assert!(pause(*class, TRIES_MAX - 1).is_some(), "{class}");
+        }
+        assert_eq!(pause(ErrorClass::FileUnreadable, 2), Some(4 * RETRY));
     }
 }
