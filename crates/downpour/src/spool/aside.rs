@@ -49,6 +49,11 @@ impl SetApart {
     pub fn class(&self) -> Option<ErrorClass> {
         self.class.parse().ok()
     }
+
+    /// Whether somebody means this one, which lies at `place`, by its path in the spool, by where it lies, or by its number.
+    pub(super) fn is_meant(&self, place: &str, meant: &str) -> bool {
+        self.path == meant || place == meant || self.file.to_string() == meant
+    }
 }
 
 /// Where a file goes, as one of several that may have the same name there.
@@ -152,10 +157,7 @@ pub(super) fn find(root: &Root, meant: &str) -> Option<(String, SetApart)> {
     if let (Some(reason), Ok(Some(_))) = (reason, root.look(&place)) {
         return Some((place, reason));
     }
-    let is_meant = |(place, reason): &(String, SetApart)| {
-        reason.path == meant || place == meant || reason.file.to_string() == meant
-    };
-    list(root).into_iter().find(is_meant)
+    list(root).into_iter().find(|(place, reason)| reason.is_meant(place, meant))
 }
 
 /// Whether a file of the catalog lies in the quarantine of one of these spools.

@@ -13,11 +13,10 @@ use super::rule::Rules;
 use super::section::{RuleSection, SpoolSection};
 use crate::api::{Allow, Given, Problem, Routes};
 use crate::site::{Clock, Fault, Part, Running, Service, Site, Status, Stop, Wish};
-use axum::extract::State;
 use axum::{Extension, Json};
 use downpour_catalog::ErrorClass;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
@@ -69,7 +68,8 @@ pub struct Meant {
 /// What is asked of a thread.
 enum Ask {
     Quarantine(oneshot::Sender<Vec<InQuarantine>>),
-    Release(String, oneshot::Sender<Result<(), String>>),
+    /// Of the spool of this folder, the file that is meant.
+    Release(String, String, oneshot::Sender<Result<(), String>>),
     Retry(i64, oneshot::Sender<bool>),
 }
 
@@ -144,9 +144,10 @@ impl Worker {
                 let of = |(place, reason)| InQuarantine { spool: folder.clone(), place, reason };
                 let _ = reply.send(spool.quarantine().into_iter().map(of).collect());
             }
-            Ask::Release(path, reply) => {
-                let _ = reply.send(spool.release(self.now(), &path)?);
+            Ask::Release(folder, meant, reply) if folder == spool.status().folder => {
+                let _ = reply.send(spool.release(self.now(), &meant)?);
             }
+            Ask::Release(_, _, reply) => drop(reply),
             Ask::Retry(_, reply) => drop(reply.send(false)),
         }
         Ok(())
@@ -249,6 +250,34 @@ impl SpoolService {
             }
         }
         answers
+    }
+
+    /// Releases the file that is meant from the one quarantine in which it lies.
+    async fn release(&self, meant: &str) -> Result<(), Problem> {
+        let files = self.ask(Ask::Quarantine).await.concat();
+        let lies = files.into_iter().filter(|file| file.reason.is_meant(&file.place, meant));
+        let folders: Vec<String> =
+            lies.map(|file| file.spool).collect::<BTreeSet<_>>().into_iter().collect();
+        let folder = match &folders[..] {
+            [folder] => folder,
+            [] => return Err(Problem::not_found(self.no_such_file(meant))),
+            [a, b, ..] => {
+                let what = format!("`{meant}` lies in the quarantines of {a} and of {b}");
+                let todo = "give its number, as `downpour spool quarantine` shows it";
+                return Err(Problem::bad_request(what, todo));
+            }
+        };
+        let release = |reply| Ask::Release(folder.clone(), meant.to_owned(), reply);
+        let answer = self.ask(release).await.into_iter().next();
+        let gone = || Err(format!("the spool {folder} is not at work"));
+        answer.unwrap_or_else(gone).map_err(Problem::not_found)
+    }
+
+    fn no_such_file(&self, meant: &str) -> String {
+        let spools = lock(&self.spools);
+        let away = spools.iter().filter(|spool| !spool.trouble.is_empty());
+        let away: Vec<_> = away.map(|s| format!("; {}: {}", s.folder, s.trouble)).collect();
+        format!("no file `{meant}` is in quarantine{}", away.concat())
     }
 }
 
@@ -367,16 +396,11 @@ async fn quarantine(Extension(service): Shared) -> Json<Quarantine> {
 #[utoipa::path(post, path = "/v1/spools/release", request_body = Meant,
     responses((status = 200, body = Quarantine), (status = 404, body = Problem)))]
 async fn release(
-    State(_site): State<Arc<Site>>,
     Extension(service): Shared,
     Given(meant): Given<Meant>,
 ) -> Result<Json<Quarantine>, Problem> {
-    let answers = service.ask(|reply| Ask::Release(meant.file.clone(), reply)).await;
-    if answers.iter().any(Result::is_ok) {
-        return Ok(quarantine(Extension(service)).await);
-    }
-    let text = answers.into_iter().find_map(Result::err);
-    Err(Problem::not_found(text.unwrap_or_else(|| "no spool is at work".to_owned())))
+    service.release(&meant.file).await?;
+    Ok(quarantine(Extension(service)).await)
 }
 
 /// Run a command on arrival again that failed for good
@@ -393,4 +417,61 @@ async fn retry(
         return Ok(list(Extension(service)).await);
     }
     Err(Problem::not_found(format!("no command for file {file} is open")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ask, InQuarantine, SetApart, SpoolService, lock};
+    use std::sync::{Arc, Mutex, mpsc};
+    use std::thread;
+
+    /// A service whose spools have these files in quarantine (folder, path, number); and what is released.
+    fn service(
+        spools: Vec<(&'static str, Vec<(&'static str, i64)>)>,
+    ) -> (SpoolService, Arc<Mutex<Vec<&'static str>>>) {
+        let (service, released) = (SpoolService::default(), Arc::new(Mutex::new(Vec::new())));
+        for (own, files) in spools {
+            let (ask, asked) = mpsc::channel();
+            lock(&service.asks).push(ask);
+            let released = released.clone();
+            let lying = move |(path, file): &(&str, i64)| {
+                let (class, text) = ("digest-differs".to_owned(), String::new());
+                let path = (*path).to_owned();
+                let place = format!(".quarantine/{path}");
+                let reason = SetApart { path, file: *file, class, text, since: 0 };
+                InQuarantine { spool: own.to_owned(), place, reason }
+            };
+            thread::spawn(move || {
+                for ask in asked {
+                    match ask {
+                        Ask::Quarantine(reply) => {
+                            let _ = reply.send(files.iter().map(lying).collect());
+                        }
+                        Ask::Release(folder, _, reply) if folder == own => {
+                            lock(&released).push(own);
+                            let _ = reply.send(Err("another file is called so by now".to_owned()));
+                        }
+                        _ => {}
+                    }
+                }
+            });
+        }
+        (service, released)
+    }
+
+    #[tokio::test]
+    async fn a_file_is_released_where_it_lies_and_that_spools_answer_is_told() {
+        let spools = vec![("/a", vec![("x", 1), ("both", 2)]), ("/b", vec![("y", 3), ("both", 4)])];
+        let (service, released) = service(spools);
+        for (meant, said, by) in [
+            ("y", "another file", vec!["/b"]),
+            ("both", "of /a and of /b", vec![]),
+            ("4", "another file", vec!["/b"]),
+            ("z", "no file `z`", vec![]),
+        ] {
+            let problem = service.release(meant).await.unwrap_err();
+            assert!(problem.what.contains(said), "{meant}: {}", problem.what);
+            assert_eq!(std::mem::take(&mut *lock(&released)), by, "{meant}");
+        }
+    }
 }
