@@ -2,7 +2,7 @@
 //!
 //! `$DOWNPOUR_HOME` holds all three when it is set; else they follow the XDG base directories
 //! (`$XDG_CONFIG_HOME/downpour`, …, each with its default below `$HOME`). Folders are created with mode
-//! 0700 when first needed, because keys live there; one that other users may write to is refused.
+//! 0700 when first needed, because keys live there; one that other users may write to, or own, is refused.
 //!
 //! Deliberately absent: reading any file inside. Each owner of a file does that.
 
@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Environment variable that moves everything below one folder.
@@ -99,19 +99,25 @@ impl Home {
 }
 
 fn prepare(path: &Path) -> Result<&Path, HomeError> {
-    const WRITABLE_BY_OTHERS: u32 = 0o022;
     let create = |error| HomeError::Create(path.to_owned(), error);
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(create)?;
-    let mode = fs::metadata(path).map_err(create)?.permissions().mode();
-    if mode & WRITABLE_BY_OTHERS != 0 {
+    let meta = fs::metadata(path).map_err(create)?;
+    if is_open_to_others(meta.mode(), meta.uid(), rustix::process::geteuid().as_raw()) {
         return Err(HomeError::OpenToOthers(path.to_owned()));
     }
     Ok(path)
 }
 
+/// Whether somebody may write there who is neither we nor root. Root may use a user's folder, as `sudo` does that keeps `$HOME`.
+const fn is_open_to_others(mode: u32, owner: u32, own: u32) -> bool {
+    const WRITABLE_BY_OTHERS: u32 = 0o022;
+    let is_anothers = owner != own && owner != 0 && own != 0;
+    mode & WRITABLE_BY_OTHERS != 0 || is_anothers
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Home, HomeError};
+    use super::{Home, HomeError, is_open_to_others};
     use std::ffi::OsString;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
@@ -134,6 +140,20 @@ mod tests {
         let relative = environment(&[("DOWNPOUR_HOME", "d"), ("HOME", "/h")]).unwrap();
         assert_eq!(relative.data, Path::new("/h/.local/share/downpour"));
         assert!(matches!(environment(&[]), Err(HomeError::NoHome)));
+    }
+
+    #[test]
+    fn only_we_and_root_may_own_or_write() {
+        for (mode, owner, own, is_open) in [
+            (0o700, 1000, 1000, false),
+            (0o755, 0, 1000, false),
+            (0o700, 1000, 0, false),
+            (0o755, 1001, 1000, true),
+            (0o770, 1000, 1000, true),
+            (0o777, 0, 0, true),
+        ] {
+            assert_eq!(is_open_to_others(mode, owner, own), is_open, "{mode:o} {owner} {own}");
+        }
     }
 
     #[test]
