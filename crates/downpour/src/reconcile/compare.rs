@@ -11,8 +11,9 @@
 //!
 //! What both have alike, but under another day or rule (each took it in by itself), is no difference: its hash is on both sides.
 //!
-//! [`Compare::step`] says what to ask either side; [`Compare::answer`] takes the answers. Deepest nodes are asked first, so that what waits
-//! stays small; after [`HASHES_MAX`] it goes no further down, and of more than [`CANDIDATES_MAX`] it takes so many; it says so.
+//! [`Compare::step`] says what to ask either side; [`Compare::answer`] takes the answers. It goes down one 256th of the keys after the
+//! other, in each all days of all rules, deepest nodes first: what waits stays small, and what is alike meets early. When more than
+//! half of [`HASHES_MAX`] is left without that it goes no further down, and of more than [`CANDIDATES_MAX`] it takes so many; it says so.
 
 use super::ask::{
     Answer, FANOUT, Level, NAMES_MAX, NODES_MAX, Named, Packed, QUESTIONS_MAX, Question, Scope,
@@ -20,10 +21,11 @@ use super::ask::{
 };
 use super::report::{Finding, Kind};
 use downpour_catalog::DEPTH_MAX;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
 
 /// Hashes of which only one side is known to have them.
-const HASHES_MAX: usize = 1 << 20;
+const HASHES_MAX: usize = if cfg!(test) { 1 << 15 } else { 1 << 20 };
 /// Candidates of one comparison, of either side.
 pub const CANDIDATES_MAX: usize = 10_000;
 
@@ -84,6 +86,24 @@ enum Stage {
     Done,
 }
 
+/// A node that differs. The greatest is asked first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Node {
+    /// The first eight bits of its last key.
+    part: u8,
+    rule: Arc<str>,
+    day: i64,
+    depth: u8,
+    prefix: u16,
+}
+
+impl Node {
+    fn new(rule: Arc<str>, day: i64, depth: u8, prefix: u16) -> Self {
+        let end = (u32::from(prefix) + 1) << (16 - 4 * u32::from(depth));
+        Self { part: ((end - 1) >> 8) as u8, rule, day, depth, prefix }
+    }
+}
+
 /// One comparison.
 #[derive(Debug)]
 pub struct Compare {
@@ -91,8 +111,8 @@ pub struct Compare {
     holder: Holder,
     stage: Stage,
     rules: Vec<String>,
-    /// Nodes that differ, deepest last.
-    waiting: Vec<Level>,
+    /// Nodes that differ.
+    waiting: BTreeSet<Node>,
     /// What was asked last.
     asked: Vec<Question>,
     /// Hashes whose names are asked for: near, far.
@@ -110,7 +130,7 @@ impl Compare {
             holder,
             stage: Stage::Rules,
             rules: Vec::new(),
-            waiting: Vec::new(),
+            waiting: BTreeSet::new(),
             asked: Vec::new(),
             unnamed: [Vec::new(), Vec::new()],
             candidates: Vec::new(),
@@ -129,7 +149,7 @@ impl Compare {
                 let days = |rule: &String| Question::Days(self.scope.clone(), rule.clone());
                 both(rules.map(days).collect())
             }
-            Stage::Tree => both(self.deepest()),
+            Stage::Tree => both(self.next_nodes()),
             Stage::Names => {
                 let [near, far] = &self.unnamed;
                 let ask = |of: &[(Level, Packed)]| -> Vec<Question> {
@@ -188,11 +208,8 @@ impl Compare {
             let (Answer::Days(near), Answer::Days(far)) = (near, far) else {
                 return Err(Nonsense("sums of days were asked".to_owned()));
             };
-            for day in differing(&near, &far) {
-                let (scope, rule) = (self.scope.clone(), rule.clone());
-                let prefixes = Packed::of_u16(&[0]);
-                self.waiting.push(Level { scope, rule, day, depth: 0, prefixes });
-            }
+            let (rule, days) = (Arc::<str>::from(rule), differing(&near, &far));
+            self.waiting.extend(days.into_iter().map(|day| Node::new(rule.clone(), day, 0, 0)));
         }
         if self.rules.is_empty() {
             self.stage = Stage::Tree;
@@ -201,30 +218,27 @@ impl Compare {
         Ok(())
     }
 
-    /// Up to [`NODES_MAX`] of the nodes that wait, the deepest ones.
-    fn deepest(&mut self) -> Vec<Question> {
-        let mut nodes = 0;
-        let mut questions = Vec::new();
-        while let Some(last) = self.waiting.last_mut() {
-            let prefixes = last.prefixes.u16s();
-            let take = prefixes.len().min(NODES_MAX - nodes);
-            let (kept, taken) = prefixes.split_at(prefixes.len() - take);
-            let level = Level { prefixes: Packed::of_u16(taken), ..last.clone() };
-            nodes += take;
-            questions.push(if level.depth == DEPTH_MAX {
-                Question::Hashes(level)
-            } else {
-                Question::Children(level)
-            });
-            last.prefixes = Packed::of_u16(kept);
-            if kept.is_empty() {
-                self.waiting.pop();
-            }
-            if nodes == NODES_MAX || questions.len() == QUESTIONS_MAX {
+    /// Up to [`NODES_MAX`] of the nodes that wait, those of one level of one day in one question.
+    fn next_nodes(&mut self) -> Vec<Question> {
+        let mut levels: BTreeMap<(Arc<str>, i64, u8), Vec<u16>> = BTreeMap::new();
+        for _ in 0..NODES_MAX {
+            let Some(Node { rule, day, depth, prefix, .. }) = self.waiting.pop_last() else {
+                break;
+            };
+            levels.entry((rule, day, depth)).or_default().push(prefix);
+            if levels.len() == QUESTIONS_MAX {
                 break;
             }
         }
-        questions
+        let question = |((rule, day, depth), prefixes): ((Arc<str>, i64, u8), Vec<u16>)| {
+            let (scope, prefixes) = (self.scope.clone(), Packed::of_u16(&prefixes));
+            let level = Level { scope, rule: rule.to_string(), day, depth, prefixes };
+            match depth {
+                DEPTH_MAX => Question::Hashes(level),
+                _ => Question::Children(level),
+            }
+        };
+        levels.into_iter().map(question).collect()
     }
 
     fn tree(&mut self, near: Vec<Answer>, far: Vec<Answer>) -> Result<(), Nonsense> {
@@ -235,7 +249,7 @@ impl Compare {
         for ((question, near), far) in asked.into_iter().zip(near).zip(far) {
             match (question, near, far) {
                 (Question::Children(level), Answer::Children(near), Answer::Children(far)) => {
-                    self.descend(level, &near.u64s(), &far.u64s())?;
+                    self.descend(&level, &near.u64s(), &far.u64s())?;
                 }
                 (Question::Hashes(level), Answer::Hashes(near), Answer::Hashes(far)) => {
                     self.differ(&level, &near, &far)?;
@@ -250,14 +264,17 @@ impl Compare {
 
     /// At the end of the tree, or when there is no room for more: which of the hashes are candidates.
     fn choose_candidates(&mut self) {
-        let found = |of: &Vec<(Level, Packed)>| -> usize {
-            of.iter().map(|(_, hashes)| hashes.0.len() / 8).sum()
-        };
-        if !self.waiting.is_empty() && self.unnamed.iter().map(found).sum::<usize>() < HASHES_MAX {
+        if !self.waiting.is_empty() && self.found().into_iter().sum::<usize>() < HASHES_MAX {
             return;
         }
         self.leave_out_alike();
-        if self.unnamed.iter().all(|of| found(of) <= CANDIDATES_MAX) {
+        let found = self.found();
+        let goes_on = match self.waiting.is_empty() {
+            true => found.iter().all(|found| *found <= CANDIDATES_MAX),
+            // Of those in one 256th of the keys the other day may not have been read yet.
+            false => found.into_iter().sum::<usize>() <= HASHES_MAX / 2,
+        };
+        if goes_on {
             return;
         }
         self.done.is_cut = true;
@@ -270,6 +287,13 @@ impl Compare {
             }
             unnamed.retain(|(_, hashes)| !hashes.0.is_empty());
         }
+    }
+
+    /// Hashes that have been found, near and far.
+    fn found(&self) -> [usize; 2] {
+        [0, 1].map(|side: usize| {
+            self.unnamed[side].iter().map(|(_, hashes)| hashes.0.len() / 8).sum()
+        })
     }
 
     /// Takes out what both sides have, each in its own place.
@@ -288,22 +312,19 @@ impl Compare {
     }
 
     /// Children that differ wait for their turn.
-    fn descend(&mut self, level: Level, near: &[u64], far: &[u64]) -> Result<(), Nonsense> {
+    fn descend(&mut self, level: &Level, near: &[u64], far: &[u64]) -> Result<(), Nonsense> {
         let prefixes = level.prefixes.u16s();
         if near.len() != FANOUT * prefixes.len() || far.len() != near.len() {
             return Err(Nonsense("a node has 16 children".to_owned()));
         }
-        let mut below = Vec::new();
+        let rule = Arc::<str>::from(level.rule.as_str());
         for (index, prefix) in prefixes.into_iter().enumerate() {
             for child in 0..FANOUT {
                 if near[FANOUT * index + child] != far[FANOUT * index + child] {
-                    below.push(prefix << 4 | child as u16);
+                    let (depth, prefix) = (level.depth + 1, prefix << 4 | child as u16);
+                    self.waiting.insert(Node::new(rule.clone(), level.day, depth, prefix));
                 }
             }
-        }
-        if !below.is_empty() {
-            let (depth, prefixes) = (level.depth + 1, Packed::of_u16(&below));
-            self.waiting.push(Level { depth, prefixes, ..level });
         }
         Ok(())
     }
@@ -456,4 +477,105 @@ fn only(mut answers: Vec<Answer>) -> Result<Answer, Nonsense> {
 fn differing<K: Ord + Clone, V: PartialEq>(near: &BTreeMap<K, V>, far: &BTreeMap<K, V>) -> Vec<K> {
     let keys = near.keys().chain(far.keys().filter(|key| !near.contains_key(key)));
     keys.filter(|key| near.get(key) != far.get(key)).cloned().collect()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::ask::short;
+    use super::super::{Answer, Kind, Named, Packed, Question, Scope, Stand, Sum};
+    use super::{CANDIDATES_MAX, Compare, FANOUT, HASHES_MAX, Holder};
+    use std::collections::BTreeMap;
+    use std::ops::Range;
+
+    /// What a catalog has of one day. A file's number is its name; the digest of that is its hash, and its key.
+    pub(in super::super) struct Held {
+        day: i64,
+        numbers: Range<usize>,
+        /// In the order of the keys.
+        files: Vec<(u64, usize)>,
+        /// How each of them stands.
+        stand: Stand,
+    }
+
+    impl Held {
+        pub(in super::super) fn new(day: i64, numbers: Range<usize>, stand: Stand) -> Self {
+            let hash = |n: usize| short(blake3::hash(&n.to_le_bytes()).as_bytes());
+            let mut files: Vec<_> = numbers.clone().map(|n| (hash(n), n)).collect();
+            files.sort_unstable();
+            Self { day, numbers, files, stand }
+        }
+
+        fn node(&self, day: i64, depth: u8, prefix: u16) -> &[(u64, usize)] {
+            let first = |prefix: u128| {
+                let key = prefix << (64 - 4 * u32::from(depth));
+                self.files.partition_point(|(hash, _)| u128::from(*hash) < key)
+            };
+            let prefix = u128::from(prefix);
+            if day == self.day { &self.files[first(prefix)..first(prefix + 1)] } else { &[] }
+        }
+
+        fn sum(&self) -> Sum {
+            let files = self.files.len() as i64;
+            Sum { files, sum: Packed::of_u64([sum(&self.files)]) }
+        }
+
+        fn answer(&self, question: &Question) -> Answer {
+            match question {
+                Question::Rules(_) => Answer::Rules(BTreeMap::from([("raw".into(), self.sum())])),
+                Question::Days(..) => Answer::Days(BTreeMap::from([(self.day, self.sum())])),
+                Question::Children(level) => {
+                    let children = |prefix: u16| (0..FANOUT as u16).map(move |c| prefix << 4 | c);
+                    let sums = level.prefixes.u16s().into_iter().flat_map(children);
+                    let sums = sums.map(|child| sum(self.node(level.day, level.depth + 1, child)));
+                    Answer::Children(Packed::of_u64(sums))
+                }
+                Question::Hashes(level) => {
+                    let of = |prefix| self.node(level.day, level.depth, prefix).iter();
+                    let hashes = |prefix| Packed::of_u64(of(prefix).map(|(hash, _)| *hash));
+                    Answer::Hashes(level.prefixes.u16s().into_iter().map(hashes).collect())
+                }
+                Question::Names(_, hashes) => {
+                    let file = |hash: u64| {
+                        let at = self.files.binary_search_by_key(&hash, |(hash, _)| *hash);
+                        let name = self.files[at.expect("it has it")].1.to_string();
+                        Named { name, version: 1, size: 7 }
+                    };
+                    Answer::Names(hashes.u64s().into_iter().map(file).collect())
+                }
+                Question::Look(_, names) => {
+                    let has =
+                        |name: &String| self.numbers.contains(&name.parse().expect("a number"));
+                    let stand =
+                        |name| if has(name) { self.stand.clone() } else { Stand::default() };
+                    Answer::Look(names.iter().map(|(name, _)| stand(name)).collect())
+                }
+                Question::Receipts(..) => unreachable!("no receipt is asked for"),
+            }
+        }
+
+        pub(in super::super) fn answer_all(&self, questions: &[Question]) -> Vec<Answer> {
+            questions.iter().map(|question| self.answer(question)).collect()
+        }
+    }
+
+    fn sum(of: &[(u64, usize)]) -> u64 {
+        of.iter().fold(0, |sum, (hash, _)| sum ^ hash)
+    }
+
+    #[test]
+    fn one_that_is_lost_is_found_among_very_many_that_lie_under_other_days() {
+        let files = HASHES_MAX + CANDIDATES_MAX;
+        let holds = Stand { known: true, moving: false, holds: Some(Packed(vec![7])) };
+        let near = Held::new(7, 0..files, holds.clone());
+        let far = Held::new(8, 1..files, holds);
+        let scope = Scope { holder: "geneva".into(), origin: "berlin".into() };
+        let mut machine = Compare::new(scope, Holder::Far);
+        while let Some(step) = machine.step() {
+            machine.answer(near.answer_all(&step.near), far.answer_all(&step.far)).unwrap();
+        }
+        let done = machine.finish();
+        let found: Vec<_> = done.findings.iter().map(|f| (f.kind, f.name.as_str())).collect();
+        assert_eq!(found, [(Kind::MissingThere, "0")]);
+        assert_eq!((done.in_flight, done.is_cut), (0, false));
+    }
 }

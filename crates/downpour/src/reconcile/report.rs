@@ -87,7 +87,7 @@ pub enum Verdict {
     Clean,
     /// All that can be repaired from here is on its way.
     Repaired,
-    /// There is something that this site does not repair by itself.
+    /// There is something that this site does not repair by itself, or not all was compared.
     Found,
     /// More than the threshold: nothing was repaired, somebody must approve.
     Asks,
@@ -160,6 +160,7 @@ impl Report {
         let what = match self.verdict {
             Verdict::Clean => "no difference".to_owned(),
             Verdict::Repaired => format!("{found} differences{more}, {} repaired", self.repaired),
+            Verdict::Found if found == 0 => "not all was compared".to_owned(),
             Verdict::Found => {
                 format!("{found} differences{more}, {} repaired, look at the rest", self.repaired)
             }
@@ -199,7 +200,7 @@ impl Report {
             let Finding { kind, holder, version, note, .. } = finding;
             let _ = writeln!(text, "{:<13} {holder}: {name} version {version} {note}", kind.name());
         }
-        if self.findings.len() > LISTED_MAX || self.is_cut {
+        if self.findings.len() > LISTED_MAX {
             let _ = writeln!(text, "… the rest is in {}.json", self.id);
         }
         text

@@ -127,6 +127,7 @@ pub fn run(
         if pass == 0 {
             (report.findings, report.is_cut) = (findings, is_cut);
             report.verdict = match (report.findings.is_empty(), asks) {
+                (true, _) if is_cut => Verdict::Found,
                 (true, _) => Verdict::Clean,
                 (_, true) => Verdict::Asks,
                 _ if open == report.findings.len() && report.findings.iter().all(is_done) => {
@@ -230,4 +231,49 @@ fn stuck(catalog: &Catalog, order: &Order, now: Time) -> Result<Vec<Finding>, Ru
         }
     };
     Ok(files.into_iter().map(finding).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::compare::tests::Held;
+    use super::super::{CANDIDATES_MAX, Stand};
+    use super::{Answer, Far, FarError, Order, Question, Stored, Verdict, run};
+    use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl, Time};
+
+    impl Far for Held {
+        fn ask(&mut self, questions: &[Question]) -> Result<Vec<Answer>, FarError> {
+            Ok(self.answer_all(questions))
+        }
+
+        fn read_back(&mut self, _: &str, _: &[(String, i64)]) -> Result<Vec<Stored>, FarError> {
+            unreachable!("no digest is wrong")
+        }
+
+        fn bytes(&self) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn what_was_not_compared_to_its_end_is_not_called_clean() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = CatalogUrl::Sqlite(folder.path().join("c.db"));
+        let catalog = Catalog::open(&url, "daemon", Time(0), &BeforeMigration::Refuse).unwrap();
+        // Each that is looked at has gone meanwhile.
+        let mut far = Held::new(7, 0..2 * CANDIDATES_MAX, Stand::default());
+        let order = Order {
+            near: "berlin".into(),
+            far: "geneva".into(),
+            far_key: None,
+            repair_max: 100,
+            stuck_s: 1,
+            approved: None,
+            adopt_extra: false,
+            base: "/".into(),
+        };
+        let report = run(&catalog, &mut far, &order, || Time(0)).unwrap();
+        assert_eq!((report.findings.len(), report.is_cut), (0, true));
+        assert_eq!(report.verdict, Verdict::Found);
+        assert!(report.text().starts_with("berlin and geneva: not all was compared\n"));
+    }
 }
