@@ -136,12 +136,13 @@ impl Report {
         self.far == self.site
     }
 
-    /// The id of a run that begins now: the moment, and with whom.
-    pub fn id_of(far: &str, started: Time) -> String {
+    /// That of a run that ends now. Its id is the moment, and with whom: the newest report is the last one, however long it took.
+    pub fn ended(self, now: Time) -> Self {
         let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
-        let far: String = far.chars().take(24).map(plain).collect();
-        let moment = show_time(started.0).replace([':', '-'], "");
-        format!("{moment}-{far}-{:03x}", started.0.rem_euclid(4096))
+        let far: String = self.far.chars().take(24).map(plain).collect();
+        let moment = show_time(now.0).replace([':', '-'], "");
+        let id = format!("{moment}-{far}-{:03x}", now.0.rem_euclid(4096));
+        Self { id, ended_us: now.0, ..self }
     }
 
     /// How many of each kind.
@@ -314,8 +315,13 @@ fn forget_old(folder: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Finding, Kind, Report, Verdict, approvals, approve, end_approvals, ids, load};
+    use super::{
+        FOLDER, Finding, Kind, REPORTS_MAX, Report, Verdict, approvals, approve, end_approvals,
+        ids, load,
+    };
     use downpour_catalog::Time;
+
+    const BEGUN: Time = Time(1_795_305_600_000_001);
 
     fn report(verdict: Verdict) -> Report {
         let finding = Finding {
@@ -327,12 +333,12 @@ mod tests {
             size: 7,
             note: String::new(),
         };
-        Report {
-            id: Report::id_of("geneva/x", Time(1_795_305_600_000_001)),
+        let report = Report {
+            id: String::new(),
             site: "berlin".into(),
             far: "geneva/x".into(),
-            started_us: 1_795_305_600_000_001,
-            ended_us: 1_795_305_601_000_001,
+            started_us: BEGUN.0,
+            ended_us: BEGUN.0,
             verdict,
             approved: None,
             files_near: 2,
@@ -344,7 +350,8 @@ mod tests {
             repair_max: 0,
             is_cut: false,
             findings: vec![finding],
-        }
+        };
+        report.ended(BEGUN.plus_s(1))
     }
 
     #[test]
@@ -376,9 +383,26 @@ mod tests {
     }
 
     #[test]
+    fn a_report_that_was_long_in_the_making_is_the_newest() {
+        let state = tempfile::tempdir().unwrap();
+        std::fs::create_dir(state.path().join(FOLDER)).unwrap();
+        let long = report(Verdict::Asks).ended(BEGUN.plus_s(7 * 86_400));
+        for n in 1..=REPORTS_MAX as i64 {
+            // Others that began later.
+            let Report { id, .. } = report(Verdict::Clean).ended(BEGUN.plus_s(n));
+            std::fs::write(state.path().join(FOLDER).join(id + ".json"), "").unwrap();
+        }
+        long.keep(state.path()).unwrap();
+        let kept = ids(state.path()).unwrap();
+        assert_eq!((kept.len(), kept.last()), (REPORTS_MAX, Some(&long.id)));
+        approve(state.path(), &long.id).unwrap();
+        assert_eq!(approvals(state.path(), "geneva/x").unwrap(), [long.id]);
+    }
+
+    #[test]
     fn the_text_says_what_to_do_and_shows_no_control_characters() {
         let text = report(Verdict::Asks).text();
-        assert!(text.contains("downpour catalog reconcile --approve 20261122T000000Z-geneva_x-"));
+        assert!(text.contains("downpour catalog reconcile --approve 20261122T000001Z-geneva_x-"));
         assert!(
             text.lines().any(|line| line.starts_with("missing there") && line.contains("run/1"))
         );

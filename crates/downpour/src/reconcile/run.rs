@@ -141,8 +141,7 @@ pub fn run(
         }
     }
     report.bytes_exchanged = far.bytes();
-    report.ended_us = now().0;
-    Ok(report)
+    Ok(report.ended(now()))
 }
 
 /// Whether nothing was left for people.
@@ -152,7 +151,7 @@ fn is_done(finding: &Finding) -> bool {
 
 fn empty(order: &Order, started: Time) -> Report {
     Report {
-        id: Report::id_of(&order.far, started),
+        id: String::new(),
         site: order.near.clone(),
         far: order.far.clone(),
         started_us: started.0,

@@ -180,12 +180,12 @@ fn report_of(site: &Site, config: &Config, done: Scrubbed, started: Time) -> Rep
         (true, false) => Verdict::Clean,
         (false, false) => Verdict::Found,
     };
-    Report {
-        id: Report::id_of(&site.name, started),
+    let report = Report {
+        id: String::new(),
         site: site.name.clone(),
         far: site.name.clone(),
         started_us: started.0,
-        ended_us: site.clock.now().0,
+        ended_us: started.0,
         verdict,
         approved: None,
         files_near: i64::try_from(done.files).unwrap_or(i64::MAX),
@@ -197,7 +197,8 @@ fn report_of(site: &Site, config: &Config, done: Scrubbed, started: Time) -> Rep
         repair_max: config.reconcile.repair_max,
         is_cut: done.is_cut,
         findings: done.findings,
-    }
+    };
+    report.ended(site.clock.now())
 }
 
 /// Sleeps so that neither bytes nor files go faster than they may, and keeps the mark.
