@@ -27,7 +27,8 @@ pub(super) struct InitArgs {
     /// Folder for its configuration
     #[arg(long, value_name = "DIR", default_value = ".")]
     folder: PathBuf,
-    /// Folder for its state: key, tokens, catalog [default: state, in the folder of the configuration]
+    /// Folder for its state: key, tokens, catalog, and for its inbox [default: the folder of the configuration has state and
+    /// inbox]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
     /// Address and port to listen on [default: 0.0.0.0:28790]

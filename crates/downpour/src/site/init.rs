@@ -62,7 +62,7 @@ pub struct Setup {
     pub name: String,
     /// Where its configuration is to be.
     pub folder: PathBuf,
-    /// Where its state is to be, if not in `state` of that folder.
+    /// Where its state is to be, and its inbox, if not in `state` and `inbox` of that folder.
     pub state: Option<PathBuf>,
     /// Where it is to listen.
     pub listen: Option<SocketAddr>,
@@ -107,7 +107,11 @@ pub fn init(setup: &Setup) -> Result<Card, InitError> {
     }
     let quote = |text: &dyn fmt::Display| format!("\"{text}\"");
     let mut said = vec![("site", "name", quote(&setup.name))];
-    said.extend(setup.state.as_ref().map(|state| ("site", "state", format!("{state:?}"))));
+    if let Some(state) = &setup.state {
+        said.push(("site", "state", format!("{state:?}")));
+        // The configuration's folder is not to be written to.
+        said.push(("transfer", "inbox", format!("{:?}", state.join("inbox"))));
+    }
     said.extend(setup.listen.map(|listen| ("api", "listen", quote(&listen))));
     said.extend(setup.address.as_ref().map(|address| ("api", "address", quote(address))));
     let text = config_text(&said);
@@ -268,7 +272,8 @@ mod tests {
         let (folder, state) = (root.path().join("etc"), root.path().join("var"));
         let made = Setup { state: Some(state.clone()), ..setup("a", &folder) };
         let made = init(&made).unwrap();
-        assert_eq!(Config::read(&folder.join("site.toml")).unwrap().state(), state);
+        let config = Config::read(&folder.join("site.toml")).unwrap();
+        assert_eq!((config.state(), config.inboxes()), (state.clone(), vec![state.join("inbox")]));
         assert_eq!(card(&folder).unwrap(), made);
         assert!(state.join("admin.token").exists() && !folder.join("state").exists());
     }
