@@ -93,8 +93,8 @@ pub(crate) use place::{
     Claim, PlaceError, SingleFile, SingleTarget, Why, is_plain_name, open_in, rename_new,
 };
 pub use place::{Durability, Obstacle, OpenError};
-pub(crate) use scan::explain;
 pub use scan::{Item, ItemScan, Notice, Scan, ScanError, ScanOptions, Skipped, check_item_name};
+pub(crate) use scan::{explain, file_flags};
 pub(crate) use source::CHANGED;
 pub use source::{Ahead, ContentSource, Section, Withdrawn};
 pub use store::{

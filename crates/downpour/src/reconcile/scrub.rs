@@ -1,7 +1,7 @@
 //! The disk compared with the catalog, at a bounded rate: what is lost, what is corrupt, what nobody knows.
 //!
 //! 1. Each replica that the catalog says this site has is read and compared with its digest. One that is not there is *lost*, one with
-//!    other content *corrupt*; both are recorded, so that the next comparison of catalogs has them sent again. One that was
+//!    other content, or that is no file, *corrupt*; both are recorded, so that the next comparison of catalogs has them sent again. One that was
 //!    lost and is there again is recorded, too.
 //! 2. Each file below the folders that are named, older than the scrub's beginning, must be one of these; others are *dark*. They are told,
 //!    never touched.
@@ -17,9 +17,11 @@
 use super::ask::Stored;
 use super::report::{Finding, Kind};
 use super::run::RunError;
+use crate::object::file_flags;
 use downpour_catalog::{
     Catalog, Change, File, FileId, Reader, Replica, ReplicaState, SiteId, Time,
 };
+use rustix::fs::Mode;
 use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Read};
@@ -360,7 +362,10 @@ fn is_absent(error: &io::Error) -> bool {
 
 /// A file's BLAKE3; `goes_on` is told of each piece.
 fn read(path: &Path, mut goes_on: impl FnMut(u64) -> bool) -> io::Result<[u8; 32]> {
-    let mut file = fs::File::open(path)?;
+    let mut file = fs::File::from(rustix::fs::open(path, file_flags(), Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("no regular file"));
+    }
     let mut hasher = blake3::Hasher::new();
     let mut piece = vec![0; PIECE];
     loop {
@@ -387,8 +392,10 @@ mod tests {
         AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Digest, FileId, OtherContent,
         Replica, ReplicaState, SiteId, Time,
     };
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::cell::Cell;
     use std::fs;
+    use std::os::unix::fs::symlink;
     use std::path::PathBuf;
     use tempfile::TempDir;
 
@@ -519,6 +526,23 @@ mod tests {
         let (here, names) = (("here", ten.folder.path()), [("deep/4".to_owned(), 1)]);
         let stored = read_back(&ten.catalog, here, "here", &names, || NOW).unwrap();
         assert_eq!(stored, [Stored::Nothing]);
+    }
+
+    #[test]
+    fn what_is_no_file_is_corrupt_and_nothing_waits_for_it() {
+        let ten = Ten::new();
+        let lies = |n: usize| ten.data().join(format!("deep/{n}"));
+        fs::remove_file(lies(3)).unwrap();
+        mknodat(CWD, lies(3), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        fs::rename(lies(4), lies(10)).unwrap();
+        symlink("10", lies(4)).unwrap();
+        let done = scrub(&ten.catalog, &ten.order(9), &mut Counted(0, 1000), || NOW).unwrap();
+        let found = |kind| {
+            let of = done.findings.iter().filter(move |finding| finding.kind == kind);
+            of.map(|finding| finding.name.as_str()).collect::<Vec<_>>()
+        };
+        assert_eq!(found(Kind::Corrupt), ["deep/3", "deep/4"]);
+        assert_eq!(found(Kind::Dark).len(), 1, "where the link leads");
     }
 
     #[test]
