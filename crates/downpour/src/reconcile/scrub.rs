@@ -1,6 +1,6 @@
 //! The disk compared with the catalog, at a bounded rate: what is lost, what is corrupt, what nobody knows.
 //!
-//! 1. Each replica that the catalog says this site has is read and compared with its digest. One that is not there is *lost*, one with
+//! 1. Each replica that the catalog says this site has, of a file that was taken in before the scrub began, is read and compared with its digest. One that is not there is *lost*, one with
 //!    other content, or that is no file, *corrupt*; both are recorded, so that the next comparison of catalogs has them sent again. One that was
 //!    lost and is there again is recorded, too.
 //! 2. Each file below the folders that are named, older than the scrub's beginning, must be one of these; others are *dark*. They are told,
@@ -50,7 +50,7 @@ pub struct ScrubOrder {
     pub folders: Vec<PathBuf>,
     /// More changes than this are not recorded.
     pub repair_max: usize,
-    /// When it began.
+    /// When it began, if it was cut short the first time: files that came later are for the next one.
     pub started: Time,
     /// Files up to this one were looked at by an earlier scrub, which was cut short and changed so many: of them it tells what is recorded.
     pub after: (FileId, usize),
@@ -208,9 +208,11 @@ impl Work<'_> {
     ) -> Result<bool, RunError> {
         let path = self.order.base.join(&replica.path);
         self.known.insert(hash_of(&path));
+        let is_later = replica.file >= FileId::first_at(self.order.started);
         let was_looked_at = replica.file <= self.order.after.0;
         let recorded = replica.state;
-        if recorded == ReplicaState::Removed || was_looked_at && recorded == ReplicaState::Present {
+        let is_right = was_looked_at && recorded == ReplicaState::Present;
+        if is_later || recorded == ReplicaState::Removed || is_right {
             return Ok(true);
         }
         let Some(file) = reader.file(replica.file)? else { return Ok(true) };
@@ -390,7 +392,7 @@ mod tests {
     use crate::reconcile::Stored;
     use downpour_catalog::{
         AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Digest, FileId, OtherContent,
-        Replica, ReplicaState, SiteId, Time,
+        Replica, ReplicaState, RuleId, SiteId, Time,
     };
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::cell::Cell;
@@ -399,7 +401,8 @@ mod tests {
     use std::path::PathBuf;
     use tempfile::TempDir;
 
-    const NOW: Time = Time(i64::MAX / 2);
+    /// In 2096, so that no file on the disk is younger.
+    const NOW: Time = Time(4_000_000_000_000_000);
 
     /// Counts, and ends after so many files.
     struct Counted(u64, u64);
@@ -438,6 +441,7 @@ mod tests {
         folder: TempDir,
         catalog: Catalog,
         site: SiteId,
+        rule: RuleId,
         files: Vec<FileId>,
     }
 
@@ -449,24 +453,26 @@ mod tests {
             let url = CatalogUrl::Sqlite(folder.path().join("c.db"));
             let catalog = Catalog::open(&url, "daemon", NOW, &BeforeMigration::Refuse).unwrap();
             let (site, rule) = (catalog.site("here").unwrap(), catalog.rule("all").unwrap());
-            let adopt = |n: usize| {
-                let (name, content) = (format!("deep/{n}"), format!("content {n}"));
-                fs::write(data.join(&name), &content).unwrap();
-                let adopted = AdoptedFile {
-                    site,
-                    size: content.len() as u64,
-                    rule,
-                    digest: Digest::blake3(Blake3::of(content.as_bytes()).0),
-                    replicas: vec![(site, data.join(&name).to_string_lossy().into_owned())],
-                    other_content: OtherContent::Refuse,
-                    origin: None,
-                    receipt: None,
-                    name,
-                };
-                catalog.apply(NOW, &[Change::Adopt(adopted)]).unwrap()[0].clone().unwrap().file
+            let ten = Self { folder, catalog, site, rule, files: Vec::new() };
+            Self { files: (0..10).map(|n| ten.adopt(n, NOW)).collect(), ..ten }
+        }
+
+        fn adopt(&self, n: u64, now: Time) -> FileId {
+            let (name, content) = (format!("deep/{n}"), format!("content {n}"));
+            let path = self.data().join(&name);
+            fs::write(&path, &content).unwrap();
+            let adopted = AdoptedFile {
+                site: self.site,
+                size: content.len() as u64,
+                rule: self.rule,
+                digest: Digest::blake3(Blake3::of(content.as_bytes()).0),
+                replicas: vec![(self.site, path.to_string_lossy().into_owned())],
+                other_content: OtherContent::Refuse,
+                origin: None,
+                receipt: None,
+                name,
             };
-            let files = (0..10).map(adopt).collect();
-            Self { folder, catalog, site, files }
+            self.catalog.apply(now, &[Change::Adopt(adopted)]).unwrap()[0].clone().unwrap().file
         }
 
         fn data(&self) -> PathBuf {
@@ -479,7 +485,7 @@ mod tests {
                 base: self.folder.path().into(),
                 folders: vec![self.data()],
                 repair_max,
-                started: NOW,
+                started: NOW.plus_s(1),
                 after: BEGINNING,
             }
         }
@@ -526,6 +532,21 @@ mod tests {
         let (here, names) = (("here", ten.folder.path()), [("deep/4".to_owned(), 1)]);
         let stored = read_back(&ten.catalog, here, "here", &names, || NOW).unwrap();
         assert_eq!(stored, [Stored::Nothing]);
+    }
+
+    #[test]
+    fn what_comes_meanwhile_is_for_the_next_one() {
+        let ten = Ten::new();
+        // One more before each look.
+        let meanwhile = |left: u64| {
+            if left >= 990 {
+                ten.adopt(left, NOW.plus_s(2));
+            }
+        };
+        let mut pace = Meanwhile(&meanwhile, 1000, BEGINNING);
+        let done = scrub(&ten.catalog, &ten.order(9), &mut pace, || NOW).unwrap();
+        assert!(done.is_whole && ten.replicas().len() == 20);
+        assert_eq!((done.files, done.findings), (10, Vec::new()));
     }
 
     #[test]

@@ -83,9 +83,10 @@ impl Scrub {
     }
 
     fn once(&self, site: &Site, stop: Stop) -> Result<(), String> {
-        let (config, started) = (site.config(), site.clock.now());
+        let (config, now) = (site.config(), site.clock.now());
         let (section, state) = (&config.reconcile, config.state());
-        let mark = Mark::of(&state, started).map_err(|e| e.to_string())?;
+        let mark = Mark::of(&state, now).map_err(|e| e.to_string())?.begun(now);
+        let started = Time(mark.started_us);
         let approved = report::approvals(&state, &site.name).map_err(|e| e.to_string())?;
         let repair_max = if approved.is_empty() { section.repair_max } else { usize::MAX };
         let order = ScrubOrder {
@@ -126,7 +127,9 @@ impl Scrub {
 struct Mark {
     /// When the last one came to its end, microseconds since 1970; before the first one, when the daemon started first.
     ended_us: i64,
-    /// The last file that was looked at by one that was cut short; 0: none was.
+    /// When one began that was cut short.
+    started_us: i64,
+    /// The last file that it looked at; 0: none was.
     after: i64,
     /// How much was to be recorded until then.
     changes: usize,
@@ -151,6 +154,12 @@ impl Mark {
         let folder = state.join(report::FOLDER);
         fs::create_dir_all(&folder)?;
         report::put(&folder.join(MARK), &(serde_json::to_string(self)? + "\n"))
+    }
+
+    /// Of the one that begins or goes on now.
+    fn begun(self, now: Time) -> Self {
+        let started_us = if self.after == 0 { now.0 } else { self.started_us };
+        Self { started_us, ..self }
     }
 
     /// How long until the next one.
@@ -273,9 +282,10 @@ mod tests {
         assert_eq!(due(begun.plus_s(-90_000)), DAY);
         assert_eq!(due(begun.plus_s(-86_400)), DAY - Duration::from_secs(3600));
         // One that was cut short goes on at once.
-        let mark = Mark { after: 7, ..Mark::of(state.path(), later).unwrap() };
+        let mark = Mark { after: 7, ..Mark::of(state.path(), later).unwrap().begun(later) };
         mark.keep(state.path()).unwrap();
         assert_eq!(Mark::of(state.path(), later).unwrap(), mark);
+        assert_eq!((mark.begun(later.plus_s(9)), mark.started_us), (mark, later.0));
         assert_eq!(due(later), Duration::ZERO);
         assert!(crate::reconcile::report::ids(state.path()).unwrap().is_empty());
     }
