@@ -5,11 +5,8 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::Path;
 
-/// The group's part of a mode.
-const GROUP: u32 = 0o070;
-
 /// Writes `content` under another name and renames it. The file keeps its mode and its owner; one that is new gets `mode`
-/// and the owner of its folder. Links are followed.
+/// and, from who may give it away, the owner of its folder. Links are followed.
 pub(super) fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -39,9 +36,11 @@ fn write(new: &Path, content: &[u8], like: &Metadata, mode: u32) -> io::Result<(
     let made = file.metadata()?;
     if (made.uid(), made.gid()) != (like.uid(), like.gid()) {
         let given = fchown(&file, Some(like.uid()), Some(like.gid()));
-        // A group that may do nothing need not be the same.
+        // A group that may do what all others may need not be the same.
+        let group_counts = mode >> 3 & 0o7 != mode & 0o7;
         if let Err(error) = given
-            && (made.uid() != like.uid() || mode & GROUP != 0)
+            && !like.is_dir()
+            && (made.uid() != like.uid() || group_counts)
         {
             let whose = format!("it is of user {}, group {}: {error}", like.uid(), like.gid());
             return Err(io::Error::new(error.kind(), whose));
@@ -55,6 +54,7 @@ fn write(new: &Path, content: &[u8], like: &Metadata, mode: u32) -> io::Result<(
 #[cfg(test)]
 mod tests {
     use super::replace;
+    use rustix::process::{Gid, Uid};
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 
@@ -92,5 +92,35 @@ mod tests {
         chown(&file, Some(9), Some(10)).unwrap();
         replace(&file, b"of its own", 0o600).unwrap();
         assert_eq!(owner(), (9, 10));
+    }
+
+    /// As a user without rights, in a folder that only its group lets it write to.
+    #[test]
+    fn who_may_not_give_a_file_away_writes_it_all_the_same() {
+        if !rustix::process::geteuid().is_root() {
+            return println!("skipped: a file in another's folder: only root can work as another");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (new, old) = (folder.path().join("new"), folder.path().join("old"));
+        chown(folder.path(), None, Some(8)).unwrap();
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o2775)).unwrap();
+        fs::write(&old, "one").unwrap();
+        chown(&old, Some(7), Some(10)).unwrap();
+        let work = || {
+            use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
+            // Of this thread alone.
+            set_thread_groups(&[]).unwrap();
+            set_thread_gid(Gid::from_raw(8)).unwrap();
+            set_thread_uid(Uid::from_raw(7)).unwrap();
+            replace(&new, b"two", 0o600).unwrap();
+            fs::set_permissions(&old, Permissions::from_mode(0o644)).unwrap();
+            replace(&old, b"two", 0o600).unwrap();
+        };
+        std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
+        let meta = [new, old].map(|file| fs::metadata(file).unwrap());
+        assert_eq!(
+            meta.map(|meta| (meta.uid(), meta.gid(), meta.mode() & 0o777)),
+            [(7, 8, 0o600), (7, 8, 0o644)]
+        );
     }
 }
