@@ -4,7 +4,7 @@
 //! 2. A token or a node key says who asks. Only then the connection counts as known, so that strangers make room.
 //! 3. A body that says that it is too long is refused before a byte of it is read; others when they get there.
 //! 4. What somebody did, or was not allowed to do, is in the audit record before the answer goes out. Of what is refused again
-//!    and again the first in each minute is, with the number of the others before it.
+//!    and again the first in each minute is; the others are counted.
 //! 5. What somebody does is done and recorded as one task: one who closes the connection meanwhile ends the waiting for it, nothing else.
 //!
 //! A stranger's attempts are counted, not recorded: they could fill the disk. Nor is what is asked of no route.
@@ -19,13 +19,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use downpour_transport::control::Peer;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-/// How often one's refusals at one route are recorded.
-const REFUSED_EVERY: Duration = Duration::from_secs(60);
-/// Refusals that are remembered at least for that long; older ones make room.
-const REFUSED_KEPT: usize = 1000;
+use std::sync::Arc;
+use std::time::Instant;
 
 /// A method and a path that something is mounted at.
 type Mount = (Method, &'static str);
@@ -34,7 +29,6 @@ type Mount = (Method, &'static str);
 pub(crate) struct Guard {
     site: Arc<Site>,
     mounted: HashMap<Mount, Allow>,
-    refusals: Refusals,
 }
 
 /// Who asks; handlers get it as an `Extension`.
@@ -79,7 +73,7 @@ pub(crate) async fn stand(
 
 impl Guard {
     pub(crate) fn new(site: Arc<Site>, mounted: HashMap<Mount, Allow>) -> Self {
-        Self { site, mounted, refusals: Refusals::default() }
+        Self { site, mounted }
     }
 
     async fn answer(
@@ -109,21 +103,19 @@ impl Guard {
         let allowed = may(&who, allow).and_then(|()| bound(&mut request, body_max));
         request.extensions_mut().insert(who.clone());
         let is_deed = route.is_some() && !method.is_safe() && matches!(who, Who::Person(..));
-        let mount = route.map(|(mount, _)| mount.clone());
+        let mount =
+            route.map_or_else(String::new, |((method, path), _)| format!("{method} {path}"));
         let guard = self.clone();
         let work = async move {
             let answer = match allowed {
                 Err(problem) => problem.into_response(),
                 Ok(()) => guard.run(request, next).await,
             };
-            let mut deed = ended(deed, &answer);
-            let is_recorded = if answer.status() == StatusCode::FORBIDDEN {
-                guard.refusals.on_refused(&mut deed, mount)
-            } else {
+            let deed = ended(deed, &answer);
+            if answer.status() == StatusCode::FORBIDDEN {
+                guard.site.record_refused(deed, mount).await?;
+            } else if is_deed {
                 // A reading that was allowed is no deed.
-                is_deed
-            };
-            if is_recorded {
                 guard.site.record(deed).await?;
             }
             Ok(answer)
@@ -188,33 +180,6 @@ impl Guard {
     }
 }
 
-/// What was refused of late: to whom at which route, since when, and how often since then.
-#[derive(Default)]
-struct Refusals(Mutex<HashMap<Refused, (Instant, u64)>>);
-
-/// Who, and where.
-type Refused = (String, Option<Mount>);
-
-impl Refusals {
-    /// Whether this one is recorded; it then says how many before it were not.
-    fn on_refused(&self, deed: &mut Deed, mount: Option<Mount>) -> bool {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (deed.who.clone(), mount);
-        let is_fresh = |since: &Instant| since.elapsed() < REFUSED_EVERY;
-        if let Some((_, others)) = seen.get_mut(&key).filter(|(since, _)| is_fresh(since)) {
-            *others += 1;
-            return false;
-        }
-        if let Some((_, others @ 1..)) = seen.insert(key, (Instant::now(), 0)) {
-            deed.detail = format!("refused {others} times more since the one before");
-        }
-        if seen.len() > REFUSED_KEPT {
-            seen.retain(|_, (since, _)| is_fresh(since));
-        }
-        true
-    }
-}
-
 /// The token that is shown.
 pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let shown = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
@@ -269,35 +234,13 @@ pub(super) async fn no_such_method() -> Problem {
 
 #[cfg(test)]
 mod tests {
-    use super::{Mount, REFUSED_EVERY, Refusals};
     use crate::api::{Allow, Routes};
-    use crate::site::{Clock, Daemon, Deed, Wanted};
+    use crate::site::{Clock, Daemon, Wanted};
     use axum::body::Body;
-    use axum::http::{Method, Request};
+    use axum::http::Request;
     use std::sync::{Arc, Barrier};
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
     use tower::ServiceExt as _;
-
-    #[test]
-    fn who_is_refused_all_the_time_fills_no_disk() {
-        let refusals = Refusals::default();
-        let refused = |who: &str, mount: Option<Mount>| {
-            let [from, what, result, detail] = [const { String::new() }; 4];
-            let mut deed = Deed { who: who.to_owned(), from, what, result, detail };
-            refusals.on_refused(&mut deed, mount).then_some(deed.detail)
-        };
-        let stop = || Some((Method::POST, "/v1/services/{name}/stop"));
-        let first = Some(String::new());
-        assert_eq!(refused("eye", stop()), first);
-        assert_eq!((refused("eye", stop()), refused("eye", stop())), (None, None));
-        // Another, and elsewhere.
-        assert_eq!((refused("ear", stop()), refused("eye", None)), (first.clone(), first));
-        let minute_ago = Instant::now().checked_sub(REFUSED_EVERY).unwrap();
-        refusals.0.lock().unwrap().values_mut().for_each(|(since, _)| *since = minute_ago);
-        let told = refused("eye", stop()).unwrap();
-        assert_eq!(told, "refused 2 times more since the one before");
-        assert_eq!(refused("eye", stop()), None);
-    }
 
     /// What would go on for ever ends.
     const HANG: Duration = Duration::from_secs(60);

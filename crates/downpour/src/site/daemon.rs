@@ -146,6 +146,7 @@ impl Daemon {
         self.site.supervisor().end(grace).await;
         self.site.events.end();
         self.site.supervisor().close().await;
+        self.site.end_all_refused().await;
     }
 
     /// Reads the configuration again. When it cannot be used, the one before stays.
@@ -275,6 +276,7 @@ fn open(config: Config, clock: Clock) -> Result<Site, StartError> {
         tokens,
         audit,
         metrics: Metrics::default(),
+        refused: Default::default(),
         config: watch::channel(Arc::new(config.clone())).0,
         remotes: Default::default(),
         readers: Default::default(),

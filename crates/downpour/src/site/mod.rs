@@ -11,7 +11,7 @@
 //! | `service`, `supervisor` | what runs, and what keeps it running |
 //! | `endpoint` | the door: TLS listener and the routes behind it |
 //! | `remote` | other sites, as we speak to them |
-//! | `tokens`, `audit` | who may; who did |
+//! | `tokens`, `audit`, `refused` | who may; who did, and who was not let |
 //! | `events`, `metrics`, `log` | who watches |
 //! | `daemon`, `systemd` | start, signals, end |
 //!
@@ -29,6 +29,7 @@ mod init;
 mod log;
 mod metrics;
 mod parts;
+mod refused;
 mod remote;
 mod replace;
 pub mod section;
@@ -104,6 +105,7 @@ pub struct Site {
     pub audit: Audit,
     /// What is measured.
     pub metrics: Metrics,
+    refused: refused::Refused,
     config: watch::Sender<Arc<Config>>,
     remotes: RwLock<Vec<Arc<Remote>>>,
     readers: Mutex<Vec<Reader>>,
