@@ -40,13 +40,15 @@ impl Service for Scrub {
     fn run(self: Arc<Self>, site: Arc<Site>, stop: Stop) -> Running {
         Box::pin(async move {
             let internal = |what: String| Fault::new(ErrorClass::Internal, what);
+            let mut changes = site.config_changes();
             loop {
-                let (config, now) = (site.config(), site.clock.now());
+                let (config, now) = (changes.borrow_and_update().clone(), site.clock.now());
                 let mark = Mark::of(&config.state(), now).map_err(|e| internal(e.to_string()))?;
                 tokio::select! {
                     () = stop.asked() => return Ok(()),
                     () = tokio::time::sleep(mark.due(*config.reconcile.scrub_every, now)) => {}
                     () = self.asked.notified() => {}
+                    Ok(()) = changes.changed() => continue,
                 }
                 let (this, site, stop) = (self.clone(), site.clone(), stop.clone());
                 self.count(|runs| runs.begun += 1);
@@ -97,7 +99,7 @@ impl Scrub {
             started,
             after: (FileId(mark.after), mark.changes),
         };
-        let mut pace = Paced::new(self, section, stop, (&state, mark));
+        let mut pace = Paced { service: self, site, stop, state: &state, mark };
         let now = || site.clock.now();
         let done = scrub(&site.catalog, &order, &mut pace, now).map_err(|e| e.to_string())?;
         let line = format!(
@@ -213,39 +215,29 @@ fn report_of(site: &Site, config: &Config, done: Scrubbed, started: Time) -> Rep
 /// Sleeps so that neither bytes nor files go faster than they may, and keeps the mark.
 struct Paced<'a> {
     service: &'a Scrub,
+    site: &'a Site,
     stop: Stop,
     state: &'a Path,
     mark: Mark,
-    of_byte: f64,
-    of_file: f64,
-    due: Instant,
 }
 
-impl<'a> Paced<'a> {
-    fn new(
-        service: &'a Scrub,
-        section: &ReconcileSection,
-        stop: Stop,
-        (state, mark): (&'a Path, Mark),
-    ) -> Self {
-        let of_byte = 1.0 / section.scrub_rate.0.max(1) as f64;
-        let of_file = 1.0 / f64::from(section.scrub_files.max(1));
-        Self { service, stop, state, mark, of_byte, of_file, due: Instant::now() }
-    }
+/// How long so much takes at the rate that may be gone now.
+fn time_of(bytes: u64, files: u64, section: &ReconcileSection) -> Duration {
+    let of_bytes = bytes as f64 / section.scrub_rate.0.max(1) as f64;
+    Duration::from_secs_f64(of_bytes + files as f64 / f64::from(section.scrub_files.max(1)))
 }
 
 impl Pace for Paced<'_> {
     fn spent(&mut self, bytes: u64, files: u64) -> bool {
         self.service.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.service.files.fetch_add(files, Ordering::Relaxed);
-        let spent = bytes as f64 * self.of_byte + files as f64 * self.of_file;
-        // What was not used is not saved up.
-        self.due = self.due.max(Instant::now()) + Duration::from_secs_f64(spent);
+        let begun = Instant::now();
         loop {
             if self.stop.wish() != Wish::Run {
                 return false;
             }
-            let left = self.due.saturating_duration_since(Instant::now());
+            let time = time_of(bytes, files, &self.site.config().reconcile);
+            let left = time.saturating_sub(begun.elapsed());
             if left.is_zero() {
                 return true;
             }
@@ -263,8 +255,10 @@ impl Pace for Paced<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::Mark;
+    use super::{Mark, Pace as _, Paced, Scrub};
+    use crate::site::{Clock, Daemon, Stop};
     use downpour_catalog::Time;
+    use downpour_transport::identity::Identity;
     use std::path::{Path, PathBuf};
     use std::time::Duration;
 
@@ -288,6 +282,52 @@ mod tests {
         assert_eq!((mark.begun(later.plus_s(9)), mark.started_us), (mark, later.0));
         assert_eq!(due(later), Duration::ZERO);
         assert!(crate::reconcile::report::ids(state.path()).unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_reload_counts_for_who_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("site.toml");
+        let key = Identity::generate().public_key();
+        // Nobody is there: that is seen at once.
+        let there = format!("[[remote]]\nname = 'b'\nkey = '{key}'\naddress = '127.0.0.1:1'\n");
+        let configure = |every: &str, files: u32| {
+            let section =
+                format!("every = '{every}'\nscrub_every = '{every}'\nscrub_files = {files}");
+            let site = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n[reconcile]\n";
+            std::fs::write(&file, format!("{site}{section}\n{there}")).unwrap();
+        };
+        configure("100h", 1);
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let state = daemon.site.config().state();
+        let until = async |what: &str, is: &dyn Fn() -> bool| {
+            let seen = async {
+                while !is() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            let seen = tokio::time::timeout(Duration::from_secs(30), seen).await;
+            assert!(seen.is_ok(), "never: {what}");
+        };
+        until("the service waits", &|| state.join("reconcile/scrub.mark").exists()).await;
+        let (site, state) = (daemon.site.clone(), state.clone());
+        let spends = std::thread::spawn(move || {
+            let ((_wish, stop), service) = (Stop::new(), Scrub::default());
+            let (service, site, mark) = (&service, &site, Mark::default());
+            Paced { service, site, stop, state: &state, mark }.spent(0, 360_000)
+        });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        configure("50ms", u32::MAX);
+        assert!(daemon.reload().await);
+        let status = |name: &str| {
+            let reports = daemon.site.supervisor().reports();
+            reports.into_iter().find(|report| report.name == name).unwrap().status
+        };
+        until("a pause that was long", &|| spends.is_finished()).await;
+        assert!(spends.join().unwrap());
+        until("a comparison", &|| status("reconcile").figures["runs_total"] > 0.0).await;
+        until("a scrub", &|| status("scrub").line == "0 files, 0 B: 0 wrong").await;
+        daemon.end(Duration::ZERO).await;
     }
 
     #[test]

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Handle;
-use tokio::time::{Duration, Instant};
+use tokio::time::Instant;
 use utoipa::{OpenApi, ToSchema};
 
 /// Bytes of questions in one request; a site takes 1 MiB unless it is told otherwise.
@@ -156,18 +156,20 @@ impl Service for Reconcile {
 
     fn run(self: Arc<Self>, site: Arc<Site>, stop: Stop) -> Running {
         Box::pin(async move {
-            let mut next = Instant::now() + every(&site);
+            let (mut changes, mut since) = (site.config_changes(), Instant::now());
             loop {
+                let every = *changes.borrow_and_update().reconcile.every;
                 tokio::select! {
                     () = stop.asked() => return Ok(()),
-                    () = tokio::time::sleep_until(next) => {}
+                    () = tokio::time::sleep_until(since + every) => {}
                     () = self.asked.notified() => {}
+                    Ok(()) = changes.changed() => continue,
                 }
                 tokio::select! {
                     () = stop.now() => return Ok(()),
                     () = self.round(&site) => {}
                 }
-                next = Instant::now() + every(&site);
+                since = Instant::now();
             }
         })
     }
@@ -179,10 +181,6 @@ impl Service for Reconcile {
             .with("runs_failed_total", last.failed as f64)
             .with("repaired_total", last.repaired as f64)
     }
-}
-
-fn every(site: &Site) -> Duration {
-    *site.config().reconcile.every
 }
 
 impl Reconcile {
