@@ -107,7 +107,7 @@ fn order(repair_max: usize) -> Order {
         far_key: None,
         repair_max,
         stuck_s: DAY_S,
-        approved: None,
+        approved: Vec::new(),
         adopt_extra: false,
         base: "/".into(),
     }
@@ -284,11 +284,12 @@ fn a_mass_deletion_is_asked_about_and_repaired_when_approved() {
     assert_eq!(near.state("run0/0"), State::Adopted);
     asks.keep(state.path()).unwrap();
     report::approve(state.path(), &asks.id).unwrap();
-    let approved = report::approvals(state.path(), "geneva").unwrap().pop();
-    assert_eq!(approved, Some(asks.id));
-    let done = compared(&near, &far, &Order { approved, ..order(100) }, || {});
+    let approved = report::approvals(state.path(), "geneva").unwrap();
+    assert_eq!(approved, [asks.id]);
+    let done = compared(&near, &far, &Order { approved: approved.clone(), ..order(100) }, || {});
     assert_eq!(near.state("run0/0"), State::Queued);
     assert_eq!((done.verdict, done.repaired), (Verdict::Repaired, removed.len()));
+    assert_eq!(done.approved, approved);
 }
 
 #[test]

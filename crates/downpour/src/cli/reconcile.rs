@@ -73,7 +73,7 @@ async fn report(site: &Access, id: &str) -> Result<Report, RemoteError> {
 /// What was asked for, of the disk or not.
 fn is_asked_for(report: &Report, wish: &ReconcileWish, of_disk: bool) -> bool {
     match &wish.approve {
-        Some(id) => report.approved.as_ref() == Some(id),
+        Some(id) => report.approved.contains(id),
         None => report.is_of_disk() == of_disk,
     }
 }
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn the_report_that_is_shown_is_the_one_that_was_asked_for() {
-        let report = |far: &str, approved: Option<&str>| -> Report {
+        let report = |far: &str, approved: &[&str]| -> Report {
             let report = json!({
                 "id": "x", "site": "a", "far": far, "started_us": 0, "ended_us": 0,
                 "verdict": "clean", "approved": approved, "files_near": 0, "files_far": 0,
@@ -140,10 +140,11 @@ mod tests {
             scrub: false,
         };
         let approval = wish(Some("y"));
-        assert!(is_asked_for(&report("b", Some("y")), &approval, false));
-        assert!(!is_asked_for(&report("c", None), &approval, false), "another site's");
-        assert!(is_asked_for(&report("b", None), &wish(None), false));
-        assert!(!is_asked_for(&report("a", None), &wish(None), false), "of the disk");
-        assert!(is_asked_for(&report("a", None), &wish(None), true));
+        assert!(is_asked_for(&report("b", &["y"]), &approval, false));
+        assert!(is_asked_for(&report("b", &["y", "z"]), &approval, false), "another, too");
+        assert!(!is_asked_for(&report("c", &[]), &approval, false), "another site's");
+        assert!(is_asked_for(&report("b", &[]), &wish(None), false));
+        assert!(!is_asked_for(&report("a", &[]), &wish(None), false), "of the disk");
+        assert!(is_asked_for(&report("a", &[]), &wish(None), true));
     }
 }

@@ -108,8 +108,8 @@ pub struct Report {
     pub ended_us: i64,
     /// How it ended.
     pub verdict: Verdict,
-    /// The report whose repair was approved, if this run was that.
-    pub approved: Option<String>,
+    /// The reports whose repair was approved, if this run was that.
+    pub approved: Vec<String>,
     /// Files that holders have by the catalog here.
     pub files_near: i64,
     /// And by the other one.
@@ -180,7 +180,7 @@ impl Report {
         let exchanged = show_bytes(self.bytes_exchanged);
         let _ = writeln!(text, "exchanged {exchanged} in {} round trips", self.rounds);
         let _ = writeln!(text, "in flight {}", self.in_flight);
-        if let Some(approved) = &self.approved {
+        for approved in &self.approved {
             let _ = writeln!(text, "approved  {approved}");
         }
         for (kind, count) in self.counts() {
@@ -340,7 +340,7 @@ mod tests {
             started_us: BEGUN.0,
             ended_us: BEGUN.0,
             verdict,
-            approved: None,
+            approved: Vec::new(),
             files_near: 2,
             files_far: 1,
             in_flight: 0,

@@ -88,8 +88,8 @@ pub struct Order {
     pub repair_max: usize,
     /// What has not moved for so long is stuck, seconds.
     pub stuck_s: i64,
-    /// The report whose repair was approved.
-    pub approved: Option<String>,
+    /// The reports whose repair was approved.
+    pub approved: Vec<String>,
     /// Whether files that the other site has from us, and of which our catalog knows nothing, are taken into it by their receipts.
     pub adopt_extra: bool,
     /// What relative paths of our own copies are relative to.
@@ -118,7 +118,7 @@ pub fn run(
         }
         findings.extend(stuck(catalog, order, now())?);
         let open = findings.iter().filter(|finding| is_ours(finding, order)).count();
-        let asks = order.approved.is_none() && (open > order.repair_max || is_cut);
+        let asks = order.approved.is_empty() && (open > order.repair_max || is_cut);
         let mut repaired = 0;
         if !asks {
             repaired = repair(catalog, far, order, &mut findings, &now)?;
@@ -266,7 +266,7 @@ mod tests {
             far_key: None,
             repair_max: 100,
             stuck_s: 1,
-            approved: None,
+            approved: Vec::new(),
             adopt_extra: false,
             base: "/".into(),
         };

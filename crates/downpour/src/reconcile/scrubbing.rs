@@ -113,7 +113,7 @@ impl Scrub {
             return Ok(());
         }
         let report = report_of(site, &config, done, started);
-        let report = Report { approved: approved.last().cloned(), ..report };
+        let report = Report { approved: approved.clone(), ..report };
         let ended = Mark { ended_us: report.ended_us, ..Mark::default() };
         let kept = report.keep(&state).and_then(|()| report::end_approvals(&state, &approved));
         kept.and_then(|()| ended.keep(&state)).map_err(|error| error.to_string())?;
@@ -198,7 +198,7 @@ fn report_of(site: &Site, config: &Config, done: Scrubbed, started: Time) -> Rep
         started_us: started.0,
         ended_us: started.0,
         verdict,
-        approved: None,
+        approved: Vec::new(),
         files_near: i64::try_from(done.files).unwrap_or(i64::MAX),
         files_far: 0,
         in_flight: 0,

@@ -233,7 +233,7 @@ impl Reconcile {
                 far_key: Some(remote.key()),
                 repair_max: config.reconcile.repair_max,
                 stuck_s,
-                approved: approved.last().cloned(),
+                approved: approved.clone(),
                 adopt_extra: config.reconcile.extra == OnExtra::Adopt,
                 base: config.folder.clone(),
             };

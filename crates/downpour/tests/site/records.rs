@@ -118,7 +118,13 @@ fn what_is_missing_is_sent_again_and_much_at_once_is_asked_about() {
     let post = posted.recv().unwrap();
     assert_eq!((&post["about"], &post["detail"]), (&"reconcile".into(), &report));
     let id = report["id"].as_str().unwrap();
+    // Another of the same, that somebody else approves.
+    let again = a.run(&["catalog", "reconcile", "--json"]);
+    let again: serde_json::Value = serde_json::from_slice(&again.stdout).unwrap();
+    let other = again["id"].as_str().unwrap();
+    std::fs::write(a.path(&format!("state/reconcile/{other}.approved")), "").unwrap();
     let done = a.done(&["catalog", "reconcile", "--approve", id]);
+    assert!(done.contains(&format!("approved  {id}\napproved  {other}\n")), "{done}");
     assert!(done.contains("10 repaired"), "{done}");
     assert_eq!(states(&a, State::Adopted), FILES - 10);
     assert!(a.done(&["catalog", "reconcile", "--list"]).lines().count() >= 2);
