@@ -13,8 +13,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 type Figure = Gauge<f64, AtomicU64>;
@@ -46,6 +46,8 @@ struct FileLabels {
 /// The metrics of a site.
 pub struct Metrics {
     registry: Registry,
+    /// Held while what is shown is filled in: one who asks empties what another has filled.
+    shown: Mutex<()>,
     requests: Family<RequestLabels, Counter>,
     request_seconds: Histogram,
     up: Family<ServiceLabels, Gauge>,
@@ -68,6 +70,7 @@ impl Default for Metrics {
             files: Family::default(),
             bytes: Family::default(),
             registry: Registry::default(),
+            shown: Mutex::default(),
         };
         registry.register("requests", "Requests answered", metrics.requests.clone());
         let help = "Seconds to the head of an answer";
@@ -94,6 +97,7 @@ impl Metrics {
     pub(crate) async fn show(site: &Arc<Site>) -> Result<String, Fault> {
         let counts = site.read(counts).await?;
         let metrics = &site.metrics;
+        let _shown = metrics.shown.lock().unwrap_or_else(PoisonError::into_inner);
         metrics.look_at_services(site);
         metrics.files.clear();
         metrics.bytes.clear();
@@ -138,4 +142,35 @@ fn counts(reader: &mut Reader) -> Result<Counts, downpour_catalog::Error> {
         (labels, count.files, count.bytes)
     });
     Ok(counts.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Clock, Daemon, Metrics};
+    use std::time::Duration;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn two_who_ask_at_once_both_see_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("site.toml");
+        std::fs::write(&file, "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let figures =
+            |text: String| text.lines().filter(|l| l.contains("service=\"scrub\",figure=")).count();
+        let all = figures(Metrics::show(&daemon.site).await.unwrap());
+        let ask = || {
+            let site = daemon.site.clone();
+            tokio::spawn(async move {
+                let mut seen = Vec::new();
+                for _ in 0..100 {
+                    seen.push(figures(Metrics::show(&site).await.unwrap()));
+                }
+                seen
+            })
+        };
+        for asked in [(); 4].map(|()| ask()) {
+            assert_eq!(asked.await.unwrap(), [all; 100]);
+        }
+        daemon.end(Duration::ZERO).await;
+    }
 }
