@@ -8,8 +8,9 @@ use crate::place::CatalogUrl;
 use crate::reader::Reader;
 use crate::sql::{Columns, DbError, Sql};
 use crate::sqlite::{Access, Sqlite};
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// Why there is no copy.
@@ -79,8 +80,9 @@ pub fn restore(file: &Path, url: &CatalogUrl) -> Result<(), CopyError> {
     check_whole(file)?;
     let part = with_end(target, ".part");
     let failed = |error: io::Error| CopyError::File(target.to_owned(), error.to_string());
-    let copied = fs::copy(file, &part)
-        .and_then(|_| File::open(&part)?.sync_all())
+    // Of one that was cut short.
+    drop(fs::remove_file(&part));
+    let copied = copy(file, &part)
         .map_err(failed)
         // Copying took its time.
         .and_then(|()| check_free(target))
@@ -90,6 +92,13 @@ pub fn restore(file: &Path, url: &CatalogUrl) -> Result<(), CopyError> {
     }
     copied?;
     check_whole(target)
+}
+
+/// Copies what is in a file; durable when this returns. A backup that nobody may write to becomes a catalog that its owner may.
+fn copy(file: &Path, part: &Path) -> io::Result<()> {
+    let mut part = OpenOptions::new().write(true).create_new(true).mode(0o600).open(part)?;
+    io::copy(&mut File::open(file)?, &mut part)?;
+    part.sync_all()
 }
 
 /// A file beside `file`, whose name goes on.

@@ -8,6 +8,8 @@ use downpour_catalog::{
     State, backup, export, restore,
 };
 use std::collections::BTreeSet;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 /// Everything that a query finds, by pages of `limit`.
@@ -174,7 +176,9 @@ pub(crate) fn a_backup_is_a_whole_catalog(world: &World) {
     daemon.take_in("later");
     let target = folder.path().join("new.db");
     let url = CatalogUrl::Sqlite(target.clone());
+    std::fs::set_permissions(&copy, Permissions::from_mode(0o444)).unwrap();
     restore(&copy, &url).unwrap();
+    assert_eq!(std::fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(restore(&copy, &url), Err(CopyError::Exists(target)));
     let restored = World::at(url);
     let again = restored.daemon("a");
