@@ -5,7 +5,7 @@
 
 use super::account::{ReceiverAccount, receiver_snapshot};
 use super::asking::{clock, listen, lost, next_event, send_receipt};
-use super::hearing::{buffer_notice, stream_in};
+use super::hearing::{buffer_notice, false_notice, stream_in};
 use super::host::Host;
 use super::keeper::{Keeper, open_keeper};
 use super::receive::Taker;
@@ -15,7 +15,7 @@ use super::{TOO_SLOW, faults, transfer};
 use crate::cli::{Fault, ReceivePlan, Target};
 use crate::object::{EntryId, Obstacle, PipeOut, Placed, StoreEvent, StoreFailure, Summary};
 use crate::product::Bookmark;
-use crate::report::Report;
+use crate::report::{ReceiverState, Report};
 use downpour_catalog::ErrorClass;
 use downpour_proto::receiver::Pull as Order;
 use downpour_proto::{
@@ -82,8 +82,8 @@ impl Followed {
 pub(super) enum Ended {
     /// For good: complete, failed or interrupted.
     Over(Box<Over>),
-    /// The sender is gone: try again.
-    SenderLost(String),
+    /// The sender is gone, and why: try again. What came until then, if the attempt had begun.
+    SenderLost(String, Option<Box<Over>>),
 }
 
 /// What came of it.
@@ -97,6 +97,24 @@ pub(super) struct Over {
     pub(super) failure: Option<(ErrorClass, String)>,
     /// By this side's own user.
     pub(super) interrupted: bool,
+}
+
+impl Over {
+    /// The sender was lost, and nothing could follow: this is why.
+    pub(super) fn without_sender(mut self, fault: Fault) -> Self {
+        let class = fault.class.unwrap_or(ErrorClass::Internal);
+        let why = match self.failure.take() {
+            Some((_, lost)) => format!("{lost}; {}", fault.what),
+            None => fault.what,
+        };
+        self.interrupted = class == ErrorClass::Interrupted;
+        for receiver in &mut self.report.receivers {
+            receiver.state = ReceiverState::Failed { why: why.clone() };
+        }
+        self.report.notices.push(fault.todo);
+        self.failure = Some((class, why));
+        self
+    }
 }
 
 /// What the parties say.
@@ -169,7 +187,7 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
     let (puller, mut pulled) = Puller::start(client.clone(), limits);
     let clock = match clock(&client, &joined).await {
         Ok(clock) => clock,
-        Err(error) => return lost(error).map(Ended::SenderLost),
+        Err(error) => return lost(error).map(|why| Ended::SenderLost(why, None)),
     };
     let before = followed.as_ref().filter(|before| before.session == joined.reply.session);
     let shelf = clock.map(|clock| (clock, before.map(|before| before.mark.clone())));
@@ -183,7 +201,7 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
     let ready = (!has_stream).then_some(ReadyRequest { multicast: false, candidates });
     let mut events = match listen(&client, ready).await {
         Ok(events) => events,
-        Err(error) => return lost(error).map(Ended::SenderLost),
+        Err(error) => return lost(error).map(|why| Ended::SenderLost(why, None)),
     };
     notices.extend(buffer_notice(driver.snapshot().buffer_len).filter(|_| has_stream));
     let mut run = Run {
@@ -689,7 +707,7 @@ impl Run<'_> {
         self.puller.cancel_all();
         let totals = self.puller.stop().await;
         let interrupted = matches!(verdict, Verdict::Interrupted);
-        let failure = match &verdict {
+        let mut failure = match &verdict {
             Verdict::Failed(class, reason) => Some((*class, reason.clone())),
             Verdict::Interrupted => Some((ErrorClass::Interrupted, INTERRUPTED.to_owned())),
             Verdict::Complete(_) | Verdict::SenderLost(_) => None,
@@ -705,28 +723,23 @@ impl Run<'_> {
         *followed = self.store.mark().map(|mark| Followed { session, mark });
         self.account.notices.extend(totals.lacks.clone());
         self.account.transfer = transfer::report(self.plan, &self.joined, totals);
-        let mut summary = match verdict {
-            Verdict::SenderLost(why) => return Ok(Ended::SenderLost(why)),
-            Verdict::Complete(summary) => summary,
-            Verdict::Failed(..) | Verdict::Interrupted => self.store.summary(),
+        let (mut summary, mut lost) = match verdict {
+            Verdict::Complete(summary) => (summary, None),
+            Verdict::SenderLost(why) => (self.store.summary(), Some(why)),
+            Verdict::Failed(..) | Verdict::Interrupted => (self.store.summary(), None),
         };
-        if self.false_blocks > 0 {
-            // Of a file that changes, zeros are sent, often before the withdrawal is here.
-            let words = ["withdrawn by the sender", "changes at the sender"];
-            let says = |failure: &ObjectFailure| words.iter().any(|w| failure.reason.contains(w));
-            let changed = self.failures.iter().any(says);
-            let or = if changed { "files changed at the sender, or " } else { "" };
-            self.account.notices.push(format!(
-                "{} blocks held false bytes: {or}somebody in the group forges symbols; none was kept",
-                self.false_blocks
-            ));
-        }
-        if self.account.failure.is_none() {
+        self.account.notices.extend(false_notice(self.false_blocks, &self.failures));
+        if failure.is_none() && lost.is_none() {
             let receipt = self.receipt(&summary, snapshot.stats.repair_kept);
             if let Err(error) = send_receipt(&self.client, receipt, &taker.identity).await {
                 self.account.notices.push(format!("the receipt could not be delivered: {error}"));
-                return Ok(Ended::SenderLost(error.to_string()));
+                lost = Some(error.to_string());
             }
+        }
+        if let Some(why) = &lost {
+            let why = format!("the sender is lost ({why})");
+            self.account.failure = Some(why.clone());
+            failure = Some((ErrorClass::SourceUnreachable, why));
         }
         if self.joined.reply.products_from.is_some() {
             self.account.objects = summary.complete;
@@ -740,7 +753,11 @@ impl Run<'_> {
         let left = (self.left_stream.filter(|_| !chosen), self.reached);
         let (placed, unplaced) = (self.store.placed(), self.unplaced);
         let report = self.account.report(self.plan, &summary, &snapshot, self.data_len, left);
-        Ok(Ended::Over(Box::new(Over { report, placed, unplaced, failure, interrupted })))
+        let over = Box::new(Over { report, placed, unplaced, failure, interrupted });
+        Ok(match lost {
+            Some(why) => Ended::SenderLost(why, Some(over)),
+            None => Ended::Over(over),
+        })
     }
 
     fn receipt(&self, summary: &Summary, repair_symbols: u64) -> Receipt {

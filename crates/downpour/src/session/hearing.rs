@@ -1,7 +1,7 @@
-//! Where a receiver hears its sender's stream.
+//! Where a receiver hears its sender's stream, and what is to be said of that.
 
 use crate::cli::{Fault, ReceivePlan};
-use downpour_transport::control::Joined;
+use downpour_transport::control::{Joined, ObjectFailure};
 use downpour_transport::{Group, Interface, MulticastReceiver, RecvOptions};
 use std::io::ErrorKind;
 
@@ -50,6 +50,20 @@ pub(super) fn buffer_notice(granted: usize) -> Option<String> {
         format!(
             "the kernel grants a receive buffer of only {granted} bytes, so fast streams will lose \
              datagrams here: set sysctl net.core.rmem_max to 16777216 or more"
+        )
+    })
+}
+
+/// Of blocks whose bytes contradicted the manifest.
+pub(super) fn false_notice(blocks: u32, failures: &[ObjectFailure]) -> Option<String> {
+    // Of a file that changes, zeros are sent, often before the withdrawal is here.
+    let words = ["withdrawn by the sender", "changes at the sender"];
+    let says = |failure: &ObjectFailure| words.iter().any(|w| failure.reason.contains(w));
+    let or = if failures.iter().any(says) { "files changed at the sender, or " } else { "" };
+    (blocks > 0).then(|| {
+        format!(
+            "{blocks} blocks held false bytes: {or}somebody in the group forges symbols; none was \
+             kept"
         )
     })
 }

@@ -23,6 +23,7 @@ use downpour_transport::control::{
     PROTOCOL_VERSION,
 };
 use downpour_transport::identity::Identity;
+use downpour_transport::trace::Trace;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -58,12 +59,6 @@ pub fn receive(plan: ReceivePlan) -> Result<Report, Fault> {
     })
 }
 
-/// Why there is no report.
-enum Stop {
-    Fault(Fault),
-    Interrupted,
-}
-
 /// Takes part until it is over.
 pub(super) async fn run(plan: &ReceivePlan, taker: &Taker, host: &mut Host) -> Result<Over, Fault> {
     // A store keeps many files open; what is too few for it shows as an error that names the limit.
@@ -77,7 +72,7 @@ pub(super) async fn run(plan: &ReceivePlan, taker: &Taker, host: &mut Host) -> R
         identity: Arc::clone(&taker.identity),
         limits: ClientLimits::default(),
     };
-    let mut request = JoinRequest {
+    let request = JoinRequest {
         protocol: PROTOCOL_VERSION,
         software: format!("downpour {}", env!("CARGO_PKG_VERSION")),
         name: plan.name.clone(),
@@ -87,17 +82,33 @@ pub(super) async fn run(plan: &ReceivePlan, taker: &Taker, host: &mut Host) -> R
     };
     // One trace for all attempts.
     let trace = faults::trace(plan.output.trace.as_deref(), "receiver")?;
+    let mut lost = None;
+    let ended = attempts((plan, taker, host), (&setup, request), trace.as_ref(), &mut lost).await;
+    let cut = faults::trace_end(trace);
+    // Who has taken part has something to report, whatever keeps it from going on.
+    let mut over = ended.or_else(|fault| match lost {
+        Some(over) => Ok(over.without_sender(fault)),
+        None => Err(fault),
+    })?;
+    host.finish();
+    over.report.notices.extend(cut);
+    Ok(over)
+}
+
+/// One attempt after another. `lost` is what came of the last one whose sender was lost; of who stays there is no report.
+async fn attempts(
+    (plan, taker, host): (&ReceivePlan, &Taker, &mut Host),
+    (setup, mut request): (&ClientSetup, JoinRequest),
+    trace: Option<&Trace>,
+    lost: &mut Option<Over>,
+) -> Result<Over, Fault> {
     let pipe = PipeOut::stdout();
     let mut followed = None;
     let mut haste = Haste::default();
     loop {
         request.follows = followed.as_ref().map(Followed::told);
         let limit = if plan.stay { Duration::MAX } else { plan.join_timeout };
-        let joined = join(&setup, &request, limit, host).await;
-        let (client, joined) = joined.map_err(|stop| match stop {
-            Stop::Fault(fault) => fault,
-            Stop::Interrupted => interrupted(),
-        })?;
+        let (client, joined) = join(setup, &request, limit, host).await?;
         let begun = Instant::now();
         let run = Attempt {
             plan,
@@ -105,7 +116,7 @@ pub(super) async fn run(plan: &ReceivePlan, taker: &Taker, host: &mut Host) -> R
             client: Arc::new(client),
             joined,
             host,
-            trace: trace.clone(),
+            trace: trace.cloned(),
             pipe: &pipe,
             followed: &mut followed,
         };
@@ -118,12 +129,11 @@ pub(super) async fn run(plan: &ReceivePlan, taker: &Taker, host: &mut Host) -> R
                 host.say(&format!("the session is over{failed}; waiting for the next one"));
                 tokio::time::sleep(STAY_PAUSE).await;
             }
-            Ended::Over(mut over) => {
-                host.finish();
-                over.report.notices.extend(faults::trace_end(trace));
-                return Ok(*over);
-            }
-            Ended::SenderLost(why) => {
+            Ended::Over(over) => return Ok(*over),
+            Ended::SenderLost(why, over) => {
+                if let Some(over) = over.filter(|_| !plan.stay) {
+                    *lost = Some(*over);
+                }
                 host.say(&format!("the sender is lost ({why}); waiting for it to come back"));
                 let pause = haste.pause(begun, Instant::now());
                 tokio::select! {
@@ -201,12 +211,12 @@ async fn join(
     request: &JoinRequest,
     limit: Duration,
     host: &mut Host,
-) -> Result<(ControlClient, Joined), Stop> {
+) -> Result<(ControlClient, Joined), Fault> {
     let begun = Instant::now();
     loop {
         let connected = tokio::select! {
             connected = ControlClient::connect(setup.clone()) => connected,
-            () = host.stopped() => return Err(Stop::Interrupted),
+            () = host.stopped() => return Err(interrupted()),
         };
         let tried = match connected {
             Ok(client) => client.join(request).await.map(|joined| (client, joined)),
@@ -214,7 +224,7 @@ async fn join(
                 let todo = "the ticket is for another sender, or somebody is in between: ask for a \
                             new ticket";
                 let fault = Fault::start(error.to_string(), todo);
-                return Err(Stop::Fault(fault.of(ErrorClass::NotTrusted)));
+                return Err(fault.of(ErrorClass::NotTrusted));
             }
             Err(error) => Err(JoinError::Lost(error.to_string())),
         };
@@ -223,7 +233,7 @@ async fn join(
             Err(error) if !error.is_passing() => {
                 let todo = "ask the sender for a ticket that is valid now";
                 let fault = Fault::start(error.to_string(), todo);
-                return Err(Stop::Fault(fault.of(ErrorClass::SourceRefused)));
+                return Err(fault.of(ErrorClass::SourceRefused));
             }
             Err(error) => error,
         };
@@ -232,8 +242,7 @@ async fn join(
             let what = format!("the sender did not answer within {limit:?}: {error}");
             let todo = "start the sender, check the ticket's address and the firewall (TCP and UDP; \
                         `downpour ports`), or give a longer --join-timeout";
-            let fault = Fault::start(what, todo).of(ErrorClass::SourceUnreachable);
-            return Err(Stop::Fault(fault));
+            return Err(Fault::start(what, todo).of(ErrorClass::SourceUnreachable));
         }
         host.show(&Snapshot {
             elapsed: begun.elapsed(),
@@ -247,7 +256,7 @@ async fn join(
         });
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            () = host.stopped() => return Err(Stop::Interrupted),
+            () = host.stopped() => return Err(interrupted()),
         }
     }
 }

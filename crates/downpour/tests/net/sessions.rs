@@ -304,6 +304,26 @@ fn interrupts_end_both_sides_cleanly_and_say_what_remains() {
 }
 
 #[test]
+fn who_has_begun_and_loses_its_sender_for_good_reports_what_has_come() {
+    let session = OneFile::new(40_000_000);
+    let trace = session.scratch.path("got.zst");
+    let more = ["--join-timeout", "1s", "--trace", trace.to_str().unwrap()];
+    let receiver = session.receiver(0, &more);
+    let mut sender = session.sender(&["--receivers", "1", "--rate", "100mbit"]);
+    sender.until(|s| s.err().contains("phase=streaming").then_some(()));
+    std::thread::sleep(Duration::from_millis(800));
+    sender.kill();
+    let ended = receiver.wait();
+    ended.expect(1);
+    assert!(ended.err.contains("the sender is lost"), "{}", ended.err);
+    let report = session.scratch.report("r0");
+    let ReceiverState::Failed { why } = &report.receivers[0].state else { panic!("{report:?}") };
+    assert!(why.contains("did not answer within 1s"), "{why}");
+    assert!(report.receivers[0].stream_bytes > 0, "{report:?}");
+    assert_eq!(trace_lines(&trace).last().unwrap()["type"], "end");
+}
+
+#[test]
 fn who_is_terminated_tells_the_others_and_writes_its_report() {
     let (session, mut sender, mut receivers) = OneFile::under_way();
     receivers[1].terminate();
