@@ -1,5 +1,6 @@
 //! What an attempt asks of its sender, and what it means to it when it is refused.
 
+use super::host::Host;
 use crate::cli::Fault;
 use downpour_catalog::ErrorClass;
 use downpour_transport::control::{
@@ -27,6 +28,19 @@ pub(super) async fn listen(
 
 pub(super) async fn next_event(events: &mut EventStream) -> Result<Event, String> {
     events.next().await.map_err(|end| end.to_string())
+}
+
+/// Until the session is over; whether this side's user ended that.
+pub(super) async fn outlast(events: &mut EventStream, host: &mut Host) -> bool {
+    loop {
+        tokio::select! {
+            event = events.next() => match event {
+                Ok(Event::Shutdown { .. }) | Err(_) => return false,
+                Ok(_) => {}
+            },
+            () = host.stopped() => return true,
+        }
+    }
 }
 
 /// The sender's clock, in a session of products: their log needs it.

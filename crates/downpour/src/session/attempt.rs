@@ -4,7 +4,7 @@
 //! meet in one queue and one loop, which only passes on; what each does is its own affair.
 
 use super::account::{ReceiverAccount, receiver_snapshot};
-use super::asking::{clock, listen, lost, next_event, send_receipt};
+use super::asking::{clock, listen, lost, next_event, outlast, send_receipt};
 use super::hearing::{buffer_notice, false_notice, stream_in};
 use super::host::Host;
 use super::keeper::{Keeper, open_keeper};
@@ -237,7 +237,15 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
     }
     let verdict = run.attend(&mut events, (&mut heard, &mut pulled), host).await;
     telling.end(matches!(verdict, Verdict::Complete(_))).await;
-    run.finish(verdict, taker, followed).await
+    let mut ended = run.finish(verdict, taker, followed).await?;
+    if let Ended::Over(over) = &mut ended
+        && plan.stay
+        && over.failure.is_none()
+    {
+        // To join again before is to take part in the same session again, and to keep it from its end.
+        over.interrupted = outlast(&mut events, host).await;
+    }
+    Ok(ended)
 }
 
 fn class_of(failure: &StoreFailure, target: &Target) -> ErrorClass {

@@ -290,6 +290,25 @@ fn an_expected_machine_that_never_comes_is_named() {
 }
 
 #[test]
+fn who_stays_takes_part_once_in_each_session() {
+    let session = OneFile::new(500_000);
+    let ticket = format!("@{}", session.ticket.display());
+    let out = session.scratch.path("r0");
+    let stays = ["receive", &ticket, "--interface", "lo", "--name", "r0", "--stay", "--out"];
+    let stays = [&stays[..], &[out.to_str().unwrap()]].concat();
+    let stays = session.scratch.start(None, "r0", &stays);
+    session.sender(&["--receivers", "1"]).wait().expect(0);
+    // It holds all of it by now, and has its receipt long before the other.
+    let late = session.receiver(1, &[]);
+    session.sender(&["--receivers", "2", "--rate", "2mbit"]).wait().expect(0);
+    late.wait().expect(0);
+    let report = session.scratch.report("sender");
+    let its = report.receivers.iter().find(|r| r.name == "r0").unwrap();
+    assert!(its.joined_s == 0.0 && its.kept_bytes == 500_000, "{its:?}");
+    assert!(!stays.err().contains("lost"), "{}", stays.err());
+}
+
+#[test]
 fn interrupts_end_both_sides_cleanly_and_say_what_remains() {
     let (_session, sender, mut receivers) = OneFile::under_way();
     receivers[1].interrupt();
