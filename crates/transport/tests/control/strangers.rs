@@ -1,6 +1,6 @@
 //! Those who should not be here, and those who behave badly.
 
-use crate::world::{Setup, World, code, join_request};
+use crate::world::{Setup, Told, World, code, join_request};
 use downpour_transport::control::{
     AttemptError, BODY_LEN_MAX, ControlClient, ErrorCode, JoinError, ServerLimits, Token,
 };
@@ -8,7 +8,7 @@ use downpour_transport::identity::{ClientKeys, Identity, client_config};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -92,6 +92,25 @@ async fn a_ticket_ends_for_newcomers_only() {
     assert!(error.to_string().contains("ask for a new one"), "{error}");
     let (status, _, body) = world.raw("GET /v1/data HTTP/1.1\r\n").await;
     assert_eq!((status, code(&body)), (403, ErrorCode::TicketExpired));
+}
+
+#[tokio::test]
+async fn who_has_joined_comes_back_also_when_the_ticket_has_ended() {
+    let end = SystemTime::now() + Duration::from_secs(3);
+    let expires_unix_s = end.duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let mut world = World::new(Setup { expires_unix_s, ..Setup::default() }).await;
+    let setup = world.client_setup();
+    let client = ControlClient::connect(setup.clone()).await.unwrap();
+    client.join(&join_request("anna")).await.unwrap();
+    assert!(matches!(world.told().await, Told::Join { .. }));
+    drop(client);
+    while let Ok(left) = end.duration_since(SystemTime::now()) {
+        tokio::time::sleep(left).await;
+    }
+    let error = world.client().await.join(&join_request("late")).await.unwrap_err();
+    assert!(matches!(error, JoinError::Expired(_)), "{error}");
+    let client = ControlClient::connect(setup).await.unwrap();
+    client.join(&join_request("anna")).await.unwrap();
 }
 
 #[tokio::test]

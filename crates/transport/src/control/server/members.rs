@@ -67,6 +67,11 @@ impl Members {
         self.lock().get(&receiver.0).is_some_and(|entry| entry.node == node)
     }
 
+    /// Whether `node` has joined.
+    pub(super) fn knows(&self, node: PublicKey) -> bool {
+        self.lock().values().any(|entry| entry.node == node)
+    }
+
     /// Opens the stream of events of `member` and tells the handler. Ends the one before.
     pub(super) fn subscribe<H: SessionHandler>(
         self: &Arc<Self>,

@@ -1,7 +1,7 @@
 //! From a request to the handler and back.
 //!
 //! In this order (`docs/protocol.md#CTL-7`): the node's key; the token; path and method; the session and the
-//! receiver named in the headers; the ticket's time, for those who have not joined; the body. So a stranger
+//! receiver named in the headers; the ticket's time, for nodes that have not joined; the body. So a stranger
 //! learns nothing but that it is one.
 
 use super::body::{EventBody, Outgoing};
@@ -112,9 +112,9 @@ async fn dispatch<H: SessionHandler>(
     request: Request<Incoming>,
 ) -> Result<Answer, ApiError> {
     let member = named_member(core, connection, request.headers())?;
-    if member.is_none() || route == Route::Join {
-        check_time(core.expires_unix_s)?;
-    }
+    // Who has joined may come back for as long as the session lasts.
+    let known = || member.is_some() || core.members.knows(connection.conn.node);
+    check_time(core.expires_unix_s).or_else(|over| if known() { Ok(()) } else { Err(over) })?;
     let joined = || {
         let message =
             format!("join first, and send the headers {SESSION_HEADER} and {RECEIVER_HEADER}");
