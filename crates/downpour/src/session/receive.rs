@@ -25,6 +25,7 @@ use downpour_transport::control::{
 use downpour_transport::identity::Identity;
 use downpour_transport::trace::Trace;
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -195,14 +196,26 @@ fn instance(name: &str, target: &Target) -> Result<InstanceId, Fault> {
             return InstanceId::random().ok_or_else(faults::randomness);
         }
     };
-    // A folder that is made later has the same name from the start.
-    let absolute = path.canonicalize().or_else(|_| std::path::absolute(path));
-    let absolute = absolute.unwrap_or_else(|_| path.clone());
+    let place = place(path);
     let mut hasher = blake3::Hasher::new();
     hasher.update(&(name.len() as u64).to_be_bytes()).update(name.as_bytes());
-    let hash = hasher.update(absolute.as_os_str().as_bytes()).finalize();
+    let hash = hasher.update(place.as_os_str().as_bytes()).finalize();
     let (head, _) = hash.as_bytes().split_first_chunk().unwrap_or((&[0; 16], &[]));
     Ok(InstanceId::from_bytes(*head))
+}
+
+/// One name for a folder, before it is made and after: that of the nearest one that is there, and the rest.
+fn place(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let there = absolute.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
+    let Some((above, mut place)) = there else { return absolute };
+    for part in absolute.strip_prefix(above).iter().flat_map(|rest| rest.components()) {
+        match part {
+            Component::ParentDir => drop(place.pop()),
+            part => place.push(part),
+        }
+    }
+    place
 }
 
 /// Tries until the sender takes us in, the time is over, or trying is of no use.
@@ -305,5 +318,20 @@ mod tests {
         assert_eq!(of("n1", "/data"), of("n1", "/data"));
         assert_ne!(of("n1", "/data"), of("n2", "/data"));
         assert_ne!(of("n1", "/data"), of("n1", "/data2"));
+    }
+
+    #[test]
+    fn a_folder_is_the_same_place_before_it_is_made_and_after() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |path: &str| root.path().join(path);
+        std::fs::create_dir(at("real")).unwrap();
+        std::os::unix::fs::symlink("real", at("link")).unwrap();
+        let ways = ["real/new/out", "link/new/out", "link/new/out/", "real/./no/../new/out"];
+        let all = || ways.map(|way| instance("n1", &Target::Tree(at(way))).unwrap());
+        let before = all();
+        std::fs::create_dir_all(at("real/no")).unwrap();
+        std::fs::create_dir_all(at("real/new/out")).unwrap();
+        assert_eq!(before, all());
+        assert!(before.iter().all(|instance| *instance == before[0]), "{before:?}");
     }
 }
