@@ -413,6 +413,7 @@ impl ReceiveArgs {
             protocol,
             &[
                 (self.ticket.is_some(), "a ticket", &[]),
+                (self.setuid, "--setuid", &[]),
                 (self.xattrs, "--xattrs", &[]),
                 (self.product_log.is_some(), "--product-log", &[Fmtp]),
                 (self.stay, "--stay", &[]),

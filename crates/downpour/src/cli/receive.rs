@@ -36,6 +36,9 @@ pub struct ReceiveArgs {
     /// Replace files that are there and differ
     #[arg(long)]
     pub overwrite: bool,
+    /// As root: keep the setuid and setgid bits of files, which are taken off otherwise
+    #[arg(long)]
+    pub setuid: bool,
     /// Restore ACLs, extended attributes and capabilities
     #[arg(long)]
     pub xattrs: bool,
@@ -92,6 +95,8 @@ pub struct ReceivePlan {
     pub target: Target,
     /// Replace files that differ.
     pub overwrite: bool,
+    /// With setuid and setgid bits of files.
+    pub setuid: bool,
     /// With ACLs, extended attributes and capabilities.
     pub xattrs: bool,
     /// How long to wait for the sender.
@@ -195,6 +200,7 @@ impl ReceiveArgs {
             ticket: TicketText::read(self.ticket.as_deref().unwrap_or_default())?,
             target: resolve_target(self.out, self.discard)?,
             overwrite: self.overwrite,
+            setuid: self.setuid,
             xattrs: self.xattrs,
             join_timeout: self.join_timeout,
             stay: self.stay,

@@ -232,6 +232,7 @@ pub(super) fn receive_plan(
         ticket: TicketText::read(&ticket.to_string())?,
         target: Target::Tree(folder),
         overwrite: false,
+        setuid: false,
         xattrs: false,
         join_timeout: Duration::ZERO,
         stay: false,

@@ -109,7 +109,7 @@ fn open_store(
         }
         Target::Tree(out) => Destination::Folder(FolderOptions {
             overwrite: plan.overwrite,
-            setuid: true,
+            setuid: plan.setuid,
             xattrs: plan.xattrs,
             ..FolderOptions::new(out)
         }),

@@ -3,8 +3,9 @@
 use crate::payload;
 use crate::program::{Running, Scratch};
 use downpour::report::ReceiverState;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -228,6 +229,22 @@ fn a_second_run_sends_nothing_again_and_replaces_only_when_told() {
     sent.expect(0);
     received.expect(0);
     payload::assert_same(&tree, &scratch.path("r0/tree"));
+}
+
+#[test]
+fn setuid_arrives_only_when_asked_for() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: setuid_arrives_only_when_asked_for: this is not root");
+    }
+    let session = OneFile::new(1000);
+    let mode = |name: &str| fs::metadata(session.scratch.path(name)).unwrap().mode() & 0o7777;
+    fs::set_permissions(session.scratch.path("file"), Permissions::from_mode(0o6755)).unwrap();
+    let receivers = [session.receiver(0, &[]), session.receiver(1, &["--setuid"])];
+    session.sender(&["--receivers", "2"]).wait().expect(0);
+    for receiver in receivers {
+        receiver.wait().expect(0);
+    }
+    assert_eq!((mode("r0/file"), mode("r1/file")), (0o755, 0o6755));
 }
 
 #[test]
