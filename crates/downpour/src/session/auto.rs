@@ -3,7 +3,7 @@
 //! It is moved as a straggler is (`docs/protocol.md#STRAG`); the receiver need not know why.
 
 use super::endpoint::Shared;
-use super::roster::Stage;
+use super::roster::{Roster, Stage};
 use downpour_proto::sender::Delivery;
 use downpour_proto::transfer::{CONNECTIONS_FAR, Choice, Path, Seen};
 use downpour_proto::{ReceiverId, Timestamp};
@@ -33,14 +33,7 @@ impl Auto {
         let on_stream =
             |id| snapshot.members.get(&id).is_some_and(|m| m.delivery == Delivery::Stream);
         let mut stand = shared.stand();
-        if self.choice.is_none() {
-            let ready = |(id, peer): &(ReceiverId, &super::roster::Peer)| {
-                peer.stage == Stage::Ready && on_stream(*id)
-            };
-            let first = stand.roster.iter().find(ready);
-            self.choice = first.map(|(id, _)| (id, Choice::new(now, CONNECTIONS_FAR)));
-        }
-        let Some((id, choice)) = &mut self.choice else { return };
+        let Some((id, choice)) = self.choose(now, &mut stand.roster, on_stream) else { return };
         let Some(member) = snapshot.members.get(id) else { return };
         let symbol_len = u64::from(shared.reply.geometry.symbol_len);
         let (_, len) = shared.source.objects();
@@ -67,5 +60,50 @@ impl Auto {
             _ => Delivery::Stream,
         };
         shared.driver.set_delivery(*id, delivery);
+    }
+
+    /// The receiver that is looked at. One that has come back has another number, and is measured anew.
+    fn choose(
+        &mut self,
+        now: Timestamp,
+        roster: &mut Roster,
+        on_stream: impl Fn(ReceiverId) -> bool,
+    ) -> Option<&mut (ReceiverId, Choice)> {
+        self.choice.take_if(|(id, _)| roster.find(*id).is_none());
+        if self.choice.is_none() {
+            let first = roster.iter().find(|(id, p)| p.stage == Stage::Ready && on_stream(*id));
+            self.choice = first.map(|(id, _)| (id, Choice::new(now, CONNECTIONS_FAR)));
+        }
+        self.choice.as_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::roster::{Newcomer, Roster};
+    use super::Auto;
+    use downpour_proto::Timestamp;
+    use downpour_transport::control::InstanceId;
+    use downpour_transport::identity::Identity;
+
+    #[test]
+    fn who_has_come_back_is_chosen_under_its_new_number() {
+        let (mut auto, mut roster) = (Auto::default(), Roster::new(false));
+        let node = Identity::generate().public_key();
+        let join = |roster: &mut Roster| {
+            let instance = InstanceId::from_bytes([1; 16]);
+            let addr = "127.0.0.1:1".parse().unwrap();
+            let (id, _) = roster.join(Newcomer { name: "a".to_owned(), node, instance, addr });
+            roster.ready(id, true, false);
+            id
+        };
+        let mut chosen =
+            |roster: &mut Roster| auto.choose(Timestamp::ZERO, roster, |_| true).map(|(id, _)| *id);
+        assert_eq!(chosen(&mut roster), None);
+        for _ in 0..2 {
+            let id = join(&mut roster);
+            assert_eq!(chosen(&mut roster), Some(id));
+            assert_eq!(chosen(&mut roster), Some(id));
+        }
     }
 }
