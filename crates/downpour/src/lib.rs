@@ -2,6 +2,7 @@
 
 #[macro_use] // First: its macros are everybody's below.
 mod output;
+mod whole;
 
 pub mod api;
 pub mod cli;

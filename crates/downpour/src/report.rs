@@ -12,11 +12,12 @@ pub use transfer::{PlanLine, SteeredLine, TransferReport};
 
 use crate::object::printable;
 use crate::units::{show_bytes, show_duration};
+use crate::whole;
 use downpour_proto::Rate;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// Version of the report's fields.
@@ -318,24 +319,14 @@ impl Report {
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
-    /// Writes the JSON so that a reader finds the old file or the whole new one.
+    /// Writes the JSON so that a reader finds the old file or the whole new one; to a pipe or a device as it is.
     pub fn write(&self, path: &Path) -> io::Result<()> {
-        let part = part_of(path);
-        let written = std::fs::write(&part, self.to_json());
-        written.and_then(|()| std::fs::rename(&part, path)).inspect_err(|_| {
-            // Best effort: what is reported is the first error.
-            let _ = std::fs::remove_file(&part);
-        })
+        whole::write(path, 0o666, self.to_json().as_bytes())
     }
 
     /// Whether a report could be written there: asked before a session, as after it is too late.
     pub fn check_path(path: &Path) -> io::Result<()> {
-        if path.is_dir() {
-            return Err(io::ErrorKind::IsADirectory.into());
-        }
-        let part = part_of(path);
-        std::fs::File::create(&part)?;
-        std::fs::remove_file(&part)
+        whole::check(path)
     }
 
     /// The summary for people, several lines.
@@ -441,13 +432,6 @@ impl Report {
 /// What others wrote, for a terminal.
 fn shown(text: &str) -> String {
     printable(text.as_bytes())
-}
-
-/// Where it is written before it gets its name.
-fn part_of(path: &Path) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.part", std::process::id()));
-    path.with_file_name(name)
 }
 
 fn summarise_names(out: &mut String, word: &str, names: &[Named]) -> std::fmt::Result {

@@ -7,14 +7,14 @@
 //!
 //! A ticket lets in whoever has it until it expires. It holds no private key.
 
+use crate::whole;
 use downpour_transport::control::{Token, decode_base64url, encode_base64url};
 use downpour_transport::identity::PublicKey;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -182,18 +182,10 @@ impl Ticket {
     }
 
     /// Writes it to a file that only its owner can read, in one step: a reader sees the old file or the
-    /// new one, whole.
+    /// new one, whole. A pipe or a device is written to.
     pub fn write_file(&self, path: &Path) -> Result<(), TicketFileError> {
-        let failed = |error| TicketFileError::Io(path.to_owned(), error);
-        let mut name = path.file_name().ok_or_else(|| failed(no_file_name()))?.to_owned();
-        name.push(format!(".{}.new", std::process::id()));
-        let temporary = path.with_file_name(name);
-        let result = write_private(&temporary, format!("{self}\n").as_bytes())
-            .and_then(|()| fs::rename(&temporary, path));
-        if result.is_err() {
-            let _ = fs::remove_file(&temporary);
-        }
-        result.map_err(failed)
+        whole::write(path, 0o600, format!("{self}\n").as_bytes())
+            .map_err(|error| TicketFileError::Io(path.to_owned(), error))
     }
 
     /// Reads the file that [`Self::write_file`] wrote.
@@ -207,16 +199,6 @@ impl Ticket {
         let text = String::from_utf8_lossy(&text);
         text.parse().map_err(|error| TicketFileError::Ticket(path.to_owned(), error))
     }
-}
-
-fn no_file_name() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, "this names no file")
-}
-
-fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
 }
 
 fn is_addr(addr: &str) -> bool {
