@@ -86,6 +86,9 @@ pub struct SessionReport {
     pub group: Option<String>,
     /// Interface of the multicast data.
     pub interface: Option<String>,
+    /// As many receivers as `--receivers` said; a sender's only, 0 when it was not given.
+    #[serde(default)]
+    pub receivers_wanted: u32,
     /// Name of the profile.
     pub profile: String,
     /// The erasure code, as `--code` names it; a sender's only.
@@ -306,9 +309,9 @@ impl ReceiverState {
 }
 
 impl Report {
-    /// Whether every receiver has everything. False when there was none at all.
+    /// Whether every receiver has everything. False when there was none at all, or fewer than wanted.
     pub fn is_complete(&self) -> bool {
-        !self.receivers.is_empty()
+        self.receivers.len() >= self.session.receivers_wanted.max(1) as usize
             && self.failed.is_empty()
             && self.receivers.iter().all(|receiver| receiver.state.is_complete())
     }
@@ -519,6 +522,9 @@ mod tests {
         let mut changed = report(vec![receiver("a", ReceiverState::Complete)]);
         changed.failed.push(Named { name: "f".to_owned(), why: "changed".to_owned() });
         assert!(!changed.is_complete());
+        let mut few = report(vec![receiver("a", ReceiverState::Complete)]);
+        few.session.receivers_wanted = 2;
+        assert!(!few.is_complete(), "the other never came");
     }
 
     #[test]

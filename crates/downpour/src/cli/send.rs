@@ -60,7 +60,7 @@ pub struct SendArgs {
     #[arg(long)]
     pub skip_unreadable: bool,
 
-    /// Start as soon as this many receivers have joined
+    /// Start as soon as this many receivers have joined; the exit status is 1 if fewer ever do
     #[arg(long, value_name = "N", help_heading = "Start")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub receivers: Option<u32>,
@@ -201,7 +201,7 @@ pub enum Payload {
 /// user presses Enter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StartRule {
-    /// So many have joined.
+    /// So many have joined. When fewer ever do the exit status is 1.
     pub receivers: Option<u32>,
     /// These have joined. A missing one makes the exit status 1.
     pub expect: BTreeSet<String>,

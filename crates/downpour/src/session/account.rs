@@ -90,6 +90,8 @@ pub(super) struct Heading {
     pub(super) name: String,
     pub(super) group: Option<String>,
     pub(super) interface: Option<String>,
+    /// So many `--receivers` said.
+    pub(super) wanted: u32,
     pub(super) profile: String,
     pub(super) rate_limit: Option<Rate>,
     pub(super) objects: u64,
@@ -137,6 +139,7 @@ pub(super) fn report(
             name: heading.name,
             group: heading.group,
             interface: heading.interface,
+            receivers_wanted: heading.wanted,
             profile: heading.profile,
             code: ledger.geometry.code.name().to_owned(),
             rate_limit_bps: heading.rate_limit.map(Rate::bps),

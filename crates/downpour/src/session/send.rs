@@ -338,9 +338,8 @@ async fn close(
     let mut stand = shared.stand();
     let mut notices = stand.notices.clone();
     notices.extend(faults::trace_end(trace));
-    if stand.roster.iter().next().is_none() {
-        notices.push("nobody joined".to_owned());
-    }
+    let wanted = plan.start.receivers.unwrap_or(0);
+    notices.extend(too_few(stand.roster.iter().count(), wanted));
     match ended {
         Ended::Over => {}
         Ended::Interrupted => notices.push("interrupted before everybody was complete".to_owned()),
@@ -356,6 +355,7 @@ async fn close(
         name: shared.reply.name.clone(),
         group: stream.as_ref().map(|(group, _)| group.clone()),
         interface: stream.map(|(_, interface)| interface),
+        wanted,
         profile: plan.profile.name(),
         rate_limit: plan.rate,
         objects: shared.source.objects().0,
@@ -385,6 +385,17 @@ fn tell_the_end(roster: &mut Roster, ended: &Ended, reason: String) {
         roster.cut(&reason);
     }
     roster.tell_all(&Event::Shutdown { reason });
+}
+
+/// Fewer have joined than `--receivers` said, or nobody at all.
+fn too_few(joined: usize, wanted: u32) -> Option<String> {
+    match joined {
+        0 => Some("nobody joined".to_owned()),
+        few if few < wanted as usize => {
+            Some(format!("receivers that joined: {few}, fewer than the {wanted} of --receivers"))
+        }
+        _ => None,
+    }
 }
 
 fn named(withdrawn: &Withdrawn) -> Named {

@@ -307,6 +307,17 @@ fn an_expected_machine_that_never_comes_is_named() {
 }
 
 #[test]
+fn fewer_than_were_wanted_is_not_complete() {
+    let session = OneFile::new(1000);
+    let mut receiver = session.receiver(0, &["--discard"]);
+    receiver.until(|r| r.err().contains("waiting").then_some(()));
+    let ended = session.sender(&["--receivers", "2", "--start-after", "2s"]).wait();
+    ended.expect(1);
+    assert!(ended.err.contains("receivers that joined: 1, fewer than the 2"), "{}", ended.err);
+    receiver.wait().expect(0);
+}
+
+#[test]
 fn who_stays_takes_part_once_in_each_session() {
     let session = OneFile::new(500_000);
     let ticket = format!("@{}", session.ticket.display());
