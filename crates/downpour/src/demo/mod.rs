@@ -66,7 +66,7 @@ pub fn run(plan: &DemoPlan) -> Result<Exit, Fault> {
         println!("  and {} more folders", picked.paths.len() - PATHS_SHOWN);
     }
     println!(
-        "to {} receivers on loopback multicast, each losing {} % of the datagrams, at {}.\n",
+        "to {} receivers on loopback multicast, each losing {} % of the datagrams, at {} at most.\n",
         plan.receivers,
         plan.loss * 100.0,
         plan.rate
@@ -79,9 +79,10 @@ pub fn run(plan: &DemoPlan) -> Result<Exit, Fault> {
         plan.receivers,
         show_duration(verified.elapsed())
     );
-    println!("The same to one after the other over plain TCP, without loss, at {}:", plan.rate);
-    let (tcp_time, tcp_bytes) = by_tcp(plan, &picked, &stage)?;
-    summarise(plan, &report, tcp_time, tcp_bytes);
+    let rate = held_to(plan, &report);
+    println!("The same to one after the other over plain TCP, without loss, at {rate}:");
+    let tcp = by_tcp(plan, rate, &picked, &stage)?;
+    print!("{}", summary(plan, &report, tcp));
     Ok(Exit::Complete)
 }
 
@@ -202,14 +203,24 @@ fn compare(plan: &DemoPlan, picked: &Picked, stage: &Stage) -> Result<(), Fault>
     Ok(())
 }
 
-fn by_tcp(plan: &DemoPlan, picked: &Picked, stage: &Stage) -> Result<(Duration, u64), Fault> {
+/// What the session was held to: under a hard ceiling of this machine less than was asked for.
+fn held_to(plan: &DemoPlan, report: &Report) -> Rate {
+    report.session.rate_limit_bps.map_or(plan.rate, Rate::from_bps)
+}
+
+fn by_tcp(
+    plan: &DemoPlan,
+    rate: Rate,
+    picked: &Picked,
+    stage: &Stage,
+) -> Result<(Duration, u64), Fault> {
     let start = Instant::now();
     let mut sent = 0;
     for index in 0..plan.receivers {
         let out = stage.path(&receiver_name(index));
         let begun = Instant::now();
         let done = fs::create_dir(&out)
-            .and_then(|()| tcp::send_once(&picked.paths, &out, plan.rate, |_| !stage.is_stopped()));
+            .and_then(|()| tcp::send_once(&picked.paths, &out, rate, |_| !stage.is_stopped()));
         match done {
             Ok(bytes) => sent += bytes,
             Err(_) if stage.is_stopped() => return Err(ended_early(stage, &[])),
@@ -221,27 +232,27 @@ fn by_tcp(plan: &DemoPlan, picked: &Picked, stage: &Stage) -> Result<(Duration, 
     Ok((start.elapsed(), sent))
 }
 
-fn summarise(plan: &DemoPlan, report: &Report, tcp_time: Duration, tcp_bytes: u64) {
+fn summary(plan: &DemoPlan, report: &Report, (tcp_time, tcp_bytes): (Duration, u64)) -> String {
     let session = &report.session;
     let time = Duration::from_secs_f64(session.duration_s.max(0.0));
     let n = plan.receivers as u64;
     let row = |name: &str, time: Duration, bytes: u64, how: &str| {
         let together = Rate::of(session.data_bytes * n, time).to_string();
         let (time, bytes) = (show_duration(time), show_bytes(bytes));
-        println!("  {name:<9} {time:>13} {bytes:>12} {together:>16}   {how}");
+        format!("  {name:<9} {time:>13} {bytes:>12} {together:>16}   {how}\n")
     };
-    println!("\n  {:<9} {:>13} {:>12} {:>16}", "", "time", "sent", "to all together");
-    row("downpour", time, session.sent.total(), "once, to all at the same time");
-    row("TCP", tcp_time, tcp_bytes, "once for each receiver, one after the other");
-    println!(
-        "\nBoth held to {}. downpour took {:.1} times less time and sent {:.1} times fewer bytes;\n\
-         its overhead over a single copy is {:.1} %, at {} % loss.",
-        plan.rate,
+    let head = format!("\n  {:<9} {:>13} {:>12} {:>16}\n", "", "time", "sent", "to all together");
+    let ours = row("downpour", time, session.sent.total(), "once, to all at the same time");
+    let theirs = row("TCP", tcp_time, tcp_bytes, "once for each receiver, one after the other");
+    format!(
+        "{head}{ours}{theirs}\nBoth held to {}. downpour took {:.1} times less time and sent {:.1} times fewer bytes;\n\
+         its overhead over a single copy is {:.1} %, at {} % loss.\n",
+        held_to(plan, report),
         tcp_time.as_secs_f64() / time.as_secs_f64().max(0.001),
         tcp_bytes as f64 / session.sent.total().max(1) as f64,
         session.overhead * 100.0,
         plan.loss * 100.0,
-    );
+    )
 }
 
 fn ended_early(stage: &Stage, failed: &[String]) -> Fault {
@@ -264,4 +275,34 @@ fn broken(doing: &str, error: &io::Error) -> Fault {
 fn free_address() -> io::Result<String> {
     let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?;
     Ok(listener.local_addr()?.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DemoPlan, held_to, summary};
+    use crate::report::{Report, Role, SCHEMA, SessionReport};
+    use downpour_proto::Rate;
+    use std::time::Duration;
+
+    #[test]
+    fn both_are_held_to_what_the_session_was_held_to() {
+        let rate = Rate::from_mbps(200);
+        let plan = DemoPlan { path: None, receivers: 2, loss: 0.0, rate, place: None };
+        let mut report = Report {
+            schema: SCHEMA,
+            downpour: String::new(),
+            role: Role::Sender,
+            session: SessionReport::default(),
+            transfer: None,
+            receivers: Vec::new(),
+            failed: Vec::new(),
+            skipped: Vec::new(),
+            notices: Vec::new(),
+        };
+        assert_eq!(held_to(&plan, &report), rate);
+        report.session.rate_limit_bps = Some(50_000_000);
+        assert_eq!(held_to(&plan, &report), Rate::from_mbps(50));
+        let text = summary(&plan, &report, (Duration::from_secs(1), 1));
+        assert!(text.contains("Both held to 50.0 Mbit/s"), "{text}");
+    }
 }
