@@ -7,10 +7,12 @@ use super::Dispatch;
 use super::book::after_failure;
 use super::link::seed;
 use super::policy::source_class;
-use super::route::is_submitted;
+use super::route::{PRIORITY, is_submitted};
+use super::submit::stamp;
 use crate::site::{Fault, Site};
 use downpour_catalog::{
-    Answer, Change, Digest, ErrorClass, File, Move, Next, Query, Revision, State,
+    Answer, Change, Digest, ErrorClass, File, Move, NewFile, Next, OtherContent, Query, Revision,
+    Same, State, Time,
 };
 use downpour_proto::Rng;
 use std::io::{ErrorKind, Read as _};
@@ -58,40 +60,67 @@ async fn round(site: &Arc<Site>) -> Result<usize, Fault> {
     if files.is_empty() {
         return Ok(0);
     }
-    let hashed = tokio::task::spawn_blocking(move || {
-        let hash = |(file, path): (File, PathBuf)| {
-            let digest = digest(&path, file.size);
-            let size = if digest == Err(ErrorClass::FileChanged) { at_rest(&path) } else { None };
-            (digest, size.filter(|size| *size != file.size), file)
-        };
-        files.into_iter().map(hash).collect::<Vec<_>>()
+    let read = tokio::task::spawn_blocking(move || {
+        files.into_iter().map(|(file, path)| (read(&file, &path), file)).collect::<Vec<_>>()
     });
     let died = |e: tokio::task::JoinError| Fault::new(ErrorClass::Internal, e.to_string());
-    let (hashed, now) = (hashed.await.map_err(died)?, site.clock.now());
+    let (read, now) = (read.await.map_err(died)?, site.clock.now());
     let mut rng = Rng::new(seed());
-    let first = hashed.iter().map(|(digest, _, file)| {
-        let next = match digest {
-            Ok(digest) => Next::Hashed(vec![digest.clone()]),
-            Err(class) => after_failure(now, *class, (1, 1), None, &mut rng),
-        };
-        step(file, file.revision, next)
+    let first = read.iter().map(|(content, file)| match content {
+        Content::Whole(digest) => step(file, file.revision, Next::Hashed(vec![digest.clone()])),
+        Content::Grown { size, stamp } => written_on(file, *size, *stamp),
+        Content::Not(class) => step(file, file.revision, failed(now, file, *class, &mut rng)),
+        Content::Written => step(file, file.revision, grows(now, file, &mut rng)),
     });
     let answers = site.catalog.submit(now, first.collect()).done().await?;
     let mut count = 0;
-    let further = |((_, size, file), answer): (&(_, Option<u64>, File), Answer)| {
-        let applied = answer.ok()?;
-        let next = match (applied.state?, *size) {
-            (State::Hashed, _) => Next::Queued,
-            // Nobody has read it: it is that file, written on since it was taken in.
-            (State::Waiting, Some(size)) => Next::Settled { size },
-            _ => return None,
-        };
-        count += usize::from(next == Next::Queued);
-        Some(step(file, applied.revision, next))
+    let further = |((content, file), answer): (&(Content, File), Answer)| match (content, answer) {
+        (Content::Whole(_), Ok(applied)) => {
+            count += 1;
+            Some(step(file, applied.revision, Next::Queued))
+        }
+        // What is there is a later version.
+        (Content::Grown { .. }, answer) if answer.as_ref().map(|a| a.file) != Ok(file.id) => {
+            let next = failed(now, file, ErrorClass::FileChanged, &mut rng);
+            Some(step(file, file.revision, next))
+        }
+        _ => None,
     };
-    let second = hashed.iter().zip(answers).filter_map(further).collect();
+    let second = read.iter().zip(answers).filter_map(further).collect();
     site.catalog.submit(site.clock.now(), second).done().await?;
     Ok(count)
+}
+
+/// What became of a file that cannot be read: it waits longer each time, or is set apart.
+fn failed(now: Time, file: &File, class: ErrorClass, rng: &mut Rng) -> Next {
+    let times = times_failed(file);
+    after_failure(now, class, (times, times), None, rng)
+}
+
+/// One that is being written is no failure of its own.
+fn grows(now: Time, file: &File, rng: &mut Rng) -> Next {
+    after_failure(now, ErrorClass::FileChanged, (times_failed(file), 1), None, rng)
+}
+
+/// How often a file has failed here, with this time: it settled at its second revision, and each failure takes two, to wait and to
+/// settle again.
+fn times_failed(file: &File) -> u32 {
+    u32::try_from(file.revision.0 / 2).unwrap_or(u32::MAX)
+}
+
+/// Nobody has read it: it is that file, written on since it was taken in.
+fn written_on(file: &File, size: u64, stamp: i64) -> Change {
+    Change::TakeIn(NewFile {
+        site: file.site,
+        name: file.name.clone(),
+        size,
+        stamp,
+        rule: file.rule,
+        rank: PRIORITY,
+        transfer: None,
+        other_content: OtherContent::Refuse,
+        same: Same::OfRule,
+    })
 }
 
 /// Submitted files that stand there, and where they lie.
@@ -126,6 +155,39 @@ async fn due(site: &Arc<Site>, state: State) -> Result<Vec<(File, PathBuf)>, Fau
     .await
 }
 
+/// What is found where a file lies.
+#[derive(Debug, PartialEq, Eq)]
+enum Content {
+    /// What was taken in.
+    Whole(Digest),
+    /// More or less than that, and nobody has written to it for a while.
+    Grown { size: u64, stamp: i64 },
+    /// More or less than that, for now.
+    Written,
+    /// Nothing that can be taken.
+    Not(ErrorClass),
+}
+
+fn read(file: &File, path: &Path) -> Content {
+    match digest(path, file.size) {
+        Ok(digest) => Content::Whole(digest),
+        Err(ErrorClass::FileChanged) => changed(path, file.size),
+        Err(class) => Content::Not(class),
+    }
+}
+
+/// What is in the place of a file that had this size.
+fn changed(path: &Path, size: u64) -> Content {
+    let meta = path.symlink_metadata().ok().filter(std::fs::Metadata::is_file);
+    match meta {
+        Some(meta) if is_new(&meta) => Content::Written,
+        Some(meta) if meta.len() != size => {
+            Content::Grown { size: meta.len(), stamp: stamp(&meta) }
+        }
+        _ => Content::Not(ErrorClass::FileChanged),
+    }
+}
+
 /// BLAKE3 of a file that has this size.
 fn digest(path: &Path, size: u64) -> Result<Digest, ErrorClass> {
     let class = |error| source_class(&error);
@@ -154,17 +216,18 @@ fn digest(path: &Path, size: u64) -> Result<Digest, ErrorClass> {
     }
 }
 
-/// Size of a file that nobody has written to for a while.
-fn at_rest(path: &Path) -> Option<u64> {
-    let meta = path.symlink_metadata().ok().filter(std::fs::Metadata::is_file)?;
-    let is_new = meta.modified().ok()?.elapsed().is_ok_and(|since| since < REST);
-    (!is_new).then_some(meta.len())
+/// Whether somebody wrote to it a short while ago.
+fn is_new(meta: &std::fs::Metadata) -> bool {
+    let written = meta.modified().ok();
+    written.is_some_and(|at| at.elapsed().is_ok_and(|since| since < REST))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{at_rest, digest};
-    use downpour_catalog::{Digest, ErrorClass};
+    use super::{Content, changed, digest, failed, grows};
+    use crate::dispatch::book::Held;
+    use downpour_catalog::{Digest, ErrorClass, File, Next, Revision, Time};
+    use downpour_proto::Rng;
 
     #[test]
     fn a_file_that_is_not_what_was_taken_in_has_no_digest() {
@@ -174,12 +237,33 @@ mod tests {
         std::fs::write(&path, b"content").unwrap();
         assert_eq!(digest(&path, 7), Ok(Digest::blake3(*blake3::hash(b"content").as_bytes())));
         assert_eq!(digest(&path, 8), Err(ErrorClass::FileChanged));
-        assert_eq!(at_rest(&path), None);
+        assert_eq!(changed(&path, 8), Content::Written);
         let file = std::fs::File::options().write(true).open(&path).unwrap();
         file.set_modified(std::time::SystemTime::now() - 2 * super::REST).unwrap();
-        assert_eq!(at_rest(&path), Some(7));
+        assert!(matches!(changed(&path, 8), Content::Grown { size: 7, .. }));
+        // It says that it is as long as it was, and is not.
+        assert_eq!(changed(&path, 7), Content::Not(ErrorClass::FileChanged));
         // What says nothing of the file does not set it apart.
         let folder = folder.path().metadata().unwrap().len();
         assert_eq!(digest(path.parent().unwrap(), folder), Err(ErrorClass::SourceReadFailed));
+    }
+
+    #[test]
+    fn what_cannot_be_read_waits_longer_each_time_and_is_set_apart() {
+        let (mut file, mut rng) = (Held::example("a").file, Rng::new(1));
+        let mut waits = Vec::new();
+        let mut fail = |revision, next: fn(Time, &File, ErrorClass, &mut Rng) -> Next| {
+            file.revision = Revision(revision);
+            match next(Time(0), &file, ErrorClass::FileUnreadable, &mut rng) {
+                Next::Waiting { next_try, .. } => Some(next_try.0 / 1_000_000),
+                Next::Quarantined(ErrorClass::FileUnreadable) => None,
+                other => panic!("{other:?}"),
+            }
+        };
+        waits.extend((1..=5).map(|times| fail(2 * times, failed)));
+        assert!(matches!(waits[..], [Some(5..=10), _, _, Some(40..=80), None]), "{waits:?}");
+        // One that is being written has all the time.
+        let written = fail(20, |now, file, _, rng| grows(now, file, rng));
+        assert!(written.is_some_and(|wait| wait >= 300), "{written:?}");
     }
 }

@@ -353,7 +353,7 @@ impl<'a> Walk<'a> {
 }
 
 /// Tells one content of a name from another, as far as that can be told without reading it.
-fn stamp(meta: &std::fs::Metadata) -> i64 {
+pub(super) fn stamp(meta: &std::fs::Metadata) -> i64 {
     let mut hasher = blake3::Hasher::new();
     for number in [meta.mtime(), meta.mtime_nsec(), meta.ino() as i64, meta.size() as i64] {
         hasher.update(&number.to_le_bytes());

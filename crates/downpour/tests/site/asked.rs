@@ -1,7 +1,7 @@
 //! What people ask of a site that has very many files, and what is found at a start that a wrong clock wrote.
 
 use super::harness::{SiteProcess, folder, until};
-use downpour::dispatch::{Done, WhyList};
+use downpour::dispatch::{Done, Submitted, WhyList};
 use downpour_catalog::{
     Applied, BeforeMigration, Catalog, Change, Digest, ErrorClass, Move, NewFile, Next,
     OtherContent, Reason, Replica, ReplicaState, Same, State, Time, TransferId,
@@ -57,7 +57,11 @@ fn step(catalog: &Catalog, files: Vec<Applied>, next: &Next) -> Vec<Applied> {
 fn of_very_many_files_none_is_left_out() {
     let root = folder();
     let mut site = SiteProcess::new(root.path(), "a");
-    fs::create_dir_all(site.path("state")).expect("room");
+    let open = site.path("open");
+    site.configure(&format!("[transfer]\nfolders = ['{}']", open.display()));
+    for folder in [site.path("state"), open.join("grown")] {
+        fs::create_dir_all(folder).expect("room");
+    }
     {
         let before = BeforeMigration::Refuse;
         let catalog = Catalog::open(site.catalog(), "test", Time(1), &before).expect("a catalog");
@@ -73,7 +77,7 @@ fn of_very_many_files_none_is_left_out() {
         step(&catalog, queued.split_off(5), &far);
         // One that was submitted, and written on before anybody read it.
         let grown = take_in(&catalog, ("to:b", "grown"), 1, None);
-        let (file, path) = (grown[0].file, site.path("grown"));
+        let (file, path) = (grown[0].file, open.join("grown/0"));
         fs::write(&path, b"content").expect("room");
         let written = File::options().write(true).open(&path).expect("a file");
         written.set_modified(SystemTime::UNIX_EPOCH).expect("a time");
@@ -112,4 +116,10 @@ fn of_very_many_files_none_is_left_out() {
     assert_eq!((done.done, done.next), (APART as u64, None), "{done:?}");
     let all = site.done(&["transfer", "cancel", "--transfer", &TRANSFER.to_string()]);
     assert!(all.contains(&format!("cancel: {} files", MANY + APART)), "{all}");
+    // What was written on and is submitted again is the same content.
+    site.trust(&SiteProcess::new(root.path(), "b").card);
+    site.signal("HUP");
+    let again = serde_json::json!({ "paths": [open], "to": "b" });
+    let again: Submitted = until("b is known", || site.post("/v1/transfers", &again).ok());
+    assert_eq!((again.accepted.files, again.accepted.known), (0, 1), "{again:?}");
 }
