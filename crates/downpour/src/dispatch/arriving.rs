@@ -7,6 +7,7 @@
 use super::Dispatch;
 use super::load::Names;
 use super::offer::{OFFER_FILES_MAX, Offer, OfferItem, Said, Trouble};
+use super::room::Space;
 use crate::object::{Digest, check_item_name, part_name};
 use crate::receipt::{SignedFileReceipt, WORD_BYTES_MAX};
 use crate::site::Site;
@@ -37,6 +38,21 @@ impl Taken {
         if self.damaged {
             set_aside(folder, &self.path, &self.item.key().to_string());
         }
+    }
+
+    /// Whether a file of its size is in its place: itself, most often, brought by a session that was cut before it was recorded.
+    pub(super) fn is_there(&self, folder: &Path) -> bool {
+        let there = std::fs::symlink_metadata(folder.join(&self.path));
+        there.is_ok_and(|there| there.is_file() && there.len() == self.item.size)
+    }
+
+    /// Takes room for what it lacks.
+    fn take_room(&mut self, folder: &Path, space: &mut Space<'_>) -> Result<(), Trouble> {
+        self.needed = match !self.damaged && self.is_there(folder) {
+            true => 0,
+            false => space.take(&self.path, self.item.size)?,
+        };
+        Ok(())
     }
 
     /// What its partial file is called.
@@ -107,9 +123,8 @@ impl<'a> Judge<'a> {
                     let what = format!("another file of the offer goes to {}", taken.path);
                     Said::Refuse(Trouble::new(ErrorClass::VersionConflict, what))
                 }
-                Ok(Look::Not(mut taken)) => match space.take(&taken.path, taken.item.size) {
-                    Ok(needed) => {
-                        taken.needed = needed;
+                Ok(Look::Not(mut taken)) => match taken.take_room(&self.folder, &mut space) {
+                    Ok(()) => {
                         let path = taken.path.clone();
                         judged.taken.push(taken);
                         Said::Take { path }
@@ -233,5 +248,50 @@ pub(super) fn set_aside(folder: &Path, path: &str, key: &str) {
         .and_then(|()| std::fs::rename(folder.join(path), aside.join(key)));
     if let Err(error) = moved {
         tracing::warn!(path, %error, "a damaged file stays where it is");
+    }
+}
+
+#[cfg(test)]
+impl Taken {
+    /// For tests.
+    pub(super) fn example(path: &str, size: u64) -> Self {
+        let item = OfferItem {
+            site: "a".to_owned(),
+            name: path.to_owned(),
+            version: 1,
+            taken_in_us: 1,
+            rule: "all".to_owned(),
+            size,
+            blake3: String::new(),
+            into: path.to_owned(),
+            digests: Vec::new(),
+        };
+        let (path, needed) = (path.to_owned(), size);
+        Self { item, digest: Digest([0; 32]), path, damaged: false, needed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Taken;
+    use crate::dispatch::room::Room;
+    use std::collections::HashSet;
+    use std::sync::Arc;
+
+    #[test]
+    fn what_is_in_its_place_needs_no_room_unless_it_is_known_to_be_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path();
+        std::fs::write(at.join("here"), [1; 3]).unwrap();
+        let (room, parts) = (Arc::new(Room::default()), HashSet::new());
+        let _full = room.promise(at, u64::MAX / 2);
+        let mut space = room.space(at, &parts, HashSet::new);
+        let mut needed = |path, size, damaged| {
+            let mut taken = Taken { damaged, ..Taken::example(path, size) };
+            taken.take_room(at, &mut space).map(|()| taken.needed).ok()
+        };
+        assert_eq!(needed("here", 3, false), Some(0));
+        assert_eq!(needed("here", 4, false), None, "it is something else");
+        assert_eq!((needed("here", 3, true), needed("away", 3, false)), (None, None));
     }
 }

@@ -54,10 +54,8 @@ fn read(
 ) -> Result<Vec<(usize, SignedFileReceipt)>, Fault> {
     let (mut found, mut left) = (Vec::new(), READ_MAX);
     for (index, taken) in taken.iter().enumerate() {
-        let there = std::fs::symlink_metadata(folder.join(&taken.path));
-        let same = there.is_ok_and(|there| there.is_file() && there.len() == taken.item.size);
         let receipt = receipt(site, taken, batch);
-        let is_right = same
+        let is_right = taken.is_there(folder)
             && left.checked_sub(taken.item.size).is_some_and(|rest| {
                 left = rest;
                 receipt.check_content(folder).is_ok()

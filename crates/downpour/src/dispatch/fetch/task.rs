@@ -216,13 +216,10 @@ impl Task {
 
     /// A daemon that ended may have come so far.
     async fn is_placed(&self) -> Result<bool, Fault> {
-        let there = self.folder.join(&self.taken.path);
-        let size = self.taken.item.size;
-        let same = |there: std::fs::Metadata| there.is_file() && there.len() == size;
-        if !std::fs::symlink_metadata(&there).is_ok_and(same) {
+        if !self.taken.is_there(&self.folder) {
             return Ok(false);
         }
-        match self.is_right(&there).await {
+        match self.is_right(&self.folder.join(&self.taken.path)).await {
             // What cannot be read is not it.
             Err(_) if !self.fetch.is_cancelled() => Ok(false),
             seen => seen,
