@@ -609,7 +609,7 @@ impl Standing {
 
     fn failure(&mut self, node: PublicKey, key: &str, class: &str, what: String) -> Option<Change> {
         let class = class.parse().unwrap_or(ErrorClass::DestinationRefused);
-        let under = self.files.values_mut().find(|under| under.key().to_string() == key)?;
+        let under = self.files.get_mut(&key.parse().ok()?)?;
         if !under.lacking.contains(&node) {
             return None;
         }
