@@ -40,7 +40,7 @@ pub(super) const MEMORY: u64 = 64_000_000;
 /// How long a session may take to end.
 const END_TIME: Duration = Duration::from_secs(10);
 /// How often progress is passed on.
-const TICK: Duration = Duration::from_millis(500);
+pub(super) const TICK: Duration = Duration::from_millis(500);
 
 /// A batch that was offered, and what became of it.
 pub(super) struct Incoming {

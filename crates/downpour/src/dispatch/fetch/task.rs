@@ -7,11 +7,11 @@ use super::part::Part;
 use super::{CANCELLED, Fetch, FetchWish, some_can_be_asked};
 use crate::api::Problem;
 use crate::dispatch::arriving::{Judge, Look, Taken};
-use crate::dispatch::incoming::{not_recorded, receipt};
+use crate::dispatch::incoming::{TICK, not_recorded, receipt};
 use crate::dispatch::offer::OfferItem;
 use crate::dispatch::pieces::Piece;
 use crate::dispatch::record::record;
-use crate::dispatch::room::no_room;
+use crate::dispatch::room::{Promise, no_room};
 use crate::dispatch::{Dispatch, lock};
 use crate::object::{open_in, rename_new};
 use crate::receipt::digest_of;
@@ -23,6 +23,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -260,8 +261,8 @@ impl Task {
         if free < needed {
             return Err(Fault::new(ErrorClass::DestinationFull, no_room(needed, free).what));
         }
-        let _promise = room.promise(&self.folder, needed);
-        self.whole(part, holders).await?;
+        let promise = room.promise(&self.folder, needed);
+        while_it_grows(part, &promise, self.whole(part, holders)).await?;
         self.place(part.path().to_owned()).await
     }
 
@@ -434,6 +435,17 @@ fn cancelled() -> Fault {
     Fault::new(ErrorClass::Interrupted, CANCELLED)
 }
 
+/// Does something that writes to a part. What is on the disk is not promised as well.
+async fn while_it_grows<T>(part: &Part, promise: &Promise, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return done,
+            () = tokio::time::sleep(TICK) => part.needed().into_iter().for_each(|lacks| promise.keep(lacks)),
+        }
+    }
+}
+
 /// Puts a part into its place below the folder. No link is followed, nothing is replaced.
 fn place(folder: &Path, part: &Path, path: &str) -> io::Result<()> {
     let folders = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -461,11 +473,35 @@ pub(super) async fn blocking<T: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::part::Part;
     use super::super::{FetchReport, keep};
-    use super::UnlessCancelled;
+    use super::{UnlessCancelled, while_it_grows};
+    use crate::dispatch::room::Room;
     use crate::receipt::digest_of;
     use std::collections::BTreeMap;
     use std::fs::{self, File};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn what_has_come_is_not_promised_as_well() {
+        let folder = tempfile::tempdir().unwrap();
+        let size = 1 << 20;
+        let part = Part::open(Part::path_of(folder.path(), "0a"), size, "a").unwrap();
+        let room = Arc::new(Room::default());
+        let promise = room.promise(folder.path(), part.needed().unwrap());
+        let half = async {
+            part.write(&[1; 1 << 19], 0).unwrap();
+            while room.promised() > size / 2 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let half = tokio::time::timeout(Duration::from_secs(60), half);
+        while_it_grows(&part, &promise, half).await.expect("less is promised");
+        assert!(room.promised() > 0);
+        drop(promise);
+        assert_eq!(room.promised(), 0);
+    }
 
     #[test]
     fn what_is_given_up_is_not_read_to_its_end() {
