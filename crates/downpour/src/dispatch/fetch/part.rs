@@ -84,28 +84,24 @@ impl Part {
         self.journal.note(&self.file, piece, self.size)
     }
 
-    /// It has become the file: what lies beside it goes.
-    pub(super) fn placed(path: &Path) -> io::Result<()> {
-        removed(&owner_of(path))?;
-        Journal::of(path).forget()
-    }
-
     /// Nothing of it counts.
     pub(super) fn forget(&self) -> io::Result<()> {
         self.journal.forget()
     }
 
-    /// Removes a part, and what was noted of it, unless another fetch writes to it.
+    /// Removes a part, unless another fetch writes to it, and what was noted of it, also of one that has become the file.
     pub(super) fn discard(path: &Path) -> io::Result<()> {
+        let forget = || {
+            removed(&owner_of(path))?;
+            Journal::of(path).forget()
+        };
         let file = match options().open(path) {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Self::placed(path);
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return forget(),
             Err(error) => return Err(error),
         };
         if lock(&file, path)? {
-            Self::placed(path)?;
+            forget()?;
             fs::remove_file(path)?;
         }
         Ok(())

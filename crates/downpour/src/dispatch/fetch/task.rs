@@ -53,6 +53,8 @@ pub(super) fn spawn(
         let mut ended = ended.map_err(|fault| fault.what);
         if ended.is_err() && fetch.is_cancelled() {
             ended = Err(CANCELLED.to_owned());
+        }
+        if ended.is_ok() || fetch.is_cancelled() {
             discard(&site, &fetch).await;
         }
         if let Err(error) = Kept::forget(&site.config().state(), fetch.id()) {
@@ -92,7 +94,7 @@ async fn patiently(
     }
 }
 
-/// What has come of a fetch that was given up is removed.
+/// What is left of a fetch goes: nobody will go on with it.
 async fn discard(site: &Site, fetch: &Fetch) {
     let digest = fetch.state.borrow().blake3.clone();
     if digest.is_empty() {
@@ -208,9 +210,6 @@ impl Task {
         if !self.is_placed().await? {
             self.make_way()?;
             self.bring(&path, holders).await?;
-        }
-        if let Err(error) = Part::placed(&path) {
-            tracing::warn!(path = %path.display(), %error, "what was noted of a part stays");
         }
         self.record().await
     }
@@ -384,13 +383,14 @@ impl Task {
     async fn place(&self, part: PathBuf) -> Result<(), Fault> {
         let (folder, path) = (self.folder.clone(), self.taken.path.clone());
         let placed = blocking(move || place(&folder, &part, &path)).await;
-        placed.map_err(|error| {
-            let class = match error.kind() {
-                io::ErrorKind::AlreadyExists => ErrorClass::VersionConflict,
-                _ => ErrorClass::DestinationWriteFailed,
-            };
-            Fault::new(class, format!("{}: {error}", self.taken.path))
-        })
+        let Err(error) = placed else { return Ok(()) };
+        let class = match error.kind() {
+            // A batch may have brought it meanwhile.
+            io::ErrorKind::AlreadyExists if self.is_placed().await? => return Ok(()),
+            io::ErrorKind::AlreadyExists => ErrorClass::VersionConflict,
+            _ => ErrorClass::DestinationWriteFailed,
+        };
+        Err(Fault::new(class, format!("{}: {error}", self.taken.path)))
     }
 
     /// Signs for it and records it.
