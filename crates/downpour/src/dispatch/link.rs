@@ -185,7 +185,15 @@ impl Link {
         self.takes.succeed();
     }
 
-    /// The clock was set back: what the breaker knows of time is void.
+    /// An operator says what it may do. Who opens it knows that it works.
+    pub(super) fn set(&mut self, wanted: Wanted) {
+        self.wanted = wanted;
+        if wanted == Wanted::Open {
+            self.begin_anew();
+        }
+    }
+
+    /// The clock was set back, or an operator opened it: what the breaker knows of time is void.
     pub(super) fn begin_anew(&mut self) {
         self.breaker = Breaker::new(BREAKER, seed());
         self.takes = Breaker::new(REFUSALS, seed());
@@ -215,6 +223,12 @@ impl Link {
     /// Whether the other site cannot be reached, as far as is known.
     pub(super) fn is_broken(&self) -> bool {
         self.breaker.opens_until().is_some()
+    }
+
+    /// Whether nothing is asked of it for now, as it cannot be reached. Where nothing is to be sent nobody probes it, and it may be
+    /// back.
+    pub(super) fn is_left_alone(&self, now: Time) -> bool {
+        self.breaker.opens_until().is_some_and(|until| until > stamp(now))
     }
 
     /// When the next probe goes out; `None` while nothing is held back.
@@ -306,6 +320,21 @@ mod tests {
         assert_eq!(link.permit(probe_at, 2, 1000), 1, "one file to see whether it works");
         link.succeed();
         assert_eq!((link.permit(probe_at, 2, 1000), link.probe_at()), (1000, None));
+    }
+
+    #[test]
+    fn one_that_broke_may_be_asked_when_its_time_is_over_or_it_is_opened() {
+        let mut link = Link::new(1, Wanted::Open);
+        let fail = |link: &mut Link| {
+            (0..3).for_each(|_| link.fail(NOW, ErrorClass::TimedOut, "no answer"));
+            assert!(link.is_left_alone(NOW));
+        };
+        fail(&mut link);
+        assert!(!link.is_left_alone(link.probe_at().unwrap()), "nobody has anything to send");
+        link.set(Wanted::Drained);
+        assert!(link.is_left_alone(NOW));
+        link.set(Wanted::Open);
+        assert_eq!((link.is_left_alone(NOW), link.permit(NOW, 2, 9)), (false, 9));
     }
 
     #[test]

@@ -584,7 +584,7 @@ fn set_link(
     }
     dispatch.link_reports(site);
     if let Some(link) = lock(&dispatch.links).get_mut(name) {
-        link.wanted = wanted;
+        link.set(wanted);
     }
     work::keep_links(dispatch, &site.config()).map_err(|error| {
         let what = format!("it would not outlive a restart: {error}");

@@ -45,10 +45,10 @@ impl Dispatch {
 
     /// Asks those that have not said it lately, all at once.
     pub(super) async fn ask_limits(self: &Arc<Self>, site: &Site, names: &[String]) {
-        let mut asked = JoinSet::new();
+        let (mut asked, now) = (JoinSet::new(), site.clock.now());
         for name in names.iter().filter(|name| self.limits_of(name) == Host::default()) {
             let remote = site.remote(name);
-            let Some(remote) = remote.filter(|r| self.barred(Some(r), name).is_none()) else {
+            let Some(remote) = remote.filter(|r| self.barred(Some(r), name, now).is_none()) else {
                 continue;
             };
             let (dispatch, name) = (self.clone(), name.clone());

@@ -368,7 +368,7 @@ impl Dispatch {
                 by,
                 rtt: known.measured.rtt.map(|rtt| rtt.value),
                 queued: self.queued_from(name),
-                barred: self.barred(remote.as_deref(), name),
+                barred: self.barred(remote.as_deref(), name, site.clock.now()),
             };
             Holder { remote, source, depth: plan.depth.value }
         };
@@ -398,7 +398,7 @@ impl Dispatch {
         self.fetches_now().into_iter().find(|report| report.is_of(site, name, version))
     }
 
-    fn barred(&self, remote: Option<&Remote>, name: &str) -> Option<String> {
+    fn barred(&self, remote: Option<&Remote>, name: &str, now: Time) -> Option<String> {
         let Some(remote) = remote else { return Some("it is no [[remote]] here".to_owned()) };
         if remote.section.address.is_none() {
             return Some("its [[remote]] has no address".to_owned());
@@ -410,7 +410,7 @@ impl Dispatch {
             Wanted::Drained => return Some("an operator drained the link".to_owned()),
             Wanted::Banned => return Some("an operator banned the link".to_owned()),
         }
-        if !link.is_broken() {
+        if !link.is_left_alone(now) {
             return None;
         }
         let trouble = link.trouble().map(|(class, what)| format!(": {class}: {what}"));
