@@ -15,7 +15,7 @@ use downpour_catalog::{
     Replica, ReplicaState, Same, State, Time, Transfer, TransferId,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -187,7 +187,7 @@ fn settle<'a>(
     answers: impl Iterator<Item = (&'a Seen, Answer)>,
     accepted: &mut Accepted,
 ) -> Result<(), Fault> {
-    let mut changes = Vec::new();
+    let (mut changes, mut settled) = (Vec::new(), HashSet::new());
     for (seen, answer) in answers {
         match answer {
             Ok(Applied { file, state: Some(State::Quarantined), .. }) => {
@@ -196,8 +196,8 @@ fn settle<'a>(
                 accepted.refuse(&seen.name, ErrorClass::SourceRefused, why);
             }
             Ok(Applied { file, revision, state, transfer, .. }) => {
-                // Also one whose first submission was cut short.
-                let is_found = state == Some(State::Found);
+                // Also one whose first submission was cut short; once, by however many of the paths it was found.
+                let is_found = state == Some(State::Found) && settled.insert(file);
                 match transfer.filter(|by| by.0 != accepted.transfer) {
                     None if is_found => {
                         accepted.files += 1;
@@ -366,8 +366,36 @@ pub(super) fn stamp(meta: &std::fs::Metadata) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Accepted, Walk};
+    use super::{Accepted, Seen, Walk, settle};
+    use downpour_catalog::{
+        BeforeMigration, Catalog, CatalogUrl, Change, NewFile, OtherContent, Same, Time, TransferId,
+    };
     use std::fs;
+
+    #[test]
+    fn a_file_that_is_found_by_two_paths_is_counted_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let (url, now) = (CatalogUrl::Sqlite(folder.path().join("catalog.db")), Time(1));
+        let catalog = Catalog::open(&url, "test", now, &BeforeMigration::Refuse).unwrap();
+        let own = catalog.site("a").unwrap();
+        let seen = || Seen { path: "/data/x".into(), name: "x".to_owned(), size: 3, stamp: 7 };
+        let new = Change::TakeIn(NewFile {
+            site: own,
+            name: "x".to_owned(),
+            size: 3,
+            stamp: 7,
+            rule: catalog.rule("to:b").unwrap(),
+            rank: 100,
+            transfer: Some(TransferId(5)),
+            other_content: OtherContent::NewVersion,
+            same: Same::OfRule,
+        });
+        let answers = catalog.apply(now, &[new.clone(), new]).unwrap();
+        let seen = [seen(), seen()];
+        let mut accepted = Accepted { transfer: 5, ..Accepted::default() };
+        settle(&catalog, now, own, seen.iter().zip(answers), &mut accepted).unwrap();
+        assert_eq!((accepted.files, accepted.bytes, accepted.known), (1, 3, 1));
+    }
 
     #[test]
     fn what_is_open_is_found_and_nothing_is_told_of_the_rest() {
