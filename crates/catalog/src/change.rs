@@ -61,7 +61,7 @@ pub struct NewFile {
     pub rule: RuleId,
     /// Lower goes first.
     pub rank: i64,
-    /// The transfer that wants it.
+    /// The transfer that wants it; what is there and goes by none goes by this one then.
     pub transfer: Option<TransferId>,
     /// What to do if the name is taken.
     pub other_content: OtherContent,

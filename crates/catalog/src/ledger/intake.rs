@@ -65,7 +65,9 @@ impl Batch<'_> {
         let meant = || known.iter().filter(|known| new.same == Same::Any || rank(known).0);
         let is_same = |known: &&Known| known.stamp == new.stamp && known.stamp != 0;
         if let Some(same) = meant().filter(is_same).max_by_key(rank) {
-            return Ok(self.stands(same.file, true));
+            let file = same.file;
+            self.joins(file, new.transfer);
+            return Ok(self.stands(file, true));
         }
         let newest = meant().max_by_key(rank);
         if let Some(unread) = newest.filter(|newest| self.is_unread(newest, new.stamp)) {
@@ -79,6 +81,16 @@ impl Batch<'_> {
         (standing.site, standing.rule, standing.rank) = (new.site, new.rule, new.rank);
         (standing.size, standing.transfer) = (size, new.transfer.unwrap_or(TransferId(0)));
         Ok(self.enter(now, standing))
+    }
+
+    /// A file that goes by no transfer, as it was queued again after its end, goes by the one that asks for it. That is no step.
+    fn joins(&mut self, file: FileId, transfer: Option<TransferId>) {
+        let Some(standing) = self.files.get_mut(&file).filter(|file| !file.state.is_end()) else {
+            return;
+        };
+        if let Some(transfer) = transfer.filter(|_| standing.transfer == TransferId(0)) {
+            (standing.transfer, standing.is_changed) = (transfer, true);
+        }
     }
 
     /// Whether a file goes by this rule, and was not given up.

@@ -201,7 +201,9 @@ pub(crate) fn a_transfer_knows_how_its_files_stand(world: &World) {
             downpour_catalog::NewFile { transfer: Some(TransferId(5)), ..daemon.new_file(name) };
         files.push(daemon.change(NOW, Change::TakeIn(new)).unwrap());
     }
-    daemon.queued("of no transfer");
+    let [none, ended] = ["of no transfer", "ended"];
+    daemon.in_state(ended, State::Receipted);
+    daemon.queued(none);
     let mut reader = world.reader();
     assert_eq!(reader.transfers(10).unwrap(), [transfer(9), transfer(5)]);
     assert_eq!(reader.transfers(1).unwrap(), [transfer(9)]);
@@ -218,4 +220,14 @@ pub(crate) fn a_transfer_knows_how_its_files_stand(world: &World) {
     let states = reader.transfer_states(TransferId(5)).unwrap();
     assert_eq!(states, [(downpour_catalog::State::Found, 2, 2000)]);
     assert_eq!(reader.transfer_states(TransferId(9)).unwrap(), []);
+    // What goes by none, and is still to arrive, goes by the next that asks for it.
+    let asks = |id, name| {
+        let new =
+            downpour_catalog::NewFile { transfer: Some(TransferId(id)), ..daemon.new_file(name) };
+        daemon.change(NOW, Change::TakeIn(new)).unwrap().transfer
+    };
+    assert_eq!(asks(9, none), Some(TransferId(9)));
+    assert_eq!((asks(5, none), asks(9, ended)), (Some(TransferId(9)), None));
+    let states = reader.transfer_states(TransferId(9)).unwrap();
+    assert_eq!(states, [(State::Queued, 1, 1000)]);
 }
