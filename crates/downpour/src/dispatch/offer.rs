@@ -223,13 +223,19 @@ pub struct Wanted {
 pub struct WantsAnswer {
     /// Files that will be sent.
     pub queued: u64,
+    /// Bytes of those of the paths.
+    #[serde(default)]
+    pub bytes: u64,
     /// Files of the paths that go there already, or are there.
     #[serde(default)]
     pub known: u64,
     /// Other transfers, by which such files are still to arrive.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub others: BTreeSet<i64>,
-    /// Those that will not, and why.
+    /// How many will not.
+    #[serde(default)]
+    pub refused_count: u64,
+    /// The first of them, and why.
     pub refused: Vec<Refusal>,
     /// The transfer at the site asked, when one was begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -244,12 +244,13 @@ async fn elsewhere(site: &Arc<Site>, from: &str, wish: Submission) -> Result<Sub
     let accepted = Accepted {
         transfer: answer.transfer.unwrap_or_default(),
         files: answer.queued,
+        bytes: answer.bytes,
         known: answer.known,
         others: answer.others,
-        refused_count: answer.refused.len() as u64,
+        // One of an earlier version does not count them.
+        refused_count: answer.refused_count.max(answer.refused.len() as u64),
         refused: answer.refused,
         next: answer.next,
-        ..Accepted::default()
     };
     Ok(Submitted { site: from.to_owned(), accepted })
 }

@@ -41,11 +41,11 @@ pub(super) async fn want(
             most: wants.most,
             after: wants.after,
         };
-        let Accepted { transfer, files, known, others, refused, next, .. } =
+        let Accepted { transfer, files, bytes, known, others, refused_count, refused, next } =
             submit(site, submission).await?;
-        (answer.next, answer.known, answer.others) = (next, known, others);
-        answer.queued += files;
-        answer.refused.extend(refused);
+        (answer.queued, answer.bytes, answer.known) = (files, bytes, known);
+        (answer.others, answer.next) = (others, next);
+        (answer.refused_count, answer.refused) = (refused_count, refused);
         answer.transfer = Some(transfer);
     }
     queue_again(site, asker.name(), wants.files, &mut answer).await?;
@@ -141,5 +141,6 @@ fn again(file: &File) -> Result<Option<Change>, &'static str> {
 
 fn refuse(answer: &mut WantsAnswer, wanted: &Wanted, class: ErrorClass, why: &str) {
     let what = format!("{} version {} of {}", wanted.name, wanted.version, wanted.site);
+    answer.refused_count += 1;
     answer.refused.push(Refusal { what, trouble: Trouble::new(class, why) });
 }

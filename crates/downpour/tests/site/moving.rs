@@ -6,7 +6,7 @@ use downpour::dispatch::{
 };
 use downpour::receipt::SignedFileReceipt;
 use downpour_catalog::{CatalogUrl, ErrorClass, FileId, Query, Reader, State};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -276,6 +276,16 @@ fn a_site_asks_for_files_and_a_third_tells_it_to() {
     let waited = sites.b.done(&["transfer", "submit", &from, "c", "--wait"]);
     assert!(waited.contains(&format!("a -> c: {} receipted", more.len())), "{waited}");
     check(&sites.a, &c, &more);
+    // It is told how much is taken, and of all that is not.
+    files(&sites.a, "last", 2, 3000);
+    for number in 0..101 {
+        let link = sites.a.path("data/last").join(format!("link {number}"));
+        std::os::unix::fs::symlink("x", link).expect("room");
+    }
+    let wish = json!({ "paths": [data(&sites.a, "last")], "from": "a", "to": "c" });
+    let Submitted { accepted, .. } = sites.b.post("/v1/transfers", &wish).expect("an answer");
+    let told = (accepted.files, accepted.bytes, accepted.refused_count, accepted.refused.len());
+    assert_eq!(told, (2, 6001, 101, 100), "{accepted:?}");
 }
 
 #[test]
