@@ -78,8 +78,8 @@ struct Pace {
 }
 
 const PACE_HALF_S: f64 = 60.0;
-/// The longest time between two looks through a rule's files.
-const REST_MAX: std::time::Duration = std::time::Duration::from_secs(60);
+/// The longest time between two looks through a rule's files. A look takes the catalog's only writer.
+const REST_MAX: std::time::Duration = std::time::Duration::from_secs(600);
 
 impl Pace {
     fn note(&mut self, now: Time, files: u64, bytes: u64, took_s: f64) {
@@ -393,8 +393,13 @@ mod tests {
         link.searched(rule, NOW, std::time::Duration::from_secs(1));
         assert!(!link.may_search(rule, NOW.plus_s(8)) && link.may_search(rule, NOW.plus_s(9)));
         assert!(link.may_search(other, NOW));
-        link.searched(rule, NOW, std::time::Duration::from_secs(100));
-        assert!(link.may_search(rule, NOW.plus_s(60)));
+        let searched = |link: &mut Link, took_s| {
+            link.searched(rule, NOW, std::time::Duration::from_secs(took_s));
+        };
+        searched(&mut link, 20);
+        assert!(!link.may_search(rule, NOW.plus_s(179)) && link.may_search(rule, NOW.plus_s(180)));
+        searched(&mut link, 100);
+        assert!(link.may_search(rule, NOW.plus_s(600)));
     }
 
     #[test]
