@@ -4,10 +4,9 @@
 //! whose place is taken by something that it does not know, is refused: nothing is ever replaced. Room is reserved for what
 //! is taken until its batch has ended.
 
-use super::Dispatch;
 use super::load::Names;
 use super::offer::{OFFER_FILES_MAX, Offer, OfferItem, Said, Trouble};
-use super::room::Space;
+use super::room::{Reserved, Room, Space};
 use crate::object::{Digest, check_item_name, part_name};
 use crate::receipt::{SignedFileReceipt, WORD_BYTES_MAX};
 use crate::site::Site;
@@ -18,6 +17,7 @@ use downpour_catalog::{
 };
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A file that is taken.
 #[derive(Clone, Debug)]
@@ -75,6 +75,7 @@ pub(super) struct Judge<'a> {
 pub(super) struct Judged {
     pub(super) said: Vec<Said>,
     pub(super) taken: Vec<Taken>,
+    pub(super) reserved: Reserved,
 }
 
 /// Whether an offer can be looked at at all.
@@ -104,7 +105,7 @@ impl<'a> Judge<'a> {
         &self,
         reader: &mut Reader,
         offer: &Offer,
-        dispatch: &Dispatch,
+        room: &Arc<Room>,
     ) -> Result<Judged, Error> {
         let looks = offer.items.iter().map(|item| self.look(reader, item));
         let looks = looks.collect::<Result<Vec<_>, _>>()?;
@@ -113,8 +114,8 @@ impl<'a> Judge<'a> {
             _ => None,
         };
         let parts = looks.iter().filter_map(part).collect();
-        let mut space = dispatch.room.space(&self.folder, &parts, || dispatch.awaited());
-        let mut judged = Judged { said: Vec::new(), taken: Vec::new() };
+        let mut space = room.space(&self.folder, &parts);
+        let (mut all_said, mut all_taken) = (Vec::new(), Vec::new());
         let mut paths = HashSet::new();
         for look in looks {
             let said = match look {
@@ -126,16 +127,16 @@ impl<'a> Judge<'a> {
                 Ok(Look::Not(mut taken)) => match taken.take_room(&self.folder, &mut space) {
                     Ok(()) => {
                         let path = taken.path.clone();
-                        judged.taken.push(taken);
+                        all_taken.push(taken);
                         Said::Take { path }
                     }
                     Err(trouble) => Said::Refuse(trouble),
                 },
                 Err(trouble) => Said::Refuse(trouble),
             };
-            judged.said.push(said);
+            all_said.push(said);
         }
-        Ok(judged)
+        Ok(Judged { said: all_said, taken: all_taken, reserved: space.reserve() })
     }
 
     /// Looks at one file.
@@ -285,7 +286,7 @@ mod tests {
         std::fs::write(at.join("here"), [1; 3]).unwrap();
         let (room, parts) = (Arc::new(Room::default()), HashSet::new());
         let _full = room.promise(at, u64::MAX / 2);
-        let mut space = room.space(at, &parts, HashSet::new);
+        let mut space = room.space(at, &parts);
         let mut needed = |path, size, damaged| {
             let mut taken = Taken { damaged, ..Taken::example(path, size) };
             taken.take_room(at, &mut space).map(|()| taken.needed).ok()

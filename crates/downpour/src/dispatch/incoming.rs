@@ -11,7 +11,7 @@ use super::ledger::{Ledger, Link};
 use super::lock;
 use super::offer::{Arrived, BatchState, Trouble};
 use super::record::{blocking, record};
-use super::room::Promise;
+use super::room::{Lane, Reserved, Room};
 use crate::cli::Fault as SessionFault;
 use crate::object::{Agreed, FolderOptions, Obstacle};
 use crate::receipt::{FileReceipt, SignedFileReceipt, WrongContent};
@@ -20,7 +20,7 @@ use crate::site::{Fault, Remote, Site};
 use crate::ticket::Ticket;
 use downpour_catalog::{ErrorClass, Refused};
 use downpour_proto::transfer::Wishes;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -50,7 +50,7 @@ pub(super) struct Incoming {
     pub(super) made: Instant,
     pub(super) state: watch::Sender<BatchState>,
     /// Given up when the batch has ended.
-    pub(super) promise: Mutex<Option<Promise>>,
+    reserved: Mutex<Option<Reserved>>,
     /// A session was begun.
     pub(super) begun: AtomicBool,
     /// Its source offers the same files anew: its session is over there.
@@ -66,7 +66,7 @@ impl Incoming {
         from: &str,
         folder: PathBuf,
         taken: Vec<Taken>,
-        promise: Promise,
+        reserved: Reserved,
         links: Arc<Ledger>,
     ) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl Incoming {
             taken,
             made: Instant::now(),
             state: watch::channel(BatchState::default()).0,
-            promise: Mutex::new(Some(promise)),
+            reserved: Mutex::new(Some(reserved)),
             begun: AtomicBool::new(false),
             given_up: Notify::new(),
             ended: OnceLock::new(),
@@ -84,9 +84,11 @@ impl Incoming {
         }
     }
 
-    /// The partial files that it may go on with.
-    pub(super) fn parts(&self) -> HashSet<String> {
-        self.taken.iter().map(Taken::part).collect()
+    /// The lane in which it runs: its own, or one that is free by now.
+    pub(super) fn lane(&self, room: &Arc<Room>) -> Option<Lane> {
+        let own = lock(&self.reserved).as_mut().and_then(|reserved| reserved.lane.take());
+        let parts = || self.taken.iter().map(Taken::part).collect();
+        own.or_else(|| room.lane(&self.folder, &parts()))
     }
 
     /// Whether somebody may begin it still, or ask for its results. One that was given up before it was begun has none.
@@ -108,7 +110,7 @@ impl Incoming {
         if !self.begun.swap(true, Ordering::SeqCst) {
             self.state.send_modify(|state| state.done = true);
             self.ended.get_or_init(Instant::now);
-            lock(&self.promise).take();
+            lock(&self.reserved).take();
         }
         self.given_up.notify_one();
         let ended = tokio::time::timeout(END_TIME, state.wait_for(|state| state.done)).await;
@@ -126,7 +128,7 @@ impl Incoming {
             }
         };
         kill_point("answer.before");
-        lock(&self.promise).take();
+        lock(&self.reserved).take();
         let bytes = self.taken.iter().map(|taken| taken.item.size).sum();
         self.state.send_replace(BatchState { done: true, bytes, items });
         self.ended.get_or_init(Instant::now);
@@ -213,7 +215,7 @@ impl Incoming {
                         true => 0,
                         false => size.saturating_sub(bytes),
                     };
-                    lock(&self.promise).iter().for_each(|promise| promise.keep(lacks));
+                    lock(&self.reserved).iter().for_each(|of| of.promise.keep(lacks));
                 }
             }
         }
@@ -321,6 +323,7 @@ mod tests {
     use super::Incoming;
     use crate::dispatch::ledger::Ledger;
     use crate::dispatch::room::Room;
+    use std::collections::HashSet;
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
@@ -330,8 +333,10 @@ mod tests {
         let (at, room) = (folder.path(), Arc::new(Room::default()));
         let ledger = Ledger::example(at);
         let incoming = || {
-            let promise = room.promise(at, 1000);
-            Incoming::new("a", at.to_owned(), Vec::new(), promise, ledger.clone())
+            let none = HashSet::new();
+            let mut space = room.space(at, &none);
+            space.take("x", 1000).unwrap();
+            Incoming::new("a", at.to_owned(), Vec::new(), space.reserve(), ledger.clone())
         };
         let (given_up, begun) = (incoming(), incoming());
         assert!(given_up.is_of_use() && begun.is_of_use());
@@ -339,5 +344,7 @@ mod tests {
         assert!(given_up.give_up().await);
         assert_eq!((given_up.is_of_use(), begun.is_of_use()), (false, true));
         assert_eq!(room.promised(), 1000, "that of the other one");
+        let lanes = [room.lane(at, &HashSet::new()), begun.lane(&room)];
+        assert_eq!(lanes.map(|lane| lane.unwrap().name().to_owned()), ["lane-0", "lane-1"]);
     }
 }

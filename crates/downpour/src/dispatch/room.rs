@@ -2,19 +2,24 @@
 //!
 //! 1. A batch runs in a lane of its folder, in which partial files stay when it is cut. What is there of a file that is offered
 //!    again is room that it has already: its lane is the one where most of its batch was begun.
-//! 2. Room is promised when an offer is taken, and until the batch has taken it from the file system itself.
-//! 3. What would not fit otherwise lets partial files go that no batch asks for, if it fits then.
+//! 2. Offers are judged one after the other. What one takes is promised and its lane is its own from then on, and until the batch
+//!    has taken it from the file system itself.
+//! 3. What would not fit otherwise lets partial files go that no batch asks for, if it fits then. A lane in which a session runs,
+//!    maybe of another daemon that shares the folder, is locked, and left alone.
 
+use super::lock;
 use super::offer::Trouble;
-use super::{Dispatch, lock};
 use crate::object::part_name;
 use crate::units::show_bytes;
 use downpour_catalog::ErrorClass;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Part of the file system that is left free.
 const SPARE: u64 = 64 << 20;
@@ -27,7 +32,9 @@ pub(super) const LANES_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Room {
     promised: Mutex<HashMap<u64, u64>>,
-    lanes: Mutex<HashSet<(PathBuf, String)>>,
+    lanes: Mutex<Used>,
+    /// Held by the offer that takes room.
+    turn: Mutex<()>,
 }
 
 pub(super) fn no_room(size: u64, free: u64) -> Trouble {
@@ -62,33 +69,24 @@ impl Room {
         Promise { room: self.clone(), device, bytes: bytes.into() }
     }
 
-    /// What there is for files whose partial files are called so.
+    /// What there is for an offer of files whose partial files are called so; others wait until it is dropped.
     pub(super) fn space<'a>(
-        &'a self,
+        self: &'a Arc<Self>,
         folder: &'a Path,
         parts: &HashSet<String>,
-        awaited: impl Fn() -> HashSet<String> + 'a,
     ) -> Space<'a> {
-        let own = best_lane(folder, &lock(&self.lanes), parts);
-        let begun: HashMap<String, u64> = match &own {
-            Some(lane) => parts_of(folder, lane).filter(|(name, _)| parts.contains(name)).collect(),
+        let turn = lock(&self.turn);
+        let lane = self.lane(folder, parts);
+        let begun: HashMap<String, u64> = match &lane {
+            Some(lane) => {
+                let there = parts_of(folder, lane.name());
+                there.filter(|(name, _)| parts.contains(name)).collect()
+            }
             None => HashMap::new(),
         };
-        let kept = begun.keys().cloned().collect::<HashSet<_>>();
-        let mut most = u64::MAX;
-        let clear = move |missing| {
-            if missing > most {
-                return 0;
-            }
-            let awaited = awaited();
-            let is_own =
-                |lane: &str, name: &str| own.as_deref() == Some(lane) && kept.contains(name);
-            let is_kept = |lane: &str, name: &str| awaited.contains(name) || is_own(lane, name);
-            let cleared = clear(folder, &lock(&self.lanes), missing, is_kept);
-            most = cleared.err().unwrap_or(0);
-            cleared.unwrap_or(0)
-        };
-        Space { free: self.free(folder), begun, clear: Box::new(clear) }
+        let (free, promise) = (self.free(folder), self.promise(folder, 0));
+        let reserved = Reserved { promise, lane };
+        Space { room: self, folder, reserved, free, begun, most: u64::MAX, _turn: turn }
     }
 
     /// A lane for a batch with these partial files; `None`: all are in use.
@@ -102,19 +100,37 @@ impl Room {
 
 type Used = HashSet<(PathBuf, String)>;
 
-fn free_lanes(folder: &Path, used: &Used) -> Vec<String> {
+/// A lane in which no session runs, and none begins meanwhile.
+struct FreeLane {
+    name: String,
+    _lock: Option<File>,
+}
+
+impl FreeLane {
+    fn of(folder: &Path, name: String) -> Option<Self> {
+        let path = folder.join(".downpour").join(&name).join("lock");
+        // Where there is none, nobody has run in it.
+        let lock = File::options().read(true).write(true).open(path).ok();
+        let is_locked = lock.as_ref().is_some_and(|lock| {
+            flock(lock, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
+        });
+        (!is_locked).then_some(Self { name, _lock: lock })
+    }
+}
+
+fn free_lanes(folder: &Path, used: &Used) -> Vec<FreeLane> {
     let names = (0..LANES_MAX).map(|number| format!("lane-{number}"));
-    names.filter(|lane| !used.contains(&(folder.to_owned(), lane.clone()))).collect()
+    let free = names.filter(|lane| !used.contains(&(folder.to_owned(), lane.clone())));
+    free.filter_map(|lane| FreeLane::of(folder, lane)).collect()
 }
 
 /// The free lane in which most of these were begun.
 fn best_lane(folder: &Path, used: &Used, parts: &HashSet<String>) -> Option<String> {
     let begun =
-        |lane: &String| parts_of(folder, lane).filter(|(name, _)| parts.contains(name)).count();
-    let free = free_lanes(folder, used);
-    let best =
-        free.iter().enumerate().max_by_key(|(index, lane)| (begun(lane), usize::MAX - index));
-    best.map(|(_, lane)| lane.clone())
+        |lane: &str| parts_of(folder, lane).filter(|(name, _)| parts.contains(name)).count();
+    let free = free_lanes(folder, used).into_iter().enumerate();
+    let best = free.max_by_key(|(index, lane)| (begun(&lane.name), usize::MAX - index));
+    best.map(|(_, lane)| lane.name)
 }
 
 fn parts_folder(folder: &Path, lane: &str) -> PathBuf {
@@ -130,18 +146,18 @@ fn parts_of(folder: &Path, lane: &str) -> impl Iterator<Item = (String, u64)> {
     })
 }
 
-/// Removes the partial files in free lanes that nobody wants, if they make up what is missing. Says how many bytes it removed; or
+/// Removes the partial files in these lanes that nobody wants, if they make up what is missing. Says how many bytes it removed; or
 /// how many there are.
 fn clear(
     folder: &Path,
-    used: &Used,
+    lanes: &[FreeLane],
     missing: u64,
     is_kept: impl Fn(&str, &str) -> bool,
 ) -> Result<u64, u64> {
     let mut idle = Vec::new();
-    for lane in free_lanes(folder, used) {
-        let parts = parts_of(folder, &lane).filter(|(name, _)| !is_kept(&lane, name));
-        let at = parts_folder(folder, &lane);
+    for lane in lanes {
+        let parts = parts_of(folder, &lane.name).filter(|(name, _)| !is_kept(&lane.name, name));
+        let at = parts_folder(folder, &lane.name);
         idle.extend(parts.map(|(name, bytes)| (at.join(name), bytes)));
     }
     let there = idle.iter().map(|(_, bytes)| bytes).sum();
@@ -155,11 +171,15 @@ fn clear(
 
 /// Room for the files of an offer, as they are judged one after the other.
 pub(super) struct Space<'a> {
+    room: &'a Room,
+    folder: &'a Path,
+    reserved: Reserved,
     free: u64,
     /// What their partial files take.
     begun: HashMap<String, u64>,
-    /// Makes room for so much more, if it can; says how much it made.
-    clear: Box<dyn FnMut(u64) -> u64 + 'a>,
+    /// No more than this can be made free.
+    most: u64,
+    _turn: MutexGuard<'a, ()>,
 }
 
 impl Space<'_> {
@@ -168,11 +188,40 @@ impl Space<'_> {
         let begun = self.begun.get(&part_name(path.as_bytes(), size)).copied().unwrap_or(0);
         let needed = size.saturating_sub(begun);
         if needed > self.free {
-            self.free += (self.clear)(needed - self.free);
+            self.free += self.clear(needed - self.free);
         }
         self.free = self.free.checked_sub(needed).ok_or_else(|| no_room(needed, self.free))?;
+        self.reserved.promise.add(needed);
         Ok(needed)
     }
+
+    /// What was taken is held from now on.
+    pub(super) fn reserve(self) -> Reserved {
+        self.reserved
+    }
+
+    /// Makes room for so much more, if it can; says how much it made.
+    fn clear(&mut self, missing: u64) -> u64 {
+        if missing > self.most {
+            return 0;
+        }
+        let used = lock(&self.room.lanes);
+        let own = self.reserved.lane.as_ref().map(Lane::name);
+        let mut lanes = free_lanes(self.folder, &used);
+        lanes.extend(own.and_then(|own| FreeLane::of(self.folder, own.to_owned())));
+        let is_kept = |lane: &str, name: &str| own == Some(lane) && self.begun.contains_key(name);
+        let cleared = clear(self.folder, &lanes, missing, is_kept);
+        self.most = cleared.err().unwrap_or(0);
+        cleared.unwrap_or(0)
+    }
+}
+
+/// What a batch holds from its offer on.
+pub(super) struct Reserved {
+    /// Room for what it lacks.
+    pub(super) promise: Promise,
+    /// Its lane, until it begins; `None` where all were in use.
+    pub(super) lane: Option<Lane>,
 }
 
 /// Room that is held.
@@ -184,6 +233,11 @@ pub(super) struct Promise {
 }
 
 impl Promise {
+    fn add(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        *lock(&self.room.promised).entry(self.device).or_default() += bytes;
+    }
+
     /// No more than so many bytes are still to be taken from the file system.
     pub(super) fn keep(&self, bytes: u64) {
         let before = self.bytes.fetch_min(bytes, Ordering::Relaxed);
@@ -217,18 +271,6 @@ impl Drop for Lane {
     }
 }
 
-impl Dispatch {
-    /// The partial files with which batches that have not ended may go on.
-    pub(super) fn awaited(&self) -> HashSet<String> {
-        let open: Vec<_> = lock(&self.incoming)
-            .values()
-            .filter(|incoming| incoming.ended.get().is_none())
-            .cloned()
-            .collect();
-        open.iter().flat_map(|incoming| incoming.parts()).collect()
-    }
-}
-
 #[cfg(test)]
 impl Room {
     /// All that is promised.
@@ -241,6 +283,7 @@ impl Room {
 mod tests {
     use super::{Room, parts_folder};
     use crate::object::part_name;
+    use rustix::fs::{FlockOperation, flock};
     use std::collections::HashSet;
     use std::path::Path;
     use std::sync::Arc;
@@ -281,7 +324,7 @@ mod tests {
             [begun(at, "lane-2", "one"), begun(at, "lane-2", "two"), begun(at, "lane-1", "three")]
                 .into();
         {
-            let mut space = room.space(at, &parts, HashSet::new);
+            let mut space = room.space(at, &parts);
             space.free = 1000;
             assert_eq!(space.take("one", SIZE).unwrap(), 0);
             assert_eq!(space.take("small", 600).unwrap(), 600);
@@ -301,16 +344,54 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path();
         let room = Arc::new(Room::default());
-        let (kept, idle, used) =
-            (begun(at, "lane-1", "kept"), begun(at, "lane-1", "idle"), begun(at, "lane-0", "used"));
+        let used = begun(at, "lane-0", "used");
+        let (kept, beside, idle, elsewhere) = (
+            begun(at, "lane-1", "kept"),
+            begun(at, "lane-1", "beside"),
+            begun(at, "lane-2", "idle"),
+            begun(at, "lane-3", "elsewhere"),
+        );
+        let is_there = |lane: &str, name: &String| parts_folder(at, lane).join(name).exists();
+        // One runs, one was taken and has not begun, one runs by another daemon.
         let in_use = room.lane(at, &HashSet::from([used])).unwrap();
-        let is_there = |name: &String| parts_folder(at, "lane-1").join(name).exists();
+        let offered = HashSet::from([kept.clone()]);
+        let offered = room.space(at, &offered).reserve();
+        assert_eq!(offered.lane.as_ref().unwrap().name(), "lane-1");
+        let lock = std::fs::File::create(at.join(".downpour/lane-3/lock")).unwrap();
+        flock(&lock, FlockOperation::LockExclusive).unwrap();
         let none = HashSet::new();
-        let mut space = room.space(at, &none, || HashSet::from([kept.clone()]));
-        space.free = 0;
-        assert!(space.take("large", 2 * SIZE).is_err() && is_there(&idle));
-        assert_eq!(space.take("right", SIZE).unwrap(), SIZE);
-        assert!(is_there(&kept) && !is_there(&idle));
+        {
+            let mut space = room.space(at, &none);
+            space.free = 0;
+            assert!(space.take("large", 2 * SIZE).is_err() && is_there("lane-2", &idle));
+            assert_eq!(space.take("right", SIZE).unwrap(), SIZE);
+        }
+        assert!(is_there("lane-1", &kept) && is_there("lane-1", &beside));
+        assert!(is_there("lane-3", &elsewhere) && !is_there("lane-2", &idle));
         assert!(parts_folder(at, in_use.name()).read_dir().unwrap().next().is_some());
+        let again = HashSet::from([elsewhere]);
+        assert_ne!(room.lane(at, &again).unwrap().name(), "lane-3", "it is in use");
+        // When its batch has ended what nobody asks for goes, in its own lane, too.
+        drop((offered, lock));
+        let parts = HashSet::from([kept.clone()]);
+        let mut space = room.space(at, &parts);
+        space.free = 0;
+        assert_eq!(space.take("right", 2 * SIZE).unwrap(), 2 * SIZE);
+        assert!(is_there("lane-1", &kept) && !is_there("lane-1", &beside));
+    }
+
+    #[test]
+    fn what_one_offer_took_is_not_there_for_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let (room, none) = (Arc::new(Room::default()), HashSet::new());
+        let mut space = room.space(folder.path(), &none);
+        assert_eq!(space.take("one", 1000).unwrap() + space.take("two", 500).unwrap(), 1500);
+        let first = space.reserve();
+        assert_eq!(room.promised(), 1500);
+        let second = room.space(folder.path(), &none).reserve();
+        let lanes = [&first, &second].map(|held| held.lane.as_ref().unwrap().name());
+        assert_eq!(lanes, ["lane-0", "lane-1"]);
+        drop(first);
+        assert_eq!(room.promised(), 0);
     }
 }

@@ -82,15 +82,15 @@ async fn offer(
     let (judging, judged_site) = (dispatch.clone(), site.clone());
     let (id, inbox) = (offer.batch.clone(), folder.clone());
     let judged = site.read(move |reader| {
-        Judge::new(&judged_site, reader, inbox)?.judge(reader, &offer, &judging)
+        Judge::new(&judged_site, reader, inbox)?.judge(reader, &offer, &judging.room)
     });
     let mut judged = judged.await?;
     here::find(&site, &folder, &id, &mut judged).await?;
     if !judged.taken.is_empty() {
         let bytes = judged.taken.iter().map(|taken| taken.needed).sum();
-        let promise = dispatch.room.promise(&folder, bytes);
-        let book = dispatch.book.clone();
-        let incoming = Incoming::new(remote.name(), folder, judged.taken, promise, book);
+        judged.reserved.promise.keep(bytes);
+        let (taken, reserved, book) = (judged.taken, judged.reserved, dispatch.book.clone());
+        let incoming = Incoming::new(remote.name(), folder, taken, reserved, book);
         lock(&dispatch.incoming).insert(id, Arc::new(incoming));
     }
     Ok(Json(OfferAnswer { items: judged.said }))
@@ -118,7 +118,7 @@ async fn begin(
     }
     // A repeated question begins nothing twice.
     if !incoming.begun.swap(true, Ordering::SeqCst) {
-        let lane = dispatch.room.lane(&incoming.folder, &incoming.parts()).ok_or_else(|| {
+        let lane = incoming.lane(&dispatch.room).ok_or_else(|| {
             incoming.begun.store(false, Ordering::SeqCst);
             let what = format!("{LANES_MAX} batches arrive already");
             let busy = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", what, "try later");
