@@ -2,7 +2,8 @@
 //! catalog has it.
 //!
 //! The daemon that recorded an arrival runs its command, by reading its own event log on from where a small file says. So each file
-//! gets its command at least once, and once unless the daemon is killed within it. If the log is not the one that the file
+//! gets its command at least once, and once unless the daemon is killed or told to stop within it: then the command is ended, too,
+//! and begins again at the next start. If the log is not the one that the file
 //! speaks of, because the catalog was made again, it is read from where that one had been read to, by the time. A command that fails is tried again, less and
 //! less often; after the last try it is listed with its error (class `command-failed`) until somebody asks for it again. The
 //! file stays where it is in any case.
@@ -12,13 +13,14 @@ use super::root::Now;
 use super::rule::Rules;
 use super::section::RuleSection;
 use super::template::{Facts, Template};
+use crate::site::Wish;
 use downpour_catalog::{Catalog, EventKind, File, FileId, LogId, Reader, SiteId, State, Time};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
@@ -117,6 +119,16 @@ fn last_until(reader: &mut Reader, log: LogId, last: i64, at: i64) -> Result<i64
     Ok(low)
 }
 
+/// What came of a file's command.
+enum Ran {
+    /// No rule has one for it.
+    Nothing,
+    /// It ended, and how is noted.
+    Ended,
+    /// It was cut off, as if it had not begun.
+    CutOff,
+}
+
 /// Runs commands.
 pub struct Arrivals {
     catalog: Arc<Catalog>,
@@ -169,30 +181,57 @@ impl Arrivals {
         self.done
     }
 
-    /// Runs what is due; `go_on` is asked between two commands. Returns whether there is more.
-    pub fn tick(&mut self, now: Now, go_on: &dyn Fn() -> bool) -> Result<bool, SpoolError> {
-        let due = |failing: &Failing| failing.next_try.is_some_and(|at| at <= now.wall.0);
-        let again: Vec<i64> =
-            self.notes.failing.iter().filter(|f| due(f)).map(|f| f.file).collect();
-        for id in again {
-            if !go_on() {
-                return Ok(true);
+    /// Runs a failed command that is due, and one of what has arrived since. Begins none unless `wish` is to run, and
+    /// cuts off the one that runs when it is to stop. Returns whether there is more.
+    pub fn tick(&mut self, now: Now, wish: &dyn Fn() -> Wish) -> Result<bool, SpoolError> {
+        let again = self.try_again(now.wall, wish)?;
+        Ok(self.read_on(now.wall, wish)? || again)
+    }
+
+    fn try_again(&mut self, now: Time, wish: &dyn Fn() -> Wish) -> Result<bool, SpoolError> {
+        let due = |failing: &Failing| failing.next_try.is_some_and(|at| at <= now.0);
+        let mut any = false;
+        while wish() == Wish::Run
+            && let Some(at) = self.notes.failing.iter().position(due)
+        {
+            any = true;
+            match self.run(now, FileId(self.notes.failing[at].file), wish)? {
+                Ran::Nothing => drop(self.notes.failing.remove(at)),
+                Ran::Ended | Ran::CutOff => break,
             }
-            self.run(now.wall, FileId(id))?;
         }
-        let events = self.reader.events(self.catalog.log(), self.notes.seen, EVENTS_MAX)?;
-        let is_last = events.len() < EVENTS_MAX;
-        for event in events {
-            if !go_on() {
-                return Ok(true);
-            }
-            if event.kind == EventKind::TakenIn && event.to == Some(State::Adopted) {
-                self.run(now.wall, FileId(event.subject))?;
-            }
-            (self.notes.seen, self.notes.at) = (event.number, Some(event.at.0));
+        if any {
             self.write_down();
         }
-        Ok(!is_last)
+        Ok(any)
+    }
+
+    /// Reads our log on, as far as a command.
+    fn read_on(&mut self, now: Time, wish: &dyn Fn() -> Wish) -> Result<bool, SpoolError> {
+        let events = self.reader.events(self.catalog.log(), self.notes.seen, EVENTS_MAX)?;
+        let (before, mut more) = (self.notes.seen, events.len() == EVENTS_MAX);
+        for event in events {
+            if wish() != Wish::Run {
+                break;
+            }
+            let arrived = event.kind == EventKind::TakenIn && event.to == Some(State::Adopted);
+            let ran = match arrived {
+                true => self.run(now, FileId(event.subject), wish)?,
+                false => Ran::Nothing,
+            };
+            if matches!(ran, Ran::CutOff) {
+                break;
+            }
+            (self.notes.seen, self.notes.at) = (event.number, Some(event.at.0));
+            if matches!(ran, Ran::Ended) {
+                more = true;
+                break;
+            }
+        }
+        if self.notes.seen != before {
+            self.write_down();
+        }
+        Ok(more)
     }
 
     /// Asks for a command that failed for good.
@@ -204,23 +243,29 @@ impl Arrivals {
         true
     }
 
-    fn run(&mut self, now: Time, id: FileId) -> Result<(), SpoolError> {
-        let Some(file) = self.reader.file(id)? else { return Ok(()) };
+    fn run(&mut self, now: Time, id: FileId, wish: &dyn Fn() -> Wish) -> Result<Ran, SpoolError> {
+        let Some(file) = self.reader.file(id)? else { return Ok(Ran::Nothing) };
         let sites = self.reader.sites()?;
         let site = sites.iter().find(|(site, _)| *site == file.site);
-        let Some((_, site)) = site.filter(|(site, _)| *site != self.own) else { return Ok(()) };
+        let Some((_, site)) = site.filter(|(site, _)| *site != self.own) else {
+            return Ok(Ran::Nothing);
+        };
         let rules = self.rules.clone();
         let Some(rule) = rules.for_arrival(site, &file.name).filter(|r| !r.command.is_empty())
         else {
-            return Ok(());
+            return Ok(Ran::Nothing);
         };
         let replicas = self.reader.replicas(id)?;
         let Some(replica) = replicas.into_iter().find(|replica| replica.site == self.own) else {
-            return Ok(());
+            return Ok(Ran::Nothing);
         };
-        let result = run_command(rule, site, &file, &replica.path);
+        let result = match run_command(rule, (site, &file, &replica.path), wish) {
+            Ok(true) => Ok(()),
+            Ok(false) => return Ok(Ran::CutOff),
+            Err(text) => Err(text),
+        };
         self.note(now, &file, result);
-        Ok(())
+        Ok(Ran::Ended)
     }
 
     fn note(&mut self, now: Time, file: &File, result: Result<(), String>) {
@@ -238,7 +283,6 @@ impl Arrivals {
                 }
             }
         }
-        self.write_down();
     }
 
     /// What cannot be written down now is written with the next step; until then a command may be run twice.
@@ -249,8 +293,12 @@ impl Arrivals {
     }
 }
 
-/// Runs a rule's command on a file; an error is what it said.
-fn run_command(rule: &RuleSection, site: &str, file: &File, path: &str) -> Result<(), String> {
+/// Runs a rule's command on a file; an error is what it said. Returns false when it was cut off.
+fn run_command(
+    rule: &RuleSection,
+    (site, file, path): (&str, &File, &str),
+    wish: &dyn Fn() -> Wish,
+) -> Result<bool, String> {
     let facts = Facts {
         name: &file.name,
         version: file.version,
@@ -278,13 +326,18 @@ fn run_command(rule: &RuleSection, site: &str, file: &File, path: &str) -> Resul
         .process_group(0);
     let mut child = command.spawn().map_err(|error| format!("{}: {error}", words[0]))?;
     let said = listen(&mut child);
-    let ended = wait(&mut child, rule.command_time_max);
+    let ended = wait(&mut child, rule.command_time_max, wish);
+    if let Ok(End::CutOff) = ended {
+        return Ok(false);
+    }
     let said = said.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
     let said = said.trim();
     match ended {
-        Ok(Some(status)) if status.success() => Ok(()),
-        Ok(Some(status)) => Err(format!("{}: {status}: {said}", words[0])),
-        Ok(None) => Err(format!("{}: ended after {:?}: {said}", words[0], rule.command_time_max)),
+        Ok(End::Own(status)) if status.success() => Ok(true),
+        Ok(End::Own(status)) => Err(format!("{}: {status}: {said}", words[0])),
+        Ok(End::TooLong | End::CutOff) => {
+            Err(format!("{}: ended after {:?}: {said}", words[0], rule.command_time_max))
+        }
         Err(error) => Err(format!("{}: {error}", words[0])),
     }
 }
@@ -303,19 +356,30 @@ fn listen(child: &mut Child) -> mpsc::Receiver<String> {
     said
 }
 
-/// Waits for its end; ends it and all that it began when it takes too long.
-fn wait(child: &mut Child, time_max: Duration) -> io::Result<Option<std::process::ExitStatus>> {
+/// How a command came to its end.
+enum End {
+    Own(ExitStatus),
+    TooLong,
+    CutOff,
+}
+
+/// Waits for its end; ends it and all that it began when it takes too long, or all is to stop.
+fn wait(child: &mut Child, time_max: Duration, wish: &dyn Fn() -> Wish) -> io::Result<End> {
     let began = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
+            return Ok(End::Own(status));
         }
-        if began.elapsed() >= time_max {
+        let end = match wish() {
+            Wish::Stop => Some(End::CutOff),
+            Wish::Run | Wish::Drain => (began.elapsed() >= time_max).then_some(End::TooLong),
+        };
+        if let Some(end) = end {
             if let Some(group) = Pid::from_raw(child.id() as i32) {
                 let _ = kill_process_group(group, Signal::KILL);
             }
             child.wait()?;
-            return Ok(None);
+            return Ok(end);
         }
         thread::sleep(LOOK);
     }

@@ -65,12 +65,11 @@ pub struct Meant {
     pub file: String,
 }
 
-/// What is asked of a thread.
+/// What is asked of a spool.
 enum Ask {
     Quarantine(oneshot::Sender<Vec<InQuarantine>>),
     /// Of the spool of this folder, the file that is meant.
     Release(String, String, oneshot::Sender<Result<(), String>>),
-    Retry(i64, oneshot::Sender<bool>),
 }
 
 /// The service.
@@ -79,8 +78,10 @@ pub struct SpoolService {
     spools: Mutex<Vec<SpoolStatus>>,
     failing: Mutex<Vec<Failing>>,
     commands: Mutex<u64>,
-    /// The threads at work.
+    /// The spools at work.
     asks: Mutex<Vec<mpsc::Sender<Ask>>>,
+    /// Takes files whose command is to be tried again. It is not waited for: a command may run.
+    retries: Mutex<Option<mpsc::Sender<i64>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -104,7 +105,6 @@ struct Worker {
     ending: Arc<AtomicBool>,
     began: Instant,
     clock: Clock,
-    asked: mpsc::Receiver<Ask>,
 }
 
 impl Worker {
@@ -112,12 +112,21 @@ impl Worker {
         Now { steady: self.began.elapsed(), wall: self.clock.now() }
     }
 
+    fn wish(&self) -> Wish {
+        if self.ending.load(Ordering::Relaxed) { Wish::Stop } else { self.stop.wish() }
+    }
+
     fn goes_on(&self) -> bool {
-        self.stop.wish() == Wish::Run && !self.ending.load(Ordering::Relaxed)
+        self.wish() == Wish::Run
     }
 
     /// Ticks until it is time to end; answers in between.
-    fn spool(&self, index: usize, mut spool: Spool) -> Result<(), SpoolError> {
+    fn spool(
+        &self,
+        index: usize,
+        mut spool: Spool,
+        asked: &mpsc::Receiver<Ask>,
+    ) -> Result<(), SpoolError> {
         while self.goes_on() {
             spool.tick(self.now())?;
             let status = spool.status();
@@ -128,8 +137,7 @@ impl Worker {
             said[index] = status;
             drop(said);
             let until = Instant::now() + TICK;
-            while let Ok(ask) =
-                self.asked.recv_timeout(until.saturating_duration_since(Instant::now()))
+            while let Ok(ask) = asked.recv_timeout(until.saturating_duration_since(Instant::now()))
             {
                 self.answer(&mut spool, ask)?;
             }
@@ -148,24 +156,24 @@ impl Worker {
                 let _ = reply.send(spool.release(self.now(), &meant)?);
             }
             Ask::Release(_, _, reply) => drop(reply),
-            Ask::Retry(_, reply) => drop(reply.send(false)),
         }
         Ok(())
     }
 
-    fn arrivals(&self, mut arrivals: Arrivals) -> Result<(), SpoolError> {
+    fn arrivals(
+        &self,
+        mut arrivals: Arrivals,
+        asked: &mpsc::Receiver<i64>,
+    ) -> Result<(), SpoolError> {
         while self.goes_on() {
-            let more = arrivals.tick(self.now(), &|| self.goes_on())?;
+            let more = arrivals.tick(self.now(), &|| self.wish())?;
             lock(&self.service.failing).clear();
             lock(&self.service.failing).extend_from_slice(arrivals.failing());
             *lock(&self.service.commands) = arrivals.done();
             let until = Instant::now() + if more { Duration::ZERO } else { TICK };
-            while let Ok(ask) =
-                self.asked.recv_timeout(until.saturating_duration_since(Instant::now()))
+            while let Ok(file) = asked.recv_timeout(until.saturating_duration_since(Instant::now()))
             {
-                if let Ask::Retry(file, reply) = ask {
-                    let _ = reply.send(arrivals.retry(self.now(), file));
-                }
+                arrivals.retry(self.now(), file);
             }
         }
         Ok(())
@@ -185,30 +193,31 @@ impl SpoolService {
         let rules = Arc::new(Rules::new(&site.name, rules));
         let began = Instant::now();
         let mut asks = Vec::new();
-        let mut worker = || {
-            let (ask, asked) = mpsc::channel();
-            asks.push(ask);
+        let worker = || {
             let (service, site, stop) = (self.clone(), site.clone(), stop.clone());
             let (ending, clock) = (ending.clone(), site.clock.clone());
-            Worker { service, site, stop, ending, began, clock, asked }
+            Worker { service, site, stop, ending, began, clock }
         };
         type Job = Box<dyn FnOnce() -> Result<(), SpoolError> + Send>;
         let mut jobs: Vec<Job> = Vec::new();
         for (index, section) in spools.iter().enumerate() {
             let (worker, section, rules) = (worker(), section.clone(), rules.clone());
+            let (ask, asked) = mpsc::channel();
+            asks.push(ask);
             jobs.push(Box::new(move || {
                 let catalog = worker.site.catalog.clone();
-                worker.spool(index, Spool::open(section, rules, catalog)?)
+                worker.spool(index, Spool::open(section, rules, catalog)?, &asked)
             }));
         }
-        let worker = worker();
+        let (worker, (retry, asked)) = (worker(), mpsc::channel());
         let place = site.config().state().join(ARRIVALS);
         jobs.push(Box::new(move || {
             let catalog = worker.site.catalog.clone();
-            worker.arrivals(Arrivals::open(catalog, rules, &place)?)
+            worker.arrivals(Arrivals::open(catalog, rules, &place)?, &asked)
         }));
         *lock(&self.spools) = spools.iter().map(SpoolStatus::of).collect();
         *lock(&self.asks) = asks;
+        *lock(&self.retries) = Some(retry);
         let ending: &AtomicBool = ending;
         let ended = thread::scope(|scope| {
             let run = |job: Job| {
@@ -225,6 +234,7 @@ impl SpoolService {
             threads.into_iter().map(thread::ScopedJoinHandle::join).collect::<Vec<_>>()
         });
         lock(&self.asks).clear();
+        *lock(&self.retries) = None;
         for done in ended {
             match done {
                 Ok(Ok(())) => {}
@@ -237,7 +247,7 @@ impl SpoolService {
         Ok(())
     }
 
-    /// Asks all threads; the answers of those that are at work.
+    /// Asks all spools; the answers of those that are at work.
     async fn ask<T>(&self, make: impl Fn(oneshot::Sender<T>) -> Ask) -> Vec<T> {
         let asks = lock(&self.asks).clone();
         let mut answers = Vec::new();
@@ -413,7 +423,9 @@ async fn retry(
     let todo = "give its number, as `downpour spool status` shows it";
     let wrong = |_| Problem::bad_request(format!("`{}` is no number of a file", meant.file), todo);
     let file = meant.file.parse().map_err(wrong)?;
-    if service.ask(|reply| Ask::Retry(file, reply)).await.contains(&true) {
+    let is_open = lock(&service.failing).iter().any(|failing| failing.file == file);
+    let send = |retries: &mpsc::Sender<i64>| retries.send(file).is_ok();
+    if is_open && lock(&service.retries).as_ref().is_some_and(send) {
         return Ok(list(Extension(service)).await);
     }
     Err(Problem::not_found(format!("no command for file {file} is open")))

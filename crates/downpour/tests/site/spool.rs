@@ -9,12 +9,12 @@ use std::path::Path;
 use std::process::Output;
 
 /// Two sites; what is dropped into `folder` at the first goes to the second.
-fn sites(folder: &Path, rule: &str) -> Two {
+fn sites(folder: &Path, rule: &str, there: &str) -> Two {
     let spool = format!(
         "\n[[spool]]\nfolder = {folder:?}\ncomplete = \"settle:300ms\"\nrescan = \"1s\"\n\
          [[rule]]\nname = \"all\"\nmatch = \"*\"\nto = \"b\"\n{rule}\n"
     );
-    Two::start([&spool, ""])
+    Two::start([&spool, there])
 }
 
 fn versions(site: &SiteProcess, name: &str) -> Vec<File> {
@@ -41,7 +41,7 @@ fn said(output: &Output) -> String {
 fn files_in_a_spool_are_queued_whatever_happens_to_them_meanwhile() {
     let folder = tempfile::tempdir().unwrap();
     let drop = |name: &str, content: &str| fs::write(folder.path().join(name), content).unwrap();
-    let mut sites = sites(folder.path(), "");
+    let mut sites = sites(folder.path(), "", "");
     drop("plain", "content");
     drop("old name", "renamed");
     drop("removed", "gone");
@@ -82,7 +82,7 @@ fn files_in_a_spool_are_queued_whatever_happens_to_them_meanwhile() {
 #[test]
 fn quarantine_is_listed_and_released_by_an_operator() {
     let folder = tempfile::tempdir().unwrap();
-    let sites = sites(folder.path(), "");
+    let sites = sites(folder.path(), "", "");
     fs::write(folder.path().join("bad.md5"), "900150983cd24fb0d6963f7d28e17f72").unwrap();
     fs::write(folder.path().join("bad"), "abd").unwrap();
     let listed = until("it is in quarantine", || {
@@ -116,11 +116,18 @@ fn quarantine_is_listed_and_released_by_an_operator() {
     assert!(refused.unwrap_err().to_string().contains("operator"));
 }
 
-/// Dropped at one site, verified at the other and in both catalogs; then it leaves the spool.
+/// Dropped at one site, verified at the other and in both catalogs; then it leaves the spool. A command on arrival that
+/// does not end holds up nothing meanwhile.
 #[test]
 fn files_in_a_spool_arrive_at_the_other_site_and_leave() {
     let folder = tempfile::tempdir().unwrap();
-    let sites = sites(folder.path(), "after = \"delete\"\ndigests = [\"md5\"]");
+    let process = folder.path().join(".process");
+    let there = format!(
+        "[[rule]]\nname = \"in\"\nmatch = \"*\"\nfrom = \"a\"\n\
+         command = [\"/bin/sh\", \"-c\", \"echo $$ > {}; exec sleep 300\"]",
+        process.display()
+    );
+    let sites = sites(folder.path(), "after = \"delete\"\ndigests = [\"md5\"]", &there);
     let write = |name: &str, content: &str| {
         let path = folder.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -152,4 +159,12 @@ fn files_in_a_spool_arrive_at_the_other_site_and_leave() {
         assert!(read.contains(&Some(content.as_bytes().to_vec())), "{replicas:?}");
         until(&format!("{name} leaves"), || (!folder.path().join(name).exists()).then_some(()));
     }
+    let process = until("a command runs", || {
+        let text = fs::read_to_string(&process).ok()?;
+        text.ends_with('\n').then(|| Path::new("/proc").join(text.trim()))
+    });
+    sites.b.get::<Quarantine>("/v1/spools/quarantine").expect("an answer while it runs");
+    assert!(process.exists());
+    sites.b.done(&["service", "stop", "spool"]);
+    until("the command is ended", || (!process.exists()).then_some(()));
 }

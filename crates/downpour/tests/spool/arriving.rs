@@ -1,6 +1,7 @@
 //! Files that arrive, and files that are there already.
 
 use crate::bench::{Bench, open_catalog};
+use downpour::site::Wish;
 use downpour::spool::{Adoption, Arrivals, Now, RuleSection, Rules, adopt, read_list};
 use downpour_catalog::{
     AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Digest, DigestKind, FileId,
@@ -77,6 +78,11 @@ fn at(seconds: i64) -> Now {
     Now { steady: Duration::from_secs(seconds as u64), wall: NOW.plus_s(seconds) }
 }
 
+/// Runs all that is due.
+fn run(arrivals: &mut Arrivals, now: Now) {
+    while arrivals.tick(now, &|| Wish::Run).unwrap() {}
+}
+
 #[test]
 fn each_file_that_arrives_gets_its_command_once() {
     let receiver = Receiver::new(
@@ -85,14 +91,14 @@ fn each_file_that_arrives_gets_its_command_once() {
     receiver.arrives("before the first start");
     let mut arrivals = receiver.open();
     receiver.arrives("run/a b.root");
-    arrivals.tick(at(0), &|| true).unwrap();
-    arrivals.tick(at(1), &|| true).unwrap();
+    run(&mut arrivals, at(0));
+    run(&mut arrivals, at(1));
     let path = receiver.folder.path().join("run/a b.root");
     assert_eq!(receiver.out("log"), format!("a b 3 there {}\n", path.display()));
     drop(arrivals);
     receiver.arrives("c");
     let mut arrivals = receiver.open();
-    arrivals.tick(at(2), &|| true).unwrap();
+    run(&mut arrivals, at(2));
     assert_eq!(receiver.out("log").lines().count(), 2);
     assert_eq!((arrivals.done(), arrivals.failing().len()), (1, 0));
 }
@@ -106,7 +112,7 @@ fn after_a_catalog_is_made_again_commands_run_for_what_arrives_from_then_on() {
     for name in old {
         receiver.arrives(name);
     }
-    arrivals.tick(at(1), &|| true).unwrap();
+    run(&mut arrivals, at(1));
     assert_eq!((receiver.out("log").lines().count(), arrivals.failing().len()), (4, 1));
     drop(arrivals);
     // As `catalog rebuild` does it, under a name of its own.
@@ -122,13 +128,13 @@ fn after_a_catalog_is_made_again_commands_run_for_what_arrives_from_then_on() {
     receiver.arrives_at("early", NOW.plus_s(101));
     let mut arrivals = receiver.open();
     receiver.arrives_at("late", NOW.plus_s(102));
-    arrivals.tick(at(103), &|| true).unwrap();
+    run(&mut arrivals, at(103));
     let log = receiver.out("log");
     assert_eq!(log.lines().skip(4).collect::<Vec<_>>(), ["early", "late"]);
     assert!(arrivals.failing().is_empty(), "{:?}", arrivals.failing());
     // Once.
     drop(arrivals);
-    receiver.open().tick(at(104), &|| true).unwrap();
+    run(&mut receiver.open(), at(104));
     assert_eq!(receiver.out("log"), log);
 }
 
@@ -141,13 +147,13 @@ fn after_a_catalog_is_set_back_numbers_come_again_and_commands_run() {
     fs::create_dir(to.parent().unwrap()).unwrap();
     backup(&CatalogUrl::Sqlite(from), &to).unwrap();
     receiver.arrives_at("forgotten", NOW.plus_s(1));
-    arrivals.tick(at(2), &|| true).unwrap();
+    run(&mut arrivals, at(2));
     drop(arrivals);
     receiver.catalog = open_catalog(to.parent().unwrap());
     // Before the commands are looked at, there are as many events again.
     receiver.arrives_at("two", NOW.plus_s(3));
     receiver.arrives_at("three", NOW.plus_s(4));
-    receiver.open().tick(at(5), &|| true).unwrap();
+    run(&mut receiver.open(), at(5));
     assert_eq!(receiver.out("log"), "one\nforgotten\ntwo\nthree\n");
 }
 
@@ -159,7 +165,7 @@ fn a_command_that_fails_is_tried_again_and_then_listed() {
     let mut arrivals = receiver.open();
     let file = receiver.arrives("a");
     for seconds in 0..2000 {
-        arrivals.tick(at(seconds), &|| true).unwrap();
+        run(&mut arrivals, at(seconds));
     }
     assert_eq!(receiver.out("log").lines().count(), 5);
     drop(arrivals);
@@ -169,7 +175,7 @@ fn a_command_that_fails_is_tried_again_and_then_listed() {
     assert!(failing.text.contains("no room"), "{failing:?}");
     fs::write(receiver.folder.path().join("mended"), "").unwrap();
     assert!(arrivals.retry(at(2000), file.0));
-    arrivals.tick(at(2001), &|| true).unwrap();
+    run(&mut arrivals, at(2001));
     assert_eq!((arrivals.done(), arrivals.failing().len()), (1, 0));
     assert!(!arrivals.retry(at(2002), file.0));
 }
@@ -179,8 +185,51 @@ fn a_command_that_does_not_end_is_ended() {
     let receiver = Receiver::new("['/bin/sh', '-c', 'sleep 1000 & sleep 1000']");
     let mut arrivals = receiver.open();
     receiver.arrives("a");
-    arrivals.tick(at(0), &|| true).unwrap();
+    run(&mut arrivals, at(0));
     assert!(arrivals.failing()[0].text.contains("ended after 5s"), "{:?}", arrivals.failing());
+}
+
+#[test]
+fn a_command_that_is_cut_off_begins_again_and_a_drain_lets_it_end() {
+    let receiver = Receiver::new(
+        "['/bin/sh', '-c', 'echo $$ >> OUT/log; test -e OUT/mended || exec sleep 1000']",
+    );
+    let mut arrivals = receiver.open();
+    receiver.arrives("a");
+    let begun = || receiver.out("log").ends_with('\n');
+    let stop_within = || if begun() { Wish::Stop } else { Wish::Run };
+    arrivals.tick(at(0), &stop_within).unwrap();
+    let process = format!("/proc/{}", receiver.out("log").trim());
+    assert!(!Path::new(&process).exists(), "{process}");
+    assert_eq!((arrivals.done(), arrivals.failing().len()), (0, 0));
+    drop(arrivals);
+    fs::write(receiver.folder.path().join("mended"), "").unwrap();
+    let mut arrivals = receiver.open();
+    receiver.arrives("b");
+    let began = receiver.out("log");
+    let drain_within = || if receiver.out("log") == began { Wish::Run } else { Wish::Drain };
+    arrivals.tick(at(1), &drain_within).unwrap();
+    assert!(!arrivals.tick(at(1), &drain_within).unwrap());
+    assert_eq!((arrivals.done(), receiver.out("log").lines().count()), (1, 2));
+    run(&mut arrivals, at(2));
+    assert_eq!((arrivals.done(), receiver.out("log").lines().count()), (2, 3));
+}
+
+#[test]
+fn a_failed_command_goes_when_no_rule_has_it_any_more() {
+    let mut receiver = Receiver::new("['/bin/false']");
+    let mut arrivals = receiver.open();
+    let files = ["a", "b"].map(|name| receiver.arrives(name));
+    run(&mut arrivals, at(0));
+    assert_eq!(arrivals.failing().len(), 2);
+    drop(arrivals);
+    receiver.rules = Arc::new(Rules::new("here", &[]));
+    let mut arrivals = receiver.open();
+    run(&mut arrivals, at(20));
+    assert!(arrivals.failing().is_empty(), "{:?}", arrivals.failing());
+    assert!(!arrivals.retry(at(21), files[0].0));
+    drop(arrivals);
+    assert!(receiver.open().failing().is_empty());
 }
 
 fn adoption(catalog: &Catalog, folder: &Path) -> Adoption {
