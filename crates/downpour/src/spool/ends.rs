@@ -17,7 +17,7 @@ use super::root::{Now, Seen};
 use super::section::{After, Versions};
 use super::settle::Settling;
 use downpour_catalog::{Change, DigestKind, ErrorClass, File, FileId, Next, Refused, State};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 /// Time until a received file that could not leave is to leave again; twice as long after each try, at most until the next look
@@ -312,7 +312,9 @@ impl Spool {
     pub(super) fn depart(&mut self, now: Now) -> Result<(), SpoolError> {
         let Some(root) = self.root.clone() else { return Ok(()) };
         let (mut sure, mut jobs) = (Vec::new(), Vec::new());
-        for rel in std::mem::take(&mut self.todo.received) {
+        // Told of by the catalog and found by a look.
+        let received = BTreeSet::from_iter(std::mem::take(&mut self.todo.received));
+        for rel in received {
             let Some(file) = self.files.get(&rel) else { continue };
             let is_received = file.record.is_some_and(|record| record.state == State::Receipted);
             if file.stage != Stage::Booked || !is_received {
@@ -383,7 +385,13 @@ impl Spool {
         for rel in rels {
             let Some(file) = self.files.get(&rel) else { continue };
             let (Some(record), Some(seen)) = (file.record, file.read) else { continue };
-            leaving.push((rel, record.file, seen, self.rules.at(file.rule).after.clone()));
+            let after = self.rules.at(file.rule).after.clone();
+            let file = record.file;
+            let leaver = Leaver { root: &root, rel: &rel, file, seen, digest: None };
+            match leaver.check(&after) {
+                Ok(()) => leaving.push((rel, file, seen, after)),
+                Err(text) => self.stays(now, &rel, &text),
+            }
         }
         let change = |(rel, file, _, after): &(Rel, FileId, _, After)| match after {
             After::Move(folder) => {
@@ -410,7 +418,15 @@ impl Spool {
             self.book.apply(now.wall, vec![self.present(file, &rel)])?;
             match stays {
                 Stays::Changed => self.look_later(now.steady, &rel),
-                Stays::Failed(text) => self.stays(now, &rel, &text),
+                Stays::Failed(text) => {
+                    // To have had another name for a while is no reason to be read again.
+                    if let (Some(file), Ok(Some(back))) = (self.files.get_mut(&rel), root.look(&rel))
+                        && back.is_content_of(&seen)
+                    {
+                        file.read = Some(back);
+                    }
+                    self.stays(now, &rel, &text);
+                }
             }
         }
         Ok(())

@@ -1,7 +1,8 @@
 //! After the receipt: a file is moved or removed, and never a newer one in its place.
 //!
-//! The file first gets a private name, `.downpour/leaving.ID`. Only if it is then still the content that was verified does it go on;
-//! else it gets its name back. So whatever a producer does meanwhile to the name happens to the name alone.
+//! What cannot be moved as things are is left alone. Otherwise the file first gets a private name, `.downpour/leaving.ID`.
+//! Only if it is then still the content that was verified does it go on; else it gets its name back. So whatever a
+//! producer does meanwhile to the name happens to the name alone.
 
 use super::aside::leaving;
 use super::digests::Digesting;
@@ -25,6 +26,13 @@ pub(super) enum Stays {
     Failed(String),
 }
 
+/// Where a file goes: the folder, and the names that it may have there.
+struct Place {
+    parent: PathBuf,
+    to: OwnedFd,
+    names: [String; 2],
+}
+
 /// A file that may leave.
 pub(super) struct Leaver<'a> {
     pub(super) root: &'a Root,
@@ -36,6 +44,25 @@ pub(super) struct Leaver<'a> {
 }
 
 impl Leaver<'_> {
+    /// Whether it can leave as things are; if not, why.
+    pub(super) fn check(&self, after: &After) -> Result<(), String> {
+        let After::Move(folder) = after else { return Ok(()) };
+        let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", folder.display());
+        let Place { parent, to, names } = self.place(folder).map_err(|error| failed(&error))?;
+        let shown = parent.display();
+        let stat = |name| rustix::fs::statat(&to, name, AtFlags::SYMLINK_NOFOLLOW);
+        match names.iter().map(stat).find(|taken| taken.is_err()) {
+            Some(Err(Errno::NOENT)) => {}
+            Some(Err(error)) => return Err(failed(&error)),
+            _ => return Err(format!("{shown} has files {}: move one away", names.join(" and "))),
+        }
+        let room = self.root.room_for_copy(&to).map_err(|error| failed(&error))?;
+        match room.filter(|room| *room < self.seen.size) {
+            Some(_) => Err(format!("{shown} has no room for it")),
+            None => Ok(()),
+        }
+    }
+
     /// Moves or removes it. Returns where it lies now, unless it was removed.
     pub(super) fn leave(&self, after: &After) -> Result<Option<PathBuf>, Stays> {
         let (root, private) = (self.root, leaving(self.file.0));
@@ -70,7 +97,7 @@ impl Leaver<'_> {
         }
     }
 
-    fn move_to(&self, private: &str, folder: &Path) -> io::Result<PathBuf> {
+    fn place(&self, folder: &Path) -> io::Result<Place> {
         let wanted = folder.join(self.rel);
         let parent = wanted.parent().unwrap_or(folder);
         fs::create_dir_all(parent)?;
@@ -78,7 +105,13 @@ impl Leaver<'_> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let to = rustix::fs::open(parent, flags, Mode::empty())?;
         // Another file has the name there: this one's number tells them apart.
-        for name in [name.to_owned(), format!("{name}.{}", self.file)] {
+        let names = [name.to_owned(), format!("{name}.{}", self.file)];
+        Ok(Place { parent: parent.to_owned(), to, names })
+    }
+
+    fn move_to(&self, private: &str, folder: &Path) -> io::Result<PathBuf> {
+        let Place { parent, to, names } = self.place(folder)?;
+        for name in names {
             let moved = match self.root.rename_out(private, &to, &name) {
                 Err(Errno::XDEV) => self.copy_to(private, &to, &name),
                 moved => moved.map_err(io::Error::from),

@@ -47,8 +47,28 @@ pub(super) enum Outcome {
     Differs(String),
 }
 
+/// Jobs that wait for a reader: what is to be sent comes before what was received.
+#[derive(Default)]
+struct Waiting {
+    first: VecDeque<Job>,
+    again: VecDeque<Job>,
+}
+
+impl Waiting {
+    fn add(&mut self, jobs: Vec<Job>) {
+        for job in jobs {
+            let queue = if job.again { &mut self.again } else { &mut self.first };
+            queue.push_back(job);
+        }
+    }
+
+    fn next(&mut self) -> Option<Job> {
+        self.first.pop_front().or_else(|| self.again.pop_front())
+    }
+}
+
 struct Work {
-    jobs: Mutex<VecDeque<Job>>,
+    jobs: Mutex<Waiting>,
     ready: Condvar,
     ending: AtomicBool,
     done: Mutex<Vec<(Job, Outcome)>>,
@@ -69,7 +89,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Readers {
     pub(super) fn start(root: &Arc<Root>, policy: Policy) -> Self {
         let work = Arc::new(Work {
-            jobs: Mutex::new(VecDeque::new()),
+            jobs: Mutex::default(),
             ready: Condvar::new(),
             ending: AtomicBool::new(false),
             done: Mutex::new(Vec::new()),
@@ -88,7 +108,7 @@ impl Readers {
             return;
         }
         self.open += jobs.len();
-        lock(&self.work.jobs).extend(jobs);
+        lock(&self.work.jobs).add(jobs);
         self.work.ready.notify_all();
     }
 
@@ -129,7 +149,7 @@ impl Work {
                 if self.ending.load(Ordering::Relaxed) {
                     return;
                 }
-                match jobs.pop_front() {
+                match jobs.next() {
                     Some(job) => break job,
                     None => jobs = self.ready.wait(jobs).unwrap_or_else(PoisonError::into_inner),
                 }
@@ -204,5 +224,24 @@ impl Work {
         let (len, digests) = Digesting::new(kinds).read(&file, go_on).map_err(unreadable)?;
         is_as_seen()?;
         if len == job.seen.size { Ok(digests) } else { Err(Outcome::Changed) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Job, Waiting};
+    use crate::spool::root::Seen;
+
+    #[test]
+    fn what_was_received_is_read_again_after_what_is_to_be_sent() {
+        let mut waiting = Waiting::default();
+        let job = |rel: &str, again| {
+            let seen = Seen::made_up(1, 1, 1);
+            Job { rel: rel.into(), seen, kinds: Vec::new(), again }
+        };
+        waiting.add(vec![job("received", true), job("new", false)]);
+        waiting.add(vec![job("newer", false)]);
+        let order: Vec<_> = std::iter::from_fn(|| waiting.next()).map(|job| job.rel).collect();
+        assert_eq!(order, ["new", "newer", "received"].map(Into::into));
     }
 }

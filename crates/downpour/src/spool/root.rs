@@ -264,6 +264,15 @@ impl Root {
         rename_new((&from_folder, from_name), (to, name))
     }
 
+    /// Bytes that a copy may take in a folder of another file system; `None` when no copy is needed there.
+    pub(super) fn room_for_copy(&self, to: &OwnedFd) -> Result<Option<u64>, Errno> {
+        if rustix::fs::fstat(to)?.st_dev == rustix::fs::fstat(&self.fd)?.st_dev {
+            return Ok(None);
+        }
+        let stat = rustix::fs::fstatvfs(to)?;
+        Ok(Some(stat.f_bavail * stat.f_frsize))
+    }
+
     /// Removes a file.
     pub(super) fn remove(&self, rel: &str) -> Result<(), Errno> {
         let (folder, name) = self.parent(rel)?;

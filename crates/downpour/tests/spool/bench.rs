@@ -123,6 +123,12 @@ impl Bench {
         self.catalog.site("here").expect("the catalog works")
     }
 
+    /// How many events there are.
+    pub(crate) fn events(&self) -> i64 {
+        let logs = self.catalog.reader().expect("a reader").logs().expect("the database works");
+        logs.into_iter().map(|(_, _, last)| last).sum()
+    }
+
     /// All versions of a name.
     pub(crate) fn versions(&self, name: &str) -> Vec<File> {
         let mut reader = self.catalog.reader().expect("a reader");

@@ -13,11 +13,13 @@ fn each_rule_says_what_becomes_of_a_received_file() {
         ("delete", false, false, ReplicaState::Removed),
         ("move:ARCHIVE", false, true, ReplicaState::Present),
     ] {
-        let mut bench = Bench::new("", &format!("after = '{after}'"));
+        let mut bench = Bench::new("rescan = '1s'", &format!("after = '{after}'"));
         bench.write("run/a", "1");
         bench.write("run/a.md5", "c4ca4238a0b923820dcc509a6f75849b");
         bench.tick(LONG);
         assert_eq!(bench.send_all(), 1, "{}", bench.said());
+        // Told and found in one tick.
+        bench.tick_once(1.0);
         bench.tick(LONG);
         assert_eq!(bench.path("run/a").exists(), stays, "{after}: {}", bench.said());
         assert_eq!(bench.path("run/a.md5").exists(), stays, "{after}");
@@ -160,7 +162,10 @@ fn what_cannot_leave_is_tried_again_less_and_less_often() {
     bench.write("a", "one");
     bench.tick(LONG);
     bench.send_all();
+    let before = bench.events();
     bench.tick(200.0);
+    // It is not read again for that, nor told of.
+    assert_eq!((bench.spool().status().bytes_read, bench.events()), (3, before));
     let tries = |bench: &mut Bench| {
         let said = bench.spool().take_notices();
         said.iter().filter(|text| text.contains("it is received, but stays")).count()
@@ -198,10 +203,15 @@ fn on_another_file_system_it_is_a_copy_with_mode_and_time_and_leaves_no_half() {
     for taken in ["a", &second] {
         fs::write(in_archive(taken), "mine").unwrap();
     }
+    // There is no room in its name for that of half a copy.
+    let long = "n".repeat(247);
+    bench.write(&long, "four");
+    bench.tick(LONG);
     bench.send_all();
-    bench.tick(1.0);
-    assert!(bench.path("a").exists(), "{}", bench.said());
+    bench.tick(LONG);
+    assert!(bench.path("a").exists() && bench.path(&long).exists(), "{}", bench.said());
     assert_eq!(fs::read_dir(archive.path()).unwrap().count(), 2, "half a copy is left");
+    assert_eq!(bench.spool().status().bytes_read, 7, "{}", bench.said());
     fs::remove_file(in_archive(&second)).unwrap();
     bench.tick(LONG);
     assert!(!bench.path("a").exists(), "{}", bench.said());
