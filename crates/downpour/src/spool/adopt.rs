@@ -65,7 +65,7 @@ pub fn read_list(text: &str, kind: DigestKind) -> Result<SumList, String> {
         let Some((Some(name), digest)) = parse_sum(line, kind) else {
             return Err(format!("line {number} is not a {kind} and a name"));
         };
-        sums.insert(name.strip_prefix("./").unwrap_or(name).to_owned(), digest);
+        sums.insert(name.strip_prefix("./").unwrap_or(&name).to_owned(), digest);
     }
     Ok(SumList { kind, sums })
 }

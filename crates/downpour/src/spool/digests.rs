@@ -3,6 +3,7 @@
 use downpour_catalog::{Digest, DigestKind};
 use md5::Md5;
 use sha2::{Digest as _, Sha256};
+use std::borrow::Cow;
 use std::io::{self, Read};
 
 /// Bytes read at a time.
@@ -102,7 +103,7 @@ impl Adler32 {
 }
 
 /// Reads a producer's digest of the file called `name`: bare digits, `DIGITS  NAME` as `md5sum` writes them, or `MD5 (NAME) =
-/// DIGITS`. Of several lines the one with the name counts.
+/// DIGITS`, with names escaped as they do it. Of several lines the one with the name counts.
 pub fn read_sum(from: impl Read, kind: DigestKind, name: &str) -> Result<Digest, String> {
     let mut text = String::new();
     let read = from.take(SUM_BYTES_MAX + 1).read_to_string(&mut text);
@@ -111,8 +112,9 @@ pub fn read_sum(from: impl Read, kind: DigestKind, name: &str) -> Result<Digest,
         return Err(format!("the {kind} file is longer than {SUM_BYTES_MAX} bytes"));
     }
     let lines: Vec<_> = text.lines().filter_map(|line| parse_sum(line, kind)).collect();
-    let named =
-        lines.iter().find(|(of, _)| of.is_some_and(|of| of.rsplit('/').next() == Some(name)));
+    let named = lines
+        .iter()
+        .find(|(of, _)| of.as_ref().is_some_and(|of| of.rsplit('/').next() == Some(name)));
     let found = match (named, lines.as_slice()) {
         (Some((_, digest)), _) | (None, [(_, digest)]) => Some(digest.clone()),
         _ => None,
@@ -121,20 +123,41 @@ pub fn read_sum(from: impl Read, kind: DigestKind, name: &str) -> Result<Digest,
 }
 
 /// One line: the name, if it has one, and the digest.
-pub(super) fn parse_sum(line: &str, kind: DigestKind) -> Option<(Option<&str>, Digest)> {
+pub(super) fn parse_sum(line: &str, kind: DigestKind) -> Option<(Option<Cow<'_, str>>, Digest)> {
     let digest = |digits: &str| format!("{kind}:{digits}").parse::<Digest>().ok();
     let line = line.trim_end();
-    if let Some((head, digits)) = line.rsplit_once(" = ") {
+    let (line, is_escaped) = line.strip_prefix('\\').map_or((line, false), |line| (line, true));
+    let tagged = || {
+        let (head, digits) = line.rsplit_once(" = ")?;
         let (_, name) = head.split_once(" (")?;
-        return Some((name.strip_suffix(')'), digest(digits.trim())?));
-    }
-    match line.split_once(char::is_whitespace) {
-        None => Some((None, digest(line)?)),
-        Some((digits, name)) => {
-            let name = name.trim_start();
-            Some((Some(name.strip_prefix('*').unwrap_or(name)), digest(digits)?))
-        }
-    }
+        Some((name.strip_suffix(')'), digest(digits.trim())?))
+    };
+    let plain = || {
+        let Some((digits, name)) = line.split_once(char::is_whitespace) else {
+            return Some((None, digest(line)?));
+        };
+        let name = name.trim_start();
+        Some((Some(name.strip_prefix('*').unwrap_or(name)), digest(digits)?))
+    };
+    let (name, digest) = tagged().or_else(plain)?;
+    let written = |name| if is_escaped { Cow::from(unescaped(name)) } else { Cow::from(name) };
+    Some((name.map(written), digest))
+}
+
+/// A name as it was before `md5sum` escaped it.
+fn unescaped(name: &str) -> String {
+    let mut chars = name.chars();
+    let next = || {
+        Some(match chars.next()? {
+            '\\' => match chars.next()? {
+                'n' => '\n',
+                'r' => '\r',
+                other => other,
+            },
+            other => other,
+        })
+    };
+    std::iter::from_fn(next).collect()
 }
 
 #[cfg(test)]
@@ -169,6 +192,17 @@ mod tests {
             format!("{}  b\n{MD5_OF_ABC}  a.root\n", MD5_OF_ABC.replace('9', "0")),
         ] {
             let digest = read_sum(text.as_bytes(), DigestKind::Md5, "a.root").unwrap();
+            assert_eq!(digest.hex(), MD5_OF_ABC, "{text}");
+        }
+        for (text, name) in [
+            (format!("{MD5_OF_ABC}  b = c\n"), "b = c"),
+            (format!("MD5 (b = c) = {MD5_OF_ABC}\n"), "b = c"),
+            (format!("\\{MD5_OF_ABC}  run/a\\\\b\\n\n"), "a\\b\n"),
+            (format!("\\MD5 (a\\rb) = {MD5_OF_ABC}\n"), "a\rb"),
+        ] {
+            // Of several lines, so that the name counts.
+            let text = format!("{text}{}  c\n", MD5_OF_ABC.replace('9', "0"));
+            let digest = read_sum(text.as_bytes(), DigestKind::Md5, name).unwrap();
             assert_eq!(digest.hex(), MD5_OF_ABC, "{text}");
         }
         let two = format!("{MD5_OF_ABC}  b\n{MD5_OF_ABC}  c\n");

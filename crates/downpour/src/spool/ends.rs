@@ -420,7 +420,8 @@ impl Spool {
                 Stays::Changed => self.look_later(now.steady, &rel),
                 Stays::Failed(text) => {
                     // To have had another name for a while is no reason to be read again.
-                    if let (Some(file), Ok(Some(back))) = (self.files.get_mut(&rel), root.look(&rel))
+                    if let (Some(file), Ok(Some(back))) =
+                        (self.files.get_mut(&rel), root.look(&rel))
                         && back.is_content_of(&seen)
                     {
                         file.read = Some(back);

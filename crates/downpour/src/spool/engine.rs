@@ -18,7 +18,7 @@ use super::read::Readers;
 use super::root::{NoRoot, Now, Odd, Root, Seen, join};
 use super::rule::Rules;
 use super::section::SpoolSection;
-use super::settle::{Look, Policy, Role, Settling, Verdict};
+use super::settle::{Policy, Role, Settling, Verdict};
 use downpour_catalog::{Catalog, FileId, Next, State};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -520,13 +520,8 @@ impl Spool {
     pub(super) fn weigh(&mut self, now: Now, rel: &Rel) {
         let (policy, Some(root)) = (self.policy, self.root.as_ref()) else { return };
         let Some(file) = self.files.get_mut(rel) else { return };
-        let has = |ending: &str| matches!(root.look(&format!("{rel}{ending}")), Ok(Some(_)));
-        let asks = policy.asks_companions();
-        let look = Look {
-            seen: file.seen,
-            has_done: asks && has(".done"),
-            has_sum: asks && (has(".md5") || has(".sha256")),
-        };
+        let beside = |ending: &str| root.look(&format!("{rel}{ending}")).ok().flatten();
+        let look = policy.look(file.seen, beside);
         match file.settling.look(policy, now.steady, look) {
             _ if now.steady < file.not_before => {
                 self.due.insert((file.not_before, rel.clone()));

@@ -1,7 +1,7 @@
 //! Reading files for their digests, on threads of their own: one pass for all digests, compared with the producer's.
 //!
 //! A file is looked at before and after, by its descriptor. If it is not what was to be read, or changed meanwhile, no digest
-//! comes out, whatever was read.
+//! comes out, whatever was read. Nor is anything held against a file that a producer's digest says while that is written.
 
 use super::digests::{Digesting, read_sum};
 use super::root::{Root, Seen};
@@ -11,6 +11,7 @@ use crate::dispatch::source_class;
 use downpour_catalog::{Digest, DigestKind, ErrorClass, FileId};
 use rustix::io::Errno;
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -37,7 +38,7 @@ pub(super) struct Job {
 pub(super) enum Outcome {
     /// Its digests.
     Digests(Vec<Digest>),
-    /// It is not what it was.
+    /// It is not what it was, or the producer's digest is still being written.
     Changed,
     /// It is not there.
     Gone,
@@ -141,6 +142,34 @@ impl Drop for Readers {
     }
 }
 
+/// A producer's digest file.
+struct Sum {
+    kind: DigestKind,
+    file: File,
+    /// What it was before its file was read.
+    seen: Seen,
+}
+
+/// Opens the digest files beside a file.
+fn open_sums(root: &Root, rel: &str) -> Result<Vec<Sum>, Outcome> {
+    let mut sums = Vec::new();
+    for (kind, ending) in SUMS {
+        let opened = match root.open_file(&format!("{rel}{ending}")) {
+            Err(Errno::NOENT | Errno::NAMETOOLONG) => continue,
+            opened => opened.and_then(|file| Ok((Seen::of_file(&file)?, file))),
+        };
+        match opened {
+            Ok((seen, _)) if seen.size == 0 => return Err(Outcome::Changed),
+            Ok((seen, file)) => sums.push(Sum { kind, file, seen }),
+            Err(error) => {
+                let class = source_class(&error.into());
+                return Err(Outcome::Unreadable(class, format!("its {kind} file: {error}")));
+            }
+        }
+    }
+    Ok(sums)
+}
+
 impl Work {
     fn read_all(&self, root: &Root, policy: Policy) {
         loop {
@@ -161,39 +190,30 @@ impl Work {
     }
 
     fn read(&self, root: &Root, policy: Policy, job: &Job) -> Outcome {
+        let asks = policy.sums != Sums::Off && !job.again;
+        let sums = match asks.then(|| open_sums(root, &job.rel)).transpose() {
+            Ok(sums) => sums.unwrap_or_default(),
+            Err(outcome) => return outcome,
+        };
         let mut kinds = job.kinds.clone();
-        let mut sums = Vec::new();
-        if policy.sums != Sums::Off && !job.again {
-            for (kind, ending) in SUMS {
-                match root.open_file(&format!("{}{ending}", job.rel)) {
-                    Err(Errno::NOENT) => {}
-                    Err(error) => {
-                        let class = source_class(&error.into());
-                        return Outcome::Unreadable(class, format!("its {kind} file: {error}"));
-                    }
-                    Ok(file) => {
-                        kinds.push(kind);
-                        sums.push((kind, file));
-                    }
-                }
-            }
-        }
+        kinds.extend(sums.iter().map(|sum| sum.kind));
         let digests = match self.digests(root, job, &kinds) {
             Ok(digests) => digests,
             Err(outcome) => return outcome,
         };
         let name = job.rel.rsplit('/').next().unwrap_or_default();
-        for (kind, file) in sums {
+        for Sum { kind, file, seen } in sums {
             let own = digests.iter().find(|digest| digest.kind() == kind);
-            match read_sum(file, kind, name) {
-                Ok(said) if Some(&said) == own => {}
+            let text = match read_sum(&file, kind, name) {
+                Ok(said) if Some(&said) == own => continue,
                 Ok(said) => {
                     let own = own.map(Digest::hex).unwrap_or_default();
-                    let text = format!("its producer says {kind} {}, it has {own}", said.hex());
-                    return Outcome::Differs(text);
+                    format!("its producer says {kind} {}, it has {own}", said.hex())
                 }
-                Err(text) => return Outcome::Differs(text),
-            }
+                Err(text) => text,
+            };
+            let is_done = Seen::of_file(&file) == Ok(seen);
+            return if is_done { Outcome::Differs(text) } else { Outcome::Changed };
         }
         Outcome::Digests(digests)
     }
@@ -229,8 +249,34 @@ impl Work {
 
 #[cfg(test)]
 mod tests {
-    use super::{Job, Waiting};
-    use crate::spool::root::Seen;
+    use super::{Job, Outcome, Readers, Waiting};
+    use crate::spool::root::{Root, Seen};
+    use crate::spool::section::{Complete, Sums};
+    use crate::spool::settle::Policy;
+    use std::sync::Arc;
+    use std::{fs, thread};
+
+    #[test]
+    fn a_digest_file_that_is_still_empty_says_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Arc::new(Root::open(folder.path(), true).unwrap());
+        let policy = Policy { complete: Complete::Rename, sums: Sums::IfThere };
+        let mut readers = Readers::start(&root, policy);
+        fs::write(folder.path().join("a"), "abc").unwrap();
+        let mut read = |sum: &str| {
+            fs::write(folder.path().join("a.md5"), sum).unwrap();
+            let seen = root.look("a").unwrap().unwrap();
+            readers.add(vec![Job { rel: "a".into(), seen, kinds: Vec::new(), again: false }]);
+            loop {
+                match readers.take().pop() {
+                    Some((_, outcome)) => break (outcome, readers.bytes()),
+                    None => thread::yield_now(),
+                }
+            }
+        };
+        assert_eq!(read(""), (Outcome::Changed, 0));
+        assert!(matches!(read("zz"), (Outcome::Differs(_), 3)));
+    }
 
     #[test]
     fn what_was_received_is_read_again_after_what_is_to_be_sent() {

@@ -2,6 +2,7 @@
 //!
 //! `settle:5s`: it looked the same for five seconds, by a clock that never steps. `done`: its companion is there. `rename`: it has
 //! a name that is no temporary one. With `sums = "required"` it needs the producer's digest beside it in any case.
+//! A digest file that is there is to settle, too, and is awaited while it is empty.
 //!
 //! Whether a file was complete is seen again while it is read: what changes under the reader begins here anew.
 
@@ -57,9 +58,11 @@ impl Policy {
         done.into_iter().chain(sums.map(|(_, ending)| format!("{rel}{ending}"))).collect()
     }
 
-    /// Whether a companion decides about a file at all.
-    pub(super) fn asks_companions(&self) -> bool {
-        self.complete == Complete::Done || self.sums == Sums::Required
+    /// A look at a file and, by their endings, at those of its companions that count.
+    pub(super) fn look(&self, seen: Seen, beside: impl Fn(&str) -> Option<Seen>) -> Look {
+        let has_done = self.complete == Complete::Done && beside(".done").is_some();
+        let sum = |(_, ending)| (self.sums != Sums::Off).then(|| beside(ending)).flatten();
+        Look { seen, has_done, sums: SUMS.map(sum) }
     }
 }
 
@@ -72,7 +75,8 @@ pub(super) const SUMS: [(DigestKind, &str); 2] =
 pub(super) struct Look {
     pub(super) seen: Seen,
     pub(super) has_done: bool,
-    pub(super) has_sum: bool,
+    /// The producer's digest files.
+    pub(super) sums: [Option<Seen>; SUMS.len()],
 }
 
 /// What a look leads to.
@@ -90,21 +94,25 @@ pub(super) enum Verdict {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settling {
     seen: Seen,
+    sums: [Option<Seen>; SUMS.len()],
     quiet_since: Duration,
 }
 
 impl Settling {
     /// First seen at `now`.
     pub(super) const fn new(now: Duration, seen: Seen) -> Self {
-        Self { seen, quiet_since: now }
+        Self { seen, sums: [None; SUMS.len()], quiet_since: now }
     }
 
     /// Another look.
     pub(super) fn look(&mut self, policy: Policy, now: Duration, look: Look) -> Verdict {
-        if look.seen != self.seen {
-            (self.seen, self.quiet_since) = (look.seen, now);
+        if (look.seen, look.sums) != (self.seen, self.sums) {
+            (self.seen, self.sums, self.quiet_since) = (look.seen, look.sums, now);
         }
-        if policy.sums == Sums::Required && !look.has_sum {
+        let mut sums = look.sums.iter().flatten().peekable();
+        let lacks_sum = policy.sums == Sums::Required && sums.peek().is_none();
+        // An empty one is made before its file is read for it.
+        if lacks_sum || sums.any(|sum| sum.size == 0) {
             return Verdict::Companion;
         }
         match policy.complete {
@@ -130,7 +138,7 @@ mod tests {
     const RENAME: Policy = Policy { complete: Complete::Rename, sums: Sums::Off };
 
     fn look(size: u64) -> Look {
-        Look { seen: Seen::made_up(1, size, 0), has_done: false, has_sum: false }
+        Look { seen: Seen::made_up(1, size, 0), has_done: false, sums: [None; 2] }
     }
 
     fn at(seconds: u64) -> Duration {
@@ -161,8 +169,21 @@ mod tests {
         );
         let needs = Policy { sums: Sums::Required, ..RENAME };
         assert_eq!(file.look(needs, at(1000), look(2)), Verdict::Companion);
-        let sum = Look { has_sum: true, ..look(2) };
-        assert_eq!(file.look(needs, at(1000), sum), Verdict::Complete);
+        let sum = |size| Look { sums: [None, Some(Seen::made_up(9, size, 0))], ..look(2) };
+        assert_eq!(file.look(needs, at(1000), sum(0)), Verdict::Companion);
+        assert_eq!(file.look(needs, at(1000), sum(65)), Verdict::Complete);
+    }
+
+    #[test]
+    fn a_digest_file_is_to_settle_as_its_file() {
+        let sum = |size| Look { sums: [Some(Seen::made_up(9, size, 0)), None], ..look(1) };
+        let mut file = Settling::new(at(0), look(1).seen);
+        assert_eq!(file.look(SETTLE, at(3), sum(0)), Verdict::Companion);
+        assert_eq!(file.look(SETTLE, at(100), sum(0)), Verdict::Companion);
+        assert_eq!(file.look(SETTLE, at(101), sum(33)), Verdict::LookAt(at(106)));
+        assert_eq!(file.look(SETTLE, at(106), sum(33)), Verdict::Complete);
+        // Without one, the file alone counts.
+        assert_eq!(file.look(SETTLE, at(107), look(1)), Verdict::LookAt(at(112)));
     }
 
     #[test]

@@ -254,10 +254,15 @@ fn a_producers_digest_is_compared() {
     let mut bench = Bench::new("sums = true", "");
     bench.write("good", "abc");
     bench.write("good.md5", "900150983cd24fb0d6963f7d28e17f72  good\n");
+    // Its digest file would have a name that none can have.
+    let long = "n".repeat(255);
+    bench.write(&long, "abc");
     bench.write("bad", "abd");
     bench.write("bad.md5", "900150983cd24fb0d6963f7d28e17f72  bad\n");
     bench.tick(LONG);
-    assert_eq!(bench.stands("good"), [QUEUED], "{}", bench.said());
+    for name in ["good", &long] {
+        assert_eq!(bench.stands(name), [QUEUED], "{}", bench.said());
+    }
     assert_eq!(bench.stands("bad"), [(State::Quarantined, Some(ErrorClass::DigestDiffers))]);
     let (_, reason) = bench.spool().quarantine().remove(0);
     assert!(reason.text.contains("900150983cd24fb0d6963f7d28e17f72"), "{reason:?}");
@@ -270,6 +275,21 @@ fn a_producers_digest_is_compared() {
     bench.tick(LONG);
     assert_eq!(bench.stands("bad"), [QUEUED], "{}", bench.said());
     assert!(bench.spool().release(now, "bad").unwrap().is_err());
+}
+
+#[test]
+fn a_file_waits_for_a_digest_that_is_being_made() {
+    let mut bench = Bench::new("", "");
+    bench.write("a", "abc");
+    // As `md5sum a > a.md5` has it until the digest is known.
+    bench.write("a.md5", "");
+    bench.tick(LONG);
+    assert_eq!(bench.stands("a"), [(State::Found, None)], "{}", bench.said());
+    bench.write("a.md5", "900150983cd24fb0d6963f7d28e17f72  a\n");
+    bench.tick(4.5);
+    assert_eq!(bench.newest("a").state, State::Found);
+    bench.tick(LONG);
+    assert_eq!(bench.stands("a"), [QUEUED], "{}", bench.said());
 }
 
 #[test]
