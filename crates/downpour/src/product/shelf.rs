@@ -557,14 +557,18 @@ enum Sealed {
 impl State {
     /// Keeps a block that is early; false when there is no room.
     fn keep(&mut self, number: u32, came: Came<&[u8]>, memory: u64) -> bool {
+        // What has come is not lost any more, nor kept twice.
+        if self.waiting.get(&number).is_some_and(|early| early.bytes.is_some()) {
+            return true;
+        }
         let len = came.len();
         if self.waiting_bytes + len > memory {
             return false;
         }
         let Came { bytes, came_ns } = came;
         let early = Came { bytes: bytes.map(Into::into), came_ns };
-        let new = self.waiting.insert(number, early).is_none();
-        self.waiting_bytes += if new { len } else { 0 };
+        self.waiting.insert(number, early);
+        self.waiting_bytes += len;
         true
     }
 

@@ -265,6 +265,24 @@ fn what_was_not_kept_while_the_sender_was_lost_is_missed() {
 }
 
 #[test]
+fn a_block_that_came_and_was_said_to_be_lost_is_there() {
+    let publisher = Identity::generate();
+    let world = World::new(&publisher, 0, None);
+    let blocks = blocks(publisher, &SIZES);
+    let lost = |number: u32| world.shelf.lost(BlockId::data(number).unwrap());
+    world.accept(2, &blocks[2]);
+    lost(2);
+    lost(3);
+    world.accept(3, &blocks[3]);
+    world.accept(3, &blocks[3]);
+    for number in [0, 1, 4].into_iter().chain(5..blocks.len()) {
+        assert_eq!(world.accept(number, &blocks[number]), Accepted::Kept);
+    }
+    assert_eq!(world.shelf.lock().waiting_bytes, 0);
+    assert_eq!((world.shelf.summary().complete, failed(&world)), (7, Vec::new()));
+}
+
+#[test]
 fn what_waits_is_bounded() {
     let publisher = Identity::generate();
     let world = World::new(&publisher, 0, None);
