@@ -161,17 +161,21 @@ impl<R: BufRead> List<R> {
 
     fn read(&mut self) -> Result<Option<Listed>, ListError> {
         loop {
-            let mut text = String::new();
+            let mut text = Vec::new();
             self.line += 1;
-            if (&mut self.input).take(LINE_LEN_MAX).read_line(&mut text).map_err(ListError::Read)?
-                == 0
-            {
+            let mut input = (&mut self.input).take(LINE_LEN_MAX);
+            if input.read_until(b'\n', &mut text).map_err(ListError::Read)? == 0 {
                 return Ok(None);
             }
+            let wrong = |reason| ListError::Line { line: self.line, reason };
+            let not_text = |_| {
+                let shown = text.trim_ascii_end().escape_ascii();
+                wrong(format!("`{shown}` is not UTF-8: rename it"))
+            };
+            let text = str::from_utf8(&text).map_err(not_text)?;
             let text = text.trim_end_matches(['\n', '\r']);
             if !text.trim().is_empty() {
-                let line = self.line;
-                return parse(text).map(Some).map_err(|reason| ListError::Line { line, reason });
+                return parse(text).map(Some).map_err(wrong);
             }
         }
     }
@@ -225,8 +229,8 @@ mod tests {
     use std::io::Read;
     use std::path::PathBuf;
 
-    fn read(text: &str) -> Vec<Result<Listed, String>> {
-        List::new(text.as_bytes()).map(|line| line.map_err(|error| error.to_string())).collect()
+    fn read(text: impl AsRef<[u8]>) -> Vec<Result<Listed, String>> {
+        List::new(text.as_ref()).map(|line| line.map_err(|error| error.to_string())).collect()
     }
 
     #[test]
@@ -244,10 +248,18 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_line_is_said_with_its_number() {
         for bad in ["{\"size\":1}", "{\"name\":\"x\"}", "{\"size\":1,\"name\":\"a/b\"}", "/", "{"] {
-            let lines = read(&format!("a\n{bad}\n"));
+            let lines = read(format!("a\n{bad}\n"));
             let Err(error) = &lines[1] else { panic!("{bad}") };
             assert!(error.starts_with("line 2 "), "{bad}: {error}");
         }
+    }
+
+    #[test]
+    fn a_line_that_is_not_utf8_is_one_bad_line() {
+        let lines = read(b"a\n\xe9\nb\n");
+        let [Ok(_), Err(error), Ok(last)] = &lines[..] else { panic!("{lines:?}") };
+        assert!(error.starts_with("line 2 ") && error.contains("`\\xe9`"), "{error}");
+        assert_eq!(last.name, "b");
     }
 
     #[test]
