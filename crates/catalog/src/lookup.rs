@@ -5,7 +5,7 @@ use crate::life::State;
 use crate::reader::{self, Reader};
 use crate::record::{DigestKind, File, FileId, Receipt, Replica, SiteId, Time};
 use crate::schema;
-use crate::sql::{DbError, Hold, Row, Table, Value};
+use crate::sql::{DbError, Hold, Row, Table, Value, one_int};
 use std::collections::HashMap;
 
 /// A file by what it is called: site of origin, name, version.
@@ -76,6 +76,11 @@ impl Reader {
     ) -> Result<Vec<Replica>, Error> {
         let rows = self.sql.query(&at_site(), &[after.0, site.0, limit as i64].map(Value::Int))?;
         Ok(rows.into_iter().map(reader::replica_of).collect::<Result<_, _>>()?)
+    }
+
+    /// The newest file, whoever took it in; number 0 if there is none.
+    pub fn newest_file(&mut self) -> Result<FileId, Error> {
+        Ok(FileId(one_int(&mut *self.sql, "SELECT COALESCE(MAX(id), 0) FROM file", &[])?))
     }
 
     fn of_files<T>(

@@ -112,10 +112,10 @@ impl Guard {
                 Ok(()) => guard.run(request, next).await,
             };
             let deed = ended(deed, &answer);
+            // A reading that was allowed is no deed.
             if answer.status() == StatusCode::FORBIDDEN {
                 guard.site.record_refused(deed, mount).await?;
             } else if is_deed {
-                // A reading that was allowed is no deed.
                 guard.site.record(deed).await?;
             }
             Ok(answer)

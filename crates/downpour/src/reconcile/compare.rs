@@ -12,8 +12,9 @@
 //! What both have alike, but under another day or rule (each took it in by itself), is no difference: its hash is on both sides.
 //!
 //! [`Compare::step`] says what to ask either side; [`Compare::answer`] takes the answers. It goes down one 256th of the keys after the
-//! other, in each all days of all rules, deepest nodes first: what waits stays small, and what is alike meets early. When more than
-//! half of [`HASHES_MAX`] is left without that it goes no further down, and of more than [`CANDIDATES_MAX`] it takes so many; it says so.
+//! other, in each all days of all rules, so that what is alike meets early, and a day's deepest nodes first: what waits stays small. What
+//! is alike is left out whenever [`HASHES_MAX`] are there; if more than half stay it goes no further down, and of more than
+//! [`CANDIDATES_MAX`] it takes so many; it says so.
 
 use super::ask::{
     Answer, FANOUT, Level, NAMES_MAX, NODES_MAX, Named, Packed, QUESTIONS_MAX, Question, Scope,

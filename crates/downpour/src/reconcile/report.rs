@@ -4,7 +4,7 @@
 
 use crate::units::{show_bytes, show_time};
 use downpour_catalog::Time;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -109,6 +109,7 @@ pub struct Report {
     /// How it ended.
     pub verdict: Verdict,
     /// The reports whose repair was approved, if this run was that.
+    #[serde(deserialize_with = "approved")]
     pub approved: Vec<String>,
     /// Files that holders have by the catalog here.
     pub files_near: i64,
@@ -128,6 +129,20 @@ pub struct Report {
     pub is_cut: bool,
     /// What was found.
     pub findings: Vec<Finding>,
+}
+
+/// Those of a report; a program before this one wrote at most one, or `null`.
+fn approved<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Approved {
+        All(Vec<String>),
+        One(Option<String>),
+    }
+    Ok(match Approved::deserialize(from)? {
+        Approved::All(all) => all,
+        Approved::One(one) => one.into_iter().collect(),
+    })
 }
 
 impl Report {
@@ -380,6 +395,17 @@ mod tests {
         assert!(approved("geneva/x").is_empty());
         report(Verdict::Clean).keep(state.path()).unwrap();
         assert!(approve(state.path(), &asks.id).is_err());
+    }
+
+    #[test]
+    fn a_report_of_before_is_read() {
+        let text = serde_json::to_string(&report(Verdict::Asks)).unwrap();
+        let approved = |of: &str| {
+            let text = text.replace("\"approved\":[]", &format!("\"approved\":{of}"));
+            serde_json::from_str::<Report>(&text).unwrap().approved
+        };
+        let a = ["a".to_owned()];
+        assert_eq!([approved("null"), approved("\"a\""), approved("[\"a\"]")], [&[][..], &a, &a]);
     }
 
     #[test]

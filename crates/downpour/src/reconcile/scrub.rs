@@ -50,8 +50,10 @@ pub struct ScrubOrder {
     pub folders: Vec<PathBuf>,
     /// More changes than this are not recorded.
     pub repair_max: usize,
-    /// When it began, if it was cut short the first time: files that came later are for the next one.
+    /// When it began, if it was cut short the first time.
     pub started: Time,
+    /// The newest file then: those that came later are for the next one.
+    pub last: FileId,
     /// Files up to this one were looked at by an earlier scrub, which was cut short and changed so many: of them it tells what is recorded.
     pub after: (FileId, usize),
 }
@@ -208,7 +210,7 @@ impl Work<'_> {
     ) -> Result<bool, RunError> {
         let path = self.order.base.join(&replica.path);
         self.known.insert(hash_of(&path));
-        let is_later = replica.file >= FileId::first_at(self.order.started);
+        let is_later = replica.file > self.order.last;
         let was_looked_at = replica.file <= self.order.after.0;
         let recorded = replica.state;
         let is_right = was_looked_at && recorded == ReplicaState::Present;
@@ -486,6 +488,7 @@ mod tests {
                 folders: vec![self.data()],
                 repair_max,
                 started: NOW.plus_s(1),
+                last: self.catalog.reader().unwrap().newest_file().unwrap(),
                 after: BEGINNING,
             }
         }
@@ -532,6 +535,17 @@ mod tests {
         let (here, names) = (("here", ten.folder.path()), [("deep/4".to_owned(), 1)]);
         let stored = read_back(&ten.catalog, here, "here", &names, || NOW).unwrap();
         assert_eq!(stored, [Stored::Nothing]);
+    }
+
+    #[test]
+    fn a_clock_that_was_ahead_hides_no_file() {
+        let ten = Ten::new();
+        ten.adopt(10, NOW.plus_s(31_536_000));
+        ten.adopt(11, NOW);
+        fs::remove_file(ten.data().join("deep/11")).unwrap();
+        let done = scrub(&ten.catalog, &ten.order(9), &mut Counted(0, 1000), || NOW).unwrap();
+        let found: Vec<_> = done.findings.iter().map(|finding| finding.name.as_str()).collect();
+        assert_eq!((done.files, found), (12, vec!["deep/11"]));
     }
 
     #[test]

@@ -87,7 +87,9 @@ impl Scrub {
     fn once(&self, site: &Site, stop: Stop) -> Result<(), String> {
         let (config, now) = (site.config(), site.clock.now());
         let (section, state) = (&config.reconcile, config.state());
-        let mark = Mark::of(&state, now).map_err(|e| e.to_string())?.begun(now);
+        let mut reader = site.catalog.reader().map_err(|e| e.to_string())?;
+        let newest = reader.newest_file().map_err(|e| e.to_string())?;
+        let mark = Mark::of(&state, now).map_err(|e| e.to_string())?.begun(now, newest);
         let started = Time(mark.started_us);
         let approved = report::approvals(&state, &site.name).map_err(|e| e.to_string())?;
         let repair_max = if approved.is_empty() { section.repair_max } else { usize::MAX };
@@ -97,6 +99,7 @@ impl Scrub {
             folders: folders(&config),
             repair_max,
             started,
+            last: FileId(mark.last),
             after: (FileId(mark.after), mark.changes),
         };
         let mut pace = Paced { service: self, site, stop, state: &state, mark };
@@ -130,7 +133,11 @@ struct Mark {
     /// When the last one came to its end, microseconds since 1970; before the first one, when the daemon started first.
     ended_us: i64,
     /// When one began that was cut short.
+    #[serde(default)]
     started_us: i64,
+    /// The newest file then; 0: it was begun by a program that did not look.
+    #[serde(default)]
+    last: i64,
     /// The last file that it looked at; 0: none was.
     after: i64,
     /// How much was to be recorded until then.
@@ -159,9 +166,11 @@ impl Mark {
     }
 
     /// Of the one that begins or goes on now.
-    fn begun(self, now: Time) -> Self {
-        let started_us = if self.after == 0 { now.0 } else { self.started_us };
-        Self { started_us, ..self }
+    fn begun(self, now: Time, newest: FileId) -> Self {
+        if self.after != 0 && self.last != 0 {
+            return self;
+        }
+        Self { started_us: now.0, last: newest.0, ..self }
     }
 
     /// How long until the next one.
@@ -255,9 +264,10 @@ impl Pace for Paced<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Mark, Pace as _, Paced, Scrub};
+    use super::{MARK, Mark, Pace as _, Paced, Scrub};
+    use crate::reconcile::report::FOLDER;
     use crate::site::{Clock, Daemon, Stop};
-    use downpour_catalog::Time;
+    use downpour_catalog::{FileId, Time};
     use downpour_transport::identity::Identity;
     use std::path::{Path, PathBuf};
     use std::time::Duration;
@@ -276,11 +286,17 @@ mod tests {
         assert_eq!(due(begun.plus_s(-90_000)), DAY);
         assert_eq!(due(begun.plus_s(-86_400)), DAY - Duration::from_secs(3600));
         // One that was cut short goes on at once.
-        let mark = Mark { after: 7, ..Mark::of(state.path(), later).unwrap().begun(later) };
+        let begun = Mark::of(state.path(), later).unwrap().begun(later, FileId(9));
+        let mark = Mark { after: 7, ..begun };
         mark.keep(state.path()).unwrap();
         assert_eq!(Mark::of(state.path(), later).unwrap(), mark);
-        assert_eq!((mark.begun(later.plus_s(9)), mark.started_us), (mark, later.0));
+        assert_eq!((mark.begun(later.plus_s(9), FileId(10)), mark.started_us), (mark, later.0));
         assert_eq!(due(later), Duration::ZERO);
+        // So does one of a program before this.
+        let old = format!("{{\"ended_us\":{},\"after\":7,\"changes\":3}}", mark.ended_us);
+        std::fs::write(state.path().join(FOLDER).join(MARK), old).unwrap();
+        let old = Mark::of(state.path(), later).unwrap().begun(later, FileId(9));
+        assert_eq!(old, Mark { changes: 3, ..mark });
         assert!(crate::reconcile::report::ids(state.path()).unwrap().is_empty());
     }
 

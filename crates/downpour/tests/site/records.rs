@@ -124,7 +124,7 @@ fn what_is_missing_is_sent_again_and_much_at_once_is_asked_about() {
     let other = again["id"].as_str().unwrap();
     std::fs::write(a.path(&format!("state/reconcile/{other}.approved")), "").unwrap();
     let done = a.done(&["catalog", "reconcile", "--approve", id]);
-    assert!(done.contains(&format!("approved  {id}\napproved  {other}\n")), "{done}");
+    assert!([id, other].iter().all(|id| done.contains(&format!("approved  {id}\n"))), "{done}");
     assert!(done.contains("10 repaired"), "{done}");
     assert_eq!(states(&a, State::Adopted), FILES - 10);
     assert!(a.done(&["catalog", "reconcile", "--list"]).lines().count() >= 2);
