@@ -42,6 +42,8 @@ pub enum Same {
     Any,
     /// One that goes by the same rule and was not given up; another one stays as it is, and this becomes the name's next version.
     OfRule,
+    /// This one, written on before anybody read it; if it is not so any more, nothing is taken in.
+    Unread(FileId),
 }
 
 /// A file seen at its source.

@@ -71,7 +71,18 @@ impl Batch<'_> {
         }
         let newest = meant().max_by_key(rank);
         if let Some(unread) = newest.filter(|newest| self.is_unread(newest, new.stamp)) {
-            return Ok(self.restamp(now, unread.file, new, size));
+            let file = unread.file;
+            match new.same {
+                Same::Unread(meant) if meant != file => {}
+                _ => return Ok(self.restamp(now, file, new, size)),
+            }
+        }
+        if let Same::Unread(file) = new.same {
+            let stands = self.files.get(&file);
+            return Err(stands.map_or(Refused::NoSuchFile(file), |file| Refused::Stale {
+                revision: file.revision,
+                state: file.state,
+            }));
         }
         let version = self.next_version(known, new.other_content)?;
         let file = self.ledger.mint.next(now);

@@ -66,6 +66,14 @@ pub(crate) fn one_content_goes_by_each_rule_that_asks_for_it(world: &World) {
     };
     assert_eq!((any(8), any(9)), (first.file, first.file));
     assert_eq!(by(2, 9).file, second.file);
+    // Of one file alone, and only while it is the newest and unread.
+    let alone = |file, stamp| {
+        let rule = daemon.catalog.rule("to:1").unwrap();
+        let new = NewFile { rule, stamp, same: Same::Unread(file), ..daemon.new_file("x") };
+        daemon.change(NOW, Change::TakeIn(new))
+    };
+    assert_eq!(alone(first.file, 10).map(|applied| applied.file), Ok(first.file));
+    assert!(matches!(alone(second.file, 11), Err(Refused::Stale { .. })));
     // What was given up is taken in again when it is asked for, and only then.
     let second = daemon.file(second.file);
     daemon.step(second.id, second.revision, Next::Cancelled).unwrap();

@@ -11,10 +11,11 @@ use super::route::{PRIORITY, is_submitted};
 use super::submit::stamp;
 use crate::site::{Fault, Site};
 use downpour_catalog::{
-    Answer, Change, Digest, ErrorClass, File, Move, NewFile, Next, OtherContent, Query, Revision,
-    Same, State, Time,
+    Answer, Change, Digest, ErrorClass, File, FileId, Move, NewFile, Next, OtherContent, Query,
+    Revision, Same, Scope, State, Time,
 };
 use downpour_proto::Rng;
+use std::collections::HashMap;
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,8 +34,9 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// Works until it is ended.
 pub(super) async fn hash_submitted(dispatch: Arc<Dispatch>, site: Arc<Site>) {
+    let mut own = HashMap::new();
     loop {
-        match round(&site).await {
+        match round(&site, &mut own).await {
             Ok(0) => tokio::time::sleep(IDLE).await,
             Ok(_) => dispatch.wake.notify_one(),
             Err(fault) => {
@@ -46,7 +48,7 @@ pub(super) async fn hash_submitted(dispatch: Arc<Dispatch>, site: Arc<Site>) {
 }
 
 /// Hashes some files; how many. Those that cannot be hashed now wait.
-async fn round(site: &Arc<Site>) -> Result<usize, Fault> {
+async fn round(site: &Arc<Site>, own: &mut Own) -> Result<usize, Fault> {
     let step = |file: &File, at: Revision, next: Next| {
         Change::Move(Move { file: file.id, at, fence: None, next })
     };
@@ -69,7 +71,7 @@ async fn round(site: &Arc<Site>) -> Result<usize, Fault> {
     let first = read.iter().map(|(content, file)| match content {
         Content::Whole(digest) => step(file, file.revision, Next::Hashed(vec![digest.clone()])),
         Content::Grown { size, stamp } => written_on(file, *size, *stamp),
-        Content::Not(class) => step(file, file.revision, failed(now, file, *class, &mut rng)),
+        Content::Not(class) => step(file, file.revision, failed(now, file, *class, own, &mut rng)),
         Content::Written => step(file, file.revision, grows(now, file, &mut rng)),
     });
     let answers = site.catalog.submit(now, first.collect()).done().await?;
@@ -77,11 +79,12 @@ async fn round(site: &Arc<Site>) -> Result<usize, Fault> {
     let further = |((content, file), answer): (&(Content, File), Answer)| match (content, answer) {
         (Content::Whole(_), Ok(applied)) => {
             count += 1;
+            own.remove(&file.id);
             Some(step(file, applied.revision, Next::Queued))
         }
         // What is there is a later version.
         (Content::Grown { .. }, answer) if answer.as_ref().map(|a| a.file) != Ok(file.id) => {
-            let next = failed(now, file, ErrorClass::FileChanged, &mut rng);
+            let next = failed(now, file, ErrorClass::FileChanged, own, &mut rng);
             Some(step(file, file.revision, next))
         }
         _ => None,
@@ -91,10 +94,18 @@ async fn round(site: &Arc<Site>) -> Result<usize, Fault> {
     Ok(count)
 }
 
+/// How often each file has failed by itself since this daemon began, or since it was set apart.
+type Own = HashMap<FileId, u32>;
+
 /// What became of a file that cannot be read: it waits longer each time, or is set apart.
-fn failed(now: Time, file: &File, class: ErrorClass, rng: &mut Rng) -> Next {
-    let times = times_failed(file);
-    after_failure(now, class, (times, times), None, rng)
+fn failed(now: Time, file: &File, class: ErrorClass, own: &mut Own, rng: &mut Rng) -> Next {
+    let times = own.entry(file.id).or_default();
+    *times += u32::from(class.scope() == Scope::File);
+    let next = after_failure(now, class, (times_failed(file), (*times).max(1)), None, rng);
+    if matches!(next, Next::Quarantined(_)) {
+        own.remove(&file.id);
+    }
+    next
 }
 
 /// One that is being written is no failure of its own.
@@ -102,8 +113,7 @@ fn grows(now: Time, file: &File, rng: &mut Rng) -> Next {
     after_failure(now, ErrorClass::FileChanged, (times_failed(file), 1), None, rng)
 }
 
-/// How often a file has failed here, with this time: it settled at its second revision, and each failure takes two, to wait and to
-/// settle again.
+/// How often a file has waited here, with this time: it settled at its second revision, and each wait takes two, as it settles again.
 fn times_failed(file: &File) -> u32 {
     u32::try_from(file.revision.0 / 2).unwrap_or(u32::MAX)
 }
@@ -119,7 +129,7 @@ fn written_on(file: &File, size: u64, stamp: i64) -> Change {
         rank: PRIORITY,
         transfer: None,
         other_content: OtherContent::Refuse,
-        same: Same::OfRule,
+        same: Same::Unread(file.id),
     })
 }
 
@@ -226,8 +236,9 @@ fn is_new(meta: &std::fs::Metadata) -> bool {
 mod tests {
     use super::{Content, changed, digest, failed, grows};
     use crate::dispatch::book::Held;
-    use downpour_catalog::{Digest, ErrorClass, File, Next, Revision, Time};
+    use downpour_catalog::{Digest, ErrorClass, Next, Revision, Time};
     use downpour_proto::Rng;
+    use std::collections::HashMap;
 
     #[test]
     fn a_file_that_is_not_what_was_taken_in_has_no_digest() {
@@ -250,20 +261,29 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_waits_longer_each_time_and_is_set_apart() {
-        let (mut file, mut rng) = (Held::example("a").file, Rng::new(1));
-        let mut waits = Vec::new();
-        let mut fail = |revision, next: fn(Time, &File, ErrorClass, &mut Rng) -> Next| {
+        let (mut file, mut rng, mut own) = (Held::example("a").file, Rng::new(1), HashMap::new());
+        let mut fail = |revision, class| {
             file.revision = Revision(revision);
-            match next(Time(0), &file, ErrorClass::FileUnreadable, &mut rng) {
+            let next = match class {
+                Some(class) => failed(Time(0), &file, class, &mut own, &mut rng),
+                None => grows(Time(0), &file, &mut rng),
+            };
+            match next {
                 Next::Waiting { next_try, .. } => Some(next_try.0 / 1_000_000),
                 Next::Quarantined(ErrorClass::FileUnreadable) => None,
                 other => panic!("{other:?}"),
             }
         };
-        waits.extend((1..=5).map(|times| fail(2 * times, failed)));
+        // What the disk does is not its fault.
+        for times in 1..=4 {
+            assert!(fail(2 * times, Some(ErrorClass::SourceReadFailed)).is_some());
+        }
+        let waits: Vec<_> =
+            (1..=5).map(|times| fail(2 * times, Some(ErrorClass::FileUnreadable))).collect();
         assert!(matches!(waits[..], [Some(5..=10), _, _, Some(40..=80), None]), "{waits:?}");
+        assert!(fail(12, Some(ErrorClass::FileUnreadable)).is_some(), "it was released");
         // One that is being written has all the time.
-        let written = fail(20, |now, file, _, rng| grows(now, file, rng));
+        let written = fail(20, None);
         assert!(written.is_some_and(|wait| wait >= 300), "{written:?}");
     }
 }
