@@ -261,7 +261,10 @@ impl Arrivals {
         };
         let result = match run_command(rule, (site, &file, &replica.path), wish) {
             Ok(true) => Ok(()),
-            Ok(false) => return Ok(Ran::CutOff),
+            Ok(false) => {
+                tracing::info!(target: "spool", file = %file.name, "its command was cut off, and begins again");
+                return Ok(Ran::CutOff);
+            }
             Err(text) => Err(text),
         };
         self.note(now, &file, result);

@@ -80,7 +80,8 @@ impl Spool {
         let Some(file) = self.files.get_mut(rel) else { return };
         let versions = self.rules.at(file.rule).versions;
         let old = file.record.take();
-        (file.stage, file.read, file.tries, file.salt) = (Stage::New, None, 0, 0);
+        (file.stage, file.read, file.salt) = (Stage::New, None, 0);
+        (file.tries, file.waits) = (0, 0);
         (file.not_before, file.stays) = (Duration::ZERO, Duration::ZERO);
         file.settling = Settling::new(now.steady, file.seen);
         self.todo.fresh.push(rel.clone());

@@ -71,6 +71,8 @@ pub(super) struct Tracked {
     /// How long it was left alone after it last failed to leave.
     pub(super) stays: Duration,
     pub(super) tries: u32,
+    /// How often in a row it could not be read by no fault of its own.
+    pub(super) waits: u32,
     /// What it was when this process read it.
     pub(super) read: Option<Seen>,
     scan: u64,
@@ -507,6 +509,7 @@ impl Spool {
             not_before: Duration::ZERO,
             stays: Duration::ZERO,
             tries: 0,
+            waits: 0,
             read: None,
             scan: self.scan,
         };

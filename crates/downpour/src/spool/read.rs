@@ -253,6 +253,7 @@ mod tests {
     use crate::spool::root::{Root, Seen};
     use crate::spool::section::{Complete, Sums};
     use crate::spool::settle::Policy;
+    use downpour_catalog::FileId;
     use std::sync::Arc;
     use std::{fs, thread};
 
@@ -266,7 +267,8 @@ mod tests {
         let mut read = |sum: &str| {
             fs::write(folder.path().join("a.md5"), sum).unwrap();
             let seen = root.look("a").unwrap().unwrap();
-            readers.add(vec![Job { rel: "a".into(), seen, kinds: Vec::new(), again: false }]);
+            let (rel, file) = ("a".into(), FileId(1));
+            readers.add(vec![Job { rel, file, seen, kinds: Vec::new(), again: false }]);
             loop {
                 match readers.take().pop() {
                     Some((_, outcome)) => break (outcome, readers.bytes()),
@@ -283,7 +285,7 @@ mod tests {
         let mut waiting = Waiting::default();
         let job = |rel: &str, again| {
             let seen = Seen::made_up(1, 1, 1);
-            Job { rel: rel.into(), seen, kinds: Vec::new(), again }
+            Job { rel: rel.into(), file: FileId(1), seen, kinds: Vec::new(), again }
         };
         waiting.add(vec![job("received", true), job("new", false)]);
         waiting.add(vec![job("newer", false)]);

@@ -264,13 +264,17 @@ impl Root {
         rename_new((&from_folder, from_name), (to, name))
     }
 
-    /// Bytes that a copy may take in a folder of another file system; `None` when no copy is needed there.
+    /// Bytes that a copy may take in a folder of another file system; `None` when no copy is needed there, or nobody can tell.
     pub(super) fn room_for_copy(&self, to: &OwnedFd) -> Result<Option<u64>, Errno> {
         if rustix::fs::fstat(to)?.st_dev == rustix::fs::fstat(&self.fd)?.st_dev {
             return Ok(None);
         }
         let stat = rustix::fs::fstatvfs(to)?;
-        Ok(Some(stat.f_bavail * stat.f_frsize))
+        // Root may take what is kept for it.
+        let blocks =
+            if rustix::process::geteuid().is_root() { stat.f_bfree } else { stat.f_bavail };
+        // Some file systems cannot tell.
+        Ok((stat.f_blocks > 0).then(|| blocks.saturating_mul(stat.f_frsize)))
     }
 
     /// Removes a file.

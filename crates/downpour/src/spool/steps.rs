@@ -17,6 +17,8 @@ const RETRY: Duration = Duration::from_secs(10);
 const TRIES_MAX: u32 = 5;
 /// Time until a file is tried again that could not be read for a fault of the disk or the machine.
 const RETRY_OTHERS: Duration = Duration::from_secs(60);
+/// It is twice as long after each failure in a row, up to this.
+const RETRY_OTHERS_MAX: Duration = Duration::from_secs(3600);
 /// A file that changed while it was read is looked at again after this, at the earliest.
 const CHANGED_PAUSE: Duration = Duration::from_secs(1);
 
@@ -62,7 +64,11 @@ impl Spool {
     fn taken_in(&mut self, now: Now, rel: &Rel, applied: Applied) -> Result<(), SpoolError> {
         let state = applied.state.unwrap_or(State::Found);
         let record = Record { file: applied.file, revision: applied.revision, state };
-        if state == State::Cancelled && self.book.is_removed(applied.file)? {
+        // What an operator gave up is the newest of its name, and its copy stands there.
+        let is_newest = |newest: Option<File>| newest.is_some_and(|file| file.id == applied.file);
+        if state == State::Cancelled
+            && (self.book.is_removed(applied.file)? || !is_newest(self.book.newest(rel)?))
+        {
             // It went away and came back as it was: a file as any other.
             if let Some(file) = self.files.get_mut(rel) {
                 file.salt += 1;
@@ -287,7 +293,8 @@ impl Spool {
 
     fn digested(&mut self, now: Now, rel: &Rel, read: Option<Seen>) {
         let (Some(file), Some(read)) = (self.files.get_mut(rel), read) else { return };
-        (file.read, file.known, file.stage, file.tries) = (Some(read), read, Stage::Booked, 0);
+        (file.read, file.known, file.stage) = (Some(read), read, Stage::Booked);
+        (file.tries, file.waits) = (0, 0);
         if !file.seen.is_content_of(&read) {
             // It was replaced between reading and booking.
             self.look_later(now.steady, rel);
@@ -338,8 +345,10 @@ impl Spool {
     /// It cannot be read: it waits, or is to be set apart (`None`).
     fn unreadable(&mut self, now: Now, rel: &Rel, class: ErrorClass, text: &str) -> Option<Next> {
         let file = self.files.get_mut(rel)?;
-        file.tries += u32::from(class.scope() == Scope::File);
-        let pause = pause(class, file.tries)?;
+        let is_own = class.scope() == Scope::File;
+        file.tries += u32::from(is_own);
+        file.waits = if is_own { 0 } else { file.waits + 1 };
+        let pause = pause(class, if is_own { file.tries } else { file.waits })?;
         file.stage = Stage::Settling;
         file.not_before = now.steady + pause;
         let at = file.not_before;
@@ -367,17 +376,19 @@ impl Spool {
     }
 }
 
-/// Time until a file that could not be read is tried again, after so many failures of its own; `None` when these are enough.
-fn pause(class: ErrorClass, own_failures: u32) -> Option<Duration> {
+/// Time until a file that could not be read is tried again, after so many failures of its own, or of others in a row; `None` when
+/// its own are enough.
+fn pause(class: ErrorClass, failures: u32) -> Option<Duration> {
+    let before = failures.saturating_sub(1);
     if class.scope() != Scope::File {
-        return Some(RETRY_OTHERS);
+        return Some((RETRY_OTHERS * 2u32.pow(before.min(6))).min(RETRY_OTHERS_MAX));
     }
-    (own_failures < TRIES_MAX).then(|| RETRY * 4u32.pow(own_failures.saturating_sub(1)))
+    (failures < TRIES_MAX).then(|| RETRY * 4u32.pow(before))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{RETRY, TRIES_MAX, pause};
+    use super::{RETRY, RETRY_OTHERS, RETRY_OTHERS_MAX, TRIES_MAX, pause};
     use downpour_catalog::{ErrorClass, Scope};
 
     #[test]
@@ -388,5 +399,8 @@ mod tests {
             assert!(pause(*class, TRIES_MAX - 1).is_some(), "{class}");
         }
         assert_eq!(pause(ErrorClass::FileUnreadable, 2), Some(4 * RETRY));
+        let of_others = |failures| pause(ErrorClass::SourceReadFailed, failures).unwrap();
+        assert_eq!([1, 2].map(of_others), [RETRY_OTHERS, 2 * RETRY_OTHERS]);
+        assert_eq!([7, 1000].map(of_others), [RETRY_OTHERS_MAX; 2]);
     }
 }
