@@ -396,6 +396,7 @@ fn in_a_lane_files_get_their_names_together() {
     let mut second = to_lane(&sender, &b);
     second.carry(&sender, order[..1].to_vec());
     write(b.join("small 3"), b"somebody's own");
+    fs::copy(a.join("small 4"), b.join("small 4")).unwrap();
     second.carry_needed(&sender);
     let summary = second.summary();
     assert!(summary.bytes_held >= (3 << 20) + 8 * 60_000, "{summary:?}");

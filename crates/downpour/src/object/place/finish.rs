@@ -170,7 +170,7 @@ impl Placer {
 }
 
 /// Whether two files of `size` bytes hold the same. Where both have a hole nothing is read.
-fn same_content(a: &OwnedFd, b: &OwnedFd, size: u64) -> bool {
+pub(super) fn same_content(a: &OwnedFd, b: &OwnedFd, size: u64) -> bool {
     let data = |fd, at| match rustix::fs::seek(fd, SeekFrom::Data(at)) {
         Ok(data) => data,
         Err(Errno::NXIO) => size,

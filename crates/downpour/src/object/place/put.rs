@@ -1,6 +1,7 @@
 //! A file to its name: atomically, by rename, with its metadata already right.
 
 use super::beneath::{FOLDER_FLAGS, open_in};
+use super::finish::same_content;
 use super::{Beneath, Durability, MetaPolicy, Obstacle, PlaceError, Staging, Why};
 use crate::object::layout::Extent;
 use crate::object::limits::GROUP_LEN;
@@ -140,6 +141,11 @@ impl Placer {
         let from = (self.staging.parts(), part_name);
         match rename(from, (&*parent, entry.name), replaces) {
             Ok(()) => Ok(notices),
+            // Somebody was faster, perhaps with the same.
+            Err(Errno::EXIST) if self.is_there(id, part) => {
+                self.staging.remove_part(part_name);
+                self.adopt(id)
+            }
             Err(Errno::EXIST) => Err(PlaceError::Object(differs())),
             Err(Errno::XDEV) => {
                 let notices = self.copy_across(id, id, part, &parent, replaces)?;
@@ -148,6 +154,13 @@ impl Placer {
             }
             Err(error) => Err(fail(error)),
         }
+    }
+
+    /// Whether an entry's place holds a file with the content of `part`.
+    fn is_there(&self, id: EntryId, part: &OwnedFd) -> bool {
+        let size = rustix::fs::fstat(part).map_or(0, |stat| stat.st_size as u64);
+        self.existing(id) == Ok(Existing::File(size))
+            && self.open_existing(id).is_ok_and(|there| same_content(part, &there, size))
     }
 
     /// The place is on another file system than `from`, which holds the content of entry `content`:

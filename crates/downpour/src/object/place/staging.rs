@@ -21,10 +21,13 @@ use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 const JOURNAL: &[u8] = b"journal";
 const PARTS: &[u8] = b"parts";
 
+/// A partial file in a lane that nobody has gone on with for so long is removed.
+const PART_LIFE: Duration = Duration::from_secs(30 * 86_400);
 /// File systems in memory: tmpfs and ramfs, as `statfs` numbers them.
 const IN_MEMORY: [rustix::fs::FsWord; 2] = [0x0102_1994, 0x8584_58f6];
 
@@ -198,6 +201,14 @@ impl Staging {
     /// Gives all of the reserve back.
     pub(crate) fn release_all(&self) {
         *self.reserve.lock().unwrap_or_else(PoisonError::into_inner) = Reserve::default();
+    }
+
+    /// Whether a partial file was written to lately: what was given up is not kept for ever.
+    pub(crate) fn is_recent(&self, name: &[u8]) -> bool {
+        let stat = rustix::fs::statat(&self.parts, name, AtFlags::SYMLINK_NOFOLLOW);
+        let written = stat.map_or(0, |stat| u64::try_from(stat.st_mtime).unwrap_or(0));
+        let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        since < Duration::from_secs(written) + PART_LIFE
     }
 
     /// Removes everything: the session has succeeded. A lane keeps the partial files that are `kept`, and the journal if

@@ -206,6 +206,10 @@ impl FolderTarget {
         ready.placer.may_replace(existing).map_err(Fault::Object)?;
         let fail = |error| ready.failure(error, id);
         let name = ready.part_name(id);
+        if ready.is_journaled(id) {
+            // Of another content of this name and size.
+            lock(&self.journal).begin(ready.key(id)).map_err(fail)?;
+        }
         let fd = self.staging.create_part(&name).map_err(fail)?;
         if size > 0 {
             rustix::fs::ftruncate(&fd, size).map_err(fail)?;
@@ -431,7 +435,9 @@ impl Target for FolderTarget {
         for id in ready.tree.ids() {
             kept.remove(&ready.part_name(id));
         }
-        if let Err(error) = self.staging.remove(|name| kept.contains(name)) {
+        if let Err(error) =
+            self.staging.remove(|name| kept.contains(name) && self.staging.is_recent(name))
+        {
             of_target.push(format!("the staging folder stays: {}", explain(error)));
         }
         // After the last change of what is in it.
