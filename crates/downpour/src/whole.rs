@@ -9,10 +9,14 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+/// Links that are followed, one after the other; the kernel has the same limit.
+const LINKS_MAX: usize = 40;
+
 /// Writes it all. A new file has this mode, less the umask.
 pub(crate) fn write(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
     let Some(place) = place(path)? else {
-        return OpenOptions::new().append(true).open(path)?.write_all(bytes);
+        // With leave to create: in a folder for all the kernel then keeps us from a stranger's pipe.
+        return OpenOptions::new().append(true).create(true).open(path)?.write_all(bytes);
     };
     let part = part_of(&place)?;
     let written = create(&part, mode).and_then(|mut file| {
@@ -38,10 +42,10 @@ pub(crate) fn check(path: &Path) -> io::Result<()> {
 
 /// The file to replace; `None` where there is something else to write to.
 fn place(path: &Path) -> io::Result<Option<PathBuf>> {
-    let Ok(meta) = fs::metadata(path) else {
-        // A link may lead to a file that is not there yet.
-        let above = path.parent().unwrap_or(Path::new(""));
-        return Ok(Some(fs::read_link(path).map_or(path.to_owned(), |to| above.join(to))));
+    let meta = match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some(new_at(path))),
+        // Above all of a stranger's link, which the kernel does not let us follow.
+        known => known?,
     };
     if meta.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
@@ -50,6 +54,16 @@ fn place(path: &Path) -> io::Result<Option<PathBuf>> {
         return Ok(None);
     }
     path.canonicalize().map(Some)
+}
+
+/// Where a file is made: links may lead to one that is not there yet.
+fn new_at(path: &Path) -> PathBuf {
+    let mut place = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        let Ok(to) = fs::read_link(&place) else { break };
+        place = place.parent().unwrap_or(Path::new("")).join(to);
+    }
+    place
 }
 
 fn is_own_output(meta: &fs::Metadata) -> bool {
@@ -93,14 +107,19 @@ mod tests {
         assert!(fs::metadata(at("pipe")).unwrap().file_type().is_fifo());
 
         fs::create_dir(at("runs")).unwrap();
-        symlink("runs/7.json", at("latest")).unwrap();
+        symlink("current", at("latest")).unwrap();
+        symlink("runs/7.json", at("current")).unwrap();
         for text in [b"first", b"again"] {
             check(&at("latest")).unwrap();
             write(&at("latest"), 0o644, text).unwrap();
-            assert!(at("latest").is_symlink(), "it was replaced");
+            assert!(at("latest").is_symlink() && at("current").is_symlink(), "it was replaced");
             assert_eq!(fs::read(at("runs/7.json")).unwrap(), text);
         }
         assert_eq!(fs::read_dir(at("runs")).unwrap().count(), 1, "nothing is left over");
         assert!(check(tmp.path()).is_err() && check(&at("none/file")).is_err());
+        // What cannot be looked at is not taken for a link to what is not there.
+        symlink("loop", at("loop")).unwrap();
+        assert!(check(&at("loop")).is_err() && write(&at("loop"), 0o644, b"").is_err());
+        assert!(at("loop").is_symlink());
     }
 }
