@@ -91,7 +91,11 @@ struct File {
 impl Defaults {
     /// What this machine and this user, who may have no home, have set. `controllers` are the names that exist.
     pub fn read(home: Option<&Home>, controllers: &[&str]) -> Result<Self, DefaultsError> {
-        let own = home.map(Home::defaults);
+        // A home that this user may not enter, as of root whose daemon gave its rights away, is none.
+        let is_closed = |file: &PathBuf| {
+            fs::metadata(file).is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied)
+        };
+        let own = home.map(Home::defaults).filter(|file| !is_closed(file));
         let files: Vec<&Path> = own.as_deref().into_iter().chain([Path::new(MACHINE)]).collect();
         Self::read_from(&files, controllers)
     }

@@ -1,6 +1,6 @@
 //! What the verbs that set up, check and run a site share, and those verbs: `init`, `check`, `serve`.
 
-use super::{Exit, Fault};
+use super::{Exit, Fault, read_defaults};
 use crate::descriptors;
 use crate::object::printable;
 use crate::site::{
@@ -141,6 +141,8 @@ impl CheckArgs {
     pub(super) fn run(self) -> Result<Exit, Fault> {
         match Config::read_and_look(&self.config) {
             Ok(config) => {
+                // The daemon would not start with defaults that are wrong.
+                read_defaults()?;
                 let remotes = config.remote.len();
                 println!("{}: good; {remotes} other sites are trusted", self.config.display());
                 Ok(Exit::Complete)

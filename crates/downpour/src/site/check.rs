@@ -360,6 +360,11 @@ mod tests {
         let controller = Some(Told { value: "background".into(), file: "/etc/d.toml".into() });
         let hard = Defaults { ceiling: told(50), hard: told(50), controller };
         assert_eq!(rates(hard), (Some(50_000_000), Some(50_000_000), Profile::Background));
+        let fixed = || Some(Told { value: "fixed".into(), file: "/etc/d.toml".into() });
+        let unknown = Defaults { controller: fixed(), ..Defaults::default() };
+        assert_eq!(rates(unknown), (Some(1_000_000_000), None, Profile::Auto));
+        let known = Defaults { ceiling: told(50), controller: fixed(), ..Defaults::default() };
+        assert_eq!(rates(known), (Some(1_000_000_000), Some(50_000_000), Profile::Fixed));
     }
 
     #[test]

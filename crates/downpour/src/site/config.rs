@@ -265,7 +265,13 @@ impl Config {
         for rate in rates.chain([&mut self.multicast.rate]) {
             *rate = defaults.ceiling_for(rate.map(|rate| *rate)).0.map(Speed);
         }
-        self.controller = Profile::of(defaults);
+        let is_known = self.remote.iter().all(|remote| remote.rate.is_some());
+        let is_known = is_known && self.multicast.rate.is_some();
+        self.controller = match Profile::of(defaults) {
+            // At no rate nothing can be fixed.
+            Profile::Fixed if !is_known => Profile::Auto,
+            controller => controller,
+        };
     }
 
     fn check_remotes(&self, found: &mut Vec<Complaint>) {

@@ -17,7 +17,7 @@ use super::{
     Audit, BadConfig, Clock, Events, Fault, Metrics, Site, SiteEvent, Supervisor, Tokens, parts,
 };
 use crate::api::Routes;
-use crate::cli::{Profile, read_defaults};
+use crate::cli::read_defaults;
 use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl, OpenError};
 use downpour_transport::identity::Identity;
 use std::fmt;
@@ -192,12 +192,7 @@ impl Daemon {
 /// The configuration, under the machine's defaults.
 fn read(file: &Path) -> Result<Config, StartError> {
     let mut config = Config::read(file).map_err(StartError::Config)?;
-    let defaults = read_defaults().map_err(|fault| cannot(fault.what, &fault.todo))?;
-    config.heed(&defaults);
-    if config.controller == Profile::Fixed && defaults.ceiling.is_none() {
-        let what = "`controller = \"fixed\"` in defaults.toml needs the rate to send at";
-        return Err(cannot(what, "write a `ceiling` there, or another controller"));
-    }
+    config.heed(&read_defaults().map_err(|fault| cannot(fault.what, &fault.todo))?);
     Ok(config)
 }
 
