@@ -286,7 +286,8 @@ impl Place {
         let authority = &self.authority;
         let path = self.path.split('?').next().unwrap_or_default();
         let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-        let is_scheme = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric());
+        let is_of_scheme = |b: u8| b.is_ascii_alphanumeric() || b"+-.".contains(&b);
+        let is_scheme = |text: &str| text.bytes().all(is_of_scheme);
         Self::parse(&match location {
             _ if location.split_once("://").is_some_and(|(scheme, _)| is_scheme(scheme)) => {
                 location.to_owned()

@@ -171,6 +171,8 @@ fn start_receiver(
     let mut argument = OsString::from("@");
     argument.push(ticket);
     let mut receive = stage.command(["receive", "--interface", "lo", "--quiet", "--name", &name]);
+    // All is compared, modes too.
+    receive.arg("--setuid");
     receive.arg("--inject-loss").arg(format!("{}%", plan.loss * 100.0));
     receive.arg("--out").arg(out).arg(argument);
     // Each is a node of its own, as on eight machines.

@@ -210,6 +210,11 @@ fn measure(stage: &Stage<'_>, sent: &Path, ordered: bool) -> io::Result<Latencie
         if lines.iter().zip(products).any(|(line, product)| line.size != product.size) {
             return Err(io::Error::other(format!("receiver {i} has products of other sizes")));
         }
+        if sent.iter().any(|line| line.first_sent_ns == 0 || line.last_sent_ns == 0) {
+            return Err(io::Error::other(
+                "the stream passed some product over: nobody followed it",
+            ));
+        }
         let mut parts = [0.0; 4];
         for (line, sent) in lines.iter().zip(&sent) {
             let ours = |ns: u64| ns as i64 + line.clock_ahead_ns;
