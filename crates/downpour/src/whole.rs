@@ -29,7 +29,7 @@ pub(crate) fn write(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
     })
 }
 
-/// Whether [`write`] could do it now.
+/// Whether [`write()`] could do it now.
 pub(crate) fn check(path: &Path) -> io::Result<()> {
     let Some(place) = place(path)? else {
         // To open a pipe would wait for its reader, and to close it again tell him that all has come.
