@@ -101,7 +101,7 @@ type Own = HashMap<FileId, u32>;
 fn failed(now: Time, file: &File, class: ErrorClass, own: &mut Own, rng: &mut Rng) -> Next {
     let times = own.entry(file.id).or_default();
     *times += u32::from(class.scope() == Scope::File);
-    let next = after_failure(now, class, (times_failed(file), (*times).max(1)), None, rng);
+    let next = after_failure(now, class, (times_waited(file), (*times).max(1)), None, rng);
     if matches!(next, Next::Quarantined(_)) {
         own.remove(&file.id);
     }
@@ -110,11 +110,11 @@ fn failed(now: Time, file: &File, class: ErrorClass, own: &mut Own, rng: &mut Rn
 
 /// One that is being written is no failure of its own.
 fn grows(now: Time, file: &File, rng: &mut Rng) -> Next {
-    after_failure(now, ErrorClass::FileChanged, (times_failed(file), 1), None, rng)
+    after_failure(now, ErrorClass::FileChanged, (times_waited(file), 1), None, rng)
 }
 
 /// How often a file has waited here, with this time: it settled at its second revision, and each wait takes two, as it settles again.
-fn times_failed(file: &File) -> u32 {
+fn times_waited(file: &File) -> u32 {
     u32::try_from(file.revision.0 / 2).unwrap_or(u32::MAX)
 }
 

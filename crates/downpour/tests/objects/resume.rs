@@ -262,14 +262,19 @@ fn a_part_that_is_made_anew_has_nothing_of_the_one_before() {
     assert_same(&a, &b);
 }
 
+/// An attempt that brings all of `a` but its last block to `b`.
+fn all_but_the_last(a: &Path, b: &Path) {
+    let sender = Sender::new(&contents(a), MIDDLE);
+    let order = sender.order();
+    sender.to_folder(b).carry(&sender, order[..order.len() - 1].to_vec());
+}
+
 #[test]
 fn what_overwrites_a_group_makes_its_record_void() {
     let (_dir, a, b) = pair();
     let one = Random(3).bytes(4 << 20);
     write(a.join("file"), &one);
-    let sender = Sender::new(&contents(&a), MIDDLE);
-    let order = sender.order();
-    sender.to_folder(&b).carry(&sender, order[..order.len() - 1].to_vec());
+    all_but_the_last(&a, &b);
     // Another version of the same length, in a receiver without memory: parts of groups go to the file.
     write(a.join("file"), &Random(4).bytes(4 << 20));
     let other = Sender::new(&contents(&a), MIDDLE);
@@ -290,9 +295,7 @@ fn what_overwrites_a_group_makes_its_record_void() {
 fn where_there_is_a_hole_now_nothing_of_before_remains() {
     let (_dir, a, b) = pair();
     write(a.join("file"), &Random(3).bytes(6 << 20));
-    let sender = Sender::new(&contents(&a), MIDDLE);
-    let order = sender.order();
-    sender.to_folder(&b).carry(&sender, order[..order.len() - 1].to_vec());
+    all_but_the_last(&a, &b);
     fs::remove_file(a.join("file")).unwrap();
     sparse(&a.join("file"), 6 << 20, &[(0, 1 << 20), (3 << 20, 1000)]);
     let sender = Sender::new(&contents(&a), MIDDLE);
@@ -305,14 +308,10 @@ fn where_there_is_a_hole_now_nothing_of_before_remains() {
 fn holes_that_are_recorded_are_zeros() {
     let (_dir, a, b) = pair();
     write(a.join("file"), &Random(3).bytes(6 << 20));
-    let sender = Sender::new(&contents(&a), MIDDLE);
-    let order = sender.order();
-    sender.to_folder(&b).carry(&sender, order[..order.len() - 1].to_vec());
+    all_but_the_last(&a, &b);
     fs::remove_file(a.join("file")).unwrap();
     sparse(&a.join("file"), 6 << 20, &[(0, 1 << 20), (3 << 20, 1000), (5 << 20, 400_000)]);
-    let sender = Sender::new(&contents(&a), MIDDLE);
-    let order = sender.order();
-    sender.to_folder(&b).carry(&sender, order[..order.len() - 1].to_vec());
+    all_but_the_last(&a, &b);
     let content = fs::read(a.join("file")).unwrap();
     write(a.join("file"), &content);
     let sender = Sender::new(&contents(&a), MIDDLE);
@@ -333,9 +332,7 @@ fn what_becomes_a_hole_makes_its_record_void() {
     let part = only_part(&b);
     fs::remove_file(a.join("file")).unwrap();
     sparse(&a.join("file"), 6 << 20, &[(0, 1 << 20), (3 << 20, 1000)]);
-    let sender = Sender::new(&contents(&a), MIDDLE);
-    let order = sender.order();
-    sender.to_folder(&b).carry(&sender, order[..order.len() - 1].to_vec());
+    all_but_the_last(&a, &b);
     // As if it had been killed before the file got its name.
     fs::rename(b.join("file"), part).unwrap();
     write(a.join("file"), &dense);
