@@ -194,7 +194,7 @@ pub(super) trait Target: Send + Sync {
     /// All groups of an entry are taken; `len` is its size. Returns notices.
     fn complete(&self, entry: EntryId, len: u64) -> Result<Vec<String>, Fault>;
 
-    /// An entry has failed: forget what there is of it.
+    /// An entry has failed, perhaps while another thread is at it: forget what there is of it, and place nothing any more.
     fn abandon(&self, entry: EntryId) {
         let _ = entry;
     }

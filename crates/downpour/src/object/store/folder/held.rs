@@ -96,7 +96,7 @@ impl FolderTarget {
             _ if same_size && !ready.tree.is_stream() => State::InPlace(Vec::new()),
             _ => return,
         };
-        lock(&ready.files).states.insert(id.0, state);
+        lock(&ready.files).states.entry(id.0).or_insert(state);
     }
 
     /// Whether an earlier attempt has written a group, as the journal or the partial file itself tells.

@@ -12,6 +12,8 @@
 
 mod held;
 mod part;
+#[cfg(test)]
+mod tests;
 
 use super::StoreFailure;
 use super::target::{Fault, Finished, GroupData, Held, KnownGroup, Started, Target};
@@ -108,6 +110,8 @@ enum State {
     /// The groups that were identical so far.
     InPlace(Vec<KnownGroup>),
     Part,
+    /// Another thread may still be at it: it makes nothing of it any more.
+    GivenUp,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -390,7 +394,7 @@ impl Target for FolderTarget {
         let state = {
             let mut files = lock(&ready.files);
             files.open.remove(&id.0);
-            files.states.remove(&id.0)
+            files.states.insert(id.0, State::GivenUp)
         };
         if matches!(state, Some(State::Part)) {
             self.staging.remove_part(&ready.part_name(id));

@@ -59,19 +59,22 @@ impl FolderTarget {
         }
     }
 
-    /// The open partial file of an entry, made if need be.
+    /// The open partial file of an entry, made if need be; never of one that was given up.
     pub(super) fn part(&self, ready: &Ready, id: EntryId) -> Result<Arc<OwnedFd>, Fault> {
         let mut files = lock(&ready.files);
         if let Some(fd) = files.open.get(&id.0) {
             return Ok(fd.clone());
         }
         let fail = |error| ready.failure(error, id);
-        let fd = match files.states.remove(&id.0) {
+        let fd = match files.states.get(&id.0) {
             Some(State::Part) => self.staging.open_part(&ready.part_name(id)).map_err(fail)?,
             Some(State::InPlace(groups)) => {
                 let fd = self.create(ready, id)?;
-                self.copy_identical(ready, id, &groups, &fd)?;
+                self.copy_identical(ready, id, groups, &fd)?;
                 fd
+            }
+            Some(State::GivenUp) => {
+                return Err(Fault::Object(Why::new(Obstacle::Failed, "it was given up")));
             }
             None => self.create(ready, id)?,
         };
