@@ -7,7 +7,10 @@ use crate::roundtrip::sparse;
 use downpour::object::{Destination, FolderOptions, StoreConfig, StoreEvent};
 use downpour_proto::{BlockId, Geometry};
 use downpour_transport::BlockSink;
-use std::fs;
+use rustix::process::{Gid, Uid, geteuid};
+use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::Path;
 
 fn tree(a: &Path) {
@@ -354,6 +357,9 @@ fn what_was_given_up_in_a_lane_does_not_make_its_journal_grow() {
     let given_up = Sender::new(&contents(&a), MIDDLE);
     let order = given_up.order();
     to_lane(&given_up, &b).carry(&given_up, order[..order.len() - 1].to_vec());
+    // What is about to get its name has the mtime of its source.
+    let part = fs::read_dir(lane.join("parts")).unwrap().next().unwrap().unwrap().path();
+    fs::File::open(part).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
     let mut lens = Vec::new();
     for i in 0..4 {
         // As of one that was killed while it wrote a small file.
@@ -403,5 +409,40 @@ fn in_a_lane_files_get_their_names_together() {
     fs::copy(a.join("small 3"), b.join("small 3")).unwrap();
     for path in look_at(&a).into_keys() {
         assert!(fs::read(a.join(&path)).unwrap() == fs::read(b.join(&path)).unwrap());
+    }
+}
+
+/// A file has its mode before it has its name: one that was killed in between leaves what its owner cannot open.
+#[test]
+fn what_was_killed_between_mode_and_name_is_gone_on_with() {
+    let (dir, a, b) = pair();
+    write(a.join("0 small"), &Random(3).bytes(10_000));
+    write(a.join("big"), &Random(4).bytes(3 << 20));
+    let root = geteuid().is_root();
+    if root {
+        chown(dir.path(), Some(7), Some(8)).unwrap();
+    }
+    let work = || {
+        if root {
+            // Of this thread alone: root can open everything.
+            set_thread_groups(&[]).unwrap();
+            set_thread_gid(Gid::from_raw(8)).unwrap();
+            set_thread_uid(Uid::from_raw(7)).unwrap();
+        }
+        all_but_the_last(&a, &b);
+        // The first of another tree.
+        fs::rename(b.join("0 small"), b.join(".downpour/parts/s0")).unwrap();
+        for part in fs::read_dir(b.join(".downpour/parts")).unwrap() {
+            fs::set_permissions(part.unwrap().path(), Permissions::from_mode(0o444)).unwrap();
+        }
+        let sender = Sender::new(&contents(&a), MIDDLE);
+        let mut second = sender.to_folder(&b);
+        second.carry_needed(&sender);
+        assert_eq!(second.summary().failed, []);
+        assert!(second.summary().bytes_held >= 2 << 20);
+    };
+    std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
+    for name in ["0 small", "big"] {
+        assert!(fs::read(a.join(name)).unwrap() == fs::read(b.join(name)).unwrap());
     }
 }

@@ -1,8 +1,9 @@
 //! Opening below the target, never through a link.
 
+use super::claim::PRIVATE_FILE;
 use crate::object::limits::OPEN_FOLDERS_MAX;
 use crate::object::tree::{EntryId, Tree};
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,6 +35,20 @@ pub(crate) fn open_in(
         return Ok(plain);
     }
     rustix::fs::openat(folder.as_fd(), name, flags, mode)
+}
+
+/// Makes `name`, an empty file, in `folder`. One that is there goes: it may have a mode already with which it cannot be
+/// opened.
+pub(super) fn create_in(folder: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+    let create = || open_in(&folder, name, flags, PRIVATE_FILE);
+    match create() {
+        Err(Errno::EXIST) => {
+            rustix::fs::unlinkat(&folder, name, AtFlags::empty())?;
+            create()
+        }
+        done => done,
+    }
 }
 
 /// How folders are opened.

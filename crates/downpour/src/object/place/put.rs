@@ -1,6 +1,6 @@
 //! A file to its name: atomically, by rename, with its metadata already right.
 
-use super::beneath::{FOLDER_FLAGS, open_in};
+use super::beneath::{FOLDER_FLAGS, create_in, open_in};
 use super::finish::same_content;
 use super::{Beneath, Durability, MetaPolicy, Obstacle, PlaceError, Staging, Why};
 use crate::object::layout::Extent;
@@ -176,9 +176,7 @@ impl Placer {
         let fail = |error| PlaceError::of(error, &self.doing("placing", id));
         let tree = self.beneath.tree();
         let name = format!(".downpour-{}.tmp", id.0);
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC;
-        let mode = Mode::RUSR | Mode::WUSR;
-        let copy = open_in(parent, name.as_bytes(), flags, mode).map_err(fail)?;
+        let copy = create_in(parent, name.as_bytes()).map_err(fail)?;
         let size = rustix::fs::fstat(from).map_err(fail)?.st_size as u64;
         let extents = &tree.layout().extents()[tree.extents(content)];
         let done = copy_extents(from, &copy, extents, size)

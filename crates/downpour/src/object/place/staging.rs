@@ -12,7 +12,7 @@
 //!
 //! All of it is removed after success, and kept for the next attempt otherwise.
 
-use super::beneath::{FOLDER_FLAGS, open_in};
+use super::beneath::{FOLDER_FLAGS, create_in, open_in};
 use super::claim::{Claim, OpenError, PRIVATE_FILE, make_folder};
 use super::{PlaceError, write_all_at};
 use rustix::fs::{AtFlags, Dir, FallocateFlags, Mode, OFlags};
@@ -105,13 +105,20 @@ impl Staging {
 
     /// A partial file, opened if it is there.
     pub(crate) fn open_part(&self, name: &[u8]) -> Result<OwnedFd, Errno> {
-        open_in(&self.parts, name, OFlags::RDWR, Mode::empty())
+        let open = || open_in(&self.parts, name, OFlags::RDWR, Mode::empty());
+        match open() {
+            // It has the mode of its place already: whoever was to put it there was killed just then.
+            Err(Errno::ACCESS) => {
+                rustix::fs::chmodat(&self.parts, name, PRIVATE_FILE, AtFlags::empty())?;
+                open()
+            }
+            done => done,
+        }
     }
 
     /// A new, empty partial file.
     pub(crate) fn create_part(&self, name: &[u8]) -> Result<OwnedFd, Errno> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC;
-        open_in(&self.parts, name, flags, PRIVATE_FILE)
+        create_in(&self.parts, name)
     }
 
     pub(crate) fn remove_part(&self, name: &[u8]) {
@@ -203,12 +210,13 @@ impl Staging {
         *self.reserve.lock().unwrap_or_else(PoisonError::into_inner) = Reserve::default();
     }
 
-    /// Whether a partial file was written to lately: what was given up is not kept for ever.
+    /// Whether somebody was at a partial file lately: what was given up is not kept for ever. Its mtime may be that of its
+    /// source already.
     pub(crate) fn is_recent(&self, name: &[u8]) -> bool {
         let stat = rustix::fs::statat(&self.parts, name, AtFlags::SYMLINK_NOFOLLOW);
-        let written = stat.map_or(0, |stat| u64::try_from(stat.st_mtime).unwrap_or(0));
+        let changed = stat.map_or(0, |stat| u64::try_from(stat.st_ctime).unwrap_or(0));
         let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        since < Duration::from_secs(written) + PART_LIFE
+        since < Duration::from_secs(changed) + PART_LIFE
     }
 
     /// Removes everything: the session has succeeded. A lane keeps the partial files that are `kept`, and the journal if
