@@ -1,7 +1,7 @@
 //! A sender that is started again does not hash again what it has hashed, unless the file has changed.
 
 use crate::harness::{Random, Sender, assert_same, contents, pair, write};
-use downpour::object::{DigestBook, ScanOptions};
+use downpour::object::{DigestBook, EntryId, ScanOptions};
 use downpour_proto::Geometry;
 use std::fs::{self, FileTimes};
 use std::path::Path;
@@ -72,4 +72,22 @@ fn what_was_hashed_is_given_from_memory_once() {
     assert!(sender.source.kept(SIZE - 100..SIZE).is_none(), "there was no room for it");
     fs::remove_file(a.join("f")).unwrap();
     assert!(sender.source.kept(4 << 20..5 << 20).is_some());
+}
+
+#[test]
+fn what_is_given_up_is_not_read_to_its_end() {
+    let (_dir, a, b) = pair();
+    write(a.join("given up"), &[1; 20 << 20]);
+    write(a.join("other"), &[2; 9 << 20]);
+    let mut sender = Sender::scanned(&contents(&a), Geometry::IPV4, &ScanOptions::default());
+    let mut ahead = sender.source.ahead(sender.id, sender.publisher.clone(), 2);
+    // The tree, 8 MiB.
+    sender.sections.extend(ahead.by_ref().take(2).map(Result::unwrap));
+    sender.source.give_up(EntryId(0), "no longer wanted");
+    sender.sections.extend(ahead.map(Result::unwrap));
+    assert_eq!(sender.source.hashed_bytes(), (8 + 9) << 20);
+    let mut receiver = sender.to_folder(&b);
+    receiver.carry_needed(&sender);
+    assert_eq!(receiver.failures().into_keys().collect::<Vec<_>>(), ["given up"]);
+    assert!(fs::read(b.join("other")).unwrap() == [2; 9 << 20]);
 }

@@ -185,7 +185,7 @@ impl Ahead {
         let read_at = SystemTime::now();
         let mut digests = vec![Digest::NONE; groups.len()];
         self.look_up(groups.clone(), &mut digests);
-        let hashed = self.hash_groups(groups.clone(), &digests);
+        let hashed = self.hash_groups(groups.clone(), &digests, &given_up);
         self.note(groups.clone(), &hashed, read_at);
         for (number, outcome) in hashed {
             match outcome {
@@ -266,11 +266,12 @@ impl Ahead {
         self.pages.retain(|entry, _| tree.groups_of(EntryId(*entry)).end > groups.end);
     }
 
-    /// Digests of `groups` that are not in `known`, in no order.
+    /// Digests of `groups` that are not in `known`, nor of a file that is given up, in no order.
     fn hash_groups(
         &self,
         groups: Range<u32>,
         known: &[Digest],
+        given_up: &BTreeMap<u32, String>,
     ) -> Vec<(u32, Result<Digest, String>)> {
         let Content::Files(files) = &self.source.content else { return Vec::new() };
         let threads = self.threads.min(groups.len());
@@ -284,10 +285,12 @@ impl Ahead {
                     return out;
                 }
                 for number in first..groups.end.min(first + batch) {
-                    if known[(number - groups.start) as usize] != Digest::NONE {
+                    let group = self.source.tree.layout().group(number);
+                    if known[(number - groups.start) as usize] != Digest::NONE
+                        || given_up.contains_key(&group.entry)
+                    {
                         continue;
                     }
-                    let group = self.source.tree.layout().group(number);
                     let len = (group.data.end - group.data.start) as usize;
                     let mut kept = self.source.kept.buffer(len);
                     let (digest, waited) =
