@@ -3,7 +3,7 @@
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Writes `content` under another name and renames it. The file keeps its mode and its owner; one that is new gets `mode`
 /// and, from who may give it away, the owner of its folder. Links are followed.
@@ -18,10 +18,8 @@ pub(super) fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> 
         }
         Err(_) => (fs::metadata(folder)?, mode),
     };
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    let new = Path::new(&name);
-    // Left by one that was cut short, perhaps another's.
+    let new = &new_of(path);
+    // Left by one of this number that was cut short.
     let _ = fs::remove_file(new);
     let written = write(new, content, &like, mode).and_then(|()| fs::rename(new, path));
     if written.is_err() {
@@ -29,6 +27,13 @@ pub(super) fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> 
     }
     written?;
     File::open(folder)?.sync_all()
+}
+
+/// Where it is written before it gets its name. Two who do so at once do not meet.
+fn new_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    name.into()
 }
 
 fn write(new: &Path, content: &[u8], like: &Metadata, mode: u32) -> io::Result<()> {
@@ -53,7 +58,7 @@ fn write(new: &Path, content: &[u8], like: &Metadata, mode: u32) -> io::Result<(
 
 #[cfg(test)]
 mod tests {
-    use super::replace;
+    use super::{new_of, replace};
     use rustix::process::{Gid, Uid};
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
@@ -67,7 +72,7 @@ mod tests {
         fs::set_permissions(&file, Permissions::from_mode(0o604)).unwrap();
         symlink("file", &link).unwrap();
         // Of one that was cut short.
-        fs::write(folder.path().join("file.new"), "half").unwrap();
+        fs::write(new_of(&file), "half").unwrap();
         replace(&link, b"two", 0o640).unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read(&file).unwrap(), b"two");

@@ -2,14 +2,16 @@
 //!
 //! A token is 128 random bits and is shown once, when it is made. The file holds its BLAKE3 digest: random bits need no
 //! slow hash. It is written whole under another name and renamed; commands may change it while the daemon runs,
-//! which notices by the file's time and size. It stays its owner's: root's would be closed to the daemon.
+//! which notices by the file's time and size. Who changes it has a lock on the state folder, from reading to renaming.
+//! It stays its owner's: root's would be closed to the daemon.
 
 use super::config::{NAME_BYTES_MAX, is_name};
 use super::replace::replace;
 use downpour_catalog::Time;
 use downpour_transport::control::Token;
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -167,6 +169,7 @@ impl Tokens {
         if !is_name(name) {
             return Err(TokenError::BadName(name.to_owned()));
         }
+        let _lock = self.lock()?;
         let mut read = self.fresh()?;
         if read.kept.iter().any(|kept| kept.name == name) {
             return Err(TokenError::Taken(name.to_owned()));
@@ -194,12 +197,24 @@ impl Tokens {
 
     /// Ends one for good.
     pub fn revoke(&self, name: &str) -> Result<(), TokenError> {
+        let _lock = self.lock()?;
         let mut read = self.fresh()?;
         let left: Vec<_> = read.kept.iter().filter(|kept| kept.name != name).cloned().collect();
         if left.len() == read.kept.len() {
             return Err(TokenError::Unknown(name.to_owned()));
         }
         self.write(&mut read, left)
+    }
+
+    /// Nobody else changes the file until this is dropped. Of the folder, as the file is replaced and need not be there.
+    fn lock(&self) -> Result<File, TokenError> {
+        let folder = self.file.parent().unwrap_or(Path::new("."));
+        let lock = || {
+            let open = File::open(folder)?;
+            flock(&open, FlockOperation::LockExclusive)?;
+            Ok(open)
+        };
+        lock().map_err(|error| TokenError::File(folder.to_owned(), error))
     }
 
     /// What the file says now.
@@ -295,5 +310,22 @@ mod tests {
         assert!(matches!(tokens.judge(&new.token, Time(6)).unwrap(), Verdict::Known(..)));
         other.revoke("night-shift").unwrap();
         assert_eq!(tokens.judge(&new.token, Time(7)).unwrap(), Verdict::Unknown);
+    }
+
+    #[test]
+    fn what_two_write_at_once_is_all_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let each = |who: &str| {
+            let tokens = Tokens::open(folder.path()).unwrap();
+            for i in 0..20 {
+                tokens.add(&format!("{who}-{i}"), Role::Viewer, None, Time(0)).unwrap();
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| each("one"));
+            scope.spawn(|| each("other"));
+        });
+        let all = Tokens::open(folder.path()).unwrap().list(Time(0)).unwrap();
+        assert_eq!(all.len(), 40);
     }
 }
