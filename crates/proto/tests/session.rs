@@ -53,6 +53,9 @@ struct Net {
     blocks: BTreeMap<BlockId, u16>,
     done: bool,
     left: Vec<ReceiverId>,
+    /// Who was asked back to the stream, and whether nobody can come back.
+    asked_back: Vec<ReceiverId>,
+    none_rejoins: bool,
 }
 
 impl Net {
@@ -69,6 +72,8 @@ impl Net {
             blocks: BTreeMap::new(),
             done: false,
             left: Vec::new(),
+            asked_back: Vec::new(),
+            none_rejoins: false,
         };
         for loss in losses {
             net.join(*loss);
@@ -142,7 +147,12 @@ impl Net {
                         self.nodes[id.0 as usize - 1].machine.set_on_stream(self.now, false);
                         self.drain_receiver(id.0 as usize - 1);
                     }
+                    sender::Event::ReturnToStream(id) if self.none_rejoins => {
+                        self.asked_back.push(id);
+                        self.sender.set_delivery(self.now, id, Delivery::Pull);
+                    }
                     sender::Event::ReturnToStream(id) => {
+                        self.asked_back.push(id);
                         self.nodes[id.0 as usize - 1].machine.set_on_stream(self.now, true);
                         self.drain_receiver(id.0 as usize - 1);
                     }
@@ -392,6 +402,17 @@ fn a_receiver_that_loses_a_third_leaves_the_stream_and_pulls() {
     assert!(net.complete());
     assert_eq!(net.left.first(), Some(&ReceiverId(5)));
     assert!(net.left.iter().all(|id| *id == ReceiverId(5)));
+}
+
+/// Its group cannot be joined at that moment: it says that it pulls (`docs/protocol.md#STRAG-3`).
+#[test]
+fn who_is_asked_back_and_cannot_come_is_asked_again() {
+    let mut net = Net::new(&[0.0, 0.0, 0.35], Duration::from_millis(1), 5);
+    net.none_rejoins = true;
+    net.offer(256 * 160);
+    net.run(Duration::from_secs(40));
+    assert_eq!(net.left, [ReceiverId(3)]);
+    assert_eq!(net.asked_back, [ReceiverId(3); 2]);
 }
 
 #[test]

@@ -98,6 +98,11 @@ impl Member {
         self.take_span();
     }
 
+    /// Whether it has reported anything since then.
+    pub(super) const fn has_reported(&self) -> bool {
+        self.last.is_some()
+    }
+
     /// Forgets what was lost until `now`, and does not count what is reported of it later: until there is a report of
     /// what leaves from now on, `chance` is the share that is expected to be lost.
     pub(super) fn forget_loss(&mut self, now: Timestamp, chance: f64) {

@@ -408,6 +408,10 @@ impl Sender {
             self.stragglers.forget(id);
         }
         if let Some(member) = self.members.by_id.get_mut(&id) {
+            let pulls_again = (old, delivery) == (Some(Delivery::Stream), Delivery::Pull);
+            if pulls_again && !member.has_reported() {
+                self.stragglers.came_to_nothing(now, id);
+            }
             member.restart_spans();
             if old != Some(Delivery::Stream) {
                 member.on_stream_since = now;

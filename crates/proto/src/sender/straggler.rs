@@ -311,8 +311,15 @@ impl Stragglers {
             return None;
         }
         let (id, slot) = self.away.iter_mut().find(|(_, (at, _))| *at <= now)?;
-        slot.0 = Timestamp::MAX; // On trial now; `leave` sets the next wait.
+        slot.0 = Timestamp::MAX; // It is asked back; `leave` sets the next wait.
         Some(*id)
+    }
+
+    /// It pulls again before it has told anything: where it was asked back, that has failed.
+    pub(super) fn came_to_nothing(&mut self, now: Timestamp, id: ReceiverId) {
+        if self.away.get(&id).is_some_and(|(at, _)| *at == Timestamp::MAX) {
+            self.leave(now, id);
+        }
     }
 
     fn leave(&mut self, now: Timestamp, id: ReceiverId) -> Verdict {
@@ -705,6 +712,28 @@ mod tests {
             (policy.passed.len(), policy.passed[&ReceiverId(0)].1),
             (REMEMBERED_MAX, first * 2)
         );
+    }
+
+    #[test]
+    fn who_is_asked_back_and_cannot_come_is_asked_again_later() {
+        let mut policy = Stragglers::new(Timestamp::ZERO);
+        let (one, other) = (ReceiverId(1), ReceiverId(2));
+        policy.came_to_nothing(Timestamp::ZERO, one);
+        assert_eq!(policy.leaving(Round(0)), None, "it was not asked back");
+        policy.leave(Timestamp::ZERO, one);
+        let here = [Standing { id: other, loss: 0.0, span: (1000, 1000) }];
+        let mut asked = Vec::new();
+        for step in 0..350 {
+            let now = Timestamp::ZERO + REVIEW_INTERVAL * step;
+            let rate = Rate::from_mbps(100);
+            if let Some(Verdict::Return(id)) = policy.review(now, 2, &here, None, rate) {
+                policy.came_to_nothing(now, id);
+                assert!(!policy.on_trial(id));
+                assert_eq!(policy.leaving(Round(0)), Some(id));
+                asked.push(step / 10);
+            }
+        }
+        assert_eq!(asked, [10, 30]);
     }
 
     #[test]
