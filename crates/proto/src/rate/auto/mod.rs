@@ -70,7 +70,7 @@ pub struct Auto {
     found: Option<Timestamp>,
     /// Between the polls, smoothed, in seconds.
     poll_interval: f64,
-    ticked: Timestamp,
+    ticked: Option<Timestamp>,
     /// Sent until the last poll, bytes; and what might have been since.
     sent: u64,
     paced: f64,
@@ -95,7 +95,7 @@ impl Auto {
             followed_rate: INITIAL.bps() as f64 / 8.0,
             found: None,
             poll_interval: 0.0,
-            ticked: now,
+            ticked: None,
             sent: 0,
             paced: 0.0,
             advanced: now,
@@ -134,6 +134,13 @@ impl Auto {
             self.found = Some(now);
             let expected = self.expected_beside(capacity);
             self.paths.by_id.values_mut().for_each(|path| path.end_startup(now, expected));
+        }
+    }
+
+    /// As of the last poll: before the first there is nothing to decide.
+    fn decide_again(&mut self) {
+        if let Some(now) = self.ticked {
+            self.decide(now);
         }
     }
 
@@ -225,7 +232,11 @@ impl RateController for Auto {
     }
 
     fn on_tick(&mut self, now: Timestamp, bytes_sent: u64) {
-        let interval = now.since(self.ticked).as_secs_f64();
+        if self.ticked.is_none() {
+            // How long the session has waited for its receivers is no interval between polls, and no silence.
+            (self.advanced, self.heard) = (now, now);
+        }
+        let interval = now.since(self.ticked.replace(now).unwrap_or(now)).as_secs_f64();
         let sent = bytes_sent.saturating_sub(self.sent) as f64;
         self.sent = bytes_sent;
         let rate = self.pace(now);
@@ -233,7 +244,6 @@ impl RateController for Auto {
         self.paced = 0.0;
         let gain = if self.poll_interval > 0.0 { 0.25 } else { 1.0 };
         self.poll_interval += gain * (interval - self.poll_interval);
-        self.ticked = now;
         for path in self.paths.by_id.values_mut() {
             if self.paused { path.rest(now, sent) } else { path.advance(now, rate) }
         }
@@ -261,12 +271,12 @@ impl RateController for Auto {
             path.set_aside();
         }
         self.paths.limiting = self.paths.limiting.filter(|limiting| *limiting != receiver);
-        self.decide(self.ticked);
+        self.decide_again();
     }
 
     fn on_receiver_gone(&mut self, receiver: ReceiverId) {
         self.paths.remove(receiver);
-        self.decide(self.ticked);
+        self.decide_again();
     }
 
     fn on_neighbour(&mut self, now: Timestamp, who: StreamId, load: Load) {
@@ -525,6 +535,45 @@ mod tests {
             round(&mut auto, at(n), 1.0, 1.0, &mut queue);
         }
         assert!(auto.rate().bps() > 40_000_000, "{}", auto.rate());
+    }
+
+    /// Sixteen receivers behind a link of 1 Gbit/s, of whom a quarter answers each poll.
+    #[test]
+    fn a_long_wait_for_the_receivers_does_not_make_the_rate_be_found_later() {
+        const LINK: f64 = 1e9 / 8.0;
+        let found_after = |wait: Duration| {
+            let mut auto = Auto::new(Timestamp::ZERO);
+            let mut now = Timestamp::ZERO + wait;
+            auto.on_tick(now, 0);
+            // Of each round: what was sent and what of it arrived, bytes, and the queue at its end, seconds.
+            let mut rounds = alloc::vec![(0.0, 0.0, 0.0)];
+            (1..1000).find(|n: &u32| {
+                now = now + ROUND;
+                let sent = auto.rate().bps() as f64 / 8.0 * ROUND.as_secs_f64();
+                let before: f64 = rounds.last().map_or(0.0, |(_, _, queue)| *queue);
+                let queue = (before + sent / LINK - ROUND.as_secs_f64()).max(0.0);
+                let lost = (queue - 0.05).max(0.0) * LINK;
+                rounds.push((sent, sent - lost, queue.min(0.05)));
+                auto.on_tick(now, auto.sent + sent as u64);
+                let told = &rounds[rounds.len().saturating_sub(5)..];
+                let (began, told) = (told[0].2, &told[1..]);
+                let sent: f64 = told.iter().map(|(sent, _, _)| sent).sum();
+                let arrived: f64 = told.iter().map(|(_, arrived, _)| arrived).sum();
+                let queue = told[told.len() - 1].2;
+                let send_interval = ROUND * told.len() as u32;
+                let took = send_interval.as_secs_f64() + queue - began;
+                let times = (Duration::from_secs_f64(took), queue);
+                for id in (1..=16).filter(|id| id % 4 == n % 4) {
+                    let told = sample(now, 1.0, (sent, arrived / sent), times);
+                    let receiver = ReceiverId(id);
+                    auto.on_sample(now, &RateSample { receiver, send_interval, ..told });
+                }
+                auto.rate().bps() as f64 / 8.0 > 0.8 * LINK
+            })
+        };
+        let (at_once, late) = (found_after(Duration::ZERO), found_after(Duration::from_secs(60)));
+        assert!(at_once.is_some());
+        assert_eq!(at_once, late);
     }
 
     #[test]
