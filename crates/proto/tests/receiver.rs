@@ -250,7 +250,12 @@ fn who_greets_goes_on_when_the_stream_is_lost_until_it_is_told_to_leave() {
         }
         count
     };
-    greetings(&mut receiver, 4000);
+    greetings(&mut receiver, 2500);
+    // One datagram that came through is not the stream.
+    let (at, block) = (NOW + Duration::from_millis(2500), BlockId::data(0).expect("small"));
+    let symbol = header(Kind::Symbol { block, k: 8, symbol: SymbolId::source(0) });
+    receiver.handle_datagram(at, Arrival::now(at), &symbol, &[0, 0]).expect("well formed");
+    greetings(&mut receiver, 1500);
     let lost = std::iter::from_fn(|| receiver.poll_event()).any(|e| e == Event::StreamLost);
     assert!(lost);
     assert!((18..=21).contains(&greetings(&mut receiver, 2000)));

@@ -68,11 +68,9 @@ impl Receiver {
     }
 
     pub(super) fn on_silence(&mut self) {
+        self.greet_anew();
         let (event, wait) = match self.silence.on_timeout(self.grtt()) {
-            Verdict::Quiet(rest) => {
-                self.greet_anew();
-                (Event::StreamQuiet, rest)
-            }
+            Verdict::Quiet(rest) => (Event::StreamQuiet, rest),
             Verdict::Lost if self.config.on_stream => {
                 self.follow(false);
                 (Event::StreamLost, JOIN_EVERY)
