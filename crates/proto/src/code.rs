@@ -67,6 +67,11 @@ impl Code {
         if self.is_cauchy(k) { CAUCHY_SYMBOLS } else { 1024 }
     }
 
+    /// Distinct symbols of a block of `k` source symbols.
+    pub const fn symbols_max(self, k: u16) -> u16 {
+        k + self.repair_max(k)
+    }
+
     /// Blocks that the sender keeps open at most. The smaller ones must be more: 2.2 rounds of 10 Gbit/s, and as long
     /// as blocks take to settle, are 40 MB.
     pub const fn window_blocks(self) -> usize {

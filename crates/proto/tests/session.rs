@@ -170,6 +170,16 @@ impl Net {
         }
     }
 
+    /// Until the sender has closed all blocks.
+    fn settle(&mut self) {
+        self.drain_sender();
+        while self.sender.open_blocks() > 0 {
+            self.now = self.sender.poll_timeout().unwrap().at;
+            self.sender.handle_timeout(self.now);
+            self.drain_sender();
+        }
+    }
+
     fn drain_receiver(&mut self, at: usize) {
         let now = self.now;
         let mut body = Vec::new();
@@ -478,16 +488,26 @@ fn a_closed_block_is_reopened_for_who_does_not_know_its_plan() {
     assert_eq!((net.sender.open_blocks(), net.sender.stats().blocks_reopened), (1, 1));
 }
 
+/// Its bytes would be read again, and no symbol be sent.
+#[test]
+fn a_closed_block_of_which_all_was_sent_is_reopened_only_for_who_does_not_know_so() {
+    let (mut net, block) = with_a_closed_block();
+    let all = 256 + GEOMETRY.code.repair_max(256);
+    (0..32).for_each(|_| net.ask(ReceiverId(1), vec![Need { block, planned: all, count: 32 }]));
+    net.settle();
+    assert_eq!(net.sender.stats().repair_symbols, u64::from(all - 256));
+    net.ask(ReceiverId(1), vec![Need { block, planned: all, count: 32 }]);
+    assert_eq!((net.sender.poll_work(), net.sender.stats().nacks_refused), (None, 1));
+    net.ask(ReceiverId(1), vec![Need { block, planned: all - 1, count: 32 }]);
+    assert_eq!(net.sender.poll_work(), Some(sender::Work::Load { block, k: 256 }));
+}
+
 /// One block of 256 symbols, sent and settled.
 fn with_a_closed_block() -> (Net, BlockId) {
     let mut net = Net::new(&[0.0; 2], Duration::from_millis(1), 100);
     net.offer(256);
     net.run(Duration::from_secs(1));
-    while net.sender.open_blocks() > 0 {
-        net.now = net.sender.poll_timeout().unwrap().at;
-        net.sender.handle_timeout(net.now);
-        net.drain_sender();
-    }
+    net.settle();
     (net, BlockId::data(0).unwrap())
 }
 

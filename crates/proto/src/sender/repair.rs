@@ -83,7 +83,7 @@ impl Sender {
         // protocol.md#REP-7: a NACK that comes late reopens the block; who does not know all that was planned learns it.
         let reopened = self.window.find(need.block).is_none();
         let open = match reopened {
-            true => self.window.reopen(need.block),
+            true => self.window.reopen(need.block, need.planned),
             false => self.window.find(need.block),
         };
         let Some(open) = open else { return false };

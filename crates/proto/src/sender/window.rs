@@ -96,7 +96,7 @@ impl Open {
 
     /// Raises the plan to `planned` symbols; false when it is already there.
     pub(super) fn raise(&mut self, planned: u16) -> bool {
-        let planned = planned.min(self.k + self.code.repair_max(self.k));
+        let planned = planned.min(self.code.symbols_max(self.k));
         if planned <= self.planned {
             return false;
         }
@@ -249,12 +249,17 @@ impl Window {
         self.recent.retain(|closed| closed.block != block);
     }
 
-    /// Opens a block again that was closed not long ago, with all of it counted as sent.
-    pub(super) fn reopen(&mut self, block: BlockId) -> Option<&mut Open> {
+    /// Opens a block again that was closed not long ago, with all of it counted as sent, for one who knows of `known`
+    /// symbols: not if it knows of all, and there are no more.
+    pub(super) fn reopen(&mut self, block: BlockId, known: u16) -> Option<&mut Open> {
         if self.is_full() {
             return None;
         }
         let at = self.recent.iter().position(|b| b.block == block)?;
+        let OpenBlock { k, sent, .. } = self.recent[at];
+        if known >= sent && sent >= self.code.symbols_max(k) {
+            return None;
+        }
         let closed = self.recent.remove(at)?;
         let offered = Offered { block, k: closed.k };
         let mut open = Open::new(offered, self.code, Timestamp::ZERO);
@@ -382,9 +387,9 @@ mod tests {
         window.close(0);
         assert!(window.find(block).is_none());
         assert_eq!(window.planned(block), Some(2));
-        let open = window.reopen(block).unwrap();
+        let open = window.reopen(block, 0).unwrap();
         assert_eq!((open.sent, open.planned, open.loaded), (2, 2, false));
-        assert!(window.reopen(block).is_none());
+        assert!(window.reopen(block, 0).is_none());
     }
 
     #[test]
@@ -396,8 +401,8 @@ mod tests {
         window.close(0);
         window.offered.push_back(Offered { block: BlockId::data(1).unwrap(), k: 2 });
         window.open_next(Timestamp::ZERO);
-        assert!(window.reopen(block).is_none(), "each open block costs the driver its bytes");
+        assert!(window.reopen(block, 0).is_none(), "each open block costs the driver its bytes");
         window.close(0);
-        assert!(window.reopen(block).is_some());
+        assert!(window.reopen(block, 0).is_some());
     }
 }
