@@ -1,8 +1,9 @@
 //! `fmtp`: the File Multicast Transport Protocol under LDM7 (Tan 2019; FMTPv3 of Unidata's LDM).
 //!
 //! The sender pushes product by product, in order, at the circuit's rate: BOP (size, metadata), data blocks, EOP. It keeps
-//! each until every receiver has said RETX_END, or a constant time after its EOP; then it sends RETX_EOP to those
-//! that have not, releases it, and answers RETX_REJ from then on. A receiver has one TCP connection to it:
+//! each until every receiver has said RETX_END, or a constant time after its EOP; then it sends RETX_EOP and RETX_REJ to
+//! those that have not, releases it, and answers RETX_REJ from then on. The RETX_REJ unasked is ours: who waits
+//! for repair would wait for ever. A receiver has one TCP connection to it:
 //!
 //! 1. A gap in byte offsets: RETX_REQ at once. EOP: RETX_REQ for what was not heard of. Repairs come by the connection.
 //! 2. A jump in product indexes: BOP_REQ for each that was missed, which brings RETX_BOP.

@@ -83,6 +83,8 @@ impl Sender {
             self.held.due.remove(&(open.due, product));
             for id in open.waiting {
                 self.reply(id, Message::End { product, repair: true });
+                // What it has asked for does not come any more, and it does not ask again.
+                self.reply(id, Message::Rejected { product });
             }
             self.events.push_back(Event::Released(product));
         }
@@ -116,7 +118,8 @@ impl Sender {
 mod tests {
     use crate::ids::ReceiverId;
     use crate::profile::{
-        Message, Mode, Offer, Recovery, Repair, Sender, SenderConfig, SenderEvent, fmtp,
+        Message, Mode, Offer, Receiver, ReceiverConfig, ReceiverEvent, Recovery, Repair, Sender,
+        SenderConfig, SenderEvent, To, fmtp,
     };
     use crate::time::{Duration, Timestamp};
     use crate::units::Rate;
@@ -217,5 +220,50 @@ mod tests {
         assert_eq!(released(&mut sender), 0);
         sender.handle_timeout(now + KEEP);
         assert_eq!((released(&mut sender), sender.held.due.len()), (3, 0));
+    }
+
+    /// Its connection takes nothing from when it asks until the product is given up.
+    #[test]
+    fn who_waits_for_repair_is_told_that_none_comes() {
+        let (mut now, id) = (Timestamp::ZERO, ReceiverId(1));
+        let profile = fmtp::sender(Rate::from_mbps(100), KEEP);
+        let config = SenderConfig { profile, mode: Mode::Multicast, group: None };
+        let mut sender = Sender::new(config, now);
+        let profile = fmtp::receiver(fmtp::LINK_RATE);
+        let config = ReceiverConfig { profile, size_max: u64::MAX, products_max: 9, seed: 1 };
+        let mut receiver = Receiver::new(config, now);
+        assert!(sender.connect(now, id));
+        sender.set_ready(now, id, false);
+        sender.start(now);
+        let size = 3 * u64::from(fmtp::SEGMENT_LEN);
+        let offer = Offer { product: 7, size, offered_unix_ns: 0, metadata: Vec::new() };
+        assert!(sender.offer(now, offer));
+        let mut out = Vec::new();
+        while !sender.held.open.contains_key(&7) {
+            while let Some(transmit) = sender.poll_transmit(now, &mut out) {
+                let body = transmit.body;
+                out.resize(out.len() + body.map_or(0, |body| usize::from(body.len)), 0);
+                if body.is_none_or(|body| body.segment != 1) {
+                    receiver.handle_datagram(now, &out).unwrap();
+                }
+            }
+            now = sender.poll_timeout().expect("there is more").max(now);
+            sender.handle_timeout(now);
+        }
+        while let Some((_, request)) = receiver.poll_transmit() {
+            sender.handle_stream(now, id, &request).unwrap();
+        }
+        assert_eq!(sender.stats().requests, 1);
+        now = now + KEEP;
+        sender.handle_timeout(now);
+        assert_eq!(released(&mut sender), 1);
+        sender.set_ready(now, id, true);
+        while let Some(transmit) = sender.poll_transmit(now, &mut out) {
+            assert_eq!((transmit.to, transmit.body), (To::Stream(id), None));
+            receiver.handle_stream(now, &out).unwrap();
+        }
+        let mut events = core::iter::from_fn(|| receiver.poll_event());
+        assert!(events.any(|event| matches!(event, ReceiverEvent::Rejected(7))));
+        assert!(receiver.products().find(7).is_none());
     }
 }
