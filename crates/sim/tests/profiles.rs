@@ -141,6 +141,17 @@ fn a_slow_bmtp_sender_waits_until_its_silence_is_noticed() {
     }
 }
 
+/// Nor does a receiver take longer to notice it because much was lost before.
+#[test]
+fn a_slow_bmtp_sender_with_loss_waits_until_its_silence_is_noticed() {
+    for seed in 1..=20 {
+        let mut session = bmtp_to(1, 0.3, 60 * 1400, 3.0);
+        (session.seed, session.profile) = (seed, bmtp::sender(3.0, 3.0));
+        let outcome = session.run();
+        assert!(outcome.done.is_some() && all_complete(&outcome), "SEED={seed}");
+    }
+}
+
 #[test]
 fn bmtp_stalls_above_one_in_twenty_one() {
     // 1.05 (1 - p) < 1 from p = 4.76 % on.

@@ -194,7 +194,11 @@ struct BmtpFeedback {
 
 impl BmtpFeedback {
     fn silent_after(&self) -> Duration {
-        let rate = self.report.map_or(0.0, |report| report.rate);
+        // Of what was sent, as the sender counts when it waits: what was lost does not make it slower.
+        let rate = self.report.map_or(0.0, |report| {
+            let (received, missing) = (f64::from(report.received), f64::from(report.missing));
+            report.rate * (received + missing) / received
+        });
         let packets = if rate > 0.0 { SILENT_PACKETS / rate } else { 0.0 };
         SILENT_AFTER.max(Duration::from_secs_f64(packets.min(60.0)))
     }
