@@ -299,16 +299,18 @@ impl World {
         let node = self.hosts[index].node;
         let again = self.network.delay(node) * 2 + Duration::from_millis(1);
         let mut arrived = None;
+        // A round trip later if it was lost, however often.
+        let mut late = Duration::ZERO;
         for _ in 0..TRIES_MAX {
             self.outcome.wire_bytes += len;
             arrived = self.network.unicast(self.now, node, len);
             if arrived.is_some() {
                 break;
             }
+            late = again;
         }
-        // A round trip later for one that was lost, whenever that was.
-        let at = arrived.expect("the connection is dead").max(self.hosts[index].stream_at);
-        let at = at + again;
+        let at = arrived.expect("the connection is dead") + late;
+        let at = at.max(self.hosts[index].stream_at);
         self.hosts[index].stream_at = at;
         self.push(at, Event::Stream(index, bytes.clone()));
     }

@@ -280,6 +280,20 @@ fn fmtp_brings_products_in_order_and_all_of_them() {
 }
 
 #[test]
+fn fmtp_repairs_of_one_gap_come_one_behind_the_other() {
+    let mut session = fmtp_session(1, 0.0, vec![400_000]);
+    session.edges[1].link = LinkConfig::wire(25 * MS);
+    // A hundred of 277 segments; each takes 0.6 ms.
+    session.edges[1].cuts = vec![Timestamp::ZERO + 60 * MS..Timestamp::ZERO + 120 * MS];
+    let outcome = session.run();
+    let lost = outcome.stats.repairs;
+    assert!((90..110).contains(&lost), "{lost}");
+    // All of it and the repairs take 220 ms; a request and a repair that is lost itself would take 50 each.
+    let complete = seconds(outcome.heard[0].complete[0].0);
+    assert!(complete < 0.4, "{complete}");
+}
+
+#[test]
 fn fmtp_gives_a_product_up_after_its_time() {
     let mut session = fmtp_session(2, 0.0, vec![200_000, 200_000]);
     session.profile = fmtp::sender(Rate::from_mbps(20), Duration::from_secs(20));
