@@ -14,7 +14,7 @@ use std::path::Path;
 
 const READING: &str = "\
 *Wall*: from the start of the sender to the last delivery (the receiver's program ends, or the finished file is in its place), median \
-(least–greatest). *Mbit/s*: what was sent over that, or, where transfers were not waited for, what came to the receiver while it was measured. *Others*: the last delivery at a receiver \
+(least–greatest). *Mbit/s*: what was sent over that, or, where transfers were not waited for, what came to the receiver while it was measured, or what a foreign transfer had. *Others*: the last delivery at a receiver \
 like most, where some are not. *× bound*: over size · (1514/1472) · 8 / (rate · (1 − loss)). *Wire*: bytes of Ethernet frames that the sender sent, over bytes \
 of the file; beside it those that all receivers together sent. *CPU s*: user and system, of the sender's programs and of all receivers' together. *CPU*: \
 share of all cores that these used, and that was in use at all, others' work of low priority aside; **bound** where the programs were at the limit of the machine (85 % of it, or \
@@ -224,7 +224,7 @@ fn row(text: &mut String, name: &str, wanted: usize, runs: &[&Record]) -> std::f
         text,
         "| {name} | {complete} | {} | {} | {} | {} | {} | {} | {} / {} | {ours:.0} / {busy:.0} %{limits} | {lost} | {} |",
         spread("wall_s", 2),
-        spread("goodput_mbit", 1),
+        spread("goodput_mbit", 2),
         only("others_s", 2),
         spread("wall_over_bound", 3),
         spread("wire_over_size", 3),
@@ -339,8 +339,20 @@ fn drawing(plot: &Plot, records: &[Record]) -> Drawing {
 
 #[cfg(test)]
 mod tests {
-    use super::limits;
-    use crate::record::Record;
+    use super::{limits, row};
+    use crate::record::{Figures, Record};
+
+    #[test]
+    fn what_was_measured_and_not_delivered_stands_in_its_row() {
+        let measured = |mbit: f64| {
+            let figures = Figures { late_mbit: Some(mbit), ..Figures::default() };
+            Record { goodput_mbit: Some(mbit), figures, ..Record::default() }
+        };
+        let runs = [measured(1.104), measured(1.096), measured(1.12)];
+        let mut text = String::new();
+        row(&mut text, "table1-tcp", 12, &runs.iter().collect::<Vec<_>>()).unwrap();
+        assert!(text.starts_with("| table1-tcp | - | - | 1.10 (1.10–1.12) | - |"), "{text}");
+    }
 
     #[test]
     fn one_run_of_a_machine_that_was_elsewhere_is_told() {

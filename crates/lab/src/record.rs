@@ -12,7 +12,8 @@ pub(crate) struct Figures {
     pub(crate) queue_median_ms: Option<f64>,
     /// Until the receiver that gets least got 90 % of the rate.
     pub(crate) ramp_s: Option<f64>,
-    /// What came to the first receiver in the time in which a cell is measured, headers included.
+    /// What came to the first receiver in the time in which a cell is measured, headers included; or what a foreign transfer
+    /// carried a second, without them.
     pub(crate) late_mbit: Option<f64>,
     /// What held the connections back in that time, or in the end, as the receiver said: one word, or several in turn.
     pub(crate) binds: Option<String>,

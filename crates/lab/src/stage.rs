@@ -209,7 +209,7 @@ impl<'a> Stage<'a> {
         self.start(None, program, args)
     }
 
-    /// Starts a program on the sender that nobody waits for; what it is told is its own.
+    /// Starts a program on the sender that no delivery waits for; what it is told is its own.
     pub(crate) fn aside(&mut self, program: &str, args: &[&str]) -> io::Result<()> {
         self.start(None, program, args)?;
         if let Some(running) = self.running.last_mut() {
@@ -353,10 +353,12 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// Whether the program that was started last has not ended.
-    pub(crate) fn last_is_at_work(&mut self) -> io::Result<bool> {
-        self.look()?;
-        Ok(self.running.last().is_some_and(|running| running.ended.is_none()))
+    /// Waits until what runs aside has ended; whether programs on the sender that do not were still at work then.
+    pub(crate) fn wait_aside(&mut self) -> io::Result<bool> {
+        self.wait("what runs aside to end", |stage| {
+            stage.running.iter().all(|r| !r.aside || r.ended.is_some())
+        })?;
+        Ok(self.running.iter().any(|r| r.receiver.is_none() && !r.aside && r.ended.is_none()))
     }
 
     /// Waits until every receiver's folder has a file of this name: the payload, where programs put it there

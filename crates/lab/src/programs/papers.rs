@@ -1,11 +1,10 @@
 //! The papers' protocols, as `downpour send --profile …` speaks them. What experiments add are the sender's options.
 
-use super::{Program, TOLD, text, tool};
+use super::{Program, TOLD, text};
 use crate::stage::{PAYLOAD, Proof, Stage};
 use serde::Deserialize;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 28_800;
@@ -79,11 +78,11 @@ pub(super) const PROGRAMS: &[Program] = &[
 ];
 
 /// Cooperstock 1996, table 1: 7.0 MB by TCP to the last receiver while something else is sent to the others. The run
-/// ends with the foreign transfer; its throughput is the remark.
+/// ends with the foreign transfer; its throughput is the figure.
 const fn beside(name: &'static str, run: fn(&mut Stage<'_>) -> io::Result<()>) -> Program {
     Program {
         name,
-        about: "7.0 MB by TCP to the last receiver beside what the name says to the others; see the remark",
+        about: "7.0 MB by TCP to the last receiver beside what the name says to the others: Mbit/s of that TCP",
         tools: &["downpour", "lab"],
         package: None,
         shares_uplinks: false,
@@ -236,44 +235,41 @@ fn table_1(stage: &mut Stage<'_>, other: Option<Other>) -> io::Result<()> {
     let (file, copy) = (stage.file("ftp"), text(stage.copy(last)));
     io::copy(&mut File::open(stage.payload)?.take(FTP_BYTES), &mut File::create(&file)?)?;
     stage.receiver(last, "lab", &["tcp", "receive", &copy])?;
-    if let Some(other) = other {
-        other(stage)?;
-        std::thread::sleep(STRIDE);
+    match other {
+        Some(other) => {
+            other(stage)?;
+            std::thread::sleep(STRIDE);
+        }
+        None => stage.settle(),
     }
-    let lab = tool("lab").ok_or_else(|| io::Error::other("the lab cannot find itself"))?;
-    let mut ftp = stage.network.sender.command(None, &text(lab));
     let host = &stage.network.receivers[last].ipv4;
-    ftp.args(["tcp", "send", "--congestion", "cubic", "--file", &text(file), host]);
     let begun = Instant::now();
-    let status = ftp.stdin(Stdio::null()).stdout(Stdio::null()).status()?;
-    let took = begun.elapsed();
-    if !status.success() {
-        return Err(io::Error::other("the foreign transfer failed"));
-    }
-    stage.remark = foreign(took, other.is_none() || stage.last_is_at_work()?)?;
+    stage.aside("lab", &["tcp", "send", "--congestion", "cubic", "--file", &text(file), host])?;
+    let to_its_end = stage.wait_aside()? || other.is_none();
+    stage.figures.late_mbit = Some(foreign_mbit(begun.elapsed(), to_its_end)?);
     Ok(())
 }
 
-/// What is said of the foreign transfer. Alone for a part of its time, it tells nothing of how a link is divided.
-fn foreign(took: Duration, to_its_end: bool) -> io::Result<String> {
-    let rate = FTP_BYTES as f64 / 1e3 / took.as_secs_f64();
+/// What the foreign transfer had. Alone for a part of its time, it tells nothing of how a link is divided.
+fn foreign_mbit(took: Duration, to_its_end: bool) -> io::Result<f64> {
+    let mbit = FTP_BYTES as f64 * 8.0 / 1e6 / took.as_secs_f64();
     if !to_its_end {
         return Err(io::Error::other(format!(
-            "the other transfer ended before the foreign one ({rate:.0} KB/s, alone in the end): give it a larger size"
+            "the other transfer ended before the foreign one ({mbit:.2} Mbit/s, alone in the end): give it a larger size"
         )));
     }
-    Ok(format!("ftp {rate:.0} KB/s"))
+    Ok(mbit)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::foreign;
+    use super::foreign_mbit;
     use std::time::Duration;
 
     #[test]
     fn a_foreign_transfer_that_was_alone_in_the_end_has_no_figure() {
         let took = Duration::from_secs(50);
-        assert_eq!(foreign(took, true).unwrap(), "ftp 140 KB/s");
-        assert!(foreign(took, false).unwrap_err().to_string().contains("larger size"));
+        assert_eq!(foreign_mbit(took, true).unwrap(), 1.12);
+        assert!(foreign_mbit(took, false).unwrap_err().to_string().contains("larger size"));
     }
 }
