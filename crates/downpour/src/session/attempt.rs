@@ -5,6 +5,7 @@
 
 use super::account::{ReceiverAccount, receiver_snapshot};
 use super::asking::{clock, listen, lost, next_event, outlast, send_receipt};
+use super::ended::{Ended, Followed, Over};
 use super::hearing::{buffer_notice, false_notice, stream_in};
 use super::host::Host;
 use super::keeper::{Keeper, open_keeper};
@@ -13,9 +14,7 @@ use super::transfer::{Stored, limits, pad};
 use super::words::Telling;
 use super::{TOO_SLOW, faults, transfer};
 use crate::cli::{Fault, ReceivePlan, Target};
-use crate::object::{EntryId, Obstacle, PipeOut, Placed, StoreEvent, StoreFailure, Summary};
-use crate::product::Bookmark;
-use crate::report::{ReceiverState, Report};
+use crate::object::{EntryId, Obstacle, PipeOut, StoreEvent, StoreFailure, Summary};
 use downpour_catalog::ErrorClass;
 use downpour_proto::receiver::Pull as Order;
 use downpour_proto::{
@@ -23,8 +22,8 @@ use downpour_proto::{
     receiver::PARTIAL_BLOCKS_MAX,
 };
 use downpour_transport::control::{
-    BlockRange, ControlClient, DataPath, Event, EventStream, Follows, HaveRequest, Joined,
-    ObjectFailure, Pull, PullError, ReadyRequest, Receipt, SessionId,
+    BlockRange, ControlClient, DataPath, Event, EventStream, HaveRequest, Joined, ObjectFailure,
+    Pull, PullError, ReadyRequest, Receipt,
 };
 use downpour_transport::pull::{Pulled, Puller};
 use downpour_transport::session::{ReceiveEvent, ReceiveHandle, ReceiveSetup, ReceiveSnapshot};
@@ -63,58 +62,6 @@ pub(super) struct Attempt<'a> {
     pub(super) pipe: &'a PipeOut,
     /// How far the attempt before has got in a session of products, and then this one, if its sender is lost.
     pub(super) followed: &'a mut Option<Followed>,
-}
-
-/// How far a receiver has got in a session of products.
-pub(super) struct Followed {
-    session: SessionId,
-    mark: Bookmark,
-}
-
-impl Followed {
-    /// As a JOIN tells it.
-    pub(super) fn told(&self) -> Follows {
-        Follows { session: self.session, block: self.mark.block }
-    }
-}
-
-/// How an attempt ends.
-pub(super) enum Ended {
-    /// For good: complete, failed or interrupted.
-    Over(Box<Over>),
-    /// The sender is gone, and why: try again. What came until then, if the attempt had begun.
-    SenderLost(String, Option<Box<Over>>),
-}
-
-/// What came of it.
-pub(super) struct Over {
-    pub(super) report: Report,
-    /// Files in their places.
-    pub(super) placed: Vec<Placed>,
-    /// Objects that could not be placed: path, kind, reason.
-    pub(super) unplaced: Vec<(String, Obstacle, String)>,
-    /// Why the whole was not completed.
-    pub(super) failure: Option<(ErrorClass, String)>,
-    /// By this side's own user.
-    pub(super) interrupted: bool,
-}
-
-impl Over {
-    /// The sender was lost, and nothing could follow: this is why.
-    pub(super) fn without_sender(mut self, fault: Fault) -> Self {
-        let class = fault.class.unwrap_or(ErrorClass::Internal);
-        let why = match self.failure.take() {
-            Some((_, lost)) => format!("{lost}; {}", fault.what),
-            None => fault.what,
-        };
-        self.interrupted = class == ErrorClass::Interrupted;
-        for receiver in &mut self.report.receivers {
-            receiver.state = ReceiverState::Failed { why: why.clone() };
-        }
-        self.report.notices.push(fault.todo);
-        self.failure = Some((class, why));
-        self
-    }
 }
 
 /// What the parties say.
@@ -232,10 +179,10 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
     };
     run.begin_products(is_new);
     let telling = Telling::begin(&run.joined, &run.client, taker);
-    if let Some(verdict) = run.become_ready(&mut heard, has_stream).await? {
-        return run.finish(verdict, taker, followed).await;
-    }
-    let verdict = run.attend(&mut events, (&mut heard, &mut pulled), host).await;
+    let verdict = match run.become_ready(&mut heard, has_stream).await? {
+        Some(verdict) => verdict,
+        None => run.attend(&mut events, (&mut heard, &mut pulled), host).await,
+    };
     telling.end(matches!(verdict, Verdict::Complete(_))).await;
     let mut ended = run.finish(verdict, taker, followed).await?;
     if let Ended::Over(over) = &mut ended
@@ -395,7 +342,7 @@ impl Run<'_> {
         tokio::time::timeout(DRAIN_TIME, all).await.ok().flatten()
     }
 
-    /// Waits for the probe and says how it went. A verdict when the driver has ended meanwhile, or the sender is lost.
+    /// Waits for the probe and says how it went; what was said meanwhile comes after that. A verdict when it is over already.
     async fn become_ready(
         &mut self,
         heard: &mut UnboundedReceiver<Said>,
@@ -405,12 +352,15 @@ impl Run<'_> {
             self.go_without_stream();
             return Ok(None); // It was said with the subscription.
         }
+        let mut early = Vec::new();
         let probe = async {
             while let Some(said) = heard.recv().await {
                 match said {
                     Said::Driver(ReceiveEvent::Heard) => return Ok(true),
                     Said::Driver(ReceiveEvent::Broken(broken)) => return Err(broken),
-                    Said::Driver(_) | Said::Store(_) => {}
+                    // READY tells how the stream is.
+                    Said::Driver(ReceiveEvent::StreamLost | ReceiveEvent::StreamHeard) => {}
+                    said => early.push(said),
                 }
             }
             Ok(false)
@@ -425,10 +375,16 @@ impl Run<'_> {
             self.go_without_stream();
         }
         let candidates = self.candidates;
-        match self.client.ready(ReadyRequest { multicast, candidates }).await {
-            Ok(()) => Ok(None),
-            Err(error) => lost(error).map(|why| Some(Verdict::SenderLost(why))),
+        if let Err(error) = self.client.ready(ReadyRequest { multicast, candidates }).await {
+            return lost(error).map(|why| Some(Verdict::SenderLost(why)));
         }
+        for said in early {
+            let verdict = self.on_said(said).await;
+            if verdict.is_some() {
+                return Ok(verdict);
+            }
+        }
+        Ok(None)
     }
 
     /// How the driver is; the puller is told whether it waits for the disk, the driver how many pulls may run.

@@ -5,7 +5,7 @@
 //!
 //! Each end runs on a thread for blocking work: looking at a thousand files takes its time.
 
-use super::attempt::Over;
+use super::ended::Over;
 use super::host::Host;
 use super::open::Giver;
 use super::receive::{BatchTarget, Taker};

@@ -17,6 +17,7 @@
 //! | `signals` | counts what the terminal's user asks, and ends the process where a session cannot |
 //! | `batch` | both ends as a library call: a list of files to one node |
 //! | `attempt`, `asking` | one session as a receiver lives it; what it asks of its sender |
+//! | `ended` | how that ends, and what came of it |
 //! | `transfer` | its connections, over a long way |
 //! | `words` | what a receiver tells of files of a site that come as products |
 //! | `standing` | a session of products as a library call, both ends: open until its owner ends it |
@@ -30,6 +31,7 @@ mod auto;
 mod batch;
 mod carried;
 mod emit;
+mod ended;
 mod endpoint;
 mod faults;
 mod feeding;

@@ -4,7 +4,8 @@
 //! `--join-timeout`. What has arrived is kept meanwhile (`object::store`), so an attempt after a loss gets
 //! only what is missing.
 
-use super::attempt::{Attempt, Ended, Followed, Over, attempt};
+use super::attempt::{Attempt, attempt};
+use super::ended::{Ended, Followed, Over};
 use super::faults;
 use super::host::Host;
 use crate::cli::{Fault, ReceivePlan, Target};

@@ -211,6 +211,26 @@ fn a_late_receiver_completes() {
     );
 }
 
+/// Its polls come, and tell what to pull before it has said that it hears no stream.
+#[test]
+fn a_late_receiver_to_whom_only_short_datagrams_come_pulls() {
+    let test = "a_late_receiver_to_whom_only_short_datagrams_come_pulls";
+    let Some((network, scratch)) = setting(test, 2) else { return };
+    network.receivers[1].lose_long_datagrams();
+    let session = Session::new(&network, &scratch);
+    let mut first = session.receiver(0, &[]);
+    let sender = session.sender(&[&scratch.path("file")], &["--receivers", "1"]);
+    until_received(&mut first, &network, 0, 0.25);
+    let late = session.receiver(1, &[]);
+    sender.wait().expect(0);
+    first.wait().expect(0);
+    late.wait().expect(0);
+    same(&scratch, 1);
+    let report = scratch.report("sender");
+    let its = report.receivers.iter().find(|r| r.name == "r1").unwrap();
+    assert!(!its.multicast && its.pull_bytes >= size(), "{its:?}");
+}
+
 /// One run with five healthy receivers; with trouble also a full disk, a slow link, and one killed for good.
 fn five_and_trouble(trouble: bool) -> Option<f64> {
     let test = "trouble_at_three_does_not_hurt_five";

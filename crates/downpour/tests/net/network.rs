@@ -277,6 +277,14 @@ impl Host {
         feed("ip", &["netns", "exec", &self.namespace, "nft", "-f", "-"], &rules);
     }
 
+    /// Full datagrams of a stream do not get through to it, short ones do, and TCP.
+    pub(crate) fn lose_long_datagrams(&self) {
+        let rules = "table inet long {\n\
+               chain in { type filter hook input priority 0; policy accept; udp length > 1000 drop; }\n\
+             }\n";
+        feed("ip", &["netns", "exec", &self.namespace, "nft", "-f", "-"], rules);
+    }
+
     /// Drops in silence what comes and goes by the TCP connections that stand.
     pub(crate) fn forget_connections(&self) {
         let listed = ["netns", "exec", &self.namespace, "ss", "-tnH", "state", "established"];

@@ -1,0 +1,60 @@
+//! How an attempt ends, what came of it, and what of that the next one is told.
+
+use crate::cli::Fault;
+use crate::object::{Obstacle, Placed};
+use crate::product::Bookmark;
+use crate::report::{ReceiverState, Report};
+use downpour_catalog::ErrorClass;
+use downpour_transport::control::{Follows, SessionId};
+
+/// How far a receiver has got in a session of products.
+pub(super) struct Followed {
+    pub(super) session: SessionId,
+    pub(super) mark: Bookmark,
+}
+
+impl Followed {
+    /// As a JOIN tells it.
+    pub(super) fn told(&self) -> Follows {
+        Follows { session: self.session, block: self.mark.block }
+    }
+}
+
+/// How an attempt ends.
+pub(super) enum Ended {
+    /// For good: complete, failed or interrupted.
+    Over(Box<Over>),
+    /// The sender is gone, and why: try again. What came until then, if the attempt had begun.
+    SenderLost(String, Option<Box<Over>>),
+}
+
+/// What came of it.
+pub(super) struct Over {
+    pub(super) report: Report,
+    /// Files in their places.
+    pub(super) placed: Vec<Placed>,
+    /// Objects that could not be placed: path, kind, reason.
+    pub(super) unplaced: Vec<(String, Obstacle, String)>,
+    /// Why the whole was not completed.
+    pub(super) failure: Option<(ErrorClass, String)>,
+    /// By this side's own user.
+    pub(super) interrupted: bool,
+}
+
+impl Over {
+    /// The sender was lost, and nothing could follow: this is why.
+    pub(super) fn without_sender(mut self, fault: Fault) -> Self {
+        let class = fault.class.unwrap_or(ErrorClass::Internal);
+        let why = match self.failure.take() {
+            Some((_, lost)) => format!("{lost}; {}", fault.what),
+            None => fault.what,
+        };
+        self.interrupted = class == ErrorClass::Interrupted;
+        for receiver in &mut self.report.receivers {
+            receiver.state = ReceiverState::Failed { why: why.clone() };
+        }
+        self.report.notices.push(fault.todo);
+        self.failure = Some((class, why));
+        self
+    }
+}
