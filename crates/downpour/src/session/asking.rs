@@ -12,6 +12,9 @@ use std::time::Duration;
 /// How often a receipt is tried, a second apart: the sender may be busy.
 const RECEIPT_TRIES: u32 = 5;
 
+/// Before the sender's events are listened for again.
+const LISTEN_PAUSE: Duration = Duration::from_secs(1);
+
 /// Subscribes to the sender's events; says that we are ready meanwhile, if that is known.
 pub(super) async fn listen(
     client: &ControlClient,
@@ -30,15 +33,37 @@ pub(super) async fn next_event(events: &mut EventStream) -> Result<Event, String
     events.next().await.map_err(|end| end.to_string())
 }
 
-/// Until the session is over; whether this side's user ended that.
-pub(super) async fn outlast(events: &mut EventStream, host: &mut Host) -> bool {
-    loop {
-        tokio::select! {
-            event = events.next() => match event {
-                Ok(Event::Shutdown { .. }) | Err(_) => return false,
+/// Until the session is over; whether this side's user ended that. A connection that breaks is no end of it: the sender
+/// is asked until it says so, or knows this receiver no more.
+pub(super) async fn outlast(
+    client: &ControlClient,
+    events: &mut EventStream,
+    host: &mut Host,
+) -> bool {
+    let over = async {
+        loop {
+            match events.next().await {
+                Ok(Event::Shutdown { .. }) => return,
                 Ok(_) => {}
-            },
-            () = host.stopped() => return true,
+                Err(_) => match listen_again(client).await {
+                    Some(again) => *events = again,
+                    None => return,
+                },
+            }
+        }
+    };
+    tokio::select! {
+        () = over => false,
+        () = host.stopped() => true,
+    }
+}
+
+async fn listen_again(client: &ControlClient) -> Option<EventStream> {
+    loop {
+        tokio::time::sleep(LISTEN_PAUSE).await;
+        match client.events().await {
+            Err(error) if error.is_passing() => {}
+            answer => return answer.ok(),
         }
     }
 }

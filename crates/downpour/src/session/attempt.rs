@@ -156,7 +156,7 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
         stored: Stored::new(plan, &joined, driver.snapshot().data_held),
         data_len: joined.reply.data_len,
         account: ReceiverAccount::new(&joined, notices),
-        client,
+        client: Arc::clone(&client),
         joined,
         store,
         driver,
@@ -178,7 +178,7 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
         false_blocks: 0,
     };
     run.begin_products(is_new);
-    let telling = Telling::begin(&run.joined, &run.client, taker);
+    let telling = Telling::begin(&run.joined, &client, taker);
     let verdict = match run.become_ready(&mut heard, has_stream).await? {
         Some(verdict) => verdict,
         None => run.attend(&mut events, (&mut heard, &mut pulled), host).await,
@@ -190,7 +190,7 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
         && over.failure.is_none()
     {
         // To join again before is to take part in the same session again, and to keep it from its end.
-        over.interrupted = outlast(&mut events, host).await;
+        over.interrupted = outlast(&client, &mut events, host).await;
     }
     Ok(ended)
 }

@@ -1,8 +1,10 @@
 //! Sessions of the real program on this machine's loopback: no root needed.
 
+use crate::between::Between;
 use crate::payload;
 use crate::program::{Running, Scratch};
 use downpour::report::ReceiverState;
+use downpour::ticket::Ticket;
 use std::fs::{self, Permissions};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -320,7 +322,11 @@ fn fewer_than_were_wanted_is_not_complete() {
 #[test]
 fn who_stays_takes_part_once_in_each_session() {
     let session = OneFile::new(500_000);
-    let ticket = format!("@{}", session.ticket.display());
+    let (way, detour) = (address(), session.scratch.path("detour"));
+    let between = Between::new(&way, &session.address);
+    let direct = Ticket::read_file(&session.ticket).unwrap();
+    Ticket { addrs: vec![way], ..direct }.write_file(&detour).unwrap();
+    let ticket = format!("@{}", detour.display());
     let out = session.scratch.path("r0");
     let stays = ["receive", &ticket, "--interface", "lo", "--name", "r0", "--stay", "--out"];
     let stays = [&stays[..], &[out.to_str().unwrap()]].concat();
@@ -328,7 +334,12 @@ fn who_stays_takes_part_once_in_each_session() {
     session.sender(&["--receivers", "1"]).wait().expect(0);
     // It holds all of it by now, and has its receipt long before the other.
     let late = session.receiver(1, &[]);
-    session.sender(&["--receivers", "2", "--rate", "2mbit"]).wait().expect(0);
+    let mut sender = session.sender(&["--receivers", "2", "--rate", "1mbit"]);
+    sender.until(|s| s.err().contains("phase=streaming").then_some(()));
+    std::thread::sleep(Duration::from_millis(1500));
+    between.cut();
+    between.mend();
+    sender.wait().expect(0);
     late.wait().expect(0);
     let report = session.scratch.report("sender");
     let its = report.receivers.iter().find(|r| r.name == "r0").unwrap();
