@@ -62,14 +62,14 @@ impl Auto {
         shared.driver.set_delivery(*id, delivery);
     }
 
-    /// The receiver that is looked at. One that has come back has another number, and is measured anew.
+    /// The receiver that is looked at, until it ends. One that has come back has another number, and is measured anew.
     fn choose(
         &mut self,
         now: Timestamp,
         roster: &mut Roster,
         on_stream: impl Fn(ReceiverId) -> bool,
     ) -> Option<&mut (ReceiverId, Choice)> {
-        self.choice.take_if(|(id, _)| roster.find(*id).is_none());
+        self.choice.take_if(|(id, _)| roster.find(*id).is_none_or(|p| p.stage != Stage::Ready));
         if self.choice.is_none() {
             let first = roster.iter().find(|(id, p)| p.stage == Stage::Ready && on_stream(*id));
             self.choice = first.map(|(id, _)| (id, Choice::new(now, CONNECTIONS_FAR)));
@@ -82,28 +82,46 @@ impl Auto {
 mod tests {
     use super::super::roster::{Newcomer, Roster};
     use super::Auto;
-    use downpour_proto::Timestamp;
+    use downpour_proto::{ReceiverId, Timestamp};
     use downpour_transport::control::InstanceId;
-    use downpour_transport::identity::Identity;
+    use downpour_transport::identity::{Identity, PublicKey};
+
+    fn join(roster: &mut Roster, node: PublicKey, instance: u8) -> ReceiverId {
+        let instance = InstanceId::from_bytes([instance; 16]);
+        let addr = "127.0.0.1:1".parse().unwrap();
+        let (id, _) = roster.join(Newcomer { name: "a".to_owned(), node, instance, addr });
+        roster.ready(id, true, false);
+        id
+    }
+
+    fn chosen(auto: &mut Auto, roster: &mut Roster) -> Option<ReceiverId> {
+        auto.choose(Timestamp::ZERO, roster, |_| true).map(|(id, _)| *id)
+    }
 
     #[test]
     fn who_has_come_back_is_chosen_under_its_new_number() {
         let (mut auto, mut roster) = (Auto::default(), Roster::new(false));
         let node = Identity::generate().public_key();
-        let join = |roster: &mut Roster| {
-            let instance = InstanceId::from_bytes([1; 16]);
-            let addr = "127.0.0.1:1".parse().unwrap();
-            let (id, _) = roster.join(Newcomer { name: "a".to_owned(), node, instance, addr });
-            roster.ready(id, true, false);
-            id
-        };
-        let mut chosen =
-            |roster: &mut Roster| auto.choose(Timestamp::ZERO, roster, |_| true).map(|(id, _)| *id);
-        assert_eq!(chosen(&mut roster), None);
+        assert_eq!(chosen(&mut auto, &mut roster), None);
         for _ in 0..2 {
-            let id = join(&mut roster);
-            assert_eq!(chosen(&mut roster), Some(id));
-            assert_eq!(chosen(&mut roster), Some(id));
+            let id = join(&mut roster, node, 1);
+            assert_eq!(chosen(&mut auto, &mut roster), Some(id));
+            assert_eq!(chosen(&mut auto, &mut roster), Some(id));
         }
+    }
+
+    #[test]
+    fn who_has_ended_is_looked_at_no_more_and_the_next_one_is() {
+        let (mut auto, mut roster) = (Auto::default(), Roster::new(false));
+        let node = Identity::generate().public_key();
+        let dead = join(&mut roster, node, 1);
+        assert_eq!(chosen(&mut auto, &mut roster), Some(dead));
+        assert!(roster.unsubscribe(dead), "a death");
+        assert_eq!(chosen(&mut auto, &mut roster), None);
+        // As a pipe's receiver comes back: by another name.
+        let next = join(&mut roster, node, 2);
+        assert_eq!(chosen(&mut auto, &mut roster), Some(next));
+        roster.leave(next, "no space".to_owned());
+        assert_eq!(chosen(&mut auto, &mut roster), None);
     }
 }
