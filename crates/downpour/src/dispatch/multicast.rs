@@ -480,10 +480,7 @@ impl Standing {
         let keys = route.receivers.iter().filter_map(|name| self.wanted.receivers.get(name));
         let mut under = Under::new((held, file), route.required, keys.copied().collect());
         for receipt in receipts {
-            let signed = SignedFileReceipt::from_bytes(&receipt.signed);
-            if let Some(signed) =
-                signed.ok().filter(|s| under.lacking.contains(&s.receipt.receiver))
-            {
+            if let Ok(signed) = SignedFileReceipt::from_bytes(&receipt.signed) {
                 under.receipted(signed.receipt.receiver, signed);
             }
         }

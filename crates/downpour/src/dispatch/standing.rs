@@ -109,11 +109,12 @@ impl Under {
             && self.lacking.iter().any(|node| present.contains_key(node))
     }
 
-    /// A receipt was recorded.
+    /// A receipt was recorded. That of a node which need not have the file, because other rules name it, counts for nothing here.
     pub(super) fn receipted(&mut self, node: PublicKey, receipt: SignedFileReceipt) {
-        self.lacking.remove(&node);
-        self.failed.remove(&node);
-        self.have.insert(node, receipt);
+        if self.lacking.remove(&node) {
+            self.failed.remove(&node);
+            self.have.insert(node, receipt);
+        }
     }
 
     pub(super) fn stand(&self, present: &Presence, now: Instant) -> Stand {
@@ -158,6 +159,8 @@ mod tests {
     use super::{Given, Presence, Present, Stand, Under};
     use crate::dispatch::book::Held;
     use crate::product::SiteFile;
+    use crate::receipt::FileReceipt;
+    use crate::receipt::tests::receipt;
     use downpour_catalog::ErrorClass;
     use downpour_proto::ReceiverId;
     use downpour_transport::identity::{Identity, PublicKey};
@@ -210,6 +213,26 @@ mod tests {
         present.get_mut(&nodes[0]).unwrap().through = Some(7);
         assert_eq!(over(under.stand(&present, now)), ErrorClass::ConnectionLost);
         assert_eq!(over(under.stand(&Presence::new(), now)), ErrorClass::DestinationUnreachable);
+    }
+
+    #[test]
+    fn who_need_not_have_a_file_has_no_part_in_whether_enough_have_it() {
+        let (now, identities) = (Instant::now(), [(); 3].map(|()| Identity::generate()));
+        let [first, second, other] = identities.each_ref().map(Identity::public_key);
+        let mut under = under(&[first, second], 2);
+        let present = there(&[first, second, other], 0);
+        under.placed = Some((7, 4));
+        let receipts = identities.each_ref().map(|identity| {
+            let receipt = FileReceipt { receiver: identity.public_key(), ..receipt("f", b"abc") };
+            (identity.public_key(), receipt.sign(identity).unwrap())
+        });
+        let [of_first, of_second, of_other] = receipts;
+        under.receipted(of_first.0, of_first.1.clone());
+        under.receipted(of_other.0, of_other.1);
+        under.receipted(of_first.0, of_first.1);
+        assert_eq!(under.stand(&present, now), Stand::Waits);
+        under.receipted(of_second.0, of_second.1);
+        assert_eq!(under.stand(&present, now), Stand::Enough);
     }
 
     #[test]
