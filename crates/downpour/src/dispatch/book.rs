@@ -66,7 +66,7 @@ pub(super) struct Book {
     /// Leases are looked at now: an operator cancelled something.
     look: Arc<Notify>,
     /// Files that are not ours any more.
-    lost: Mutex<Vec<FileId>>,
+    lost: Mutex<Vec<(FileId, Fence)>>,
     lost_some: Notify,
 }
 
@@ -77,8 +77,8 @@ impl Book {
         Self { site: site.clone(), leases, look: look.clone(), lost, lost_some: Notify::new() }
     }
 
-    /// Files that an operator cancelled, or another daemon took, as soon as there are some.
-    pub(super) async fn lost(&self) -> Vec<FileId> {
+    /// Files that an operator cancelled, or another daemon took, as soon as there are some, and with what they were held.
+    pub(super) async fn lost(&self) -> Vec<(FileId, Fence)> {
         loop {
             let lost = std::mem::take(&mut *super::lock(&self.lost));
             if !lost.is_empty() {
@@ -123,13 +123,13 @@ impl Book {
                     held.at = applied.revision;
                     held.state = applied.state.unwrap_or(held.state);
                     if !held.state.is_leased() {
-                        self.let_go(held.file.id);
+                        self.let_go(held.file.id, held.fence);
                     }
                     kept.push(held);
                 }
                 Err(refused) => {
                     tracing::info!(file = %held.file.name, %refused, "let go");
-                    self.let_go(held.file.id);
+                    self.let_go(held.file.id, held.fence);
                 }
             }
         }
@@ -200,28 +200,39 @@ impl Book {
         self.step("", held, |_| waiting(now, reason, error, wait)).await.map(drop)
     }
 
-    fn let_go(&self, file: FileId) {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner).remove(&file);
+    /// Whether it was still held so. One that was claimed again meanwhile is held by another fence, and stays.
+    fn let_go(&self, file: FileId, fence: Fence) -> bool {
+        let mut leases = super::lock(&self.leases);
+        let is_held = leases.get(&file) == Some(&fence);
+        if is_held {
+            leases.remove(&file);
+        }
+        is_held
     }
 
-    /// Keeps the leases, until it is dropped.
-    pub(super) async fn renew(&self, lease: Duration) -> Fault {
+    fn lease(&self) -> Duration {
+        *self.site.config().transfer.lease
+    }
+
+    /// Keeps the leases, until it is dropped, for as long as the configuration says at each time.
+    pub(super) async fn renew(&self) -> Fault {
         let mut look = pin!(self.look.notified());
+        let mut reloads = self.site.config_changes();
         loop {
             tokio::select! {
-                () = tokio::time::sleep(lease / 3) => {}
+                () = tokio::time::sleep(self.lease() / 3) => {}
                 () = look.as_mut() => {}
+                _ = reloads.changed() => {}
             }
             // Before the look, so that what is cancelled meanwhile is looked at again.
             look.set(self.look.notified());
             let now = self.now();
-            let until = until(now, lease);
-            let (files, changes): (Vec<FileId>, Vec<Change>) = {
-                let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+            let until = until(now, self.lease());
+            let (held, changes): (Vec<(FileId, Fence)>, Vec<Change>) = {
                 let renew = |(file, fence): (&FileId, &Fence)| {
-                    (*file, Change::Renew { file: *file, fence: *fence, until })
+                    ((*file, *fence), Change::Renew { file: *file, fence: *fence, until })
                 };
-                leases.iter().map(renew).unzip()
+                super::lock(&self.leases).iter().map(renew).unzip()
             };
             if changes.is_empty() {
                 continue;
@@ -230,14 +241,18 @@ impl Book {
                 Ok(answers) => answers,
                 Err(error) => return error.into(),
             };
-            // One that took its last step meanwhile is not held any more, nor missed.
-            let refused = files.into_iter().zip(answers).filter(|(_, answer)| answer.is_err());
-            let is_held = |file: &FileId| super::lock(&self.leases).contains_key(file);
-            let lost: Vec<FileId> = refused.map(|(file, _)| file).filter(is_held).collect();
-            if !lost.is_empty() {
-                super::lock(&self.lost).extend(lost);
-                self.lost_some.notify_one();
-            }
+            let refused = held.into_iter().zip(answers).filter(|(_, answer)| answer.is_err());
+            self.lose(refused.map(|(held, _)| held));
+        }
+    }
+
+    /// The leases of these were not renewed.
+    fn lose(&self, refused: impl Iterator<Item = (FileId, Fence)>) {
+        // One that took its last step meanwhile is not held any more, nor missed.
+        let lost: Vec<_> = refused.filter(|(file, fence)| self.let_go(*file, *fence)).collect();
+        if !lost.is_empty() {
+            super::lock(&self.lost).extend(lost);
+            self.lost_some.notify_one();
         }
     }
 }
@@ -292,5 +307,127 @@ impl Held {
         };
         let claimed = Claimed { file: id, revision, fence, state: State::Sending, size: 3 };
         Self::new(file, &claimed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Book, Held, until};
+    use crate::site::{Clock, Daemon, Site};
+    use downpour_catalog::{
+        Change, Digest, Fence, File, FileId, Move, NewFile, Next, OtherContent, Reader,
+        Same, Work,
+    };
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// A site without parts that would take a file, and a book of it.
+    async fn begun(folder: &Path, lease: &str) -> (Daemon, Book) {
+        let file = folder.join("site.toml");
+        let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n[transfer]\nlease = ";
+        std::fs::write(&file, format!("{text}'{lease}'\n")).unwrap();
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let book = Book::new(&daemon.site, &Arc::default(), &[]);
+        (daemon, book)
+    }
+
+    async fn apply(site: &Site, change: Change) -> FileId {
+        let answers = site.catalog.submit(site.clock.now(), vec![change]).done().await;
+        answers.unwrap().remove(0).unwrap().file
+    }
+
+    async fn step(site: &Arc<Site>, id: FileId, next: Next) {
+        let (file, at) = (id, file(site, id).await.revision);
+        apply(site, Change::Move(Move { file, at, fence: None, next })).await;
+    }
+
+    async fn file(site: &Arc<Site>, id: FileId) -> File {
+        site.read(move |reader| Ok(reader.file(id)?.unwrap())).await.unwrap()
+    }
+
+    /// Files with these names, claimed.
+    async fn claimed(site: &Arc<Site>, names: &[&str]) -> Vec<Held> {
+        let catalog = site.catalog.clone();
+        let known = move |_: &mut Reader| Ok((catalog.site("a")?, catalog.rule("r")?));
+        let (own, rule) = site.read(known).await.unwrap();
+        for name in names {
+            let file = NewFile {
+                site: own,
+                name: (*name).to_owned(),
+                size: 1,
+                stamp: 1,
+                rule,
+                rank: 1,
+                transfer: None,
+                other_content: OtherContent::Refuse,
+                same: Same::Any,
+            };
+            let file = apply(site, Change::TakeIn(file)).await;
+            let digest = Digest::blake3(*blake3::hash(name.as_bytes()).as_bytes());
+            for next in [Next::Settled { size: 1 }, Next::Hashed(vec![digest]), Next::Queued] {
+                step(site, file, next).await;
+            }
+        }
+        claim(site, Work::QueuedOf(rule)).await
+    }
+
+    async fn claim(site: &Arc<Site>, work: Work) -> Vec<Held> {
+        let now = site.clock.now();
+        let until = until(now, *site.config().transfer.lease);
+        let mut held = Vec::new();
+        for claimed in site.catalog.claim(now, work, 10, until).done().await.unwrap() {
+            held.push(Held::new(file(site, claimed.file).await, &claimed));
+        }
+        held
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_was_lost_is_let_go_and_no_later_one_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let (daemon, book) = begun(folder.path(), "10m").await;
+        let held = claimed(&daemon.site, &["f", "g"]).await;
+        book.hold(&held);
+        let (cancelled, fence) = (held[0].file.id, held[0].fence);
+        step(&daemon.site, cancelled, Next::Cancelled).await;
+        book.look.notify_one();
+        tokio::select! {
+            fault = book.renew() => panic!("{fault}"),
+            lost = book.lost() => assert_eq!(lost, [(cancelled, fence)]),
+        }
+        let leases = || super::super::lock(&book.leases).clone();
+        assert_eq!(leases(), [(held[1].file.id, held[1].fence)].into());
+        // Its refusal comes when it is held anew.
+        let again = Held { fence: Fence(fence.0 + 1), ..held[0].clone() };
+        book.hold(std::slice::from_ref(&again));
+        book.lose([(cancelled, fence)].into_iter());
+        assert_eq!(leases().get(&cancelled), Some(&again.fence));
+        assert!(super::super::lock(&book.lost).is_empty());
+        daemon.end(Duration::ZERO).await;
+    }
+
+    #[tokio::test]
+    async fn leases_follow_the_configuration() {
+        let folder = tempfile::tempdir().unwrap();
+        let (daemon, book) = begun(folder.path(), "10m").await;
+        let held = claimed(&daemon.site, &["f"]).await;
+        book.hold(&held);
+        let shorter = async {
+            let file = folder.path().join("site.toml");
+            let text = std::fs::read_to_string(&file).unwrap().replace("10m", "1m");
+            std::fs::write(file, text).unwrap();
+            assert!(daemon.reload().await);
+            // That it would end in a minute and a half shows that it was renewed since.
+            let later = until(daemon.site.clock.now(), Duration::from_secs(90));
+            let lapsed = || daemon.site.catalog.claim(later, Work::Lapsed, 10, later).done();
+            while lapsed().await.unwrap().is_empty() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::select! {
+            fault = book.renew() => panic!("{fault}"),
+            done = tokio::time::timeout(Duration::from_secs(30), shorter) => done.unwrap(),
+        }
+        daemon.end(Duration::ZERO).await;
     }
 }

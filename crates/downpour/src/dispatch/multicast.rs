@@ -279,7 +279,7 @@ impl Standing {
     async fn serve(&mut self, mut session: OpenSession, stop: &Stop) -> Result<bool, Fault> {
         let (mut draining, mut goes_on) = (false, false);
         let book = self.book.clone();
-        let mut renewing = pin!(book.renew(*self.site.config().transfer.lease));
+        let mut renewing = pin!(book.renew());
         let mut changes = self.site.config_changes();
         let mut tick = tokio::time::interval(TICK);
         loop {
@@ -298,7 +298,10 @@ impl Standing {
                     }
                 }
                 fault = &mut renewing => return Err(fault),
-                lost = book.lost() => self.files.retain(|_, u| !lost.contains(&u.held.file.id)),
+                lost = book.lost() => {
+                    let is_lost = |held: &Held| lost.contains(&(held.file.id, held.fence));
+                    self.files.retain(|_, under| !is_lost(&under.held));
+                }
                 ended = session.running.done() => {
                     self.put_back().await?;
                     let what = ended.map_or_else(|f| f.what, |_| "the session is over".to_owned());

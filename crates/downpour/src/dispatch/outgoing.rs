@@ -76,12 +76,11 @@ impl Outgoing {
     pub(super) async fn run(
         &mut self,
         held: Vec<Held>,
-        lease: Duration,
     ) -> Result<(Delivered, Option<Broken>), Fault> {
         let book = Book::new(&self.site, &self.dispatch.look, &held);
         tokio::select! {
             done = self.deliver(&book, held) => done,
-            fault = book.renew(lease) => Err(fault),
+            fault = book.renew() => Err(fault),
         }
     }
 
@@ -252,7 +251,7 @@ impl Outgoing {
             let answer = tokio::select! {
                 answer = self.remote.get::<BatchState>(&ask) => answer,
                 lost = book.lost() => {
-                    let items = lost.iter().filter_map(|file| names.get(file));
+                    let items = lost.iter().filter_map(|(file, _)| names.get(file));
                     items.for_each(|item| running.give_up(*item));
                     continue;
                 }

@@ -392,7 +392,6 @@ async fn batch(
     mut route: Route,
 ) -> Result<(), Fault> {
     let begun = Instant::now();
-    let config = site.config();
     let (to, own) = (remote.name().to_owned(), site.name.clone());
     let keys = site.remotes().iter().map(|r| (r.name().to_owned(), r.key())).collect();
     let (loaded, route, destination) = {
@@ -433,7 +432,7 @@ async fn batch(
         rng,
         progress,
     };
-    let (delivered, broken) = outgoing.run(ready, *config.transfer.lease).await?;
+    let (delivered, broken) = outgoing.run(ready).await?;
     drop(listed);
     let now = site.clock.now();
     let mut links = lock(&dispatch.links);
