@@ -147,19 +147,21 @@ impl Book {
         Ok(())
     }
 
-    /// These files failed: each waits or is set apart, as its class says.
+    /// These files failed: each waits or is set apart, as its class says. Those that failed alike wait equally long: their next batch
+    /// is one again, and finds the partial files of this one, which lie together.
     pub(super) async fn fail(
         &self,
         failed: Vec<(Held, ErrorClass, Option<Duration>)>,
         rng: &mut Rng,
     ) -> Result<(), Fault> {
         let (now, own) = (self.now(), self.own_failures(&failed).await?);
-        let mut nexts = HashMap::new();
+        let (mut alike, mut nexts) = (HashMap::new(), HashMap::new());
         let mut held = Vec::with_capacity(failed.len());
         for (file, class, after) in failed {
-            let own = own.get(&file.file.id).copied().unwrap_or(1);
-            let next = after_failure(now, class, (file.file.tries, own), after, rng);
-            nexts.insert(file.file.id, next);
+            let times = (file.file.tries, own.get(&file.file.id).copied().unwrap_or(1));
+            let next = alike.entry((class, times, after));
+            let next = next.or_insert_with(|| after_failure(now, class, times, after, rng));
+            nexts.insert(file.file.id, next.clone());
             held.push(file);
         }
         self.step("", held, |held| nexts[&held.file.id].clone()).await.map(drop)
@@ -315,9 +317,10 @@ mod tests {
     use super::{Book, Held, until};
     use crate::site::{Clock, Daemon, Site};
     use downpour_catalog::{
-        Change, Digest, Fence, File, FileId, Move, NewFile, Next, OtherContent, Reader,
+        Change, Digest, ErrorClass, Fence, File, FileId, Move, NewFile, Next, OtherContent, Reader,
         Same, Work,
     };
+    use downpour_proto::Rng;
     use std::path::Path;
     use std::sync::Arc;
     use std::time::Duration;
@@ -403,6 +406,22 @@ mod tests {
         book.lose([(cancelled, fence)].into_iter());
         assert_eq!(leases().get(&cancelled), Some(&again.fence));
         assert!(super::super::lock(&book.lost).is_empty());
+        daemon.end(Duration::ZERO).await;
+    }
+
+    #[tokio::test]
+    async fn files_that_failed_together_come_back_together() {
+        let folder = tempfile::tempdir().unwrap();
+        let (daemon, book) = begun(folder.path(), "10m").await;
+        let held = claimed(&daemon.site, &["f", "g", "h"]).await;
+        let failed = held.iter().cloned().map(|held| (held, ErrorClass::ConnectionLost, None));
+        book.fail(failed.collect(), &mut Rng::new(1)).await.unwrap();
+        let mut tries = Vec::new();
+        for held in held {
+            tries.push(file(&daemon.site, held.file.id).await.next_try.unwrap());
+        }
+        tries.dedup();
+        assert_eq!(tries.len(), 1, "{tries:?}");
         daemon.end(Duration::ZERO).await;
     }
 

@@ -1,7 +1,7 @@
 //! Room for what arrives: what is free, what is promised to batches, and what lies in the lanes of receiving folders.
 //!
 //! 1. A batch runs in a lane of its folder, in which partial files stay when it is cut. What is there of a file that is offered
-//!    again is room that it has already: its lane is the one where most of its batch was begun.
+//!    again is room that it has already: its lane is the one where most bytes of its batch lie.
 //! 2. Offers are judged one after the other. What one takes is promised and its lane is its own from then on, and until the batch
 //!    has taken it from the file system itself.
 //! 3. What would not fit otherwise lets partial files go that no batch asks for, if it fits then. A lane in which a session runs,
@@ -124,10 +124,12 @@ fn free_lanes(folder: &Path, used: &Used) -> Vec<FreeLane> {
     free.filter_map(|lane| FreeLane::of(folder, lane)).collect()
 }
 
-/// The free lane in which most of these were begun.
+/// The free lane in which most of the bytes of these lie.
 fn best_lane(folder: &Path, used: &Used, parts: &HashSet<String>) -> Option<String> {
-    let begun =
-        |lane: &str| parts_of(folder, lane).filter(|(name, _)| parts.contains(name)).count();
+    let begun = |lane: &str| {
+        let there = parts_of(folder, lane).filter(|(name, _)| parts.contains(name));
+        there.map(|(_, bytes)| bytes).sum::<u64>()
+    };
     let free = free_lanes(folder, used).into_iter().enumerate();
     let best = free.max_by_key(|(index, lane)| (begun(&lane.name), usize::MAX - index));
     best.map(|(_, lane)| lane.name)
@@ -292,10 +294,14 @@ mod tests {
 
     /// A partial file of a file with this path.
     fn begun(folder: &Path, lane: &str, path: &str) -> String {
-        let name = part_name(path.as_bytes(), SIZE);
+        begun_of(folder, lane, path, SIZE)
+    }
+
+    fn begun_of(folder: &Path, lane: &str, path: &str, size: u64) -> String {
+        let name = part_name(path.as_bytes(), size);
         let parts = parts_folder(folder, lane);
         std::fs::create_dir_all(&parts).unwrap();
-        std::fs::write(parts.join(&name), vec![1; SIZE as usize]).unwrap();
+        std::fs::write(parts.join(&name), vec![1; size as usize]).unwrap();
         name
     }
 
@@ -320,9 +326,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path();
         let room = Arc::new(Room::default());
-        let parts: HashSet<String> =
+        let mut parts: HashSet<String> =
             [begun(at, "lane-2", "one"), begun(at, "lane-2", "two"), begun(at, "lane-1", "three")]
                 .into();
+        let small = ["four", "five", "six"].map(|path| begun_of(at, "lane-3", path, 1));
+        parts.extend(small);
         {
             let mut space = room.space(at, &parts);
             space.free = 1000;

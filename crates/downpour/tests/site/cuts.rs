@@ -12,7 +12,8 @@ use std::time::Duration;
 /// Small files, and some of more than one group; 15 MB in all, which take three seconds.
 const SMALL: (usize, usize) = (450, 20_000);
 const LARGE: (usize, usize) = (4, 1_500_000);
-const RATE: &str = "40mbit";
+/// Of the link, on which two batches at a time have half of it each.
+const RATE: &str = "80mbit";
 /// What each cut and what the sessions cost by themselves: a block and a half on each of four connections, and handshakes. Of
 /// the files half were there when it was cut.
 const COST_MAX: u64 = 2_500_000;
@@ -43,7 +44,6 @@ fn cut(test: &str, fault: impl FnOnce(&mut Two, &Network)) {
     let Place::Own = alone(&format!("cuts::{test}")) else { return };
     let network = Network::own().expect("this is a process of its own");
     let folder = tempfile::tempdir().expect("a folder");
-    let (files, bytes) = fill(folder.path());
     let spool = format!(
         "\n[[spool]]\nfolder = {:?}\ncomplete = \"settle:10ms\"\nrescan = \"1s\"\n\
          [[rule]]\nname = \"all\"\nmatch = \"*\"\nto = \"b\"\n[transfer]\nports = \"{COUNTED_PORTS}\"",
@@ -51,16 +51,24 @@ fn cut(test: &str, fault: impl FnOnce(&mut Two, &Network)) {
     );
     let mut sites = Two::set_up([&spool, "[transfer]\nports = \"31600-31699\""]);
     let text = fs::read_to_string(sites.a.config()).expect("a configuration");
-    let slow = format!("name = \"b\"\nrate = \"{RATE}\"\nactive = 1\n");
+    let slow = format!("name = \"b\"\nrate = \"{RATE}\"\n");
     fs::write(sites.a.config(), text.replace("name = \"b\"\n", &slow)).expect("room");
     sites.b.start();
     sites.a.start();
+    // All goes in one batch.
+    sites.a.done(&["transfer", "drain", "b"]);
+    let (files, bytes) = fill(folder.path());
+    let stand = |sites: &Two, state| {
+        let counts = sites.a.reader().counts().ok()?.into_iter();
+        let there = counts.filter(|count| count.state == state).map(|count| count.files);
+        (there.sum::<i64>() == files as i64).then_some(())
+    };
+    until("all are queued", || stand(&sites, State::Queued));
+    sites.a.done(&["transfer", "open", "b"]);
     until("half is sent", || (network.sent().bytes > bytes / 2).then_some(()));
     fault(&mut sites, &network);
     until(&format!("all are received\n{}\n{}", sites.a.log(), sites.b.log()), || {
-        let counts = sites.a.reader().counts().ok()?.into_iter();
-        let received = counts.filter(|count| count.state == State::Receipted);
-        (received.map(|count| count.files).sum::<i64>() == files as i64).then_some(())
+        stand(&sites, State::Receipted)
     });
     let sent = network.sent();
     let more = sent.bytes.saturating_sub(bytes);
