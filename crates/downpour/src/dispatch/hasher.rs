@@ -9,6 +9,7 @@ use super::link::seed;
 use super::policy::source_class;
 use super::route::{PRIORITY, is_submitted};
 use super::submit::stamp;
+use crate::object::open_file;
 use crate::site::{Fault, Site};
 use downpour_catalog::{
     Answer, Change, Digest, ErrorClass, File, FileId, Move, NewFile, Next, OtherContent, Query,
@@ -201,10 +202,12 @@ fn changed(path: &Path, size: u64) -> Content {
 /// BLAKE3 of a file that has this size.
 fn digest(path: &Path, size: u64) -> Result<Digest, ErrorClass> {
     let class = |error| source_class(&error);
-    let mut file = std::fs::File::open(path).map_err(class)?;
+    let file = open_file(path).map_err(class)?.ok_or(ErrorClass::FileChanged)?;
     if file.metadata().map_err(class)?.len() != size {
         return Err(ErrorClass::FileChanged);
     }
+    // One that grows as fast as it is read has an end, too.
+    let mut file = file.take(size.saturating_add(1));
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; 1 << 18];
     let mut read = 0;
@@ -238,7 +241,10 @@ mod tests {
     use crate::dispatch::book::Held;
     use downpour_catalog::{Digest, ErrorClass, Next, Revision, Time};
     use downpour_proto::Rng;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::collections::HashMap;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
 
     #[test]
     fn a_file_that_is_not_what_was_taken_in_has_no_digest() {
@@ -255,8 +261,25 @@ mod tests {
         // It says that it is as long as it was, and is not.
         assert_eq!(changed(&path, 7), Content::Not(ErrorClass::FileChanged));
         // What says nothing of the file does not set it apart.
-        let folder = folder.path().metadata().unwrap().len();
-        assert_eq!(digest(path.parent().unwrap(), folder), Err(ErrorClass::SourceReadFailed));
+        let too_long = folder.path().join("a".repeat(256));
+        assert_eq!(digest(&too_long, 0), Err(ErrorClass::SourceReadFailed));
+    }
+
+    #[test]
+    fn what_is_no_file_any_more_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        mknodat(CWD, at("fifo"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+        symlink("/dev/zero", at("endless")).unwrap();
+        std::fs::write(at("a"), b"content").unwrap();
+        symlink("a", at("link")).unwrap();
+        let _socket = UnixListener::bind(at("socket")).unwrap();
+        std::fs::create_dir(at("folder")).unwrap();
+        for (name, size) in [("fifo", 0), ("endless", 0), ("link", 7), ("socket", 0)] {
+            assert_eq!(digest(&at(name), size), Err(ErrorClass::FileChanged), "{name}");
+        }
+        let size = at("folder").metadata().unwrap().len();
+        assert_eq!(digest(&at("folder"), size), Err(ErrorClass::FileChanged));
     }
 
     #[test]

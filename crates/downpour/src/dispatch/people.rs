@@ -8,6 +8,7 @@ use super::submit::{Accepted, Submission, submit};
 use super::why::{Place, Why, WhyList};
 use super::{Dispatch, lock, wants, work};
 use crate::api::{Allow, Asked, Detail, Given, Problem, Routes};
+use crate::object::open_file;
 use crate::site::{Fault, RemoteError, Side, Site};
 use crate::spool::lies_aside;
 use crate::steering::Steered;
@@ -651,8 +652,8 @@ async fn content(
     if !is_ours(&inbox, &path) {
         return Err(gone());
     }
-    let opened = tokio::task::spawn_blocking(move || std::fs::File::open(&path)).await;
-    let file = opened.map_err(|_| gone())?.map_err(|_| gone())?;
+    let opened = tokio::task::spawn_blocking(move || open_file(&path)).await;
+    let file = opened.ok().and_then(Result::ok).flatten().ok_or_else(gone)?;
     let mut answer = Response::new(Body::from_stream(pieces(file)));
     let answered = answer.headers_mut();
     answered.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));

@@ -6,6 +6,7 @@
 use super::sites::asker;
 use super::{Dispatch, lock};
 use crate::api::{Allow, Given, Problem, Routes, Who};
+use crate::object::open_file;
 use crate::site::{Remote, Site};
 use axum::Extension;
 use axum::body::Body;
@@ -101,8 +102,8 @@ async fn piece(
     if piece.start.checked_add(piece.len).is_none_or(|end| end > size) {
         return Err(Problem::bad_request("the file ends before", "ask for bytes within it"));
     }
-    let opened = tokio::task::spawn_blocking(move || File::open(path)).await;
-    let file = opened.map_err(|_| gone())?.map_err(|_| gone())?;
+    let opened = tokio::task::spawn_blocking(move || open_file(&path)).await;
+    let file = opened.ok().and_then(Result::ok).flatten().ok_or_else(gone)?;
     let from = Holding { file, dispatch, remote, peer: peer.clone() };
     let mut answer = Response::new(Body::from_stream(bytes(from, piece.start, piece.len)));
     let head = answer.headers_mut();

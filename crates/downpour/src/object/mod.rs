@@ -94,7 +94,7 @@ pub(crate) use place::{
 };
 pub use place::{Durability, Obstacle, OpenError};
 pub use scan::{Item, ItemScan, Notice, Scan, ScanError, ScanOptions, Skipped, check_item_name};
-pub(crate) use scan::{explain, file_flags};
+pub(crate) use scan::{explain, open_file};
 pub(crate) use source::CHANGED;
 pub use source::{Ahead, ContentSource, Section, Withdrawn};
 pub use store::{

@@ -21,6 +21,8 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fmt;
+use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -465,6 +467,17 @@ fn readable(path: &Path) -> Result<(), Errno> {
 /// How a file is opened for reading: never through a link, never waiting for a fifo's other end.
 pub(crate) fn file_flags() -> OFlags {
     OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC
+}
+
+/// Opens a file for reading; `None`: something else lies there.
+pub(crate) fn open_file(path: &Path) -> io::Result<Option<File>> {
+    let file = match rustix::fs::open(path, file_flags(), Mode::empty()) {
+        Ok(fd) => File::from(fd),
+        // A link, or a socket.
+        Err(Errno::LOOP | Errno::NXIO) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(file.metadata()?.is_file().then_some(file))
 }
 
 fn open_folder(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {

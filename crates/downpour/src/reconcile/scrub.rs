@@ -17,11 +17,10 @@
 use super::ask::Stored;
 use super::report::{Finding, Kind};
 use super::run::RunError;
-use crate::object::file_flags;
+use crate::object::open_file;
 use downpour_catalog::{
     Catalog, Change, File, FileId, Reader, Replica, ReplicaState, SiteId, Time,
 };
-use rustix::fs::Mode;
 use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Read};
@@ -366,10 +365,7 @@ fn is_absent(error: &io::Error) -> bool {
 
 /// A file's BLAKE3; `goes_on` is told of each piece.
 fn read(path: &Path, mut goes_on: impl FnMut(u64) -> bool) -> io::Result<[u8; 32]> {
-    let mut file = fs::File::from(rustix::fs::open(path, file_flags(), Mode::empty())?);
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("no regular file"));
-    }
+    let mut file = open_file(path)?.ok_or_else(|| io::Error::other("no regular file"))?;
     let mut hasher = blake3::Hasher::new();
     let mut piece = vec![0; PIECE];
     loop {
