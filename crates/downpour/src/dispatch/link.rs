@@ -163,9 +163,15 @@ impl Link {
         self.takes.unprobe(stamp(now));
     }
 
-    /// It took so long to find those of a rule's files that this link lacks.
-    pub(super) fn searched(&mut self, rule: RuleId, now: Time, took: std::time::Duration) {
-        self.rested.insert(rule, super::book::until(now, rest(took)));
+    /// It took so long to find those of a rule's files that this link lacks; whether as many were found as were asked for.
+    pub(super) fn searched(
+        &mut self,
+        rule: RuleId,
+        now: Time,
+        took: std::time::Duration,
+        is_full: bool,
+    ) {
+        self.rested.insert(rule, super::book::until(now, rest(took, is_full)));
     }
 
     /// Whether a rule's files may be looked through again.
@@ -280,9 +286,9 @@ impl Link {
 }
 
 /// How long not to look again for those of a rule's files that somebody lacks, which may be few behind many: no more than a
-/// tenth of the time is spent so.
-pub(super) fn rest(took: std::time::Duration) -> std::time::Duration {
-    (took * 9).min(REST_MAX)
+/// tenth of the time is spent so. Who found as many as it asked for has not looked through them, and goes on at once.
+pub(super) fn rest(took: std::time::Duration, is_full: bool) -> std::time::Duration {
+    if is_full { std::time::Duration::ZERO } else { (took * 9).min(REST_MAX) }
 }
 
 /// A seed for jitter.
@@ -390,16 +396,18 @@ mod tests {
         link.unprobe(probe_at);
         assert_eq!(link.permit(probe_at, 2, 9), 1);
         let (rule, other) = (RuleId(1), RuleId(2));
-        link.searched(rule, NOW, std::time::Duration::from_secs(1));
+        link.searched(rule, NOW, std::time::Duration::from_secs(1), false);
         assert!(!link.may_search(rule, NOW.plus_s(8)) && link.may_search(rule, NOW.plus_s(9)));
         assert!(link.may_search(other, NOW));
         let searched = |link: &mut Link, took_s| {
-            link.searched(rule, NOW, std::time::Duration::from_secs(took_s));
+            link.searched(rule, NOW, std::time::Duration::from_secs(took_s), false);
         };
         searched(&mut link, 20);
         assert!(!link.may_search(rule, NOW.plus_s(179)) && link.may_search(rule, NOW.plus_s(180)));
         searched(&mut link, 100);
-        assert!(link.may_search(rule, NOW.plus_s(600)));
+        assert!(!link.may_search(rule, NOW) && link.may_search(rule, NOW.plus_s(600)));
+        link.searched(rule, NOW, std::time::Duration::from_secs(100), true);
+        assert!(link.may_search(rule, NOW), "it found as many as it wanted");
     }
 
     #[test]

@@ -415,7 +415,8 @@ impl Standing {
             let until = until(now, *self.site.config().transfer.lease);
             let (work, begun) = (Work::QueuedFor(rule, self.takers(route)), Instant::now());
             let claimed = self.site.catalog.claim(now, work, limit, until).done().await?;
-            self.rested.insert(rule, Instant::now() + rest(begun.elapsed()));
+            let rest = rest(begun.elapsed(), claimed.len() >= limit);
+            self.rested.insert(rule, Instant::now() + rest);
             if claimed.is_empty() {
                 continue;
             }

@@ -191,11 +191,12 @@ async fn claim(
     let until = until(now, *site.config().transfer.lease);
     let claimed = site.catalog.claim(now, work, limit, until).done().await;
     kill_point("claim.after");
+    let found = claimed.as_ref().map_or(0, Vec::len);
     if let Some(link) = lock(&dispatch.links).get_mut(remote.name()) {
-        if searched {
-            link.searched(rule, now, begun.elapsed());
+        if searched && claimed.is_ok() {
+            link.searched(rule, now, begun.elapsed(), found >= limit);
         }
-        if !claimed.as_ref().is_ok_and(|claimed| !claimed.is_empty()) {
+        if found == 0 {
             link.unprobe(now);
         }
     }
