@@ -9,7 +9,7 @@
 
 use super::lock;
 use super::offer::Trouble;
-use crate::object::part_name;
+use crate::object::{free_bytes, part_name};
 use crate::units::show_bytes;
 use downpour_catalog::ErrorClass;
 use rustix::fs::{FlockOperation, flock};
@@ -57,7 +57,7 @@ impl Room {
     pub(super) fn free(&self, folder: &Path) -> u64 {
         let Some((above, device)) = device(folder) else { return u64::MAX };
         let Ok(fs) = rustix::fs::statvfs(&above) else { return u64::MAX };
-        let free = fs.f_bavail.saturating_mul(fs.f_frsize);
+        let free = free_bytes(&fs);
         let promised = lock(&self.promised).get(&device).copied().unwrap_or(0);
         free.saturating_sub(SPARE).saturating_sub(promised)
     }
@@ -65,8 +65,14 @@ impl Room {
     /// Promises room until the promise is dropped.
     pub(super) fn promise(self: &Arc<Self>, folder: &Path, bytes: u64) -> Promise {
         let device = device(folder).map_or(0, |(_, device)| device);
-        *lock(&self.promised).entry(device).or_default() += bytes;
+        self.more_promised(device, bytes);
         Promise { room: self.clone(), device, bytes: bytes.into() }
+    }
+
+    fn more_promised(&self, device: u64, bytes: u64) {
+        let mut promised = lock(&self.promised);
+        let promised = promised.entry(device).or_default();
+        *promised = promised.saturating_add(bytes);
     }
 
     /// What there is for an offer of files whose partial files are called so; others wait until it is dropped.
@@ -237,7 +243,7 @@ pub(super) struct Promise {
 impl Promise {
     fn add(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        *lock(&self.room.promised).entry(self.device).or_default() += bytes;
+        self.room.more_promised(self.device, bytes);
     }
 
     /// No more than so many bytes are still to be taken from the file system.
@@ -284,7 +290,7 @@ impl Room {
 #[cfg(test)]
 mod tests {
     use super::{Room, parts_folder};
-    use crate::object::part_name;
+    use crate::object::{free_bytes, part_name};
     use rustix::fs::{FlockOperation, flock};
     use std::collections::HashSet;
     use std::path::Path;
@@ -303,6 +309,18 @@ mod tests {
         std::fs::create_dir_all(&parts).unwrap();
         std::fs::write(parts.join(&name), vec![1; size as usize]).unwrap();
         name
+    }
+
+    #[test]
+    fn where_nobody_can_tell_there_is_room() {
+        let mut fs = rustix::fs::statvfs("/").unwrap();
+        (fs.f_blocks, fs.f_bavail, fs.f_frsize) = (9, 7, 512);
+        assert_eq!(free_bytes(&fs), 7 * 512);
+        (fs.f_blocks, fs.f_bavail) = (0, 0);
+        assert_eq!(free_bytes(&fs), u64::MAX);
+        let (folder, room) = (tempfile::tempdir().unwrap(), Arc::new(Room::default()));
+        let _all = [(); 2].map(|()| room.promise(folder.path(), u64::MAX));
+        assert_eq!(room.promised(), u64::MAX);
     }
 
     #[test]

@@ -90,7 +90,8 @@ pub(crate) use journal::part_name;
 pub use manifest::fuzzing;
 pub use manifest::{ManifestError, ManifestId};
 pub(crate) use place::{
-    Claim, PlaceError, SingleFile, SingleTarget, Why, is_plain_name, open_in, rename_new,
+    Claim, PlaceError, SingleFile, SingleTarget, Why, free_bytes, is_plain_name, open_in,
+    rename_new,
 };
 pub use place::{Durability, Obstacle, OpenError};
 pub use scan::{Item, ItemScan, Notice, Scan, ScanError, ScanOptions, Skipped, check_item_name};

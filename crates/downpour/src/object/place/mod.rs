@@ -35,7 +35,13 @@ pub(crate) use single::{SingleFile, SingleTarget, is_plain_name};
 pub(crate) use staging::Staging;
 
 use super::scan::explain;
+use rustix::fs::StatVfs;
 use rustix::io::Errno;
+
+/// Bytes that this user can still write to a file system; where it does not say how large it is, any number.
+pub(crate) fn free_bytes(fs: &StatVfs) -> u64 {
+    if fs.f_blocks == 0 { u64::MAX } else { fs.f_bavail.saturating_mul(fs.f_frsize) }
+}
 
 /// When data must be on the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

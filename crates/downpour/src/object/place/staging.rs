@@ -14,7 +14,7 @@
 
 use super::beneath::{FOLDER_FLAGS, create_in, open_in};
 use super::claim::{Claim, OpenError, PRIVATE_FILE, make_folder};
-use super::{PlaceError, write_all_at};
+use super::{PlaceError, free_bytes, write_all_at};
 use rustix::fs::{AtFlags, Dir, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -139,7 +139,7 @@ impl Staging {
     /// Bytes that this user can still write to the target's file system.
     pub(crate) fn available(&self) -> Result<u64, Errno> {
         let fs = rustix::fs::fstatvfs(&**self.claim.out())?;
-        Ok(fs.f_bavail.saturating_mul(fs.f_frsize))
+        Ok(free_bytes(&fs))
     }
 
     /// Allocates room for a file's bytes, where that costs less than writing them.
