@@ -90,7 +90,7 @@ pub(crate) use journal::part_name;
 pub use manifest::fuzzing;
 pub use manifest::{ManifestError, ManifestId};
 pub(crate) use place::{
-    Claim, PlaceError, SingleFile, SingleTarget, Why, free_bytes, is_plain_name, open_in,
+    Claim, Existing, PlaceError, SingleFile, SingleTarget, Why, free_bytes, is_plain_name, open_in,
     rename_new,
 };
 pub use place::{Durability, Obstacle, OpenError};

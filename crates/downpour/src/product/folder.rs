@@ -1,18 +1,22 @@
 //! The folder that products are placed in.
 //!
 //! A product's bytes go to a file of its own in `.downpour` and get their name when they are verified. No link is followed
-//! on the way. A plain product replaces an older one of its name; a file of a site replaces nothing.
+//! on the way. A plain product replaces an older one of its name, and what else is there only if it may; a file of a site
+//! replaces nothing.
 
 use super::file::SiteFile;
-use crate::object::{Claim, Digest, OpenError, PlaceError, explain, open_in, rename_new};
+use super::ours::Ours;
+use crate::object::{Claim, Digest, Existing, OpenError, PlaceError, explain, open_in, rename_new};
 use crate::receipt::content_beneath;
 use downpour_catalog::ErrorClass;
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, mkdirat};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, mkdirat, statat};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// How the files in `.downpour` begin.
 const STAGED: &str = "product-";
@@ -20,13 +24,18 @@ const STAGED: &str = "product-";
 pub(super) struct Folder {
     path: PathBuf,
     claim: Claim,
+    ours: Arc<Ours>,
 }
 
 impl Folder {
     /// Opens it; made when it is missing. What an earlier run left half done is of no use. It is for one receiver at a
     /// time, of products or of a tree; others may use the folder beside it if each has a lane of its own.
-    pub(super) fn open(path: &Path, lane: Option<&str>) -> Result<Self, OpenError> {
-        let folder = Self { path: path.to_owned(), claim: Claim::open(path, lane)? };
+    pub(super) fn open(
+        path: &Path,
+        lane: Option<&str>,
+        ours: Arc<Ours>,
+    ) -> Result<Self, OpenError> {
+        let folder = Self { path: path.to_owned(), claim: Claim::open(path, lane)?, ours };
         folder.sweep().map_err(|error| OpenError::of(path, error))?;
         Ok(folder)
     }
@@ -136,21 +145,53 @@ impl Folder {
         Ok(agreed)
     }
 
-    /// Gives what is staged its name; an older product of that name is replaced. After an error nothing is staged.
+    /// Gives what is staged its name. What is there is replaced if it may be; with the same content it is the product.
+    /// After an error nothing is staged.
     pub(super) fn place(
         &self,
         number: u64,
-        name: &str,
+        (name, digest): (&str, [u8; 32]),
         file: Option<File>,
     ) -> Result<(), PlaceError> {
-        if file.is_none() {
-            self.stage(number)?; // An empty one.
+        let file = match file {
+            Some(file) => file,
+            None => self.stage(number)?, // An empty one.
+        };
+        self.put_product(number, (name, digest), &file).inspect_err(|_| self.unstage(number))
+    }
+
+    fn put_product(
+        &self,
+        number: u64,
+        (name, digest): (&str, [u8; 32]),
+        file: &File,
+    ) -> Result<(), PlaceError> {
+        let fail = |error| PlaceError::of(error, "placing it");
+        let io = |error| fail(Errno::from_io_error(&error).unwrap_or(Errno::IO));
+        let meta = file.metadata().map_err(io)?;
+        let (from, staged): (&OwnedFd, _) = (self.claim.folder(), staged(number));
+        let to: &OwnedFd = self.claim.out();
+        match rename_new((from, staged.as_str()), (to, name)) {
+            Err(Errno::EXIST) => {
+                let there = statat(to, name, AtFlags::SYMLINK_NOFOLLOW).map_err(fail)?;
+                let (existing, may) =
+                    (Existing::of(&there), self.ours.may_replace(name, there.st_ino));
+                if let Err(why) = existing.may_be_replaced(may) {
+                    let same = existing == Existing::File(meta.len())
+                        && content_beneath(&self.path, Path::new(name))
+                            .is_ok_and(|there| there.0 == digest);
+                    if !same {
+                        return Err(PlaceError::Object(why));
+                    }
+                    self.unstage(number);
+                    return Ok(());
+                }
+                rustix::fs::renameat(from, staged.as_str(), to, name).map_err(fail)?;
+            }
+            done => done.map_err(fail)?,
         }
-        let (from, to) = (self.claim.folder(), &**self.claim.out());
-        rustix::fs::renameat(from, staged(number), to, name).map_err(|error| {
-            self.unstage(number);
-            PlaceError::of(error, "placing it")
-        })
+        self.ours.add(name, meta.ino());
+        Ok(())
     }
 }
 
@@ -181,31 +222,33 @@ mod tests {
     use super::Folder;
     use crate::object::{OpenError, SingleTarget};
     use std::io::Write as _;
+    use std::sync::Arc;
 
     #[test]
     fn a_folder_is_for_one_receiver_at_a_time_of_products_or_of_a_tree() {
         let root = tempfile::tempdir().unwrap();
-        let first = Folder::open(root.path(), None).unwrap();
+        let open = |lane| Folder::open(root.path(), lane, Arc::default());
+        let first = open(None).unwrap();
         let mut file = None;
         first.write(5, &mut file, b"1").unwrap();
-        let second = Folder::open(root.path(), None).err().unwrap();
+        let second = open(None).err().unwrap();
         let told = format!("another receiver is running into {}", root.path().display());
         assert!(second.to_string().contains(&told), "{second}");
         assert!(matches!(SingleTarget::open(root.path(), false), Err(OpenError::Locked(_))));
-        first.place(5, "five", file).unwrap();
+        first.place(5, ("five", [0; 32]), file).unwrap();
         assert_eq!(std::fs::read(root.path().join("five")).unwrap(), b"1");
         drop(first);
         assert!(!root.path().join(".downpour").exists(), "nothing is left");
         let tree = SingleTarget::open(root.path(), false).unwrap();
-        assert!(matches!(Folder::open(root.path(), None), Err(OpenError::Locked(_))));
+        assert!(matches!(open(None), Err(OpenError::Locked(_))));
         drop(tree);
-        assert!(Folder::open(root.path(), None).is_ok());
+        assert!(open(None).is_ok());
     }
 
     #[test]
     fn sessions_in_lanes_of_one_folder_keep_out_of_each_others_way() {
         let root = tempfile::tempdir().unwrap();
-        let open = |lane| Folder::open(root.path(), Some(lane)).unwrap();
+        let open = |lane| Folder::open(root.path(), Some(lane), Arc::default()).unwrap();
         let (one, two) = (open("one"), open("two"));
         for (folder, content) in [(&one, "1"), (&two, "2")] {
             folder.stage(5).unwrap().write_all(content.as_bytes()).unwrap();

@@ -8,7 +8,7 @@
 //! | `queue` | the sender's: products into blocks, and what of them is kept |
 //! | `shelf` | the receiver's: blocks in order, products out of them, verified and placed |
 //! | `file`, `clerk` | files of a site as products: which they are, and the receipts for them |
-//! | `folder` | where products are placed |
+//! | `folder`, `ours` | where products are placed, and what they may replace there |
 //! | `log` | a line for each product: what became of it, and when |
 //!
 //! Deliberately absent: feeds with names, who subscribes to what, and what was missed while away, but for what the sender still keeps.
@@ -19,6 +19,7 @@ mod folder;
 mod frame;
 mod list;
 mod log;
+mod ours;
 mod queue;
 mod shelf;
 
@@ -26,6 +27,7 @@ pub use clerk::{Clerk, Desk, Failure, Told, Verdict, Word};
 pub use file::SiteFile;
 pub use list::{Content, List, ListError, Listed, MadeBytes};
 pub use log::{InsertedLine, ProductLog, ReceivedLine};
+pub use ours::Ours;
 pub use queue::{Inserted, Inserter, Queue, Stopped};
 pub use shelf::{Bookmark, Shelf, ShelfConfig};
 

@@ -3,7 +3,7 @@
 //! 1. Blocks come in any order; those that are early wait, within a limit.
 //! 2. In order their frames are read on. A body goes to a file of its own in `.downpour`, and into the digest.
 //! 3. When the seal proves digest and head to be the publisher's, the file is renamed to its product's name (a newer
-//!    product replaces an older one of that name), and a line is logged.
+//!    product replaces an older one of that name that this receiver has placed), and a line is logged.
 //!    A file of a site goes to its path instead, where nothing is replaced, and the `clerk` is told. At a site the clerk
 //!    says with its head where it goes; nothing is kept of what is refused there.
 //! 4. When it does not, all blocks of that frame are forgotten and come again by pull (`docs/protocol.md#PROD-6`).
@@ -19,6 +19,7 @@ use super::file::SiteFile;
 use super::folder::Folder;
 use super::frame::{HEAD_START, Head, SEAL_LEN, open_block, open_seal};
 use super::log::{ProductLog, ReceivedLine};
+use super::ours::Ours;
 use super::unix_ns;
 use crate::object::{EntryId, Obstacle, OpenError, StoreEvent, StoreFailure, Summary, Why};
 use downpour_catalog::ErrorClass;
@@ -47,6 +48,8 @@ pub struct ShelfConfig {
     pub mark: Option<Bookmark>,
     /// Where products are placed; `None`: nowhere.
     pub folder: Option<PathBuf>,
+    /// What products may replace there.
+    pub ours: Arc<Ours>,
     /// Bytes of blocks that may wait for those before them.
     pub memory: u64,
     /// The sender's clock.
@@ -161,7 +164,7 @@ impl Shelf {
         on_event: impl Fn(StoreEvent) + Send + Sync + 'static,
     ) -> Result<Self, OpenError> {
         let lane = config.clerk.as_deref().and_then(Clerk::desk).map(Desk::lane);
-        let open = |path| Folder::open(path, lane);
+        let open = |path| Folder::open(path, lane, Arc::clone(&config.ours));
         let folder = config.folder.as_deref().map(open).transpose()?;
         let mark = config.mark.take().unwrap_or_else(|| Bookmark::new(config.first));
         let state = State {
@@ -455,7 +458,7 @@ impl Shelf {
                 }
             }
             None => {
-                if let Some(why) = self.place(number, &name, body.staged)? {
+                if let Some(why) = self.place(number, (&name, digest), body.staged)? {
                     state.fail(name, why.text, events);
                     return Ok(());
                 }
@@ -484,11 +487,11 @@ impl Shelf {
     fn place(
         &self,
         number: u64,
-        name: &str,
+        named: (&str, [u8; 32]),
         staged: Result<Option<File>, Why>,
     ) -> Result<Option<Why>, StoreFailure> {
         match (&self.folder, staged) {
-            (Some(folder), Ok(file)) => match folder.place(number, name, file) {
+            (Some(folder), Ok(file)) => match folder.place(number, named, file) {
                 Ok(()) => Ok(None),
                 Err(error) => error.of_object().map(Some),
             },

@@ -209,8 +209,13 @@ pub fn send_files(setup: SendFiles) -> (Running<SentFiles>, oneshot::Receiver<Ti
 pub fn receive_files(setup: ReceiveFiles) -> Running<ReceivedFiles> {
     run(None, move |handle, mut host| {
         let batch = BatchTarget { folder: setup.folder.clone(), agreed: Arc::new(setup.agreed) };
-        let taker =
-            Taker { identity: setup.identity, batch: Some(batch), clerk: None, links: setup.links };
+        let taker = Taker {
+            identity: setup.identity,
+            batch: Some(batch),
+            clerk: None,
+            ours: Arc::default(),
+            links: setup.links,
+        };
         let plan = ReceivePlan {
             join_timeout: setup.wait,
             wishes: setup.wishes,

@@ -8,7 +8,7 @@ use crate::object::{
     Destination, EntryId, FolderOptions, ManifestId, OpenError, PipeOut, Placed, RawOptions, Store,
     StoreConfig, Summary,
 };
-use crate::product::{Bookmark, Clerk, Shelf, ShelfConfig};
+use crate::product::{Bookmark, Shelf, ShelfConfig};
 use downpour_catalog::ErrorClass;
 use downpour_proto::BlockId;
 use downpour_transport::BlockSink;
@@ -143,7 +143,7 @@ fn open_shelf(
     plan: &ReceivePlan,
     joined: &Joined,
     (first, (clock, mark)): (u32, ShelfStart),
-    (clerk, said): (Option<Arc<Clerk>>, UnboundedSender<Said>),
+    (taker, said): (&Taker, UnboundedSender<Said>),
 ) -> Result<Shelf, Fault> {
     let folder = match &plan.target {
         Target::Tree(out) => Some(out.clone()),
@@ -159,10 +159,11 @@ fn open_shelf(
         first,
         mark,
         folder,
+        ours: Arc::clone(&taker.ours),
         memory: plan.memory_bytes,
         clock,
         log: plan.product_log.as_deref().map(faults::product_log).transpose()?,
-        clerk,
+        clerk: taker.clerk.clone(),
     };
     let opened = Shelf::open(config, move |event| {
         // Fails only when the attempt is over.
@@ -180,9 +181,9 @@ pub(super) fn open_keeper(
 ) -> Result<Arc<dyn Keeper>, Fault> {
     Ok(match joined.reply.products_from.zip(shelf) {
         Some(begun) => {
-            let clerk = taker.clerk.clone();
-            clerk.iter().for_each(|clerk| clerk.begin(joined.reply.session.to_text()));
-            Arc::new(open_shelf(plan, joined, begun, (clerk, said))?)
+            let clerk = taker.clerk.iter();
+            clerk.for_each(|clerk| clerk.begin(joined.reply.session.to_text()));
+            Arc::new(open_shelf(plan, joined, begun, (taker, said))?)
         }
         None if taker.clerk.as_ref().is_some_and(|clerk| clerk.desk().is_some()) => {
             let what = "its sender sends a tree, and a site takes only files of sites";

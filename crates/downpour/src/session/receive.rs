@@ -12,7 +12,7 @@ use crate::cli::{Fault, ReceivePlan, Target};
 use crate::descriptors;
 use crate::home::Home;
 use crate::object::{Agreed, FolderOptions, PipeOut};
-use crate::product::Clerk;
+use crate::product::{Clerk, Ours};
 use crate::progress::{Phase, Snapshot};
 use crate::report::Report;
 use crate::steering::{Book, LinkBook};
@@ -55,7 +55,8 @@ pub fn receive(plan: ReceivePlan) -> Result<Report, Fault> {
             Target::Device(_) | Target::Pipe | Target::Discard => None,
         };
         let links = home.state().ok().map(|state| LinkBook::new(Book::open(state), None));
-        let taker = Taker { identity, batch: None, clerk, links };
+        let ours = Arc::new(Ours::new(plan.overwrite));
+        let taker = Taker { identity, batch: None, clerk, ours, links };
         let mut host = Host::terminal(plan.output.quiet)?;
         run(&plan, &taker, &mut host).await.map(|over| over.report)
     })
@@ -283,6 +284,8 @@ pub(super) struct Taker {
     pub(super) batch: Option<BatchTarget>,
     /// Signs for the files of a site that come as products.
     pub(super) clerk: Option<Arc<Clerk>>,
+    /// What it has placed of other products.
+    pub(super) ours: Arc<Ours>,
     /// What is remembered of links.
     pub(super) links: Option<LinkBook>,
 }

@@ -179,7 +179,7 @@ pub fn take_products(setup: TakeProducts) -> Running<Report> {
             ..receive_plan(&setup.ticket, setup.folder, named)?
         };
         let (identity, clerk) = (setup.identity, Some(setup.clerk));
-        let taker = Taker { identity, batch: None, clerk, links: None };
+        let taker = Taker { identity, batch: None, clerk, ours: Arc::default(), links: None };
         handle.block_on(receive::run(&plan, &taker, &mut host)).map(|over| over.report)
     })
 }

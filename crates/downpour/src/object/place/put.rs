@@ -31,6 +31,28 @@ pub(crate) enum Existing {
     Other,
 }
 
+impl Existing {
+    pub(crate) fn of(stat: &Stat) -> Self {
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Self::File(stat.st_size as u64),
+            FileType::Directory => Self::Folder,
+            _ => Self::Other,
+        }
+    }
+
+    /// Whether it may be replaced, and a reason if not.
+    pub(crate) fn may_be_replaced(self, overwrite: bool) -> Result<(), Why> {
+        let taken = |text: &str| Err(Why::new(Obstacle::Taken, text));
+        match self {
+            Self::Nothing => Ok(()),
+            Self::Folder => taken("a folder is in the way"),
+            Self::File(_) | Self::Other if overwrite => Ok(()),
+            Self::File(_) => taken(DIFFERS),
+            Self::Other => taken("something else is in the way: --overwrite replaces it"),
+        }
+    }
+}
+
 /// Places entries of one tree below one target.
 pub(crate) struct Placer {
     pub(crate) beneath: Beneath,
@@ -95,11 +117,7 @@ impl Placer {
         match self.stat(id) {
             Err(Errno::NOENT) => Ok(Existing::Nothing),
             Err(error) => Err(error),
-            Ok(stat) => Ok(match FileType::from_raw_mode(stat.st_mode) {
-                FileType::RegularFile => Existing::File(stat.st_size as u64),
-                FileType::Directory => Existing::Folder,
-                _ => Existing::Other,
-            }),
+            Ok(stat) => Ok(Existing::of(&stat)),
         }
     }
 
@@ -202,14 +220,7 @@ impl Placer {
 
     /// Whether what is at the place of an entry may be replaced, and a reason if not.
     pub(crate) fn may_replace(&self, existing: Existing) -> Result<(), Why> {
-        let taken = |text: &str| Err(Why::new(Obstacle::Taken, text));
-        match existing {
-            Existing::Nothing => Ok(()),
-            Existing::Folder => taken("a folder is in the way"),
-            Existing::File(_) | Existing::Other if self.overwrite => Ok(()),
-            Existing::File(_) => taken(DIFFERS),
-            Existing::Other => taken("something else is in the way: --overwrite replaces it"),
-        }
+        existing.may_be_replaced(self.overwrite)
     }
 
     /// Puts a name in place that was made in the staging folder (a link).

@@ -1,5 +1,6 @@
 //! Blocks in any order, false ones, missing ones, and shelves that go on where others ended.
 
+use super::super::ours::Ours;
 use super::super::queue::{Inserter, Queue};
 use super::{Bookmark, Shelf, ShelfConfig};
 use crate::object::StoreEvent;
@@ -52,6 +53,16 @@ impl World {
         folder: Option<&std::path::Path>,
         mark: Option<Bookmark>,
     ) -> Self {
+        Self::of(publisher, (first, mark), folder, Arc::default())
+    }
+
+    /// Of a receiver that has placed these files.
+    fn of(
+        publisher: &Identity,
+        (first, mark): (u32, Option<Bookmark>),
+        folder: Option<&std::path::Path>,
+        ours: Arc<Ours>,
+    ) -> Self {
         let events: Arc<Mutex<Vec<StoreEvent>>> = Arc::default();
         let config = ShelfConfig {
             session: [5; 16],
@@ -59,6 +70,7 @@ impl World {
             first,
             mark,
             folder: folder.map(Into::into),
+            ours,
             memory: 10_000,
             clock: ClockOffset { ahead_ns: 0, error: Duration::ZERO },
             log: None,
@@ -135,6 +147,45 @@ fn what_has_no_place_fails_by_itself_and_the_next_ones_arrive() {
     drop(world);
     let left = std::fs::read_dir(folder.path().join(".downpour")).unwrap();
     assert_eq!(left.count(), 1, "only what we put there");
+}
+
+#[test]
+fn a_product_replaces_only_what_this_receiver_has_placed() {
+    let publisher = Arc::new(Identity::generate());
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let receive = |sizes: &[usize], ours: &Arc<Ours>| {
+        let world = World::of(&publisher, (0, None), Some(folder.path()), Arc::clone(ours));
+        for (number, bytes) in blocks(Arc::clone(&publisher), sizes).iter().enumerate() {
+            assert_eq!(world.accept(number, bytes), Accepted::Kept);
+        }
+        world.shelf.summary()
+    };
+    let failed = |summary: &crate::object::Summary| -> Vec<String> {
+        summary.failed.iter().map(|(name, why)| format!("{name}: {why}")).collect()
+    };
+    std::fs::write(at("p0"), "precious").unwrap();
+    std::os::unix::fs::symlink("../target", at("p1")).unwrap();
+    std::fs::write(at("p2"), vec![2; 50]).unwrap();
+    let ours = Arc::new(Ours::new(false));
+    let summary = receive(&[8, 10, 50, 70, 90], &ours);
+    let [differs, link] = &failed(&summary)[..] else { panic!("{summary:?}") };
+    assert_eq!(differs, "p0: exists and differs: --overwrite replaces it");
+    assert!(link.starts_with("p1: ") && link.contains("--overwrite"), "{link}");
+    assert_eq!(summary.complete, 3, "what is there with the same content is the product");
+    assert_eq!(std::fs::read(at("p0")).unwrap(), b"precious");
+    assert_eq!(std::fs::read_link(at("p1")).unwrap(), std::path::Path::new("../target"));
+    // The next session of this receiver; one of its files is another by now.
+    std::fs::write(at("new"), "precious, too").unwrap();
+    std::fs::rename(at("new"), at("p4")).unwrap();
+    let summary = receive(&[8, 10, 52, 72, 92], &ours);
+    let names: Vec<&str> = summary.failed.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["p0", "p1", "p2", "p4"], "{summary:?}");
+    assert_eq!(std::fs::read(at("p3")).unwrap(), vec![3; 72], "it is its own");
+    let summary = receive(&[8, 10, 52, 72, 92], &Arc::new(Ours::new(true)));
+    assert_eq!((summary.complete, summary.failed.len()), (5, 0), "{summary:?}");
+    assert_eq!(std::fs::read(at("p1")).unwrap(), vec![1; 10]);
+    assert!(!at(".downpour").exists());
 }
 
 #[test]
