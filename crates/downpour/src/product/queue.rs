@@ -233,12 +233,21 @@ impl Inserter {
         Ok(Self { queue, publisher, roll, first: None, next: 0, number: 0, buf, end })
     }
 
-    /// Whether there are numbers for the blocks of a product of `size` bytes.
+    /// Whether there are numbers left for the blocks of a product of `size` bytes.
     pub fn has_room(&self, size: u64) -> bool {
+        size <= self.size_max_from(self.next)
+    }
+
+    /// The largest product for which there was room at the beginning.
+    pub fn size_max(&self) -> u64 {
+        self.size_max_from(0)
+    }
+
+    fn size_max_from(&self, next: u32) -> u64 {
         let block = self.queue.geometry.block_len() - BLOCK_HEAD_LEN as u64;
         // Besides the one that is open.
-        let blocks = size.saturating_add(FRAME_REST_MAX as u64).div_ceil(block);
-        u64::from(self.next).saturating_add(1).saturating_add(blocks) <= u64::from(self.end)
+        let blocks = u64::from(self.end.saturating_sub(next).saturating_sub(1));
+        (blocks * block).saturating_sub(FRAME_REST_MAX as u64)
     }
 
     /// Something stands in the block that is open.
@@ -404,6 +413,8 @@ mod tests {
         let publisher = Arc::new(Identity::generate());
         let mut inserter = Inserter::for_blocks(queue, publisher, 64).unwrap();
         assert!(!inserter.has_room(64_000) && !inserter.has_room(u64::MAX));
+        let most = inserter.size_max();
+        assert!(inserter.has_room(most) && !inserter.has_room(most + 1));
         let mut last = 0;
         while inserter.has_room(2_100) {
             let (offered, inserted) = insert(&mut inserter, 2_100);
@@ -412,6 +423,7 @@ mod tests {
         }
         inserter.close(&mut |number, _| last = number).unwrap();
         assert!((50..64).contains(&last), "{last}");
+        assert_eq!(inserter.size_max(), most, "it does not change with what there is");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::carried::Carried;
 use super::feeding::Feed;
 use super::roster::{Newcomer, Roster, Told};
 use super::standing::{Heard, Owner};
-use crate::report::Named;
+use super::unsent::Unsent;
 use downpour_proto::sender::Delivery;
 use downpour_proto::{BlockId, BlockKind, Code, RangeSet, ReceiverId};
 use downpour_transport::control::{
@@ -43,8 +43,8 @@ pub(super) struct Stand {
     pub(super) notices: Vec<String>,
     /// For people, at once.
     pub(super) news: Vec<String>,
-    /// The product that had no room any more, and why.
-    pub(super) no_room: Option<Named>,
+    /// Products that are not sent.
+    pub(super) unsent: Unsent,
     /// Why the session cannot go on.
     pub(super) ended: Option<String>,
     /// Ends as told last.
@@ -63,9 +63,15 @@ impl Stand {
 
     /// No more products have room: the session ends with what is there.
     pub(super) fn end_full(&mut self, name: String) {
-        let why = "this session has no numbers left for more blocks: it, and what comes after it, goes with another session";
-        self.news.push(format!("{name} is not sent: {why}"));
-        self.no_room = Some(Named { name, why: why.to_owned() });
+        let why = "this session has no numbers left for more blocks: start another `send --products` with the rest";
+        self.unsent.add(name, why.to_owned());
+    }
+
+    /// What people are to be told now.
+    pub(super) fn take_news(&mut self, now: Instant) -> Vec<String> {
+        let mut news = std::mem::take(&mut self.news);
+        news.extend(self.unsent.news(now));
+        news
     }
 
     /// Takes a receiver in; also its former self, of which nothing is kept.

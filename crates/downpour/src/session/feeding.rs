@@ -5,13 +5,14 @@
 //! sent: nothing is gained by waiting then. While much waits, small products share a block, for up to 50 ms.
 //!
 //! A session has numbers for so many blocks. When they are used up it ends in order: what was inserted is sent, receivers
-//! say their last, and the report names the first product that had no room.
+//! say their last, and the report names the first product that had no room. One that no session could take is passed over.
 
 use super::endpoint::Shared;
 use super::standing::Heard;
 use crate::product::{
     InsertedLine, Inserter, ListError, Listed, ProductLog, Queue, Stopped, unix_ns,
 };
+use crate::units::show_bytes;
 use downpour_proto::BlockId;
 use downpour_transport::control::{Event, MANIFEST_SYMBOLS_MAX};
 use std::collections::{BTreeMap, VecDeque};
@@ -161,8 +162,9 @@ pub(super) fn feed(
                     break Ok(());
                 }
             },
-            Ok(Err(error @ ListError::Line { .. })) => {
-                feeder.notice(format!("passed over: {error}"))
+            Ok(Err(ListError::Line { line, reason })) => {
+                let name = format!("line {line} of the list of products");
+                shared.stand().unsent.add(name, reason);
             }
             Ok(Err(error)) => break Err(error),
             Err(RecvTimeoutError::Timeout) => {
@@ -226,11 +228,15 @@ impl Feeder<'_> {
         let (size, mut bytes) = match content.open() {
             Ok(opened) => opened,
             Err(error) => {
-                self.notice(format!("{name} was not inserted: {error}"));
-                self.tell(name, Err(error.to_string()));
+                self.unsent(name, error.to_string());
                 return Ok(());
             }
         };
+        let most = inserter.size_max();
+        if size > most {
+            self.unsent(name, format!("too large: at most {}", show_bytes(most)));
+            return Ok(());
+        }
         // Its owner hears nothing of it: it goes with the next session.
         if !inserter.has_room(size) {
             return Err(Halt::Full);
@@ -238,10 +244,9 @@ impl Feeder<'_> {
         let mut offer = |number, symbols| self.offer(number, symbols);
         let product = (name.as_str(), meta.as_str(), inserted_ns);
         let inserted = inserter.insert(product, (size, &mut *bytes), &mut offer)?;
-        let placed = (inserted.number, inserted.blocks.start, size);
-        self.tell(name, inserted.withdrawn.clone().map_or(Ok(placed), Err));
-        if let Some(why) = inserted.withdrawn {
-            self.notice(format!("{name} was withdrawn while it was inserted: {why}"));
+        match inserted.withdrawn {
+            Some(why) => self.unsent(name, why),
+            None => self.tell(name, Ok((inserted.number, inserted.blocks.start, size))),
         }
         let line = InsertedLine {
             product: inserted.number,
@@ -284,11 +289,9 @@ impl Feeder<'_> {
         self.shared.driver.offer(block.into_iter().collect());
     }
 
-    fn notice(&self, text: String) {
-        let mut stand = self.shared.stand();
-        if stand.notices.len() < 1_000 {
-            stand.notices.push(text);
-        }
+    fn unsent(&self, name: &str, why: String) {
+        self.tell(name, Err(why.clone()));
+        self.shared.stand().unsent.add(name.to_owned(), why);
     }
 }
 

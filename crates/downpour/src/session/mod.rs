@@ -9,7 +9,7 @@
 //! | `endpoint` | what receivers ask over HTTPS |
 //! | `auto` | moves a receiver between stream and pulls |
 //! | `emit` | sections out of the hash-ahead, blocks into the driver |
-//! | `feeding` | products out of their list, blocks into the driver |
+//! | `feeding`, `unsent` | products out of their list, blocks into the driver; those of which nothing came |
 //! | `carried`, `keeper` | what sender and receiver have in common of a manifest's and of products' sessions |
 //! | `account` | progress and report |
 //! | `receive` | finds the sender, and again if it vanishes |
@@ -46,6 +46,7 @@ mod send;
 mod signals;
 mod standing;
 mod transfer;
+mod unsent;
 mod words;
 
 pub use batch::{

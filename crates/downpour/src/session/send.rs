@@ -93,7 +93,8 @@ pub(super) async fn run(plan: &SendPlan, giver: &Giver, host: &mut Host) -> Resu
         if let Some(started) = ledger.started {
             auto.look(&shared, started, &snapshot, opened.budget.granted());
         }
-        std::mem::take(&mut shared.stand().news).iter().for_each(|news| host.say(news));
+        let news = shared.stand().take_news(Instant::now());
+        news.iter().for_each(|news| host.say(news));
         tell_failures(&shared.stand().roster, &mut told, host);
         if ledger.started.is_none() && may_start(&plan.start, &opened, &ledger, &enter) {
             start(&opened, &mut ledger);
@@ -346,7 +347,7 @@ async fn close(
         Ended::Failed(why) => notices.push(why.clone()),
     }
     let withdrawn = shared.source.withdrawn();
-    let failed = withdrawn.iter().map(named).chain(stand.no_room.take()).collect();
+    let failed = withdrawn.iter().map(named).chain(stand.unsent.take()).collect();
     let peers: BTreeMap<ReceiverId, &Peer> = stand.roster.iter().collect();
     let joined: BTreeSet<&str> = peers.values().map(|peer| peer.name.as_str()).collect();
     let absent = plan.start.expect.iter().filter(|name| !joined.contains(name.as_str()));

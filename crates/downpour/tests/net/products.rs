@@ -167,6 +167,40 @@ fn what_was_not_kept_for_who_has_lost_the_sender_is_missed_and_both_say_so() {
 }
 
 #[test]
+fn what_cannot_be_sent_or_placed_is_told_at_once_and_the_rest_arrives() {
+    let scratch = Scratch::new();
+    let list = scratch.path("list");
+    let missing = scratch.path("missing").display().to_string();
+    let lines = [
+        missing.as_str(),
+        "{\"size\":1,\"name\":\"a/b\"}",
+        "{\"size\":99999999999999,\"name\":\"huge\"}",
+        "{\"size\":10,\"name\":\"there\"}",
+        "{\"size\":133,\"seed\":0,\"name\":\"p0\"}",
+        "{\"at_s\":86400,\"size\":1,\"name\":\"tomorrow\"}",
+    ];
+    fs::write(&list, lines.join("\n")).unwrap();
+    fs::create_dir(scratch.path("r0")).unwrap();
+    fs::write(scratch.path("r0/there"), "precious").unwrap();
+    let address = address();
+    let ticket = scratch.ticket(&address);
+    let receiver = receiver(&scratch, 0, &ticket, &[]);
+    let products = ["--products", list.to_str().unwrap(), "--receivers", "1"];
+    let mut sender = sender(&scratch, &address, &ticket, &[], &products);
+    sender.until(|s| s.err().contains("huge is not sent: too large: at most ").then_some(()));
+    wait_for(&mut sender, &scratch.path("r0"), 0);
+    sender.interrupt();
+    sender.wait().expect(1);
+    receiver.wait().expect(1);
+    let failed = |name: &str| -> Vec<String> {
+        scratch.report(name).failed.into_iter().map(|failed| failed.name).collect()
+    };
+    assert_eq!(failed("sender"), ["missing", "line 2 of the list of products", "huge"]);
+    assert_eq!(failed("r0"), ["there"]);
+    assert_eq!(fs::read(scratch.path("r0/there")).unwrap(), b"precious");
+}
+
+#[test]
 fn a_session_of_products_needs_a_folder() {
     let scratch = Scratch::new();
     let list_file = scratch.path("list");
