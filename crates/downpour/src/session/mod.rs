@@ -12,7 +12,7 @@
 //! | `feeding`, `unsent` | products out of their list, blocks into the driver; those of which nothing came |
 //! | `carried`, `keeper` | what sender and receiver have in common of a manifest's and of products' sessions |
 //! | `account` | progress and report |
-//! | `receive` | finds the sender, and again if it vanishes |
+//! | `receive`, `staying` | finds the sender, and again if it vanishes; takes part in session after session |
 //! | `host` | who is shown how it goes, and can end it: a terminal, or a program |
 //! | `signals` | counts what the terminal's user asks, and ends the process where a session cannot |
 //! | `batch` | both ends as a library call: a list of files to one node |
@@ -45,6 +45,7 @@ mod roster;
 mod send;
 mod signals;
 mod standing;
+mod staying;
 mod transfer;
 mod unsent;
 mod words;

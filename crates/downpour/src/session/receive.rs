@@ -8,6 +8,7 @@ use super::attempt::{Attempt, attempt};
 use super::ended::{Ended, Followed, Over};
 use super::faults;
 use super::host::Host;
+use super::staying::Stayed;
 use crate::cli::{Fault, ReceivePlan, Target};
 use crate::descriptors;
 use crate::home::Home;
@@ -85,25 +86,43 @@ pub(super) async fn run(plan: &ReceivePlan, taker: &Taker, host: &mut Host) -> R
     };
     // One trace for all attempts.
     let trace = faults::trace(plan.output.trace.as_deref(), "receiver")?;
-    let mut lost = None;
-    let ended = attempts((plan, taker, host), (&setup, request), trace.as_ref(), &mut lost).await;
+    let mut before = Before::default();
+    let ended = attempts((plan, taker, host), (&setup, request), trace.as_ref(), &mut before).await;
     let cut = faults::trace_end(trace);
-    // Who has taken part has something to report, whatever keeps it from going on.
-    let mut over = ended.or_else(|fault| match lost {
-        Some(over) => Ok(over.without_sender(fault)),
-        None => Err(fault),
-    })?;
+    let mut over = ended.or_else(|fault| before.end(plan.stay, fault))?;
     host.finish();
     over.report.notices.extend(cut);
     Ok(over)
 }
 
-/// One attempt after another. `lost` is what came of the last one whose sender was lost; of who stays there is no report.
+/// What came of the attempts so far.
+#[derive(Default)]
+struct Before {
+    /// Of the last one, if its sender was lost.
+    lost: Option<Over>,
+    /// Of the sessions that are over, of who stays.
+    stayed: Stayed,
+}
+
+impl Before {
+    /// Who has taken part has something to report, whatever keeps it from going on; who stays, when its user ends it.
+    fn end(self, stays: bool, fault: Fault) -> Result<Over, Fault> {
+        if stays && fault.class != Some(ErrorClass::Interrupted) {
+            return Err(fault);
+        }
+        match self.lost {
+            Some(over) => Ok(over.without_sender(fault)),
+            None => self.stayed.end().ok_or(fault),
+        }
+    }
+}
+
+/// One attempt after another.
 async fn attempts(
     (plan, taker, host): (&ReceivePlan, &Taker, &mut Host),
     (setup, mut request): (&ClientSetup, JoinRequest),
     trace: Option<&Trace>,
-    lost: &mut Option<Over>,
+    before: &mut Before,
 ) -> Result<Over, Fault> {
     let pipe = PipeOut::stdout();
     let mut followed = None;
@@ -124,18 +143,22 @@ async fn attempts(
             followed: &mut followed,
         };
         match attempt(run).await? {
-            Ended::Over(over) if plan.stay && !over.interrupted => {
+            Ended::Over(over) if plan.stay => {
                 if over.failure.is_none() {
                     pipe.end();
                 }
-                let failed = over.failure.map(|(_, why)| format!(" ({why})")).unwrap_or_default();
-                host.say(&format!("the session is over{failed}; waiting for the next one"));
+                before.lost = None;
+                let told = before.stayed.add(&over);
+                if over.interrupted {
+                    return Err(interrupted());
+                }
+                told.iter().for_each(|line| host.say(line));
                 tokio::time::sleep(STAY_PAUSE).await;
             }
             Ended::Over(over) => return Ok(*over),
             Ended::SenderLost(why, over) => {
-                if let Some(over) = over.filter(|_| !plan.stay) {
-                    *lost = Some(*over);
+                if let Some(over) = over {
+                    before.lost = Some(*over);
                 }
                 host.say(&format!("the sender is lost ({why}); waiting for it to come back"));
                 let pause = haste.pause(begun, Instant::now());

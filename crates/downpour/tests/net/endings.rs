@@ -66,6 +66,31 @@ fn a_sender_whose_input_gives_nothing_is_ended_by_one_signal() {
     assert!(ended.err.contains("nobody joined"), "{ended:?}");
 }
 
+#[test]
+fn who_stays_tells_what_failed_and_ends_as_its_sessions_did() {
+    let session = OneFile::new(100_000);
+    let ticket = format!("@{}", session.scratch.path("ticket").display());
+    let stay = |name: &str| {
+        let out = session.scratch.path(name);
+        let out = out.to_str().unwrap();
+        let stays = ["receive", &ticket, "--interface", "lo", "--name", name, "--stay", "--out"];
+        session.scratch.start(None, name, &[&stays[..], &[out]].concat())
+    };
+    let (mut good, mut bad) = (stay("r0"), stay("r1"));
+    session.sender(&["--receivers", "2"]).wait().expect(0);
+    for running in [&mut good, &mut bad] {
+        running.until(|r| r.err().contains("the session is over; waiting").then_some(()));
+    }
+    good.interrupt();
+    good.wait().expect(0);
+    fs::write(session.scratch.path("r1/file"), "another").unwrap();
+    session.sender(&["--receivers", "1"]).wait().expect(1);
+    bad.until(|r| r.err().contains("the session is over (1 failed); waiting").then_some(()));
+    assert!(bad.err().contains("failed: file: exists and differs"), "{}", bad.err());
+    bad.interrupt();
+    bad.wait().expect(1);
+}
+
 /// As while a large tree is walked: the trace waits for one who reads it.
 #[test]
 fn a_sender_that_is_not_open_yet_is_ended_by_one_signal() {
