@@ -1,9 +1,12 @@
-//! How many files and connections the system lets this process have open at once, and how large files may become.
+//! How many files and connections the system lets this process have open at once, how large files may become, and whether a
+//! standard stream is one that can be used.
 //!
 //! The usual soft limit of 1024 is a relic of `select`, which nothing here uses: it is raised to the hard
 //! limit at the start. What is left of it after the caches of open files is for receivers.
 
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, major, minor};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use std::os::fd::AsFd;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Files that a session has open besides connections: caches, sockets, what the runtime needs.
@@ -50,6 +53,36 @@ pub fn outlive_large_files() {
     let _ = signal(SignalKind::from_raw(Signal::XFSZ.as_raw()));
 }
 
+/// Of /dev/null.
+const NULL_DEVICE: (u32, u32) = (1, 3);
+
+/// What keeps a standard stream from being used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// It was closed when the program was started.
+    Closed,
+    /// It is a folder.
+    Folder,
+}
+
+/// Looks at a standard stream that data come from or go to.
+pub fn unusable(stream: impl AsFd) -> Option<Unusable> {
+    let (Ok(stat), Ok(flags)) = (fstat(&stream), fcntl_getfl(&stream)) else {
+        return Some(Unusable::Closed);
+    };
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => Some(Unusable::Folder),
+        // Put in its place by the runtime, before anything of ours has run: open for both ways, as by no shell.
+        FileType::CharacterDevice
+            if (major(stat.st_rdev), minor(stat.st_rdev)) == NULL_DEVICE
+                && flags & OFlags::RWMODE == OFlags::RDWR =>
+        {
+            Some(Unusable::Closed)
+        }
+        _ => None,
+    }
+}
+
 /// What `files` open files suffice for; `Err` when they are too few to begin with.
 pub fn room(files: usize) -> Result<Room, usize> {
     if files < FILES_MIN {
@@ -69,8 +102,9 @@ pub fn room(files: usize) -> Result<Room, usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::{CONNECTIONS_MAX, CONNECTIONS_MIN, raise, room};
+    use super::{CONNECTIONS_MAX, CONNECTIONS_MIN, Unusable, raise, room, unusable};
     use rustix::process::{Resource, getrlimit};
+    use std::fs::File;
 
     #[test]
     fn the_soft_limit_is_raised_to_the_hard_one() {
@@ -78,6 +112,16 @@ mod tests {
         let limit = getrlimit(Resource::Nofile);
         assert_eq!(limit.current, limit.maximum);
         assert_eq!(limit.current.map_or(usize::MAX, |limit| limit as usize), files);
+    }
+
+    #[test]
+    fn a_stream_that_was_closed_is_told_from_one_to_nowhere() {
+        let null = |read, write| File::options().read(read).write(write).open("/dev/null").unwrap();
+        assert_eq!(unusable(null(true, true)), Some(Unusable::Closed));
+        assert_eq!(unusable(null(true, false)), None);
+        assert_eq!(unusable(null(false, true)), None);
+        assert_eq!(unusable(File::open("/").unwrap()), Some(Unusable::Folder));
+        assert_eq!(unusable(std::io::pipe().unwrap().0), None);
     }
 
     #[test]

@@ -177,11 +177,13 @@ pub fn main() -> ExitCode {
         Verb::Send(args) => args.resolve().and_then(|plan| {
             let output = plan.output.clone();
             output.check()?;
+            plan.check_input()?;
             output.show(&session::send(plan)?)
         }),
         Verb::Receive(args) => args.resolve().and_then(|plan| {
             let output = plan.output.clone();
             output.check()?;
+            plan.check_output()?;
             output.show(&session::receive(plan)?)
         }),
         Verb::Demo(args) => args.run(),

@@ -4,6 +4,7 @@
 //! secret need not stand in a process list. What it says is checked by `ticket`, not here.
 
 use super::{ConnectionArgs, Fault, Interface, OutputArgs, ProfileReceiveArgs};
+use crate::descriptors::unusable;
 use crate::object::limits::{ENTRIES_DEFAULT, ENTRIES_MAX};
 use crate::units::{parse_duration, parse_rate, parse_share, parse_size};
 use clap::Args;
@@ -219,6 +220,17 @@ impl ReceiveArgs {
             wishes: self.connections.resolve()?,
             output: self.output,
         })
+    }
+}
+
+impl ReceivePlan {
+    /// Where the data go to standard output, it must be there.
+    pub(super) fn check_output(&self) -> Result<(), Fault> {
+        if self.target != Target::Pipe || unusable(io::stdout()).is_none() {
+            return Ok(());
+        }
+        let todo = "let it go to a program or a file, or give --discard to keep nothing";
+        Err(Fault::start("standard output is closed", todo))
     }
 }
 

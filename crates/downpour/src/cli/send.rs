@@ -6,6 +6,7 @@
 
 use super::{EncryptionArg, Fault, NetworkArgs, NetworkPlan, OutputArgs, PathArg, ProfileSendArgs};
 use crate::defaults::Defaults;
+use crate::descriptors::{Unusable, unusable};
 use crate::home::Home;
 use crate::object::Item;
 use crate::units::{HostPort, parse_duration, parse_rate, parse_share, parse_size};
@@ -261,6 +262,20 @@ impl SendArgs {
     }
 }
 
+impl SendPlan {
+    /// Where standard input is what is sent, it must be there.
+    pub(super) fn check_input(&self) -> Result<(), Fault> {
+        let unusable = unusable(io::stdin()).filter(|_| self.payload.takes_stdin());
+        let what = match unusable {
+            None => return Ok(()),
+            Some(Unusable::Closed) => "standard input is closed",
+            Some(Unusable::Folder) => "standard input is a folder",
+        };
+        let todo = "pipe the data or the list into it, or give its path instead of -";
+        Err(Fault::start(what, todo))
+    }
+}
+
 /// The defaults that are in force here.
 pub(crate) fn read_defaults() -> Result<Defaults, Fault> {
     let names: Vec<String> = Profile::value_variants().iter().map(|p| p.name()).collect();
@@ -327,9 +342,10 @@ fn resolve_products(
         ));
     }
     // A pipe is opened once: who writes there would lose its reader.
-    let check = |list: &Path| match std::fs::metadata(list)?.is_file() {
-        true => std::fs::File::open(list).map(drop),
-        false => Ok(()),
+    let check = |list: &Path| match std::fs::metadata(list)? {
+        meta if meta.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        meta if meta.is_file() => std::fs::File::open(list).map(drop),
+        _ => Ok(()),
     };
     if list.as_os_str() != "-"
         && let Err(error) = check(&list)
@@ -525,6 +541,9 @@ mod tests {
         assert!(matches!(payload, Ok(Payload::Products { .. })), "{payload:?}");
         let missing = resolve(&["--products", "/no/such/list", "--receivers", "1"]).unwrap_err();
         assert_eq!(missing.exit, Exit::CouldNotStart);
+        let folder = resolve(&["--products", "/", "--receivers", "1"]).unwrap_err();
+        assert_eq!(folder.exit, Exit::CouldNotStart);
+        assert!(folder.what.contains("directory"), "{folder}");
     }
 
     #[test]

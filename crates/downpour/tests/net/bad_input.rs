@@ -38,7 +38,7 @@ fn what_cannot_start_says_why_and_what_to_do() {
     let folder = scratch.path("folder");
     fs::create_dir(&folder).unwrap();
     let folder = folder.to_str().unwrap();
-    let cases: [(&[&str], i32, &[&str]); 17] = [
+    let cases: [(&[&str], i32, &[&str]); 18] = [
         (&["/no/such/path"], 3, &["/no/such/path"]),
         (&[file, "--interface", "eth77"], 2, &["eth77", "lo"]),
         (&[file, "--group", "10.0.0.1:5000"], 2, &["10.0.0.1", "239."]),
@@ -51,6 +51,7 @@ fn what_cannot_start_says_why_and_what_to_do() {
         (&["RECEIVE", damaged, "--discard", "--report", folder], 3, &[folder, "give --report"]),
         (&["RECEIVE", "downpour1:a", "--out", below], 3, &[below, "rights"]),
         (&[file, "--controller", "fixed"], 2, &["--rate"]),
+        (&["--products", folder], 3, &[folder, "give --products"]),
         (&["RECEIVE", "downpour1:abc", "--discard"], 3, &["ticket"]),
         (&["RECEIVE", damaged, "--discard"], 3, &["ticket"]),
         (&["RECEIVE", "@/no/such/ticket", "--discard"], 3, &["/no/such/ticket"]),
@@ -69,6 +70,24 @@ fn what_cannot_start_says_why_and_what_to_do() {
         expect(&ended, code, words);
     }
     drop(taken);
+}
+
+#[test]
+fn standard_streams_that_are_closed_or_folders_are_refused() {
+    let scratch = Scratch::new();
+    let send = ["send", "-", "--receivers", "1"];
+    let list = ["send", "--products", "-", "--receivers", "1"];
+    let receive = ["receive", "downpour1:abc", "--out", "-"];
+    let cases: [(&str, &[&str], &str); 4] = [
+        ("exec \"$@\" >&-", &receive, "standard output is closed"),
+        ("exec \"$@\" <&-", &send, "standard input is closed"),
+        ("exec \"$@\" </", &send, "standard input is a folder"),
+        ("exec \"$@\" </", &list, "standard input is a folder"),
+    ];
+    for (script, arguments, word) in cases {
+        let program = scratch.program_under(&["sh", "-c", script, "sh"], None, "it", arguments);
+        expect(&scratch.start_command("it", program).wait(), 3, &[word]);
+    }
 }
 
 #[test]
