@@ -16,10 +16,12 @@
 use crate::home::Home;
 use crate::units::parse_rate;
 use downpour_proto::Rate;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use serde::Deserialize;
 use std::fmt;
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
@@ -164,22 +166,31 @@ impl Defaults {
 }
 
 fn read(file: &Path) -> Result<Option<String>, DefaultsError> {
-    let len = match fs::metadata(file) {
-        Ok(meta) => meta.len(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(DefaultsError::Read(file.to_owned(), error)),
+    // A pipe that nobody writes to would hold up the start.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = match rustix::fs::open(file, flags, Mode::empty()) {
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+        opened => opened.map_err(io::Error::from),
     };
-    let read = match len {
-        0..=FILE_BYTES_MAX => fs::read_to_string(file),
-        _ => Err(io::Error::other("it is too long for a file of defaults")),
-    };
+    let read = opened.map(fs::File::from).and_then(|opened| {
+        if !opened.metadata()?.is_file() {
+            return Err(io::Error::other("not a regular file"));
+        }
+        let mut text = String::new();
+        opened.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+        match text.len() as u64 {
+            0..=FILE_BYTES_MAX => Ok(text),
+            _ => Err(io::Error::other("it is too long for a file of defaults")),
+        }
+    });
     read.map(Some).map_err(|error| DefaultsError::Read(file.to_owned(), error))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Defaults, DefaultsError};
+    use super::{Defaults, DefaultsError, FILE_BYTES_MAX};
     use downpour_proto::Rate;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::path::Path;
 
     const CONTROLLERS: &[&str] = &["auto", "background"];
@@ -236,9 +247,26 @@ mod tests {
 
     #[test]
     fn files_that_are_not_there_say_nothing() {
-        let missing = Path::new("/no/such/defaults.toml");
-        assert_eq!(Defaults::read_from(&[missing], CONTROLLERS).unwrap(), Defaults::default());
-        // A folder is there, and is no file.
-        assert!(Defaults::read_from(&[Path::new("/")], CONTROLLERS).is_err());
+        for missing in ["/no/such/defaults.toml", "/dev/null/.config/downpour/defaults.toml"] {
+            let read = Defaults::read_from(&[Path::new(missing)], CONTROLLERS);
+            assert_eq!(read.unwrap(), Defaults::default(), "{missing}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_of_text_is_refused_and_holds_nobody_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let (pipe, long) = (folder.path().join("pipe"), folder.path().join("long"));
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        std::fs::write(&long, "#".repeat(FILE_BYTES_MAX as usize + 1)).unwrap();
+        for (file, why) in [
+            (Path::new("/"), "regular"),
+            (Path::new("/dev/zero"), "regular"),
+            (pipe.as_path(), "regular"),
+            (long.as_path(), "too long"),
+        ] {
+            let error = Defaults::read_from(&[file], CONTROLLERS).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
     }
 }

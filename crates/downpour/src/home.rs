@@ -38,7 +38,9 @@ pub enum HomeError {
 impl fmt::Display for HomeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoHome => write!(f, "no place for keys and state: $HOME is not set"),
+            Self::NoHome => f.write_str(
+                "no place for keys and state: neither $DOWNPOUR_HOME nor $HOME is an absolute path",
+            ),
             Self::Create(path, error) => write!(f, "cannot create {}: {error}", path.display()),
             Self::OpenToOthers(path) => {
                 write!(f, "other users may write to {}", path.display())
