@@ -1,7 +1,7 @@
 //! What a receiver that stays tells of the sessions that are over, and how it ends: as the last one that failed, or else as
 //! the last one.
 
-use super::attempt::Over;
+use super::ended::Over;
 use crate::object::printable;
 use crate::report::{Named, Report};
 
