@@ -68,7 +68,7 @@ pub(crate) struct Writer {
 impl Writer {
     pub(crate) fn start(sql: Box<dyn Sql>, ledger: Ledger, log: LogId, name: &str) -> Self {
         let (requests, inbox) = channel();
-        let work = Thread { sql, ledger, log, name: name.to_owned(), inbox };
+        let work = Thread { sql, ledger: Some(ledger), log, name: name.to_owned(), inbox };
         let thread = std::thread::Builder::new().name("catalog-writer".to_owned());
         let thread = thread.spawn(move || work.run()).expect("the system has room for a thread");
         Self { requests: Some(requests), thread: Some(thread) }
@@ -95,7 +95,8 @@ impl Drop for Writer {
 
 struct Thread {
     sql: Box<dyn Sql>,
-    ledger: Ledger,
+    /// None after a batch that was not committed: what it learnt may have been rolled back.
+    ledger: Option<Ledger>,
     log: LogId,
     name: String,
     inbox: Receiver<Waiting>,
@@ -139,6 +140,7 @@ impl Thread {
                 Err(error) => error,
             };
             self.sql.rollback();
+            let before = self.ledger.take();
             match error {
                 DbError::Conflict(_) if conflicts < CONFLICTS_MAX => conflicts += 1,
                 DbError::Lost(text) if !reopened => {
@@ -147,10 +149,11 @@ impl Thread {
                 }
                 error => return Err(error.into()),
             }
-            let expected = self.ledger.event_next();
-            self.ledger = Ledger::open(&mut *self.sql, self.log)?;
+            let now = Ledger::open(&mut *self.sql, self.log)?;
+            let is_ahead = before.is_some_and(|before| before.event_next() != now.event_next());
+            self.ledger = Some(now);
             // Nobody but we writes to our log; a commit whose answer was lost is the one exception.
-            if self.ledger.event_next() != expected && !reopened {
+            if is_ahead && !reopened {
                 return Err(Error::NotAlone(self.name.clone()));
             }
         }
@@ -158,8 +161,12 @@ impl Thread {
 
     fn attempt(&mut self, requests: &[&Request]) -> Result<Vec<Reply>, DbError> {
         let sql = &mut *self.sql;
+        let ledger = match &mut self.ledger {
+            Some(ledger) => ledger,
+            none => none.insert(Ledger::open(sql, self.log)?),
+        };
         sql.begin()?;
-        let mut batch = self.ledger.batch();
+        let mut batch = ledger.batch();
         let mut replies = Vec::with_capacity(requests.len());
         for (index, request) in requests.iter().enumerate() {
             replies.push(match request {
@@ -188,5 +195,67 @@ impl Thread {
         sql.commit()?;
         batch.keep();
         Ok(replies)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Reply, Request, Thread};
+    use crate::catalog::Catalog;
+    use crate::change::{AdoptedFile, Change, OtherContent};
+    use crate::digest_set::{SetDay, SetNode};
+    use crate::key::FileKey;
+    use crate::ledger::Ledger;
+    use crate::migrate::BeforeMigration;
+    use crate::place::CatalogUrl;
+    use crate::reader::Reader;
+    use crate::record::{Digest, SiteId, Time};
+    use crate::sqlite::Access;
+    use crate::words::WordKind;
+    use std::sync::mpsc::channel;
+
+    const NOW: Time = Time(1_790_000_000_000_000);
+
+    #[test]
+    fn a_batch_that_fails_outright_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = CatalogUrl::Sqlite(folder.path().join("c.db"));
+        let catalog = Catalog::open(&url, "a", NOW, &BeforeMigration::Refuse).unwrap();
+        let (log, rule) = (catalog.log(), catalog.rule("all").unwrap());
+        drop(catalog);
+        let mut sql = url.connect(Access::Write).unwrap();
+        let ledger = Some(Ledger::open(&mut *sql, log).unwrap());
+        let mut writer = Thread { sql, ledger, log, name: "a".to_owned(), inbox: channel().1 };
+        let site = SiteId(1);
+        let adopt = |site| AdoptedFile {
+            site,
+            name: "x".to_owned(),
+            size: 1,
+            rule,
+            digest: Digest::blake3([7; 32]),
+            replicas: vec![(site, "/x".to_owned())],
+            other_content: OtherContent::Refuse,
+            origin: None,
+            receipt: None,
+        };
+        let mut both = |name: &str| {
+            let word = Request::Word(WordKind::Site, name.to_owned());
+            let adopt = Request::Apply(NOW, vec![Change::Adopt(adopt(site))]);
+            let replies = writer.commit(&[&word, &adopt])?;
+            let is_site = |reply: &Reply| matches!(reply, Reply::Word(id) if *id == site.0);
+            assert!(is_site(&replies[0]));
+            Ok::<_, crate::error::Error>(())
+        };
+        let run = |text| url.connect(Access::Write).unwrap().run(text, &[]).unwrap();
+        run("CREATE TRIGGER full BEFORE INSERT ON event BEGIN SELECT RAISE(ABORT, 'full'); END");
+        assert!(both("first").unwrap_err().to_string().contains("full"));
+        run("DROP TRIGGER full");
+        both("second").unwrap();
+        let mut reader = Reader::open(&url).unwrap();
+        let day = SetDay { holder: site, origin: site, rule, day: SetDay::day_of(NOW) };
+        let key = FileKey::of("second", "x", 1);
+        let prefix = u16::from_be_bytes([key.0[0], key.0[1]]);
+        let entries = reader.set_entries(&SetNode { day, depth: 4, prefix }).unwrap();
+        assert_eq!(entries.iter().map(|entry| entry.key).collect::<Vec<_>>(), [key]);
     }
 }
