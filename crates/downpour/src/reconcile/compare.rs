@@ -105,6 +105,9 @@ impl Node {
     }
 }
 
+/// Hashes of one level, each with its node, in order. The level itself has no nodes.
+type Unnamed = (Level, Vec<(u16, u64)>);
+
 /// One comparison.
 #[derive(Debug)]
 pub struct Compare {
@@ -116,8 +119,8 @@ pub struct Compare {
     waiting: BTreeSet<Node>,
     /// What was asked last.
     asked: Vec<Question>,
-    /// Hashes whose names are asked for: near, far.
-    unnamed: [Vec<(Level, Packed)>; 2],
+    /// Hashes whose names are asked for, by the nodes that they are in: near, far.
+    unnamed: [Vec<Unnamed>; 2],
     candidates: Vec<Named>,
     looked: Vec<Vec<Stand>>,
     done: Compared,
@@ -153,11 +156,7 @@ impl Compare {
             Stage::Tree => both(self.next_nodes()),
             Stage::Names => {
                 let [near, far] = &self.unnamed;
-                let ask = |of: &[(Level, Packed)]| -> Vec<Question> {
-                    let of = of.iter().take(QUESTIONS_MAX).cloned();
-                    of.map(|(level, hashes)| Question::Names(level, hashes)).collect()
-                };
-                Step { near: ask(near), far: ask(far) }
+                Step { near: next_names(near), far: next_names(far) }
             }
             Stage::LookNear | Stage::LookAgain => Step { near: self.look(), far: Vec::new() },
             Stage::LookFar => Step { near: Vec::new(), far: self.look() },
@@ -283,32 +282,29 @@ impl Compare {
         for unnamed in &mut self.unnamed {
             let mut room = CANDIDATES_MAX;
             for (_, hashes) in unnamed.iter_mut() {
-                hashes.0.truncate(8 * room);
-                room -= hashes.0.len() / 8;
+                hashes.truncate(room);
+                room -= hashes.len();
             }
-            unnamed.retain(|(_, hashes)| !hashes.0.is_empty());
+            unnamed.retain(|(_, hashes)| !hashes.is_empty());
         }
     }
 
     /// Hashes that have been found, near and far.
     fn found(&self) -> [usize; 2] {
-        [0, 1].map(|side: usize| {
-            self.unnamed[side].iter().map(|(_, hashes)| hashes.0.len() / 8).sum()
-        })
+        [0, 1].map(|side: usize| self.unnamed[side].iter().map(|(_, hashes)| hashes.len()).sum())
     }
 
     /// Takes out what both sides have, each in its own place.
     fn leave_out_alike(&mut self) {
         let [near, far] = [0, 1].map(|side: usize| {
-            let hashes = self.unnamed[side].iter().flat_map(|(_, hashes)| hashes.u64s());
-            hashes.collect::<HashSet<u64>>()
+            let hashes = self.unnamed[side].iter().flat_map(|(_, hashes)| hashes);
+            hashes.map(|(_, hash)| *hash).collect::<HashSet<u64>>()
         });
-        let is_alike = |hash: &u64| near.contains(hash) && far.contains(hash);
         for unnamed in &mut self.unnamed {
             for (_, hashes) in unnamed.iter_mut() {
-                *hashes = Packed::of_u64(hashes.u64s().into_iter().filter(|hash| !is_alike(hash)));
+                hashes.retain(|(_, hash)| !(near.contains(hash) && far.contains(hash)));
             }
-            unnamed.retain(|(_, hashes)| !hashes.0.is_empty());
+            unnamed.retain(|(_, hashes)| !hashes.is_empty());
         }
     }
 
@@ -336,25 +332,17 @@ impl Compare {
         if near.len() != prefixes.len() || far.len() != prefixes.len() {
             return Err(Nonsense("hashes of each node were asked".to_owned()));
         }
-        let mut only = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
+        let mut only = [Vec::new(), Vec::new()];
         for ((prefix, near), far) in prefixes.into_iter().zip(near).zip(far) {
             let [near, far]: [HashSet<u64>; 2] =
                 [near.u64s().into_iter().collect(), far.u64s().into_iter().collect()];
-            for (side, hashes) in
-                [near.difference(&far), far.difference(&near)].into_iter().enumerate()
-            {
-                let before = only[side].1.len();
-                only[side].1.extend(hashes);
-                if only[side].1.len() > before {
-                    only[side].0.push(prefix);
-                }
-            }
+            only[0].extend(near.difference(&far).map(|hash| (prefix, *hash)));
+            only[1].extend(far.difference(&near).map(|hash| (prefix, *hash)));
         }
-        for (unnamed, (prefixes, mut hashes)) in self.unnamed.iter_mut().zip(only) {
+        for (unnamed, mut hashes) in self.unnamed.iter_mut().zip(only) {
             if !hashes.is_empty() {
                 hashes.sort_unstable();
-                let level = Level { prefixes: Packed::of_u16(&prefixes), ..level.clone() };
-                unnamed.push((level, Packed::of_u64(hashes)));
+                unnamed.push((Level { prefixes: Packed::default(), ..level.clone() }, hashes));
             }
         }
         Ok(())
@@ -362,11 +350,10 @@ impl Compare {
 
     fn names(&mut self, near: Vec<Answer>, far: Vec<Answer>) -> Result<(), Nonsense> {
         for (side, answers) in [near, far].into_iter().enumerate() {
-            let asked = self.unnamed[side].len().min(QUESTIONS_MAX);
-            if answers.len() != asked {
+            if answers.len() != next_names(&self.unnamed[side]).len() {
                 return Err(Nonsense("names were asked".to_owned()));
             }
-            self.unnamed[side].drain(..asked);
+            self.unnamed[side].drain(..answers.len());
             for answer in answers {
                 let Answer::Names(names) = answer else {
                     return Err(Nonsense("names were asked".to_owned()));
@@ -440,6 +427,23 @@ impl Compare {
     }
 }
 
+/// What the first of these are called: those of up to [`NODES_MAX`] nodes, which may be one level's.
+fn next_names(unnamed: &[Unnamed]) -> Vec<Question> {
+    let (mut questions, mut nodes) = (Vec::new(), 0);
+    for (level, hashes) in unnamed.iter().take(QUESTIONS_MAX) {
+        let mut prefixes: Vec<u16> = hashes.iter().map(|(prefix, _)| *prefix).collect();
+        prefixes.dedup();
+        nodes += prefixes.len();
+        if nodes > NODES_MAX {
+            break;
+        }
+        let level = Level { prefixes: Packed::of_u16(&prefixes), ..level.clone() };
+        let hashes = Packed::of_u64(hashes.iter().map(|(_, hash)| *hash));
+        questions.push(Question::Names(level, hashes));
+    }
+    questions
+}
+
 /// What a candidate is, by three looks; `None` when it is on its way, or right by now.
 fn judged(holder: Holder, before: &Stand, far: &Stand, after: &Stand) -> Option<Kind> {
     let sender_moves = match holder {
@@ -484,8 +488,8 @@ fn differing<K: Ord + Clone, V: PartialEq>(near: &BTreeMap<K, V>, far: &BTreeMap
 pub(super) mod tests {
     use super::super::ask::short;
     use super::super::{Answer, Kind, Named, Packed, Question, Scope, Stand, Sum};
-    use super::{CANDIDATES_MAX, Compare, FANOUT, HASHES_MAX, Holder};
-    use std::collections::BTreeMap;
+    use super::{CANDIDATES_MAX, Compare, FANOUT, HASHES_MAX, Holder, NODES_MAX};
+    use std::collections::{BTreeMap, BTreeSet};
     use std::ops::Range;
 
     /// What a catalog has of one day. A file's number is its name; the digest of that is its hash, and its key.
@@ -555,6 +559,14 @@ pub(super) mod tests {
         }
 
         pub(in super::super) fn answer_all(&self, questions: &[Question]) -> Vec<Answer> {
+            let nodes = |question: &Question| match question {
+                Question::Children(level) | Question::Hashes(level) | Question::Names(level, _) => {
+                    level.prefixes.u16s().len()
+                }
+                _ => 0,
+            };
+            // So that it is answered in time.
+            assert!(questions.iter().map(nodes).sum::<usize>() <= NODES_MAX);
             questions.iter().map(|question| self.answer(question)).collect()
         }
     }
@@ -564,19 +576,21 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn one_that_is_lost_is_found_among_very_many_that_lie_under_other_days() {
+    fn what_is_lost_is_found_among_very_many_that_lie_under_other_days() {
+        const LOST: usize = 64;
         let files = HASHES_MAX + CANDIDATES_MAX;
         let holds = Stand { known: true, moving: false, holds: Some(Packed(vec![7])) };
         let near = Held::new(7, 0..files, holds.clone());
-        let far = Held::new(8, 1..files, holds);
+        let far = Held::new(8, LOST..files, holds);
         let scope = Scope { holder: "geneva".into(), origin: "berlin".into() };
         let mut machine = Compare::new(scope, Holder::Far);
         while let Some(step) = machine.step() {
             machine.answer(near.answer_all(&step.near), far.answer_all(&step.far)).unwrap();
         }
         let done = machine.finish();
-        let found: Vec<_> = done.findings.iter().map(|f| (f.kind, f.name.as_str())).collect();
-        assert_eq!(found, [(Kind::MissingThere, "0")]);
+        assert!(done.findings.iter().all(|finding| finding.kind == Kind::MissingThere));
+        let found = done.findings.iter().map(|finding| finding.name.parse::<usize>().unwrap());
+        assert_eq!(found.collect::<BTreeSet<_>>(), (0..LOST).collect());
         assert_eq!((done.in_flight, done.is_cut), (0, false));
     }
 }
