@@ -185,13 +185,15 @@ pub struct Side<'a> {
     key: Option<PublicKey>,
     sites: Vec<(SiteId, String)>,
     rules: Vec<(RuleId, String)>,
+    /// What was read of a scope, so that questions about each of its rules do not read all of them.
+    days: Option<(Scope, Vec<(SetDay, SetDigest)>)>,
 }
 
 impl<'a> Side<'a> {
     /// Of this catalog, with the names that it has now.
     pub fn of(reader: &'a mut Reader) -> Result<Self, Error> {
         let (sites, rules) = (reader.sites()?, reader.rules()?);
-        Ok(Self { reader, key: None, sites, rules })
+        Ok(Self { reader, key: None, sites, rules, days: None })
     }
 
     /// Of a site that signs its receipts with this key.
@@ -204,22 +206,26 @@ impl<'a> Side<'a> {
         if questions.len() > QUESTIONS_MAX {
             return Ok(vec![Answer::Refused(format!("more than {QUESTIONS_MAX} questions"))]);
         }
+        self.days = None;
         questions.iter().map(|question| self.answer(question)).collect()
     }
 
     fn answer(&mut self, question: &Question) -> Result<Answer, Error> {
         match question {
             Question::Rules(scope) => {
-                let mut rules: BTreeMap<String, SetDigest> = BTreeMap::new();
+                let mut rules: BTreeMap<RuleId, SetDigest> = BTreeMap::new();
                 for (day, digest) in self.days(scope)? {
-                    rules.entry(self.rule_name(day.rule)).or_default().add(&digest);
+                    rules.entry(day.rule).or_default().add(digest);
                 }
-                Ok(Answer::Rules(rules.into_iter().map(|(r, digest)| (r, digest.into())).collect()))
+                let rules = rules.into_iter().map(|(id, sum)| (self.rule_name(id), sum.into()));
+                Ok(Answer::Rules(rules.collect()))
             }
             Question::Days(scope, rule) => {
+                let Some(rule) = self.rule(rule) else { return Ok(Answer::Days(BTreeMap::new())) };
                 let days = self.days(scope)?;
-                let days = days.into_iter().filter(|(day, _)| self.rule_name(day.rule) == *rule);
-                Ok(Answer::Days(days.map(|(day, digest)| (day.day, digest.into())).collect()))
+                let first = days.partition_point(|(day, _)| day.rule < rule);
+                let days = days[first..].iter().take_while(|(day, _)| day.rule == rule);
+                Ok(Answer::Days(days.map(|(day, digest)| (day.day, (*digest).into())).collect()))
             }
             Question::Children(level) if level.depth < DEPTH_MAX => self.children(level),
             Question::Hashes(level) if level.depth == DEPTH_MAX => self.hashes(level),
@@ -235,11 +241,16 @@ impl<'a> Side<'a> {
         }
     }
 
-    fn days(&mut self, scope: &Scope) -> Result<Vec<(SetDay, SetDigest)>, Error> {
-        match (self.site(&scope.holder), self.site(&scope.origin)) {
-            (Some(holder), Some(origin)) => self.reader.set_days(holder, origin),
-            _ => Ok(Vec::new()),
+    /// The days of a scope, by rule and day.
+    fn days(&mut self, scope: &Scope) -> Result<&[(SetDay, SetDigest)], Error> {
+        if self.days.as_ref().is_none_or(|(of, _)| of != scope) {
+            let days = match (self.site(&scope.holder), self.site(&scope.origin)) {
+                (Some(holder), Some(origin)) => self.reader.set_days(holder, origin)?,
+                _ => Vec::new(),
+            };
+            self.days = Some((scope.clone(), days));
         }
+        Ok(self.days.as_ref().map_or(&[], |(_, days)| days))
     }
 
     fn children(&mut self, level: &Level) -> Result<Answer, Error> {
@@ -332,8 +343,7 @@ impl<'a> Side<'a> {
     /// The catalog's nodes of a level; `None` where it has no such rule or site.
     fn nodes(&self, level: &Level) -> Vec<Option<SetNode>> {
         let ids = (self.site(&level.scope.holder), self.site(&level.scope.origin));
-        let rule = self.rules.iter().find(|(_, name)| *name == level.rule).map(|(id, _)| *id);
-        let day = match (ids, rule) {
+        let day = match (ids, self.rule(&level.rule)) {
             ((Some(holder), Some(origin)), Some(rule)) => {
                 Some(SetDay { holder, origin, rule, day: level.day })
             }
@@ -348,6 +358,10 @@ impl<'a> Side<'a> {
         self.sites.iter().find(|(_, site)| site == name).map(|(id, _)| *id)
     }
 
+    fn rule(&self, name: &str) -> Option<RuleId> {
+        self.rules.iter().find(|(_, rule)| rule == name).map(|(id, _)| *id)
+    }
+
     fn rule_name(&self, id: RuleId) -> String {
         let found = self.rules.iter().find(|(rule, _)| *rule == id);
         found.map_or_else(|| id.to_string(), |(_, name)| name.clone())
@@ -357,4 +371,57 @@ impl<'a> Side<'a> {
 /// Whether nothing moves a file by itself from here.
 fn is_end(state: State) -> bool {
     matches!(state, State::Receipted | State::Cancelled | State::Adopted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Answer, Question, Scope, Side};
+    use downpour_catalog::{
+        AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Digest, OtherContent, Time,
+    };
+
+    #[test]
+    fn each_rule_has_its_own_days_and_each_request_reads_them_anew() {
+        const NOW: Time = Time(1_790_000_000_000_000);
+        let folder = tempfile::tempdir().unwrap();
+        let url = CatalogUrl::Sqlite(folder.path().join("c.db"));
+        let catalog = Catalog::open(&url, "daemon", NOW, &BeforeMigration::Refuse).unwrap();
+        let site = catalog.site("a").unwrap();
+        // Of the n-th rule n files on each of n days; days are taken in one after the other.
+        let rules = ["z", "x", "y"].map(|name| (name, catalog.rule(name).unwrap()));
+        let adopt = |rule: usize, day: usize, n: usize| {
+            let adopted = Change::Adopt(AdoptedFile {
+                site,
+                name: format!("{rule}/{day}/{n}"),
+                size: 1,
+                rule: rules[rule].1,
+                digest: Digest::blake3([7; 32]),
+                replicas: vec![(site, "/x".to_owned())],
+                other_content: OtherContent::Refuse,
+                origin: None,
+                receipt: None,
+            });
+            catalog.apply(NOW.plus_s(86_400 * day as i64), &[adopted]).unwrap()[0].clone().unwrap();
+        };
+        for (day, rule, n) in (0..27).map(|at| (at / 9, at / 3 % 3, at % 3)) {
+            if day <= rule && n <= rule {
+                adopt(rule, day, n);
+            }
+        }
+        let scope = Scope { holder: "a".into(), origin: "a".into() };
+        let mut reader = catalog.reader().unwrap();
+        let mut side = Side::of(&mut reader).unwrap();
+        let mut days = |names: &[&str]| {
+            let days = |name: &&str| Question::Days(scope.clone(), (*name).to_owned());
+            let asked: Vec<Question> = names.iter().map(days).collect();
+            let files = |answer| match answer {
+                Answer::Days(days) => days.values().map(|sum| sum.files).collect::<Vec<_>>(),
+                other => unreachable!("{other:?}"),
+            };
+            side.answer_all(&asked).unwrap().into_iter().map(files).collect::<Vec<_>>()
+        };
+        assert_eq!(days(&["y", "none", "z", "x"]), [vec![3; 3], vec![], vec![1], vec![2; 2]]);
+        adopt(0, 3, 0);
+        assert_eq!(days(&["z"]), [[1, 1]]);
+    }
 }
