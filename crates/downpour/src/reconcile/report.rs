@@ -89,7 +89,7 @@ pub enum Verdict {
     Repaired,
     /// There is something that this site does not repair by itself, or not all was compared.
     Found,
-    /// More than the threshold: nothing was repaired, somebody must approve.
+    /// More than the threshold: nothing more was repaired, somebody must approve.
     Asks,
 }
 
@@ -180,9 +180,19 @@ impl Report {
             Verdict::Found => {
                 format!("{found} differences{more}, {} repaired, look at the rest", self.repaired)
             }
-            Verdict::Asks => format!("{found} differences{more}, nothing repaired, approve?"),
+            Verdict::Asks => {
+                format!("{found} differences{more}, {}, approve?", self.before_asking())
+            }
         };
         format!("{} and {}: {what}", self.site, self.far)
+    }
+
+    /// What was done before it asked: a scrub records what it finds until that is too much.
+    fn before_asking(&self) -> String {
+        match self.repaired {
+            0 => "nothing repaired".to_owned(),
+            n => format!("{n} recorded before that, nothing more"),
+        }
     }
 
     /// For people.
@@ -204,8 +214,10 @@ impl Report {
         if self.verdict == Verdict::Asks {
             let _ = writeln!(
                 text,
-                "\nThat is more than repair_max ({}), so nothing was repaired. If all of it shall be:\n\n    downpour catalog reconcile --approve {}",
-                self.repair_max, self.id
+                "\nThat is more than repair_max ({}): {}. If all of it shall be:\n\n    downpour catalog reconcile --approve {}",
+                self.repair_max,
+                self.before_asking(),
+                self.id
             );
         }
         if !self.findings.is_empty() {
@@ -433,5 +445,10 @@ mod tests {
             text.lines().any(|line| line.starts_with("missing there") && line.contains("run/1"))
         );
         assert!(!text.contains('\u{7}'));
+        let said = |repaired| Report { repaired, ..report(Verdict::Asks) }.text();
+        assert_eq!(said(0).matches("nothing repaired").count(), 2);
+        let scrub = said(9);
+        assert_eq!(scrub.matches("9 recorded before that, nothing more").count(), 2, "{scrub}");
+        assert!(!scrub.contains("nothing repaired"));
     }
 }
