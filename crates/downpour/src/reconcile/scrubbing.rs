@@ -43,7 +43,7 @@ impl Service for Scrub {
             let mut changes = site.config_changes();
             loop {
                 let (config, now) = (changes.borrow_and_update().clone(), site.clock.now());
-                let mark = Mark::of(&config.state(), now).map_err(|e| internal(e.to_string()))?;
+                let mark = Mark::of(&mark_in(&config), now).map_err(|e| internal(e.to_string()))?;
                 tokio::select! {
                     () = stop.asked() => return Ok(()),
                     () = tokio::time::sleep(mark.due(*config.reconcile.scrub_every, now)) => {}
@@ -89,7 +89,10 @@ impl Scrub {
         let (section, state) = (&config.reconcile, config.state());
         let mut reader = site.catalog.reader().map_err(|e| e.to_string())?;
         let newest = reader.newest_file().map_err(|e| e.to_string())?;
-        let mark = Mark::of(&state, now).map_err(|e| e.to_string())?.begun(now, newest);
+        let file = mark_in(&config);
+        let mark = Mark::of(&file, now).map_err(|e| e.to_string())?;
+        let reached = reader.file(FileId(mark.after)).map_err(|e| e.to_string())?;
+        let mark = mark.of_catalog(reached.is_some()).begun(now, newest);
         let started = Time(mark.started_us);
         let approved = report::approvals(&state, &site.name).map_err(|e| e.to_string())?;
         let repair_max = if approved.is_empty() { section.repair_max } else { usize::MAX };
@@ -102,7 +105,7 @@ impl Scrub {
             last: FileId(mark.last),
             after: (FileId(mark.after), mark.changes),
         };
-        let mut pace = Paced { service: self, site, stop, state: &state, mark };
+        let mut pace = Paced { service: self, site, stop, file: &file, mark };
         let now = || site.clock.now();
         let done = scrub(&site.catalog, &order, &mut pace, now).map_err(|e| e.to_string())?;
         let line = format!(
@@ -117,9 +120,9 @@ impl Scrub {
         }
         let report = report_of(site, &config, done, started);
         let report = Report { approved: approved.clone(), ..report };
-        let ended = Mark { ended_us: report.ended_us, ..Mark::default() };
+        let ended = Mark::ended(Time(report.ended_us));
         let kept = report.keep(&state).and_then(|()| report::end_approvals(&state, &approved));
-        kept.and_then(|()| ended.keep(&state)).map_err(|error| error.to_string())?;
+        kept.and_then(|()| ended.keep(&file)).map_err(|error| error.to_string())?;
         for why in tell(&config.notify, &config.folder, &report) {
             tracing::warn!(report = %report.id, %why, "nobody was told");
         }
@@ -127,9 +130,9 @@ impl Scrub {
     }
 }
 
-/// Where the scrub is.
+/// Where the scrub is; of comparisons, only when the last round ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Mark {
+pub(super) struct Mark {
     /// When the last one came to its end, microseconds since 1970; before the first one, when the daemon started first.
     ended_us: i64,
     /// When one began that was cut short.
@@ -145,24 +148,33 @@ struct Mark {
 }
 
 impl Mark {
-    /// As it is kept; from now on, if it is not, or if a clock that was ahead wrote it.
-    fn of(state: &Path, now: Time) -> io::Result<Self> {
-        let kept: Option<Self> = match fs::read(state.join(report::FOLDER).join(MARK)) {
+    /// Of one that ends now.
+    pub(super) fn ended(now: Time) -> Self {
+        Self { ended_us: now.0, ..Self::default() }
+    }
+
+    /// As it is kept in this file; from now on, if it is not, or if a clock that was ahead wrote it.
+    pub(super) fn of(file: &Path, now: Time) -> io::Result<Self> {
+        let kept: Option<Self> = match fs::read(file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             kept => kept.ok().and_then(|kept| serde_json::from_slice(&kept).ok()),
         };
         let ended_us = kept.map_or(now.0, |mark| mark.ended_us.min(now.0));
         let mark = Self { ended_us, ..kept.unwrap_or_default() };
         if kept != Some(mark) {
-            mark.keep(state)?;
+            mark.keep(file)?;
         }
         Ok(mark)
     }
 
-    fn keep(&self, state: &Path) -> io::Result<()> {
-        let folder = state.join(report::FOLDER);
-        fs::create_dir_all(&folder)?;
-        report::put(&folder.join(MARK), &(serde_json::to_string(self)? + "\n"))
+    pub(super) fn keep(&self, file: &Path) -> io::Result<()> {
+        file.parent().map_or(Ok(()), fs::create_dir_all)?;
+        report::put(file, &(serde_json::to_string(self)? + "\n"))
+    }
+
+    /// For the catalog that is there. No file is deleted: one that does not know the file that was reached was made anew.
+    fn of_catalog(self, knows_reached: bool) -> Self {
+        if knows_reached { self } else { Self::ended(Time(self.ended_us)) }
     }
 
     /// Of the one that begins or goes on now.
@@ -174,13 +186,17 @@ impl Mark {
     }
 
     /// How long until the next one.
-    fn due(&self, every: Duration, now: Time) -> Duration {
+    pub(super) fn due(&self, every: Duration, now: Time) -> Duration {
         let since = u64::try_from(now.0 - self.ended_us).unwrap_or(0);
         match self.after {
             0 => every.saturating_sub(Duration::from_micros(since)),
             _ => Duration::ZERO,
         }
     }
+}
+
+fn mark_in(config: &Config) -> PathBuf {
+    config.state().join(report::FOLDER).join(MARK)
 }
 
 /// Folders in which every file must be known: those that are named, or else all into which files are received. A spool needs
@@ -226,7 +242,7 @@ struct Paced<'a> {
     service: &'a Scrub,
     site: &'a Site,
     stop: Stop,
-    state: &'a Path,
+    file: &'a Path,
     mark: Mark,
 }
 
@@ -256,7 +272,7 @@ impl Pace for Paced<'_> {
 
     fn reached(&mut self, FileId(after): FileId, changes: usize) {
         (self.mark.after, self.mark.changes) = (after, changes);
-        if let Err(error) = self.mark.keep(self.state) {
+        if let Err(error) = self.mark.keep(self.file) {
             tracing::warn!(%error, "a scrub that is cut short now begins anew");
         }
     }
@@ -266,8 +282,9 @@ impl Pace for Paced<'_> {
 mod tests {
     use super::{MARK, Mark, Pace as _, Paced, Scrub};
     use crate::reconcile::report::FOLDER;
-    use crate::site::{Clock, Daemon, Stop};
-    use downpour_catalog::{FileId, Time};
+    use crate::reconcile::service::COMPARED;
+    use crate::site::{Clock, Daemon, Service as _, Stop};
+    use downpour_catalog::{AdoptedFile, Change, Digest, FileId, OtherContent, Time};
     use downpour_transport::identity::Identity;
     use std::path::{Path, PathBuf};
     use std::time::Duration;
@@ -276,9 +293,10 @@ mod tests {
     fn the_time_between_two_goes_on_over_a_restart() {
         const DAY: Duration = Duration::from_secs(86_400);
         let state = tempfile::tempdir().unwrap();
+        let file = state.path().join(FOLDER).join(MARK);
         let (begun, later) =
             (Time(1_790_000_000_000_000), Time(1_790_000_000_000_000).plus_s(3600));
-        let due = |now| Mark::of(state.path(), now).unwrap().due(DAY, now);
+        let due = |now| Mark::of(&file, now).unwrap().due(DAY, now);
         assert_eq!(due(begun), DAY);
         assert_eq!(due(later), DAY - Duration::from_secs(3600));
         assert_eq!(due(begun.plus_s(90_000)), Duration::ZERO);
@@ -286,18 +304,28 @@ mod tests {
         assert_eq!(due(begun.plus_s(-90_000)), DAY);
         assert_eq!(due(begun.plus_s(-86_400)), DAY - Duration::from_secs(3600));
         // One that was cut short goes on at once.
-        let begun = Mark::of(state.path(), later).unwrap().begun(later, FileId(9));
+        let begun = Mark::of(&file, later).unwrap().begun(later, FileId(9));
         let mark = Mark { after: 7, ..begun };
-        mark.keep(state.path()).unwrap();
-        assert_eq!(Mark::of(state.path(), later).unwrap(), mark);
+        mark.keep(&file).unwrap();
+        assert_eq!(Mark::of(&file, later).unwrap(), mark);
         assert_eq!((mark.begun(later.plus_s(9), FileId(10)), mark.started_us), (mark, later.0));
         assert_eq!(due(later), Duration::ZERO);
         // So does one of a program before this.
         let old = format!("{{\"ended_us\":{},\"after\":7,\"changes\":3}}", mark.ended_us);
-        std::fs::write(state.path().join(FOLDER).join(MARK), old).unwrap();
-        let old = Mark::of(state.path(), later).unwrap().begun(later, FileId(9));
+        std::fs::write(&file, old).unwrap();
+        let old = Mark::of(&file, later).unwrap().begun(later, FileId(9));
         assert_eq!(old, Mark { changes: 3, ..mark });
         assert!(crate::reconcile::report::ids(state.path()).unwrap().is_empty());
+    }
+
+    async fn until(what: &str, is: impl Fn() -> bool) {
+        let seen = async {
+            while !is() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let seen = tokio::time::timeout(Duration::from_secs(30), seen).await;
+        assert!(seen.is_ok(), "never: {what}");
     }
 
     #[tokio::test]
@@ -316,21 +344,12 @@ mod tests {
         configure("100h", 1);
         let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
         let state = daemon.site.config().state();
-        let until = async |what: &str, is: &dyn Fn() -> bool| {
-            let seen = async {
-                while !is() {
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-            };
-            let seen = tokio::time::timeout(Duration::from_secs(30), seen).await;
-            assert!(seen.is_ok(), "never: {what}");
-        };
-        until("the service waits", &|| state.join("reconcile/scrub.mark").exists()).await;
-        let (site, state) = (daemon.site.clone(), state.clone());
+        until("the service waits", || state.join("reconcile/scrub.mark").exists()).await;
+        let (site, file_of_mark) = (daemon.site.clone(), state.join(FOLDER).join(MARK));
         let spends = std::thread::spawn(move || {
             let ((_wish, stop), service) = (Stop::new(), Scrub::default());
             let (service, site, mark) = (&service, &site, Mark::default());
-            Paced { service, site, stop, state: &state, mark }.spent(0, 360_000)
+            Paced { service, site, stop, file: &file_of_mark, mark }.spent(0, 360_000)
         });
         tokio::time::sleep(Duration::from_millis(50)).await;
         configure("50ms", u32::MAX);
@@ -339,10 +358,68 @@ mod tests {
             let reports = daemon.site.supervisor().reports();
             reports.into_iter().find(|report| report.name == name).unwrap().status
         };
-        until("a pause that was long", &|| spends.is_finished()).await;
+        until("a pause that was long", || spends.is_finished()).await;
         assert!(spends.join().unwrap());
-        until("a comparison", &|| status("reconcile").figures["runs_total"] > 0.0).await;
-        until("a scrub", &|| status("scrub").line == "0 files, 0 B: 0 wrong").await;
+        until("a comparison", || status("reconcile").figures["runs_total"] > 0.0).await;
+        until("a scrub", || status("scrub").line == "0 files, 0 B: 0 wrong").await;
+        daemon.end(Duration::ZERO).await;
+    }
+
+    #[tokio::test]
+    async fn a_comparison_that_is_due_is_made_when_the_daemon_starts() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("site.toml");
+        let key = Identity::generate().public_key();
+        let there = format!("[[remote]]\nname = 'b'\nkey = '{key}'\naddress = '127.0.0.1:1'\n");
+        let site = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n";
+        std::fs::write(&file, format!("{site}[reconcile]\nevery = '24h'\n{there}")).unwrap();
+        let mark = folder.path().join("state").join(FOLDER).join(COMPARED);
+        let ended = Clock::system().now().plus_s(-86_400);
+        Mark::ended(ended).keep(&mark).unwrap();
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let now = || Clock::system().now();
+        until("a comparison", || Mark::of(&mark, now()).unwrap().ended_us > ended.0).await;
+        daemon.end(Duration::ZERO).await;
+    }
+
+    #[tokio::test]
+    async fn a_mark_of_another_catalog_hides_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("site.toml");
+        std::fs::write(&file, "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let (site, mark) =
+            (daemon.site.clone(), daemon.site.config().state().join(FOLDER).join(MARK));
+        until("the service waits", || mark.exists()).await;
+        let lines = std::thread::spawn(move || {
+            let (own, rule) = (site.catalog.site("a").unwrap(), site.catalog.rule("r").unwrap());
+            let adopted = Change::Adopt(AdoptedFile {
+                site: own,
+                name: "x".to_owned(),
+                size: 1,
+                rule,
+                digest: Digest::blake3([7; 32]),
+                replicas: vec![(own, "x".to_owned())],
+                other_content: OtherContent::Refuse,
+                origin: None,
+                receipt: None,
+            });
+            let now = site.clock.now();
+            let answers = site.catalog.apply(now, &[adopted]).unwrap();
+            let FileId(known) = answers[0].as_ref().unwrap().file;
+            // Of an unknown file in whatever place, and of one that it knows.
+            [known - 1, known + 1, known].map(|after| {
+                let mark =
+                    Mark { ended_us: now.0, started_us: now.0, last: after, after, changes: 0 };
+                mark.keep(&super::mark_in(&site.config())).unwrap();
+                let ((_wish, stop), service) = (Stop::new(), Scrub::default());
+                service.once(&site, stop).unwrap();
+                service.status().line
+            })
+        });
+        let lines = tokio::task::spawn_blocking(|| lines.join().unwrap()).await.unwrap();
+        let files = |line: &String| line.split_once(' ').unwrap().0.to_owned();
+        assert_eq!(lines.each_ref().map(files), ["1", "1", "0"], "{lines:?}");
         daemon.end(Duration::ZERO).await;
     }
 

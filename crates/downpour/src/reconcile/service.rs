@@ -4,7 +4,7 @@ use super::ask::{Answer, NAMES_MAX, Question, Side, Stored};
 use super::report::{self, Report, Verdict};
 use super::run::{Far, FarError, Order, run};
 use super::scrub::read_back;
-use super::scrubbing::Scrub;
+use super::scrubbing::{Mark, Scrub};
 use crate::api::{Allow, Given, Problem, Routes};
 use crate::notify::{NotTold, Note, Notify, NotifySection};
 use crate::section;
@@ -18,13 +18,14 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Handle;
-use tokio::time::Instant;
 use utoipa::{OpenApi, ToSchema};
 
 /// Bytes of questions in one request; a site takes 1 MiB unless it is told otherwise.
 const REQUEST_BYTES_MAX: usize = 600 << 10;
 /// Reports that a list shows.
 const LISTED_MAX: usize = 100;
+/// The mark's file, beside the reports.
+pub(super) const COMPARED: &str = "compare.mark";
 /// Where a site is asked of its sets of files, and of its copies.
 const DIGESTS: &str = "/v1/site/digests";
 const READ_BACK: &str = "/v1/site/copies";
@@ -156,12 +157,15 @@ impl Service for Reconcile {
 
     fn run(self: Arc<Self>, site: Arc<Site>, stop: Stop) -> Running {
         Box::pin(async move {
-            let (mut changes, mut since) = (site.config_changes(), Instant::now());
+            let mut changes = site.config_changes();
+            let file = site.config().state().join(report::FOLDER).join(COMPARED);
+            let mark = Mark::of(&file, site.clock.now());
+            let mut mark = mark.map_err(|e| Fault::new(ErrorClass::Internal, e.to_string()))?;
             loop {
                 let every = *changes.borrow_and_update().reconcile.every;
                 tokio::select! {
                     () = stop.asked() => return Ok(()),
-                    () = tokio::time::sleep_until(since + every) => {}
+                    () = tokio::time::sleep(mark.due(every, site.clock.now())) => {}
                     () = self.asked.notified() => {}
                     Ok(()) = changes.changed() => continue,
                 }
@@ -169,7 +173,10 @@ impl Service for Reconcile {
                     () = stop.now() => return Ok(()),
                     () = self.round(&site) => {}
                 }
-                since = Instant::now();
+                mark = Mark::ended(site.clock.now());
+                if let Err(error) = mark.keep(&file) {
+                    tracing::warn!(%error, "after a restart the next comparison comes early");
+                }
             }
         })
     }
