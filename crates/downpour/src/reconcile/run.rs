@@ -38,6 +38,8 @@ pub enum RunError {
     Near(String),
     /// The other site.
     Far(String),
+    /// This machine, which has no room for one more open file.
+    Machine(String),
 }
 
 impl std::fmt::Display for RunError {
@@ -45,6 +47,9 @@ impl std::fmt::Display for RunError {
         match self {
             Self::Near(text) => write!(f, "the catalog here: {text}"),
             Self::Far(text) => write!(f, "the other site: {text}"),
+            Self::Machine(text) => {
+                write!(f, "this machine: {text}; it is tried again, raise its limit if that stays")
+            }
         }
     }
 }

@@ -17,9 +17,10 @@
 use super::ask::Stored;
 use super::report::{Finding, Kind};
 use super::run::RunError;
+use crate::dispatch::source_class;
 use crate::object::open_file;
 use downpour_catalog::{
-    Catalog, Change, File, FileId, Reader, Replica, ReplicaState, SiteId, Time,
+    Catalog, Change, ErrorClass, File, FileId, Reader, Replica, ReplicaState, SiteId, Time,
 };
 use std::collections::HashSet;
 use std::fs;
@@ -29,6 +30,8 @@ use std::path::{Path, PathBuf};
 
 /// How often what was found is recorded, microseconds.
 const RECORD_EVERY_US: u64 = 180_000_000;
+/// How long a reader may be idle while a file is read, microseconds: after that it is opened anew, for a database closes what nobody uses.
+const IDLE_MAX_US: u64 = 60_000_000;
 /// Replicas that are asked for at once.
 const PAGE: usize = 500;
 /// Bytes that are read at once.
@@ -126,15 +129,18 @@ pub fn read_back(
     let called: Vec<_> =
         names.iter().map(|(name, version)| (origin, name.as_str(), *version)).collect();
     let (mut stored, mut changed) = (Vec::with_capacity(names.len()), Vec::new());
-    for file in reader.files_called(&called)? {
-        let replicas = file.as_ref().map(|file| reader.replicas(file.id)).transpose()?;
-        let mut replicas = replicas.into_iter().flatten();
-        let replica = replicas.find(|r| r.site == site && r.state != ReplicaState::Removed);
+    let files = reader.files_called(&called)?;
+    let ids: Vec<FileId> = files.iter().flatten().map(|file| file.id).collect();
+    let mut replicas = reader.replicas_of(&ids)?;
+    replicas.retain(|r| r.site == site && r.state != ReplicaState::Removed);
+    for file in files {
+        let of = |file: &File| replicas.iter().find(|replica| replica.file == file.id).cloned();
+        let replica = file.as_ref().and_then(of);
         let (Some(file), Some(replica)) = (file, replica) else {
             stored.push(Stored::Nothing);
             continue;
         };
-        let state = state_of(&base.join(&replica.path), &file, |_| true);
+        let state = state_of(&base.join(&replica.path), &file, |_| true)?;
         stored.push(match state {
             ReplicaState::Present => Stored::AsRecorded,
             ReplicaState::Corrupt => Stored::Damaged,
@@ -144,7 +150,8 @@ pub fn read_back(
             changed.push((replica, state));
         }
     }
-    catalog.submit(now(), of_same(&mut reader, changed)?).wait()?;
+    // The first one may have been idle for too long.
+    catalog.submit(now(), of_same(&mut catalog.reader()?, changed)?).wait()?;
     Ok(stored)
 }
 
@@ -219,10 +226,14 @@ impl Work<'_> {
         let Some(file) = reader.file(replica.file)? else { return Ok(true) };
         let state = match was_looked_at {
             true => recorded,
-            false => match self.look(&path, &file, pace) {
-                Some(state) => state,
-                None => return Ok(false),
-            },
+            false => {
+                let begun = (self.now)();
+                let Some(state) = self.look(&path, &file, pace)? else { return Ok(false) };
+                if (self.now)().0.abs_diff(begun.0) >= IDLE_MAX_US {
+                    *reader = self.catalog.reader()?;
+                }
+                state
+            }
         };
         if state != ReplicaState::Present || state != recorded {
             self.judge(reader, replica, &file, state)?;
@@ -253,18 +264,23 @@ impl Work<'_> {
     }
 
     /// What is on the disk; `None` when the scrub is to end.
-    fn look(&mut self, path: &Path, file: &File, pace: &mut impl Pace) -> Option<ReplicaState> {
+    fn look(
+        &mut self,
+        path: &Path,
+        file: &File,
+        pace: &mut impl Pace,
+    ) -> Result<Option<ReplicaState>, RunError> {
         self.done.files += 1;
         if !pace.spent(0, 1) {
-            return None;
+            return Ok(None);
         }
         let mut goes_on = true;
         let state = state_of(path, file, |bytes| {
             self.done.bytes += bytes;
             goes_on = goes_on && pace.spent(bytes, 0);
             goes_on
-        });
-        goes_on.then_some(state)
+        })?;
+        Ok(goes_on.then_some(state))
     }
 
     /// Of what is wrong, or is no longer.
@@ -347,20 +363,27 @@ impl Work<'_> {
 }
 
 /// What is on the disk, beside what is recorded.
-fn state_of(path: &Path, file: &File, goes_on: impl FnMut(u64) -> bool) -> ReplicaState {
+fn state_of(
+    path: &Path,
+    file: &File,
+    goes_on: impl FnMut(u64) -> bool,
+) -> Result<ReplicaState, RunError> {
     let digest = file.digest.as_ref().map(downpour_catalog::Digest::value);
     match read(path, goes_on) {
-        Ok(found) if digest.is_none_or(|digest| digest == found) => ReplicaState::Present,
-        Ok(_) => ReplicaState::Corrupt,
-        Err(error) if is_absent(&error) => ReplicaState::Lost,
-        // A disk that does not read is no proof of anything but that the file is not to be had.
-        Err(_) => ReplicaState::Corrupt,
+        Ok(found) if digest.is_none_or(|digest| digest == found) => Ok(ReplicaState::Present),
+        Ok(_) => Ok(ReplicaState::Corrupt),
+        Err(error) => state_by(&error).ok_or_else(|| RunError::Machine(error.to_string())),
     }
 }
 
-/// Whether there is no such file, rather than one that does not read.
-fn is_absent(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+/// What an error in reading says of a copy; `None` when it is this machine that lacks something.
+fn state_by(error: &io::Error) -> Option<ReplicaState> {
+    match source_class(error) {
+        ErrorClass::OutOfResources => None,
+        ErrorClass::FileGone => Some(ReplicaState::Lost),
+        // A disk that does not read is no proof of anything but that the file is not to be had.
+        _ => Some(ReplicaState::Corrupt),
+    }
 }
 
 /// A file's BLAKE3; `goes_on` is told of each piece.
@@ -384,7 +407,7 @@ fn hash_of(path: &Path) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Pace, ScrubOrder, Scrubbed, read_back, scrub};
+    use super::{Pace, ScrubOrder, Scrubbed, read_back, scrub, state_by};
     use crate::object::Digest as Blake3;
     use crate::reconcile::Kind;
     use crate::reconcile::Stored;
@@ -393,6 +416,7 @@ mod tests {
         Replica, ReplicaState, RuleId, SiteId, Time,
     };
     use rustix::fs::{CWD, FileType, Mode, mknodat};
+    use rustix::io::Errno;
     use std::cell::Cell;
     use std::fs;
     use std::os::unix::fs::symlink;
@@ -577,11 +601,26 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_without_room_says_nothing_of_a_copy() {
+        for (errno, state) in [
+            (Errno::NOENT, Some(ReplicaState::Lost)),
+            (Errno::NOTDIR, Some(ReplicaState::Lost)),
+            (Errno::IO, Some(ReplicaState::Corrupt)),
+            (Errno::ACCESS, Some(ReplicaState::Corrupt)),
+            (Errno::MFILE, None),
+            (Errno::NFILE, None),
+            (Errno::NOMEM, None),
+        ] {
+            assert_eq!(state_by(&errno.into()), state, "{errno}");
+        }
+    }
+
+    #[test]
     fn one_that_is_cut_short_goes_on_where_it_was() {
         let ten = Ten::new();
         let clock = Cell::new(0);
         let now = || {
-            clock.set(clock.get() + 100);
+            clock.set(clock.get() + 40);
             NOW.plus_s(clock.get() - 1_000_000)
         };
         for n in [1, 7] {

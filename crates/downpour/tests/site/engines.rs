@@ -3,8 +3,11 @@
 
 use super::database::{Database, Engine, numbers};
 use super::harness::{SiteProcess, Two, folder, until};
+use super::planting::Book;
+use downpour::reconcile::scrub::{Pace, ScrubOrder, scrub};
 use downpour::site::Card;
-use downpour_catalog::{Reader, State};
+use downpour_catalog::{CatalogUrl, FileId, Reader, State, Time};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -157,6 +160,50 @@ fn tell(engine: Engine) {
     }
     arrived(&sites.a, &sites.b, &listed);
     check_rows(&sites.a, &sites.b);
+    if engine == Engine::Mariadb {
+        // Only the scrub's connections are to be closed.
+        sites.a.kill();
+        scrub_slowly(sites.a.catalog());
+    }
+}
+
+/// Lets the server close all connections since this one while a file is read.
+struct Closing<'a>(&'a CatalogUrl, u64);
+
+impl Pace for Closing<'_> {
+    fn spent(&mut self, _bytes: u64, _files: u64) -> bool {
+        let open = "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID()";
+        let open = format!("{open} AND id > {}", self.1);
+        for id in numbers(self.0, &open).into_iter().flatten() {
+            numbers(self.0, &format!("KILL {id}"));
+        }
+        true
+    }
+
+    fn reached(&mut self, _file: FileId, _changes: usize) {}
+}
+
+/// A scrub of one more site in this catalog records what it read for so long that its connection was closed.
+fn scrub_slowly(url: &CatalogUrl) {
+    const THEN: Time = Time(1_790_000_000_000_000);
+    let Some(before) = numbers(url, "SELECT CONNECTION_ID()") else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let book = Book::open(url, THEN, &[], ["c", "d"], folder.path().to_owned());
+    book.one(THEN, book.adopt(book.sender, "lost", b"x", &[book.holder], None));
+    let order = ScrubOrder {
+        site: "d".to_owned(),
+        base: folder.path().to_owned(),
+        folders: Vec::new(),
+        repair_max: 9,
+        started: THEN,
+        last: FileId(i64::MAX),
+        after: (FileId(0), 0),
+    };
+    let clock = Cell::new(0);
+    let now = || THEN.plus_s(100 * clock.replace(clock.get() + 1));
+    let done = scrub(&book.catalog, &order, &mut Closing(url, before[0]), now);
+    let done = done.expect("it goes on");
+    assert_eq!((done.recorded, done.is_whole), (1, true));
 }
 
 #[test]
