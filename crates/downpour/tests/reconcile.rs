@@ -7,7 +7,7 @@ mod planting;
 
 use downpour::reconcile::{
     Answer, Far, FarError, Kind, Order, Question, Report, Side, Stored, Verdict, report, run,
-    scrub::read_back,
+    scrub::{Copies, read_back},
 };
 use downpour_catalog::{
     CatalogUrl, Change, Claimed, FileId, Move, Next, Receipt, ReplicaState, State, Time,
@@ -92,7 +92,8 @@ impl Far for There<'_> {
         if self.is_slow {
             return Err(FarError("no answer within 30 s".into()));
         }
-        Ok(read_back(&self.site.catalog, self.site.here(), origin, names, || NOW).unwrap())
+        let (here, copies) = (self.site.here(), Copies::default());
+        Ok(read_back(&self.site.catalog, here, &copies, origin, names, || NOW).unwrap())
     }
 
     fn bytes(&self) -> u64 {
@@ -110,6 +111,7 @@ fn order(repair_max: usize) -> Order {
         approved: Vec::new(),
         adopt_extra: false,
         base: "/".into(),
+        copies: Copies::default(),
     }
 }
 
@@ -326,7 +328,7 @@ fn what_cannot_be_sent_or_read_is_noted_and_the_rest_goes_on() {
         &*of.expect("a finding").note
     };
     assert_eq!(note(&all[0]), "left: we have no whole copy any more");
-    assert!(note("other").starts_with("left: they did not read their copy in time"));
+    assert!(note("other").starts_with("left: the copies were not read in time"));
     assert_eq!([note(&all[1]), report.repaired.to_string().as_str()], ["", "1"]);
     assert_eq!([&all[0], &all[1]].map(|name| near.state(name)), [State::Adopted, State::Queued]);
 }

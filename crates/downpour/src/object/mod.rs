@@ -94,8 +94,8 @@ pub(crate) use place::{
     rename_new,
 };
 pub use place::{Durability, Obstacle, OpenError};
+pub(crate) use scan::{Fingerprint, explain, open_file};
 pub use scan::{Item, ItemScan, Notice, Scan, ScanError, ScanOptions, Skipped, check_item_name};
-pub(crate) use scan::{explain, open_file};
 pub(crate) use source::CHANGED;
 pub use source::{Ahead, ContentSource, Section, Withdrawn};
 pub use store::{

@@ -105,7 +105,7 @@ impl fmt::Display for ScanError {
 impl std::error::Error for ScanError {}
 
 /// What a file looked like, to notice when it changes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Fingerprint {
     pub(crate) dev: u64,
     pub(crate) ino: u64,

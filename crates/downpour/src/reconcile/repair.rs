@@ -9,7 +9,7 @@
 //! | stuck | woken, if it waits |
 //!
 //! A copy that is not what was recorded of it is recorded as corrupt by the side that has it; when the right one comes, the damaged one goes
-//! aside. What the other site does not read in time is left, and the rest goes on. Where both copies are what their side recorded, nothing is touched: somebody must say which one is meant. What could
+//! aside. What is not read in time is left, and the rest goes on. Where both copies are what their side recorded, nothing is touched: somebody must say which one is meant. What could
 //! not be repaired has a note that begins with [`LEFT`].
 
 use super::ask::{Answer, NAMES_MAX, Packed, Question, Stored};
@@ -133,7 +133,7 @@ fn called(finding: &Finding) -> (String, i64) {
     (finding.name.clone(), finding.version)
 }
 
-/// Where digests differ, both sides read what they have: here, there. `None` where the other side could not.
+/// Where digests differ, both sides read what they have: here, there. `None` where one of them could not.
 fn compare_copies(
     catalog: &Catalog,
     far: &mut impl Far,
@@ -153,10 +153,18 @@ fn compare_copies(
             names.push(name);
             bytes += size;
         }
-        let near = read_back(catalog, (&order.near, &order.base), &order.near, &names, now)?;
-        let there = match far.read_back(&order.near, &names) {
-            Ok(there) => there,
-            Err(FarError(why)) => {
+        let here = (&*order.near, &*order.base);
+        let near = match read_back(catalog, here, &order.copies, &order.near, &names, now) {
+            Err(RunError::Machine(why)) => Err(why),
+            near => Ok(near?),
+        };
+        let both = near.and_then(|near| match far.read_back(&order.near, &names) {
+            Ok(there) => Ok((near, there)),
+            Err(FarError(why)) => Err(why),
+        });
+        let (near, there) = match both {
+            Ok(both) => both,
+            Err(why) => {
                 tracing::warn!(remote = %order.far, files = names.len(), %why, "copies not read");
                 continue;
             }
@@ -174,9 +182,7 @@ fn compare_copies(
 /// Whether our copy is to replace theirs.
 fn verdict(stored: Option<[Stored; 2]>) -> Result<(), &'static str> {
     let Some([near, far]) = stored else {
-        return Err(
-            "they did not read their copy in time; `downpour catalog reconcile --scrub` there does",
-        );
+        return Err("the copies were not read in time; a later comparison knows what they are");
     };
     match (near, far) {
         (Stored::AsRecorded, Stored::Damaged | Stored::Nothing) => Ok(()),

@@ -6,6 +6,7 @@ use super::ask::{Answer, Question, Scope, Side, Stored};
 use super::compare::{Compare, Compared, Holder, Nonsense};
 use super::repair::{LEFT, is_ours, repair};
 use super::report::{Finding, Kind, Report, Verdict};
+use super::scrub::Copies;
 use downpour_catalog::{Catalog, Error, File, FileId, OpenError, Time};
 use downpour_transport::identity::PublicKey;
 use std::path::PathBuf;
@@ -38,7 +39,7 @@ pub enum RunError {
     Near(String),
     /// The other site.
     Far(String),
-    /// This machine, which has no room for one more open file.
+    /// This machine, which does not read files now.
     Machine(String),
 }
 
@@ -48,7 +49,7 @@ impl std::fmt::Display for RunError {
             Self::Near(text) => write!(f, "the catalog here: {text}"),
             Self::Far(text) => write!(f, "the other site: {text}"),
             Self::Machine(text) => {
-                write!(f, "this machine: {text}; it is tried again, raise its limit if that stays")
+                write!(f, "this machine does not read files now: {text}; it is tried again")
             }
         }
     }
@@ -99,6 +100,8 @@ pub struct Order {
     pub adopt_extra: bool,
     /// What relative paths of our own copies are relative to.
     pub base: PathBuf,
+    /// What is known of them.
+    pub copies: Copies,
 }
 
 /// Runs once. `now` is asked again for each commit.
@@ -241,7 +244,7 @@ fn stuck(catalog: &Catalog, order: &Order, now: Time) -> Result<Vec<Finding>, Ru
 mod tests {
     use super::super::compare::tests::Held;
     use super::super::{CANDIDATES_MAX, Stand};
-    use super::{Answer, Far, FarError, Order, Question, Stored, Verdict, run};
+    use super::{Answer, Copies, Far, FarError, Order, Question, Stored, Verdict, run};
     use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl, Time};
 
     impl Far for Held {
@@ -274,6 +277,7 @@ mod tests {
             approved: Vec::new(),
             adopt_extra: false,
             base: "/".into(),
+            copies: Copies::default(),
         };
         let report = run(&catalog, &mut far, &order, || Time(0)).unwrap();
         assert_eq!((report.findings.len(), report.is_cut), (0, true));

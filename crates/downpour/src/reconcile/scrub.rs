@@ -15,18 +15,20 @@
 //! Of paths only hashes are kept, eight bytes for each replica. A scrub blocks its thread.
 
 use super::ask::Stored;
+use super::compare::CANDIDATES_MAX;
 use super::report::{Finding, Kind};
 use super::run::RunError;
 use crate::dispatch::source_class;
-use crate::object::open_file;
+use crate::object::{Fingerprint, open_file};
 use downpour_catalog::{
     Catalog, Change, ErrorClass, File, FileId, Reader, Replica, ReplicaState, SiteId, Time,
 };
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, TryLockError};
 
 /// How often what was found is recorded, microseconds.
 const RECORD_EVERY_US: u64 = 180_000_000;
@@ -36,6 +38,8 @@ const IDLE_MAX_US: u64 = 60_000_000;
 const PAGE: usize = 500;
 /// Bytes that are read at once.
 const PIECE: usize = 1 << 20;
+/// Copies of which it is remembered what they are: what two comparisons may find.
+const COPIES_MAX: usize = 2 * CANDIDATES_MAX;
 /// Findings that are listed.
 const LISTED_MAX: usize = 10_000;
 /// Depth of folders that is walked.
@@ -115,15 +119,28 @@ pub fn scrub(
     Ok(work.done)
 }
 
+/// What copies that were read back are, by their looks. It is held by who reads, so that a site reads for one at a time, and whoever asks
+/// again, because nobody has decided yet or the reading took too long, is told without another reading.
+#[derive(Clone, Debug, Default)]
+pub struct Copies(Arc<Mutex<HashMap<Fingerprint, [u8; 32]>>>);
+
 /// Reads a site's copies of these files of `origin` (name and version) and compares them with what its catalog says; what is lost or
 /// corrupt is recorded. `site` has its name and what relative paths are relative to.
 pub fn read_back(
     catalog: &Catalog,
     site: (&str, &Path),
+    copies: &Copies,
     origin: &str,
     names: &[(String, i64)],
     now: impl Fn() -> Time,
 ) -> Result<Vec<Stored>, RunError> {
+    let mut known = match copies.0.try_lock() {
+        Ok(known) => known,
+        Err(TryLockError::Poisoned(known)) => known.into_inner(),
+        Err(TryLockError::WouldBlock) => {
+            return Err(RunError::Machine("copies are being read already".to_owned()));
+        }
+    };
     let (mut reader, (site, base)) = (catalog.reader()?, site);
     let (site, origin) = (catalog.site(site)?, catalog.site(origin)?);
     let called: Vec<_> =
@@ -140,7 +157,7 @@ pub fn read_back(
             stored.push(Stored::Nothing);
             continue;
         };
-        let state = state_of(&base.join(&replica.path), &file, |_| true)?;
+        let state = state_of(&file, read_once(&base.join(&replica.path), &mut known))?;
         stored.push(match state {
             ReplicaState::Present => Stored::AsRecorded,
             ReplicaState::Corrupt => Stored::Damaged,
@@ -275,11 +292,14 @@ impl Work<'_> {
             return Ok(None);
         }
         let mut goes_on = true;
-        let state = state_of(path, file, |bytes| {
-            self.done.bytes += bytes;
-            goes_on = goes_on && pace.spent(bytes, 0);
-            goes_on
-        })?;
+        let found = open(path).and_then(|mut file| {
+            read(&mut file, |bytes| {
+                self.done.bytes += bytes;
+                goes_on = goes_on && pace.spent(bytes, 0);
+                goes_on
+            })
+        });
+        let state = state_of(file, found)?;
         Ok(goes_on.then_some(state))
     }
 
@@ -363,13 +383,9 @@ impl Work<'_> {
 }
 
 /// What is on the disk, beside what is recorded.
-fn state_of(
-    path: &Path,
-    file: &File,
-    goes_on: impl FnMut(u64) -> bool,
-) -> Result<ReplicaState, RunError> {
+fn state_of(file: &File, found: io::Result<[u8; 32]>) -> Result<ReplicaState, RunError> {
     let digest = file.digest.as_ref().map(downpour_catalog::Digest::value);
-    match read(path, goes_on) {
+    match found {
         Ok(found) if digest.is_none_or(|digest| digest == found) => Ok(ReplicaState::Present),
         Ok(_) => Ok(ReplicaState::Corrupt),
         Err(error) => state_by(&error).ok_or_else(|| RunError::Machine(error.to_string())),
@@ -386,9 +402,13 @@ fn state_by(error: &io::Error) -> Option<ReplicaState> {
     }
 }
 
+/// Opens what must be a regular file.
+fn open(path: &Path) -> io::Result<fs::File> {
+    open_file(path)?.ok_or_else(|| io::Error::other("no regular file"))
+}
+
 /// A file's BLAKE3; `goes_on` is told of each piece.
-fn read(path: &Path, mut goes_on: impl FnMut(u64) -> bool) -> io::Result<[u8; 32]> {
-    let mut file = open_file(path)?.ok_or_else(|| io::Error::other("no regular file"))?;
+fn read(file: &mut fs::File, mut goes_on: impl FnMut(u64) -> bool) -> io::Result<[u8; 32]> {
     let mut hasher = blake3::Hasher::new();
     let mut piece = vec![0; PIECE];
     loop {
@@ -400,6 +420,23 @@ fn read(path: &Path, mut goes_on: impl FnMut(u64) -> bool) -> io::Result<[u8; 32
     }
 }
 
+/// A file's BLAKE3, as it was read before if it has not changed since.
+fn read_once(path: &Path, known: &mut HashMap<Fingerprint, [u8; 32]>) -> io::Result<[u8; 32]> {
+    let mut file = open(path)?;
+    let looks = Fingerprint::of(&rustix::fs::fstat(&file)?);
+    if let Some(digest) = known.get(&looks) {
+        return Ok(*digest);
+    }
+    let digest = read(&mut file, |_| true)?;
+    if Fingerprint::of(&rustix::fs::fstat(&file)?) == looks {
+        if known.len() == COPIES_MAX {
+            known.clear();
+        }
+        known.insert(looks, digest);
+    }
+    Ok(digest)
+}
+
 fn hash_of(path: &Path) -> u64 {
     let hash = blake3::hash(path.as_os_str().as_encoded_bytes());
     super::ask::short(hash.as_bytes())
@@ -407,7 +444,7 @@ fn hash_of(path: &Path) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Pace, ScrubOrder, Scrubbed, read_back, scrub, state_by};
+    use super::{Copies, Pace, ScrubOrder, Scrubbed, read_back, scrub, state_by};
     use crate::object::Digest as Blake3;
     use crate::reconcile::Kind;
     use crate::reconcile::Stored;
@@ -553,8 +590,31 @@ mod tests {
         assert_eq!((&*replicas[4].path, replicas[4].state), ("", ReplicaState::Removed));
         // Of what was removed there is no copy to read back.
         let (here, names) = (("here", ten.folder.path()), [("deep/4".to_owned(), 1)]);
-        let stored = read_back(&ten.catalog, here, "here", &names, || NOW).unwrap();
+        let stored =
+            read_back(&ten.catalog, here, &Copies::default(), "here", &names, || NOW).unwrap();
         assert_eq!(stored, [Stored::Nothing]);
+    }
+
+    #[test]
+    fn a_copy_that_did_not_change_is_read_back_once_and_for_one_at_a_time() {
+        let (ten, copies) = (Ten::new(), Copies::default());
+        let names = [("deep/4".to_owned(), 1)];
+        let stored = || {
+            let here = ("here", ten.folder.path());
+            read_back(&ten.catalog, here, &copies, "here", &names, || NOW)
+        };
+        assert_eq!(stored().unwrap(), [Stored::AsRecorded]);
+        // It goes by what it remembers.
+        copies.0.lock().unwrap().values_mut().for_each(|digest| *digest = [0; 32]);
+        assert_eq!(stored().unwrap(), [Stored::Damaged]);
+        let path = ten.data().join("deep/4");
+        fs::rename(&path, path.with_extension("old")).unwrap();
+        assert_eq!(stored().unwrap(), [Stored::Nothing]);
+        fs::write(&path, "content 4").unwrap();
+        assert_eq!(stored().unwrap(), [Stored::AsRecorded]);
+        let reading = copies.0.lock().unwrap();
+        assert!(stored().unwrap_err().to_string().contains("being read already"));
+        drop(reading);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use super::ask::{Answer, NAMES_MAX, Question, Side, Stored};
 use super::report::{self, Report, Verdict};
-use super::run::{Far, FarError, Order, run};
-use super::scrub::read_back;
+use super::run::{Far, FarError, Order, RunError, run};
+use super::scrub::{Copies, read_back};
 use super::scrubbing::{Mark, Scrub};
 use crate::api::{Allow, Given, Problem, Routes};
 use crate::notify::{NotTold, Note, Notify, NotifySection};
@@ -148,6 +148,7 @@ struct Last {
 pub struct Reconcile {
     asked: tokio::sync::Notify,
     last: Mutex<Last>,
+    copies: Copies,
 }
 
 impl Service for Reconcile {
@@ -227,6 +228,7 @@ impl Reconcile {
 
     async fn with(&self, site: &Arc<Site>, remote: Arc<Remote>) -> Result<String, Fault> {
         let (site, config) = (site.clone(), site.config());
+        let copies = self.copies.clone();
         let mut there = There { remote: remote.clone(), runtime: Handle::current(), bytes: 0 };
         let internal = |what: String| Fault::new(ErrorClass::Internal, what);
         let done = tokio::task::spawn_blocking(move || -> Result<(Report, Vec<NotTold>), Fault> {
@@ -243,6 +245,7 @@ impl Reconcile {
                 approved: approved.clone(),
                 adopt_extra: config.reconcile.extra == OnExtra::Adopt,
                 base: config.folder.clone(),
+                copies,
             };
             let report = run(&site.catalog, &mut there, &order, || site.clock.now());
             let report = report.map_err(|error| {
@@ -416,6 +419,7 @@ async fn digests(
     responses((status = 200, body = [Stored]), (status = 400, body = Problem)))]
 async fn copies(
     State(site): State<Arc<Site>>,
+    Extension(service): Extension<Arc<Reconcile>>,
     Given(wish): Given<ReadBack>,
 ) -> Result<Json<Vec<Stored>>, Problem> {
     if wish.names.len() > NAMES_MAX {
@@ -424,9 +428,13 @@ async fn copies(
     }
     let done = tokio::task::spawn_blocking(move || {
         let (config, now) = (site.config(), || site.clock.now());
-        read_back(&site.catalog, (&site.name, &config.folder), &wish.origin, &wish.names, now)
+        let here = (&*site.name, &*config.folder);
+        read_back(&site.catalog, here, &service.copies, &wish.origin, &wish.names, now)
     });
     let internal = |what: String| Fault::new(ErrorClass::Internal, what);
     let stored = done.await.map_err(|error| internal(error.to_string()))?;
-    Ok(Json(stored.map_err(|error| internal(error.to_string()))?))
+    Ok(Json(stored.map_err(|error| match error {
+        RunError::Machine(_) => Fault::new(ErrorClass::OutOfResources, error.to_string()),
+        _ => internal(error.to_string()),
+    })?))
 }
