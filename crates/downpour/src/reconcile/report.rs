@@ -121,7 +121,7 @@ pub struct Report {
     pub bytes_exchanged: u64,
     /// Round trips to the other site.
     pub rounds: u32,
-    /// Files sent again, recorded, or woken.
+    /// Files sent again, recorded, or woken; of a scrub, recorded.
     pub repaired: usize,
     /// How many it would repair in one go.
     pub repair_max: usize,
@@ -177,6 +177,7 @@ impl Report {
             Verdict::Clean => "no difference".to_owned(),
             Verdict::Repaired => format!("{found} differences{more}, {} repaired", self.repaired),
             Verdict::Found if found == 0 => "not all was compared".to_owned(),
+            Verdict::Found if self.is_of_disk() => self.found_on_disk(more),
             Verdict::Found => {
                 format!("{found} differences{more}, {} repaired, look at the rest", self.repaired)
             }
@@ -184,7 +185,23 @@ impl Report {
                 format!("{found} differences{more}, {}, approve?", self.before_asking())
             }
         };
-        format!("{} and {}: {what}", self.site, self.far)
+        match self.is_of_disk() {
+            true => format!("{}, disk and catalog: {what}", self.site),
+            false => format!("{} and {}: {what}", self.site, self.far),
+        }
+    }
+
+    /// A scrub repairs nothing: it records, and comparisons have the files sent again.
+    fn found_on_disk(&self, more: &str) -> String {
+        let dark = self.findings.iter().filter(|finding| finding.kind == Kind::Dark).count();
+        let wrong = self.findings.len() - dark;
+        let wrong = (wrong > 0).then(|| {
+            format!(
+                "{wrong}{more} lost or corrupt, recorded; the next comparison has them sent again"
+            )
+        });
+        let dark = (dark > 0).then(|| format!("{dark}{more} dark, look at them"));
+        wrong.into_iter().chain(dark).collect::<Vec<_>>().join("; ")
     }
 
     /// What was done before it asked: a scrub records what it finds until that is too much.
@@ -435,6 +452,23 @@ mod tests {
         assert_eq!((kept.len(), kept.last()), (REPORTS_MAX, Some(&long.id)));
         approve(state.path(), &long.id).unwrap();
         assert_eq!(approvals(state.path(), "geneva/x").unwrap(), [long.id]);
+    }
+
+    #[test]
+    fn a_scrub_says_that_it_recorded_and_not_that_it_repaired() {
+        let found = |kinds: &[Kind]| {
+            let like = report(Verdict::Found);
+            let finding = |kind: &Kind| Finding { kind: *kind, ..like.findings[0].clone() };
+            let findings = kinds.iter().map(finding).collect();
+            Report { far: "berlin".into(), repaired: 1, findings, ..like }.headline()
+        };
+        assert_eq!(
+            found(&[Kind::Lost, Kind::Corrupt, Kind::Dark]),
+            "berlin, disk and catalog: 2 lost or corrupt, recorded; the next comparison has them \
+             sent again; 1 dark, look at them"
+        );
+        assert_eq!(found(&[Kind::Dark]), "berlin, disk and catalog: 1 dark, look at them");
+        assert!(report(Verdict::Found).headline().contains("1 differences, 0 repaired"));
     }
 
     #[test]
