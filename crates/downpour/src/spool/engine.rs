@@ -392,6 +392,9 @@ impl Spool {
         self.scan += 1;
         self.odd.clear();
         self.unmatched.clear();
+        if let Some(watch) = &mut self.watch {
+            watch.trouble = None;
+        }
         self.hidden = self.look_below(now, String::new()).into_iter().collect();
         let is_gone =
             |(rel, file): &(&Rel, &Tracked)| file.scan != self.scan && !self.is_hidden(rel);

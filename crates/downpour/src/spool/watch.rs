@@ -27,7 +27,7 @@ pub(super) struct Hints {
 pub(super) struct Watch {
     fd: OwnedFd,
     folders: HashMap<i32, String>,
-    /// Why some folders are not watched, once that is so.
+    /// Why some folders are not watched, as far as is known since the last look at everything began.
     pub(super) trouble: Option<String>,
     /// How often events were lost.
     pub(super) overflows: u64,
@@ -55,14 +55,17 @@ impl Watch {
             }
             // It went away again.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
-            Err(error) => {
-                let remedy = match error {
-                    Errno::NOSPC => ": raise it with `sysctl fs.inotify.max_user_watches=1048576`",
-                    _ => "",
-                };
-                let text = format!("some folders are seen by rescans only: {error}{remedy}");
-                self.trouble.get_or_insert(text);
-            }
+            Err(error) => self.failed(error),
+        }
+    }
+
+    /// One reason is told: the one with a remedy, or else the first.
+    fn failed(&mut self, error: Errno) {
+        let full = error == Errno::NOSPC;
+        let remedy =
+            if full { ": raise it with `sysctl fs.inotify.max_user_watches=1048576`" } else { "" };
+        if full || self.trouble.is_none() {
+            self.trouble = Some(format!("some folders are seen by rescans only: {error}{remedy}"));
         }
     }
 
@@ -96,6 +99,27 @@ impl Watch {
             if let Some(Ok(name)) = event.file_name().map(std::ffi::CStr::to_str) {
                 hints.paths.insert(join(folder, name));
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Watch;
+    use rustix::io::Errno;
+
+    #[test]
+    fn of_several_reasons_the_one_with_a_remedy_is_told() {
+        let mut watch = Watch::new().unwrap();
+        for (error, told) in [
+            (Errno::ACCESS, "denied"),
+            (Errno::NAMETOOLONG, "denied"),
+            (Errno::NOSPC, "max_user_watches"),
+            (Errno::ACCESS, "max_user_watches"),
+        ] {
+            watch.failed(error);
+            let trouble = watch.trouble.as_ref().unwrap();
+            assert!(trouble.contains(told), "{trouble}");
         }
     }
 }

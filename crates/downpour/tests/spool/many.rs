@@ -3,6 +3,7 @@
 use crate::bench::{Bench, LONG};
 use downpour::spool::Level;
 use std::fs;
+use std::path::PathBuf;
 
 /// Each is two events at least, and the kernel keeps 16,384.
 const MANY: usize = 9_000;
@@ -47,4 +48,24 @@ fn producers_see_that_the_spool_is_full() {
     bench.tick(LONG);
     assert_eq!(bench.spool().status().occupancy.bytes, 0, "{}", bench.said());
     assert!(!bench.path(".spool-full").exists());
+}
+
+#[test]
+fn folders_that_cannot_be_watched_are_told_of_until_they_can() {
+    // Below a spool of a long name the path is too long for the kernel.
+    let mut bench = Bench::new("rescan = '10s'", "");
+    bench.stop();
+    let long = "x".repeat(200);
+    let deep: PathBuf = std::iter::repeat_n(&*long, 20).collect();
+    fs::create_dir_all(bench.path(&format!("a/{}", deep.display()))).unwrap();
+    fs::rename(bench.path("a"), bench.path(&long)).unwrap();
+    bench.begin();
+    let told = |bench: &mut Bench| {
+        let notices = bench.spool().status().notices;
+        notices.iter().any(|text| text.contains("seen by rescans only"))
+    };
+    assert!(told(&mut bench), "{}", bench.said());
+    fs::rename(bench.path(&long), bench.path("a")).unwrap();
+    bench.tick(LONG);
+    assert!(!told(&mut bench), "{}", bench.said());
 }
