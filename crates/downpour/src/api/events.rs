@@ -156,7 +156,7 @@ mod tests {
         let mut stream = listen(&site, &token, "").await;
         site.events.tell("test", &"before");
         assert!(said(&mut stream).await.unwrap().contains("before"));
-        site.tokens.revoke("eye").unwrap();
+        site.tokens.revoke("eye", site.clock.now()).unwrap();
         site.events.tell("test", &"after");
         assert_eq!(said(&mut stream).await, None);
     }

@@ -22,6 +22,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Code of the problem that nobody knows who asks.
+pub const NOT_KNOWN: &str = "not-known";
+
 /// A method and a path that something is mounted at.
 type Mount = (Method, &'static str);
 
@@ -159,7 +162,7 @@ impl Guard {
             return Ok(Who::Site(remote.name().to_owned()));
         }
         let refuse = |what: &str, todo: &str| {
-            Err(Problem::new(StatusCode::UNAUTHORIZED, "not-known", what, todo))
+            Err(Problem::new(StatusCode::UNAUTHORIZED, NOT_KNOWN, what, todo))
         };
         if allow == Allow::Site {
             let shown = node.map_or("no key".to_owned(), |key| format!("the key {key}"));

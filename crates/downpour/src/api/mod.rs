@@ -20,7 +20,7 @@ mod tokens;
 
 pub use audit::AuditPage;
 pub use given::{Asked, Given};
-pub use guard::{Detail, Who};
+pub use guard::{Detail, NOT_KNOWN, Who};
 pub use problem::Problem;
 pub use remotes::{Hello, RemoteReport, Remotes};
 pub use routes::{Allow, Routes};

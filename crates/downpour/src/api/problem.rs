@@ -97,6 +97,10 @@ impl From<TokenError> for Problem {
                 Self::new(StatusCode::CONFLICT, "taken", what, todo)
             }
             TokenError::Unknown(_) => Self::not_found(what),
+            TokenError::LastAdmin(_) => {
+                let todo = "make another first: downpour token new NAME --role admin";
+                Self::new(StatusCode::CONFLICT, "last-admin", what, todo)
+            }
             TokenError::TooMany => {
                 Self::new(StatusCode::CONFLICT, "too-many", what, "revoke some first")
             }

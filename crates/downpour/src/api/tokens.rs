@@ -74,14 +74,16 @@ async fn new(
 
 /// End a token for good
 #[utoipa::path(delete, path = "/v1/tokens/{name}", params(("name" = String, Path)),
-    responses((status = 200, body = TokenList), (status = 404, body = Problem)))]
+    responses((status = 200, body = TokenList), (status = 404, body = Problem),
+        (status = 409, body = Problem)))]
 async fn revoke(
     State(site): State<Arc<Site>>,
     Path(name): Path<String>,
 ) -> Result<Json<TokenList>, Problem> {
     let revoked = move |site: &Site| {
-        site.tokens.revoke(&name)?;
-        site.tokens.list(site.clock.now())
+        let now = site.clock.now();
+        site.tokens.revoke(&name, now)?;
+        site.tokens.list(now)
     };
     Ok(Json(TokenList { tokens: with_tokens(site, revoked).await? }))
 }

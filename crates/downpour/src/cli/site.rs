@@ -1,11 +1,12 @@
 //! What the verbs that set up, check and run a site share, and those verbs: `init`, `check`, `serve`.
 
 use super::{Exit, Fault, read_defaults};
+use crate::api::NOT_KNOWN;
 use crate::descriptors;
 use crate::object::printable;
 use crate::site::{
-    Access, BadConfig, CONFIG_FILE, Card, Clock, Config, Daemon, InitError, Introduced,
-    RemoteError, Setup, StartError, card, init, introduce,
+    Access, AccessError, BadConfig, CONFIG_FILE, Card, Clock, Config, Daemon, InitError,
+    Introduced, RemoteError, Setup, StartError, card, init, introduce,
 };
 use crate::units::HostPort;
 use clap::Args;
@@ -17,6 +18,8 @@ use std::time::Duration;
 
 /// A daemon that is away is asked again after so long.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// What to do when the state folder has no token that counts.
+const GET_A_TOKEN: &str = "give --token, or make one as the daemon's user: downpour token new NAME --role admin --offline";
 
 /// Set up a site: its configuration, its key, the token of its first admin
 #[derive(Debug, Args)]
@@ -68,7 +71,7 @@ pub(super) struct AccessArgs {
     /// A site elsewhere: its card; needs a token [env: DOWNPOUR_AT]
     #[arg(long, value_name = "CARD", conflicts_with = "config", help_heading = "Daemon")]
     at: Option<Card>,
-    /// Token [env: DOWNPOUR_TOKEN] [default: that of the first admin, from the state folder]
+    /// Token [env: DOWNPOUR_TOKEN] [default: an admin's, from the state folder]
     #[arg(long, value_name = "TOKEN", allow_hyphen_values = true, help_heading = "Daemon")]
     token: Option<String>,
 }
@@ -188,7 +191,10 @@ impl AccessArgs {
         match self.way(|name| std::env::var_os(name))? {
             Way::There(Card { address, key, .. }, token) => Ok(Access::new(address, key, token)),
             Way::Here(config, token) => Access::of_config(&config, token).map_err(|error| {
-                let todo = "give --config FILE of a site on this machine, or --at CARD and a token";
+                let todo = match error {
+                    AccessError::Token(..) => GET_A_TOKEN,
+                    _ => "give --config FILE of a site on this machine, or --at CARD and a token",
+                };
                 Fault::usage(error.to_string(), todo)
             }),
         }
@@ -224,7 +230,7 @@ pub(super) fn with_daemon<T>(
     ask: impl AsyncFnOnce(&Access) -> Result<T, RemoteError>,
 ) -> Result<T, Fault> {
     let access = access.open()?;
-    runtime()?.block_on(ask(&access)).map_err(|error| daemon_fault(&access.address, error))
+    runtime()?.block_on(ask(&access)).map_err(|error| daemon_fault(&access, error))
 }
 
 /// What others wrote, for a terminal.
@@ -251,9 +257,16 @@ pub(super) async fn insist<T: DeserializeOwned>(
     }
 }
 
-fn daemon_fault(address: &str, error: RemoteError) -> Fault {
+fn daemon_fault(access: &Access, error: RemoteError) -> Fault {
+    let address = &access.address;
     match error {
-        RemoteError::Refused(problem) => Fault::incomplete(problem.what, problem.todo),
+        RemoteError::Refused(problem) => match &access.token_file {
+            Some(file) if problem.code == NOT_KNOWN => {
+                let what = format!("{}: {}", file.display(), problem.what);
+                Fault::incomplete(what, GET_A_TOKEN)
+            }
+            _ => Fault::incomplete(problem.what, problem.todo),
+        },
         RemoteError::Unreachable(what) => Fault::start(
             format!("no daemon answers at {address}: {what}"),
             "start it with `downpour serve`, or see to [api] listen and address",

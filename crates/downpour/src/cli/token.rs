@@ -3,7 +3,7 @@
 use super::site::{AccessArgs, with_daemon};
 use super::{Exit, Fault};
 use crate::api::{TokenList, TokenWish};
-use crate::site::{Clock, Config, NewToken, Role, Tokens};
+use crate::site::{Clock, Config, NewToken, Role, Tokens, hand_over};
 use crate::units::{parse_duration, show_duration};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
@@ -89,20 +89,30 @@ impl NewArgs {
             RoleArg::Operator => Role::Operator,
             RoleArg::Admin => Role::Admin,
         };
-        let new: NewToken = if self.offline {
-            let cannot = |error: &dyn std::error::Error| {
-                Fault::usage(error.to_string(), "run it as the daemon's user, with its --config")
-            };
-            let config = Config::read(&self.access.config()).map_err(|error| cannot(&error))?;
-            let tokens = Tokens::open(&config.state()).map_err(|error| cannot(&error))?;
-            let new = tokens.add(&self.name, role, self.expires, Clock::system().now());
-            new.map_err(|error| cannot(&error))?
-        } else {
-            let expires_s = self.expires.map(|time| time.as_secs());
-            let wish = TokenWish { name: self.name, role, expires_s };
-            with_daemon(self.access, async |site| site.post("/v1/tokens", &wish).await)?
-        };
+        if self.offline {
+            return self.run_offline(role);
+        }
+        let expires_s = self.expires.map(|time| time.as_secs());
+        let wish = TokenWish { name: self.name, role, expires_s };
+        let new: NewToken =
+            with_daemon(self.access, async |site| site.post("/v1/tokens", &wish).await)?;
         println!("{}", new.token);
+        Ok(Exit::Complete)
+    }
+
+    fn run_offline(self, role: Role) -> Result<Exit, Fault> {
+        let cannot = |error: &dyn std::error::Error| {
+            Fault::usage(error.to_string(), "run it as the daemon's user, with its --config")
+        };
+        let config = Config::read(&self.access.config()).map_err(|error| cannot(&error))?;
+        let state = config.state();
+        let tokens = Tokens::open(&state).map_err(|error| cannot(&error))?;
+        let new = tokens.add(&self.name, role, self.expires, Clock::system().now());
+        let new = new.map_err(|error| cannot(&error))?;
+        println!("{}", new.token);
+        if let Some(file) = hand_over(&state, &new).map_err(|error| cannot(&error))? {
+            eprintln!("{}: commands on this machine show it from now on", file.display());
+        }
         Ok(Exit::Complete)
     }
 }

@@ -2,7 +2,8 @@
 //! own key. Answers are bounded.
 
 use super::config::Config;
-use super::{BadConfig, EventId, RemoteError};
+use super::replace::replace;
+use super::{BadConfig, Clock, EventId, NewToken, RemoteError, Role, TokenError, Tokens, Verdict};
 use crate::api::Problem;
 use crate::units::HostPort;
 use downpour_transport::control::{Answer, Bulk, Caller, CallerSetup, ClientLimits, Head};
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Name of the file with the first admin's token, in the state folder.
+/// Name of the file with an admin's token, in the state folder: the first one's, at the beginning.
 pub(super) const TOKEN_FILE: &str = "admin.token";
 /// Bytes of an answer.
 const ANSWER_LEN_MAX: usize = 16 << 20;
@@ -31,6 +32,8 @@ pub struct Access {
     caller: Caller,
     /// Where it leads.
     pub address: String,
+    /// Where the token was read that is shown, if it was not given.
+    pub token_file: Option<PathBuf>,
 }
 
 /// There is no way.
@@ -60,7 +63,7 @@ impl fmt::Display for AccessError {
 impl std::error::Error for AccessError {}
 
 impl Access {
-    /// To the daemon of a configuration on this machine. Without a token of one's own, with that of the first admin.
+    /// To the daemon of a configuration on this machine. Without a token of one's own, with an admin's.
     pub fn of_config(file: &Path, token: Option<String>) -> Result<Self, AccessError> {
         let config = Config::read(file).map_err(AccessError::Config)?;
         let state = config.state();
@@ -68,15 +71,17 @@ impl Access {
             return Err(AccessError::NoSite(state));
         };
         let key = identity.public_key();
-        let token = match token {
-            Some(token) => token,
+        let (token, token_file) = match token {
+            Some(token) => (token, None),
             None => {
                 let file = state.join(TOKEN_FILE);
-                let text = std::fs::read_to_string(&file);
-                text.map_err(|error| AccessError::Token(file, error))?.trim().to_owned()
+                match std::fs::read_to_string(&file) {
+                    Ok(text) => (text.trim().to_owned(), Some(file)),
+                    Err(error) => return Err(AccessError::Token(file, error)),
+                }
             }
         };
-        Ok(Self::new(address_of(&config), key, token))
+        Ok(Self { token_file, ..Self::new(address_of(&config), key, token) })
     }
 
     /// To a daemon anywhere.
@@ -97,7 +102,7 @@ impl Access {
         let address = address.to_string();
         let addrs = vec![address.clone()];
         let caller = Caller::new(CallerSetup { addrs, server, identity, bearer, limits });
-        Self { caller, address }
+        Self { caller, address, token_file: None }
     }
 
     /// Asks for something.
@@ -197,6 +202,25 @@ impl Access {
     }
 }
 
+/// Gives a new admin's token to the commands on this machine, where theirs is nobody's any more: the file that has it then.
+pub fn hand_over(state: &Path, new: &NewToken) -> Result<Option<PathBuf>, TokenError> {
+    let file = state.join(TOKEN_FILE);
+    let shown = match std::fs::read_to_string(&file) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(TokenError::File(file, error));
+        }
+        shown => shown.unwrap_or_default(),
+    };
+    let known = Tokens::open(state)?.judge(shown.trim(), Clock::system().now())?;
+    if new.about.role != Role::Admin || matches!(known, Verdict::Known(..)) {
+        return Ok(None);
+    }
+    match replace(&file, format!("{}\n", new.token).as_bytes(), 0o600) {
+        Ok(()) => Ok(Some(file)),
+        Err(error) => Err(TokenError::File(file, error)),
+    }
+}
+
 /// A connection to a site that carries bytes. After an error nothing of it is used any more.
 pub struct BytesLine(Bulk);
 
@@ -263,4 +287,29 @@ pub(super) fn address_of(config: &Config) -> HostPort {
     };
     let local = || HostPort { host: here.to_string(), port: listen.port() };
     config.api.address.clone().unwrap_or_else(local)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{TOKEN_FILE, hand_over};
+    use crate::site::{Clock, Role, Tokens};
+    use std::fs;
+
+    #[test]
+    fn commands_get_an_admins_token_when_theirs_is_nobodys() {
+        let state = tempfile::tempdir().unwrap();
+        let file = state.path().join(TOKEN_FILE);
+        let tokens = Tokens::open(state.path()).unwrap();
+        let new = |name, role| tokens.add(name, role, None, Clock::system().now()).unwrap();
+        let shown = || fs::read_to_string(&file).unwrap_or_default().trim().to_owned();
+        assert_eq!(hand_over(state.path(), &new("a", Role::Operator)).unwrap(), None);
+        let first = new("b", Role::Admin);
+        assert_eq!(hand_over(state.path(), &first).unwrap(), Some(file.clone()));
+        let second = new("c", Role::Admin);
+        assert_eq!(hand_over(state.path(), &second).unwrap(), None);
+        assert_eq!(shown(), first.token);
+        tokens.revoke("b", Clock::system().now()).unwrap();
+        assert_eq!(hand_over(state.path(), &second).unwrap(), Some(file.clone()));
+        assert_eq!(shown(), second.token);
+    }
 }

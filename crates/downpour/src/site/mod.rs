@@ -38,7 +38,7 @@ mod supervisor;
 mod systemd;
 mod tokens;
 
-pub use access::{Access, AccessError, BytesLine};
+pub use access::{Access, AccessError, BytesLine, hand_over};
 pub(crate) use audit::Deed;
 pub use audit::{Audit, AuditEntry, Verified, Wanted};
 pub use check::{BadConfig, Flaw};

@@ -85,6 +85,8 @@ pub enum TokenError {
     Taken(String),
     /// There is none of this name.
     Unknown(String),
+    /// It is the only admin's.
+    LastAdmin(String),
     /// There are as many as may be.
     TooMany,
     /// The system gives no random numbers.
@@ -100,6 +102,12 @@ impl std::fmt::Display for TokenError {
             }
             Self::Taken(name) => write!(f, "there is a token `{name}` already"),
             Self::Unknown(name) => write!(f, "there is no token `{name}`"),
+            Self::LastAdmin(name) => {
+                write!(
+                    f,
+                    "`{name}` is the last admin's token: without it nobody could give another"
+                )
+            }
             Self::TooMany => write!(f, "there are {TOKENS_MAX} tokens already"),
             Self::NoRandomness => f.write_str("the system gives no random numbers"),
         }
@@ -195,13 +203,18 @@ impl Tokens {
         Ok(NewToken { token, about })
     }
 
-    /// Ends one for good.
-    pub fn revoke(&self, name: &str) -> Result<(), TokenError> {
+    /// Ends one for good; not the last that lets somebody give others.
+    pub fn revoke(&self, name: &str, now: Time) -> Result<(), TokenError> {
         let _lock = self.lock()?;
         let mut read = self.fresh()?;
-        let left: Vec<_> = read.kept.iter().filter(|kept| kept.name != name).cloned().collect();
-        if left.len() == read.kept.len() {
+        let is_it = |kept: &Kept| kept.name == name;
+        let (gone, left): (Vec<_>, Vec<_>) = read.kept.iter().cloned().partition(is_it);
+        let is_admin = |kept: &Kept| kept.role == Role::Admin && !kept.is_over(now);
+        if gone.is_empty() {
             return Err(TokenError::Unknown(name.to_owned()));
+        }
+        if gone.iter().any(is_admin) && !left.iter().any(is_admin) {
+            return Err(TokenError::LastAdmin(name.to_owned()));
         }
         self.write(&mut read, left)
     }
@@ -286,11 +299,26 @@ mod tests {
         assert_eq!(judge(&short.token, 60), Verdict::Expired("short".to_owned()));
         assert_eq!(judge(&long.token, 1 << 40), known("long", Role::Viewer));
         assert_eq!(judge("downpour-", 0), Verdict::Unknown);
-        tokens.revoke("long").unwrap();
+        tokens.revoke("long", Time(0)).unwrap();
         assert_eq!(judge(&long.token, 0), Verdict::Unknown);
-        assert!(matches!(tokens.revoke("long"), Err(TokenError::Unknown(_))));
+        assert!(matches!(tokens.revoke("long", Time(0)), Err(TokenError::Unknown(_))));
         let again = tokens.add("short", Role::Admin, None, Time(0));
         assert!(matches!(again, Err(TokenError::Taken(_))));
+    }
+
+    #[test]
+    fn the_last_admin_that_counts_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let tokens = Tokens::open(folder.path()).unwrap();
+        let minute = Some(Duration::from_secs(60));
+        for (name, expires) in [("first", None), ("second", minute)] {
+            tokens.add(name, Role::Admin, expires, Time(0)).unwrap();
+        }
+        let later = Time(0).plus_s(61);
+        assert!(matches!(tokens.revoke("first", later), Err(TokenError::LastAdmin(_))));
+        tokens.revoke("second", later).unwrap();
+        tokens.add("third", Role::Admin, None, later).unwrap();
+        tokens.revoke("first", later).unwrap();
     }
 
     #[test]
@@ -308,7 +336,7 @@ mod tests {
         let secret = new.token.strip_prefix(super::PREFIX).unwrap();
         assert!(text.contains("night-shift") && !text.contains(secret), "{text}");
         assert!(matches!(tokens.judge(&new.token, Time(6)).unwrap(), Verdict::Known(..)));
-        other.revoke("night-shift").unwrap();
+        other.revoke("night-shift", Time(6)).unwrap();
         assert_eq!(tokens.judge(&new.token, Time(7)).unwrap(), Verdict::Unknown);
     }
 

@@ -40,6 +40,19 @@ fn each_role_may_what_it_may() {
     assert_eq!(stop(&viewer), "403 not-allowed");
     assert_eq!(stop(&operator), "ok");
     assert_eq!(get(&viewer, "/v1/nothing"), "404 no-such-path");
+    let said = |arguments: &[&str]| {
+        let ended = site.run(arguments);
+        assert!(!ended.status.success(), "{arguments:?}");
+        String::from_utf8(ended.stderr).unwrap()
+    };
+    // The way in for an admin is not shut, and one that was lost is found again.
+    let last = said(&["token", "revoke", "admin"]);
+    assert!(last.contains("last admin") && last.contains("token new"), "{last}");
+    token(site, "second", "admin", None);
+    site.done(&["token", "revoke", "admin"]);
+    let stale = said(&["token", "list"]);
+    assert!(stale.contains("admin.token") && stale.contains("--offline"), "{stale}");
+    site.done(&["token", "new", "third", "--role", "admin", "--offline"]);
     site.done(&["token", "revoke", "watch"]);
     assert_eq!(get(&viewer, "/v1/services"), "401 not-known");
     let list = site.done(&["token", "list"]);
@@ -64,7 +77,7 @@ fn each_role_may_what_it_may() {
         deed("shift", "GET /v1/tokens", "403"),
         deed("watch", "POST /v1/services/all/start", "403"),
         deed("shift", "POST /v1/services/all/start", "200"),
-        deed("admin", "DELETE /v1/tokens/watch", "200"),
+        deed("third", "DELETE /v1/tokens/watch", "200"),
     ] {
         assert!(deeds.contains(&expected), "{expected:?} not in {deeds:?}");
     }
