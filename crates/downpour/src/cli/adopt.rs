@@ -1,7 +1,7 @@
 //! `downpour catalog adopt`: files that are there already are taken into the catalog as they lie.
 
 use super::{Exit, Fault};
-use crate::spool::{Adopted, Adoption, SumList, adopt, read_list};
+use crate::spool::{Adopted, Adoption, SumList, adopt, look_first, read_list};
 use crate::units::show_bytes;
 use clap::{Args, ValueEnum};
 use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl, DigestKind, OtherContent, Time};
@@ -86,6 +86,11 @@ fn parse_place(text: &str) -> Result<(String, String), String> {
 impl AdoptArgs {
     pub(super) fn run(self) -> Result<Exit, Fault> {
         let sums = self.read_sums()?;
+        // A catalog is made where there is none: not for what cannot be.
+        look_first(&self.folder, sums.as_ref()).map_err(|text| {
+            let todo = "give the folder with the files, and a list of it with its --sums-kind";
+            Fault::usage(text, todo)
+        })?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = Time(i64::try_from(since.as_micros()).unwrap_or(i64::MAX));
         let at = &self.catalog;

@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 
 /// Files of which the catalog is told together.
 const BATCH: usize = 500;
+/// Of so many files of a list the smallest one is read, to see of what kind it is.
+const TRIED_MAX: usize = 1000;
 
 /// What is to be adopted.
 #[derive(Clone, Debug)]
@@ -70,12 +72,41 @@ pub fn read_list(text: &str, kind: DigestKind) -> Result<SumList, String> {
     Ok(SumList { kind, sums })
 }
 
+/// What can be known to be wrong before anything is adopted: the folder, and a list of digests that are as long as those it is said
+/// to be of, and others.
+pub fn look_first(folder: &Path, sums: Option<&SumList>) -> Result<(), String> {
+    let root = open(folder)?;
+    let Some(SumList { kind, sums }) = sums else { return Ok(()) };
+    let other = match kind {
+        DigestKind::Blake3 => DigestKind::Sha256,
+        DigestKind::Sha256 => DigestKind::Blake3,
+        DigestKind::Md5 | DigestKind::Adler32 => return Ok(()),
+    };
+    let size = |rel: &String| root.look(rel).ok().flatten().map(|seen| seen.size);
+    let tried = sums.iter().take(TRIED_MAX);
+    let sized = tried.filter_map(|(rel, said)| Some((size(rel)?, rel, said)));
+    let Some((_, rel, said)) = sized.min_by_key(|(size, ..)| *size) else { return Ok(()) };
+    let file = root.open_file(rel).map_err(|error| format!("{rel}: {error}"))?;
+    let read = Digesting::new(&[DigestKind::Sha256]).read(file, |_| true);
+    let (_, digests) = read.map_err(|error| format!("{rel}: {error}"))?;
+    match digests.iter().find(|digest| digest.value() == said.value()) {
+        Some(digest) if digest.kind() == other => Err(format!(
+            "the list is of {other}, as {rel} shows, and not of {kind}: give --sums-kind {other}"
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn open(folder: &Path) -> Result<Root, String> {
+    Root::borrow(folder).map_err(|error| match error {
+        NoRoot::Unreadable(error) => format!("{}: {error}", folder.display()),
+        NoRoot::Another => unreachable!("said of watched folders only"),
+    })
+}
+
 /// Adopts a folder.
 pub fn adopt(catalog: &Catalog, now: Time, what: &Adoption) -> Result<Adopted, String> {
-    let root = Root::borrow(&what.folder).map_err(|error| match error {
-        NoRoot::Unreadable(error) => format!("{}: {error}", what.folder.display()),
-        NoRoot::Another => unreachable!("said of watched folders only"),
-    })?;
+    let root = open(&what.folder)?;
     let mut done = Adopted::default();
     let (mut folders, mut batch) = (vec![String::new()], Vec::new());
     while let Some(folder) = folders.pop() {

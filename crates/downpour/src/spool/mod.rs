@@ -34,7 +34,7 @@ mod steps;
 mod template;
 mod watch;
 
-pub use adopt::{Adopted, Adoption, SumList, adopt, read_list};
+pub use adopt::{Adopted, Adoption, SumList, adopt, look_first, read_list};
 pub use arrivals::{Arrivals, Failing};
 pub use aside::{SetApart, lies_aside};
 pub use book::SpoolError;

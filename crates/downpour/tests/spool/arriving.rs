@@ -2,7 +2,7 @@
 
 use crate::bench::{Bench, open_catalog};
 use downpour::site::Wish;
-use downpour::spool::{Adoption, Arrivals, Now, RuleSection, Rules, adopt, read_list};
+use downpour::spool::{Adoption, Arrivals, Now, RuleSection, Rules, adopt, look_first, read_list};
 use downpour_catalog::{
     AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Digest, DigestKind, FileId,
     OtherContent, SiteId, State, Time, backup,
@@ -294,4 +294,24 @@ fn a_list_is_believed_or_compared() {
     assert_eq!(adopt(&bench.catalog, NOW, &what).unwrap().new, 2);
     assert_eq!(bench.newest("word/b").digest.unwrap().hex(), word.to_hex().as_str());
     assert!(read_list("nonsense", DigestKind::Md5).is_err());
+}
+
+#[test]
+fn a_list_of_another_kind_is_not_believed() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a"), "abc").unwrap();
+    let sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    let looked = |kind, digest: &str| {
+        let list = read_list(&format!("{sha256}  gone\n{digest}  a"), kind).unwrap();
+        look_first(folder.path(), Some(&list))
+    };
+    let text = looked(DigestKind::Blake3, sha256).unwrap_err();
+    assert!(text.contains("--sums-kind sha256"), "{text}");
+    let blake3 = blake3::hash(b"abc").to_hex();
+    let text = looked(DigestKind::Sha256, &blake3).unwrap_err();
+    assert!(text.contains("--sums-kind blake3"), "{text}");
+    looked(DigestKind::Sha256, sha256).unwrap();
+    // Of a file that has changed.
+    looked(DigestKind::Blake3, blake3::hash(b"what it was").to_hex().as_str()).unwrap();
+    assert!(look_first(&folder.path().join("nope"), None).is_err());
 }
