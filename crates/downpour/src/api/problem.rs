@@ -67,6 +67,7 @@ impl IntoResponse for Problem {
 
 impl From<Fault> for Problem {
     fn from(fault: Fault) -> Self {
+        tracing::warn!(class = fault.class.name(), "not done: {}", fault.what);
         let todo = "try again; the daemon's log says more";
         let status = StatusCode::SERVICE_UNAVAILABLE;
         Self::new(status, fault.class.name(), fault.what, todo).of_class(fault.class)
@@ -109,5 +110,26 @@ impl From<TokenError> for Problem {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", what, todo)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Problem;
+    use crate::site::Fault;
+    use downpour_catalog::ErrorClass;
+    use std::io::{Read as _, Seek as _};
+    use std::sync::Arc;
+
+    #[test]
+    fn the_log_has_what_the_answer_says_that_it_has() {
+        let log = Arc::new(tempfile::tempfile().unwrap());
+        let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).finish();
+        let fault = Fault::new(ErrorClass::OutOfResources, "the audit record: no space");
+        let problem = tracing::subscriber::with_default(subscriber, || Problem::from(fault));
+        let (mut text, mut log) = (String::new(), &*log);
+        log.rewind().unwrap();
+        log.read_to_string(&mut text).unwrap();
+        assert!(problem.todo.contains("log") && text.contains(&problem.what), "{text}");
     }
 }
