@@ -2,7 +2,7 @@
 
 use super::Problem;
 use axum::body::Bytes;
-use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 
@@ -35,6 +35,22 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
         Query::try_from_uri(&parts.uri).map(|Query(asked)| Self(asked)).map_err(|error| {
             let todo = "write the query as /v1/openapi.json describes it";
+            Problem::bad_request(error.body_text(), todo)
+        })
+    }
+}
+
+/// What stands in the path where the route has a name in braces.
+#[derive(Clone, Copy, Debug)]
+pub struct Named<T>(pub T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Named<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let named = Path::from_request_parts(parts, state).await;
+        named.map(|Path(named)| Self(named)).map_err(|error| {
+            let todo = "write the path as /v1/openapi.json describes it";
             Problem::bad_request(error.body_text(), todo)
         })
     }

@@ -19,7 +19,7 @@ mod services;
 mod tokens;
 
 pub use audit::AuditPage;
-pub use given::{Asked, Given};
+pub use given::{Asked, Given, Named};
 pub use guard::{Detail, NOT_KNOWN, Who};
 pub use problem::Problem;
 pub use remotes::{Hello, RemoteReport, Remotes};

@@ -1,9 +1,9 @@
 //! `/v1/services`: what runs, and its start, stop, drain and restart.
 
-use super::{Allow, Problem, Routes};
+use super::{Allow, Named, Problem, Routes};
 use crate::site::{ServiceReport, Site, Verb};
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use utoipa::{OpenApi, ToSchema};
@@ -54,7 +54,7 @@ fn ask(site: &Site, name: &str, verb: Verb) -> Result<Json<Services>, Problem> {
     responses((status = 200, body = Services), (status = 404, body = Problem)))]
 async fn start(
     State(site): State<Arc<Site>>,
-    Path(name): Path<String>,
+    Named(name): Named<String>,
 ) -> Result<Json<Services>, Problem> {
     ask(&site, &name, Verb::Start)
 }
@@ -64,7 +64,7 @@ async fn start(
     responses((status = 200, body = Services), (status = 404, body = Problem)))]
 async fn stop(
     State(site): State<Arc<Site>>,
-    Path(name): Path<String>,
+    Named(name): Named<String>,
 ) -> Result<Json<Services>, Problem> {
     ask(&site, &name, Verb::Stop)
 }
@@ -74,7 +74,7 @@ async fn stop(
     responses((status = 200, body = Services), (status = 404, body = Problem)))]
 async fn drain(
     State(site): State<Arc<Site>>,
-    Path(name): Path<String>,
+    Named(name): Named<String>,
 ) -> Result<Json<Services>, Problem> {
     ask(&site, &name, Verb::Drain)
 }
@@ -84,7 +84,7 @@ async fn drain(
     responses((status = 200, body = Services), (status = 404, body = Problem)))]
 async fn restart(
     State(site): State<Arc<Site>>,
-    Path(name): Path<String>,
+    Named(name): Named<String>,
 ) -> Result<Json<Services>, Problem> {
     ask(&site, &name, Verb::Restart)
 }

@@ -1,8 +1,8 @@
 //! `/v1/tokens`: who may. For admins.
 
-use super::{Allow, Detail, Given, Problem, Routes};
+use super::{Allow, Detail, Given, Named, Problem, Routes};
 use crate::site::{NewToken, Role, Shown, Site, TokenError};
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -78,7 +78,7 @@ async fn new(
         (status = 409, body = Problem)))]
 async fn revoke(
     State(site): State<Arc<Site>>,
-    Path(name): Path<String>,
+    Named(name): Named<String>,
 ) -> Result<Json<TokenList>, Problem> {
     let revoked = move |site: &Site| {
         let now = site.clock.now();

@@ -7,13 +7,13 @@ use super::offer::Wants;
 use super::submit::{Accepted, Submission, submit};
 use super::why::{Place, Why, WhyList};
 use super::{Dispatch, lock, wants, work};
-use crate::api::{Allow, Asked, Detail, Given, Problem, Routes};
+use crate::api::{Allow, Asked, Detail, Given, Named, Problem, Routes};
 use crate::object::open_file;
 use crate::site::{Fault, RemoteError, Side, Site};
 use crate::spool::lies_aside;
 use crate::steering::Steered;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -326,7 +326,7 @@ struct Where {
     responses((status = 200, body = TransferReport), (status = 404, body = Problem)))]
 async fn transfer(
     State(site): State<Arc<Site>>,
-    Path(id): Path<i64>,
+    Named(id): Named<i64>,
     Asked(Where { at }): Asked<Where>,
 ) -> Result<Json<TransferReport>, Problem> {
     let Some(at) = at.filter(|at| *at != site.name) else { return transfer_here(&site, id).await };
@@ -404,7 +404,7 @@ async fn why(
 async fn why_file(
     State(site): State<Arc<Site>>,
     Extension(dispatch): Extension<Arc<Dispatch>>,
-    Path(file): Path<i64>,
+    Named(file): Named<i64>,
 ) -> Result<Json<Why>, Problem> {
     let found = dispatch.why_of(&site, FileId(file)).await?;
     found.map(Json).ok_or_else(|| Problem::not_found(format!("there is no file {file}")))
@@ -602,7 +602,7 @@ fn set_link(
 async fn open_link(
     State(site): State<Arc<Site>>,
     Extension(dispatch): Extension<Arc<Dispatch>>,
-    Path(name): Path<String>,
+    Named(name): Named<String>,
 ) -> Result<Json<Links>, Problem> {
     set_link(&site, &dispatch, &name, Wanted::Open)
 }
@@ -613,7 +613,7 @@ async fn open_link(
 async fn drain_link(
     State(site): State<Arc<Site>>,
     Extension(dispatch): Extension<Arc<Dispatch>>,
-    Path(name): Path<String>,
+    Named(name): Named<String>,
 ) -> Result<Json<Links>, Problem> {
     set_link(&site, &dispatch, &name, Wanted::Drained)
 }
@@ -624,7 +624,7 @@ async fn drain_link(
 async fn ban_link(
     State(site): State<Arc<Site>>,
     Extension(dispatch): Extension<Arc<Dispatch>>,
-    Path(name): Path<String>,
+    Named(name): Named<String>,
 ) -> Result<Json<Links>, Problem> {
     set_link(&site, &dispatch, &name, Wanted::Banned)
 }
@@ -635,7 +635,7 @@ async fn ban_link(
         (status = 404, body = Problem)))]
 async fn content(
     State(site): State<Arc<Site>>,
-    Path(id): Path<i64>,
+    Named(id): Named<i64>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let (own, inbox) = (site.name.clone(), site.clone());

@@ -8,10 +8,10 @@ use super::offer::{BatchState, Begin, Offer, OfferAnswer, OfferItem, Wants, Want
 use super::people::{TransferReport, transfer_here};
 use super::room::LANES_MAX;
 use super::{Dispatch, here, lock, wants};
-use crate::api::{Allow, Asked, Given, Problem, Routes, Who};
+use crate::api::{Allow, Asked, Given, Named, Problem, Routes, Who};
 use crate::site::{Remote, Site};
 use crate::ticket::Ticket;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use downpour_catalog::ErrorClass;
@@ -45,7 +45,7 @@ pub(super) fn routes() -> Routes {
     responses((status = 200, body = TransferReport), (status = 404, body = Problem)))]
 async fn transfer(
     State(site): State<Arc<Site>>,
-    Path(id): Path<i64>,
+    Named(id): Named<i64>,
 ) -> Result<Json<TransferReport>, Problem> {
     transfer_here(&site, id).await
 }
@@ -104,7 +104,7 @@ async fn begin(
     State(site): State<Arc<Site>>,
     Extension(dispatch): Extension<Arc<Dispatch>>,
     Extension(who): Extension<Who>,
-    Path(id): Path<String>,
+    Named(id): Named<String>,
     Given(begin): Given<Begin>,
 ) -> Result<Json<BatchState>, Problem> {
     let remote = asker(&site, &who)?;
@@ -145,7 +145,7 @@ struct Wait {
 async fn batch(
     Extension(dispatch): Extension<Arc<Dispatch>>,
     Extension(who): Extension<Who>,
-    Path(id): Path<String>,
+    Named(id): Named<String>,
     Asked(Wait { wait }): Asked<Wait>,
 ) -> Result<Json<BatchState>, Problem> {
     let incoming = dispatch.known(&who, &id)?;

@@ -5,12 +5,12 @@ use super::report::{self, Report, Verdict};
 use super::run::{Far, FarError, Order, RunError, run};
 use super::scrub::{Copies, read_back};
 use super::scrubbing::{Mark, Scrub};
-use crate::api::{Allow, Given, Problem, Routes};
+use crate::api::{Allow, Given, Named, Problem, Routes};
 use crate::notify::{NotTold, Note, Notify, NotifySection};
 use crate::section;
 use crate::site::{Fault, Part, Remote, Running, Service, Site, Status, Stop};
 use crate::units::{Amount, Span};
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::{Extension, Json};
 use downpour_catalog::ErrorClass;
 use serde::de::DeserializeOwned;
@@ -373,7 +373,7 @@ async fn list(
     responses((status = 200, description = "The report"), (status = 404, body = Problem)))]
 async fn show(
     State(site): State<Arc<Site>>,
-    Path(id): Path<String>,
+    Named(id): Named<String>,
 ) -> Result<Json<Report>, Problem> {
     report::load(&site.config().state(), &id).map(Json).map_err(|error| odd(&error))
 }

@@ -40,6 +40,9 @@ fn each_role_may_what_it_may() {
     assert_eq!(stop(&viewer), "403 not-allowed");
     assert_eq!(stop(&operator), "ok");
     assert_eq!(get(&viewer, "/v1/nothing"), "404 no-such-path");
+    for path in ["/v1/files/abc/content", "/v1/transfers/abc", "/v1/why/abc", "/v1/fetches/abc"] {
+        assert_eq!(get(&viewer, path), "400 bad-request", "{path}");
+    }
     let said = |arguments: &[&str]| {
         let ended = site.run(arguments);
         assert!(!ended.status.success(), "{arguments:?}");

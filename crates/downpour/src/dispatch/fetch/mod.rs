@@ -24,10 +24,10 @@ pub(super) use part::sweep;
 use super::incoming::Incoming;
 use super::link::Wanted;
 use super::{Dispatch, lock};
-use crate::api::{Allow, Given, Problem, Routes};
+use crate::api::{Allow, Given, Named, Problem, Routes};
 use crate::report::PlanLine;
 use crate::site::{Fault, Remote, Site};
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use downpour_catalog::{ErrorClass, Time};
@@ -311,7 +311,7 @@ async fn fetches(Extension(dispatch): Extension<Arc<Dispatch>>) -> Json<Vec<Fetc
     responses((status = 200, body = FetchReport), (status = 404, body = Problem)))]
 async fn fetched(
     Extension(dispatch): Extension<Arc<Dispatch>>,
-    Path(id): Path<i64>,
+    Named(id): Named<i64>,
 ) -> Result<Json<FetchReport>, Problem> {
     let fetch = lock(&dispatch.fetches).get(&id).cloned();
     let fetch =
