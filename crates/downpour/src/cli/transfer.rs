@@ -37,7 +37,7 @@ pub(super) struct TransferArgs {
 enum TransferVerb {
     Submit(SubmitArgs),
     Fetch(super::fetch::FetchArgs),
-    /// What is under way
+    /// What is under way: batches, fetches, and transfers with a file that has not ended
     List(ListArgs),
     Show(ShowArgs),
     Why(WhyArgs),
@@ -339,8 +339,8 @@ fn is_still(state: &str) -> bool {
 
 impl ListArgs {
     fn transfers(self) -> Result<Exit, Fault> {
-        let list: Transfers =
-            with_daemon(self.access, async |site| site.get("/v1/transfers").await)?;
+        let ask = async |site: &Access| site.get("/v1/transfers?states=true").await;
+        let list: Transfers = with_daemon(self.access, ask)?;
         if self.json {
             print_json(&list);
             return Ok(Exit::Complete);
@@ -358,10 +358,7 @@ impl ListArgs {
             );
         }
         list.fetches.iter().for_each(show_under_way);
-        for transfer in &list.transfers {
-            let at = show_time(transfer.submitted_us);
-            println!("transfer {} {} -> {} {at}", transfer.id, transfer.from, transfer.to);
-        }
+        list.transfers.iter().for_each(show_transfer);
         Ok(Exit::Complete)
     }
 
@@ -500,7 +497,8 @@ fn show_transfer(report: &TransferReport) {
         report.states.iter().map(|(state, files)| format!("{files} {state}")).collect();
     let states = if states.is_empty() { "nothing to move".to_owned() } else { states.join(", ") };
     let (id, from, to) = (report.id, &report.from, &report.to);
-    println!("transfer {id} {from} -> {to}: {states}; {}", show_bytes(report.bytes));
+    let (bytes, at) = (show_bytes(report.bytes.unwrap_or(0)), show_time(report.submitted_us));
+    println!("transfer {id} {from} -> {to}: {states}; {bytes}; submitted {at}");
 }
 
 fn show_link(link: &LinkReport) {

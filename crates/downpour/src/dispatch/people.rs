@@ -18,8 +18,8 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use downpour_catalog::{
-    Change, DigestKind, ErrorClass, FileId, Move, Next, Query, Reader, Refused, ReplicaState, Time,
-    TransferId,
+    Change, DigestKind, ErrorClass, FileId, Move, Next, Query, Reader, Refused, ReplicaState,
+    SiteId, Time, Transfer, TransferId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ use utoipa::{IntoParams, OpenApi, ToSchema};
 
 /// Bytes that are read at a time.
 const PIECE_LEN: usize = 1 << 18;
-/// Transfers and files on a page.
+/// Transfers on the list.
 const LIST_MAX: usize = 1000;
 /// Decisions on links in one answer.
 const STEERED_DEFAULT: usize = 100;
@@ -123,12 +123,12 @@ pub struct TransferReport {
     pub to: String,
     /// When, microseconds since 1970.
     pub submitted_us: i64,
-    /// Files by state; only where one transfer is asked for.
+    /// Files by state; in a list only if it is asked for.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub states: BTreeMap<String, u64>,
-    /// Bytes of all of them.
-    #[serde(default)]
-    pub bytes: u64,
+    /// Bytes of all of them; in a list only if it is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
 }
 
 /// What is under way.
@@ -139,7 +139,7 @@ pub struct Transfers {
     /// Files that are fetched from who has them, now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fetches: Vec<FetchReport>,
-    /// The newest transfers that were submitted, newest first.
+    /// Transfers with a file that has not ended, the newest first, at most 1000.
     pub transfers: Vec<TransferReport>,
 }
 
@@ -256,28 +256,53 @@ async fn elsewhere(site: &Arc<Site>, from: &str, wish: Submission) -> Result<Sub
     Ok(Submitted { site: from.to_owned(), accepted })
 }
 
+#[derive(Debug, Deserialize, IntoParams)]
+struct How {
+    /// Whether to count the files of each transfer, which takes long where they are many
+    #[serde(default)]
+    states: bool,
+}
+
 /// What is under way
-#[utoipa::path(get, path = "/v1/transfers", responses((status = 200, body = Transfers)))]
+#[utoipa::path(get, path = "/v1/transfers", params(How),
+    responses((status = 200, body = Transfers)))]
 async fn transfers(
     State(site): State<Arc<Site>>,
     Extension(dispatch): Extension<Arc<Dispatch>>,
+    Asked(How { states }): Asked<How>,
 ) -> Result<Json<Transfers>, Problem> {
     let list = site.read(|reader| {
         let names: BTreeMap<_, _> = reader.sites()?.into_iter().collect();
-        let transfers = reader.transfers(LIST_MAX)?;
-        let name = |site| names.get(&site).cloned().unwrap_or_default();
-        let report = |t: downpour_catalog::Transfer| TransferReport {
-            id: t.id.0,
-            from: name(t.from),
-            to: name(t.to),
-            submitted_us: t.submitted.0,
-            states: BTreeMap::new(),
-            bytes: 0,
-        };
-        Ok(transfers.into_iter().map(report).collect())
+        let open = reader.open_transfers(LIST_MAX)?;
+        Ok(open.into_iter().map(|transfer| report_of(&names, transfer)).collect::<Vec<_>>())
     });
+    let mut transfers = list.await?;
+    for report in transfers.iter_mut().filter(|_| states) {
+        let id = TransferId(report.id);
+        report.count(site.read(move |reader| reader.transfer_states(id)).await?);
+    }
     let (batches, fetches) = (dispatch.batches(site.clock.now()), dispatch.fetches_now());
-    Ok(Json(Transfers { transfers: list.await?, batches, fetches }))
+    Ok(Json(Transfers { transfers, batches, fetches }))
+}
+
+fn report_of(names: &BTreeMap<SiteId, String>, transfer: Transfer) -> TransferReport {
+    let name = |site| names.get(&site).cloned().unwrap_or_default();
+    TransferReport {
+        id: transfer.id.0,
+        from: name(transfer.from),
+        to: name(transfer.to),
+        submitted_us: transfer.submitted.0,
+        states: BTreeMap::new(),
+        bytes: None,
+    }
+}
+
+impl TransferReport {
+    fn count(&mut self, states: Vec<(downpour_catalog::State, u64, u64)>) {
+        self.bytes = Some(states.iter().map(|(.., bytes)| bytes).sum());
+        let named = states.into_iter().map(|(state, files, _)| (state.name().to_owned(), files));
+        self.states = named.collect();
+    }
 }
 
 impl Dispatch {
@@ -343,16 +368,10 @@ pub(super) async fn transfer_here(
     id: i64,
 ) -> Result<Json<TransferReport>, Problem> {
     let found = site.read(move |reader| {
-        let Some(t) = reader.transfer(TransferId(id))? else { return Ok(None) };
-        let names: BTreeMap<_, _> = reader.sites()?.into_iter().collect();
-        let name = |site| names.get(&site).cloned().unwrap_or_default();
-        let (mut states, mut bytes) = (BTreeMap::new(), 0);
-        for (state, files, of_them) in reader.transfer_states(t.id)? {
-            states.insert(state.name().to_owned(), files);
-            bytes += of_them;
-        }
-        let (from, to) = (name(t.from), name(t.to));
-        Ok(Some(TransferReport { id, from, to, submitted_us: t.submitted.0, states, bytes }))
+        let Some(transfer) = reader.transfer(TransferId(id))? else { return Ok(None) };
+        let mut report = report_of(&reader.sites()?.into_iter().collect(), transfer);
+        report.count(reader.transfer_states(TransferId(id))?);
+        Ok(Some(report))
     });
     found.await?.map(Json).ok_or_else(|| Problem::not_found(format!("there is no transfer {id}")))
 }

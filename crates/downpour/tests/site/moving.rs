@@ -158,6 +158,10 @@ fn a_site_that_is_away_is_waited_for_and_why_says_so() {
         };
         (list.files.len() == 3 && list.files.iter().all(told)).then_some(())
     });
+    let list: Transfers = sites.a.get("/v1/transfers?states=true").expect("a list");
+    let [one] = &list.transfers[..] else { panic!("{list:?}") };
+    let bytes = all.iter().map(|(_, content)| content.len() as u64).sum();
+    assert_eq!((one.id, one.states.values().sum(), one.bytes), (transfer, 3, Some(bytes)));
     // What is given up before it was tried has not arrived; asked for again, it goes.
     files(&sites.a, "gone", 1, 1000);
     let wait = ["transfer", "submit", &data(&sites.a, "gone"), "b", "--wait"];
@@ -197,6 +201,8 @@ fn a_site_that_is_away_is_waited_for_and_why_says_so() {
     assert!(again.wait().expect("our child").success());
     let rest: Vec<String> = told.map(|line| line.expect("text")).collect();
     assert!(rest.iter().any(|line| line.contains("3 receipted")), "{rest:?}");
+    let list: Transfers = sites.a.get("/v1/transfers").expect("a list");
+    assert!(list.transfers.is_empty(), "{list:?}");
     check(&sites.a, &sites.b, &all);
 }
 
