@@ -275,11 +275,16 @@ fn read_list(path: &Path) -> Result<Vec<Submission>, Fault> {
     };
     let todo = "give it JSON: {\"paths\": […], \"to\": \"SITE\"}, or a list of these";
     read.map_err(|error| Fault::usage(format!("{}: {error}", path.display()), todo))?;
-    let all = match text.trim_ascii_start().starts_with(b"[") {
+    let all: Result<Vec<Submission>, _> = match text.trim_ascii_start().starts_with(b"[") {
         true => serde_json::from_slice(&text),
         false => serde_json::from_slice(&text).map(|one| vec![one]),
     };
-    all.map_err(|error| Fault::usage(format!("{}: {error}", path.display()), todo))
+    let all = all.map_err(|error| Fault::usage(format!("{}: {error}", path.display()), todo))?;
+    if all.is_empty() || all.iter().any(|submission| submission.paths.is_empty()) {
+        let what = "the list, or a submission in it, names no file";
+        return Err(Fault::usage(format!("{}: {what}", path.display()), todo));
+    }
+    Ok(all)
 }
 
 /// Submits in as many requests as it takes; all are one transfer.
@@ -547,6 +552,8 @@ mod tests {
         for (text, is_wrong) in [
             (r#"{"paths": ["a"], "tu": "b"}"#, "unknown field `tu`"),
             (r#" [{"paths": ["a"], "to": 7}]"#, "invalid type: integer `7`"),
+            ("[]", "names no file"),
+            (r#"[{"paths": ["a"], "to": "b"}, {"paths": [], "to": "b"}]"#, "names no file"),
         ] {
             std::fs::write(&list, text).unwrap();
             let fault = read_list(&list).unwrap_err().to_string();
