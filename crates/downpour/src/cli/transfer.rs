@@ -441,6 +441,7 @@ impl DeedArgs {
             loop {
                 let some: Done = site.post(&path, &files).await?;
                 (all.done, all.passed) = (all.done + some.done, all.passed + some.passed);
+                all.unknown.extend(some.unknown);
                 if some.next.is_none() {
                     return Ok(all);
                 }
@@ -448,6 +449,9 @@ impl DeedArgs {
             }
         })?;
         println!("{deed}: {} files, nothing to do for {}", done.done, done.passed);
+        for file in done.unknown {
+            eprintln!("there is no file {file}");
+        }
         Ok(if done.done > 0 { Exit::Complete } else { Exit::Incomplete })
     }
 }

@@ -190,6 +190,9 @@ pub struct Done {
     pub done: u64,
     /// Files for which there is nothing to do, as they stand.
     pub passed: u64,
+    /// Files that were named and are not there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<i64>,
     /// The transfer has more: where to go on, after some seconds of work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<i64>,
@@ -542,16 +545,17 @@ async fn step_some(
     all: &mut Done,
 ) -> Result<(), Fault> {
     let read = |reader: &mut Reader| {
-        ids.into_iter().map(|id| reader.file(id)).collect::<Result<Vec<_>, _>>()
+        ids.into_iter().map(|id| Ok((id, reader.file(id)?))).collect::<Result<Vec<_>, _>>()
     };
     let mut changes = Vec::new();
-    for file in site.read(read).await? {
+    for (id, file) in site.read(read).await? {
         match file {
+            None => all.unknown.push(id.0),
             Some(file) if from.contains(&file.state) => {
                 let (file, at, next) = (file.id, file.revision, next.clone());
                 changes.push(Change::Move(Move { file, at, fence: None, next }));
             }
-            _ => all.passed += 1,
+            Some(_) => all.passed += 1,
         }
     }
     let answers = site.catalog.submit(site.clock.now(), changes).done().await?;

@@ -182,7 +182,9 @@ async fn act(site: Arc<Access>, command: Command, tell: UnboundedSender<News>, w
 fn said(answers: Vec<(String, Result<serde_json::Value, String>)>) -> Said {
     let good = answers.iter().all(|(_, answer)| answer.is_ok());
     let told = answers.into_iter().map(|(words, answer)| match answer.map(Done::deserialize) {
-        Ok(Ok(done)) => format!("done: {words}; {} done, {} not", done.done, done.passed),
+        Ok(Ok(Done { done, passed, unknown, .. })) => {
+            format!("done: {words}; {done} done, {} not", passed + unknown.len() as u64)
+        }
         Ok(Err(_)) => format!("done: {words}"),
         Err(error) => format!("not done: {words}: {error}"),
     });

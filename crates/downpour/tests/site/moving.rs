@@ -203,6 +203,9 @@ fn a_site_that_is_away_is_waited_for_and_why_says_so() {
     assert!(rest.iter().any(|line| line.contains("3 receipted")), "{rest:?}");
     let list: Transfers = sites.a.get("/v1/transfers").expect("a list");
     assert!(list.transfers.is_empty(), "{list:?}");
+    let none = sites.a.run(&["transfer", "cancel", "7"]);
+    let said = String::from_utf8_lossy(&none.stderr);
+    assert!(none.status.code() == Some(1) && said.contains("there is no file 7"), "{said}");
     check(&sites.a, &sites.b, &all);
 }
 
