@@ -47,9 +47,10 @@ struct State {
     /// One past the last block that was opened for sending.
     opened: u32,
     products: u64,
+    /// Bytes of their content, and of the product that is being inserted so far.
     bytes: u64,
-    /// Bytes of all blocks so far.
-    framed: u64,
+    /// The same, when the last block was closed.
+    closed: u64,
     stopped: bool,
 }
 
@@ -82,7 +83,7 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Products inserted, and their bytes.
+    /// Products inserted, and bytes of them and of the one that is being inserted.
     pub fn inserted(&self) -> (u64, u64) {
         let state = self.lock();
         (state.products, state.bytes)
@@ -91,9 +92,9 @@ impl Queue {
     /// Bytes of products that stand in so many blocks, about.
     pub fn bytes_of(&self, blocks: u32) -> u64 {
         let state = self.lock();
-        let closed = u64::from(state.first) + state.blocks.len() as u64;
-        let share = f64::from(blocks) / closed.max(1) as f64;
-        (state.framed as f64 * share.min(1.0)) as u64
+        let all = u64::from(state.first) + state.blocks.len() as u64;
+        let share = f64::from(blocks) / all.max(1) as f64;
+        (state.closed as f64 * share.min(1.0)) as u64
     }
 
     /// Source symbols of the blocks from `from` on, as far as they are kept, and the number of the first of them.
@@ -179,7 +180,7 @@ impl Queue {
         let number = state.first + state.blocks.len() as u32;
         state.blocks.push_back(block);
         state.kept += len;
-        state.framed += len;
+        state.closed = state.bytes;
         Ok(number)
     }
 }
@@ -296,6 +297,7 @@ impl Inserter {
                 }
             }
             hasher.update(&buf[..len]);
+            self.queue.lock().bytes += len as u64;
             self.append(&buf[..len], offer)?;
             left -= len as u64;
         }
@@ -308,9 +310,7 @@ impl Inserter {
         let ends = if self.is_open() { self.next + 1 } else { self.next };
         let number = self.number;
         self.number += 1;
-        let mut state = self.queue.lock();
-        state.products += 1;
-        state.bytes += size;
+        self.queue.lock().products += 1;
         Ok(Inserted { number, size, blocks: begins..ends, withdrawn })
     }
 
@@ -381,10 +381,12 @@ mod tests {
         inserter.close(&mut |number, symbols| closed.push((number, symbols))).unwrap();
         assert_eq!(closed, [(0, 3)], "250 bytes");
         assert_eq!(inserter.open_symbols(), 0);
+        assert_eq!(queue.bytes_of(1), 20, "of products, not of frames");
         let (offered, third) = insert(&mut inserter, 2_000);
         assert_eq!(offered, [(1, 10), (2, 10)]);
         assert_eq!(third.unwrap().blocks, 1..4);
         assert_eq!(queue.inserted(), (3, 2_020));
+        assert_eq!((queue.bytes_of(0), queue.bytes_of(3)), (0, 2_020));
         let mut buf = vec![0; 1_000];
         queue.read(BlockId::data(1).unwrap(), &mut buf).unwrap();
         let mut same = vec![0; 500];

@@ -212,6 +212,18 @@ impl Shelf {
         self.lock().summary.clone()
     }
 
+    /// Bytes of the products that have come, and of the one that is being read.
+    pub fn bytes(&self) -> u64 {
+        let state = self.lock();
+        let read = match &state.reading {
+            Reading::Body(body) | Reading::Seal(body, _) if !state.has_had(body.head.number) => {
+                body.head.size - body.left
+            }
+            _ => 0,
+        };
+        state.summary.bytes_received + read
+    }
+
     /// No block below is needed any more.
     pub fn needed_from(&self) -> u32 {
         self.lock().needed_from()

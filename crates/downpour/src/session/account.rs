@@ -359,16 +359,15 @@ impl ReceiverAccount {
     }
 }
 
-/// A receiver's progress.
+/// A receiver's progress, which holds so many `bytes`.
 pub(super) fn receiver_snapshot(
     account: &ReceiverAccount,
     plan: &ReceivePlan,
     driver: &ReceiveSnapshot,
     data_len: Option<u64>,
-    geometry: Geometry,
+    bytes: u64,
 ) -> Snapshot {
     let elapsed = account.joined_at.elapsed();
-    let bytes = driver.data_held * geometry.block_len();
     let done = data_len.map_or(bytes, |len| bytes.min(len));
     let rate = if elapsed.is_zero() { Rate::from_bps(0) } else { Rate::of(done, elapsed) };
     let row = Row {

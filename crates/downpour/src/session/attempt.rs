@@ -308,8 +308,10 @@ impl Run<'_> {
                 _ = tick.tick() => {
                     let snapshot = self.look();
                     events.heard_elsewhere(snapshot.stats.received);
+                    let in_blocks = snapshot.data_held * geometry.block_len();
+                    let bytes = self.store.product_bytes().unwrap_or(in_blocks);
                     let shown =
-                        receiver_snapshot(&self.account, plan, &snapshot, self.data_len, geometry);
+                        receiver_snapshot(&self.account, plan, &snapshot, self.data_len, bytes);
                     host.show(&shown);
                     None
                 }

@@ -35,6 +35,11 @@ pub(super) trait Keeper: BlockSink {
         None
     }
 
+    /// Bytes of products so far; a manifest tells how much its blocks hold.
+    fn product_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Of products, no data block below is needed any more.
     fn needed_from(&self) -> u32 {
         0
@@ -80,6 +85,10 @@ impl Keeper for Shelf {
 
     fn mark(&self) -> Option<Bookmark> {
         Some(self.mark())
+    }
+
+    fn product_bytes(&self) -> Option<u64> {
+        Some(self.bytes())
     }
 
     fn needed_from(&self) -> u32 {

@@ -104,8 +104,10 @@ fn blocks_in_any_order_give_products_in_order() {
     let world = World::new(&publisher, 0, Some(folder.path()));
     let blocks = blocks(publisher, &SIZES);
     for (number, bytes) in blocks.iter().enumerate().rev() {
+        assert_eq!(world.shelf.bytes(), 0);
         assert_eq!(world.accept(number, bytes), Accepted::Kept);
     }
+    assert_eq!(world.shelf.bytes(), SIZES.iter().sum::<usize>() as u64);
     world.shelf.finished(blocks.len() as u32);
     for (number, size) in SIZES.iter().enumerate() {
         let placed = std::fs::read(folder.path().join(format!("p{number}"))).unwrap();
