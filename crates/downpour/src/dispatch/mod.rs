@@ -66,7 +66,9 @@ pub use offer::{
 };
 pub use people::{BatchReport, Done, Files, Links, Steering, Submitted, TransferReport, Transfers};
 pub(crate) use policy::source_class;
-pub use section::{MulticastSection, ReceiverSection, TransferSection, check_receivers};
+pub use section::{
+    MulticastSection, ReceiverSection, TransferSection, check_interface, check_receivers,
+};
 pub use submit::{Accepted, Submission};
 pub use ways::Way;
 pub use why::{Why, WhyList};

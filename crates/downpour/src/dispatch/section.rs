@@ -1,5 +1,7 @@
 //! What `site.toml` says of moving files: `[transfer]`, `[multicast]`, `[[receiver]]`. What it says of one link stands in its `[[remote]]`.
 
+use crate::cli::Interface;
+use crate::ports::PortRange;
 use crate::section;
 use crate::site::section::Complaint;
 use crate::site::{Config, RemoteSection, is_name};
@@ -111,6 +113,18 @@ pub fn check_receivers(config: &Config, found: &mut Vec<Complaint>) {
             say(at("key"), "another [[receiver]] has the same key".to_owned(), todo);
         }
     }
+    if config.rule.iter().any(|rule| !rule.receivers.is_empty()) {
+        let port = config.multicast.port;
+        if port == config.api.listen.port() {
+            let what = format!("[api] listens on {port} already");
+            say("multicast.port".to_owned(), what, "give each a port of its own");
+        }
+        let sessions = config.transfer.ports.parse::<PortRange>();
+        if let Some(ports) = sessions.ok().filter(|ports| ports.ports().contains(&port)) {
+            let what = format!("{port} is one of `ports` of [transfer], {ports}");
+            say("multicast.port".to_owned(), what, "take one that is not");
+        }
+    }
     for (index, rule) in config.rule.iter().enumerate() {
         let unknown = |name: &&String| !config.receiver.iter().any(|known| known.name == **name);
         if let Some(name) = rule.receivers.iter().find(unknown) {
@@ -118,6 +132,15 @@ pub fn check_receivers(config: &Config, found: &mut Vec<Complaint>) {
             say(format!("rule.{index}.receivers"), what, "add it, with its key");
         }
     }
+}
+
+/// What is wrong with the interface of streams, where there are any. One that is away may come back: a daemon waits for it.
+pub fn check_interface(config: &Config) -> Option<Complaint> {
+    let sends = config.rule.iter().any(|rule| !rule.receivers.is_empty());
+    let takes = config.remote.iter().any(|remote| remote.multicast.is_some());
+    let named = config.multicast.interface.as_deref().filter(|_| sends || takes)?;
+    let fault = Interface::find(named).err()?;
+    Some(Complaint::new("multicast.interface", fault.what, fault.todo))
 }
 
 impl TransferSection {
@@ -131,7 +154,7 @@ impl TransferSection {
             let todo = "give it 1 or more; `downpour service stop dispatch` moves nothing";
             found.push(Complaint::new("transfer.active", "nothing could move", todo));
         }
-        if let Err(error) = self.ports.parse::<crate::ports::PortRange>() {
+        if let Err(error) = self.ports.parse::<PortRange>() {
             let todo = "write FIRST-LAST, such as 28800-28819";
             found.push(Complaint::new("transfer.ports", error.to_string(), todo));
         }

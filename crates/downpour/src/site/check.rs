@@ -9,10 +9,11 @@
 
 use super::config::{Config, FILE_BYTES_MAX, TABLES};
 use super::section::{Complaint, Key, Need, Table};
+use crate::spool::SpoolSection;
 use serde::Deserialize as _;
 use std::fmt;
-use std::fs::File;
-use std::io::Read as _;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
@@ -68,10 +69,12 @@ impl Config {
         Ok(config)
     }
 
-    /// The same, and looks at files that it names and a daemon would wait for.
+    /// The same, and looks at what it names on this machine and a daemon would wait for.
     pub fn read_and_look(file: &Path) -> Result<Self, BadConfig> {
         let config = Self::read(file)?;
-        let wrong = crate::dispatch::check_tickets(&config);
+        let mut wrong = crate::dispatch::check_tickets(&config);
+        wrong.extend(crate::dispatch::check_interface(&config));
+        wrong.extend(config.unusable_folders());
         let text = read_text(file).unwrap_or_default();
         match DeTable::parse(&text) {
             Ok(root) if !wrong.is_empty() => {
@@ -81,6 +84,26 @@ impl Config {
             }
             _ => Ok(config),
         }
+    }
+
+    /// The folders that cannot take what is to come into them.
+    fn unusable_folders(&self) -> Vec<Complaint> {
+        let inboxes = self.remote.iter().enumerate().map(|(index, remote)| {
+            let own = remote.folder.is_some().then(|| format!("remote.{index}.folder"));
+            (own.unwrap_or_else(|| "transfer.inbox".to_owned()), self.inbox_of(remote), true)
+        });
+        let spool = |(index, spool): (usize, &SpoolSection)| {
+            (format!("spool.{index}.folder"), self.path(&spool.folder), false)
+        };
+        let mut all: Vec<_> = inboxes.chain(self.spool.iter().enumerate().map(spool)).collect();
+        all.dedup();
+        let wrong = |(at, folder, may_be_made): (String, PathBuf, bool)| {
+            let error = try_folder(&folder, may_be_made).err()?;
+            let what = format!("{} cannot be written to: {error}", folder.display());
+            let todo = "name a folder in which the daemon's user may write, or make it one; check as that user";
+            Some(Complaint::new(at, what, todo))
+        };
+        all.into_iter().filter_map(wrong).collect()
     }
 
     /// Reads a text and checks it.
@@ -113,6 +136,18 @@ impl Flaw {
     fn at(text: &str, span: Option<Range<usize>>, what: String, todo: impl Into<String>) -> Self {
         Self { line: span.map(|span| line_of(text, span.start)), what, todo: todo.into() }
     }
+}
+
+/// Whether something can be made in a folder, or in the one that is there above one that `may_be_made`. It is gone again.
+fn try_folder(folder: &Path, may_be_made: bool) -> io::Result<()> {
+    let is_away = |above: &Path| match above.symlink_metadata() {
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+        Ok(_) => false,
+    };
+    let there = folder.ancestors().find(|above| !may_be_made || !is_away(above));
+    let made = there.unwrap_or(folder).join(format!(".downpour-check-{}", std::process::id()));
+    fs::create_dir(&made)?;
+    fs::remove_dir(&made)
 }
 
 fn read_text(file: &Path) -> Result<String, Flaw> {
@@ -335,6 +370,12 @@ mod tests {
             ),
             ("[site]\nname = 'x'\n[remote]\nname = 'y'\n", Some(3), "is a section", "[[remote]]"),
             ("[site]\nname = \n", Some(2), "", "TOML"),
+            (
+                "[site]\nname = 'x'\n[[rule]]\nname = 'r'\nmatch = '*'\nto = 'y'\n",
+                Some(6),
+                "`y` is no known site",
+                "add its [[remote]]; `downpour init --with CARD` does",
+            ),
             ("[site]\nname = 'x'\ncatalog = 'oracle:x'\n", Some(3), "no catalog's URL", "sqlite"),
         ] {
             let flaw = only_flaw(text);
@@ -342,6 +383,53 @@ mod tests {
             assert!(flaw.what.contains(what), "{text:?}: {flaw:?}");
             assert!(flaw.todo.contains(todo), "{text:?}: {flaw:?}");
         }
+    }
+
+    const REMOTE: &str =
+        "[[remote]]\nname = 'b'\nkey = 'AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA'\n";
+
+    #[test]
+    fn ports_and_interface_of_a_stream_that_cannot_work_are_found() {
+        let rule = "[[rule]]\nname = 'r'\nmatch = '*'\nreceivers = ['m']\n[[receiver]]\nname = 'm'\n\
+                    key = 'AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA'\n";
+        let ports =
+            "[site]\nname = 'a'\n[api]\nlisten = '0.0.0.0:28801'\n[multicast]\nport = 28801\n";
+        let flaws = Config::parse(&format!("{ports}{rule}")).unwrap_err();
+        let found: Vec<_> = flaws.iter().map(|flaw| (flaw.line, flaw.what.as_str())).collect();
+        let [(Some(6), first), (Some(6), second)] = found[..] else { panic!("{found:?}") };
+        assert!(first.contains("[api] listens on 28801"), "{first}");
+        assert!(second.contains("`ports` of [transfer], 28800-28819"), "{second}");
+        assert!(Config::parse(ports).is_ok(), "no rule has receivers");
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("site.toml");
+        let text = format!("[site]\nname = 'a'\n[multicast]\ninterface = 'nope'\n{rule}");
+        std::fs::write(&file, text).unwrap();
+        let bad = Config::read_and_look(&file).unwrap_err().to_string();
+        assert!(bad.contains("line 4") && bad.contains("no interface is named `nope`"), "{bad}");
+    }
+
+    #[test]
+    fn folders_that_cannot_be_used_are_found_and_those_that_can_are_left_as_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, root) = (folder.path().join("site.toml"), folder.path().display());
+        let look = |inbox: &str, spool: &str| {
+            let text = format!(
+                "[site]\nname = 'a'\n[transfer]\ninbox = '{inbox}'\n{REMOTE}\
+                 [[spool]]\nfolder = '{root}/{spool}'\n\
+                 [[rule]]\nname = 'r'\nmatch = '*'\nto = 'b'\n"
+            );
+            std::fs::write(&file, text).unwrap();
+            Config::read_and_look(&file).map_err(|bad| bad.flaws)
+        };
+        std::fs::create_dir(folder.path().join("spool")).unwrap();
+        look("new/inbox", "spool").unwrap();
+        let names = || std::fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(names(), 2, "nothing was made");
+        let flaws = look("/proc/in", "away").unwrap_err();
+        let lines: Vec<_> = flaws.iter().map(|flaw| flaw.line).collect();
+        assert_eq!(lines, [Some(4), Some(9)], "{flaws:?}");
+        assert!(flaws[0].what.contains("/proc/in cannot be written to"), "{flaws:?}");
+        assert!(look("site.toml/in", "spool").is_err(), "a file is no folder");
     }
 
     #[test]

@@ -417,8 +417,11 @@ fn check_sites(
     let to = rule.to.iter().map(|site| ("to", site));
     for (key, site) in to.chain(rule.from.iter().map(|site| ("from", site))) {
         if site != own && !sites.contains(&site.as_str()) {
-            let known = format!("name one of the sites in [[remote]]: {}", sites.join(", "));
-            say(key, &format!("`{site}` is no known site"), &known);
+            let todo = match sites {
+                [] => "add its [[remote]]; `downpour init --with CARD` does".to_owned(),
+                known => format!("name one of the sites in [[remote]]: {}", known.join(", ")),
+            };
+            say(key, &format!("`{site}` is no known site"), &todo);
         }
     }
     if rule.to.iter().any(|site| site == own) {
