@@ -87,6 +87,9 @@ enum Way {
 
 impl InitArgs {
     pub(super) fn run(self) -> Result<Exit, Fault> {
+        // What cannot be trusted leaves no half of a site behind.
+        let others =
+            self.with.iter().map(|with| Other::read(with)).collect::<Result<Vec<_>, _>>()?;
         let setup_there = self.folder.join(CONFIG_FILE).exists();
         let mine = if setup_there {
             let mine = card(&self.folder).map_err(init_fault)?;
@@ -105,17 +108,10 @@ impl InitArgs {
             let mine = init(&Setup { name, folder, state, listen, address });
             mine.map_err(init_fault)?
         };
-        for with in &self.with {
-            let neighbour = Path::new(with);
-            let other = if neighbour.join(CONFIG_FILE).exists() {
-                let other = card(neighbour).map_err(init_fault)?;
+        for Other { card: other, folder } in others {
+            if let Some(neighbour) = folder {
                 trust(neighbour, &mine)?;
-                other
-            } else {
-                with.parse().map_err(|what: String| {
-                    Fault::usage(what, "give a card, or the folder of a site on this machine")
-                })?
-            };
+            }
             if trust(&self.folder, &other)? {
                 println!("trusts    {} at {}", other.name, other.address);
             }
@@ -125,6 +121,28 @@ impl InitArgs {
         println!("card      {mine}");
         println!("run it    downpour serve --config {}", config.display());
         Ok(Exit::Complete)
+    }
+}
+
+/// What `--with` names.
+#[derive(Debug)]
+struct Other<'a> {
+    card: Card,
+    /// It is on this machine.
+    folder: Option<&'a Path>,
+}
+
+impl<'a> Other<'a> {
+    fn read(with: &'a str) -> Result<Self, Fault> {
+        let folder = Path::new(with);
+        let no_site =
+            |what| Fault::usage(what, "give a card, or the folder of a site on this machine");
+        match folder.join(CONFIG_FILE).try_exists() {
+            Ok(true) => Ok(Self { card: card(folder).map_err(init_fault)?, folder: Some(folder) }),
+            // A card may be too long for a path.
+            Err(error) if !with.contains('@') => Err(no_site(format!("{with}: {error}"))),
+            Ok(false) | Err(_) => Ok(Self { card: with.parse().map_err(no_site)?, folder: None }),
+        }
     }
 }
 
@@ -314,7 +332,7 @@ pub(super) fn config_fault(bad: &BadConfig) -> Fault {
 
 #[cfg(test)]
 mod tests {
-    use super::{AccessArgs, Way};
+    use super::{AccessArgs, InitArgs, Way};
     use clap::Parser as _;
     use std::path::PathBuf;
 
@@ -322,6 +340,31 @@ mod tests {
     struct Asking {
         #[command(flatten)]
         access: AccessArgs,
+    }
+
+    #[derive(clap::Parser)]
+    struct Initing {
+        #[command(flatten)]
+        init: InitArgs,
+    }
+
+    #[test]
+    fn what_cannot_be_trusted_leaves_no_site_behind_and_says_why() {
+        let root = tempfile::tempdir().unwrap();
+        let (file, mine) = (root.path().join("file"), root.path().join("mine"));
+        std::fs::write(&file, "").unwrap();
+        let init = |with: &str| {
+            let folder = ["init", "q", "--folder", mine.to_str().unwrap()];
+            let words = folder.into_iter().chain(["--with", with]);
+            Initing::try_parse_from(words).unwrap().init.run()
+        };
+        let away = root.path().join("away");
+        let error = init(away.to_str().unwrap()).unwrap_err();
+        assert!(error.what.contains("is no card"), "{error}");
+        let closed = init(file.to_str().unwrap()).unwrap_err();
+        assert!(closed.what.ends_with("Not a directory (os error 20)"), "{closed}");
+        assert!(!mine.exists());
+        init(WEST).unwrap();
     }
 
     const EAST: &str = "east@east:1#AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
