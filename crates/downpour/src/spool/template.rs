@@ -33,7 +33,7 @@ enum Word {
     Path,
 }
 
-const WORDS: [(&str, Word); 10] = [
+const WORDS: [(&str, Word); 9] = [
     ("name", Word::Name),
     ("dir", Word::Dir),
     ("file", Word::File),
@@ -43,8 +43,9 @@ const WORDS: [(&str, Word); 10] = [
     ("version", Word::Version),
     ("site", Word::Site),
     ("rule", Word::Rule),
-    ("path", Word::Path),
 ];
+/// Only a command is told where the file lies: `into` is what says so.
+const PATH: (&str, Word) = ("path", Word::Path);
 
 /// What a template may speak of.
 #[derive(Clone, Copy, Debug)]
@@ -75,10 +76,7 @@ impl FromStr for Template {
 
     /// A template for `into`: without {path}, and below the target whatever the name is.
     fn from_str(text: &str) -> Result<Self, String> {
-        let template = Self::of_text(text).map_err(|what| format!("`into`: {what}"))?;
-        if template.has(Word::Path) {
-            return Err("`into`: {path} is only known to commands".to_owned());
-        }
+        let template = Self::read(text, &WORDS).map_err(|what| format!("`into`: {what}"))?;
         if text.is_empty() || text.starts_with('/') || text.split('/').any(|part| part == "..") {
             return Err(format!("`into` is `{text}`: write a path below the target, without .."));
         }
@@ -97,8 +95,13 @@ impl Word {
 }
 
 impl Template {
-    /// Any text with words in braces; `{{` and `}}` are braces themselves.
+    /// A word of a command: any text.
     pub fn of_text(text: &str) -> Result<Self, String> {
+        Self::read(text, &[&WORDS[..], &[PATH]].concat())
+    }
+
+    /// Any text with these words in braces; `{{` and `}}` are braces themselves.
+    fn read(text: &str, words: &[(&str, Word)]) -> Result<Self, String> {
         let mut parts: Vec<Part> = Vec::new();
         let mut rest = text;
         while let Some(at) = rest.find(['{', '}']) {
@@ -115,8 +118,8 @@ impl Template {
                     "`{text}` has a brace without its other one: write {{{{ for it"
                 ));
             };
-            let found = WORDS.iter().find(|(name, _)| *name == word).ok_or_else(|| {
-                let known: Vec<_> = WORDS.iter().map(|(name, _)| format!("{{{name}}}")).collect();
+            let found = words.iter().find(|(name, _)| *name == word).ok_or_else(|| {
+                let known: Vec<_> = words.iter().map(|(name, _)| format!("{{{name}}}")).collect();
                 format!("`{{{word}}}` is no word: take {}", known.join(" "))
             })?;
             parts.push(Part::Word(found.1));
@@ -232,7 +235,11 @@ mod tests {
         for wrong in ["", "/{name}", "../{name}", "a/../{name}", "{site}", "x", "{nome}", "{name"] {
             assert!(wrong.parse::<Template>().is_err(), "{wrong}");
         }
-        assert!("{nome}".parse::<Template>().unwrap_err().contains("{stem}"));
+        for unknown in ["{nome}", "{path}"] {
+            let known = unknown.parse::<Template>().unwrap_err();
+            assert!(known.ends_with("{stem} {ext} {date} {version} {site} {rule}"), "{known}");
+        }
+        assert!(Template::of_text("{nome}").unwrap_err().ends_with("{rule} {path}"));
         let hostile = Facts { name: "../../etc/passwd", version: 1, ..FACTS };
         assert_eq!(Template::default().path(&hostile), "etc/passwd");
     }
