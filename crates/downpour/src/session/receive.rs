@@ -269,8 +269,7 @@ async fn join(
         let error = match tried {
             Ok(done) => return Ok(done),
             Err(error) if !error.is_passing() => {
-                let todo = "ask the sender for a ticket that is valid now";
-                let fault = Fault::start(error.to_string(), todo);
+                let fault = Fault::start(error.to_string(), advice(&error));
                 return Err(fault.of(ErrorClass::SourceRefused));
             }
             Err(error) => error,
@@ -299,6 +298,18 @@ async fn join(
     }
 }
 
+/// To who is not let in.
+fn advice(error: &JoinError) -> &'static str {
+    match error {
+        JoinError::NotAllowed(_) => {
+            "have this machine's key (`downpour ticket key`) added there, or ask for a ticket without \
+             a list"
+        }
+        JoinError::WrongVersion(_) => "do so at one of the two ends, and try again",
+        _ => "ask the sender for a ticket that is valid now",
+    }
+}
+
 /// Who receives.
 pub(super) struct Taker {
     /// Signs in this node's name.
@@ -321,8 +332,9 @@ pub(super) struct BatchTarget {
 
 #[cfg(test)]
 mod tests {
-    use super::{Haste, PAUSE, SHORT, instance};
+    use super::{Haste, PAUSE, SHORT, advice, instance};
     use crate::cli::Target;
+    use downpour_transport::control::JoinError;
     use std::time::{Duration, Instant};
 
     #[test]
@@ -337,6 +349,14 @@ mod tests {
         assert!(tries < 300, "{tries} in a minute");
         assert_eq!(haste.pause(now, now + SHORT), Duration::ZERO, "it has lasted");
         assert_eq!(haste.pause(now, now), PAUSE.0, "and the next one begins anew");
+    }
+
+    #[test]
+    fn who_is_not_on_the_list_needs_no_newer_ticket() {
+        let refused = JoinError::NotAllowed("key k is not on the list".to_owned());
+        assert!(advice(&refused).contains("added"));
+        assert_eq!(refused.to_string(), "key k is not on the list", "the advice is ours");
+        assert!(advice(&JoinError::WrongToken).contains("valid now"));
     }
 
     #[test]

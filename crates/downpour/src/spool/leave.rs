@@ -92,7 +92,7 @@ impl Leaver<'_> {
             }
             After::Move(folder) => {
                 let place = self.move_to(private, folder);
-                place.map(Some).map_err(|error| failed(&error))
+                place.map(Some).map_err(|e| failed(&format!("{}: {e}", folder.display())))
             }
         }
     }
@@ -188,4 +188,24 @@ pub(super) fn put_back_all(
         }
     }
     left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{After, FileId, Leaver, Root, Stays};
+
+    #[test]
+    fn what_cannot_be_moved_names_the_folder_that_does_not_take_it() {
+        let (spool, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for file in [spool.path().join("a"), other.path().join("a"), other.path().join("a.7")] {
+            std::fs::write(file, "x").unwrap();
+        }
+        let root = Root::open(spool.path(), true).unwrap();
+        let seen = root.look("a").unwrap().unwrap();
+        let leaver = Leaver { root: &root, rel: "a", file: FileId(7), seen, digest: None };
+        let stays = leaver.leave(&After::Move(other.path().to_owned()));
+        let Err(Stays::Failed(why)) = stays else { panic!("it has left") };
+        assert!(why.starts_with(&other.path().display().to_string()), "{why}");
+        assert_eq!(root.look("a").unwrap().map(|seen| seen.size), Some(1), "it is back");
+    }
 }

@@ -78,7 +78,7 @@ pub enum JoinError {
     #[error("{0}")]
     Expired(String),
     /// The sender has a list of nodes, and this one is not on it.
-    #[error("{0}; have it added there, or use a ticket without a list")]
+    #[error("{0}")]
     NotAllowed(String),
     /// The two sides do not speak the same version.
     #[error("{0}")]
