@@ -7,7 +7,7 @@ use crate::units::{HostPort, parse_duration, show_duration};
 use clap::{Args, Subcommand};
 use downpour_transport::control::Token;
 use downpour_transport::identity::{Identity, PublicKey};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -76,6 +76,16 @@ impl NewArgs {
                 "give the port that the sender will listen on; `downpour ports` lists the usual ones",
             ));
         }
+        let is_no_host = |address: &&HostPort| {
+            let ip = address.host.parse().map(|ip: IpAddr| ip.to_canonical());
+            ip.is_ok_and(|ip| ip.is_unspecified() || ip.is_multicast())
+        };
+        if let Some(wrong) = self.address.iter().find(is_no_host) {
+            return Err(Fault::usage(
+                format!("`{wrong}` is no address that receivers could connect to"),
+                "give one by which they reach this machine; `downpour send --listen` may be another",
+            ));
+        }
         if let Some(group) = self.group {
             super::network::check_group(group, true)?;
         }
@@ -137,5 +147,34 @@ impl ShowArgs {
             Some(keys) => keys.iter().for_each(|key| println!("allowed  {key}")),
         }
         Ok(Exit::Complete)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::NewArgs;
+    use crate::cli::Exit;
+    use clap::Parser as _;
+
+    #[derive(clap::Parser)]
+    struct Making {
+        #[command(flatten)]
+        new: NewArgs,
+    }
+
+    #[test]
+    fn an_address_that_is_nobodys_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("ticket");
+        for address in
+            ["h:0", "0.0.0.0:7", "[::]:7", "239.1.2.3:7", "[ff15::1]:7", "[::ffff:0.0.0.0]:7"]
+        {
+            let words = ["new", "--address", "192.0.2.7:7", "--address", address, "--out"];
+            let words = words.into_iter().chain([out.to_str().unwrap()]);
+            let refused = Making::try_parse_from(words).unwrap().new.run().unwrap_err();
+            assert_eq!(refused.exit, Exit::Usage, "{address}");
+            assert!(refused.what.contains(address), "{refused}");
+        }
+        assert!(!out.exists());
     }
 }
