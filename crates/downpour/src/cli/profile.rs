@@ -5,7 +5,7 @@
 
 use super::network::{check_group, listen_addrs};
 use super::receive::MEMORY_DEFAULT;
-use super::send::{PRODUCT_MEMORY_DEFAULT, read_defaults};
+use super::send::{PRODUCT_MEMORY_DEFAULT, ceiling_words, read_defaults};
 use super::{
     ConnectionArgs, EncryptionArg, Fault, Interface, OutputArgs, PathArg, ReceiveArgs, SendArgs,
 };
@@ -208,6 +208,8 @@ pub struct ProfileSendPlan {
     pub payload: ProfilePayload,
     /// Never faster.
     pub rate: Option<Rate>,
+    /// The same in words, with where it comes from.
+    pub rate_line: String,
     /// Addresses to try for the control port.
     pub listen: Vec<SocketAddr>,
     /// Start with so many.
@@ -342,7 +344,7 @@ impl SendArgs {
                 (self.output.trace.is_some(), "--trace", &[]),
             ],
         )?;
-        let rate = bounded(protocol, self.rate, &read_defaults()?)?;
+        let (rate, origin) = bounded(protocol, self.rate, &read_defaults()?)?;
         let payload = match &self.products {
             None => one_file(&self.paths, protocol)?,
             Some(list) => ProfilePayload::Products { list: list.clone(), log: self.product_log },
@@ -373,6 +375,7 @@ impl SendArgs {
             group,
             payload,
             rate,
+            rate_line: ceiling_words(rate, &origin),
             listen,
             receivers,
             start_after: self.start_after,
@@ -478,12 +481,12 @@ impl ReceiveArgs {
     }
 }
 
-/// The rate under what the machine's defaults allow.
+/// The rate under what the machine's defaults allow, and where it comes from.
 fn bounded(
     protocol: Protocol,
     asked: Option<Rate>,
     defaults: &Defaults,
-) -> Result<Option<Rate>, Fault> {
+) -> Result<(Option<Rate>, String), Fault> {
     match (protocol, &defaults.hard) {
         (Afdp, Some(hard)) => Err(Fault::usage(
             format!(
@@ -493,10 +496,10 @@ fn bounded(
             ),
             "send by another protocol",
         )),
-        (Afdp, None) => Ok(None),
+        (Afdp, None) => Ok((None, String::new())),
         // The circuit's rate is no default's to know.
-        (Fmtp, _) if asked.is_none() => Ok(None),
-        _ => Ok(defaults.ceiling_for(asked).0),
+        (Fmtp, _) if asked.is_none() => Ok((None, String::new())),
+        _ => Ok(defaults.ceiling_for(asked)),
     }
 }
 
@@ -599,8 +602,10 @@ mod tests {
         assert_eq!(plan.kind, SendKind::Afdp { limits: AfdpLimits::DEFAULT });
         assert_eq!(plan.group, "255.255.255.255:28819".parse().ok());
         let line = "/etc/hosts --profile fmtp --rate 20mbit --receivers 1 --group 239.1.2.3:7000";
-        let SendKind::Fmtp { keep, .. } = send(line).unwrap().kind else { panic!("{line}") };
+        let plan = send(line).unwrap();
+        let SendKind::Fmtp { keep, .. } = plan.kind else { panic!("{line}") };
         assert_eq!(keep, Duration::from_secs(600));
+        assert_eq!(plan.rate_line, "20.0 Mbit/s at most (--rate)");
         let line = "--products - --product-log l --profile fmtp --rate 1mbit --receivers 1 --group 239.1.2.3:7000";
         let (list, log) = ("-".into(), Some("l".into()));
         assert_eq!(send(line).unwrap().payload, ProfilePayload::Products { list, log });
@@ -673,17 +678,18 @@ mod tests {
         let hard =
             Defaults { ceiling: Some(told.clone()), hard: Some(told), ..Defaults::default() };
         for (protocol, asked, kept) in [
-            (Bmtp, None, rate(20)),
-            (Bmtp, rate(900), rate(20)),
-            (Fmtp, rate(900), rate(20)),
-            (Fmtp, rate(5), rate(5)),
-            (Fmtp, None, None),
+            (Bmtp, None, (rate(20), "hard in /etc/defaults.toml")),
+            (Bmtp, rate(900), (rate(20), "hard in /etc/defaults.toml")),
+            (Fmtp, rate(900), (rate(20), "hard in /etc/defaults.toml")),
+            (Fmtp, rate(5), (rate(5), "--rate")),
+            (Fmtp, None, (None, "")),
         ] {
-            assert_eq!(bounded(protocol, asked, &hard).unwrap(), kept, "{protocol:?}");
+            let (rate, origin) = bounded(protocol, asked, &hard).unwrap();
+            assert_eq!((rate, origin.as_str()), kept, "{protocol:?}");
         }
         let refused = bounded(Afdp, None, &hard).unwrap_err();
         assert!(refused.what.contains("/etc/defaults.toml"), "{refused}");
-        assert_eq!(bounded(Afdp, None, &Defaults::default()).unwrap(), None);
+        assert_eq!(bounded(Afdp, None, &Defaults::default()).unwrap().0, None);
     }
 
     #[test]

@@ -298,11 +298,15 @@ fn settle_rate(
     let profile = profile.unwrap_or_else(|| Profile::of(defaults));
     let file = told.map_or_else(String::new, |told| format!(" ({})", told.file.display()));
     let (rate, origin) = defaults.ceiling_for(asked);
-    let ceiling = match rate {
+    (profile, rate, format!("{}{file}, {}", profile.name(), ceiling_words(rate, &origin)))
+}
+
+/// A ceiling with where it comes from.
+pub(super) fn ceiling_words(rate: Option<Rate>, origin: &str) -> String {
+    match rate {
         Some(rate) => format!("{rate} at most ({origin})"),
         None => "no ceiling".to_owned(),
-    };
-    (profile, rate, format!("{}{file}, {ceiling}", profile.name()))
+    }
 }
 
 impl Profile {

@@ -36,6 +36,9 @@ pub fn send(plan: &ProfileSendPlan) -> Result<Exit, Fault> {
         _ => None,
     };
     warn(plan.kind.name());
+    if !plan.output.quiet {
+        eprintln!("rate: {}", plan.rate_line);
+    }
     let machine = SenderConfig { profile: profile(plan), mode: plan.mode, group: plan.group };
     let control = control(plan)?;
     if let (Some(control), false) = (&control, plan.output.is_silent()) {
