@@ -83,7 +83,7 @@ mod tests {
     use super::super::roster::{Newcomer, Roster};
     use super::Auto;
     use downpour_proto::{ReceiverId, Timestamp};
-    use downpour_transport::control::InstanceId;
+    use downpour_transport::control::{DataPath, InstanceId};
     use downpour_transport::identity::{Identity, PublicKey};
 
     fn join(roster: &mut Roster, node: PublicKey, instance: u8) -> ReceiverId {
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn who_has_come_back_is_chosen_under_its_new_number() {
-        let (mut auto, mut roster) = (Auto::default(), Roster::new(false));
+        let (mut auto, mut roster) = (Auto::default(), Roster::new(DataPath::Auto));
         let node = Identity::generate().public_key();
         assert_eq!(chosen(&mut auto, &mut roster), None);
         for _ in 0..2 {
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn who_has_ended_is_looked_at_no_more_and_the_next_one_is() {
-        let (mut auto, mut roster) = (Auto::default(), Roster::new(false));
+        let (mut auto, mut roster) = (Auto::default(), Roster::new(DataPath::Auto));
         let node = Identity::generate().public_key();
         let dead = join(&mut roster, node, 1);
         assert_eq!(chosen(&mut auto, &mut roster), Some(dead));

@@ -58,7 +58,7 @@ pub(super) struct Stand {
 impl Stand {
     /// Of a session whose blocks take this path.
     pub(super) fn new(path: DataPath) -> Self {
-        Self { roster: Roster::new(path == DataPath::Tcp), ..Self::default() }
+        Self { roster: Roster::new(path), ..Self::default() }
     }
 
     /// No more products have room: the session ends with what is there.

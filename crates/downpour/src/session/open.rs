@@ -141,7 +141,7 @@ pub(super) async fn open(plan: &SendPlan, giver: &Giver) -> Result<Open, Fault> 
     let reply = reply(plan, session, &identity, stream.as_ref(), &feedback, (geometry, &load))?;
     let shared = spawn_driver(plan, stream, feedback, reply, (&load, trace.clone()))?;
     withdrawals.attach(&shared);
-    shared.stand().notices.extend(room.notice.into_iter().chain(many));
+    shared.stand().notices.extend(room.notice.into_iter().chain(many).chain(for_one(plan)));
     if let Some(why) = no_stream {
         shared.stand().notices.push(format!("no multicast, all receivers pull: {why}"));
     }
@@ -222,6 +222,13 @@ fn scan(plan: &SendPlan) -> Result<Scanned, Fault> {
         Payload::Pipe { .. } | Payload::Products { .. } => Ok((None, Vec::new())),
     };
     scanned.map_err(|error| faults::scan(&error))
+}
+
+/// More receivers are awaited than the stream can reach.
+fn for_one(plan: &SendPlan) -> Option<String> {
+    let awaited = (plan.start.receivers.unwrap_or(0) as usize).max(plan.start.expect.len());
+    let path = plan.path.name().filter(|_| plan.path.is_unicast() && awaited > 1)?;
+    Some(format!("--path {path} is for one receiver: the stream goes to one, the others pull"))
 }
 
 /// Receivers refuse so many entries unless they are told to take them.

@@ -11,7 +11,7 @@
 //! once than any queue has room for.
 
 use downpour_proto::ReceiverId;
-use downpour_transport::control::{Event, EventSender, InstanceId, Receipt};
+use downpour_transport::control::{DataPath, Event, EventSender, InstanceId, Receipt};
 use downpour_transport::identity::PublicKey;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -112,8 +112,8 @@ impl Peer {
 pub(super) struct Roster {
     peers: BTreeMap<ReceiverId, Peer>,
     last_id: u32,
-    /// There is no stream that a receiver could miss.
-    all_pull: bool,
+    /// Which way the blocks go.
+    path: DataPath,
 }
 
 /// Who joins.
@@ -125,9 +125,9 @@ pub(super) struct Newcomer {
 }
 
 impl Roster {
-    /// Of a session in which all is pulled, or not.
-    pub(super) fn new(all_pull: bool) -> Self {
-        Self { all_pull, ..Self::default() }
+    /// Of a session whose blocks take this path.
+    pub(super) fn new(path: DataPath) -> Self {
+        Self { path, ..Self::default() }
     }
 
     /// Takes a receiver in; also the entry that it replaces, if it was here before.
@@ -177,12 +177,16 @@ impl Roster {
 
     /// The receiver is ready; false when it is not one of ours any more.
     pub(super) fn ready(&mut self, id: ReceiverId, multicast: bool, candidates: bool) -> bool {
+        let is_taken = self.path.is_unicast() && self.peers.values().any(|peer| peer.multicast);
         let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.is_live()) else {
             return false;
         };
-        if !multicast && !self.all_pull {
+        // Where all is pulled there is no stream that it could miss.
+        if !multicast && self.path != DataPath::Tcp {
             let why = match peer.multicast {
                 true => "it heard nothing of the stream for a while",
+                false if is_taken => "the stream goes to one receiver",
+                false if self.path.is_unicast() => "UDP does not reach it",
                 false => "multicast does not reach it",
             };
             peer.left_stream.get_or_insert_with(|| why.to_owned());
@@ -332,7 +336,7 @@ impl Roster {
 #[cfg(test)]
 mod tests {
     use super::{GRACE, LISTEN_TIME_MAX, Newcomer, Roster, Stage};
-    use downpour_transport::control::InstanceId;
+    use downpour_transport::control::{DataPath, InstanceId};
     use downpour_transport::identity::Identity;
     use std::collections::BTreeSet;
     use std::time::Instant;
@@ -431,6 +435,23 @@ mod tests {
         assert!(roster.expire(late).is_empty(), "once");
         assert!(!roster.is_over(late) && roster.is_over(late + GRACE));
         assert!(!roster.ready(a, true, false), "it has to join again");
+    }
+
+    #[test]
+    fn who_pulls_beside_the_one_that_has_the_stream_is_told_so() {
+        let why = |roster: &mut Roster, multicast| {
+            let (id, _) = roster.join(newcomer("a", 1));
+            roster.ready(id, multicast, false);
+            roster.find(id).unwrap().left_stream.clone().unwrap_or_default()
+        };
+        let mut roster = Roster::new(DataPath::Udp);
+        assert_eq!(why(&mut roster, false), "UDP does not reach it");
+        assert_eq!(why(&mut roster, true), "");
+        assert_eq!(why(&mut roster, false), "the stream goes to one receiver");
+        let mut roster = Roster::new(DataPath::Multicast);
+        assert_eq!(why(&mut roster, true), "");
+        assert_eq!(why(&mut roster, false), "multicast does not reach it");
+        assert_eq!(why(&mut Roster::new(DataPath::Tcp), false), "");
     }
 
     #[test]
