@@ -40,21 +40,34 @@ pub(super) async fn outlast(
     events: &mut EventStream,
     host: &mut Host,
 ) -> bool {
-    let over = async {
-        loop {
-            match events.next().await {
-                Ok(Event::Shutdown { .. }) => return,
-                Ok(_) => {}
-                Err(_) => match listen_again(client).await {
-                    Some(again) => *events = again,
-                    None => return,
-                },
-            }
+    let mut is_told = false;
+    loop {
+        tokio::select! {
+            is_over = shutdown(events) => if is_over { return false },
+            () = host.stopped() => return true,
         }
-    };
-    tokio::select! {
-        () = over => false,
-        () = host.stopped() => true,
+        if !is_told {
+            host.say("all is here, but the connection to the sender broke: listening again, for the session may go on");
+            is_told = true;
+        }
+        tokio::select! {
+            again = listen_again(client) => match again {
+                Some(again) => *events = again,
+                None => return false,
+            },
+            () = host.stopped() => return true,
+        }
+    }
+}
+
+/// Whether the sender says that the session is over, before the connection breaks.
+async fn shutdown(events: &mut EventStream) -> bool {
+    loop {
+        match events.next().await {
+            Ok(Event::Shutdown { .. }) => return true,
+            Ok(_) => {}
+            Err(_) => return false,
+        }
     }
 }
 

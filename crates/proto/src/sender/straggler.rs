@@ -13,7 +13,7 @@
 use crate::ids::{ReceiverId, Round};
 use crate::time::{Duration, Timestamp};
 use crate::units::Rate;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -206,6 +206,8 @@ pub(super) struct Stragglers {
     lossy: BTreeMap<ReceiverId, Losing>,
     /// Who left the stream: when it may return.
     away: Waits,
+    /// Those of them who were told to leave, and have not been asked back since.
+    told: BTreeSet<ReceiverId>,
     round_trip: Duration,
 }
 
@@ -219,6 +221,7 @@ impl Stragglers {
             passed: BTreeMap::new(),
             lossy: BTreeMap::new(),
             away: BTreeMap::new(),
+            told: BTreeSet::new(),
             round_trip: Duration::ZERO,
         }
     }
@@ -244,10 +247,7 @@ impl Stragglers {
     /// Of those who have left the stream, the one to name in this round's poll: on a path that loses most
     /// of what is sent to it, it hears a poll sooner than a TCP connection brings it anything.
     pub(super) fn leaving(&self, round: Round) -> Option<ReceiverId> {
-        let left =
-            || self.away.iter().filter(|(_, (at, _))| *at < Timestamp::MAX).map(|(id, _)| *id);
-        let count = left().count();
-        left().nth(round.0 as usize % count.max(1))
+        self.told.iter().nth(round.0 as usize % self.told.len().max(1)).copied()
     }
 
     pub(super) fn forget(&mut self, id: ReceiverId) {
@@ -255,6 +255,7 @@ impl Stragglers {
         self.passed.remove(&id);
         self.lossy.remove(&id);
         self.away.remove(&id);
+        self.told.remove(&id);
     }
 
     /// It is on trial, or loses so much more than the others that it may soon leave: the stream spends no more
@@ -311,18 +312,29 @@ impl Stragglers {
             return None;
         }
         let (id, slot) = self.away.iter_mut().find(|(_, (at, _))| *at <= now)?;
-        slot.0 = Timestamp::MAX; // It is asked back; `leave` sets the next wait.
-        Some(*id)
+        slot.0 = Timestamp::MAX; // It is asked back; if that fails it has the next wait.
+        let id = *id;
+        self.told.remove(&id);
+        Some(id)
     }
 
-    /// It pulls again before it has told anything: where it was asked back, that has failed.
+    /// It pulls again before it has told anything: where it was asked back, that has failed. It is not told to leave: it may
+    /// wait in its group for a stream that comes later.
     pub(super) fn came_to_nothing(&mut self, now: Timestamp, id: ReceiverId) {
         if self.away.get(&id).is_some_and(|(at, _)| *at == Timestamp::MAX) {
-            self.leave(now, id);
+            self.wait(now, id);
         }
     }
 
     fn leave(&mut self, now: Timestamp, id: ReceiverId) -> Verdict {
+        self.wait(now, id);
+        if self.away.contains_key(&id) {
+            self.told.insert(id);
+        }
+        Verdict::Leave(id)
+    }
+
+    fn wait(&mut self, now: Timestamp, id: ReceiverId) {
         self.end_trial(id);
         self.lossy.remove(&id);
         let pause = self.away.get(&id).map_or(RETURN_PAUSE.0, |(_, last)| *last * 2);
@@ -330,7 +342,6 @@ impl Stragglers {
         remember(&mut self.away, id, (now + pause, pause));
         self.next_trial = now + TRIAL_GAP;
         self.next_return = self.next_trial + TRIAL_GAP;
-        Verdict::Leave(id)
     }
 
     /// The trial's verdict, if it is time.
@@ -721,6 +732,7 @@ mod tests {
         policy.came_to_nothing(Timestamp::ZERO, one);
         assert_eq!(policy.leaving(Round(0)), None, "it was not asked back");
         policy.leave(Timestamp::ZERO, one);
+        assert_eq!(policy.leaving(Round(0)), Some(one));
         let here = [Standing { id: other, loss: 0.0, span: (1000, 1000) }];
         let mut asked = Vec::new();
         for step in 0..350 {
@@ -729,7 +741,7 @@ mod tests {
             if let Some(Verdict::Return(id)) = policy.review(now, 2, &here, None, rate) {
                 policy.came_to_nothing(now, id);
                 assert!(!policy.on_trial(id));
-                assert_eq!(policy.leaving(Round(0)), Some(id));
+                assert_eq!(policy.leaving(Round(0)), None, "it may wait in its group");
                 asked.push(step / 10);
             }
         }
