@@ -86,7 +86,8 @@ impl Config {
         }
     }
 
-    /// The folders that cannot take what is to come into them.
+    /// The inboxes that cannot take what is to come into them, and the spools that cannot be read. A spool may be on a file
+    /// system that is for reading only.
     fn unusable_folders(&self) -> Vec<Complaint> {
         let inboxes = self.remote.iter().enumerate().map(|(index, remote)| {
             let own = remote.folder.is_some().then(|| format!("remote.{index}.folder"));
@@ -97,10 +98,15 @@ impl Config {
         };
         let mut all: Vec<_> = inboxes.chain(self.spool.iter().enumerate().map(spool)).collect();
         all.dedup();
-        let wrong = |(at, folder, may_be_made): (String, PathBuf, bool)| {
-            let error = try_folder(&folder, may_be_made).err()?;
-            let what = format!("{} cannot be written to: {error}", folder.display());
-            let todo = "name a folder in which the daemon's user may write, or make it one; check as that user";
+        let wrong = |(at, folder, is_inbox): (String, PathBuf, bool)| {
+            let (looked, what, todo) = match is_inbox {
+                true => (try_folder(&folder), "written to", "in which the daemon's user may write"),
+                false => {
+                    (fs::read_dir(&folder).map(drop), "read", "that the daemon's user may read")
+                }
+            };
+            let what = format!("{} cannot be {what}: {}", folder.display(), looked.err()?);
+            let todo = format!("name a folder {todo}, or make it one; check as that user");
             Some(Complaint::new(at, what, todo))
         };
         all.into_iter().filter_map(wrong).collect()
@@ -138,13 +144,13 @@ impl Flaw {
     }
 }
 
-/// Whether something can be made in a folder, or in the one that is there above one that `may_be_made`. It is gone again.
-fn try_folder(folder: &Path, may_be_made: bool) -> io::Result<()> {
+/// Whether something can be made in a folder, or in the one that is there above it. It is gone again.
+fn try_folder(folder: &Path) -> io::Result<()> {
     let is_away = |above: &Path| match above.symlink_metadata() {
         Err(error) => error.kind() == io::ErrorKind::NotFound,
         Ok(_) => false,
     };
-    let there = folder.ancestors().find(|above| !may_be_made || !is_away(above));
+    let there = folder.ancestors().find(|above| !is_away(above));
     let made = there.unwrap_or(folder).join(format!(".downpour-check-{}", std::process::id()));
     fs::create_dir(&made)?;
     fs::remove_dir(&made)
