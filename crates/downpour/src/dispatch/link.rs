@@ -291,6 +291,12 @@ pub(super) fn rest(took: std::time::Duration, is_full: bool) -> std::time::Durat
     if is_full { std::time::Duration::ZERO } else { (took * 9).min(REST_MAX) }
 }
 
+/// How many of a rule's files to look for where `free` more may go under way, and `claim` are claimed at once. The first search
+/// waits until that many may: finding a few may mean looking through all that others lack.
+pub(super) fn search_limit(free: usize, claim: usize, is_first: bool) -> usize {
+    if is_first && free < claim { 0 } else { free.min(claim) }
+}
+
 /// A seed for jitter.
 pub(super) fn seed() -> u64 {
     let id = downpour_transport::control::SessionId::random();
@@ -301,7 +307,7 @@ pub(super) fn seed() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Link, Wanted};
+    use super::{Link, Wanted, search_limit};
     use downpour_catalog::{ErrorClass, RuleId, Time};
     use std::collections::BTreeMap;
 
@@ -408,6 +414,14 @@ mod tests {
         assert!(!link.may_search(rule, NOW) && link.may_search(rule, NOW.plus_s(600)));
         link.searched(rule, NOW, std::time::Duration::from_secs(100), true);
         assert!(link.may_search(rule, NOW), "it found as many as it wanted");
+    }
+
+    #[test]
+    fn nothing_is_looked_for_until_a_whole_claim_may_go_under_way() {
+        let limits =
+            |is_first| [1990, 1501, 1500, 0].map(|n| search_limit(2000 - n, 500, is_first));
+        assert_eq!(limits(true), [0, 0, 500, 500]);
+        assert_eq!(limits(false), [10, 499, 500, 500], "another rule has found less");
     }
 
     #[test]

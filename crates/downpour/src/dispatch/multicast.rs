@@ -9,7 +9,7 @@
 //!    for those who lack it. Who joins wakes what waits for it.
 
 use super::book::{Book, Held, until};
-use super::link::rest;
+use super::link::{rest, search_limit};
 use super::load::{Loaded, load, receipts_that_hold};
 use super::outgoing::why_unread;
 use super::section::MulticastSection;
@@ -37,6 +37,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
+use tokio::time::MissedTickBehavior;
 
 /// Between two looks at the queue.
 const TICK: Duration = Duration::from_millis(250);
@@ -282,6 +283,7 @@ impl Standing {
         let mut renewing = pin!(book.renew());
         let mut changes = self.site.config_changes();
         let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = stop.now() => {
@@ -393,7 +395,8 @@ impl Standing {
 
     /// Takes what is queued into the session.
     async fn claim(&mut self, insert: &std::sync::mpsc::Sender<Listed>) -> Result<(), Fault> {
-        if self.present.is_empty() || self.files.len() >= FILES_MAX {
+        let free = |under: usize| FILES_MAX.saturating_sub(under);
+        if self.present.is_empty() || search_limit(free(self.files.len()), CLAIM_MAX, true) == 0 {
             return Ok(());
         }
         let state = look(&self.site).await?;
@@ -408,14 +411,14 @@ impl Standing {
         rules.sort_by_key(|(_, route)| route.priority);
         for (rule, route) in rules {
             let now = self.site.clock.now();
-            let limit = CLAIM_MAX.min(FILES_MAX.saturating_sub(self.files.len()));
+            let limit = search_limit(free(self.files.len()), CLAIM_MAX, false);
             if limit == 0 {
                 break;
             }
             let until = until(now, *self.site.config().transfer.lease);
             let (work, begun) = (Work::QueuedFor(rule, self.takers(route)), Instant::now());
             let claimed = self.site.catalog.claim(now, work, limit, until).done().await?;
-            let rest = rest(begun.elapsed(), claimed.len() >= limit);
+            let rest = rest(begun.elapsed(), claimed.len() >= CLAIM_MAX);
             self.rested.insert(rule, Instant::now() + rest);
             if claimed.is_empty() {
                 continue;
