@@ -1,7 +1,7 @@
 //! Room for what arrives: what is free, what is promised to batches, and what lies in the lanes of receiving folders.
 //!
 //! 1. A batch runs in a lane of its folder, in which partial files stay when it is cut. What is there of a file that is offered
-//!    again is room that it has already: its lane is the one where most bytes of its batch lie.
+//!    again is room that it has already: its lane is the one where most of its batch has arrived.
 //! 2. Offers are judged one after the other. What one takes is promised and its lane is its own from then on, and until the batch
 //!    has taken it from the file system itself.
 //! 3. What would not fit otherwise lets partial files go that no batch asks for, if it fits then. A lane in which a session runs,
@@ -9,10 +9,10 @@
 
 use super::lock;
 use super::offer::Trouble;
-use crate::object::{free_bytes, part_name};
+use crate::object::{free_bytes, open_file, part_name};
 use crate::units::show_bytes;
 use downpour_catalog::ErrorClass;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, SeekFrom, flock, seek};
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -25,6 +25,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 const SPARE: u64 = 64 << 20;
 /// When to ask again for what found no room, seconds.
 const NO_ROOM_S: u32 = 30;
+/// Pieces of a partial file that are looked at, at most.
+const PIECES_MAX: usize = 256;
 /// Lanes of one receiving folder.
 pub(super) const LANES_MAX: usize = 64;
 
@@ -130,15 +132,33 @@ fn free_lanes(folder: &Path, used: &Used) -> Vec<FreeLane> {
     free.filter_map(|lane| FreeLane::of(folder, lane)).collect()
 }
 
-/// The free lane in which most of the bytes of these lie.
+/// The free lane in which most of the bytes of these have arrived; of several such, the one that has most of the files.
 fn best_lane(folder: &Path, used: &Used, parts: &HashSet<String>) -> Option<String> {
     let begun = |lane: &str| {
+        let at = parts_folder(folder, lane);
         let there = parts_of(folder, lane).filter(|(name, _)| parts.contains(name));
-        there.map(|(_, bytes)| bytes).sum::<u64>()
+        there.fold((0, 0), |(sum, count), (name, bytes)| {
+            (sum + arrived(&at.join(name)).unwrap_or(bytes), count + 1)
+        })
     };
     let free = free_lanes(folder, used).into_iter().enumerate();
     let best = free.max_by_key(|(index, lane)| (begun(&lane.name), usize::MAX - index));
     best.map(|(_, lane)| lane.name)
+}
+
+/// Bytes of a partial file that were written: it is allocated whole beforehand. `None`: nobody can tell.
+fn arrived(part: &Path) -> Option<u64> {
+    let file = open_file(part).ok()??;
+    let (mut at, mut bytes) = (0, 0);
+    for _ in 0..PIECES_MAX {
+        let start = match seek(&file, SeekFrom::Data(at)) {
+            Err(Errno::NXIO) => break,
+            start => start.ok()?,
+        };
+        at = seek(&file, SeekFrom::Hole(start)).ok()?;
+        bytes += at.saturating_sub(start);
+    }
+    Some(bytes)
 }
 
 fn parts_folder(folder: &Path, lane: &str) -> PathBuf {
@@ -291,7 +311,7 @@ impl Room {
 mod tests {
     use super::{Room, parts_folder};
     use crate::object::{free_bytes, part_name};
-    use rustix::fs::{FlockOperation, flock};
+    use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
     use std::collections::HashSet;
     use std::path::Path;
     use std::sync::Arc;
@@ -363,6 +383,22 @@ mod tests {
         let lane = room.lane(at, &parts).unwrap();
         assert_eq!(lane.name(), "lane-2");
         assert_ne!(room.lane(at, &parts).unwrap().name(), "lane-2", "it is in use");
+    }
+
+    #[test]
+    fn what_was_only_allocated_has_not_arrived_and_empty_files_count_where_nothing_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let (at, room) = (folder.path(), Arc::new(Room::default()));
+        let large = begun_of(at, "lane-3", "large", 0);
+        let file = std::fs::File::create(parts_folder(at, "lane-3").join(&large)).unwrap();
+        fallocate(&file, FallocateFlags::KEEP_SIZE, 0, SIZE).unwrap();
+        file.set_len(SIZE).unwrap();
+        let small = ["a", "b"].map(|path| begun_of(at, "lane-2", path, 5000));
+        let [one, two] = small.clone();
+        let lane = room.lane(at, &[large, one, two].into()).unwrap();
+        assert_eq!(lane.name(), "lane-2");
+        let empty = ["c", "d"].map(|path| begun_of(at, "lane-1", path, 0));
+        assert_eq!(room.lane(at, &empty.into()).unwrap().name(), "lane-1");
     }
 
     #[test]
