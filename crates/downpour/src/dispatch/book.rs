@@ -147,8 +147,8 @@ impl Book {
         Ok(())
     }
 
-    /// These files failed: each waits or is set apart, as its class says. Those that failed alike wait equally long: their next batch
-    /// is one again, and finds the partial files of this one, which lie together.
+    /// These files failed: each waits or is set apart, as its class says. Those that failed alike, and equally often, are tried again
+    /// at the same time, after a probe where the link was given up: their partial files lie together.
     pub(super) async fn fail(
         &self,
         failed: Vec<(Held, ErrorClass, Option<Duration>)>,
