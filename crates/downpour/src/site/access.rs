@@ -2,7 +2,7 @@
 //! own key. Answers are bounded.
 
 use super::config::Config;
-use super::replace::replace;
+use super::replace::{lock, replace};
 use super::{BadConfig, Clock, EventId, NewToken, RemoteError, Role, TokenError, Tokens, Verdict};
 use crate::api::Problem;
 use crate::units::HostPort;
@@ -205,6 +205,7 @@ impl Access {
 /// Gives a new admin's token to the commands on this machine, where theirs is nobody's any more: the file that has it then.
 pub fn hand_over(state: &Path, new: &NewToken) -> Result<Option<PathBuf>, TokenError> {
     let file = state.join(TOKEN_FILE);
+    let _lock = lock(state).map_err(|error| TokenError::File(state.to_owned(), error))?;
     let shown = match std::fs::read_to_string(&file) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(TokenError::File(file, error));

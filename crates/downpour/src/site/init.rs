@@ -5,7 +5,7 @@
 
 use super::access::{TOKEN_FILE, address_of};
 use super::config::{Config, RemoteSection, TABLES};
-use super::replace::replace;
+use super::replace::{lock, replace};
 use super::section::{Need, Table};
 use super::{Clock, Role, TokenError, Tokens};
 use crate::units::HostPort;
@@ -165,6 +165,7 @@ pub fn introduce(folder: &Path, other: &Card) -> Result<Introduced, InitError> {
             address => Introduced::Elsewhere(address.clone()),
         });
     }
+    let _lock = lock(folder).map_err(failed)?;
     let mut text = fs::read_to_string(&file).map_err(failed)?;
     let Card { name, address, key } = other;
     text += &format!("\n[[remote]]\nname = \"{name}\"\nkey = \"{key}\"\naddress = \"{address}\"\n");

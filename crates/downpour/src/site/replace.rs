@@ -1,12 +1,20 @@
 //! A file with new content: whole or as it was, on the disk, and still its owner's, whoever writes it.
 
+use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+/// Nobody else replaces files of a folder until this is dropped. Of the folder, as a file is replaced and need not be there.
+pub(super) fn lock(folder: &Path) -> io::Result<File> {
+    let open = File::open(folder)?;
+    flock(&open, FlockOperation::LockExclusive)?;
+    Ok(open)
+}
 
 /// Writes `content` under another name and renames it. The file keeps its mode and its owner; one that is new gets `mode`
-/// and, from who may give it away, the owner of its folder. Links are followed.
+/// and, from who may give it away, the owner of its folder. Links are followed. The caller has the lock on the folder.
 pub(super) fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -18,8 +26,10 @@ pub(super) fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> 
         }
         Err(_) => (fs::metadata(folder)?, mode),
     };
-    let new = &new_of(path);
-    // Left by one of this number that was cut short.
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    let new = Path::new(&name);
+    // Left by one that was cut short, perhaps another's.
     let _ = fs::remove_file(new);
     let written = write(new, content, &like, mode).and_then(|()| fs::rename(new, path));
     if written.is_err() {
@@ -27,13 +37,6 @@ pub(super) fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> 
     }
     written?;
     File::open(folder)?.sync_all()
-}
-
-/// Where it is written before it gets its name. Two who do so at once do not meet.
-fn new_of(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.new", std::process::id()));
-    name.into()
 }
 
 fn write(new: &Path, content: &[u8], like: &Metadata, mode: u32) -> io::Result<()> {
@@ -58,7 +61,7 @@ fn write(new: &Path, content: &[u8], like: &Metadata, mode: u32) -> io::Result<(
 
 #[cfg(test)]
 mod tests {
-    use super::{new_of, replace};
+    use super::replace;
     use rustix::process::{Gid, Uid};
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
@@ -72,7 +75,7 @@ mod tests {
         fs::set_permissions(&file, Permissions::from_mode(0o604)).unwrap();
         symlink("file", &link).unwrap();
         // Of one that was cut short.
-        fs::write(new_of(&file), "half").unwrap();
+        fs::write(folder.path().join("file.new"), "half").unwrap();
         replace(&link, b"two", 0o640).unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read(&file).unwrap(), b"two");

@@ -6,10 +6,9 @@
 //! It stays its owner's: root's would be closed to the daemon.
 
 use super::config::{NAME_BYTES_MAX, is_name};
-use super::replace::replace;
+use super::replace::{self, replace};
 use downpour_catalog::Time;
 use downpour_transport::control::Token;
-use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io;
@@ -219,15 +218,10 @@ impl Tokens {
         self.write(&mut read, left)
     }
 
-    /// Nobody else changes the file until this is dropped. Of the folder, as the file is replaced and need not be there.
+    /// Nobody else changes the file until this is dropped.
     fn lock(&self) -> Result<File, TokenError> {
         let folder = self.file.parent().unwrap_or(Path::new("."));
-        let lock = || {
-            let open = File::open(folder)?;
-            flock(&open, FlockOperation::LockExclusive)?;
-            Ok(open)
-        };
-        lock().map_err(|error| TokenError::File(folder.to_owned(), error))
+        replace::lock(folder).map_err(|error| TokenError::File(folder.to_owned(), error))
     }
 
     /// What the file says now.
