@@ -282,11 +282,14 @@ impl<'a> Stage<'a> {
         Some(words.map(str::to_owned).collect())
     }
 
-    /// Copies what the first receiver and the last program on the sender said, and when segments came.
+    /// Copies what the first receiver and the last program on the sender said, one that ran aside only where there is no other, and
+    /// when segments came.
     fn keep_logs(&self, folder: &Path) -> io::Result<()> {
         fs::create_dir_all(folder)?;
         let first = self.running.iter().position(|running| running.receiver.is_some());
-        let sender = self.running.iter().rposition(|running| running.receiver.is_none());
+        let senders = self.running.iter().enumerate().filter(|(_, r)| r.receiver.is_none());
+        let sender =
+            senders.max_by_key(|(number, r)| (!r.aside, *number)).map(|(number, _)| number);
         let logs = [("receiver.log", first), ("sender.log", sender)];
         for (name, number) in logs.into_iter().filter_map(|(name, n)| Some((name, n?))) {
             fs::copy(self.log(number), folder.join(name))?;
