@@ -191,17 +191,25 @@ impl Report {
         }
     }
 
-    /// A scrub repairs nothing: it records, and comparisons have the files sent again.
+    /// A scrub repairs nothing: it records, and comparisons have the files of other sites sent again.
     fn found_on_disk(&self, more: &str) -> String {
-        let dark = self.findings.iter().filter(|finding| finding.kind == Kind::Dark).count();
-        let wrong = self.findings.len() - dark;
-        let wrong = (wrong > 0).then(|| {
-            format!(
-                "{wrong}{more} lost or corrupt, recorded; the next comparison has them sent again"
-            )
-        });
-        let dark = (dark > 0).then(|| format!("{dark}{more} dark, look at them"));
-        wrong.into_iter().chain(dark).collect::<Vec<_>>().join("; ")
+        let is_dark = |finding: &&Finding| finding.kind == Kind::Dark;
+        let is_own = |finding: &&Finding| finding.origin == self.site;
+        let dark = self.findings.iter().filter(is_dark).count();
+        let own = self.findings.iter().filter(is_own).count();
+        [
+            (
+                self.findings.len() - dark - own,
+                "lost or corrupt, recorded; the next comparison has them sent again",
+            ),
+            (own, "of our own lost or corrupt, recorded: bring them back"),
+            (dark, "dark, look at them"),
+        ]
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{count}{more} {what}"))
+        .collect::<Vec<_>>()
+        .join("; ")
     }
 
     /// What was done before it asked: a scrub records what it finds until that is too much.
@@ -456,18 +464,26 @@ mod tests {
 
     #[test]
     fn a_scrub_says_that_it_recorded_and_not_that_it_repaired() {
-        let found = |kinds: &[Kind]| {
+        let found = |found: &[(Kind, &str)]| {
             let like = report(Verdict::Found);
-            let finding = |kind: &Kind| Finding { kind: *kind, ..like.findings[0].clone() };
-            let findings = kinds.iter().map(finding).collect();
+            let finding = |&(kind, origin): &(Kind, &str)| {
+                let origin = origin.to_owned();
+                Finding { kind, origin, ..like.findings[0].clone() }
+            };
+            let findings = found.iter().map(finding).collect();
             Report { far: "berlin".into(), repaired: 1, findings, ..like }.headline()
         };
+        let (dark, own) = ((Kind::Dark, ""), (Kind::Lost, "berlin"));
         assert_eq!(
-            found(&[Kind::Lost, Kind::Corrupt, Kind::Dark]),
+            found(&[(Kind::Lost, "geneva"), (Kind::Corrupt, "geneva"), own, dark]),
             "berlin, disk and catalog: 2 lost or corrupt, recorded; the next comparison has them \
-             sent again; 1 dark, look at them"
+             sent again; 1 of our own lost or corrupt, recorded: bring them back; 1 dark, look at \
+             them"
         );
-        assert_eq!(found(&[Kind::Dark]), "berlin, disk and catalog: 1 dark, look at them");
+        assert_eq!(found(&[dark]), "berlin, disk and catalog: 1 dark, look at them");
+        let own_only = "berlin, disk and catalog: 1 of our own lost or corrupt, recorded: bring \
+                        them back";
+        assert_eq!(found(&[own]), own_only);
         assert!(report(Verdict::Found).headline().contains("1 differences, 0 repaired"));
     }
 

@@ -1,8 +1,8 @@
 //! The disk compared with the catalog, at a bounded rate: what is lost, what is corrupt, what nobody knows.
 //!
 //! 1. Each replica that the catalog says this site has, of a file that was taken in before the scrub began, is read and compared with its digest. One that is not there is *lost*, one with
-//!    other content, or that is no file, *corrupt*; both are recorded, so that the next comparison of catalogs has them sent again. One that was
-//!    lost and is there again is recorded, too.
+//!    other content, or that is no file, *corrupt*; both are recorded, so that the next comparison of catalogs has those of other sites sent
+//!    again; nobody sends a site its own. One that was lost and is there again is recorded, too.
 //! 2. Each file below the folders that are named, older than the scrub's beginning, must be one of these; others are *dark*. They are told,
 //!    never touched.
 //!
