@@ -79,7 +79,7 @@ pub struct Scrubbed {
     pub files: u64,
     /// Bytes that were read.
     pub bytes: u64,
-    /// Replicas whose state was recorded anew.
+    /// Replicas whose state was recorded anew, also by the scrub that it goes on from.
     pub recorded: usize,
     /// What is wrong.
     pub findings: Vec<Finding>,
@@ -106,7 +106,7 @@ pub fn scrub(
         order,
         site,
         sites,
-        done: Scrubbed::default(),
+        done: Scrubbed { recorded: order.after.1, ..Scrubbed::default() },
         known: HashSet::new(),
         changed: Vec::new(),
         changes: order.after.1,
@@ -696,7 +696,7 @@ mod tests {
         assert_eq!((first.is_whole, first.recorded, reached), (false, 1, (ten.files[3], 1)));
         assert_eq!(ten.states()[1], ReplicaState::Lost);
         let (second, reached) = run(9, 1000, reached);
-        assert_eq!((second.is_whole, second.files, second.recorded), (true, 6, 1));
+        assert_eq!((second.is_whole, second.files, second.recorded), (true, 6, 2));
         assert_eq!(reached, (ten.files[9], 2));
         // It tells of all, and takes nothing for dark.
         let names: Vec<_> = second.findings.iter().map(|finding| finding.name.as_str()).collect();
@@ -708,6 +708,9 @@ mod tests {
         let (asks, reached) = run(2, 1000, BEGINNING);
         assert_eq!((asks.asks, asks.recorded, reached), (true, 1, (ten.files[7], 1)));
         assert_eq!(ten.states()[8..], [ReplicaState::Present; 2]);
+        // So says the one that goes on from there.
+        let (asks, _) = run(1, 1000, reached);
+        assert_eq!((asks.asks, asks.recorded), (true, 1));
     }
 
     #[test]
