@@ -45,16 +45,20 @@ impl Service for Scrub {
                 let (config, now) = (changes.borrow_and_update().clone(), site.clock.now());
                 let mark = Mark::of(&mark_in(&config), now).map_err(|e| internal(e.to_string()))?;
                 tokio::select! {
+                    // One that is due and asked for is made once.
+                    biased;
                     () = stop.asked() => return Ok(()),
-                    () = tokio::time::sleep(mark.due(*config.reconcile.scrub_every, now)) => {}
                     () = self.asked.notified() => {}
+                    () = tokio::time::sleep(mark.due(*config.reconcile.scrub_every, now)) => {}
                     Ok(()) = changes.changed() => continue,
                 }
                 let (this, site, stop) = (self.clone(), site.clone(), stop.clone());
                 self.count(|runs| runs.begun += 1);
                 let done = tokio::task::spawn_blocking(move || this.once(&site, stop)).await;
                 self.count(|runs| runs.ended = runs.begun);
-                done.map_err(|error| internal(error.to_string()))?.map_err(internal)?;
+                let done = done.map_err(|error| internal(error.to_string()))?;
+                // One that was asked for is tried again as one that is due.
+                done.inspect_err(|_| self.ask()).map_err(internal)?;
             }
         })
     }
@@ -287,6 +291,7 @@ mod tests {
     use downpour_catalog::{AdoptedFile, Change, Digest, FileId, OtherContent, Time};
     use downpour_transport::identity::Identity;
     use std::path::{Path, PathBuf};
+    use std::sync::Arc;
     use std::time::Duration;
 
     #[test]
@@ -379,6 +384,24 @@ mod tests {
         let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
         let now = || Clock::system().now();
         until("a comparison", || Mark::of(&mark, now()).unwrap().ended_us > ended.0).await;
+        daemon.end(Duration::ZERO).await;
+    }
+
+    #[tokio::test]
+    async fn one_that_was_asked_for_and_failed_is_tried_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("site.toml");
+        std::fs::write(&file, "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let mark = daemon.site.config().state().join(FOLDER).join(MARK);
+        until("the service waits", || mark.exists()).await;
+        // Its end cannot be kept.
+        std::fs::create_dir(mark.with_extension("part")).unwrap();
+        let ((_wish, stop), service) = (Stop::new(), Arc::new(Scrub::default()));
+        service.ask();
+        assert!(service.clone().run(daemon.site.clone(), stop).await.is_err());
+        let asked = tokio::time::timeout(Duration::ZERO, service.asked.notified()).await;
+        assert!(asked.is_ok(), "it is forgotten");
         daemon.end(Duration::ZERO).await;
     }
 
