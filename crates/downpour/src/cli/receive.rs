@@ -34,7 +34,7 @@ pub struct ReceiveArgs {
     /// Verify everything and keep nothing
     #[arg(long, conflicts_with = "out")]
     pub discard: bool,
-    /// Replace files that are there and differ; a newer product replaces an older one that this run has placed anyway
+    /// Replace files that are there and differ; a newer product replaces an older one that this run has placed or verified anyway
     #[arg(long)]
     pub overwrite: bool,
     /// As root: keep the setuid and setgid bits of files, which are taken off otherwise

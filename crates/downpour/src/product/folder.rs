@@ -5,7 +5,7 @@
 //! replaces nothing.
 
 use super::file::SiteFile;
-use super::ours::Ours;
+use super::ours::{Mark, Ours};
 use crate::object::{Claim, Digest, Existing, OpenError, PlaceError, explain, open_in, rename_new};
 use crate::receipt::content_beneath;
 use downpour_catalog::ErrorClass;
@@ -14,12 +14,14 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// How the files in `.downpour` begin.
 const STAGED: &str = "product-";
+
+/// What is there is compared up to this size: the session waits meanwhile.
+const COMPARED_MAX: u64 = 64 << 20;
 
 pub(super) struct Folder {
     path: PathBuf,
@@ -145,8 +147,8 @@ impl Folder {
         Ok(agreed)
     }
 
-    /// Gives what is staged its name. What is there is replaced if it may be; with the same content it is the product.
-    /// After an error nothing is staged.
+    /// Gives what is staged its name. What is there is replaced if it may be; with the same content, and not too large to be
+    /// compared, it is the product. After an error nothing is staged.
     pub(super) fn place(
         &self,
         number: u64,
@@ -173,24 +175,29 @@ impl Folder {
         let to: &OwnedFd = self.claim.out();
         match rename_new((from, staged.as_str()), (to, name)) {
             Err(Errno::EXIST) => {
-                let there = statat(to, name, AtFlags::SYMLINK_NOFOLLOW).map_err(fail)?;
-                let (existing, may) =
-                    (Existing::of(&there), self.ours.may_replace(name, there.st_ino));
+                let (existing, mark) = match statat(to, name, AtFlags::SYMLINK_NOFOLLOW) {
+                    Ok(there) => (Existing::of(&there), Mark::of_stat(&there)),
+                    Err(Errno::NOENT) => (Existing::Nothing, Mark::default()), // Gone meanwhile.
+                    Err(error) => return Err(fail(error)),
+                };
+                let may = self.ours.may_replace(name, mark);
                 if let Err(why) = existing.may_be_replaced(may) {
                     let same = existing == Existing::File(meta.len())
+                        && meta.len() <= COMPARED_MAX
                         && content_beneath(&self.path, Path::new(name))
                             .is_ok_and(|there| there.0 == digest);
                     if !same {
                         return Err(PlaceError::Object(why));
                     }
                     self.unstage(number);
+                    self.ours.add(name, mark);
                     return Ok(());
                 }
                 rustix::fs::renameat(from, staged.as_str(), to, name).map_err(fail)?;
             }
             done => done.map_err(fail)?,
         }
-        self.ours.add(name, meta.ino());
+        self.ours.add(name, Mark::of(&meta));
         Ok(())
     }
 }
@@ -219,8 +226,8 @@ impl Drop for Folder {
 
 #[cfg(test)]
 mod tests {
-    use super::Folder;
-    use crate::object::{OpenError, SingleTarget};
+    use super::{COMPARED_MAX, Folder};
+    use crate::object::{Digest, OpenError, PlaceError, SingleTarget};
     use std::io::Write as _;
     use std::sync::Arc;
 
@@ -243,6 +250,19 @@ mod tests {
         assert!(matches!(open(None), Err(OpenError::Locked(_))));
         drop(tree);
         assert!(open(None).is_ok());
+    }
+
+    #[test]
+    fn what_is_too_large_to_be_compared_counts_as_another() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::open(root.path(), None, Arc::default()).unwrap();
+        let size = COMPARED_MAX + 1;
+        std::fs::File::create(root.path().join("a")).unwrap().set_len(size).unwrap();
+        let staged = folder.stage(1).unwrap();
+        staged.set_len(size).unwrap();
+        let digest = Digest::of(&vec![0; size as usize]).0;
+        let placed = folder.place(1, ("a", digest), Some(staged));
+        assert!(matches!(placed, Err(PlaceError::Object(_))), "{placed:?}");
     }
 
     #[test]

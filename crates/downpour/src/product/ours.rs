@@ -1,10 +1,13 @@
-//! Which files of its folder a receiver has placed: of all that is there a newer product replaces these alone, unless the
-//! user wants everything replaced.
+//! Which files of its folder a receiver has placed or verified: of all that is there a newer product replaces these alone,
+//! unless the user wants everything replaced.
 //!
-//! A file is known by its name and its inode: one that somebody else has put under that name since is not ours. What an
-//! earlier run has placed is not known.
+//! A file is known by its name, inode, size and time of change: one that somebody else has put under that name or written to
+//! since is not ours. What an earlier run has placed is not known until it has come again and been found equal.
 
+use rustix::fs::Stat;
 use std::collections::{BTreeMap, HashMap};
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Mutex, PoisonError};
 
 /// So many are known; the one that was placed the longest ago is forgotten then, and stays as any other file does.
@@ -17,10 +20,32 @@ pub struct Ours {
     known: Mutex<Known>,
 }
 
+/// What tells a file from another of its name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Mark {
+    inode: u64,
+    size: u64,
+    /// When its content was changed last: seconds, and nanoseconds.
+    changed: (i64, i64),
+}
+
+impl Mark {
+    pub(super) fn of(meta: &Metadata) -> Self {
+        let changed = (meta.mtime(), meta.mtime_nsec());
+        Self { inode: meta.ino(), size: meta.len(), changed }
+    }
+
+    /// Of what lies under a name.
+    pub(super) fn of_stat(stat: &Stat) -> Self {
+        let changed = (stat.st_mtime, stat.st_mtime_nsec as i64);
+        Self { inode: stat.st_ino, size: stat.st_size as u64, changed }
+    }
+}
+
 #[derive(Default)]
 struct Known {
-    /// By their names' hashes: when they were placed, and their inodes.
-    files: HashMap<u64, (u64, u64)>,
+    /// By their names' hashes: when they were placed, and what they are.
+    files: HashMap<u64, (u64, Mark)>,
     /// The names by when.
     ages: BTreeMap<u64, u64>,
     placed: u64,
@@ -33,21 +58,21 @@ impl Ours {
     }
 
     /// Whether a newer product may replace what is there.
-    pub(super) fn may_replace(&self, name: &str, inode: u64) -> bool {
+    pub(super) fn may_replace(&self, name: &str, there: Mark) -> bool {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        self.overwrite || known.files.get(&hash(name)).is_some_and(|(_, of)| *of == inode)
+        self.overwrite || known.files.get(&hash(name)).is_some_and(|(_, of)| *of == there)
     }
 
-    /// It was placed.
-    pub(super) fn add(&self, name: &str, inode: u64) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).add(hash(name), inode, KNOWN_MAX);
+    /// It was placed, or found to be the product.
+    pub(super) fn add(&self, name: &str, file: Mark) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).add(hash(name), file, KNOWN_MAX);
     }
 }
 
 impl Known {
-    fn add(&mut self, name: u64, inode: u64, most: usize) {
+    fn add(&mut self, name: u64, file: Mark, most: usize) {
         self.placed += 1;
-        if let Some((before, _)) = self.files.insert(name, (self.placed, inode)) {
+        if let Some((before, _)) = self.files.insert(name, (self.placed, file)) {
             self.ages.remove(&before);
         }
         self.ages.insert(self.placed, name);
@@ -66,24 +91,27 @@ fn hash(name: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Known, Ours};
+    use super::{Known, Mark, Ours};
 
     #[test]
-    fn a_file_is_known_by_name_and_inode() {
+    fn a_file_is_known_by_name_inode_size_and_time() {
         let ours = Ours::new(false);
-        ours.add("a", 7);
-        assert!(ours.may_replace("a", 7));
-        assert!(!ours.may_replace("a", 8) && !ours.may_replace("b", 7));
-        ours.add("a", 8);
-        assert!(ours.may_replace("a", 8) && !ours.may_replace("a", 7));
-        assert!(Ours::new(true).may_replace("b", 9));
+        let mark = |inode, size, ns| Mark { inode, size, changed: (1, ns) };
+        ours.add("a", mark(7, 7, 7));
+        assert!(ours.may_replace("a", mark(7, 7, 7)) && !ours.may_replace("b", mark(7, 7, 7)));
+        for other in [mark(8, 7, 7), mark(7, 8, 7), mark(7, 7, 8)] {
+            assert!(!ours.may_replace("a", other), "{other:?}");
+        }
+        ours.add("a", mark(8, 7, 7));
+        assert!(ours.may_replace("a", mark(8, 7, 7)) && !ours.may_replace("a", mark(7, 7, 7)));
+        assert!(Ours::new(true).may_replace("b", mark(9, 9, 9)));
     }
 
     #[test]
     fn the_one_placed_the_longest_ago_is_forgotten() {
         let mut known = Known::default();
         for name in [1, 2, 1, 1, 3, 2, 4] {
-            known.add(name, 0, 3);
+            known.add(name, Mark::default(), 3);
         }
         let mut names: Vec<u64> = known.files.keys().copied().collect();
         names.sort_unstable();

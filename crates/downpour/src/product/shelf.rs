@@ -3,7 +3,7 @@
 //! 1. Blocks come in any order; those that are early wait, within a limit.
 //! 2. In order their frames are read on. A body goes to a file of its own in `.downpour`, and into the digest.
 //! 3. When the seal proves digest and head to be the publisher's, the file is renamed to its product's name (a newer
-//!    product replaces an older one of that name that this receiver has placed), and a line is logged.
+//!    product replaces an older one of that name that this receiver has placed or verified), and a line is logged.
 //!    A file of a site goes to its path instead, where nothing is replaced, and the `clerk` is told. At a site the clerk
 //!    says with its head where it goes; nothing is kept of what is refused there.
 //! 4. When it does not, all blocks of that frame are forgotten and come again by pull (`docs/protocol.md#PROD-6`).

@@ -152,7 +152,7 @@ fn what_has_no_place_fails_by_itself_and_the_next_ones_arrive() {
 }
 
 #[test]
-fn a_product_replaces_only_what_this_receiver_has_placed() {
+fn a_product_replaces_only_what_this_receiver_has_placed_or_verified() {
     let publisher = Arc::new(Identity::generate());
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
@@ -170,20 +170,22 @@ fn a_product_replaces_only_what_this_receiver_has_placed() {
     std::os::unix::fs::symlink("../target", at("p1")).unwrap();
     std::fs::write(at("p2"), vec![2; 50]).unwrap();
     let ours = Arc::new(Ours::new(false));
-    let summary = receive(&[8, 10, 50, 70, 90], &ours);
+    let summary = receive(&[8, 10, 50, 70, 90, 110], &ours);
     let [differs, link] = &failed(&summary)[..] else { panic!("{summary:?}") };
     assert_eq!(differs, "p0: exists and differs: --overwrite replaces it");
     assert!(link.starts_with("p1: ") && link.contains("--overwrite"), "{link}");
-    assert_eq!(summary.complete, 3, "what is there with the same content is the product");
+    assert_eq!(summary.complete, 4, "what is there with the same content is the product");
     assert_eq!(std::fs::read(at("p0")).unwrap(), b"precious");
     assert_eq!(std::fs::read_link(at("p1")).unwrap(), std::path::Path::new("../target"));
-    // The next session of this receiver; one of its files is another by now.
+    // The next session of this receiver; two of its files are others by now, one of them in place.
+    std::fs::write(at("p3"), "precious").unwrap();
     std::fs::write(at("new"), "precious, too").unwrap();
     std::fs::rename(at("new"), at("p4")).unwrap();
-    let summary = receive(&[8, 10, 52, 72, 92], &ours);
+    let summary = receive(&[8, 10, 52, 72, 92, 112], &ours);
     let names: Vec<&str> = summary.failed.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names, ["p0", "p1", "p2", "p4"], "{summary:?}");
-    assert_eq!(std::fs::read(at("p3")).unwrap(), vec![3; 72], "it is its own");
+    assert_eq!(names, ["p0", "p1", "p3", "p4"], "{summary:?}");
+    assert_eq!(std::fs::read(at("p2")).unwrap(), vec![2; 52], "it was verified");
+    assert_eq!(std::fs::read(at("p5")).unwrap(), vec![5; 112], "it is its own");
     let summary = receive(&[8, 10, 52, 72, 92], &Arc::new(Ours::new(true)));
     assert_eq!((summary.complete, summary.failed.len()), (5, 0), "{summary:?}");
     assert_eq!(std::fs::read(at("p1")).unwrap(), vec![1; 10]);
