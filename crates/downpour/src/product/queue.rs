@@ -236,19 +236,20 @@ impl Inserter {
 
     /// Whether there are numbers left for the blocks of a product of `size` bytes.
     pub fn has_room(&self, size: u64) -> bool {
-        size <= self.size_max_from(self.next)
+        self.size_max_from(self.next).is_some_and(|most| size <= most)
     }
 
     /// The largest product for which there was room at the beginning.
     pub fn size_max(&self) -> u64 {
-        self.size_max_from(0)
+        self.size_max_from(0).unwrap_or(0)
     }
 
-    fn size_max_from(&self, next: u32) -> u64 {
+    /// `None`: not even for an empty one.
+    fn size_max_from(&self, next: u32) -> Option<u64> {
         let block = self.queue.geometry.block_len() - BLOCK_HEAD_LEN as u64;
         // Besides the one that is open.
-        let blocks = u64::from(self.end.saturating_sub(next).saturating_sub(1));
-        (blocks * block).saturating_sub(FRAME_REST_MAX as u64)
+        let blocks = u64::from(self.end.checked_sub(next)?.checked_sub(1)?);
+        (blocks * block).checked_sub(FRAME_REST_MAX as u64)
     }
 
     /// Something stands in the block that is open.
@@ -425,6 +426,11 @@ mod tests {
         }
         inserter.close(&mut |number, _| last = number).unwrap();
         assert!((50..64).contains(&last), "{last}");
+        while inserter.has_room(0) && last < 64 {
+            insert(&mut inserter, 0).1.unwrap();
+            inserter.close(&mut |number, _| last = number).unwrap();
+        }
+        assert!(last < 64, "{last}");
         assert_eq!(inserter.size_max(), most, "it does not change with what there is");
     }
 
