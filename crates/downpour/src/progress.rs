@@ -185,6 +185,16 @@ impl Progress {
         }
     }
 
+    /// The same, also with `quiet`.
+    pub fn warn(&self, text: &str) {
+        match &self.0 {
+            Mode::Quiet => {
+                let _ = writeln!(io::stderr(), "{text}");
+            }
+            Mode::Lines { .. } | Mode::Bars(_) => self.say(text),
+        }
+    }
+
     /// Removes the bars; what follows is the summary.
     pub fn finish(&mut self) {
         if let Mode::Bars(bars) = &self.0 {

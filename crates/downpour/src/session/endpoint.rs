@@ -61,10 +61,14 @@ impl Stand {
         Self { roster: Roster::new(path), ..Self::default() }
     }
 
-    /// No more products have room: the session ends with what is there.
-    pub(super) fn end_full(&mut self, name: String) {
-        let why = "this session has no numbers left for more blocks: start another `send --products` with the rest";
-        self.unsent.add(name, why.to_owned());
+    /// No more products have room: the session ends with what is there. A program to which it belongs opens the next one.
+    pub(super) fn end_full(&mut self, name: String, is_owned: bool) {
+        let next = match is_owned {
+            true => "it goes with the next one",
+            false => "start another `send --products` with the rest",
+        };
+        let why = format!("this session has no numbers left for more blocks: {next}");
+        self.unsent.end_at(name, why);
     }
 
     /// What people are to be told now.

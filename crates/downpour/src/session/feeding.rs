@@ -158,7 +158,7 @@ pub(super) fn feed(
                 Ok(()) => {}
                 Err(Halt::Stopped) => break Ok(()),
                 Err(Halt::Full) => {
-                    shared.stand().end_full(listed.name);
+                    shared.stand().end_full(listed.name, shared.owner.is_some());
                     break Ok(());
                 }
             },

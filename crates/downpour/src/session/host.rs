@@ -52,6 +52,14 @@ impl Host {
         }
     }
 
+    /// For people, also those who want no progress.
+    pub(super) fn warn(&self, text: &str) {
+        match self {
+            Self::Terminal { progress, .. } => progress.warn(text),
+            Self::Program { .. } => self.say(text),
+        }
+    }
+
     /// Items that are not to be sent any more, by their places in the list.
     pub(super) fn given_up(&mut self) -> Vec<usize> {
         let mut items = Vec::new();

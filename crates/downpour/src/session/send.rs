@@ -95,6 +95,8 @@ pub(super) async fn run(plan: &SendPlan, giver: &Giver, host: &mut Host) -> Resu
         }
         let news = shared.stand().take_news(Instant::now());
         news.iter().for_each(|news| host.say(news));
+        let last = shared.stand().unsent.last_news();
+        last.iter().for_each(|last| host.warn(last));
         tell_failures(&shared.stand().roster, &mut told, host);
         if ledger.started.is_none() && may_start(&plan.start, &opened, &ledger, &enter) {
             start(&opened, &mut ledger);

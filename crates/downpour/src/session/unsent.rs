@@ -1,5 +1,5 @@
 //! Products that are not sent, or not whole: each is named in the report, up to a limit, and told to people within a
-//! second or so, a few at a time.
+//! second or so, a few at a time. The one at which a session ends is named and told whatever else there is.
 
 use crate::report::Named;
 use std::time::{Duration, Instant};
@@ -20,12 +20,15 @@ pub(super) struct Unsent {
     news: Vec<String>,
     more_news: u64,
     told: Option<Instant>,
+    /// At which the session ends, and whether it was told.
+    last: Option<Named>,
+    last_told: bool,
 }
 
 impl Unsent {
     pub(super) fn add(&mut self, name: String, why: String) {
         if self.news.len() < TOLD_MAX {
-            self.news.push(format!("{name} is not sent: {why}"));
+            self.news.push(not_sent(&name, &why));
         } else {
             self.more_news += 1;
         }
@@ -34,6 +37,17 @@ impl Unsent {
         } else {
             self.more += 1;
         }
+    }
+
+    /// The session ends at it.
+    pub(super) fn end_at(&mut self, name: String, why: String) {
+        self.last = Some(Named { name, why });
+    }
+
+    /// Of that one, once: for all, also those who want no progress.
+    pub(super) fn last_news(&mut self) -> Option<String> {
+        let Named { name, why } = self.last.as_ref()?;
+        (!std::mem::replace(&mut self.last_told, true)).then(|| not_sent(name, why))
     }
 
     /// What is to be told now.
@@ -50,13 +64,18 @@ impl Unsent {
 
     /// For the report.
     pub(super) fn take(&mut self) -> Vec<Named> {
-        let mut named = std::mem::take(&mut self.named);
+        let mut named: Vec<Named> = self.last.take().into_iter().collect();
+        named.append(&mut self.named);
         if self.more > 0 {
             let why = "not sent either: only so many are named".to_owned();
             named.push(Named { name: format!("{} more products", self.more), why });
         }
         named
     }
+}
+
+fn not_sent(name: &str, why: &str) -> String {
+    format!("{name} is not sent: {why}")
 }
 
 #[cfg(test)]
@@ -78,8 +97,12 @@ mod tests {
         assert_eq!(news.len(), TOLD_MAX + 1);
         assert_eq!(news[TOLD_MAX], format!("and {} more are not sent", NAMED_MAX + 6 - TOLD_MAX));
         assert!(unsent.news(start + 3 * TELL_INTERVAL).is_empty(), "each once");
+        unsent.end_at("last".to_owned(), "full".to_owned());
+        assert_eq!(unsent.last_news().as_deref(), Some("last is not sent: full"));
+        assert_eq!(unsent.last_news(), None);
         let named = unsent.take();
-        assert_eq!((named.len(), named[0].name.as_str()), (NAMED_MAX + 1, "p0"));
-        assert_eq!(named[NAMED_MAX].name, "7 more products");
+        assert_eq!((named.len(), named[0].name.as_str()), (NAMED_MAX + 2, "last"));
+        assert_eq!(named[1].name, "p0");
+        assert_eq!(named[NAMED_MAX + 1].name, "7 more products");
     }
 }
