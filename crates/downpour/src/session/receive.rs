@@ -22,7 +22,7 @@ use downpour_catalog::ErrorClass;
 use downpour_proto::{Code, Rate};
 use downpour_transport::control::{
     ClientLimits, ClientSetup, ControlClient, InstanceId, JoinError, JoinRequest, Joined,
-    PROTOCOL_VERSION,
+    PROTOCOL_VERSION, SessionId,
 };
 use downpour_transport::identity::Identity;
 use downpour_transport::trace::Trace;
@@ -98,20 +98,31 @@ pub(super) async fn run(plan: &ReceivePlan, taker: &Taker, host: &mut Host) -> R
 /// What came of the attempts so far.
 #[derive(Default)]
 struct Before {
-    /// Of the last one, if its sender was lost.
-    lost: Option<Over>,
+    /// Of the last one, if its sender was lost; and of which session it was.
+    lost: Option<(SessionId, Over)>,
     /// Of the sessions that are over, of who stays.
     stayed: Stayed,
 }
 
 impl Before {
+    /// Who stays takes part in this one now. One whose sender was lost does not come back if it is another: what people are
+    /// told of it.
+    fn join(&mut self, session: SessionId) -> Vec<String> {
+        let Some((_, over)) = self.lost.take_if(|(lost, _)| *lost != session) else {
+            return Vec::new();
+        };
+        let fault = Fault::start("it did not come back", "ask its sender for what is missing");
+        let over = over.without_sender(fault.of(ErrorClass::SourceUnreachable));
+        self.stayed.add(&over, "another one has begun")
+    }
+
     /// Who has taken part has something to report, whatever keeps it from going on; who stays, when its user ends it.
     fn end(self, stays: bool, fault: Fault) -> Result<Over, Fault> {
         if stays && fault.class != Some(ErrorClass::Interrupted) {
             return Err(fault);
         }
         match self.lost {
-            Some(over) => Ok(over.without_sender(fault)),
+            Some((_, over)) => Ok(over.without_sender(fault)),
             None => self.stayed.end().ok_or(fault),
         }
     }
@@ -131,6 +142,10 @@ async fn attempts(
         request.follows = followed.as_ref().map(Followed::told);
         let limit = if plan.stay { Duration::MAX } else { plan.join_timeout };
         let (client, joined) = join(setup, &request, limit, host).await?;
+        let session = joined.reply.session;
+        if plan.stay {
+            before.join(session).iter().for_each(|line| host.say(line));
+        }
         let begun = Instant::now();
         let run = Attempt {
             plan,
@@ -148,7 +163,7 @@ async fn attempts(
                     pipe.end();
                 }
                 before.lost = None;
-                let told = before.stayed.add(&over);
+                let told = before.stayed.add(&over, "waiting for the next one");
                 if over.interrupted {
                     return Err(interrupted());
                 }
@@ -158,7 +173,7 @@ async fn attempts(
             Ended::Over(over) => return Ok(*over),
             Ended::SenderLost(why, over) => {
                 if let Some(over) = over {
-                    before.lost = Some(*over);
+                    before.lost = Some((session, *over));
                 }
                 host.say(&format!("the sender is lost ({why}); waiting for it to come back"));
                 let pause = haste.pause(begun, Instant::now());

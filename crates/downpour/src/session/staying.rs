@@ -16,8 +16,8 @@ pub(super) struct Stayed {
 }
 
 impl Stayed {
-    /// One is over: what people are told of it.
-    pub(super) fn add(&mut self, over: &Over) -> Vec<String> {
+    /// One is over, and what follows: what people are told of it.
+    pub(super) fn add(&mut self, over: &Over, next: &str) -> Vec<String> {
         let report = &over.report;
         let shown = |text: &str| printable(text.as_bytes());
         let named =
@@ -28,7 +28,7 @@ impl Stayed {
             (None, 0) => String::new(),
             (None, count) => format!(" ({count} failed)"),
         };
-        told.push(format!("the session is over{why}; waiting for the next one"));
+        told.push(format!("the session is over{why}; {next}"));
         self.over += 1;
         self.failed += u32::from(!report.is_complete());
         if !report.is_complete() || self.failed == 0 {

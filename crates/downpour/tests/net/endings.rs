@@ -1,7 +1,7 @@
 //! How the program ends when it is held up, or cannot say what it has to: on loopback, no root needed.
 
 use crate::payload;
-use crate::program::{HANG, Scratch};
+use crate::program::{HANG, Running, Scratch};
 use crate::sessions::OneFile;
 use downpour::report::Report;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -66,17 +66,18 @@ fn a_sender_whose_input_gives_nothing_is_ended_by_one_signal() {
     assert!(ended.err.contains("nobody joined"), "{ended:?}");
 }
 
+fn stay(session: &OneFile, name: &str) -> Running {
+    let ticket = format!("@{}", session.scratch.path("ticket").display());
+    let out = session.scratch.path(name);
+    let out = out.to_str().unwrap();
+    let stays = ["receive", &ticket, "--interface", "lo", "--name", name, "--stay", "--out"];
+    session.scratch.start(None, name, &[&stays[..], &[out]].concat())
+}
+
 #[test]
 fn who_stays_tells_what_failed_and_ends_as_its_sessions_did() {
     let session = OneFile::new(100_000);
-    let ticket = format!("@{}", session.scratch.path("ticket").display());
-    let stay = |name: &str| {
-        let out = session.scratch.path(name);
-        let out = out.to_str().unwrap();
-        let stays = ["receive", &ticket, "--interface", "lo", "--name", name, "--stay", "--out"];
-        session.scratch.start(None, name, &[&stays[..], &[out]].concat())
-    };
-    let (mut good, mut bad) = (stay("r0"), stay("r1"));
+    let (mut good, mut bad) = (stay(&session, "r0"), stay(&session, "r1"));
     session.sender(&["--receivers", "2"]).wait().expect(0);
     for running in [&mut good, &mut bad] {
         running.until(|r| r.err().contains("the session is over; waiting").then_some(()));
@@ -89,6 +90,25 @@ fn who_stays_tells_what_failed_and_ends_as_its_sessions_did() {
     assert!(bad.err().contains("failed: file: exists and differs"), "{}", bad.err());
     bad.interrupt();
     bad.wait().expect(1);
+}
+
+#[test]
+fn who_stays_tells_of_a_session_whose_sender_was_lost_and_did_not_come_back() {
+    let session = OneFile::new(500_000);
+    let mut stays = stay(&session, "r0");
+    let mut lost = session.sender(&["--receivers", "1", "--rate", "1mbit"]);
+    lost.until(|s| s.err().contains("phase=streaming").then_some(()));
+    lost.kill();
+    stays.until(|r| r.err().contains("the sender is lost").then_some(()));
+    session.sender(&["--receivers", "1"]).wait().expect(0);
+    stays.until(|r| r.err().contains("the session is over; waiting").then_some(()));
+    assert!(
+        stays.err().contains("it did not come back); another one has begun"),
+        "{}",
+        stays.err()
+    );
+    stays.interrupt();
+    stays.wait().expect(1);
 }
 
 /// As while a large tree is walked: the trace waits for one who reads it.
