@@ -59,7 +59,7 @@ const NULL_DEVICE: (u32, u32) = (1, 3);
 /// What keeps a standard stream from being used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unusable {
-    /// It was closed when the program was started.
+    /// It was closed when the program was started; or it is /dev/null for both ways, which cannot be told from that.
     Closed,
     /// It is a folder.
     Folder,
@@ -72,7 +72,8 @@ pub fn unusable(stream: impl AsFd) -> Option<Unusable> {
     };
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => Some(Unusable::Folder),
-        // Put in its place by the runtime, before anything of ours has run: open for both ways, as by no shell.
+        // Put in its place by the runtime, before anything of ours has run: open for both ways, as by no shell, but by
+        // daemon(3) and some programs that start others.
         FileType::CharacterDevice
             if (major(stat.st_rdev), minor(stat.st_rdev)) == NULL_DEVICE
                 && flags & OFlags::RWMODE == OFlags::RDWR =>

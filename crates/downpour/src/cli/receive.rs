@@ -230,7 +230,7 @@ impl ReceivePlan {
             return Ok(());
         }
         let todo = "let it go to a program or a file, or give --discard to keep nothing";
-        Err(Fault::start("standard output is closed", todo))
+        Err(Fault::start("standard output is closed, or /dev/null for both ways", todo))
     }
 }
 

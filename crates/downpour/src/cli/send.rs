@@ -268,7 +268,7 @@ impl SendPlan {
         let unusable = unusable(io::stdin()).filter(|_| self.payload.takes_stdin());
         let what = match unusable {
             None => return Ok(()),
-            Some(Unusable::Closed) => "standard input is closed",
+            Some(Unusable::Closed) => "standard input is closed, or /dev/null for both ways",
             Some(Unusable::Folder) => "standard input is a folder",
         };
         let todo = "pipe the data or the list into it, or give its path instead of -";

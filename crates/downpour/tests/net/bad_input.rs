@@ -78,9 +78,11 @@ fn standard_streams_that_are_closed_or_folders_are_refused() {
     let send = ["send", "-", "--receivers", "1"];
     let list = ["send", "--products", "-", "--receivers", "1"];
     let receive = ["receive", "downpour1:abc", "--out", "-"];
-    let cases: [(&str, &[&str], &str); 4] = [
+    let cases: [(&str, &[&str], &str); 6] = [
         ("exec \"$@\" >&-", &receive, "standard output is closed"),
+        ("exec \"$@\" 1<>/dev/null", &receive, "or /dev/null for both ways"),
         ("exec \"$@\" <&-", &send, "standard input is closed"),
+        ("exec \"$@\" 0<>/dev/null", &send, "or /dev/null for both ways"),
         ("exec \"$@\" </", &send, "standard input is a folder"),
         ("exec \"$@\" </", &list, "standard input is a folder"),
     ];
