@@ -9,13 +9,15 @@ use super::root::{NoRoot, Root, join};
 use downpour_catalog::{
     AdoptedFile, Catalog, Change, Digest, DigestKind, OtherContent, Refused, RuleId, SiteId, Time,
 };
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Files of which the catalog is told together.
 const BATCH: usize = 500;
-/// Of so many files of a list the smallest one is read, to see of what kind it is.
+/// Of so many files of a list the smallest one that can be read is read, to see of what kind it is.
 const TRIED_MAX: usize = 1000;
+/// One of so many bytes is not read for that.
+const TRIED_BYTES: u64 = 1 << 26;
 
 /// What is to be adopted.
 #[derive(Clone, Debug)]
@@ -44,7 +46,7 @@ pub struct Adoption {
 #[derive(Clone, Debug)]
 pub struct SumList {
     kind: DigestKind,
-    sums: HashMap<String, Digest>,
+    sums: BTreeMap<String, Digest>,
 }
 
 /// What came of it.
@@ -62,7 +64,7 @@ pub struct Adopted {
 
 /// A list of digests, as `b3sum`, `md5sum` or `sha256sum` write it.
 pub fn read_list(text: &str, kind: DigestKind) -> Result<SumList, String> {
-    let mut sums = HashMap::new();
+    let mut sums = BTreeMap::new();
     for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
         let Some((Some(name), digest)) = parse_sum(line, kind) else {
             return Err(format!("line {number} is not a {kind} and a name"));
@@ -83,12 +85,18 @@ pub fn look_first(folder: &Path, sums: Option<&SumList>) -> Result<(), String> {
         DigestKind::Md5 | DigestKind::Adler32 => return Ok(()),
     };
     let size = |rel: &String| root.look(rel).ok().flatten().map(|seen| seen.size);
-    let tried = sums.iter().take(TRIED_MAX);
+    let visible = |rel: &str| rel.split('/').all(|name| !name.starts_with('.'));
+    let tried = sums.iter().filter(|(rel, _)| visible(rel)).take(TRIED_MAX);
     let sized = tried.filter_map(|(rel, said)| Some((size(rel)?, rel, said)));
-    let Some((_, rel, said)) = sized.min_by_key(|(size, ..)| *size) else { return Ok(()) };
-    let file = root.open_file(rel).map_err(|error| format!("{rel}: {error}"))?;
-    let read = Digesting::new(&[DigestKind::Sha256]).read(file, |_| true);
-    let (_, digests) = read.map_err(|error| format!("{rel}: {error}"))?;
+    let mut small: Vec<_> = sized.filter(|(size, ..)| *size < TRIED_BYTES).collect();
+    small.sort_by_key(|(size, ..)| *size);
+    let digests = |rel: &str| {
+        let file = root.open_file(rel).ok()?;
+        Digesting::new(&[DigestKind::Sha256]).read(file, |_| true).ok()
+    };
+    // What cannot be read is left out when its turn comes.
+    let read = small.into_iter().find_map(|(_, rel, said)| Some((rel, said, digests(rel)?.1)));
+    let Some((rel, said, digests)) = read else { return Ok(()) };
     match digests.iter().find(|digest| digest.value() == said.value()) {
         Some(digest) if digest.kind() == other => Err(format!(
             "the list is of {other}, as {rel} shows, and not of {kind}: give --sums-kind {other}"

@@ -314,4 +314,9 @@ fn a_list_of_another_kind_is_not_believed() {
     // Of a file that has changed.
     looked(DigestKind::Blake3, blake3::hash(b"what it was").to_hex().as_str()).unwrap();
     assert!(look_first(&folder.path().join("nope"), None).is_err());
+    // What is hidden is not taken, and a long one is not read first.
+    fs::rename(folder.path().join("a"), folder.path().join(".a")).unwrap();
+    fs::File::create(folder.path().join("long")).unwrap().set_len(1 << 40).unwrap();
+    let list = format!("{sha256}  .a\n{sha256}  long");
+    look_first(folder.path(), Some(&read_list(&list, DigestKind::Blake3).unwrap())).unwrap();
 }
