@@ -363,7 +363,7 @@ impl ListArgs {
             );
         }
         list.fetches.iter().for_each(show_under_way);
-        list.transfers.iter().for_each(show_transfer);
+        list.transfers.iter().for_each(|one| println!("{}", listed(one)));
         Ok(Exit::Complete)
     }
 
@@ -501,13 +501,26 @@ fn show_submitted(accepted: &Accepted, site: &str) {
     }
 }
 
+/// A transfer on a list, where one without states was not counted.
+fn listed(report: &TransferReport) -> String {
+    if !report.states.is_empty() {
+        return line_of(report);
+    }
+    let TransferReport { id, from, to, .. } = report;
+    format!("transfer {id} {from} -> {to}: submitted {}", show_time(report.submitted_us))
+}
+
 fn show_transfer(report: &TransferReport) {
+    println!("{}", line_of(report));
+}
+
+fn line_of(report: &TransferReport) -> String {
     let states: Vec<_> =
         report.states.iter().map(|(state, files)| format!("{files} {state}")).collect();
     let states = if states.is_empty() { "nothing to move".to_owned() } else { states.join(", ") };
     let (id, from, to) = (report.id, &report.from, &report.to);
     let (bytes, at) = (show_bytes(report.bytes.unwrap_or(0)), show_time(report.submitted_us));
-    println!("transfer {id} {from} -> {to}: {states}; {bytes}; submitted {at}");
+    format!("transfer {id} {from} -> {to}: {states}; {bytes}; submitted {at}")
 }
 
 fn show_link(link: &LinkReport) {
@@ -546,7 +559,7 @@ fn show_why(why: &Why) {
 
 #[cfg(test)]
 mod tests {
-    use super::{SubmitArgs, encoded, read_list};
+    use super::{SubmitArgs, TransferReport, encoded, listed, read_list};
     use clap::{Args as _, Command, FromArgMatches as _};
 
     #[test]
@@ -571,6 +584,20 @@ mod tests {
         };
         assert!(parse(&[]).is_ok());
         assert!(parse(&["--into", "x"]).is_err() && parse(&["--priority", "1"]).is_err());
+    }
+
+    #[test]
+    fn a_listed_transfer_that_was_not_counted_is_not_said_to_be_empty() {
+        let line = |more: &str| {
+            let text = format!(r#"{{"id": 7, "from": "a", "to": "b", "submitted_us": 0{more}}}"#);
+            listed(&serde_json::from_str::<TransferReport>(&text).unwrap())
+        };
+        let bare = line("");
+        assert_eq!(bare, "transfer 7 a -> b: submitted 1970-01-01T00:00:00Z");
+        // An earlier version says that it has 0 bytes.
+        assert_eq!(line(r#", "bytes": 0"#), bare);
+        let counted = line(r#", "states": {"queued": 2}, "bytes": 9"#);
+        assert!(counted.contains("b: 2 queued; 9 B; submitted"), "{counted}");
     }
 
     #[test]
