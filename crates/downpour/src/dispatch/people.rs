@@ -18,8 +18,8 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use downpour_catalog::{
-    Change, DigestKind, ErrorClass, FileId, Move, Next, Query, Reader, Refused, ReplicaState,
-    SiteId, Time, Transfer, TransferId,
+    Change, DigestKind, Error, ErrorClass, FileId, Move, Next, Query, Reader, Refused,
+    ReplicaState, SiteId, Time, Transfer, TransferId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -28,6 +28,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tokio::time::timeout_at;
 use utoipa::{IntoParams, OpenApi, ToSchema};
 
 /// Bytes that are read at a time.
@@ -41,6 +42,8 @@ const STEERED_MAX: usize = 10_000;
 const DEED_MAX: usize = 10_000;
 /// What is done to a transfer is answered after so long: who asks waits for the answer for 30 s.
 const DEED_TIME: Duration = Duration::from_secs(5);
+/// For so long the files of transfers on a list are counted, of the newest ones first.
+const COUNT_TIME: Duration = Duration::from_secs(5);
 
 #[derive(OpenApi)]
 #[openapi(paths(
@@ -123,10 +126,10 @@ pub struct TransferReport {
     pub to: String,
     /// When, microseconds since 1970.
     pub submitted_us: i64,
-    /// Files by state; in a list only if it is asked for.
+    /// Files by state; in a list only if it is asked for, and of the newest ones that are counted in some seconds.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub states: BTreeMap<String, u64>,
-    /// Bytes of all of them; in a list only if it is asked for.
+    /// Bytes of all of them; not there where they are not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }
@@ -139,7 +142,7 @@ pub struct Transfers {
     /// Files that are fetched from who has them, now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fetches: Vec<FetchReport>,
-    /// Transfers with a file that has not ended, the newest first, at most 1000.
+    /// Transfers with a file that has not ended, the newest first, at most 1000 or as many as are asked for.
     pub transfers: Vec<TransferReport>,
 }
 
@@ -261,9 +264,11 @@ async fn elsewhere(site: &Arc<Site>, from: &str, wish: Submission) -> Result<Sub
 
 #[derive(Debug, Deserialize, IntoParams)]
 struct How {
-    /// Whether to count the files of each transfer, which takes long where they are many
+    /// Whether to count the files of each transfer; those for which some seconds are too few come without
     #[serde(default)]
     states: bool,
+    /// So many of the newest transfers; with 0 only what is under way now
+    most: Option<usize>,
 }
 
 /// What is under way
@@ -272,20 +277,27 @@ struct How {
 async fn transfers(
     State(site): State<Arc<Site>>,
     Extension(dispatch): Extension<Arc<Dispatch>>,
-    Asked(How { states }): Asked<How>,
+    Asked(How { states, most }): Asked<How>,
 ) -> Result<Json<Transfers>, Problem> {
-    let list = site.read(|reader| {
-        let names: BTreeMap<_, _> = reader.sites()?.into_iter().collect();
-        let open = reader.open_transfers(LIST_MAX)?;
-        Ok(open.into_iter().map(|transfer| report_of(&names, transfer)).collect::<Vec<_>>())
-    });
-    let mut transfers = list.await?;
+    let until = Instant::now() + COUNT_TIME;
+    let mut transfers = match most.unwrap_or(LIST_MAX).min(LIST_MAX) {
+        0 => Vec::new(),
+        most => site.read(move |reader| open_now(reader, most)).await?,
+    };
     for report in transfers.iter_mut().filter(|_| states) {
         let id = TransferId(report.id);
-        report.count(site.read(move |reader| reader.transfer_states(id)).await?);
+        let counted = site.read(move |reader| reader.transfer_states(id));
+        let Ok(counted) = timeout_at(until.into(), counted).await else { break };
+        report.count(counted?);
     }
     let (batches, fetches) = (dispatch.batches(site.clock.now()), dispatch.fetches_now());
     Ok(Json(Transfers { transfers, batches, fetches }))
+}
+
+fn open_now(reader: &mut Reader, most: usize) -> Result<Vec<TransferReport>, Error> {
+    let names = reader.sites()?.into_iter().collect();
+    let open = reader.open_transfers(most)?;
+    Ok(open.into_iter().map(|transfer| report_of(&names, transfer)).collect())
 }
 
 fn report_of(names: &BTreeMap<SiteId, String>, transfer: Transfer) -> TransferReport {

@@ -45,7 +45,7 @@ enum News {
 pub async fn look(site: &Access) -> Result<Look, RemoteError> {
     let services: Services = site.get("/v1/services").await?;
     let links: Links = site.get("/v1/links").await?;
-    let transfers: Transfers = site.get("/v1/transfers").await?;
+    let transfers: Transfers = site.get("/v1/transfers?most=0").await?;
     let why: WhyList = site.get("/v1/why").await?;
     Ok(Look {
         site: services.site,

@@ -162,6 +162,8 @@ fn a_site_that_is_away_is_waited_for_and_why_says_so() {
     let [one] = &list.transfers[..] else { panic!("{list:?}") };
     let bytes = all.iter().map(|(_, content)| content.len() as u64).sum();
     assert_eq!((one.id, one.states.values().sum(), one.bytes), (transfer, 3, Some(bytes)));
+    let list: Transfers = sites.a.get("/v1/transfers?states=true&most=0").expect("a list");
+    assert!(list.transfers.is_empty(), "{list:?}");
     // What is given up before it was tried has not arrived; asked for again, it goes.
     files(&sites.a, "gone", 1, 1000);
     let wait = ["transfer", "submit", &data(&sites.a, "gone"), "b", "--wait"];
