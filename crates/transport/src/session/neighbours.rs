@@ -332,7 +332,8 @@ mod tests {
                 }
             }
         }
-        assert_eq!(heard.lock().unwrap()[0], (StreamId(0xc1), load(80)));
+        // Others of this machine are heard, too.
+        assert!(heard.lock().unwrap().contains(&(StreamId(0xc1), load(80))), "{heard:?}");
     }
 
     #[test]
