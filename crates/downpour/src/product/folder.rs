@@ -6,7 +6,9 @@
 
 use super::file::SiteFile;
 use super::ours::{Mark, Ours};
-use crate::object::{Claim, Digest, Existing, OpenError, PlaceError, explain, open_in, rename_new};
+use crate::object::{
+    Claim, Digest, Existing, OpenError, PlaceError, Why, explain, open_in, rename_new,
+};
 use crate::receipt::content_beneath;
 use downpour_catalog::ErrorClass;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, mkdirat, statat};
@@ -22,6 +24,8 @@ const STAGED: &str = "product-";
 
 /// What is there is compared up to this size: the session waits meanwhile.
 const COMPARED_MAX: u64 = 64 << 20;
+const NOT_COMPARED: &str =
+    "exists in this size, and is too large to be compared: --overwrite replaces it";
 
 pub(super) struct Folder {
     path: PathBuf,
@@ -182,11 +186,14 @@ impl Folder {
                 };
                 let may = self.ours.may_replace(name, mark);
                 if let Err(why) = existing.may_be_replaced(may) {
-                    let same = existing == Existing::File(meta.len())
-                        && meta.len() <= COMPARED_MAX
-                        && content_beneath(&self.path, Path::new(name))
-                            .is_ok_and(|there| there.0 == digest);
-                    if !same {
+                    if existing != Existing::File(meta.len()) {
+                        return Err(PlaceError::Object(why));
+                    }
+                    if meta.len() > COMPARED_MAX {
+                        return Err(PlaceError::Object(Why::new(why.obstacle, NOT_COMPARED)));
+                    }
+                    let there = content_beneath(&self.path, Path::new(name));
+                    if !there.is_ok_and(|there| there.0 == digest) {
                         return Err(PlaceError::Object(why));
                     }
                     self.unstage(number);
@@ -253,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_to_be_compared_counts_as_another() {
+    fn what_is_too_large_to_be_compared_stays_and_that_is_said() {
         let root = tempfile::tempdir().unwrap();
         let folder = Folder::open(root.path(), None, Arc::default()).unwrap();
         let size = COMPARED_MAX + 1;
@@ -262,7 +269,8 @@ mod tests {
         staged.set_len(size).unwrap();
         let digest = Digest::of(&vec![0; size as usize]).0;
         let placed = folder.place(1, ("a", digest), Some(staged));
-        assert!(matches!(placed, Err(PlaceError::Object(_))), "{placed:?}");
+        let Err(PlaceError::Object(why)) = placed else { panic!("{placed:?}") };
+        assert!(why.text.contains("too large to be compared"), "{}", why.text);
     }
 
     #[test]

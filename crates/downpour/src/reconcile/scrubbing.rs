@@ -333,6 +333,13 @@ mod tests {
         assert!(seen.is_ok(), "never: {what}");
     }
 
+    async fn started(folder: &Path, more: &str) -> Daemon {
+        let file = folder.join("site.toml");
+        let site = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n";
+        std::fs::write(&file, format!("{site}{more}")).unwrap();
+        Daemon::start(&file, Clock::system()).await.unwrap()
+    }
+
     #[tokio::test]
     async fn a_reload_counts_for_who_waits() {
         let folder = tempfile::tempdir().unwrap();
@@ -373,15 +380,13 @@ mod tests {
     #[tokio::test]
     async fn a_comparison_that_is_due_is_made_when_the_daemon_starts() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("site.toml");
         let key = Identity::generate().public_key();
         let there = format!("[[remote]]\nname = 'b'\nkey = '{key}'\naddress = '127.0.0.1:1'\n");
-        let site = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n";
-        std::fs::write(&file, format!("{site}[reconcile]\nevery = '24h'\n{there}")).unwrap();
         let mark = folder.path().join("state").join(FOLDER).join(COMPARED);
         let ended = Clock::system().now().plus_s(-86_400);
         Mark::ended(ended).keep(&mark).unwrap();
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let more = format!("[reconcile]\nevery = '24h'\n{there}");
+        let daemon = started(folder.path(), &more).await;
         let now = || Clock::system().now();
         until("a comparison", || Mark::of(&mark, now()).unwrap().ended_us > ended.0).await;
         daemon.end(Duration::ZERO).await;
@@ -390,9 +395,7 @@ mod tests {
     #[tokio::test]
     async fn one_that_was_asked_for_and_failed_is_tried_again() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("site.toml");
-        std::fs::write(&file, "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let daemon = started(folder.path(), "").await;
         let mark = daemon.site.config().state().join(FOLDER).join(MARK);
         until("the service waits", || mark.exists()).await;
         // Its end cannot be kept.
@@ -408,9 +411,7 @@ mod tests {
     #[tokio::test]
     async fn a_mark_of_another_catalog_hides_no_file() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("site.toml");
-        std::fs::write(&file, "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let daemon = started(folder.path(), "").await;
         let (site, mark) =
             (daemon.site.clone(), daemon.site.config().state().join(FOLDER).join(MARK));
         until("the service waits", || mark.exists()).await;
