@@ -277,6 +277,7 @@ mod tests {
                 program: "downpour".to_owned(),
                 cell: cells[*cell].clone(),
                 repeat: *repeat,
+                wall_s: wire.and(Some(1.0)),
                 wire_over_size: wire.unwrap_or_default(),
                 lab_failed: wire.is_none(),
                 ..Record::default()

@@ -20,7 +20,7 @@ of the file; beside it those that all receivers together sent. *CPU s*: user and
 share of all cores that these used, and that was in use at all, others' work of low priority aside; **bound** where the programs were at the limit of the machine (85 % of it, or \
 95 % of one core by the sender or by each receiver), *full* where the machine was, by network work in the kernel or by other work, *late* where the emulator gave one frame in a hundred on more than \
 a millisecond late: delays and short queues were not those asked for. *Lost by the lab*: packets that the network lost without being asked, socket buffers aside, which stand in `runs.csv`. Every file was compared \
-with the payload; a run with a receiver that lacks it has no wall time, nor has one that was not waited for; one in which the lab itself failed counts in no figure. Last, what held the connections back, as a program said that tells it, while it was measured or in the end; and what went wrong.
+with the payload; a run with a receiver that lacks it has no wall time, and its bytes and processor time count in no median (but where most are alike, and all of these have it); one that was not waited for has no wall time; one in which the lab itself failed counts in no figure. Last, what held the connections back, as a program said that tells it, while it was measured or in the end; and what went wrong.
 
 Of a feed's products: *Σ size / Σ latency* of the mean receiver, and of an *ideal* system that sends them one after another at the link's rate, what it saves up in a pause included, with no headers at all and half a round trip \
 on the way. Latency is from the time a product was due until the receiver had verified it and given it on, in order. Its parts: in the sender's *buffer*; *transmission* from its first datagram to its last of source; \
@@ -215,14 +215,14 @@ fn row(text: &mut String, name: &str, wanted: usize, runs: &[&Record]) -> std::f
         }
     }
     let percent = |share: fn(&Record) -> f64| {
-        let shares = runs.iter().filter(|record| !record.lab_failed);
+        let shares = runs.iter().filter(|record| record.has_delivered());
         let shares = shares.map(|record| share(record) * 100.0);
-        median(shares).map_or(0.0, |[middle, ..]| middle)
+        median(shares).map_or("-".to_owned(), |[middle, ..]| format!("{middle:.0}"))
     };
     let (ours, busy) = (percent(|r| r.usage.cpu_ours), percent(|r| r.usage.cpu_busy));
     writeln!(
         text,
-        "| {name} | {complete} | {} | {} | {} | {} | {} | {} | {} / {} | {ours:.0} / {busy:.0} %{limits} | {lost} | {} |",
+        "| {name} | {complete} | {} | {} | {} | {} | {} | {} | {} / {} | {ours} / {busy} %{limits} | {lost} | {} |",
         spread("wall_s", 2),
         spread("goodput_mbit", 2),
         only("others_s", 2),

@@ -46,6 +46,10 @@ pub(crate) struct Latencies {
     pub(crate) clock_error_us: Option<f64>,
 }
 
+/// Figures that each run has, of what it did.
+const COSTS: [&str; 4] =
+    ["wire_over_size", "receivers_wire_over_size", "sender_cpu_s", "receivers_cpu_s"];
+
 /// One run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Record {
@@ -112,9 +116,16 @@ impl Record {
         Self::default().fields().contains_key(name)
     }
 
+    /// Whether what it cost is that of a delivery: of one that did not come about it can be next to nothing.
+    pub(crate) fn has_delivered(&self) -> bool {
+        let came = self.wall_s.or(self.others_s).or(self.figures.late_mbit);
+        !self.lab_failed && came.is_some()
+    }
+
     /// A figure by its name, if the run has come to it.
     pub(crate) fn figure(&self, name: &str) -> Option<f64> {
-        if self.lab_failed { None } else { self.fields().get(name)?.as_f64() }
+        let counts = !self.lab_failed && (!COSTS.contains(&name) || self.has_delivered());
+        if counts { self.fields().get(name)?.as_f64() } else { None }
     }
 }
 
@@ -154,7 +165,18 @@ fn quoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{median, quoted};
+    use super::{Record, median, quoted};
+
+    #[test]
+    fn what_a_vain_run_cost_is_no_figure() {
+        let whole = Record { wall_s: Some(7.0), wire_over_size: 1.2, ..Record::default() };
+        assert_eq!(whole.figure("wire_over_size"), Some(1.2));
+        let vain = Record { wire_over_size: 0.001, trouble: "timed out".to_owned(), ..whole.clone() };
+        let vain = Record { wall_s: None, ..vain };
+        assert_eq!(vain.figure("wire_over_size"), None);
+        let one_lacks_it = Record { others_s: Some(7.0), ..vain };
+        assert_eq!(one_lacks_it.figure("wire_over_size"), Some(0.001));
+    }
 
     #[test]
     fn a_median_has_its_spread() {

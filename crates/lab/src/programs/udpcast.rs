@@ -8,6 +8,14 @@ use std::io;
 /// Ethernet's headers are not in the rate that it is told.
 const SHARE: f64 = 0.96;
 
+/// Of the link: the rate, where it has one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Told {
+    Nothing,
+    Rate,
+    RateAndLoss,
+}
+
 pub(super) const PROGRAMS: &[Program] = &[
     Program {
         name: "udpcast",
@@ -15,7 +23,15 @@ pub(super) const PROGRAMS: &[Program] = &[
         tools: &["udp-sender", "udp-receiver"],
         package: Some("udpcast"),
         shares_uplinks: false,
-        run: |stage| run(stage, false),
+        run: |stage| run(stage, Told::Rate),
+    },
+    Program {
+        name: "udpcast-untold",
+        about: "the same, told no rate: acknowledgements and a full socket buffer hold it back",
+        tools: &["udp-sender", "udp-receiver"],
+        package: Some("udpcast"),
+        shares_uplinks: false,
+        run: |stage| run(stage, Told::Nothing),
     },
     Program {
         name: "udpcast-discard",
@@ -25,7 +41,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         shares_uplinks: false,
         run: |stage| {
             stage.proof = Proof::Vouched;
-            run(stage, false)
+            run(stage, Told::Rate)
         },
     },
     Program {
@@ -34,11 +50,11 @@ pub(super) const PROGRAMS: &[Program] = &[
         tools: &["udp-sender", "udp-receiver"],
         package: Some("udpcast"),
         shares_uplinks: false,
-        run: |stage| run(stage, true),
+        run: |stage| run(stage, Told::RateAndLoss),
     },
 ];
 
-fn run(stage: &mut Stage<'_>, fec: bool) -> io::Result<()> {
+fn run(stage: &mut Stage<'_>, told: Told) -> io::Result<()> {
     let payload = text(stage.payload.to_owned());
     for i in 0..stage.cell.receivers {
         #[rustfmt::skip]
@@ -59,18 +75,20 @@ fn run(stage: &mut Stage<'_>, fec: bool) -> io::Result<()> {
     }
     stage.settle();
     let rate = format!("{}k", stage.told_kbit(SHARE));
-    let args = sending(stage.cell, &payload, &rate, fec);
+    let args = sending(stage.cell, &payload, &rate, told);
     stage.sender("udp-sender", &args.iter().map(String::as_str).collect::<Vec<_>>())?;
     stage.wait_receivers()?;
     stage.wait_senders()
 }
 
 /// What the sender is told.
-fn sending(cell: &Cell, payload: &str, rate: &str, fec: bool) -> Vec<String> {
+fn sending(cell: &Cell, payload: &str, rate: &str, told: Told) -> Vec<String> {
+    let fec = told == Told::RateAndLoss;
     let receivers = cell.receivers.to_string();
     let fixed = ["--file", payload, "--interface", "eth0", "--nokbd", "--no-progress"];
     // Without acknowledgements it must be told one.
-    let told: &[&str] = if fec || cell.rate.is_some() { &["--max-bitrate", rate] } else { &[] };
+    let paced = fec || told == Told::Rate && cell.rate.is_some();
+    let pace: &[&str] = if paced { &["--max-bitrate", rate] } else { &[] };
     #[rustfmt::skip]
     let more: &[&str] = if fec {
         &[
@@ -84,7 +102,7 @@ fn sending(cell: &Cell, payload: &str, rate: &str, fec: bool) -> Vec<String> {
     };
     // Its join is not safe against loss: without this it starts before all are in.
     let wait: &[&str] = if !fec && cell.loss > 0.0 { &["--min-wait", "1"] } else { &[] };
-    [&fixed[..], told, more, wait].concat().into_iter().map(str::to_owned).collect()
+    [&fixed[..], pace, more, wait].concat().into_iter().map(str::to_owned).collect()
 }
 
 /// The least that was seen to carry the loss.
@@ -98,18 +116,21 @@ fn parity(loss: f64) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::sending;
+    use super::{Told, sending};
     use crate::experiment::Cell;
     use crate::units::Rate;
 
     #[test]
     fn it_is_told_the_rate_of_a_link_that_has_one() {
         let cell = Cell { rate: Some(Rate(100_000_000)), receivers: 8, ..Cell::default() };
-        for fec in [false, true] {
-            let args = sending(&cell, "file", "96000k", fec);
+        for told in [Told::Rate, Told::RateAndLoss] {
+            let args = sending(&cell, "file", "96000k", told);
             assert!(args.windows(2).any(|pair| pair == ["--max-bitrate", "96000k"]), "{args:?}");
         }
-        let args = sending(&Cell { rate: None, ..cell }, "file", "9600000k", false);
-        assert!(!args.iter().any(|arg| arg == "--max-bitrate"), "{args:?}");
+        let unlimited = Cell { rate: None, ..cell.clone() };
+        for (cell, told) in [(&cell, Told::Nothing), (&unlimited, Told::Rate)] {
+            let args = sending(cell, "file", "9600000k", told);
+            assert!(!args.iter().any(|arg| arg == "--max-bitrate"), "{args:?}");
+        }
     }
 }
