@@ -89,6 +89,12 @@ impl Peer {
         matches!(self.stage, Stage::Joined | Stage::Ready)
     }
 
+    /// The start does not wait for it. Who needs no data is through before, where all is pulled: the manifest is there
+    /// to be had, and what failed has failed.
+    fn has_begun(&self) -> bool {
+        self.stage == Stage::Ready || self.receipt.as_ref().is_some_and(|receipt| receipt.finished)
+    }
+
     fn end(&mut self, stage: Stage) {
         self.stage = stage;
         self.ended_at = Some(Instant::now());
@@ -303,18 +309,15 @@ impl Roster {
         self.peers.values().for_each(|peer| peer.tell(event.clone()));
     }
 
+    /// How many the start does not wait for any more.
     pub(super) fn ready_count(&self) -> usize {
-        self.peers.values().filter(|peer| peer.stage == Stage::Ready).count()
+        self.peers.values().filter(|peer| peer.has_begun()).count()
     }
 
-    /// Which of `expected` are not ready.
+    /// Which of `expected` the start waits for.
     pub(super) fn missing<'a>(&self, expected: &'a BTreeSet<String>) -> Vec<&'a str> {
-        let here: BTreeSet<&str> = self
-            .peers
-            .values()
-            .filter(|p| p.stage == Stage::Ready)
-            .map(|p| p.name.as_str())
-            .collect();
+        let here: BTreeSet<&str> =
+            self.peers.values().filter(|p| p.has_begun()).map(|p| p.name.as_str()).collect();
         expected.iter().map(String::as_str).filter(|name| !here.contains(name)).collect()
     }
 
@@ -336,7 +339,8 @@ impl Roster {
 #[cfg(test)]
 mod tests {
     use super::{GRACE, LISTEN_TIME_MAX, Newcomer, Roster, Stage};
-    use downpour_transport::control::{DataPath, InstanceId};
+    use downpour_proto::ReceiverId;
+    use downpour_transport::control::{DataPath, InstanceId, Receipt, SessionId};
     use downpour_transport::identity::Identity;
     use std::collections::BTreeSet;
     use std::time::Instant;
@@ -347,6 +351,24 @@ mod tests {
             node: Identity::generate().public_key(),
             instance: InstanceId::from_bytes([instance; 16]),
             addr: "127.0.0.1:1".parse().unwrap(),
+        }
+    }
+
+    fn last_receipt(receiver: ReceiverId, objects_failed: u64) -> Receipt {
+        Receipt {
+            session: SessionId::from_bytes([1; 16]),
+            receiver,
+            manifest_digest: [0; 32],
+            made_unix_s: 0,
+            finished: true,
+            objects_complete: 1,
+            objects_failed,
+            bytes_complete: 0,
+            bytes_by_stream: 0,
+            bytes_by_pull: 0,
+            bytes_held: 0,
+            repair_symbols: 0,
+            failures: Vec::new(),
         }
     }
 
@@ -463,5 +485,27 @@ mod tests {
         roster.ready(a, false, false);
         assert_eq!(roster.missing(&expected), ["b"]);
         assert_eq!(roster.ready_count(), 1);
+    }
+
+    #[test]
+    fn the_start_does_not_wait_for_who_is_through_before_it() {
+        let expected: BTreeSet<String> = ["a".to_owned(), "b".to_owned()].into();
+        for failed in [0, 1] {
+            let mut roster = Roster::new(DataPath::Tcp);
+            let [a, b] = ["a", "b"].map(|name| roster.join(newcomer(name, 1)).0);
+            roster.ready(a, false, true);
+            assert!(roster.receipt(a, last_receipt(a, failed)));
+            assert!(!roster.unsubscribe(a), "no death");
+            assert_eq!((roster.ready_count(), roster.missing(&expected)), (1, vec!["b"]));
+            roster.ready(b, false, false);
+            assert_eq!((roster.ready_count(), roster.missing(&expected)), (2, vec![]));
+            assert!(!roster.is_over(Instant::now()));
+            roster.leave(b, "disk full".to_owned());
+            assert_eq!(
+                roster.missing(&expected),
+                ["b"],
+                "who could not begin may be started again"
+            );
+        }
     }
 }

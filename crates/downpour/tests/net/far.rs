@@ -77,6 +77,23 @@ fn a_second_receiver_of_a_stream_for_one_pulls() {
     assert!(session.arrived(0) && session.arrived(1));
 }
 
+/// Who pulls needs the manifest alone, and has it before the start.
+#[test]
+fn a_receiver_that_needs_no_data_does_not_keep_a_session_by_tcp_from_its_start() {
+    let scratch = Scratch::new();
+    let tree = scratch.path("tree");
+    fs::create_dir_all(tree.join("one/two")).unwrap();
+    let address = address();
+    let ticket = scratch.ticket(&address);
+    let rule = ["--receivers", "2", "--path", "tcp"];
+    let sender = sender(&scratch, &address, &ticket, &[&tree], &rule);
+    for index in 0..2 {
+        receiver(&scratch, index, &ticket, &[]).wait().expect(0);
+        assert!(scratch.path(&format!("r{index}/tree/one/two")).is_dir());
+    }
+    sender.wait().expect(0);
+}
+
 /// Two sites send to a third: the senders cannot hear each other, what one takes comes to the other by the receivers.
 #[test]
 fn senders_of_two_sites_are_told_of_each_other_by_their_receivers() {
