@@ -449,12 +449,12 @@ fn summarise_names(out: &mut String, word: &str, names: &[Named]) -> std::fmt::R
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::{
         Named, ReceiverReport, ReceiverState, Rejected, Report, Role, SCHEMA, SessionReport,
     };
 
-    fn receiver(name: &str, state: ReceiverState) -> ReceiverReport {
+    pub(crate) fn receiver(name: &str, state: ReceiverState) -> ReceiverReport {
         ReceiverReport {
             name: name.to_owned(),
             address: "192.0.2.7:4000".to_owned(),
@@ -473,7 +473,7 @@ mod tests {
         }
     }
 
-    fn report(receivers: Vec<ReceiverReport>) -> Report {
+    pub(crate) fn report(receivers: Vec<ReceiverReport>) -> Report {
         Report {
             schema: SCHEMA,
             downpour: "0.1.0".to_owned(),

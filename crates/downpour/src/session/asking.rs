@@ -1,7 +1,9 @@
 //! What an attempt asks of its sender, and what it means to it when it is refused.
 
+use super::ended::Over;
 use super::host::Host;
 use crate::cli::Fault;
+use crate::object::printable;
 use downpour_catalog::ErrorClass;
 use downpour_transport::control::{
     ClockOffset, ControlClient, Event, EventStream, Joined, ReadyRequest, Receipt, RequestError,
@@ -33,13 +35,23 @@ pub(super) async fn next_event(events: &mut EventStream) -> Result<Event, String
     events.next().await.map_err(|end| end.to_string())
 }
 
-/// Until the session is over; whether this side's user ended that. A connection that breaks is no end of it: the sender
-/// is asked until it says so, or knows this receiver no more.
+/// Until the session is over, or this side's user ends that.
 pub(super) async fn outlast(
-    client: &ControlClient,
-    events: &mut EventStream,
+    over: &mut Over,
+    (client, events): (&ControlClient, &mut EventStream),
     host: &mut Host,
-) -> bool {
+) {
+    if let Some((_, why)) = &over.failure {
+        let why = printable(why.as_bytes());
+        host.say(&format!("this receiver failed ({why}); waiting for the end of the session"));
+    }
+    over.interrupted = listen_on(client, events, host).await;
+    over.goes_on = over.interrupted;
+}
+
+/// The same; whether this side's user ended that. A connection that breaks is no end of the session: the sender is asked
+/// until it says so, or knows this receiver no more.
+async fn listen_on(client: &ControlClient, events: &mut EventStream, host: &mut Host) -> bool {
     let mut is_told = false;
     loop {
         tokio::select! {
@@ -47,7 +59,9 @@ pub(super) async fn outlast(
             () = host.stopped() => return true,
         }
         if !is_told {
-            host.say("all is here, but the connection to the sender broke: listening again, for the session may go on");
+            host.say(
+                "the connection to the sender broke: listening again, for the session may go on",
+            );
             is_told = true;
         }
         tokio::select! {

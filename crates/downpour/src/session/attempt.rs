@@ -184,13 +184,13 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
         None => run.attend(&mut events, (&mut heard, &mut pulled), host).await,
     };
     telling.end(matches!(verdict, Verdict::Complete(_))).await;
+    let products = run.joined.reply.products_from.is_some();
     let mut ended = run.finish(verdict, taker, followed).await?;
     if let Ended::Over(over) = &mut ended
         && plan.stay
-        && over.failure.is_none()
+        && over.outlasts(products)
     {
-        // To join again before is to take part in the same session again, and to keep it from its end.
-        over.interrupted = outlast(&client, &mut events, host).await;
+        outlast(over, (&client, &mut events), host).await;
     }
     Ok(ended)
 }
@@ -673,6 +673,8 @@ impl Run<'_> {
         self.puller.cancel_all();
         let totals = self.puller.stop().await;
         let interrupted = matches!(verdict, Verdict::Interrupted);
+        // A failure of this class is the sender's end.
+        let mut goes_on = !matches!(verdict, Verdict::Failed(ErrorClass::Interrupted, _));
         let mut failure = match &verdict {
             Verdict::Failed(class, reason) => Some((*class, reason.clone())),
             Verdict::Interrupted => Some((ErrorClass::Interrupted, INTERRUPTED.to_owned())),
@@ -681,7 +683,7 @@ impl Run<'_> {
         if let Some((_, reason)) = &failure {
             // Before the driver's threads are waited for: one may be held by a disk or a pipe, and nobody else need be.
             // The session may be over already: then there is nobody to tell.
-            let _ = self.client.leave(reason, true).await;
+            goes_on &= self.client.leave(reason, true).await.is_ok();
             self.account.failure = Some(reason.clone());
         }
         let snapshot = self.driver.stop();
@@ -706,6 +708,7 @@ impl Run<'_> {
             let why = format!("the sender is lost ({why})");
             self.account.failure = Some(why.clone());
             failure = Some((ErrorClass::SourceUnreachable, why));
+            goes_on = false;
         }
         if self.joined.reply.products_from.is_some() {
             self.account.objects = summary.complete;
@@ -719,7 +722,7 @@ impl Run<'_> {
         let left = (self.left_stream.filter(|_| !chosen), self.reached);
         let (placed, unplaced) = (self.store.placed(), self.unplaced);
         let report = self.account.report(self.plan, &summary, &snapshot, self.data_len, left);
-        let over = Box::new(Over { report, placed, unplaced, failure, interrupted });
+        let over = Box::new(Over { report, placed, unplaced, failure, interrupted, goes_on });
         Ok(match lost {
             Some(why) => Ended::SenderLost(why, Some(over)),
             None => Ended::Over(over),

@@ -39,9 +39,17 @@ pub(super) struct Over {
     pub(super) failure: Option<(ErrorClass, String)>,
     /// By this side's own user.
     pub(super) interrupted: bool,
+    /// The session goes on without this side: the sender has its receipt or its goodbye.
+    pub(super) goes_on: bool,
 }
 
 impl Over {
+    /// Who stays waits for the end of the session: to join again before is to take part in the same one again, and to keep
+    /// it from its end (`docs/protocol.md#CTL-5`). Who failed among products comes back, for those that follow.
+    pub(super) const fn outlasts(&self, products: bool) -> bool {
+        self.goes_on && !self.interrupted && (self.failure.is_none() || !products)
+    }
+
     /// The sender was lost, and nothing could follow: this is why.
     pub(super) fn without_sender(mut self, fault: Fault) -> Self {
         let class = fault.class.unwrap_or(ErrorClass::Internal);

@@ -39,8 +39,9 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_s
 /// An attempt that is over sooner was none.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// Between one session and the next, for a receiver that stays.
-const STAY_PAUSE: Duration = Duration::from_millis(500);
+/// Between one session and the next, for a receiver that stays; and, at most, between its attempts at one that goes on, so
+/// as not to keep that from its end.
+const STAY_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(32));
 
 /// Receives what a ticket's sender sends, and reports it.
 pub fn receive(plan: ReceivePlan) -> Result<Report, Fault> {
@@ -108,12 +109,12 @@ impl Before {
     /// Who stays takes part in this one now. One whose sender was lost does not come back if it is another: what people are
     /// told of it.
     fn join(&mut self, session: SessionId) -> Vec<String> {
-        let Some((_, over)) = self.lost.take_if(|(lost, _)| *lost != session) else {
+        let Some((lost, over)) = self.lost.take_if(|(lost, _)| *lost != session) else {
             return Vec::new();
         };
         let fault = Fault::start("it did not come back", "ask its sender for what is missing");
         let over = over.without_sender(fault.of(ErrorClass::SourceUnreachable));
-        self.stayed.add(&over, "another one has begun")
+        self.stayed.add(lost, &over, "another one has begun")
     }
 
     /// Who has taken part has something to report, whatever keeps it from going on; who stays, when its user ends it.
@@ -137,7 +138,7 @@ async fn attempts(
 ) -> Result<Over, Fault> {
     let pipe = PipeOut::stdout();
     let mut followed = None;
-    let mut haste = Haste::default();
+    let (mut haste, mut returns) = (Haste::default(), Returns::default());
     loop {
         request.follows = followed.as_ref().map(Followed::told);
         let limit = if plan.stay { Duration::MAX } else { plan.join_timeout };
@@ -163,12 +164,13 @@ async fn attempts(
                     pipe.end();
                 }
                 before.lost = None;
-                let told = before.stayed.add(&over, "waiting for the next one");
+                let next = if over.goes_on { "joining again" } else { "waiting for the next one" };
+                let told = before.stayed.add(session, &over, next);
                 if over.interrupted {
                     return Err(interrupted());
                 }
                 told.iter().for_each(|line| host.say(line));
-                tokio::time::sleep(STAY_PAUSE).await;
+                rest(host, returns.pause(over.goes_on, begun.elapsed())).await?;
             }
             Ended::Over(over) => return Ok(*over),
             Ended::SenderLost(why, over) => {
@@ -176,13 +178,16 @@ async fn attempts(
                     before.lost = Some((session, *over));
                 }
                 host.say(&format!("the sender is lost ({why}); waiting for it to come back"));
-                let pause = haste.pause(begun, Instant::now());
-                tokio::select! {
-                    () = tokio::time::sleep(pause) => {}
-                    () = host.stopped() => return Err(interrupted()),
-                }
+                rest(host, haste.pause(begun, Instant::now())).await?;
             }
         }
+    }
+}
+
+async fn rest(host: &mut Host, pause: Duration) -> Result<(), Fault> {
+    tokio::select! {
+        () = tokio::time::sleep(pause) => Ok(()),
+        () = host.stopped() => Err(interrupted()),
     }
 }
 
@@ -212,6 +217,19 @@ impl Haste {
             return Duration::ZERO;
         }
         pause(ended.duration_since(*self.since.get_or_insert(begun)))
+    }
+}
+
+/// Attempts in a row that failed in a session that goes on, each after less than the longest pause.
+#[derive(Default)]
+struct Returns(u32);
+
+impl Returns {
+    /// How long to wait after an attempt that lasted so long.
+    fn pause(&mut self, goes_on: bool, lasted: Duration) -> Duration {
+        let again = goes_on && lasted < STAY_PAUSE.1;
+        self.0 = if again { self.0.saturating_add(1) } else { 0 };
+        STAY_PAUSE.0.saturating_mul(1_u32.checked_shl(self.0).unwrap_or(u32::MAX)).min(STAY_PAUSE.1)
     }
 }
 
@@ -347,7 +365,7 @@ pub(super) struct BatchTarget {
 
 #[cfg(test)]
 mod tests {
-    use super::{Haste, PAUSE, SHORT, advice, instance};
+    use super::{Haste, PAUSE, Returns, SHORT, STAY_PAUSE, advice, instance};
     use crate::cli::Target;
     use downpour_transport::control::JoinError;
     use std::time::{Duration, Instant};
@@ -364,6 +382,16 @@ mod tests {
         assert!(tries < 300, "{tries} in a minute");
         assert_eq!(haste.pause(now, now + SHORT), Duration::ZERO, "it has lasted");
         assert_eq!(haste.pause(now, now), PAUSE.0, "and the next one begins anew");
+    }
+
+    #[test]
+    fn who_fails_again_and_again_in_one_session_is_away_for_most_of_the_time() {
+        let (mut returns, short) = (Returns::default(), SHORT + SHORT / 2);
+        let pauses: Vec<_> = (0..40).map(|_| returns.pause(true, short)).collect();
+        assert!(pauses[0] > STAY_PAUSE.0 && pauses.is_sorted() && pauses[39] == STAY_PAUSE.1);
+        assert_eq!(returns.pause(true, STAY_PAUSE.1), STAY_PAUSE.0, "it has lasted");
+        returns.pause(true, short);
+        assert_eq!(returns.pause(false, short), STAY_PAUSE.0, "the next session is joined at once");
     }
 
     #[test]

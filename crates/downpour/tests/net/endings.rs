@@ -2,7 +2,7 @@
 
 use crate::payload;
 use crate::program::{HANG, Running, Scratch};
-use crate::sessions::OneFile;
+use crate::sessions::{OneFile, address, receiver, sender};
 use downpour::report::Report;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::fs::{self, File};
@@ -67,11 +67,14 @@ fn a_sender_whose_input_gives_nothing_is_ended_by_one_signal() {
 }
 
 fn stay(session: &OneFile, name: &str) -> Running {
-    let ticket = format!("@{}", session.scratch.path("ticket").display());
     let out = session.scratch.path(name);
-    let out = out.to_str().unwrap();
-    let stays = ["receive", &ticket, "--interface", "lo", "--name", name, "--stay", "--out"];
-    session.scratch.start(None, name, &[&stays[..], &[out]].concat())
+    stay_with(&session.scratch, name, &["--out", out.to_str().unwrap()])
+}
+
+fn stay_with(scratch: &Scratch, name: &str, more: &[&str]) -> Running {
+    let ticket = format!("@{}", scratch.path("ticket").display());
+    let stays = ["receive", &ticket, "--interface", "lo", "--name", name, "--stay"];
+    scratch.start(None, name, &[&stays[..], more].concat())
 }
 
 #[test]
@@ -109,6 +112,32 @@ fn who_stays_tells_of_a_session_whose_sender_was_lost_and_did_not_come_back() {
     );
     stays.interrupt();
     stays.wait().expect(1);
+}
+
+#[test]
+fn who_stays_and_fails_takes_part_once_in_a_session_that_goes_on() {
+    let scratch = Scratch::new();
+    let tree = scratch.path("tree");
+    payload::tree(&tree, 3, 500_000);
+    let address = address();
+    let ticket = scratch.ticket(&address);
+    let out = scratch.path("r0");
+    let small = ["--max-entries", "1", "--out", out.to_str().unwrap()];
+    let mut stays = stay_with(&scratch, "r0", &small);
+    let other = receiver(&scratch, 1, &ticket, &[]);
+    let rule = ["--receivers", "2", "--rate", "1mbit"];
+    let sent = sender(&scratch, &address, &ticket, &[&tree], &rule).wait();
+    sent.expect(1);
+    other.wait().expect(0);
+    stays.until(|r| r.err().contains("; waiting for the next one").then_some(()));
+    stays.terminate();
+    let ended = stays.wait();
+    ended.expect(1);
+    assert_eq!(sent.err.matches("r0 failed").count(), 1, "{}", sent.err);
+    for said in ["; waiting for the end of the session", "the session is over ("] {
+        assert_eq!(ended.err.matches(said).count(), 1, "{}", ended.err);
+    }
+    assert!(!ended.err.contains("sessions, of which"), "{}", ended.err);
 }
 
 /// As while a large tree is walked: the trace waits for one who reads it.
