@@ -188,7 +188,7 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
     let mut ended = run.finish(verdict, taker, followed).await?;
     if let Ended::Over(over) = &mut ended
         && plan.stay
-        && over.outlasts(products)
+        && over.outlasts(products, pipe)
     {
         outlast(over, (&client, &mut events), host).await;
     }

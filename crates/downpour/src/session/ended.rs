@@ -1,7 +1,7 @@
 //! How an attempt ends, what came of it, and what of that the next one is told.
 
 use crate::cli::Fault;
-use crate::object::{Obstacle, Placed};
+use crate::object::{Obstacle, PipeOut, Placed};
 use crate::product::Bookmark;
 use crate::report::{ReceiverState, Report};
 use downpour_catalog::ErrorClass;
@@ -45,9 +45,11 @@ pub(super) struct Over {
 
 impl Over {
     /// Who stays waits for the end of the session: to join again before is to take part in the same one again, and to keep
-    /// it from its end (`docs/protocol.md#CTL-5`). Who failed among products comes back, for those that follow.
-    pub(super) const fn outlasts(&self, products: bool) -> bool {
-        self.goes_on && !self.interrupted && (self.failure.is_none() || !products)
+    /// it from its end (`docs/protocol.md#CTL-5`). Who failed among products comes back, for those that follow; who
+    /// writes to an output that is spent ends.
+    pub(super) fn outlasts(&self, products: bool, pipe: &PipeOut) -> bool {
+        let waits = self.failure.is_none() || (!products && !pipe.is_spent());
+        self.goes_on && !self.interrupted && waits
     }
 
     /// The sender was lost, and nothing could follow: this is why.

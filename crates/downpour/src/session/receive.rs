@@ -160,7 +160,8 @@ async fn attempts(
         };
         match attempt(run).await? {
             Ended::Over(over) if plan.stay => {
-                if over.failure.is_none() {
+                // A file that has failed may be written in part.
+                if over.report.is_complete() {
                     pipe.end();
                 }
                 before.lost = None;
@@ -168,6 +169,9 @@ async fn attempts(
                 let told = before.stayed.add(session, &over, next);
                 if over.interrupted {
                     return Err(interrupted());
+                }
+                if pipe.is_spent() {
+                    return Ok(*over);
                 }
                 told.iter().for_each(|line| host.say(line));
                 rest(host, returns.pause(over.goes_on, begun.elapsed())).await?;

@@ -140,6 +140,24 @@ fn who_stays_and_fails_takes_part_once_in_a_session_that_goes_on() {
     assert!(!ended.err.contains("sessions, of which"), "{}", ended.err);
 }
 
+#[test]
+fn who_stays_ends_when_its_output_can_take_nothing_more() {
+    let session = OneFile::new(3_000_000);
+    let out = session.scratch.path("r0.out");
+    fifo(&out);
+    // Holds both ends, so that neither waits to be opened.
+    let mut pipe = File::options().read(true).write(true).open(&out).unwrap();
+    let stays = stay_with(&session.scratch, "r0", &["--out", "-"]);
+    fs::remove_file(&out).unwrap();
+    let sender = session.sender(&["--receivers", "1", "--rate", "200mbit"]);
+    pipe.read_exact(&mut [0]).unwrap();
+    drop(pipe);
+    let ended = stays.wait();
+    ended.expect(1);
+    assert!(ended.err.contains("writing to the output: Broken pipe"), "{}", ended.err);
+    sender.wait().expect(1);
+}
+
 /// As while a large tree is walked: the trace waits for one who reads it.
 #[test]
 fn a_sender_that_is_not_open_yet_is_ended_by_one_signal() {

@@ -202,11 +202,12 @@ fn a_pipe_takes_no_tree() {
     write(a.join("y"), b"y");
     let sender = Sender::new(&contents(&a), MIDDLE);
     let out = PipeOut::new(Box::new(Shared::default()));
-    let receiver = sender.receiver(Destination::Pipe { out, window: 0 });
+    let receiver = sender.receiver(Destination::Pipe { out: out.clone(), window: 0 });
     let id = BlockId::manifest(0).unwrap();
     assert_eq!(receiver.store.accept(id, &sender.block(id)), Accepted::Failed);
     let text = receiver.store.failure().unwrap().to_string();
     assert!(text.contains("takes one file"), "{text}");
+    assert!(!out.is_spent(), "the next session may suit");
 }
 
 #[test]
@@ -223,12 +224,13 @@ fn a_broken_pipe_is_the_end() {
     let (_dir, a, _) = pair();
     write(a.join("x"), &[1; 100_000]);
     let sender = Sender::new(&contents(&a), MIDDLE);
-    let receiver =
-        sender.receiver(Destination::Pipe { out: PipeOut::new(Box::new(Broken)), window: 0 });
+    let out = PipeOut::new(Box::new(Broken));
+    let receiver = sender.receiver(Destination::Pipe { out: out.clone(), window: 0 });
     let answers: Vec<_> =
         sender.order().into_iter().map(|id| receiver.store.accept(id, &sender.block(id))).collect();
     assert_eq!(answers, [Accepted::Kept, Accepted::Kept, Accepted::Failed]);
     assert!(receiver.store.failure().unwrap().to_string().contains("output"));
+    assert!(out.is_spent(), "for any other session, too");
 }
 
 #[test]
@@ -335,6 +337,8 @@ fn a_pipe_goes_on_where_the_attempt_before_was() {
     attempt(&sender).carry_needed(&sender);
     assert_eq!(written.0.lock().unwrap().len(), 9 << 20);
 
+    assert!(!out.is_spent());
+
     // What is sent now is something else.
     sparse(&a.join("f"), 9 << 20, &[(2 << 20, 2 << 20)]);
     let other = Sender::new(&contents(&a), MIDDLE);
@@ -344,7 +348,7 @@ fn a_pipe_goes_on_where_the_attempt_before_was() {
         manifest.iter().map(|id| receiver.store.accept(*id, &other.block(*id))).collect();
     assert!(answers.contains(&Accepted::Failed), "{answers:?}");
     let text = receiver.store.failure().unwrap().to_string();
-    assert!(text.contains("something else"), "{text}");
+    assert!(text.contains("something else") && out.is_spent(), "{text}");
     // Unless it comes behind.
     out.end();
     attempt(&other).carry_needed(&other);

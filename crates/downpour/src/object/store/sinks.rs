@@ -53,7 +53,8 @@ impl PipeOut {
     /// Nothing is written to `out` yet.
     pub fn new(out: Box<dyn Write + Send>) -> Self {
         let (digests, waiting) = (Vec::new(), BTreeMap::new());
-        Self(Arc::new(Mutex::new(State { out, digests, written: 0, waiting })))
+        let state = State { out, digests, written: 0, waiting, spent: false };
+        Self(Arc::new(Mutex::new(state)))
     }
 
     /// The program's standard output.
@@ -66,6 +67,11 @@ impl PipeOut {
         let mut state = lock(&self.0);
         state.digests.clear();
         state.written = 0;
+    }
+
+    /// Nothing right can come out any more: a write has failed, or what a session sent does not go on from what is written.
+    pub fn is_spent(&self) -> bool {
+        lock(&self.0).spent
     }
 }
 
@@ -97,6 +103,7 @@ struct State {
     written: u64,
     /// Verified, and waiting for those before them.
     waiting: BTreeMap<u32, (KnownGroup, Vec<u8>)>,
+    spent: bool,
 }
 
 impl Pipe {
@@ -116,7 +123,8 @@ impl State {
         self.digests.len() as u32
     }
 
-    fn has_another(&self) -> StoreFailure {
+    fn has_another(&mut self) -> StoreFailure {
+        self.spent = true;
         let written = show_bytes(self.written);
         let text =
             format!("the output has {written} of something else: start again with an empty one");
@@ -128,7 +136,22 @@ impl State {
         if self.written > len {
             return Err(self.has_another());
         }
-        self.zeros_to(len).map_err(broken)
+        self.zeros_to(len).map_err(|error| self.broken(error))
+    }
+
+    fn broken(&mut self, error: std::io::Error) -> StoreFailure {
+        self.spent = true;
+        StoreFailure::Target(format!("writing to the output: {error}"))
+    }
+
+    /// The group that is next.
+    fn take(
+        &mut self,
+        tree: &Tree,
+        known: &KnownGroup,
+        data: GroupData<'_>,
+    ) -> Result<(), StoreFailure> {
+        self.group(tree, known, data).map_err(|error| self.broken(error))
     }
 
     fn group(
@@ -158,10 +181,6 @@ impl State {
     }
 }
 
-fn broken(error: std::io::Error) -> StoreFailure {
-    StoreFailure::Target(format!("writing to the output: {error}"))
-}
-
 impl Target for Pipe {
     fn start(&self, tree: &Arc<Tree>) -> Result<Started, StoreFailure> {
         only_file(tree, "'--out -'")?;
@@ -174,7 +193,7 @@ impl Target for Pipe {
     }
 
     fn held(&self, groups: &[KnownGroup]) -> Result<Held, Fault> {
-        let state = self.state();
+        let mut state = self.state();
         let mut held = Held::default();
         for known in groups {
             match state.digests.get(known.number as usize) {
@@ -199,16 +218,15 @@ impl Target for Pipe {
     fn write(&self, known: &KnownGroup, data: GroupData<'_>) -> Result<(), Fault> {
         let mut state = self.state();
         let Some(tree) = self.tree.get() else { return Err(Fault::NoRoom) };
-        let fatal = |error| Fault::Fatal(broken(error));
         if known.number != state.next() {
             state.waiting.insert(known.number, (known.clone(), data.to_vec()));
             return Ok(());
         }
-        state.group(tree, known, data).map_err(fatal)?;
+        state.take(tree, known, data).map_err(Fault::Fatal)?;
         loop {
             let next = state.next();
             let Some((known, data)) = state.waiting.remove(&next) else { return Ok(()) };
-            state.group(tree, &known, GroupData::whole(&data)).map_err(fatal)?;
+            state.take(tree, &known, GroupData::whole(&data)).map_err(Fault::Fatal)?;
         }
     }
 
@@ -223,7 +241,7 @@ impl Target for Pipe {
         if let Some(size) = size.filter(|_| !failed(EntryId(0))) {
             state.rest(size)?;
         }
-        state.out.flush().map_err(broken)?;
+        state.out.flush().map_err(|error| state.broken(error))?;
         Ok(Finished::default())
     }
 }
