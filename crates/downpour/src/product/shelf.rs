@@ -69,6 +69,8 @@ pub struct Bookmark {
     pub number: Option<u64>,
     /// How many have come.
     pub complete: u32,
+    /// Their bytes.
+    pub bytes: u64,
     /// Which have failed, and why.
     pub failed: Vec<(String, String)>,
 }
@@ -181,7 +183,12 @@ impl Shelf {
             end: None,
             over: false,
             failed: false,
-            summary: Summary { complete: mark.complete, failed: mark.failed, ..Summary::default() },
+            summary: Summary {
+                complete: mark.complete,
+                bytes_received: mark.bytes,
+                failed: mark.failed,
+                ..Summary::default()
+            },
         };
         Ok(Self { config, folder, state: Mutex::new(state), on_event: Box::new(on_event) })
     }
@@ -232,11 +239,12 @@ impl Shelf {
     /// Where another shelf goes on.
     pub fn mark(&self) -> Bookmark {
         let state = self.lock();
-        let Summary { complete, failed, .. } = &state.summary;
+        let Summary { complete, failed, bytes_received, .. } = &state.summary;
         Bookmark {
             block: state.needed_from(),
             number: state.expected,
             complete: *complete,
+            bytes: *bytes_received,
             failed: failed.clone(),
         }
     }

@@ -221,7 +221,7 @@ fn receiver_report(peer: &Peer, member: Option<&MemberStats>, started: Instant) 
     };
     let ended = peer.ended_at.unwrap_or_else(Instant::now);
     let (joined_s, ended_s) = (
-        peer.joined_at.saturating_duration_since(started).as_secs_f64(),
+        peer.begun_at.saturating_duration_since(started).as_secs_f64(),
         ended.saturating_duration_since(started).as_secs_f64(),
     );
     let active = Duration::from_secs_f64((ended_s - joined_s).max(0.0));
@@ -292,6 +292,16 @@ impl ReceiverAccount {
             notices,
             transfer: None,
         }
+    }
+
+    /// When it joined, and what it has pulled: where the next attempt in a session of products goes on.
+    pub(super) const fn mark(&self) -> (Instant, u64) {
+        (self.joined_at, self.data_pulled)
+    }
+
+    /// It is the next attempt of one that had come so far.
+    pub(super) const fn go_on(&mut self, (joined_at, data_pulled): (Instant, u64)) {
+        (self.joined_at, self.data_pulled) = (joined_at, data_pulled);
     }
 
     pub(super) fn pulled(&mut self, block: BlockId, bytes: u64) {

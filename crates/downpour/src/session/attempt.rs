@@ -138,7 +138,6 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
     };
     let before = followed.as_ref().filter(|before| before.session == joined.reply.session);
     let shelf = clock.map(|clock| (clock, before.map(|before| before.mark.clone())));
-    let is_new = before.is_none();
     let store = open_keeper(plan, &joined, (taker, pipe, said.clone()), shelf)?;
     // Before the events: when the sender hears of us it sends a probe.
     let (stream, mut notices) = stream_in(plan, &joined)?;
@@ -177,7 +176,7 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
         sections_examined: 0,
         false_blocks: 0,
     };
-    run.begin_products(is_new);
+    run.begin_products(before);
     let telling = Telling::begin(&run.joined, &client, taker);
     let verdict = match run.become_ready(&mut heard, has_stream).await? {
         Some(verdict) => verdict,
@@ -270,16 +269,18 @@ fn spawn_driver(
 }
 
 impl Run<'_> {
-    /// In a session of products what was sent before is not for us, and nothing is held; but what failed in an attempt
-    /// before has failed.
-    fn begin_products(&mut self, is_new: bool) {
+    /// In a session of products what was sent before is not for us, and nothing is held; but what came in an attempt
+    /// before has come, and what failed has failed.
+    fn begin_products(&mut self, before: Option<&Followed>) {
         let Some(first) = self.joined.reply.products_from else { return };
         self.looked_end = u32::MAX;
         self.driver.have(BlockKind::Data, 0..first);
         let failed =
             |(path, reason)| ObjectFailure { object: 0, reason: format!("{path}: {reason}") };
         self.failures.extend(self.store.summary().failed.into_iter().map(failed));
-        if first > 0 && is_new {
+        if let Some(before) = before {
+            self.account.go_on(before.account);
+        } else if first > 0 {
             let text = "joined while the session ran: products that begin from then on";
             self.account.notices.push(text.to_owned());
         }
@@ -688,7 +689,8 @@ impl Run<'_> {
         }
         let snapshot = self.driver.stop();
         let session = self.joined.reply.session;
-        *followed = self.store.mark().map(|mark| Followed { session, mark });
+        let account = self.account.mark();
+        *followed = self.store.mark().map(|mark| Followed { session, mark, account });
         self.account.notices.extend(totals.lacks.clone());
         self.account.transfer = transfer::report(self.plan, &self.joined, totals);
         let (mut summary, mut lost) = match verdict {

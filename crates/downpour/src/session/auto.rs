@@ -89,7 +89,8 @@ mod tests {
     fn join(roster: &mut Roster, node: PublicKey, instance: u8) -> ReceiverId {
         let instance = InstanceId::from_bytes([instance; 16]);
         let addr = "127.0.0.1:1".parse().unwrap();
-        let (id, _) = roster.join(Newcomer { name: "a".to_owned(), node, instance, addr });
+        let name = "a".to_owned();
+        let (id, _) = roster.join(Newcomer { name, node, instance, addr, goes_on: false });
         roster.ready(id, true, false);
         id
     }

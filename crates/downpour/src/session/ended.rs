@@ -6,11 +6,14 @@ use crate::product::Bookmark;
 use crate::report::{ReceiverState, Report};
 use downpour_catalog::ErrorClass;
 use downpour_transport::control::{Follows, SessionId};
+use std::time::Instant;
 
 /// How far a receiver has got in a session of products.
 pub(super) struct Followed {
     pub(super) session: SessionId,
     pub(super) mark: Bookmark,
+    /// When it joined, and how many bytes of that it has pulled.
+    pub(super) account: (Instant, u64),
 }
 
 impl Followed {

@@ -223,6 +223,7 @@ impl SessionHandler for Endpoint {
             node: from.node,
             instance: request.instance,
             addr: from.peer,
+            goes_on: follows.is_some(),
         };
         let (receiver, replaced, started, first) = {
             let mut stand = shared.stand();
@@ -463,6 +464,7 @@ mod tests {
             node: node.public_key(),
             instance: InstanceId::from_bytes([7; 16]),
             addr: "127.0.0.1:1".parse().unwrap(),
+            goes_on: false,
         };
         let (first, _) = stand.join(who());
         for _ in 0..3 {

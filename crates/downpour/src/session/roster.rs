@@ -71,7 +71,9 @@ pub(super) struct Peer {
     candidates: bool,
     /// It has looked at the sections below this one.
     examined: u32,
-    pub(super) joined_at: Instant,
+    joined_at: Instant,
+    /// Since when its receipt counts.
+    pub(super) begun_at: Instant,
     pub(super) ended_at: Option<Instant>,
     pub(super) receipt: Option<Receipt>,
     events: Option<EventSender>,
@@ -128,6 +130,8 @@ pub(super) struct Newcomer {
     pub(super) node: PublicKey,
     pub(super) instance: InstanceId,
     pub(super) addr: SocketAddr,
+    /// It counts what its former self has got as its own.
+    pub(super) goes_on: bool,
 }
 
 impl Roster {
@@ -140,9 +144,8 @@ impl Roster {
     pub(super) fn join(&mut self, who: Newcomer) -> (ReceiverId, Option<ReceiverId>) {
         let same = |peer: &Peer| peer.node == who.node && peer.instance == who.instance;
         let old = self.peers.iter().find(|(_, peer)| same(peer)).map(|(id, _)| *id);
-        if let Some(old) = old {
-            self.peers.remove(&old);
-        }
+        let former = old.and_then(|old| self.peers.remove(&old)).filter(|_| who.goes_on);
+        let now = Instant::now();
         self.last_id += 1;
         let id = ReceiverId(self.last_id);
         let peer = Peer {
@@ -155,7 +158,8 @@ impl Roster {
             left_stream: None,
             candidates: false,
             examined: 0,
-            joined_at: Instant::now(),
+            joined_at: now,
+            begun_at: former.map_or(now, |former| former.begun_at),
             ended_at: None,
             receipt: None,
             events: None,
@@ -351,6 +355,7 @@ mod tests {
             node: Identity::generate().public_key(),
             instance: InstanceId::from_bytes([instance; 16]),
             addr: "127.0.0.1:1".parse().unwrap(),
+            goes_on: false,
         }
     }
 
@@ -398,9 +403,14 @@ mod tests {
         assert!(roster.unsubscribe(first), "a death");
         assert!(!roster.is_over(Instant::now()), "it may come back");
         assert!(roster.is_over(Instant::now() + GRACE));
-        let again = Newcomer { name: "a".to_owned(), node, instance, addr };
-        let (second, old) = roster.join(again);
+        let begun_at = Instant::now() - GRACE;
+        roster.find(first).unwrap().begun_at = begun_at;
+        let again = |goes_on| Newcomer { name: "a".to_owned(), node, instance, addr, goes_on };
+        let (second, old) = roster.join(again(true));
         assert_eq!(old, Some(first));
+        assert_eq!(roster.find(second).unwrap().begun_at, begun_at, "it goes on");
+        let (second, _) = roster.join(again(false));
+        assert!(roster.find(second).unwrap().begun_at > begun_at, "it begins anew");
         assert_eq!(roster.iter().count(), 1);
         assert!(!roster.is_over(Instant::now() + GRACE), "it is here");
         roster.leave(second, "disk full".to_owned());

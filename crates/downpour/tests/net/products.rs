@@ -102,6 +102,8 @@ struct Lost {
     has: Vec<u64>,
     /// What it says has failed.
     failed: Vec<String>,
+    /// Bytes that it got, as it says, and as the sender does.
+    bytes: [u64; 2],
 }
 
 /// Of two receivers one loses its sender for as long as it takes to send five products of `size` bytes.
@@ -143,10 +145,13 @@ fn lost_for_a_while(size: u64) -> Lost {
     drop(list);
     let codes = [one, other, sender].map(|running| running.wait().code);
     let report = scratch.report("r0");
+    let told = scratch.report("sender");
+    let told = told.receivers.iter().find(|receiver| receiver.name == "r0").unwrap();
     Lost {
         codes,
         has: (0..11).filter(|n| has(0, *n)).collect(),
         failed: report.failed.into_iter().map(|failed| failed.name).collect(),
+        bytes: [report.session.data_bytes, told.stream_bytes + told.pull_bytes],
     }
 }
 
@@ -155,6 +160,7 @@ fn who_loses_the_sender_for_a_while_gets_what_is_kept_of_what_came_meanwhile() {
     let lost = lost_for_a_while(50_000);
     assert_eq!((lost.codes, &lost.failed[..]), ([Some(0); 3], &[][..]));
     assert_eq!(lost.has, (0..11).collect::<Vec<_>>());
+    assert_eq!(lost.bytes, [6 * 1_000 + 5 * 50_000; 2], "of all, not of what came at last");
 }
 
 #[test]

@@ -288,6 +288,7 @@ fn another_shelf_goes_on_where_the_sender_was_lost() {
     }
     world.shelf.finished(blocks.len() as u32);
     assert_eq!((world.shelf.summary().complete, failed(&world)), (7, Vec::new()));
+    assert_eq!(world.shelf.bytes(), SIZES.iter().sum::<usize>() as u64);
     assert!(!folder.path().join("p1").exists(), "it is not given on again");
     assert_eq!(world.shelf.needed_from(), blocks.len() as u32);
 }
@@ -301,6 +302,7 @@ fn what_was_not_kept_while_the_sender_was_lost_is_missed() {
         block: 1,
         number,
         complete: 2,
+        bytes: 143,
         failed: vec![("p1".to_owned(), "no place".to_owned())],
     };
     // The last two products begin in the last block but one.
