@@ -12,8 +12,9 @@ use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufRead, Read};
-use std::path::PathBuf;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
 
 /// Longest line.
 const LINE_LEN_MAX: u64 = 64 << 10;
@@ -151,6 +152,33 @@ struct Line {
 pub struct List<R> {
     input: R,
     line: u64,
+}
+
+impl List<Box<dyn BufRead + Send>> {
+    /// Of a file, or of a named pipe, which may have nobody who writes to it yet.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let is_pipe = path.metadata()?.file_type().is_fifo();
+        Ok(Self::new(match is_pipe {
+            true => Box::new(BufReader::new(Pipe { path: path.to_owned(), open: None })),
+            false => Box::new(BufReader::new(File::open(path)?)),
+        }))
+    }
+}
+
+/// A named pipe. To open it is to wait for who writes to it: the first read does that.
+struct Pipe {
+    path: PathBuf,
+    open: Option<File>,
+}
+
+impl Read for Pipe {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let file = match &mut self.open {
+            Some(file) => file,
+            none => none.insert(File::open(&self.path)?),
+        };
+        file.read(buf)
+    }
 }
 
 impl<R: BufRead> List<R> {

@@ -8,7 +8,6 @@ use downpour_catalog::ErrorClass;
 use downpour_transport::identity::{Identity, IdentityError};
 use downpour_transport::trace::Trace;
 use std::fmt::Display;
-use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::sync::Arc;
@@ -97,9 +96,8 @@ pub(super) fn list(path: &Path) -> Result<List<Box<dyn BufRead + Send>>, Fault> 
     if path.as_os_str() == "-" {
         return Ok(List::new(Box::new(BufReader::new(io::stdin()))));
     }
-    let file = File::open(path).map_err(|error| {
+    List::open(path).map_err(|error| {
         let what = format!("cannot read the list of products {}: {error}", path.display());
         Fault::start(what, "give --products a file with a line for each product, or -")
-    })?;
-    Ok(List::new(Box::new(BufReader::new(file))))
+    })
 }

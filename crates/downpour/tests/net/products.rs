@@ -1,12 +1,13 @@
 //! A session of products by the real program on loopback: no root needed.
 
 use crate::between::Between;
+use crate::endings::fifo;
 use crate::program::{Running, Scratch};
 use crate::sessions::{address, receiver, sender};
 use downpour::product::{InsertedLine, MadeBytes, ReceivedLine};
 use downpour::ticket::Ticket;
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 
@@ -92,6 +93,25 @@ fn products_arrive_in_order_through_loss_and_who_comes_late_gets_those_that_foll
     let report = scratch.report("sender");
     assert!(report.is_complete() && report.receivers.len() == 3, "{report:?}");
     assert_eq!(report.session.objects, PRODUCTS);
+}
+
+#[test]
+fn a_session_whose_list_is_a_pipe_is_open_before_somebody_writes_there() {
+    let scratch = Scratch::new();
+    let list = scratch.path("list");
+    fifo(&list);
+    let address = address();
+    let ticket = scratch.ticket(&address);
+    let rule = ["--products", list.to_str().unwrap(), "--receivers", "1", "--rate", "100mbit"];
+    let mut sender = sender(&scratch, &address, &ticket, &[], &rule);
+    sender.until(|s| s.err().contains("the ticket is the line above").then_some(()));
+    let receiver = receiver(&scratch, 0, &ticket, &[]);
+    let mut list = File::options().write(true).open(&list).unwrap();
+    list.write_all(b"{\"size\":133,\"seed\":0,\"name\":\"p0\"}\n").unwrap();
+    drop(list);
+    sender.wait().expect(0);
+    receiver.wait().expect(0);
+    assert!(has(&scratch.path("r0"), 0));
 }
 
 /// What came of [`lost_for_a_while`].
