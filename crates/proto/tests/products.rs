@@ -145,6 +145,42 @@ fn a_block_that_is_not_sent_is_told_too() {
     }
 }
 
+/// All fall silent at once when the sender's machine stands still. What is offered then is theirs when they are back: as
+/// much as is kept for pulls would be passed over in a moment, and could not be pulled before newer products drive it out.
+#[test]
+fn what_waits_is_kept_for_those_who_fall_silent_for_a_moment() {
+    const BLOCKS: u32 = 40;
+    for back in [true, false] {
+        let stood = Timestamp::ZERO + Duration::from_secs(5);
+        let mut sender = opened(Rate::from_mbps(10), Delivery::Stream);
+        for number in 0..BLOCKS {
+            sender.offer(stood, BlockId::data(number).unwrap(), K);
+        }
+        let (mut passed, mut sent) = (0, 0);
+        let mut run = |sender: &mut Sender, from: Timestamp, until: Timestamp| {
+            let mut now = from;
+            while now < until {
+                drain(sender, now, false);
+                while let Some(event) = sender.poll_event() {
+                    passed += u32::from(matches!(event, Event::SourcePassed { .. }));
+                    sent += u32::from(matches!(event, Event::SourceSent { .. }));
+                }
+                now = sender.poll_timeout().expect("polls go on").at.max(now);
+                sender.handle_timeout(now);
+            }
+            (passed, sent, now)
+        };
+        sender.set_delivery(stood, ReceiverId(1), Delivery::Pull);
+        let (passed, _, now) = run(&mut sender, stood, stood + Duration::from_secs(1));
+        assert_eq!(passed, 0, "nothing is given up within a second");
+        if back {
+            sender.set_delivery(now, ReceiverId(1), Delivery::Stream);
+        }
+        let (passed, sent, _) = run(&mut sender, now, now + Duration::from_secs(2));
+        assert_eq!((passed, sent), if back { (0, BLOCKS) } else { (BLOCKS, 0) });
+    }
+}
+
 /// A fixed rate that writes down what each sample is over: from when to when, and whether it counts as limited by what
 /// there was to send.
 #[derive(Debug)]

@@ -403,6 +403,8 @@ impl Sender {
         let old = self.members.set_delivery(id, delivery);
         if old == Some(Delivery::Stream) && delivery != Delivery::Stream {
             self.config.rate.on_receiver_gone(id);
+            // The last review may have been before this machine stood still.
+            self.followed_at = Some(now);
         }
         if delivery != Delivery::Pull {
             self.stragglers.forget(id);
@@ -646,7 +648,7 @@ impl Sender {
         if self.members.streaming() == 0 {
             // Who comes later gets what an open session sends from then on.
             let deserted = self.followed_at.is_none_or(|at| self.now.since(at) > DESERTED);
-            return deserted && self.members.pulling() > 0 || self.prompt.is_some();
+            return deserted && (self.members.pulling() > 0 || self.prompt.is_some());
         }
         self.members.on_stream().all(|(_, m)| match block.kind() {
             BlockKind::Data => m.had_data.contains(block.number()),
