@@ -104,6 +104,8 @@ struct Run<'a> {
     account: ReceiverAccount,
     failures: Vec<ObjectFailure>,
     unplaced: Vec<(String, Obstacle, String)>,
+    /// There was nothing to be heard for so long, because the session has not started, that the stream counted as lost.
+    lost_early: bool,
     /// Why the stream was left, if ever it was, and whether it ever reached this machine.
     left_stream: Option<String>,
     reached: bool,
@@ -156,6 +158,7 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
         data_len: joined.reply.data_len,
         account: ReceiverAccount::new(&joined, notices),
         client: Arc::clone(&client),
+        lost_early: false,
         joined,
         store,
         driver,
@@ -445,7 +448,13 @@ impl Run<'_> {
             Event::Shutdown { reason } => {
                 return Some(Verdict::Failed(ErrorClass::Interrupted, reason));
             }
-            Event::Ping | Event::Start | Event::Closing | Event::Unknown => {}
+            Event::Start => {
+                self.joined.reply.started = true;
+                if std::mem::take(&mut self.lost_early) {
+                    self.driver.set_on_stream(true);
+                }
+            }
+            Event::Ping | Event::Closing | Event::Unknown => {}
         }
         None
     }
@@ -464,6 +473,8 @@ impl Run<'_> {
     async fn on_driver(&mut self, event: ReceiveEvent) {
         match event {
             ReceiveEvent::Pull(order) => self.pull(order),
+            // There is none yet: the sender still counts on it, and its silence counts from the start on.
+            ReceiveEvent::StreamLost if !self.joined.reply.started => self.lost_early = true,
             // Its group is not left: when the stream is heard again, it is followed again.
             ReceiveEvent::StreamLost => {
                 self.say_pulling("the stream was not heard for a while").await

@@ -298,7 +298,8 @@ fn an_expected_machine_that_never_comes_is_named() {
     let expected = session.scratch.path("expected");
     fs::write(&expected, "r0\nnode-of-fred\n").unwrap();
     let receiver = session.receiver(0, &["--discard"]);
-    let rule = ["--expect", expected.to_str().unwrap(), "--start-after", "2s", "--rate", "100mbit"];
+    // Longer than a stream may be silent.
+    let rule = ["--expect", expected.to_str().unwrap(), "--start-after", "5s", "--rate", "100mbit"];
     let ended = session.sender(&rule).wait();
     ended.expect(1);
     assert!(ended.err.contains("node-of-fred"), "{}", ended.err);
@@ -306,6 +307,8 @@ fn an_expected_machine_that_never_comes_is_named() {
     let report = session.scratch.report("sender");
     let absent = report.receivers.iter().find(|r| r.name == "node-of-fred").unwrap();
     assert_eq!(absent.state, ReceiverState::Absent);
+    let waited = report.receivers.iter().find(|r| r.name == "r0").unwrap();
+    assert_eq!(waited.state, ReceiverState::Complete, "it gets the stream");
 }
 
 #[test]
