@@ -72,33 +72,36 @@ pub(crate) fn copy_whole(sql: &mut dyn Sql, file: &Path) -> Result<(), DbError> 
     copied
 }
 
-/// Makes a catalog of a backup, where none is yet, nor anything that was left of one. The backup is checked first, and stays; the
-/// catalog is checked before this returns.
+/// Makes a catalog of a backup, or of a catalog that somebody writes to, where none is yet, nor anything that was left of one. What
+/// is copied is checked first, and stays; the copy is checked before it gets its name.
 pub fn restore(file: &Path, url: &CatalogUrl) -> Result<(), CopyError> {
     let target = url.file()?;
     check_free(target)?;
-    check_whole(file)?;
+    let mut source = open_whole(file)?;
     let part = with_end(target, ".part");
     let failed = |error: io::Error| CopyError::File(target.to_owned(), error.to_string());
     // Of one that was cut short.
     drop(fs::remove_file(&part));
-    let copied = copy(file, &part)
+    let copied = make_private(&part)
         .map_err(failed)
+        // Not the file's bytes: the last commits of a catalog that is open lie beside it.
+        .and_then(|()| {
+            let copied = source.copy_to(&part);
+            copied.map_err(|error| CopyError::File(target.to_owned(), error.to_string()))
+        })
+        .and_then(|()| open_whole(&part).map(drop))
         // Copying took its time.
         .and_then(|()| check_free(target))
         .and_then(|()| put_in_place(&part, target).map_err(failed));
     if copied.is_err() {
         drop(fs::remove_file(&part));
     }
-    copied?;
-    check_whole(target)
+    copied
 }
 
-/// Copies what is in a file; durable when this returns. A backup that nobody may write to becomes a catalog that its owner may.
-fn copy(file: &Path, part: &Path) -> io::Result<()> {
-    let mut part = OpenOptions::new().write(true).create_new(true).mode(0o600).open(part)?;
-    io::copy(&mut File::open(file)?, &mut part)?;
-    part.sync_all()
+/// Makes an empty file that only its owner may read and write.
+fn make_private(file: &Path) -> io::Result<()> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(file).map(drop)
 }
 
 /// A file beside `file`, whose name goes on.
@@ -125,11 +128,14 @@ fn check_free(file: &Path) -> Result<(), CopyError> {
     }
 }
 
-fn check_whole(file: &Path) -> Result<(), CopyError> {
-    // An older one is migrated when it is opened.
+/// Opens a file that is wholly a catalog.
+fn open_whole(file: &Path) -> Result<Sqlite, CopyError> {
     let mut sql = Sqlite::open(file, Access::Read)?;
+    // An older one is migrated when it becomes a catalog.
     migrate::check_can_be(&mut sql)?;
-    is_whole(&mut sql).map_err(|error| CopyError::Damaged(file.to_owned(), error.to_string()))
+    let damaged = |error: DbError| CopyError::Damaged(file.to_owned(), error.to_string());
+    is_whole(&mut sql).map_err(damaged)?;
+    Ok(sql)
 }
 
 /// Reads all of a catalog of SQLite: whether it is as it was written.

@@ -257,7 +257,7 @@ pub(crate) trait Sql: Send {
 
     /// Says that the statements which follow are a migration's, and take their time; or no longer.
     fn migrates(&mut self, migrates: bool);
-    /// Writes all of a consistent copy to a file, where the database can do that from here.
+    /// Writes all of a consistent copy to a file that is not there or empty, where the database can do that from here.
     fn copy_to(&mut self, file: &std::path::Path) -> Result<(), DbError>;
     /// Opens the connection again after it was lost.
     fn reopen(&mut self) -> Result<(), DbError>;

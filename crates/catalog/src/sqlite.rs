@@ -192,9 +192,6 @@ impl Sql for Sqlite {
     fn migrates(&mut self, _migrates: bool) {}
 
     fn copy_to(&mut self, file: &Path) -> Result<(), DbError> {
-        if file.exists() {
-            return Err(DbError::Other(format!("{} is there already", file.display())));
-        }
         let name = Value::Text(file.to_string_lossy().into_owned());
         // It writes, if only to the copy.
         self.connection.pragma_update(None, "query_only", false)?;

@@ -188,6 +188,7 @@ pub(crate) fn a_backup_is_a_whole_catalog(world: &World) {
     // It goes on where the copy was made.
     assert!(!again.take_in("later").repeated);
     a_left_over_is_part_of_no_other(&copy, &world.url);
+    a_catalog_that_is_open_is_restored_whole(world, &folder.path().join("of-open.db"));
     // What is cut off is not restored.
     let whole = std::fs::read(&copy).unwrap();
     let cut = folder.path().join("cut.db");
@@ -216,6 +217,16 @@ fn a_left_over_is_part_of_no_other(copy: &Path, source: &CatalogUrl) {
     }
     restore(copy, &url).unwrap();
     drop(Reader::open(&url).unwrap());
+}
+
+/// Its last commits are not in its file yet.
+fn a_catalog_that_is_open_is_restored_whole(world: &World, target: &Path) {
+    let CatalogUrl::Sqlite(live) = &world.url else { unreachable!("it is SQLite's") };
+    let daemon = world.daemon("a");
+    let file = daemon.queued("last").file;
+    let url = CatalogUrl::Sqlite(target.to_owned());
+    restore(live, &url).unwrap();
+    assert_eq!(World::at(url).daemon("a").file(file), daemon.file(file));
 }
 
 pub(crate) fn a_newer_catalog_is_refused(world: &World) {
