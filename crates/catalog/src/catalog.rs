@@ -126,12 +126,14 @@ impl Catalog {
     }
 }
 
-/// The writer's number. What its last process held is free.
+/// The writer's number. What its last process held is free. A mirror's copy becomes a catalog by this.
 fn register(sql: &mut dyn Sql, name: &str) -> Result<LogId, OpenError> {
     let mut conflicts = 0;
     let log = loop {
         sql.begin()?;
-        let done = words::learn(sql, WordKind::Writer, name).and_then(|log| {
+        let learnt =
+            migrate::fill_copy(sql).and_then(|()| words::learn(sql, WordKind::Writer, name));
+        let done = learnt.and_then(|log| {
             let free = "UPDATE live SET turn = 0 WHERE holder = ?";
             sql.run(free, &[log.into()])?;
             sql.commit()?;

@@ -6,9 +6,10 @@
 //!    of a catalog that was made anew under the same address is [`NotTaken::Another`].
 //!
 //! Taking a page again changes nothing. When a follower has come to the end of each log it holds what the catalog held: the same numbers
-//! of files, the same events. It is a catalog like any other: it answers searches, and a lost one is made of it by `restore`.
+//! of files, the same events. It is a catalog like any other: it answers searches, and a lost one is made of it by `rebuild`, or
+//! by `backup` and `restore`.
 //!
-//! Sums of what sites hold are not followed but made anew by [`Follower::settle`].
+//! Sums of what sites hold are not followed but made anew by [`Follower::settle`], or when the first daemon opens it as its catalog.
 
 use crate::error::{Error, OpenError};
 use crate::ledger::fade;

@@ -1,4 +1,5 @@
-//! To version 2: what sites hold already enters the set digests, once, as the rows of log number 0.
+//! To version 2: what sites hold already enters the set digests, once, as the rows of log number 0. So it does where a mirror's copy
+//! becomes a catalog (follow.rs).
 //!
 //! Can be repeated: it first removes what an earlier try wrote.
 
@@ -7,7 +8,7 @@ use crate::key::FileKey;
 use crate::ledger::{Called, SetPlace, key_row};
 use crate::record::{FileId, LogId, Replica, ReplicaState, RuleId, SiteId, Time, taken_in};
 use crate::schema;
-use crate::sql::{Columns, DbError, Put, Row, Sql, Value};
+use crate::sql::{Columns, DbError, Dialect, Put, Row, Sql, Value, one_int};
 use crate::words::{self, WordKind};
 use std::collections::{BTreeMap, HashMap};
 
@@ -58,6 +59,18 @@ pub(crate) fn fill(sql: &mut dyn Sql) -> Result<(), DbError> {
         }
     }
     Ok(())
+}
+
+/// Makes the sums of a copy that is opened as a catalog for the first time: a follower writes none, any other catalog has had some since
+/// it first held a file. To be called in a transaction, so that no other process writes sums meanwhile.
+pub(crate) fn fill_copy(sql: &mut dyn Sql) -> Result<(), DbError> {
+    // Copies are on SQLite.
+    if sql.dialect() != Dialect::Sqlite
+        || one_int(sql, "SELECT EXISTS (SELECT 1 FROM set_day)", &[])? != 0
+    {
+        return Ok(());
+    }
+    fill(sql)
 }
 
 fn sum_row(place: &SetPlace, digest: &SetDigest) -> Row {

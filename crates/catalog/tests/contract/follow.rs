@@ -5,7 +5,7 @@ use crate::world::{NOW, World, digest, receipt, waiting};
 use downpour_catalog::{
     Catalog, CatalogUrl, Change, Delivery, DeliveryState, Digest, DigestKind, FOLLOW_MAX, Follower,
     Format, LogId, NotTaken, Query, RECEIPT_BYTES_MAX, Reader, Receipt, Session, SessionId, Sheet,
-    State, Transfer, TransferId, export,
+    State, Transfer, TransferId, backup, export, restore,
 };
 use downpour_proto::StreamId;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -105,6 +105,33 @@ pub(crate) fn a_follower_holds_what_the_catalog_holds(world: &World) {
     assert_eq!(next.iter().map(|event| event.number).collect::<Vec<_>>(), [last + 1]);
     let found = catalog.reader().unwrap().versions(a.site, "after").unwrap();
     assert_eq!(found[0].digest, Some(digest("after")));
+}
+
+pub(crate) fn a_copy_that_is_restored_has_its_sums(world: &World) {
+    let daemon = world.daemon("a");
+    for n in 0..20 {
+        daemon.change(NOW, Change::Adopt(daemon.adopted_file(&format!("run/{n}")))).unwrap();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let [copy, kept, made] =
+        ["mirror.db", "backup.db", "made.db"].map(|name| folder.path().join(name));
+    let mut source = world.reader();
+    follow_all(&mut source, &mut Follower::open(&copy, NOW).unwrap(), FOLLOW_MAX);
+    backup(&CatalogUrl::Sqlite(copy), &kept).unwrap();
+    let url = CatalogUrl::Sqlite(made);
+    restore(&kept, &url).unwrap();
+    let restored = World::at(url);
+    let days = |reader: &mut Reader| reader.set_days(daemon.site, daemon.site).unwrap();
+    // Once: not again at the second start, with sums of its own beside them.
+    for name in ["first", "second"] {
+        let again = restored.daemon("a");
+        assert_eq!(days(&mut restored.reader()), days(&mut source));
+        for of in [&daemon, &again] {
+            of.change(NOW, Change::Adopt(of.adopted_file(name))).unwrap();
+        }
+    }
+    let sums = days(&mut source);
+    assert!(days(&mut restored.reader()) == sums && sums[0].1.files == 22, "{sums:?}");
 }
 
 pub(crate) fn a_lost_page_is_noticed(world: &World) {
