@@ -5,7 +5,6 @@
 use crate::error::{Error, OpenError};
 use crate::migrate;
 use crate::place::CatalogUrl;
-use crate::reader::Reader;
 use crate::sql::{Columns, DbError, Sql};
 use crate::sqlite::{Access, Sqlite};
 use std::fs::{self, File, OpenOptions};
@@ -54,8 +53,10 @@ const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
 pub fn backup(url: &CatalogUrl, file: &Path) -> Result<(), CopyError> {
     url.file()?;
     check_free(file)?;
-    let mut reader = Reader::open(url)?;
-    let copied = copy_whole(&mut *reader.sql, file);
+    let mut sql = url.connect(Access::Read)?;
+    // An older one is copied as it is.
+    migrate::check_can_be(&mut *sql)?;
+    let copied = copy_whole(&mut *sql, file);
     copied.map_err(|error| CopyError::File(file.to_owned(), error.to_string()))
 }
 

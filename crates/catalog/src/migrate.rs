@@ -223,8 +223,9 @@ fn statements(dialect: Dialect, text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::{BeforeMigration, MIGRATIONS, SCHEMA_VERSION, migrate, migrate_by, version};
-    use crate::copy::{CopyError, restore};
+    use crate::copy::{CopyError, backup, restore};
     use crate::error::OpenError;
+    use crate::follow::Follower;
     use crate::place::CatalogUrl;
     use crate::record::Time;
     use crate::sql::{Sql as _, one_int};
@@ -306,19 +307,21 @@ mod tests {
     }
 
     #[test]
-    fn a_backup_of_an_older_program_is_restored() {
+    fn a_catalog_of_an_older_program_is_backed_up_and_restored() {
         let folder = tempfile::tempdir().unwrap();
-        let [path, backup, again] =
-            ["c.db", "backup.db", "again.db"].map(|f| folder.path().join(f));
+        let [path, kept, again] = ["c.db", "backup.db", "again.db"].map(|f| folder.path().join(f));
         let mut sql = Sqlite::open(&path, Access::Write).unwrap();
         let url = CatalogUrl::Sqlite(again.clone());
         migrate_by(&mut sql, Time(5), &BeforeMigration::Refuse, &FIRST).unwrap();
-        sql.copy_to(&backup).unwrap();
-        restore(&backup, &url).unwrap();
+        backup(&CatalogUrl::Sqlite(path.clone()), &kept).unwrap();
+        restore(&kept, &url).unwrap();
         let mut restored = Sqlite::open(&again, Access::Write).unwrap();
         assert_eq!(version(&mut restored), Ok(2));
         migrate(&mut restored, Time(6), &BeforeMigration::DumpExists).unwrap();
         assert_eq!(version(&mut restored), Ok(SCHEMA_VERSION));
+        // A mirror's becomes a catalog by the same copy.
+        Follower::open(&kept, Time(6)).unwrap().settle().unwrap();
+        assert_eq!(version(&mut Sqlite::open(&kept, Access::Read).unwrap()), Ok(SCHEMA_VERSION));
         // What is no catalog is none.
         fs::write(&path, "").unwrap();
         let other = CatalogUrl::Sqlite(folder.path().join("other.db"));
