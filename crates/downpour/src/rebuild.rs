@@ -1,14 +1,15 @@
 //! A lost catalog made again from what the receiving folders keep of themselves: their receipts.
 //!
 //! Each receipt says of which site, name, version, rule and day its file is; that is all that the catalog knew of an arrived file. It can
-//! be done again and onto a catalog that has part of it: nothing is there twice, and no other content takes a file's place.
+//! be done again and onto a catalog that has part of it: nothing is there twice, and no other content takes a file's place. Of a copy
+//! whose receipt the catalog has, it knows what came later (lost, removed, moved): that stands, unless the disk itself says otherwise.
 //!
 //! Not here: attempts and events of before, which a mirror has.
 
-use crate::receipt::{Line, LogError, SignedFileReceipt, WrongContent, read_log};
+use crate::receipt::{FileReceipt, Line, LogError, SignedFileReceipt, WrongContent, read_log};
 use downpour_catalog::{
-    AdoptedFile, Catalog, Change, Digest, Error, FileId, Origin, OtherContent, Receipt, Replica,
-    ReplicaState, RuleId, SiteId, Time,
+    AdoptedFile, Catalog, Change, Digest, Error, File, FileId, Origin, OtherContent, Reader,
+    Receipt, Replica, ReplicaState, RuleId, SiteId, Time,
 };
 use downpour_transport::identity::PublicKey;
 use std::collections::HashMap;
@@ -138,17 +139,33 @@ impl Work<'_> {
     }
 
     fn take(&mut self, receipts: &[SignedFileReceipt]) -> Result<(), Error> {
-        let mut files = Vec::with_capacity(receipts.len());
+        let mut adopted = Vec::with_capacity(receipts.len());
         for signed in receipts {
-            files.push(Change::Adopt(self.adopted(signed)?));
+            adopted.push(self.adopted(signed)?);
         }
-        let answers = self.catalog.apply(self.now, &files)?;
+        let known = self.known(receipts, &adopted)?;
+        let (mut new, mut files) = (Vec::new(), Vec::new());
         let (mut records, mut refused) = (Vec::new(), Vec::new());
-        for (signed, answer) in receipts.iter().zip(answers) {
+        for ((signed, adopted), known) in receipts.iter().zip(adopted).zip(known) {
+            match known {
+                Some((file, copy)) if file.digest.as_ref() == Some(&adopted.digest) => {
+                    self.record(signed, file.id, Some(&copy), &mut records);
+                }
+                Some((file, _)) => {
+                    let (name, version) = (file.name, file.version);
+                    self.pass_over(format!("{name} version {version}: other content came later"));
+                }
+                None => {
+                    new.push(signed);
+                    files.push(Change::Adopt(adopted));
+                }
+            }
+        }
+        for (signed, answer) in new.into_iter().zip(self.catalog.apply(self.now, &files)?) {
             match answer {
                 Ok(applied) => {
                     self.done.files += u64::from(!applied.repeated);
-                    self.record(signed, applied.file, &mut records);
+                    self.record(signed, applied.file, None, &mut records);
                 }
                 Err(why) => refused.push((signed, why)),
             }
@@ -158,7 +175,7 @@ impl Work<'_> {
             let said = &signed.receipt;
             let mut records = Vec::new();
             match self.replaced(signed)? {
-                Some(file) => self.record(signed, file, &mut records),
+                Some(file) => self.record(signed, file, None, &mut records),
                 None => self.pass_over(format!("{} version {}: {why}", said.name, said.version)),
             }
             self.catalog.apply(self.now, &records)?;
@@ -166,12 +183,49 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// What a receipt says of a file that the catalog has.
-    fn record(&mut self, signed: &SignedFileReceipt, file: FileId, records: &mut Vec<Change>) {
+    /// For each receipt that the catalog has, or has a later one of: the file and its copy here.
+    fn known(
+        &self,
+        receipts: &[SignedFileReceipt],
+        adopted: &[AdoptedFile],
+    ) -> Result<Vec<Option<(File, Replica)>>, Error> {
+        let mut reader = self.reader()?;
+        let called = receipts.iter().zip(adopted);
+        let called = called.map(|(signed, file)| (file.site, &*file.name, signed.receipt.version));
+        let files = reader.files_called(&called.collect::<Vec<_>>())?;
+        let ids: Vec<FileId> = files.iter().flatten().map(|file| file.id).collect();
+        let received = reader.receipts_of(&ids)?.into_iter();
+        let received: HashMap<_, Time> =
+            received.map(|receipt| ((receipt.file, receipt.receiver), receipt.at)).collect();
+        let here = reader.replicas_of(&ids)?.into_iter().filter(|copy| copy.site == self.here);
+        let here: HashMap<FileId, Replica> = here.map(|copy| (copy.file, copy)).collect();
+        let known = receipts.iter().zip(files).map(|(signed, file)| {
+            let (said, file) = (&signed.receipt, file?);
+            let at = *received.get(&(file.id, said.receiver.as_bytes().to_vec()))?;
+            let copy = here.get(&file.id).filter(|_| at >= said.at)?;
+            Some((file, copy.clone()))
+        });
+        Ok(known.collect())
+    }
+
+    /// What a receipt says of a file that the catalog has, and the disk, if it is to be read.
+    fn record(
+        &mut self,
+        signed: &SignedFileReceipt,
+        file: FileId,
+        known: Option<&Replica>,
+        records: &mut Vec<Change>,
+    ) {
         let said = &signed.receipt;
         self.done.receipts += 1;
-        if let Some(state) = self.wrong_on_disk(said) {
-            let (site, path) = (self.here, self.path(&said.path));
+        if !self.wish.verify {
+            return;
+        }
+        let (site, path, state) = (self.here, self.path(&said.path), self.on_disk(said));
+        let present = ReplicaState::Present;
+        let is_said = known.is_none_or(|copy| copy.state == present && copy.path == path);
+        // What is not here is no news of a copy that the catalog has no longer, or elsewhere.
+        if is_said != (state == present) {
             records.push(Change::Replica(Replica { file, site, path, state }));
         }
     }
@@ -179,7 +233,7 @@ impl Work<'_> {
     /// A copy that was damaged was replaced, and signed for again: the later receipt counts.
     fn replaced(&mut self, signed: &SignedFileReceipt) -> Result<Option<FileId>, Error> {
         let (said, adopted) = (&signed.receipt, self.adopted(signed)?);
-        let mut reader = self.catalog.reader().map_err(|e| Error::Unreachable(e.to_string()))?;
+        let mut reader = self.reader()?;
         let known = reader.versions(adopted.site, &said.name)?;
         let Some(known) = known.into_iter().find(|file| file.version == said.version) else {
             return Ok(None);
@@ -230,17 +284,18 @@ impl Work<'_> {
         self.folder.join(said).to_string_lossy().into_owned()
     }
 
-    fn wrong_on_disk(&mut self, said: &crate::receipt::FileReceipt) -> Option<ReplicaState> {
-        if !self.wish.verify {
-            return None;
-        }
-        let wrong = said.check_content(self.folder).err()?;
+    fn on_disk(&mut self, said: &FileReceipt) -> ReplicaState {
+        let Err(wrong) = said.check_content(self.folder) else { return ReplicaState::Present };
         self.done.not_there += 1;
         self.tell(format!("{}: {wrong}", said.path));
-        Some(match wrong {
+        match wrong {
             WrongContent::Unreadable(_) => ReplicaState::Lost,
             WrongContent::Size { .. } | WrongContent::Digest { .. } => ReplicaState::Corrupt,
-        })
+        }
+    }
+
+    fn reader(&self) -> Result<Reader, Error> {
+        self.catalog.reader().map_err(|error| Error::Unreachable(error.to_string()))
     }
 }
 
@@ -251,7 +306,7 @@ mod tests {
     use crate::receipt::{RECEIPT_LOG, ReceiptLog, SignedFileReceipt};
     use downpour_catalog::{
         AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Digest, File, FileId, Origin,
-        OtherContent, Query, Receipt, ReplicaState, SetDigest, Time,
+        OtherContent, Query, Receipt, Replica, ReplicaState, SetDigest, Time,
     };
     use downpour_transport::identity::Identity;
     use std::fs;
@@ -364,6 +419,63 @@ mod tests {
         let present: Vec<bool> = rows.iter().map(|row| row.7[0].1).collect();
         assert_eq!(present, [false, false, true]);
         assert_eq!(days[0].1.files, 1);
+    }
+
+    #[test]
+    fn what_became_of_a_copy_after_its_receipt_stands() {
+        let folder = tempfile::tempdir().unwrap();
+        let identity = Identity::generate();
+        let names = ["lost", "removed", "corrupt", "moved", "whole"];
+        let sign = |name| receipt(name, b"content").sign(&identity).unwrap();
+        ReceiptLog::open(folder.path()).unwrap().append(&names.map(sign)).unwrap();
+        let made = catalog(folder.path(), "made.db");
+        let take = |verify| {
+            let wish = Wish { site: "geneva", keys: &[], verify };
+            from_receipts(&made, wish, folder.path(), NOW).unwrap()
+        };
+        let copies = || -> Vec<(String, String, ReplicaState)> {
+            let mut reader = made.reader().unwrap();
+            let mut files = reader.search(&Query::default(), None, 10).unwrap().files;
+            files.sort_by_key(|file| names.iter().position(|name| *name == file.name));
+            let copy = |file: File| {
+                let Replica { path, state, .. } = reader.replicas(file.id).unwrap().remove(0);
+                (file.name, path, state)
+            };
+            files.into_iter().map(copy).collect()
+        };
+        assert_eq!(take(false).files, 5);
+        let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+        let states = [
+            (path("lost"), ReplicaState::Lost),
+            (String::new(), ReplicaState::Removed),
+            (path("corrupt"), ReplicaState::Corrupt),
+            ("/elsewhere".to_owned(), ReplicaState::Present),
+            (path("whole"), ReplicaState::Present),
+        ];
+        let mut expected = Vec::new();
+        for (name, (path, state)) in names.into_iter().zip(states) {
+            let origin = made.site(&receipt(name, b"content").site).unwrap();
+            let file = made.reader().unwrap().versions(origin, name).unwrap()[0].id;
+            let site = made.site("geneva").unwrap();
+            let change = Change::Replica(Replica { file, site, path: path.clone(), state });
+            made.apply(NOW, &[change]).unwrap()[0].clone().unwrap();
+            expected.push((name.to_owned(), path, state));
+        }
+        assert_eq!((take(false).receipts, copies()), (5, expected.clone()));
+        // The disk itself is later than both; what is not there was not looked for there.
+        fs::write(folder.path().join("lost"), "content").unwrap();
+        assert_eq!(take(true).not_there, 4);
+        expected[0].2 = ReplicaState::Present;
+        expected[4].2 = ReplicaState::Lost;
+        assert_eq!(copies(), expected);
+        // It came again after the catalog was saved.
+        let mut again = receipt("corrupt", b"content");
+        again.at = again.at.plus_s(60);
+        let again = again.sign(&identity).unwrap();
+        ReceiptLog::open(folder.path()).unwrap().append(&[again]).unwrap();
+        assert_eq!(take(false).receipts, 6);
+        expected[2].2 = ReplicaState::Present;
+        assert_eq!(copies(), expected);
     }
 
     #[test]
