@@ -11,7 +11,7 @@
 
 use super::problem::Problem;
 use super::routes::Allow;
-use crate::site::{Deed, Role, Site, Verdict};
+use crate::site::{Deed, Fault, Role, Site, Verdict};
 use axum::body::HttpBody as _;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
@@ -119,7 +119,8 @@ impl Guard {
             if answer.status() == StatusCode::FORBIDDEN {
                 guard.site.record_refused(deed, mount).await?;
             } else if is_deed {
-                guard.site.record(deed).await?;
+                let recorded = guard.site.record(deed.clone()).await;
+                recorded.map_err(|fault| not_recorded(&deed, answer.status(), &fault))?;
             }
             Ok(answer)
         };
@@ -197,6 +198,17 @@ fn ended(mut deed: Deed, answer: &Response) -> Deed {
     deed
 }
 
+/// A deed is not undone because it could not be recorded: who asked must know what came of it.
+fn not_recorded(deed: &Deed, status: StatusCode, fault: &Fault) -> Problem {
+    let Deed { who, from, what, detail, .. } = deed;
+    tracing::error!(%who, %from, %status, %detail, "not recorded: {what}: {fault}");
+    let end = if status.is_success() { "was done" } else { "ended" };
+    let what = format!("{what} {end} ({status}), but cannot be recorded: {}", fault.what);
+    let todo = "see to the state folder; look what is there before you ask again";
+    let status = StatusCode::INTERNAL_SERVER_ERROR;
+    Problem::new(status, "not-recorded", what, todo).of_class(fault.class)
+}
+
 fn may(who: &Who, allow: Allow) -> Result<(), Problem> {
     let needed = match (allow, who) {
         (Allow::Anyone, _) | (Allow::Site, Who::Site(_)) => return Ok(()),
@@ -237,10 +249,11 @@ pub(super) async fn no_such_method() -> Problem {
 
 #[cfg(test)]
 mod tests {
-    use crate::api::{Allow, Routes};
+    use crate::api::{Allow, Problem, Routes};
     use crate::site::{Clock, Daemon, Wanted};
     use axum::body::Body;
     use axum::http::Request;
+    use std::path::Path;
     use std::sync::{Arc, Barrier};
     use std::time::Duration;
     use tower::ServiceExt as _;
@@ -248,14 +261,37 @@ mod tests {
     /// What would go on for ever ends.
     const HANG: Duration = Duration::from_secs(60);
 
+    /// A daemon, and a request of an operator for a deed.
+    async fn asked_for_a_deed(folder: &Path) -> (Daemon, Request<Body>) {
+        let file = folder.join("site.toml");
+        std::fs::write(&file, "[site]\nname = \"t\"\n[api]\nlisten = \"127.0.0.1:0\"\n").unwrap();
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let site = &daemon.site;
+        let token = site.tokens.add("shift", super::Role::Operator, None, site.clock.now());
+        let bearer = format!("Bearer {}", token.unwrap().token);
+        let request = Request::post("/v1/deed").header("authorization", bearer);
+        (daemon, request.body(Body::empty()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_deed_that_cannot_be_recorded_is_not_said_to_be_undone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (daemon, request) = asked_for_a_deed(folder.path()).await;
+        daemon.site.audit.fill_disk();
+        let router = Routes::default().post("/v1/deed", Allow::Operator, async || "done");
+        let answer = router.into_router(daemon.site.clone()).oneshot(request).await.unwrap();
+        let body = axum::body::to_bytes(answer.into_body(), 10_000).await.unwrap();
+        let problem: Problem = serde_json::from_slice(&body).unwrap();
+        assert_eq!((problem.status, problem.code.as_str()), (500, "not-recorded"));
+        assert!(problem.what.starts_with("POST /v1/deed was done (200 OK), but"), "{problem:?}");
+        daemon.end(Duration::ZERO).await;
+    }
+
     #[tokio::test(flavor = "multi_thread")]
     async fn what_is_done_for_one_who_went_away_is_recorded() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("site.toml");
-        std::fs::write(&file, "[site]\nname = \"t\"\n[api]\nlisten = \"127.0.0.1:0\"\n").unwrap();
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let (daemon, request) = asked_for_a_deed(folder.path()).await;
         let site = daemon.site.clone();
-        let token = site.tokens.add("shift", super::Role::Operator, None, site.clock.now());
         // A deed that goes on by itself, as those do that block.
         let (begun, goes_on) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
         let of_deed = (begun.clone(), goes_on.clone());
@@ -267,9 +303,6 @@ mod tests {
             done.await.unwrap();
         };
         let router = Routes::default().post("/v1/deed", Allow::Operator, deed);
-        let bearer = format!("Bearer {}", token.unwrap().token);
-        let request = Request::post("/v1/deed").header("authorization", bearer);
-        let request = request.body(Body::empty()).unwrap();
         let asked = tokio::spawn(router.into_router(site.clone()).oneshot(request));
         let wait = |barrier: Arc<Barrier>| tokio::task::spawn_blocking(move || barrier.wait());
         wait(begun).await.unwrap();

@@ -146,6 +146,13 @@ impl Audit {
         Ok(entry)
     }
 
+    /// As on a disk that is full.
+    #[cfg(test)]
+    pub(crate) fn fill_disk(&self) {
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        self.end.lock().unwrap().file = full;
+    }
+
     /// Begins a new file. If it could not be opened when the full one was aside already, the next deed tries again.
     fn put_aside(&self, end: &mut End) -> io::Result<()> {
         let full = self.file.with_file_name(aside(end.number));
