@@ -3,7 +3,7 @@
 use super::site::{AccessArgs, with_daemon};
 use super::{Exit, Fault};
 use crate::api::{TokenList, TokenWish};
-use crate::site::{Clock, Config, NewToken, Role, Tokens, hand_over};
+use crate::site::{Clock, Config, NewToken, Role, TokenError, Tokens, hand_over};
 use crate::units::{parse_duration, show_duration};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
@@ -101,14 +101,24 @@ impl NewArgs {
     }
 
     fn run_offline(self, role: Role) -> Result<Exit, Fault> {
-        let cannot = |error: &dyn std::error::Error| {
-            Fault::usage(error.to_string(), "run it as the daemon's user, with its --config")
-        };
+        const AS_DAEMON: &str = "run it as the daemon's user, with its --config";
+        let cannot = |error: &dyn std::error::Error| Fault::usage(error.to_string(), AS_DAEMON);
         let config = Config::read(&self.access.config()).map_err(|error| cannot(&error))?;
         let state = config.state();
         let tokens = Tokens::open(&state).map_err(|error| cannot(&error))?;
         let new = tokens.add(&self.name, role, self.expires, Clock::system().now());
-        let new = new.map_err(|error| cannot(&error))?;
+        let new = new.map_err(|error| {
+            let todo = match error {
+                // Who comes here has no token with which that one could be revoked first.
+                TokenError::Taken(_) => {
+                    "choose another name; with that token the old one can be revoked"
+                }
+                TokenError::BadName(_) => "choose another name",
+                TokenError::TooMany => "take one out of tokens.json in the state folder",
+                _ => AS_DAEMON,
+            };
+            Fault::usage(error.to_string(), todo)
+        })?;
         println!("{}", new.token);
         if let Some(file) = hand_over(&state, &new).map_err(|error| cannot(&error))? {
             eprintln!("{}: commands on this machine show it from now on", file.display());

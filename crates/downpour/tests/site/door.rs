@@ -56,6 +56,8 @@ fn each_role_may_what_it_may() {
     let stale = said(&["token", "list"]);
     assert!(stale.contains("admin.token") && stale.contains("--offline"), "{stale}");
     site.done(&["token", "new", "third", "--role", "admin", "--offline"]);
+    let taken = said(&["token", "new", "third", "--role", "admin", "--offline"]);
+    assert!(taken.contains("`third` already") && taken.contains("another name"), "{taken}");
     site.done(&["token", "revoke", "watch"]);
     assert_eq!(get(&viewer, "/v1/services"), "401 not-known");
     let list = site.done(&["token", "list"]);
