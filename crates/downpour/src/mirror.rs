@@ -11,7 +11,7 @@
 use crate::api::{Allow, Asked, Problem, Routes};
 use crate::notify::Note;
 use crate::section;
-use crate::site::{Fault, Part, Remote, Running, Service, Side, Site, Status, Stop};
+use crate::site::{Fault, Part, Remote, RemoteError, Running, Service, Side, Site, Status, Stop};
 use crate::units::{Span, show_time};
 use axum::Json;
 use axum::extract::State;
@@ -241,7 +241,6 @@ impl Mirror {
 
     /// Takes pages until there is nothing new.
     async fn take_all(&self, site: &Site, name: &str, remote: &Remote) -> Result<(), Fault> {
-        let failed = |e: crate::site::RemoteError| Fault::new(e.class(Side::Source), e.to_string());
         let path = copy_of(&site.config().state(), name);
         let now = site.clock.now();
         let opened = blocking(move || {
@@ -249,7 +248,7 @@ impl Mirror {
             Follower::open(&path, now).map_err(|error| error.to_string())
         });
         let mut follower = opened.await?;
-        let logs: Vec<LogEnd> = remote.get("/v1/site/logs").await.map_err(failed)?;
+        let logs: Vec<LogEnd> = remote.get("/v1/site/logs").await.map_err(no_answer)?;
         for LogEnd { log, .. } in logs {
             loop {
                 let (back, last) = blocking(move || {
@@ -258,7 +257,7 @@ impl Mirror {
                 })
                 .await?;
                 let path = format!("/v1/site/events?log={log}&after={last}");
-                let page: serde_json::Value = remote.get(&path).await.map_err(failed)?;
+                let page: serde_json::Value = remote.get(&path).await.map_err(no_answer)?;
                 let taken = blocking(move || {
                     let mut follower = back;
                     let reached = follower.take(&page).map_err(|error| error.to_string())?;
@@ -301,6 +300,15 @@ impl Mirror {
         }
         ways == 0 || not_told.len() < ways
     }
+}
+
+/// What the other site says of itself, such as that its database failed, is no damage of the copy: it did not answer.
+fn no_answer(error: RemoteError) -> Fault {
+    let class = match error.class(Side::Source) {
+        ErrorClass::Internal => ErrorClass::SourceRefused,
+        class => class,
+    };
+    Fault::new(class, error.to_string())
 }
 
 /// What blocks, on a thread for that. What fails here is damage.
@@ -356,8 +364,9 @@ async fn events(
 
 #[cfg(test)]
 mod tests {
-    use super::{Copied, Kind};
-    use crate::site::{Clock, Daemon, Fault};
+    use super::{Copied, Kind, no_answer};
+    use crate::api::Problem;
+    use crate::site::{Clock, Daemon, Fault, RemoteError};
     use downpour_catalog::{ErrorClass, Time};
     use downpour_transport::identity::Identity;
     use std::net::TcpListener;
@@ -387,6 +396,18 @@ mod tests {
         assert_eq!(untold(&Ok(()), 16, false), Some(None));
         assert_eq!(untold(&Ok(()), 17, true), Some(None));
         assert_eq!(untold(&Ok(()), 18, true), None);
+    }
+
+    #[test]
+    fn trouble_that_the_other_site_has_is_no_damage_of_the_copy() {
+        let of_database = Fault::new(ErrorClass::Internal, "the database failed");
+        let refused = RemoteError::Refused(Box::new(Problem::from(of_database)));
+        let mut copy = Copied::default();
+        let mut kind = |at_s| {
+            copy.judge(&Err(no_answer(refused.clone())), Time(0).plus_s(at_s), 10_000_000);
+            copy.alarm.as_ref().map(|alarm| alarm.kind)
+        };
+        assert_eq!((kind(10), kind(11)), (None, Some(Kind::Silent)));
     }
 
     #[tokio::test]
