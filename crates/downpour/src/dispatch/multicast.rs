@@ -647,7 +647,9 @@ impl Standing {
                             self.delivery(file, node, DeliveryState::Gone, Some(class))
                         }),
                     );
-                    failed.push((under.held, class, None));
+                    let away = class == ErrorClass::DestinationUnreachable;
+                    let after = away.then(|| under.pause(&mut self.rng)).flatten();
+                    failed.push((under.held, class, after));
                 }
                 Stand::Waits => drop(self.files.insert(key, under)),
             }

@@ -1,10 +1,11 @@
 //! Files in the standing multicast session: who is to have each, who has it, and what follows. No catalog, no clock.
 
 use super::book::Held;
+use super::policy::{WAIT_MAX, pause};
 use crate::product::{Content, Listed, SiteFile};
 use crate::receipt::SignedFileReceipt;
 use downpour_catalog::{ErrorClass, FileKey};
-use downpour_proto::ReceiverId;
+use downpour_proto::{ReceiverId, Rng};
 use downpour_transport::identity::PublicKey;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::mpsc::Sender;
@@ -117,6 +118,15 @@ impl Under {
         }
     }
 
+    /// How long those who refused it are left alone while others are away, who wake it when they join.
+    pub(super) fn pause(&self, rng: &mut Rng) -> Option<Duration> {
+        let pause = |(class, _): &(ErrorClass, String)| match class.is_retried() {
+            true => pause(*class, self.held.file.tries, None, rng),
+            false => WAIT_MAX,
+        };
+        self.failed.values().map(pause).min()
+    }
+
     pub(super) fn stand(&self, present: &Presence, now: Instant) -> Stand {
         if self.have.len() >= self.required {
             return Stand::Enough;
@@ -139,15 +149,23 @@ impl Under {
                 }
             }
         }
-        if let Some((class, what)) = self.failed.values().next() {
+        // What one of them refuses for good is no reason to give up what enough others can have.
+        let mut refused = self.failed.values().filter(|(class, _)| !class.is_retried());
+        let can_have = self.have.len() + self.lacking.len() - refused.clone().count();
+        if can_have < self.required
+            && let Some((class, what)) = refused.next()
+        {
             return Stand::Over(*class, what.clone());
         }
-        match missed {
-            0 => Stand::Over(
+        let mut retried = self.failed.values().filter(|(class, _)| class.is_retried());
+        match (missed, away, retried.next()) {
+            (0, 0, Some((class, what))) => Stand::Over(*class, what.clone()),
+            // By this class it is found when one of them joins.
+            (0, away, _) => Stand::Over(
                 ErrorClass::DestinationUnreachable,
                 format!("{away} receivers are away"),
             ),
-            missed => {
+            (missed, ..) => {
                 Stand::Over(ErrorClass::ConnectionLost, format!("{missed} receivers missed it"))
             }
         }
@@ -158,11 +176,12 @@ impl Under {
 mod tests {
     use super::{Given, Presence, Present, Stand, Under};
     use crate::dispatch::book::Held;
+    use crate::dispatch::policy::WAIT_MAX;
     use crate::product::SiteFile;
     use crate::receipt::FileReceipt;
     use crate::receipt::tests::receipt;
     use downpour_catalog::ErrorClass;
-    use downpour_proto::ReceiverId;
+    use downpour_proto::{ReceiverId, Rng};
     use downpour_transport::identity::{Identity, PublicKey};
     use std::time::{Duration, Instant};
 
@@ -196,6 +215,14 @@ mod tests {
         }
     }
 
+    fn full() -> (ErrorClass, String) {
+        (ErrorClass::DestinationFull, "full".to_owned())
+    }
+
+    fn taken() -> (ErrorClass, String) {
+        (ErrorClass::VersionConflict, "taken".to_owned())
+    }
+
     #[test]
     fn an_attempt_lasts_until_everybody_who_is_there_has_answered() {
         let (nodes, now) = (nodes(), Instant::now());
@@ -206,8 +233,8 @@ mod tests {
         under.placed = Some((7, 4));
         assert_eq!(under.stand(&present, now), Stand::Waits);
         present.remove(&nodes[1]);
-        under.failed.insert(nodes[0], (ErrorClass::DestinationFull, "full".to_owned()));
-        assert_eq!(over(under.stand(&present, now)), ErrorClass::DestinationFull);
+        under.failed.insert(nodes[0], full());
+        assert_eq!(over(under.stand(&present, now)), ErrorClass::DestinationUnreachable);
         under.failed.clear();
         assert_eq!(under.stand(&present, now), Stand::Waits);
         present.get_mut(&nodes[0]).unwrap().through = Some(7);
@@ -233,6 +260,36 @@ mod tests {
         assert_eq!(under.stand(&present, now), Stand::Waits);
         under.receipted(of_second.0, of_second.1);
         assert_eq!(under.stand(&present, now), Stand::Enough);
+    }
+
+    #[test]
+    fn who_refuses_a_file_for_good_sets_it_apart_only_if_the_others_are_too_few() {
+        let (nodes, now, mut rng) = (nodes(), Instant::now(), Rng::new(1));
+        let one_refuses = |required, present: &Presence| {
+            let mut under = under(&nodes, required);
+            under.failed.insert(nodes[0], taken());
+            (over(under.stand(present, now)), under)
+        };
+        let (class, mut under) = one_refuses(2, &there(&nodes[..1], 0));
+        assert_eq!(class, ErrorClass::DestinationUnreachable);
+        assert_eq!(under.pause(&mut rng), Some(WAIT_MAX), "nothing new until somebody joins");
+        under.failed.insert(nodes[1], full());
+        assert!(under.pause(&mut rng).unwrap() < WAIT_MAX, "it may have room soon");
+        assert_eq!(one_refuses(3, &there(&nodes[..1], 0)).0, ErrorClass::VersionConflict);
+    }
+
+    #[test]
+    fn what_passes_by_itself_counts_whatever_the_keys_while_it_can_be_enough() {
+        let (nodes, now) = (nodes(), Instant::now());
+        for required in [1, 2] {
+            for both in [[full(), taken()], [taken(), full()]] {
+                let mut under = under(&nodes[..2], required);
+                under.failed.extend(nodes.into_iter().zip(both));
+                let class = over(under.stand(&there(&nodes[..2], 0), now));
+                let passes = class == ErrorClass::DestinationFull;
+                assert_eq!(passes, required == 1, "{class}");
+            }
+        }
     }
 
     #[test]
