@@ -171,6 +171,8 @@ impl Link {
         took: std::time::Duration,
         is_full: bool,
     ) {
+        // The one file of a probe is soon found again, and again in vain.
+        let is_full = is_full && !self.is_broken();
         self.rested.insert(rule, super::book::until(now, rest(took, is_full)));
     }
 
@@ -181,6 +183,10 @@ impl Link {
 
     /// The other side answered, and brought the batch to its end.
     pub(super) fn succeed(&mut self) {
+        if self.is_broken() {
+            // Its probe found one file: there may be many.
+            self.rested.clear();
+        }
         self.breaker.succeed();
         self.takes.succeed();
         self.trouble = None;
@@ -412,6 +418,10 @@ mod tests {
         assert!(!link.may_search(rule, NOW.plus_s(179)) && link.may_search(rule, NOW.plus_s(180)));
         searched(&mut link, 100);
         assert!(!link.may_search(rule, NOW) && link.may_search(rule, NOW.plus_s(600)));
+        link.searched(rule, NOW, std::time::Duration::from_secs(100), true);
+        assert!(!link.may_search(rule, NOW), "what a probe finds is no whole batch");
+        link.succeed();
+        assert!(link.may_search(rule, NOW), "it works, and there may be many");
         link.searched(rule, NOW, std::time::Duration::from_secs(100), true);
         assert!(link.may_search(rule, NOW), "it found as many as it wanted");
     }
