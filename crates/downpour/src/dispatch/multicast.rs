@@ -227,6 +227,8 @@ struct Standing {
     /// When each rule's files are looked through again for those that somebody there lacks.
     rested: HashMap<RuleId, Instant>,
     given: Given,
+    /// Blocks before this one have gone out.
+    sent_end: u32,
 }
 
 impl Standing {
@@ -264,6 +266,7 @@ impl Standing {
             joined: BTreeSet::new(),
             rested: HashMap::new(),
             given: Given::default(),
+            sent_end: 0,
         };
         this.record_session(None).await?;
         Ok(this)
@@ -371,15 +374,14 @@ impl Standing {
                         let what = format!("it has {size} bytes by now");
                         under.unread = Some((ErrorClass::FileChanged, what));
                     }
-                    Ok((number, block, _)) => {
-                        (under.placed, under.since) = (Some((number, block)), Instant::now());
-                    }
+                    Ok((number, blocks, _)) => under.placed = Some((number, blocks)),
                     Err(why) => {
                         under.unread =
                             Some((why_unread(&under.held.path, under.held.file.size, false), why));
                     }
                 }
             }
+            Heard::Opened { end } => self.sent_end = end,
             Heard::Word { node, text, done } => match serde_json::from_str(&text) {
                 Ok(word) => self.heard.push((node, word, done)),
                 // It is not said again: nothing better would come.
@@ -627,6 +629,9 @@ impl Standing {
     /// Ends the attempts of files that have enough receipts, or will get no more.
     async fn settle(&mut self) -> Result<(), Fault> {
         let now = Instant::now();
+        for under in self.files.values_mut() {
+            under.note_sent(self.sent_end, now);
+        }
         let (mut done, mut failed, mut changes) = (Vec::new(), Vec::new(), Vec::new());
         let ended: Vec<FileKey> = self
             .files

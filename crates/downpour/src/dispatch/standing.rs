@@ -8,6 +8,7 @@ use downpour_catalog::{ErrorClass, FileKey};
 use downpour_proto::{ReceiverId, Rng};
 use downpour_transport::identity::PublicKey;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::Range;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
@@ -60,10 +61,10 @@ pub(super) struct Under {
     pub(super) lacking: BTreeSet<PublicKey>,
     /// Receipts that are in the catalog.
     pub(super) have: BTreeMap<PublicKey, SignedFileReceipt>,
-    /// Its number among the products and its first block, once it stands in them.
-    pub(super) placed: Option<(u64, u32)>,
-    /// Since when.
-    pub(super) since: Instant,
+    /// Its number among the products and its blocks, once it stands in them.
+    pub(super) placed: Option<(u64, Range<u32>)>,
+    /// When it was seen that its last block has gone out; the queue before it may be long.
+    sent: Option<Instant>,
     /// What receivers said against it.
     pub(super) failed: BTreeMap<PublicKey, (ErrorClass, String)>,
     /// It could not be read here.
@@ -94,7 +95,7 @@ impl Under {
             lacking,
             have: BTreeMap::new(),
             placed: None,
-            since: Instant::now(),
+            sent: None,
             failed: BTreeMap::new(),
             unread: None,
         }
@@ -118,6 +119,13 @@ impl Under {
         }
     }
 
+    /// The session has sent all blocks before `end`.
+    pub(super) fn note_sent(&mut self, end: u32, now: Instant) {
+        if self.placed.as_ref().is_some_and(|(_, blocks)| blocks.end <= end) {
+            self.sent.get_or_insert(now);
+        }
+    }
+
     /// How long those who refused it are left alone while others are away, who wake it when they join.
     pub(super) fn pause(&self, rng: &mut Rng) -> Option<Duration> {
         let pause = |(class, _): &(ErrorClass, String)| match class.is_retried() {
@@ -136,13 +144,14 @@ impl Under {
         }
         let (mut missed, mut away) = (0, 0);
         for node in self.lacking.iter().filter(|node| !self.failed.contains_key(*node)) {
-            match (present.get(node), self.placed) {
+            match (present.get(node), &self.placed) {
                 (None, _) => away += 1,
                 (Some(_), None) => return Stand::Waits,
-                (Some(there), Some((number, block))) => {
-                    let passed = there.through.is_some_and(|through| through >= number);
-                    let late = now.saturating_duration_since(self.since) >= PATIENCE;
-                    if there.from <= block && !passed && !late {
+                (Some(there), Some((number, blocks))) => {
+                    let passed = there.through.is_some_and(|through| through >= *number);
+                    let since = |sent| now.saturating_duration_since(sent);
+                    let late = self.sent.is_some_and(|sent| since(sent) >= PATIENCE);
+                    if there.from <= blocks.start && !passed && !late {
                         return Stand::Waits;
                     }
                     missed += 1;
@@ -230,7 +239,7 @@ mod tests {
         let mut present = there(&nodes[..2], 0);
         assert!(under.is_wanted(&present) && !under.is_wanted(&Presence::new()));
         assert_eq!(under.stand(&present, now), Stand::Waits, "it is not inserted yet");
-        under.placed = Some((7, 4));
+        under.placed = Some((7, 4..9));
         assert_eq!(under.stand(&present, now), Stand::Waits);
         present.remove(&nodes[1]);
         under.failed.insert(nodes[0], full());
@@ -248,7 +257,7 @@ mod tests {
         let [first, second, other] = identities.each_ref().map(Identity::public_key);
         let mut under = under(&[first, second], 2);
         let present = there(&[first, second, other], 0);
-        under.placed = Some((7, 4));
+        under.placed = Some((7, 4..9));
         let receipts = identities.each_ref().map(|identity| {
             let receipt = FileReceipt { receiver: identity.public_key(), ..receipt("f", b"abc") };
             (identity.public_key(), receipt.sign(identity).unwrap())
@@ -311,10 +320,14 @@ mod tests {
     fn who_came_after_a_file_went_out_has_missed_it_and_so_has_who_says_nothing() {
         let (nodes, now) = (nodes(), Instant::now());
         let mut under = under(&nodes[..1], 1);
-        under.placed = Some((7, 4));
+        under.placed = Some((7, 4..9));
         assert_eq!(under.stand(&there(&nodes, 4), now), Stand::Waits);
         assert_eq!(over(under.stand(&there(&nodes, 5), now)), ErrorClass::ConnectionLost);
         let late = now + Duration::from_secs(3600);
+        under.note_sent(8, now);
+        assert_eq!(under.stand(&there(&nodes, 4), late), Stand::Waits, "it has not gone out");
+        under.note_sent(9, now);
+        under.note_sent(10, late);
         assert_eq!(over(under.stand(&there(&nodes, 4), late)), ErrorClass::ConnectionLost);
     }
 }

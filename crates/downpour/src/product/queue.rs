@@ -110,13 +110,15 @@ impl Queue {
         self.lock().first
     }
 
-    /// Blocks below `end` have been opened for sending.
-    pub fn opened(&self, end: u32) {
+    /// Blocks below `end` have been opened for sending. Whether some of them had not before.
+    pub fn opened(&self, end: u32) -> bool {
         let mut state = self.lock();
-        if end > state.opened {
+        let is_news = end > state.opened;
+        if is_news {
             state.opened = end;
             self.changed.notify_all();
         }
+        is_news
     }
 
     /// Calls off what waits for room.

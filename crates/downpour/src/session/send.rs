@@ -207,7 +207,9 @@ fn observe(opened: &Open, ledger: &mut Ledger, snapshot: &SendSnapshot) -> bool 
     }
     match &shared.feed {
         Some(feed) => {
-            feed.queue.opened(snapshot.ends.0);
+            if feed.queue.opened(snapshot.ends.0) {
+                shared.tell_owner(Heard::Opened { end: snapshot.ends.0 });
+            }
             shared.tell_products(feed, snapshot.ends, Instant::now());
         }
         None => shared.tell_opened(snapshot.ends),

@@ -18,6 +18,7 @@ use downpour_transport::control::{DataPath, SessionId};
 use downpour_transport::identity::{Identity, PublicKey};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
@@ -84,8 +85,13 @@ pub enum Heard {
     Inserted {
         /// What it is called.
         name: String,
-        /// Its number, its first block, its bytes; or why not.
-        outcome: Result<(u64, u32, u64), String>,
+        /// Its number, its blocks, its bytes; or why not.
+        outcome: Result<(u64, Range<u32>, u64), String>,
+    },
+    /// All blocks before this one have been opened for sending.
+    Opened {
+        /// It.
+        end: u32,
     },
     /// A receiver says something.
     Word {
@@ -299,6 +305,15 @@ mod tests {
         assert!(!report.is_complete() && (3..8).contains(&sent), "{report:?}");
         assert!(report.receivers.iter().all(|r| r.state.is_complete()), "{report:?}");
         assert!((0..sent).all(|number| out.join(format!("p{number}")).exists()));
+        let (mut ends, mut sent_end) = (Vec::new(), 0);
+        while let Ok(heard) = session.heard.try_recv() {
+            match heard {
+                Heard::Inserted { outcome, .. } => ends.push(outcome.unwrap().1.end),
+                Heard::Opened { end } => sent_end = end,
+                _ => {}
+            }
+        }
+        assert!(ends.len() as u64 == sent && ends[0] <= sent_end, "{ends:?} {sent_end}");
         receiver.stop();
     }
 }
