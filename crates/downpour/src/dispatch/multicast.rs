@@ -3,6 +3,7 @@
 //! 1. The session is open while there are such rules. Who may join is said by `[[receiver]]`; the ticket lies in the state
 //!    folder and stays the same.
 //! 2. Queued files are claimed when a receiver that lacks them is there, and go into the session as products, once for all.
+//!    Those that as many have as must are claimed, too, and come to their end.
 //! 3. Each receiver sends its receipts, or what went wrong. A receipt is recorded before the receiver hears that it was
 //!    taken. A file is verified when as many have it as its rule requires.
 //! 4. When everybody who is there has answered and that is not enough, the file waits, as after any failure, and goes again
@@ -398,7 +399,7 @@ impl Standing {
     /// Takes what is queued into the session.
     async fn claim(&mut self, insert: &std::sync::mpsc::Sender<Listed>) -> Result<(), Fault> {
         let free = |under: usize| FILES_MAX.saturating_sub(under);
-        if self.present.is_empty() || search_limit(free(self.files.len()), CLAIM_MAX, true) == 0 {
+        if search_limit(free(self.files.len()), CLAIM_MAX, true) == 0 {
             return Ok(());
         }
         let state = look(&self.site).await?;
@@ -407,7 +408,8 @@ impl Standing {
             .iter()
             .filter(|(_, (files, _))| *files > 0)
             .filter_map(|(rule, _)| Some((*rule, state.routes.get(rule)?)))
-            .filter(|(_, route)| route.receivers.iter().any(|name| self.is_present(name)))
+            // Also while none of them is there: as many as must may have a file already.
+            .filter(|(_, route)| !route.receivers.is_empty())
             .filter(|(rule, _)| self.rested.get(rule).is_none_or(|at| *at <= Instant::now()))
             .collect();
         rules.sort_by_key(|(_, route)| route.priority);

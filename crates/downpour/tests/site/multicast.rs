@@ -263,6 +263,27 @@ fn a_file_is_verified_when_as_many_have_it_as_its_rule_requires() {
 }
 
 #[test]
+fn a_file_that_as_many_have_as_must_comes_to_its_end_while_nobody_is_there() {
+    let mut world = world("2");
+    world.begin(&[0]);
+    world.drop_in("f", b"f");
+    let file = until("the first has it", || {
+        let file = world.file("f")?.id;
+        (world.signed(file) == ["m1"]).then_some(file)
+    });
+    // The others are not expected back.
+    world.reaches("f", State::Queued);
+    world.machines[0].kill();
+    world.one.site.kill();
+    let config = fs::read_to_string(world.site().config()).unwrap();
+    let fewer = config.replace("required = 2", "required = 1");
+    fs::write(world.site().config(), fewer).unwrap();
+    world.one.site.start();
+    world.reaches("f", State::Receipted);
+    assert_eq!(world.signed(file), ["m1"]);
+}
+
+#[test]
 fn the_service_stops_drains_and_starts_and_nobody_else_gets_in() {
     let mut world = world("\"all\"");
     world.begin(&[0, 1, 2]);
