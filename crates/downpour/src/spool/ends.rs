@@ -11,7 +11,7 @@
 use super::aside::{self, SetApart};
 use super::book::{Record, SpoolError};
 use super::engine::{GRACE, Rel, Spool, Stage};
-use super::leave::{Leaver, Stays};
+use super::leave::{Beside, Leaver, Stays};
 use super::read::Outcome;
 use super::root::{Now, Seen};
 use super::section::{After, Versions};
@@ -409,8 +409,10 @@ impl Spool {
             };
             debug_assert!(digest.as_ref().is_none_or(|d| d.kind() == DigestKind::Blake3));
             let leaver = Leaver { root: &root, rel: &rel, file, seen, digest };
+            let beside = Beside::of(&root, self.policy.companions(&rel));
             let stays = match leaver.leave(&after) {
                 Ok(place) => {
+                    beside.remove(&root);
                     self.has_left(now, &rel, file, place, &after)?;
                     continue;
                 }
@@ -445,7 +447,7 @@ impl Spool {
         self.say(format!("{rel}: it is received, but stays: {text}; again in {pause} s"));
     }
 
-    /// It is gone from the spool; what lay beside it for it goes, too.
+    /// It is gone from the spool.
     fn has_left(
         &mut self,
         now: Now,
@@ -454,16 +456,12 @@ impl Spool {
         place: Option<std::path::PathBuf>,
         after: &After,
     ) -> Result<(), SpoolError> {
-        let Some(root) = self.root.clone() else { return Ok(()) };
         self.forget(rel);
         if let (After::Move(folder), Some(place)) = (after, place)
             && place != folder.join(&**rel)
         {
             let change = self.book.present(file, place.display().to_string());
             self.book.apply(now.wall, vec![change])?;
-        }
-        for companion in self.policy.companions(rel) {
-            let _ = root.remove(&companion);
         }
         Ok(())
     }

@@ -26,6 +26,26 @@ pub(super) enum Stays {
     Failed(String),
 }
 
+/// What lies beside a file for it, as it looked while the file had its name: what a producer writes there later is for the next one.
+pub(super) struct Beside(Vec<(String, Seen)>);
+
+impl Beside {
+    /// Of these, what is there.
+    pub(super) fn of(root: &Root, companions: Vec<String>) -> Self {
+        let look = |rel: String| root.look(&rel).ok().flatten().map(|seen| (rel, seen));
+        Self(companions.into_iter().filter_map(look).collect())
+    }
+
+    /// Removes it, as far as it looks the same.
+    pub(super) fn remove(&self, root: &Root) {
+        for (rel, seen) in &self.0 {
+            if root.look(rel) == Ok(Some(*seen)) {
+                let _ = root.remove(rel);
+            }
+        }
+    }
+}
+
 /// Where a file goes: the folder, and the names that it may have there.
 struct Place {
     parent: PathBuf,
@@ -192,7 +212,7 @@ pub(super) fn put_back_all(
 
 #[cfg(test)]
 mod tests {
-    use super::{After, FileId, Leaver, Root, Stays};
+    use super::{After, Beside, FileId, Leaver, Root, Stays};
 
     #[test]
     fn what_cannot_be_moved_names_the_folder_that_does_not_take_it() {
@@ -207,5 +227,23 @@ mod tests {
         let Err(Stays::Failed(why)) = stays else { panic!("it has left") };
         assert!(why.starts_with(&other.path().display().to_string()), "{why}");
         assert_eq!(root.look("a").unwrap().map(|seen| seen.size), Some(1), "it is back");
+    }
+
+    #[test]
+    fn what_was_written_anew_beside_a_file_that_left_is_not_removed_with_it() {
+        let spool = tempfile::tempdir().unwrap();
+        let at = |name: &str| spool.path().join(name);
+        for name in ["a.done", "a.md5"] {
+            std::fs::write(at(name), "").unwrap();
+        }
+        let root = Root::open(spool.path(), true).unwrap();
+        let names = ["a.done", "a.md5", "a.sha256"].map(str::to_owned).to_vec();
+        let beside = Beside::of(&root, names);
+        std::fs::write(at("new"), "").unwrap();
+        std::fs::rename(at("new"), at("a.done")).unwrap();
+        std::fs::write(at("a.sha256"), "").unwrap();
+        beside.remove(&root);
+        let left = ["a.done", "a.md5", "a.sha256"].map(|name| at(name).exists());
+        assert_eq!(left, [true, false, true]);
     }
 }

@@ -3,8 +3,23 @@
 use crate::bench::{Bench, LONG};
 use downpour_catalog::{ErrorClass, Move, Next, ReplicaState, State};
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// A folder of another file system than the spool's, as far as there is one.
+fn elsewhere(test: &str) -> Option<tempfile::TempDir> {
+    let Ok(folder) = tempfile::tempdir_in("/dev/shm") else {
+        println!("skipped: {test} (there is no /dev/shm)");
+        return None;
+    };
+    let device = |path: &std::path::Path| fs::metadata(path).unwrap().dev();
+    if device(folder.path()) == device(&std::env::temp_dir()) {
+        println!("skipped: {test} (all is one file system)");
+        return None;
+    }
+    Some(folder)
+}
 
 #[test]
 fn each_rule_says_what_becomes_of_a_received_file() {
@@ -180,19 +195,11 @@ fn what_cannot_leave_is_tried_again_less_and_less_often() {
 
 #[test]
 fn on_another_file_system_it_is_a_copy_with_mode_and_time_and_leaves_no_half() {
-    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    use std::os::unix::fs::PermissionsExt as _;
     let test = "on_another_file_system_it_is_a_copy_with_mode_and_time_and_leaves_no_half";
-    let Ok(archive) = tempfile::tempdir_in("/dev/shm") else {
-        println!("skipped: {test} (there is no /dev/shm)");
-        return;
-    };
+    let Some(archive) = elsewhere(test) else { return };
     let after = format!("after = \"move:{}\"", archive.path().display());
     let mut bench = Bench::new("rescan = '10s'", &after);
-    let device = |path: &std::path::Path| fs::metadata(path).unwrap().dev();
-    if device(archive.path()) == device(&bench.path("")) {
-        println!("skipped: {test} (all is one file system)");
-        return;
-    }
     let then = std::time::UNIX_EPOCH + Duration::from_secs(1_600_000_000);
     bench.write("a", "one");
     fs::set_permissions(bench.path("a"), fs::Permissions::from_mode(0o640)).unwrap();
@@ -219,6 +226,35 @@ fn on_another_file_system_it_is_a_copy_with_mode_and_time_and_leaves_no_half() {
     assert_eq!((moved.mode() & 0o777, moved.modified().unwrap()), (0o640, then));
     assert_eq!(fs::read(in_archive(&second)).unwrap(), b"one");
     assert_eq!(fs::read(in_archive("a")).unwrap(), b"mine");
+}
+
+#[test]
+fn what_a_producer_writes_for_the_next_file_while_the_last_one_is_copied_away_stays() {
+    let test = "what_a_producer_writes_for_the_next_file_while_the_last_one_is_copied_away_stays";
+    let Some(archive) = elsewhere(test) else { return };
+    let after = format!("after = \"move:{}\"", archive.path().display());
+    let mut bench = Bench::new("complete = 'done'", &after);
+    bench.write("a", "");
+    fs::File::options().write(true).open(bench.path("a")).unwrap().set_len(64 << 20).unwrap();
+    bench.write("a.done", "");
+    bench.tick(LONG);
+    assert_eq!(bench.send_all(), 1, "{}", bench.said());
+    let (name, done) = (bench.path("a"), bench.path("a.done"));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let until = Instant::now() + Duration::from_secs(60);
+            while name.exists() && Instant::now() < until {
+                thread::yield_now();
+            }
+            fs::write(&name, "next").unwrap();
+            fs::write(&done, "").unwrap();
+        });
+        bench.tick(LONG);
+    });
+    bench.tick(LONG);
+    assert_eq!(fs::metadata(archive.path().join("a")).unwrap().len(), 64 << 20);
+    let stands = [(State::Receipted, None), (State::Queued, None)];
+    assert_eq!(bench.stands("a"), stands, "{}", bench.said());
 }
 
 #[test]
