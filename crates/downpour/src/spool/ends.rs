@@ -13,16 +13,35 @@ use super::book::{Record, SpoolError};
 use super::engine::{GRACE, Rel, Spool, Stage};
 use super::leave::{Beside, Leaver, Stays};
 use super::read::Outcome;
-use super::root::{Now, Seen};
+use super::root::{Now, Root, Seen};
 use super::section::{After, Versions};
 use super::settle::Settling;
-use downpour_catalog::{Change, DigestKind, ErrorClass, File, FileId, Next, Refused, State};
+use downpour_catalog::{
+    Change, Digest, DigestKind, ErrorClass, File, FileId, Next, Refused, State,
+};
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Time until a received file that could not leave is to leave again; twice as long after each try, at most until the next look
 /// at everything.
 const STAYS: Duration = Duration::from_secs(10);
+
+/// So many files, or bytes, leave together at most, unless it is one: they share commits, and are not yet where the catalog says.
+const PART_FILES: usize = 100;
+const PART_BYTES: u64 = 64 << 20;
+
+/// A file that leaves.
+struct Leaving {
+    rel: Rel,
+    file: FileId,
+    /// What was verified.
+    seen: Seen,
+    digest: Option<Digest>,
+    after: After,
+    /// Where it will lie, unless it is removed.
+    place: Option<PathBuf>,
+}
 
 /// What becomes of a file that is no longer there.
 pub(super) const fn gone(unread: bool) -> Next {
@@ -379,61 +398,85 @@ impl Spool {
         Ok(())
     }
 
-    /// The catalog is told where they go, then they go.
+    /// A few leave at a time: of all others the catalog says where they lie.
     fn leave(&mut self, now: Now, rels: Vec<Rel>) -> Result<(), SpoolError> {
         let Some(root) = self.root.clone() else { return Ok(()) };
-        let mut leaving = Vec::new();
+        let (mut part, mut bytes) = (Vec::new(), 0);
         for rel in rels {
             let Some(file) = self.files.get(&rel) else { continue };
             let (Some(record), Some(seen)) = (file.record, file.read) else { continue };
-            let after = self.rules.at(file.rule).after.clone();
-            let file = record.file;
+            let (file, after) = (record.file, self.rules.at(file.rule).after.clone());
+            if part.len() == PART_FILES || bytes + seen.size > PART_BYTES {
+                self.leave_together(now, &root, std::mem::take(&mut part))?;
+                bytes = 0;
+            }
             let leaver = Leaver { root: &root, rel: &rel, file, seen, digest: None };
-            match leaver.check(&after) {
-                Ok(()) => leaving.push((rel, file, seen, after)),
-                Err(text) => self.stays(now, &rel, &text),
-            }
-        }
-        let change = |(rel, file, _, after): &(Rel, FileId, _, After)| match after {
-            After::Move(folder) => {
-                self.book.present(*file, folder.join(&**rel).display().to_string())
-            }
-            _ => self.book.removed(*file),
-        };
-        let changes = leaving.iter().map(change).collect();
-        self.book.apply(now.wall, changes)?;
-        for (rel, file, seen, after) in leaving {
-            let digest = match after {
-                After::Move(_) => self.book.file(file)?.and_then(|file| file.digest),
-                _ => None,
-            };
-            debug_assert!(digest.as_ref().is_none_or(|d| d.kind() == DigestKind::Blake3));
-            let leaver = Leaver { root: &root, rel: &rel, file, seen, digest };
-            let beside = Beside::of(&root, self.policy.companions(&rel));
-            let stays = match leaver.leave(&after) {
-                Ok(place) => {
-                    beside.remove(&root);
-                    self.has_left(now, &rel, file, place, &after)?;
+            let place = match leaver.check(&after) {
+                Ok(place) => place,
+                Err(text) => {
+                    self.stays(now, &rel, &text);
                     continue;
                 }
-                Err(stays) => stays,
             };
-            self.book.apply(now.wall, vec![self.present(file, &rel)])?;
-            match stays {
-                Stays::Changed => self.look_later(now.steady, &rel),
-                Stays::Failed(text) => {
-                    // To have had another name for a while is no reason to be read again.
-                    if let (Some(file), Ok(Some(back))) =
-                        (self.files.get_mut(&rel), root.look(&rel))
-                        && back.is_content_of(&seen)
-                    {
-                        file.read = Some(back);
-                    }
-                    self.stays(now, &rel, &text);
+            let digest = match place {
+                Some(_) => self.book.file(file)?.and_then(|file| file.digest),
+                None => None,
+            };
+            debug_assert!(digest.as_ref().is_none_or(|d| d.kind() == DigestKind::Blake3));
+            part.push(Leaving { rel, file, seen, digest, after, place });
+            bytes += seen.size;
+        }
+        self.leave_together(now, &root, part)
+    }
+
+    /// The catalog is told where they go, then they go, and it is told where they lie: that may be another place, and who looked
+    /// for one while it was copied has recorded that it is lost.
+    fn leave_together(
+        &mut self,
+        now: Now,
+        root: &Root,
+        part: Vec<Leaving>,
+    ) -> Result<(), SpoolError> {
+        let goes = |one: &Leaving| match &one.place {
+            Some(place) => self.book.present(one.file, place.display().to_string()),
+            None => self.book.removed(one.file),
+        };
+        self.book.apply(now.wall, part.iter().map(goes).collect())?;
+        let mut lie = Vec::new();
+        for Leaving { rel, file, seen, digest, after, .. } in part {
+            let leaver = Leaver { root, rel: &rel, file, seen, digest };
+            let beside = Beside::of(root, self.policy.companions(&rel));
+            match leaver.leave(&after) {
+                Ok(place) => {
+                    beside.remove(root);
+                    self.forget(&rel);
+                    let lies = |at: PathBuf| self.book.present(file, at.display().to_string());
+                    lie.extend(place.map(lies));
+                }
+                Err(stays) => {
+                    lie.push(self.present(file, &rel));
+                    self.has_stayed(now, (&rel, seen), stays);
                 }
             }
         }
+        self.book.apply(now.wall, lie)?;
         Ok(())
+    }
+
+    fn has_stayed(&mut self, now: Now, (rel, seen): (&Rel, Seen), stays: Stays) {
+        match stays {
+            Stays::Changed => self.look_later(now.steady, rel),
+            Stays::Failed(text) => {
+                // To have had another name for a while is no reason to be read again.
+                let back = self.root.as_ref().and_then(|root| root.look(rel).ok().flatten());
+                if let (Some(file), Some(back)) = (self.files.get_mut(rel), back)
+                    && back.is_content_of(&seen)
+                {
+                    file.read = Some(back);
+                }
+                self.stays(now, rel, &text);
+            }
+        }
     }
 
     /// It could not leave: that is tried again, less and less often.
@@ -445,24 +488,5 @@ impl Spool {
         let (at, pause) = (file.not_before, file.stays.as_secs());
         self.look_later(at, rel);
         self.say(format!("{rel}: it is received, but stays: {text}; again in {pause} s"));
-    }
-
-    /// It is gone from the spool.
-    fn has_left(
-        &mut self,
-        now: Now,
-        rel: &Rel,
-        file: FileId,
-        place: Option<std::path::PathBuf>,
-        after: &After,
-    ) -> Result<(), SpoolError> {
-        self.forget(rel);
-        if let (After::Move(folder), Some(place)) = (after, place)
-            && place != folder.join(&**rel)
-        {
-            let change = self.book.present(file, place.display().to_string());
-            self.book.apply(now.wall, vec![change])?;
-        }
-        Ok(())
     }
 }

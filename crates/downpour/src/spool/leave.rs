@@ -64,22 +64,24 @@ pub(super) struct Leaver<'a> {
 }
 
 impl Leaver<'_> {
-    /// Whether it can leave as things are; if not, why.
-    pub(super) fn check(&self, after: &After) -> Result<(), String> {
-        let After::Move(folder) = after else { return Ok(()) };
+    /// Where it will lie if it leaves as things are, unless it is removed; or why it cannot.
+    pub(super) fn check(&self, after: &After) -> Result<Option<PathBuf>, String> {
+        let After::Move(folder) = after else { return Ok(None) };
         let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", folder.display());
         let Place { parent, to, names } = self.place(folder).map_err(|error| failed(&error))?;
         let shown = parent.display();
-        let stat = |name| rustix::fs::statat(&to, name, AtFlags::SYMLINK_NOFOLLOW);
-        match names.iter().map(stat).find(|taken| taken.is_err()) {
-            Some(Err(Errno::NOENT)) => {}
-            Some(Err(error)) => return Err(failed(&error)),
-            _ => return Err(format!("{shown} has files {}: move one away", names.join(" and "))),
-        }
+        let stat = |name: &String| rustix::fs::statat(&to, name, AtFlags::SYMLINK_NOFOLLOW).err();
+        let free = match names.iter().find_map(|name| Some((name, stat(name)?))) {
+            Some((name, Errno::NOENT)) => parent.join(name),
+            Some((_, error)) => return Err(failed(&error)),
+            None => {
+                return Err(format!("{shown} has files {}: move one away", names.join(" and ")));
+            }
+        };
         let room = self.root.room_for_copy(&to).map_err(|error| failed(&error))?;
         match room.filter(|room| *room < self.seen.size) {
             Some(_) => Err(format!("{shown} has no room for it")),
-            None => Ok(()),
+            None => Ok(Some(free)),
         }
     }
 
@@ -223,10 +225,27 @@ mod tests {
         let root = Root::open(spool.path(), true).unwrap();
         let seen = root.look("a").unwrap().unwrap();
         let leaver = Leaver { root: &root, rel: "a", file: FileId(7), seen, digest: None };
-        let stays = leaver.leave(&After::Move(other.path().to_owned()));
+        let after = After::Move(other.path().to_owned());
+        assert!(leaver.check(&after).is_err());
+        let stays = leaver.leave(&after);
         let Err(Stays::Failed(why)) = stays else { panic!("it has left") };
         assert!(why.starts_with(&other.path().display().to_string()), "{why}");
         assert_eq!(root.look("a").unwrap().map(|seen| seen.size), Some(1), "it is back");
+    }
+
+    #[test]
+    fn where_a_file_will_lie_is_known_before_it_leaves() {
+        let (spool, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::write(spool.path().join("a"), "x").unwrap();
+        let root = Root::open(spool.path(), true).unwrap();
+        let seen = root.look("a").unwrap().unwrap();
+        let leaver = Leaver { root: &root, rel: "a", file: FileId(7), seen, digest: None };
+        let after = After::Move(other.path().to_owned());
+        assert_eq!(leaver.check(&After::Delete), Ok(None));
+        assert_eq!(leaver.check(&after), Ok(Some(other.path().join("a"))));
+        std::fs::write(other.path().join("a"), "of somebody else").unwrap();
+        assert_eq!(leaver.check(&after), Ok(Some(other.path().join("a.7"))));
+        assert_eq!(leaver.leave(&after).unwrap(), Some(other.path().join("a.7")));
     }
 
     #[test]

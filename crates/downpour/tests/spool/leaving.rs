@@ -1,9 +1,11 @@
 //! After the receipt: kept, moved or removed, and never newer content.
 
 use crate::bench::{Bench, LONG};
-use downpour_catalog::{ErrorClass, Move, Next, ReplicaState, State};
+use downpour_catalog::{Change, ErrorClass, Move, Next, Replica, ReplicaState, State};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -255,6 +257,43 @@ fn what_a_producer_writes_for_the_next_file_while_the_last_one_is_copied_away_st
     assert_eq!(fs::metadata(archive.path().join("a")).unwrap().len(), 64 << 20);
     let stands = [(State::Receipted, None), (State::Queued, None)];
     assert_eq!(bench.stands("a"), stands, "{}", bench.said());
+}
+
+/// The first file of a tick is copied into a pipe, so that the copy goes on when it is read, and fails then.
+#[test]
+fn the_catalog_says_where_a_file_lies_while_another_one_is_copied() {
+    let test = "the_catalog_says_where_a_file_lies_while_another_one_is_copied";
+    for (size, leave_together) in [(1 << 20, true), (64 << 20, false)] {
+        let Some(archive) = elsewhere(test) else { return };
+        let after = format!("after = \"move:{}\"", archive.path().display());
+        let mut bench = Bench::new("rescan = '10s'", &after);
+        fs::File::create(bench.path("a")).unwrap().set_len(size).unwrap();
+        bench.write("b", "one");
+        bench.tick(LONG);
+        assert_eq!(bench.send_all(), 2, "{}", bench.said());
+        let (id, b) = (bench.newest("a").id, bench.newest("b"));
+        let pipe = archive.path().join(format!(".a.{id}.part"));
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let (catalog, now) = (bench.catalog.clone(), bench.now().wall);
+        let recorded = thread::scope(|scope| {
+            let meanwhile = scope.spawn(|| {
+                let mut copy = fs::File::open(&pipe).unwrap();
+                let replicas = catalog.reader().unwrap().replicas(b.id).unwrap();
+                let own = replicas.into_iter().find(|replica| replica.site == b.site).unwrap();
+                // As a scrub does that looks for it now.
+                let lost = Replica { state: ReplicaState::Lost, ..own.clone() };
+                catalog.apply(now, &[Change::Replica(lost)]).unwrap()[0].clone().unwrap();
+                std::io::copy(&mut copy, &mut std::io::sink()).unwrap();
+                PathBuf::from(own.path)
+            });
+            bench.tick_once(0.5);
+            meanwhile.join().unwrap()
+        });
+        let place = archive.path().join("b");
+        assert_eq!(recorded, if leave_together { place.clone() } else { bench.path("b") });
+        assert_eq!(bench.copy(&b), (ReplicaState::Present, place), "{}", bench.said());
+        assert!(bench.path("a").exists(), "{}", bench.said());
+    }
 }
 
 #[test]
