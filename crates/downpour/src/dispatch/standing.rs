@@ -37,8 +37,8 @@ impl Given {
     /// Gives a file to the session, unless it has it still.
     pub(super) fn give(&mut self, under: &Under, meta: String, into: &Sender<Listed>) {
         if self.0.insert(under.key()) {
-            let (name, content) = (under.key().to_string(), under.held.path.clone());
-            let content = Content::File(content);
+            let name = under.key().to_string();
+            let content = Content::Exactly(under.held.path.clone(), under.file.size);
             // Its end is told by the session's.
             let _ = into.send(Listed { at_s: None, name, meta, content });
         }

@@ -145,9 +145,13 @@ impl Clerk {
         self.changed.notified().await;
     }
 
-    /// What is to become of a product with these metadata; `None`: it is a product as any other.
-    pub(super) fn fate(&self, meta: &str) -> Option<Fate> {
+    /// What is to become of a product with these metadata and of this size; `None`: it is a product as any other.
+    pub(super) fn fate(&self, meta: &str, size: u64) -> Option<Fate> {
         let file = SiteFile::of_meta(meta);
+        if let Some(file) = file.as_ref().filter(|file| file.size != size) {
+            let what = format!("{size} bytes come, and not {} as agreed on", file.size);
+            return Some(Fate::Refused(file.clone(), (ErrorClass::FileChanged, what)));
+        }
         let Some(desk) = &self.desk else { return file.map(|file| Fate::Taken(file, None)) };
         let Some(mut file) = file else { return Some(Fate::Stray) };
         Some(match desk.look(&file) {
@@ -334,6 +338,20 @@ mod tests {
         assert!(matches!(&kept[..], [Ok(Line::Receipt(_))]), "{kept:?}");
     }
 
+    #[test]
+    fn of_a_file_that_is_longer_than_agreed_on_nothing_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, identity) = (folder.path().to_owned(), Arc::new(Identity::generate()));
+        for desk in [None, Some(Arc::new(Site) as Arc<dyn Desk>)] {
+            let clerk = Clerk::new(path.clone(), Arc::clone(&identity), desk);
+            let meta = file("good", b"good").0.to_meta().unwrap();
+            assert!(matches!(clerk.fate(&meta, 4), Some(Fate::Taken(..))));
+            let longer = clerk.fate(&meta, 5).unwrap();
+            assert!(!longer.keeps_bytes());
+            assert!(matches!(longer, Fate::Refused(_, (ErrorClass::FileChanged, _))));
+        }
+    }
+
     /// Takes all but what is called `no`, and records all but what is called `late`.
     struct Site;
 
@@ -362,14 +380,14 @@ mod tests {
         let (identity, desk) = (Arc::new(Identity::generate()), Arc::new(Site));
         let clerk = Clerk::new(folder.path().to_owned(), identity, Some(desk));
         clerk.begin("one".to_owned());
-        assert!(matches!(clerk.fate("NGRID"), Some(Fate::Stray)));
+        assert!(matches!(clerk.fate("NGRID", 2), Some(Fate::Stray)));
         let (no, _) = file("no", b"no");
-        let refused = clerk.fate(&no.to_meta().unwrap());
+        let refused = clerk.fate(&no.to_meta().unwrap(), 2);
         assert!(matches!(refused, Some(Fate::Refused(_, (ErrorClass::DestinationFull, _)))));
         std::fs::create_dir(folder.path().join("in")).unwrap();
         for name in ["good", "late"] {
             let (file, digest) = file(name, name.as_bytes());
-            let Some(Fate::Taken(file, Some(_))) = clerk.fate(&file.to_meta().unwrap()) else {
+            let Some(Fate::Taken(file, Some(_))) = clerk.fate(&file.to_meta().unwrap(), 4) else {
                 panic!("{name} is not taken");
             };
             std::fs::write(folder.path().join(&file.path), name).unwrap();

@@ -7,6 +7,7 @@
 //!   after the session's start at which it is due.
 
 use super::frame::{META_LEN_MAX, check_name};
+use crate::object::open_file;
 use downpour_proto::Rng;
 use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
@@ -37,6 +38,8 @@ pub struct Listed {
 pub enum Content {
     /// A file.
     File(PathBuf),
+    /// A file of a site: so many bytes, and no link, or nothing of it is sent.
+    Exactly(PathBuf, u64),
     /// So many bytes, made from a seed.
     Made {
         /// How many.
@@ -56,13 +59,24 @@ impl Content {
                 let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
                 let meta = file.metadata()?;
                 if !meta.is_file() {
-                    return Err(io::Error::other("not a regular file"));
+                    return Err(no_file());
                 }
                 Ok((meta.len(), Box::new(file.take(meta.len()))))
+            }
+            Self::Exactly(path, size) => {
+                let file = open_file(path)?.ok_or_else(no_file)?;
+                match file.metadata()?.len() {
+                    len if len == *size => Ok((len, Box::new(file.take(len)))),
+                    len => Err(io::Error::other(format!("it has {len} bytes by now"))),
+                }
             }
             Self::Made { size, seed } => Ok((*size, Box::new(MadeBytes::new(*size, *seed)))),
         }
     }
+}
+
+fn no_file() -> io::Error {
+    io::Error::other("not a regular file")
 }
 
 /// Bytes made from a seed.
@@ -238,7 +252,7 @@ fn parse(text: &str) -> Result<Listed, String> {
     let name = match (line.name, &content) {
         (Some(name), _) => name,
         (None, Content::File(path)) => of_path(path).unwrap_or_default(),
-        (None, Content::Made { .. }) => return Err("made bytes need a name".to_owned()),
+        (None, _) => return Err("made bytes need a name".to_owned()),
     };
     check_name(&name).map_err(|why| format!("`{}` is {why}", name.escape_debug()))?;
     if line.meta.len() > META_LEN_MAX {
@@ -297,6 +311,29 @@ mod tests {
         mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         let error = Content::File(pipe).open().err().unwrap();
         assert!(error.to_string().contains("not a regular file"), "{error}");
+    }
+
+    #[test]
+    fn a_file_of_a_site_is_what_it_was_or_nothing_of_it_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, link] = ["file", "link"].map(|name| folder.path().join(name));
+        std::fs::write(&file, "content").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let exactly = |path: &PathBuf, size| Content::Exactly(path.clone(), size).open();
+        let (size, mut bytes) = exactly(&file, 7).unwrap();
+        // What is written on from now on is not read.
+        std::fs::write(&file, "content, and more").unwrap();
+        let mut read = String::new();
+        bytes.read_to_string(&mut read).unwrap();
+        assert_eq!((size, read.as_str()), (7, "content"));
+        for (path, size, why) in [
+            (&file, 7, "it has 17 bytes by now"),
+            (&file, 18, "it has 17 bytes by now"),
+            (&link, 17, "not a regular file"),
+        ] {
+            let error = exactly(path, size).err().unwrap();
+            assert_eq!(error.to_string(), why);
+        }
     }
 
     #[test]

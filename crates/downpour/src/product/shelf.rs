@@ -398,7 +398,8 @@ impl Shelf {
         }
         let Ok(parsed) = Head::parse(&head[HEAD_START..]) else { return 0 };
         let (left, hasher) = (parsed.size, blake3::Hasher::new());
-        let fate = self.config.clerk.as_ref().and_then(|clerk| clerk.fate(&parsed.meta));
+        let clerk = self.config.clerk.as_ref();
+        let fate = clerk.and_then(|clerk| clerk.fate(&parsed.meta, parsed.size));
         let body = Body { head: parsed, head_bytes: head, left, hasher, staged: Ok(None), fate };
         let body = Box::new(body);
         state.reading = match left {
