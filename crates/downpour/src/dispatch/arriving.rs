@@ -222,11 +222,29 @@ impl<'a> Judge<'a> {
                 return Ok(Ok(Look::Here(receipt)));
             }
         }
-        // It was here: it comes back to its place.
-        let path = replica.as_ref().and_then(|r| self.below(&r.path)).unwrap_or(path);
-        let damaged = replica.is_some_and(|replica| replica.state == ReplicaState::Corrupt);
+        // It was here: it comes back to its place. One that lies in another folder says nothing of what is in this one.
+        let back = replica.and_then(|replica| Some((self.below(&replica.path)?, replica)));
+        let damaged = match &back {
+            Some((_, replica)) if replica.state == ReplicaState::Corrupt => {
+                !self.is_anothers(reader, file, &replica.path)?
+            }
+            _ => false,
+        };
+        let path = back.map_or(path, |(below, _)| below);
         let needed = item.size;
         Ok(Ok(Look::Not(Taken { item: item.clone(), digest, path, damaged, needed })))
+    }
+
+    /// Whether other content by the same name is known to have got a file's place, after the file left it.
+    fn is_anothers(&self, reader: &mut Reader, file: &File, path: &str) -> Result<bool, Error> {
+        let mut others = Vec::new();
+        for site in self.sites.values() {
+            let versions = reader.versions(*site, &file.name)?.into_iter();
+            others.extend(versions.filter(|other| other.digest != file.digest).map(|o| o.id));
+        }
+        let is_there =
+            |r: &Replica| r.site == self.own && r.state == ReplicaState::Present && r.path == path;
+        Ok(reader.replicas_of(&others)?.iter().any(is_there))
     }
 
     /// A replica's path, below the receiving folder.

@@ -3,7 +3,10 @@
 use crate::harness::{HANG, SiteProcess, until};
 use crate::links::{ends, seen};
 use downpour::dispatch::{FetchReport, Transfers, WhyList};
-use downpour_catalog::{BeforeMigration, Catalog, Change, Decision, Replica, ReplicaState, Time};
+use downpour_catalog::{
+    AdoptedFile, BeforeMigration, Catalog, Change, Decision, Digest, OtherContent, Replica,
+    ReplicaState, Time,
+};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -301,6 +304,26 @@ fn is_damaged(d: &SiteProcess, name: &str) {
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
 }
 
+/// The catalog of d, which is not running, has a file of a site in a folder of d.
+fn is_known(d: &SiteProcess, site: &str, name: &str, content: &[u8], folder: &str) {
+    let before = BeforeMigration::Refuse;
+    let catalog = Catalog::open(d.catalog(), "test", Time(1), &before).expect("a catalog");
+    let path = d.path(folder).join(name).to_str().expect("text").to_owned();
+    let adopted = AdoptedFile {
+        site: catalog.site(site).expect("a number"),
+        name: name.to_owned(),
+        size: content.len() as u64,
+        rule: catalog.rule("all").expect("a number"),
+        digest: Digest::blake3(downpour::object::Digest::of(content).0),
+        replicas: vec![(catalog.site("d").expect("a number"), path)],
+        other_content: OtherContent::Refuse,
+        origin: None,
+        receipt: None,
+    };
+    let answers = catalog.apply(Time(1), &[Change::Adopt(adopted)]).expect("room");
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+}
+
 /// a has a file first, b a replica of it; d fetches it.
 #[test]
 fn a_replica_is_a_source_beside_the_origin() {
@@ -317,8 +340,7 @@ fn a_replica_is_a_source_beside_the_origin() {
         one.configure("[transfer]\nfolders = [\"data\"]\nports = \"31200-31399\"");
     }
     fs::create_dir_all(a.path("data")).expect("room");
-    let names = ["first", "second", "third"];
-    for name in names {
+    for name in ["first", "second", "third", "fourth", "fifth"] {
         fs::write(a.path("data").join(name), content(SHORT / 4)).expect("room");
     }
     a.start();
@@ -342,6 +364,12 @@ fn a_replica_is_a_source_beside_the_origin() {
     a.start();
     d.kill();
     is_damaged(&d, "first");
+    for (name, place) in [("fourth", "elsewhere"), ("fifth", "inbox")] {
+        is_known(&d, "a", name, &content(SHORT / 4), place);
+        is_damaged(&d, name);
+    }
+    // It came when the one of a had left.
+    is_known(&d, "b", "fifth", b"mine", "inbox");
     let text = fs::read_to_string(d.config()).expect("a configuration");
     let both = text.replace("of = [\"b\"]", "of = [\"a\", \"b\"]");
     fs::write(d.config(), both).expect("room");
@@ -379,23 +407,26 @@ fn fetched(d: &SiteProcess, name: &str) -> FetchReport {
     ended(d, begun)
 }
 
-/// `first` is known to be damaged, and is whole; nothing is at the place of `third`.
+/// `first` is known to be damaged, and is whole; so is `fourth`, in another folder, and `fifth`, whose place another file got.
 fn nothing_is_brought_in_vain(d: &SiteProcess, first: &str) {
     let came = |report: &FetchReport| brought(report, "a") + brought(report, "b");
     // It came right, as when a daemon ended before it could record it.
     let report = fetched(d, "first");
     assert_eq!((report.failure.as_ref(), came(&report)), (None, 0), "{report:?}");
-    assert!(!d.path("inbox/.downpour/corrupt").exists());
     tells_where(d, "first", first);
-    // Something else is in its place.
-    let place = d.path("inbox/third");
-    fs::write(&place, "mine").expect("room");
-    let report = fetched(d, "third");
-    let failure = report.failure.clone().unwrap_or_default();
-    assert!(failure.contains("inbox/third is something else: move it away"), "{report:?}");
-    assert_eq!(came(&report), 0, "{report:?}");
-    assert_eq!(fs::read(&place).expect("it stays"), b"mine");
-    fs::remove_file(&place).expect("room");
+    // Something else is in their places.
+    for name in ["third", "fourth", "fifth"] {
+        let place = d.path("inbox").join(name);
+        fs::write(&place, "mine").expect("room");
+        let report = fetched(d, name);
+        let failure = report.failure.clone().unwrap_or_default();
+        let what = format!("inbox/{name} is something else: move it away");
+        assert!(failure.contains(&what), "{report:?}");
+        assert_eq!(came(&report), 0, "{report:?}");
+        assert_eq!(fs::read(&place).expect("it stays"), b"mine");
+        fs::remove_file(&place).expect("room");
+    }
+    assert!(!d.path("inbox/.downpour/corrupt").exists());
 }
 
 /// A file that a has, of which b knows.
