@@ -3,7 +3,9 @@
 use super::site::{AccessArgs, insist, shown, with_daemon};
 use super::{Exit, Fault};
 use crate::dispatch::{FetchReport, FetchSource, FetchWish};
+use crate::site::{Access, RemoteError};
 use crate::units::{show_bytes, show_duration};
+use axum::http::StatusCode;
 use clap::Args;
 use std::time::Duration;
 
@@ -59,7 +61,7 @@ impl FetchArgs {
             }
             while wait && !report.done {
                 tokio::time::sleep(LOOK_EVERY).await;
-                report = insist(site, &format!("/v1/fetches/{}", report.id)).await?;
+                report = look(site, &report, &wish).await?;
             }
             Ok(report)
         })?;
@@ -69,6 +71,22 @@ impl FetchArgs {
             show(&report);
         }
         Ok(if report.failure.is_some() { Exit::Incomplete } else { Exit::Complete })
+    }
+}
+
+/// How far a fetch is. One that is not known any more has ended, maybe with a daemon before this one: what it was to bring is here then.
+async fn look(
+    site: &Access,
+    report: &FetchReport,
+    wish: &FetchWish,
+) -> Result<FetchReport, RemoteError> {
+    match insist(site, &format!("/v1/fetches/{}", report.id)).await {
+        Err(RemoteError::Refused(problem)) if problem.status == StatusCode::NOT_FOUND => {
+            let ask = FetchWish { version: Some(report.version), ask: true, ..wish.clone() };
+            let now: FetchReport = site.post("/v1/fetches", &ask).await?;
+            now.path.is_some().then_some(now).ok_or(RemoteError::Refused(problem))
+        }
+        seen => seen,
     }
 }
 

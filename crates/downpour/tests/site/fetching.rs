@@ -9,9 +9,10 @@ use downpour_catalog::{
 };
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -394,6 +395,7 @@ fn a_replica_is_a_source_beside_the_origin() {
     assert!(is_from(&report, "b", "a"), "{report:?}");
     assert_eq!(fs::read(d.path("inbox/second")).expect("it is here"), content(SHORT / 4));
     nothing_is_brought_in_vain(&d, &first);
+    is_told_by_the_next_daemon(&mut d, "fourth");
     // The better one is away: the other one brings it.
     b.kill();
     let report = fetched(&d, "third");
@@ -427,6 +429,46 @@ fn nothing_is_brought_in_vain(d: &SiteProcess, first: &str) {
         fs::remove_file(&place).expect("room");
     }
     assert!(!d.path("inbox/.downpour/corrupt").exists());
+}
+
+/// Who waits for a fetch learns that the file is here also where it came before the daemon was started again.
+fn is_told_by_the_next_daemon(d: &mut SiteProcess, name: &str) {
+    let mut fetch = d.command(&["transfer", "fetch", "a", name, "--wait"]);
+    let mut waits = Ends(fetch.stdout(Stdio::piped()).spawn().expect("the program runs"));
+    let mut said = BufReader::new(waits.0.stdout.take().expect("piped"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("a line");
+    waits.signal("STOP");
+    let id = line.split_whitespace().nth(1).expect("a number");
+    until("it is here", || {
+        d.get(&format!("/v1/fetches/{id}")).ok().filter(|now: &FetchReport| now.done)
+    });
+    d.kill();
+    d.start();
+    waits.signal("CONT");
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).expect("text");
+    assert!(waits.0.wait().expect("our child").success(), "{rest}\n{}", d.log());
+    let here = format!("here: {}\n", d.path("inbox").join(name).display());
+    assert!(rest.ends_with(&here), "{rest}");
+}
+
+/// A command that ends with the test.
+struct Ends(Child);
+
+impl Ends {
+    fn signal(&self, name: &str) {
+        let sent =
+            Command::new("kill").args([&format!("-{name}"), &self.0.id().to_string()]).status();
+        assert!(sent.expect("kill runs").success());
+    }
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// A file that a has, of which b knows.

@@ -38,13 +38,15 @@ use holders::Found;
 use journal::{Kept, Unreadable};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use utoipa::{OpenApi, ToSchema};
 
-/// Fetches that are known at once, ended ones included.
-const KNOWN_MAX: usize = 64;
+/// Fetches under way at once.
+const OPEN_MAX: usize = 64;
+/// Fetches that are known, ended ones included: who asks how one ended finds it also where as many begin at that moment.
+const KNOWN_MAX: usize = 2 * OPEN_MAX;
 /// Changes that a report tells.
 const CHANGES_MAX: usize = 100;
 /// What a fetch brought from a site is expected of it for so long, and what it said of its kernel believed.
@@ -148,6 +150,7 @@ pub(super) struct Fetch {
     /// Sites that alone brought something else.
     wrong: Mutex<BTreeSet<String>>,
     cancelled: watch::Sender<bool>,
+    ended: OnceLock<Instant>,
 }
 
 impl Fetch {
@@ -192,6 +195,8 @@ impl Fetch {
                 Err(what) => report.failure = Some(what),
             }
         });
+        // Once is enough: it cannot end again.
+        let _ = self.ended.set(Instant::now());
     }
 }
 
@@ -457,8 +462,8 @@ impl Dispatch {
         if let Some(running) = open().find(|open| open.is_of(site, name, *version)) {
             return Ok(Begun::Before(running));
         }
-        if open().count() >= KNOWN_MAX {
-            let what = format!("{KNOWN_MAX} files are being fetched");
+        if open().count() >= OPEN_MAX {
+            let what = format!("{OPEN_MAX} files are being fetched");
             let busy = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", what, "ask later");
             return Err(busy.of_class(ErrorClass::OutOfResources));
         }
@@ -495,17 +500,39 @@ enum Begun {
     Before(FetchReport),
 }
 
-/// Remembers a fetch; the oldest that has ended is forgotten for it.
+/// Remembers a fetch; the one that ended first is forgotten for it.
 fn keep(known: &mut BTreeMap<i64, Arc<Fetch>>, report: FetchReport) -> Arc<Fetch> {
     if known.len() >= KNOWN_MAX {
-        let ended = known.iter().find(|(_, fetch)| fetch.state.borrow().done);
-        let oldest = ended.map(|(id, _)| *id);
-        oldest.and_then(|id| known.remove(&id));
+        let ended = known.iter().filter_map(|(id, fetch)| Some((*fetch.ended.get()?, *id)));
+        let first = ended.min();
+        first.and_then(|(_, id)| known.remove(&id));
     }
     let id = report.id;
     let (state, cancelled) = (watch::channel(report).0, watch::channel(false).0);
-    let (gather, wrong) = (Mutex::new(None), Mutex::default());
-    let fetch = Arc::new(Fetch { state, gather, wrong, cancelled });
+    let (gather, wrong, ended) = (Mutex::new(None), Mutex::default(), OnceLock::new());
+    let fetch = Arc::new(Fetch { state, gather, wrong, cancelled, ended });
     known.insert(id, fetch.clone());
     fetch
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FetchReport, KNOWN_MAX, keep};
+    use std::collections::BTreeMap;
+
+    /// Whoever waits for it looks again before many others have begun.
+    #[test]
+    fn a_long_fetch_that_has_just_ended_is_not_the_next_to_be_forgotten() {
+        let mut known = BTreeMap::new();
+        let mut begin = |id| keep(&mut known, FetchReport { id, ..FetchReport::default() });
+        let long = begin(1);
+        let last = KNOWN_MAX as i64;
+        for id in 2..=last {
+            begin(id).end(Ok(None));
+        }
+        long.end(Ok(None));
+        begin(last + 1);
+        assert_eq!((known.len(), known.contains_key(&1)), (KNOWN_MAX, true));
+        assert!(!known.contains_key(&2));
+    }
 }
