@@ -354,15 +354,27 @@ pub(super) fn put(path: &Path, text: &str) -> io::Result<()> {
     fs::rename(&part, path)
 }
 
+/// Those that are too many go, the oldest first, but for what is approved and still to be done, and the newest about each site: it may ask,
+/// and the next one of a scrub, or of a site that is away, may come only after a thousand of others.
 fn forget_old(folder: &Path) -> io::Result<()> {
     let state = folder.parent().unwrap_or(folder);
     let ids = ids(state)?;
-    for id in ids.iter().take(ids.len().saturating_sub(REPORTS_MAX)) {
-        for kind in ["json", "txt", "approved"] {
+    for (n, id) in ids.iter().enumerate().take(ids.len().saturating_sub(REPORTS_MAX)) {
+        let is_newest = !ids[n + 1..].iter().any(|newer| far_in(newer) == far_in(id));
+        if is_newest || path_of(state, id, "approved")?.try_exists()? {
+            continue;
+        }
+        for kind in ["json", "txt"] {
             remove(&path_of(state, id, kind)?)?;
         }
     }
     Ok(())
+}
+
+/// What an id says of the site.
+fn far_in(id: &str) -> Option<&str> {
+    let (_moment, rest) = id.split_once('-')?;
+    rest.rsplit_once('-').map(|(far, _)| far)
 }
 
 #[cfg(test)]
@@ -460,6 +472,35 @@ mod tests {
         assert_eq!((kept.len(), kept.last()), (REPORTS_MAX, Some(&long.id)));
         approve(state.path(), &long.id).unwrap();
         assert_eq!(approvals(state.path(), "geneva/x").unwrap(), [long.id]);
+    }
+
+    #[test]
+    fn what_is_asked_or_approved_outlives_the_reports_of_others() {
+        let state = tempfile::tempdir().unwrap();
+        let asks = |far: &str, s| {
+            Report { far: far.into(), ..report(Verdict::Asks) }.ended(BEGUN.plus_s(s))
+        };
+        let [old, new] = [1, 2].map(|s| asks("a-b", s));
+        let [done, last] = [3, 4].map(|s| asks("berlin", s));
+        for report in [&old, &new, &done, &last] {
+            report.keep(state.path()).unwrap();
+        }
+        approve(state.path(), &old.id).unwrap();
+        for n in 1..=REPORTS_MAX as i64 {
+            let Report { id, .. } = report(Verdict::Clean).ended(BEGUN.plus_s(100 + n));
+            std::fs::write(state.path().join(FOLDER).join(id + ".json"), "").unwrap();
+        }
+        let kept = || {
+            report(Verdict::Clean).ended(BEGUN.plus_s(9999)).keep(state.path()).unwrap();
+            ids(state.path()).unwrap()
+        };
+        assert_eq!(kept()[..3], [old.id.clone(), new.id.clone(), last.id.clone()]);
+        assert_eq!(kept().len(), REPORTS_MAX + 3);
+        assert_eq!(approvals(state.path(), "a-b").unwrap(), [old.id.clone()]);
+        approve(state.path(), &last.id).unwrap();
+        // What is done goes as others do.
+        end_approvals(state.path(), &[old.id]).unwrap();
+        assert_eq!(kept()[..2], [new.id, last.id]);
     }
 
     #[test]
