@@ -10,7 +10,7 @@
 //! replicas that are still recorded as they were when they were looked at.
 //!
 //! What was found is recorded every few minutes, so that a scrub that is cut short goes on where it was: [`ScrubOrder::after`]. More
-//! than the threshold looks like a disk that is not mounted: nothing more is recorded then, the report asks.
+//! lost and corrupt ones than the threshold look like a disk that is not mounted: nothing more is recorded then, the report asks.
 //!
 //! Of paths only hashes are kept, eight bytes for each replica. A scrub blocks its thread.
 
@@ -54,13 +54,13 @@ pub struct ScrubOrder {
     pub base: PathBuf,
     /// Folders in which every file must be known.
     pub folders: Vec<PathBuf>,
-    /// More changes than this are not recorded.
+    /// More that became lost or corrupt are not recorded.
     pub repair_max: usize,
     /// When it began, if it was cut short the first time.
     pub started: Time,
     /// The newest file then: those that came later are for the next one.
     pub last: FileId,
-    /// Files up to this one were looked at by an earlier scrub, which was cut short and changed so many: of them it tells what is recorded.
+    /// Files up to this one were looked at by an earlier scrub, which was cut short and found that so many had become lost or corrupt: of them it tells what is recorded.
     pub after: (FileId, usize),
 }
 
@@ -68,7 +68,7 @@ pub struct ScrubOrder {
 pub trait Pace {
     /// So many bytes were read, so many files begun.
     fn spent(&mut self, bytes: u64, files: u64) -> bool;
-    /// Files up to this one were looked at, and what was found of them is recorded: so many changes since the scrub began.
+    /// Files up to this one were looked at, and what was found of them is recorded: so many became lost or corrupt.
     fn reached(&mut self, file: FileId, changes: usize);
 }
 
@@ -79,7 +79,7 @@ pub struct Scrubbed {
     pub files: u64,
     /// Bytes that were read.
     pub bytes: u64,
-    /// Replicas whose state was recorded anew, also by the scrub that it goes on from.
+    /// Replicas whose state was recorded anew; of the scrub that it goes on from, those that became lost or corrupt.
     pub recorded: usize,
     /// What is wrong.
     pub findings: Vec<Finding>,
@@ -194,7 +194,7 @@ struct Work<'a> {
     known: HashSet<u64>,
     /// What is to be recorded.
     changed: Vec<Looked>,
-    /// How much that was in all.
+    /// How many became lost or corrupt in all.
     changes: usize,
     /// When it was recorded last.
     recorded: Time,
@@ -326,7 +326,8 @@ impl Work<'_> {
             self.find(kind, origin, name, version, file.size, &replica.path);
         }
         if state != replica.state {
-            self.changes += 1;
+            // What is there again is no sign of a disk that is not mounted.
+            self.changes += usize::from(state != ReplicaState::Present);
             self.changed.push((replica.clone(), state));
         }
         if self.is_too_much() {
@@ -743,6 +744,17 @@ mod tests {
         let again = run(2, 1000);
         assert_eq!((again.findings.len(), again.recorded), (2, 1));
         assert_eq!(states()[1..3], [ReplicaState::Lost, ReplicaState::Present]);
+        // However many are there again: that is never too much.
+        for n in 3..8 {
+            fs::remove_file(data.join(format!("deep/{n}"))).unwrap();
+        }
+        assert_eq!(run(9, 1000).recorded, 5);
+        for n in 3..8 {
+            fs::write(data.join(format!("deep/{n}")), format!("content {n}")).unwrap();
+        }
+        let back = run(2, 1000);
+        assert_eq!((back.asks, back.recorded), (false, 5));
+        assert_eq!(states()[3..], [ReplicaState::Present; 7]);
         // One that is stopped is not whole, and says nothing of what it did not see.
         let stopped = run(2, 1);
         assert!(!stopped.is_whole && stopped.findings.is_empty());

@@ -147,7 +147,7 @@ pub(super) struct Mark {
     last: i64,
     /// The last file that it looked at; 0: none was.
     after: i64,
-    /// How much was to be recorded until then.
+    /// How many had become lost or corrupt until then.
     changes: usize,
 }
 
