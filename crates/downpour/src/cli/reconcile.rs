@@ -102,13 +102,18 @@ async fn ask(
             }
         }
         let one = of_disk || wish.approve.is_some();
-        if one && !found.is_empty() {
+        if wish.approve.is_some() && !found.is_empty() {
             return Ok((found, Vec::new()));
         }
         let so_far = runs(&now);
         if so_far.ended > begun {
             if found.is_empty() && (one || now.failed.is_empty()) {
                 break;
+            }
+            if of_disk {
+                // One that was under way when this was asked for has not seen what lies there now.
+                let last = found.into_iter().max_by_key(|report| report.ended_us);
+                return Ok((last.into_iter().collect(), Vec::new()));
             }
             return Ok((found, now.failed));
         }

@@ -1,6 +1,7 @@
 //! Catalogs of real sites compared, followed and made again.
 
 use super::harness::{SiteProcess, until};
+use downpour::reconcile::{Kind, Report, ReportList};
 use downpour_catalog::{
     AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Digest, Origin, OtherContent,
     Reader, Replica, ReplicaState, State, Time,
@@ -187,4 +188,45 @@ fn a_lost_catalog_is_made_of_the_mirrors_copy() {
     assert!(report.contains(&format!("{FILES} here, {FILES} there")), "{report}");
     let over = posted.recv().unwrap();
     assert!(over["subject"].as_str().unwrap().contains("alarm is over"), "{over}");
+}
+
+/// Files that the scrub of this site has begun to look at.
+fn looked_at(site: &SiteProcess) -> f64 {
+    let services: downpour::api::Services = site.get("/v1/services").unwrap();
+    let scrub = services.services.into_iter().find(|service| service.name == "scrub").unwrap();
+    scrub.status.figures["files_total"]
+}
+
+#[test]
+fn a_scrub_that_is_under_way_is_not_the_one_that_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut site = SiteProcess::new(folder.path(), "a");
+    site.configure("\n[reconcile]\nscrub_files = 5\n");
+    let own = |catalog: &Catalog, n: usize| {
+        let name = format!("run/{n}");
+        std::fs::write(site.path(&name), &name).unwrap();
+        Change::Adopt(AdoptedFile {
+            site: catalog.site("a").unwrap(),
+            size: name.len() as u64,
+            rule: catalog.rule("raw").unwrap(),
+            digest: Digest::blake3(*blake3::hash(name.as_bytes()).as_bytes()),
+            replicas: vec![(catalog.site("a").unwrap(), name.clone())],
+            other_content: OtherContent::Refuse,
+            origin: None,
+            receipt: None,
+            name,
+        })
+    };
+    std::fs::create_dir(site.path("run")).unwrap();
+    let catalog = opened(&site);
+    let files: Vec<Change> = (0..15).map(|n| own(&catalog, n)).collect();
+    assert!(catalog.apply(NOW, &files).unwrap().iter().all(Result::is_ok));
+    site.start();
+    let _: ReportList = site.post("/v1/reconcile", &serde_json::json!({ "scrub": true })).unwrap();
+    until("it is past the first file", || (looked_at(&site) >= 2.0).then_some(()));
+    std::fs::remove_file(site.path("run/0")).unwrap();
+    let asked = site.run(&["catalog", "reconcile", "--scrub", "--json"]);
+    let report: Report = serde_json::from_slice(&asked.stdout).expect("one report");
+    assert_eq!(report.counts(), [(Kind::Lost, 1)].into(), "{}", report.text());
+    assert_eq!(asked.status.code(), Some(1));
 }
