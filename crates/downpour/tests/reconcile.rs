@@ -243,7 +243,7 @@ fn find_and_repair(days: i64) {
     // Files that wait for too long are woken; those that are being sent are told of.
     let order = Order { stuck_s: DAY_S, repair_max: 2000, ..order };
     let stuck = compared(&near, &far, &order, || {});
-    assert_eq!(count(&stuck, Kind::Stuck), 1000);
+    assert_eq!((count(&stuck, Kind::Stuck), stuck.is_cut), (1000, true), "{}", stuck.text());
     let counts = near.catalog.reader().unwrap().counts().unwrap();
     assert!(counts.iter().all(|count| count.state != State::Waiting));
 }

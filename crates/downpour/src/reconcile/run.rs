@@ -11,7 +11,7 @@ use downpour_catalog::{Catalog, Error, File, FileId, OpenError, Time};
 use downpour_transport::identity::PublicKey;
 use std::path::PathBuf;
 
-/// Stuck files that a run lists.
+/// Stuck files that a run lists and wakes: the oldest.
 const STUCK_MAX: usize = 1000;
 /// Passes of an approved run; each repairs as many as one comparison lists.
 const PASSES_MAX: u32 = 1000;
@@ -124,7 +124,8 @@ pub fn run(
             is_cut |= compared.is_cut;
             findings.extend(compared.findings);
         }
-        findings.extend(stuck(catalog, order, now())?);
+        let (stuck, is_more_stuck) = stuck(catalog, order, now())?;
+        findings.extend(stuck);
         let open = findings.iter().filter(|finding| is_ours(finding, order)).count();
         let asks = order.approved.is_empty() && (open > order.repair_max || is_cut);
         let mut repaired = 0;
@@ -133,12 +134,15 @@ pub fn run(
         }
         report.repaired += repaired;
         if pass == 0 {
-            (report.findings, report.is_cut) = (findings, is_cut);
+            (report.findings, report.is_cut) = (findings, is_cut || is_more_stuck);
             report.verdict = match (report.findings.is_empty(), asks) {
                 (true, _) if is_cut => Verdict::Found,
                 (true, _) => Verdict::Clean,
                 (_, true) => Verdict::Asks,
-                _ if open == report.findings.len() && report.findings.iter().all(is_done) => {
+                _ if !is_more_stuck
+                    && open == report.findings.len()
+                    && report.findings.iter().all(is_done) =>
+                {
                     Verdict::Repaired
                 }
                 _ => Verdict::Found,
@@ -218,10 +222,12 @@ fn ask_near(catalog: &Catalog, questions: Vec<Question>) -> Result<Vec<Answer>, 
     Ok(Side::of(&mut reader)?.answer_all(&questions)?)
 }
 
-/// What has not moved for too long.
-fn stuck(catalog: &Catalog, order: &Order, now: Time) -> Result<Vec<Finding>, RunError> {
+/// What has not moved for too long, and whether there is more of it.
+fn stuck(catalog: &Catalog, order: &Order, now: Time) -> Result<(Vec<Finding>, bool), RunError> {
     let mut reader = catalog.reader()?;
-    let files = reader.stuck(now.plus_s(-order.stuck_s), FileId(0), STUCK_MAX)?;
+    let mut files = reader.stuck(now.plus_s(-order.stuck_s), FileId(0), STUCK_MAX + 1)?;
+    let is_more = files.len() > STUCK_MAX;
+    files.truncate(STUCK_MAX);
     let sites = reader.sites()?;
     let finding = |file: File| {
         let origin = sites.iter().find(|(id, _)| *id == file.site).map(|(_, name)| name.clone());
@@ -237,7 +243,7 @@ fn stuck(catalog: &Catalog, order: &Order, now: Time) -> Result<Vec<Finding>, Ru
             note: format!("{} {reason} {error}", file.state).trim_end().to_owned(),
         }
     };
-    Ok(files.into_iter().map(finding).collect())
+    Ok((files.into_iter().map(finding).collect(), is_more))
 }
 
 #[cfg(test)]
