@@ -2,7 +2,6 @@
 
 use crate::sql::DbError;
 use sqlx::error::ErrorKind;
-use sqlx::mysql::MySqlDatabaseError;
 use std::future::Future;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
@@ -13,9 +12,6 @@ const CONNECT_TIME: Duration = Duration::from_secs(15);
 const ANSWER_TIME: Duration = Duration::from_secs(120);
 /// And for one of a migration, which may go over all rows.
 const MIGRATION_TIME: Duration = Duration::from_secs(86_400);
-
-/// Errors with which MariaDB and MySQL end one connection and whose state says nothing of it: it was killed, it was idle for too long.
-const ENDED: [u16; 2] = [1927, 4031];
 
 /// Runs the driver's futures on the calling thread.
 pub(crate) struct Waiter {
@@ -76,15 +72,11 @@ impl From<sqlx::Error> for DbError {
             };
         };
         let code = database.code().unwrap_or_default();
-        let of_mysql = database.try_downcast_ref::<MySqlDatabaseError>();
         match &*code {
             // Serialization failure and deadlock of PostgreSQL; of MySQL deadlock has the first, too.
             "40001" | "40P01" => Self::Conflict(text),
             // A server that shuts down, was killed, or starts; one that ended a transaction in which nothing was said for too long.
             "57P01" | "57P02" | "57P03" | "25P03" => Self::Lost(text),
-            // The same of MariaDB and MySQL.
-            "08S01" => Self::Lost(text),
-            _ if of_mysql.is_some_and(|error| ENDED.contains(&error.number())) => Self::Lost(text),
             _ if database.kind() == ErrorKind::UniqueViolation => Self::Conflict(text),
             // Lock wait timeout of MySQL has a general state.
             _ if text.contains("Lock wait timeout") => Self::Conflict(text),

@@ -114,7 +114,6 @@ fn postgres_holds_the_contract() {
 fn mariadb_holds_the_contract() {
     if let Some(mut engine) = Engine::mariadb() {
         hold_contract(&engine);
-        several::a_connection_that_is_killed_in_a_statement_is_opened_again(&engine.world("killed"));
         crash::a_server_that_dies_delays_and_loses_nothing(&mut engine);
     }
 }

@@ -134,39 +134,6 @@ pub(crate) fn logs_have_no_gaps_and_counts_are_right(world: &World) {
     assert_eq!(counted.into_iter().map(sum).collect::<BTreeMap<_, _>>(), expected);
 }
 
-/// On MariaDB: the server ends the writer's connection while a statement waits there, and says so before it closes.
-pub(crate) fn a_connection_that_is_killed_in_a_statement_is_opened_again(world: &World) {
-    const LOCK_AND_KILL: &str = "START TRANSACTION; SELECT file FROM live FOR UPDATE; \
-        BEGIN NOT ATOMIC \
-            DECLARE waits BIGINT; \
-            DECLARE looks INT DEFAULT 0; \
-            WHILE waits IS NULL DO \
-                SET looks = looks + 1; \
-                IF looks > 3000 THEN \
-                    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nobody waits'; \
-                END IF; \
-                DO SLEEP(0.01); \
-                SELECT MAX(trx_mysql_thread_id) INTO waits \
-                    FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'; \
-            END WHILE; \
-            KILL CONNECTION waits; \
-        END; \
-        ROLLBACK";
-    let daemon = world.daemon("one");
-    let file = daemon.queued("x").file;
-    let held = daemon.claim(NOW, Work::Queued, 1)[0];
-    thread::scope(|scope| {
-        let killer = scope.spawn(|| world.run_sql(LOCK_AND_KILL));
-        let mut until = NOW.plus_s(LEASE_S);
-        while !killer.is_finished() {
-            until = until.plus_s(1);
-            let renew = Change::Renew { file, fence: held.fence, until };
-            daemon.change(NOW, renew).expect("still held");
-        }
-        killer.join().expect("the writer waited for the row, and was killed");
-    });
-}
-
 pub(crate) fn many_threads_share_commits(world: &World) {
     let daemon = world.daemon("a");
     thread::scope(|scope| {

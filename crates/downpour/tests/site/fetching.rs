@@ -325,6 +325,16 @@ fn is_known(d: &SiteProcess, site: &str, name: &str, content: &[u8], folder: &st
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
 }
 
+/// `first`; `fourth` in another folder; `fifth`, which had left before a file of b came to its place.
+fn some_are_damaged(d: &SiteProcess) {
+    is_damaged(d, "first");
+    for (name, place) in [("fourth", "elsewhere"), ("fifth", "inbox")] {
+        is_known(d, "a", name, &content(SHORT / 4), place);
+        is_damaged(d, name);
+    }
+    is_known(d, "b", "fifth", b"mine", "inbox");
+}
+
 /// a has a file first, b a replica of it; d fetches it.
 #[test]
 fn a_replica_is_a_source_beside_the_origin() {
@@ -364,13 +374,7 @@ fn a_replica_is_a_source_beside_the_origin() {
     // Both are there, and the replica is predicted to be faster.
     a.start();
     d.kill();
-    is_damaged(&d, "first");
-    for (name, place) in [("fourth", "elsewhere"), ("fifth", "inbox")] {
-        is_known(&d, "a", name, &content(SHORT / 4), place);
-        is_damaged(&d, name);
-    }
-    // It came when the one of a had left.
-    is_known(&d, "b", "fifth", b"mine", "inbox");
+    some_are_damaged(&d);
     let text = fs::read_to_string(d.config()).expect("a configuration");
     let both = text.replace("of = [\"b\"]", "of = [\"a\", \"b\"]");
     fs::write(d.config(), both).expect("room");
