@@ -576,6 +576,16 @@ fn a_stream_that_everybody_has_left_waits_for_them_for_a_while() {
     }
 }
 
+#[test]
+fn who_is_moved_to_pull_is_not_waited_for() {
+    let mut net = Net::new(&[0.0], Duration::from_millis(1), 100);
+    net.offer(256 * 160);
+    net.run(Duration::from_millis(500));
+    net.sender.move_to_pull(net.now, ReceiverId(1));
+    net.run(Duration::from_secs(1));
+    assert!(net.sender.ends().2, "all is its to pull");
+}
+
 /// Receivers drop what is longer, and a network that takes symbols may not take it (`docs/protocol.md#WIRE-4`).
 #[test]
 fn however_many_blocks_are_open_no_datagram_is_longer_than_a_symbols() {

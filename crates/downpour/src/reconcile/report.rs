@@ -496,7 +496,7 @@ mod tests {
         };
         assert_eq!(kept()[..3], [old.id.clone(), new.id.clone(), last.id.clone()]);
         assert_eq!(kept().len(), REPORTS_MAX + 3);
-        assert_eq!(approvals(state.path(), "a-b").unwrap(), [old.id.clone()]);
+        assert_eq!(approvals(state.path(), "a-b").unwrap(), std::slice::from_ref(&old.id));
         approve(state.path(), &last.id).unwrap();
         // What is done goes as others do.
         end_approvals(state.path(), &[old.id]).unwrap();

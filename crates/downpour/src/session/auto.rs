@@ -55,11 +55,10 @@ impl Auto {
             Some(Path::Pull) => peer.tell(Event::LeaveGroup { reason: "TCP is tried".to_owned() }),
             Some(Path::Stream) => peer.tell(Event::ReturnToGroup),
         }
-        let delivery = match change {
-            Some(Path::Pull) => Delivery::Pull,
-            _ => Delivery::Stream,
-        };
-        shared.driver.set_delivery(*id, delivery);
+        match change {
+            Some(Path::Pull) => shared.driver.move_to_pull(*id),
+            _ => shared.driver.set_delivery(*id, Delivery::Stream),
+        }
     }
 
     /// The receiver that is looked at, until it ends. One that has come back has another number, and is measured anew.

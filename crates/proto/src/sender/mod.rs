@@ -397,6 +397,13 @@ impl Sender {
         self.wake_pacer();
     }
 
+    /// It pulls from now on, as the sender wants it: nobody is waited for who would follow the stream again.
+    pub fn move_to_pull(&mut self, now: Timestamp, id: ReceiverId) {
+        self.set_delivery(now, id, Delivery::Pull);
+        self.followed_at = self.followed_at.filter(|_| self.members.streaming() > 0);
+        self.wake_pacer();
+    }
+
     /// The receiver changes between stream and pull, or has ended (complete, left, failed or dead).
     pub fn set_delivery(&mut self, now: Timestamp, id: ReceiverId, delivery: Delivery) {
         self.advance(now);

@@ -162,6 +162,7 @@ enum Command {
     Forget(ReceiverId),
     Have(ReceiverId, RangeSet, RangeSet),
     SetDelivery(ReceiverId, Delivery),
+    MoveToPull(ReceiverId),
     SetCeiling(Rate),
     Stop,
 }
@@ -250,6 +251,11 @@ impl SendHandle {
     /// See [`Sender::set_delivery`].
     pub fn set_delivery(&self, id: ReceiverId, delivery: Delivery) {
         self.tell(Command::SetDelivery(id, delivery));
+    }
+
+    /// See [`Sender::move_to_pull`].
+    pub fn move_to_pull(&self, id: ReceiverId) {
+        self.tell(Command::MoveToPull(id));
     }
 
     /// See [`Sender::set_ceiling`].
@@ -540,6 +546,7 @@ impl Driver {
                 }
                 Command::Have(id, data, manifest) => self.machine.have(now, id, data, manifest),
                 Command::SetDelivery(id, delivery) => self.machine.set_delivery(now, id, delivery),
+                Command::MoveToPull(id) => self.machine.move_to_pull(now, id),
                 Command::SetCeiling(ceiling) => self.machine.set_ceiling(now, ceiling),
                 Command::Stop => self.stop = true,
             }
