@@ -440,6 +440,7 @@ impl Run<'_> {
             }
             Event::Withdrawn { object, reason } => self.store.withdraw(EntryId(object), &reason),
             Event::LeaveGroup { reason } => {
+                self.lost_early = false;
                 self.driver.set_on_stream(false);
                 self.left_stream = Some(reason);
             }
@@ -480,6 +481,7 @@ impl Run<'_> {
                 self.say_pulling("the stream was not heard for a while").await
             }
             ReceiveEvent::StreamHeard => {
+                self.lost_early = false;
                 self.reached = true;
                 let _ =
                     self.client.ready(ReadyRequest { multicast: true, candidates: false }).await;
@@ -492,6 +494,7 @@ impl Run<'_> {
 
     /// Goes on by pulling.
     async fn leave_stream(&mut self, why: &str) {
+        self.lost_early = false;
         self.driver.set_on_stream(false);
         self.say_pulling(why).await;
     }
