@@ -183,11 +183,7 @@ impl Link {
 
     /// The other side answered, and brought the batch to its end.
     pub(super) fn succeed(&mut self) {
-        if self.is_broken() {
-            // Its probe found one file: there may be many.
-            self.rested.clear();
-        }
-        self.breaker.succeed();
+        self.answered();
         self.takes.succeed();
         self.trouble = None;
     }
@@ -213,13 +209,21 @@ impl Link {
         self.rested.clear();
     }
 
+    fn answered(&mut self) {
+        if self.is_broken() {
+            // Its probe found one file: there may be many.
+            self.rested.clear();
+        }
+        self.breaker.succeed();
+    }
+
     /// A batch failed as a whole: the way did, or the other side answered that it takes none.
     pub(super) fn fail(&mut self, now: Time, class: ErrorClass, what: &str) {
         if blames_link(class) {
             self.breaker.fail(stamp(now));
             self.takes.unprobe(stamp(now));
         } else {
-            self.breaker.succeed();
+            self.answered();
             self.takes.fail(stamp(now));
         }
         self.trouble = Some((class, what.to_owned()));
@@ -420,8 +424,8 @@ mod tests {
         assert!(!link.may_search(rule, NOW) && link.may_search(rule, NOW.plus_s(600)));
         link.searched(rule, NOW, std::time::Duration::from_secs(100), true);
         assert!(!link.may_search(rule, NOW), "what a probe finds is no whole batch");
-        link.succeed();
-        assert!(link.may_search(rule, NOW), "it works, and there may be many");
+        link.fail(NOW, ErrorClass::DestinationFull, "full");
+        assert!(link.may_search(rule, NOW), "it is reached, and there may be many");
         link.searched(rule, NOW, std::time::Duration::from_secs(100), true);
         assert!(link.may_search(rule, NOW), "it found as many as it wanted");
     }
