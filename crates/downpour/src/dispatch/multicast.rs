@@ -302,6 +302,9 @@ impl Standing {
                     if Wanted::of(&self.site.config()).as_ref() != Some(&self.wanted) {
                         (draining, goes_on) = (true, true);
                     }
+                    // Fewer may have to have a file by now, or others who are here.
+                    self.rested.clear();
+                    self.joined.extend(self.present.keys());
                 }
                 fault = &mut renewing => return Err(fault),
                 lost = book.lost() => {
