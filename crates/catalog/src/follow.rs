@@ -331,7 +331,7 @@ impl Follower {
     /// Makes the sums of what sites hold anew; before the copy takes a lost catalog's place.
     pub fn settle(&mut self) -> Result<(), Error> {
         self.sql.begin()?;
-        match migrate::fill_sets(&mut self.sql) {
+        match migrate::fill_anew(&mut self.sql) {
             Ok(()) => Ok(self.sql.commit()?),
             Err(error) => {
                 self.sql.rollback();

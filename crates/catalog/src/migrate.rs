@@ -9,7 +9,7 @@
 
 mod sets;
 
-pub(crate) use sets::{fill as fill_sets, fill_copy};
+pub(crate) use sets::{fill_anew, fill_copy};
 
 use crate::error::OpenError;
 use crate::record::Time;

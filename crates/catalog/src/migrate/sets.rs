@@ -61,6 +61,14 @@ pub(crate) fn fill(sql: &mut dyn Sql) -> Result<(), DbError> {
     Ok(())
 }
 
+/// Makes all sums anew, whatever there are.
+pub(crate) fn fill_anew(sql: &mut dyn Sql) -> Result<(), DbError> {
+    for table in ["set_day", "set_leaf"] {
+        sql.run(&format!("DELETE FROM {table}"), &[])?;
+    }
+    fill(sql)
+}
+
 /// Makes the sums of a copy that is opened as a catalog for the first time: a follower writes none, any other catalog has had some since
 /// it first held a file. To be called in a transaction, so that no other process writes sums meanwhile.
 pub(crate) fn fill_copy(sql: &mut dyn Sql) -> Result<(), DbError> {

@@ -132,6 +132,10 @@ pub(crate) fn a_copy_that_is_restored_has_its_sums(world: &World) {
     }
     let sums = days(&mut source);
     assert!(days(&mut restored.reader()) == sums && sums[0].1.files == 22, "{sums:?}");
+    // Nor are those counted twice that it has, however it is made.
+    let CatalogUrl::Sqlite(file) = &restored.url else { unreachable!("it is SQLite's") };
+    Follower::open(file, NOW).unwrap().settle().unwrap();
+    assert_eq!(days(&mut restored.reader()), sums);
 }
 
 pub(crate) fn a_lost_page_is_noticed(world: &World) {
