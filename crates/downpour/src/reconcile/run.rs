@@ -148,7 +148,8 @@ pub fn run(
                 _ => Verdict::Found,
             };
         }
-        if !is_cut || repaired == 0 || pass + 1 == PASSES_MAX {
+        let is_more = is_cut || is_more_stuck && !order.approved.is_empty();
+        if !is_more || repaired == 0 || pass + 1 == PASSES_MAX {
             break;
         }
     }
