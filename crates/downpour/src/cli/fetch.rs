@@ -83,8 +83,13 @@ async fn look(
     match insist(site, &format!("/v1/fetches/{}", report.id)).await {
         Err(RemoteError::Refused(problem)) if problem.status == StatusCode::NOT_FOUND => {
             let ask = FetchWish { version: Some(report.version), ask: true, ..wish.clone() };
-            let now: FetchReport = site.post("/v1/fetches", &ask).await?;
-            now.path.is_some().then_some(now).ok_or(RemoteError::Refused(problem))
+            match site.post::<FetchReport>("/v1/fetches", &ask).await {
+                // It ends just now, or begins: who asks again learns more.
+                Err(error) if error.is_passing() => Ok(report.clone()),
+                Err(error) => Err(error),
+                Ok(now) if now.path.is_none() => Err(RemoteError::Refused(problem)),
+                Ok(now) => Ok(FetchReport { id: report.id, ..now }),
+            }
         }
         seen => seen,
     }

@@ -9,7 +9,7 @@
 use super::frame::{META_LEN_MAX, check_name};
 use crate::object::open_file;
 use downpour_proto::Rng;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Access, Mode, OFlags};
 use serde::Deserialize;
 use std::fmt;
 use std::fs::File;
@@ -172,6 +172,9 @@ impl List<Box<dyn BufRead + Send>> {
     /// Of a file, or of a named pipe, which may have nobody who writes to it yet.
     pub fn open(path: &Path) -> io::Result<Self> {
         let is_pipe = path.metadata()?.file_type().is_fifo();
+        if is_pipe {
+            rustix::fs::access(path, Access::READ_OK)?;
+        }
         Ok(Self::new(match is_pipe {
             true => Box::new(BufReader::new(Pipe { path: path.to_owned(), open: None })),
             false => Box::new(BufReader::new(File::open(path)?)),

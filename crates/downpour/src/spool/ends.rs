@@ -423,8 +423,10 @@ impl Spool {
                 None => None,
             };
             debug_assert!(digest.as_ref().is_none_or(|d| d.kind() == DigestKind::Blake3));
+            if place.is_some() {
+                bytes += seen.size;
+            }
             part.push(Leaving { rel, file, seen, digest, after, place });
-            bytes += seen.size;
         }
         self.leave_together(now, &root, part)
     }
