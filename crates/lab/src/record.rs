@@ -171,7 +171,8 @@ mod tests {
     fn what_a_vain_run_cost_is_no_figure() {
         let whole = Record { wall_s: Some(7.0), wire_over_size: 1.2, ..Record::default() };
         assert_eq!(whole.figure("wire_over_size"), Some(1.2));
-        let vain = Record { wire_over_size: 0.001, trouble: "timed out".to_owned(), ..whole.clone() };
+        let vain =
+            Record { wire_over_size: 0.001, trouble: "timed out".to_owned(), ..whole.clone() };
         let vain = Record { wall_s: None, ..vain };
         assert_eq!(vain.figure("wire_over_size"), None);
         let one_lacks_it = Record { others_s: Some(7.0), ..vain };

@@ -138,10 +138,11 @@ fn lost_for_a_while(size: u64) -> Lost {
     let mut one = receiver(&scratch, 0, &detour, &[]);
     let mut other = receiver(&scratch, 1, &file, &[]);
     let (input, mut list) = std::io::pipe().unwrap();
+    let told = scratch.path("sender.json");
     #[rustfmt::skip]
     let words = [
         "send", "--interface", "lo", "--listen", &address, "--ticket", file.to_str().unwrap(),
-        "--products", "-", "--product-memory", "16MB", "--receivers", "2", "--rate", "500mbit",
+        "--report", told.to_str().unwrap(), "--products", "-", "--product-memory", "16MB", "--receivers", "2", "--rate", "500mbit",
     ];
     let mut command = scratch.program(None, "sender", &words);
     command.stdin(input);
