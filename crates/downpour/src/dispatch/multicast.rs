@@ -374,11 +374,7 @@ impl Standing {
                 let under = self.given.told(&name).and_then(|key| self.files.get_mut(&key));
                 let Some(under) = under else { return };
                 match outcome {
-                    Ok((_, _, size)) if size != under.held.file.size => {
-                        let what = format!("it has {size} bytes by now");
-                        under.unread = Some((ErrorClass::FileChanged, what));
-                    }
-                    Ok((number, blocks, _)) => under.placed = Some((number, blocks)),
+                    Ok(placed) => under.placed = Some(placed),
                     Err(why) => {
                         under.unread =
                             Some((why_unread(&under.held.path, under.held.file.size, false), why));

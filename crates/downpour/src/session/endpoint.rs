@@ -425,28 +425,10 @@ impl Endpoint {
 #[cfg(test)]
 mod tests {
     use super::super::roster::Newcomer;
+    use super::super::roster::tests::last_receipt;
     use super::{Stand, first_block};
-    use downpour_proto::ReceiverId;
-    use downpour_transport::control::{InstanceId, Receipt, SessionId};
+    use downpour_transport::control::InstanceId;
     use downpour_transport::identity::Identity;
-
-    fn receipt(receiver: ReceiverId) -> Receipt {
-        Receipt {
-            session: SessionId::from_bytes([1; 16]),
-            receiver,
-            manifest_digest: [0; 32],
-            made_unix_s: 0,
-            finished: true,
-            objects_complete: 1,
-            objects_failed: 0,
-            bytes_complete: 1,
-            bytes_by_stream: 1,
-            bytes_by_pull: 0,
-            bytes_held: 0,
-            repair_symbols: 0,
-            failures: Vec::new(),
-        }
-    }
 
     #[test]
     fn who_comes_back_gets_what_is_kept_of_what_it_has_not_got() {
@@ -468,14 +450,14 @@ mod tests {
         };
         let (first, _) = stand.join(who());
         for _ in 0..3 {
-            let receipt = receipt(first);
+            let receipt = last_receipt(first, 0);
             let proof = receipt.clone().sign(&node);
             assert!(stand.receipt(first, receipt, proof));
         }
         assert_eq!(stand.receipts.len(), 1);
         let (_, old) = stand.join(who());
         assert_eq!((old, stand.receipts.len()), (Some(first), 0));
-        let late = receipt(first);
+        let late = last_receipt(first, 0);
         let proof = late.clone().sign(&node);
         assert!(!stand.receipt(first, late, proof), "it is here under another number");
         assert!(stand.receipts.is_empty());

@@ -246,7 +246,7 @@ impl Feeder<'_> {
         let inserted = inserter.insert(product, (size, &mut *bytes), &mut offer)?;
         match inserted.withdrawn {
             Some(why) => self.unsent(name, why),
-            None => self.tell(name, Ok((inserted.number, inserted.blocks.clone(), size))),
+            None => self.tell(name, Ok((inserted.number, inserted.blocks.clone()))),
         }
         let line = InsertedLine {
             product: inserted.number,
@@ -279,7 +279,7 @@ impl Feeder<'_> {
         Ok(())
     }
 
-    fn tell(&self, name: &str, outcome: Result<(u64, Range<u32>, u64), String>) {
+    fn tell(&self, name: &str, outcome: Result<(u64, Range<u32>), String>) {
         self.shared.tell_owner(Heard::Inserted { name: name.to_owned(), outcome });
     }
 

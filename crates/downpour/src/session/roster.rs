@@ -341,7 +341,7 @@ impl Roster {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::{GRACE, LISTEN_TIME_MAX, Newcomer, Roster, Stage};
     use downpour_proto::ReceiverId;
     use downpour_transport::control::{DataPath, InstanceId, Receipt, SessionId};
@@ -359,7 +359,8 @@ mod tests {
         }
     }
 
-    fn last_receipt(receiver: ReceiverId, objects_failed: u64) -> Receipt {
+    /// Of who is through, and got no bytes.
+    pub(in crate::session) fn last_receipt(receiver: ReceiverId, objects_failed: u64) -> Receipt {
         Receipt {
             session: SessionId::from_bytes([1; 16]),
             receiver,

@@ -85,8 +85,8 @@ pub enum Heard {
     Inserted {
         /// What it is called.
         name: String,
-        /// Its number, its blocks, its bytes; or why not.
-        outcome: Result<(u64, Range<u32>, u64), String>,
+        /// Its number and its blocks; or why not.
+        outcome: Result<(u64, Range<u32>), String>,
     },
     /// All blocks before this one have been opened for sending.
     Opened {
