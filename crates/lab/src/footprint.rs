@@ -1,7 +1,7 @@
 //! What a lab leaves on the machine while it runs, and how it is taken away again.
 //!
-//! Everything carries one name, `lab` and the process id: network namespaces (`lab123-w`), a folder on tmpfs
-//! (`/dev/shm/lab123`), a control group (`lab123`, where the machine has cgroup v2) in which all programs run.
+//! Everything carries one name, `downpour-lab` and the process id: network namespaces (`downpour-lab123-w`), a folder on
+//! tmpfs (`/dev/shm/downpour-lab123`), a control group (the same, where the machine has cgroup v2) in which all programs run.
 //!
 //! 1. A guard process, in a session of its own, holds the other end of a pipe. When the lab ends, in whatever
 //!    way, the pipe closes and the guard removes what is there.
@@ -16,8 +16,10 @@ use std::time::Duration;
 
 /// Tmpfs, so that no disk decides.
 const SCRATCH: &str = "/dev/shm";
-/// What all names begin with.
-const PREFIX: &str = "lab";
+/// What all names begin with: nobody else's do.
+const PREFIX: &str = "downpour-lab";
+/// What the kernel calls a lab's process.
+const COMM: &str = "lab";
 /// Tries to remove a control group whose last process is on its way out.
 const REMOVE_TRIES: u32 = 100;
 
@@ -120,7 +122,7 @@ fn owner(name: &str) -> Option<String> {
 fn is_running(name: &str) -> bool {
     let pid = name.trim_start_matches(PREFIX);
     let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    comm.trim_end() == PREFIX
+    comm.trim_end() == COMM
 }
 
 /// Whatever is not there, or cannot be removed, is passed over: there is nobody to tell.
@@ -182,9 +184,16 @@ mod tests {
 
     #[test]
     fn only_names_of_labs_are_ours_to_remove() {
-        assert_eq!(owner("lab123-w").as_deref(), Some("lab123"));
-        assert_eq!(owner("lab123").as_deref(), Some("lab123"));
-        for name in ["lab", "lab-1", "labor12-x", "dp3af2-s", "label5", "lab12x"] {
+        assert_eq!(owner("downpour-lab123-w").as_deref(), Some("downpour-lab123"));
+        assert_eq!(owner("downpour-lab123").as_deref(), Some("downpour-lab123"));
+        for name in [
+            "lab1",
+            "lab1-router",
+            "downpour-lab",
+            "downpour-lab-1",
+            "downpour-label5",
+            "downpour-lab12x",
+        ] {
             assert_eq!(owner(name), None, "{name}");
         }
     }

@@ -68,7 +68,7 @@ fn nothing_stays_behind_of_a_lab_that_was_killed() {
     let mut child = lab();
     child.args(["emulator", "check", "--quick"]).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = child.spawn().unwrap();
-    let name = format!("lab{}", child.id());
+    let name = format!("downpour-lab{}", child.id());
     let traces = || {
         let namespaces = Command::new("ip").args(["netns", "list"]).output();
         let namespaces = namespaces.map(|o| String::from_utf8_lossy(&o.stdout).into_owned());
@@ -106,15 +106,15 @@ fn nothing_stays_behind_of_a_lab_that_was_killed() {
 #[test]
 fn clean_removes_what_a_dead_lab_left() {
     // No process has this number: it is beyond the kernel's greatest.
-    let namespace = "lab4194999-w";
+    let namespace = "downpour-lab4194999-w";
     let made = Command::new("ip").args(["netns", "add", namespace]).output();
     if !made.is_ok_and(|output| output.status.success()) {
         return println!("skipped: clean_removes_what_a_dead_lab_left: needs root");
     }
-    let folder = Path::new("/dev/shm/lab4194999");
+    let folder = Path::new("/dev/shm/downpour-lab4194999");
     std::fs::create_dir_all(folder.join("run")).unwrap();
     let output = lab().arg("clean").output().unwrap();
-    assert!(String::from_utf8_lossy(&output.stdout).contains("removed lab4194999\n"));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("removed downpour-lab4194999\n"));
     let namespaces = Command::new("ip").args(["netns", "list"]).output().unwrap();
     assert!(!String::from_utf8_lossy(&namespaces.stdout).contains(namespace));
     assert!(!folder.exists());
