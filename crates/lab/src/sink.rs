@@ -9,6 +9,9 @@ use std::path::Path;
 
 const BUFFER_BYTES: usize = 1 << 20;
 
+/// What is said when all has come, although more might.
+pub(crate) const WHOLE: &str = "the payload is here";
+
 /// Takes all of `input`, which must be what is in the file `payload`.
 pub(crate) fn compare(mut input: impl Read, payload: &Path) -> io::Result<()> {
     let mut genuine = File::open(payload)?;
@@ -23,6 +26,9 @@ pub(crate) fn compare(mut input: impl Read, payload: &Path) -> io::Result<()> {
         genuine.read_exact(&mut wanted[..len])?;
         if came[..len] != wanted[..len] {
             return Err(differs("bytes are others"));
+        }
+        if left == 0 {
+            eprintln!("{WHOLE}");
         }
     }
     if left > 0 { Err(differs("there is less")) } else { Ok(()) }

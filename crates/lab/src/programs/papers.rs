@@ -1,6 +1,6 @@
 //! The papers' protocols, as `downpour send --profile …` speaks them. What experiments add are the sender's options.
 
-use super::{Program, TOLD, text};
+use super::{Program, text};
 use crate::stage::{PAYLOAD, Proof, Stage};
 use serde::Deserialize;
 use std::fs::File;
@@ -8,6 +8,8 @@ use std::io::{self, Read as _};
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 28_800;
+/// Share of the link's rate to which `fmtp` is shaped, as circuits are by the paper.
+pub(super) const SHAPED: f64 = 0.95;
 pub(super) const GROUP: &str = "239.192.7.7:28819";
 /// What the foreign TCP transfer of table 1 carries, and how long it waits until the other is in its stride.
 const FTP_BYTES: u64 = 7_000_000;
@@ -134,7 +136,7 @@ fn afdp(stage: &mut Stage<'_>, mode: &[&str]) -> io::Result<()> {
 
 fn fmtp(stage: &mut Stage<'_>) -> io::Result<()> {
     let listen = format!("{}:{PORT}", stage.network.sender.ipv4);
-    let rate = format!("{}kbit", stage.told_kbit(TOLD));
+    let rate = format!("{}kbit", stage.told_kbit(SHAPED));
     for i in 0..stage.cell.receivers {
         let out = text(stage.folder(i));
         #[rustfmt::skip]

@@ -1,6 +1,6 @@
 //! Downpour with a feed: products inserted at their times into a session that stays open.
 
-use super::papers::GROUP;
+use super::papers::{GROUP, SHAPED};
 use super::{Program, TOLD, text};
 use crate::feed::ideal_fifo;
 use crate::record::Latencies;
@@ -18,10 +18,6 @@ const KEEP: &str = "20s";
 
 /// The first product comes so long after the session's start: feeds do not begin with it.
 const LEAD_S: f64 = 2.0;
-
-/// Share of the link's rate that all UDP payload together may have: the rest is headers, and half a percent that nobody
-/// takes.
-const PAYLOAD: f64 = 1472.0 / 1514.0 * 0.995;
 
 pub(super) const PROGRAMS: &[Program] = &[
     Program {
@@ -112,7 +108,7 @@ fn run(stage: &mut Stage<'_>, told: bool) -> io::Result<()> {
     stage.settle();
     stage.proof = Proof::Vouched;
     let receivers = stage.receivers_at_start().to_string();
-    let rate = format!("{}kbit", stage.told_kbit(PAYLOAD));
+    let rate = format!("{}kbit", stage.told_kbit(TOLD));
     let told = if told { &["--controller", "fixed", "--rate", &rate][..] } else { &[] };
     #[rustfmt::skip]
     let args = [
@@ -138,7 +134,7 @@ fn run(stage: &mut Stage<'_>, told: bool) -> io::Result<()> {
 
 fn fmtp(stage: &mut Stage<'_>) -> io::Result<()> {
     let listen = format!("{}:{PORT}", stage.network.sender.ipv4);
-    let rate = format!("{}kbit", stage.told_kbit(TOLD));
+    let rate = format!("{}kbit", stage.told_kbit(SHAPED));
     let [list, sent] = ["list", "sent"].map(|name| text(stage.file(name)));
     std::fs::write(&list, lines(stage))?;
     for i in 0..stage.cell.receivers {

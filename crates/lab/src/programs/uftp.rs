@@ -7,7 +7,7 @@ use std::io;
 pub(super) const PROGRAMS: &[Program] = &[
     Program {
         name: "uftp",
-        about: "told 95 % of the rate",
+        about: "told 96.7 % of the rate",
         tools: &["uftp", "uftpd"],
         package: Some("uftp"),
         shares_uplinks: false,
@@ -26,7 +26,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     },
     Program {
         name: "uftp-tfmcc",
-        about: "finds the rate by TFMCC, told 95 % of it as a ceiling",
+        about: "finds the rate by TFMCC, told 96.7 % of it as a ceiling",
         tools: &["uftp", "uftpd"],
         package: Some("uftp"),
         shares_uplinks: false,
