@@ -479,7 +479,10 @@ impl Shelf {
                 }
             }
             None => {
-                if let Some(why) = self.place(number, (&name, digest), body.staged)? {
+                let placed = self.place(number, (&name, digest), body.staged);
+                // Who goes on after a folder that failed has not had it.
+                let placed = placed.inspect_err(|_| state.expected = Some(number));
+                if let Some(why) = placed? {
                     state.fail(name, why.text, events);
                     return Ok(());
                 }
@@ -628,8 +631,9 @@ impl State {
 
     fn needed_from(&self) -> u32 {
         match self.reading {
-            Reading::Nothing => self.next,
-            Reading::Head(_) | Reading::Body(_) | Reading::Seal(..) => self.began.0,
+            Reading::Nothing if !self.failed => self.next,
+            // Also of the frame that the folder could not take.
+            _ => self.began.0,
         }
     }
 

@@ -8,6 +8,7 @@ use downpour_proto::{BlockId, Geometry};
 use downpour_transport::control::ClockOffset;
 use downpour_transport::identity::Identity;
 use downpour_transport::{Accepted, BlockSink, BlockSource};
+use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -291,6 +292,33 @@ fn another_shelf_goes_on_where_the_sender_was_lost() {
     assert_eq!(world.shelf.bytes(), SIZES.iter().sum::<usize>() as u64);
     assert!(!folder.path().join("p1").exists(), "it is not given on again");
     assert_eq!(world.shelf.needed_from(), blocks.len() as u32);
+}
+
+#[test]
+fn what_the_folder_could_not_take_comes_again_to_the_next_shelf() {
+    let publisher = Arc::new(Identity::generate());
+    // One has its head in block 0 and its body in the next; the other is empty, and its file is made when it is placed.
+    for (sizes, taken) in [([875, 5_001], 1), ([133, 0], 0)] {
+        let folder = tempfile::tempdir().unwrap();
+        let blocks = blocks(publisher.clone(), &sizes);
+        let world = World::new(&publisher, 0, Some(folder.path()));
+        // As on a disk that fails: who opens a socket is told that there is no such device.
+        let _socket = UnixListener::bind(folder.path().join(".downpour/product-1")).unwrap();
+        let answers: Vec<Accepted> =
+            blocks.iter().enumerate().map(|(number, bytes)| world.accept(number, bytes)).collect();
+        let failed_at = answers.iter().position(|answer| *answer == Accepted::Failed);
+        assert_eq!(failed_at, Some(taken), "{answers:?}");
+        let mark = world.shelf.mark();
+        assert_eq!((mark.block, mark.number, mark.complete), (0, Some(1), 1));
+        drop(world);
+        let world = World::after(&publisher, 0, Some(folder.path()), Some(mark));
+        for (number, bytes) in blocks.iter().enumerate() {
+            assert_eq!(world.accept(number, bytes), Accepted::Kept);
+        }
+        world.shelf.finished(blocks.len() as u32);
+        assert_eq!((world.shelf.summary().complete, failed(&world)), (2, Vec::new()));
+        assert_eq!(std::fs::read(folder.path().join("p1")).unwrap(), vec![1; sizes[1]]);
+    }
 }
 
 #[test]
