@@ -186,11 +186,11 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
         None => run.attend(&mut events, (&mut heard, &mut pulled), host).await,
     };
     telling.end(matches!(verdict, Verdict::Complete(_))).await;
-    let products = run.joined.reply.products_from.is_some();
+    let (products, started) = (run.joined.reply.products_from.is_some(), run.joined.reply.started);
     let mut ended = run.finish(verdict, taker, followed).await?;
     if let Ended::Over(over) = &mut ended
         && plan.stay
-        && over.outlasts(products, pipe)
+        && over.outlasts(products, started, pipe)
     {
         outlast(over, (&client, &mut events), host).await;
     }

@@ -48,10 +48,10 @@ pub(super) struct Over {
 
 impl Over {
     /// Who stays waits for the end of the session: to join again before is to take part in the same one again, and to keep
-    /// it from its end (`docs/protocol.md#CTL-5`). Who failed among products comes back, for those that follow; who
-    /// writes to an output that is spent ends.
-    pub(super) fn outlasts(&self, products: bool, pipe: &PipeOut) -> bool {
-        let waits = self.failure.is_none() || (!products && !pipe.is_spent());
+    /// it from its end (`docs/protocol.md#CTL-5`). Who failed comes back all the same among products, for those that
+    /// follow, and before the start, which waits for it; who writes to an output that is spent ends.
+    pub(super) fn outlasts(&self, products: bool, started: bool, pipe: &PipeOut) -> bool {
+        let waits = self.failure.is_none() || (!products && started && !pipe.is_spent());
         self.goes_on && !self.interrupted && waits
     }
 
@@ -69,5 +69,34 @@ impl Over {
         self.report.notices.push(fault.todo);
         self.failure = Some((class, why));
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Over;
+    use crate::object::PipeOut;
+    use crate::report::ReceiverState;
+    use crate::report::tests::{receiver, report};
+    use downpour_catalog::ErrorClass;
+
+    #[test]
+    fn who_stays_waits_for_the_end_of_a_session_only_if_that_does_not_wait_for_it() {
+        let outlasts = |why: Option<&str>, products, started| {
+            let over = Over {
+                report: report(vec![receiver("a", ReceiverState::Complete)]),
+                placed: Vec::new(),
+                unplaced: Vec::new(),
+                failure: why.map(|why| (ErrorClass::DestinationFull, why.to_owned())),
+                interrupted: false,
+                goes_on: true,
+            };
+            over.outlasts(products, started, &PipeOut::stdout())
+        };
+        let failed = Some("disk full");
+        assert!(outlasts(failed, false, true));
+        assert!(!outlasts(failed, false, false), "the start waits for it");
+        assert!(!outlasts(failed, true, true), "more products may come");
+        assert!(outlasts(None, false, false) && outlasts(None, true, true), "its receipt is there");
     }
 }

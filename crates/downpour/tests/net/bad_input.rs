@@ -1,6 +1,7 @@
 //! What goes wrong before or at the start: each time a message that says what to do, and the right exit
 //! status. No root needed, but for a disk that is full.
 
+use crate::endings::stay;
 use crate::hardship::{small_disk, unmount};
 use crate::network::{Network, Spec};
 use crate::payload;
@@ -288,6 +289,34 @@ fn a_target_that_cannot_be_written_or_is_too_small_is_told_on_both_sides() {
     let again = receiver(&scratch, 0, &ticket, &[]);
     sender(&scratch, &address, &ticket, &[&file], &rule).wait().expect(0);
     again.wait().expect(0);
+}
+
+/// All is pulled, and what a tree needs is known before the start: who stays is back when the other one is ready.
+#[test]
+fn who_stays_and_had_no_room_before_the_start_is_waited_for() {
+    let test = "who_stays_and_had_no_room_before_the_start_is_waited_for";
+    if let Some(why) = Network::missing() {
+        println!("skipped: {test}: {why}");
+        return;
+    }
+    let session = OneFile::new(9_000_000);
+    let small = session.scratch.path("r0");
+    small_disk(&small, 4 << 20);
+    let mut stays = stay(&session, "r0");
+    let mut sender = session.sender(&["--receivers", "2", "--path", "tcp"]);
+    sender.until(|s| s.err().contains("r0 failed: not enough space").then_some(()));
+    let more = Command::new("mount").args(["-o", "remount,size=64m"]).arg(&small).status();
+    assert!(more.unwrap().success());
+    let other = session.receiver(1, &[]);
+    let (sent, received) = (sender.wait(), other.wait());
+    stays.until(|r| r.err().contains("the session is over; waiting").then_some(()));
+    stays.terminate();
+    let (stayed, arrived) = (stays.wait(), session.arrived(0));
+    unmount(&small);
+    for ended in [sent, received, stayed] {
+        ended.expect(0);
+    }
+    assert!(arrived);
 }
 
 #[test]

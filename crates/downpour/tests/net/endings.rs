@@ -66,7 +66,7 @@ fn a_sender_whose_input_gives_nothing_is_ended_by_one_signal() {
     assert!(ended.err.contains("nobody joined"), "{ended:?}");
 }
 
-fn stay(session: &OneFile, name: &str) -> Running {
+pub(crate) fn stay(session: &OneFile, name: &str) -> Running {
     let out = session.scratch.path(name);
     stay_with(&session.scratch, name, &["--out", out.to_str().unwrap()])
 }
