@@ -1,11 +1,13 @@
 //! How an attempt ends, what came of it, and what of that the next one is told.
 
-use crate::cli::Fault;
-use crate::object::{Obstacle, PipeOut, Placed};
+use super::account::ReceiverAccount;
+use crate::cli::{Fault, ReceivePlan};
+use crate::object::{Obstacle, PipeOut, Placed, Summary};
 use crate::product::Bookmark;
 use crate::report::{ReceiverState, Report};
 use downpour_catalog::ErrorClass;
 use downpour_transport::control::{Follows, SessionId};
+use downpour_transport::session::ReceiveSnapshot;
 use std::time::Instant;
 
 /// How far a receiver has got in a session of products.
@@ -53,6 +55,27 @@ impl Over {
     pub(super) fn outlasts(&self, products: bool, started: bool, pipe: &PipeOut) -> bool {
         let waits = self.failure.is_none() || (!products && started && !pipe.is_spent());
         self.goes_on && !self.interrupted && waits
+    }
+
+    /// Who stays could not open its target, which it could before. What it had of a session of products is told with it.
+    pub(super) fn unopened(
+        (plan, mut account): (&ReceivePlan, ReceiverAccount),
+        before: Option<&Followed>,
+        (class, why): (ErrorClass, String),
+    ) -> Self {
+        let mut summary = Summary::default();
+        if let Some(Followed { mark, account: begun, .. }) = before {
+            account.go_on(*begun);
+            account.objects = mark.complete;
+            account.failed.clone_from(&mark.failed);
+            summary.bytes_received = mark.bytes;
+        }
+        account.failure = Some(why.clone());
+        let driver = ReceiveSnapshot::default();
+        let report = account.report(plan, &summary, &driver, None, (None, false));
+        let (placed, unplaced) = (Vec::new(), Vec::new());
+        let failure = Some((class, why));
+        Self { report, placed, unplaced, failure, interrupted: false, goes_on: true }
     }
 
     /// The sender was lost, and nothing could follow: this is why.

@@ -4,6 +4,7 @@
 //! `--join-timeout`. What has arrived is kept meanwhile (`object::store`), so an attempt after a loss gets
 //! only what is missing.
 
+use super::account::ReceiverAccount;
 use super::attempt::{Attempt, attempt};
 use super::ended::{Ended, Followed, Over};
 use super::faults;
@@ -18,7 +19,7 @@ use crate::progress::{Phase, Snapshot};
 use crate::report::Report;
 use crate::steering::{Book, LinkBook};
 use crate::ticket::Ticket;
-use downpour_catalog::ErrorClass;
+use downpour_catalog::{ErrorClass, Scope};
 use downpour_proto::{Code, Rate};
 use downpour_transport::control::{
     ClientLimits, ClientSetup, ControlClient, InstanceId, JoinError, JoinRequest, Joined,
@@ -117,6 +118,12 @@ impl Before {
         self.stayed.add(lost, &over, "another one has begun")
     }
 
+    /// Why an attempt could not begin need not end who stays: its target fails, which could be used before.
+    fn is_passing(&self, class: ErrorClass) -> bool {
+        let has_been = self.lost.is_some() || self.stayed.has_any();
+        has_been && class.scope() == Scope::Destination
+    }
+
     /// Who has taken part has something to report, whatever keeps it from going on; who stays, when its user ends it.
     fn end(self, stays: bool, fault: Fault) -> Result<Over, Fault> {
         if stays && fault.class != Some(ErrorClass::Interrupted) {
@@ -137,6 +144,8 @@ async fn attempts(
     before: &mut Before,
 ) -> Result<Over, Fault> {
     let pipe = PipeOut::stdout();
+    // A site shows what is wrong, and begins anew.
+    let comes_back = plan.stay && taker.clerk.as_deref().and_then(Clerk::desk).is_none();
     let mut followed = None;
     let (mut haste, mut returns) = (Haste::default(), Returns::default());
     loop {
@@ -147,7 +156,7 @@ async fn attempts(
         if plan.stay {
             before.join(session).iter().for_each(|line| host.say(line));
         }
-        let begun = Instant::now();
+        let (begun, account) = (Instant::now(), ReceiverAccount::new(&joined, Vec::new()));
         let run = Attempt {
             plan,
             taker,
@@ -158,7 +167,17 @@ async fn attempts(
             pipe: &pipe,
             followed: &mut followed,
         };
-        match attempt(run).await? {
+        let ended = match attempt(run).await {
+            Err(Fault { class: Some(class), what, .. })
+                if comes_back && before.is_passing(class) =>
+            {
+                let followed = followed.as_ref().filter(|followed| followed.session == session);
+                let over = Over::unopened((plan, account), followed, (class, what));
+                Ended::Over(Box::new(over))
+            }
+            ended => ended?,
+        };
+        match ended {
             Ended::Over(over) if plan.stay => {
                 // A file that has failed may be written in part.
                 if over.report.is_complete() {

@@ -40,6 +40,11 @@ impl Stayed {
         told
     }
 
+    /// There was one.
+    pub(super) const fn has_any(&self) -> bool {
+        self.last.is_some()
+    }
+
     /// The last one will not be joined again.
     fn count(&mut self) {
         let Some((_, report)) = self.last.take() else { return };

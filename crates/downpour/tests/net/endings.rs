@@ -115,6 +115,27 @@ fn who_stays_tells_of_a_session_whose_sender_was_lost_and_did_not_come_back() {
 }
 
 #[test]
+fn who_stays_and_cannot_open_its_folder_any_more_comes_back_until_it_can() {
+    let session = OneFile::new(100_000);
+    let mut stays = stay(&session, "r0");
+    session.sender(&["--receivers", "1"]).wait().expect(0);
+    stays.until(|r| r.err().contains("the session is over; waiting").then_some(()));
+    let out = session.scratch.path("r0");
+    fs::remove_dir_all(&out).unwrap();
+    fs::write(&out, "in the way").unwrap();
+    let sender = session.sender(&["--receivers", "1"]);
+    stays.until(|r| r.err().contains("this receiver failed (cannot write to ").then_some(()));
+    assert!(stays.err().contains("; joining again"), "{}", stays.err());
+    fs::remove_file(&out).unwrap();
+    sender.wait().expect(0);
+    assert!(session.arrived(0));
+    let is_over = |r: &Running| r.err().matches("the session is over; waiting").count() == 2;
+    stays.until(|r| is_over(r).then_some(()));
+    stays.interrupt();
+    stays.wait().expect(0);
+}
+
+#[test]
 fn who_stays_and_fails_takes_part_once_in_a_session_that_goes_on() {
     let scratch = Scratch::new();
     let tree = scratch.path("tree");
