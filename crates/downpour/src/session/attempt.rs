@@ -15,6 +15,7 @@ use super::words::Telling;
 use super::{TOO_SLOW, faults, transfer};
 use crate::cli::{Fault, ReceivePlan, Target};
 use crate::object::{EntryId, Obstacle, PipeOut, StoreEvent, StoreFailure, Summary};
+use crate::product::ProductLog;
 use downpour_catalog::ErrorClass;
 use downpour_proto::receiver::Pull as Order;
 use downpour_proto::{
@@ -58,6 +59,8 @@ pub(super) struct Attempt<'a> {
     pub(super) joined: Joined,
     pub(super) host: &'a mut Host,
     pub(super) trace: Option<Trace>,
+    /// Where to log products.
+    pub(super) log: Option<Arc<ProductLog>>,
     /// Where a pipe's bytes go, and how far the attempts before have got there.
     pub(super) pipe: &'a PipeOut,
     /// How far the attempt before has got in a session of products, and then this one, if its sender is lost.
@@ -127,7 +130,7 @@ pub(super) async fn attempt(run: Attempt<'_>) -> Result<Ended, Fault> {
 }
 
 async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
-    let Attempt { plan, taker, client, joined, host, trace, pipe, followed } = run;
+    let Attempt { plan, taker, client, joined, host, trace, log, pipe, followed } = run;
     let (said, mut heard) = mpsc::unbounded_channel();
     let candidates = may_hold(&plan.target);
     // Its connections are opened while the rest is set up: each takes two round trips.
@@ -139,7 +142,7 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
         Err(error) => return lost(error).map(|why| Ended::SenderLost(why, None)),
     };
     let before = followed.as_ref().filter(|before| before.session == joined.reply.session);
-    let shelf = clock.map(|clock| (clock, before.map(|before| before.mark.clone())));
+    let shelf = clock.map(|clock| (clock, before.map(|before| before.mark.clone()), log));
     let store = open_keeper(plan, &joined, (taker, pipe, said.clone()), shelf)?;
     // Before the events: when the sender hears of us it sends a probe.
     let (stream, mut notices) = stream_in(plan, &joined)?;

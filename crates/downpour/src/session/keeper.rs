@@ -8,7 +8,7 @@ use crate::object::{
     Destination, EntryId, FolderOptions, ManifestId, OpenError, PipeOut, Placed, RawOptions, Store,
     StoreConfig, Summary,
 };
-use crate::product::{Bookmark, Shelf, ShelfConfig};
+use crate::product::{Bookmark, ProductLog, Shelf, ShelfConfig};
 use downpour_catalog::ErrorClass;
 use downpour_proto::BlockId;
 use downpour_transport::BlockSink;
@@ -144,14 +144,14 @@ fn unopened(plan: &ReceivePlan, error: &OpenError) -> Fault {
     Fault::start(error.to_string(), todo).of(class)
 }
 
-/// What a shelf needs to know besides: the sender's clock, and how far an attempt before has got.
-pub(super) type ShelfStart = (ClockOffset, Option<Bookmark>);
+/// What a shelf needs to know besides: the sender's clock, how far an attempt before has got, and where to log.
+pub(super) type ShelfStart = (ClockOffset, Option<Bookmark>, Option<Arc<ProductLog>>);
 
 /// A shelf for products, from this block on.
 fn open_shelf(
     plan: &ReceivePlan,
     joined: &Joined,
-    (first, (clock, mark)): (u32, ShelfStart),
+    (first, (clock, mark, log)): (u32, ShelfStart),
     (taker, said): (&Taker, UnboundedSender<Said>),
 ) -> Result<Shelf, Fault> {
     let folder = match &plan.target {
@@ -171,7 +171,7 @@ fn open_shelf(
         ours: Arc::clone(&taker.ours),
         memory: plan.memory_bytes,
         clock,
-        log: plan.product_log.as_deref().map(faults::product_log).transpose()?,
+        log,
         clerk: taker.clerk.clone(),
     };
     let opened = Shelf::open(config, move |event| {

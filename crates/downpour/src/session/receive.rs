@@ -14,7 +14,7 @@ use crate::cli::{Fault, ReceivePlan, Target};
 use crate::descriptors;
 use crate::home::Home;
 use crate::object::{Agreed, FolderOptions, PipeOut};
-use crate::product::{Clerk, Ours};
+use crate::product::{Clerk, Ours, ProductLog};
 use crate::progress::{Phase, Snapshot};
 use crate::report::Report;
 use crate::steering::{Book, LinkBook};
@@ -86,10 +86,12 @@ pub(super) async fn run(plan: &ReceivePlan, taker: &Taker, host: &mut Host) -> R
         codes: Code::ALL.map(Code::number).to_vec(),
         follows: None,
     };
-    // One trace for all attempts.
+    // One trace for all attempts, and one log.
     let trace = faults::trace(plan.output.trace.as_deref(), "receiver")?;
+    let log = plan.product_log.as_deref().map(faults::product_log).transpose()?;
     let mut before = Before::default();
-    let ended = attempts((plan, taker, host), (&setup, request), trace.as_ref(), &mut before).await;
+    let kept = (trace.as_ref(), log.as_ref());
+    let ended = attempts((plan, taker, host), (&setup, request), kept, &mut before).await;
     let cut = faults::trace_end(trace);
     let mut over = ended.or_else(|fault| before.end(plan.stay, fault))?;
     host.finish();
@@ -140,7 +142,7 @@ impl Before {
 async fn attempts(
     (plan, taker, host): (&ReceivePlan, &Taker, &mut Host),
     (setup, mut request): (&ClientSetup, JoinRequest),
-    trace: Option<&Trace>,
+    (trace, log): (Option<&Trace>, Option<&Arc<ProductLog>>),
     before: &mut Before,
 ) -> Result<Over, Fault> {
     let pipe = PipeOut::stdout();
@@ -164,6 +166,7 @@ async fn attempts(
             joined,
             host,
             trace: trace.cloned(),
+            log: log.cloned(),
             pipe: &pipe,
             followed: &mut followed,
         };

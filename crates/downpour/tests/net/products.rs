@@ -45,6 +45,12 @@ fn wait_for(running: &mut Running, folder: &Path, number: u64) {
     running.until(|_| has(folder, number).then_some(()));
 }
 
+/// What a receiver has logged.
+fn received(log: &Path) -> Vec<ReceivedLine> {
+    let lines = fs::read_to_string(log).unwrap();
+    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
 #[test]
 fn products_arrive_in_order_through_loss_and_who_comes_late_gets_those_that_follow() {
     let scratch = Scratch::new();
@@ -74,9 +80,7 @@ fn products_arrive_in_order_through_loss_and_who_comes_late_gets_those_that_foll
     sender.wait().expect(0);
     for (index, running) in [first, second, late].into_iter().enumerate() {
         running.wait().expect(0);
-        let lines = fs::read_to_string(log(&format!("r{index}"))).unwrap();
-        let lines: Vec<ReceivedLine> =
-            lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let lines = received(log(&format!("r{index}")).as_ref());
         let numbers: Vec<u64> = lines.iter().map(|line| line.product).collect();
         let from = numbers[0];
         assert_eq!(numbers, (from..PRODUCTS).collect::<Vec<_>>(), "receiver {index}");
@@ -120,6 +124,8 @@ struct Lost {
     codes: [Option<i32>; 3],
     /// Which of eleven products the receiver has.
     has: Vec<u64>,
+    /// Which it has logged.
+    logged: Vec<u64>,
     /// What it says has failed.
     failed: Vec<String>,
     /// Bytes that it got, as it says, and as the sender does.
@@ -135,7 +141,8 @@ fn lost_for_a_while(size: u64) -> Lost {
     let detour = scratch.path("detour");
     let direct = Ticket::read_file(&file).unwrap();
     Ticket { addrs: vec![way], ..direct }.write_file(&detour).unwrap();
-    let mut one = receiver(&scratch, 0, &detour, &[]);
+    let log = scratch.path("r0.log");
+    let mut one = receiver(&scratch, 0, &detour, &["--product-log", log.to_str().unwrap()]);
     let mut other = receiver(&scratch, 1, &file, &[]);
     let (input, mut list) = std::io::pipe().unwrap();
     let told = scratch.path("sender.json");
@@ -171,6 +178,7 @@ fn lost_for_a_while(size: u64) -> Lost {
     Lost {
         codes,
         has: (0..11).filter(|n| has(0, *n)).collect(),
+        logged: received(&log).iter().map(|line| line.product).collect(),
         failed: report.failed.into_iter().map(|failed| failed.name).collect(),
         bytes: [report.session.data_bytes, told.stream_bytes + told.pull_bytes],
     }
@@ -181,6 +189,7 @@ fn who_loses_the_sender_for_a_while_gets_what_is_kept_of_what_came_meanwhile() {
     let lost = lost_for_a_while(50_000);
     assert_eq!((lost.codes, &lost.failed[..]), ([Some(0); 3], &[][..]));
     assert_eq!(lost.has, (0..11).collect::<Vec<_>>());
+    assert_eq!(lost.logged, lost.has, "also what came before");
     assert_eq!(lost.bytes, [6 * 1_000 + 5 * 50_000; 2], "of all, not of what came at last");
 }
 
@@ -297,9 +306,8 @@ fn profile_fmtp_carries_a_feed_and_ends_with_it() {
         running.wait().expect(0);
     }
     for name in ["r0", "r1"] {
-        let lines = fs::read_to_string(log(name)).unwrap();
-        let lines = lines.lines().map(|line| serde_json::from_str(line).unwrap());
-        let mut got: Vec<_> = lines.map(|line: ReceivedLine| (line.product, line.size)).collect();
+        let lines = received(log(name).as_ref());
+        let mut got: Vec<_> = lines.iter().map(|line| (line.product, line.size)).collect();
         got.sort_unstable();
         assert_eq!(got, (0..).zip(sizes).collect::<Vec<_>>(), "{name}");
     }
