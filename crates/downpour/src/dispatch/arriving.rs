@@ -225,8 +225,8 @@ impl<'a> Judge<'a> {
         // It was here: it comes back to its place. One that lies in another folder says nothing of what is in this one.
         let back = replica.and_then(|replica| Some((self.below(&replica.path)?, replica)));
         let damaged = match &back {
-            Some((_, replica)) if replica.state == ReplicaState::Corrupt => {
-                !self.is_anothers(reader, file, &replica.path)?
+            Some((below, replica)) if replica.state == ReplicaState::Corrupt => {
+                !self.is_anothers(reader, file, below)?
             }
             _ => false,
         };
@@ -242,14 +242,18 @@ impl<'a> Judge<'a> {
             let versions = reader.versions(*site, &file.name)?.into_iter();
             others.extend(versions.filter(|other| other.digest != file.digest).map(|o| o.id));
         }
-        let is_there =
-            |r: &Replica| r.site == self.own && r.state == ReplicaState::Present && r.path == path;
+        let is_there = |r: &Replica| {
+            r.site == self.own
+                && r.state == ReplicaState::Present
+                && self.below(&r.path).as_deref() == Some(path)
+        };
         Ok(reader.replicas_of(&others)?.iter().any(is_there))
     }
 
     /// A replica's path, below the receiving folder.
     fn below(&self, path: &str) -> Option<String> {
-        let below = Path::new(path).strip_prefix(&self.folder).ok()?.to_str()?;
+        let path = self.site.config().path(Path::new(path));
+        let below = path.strip_prefix(&self.folder).ok()?.to_str()?;
         check_item_name(below).ok().map(|()| below.to_owned())
     }
 }

@@ -50,12 +50,12 @@ pub(super) fn load(
     reader: &mut Reader,
     claimed: &[Claimed],
     names: &Names,
-    own: &str,
+    config: &Config,
     to: (&str, &HashMap<String, PublicKey>),
     route: &mut Route,
 ) -> Result<Loaded, Error> {
     let mut loaded = Loaded::default();
-    let own = names.site(own);
+    let own = names.site(&config.site.name);
     for claimed in claimed {
         let Some(file) = reader.file(claimed.file)? else { continue };
         if route.to.len() > 1 {
@@ -79,7 +79,7 @@ pub(super) fn load(
             Some(replica)
                 if replica.state == ReplicaState::Present && held.file.digest.is_some() =>
             {
-                held.path = PathBuf::from(replica.path);
+                held.path = config.path(replica.path.as_ref());
                 loaded.ready.push(held);
             }
             Some(replica) if replica.state == ReplicaState::Corrupt => {

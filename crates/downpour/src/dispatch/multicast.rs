@@ -426,14 +426,14 @@ impl Standing {
             if claimed.is_empty() {
                 continue;
             }
-            let (own, mut route) = (self.site.name.clone(), route.clone());
+            let (config, mut route) = (self.site.config(), route.clone());
             let holders =
                 self.names.iter().map(|(key, (_, site))| (*site, key.as_bytes().to_vec()));
             let holders: HashMap<_, _> = holders.collect();
             let loaded = self.site.read(move |reader| {
                 let names = super::load::Names::read(reader)?;
                 let to = ("", &HashMap::new());
-                let loaded = load(reader, &claimed, &names, &own, to, &mut route)?;
+                let loaded = load(reader, &claimed, &names, &config, to, &mut route)?;
                 let receipts = |held: &Held| receipts_that_hold(reader, held.file.id, &holders);
                 let receipts = loaded.ready.iter().map(receipts).collect::<Result<Vec<_>, _>>()?;
                 Ok((loaded, receipts, route))

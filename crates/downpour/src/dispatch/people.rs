@@ -673,18 +673,18 @@ async fn content(
     Named(id): Named<i64>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let (own, inbox) = (site.name.clone(), site.clone());
+    let (own, config) = (site.name.clone(), site.config());
     let found = site.read(move |reader| {
         let Some(file) = reader.file(FileId(id))? else { return Ok(None) };
         let own = reader.sites()?.into_iter().find(|(_, name)| *name == own).map(|(id, _)| id);
         let replicas = reader.replicas(file.id)?.into_iter();
         let mine = replicas.filter(|r| Some(r.site) == own && r.state == ReplicaState::Present);
-        let path = mine.map(|replica| PathBuf::from(replica.path)).next();
+        let path = mine.map(|replica| config.path(replica.path.as_ref())).next();
         Ok(path.map(|path| (path, file.size)).zip(Some(reader.digests(file.id)?)))
     });
     let gone = || Problem::not_found(format!("file {id} is not here"));
     let ((path, size), digests) = found.await?.ok_or_else(gone)?;
-    if !is_ours(&inbox, &path) {
+    if !is_ours(&site, &path) {
         return Err(gone());
     }
     let opened = tokio::task::spawn_blocking(move || open_file(&path)).await;

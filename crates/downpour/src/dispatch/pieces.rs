@@ -20,7 +20,6 @@ use downpour_transport::control::{Peer, PullBudget};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
-use std::path::PathBuf;
 use std::sync::Arc;
 use utoipa::{OpenApi, ToSchema};
 
@@ -81,7 +80,7 @@ async fn piece(
             format!("{} version {} of {} is not here", piece.name, piece.version, piece.site);
         Problem::not_found(what).of_class(ErrorClass::FileGone)
     };
-    let (own, wanted) = (site.name.clone(), piece.clone());
+    let (own, config, wanted) = (site.name.clone(), site.config(), piece.clone());
     let found = site.read(move |reader| {
         let sites = reader.sites()?;
         let number = |name: &str| sites.iter().find(|(_, n)| n == name).map(|(id, _)| *id);
@@ -96,7 +95,7 @@ async fn piece(
         let Some(file) = file.next() else { return Ok(None) };
         let replicas = reader.replicas(file.id)?.into_iter();
         let mut mine = replicas.filter(|r| r.site == own && r.state == ReplicaState::Present);
-        Ok(mine.next().map(|replica| (PathBuf::from(replica.path), file.size)))
+        Ok(mine.next().map(|replica| (config.path(replica.path.as_ref()), file.size)))
     });
     let (path, size) = found.await?.ok_or_else(gone)?;
     if piece.start.checked_add(piece.len).is_none_or(|end| end > size) {

@@ -393,14 +393,14 @@ async fn batch(
     mut route: Route,
 ) -> Result<(), Fault> {
     let begun = Instant::now();
-    let (to, own) = (remote.name().to_owned(), site.name.clone());
+    let (to, config) = (remote.name().to_owned(), site.config());
     let keys = site.remotes().iter().map(|r| (r.name().to_owned(), r.key())).collect();
     let (loaded, route, destination) = {
         let catalog = site.catalog.clone();
         site.read(move |reader| {
             let destination = catalog.site(&to)?;
             let names = Names::read(reader)?;
-            let loaded = load(reader, &claimed, &names, &own, (&to, &keys), &mut route)?;
+            let loaded = load(reader, &claimed, &names, &config, (&to, &keys), &mut route)?;
             Ok((loaded, route, destination))
         })
         .await?

@@ -64,8 +64,9 @@ impl Config {
         let wrong = |flaws| BadConfig { file: file.to_owned(), flaws };
         let text = read_text(file).map_err(|flaw| wrong(vec![flaw]))?;
         let mut config = Self::parse(&text).map_err(wrong)?;
-        let folder = file.parent().unwrap_or(Path::new(""));
-        config.folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+        // The file, not its folder: that of a bare name is "", of which nothing absolute can be made.
+        let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+        config.folder = file.parent().unwrap_or(Path::new("/")).to_owned();
         Ok(config)
     }
 

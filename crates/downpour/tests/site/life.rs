@@ -28,6 +28,10 @@ fn two_commands_set_up_each_of_two_sites() {
     for (site, other) in [("east", "west"), ("west", "east")] {
         let config = format!("{site}/site.toml");
         assert!(downpour(&["check", &config]).contains("good; 1 other sites"), "{site}");
+        // Its own folder, which is not named at all.
+        let mut inside = Command::new(env!("CARGO_BIN_EXE_downpour"));
+        inside.arg("check").current_dir(folder.path().join(site)).env_remove("DOWNPOUR_SITE");
+        assert!(inside.status().expect("the program runs").success(), "{site}");
         let text = fs::read_to_string(folder.path().join(&config)).unwrap();
         assert!(text.contains(&format!("name = \"{other}\"")), "{text}");
     }
