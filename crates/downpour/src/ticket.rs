@@ -201,7 +201,8 @@ impl Ticket {
     }
 }
 
-fn is_addr(addr: &str) -> bool {
+/// Whether it is one that a ticket may name: `HOST:PORT`.
+pub(crate) fn is_addr(addr: &str) -> bool {
     if addr.len() > ADDR_LEN_MAX {
         return false;
     }

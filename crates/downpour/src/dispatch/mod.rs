@@ -13,7 +13,7 @@
 //! | `outgoing`, `book` | a batch at its source, and its steps in the catalog |
 //! | `arriving`, `room`, `incoming` | an offer at its destination, whether it has room, and a batch there |
 //! | `ledger`, `paths` | what the catalog is told of links; what is known of them, for plans |
-//! | `multicast`, `standing` | the standing session for rules with receivers, and the files in it |
+//! | `multicast`, `standing`, `standing_ticket` | the standing session for rules with receivers, the files in it, its ticket |
 //! | `listen` | other sites' standing sessions, with this site as a receiver |
 //! | `fetch`, `pieces` | a file that several sites have, from where it comes soonest; its bytes at a source |
 //! | `submit`, `wants` | files that an operator, or another site, asks for |
@@ -50,6 +50,7 @@ mod route;
 mod section;
 mod sites;
 mod standing;
+mod standing_ticket;
 mod submit;
 mod wants;
 mod ways;

@@ -15,21 +15,20 @@ use super::load::{Loaded, load, receipts_that_hold};
 use super::outgoing::why_unread;
 use super::section::MulticastSection;
 use super::standing::{Given, Presence, Present, Stand, Under};
+use super::standing_ticket::{Said, keep_ticket};
 use super::work::look;
 use super::{Dispatch, lock};
 use crate::cli::{Interface, Profile};
 use crate::product::{Listed, SiteFile, Told, Word};
 use crate::receipt::SignedFileReceipt;
-use crate::session::{Heard, OpenSession, Opened, SendProducts, own_addrs, send_products};
+use crate::session::{Heard, OpenSession, Opened, SendProducts, send_products};
 use crate::site::{Config, Fault, Running, Service, Site, Status, Stop};
-use crate::ticket::Ticket;
 use downpour_catalog::{
     Change, Delivery, DeliveryState, ErrorClass, FileId, FileKey, Holder, Move, Next, Query,
     Reason, Receipt, Replica, ReplicaState, RuleId, Session, SessionId, SiteId, State, Takers,
     Time, Work,
 };
 use downpour_proto::Rng;
-use downpour_transport::control::Token;
 use downpour_transport::identity::PublicKey;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -53,9 +52,8 @@ const WOKEN_MAX: usize = 10_000;
 /// How long the session may take to open, and receivers to take what is left at its end.
 const OPEN_TIME: Duration = Duration::from_secs(30);
 const END_TIME: Duration = Duration::from_secs(20);
-/// The ticket's file in the state folder, and how long it admits; it is made anew when half of that is over.
+/// The ticket's file in the state folder.
 const TICKET: &str = "multicast.ticket";
-const TICKET_LIFE: Duration = Duration::from_secs(10 * 366 * 86_400);
 
 /// What the service shows of itself.
 #[derive(Debug, Default)]
@@ -92,7 +90,8 @@ impl Service for Multicast {
                 "{here} of {} receivers are there, {} files under way",
                 seen.named, seen.under
             ),
-            None => "no rule has receivers".to_owned(),
+            None if seen.named == 0 => "no rule has receivers".to_owned(),
+            None => "the session is not open".to_owned(),
         };
         Status::line(line)
             .with("receivers_present", here as f64)
@@ -128,32 +127,17 @@ impl Wanted {
         })
     }
 
-    /// The ticket, in its file: the one that is there, if it still says the same.
+    /// The ticket, in its file.
     fn ticket(&self, site: &Site) -> Result<PathBuf, Fault> {
         let path = site.config().state().join(TICKET);
         let now = u64::try_from(site.clock.now().0 / 1_000_000).unwrap_or(0);
-        let old = Ticket::read_file(&path).ok();
-        let token = match &old {
-            Some(old) => old.token,
-            None => Token::random().ok_or_else(no_random)?,
-        };
-        let fresh = |old: &&Ticket| old.expires_unix_s > now + TICKET_LIFE.as_secs() / 2;
-        let expires = old.as_ref().filter(fresh).map(|old| old.expires_unix_s);
-        let port = self.section.port;
-        let named = self.host.iter().map(|host| format!("{host}:{port}"));
-        let ticket = Ticket {
-            addrs: named.chain(own_addrs(port)).take(crate::ticket::ADDRS_MAX).collect(),
+        let said = Said {
+            host: self.host.as_deref(),
+            port: self.section.port,
             key: site.identity.public_key(),
-            token,
-            expires_unix_s: expires.unwrap_or(now + TICKET_LIFE.as_secs()),
-            group: None,
-            allow: Some(self.receivers.values().copied().collect()),
+            allow: self.receivers.values().copied().collect(),
         };
-        if old.as_ref() != Some(&ticket) {
-            let failed =
-                |e: crate::ticket::TicketFileError| Fault::new(ErrorClass::Internal, e.to_string());
-            ticket.write_file(&path).map_err(failed)?;
-        }
+        keep_ticket(&path, said, now)?;
         Ok(path)
     }
 
@@ -183,10 +167,6 @@ impl Wanted {
     }
 }
 
-fn no_random() -> Fault {
-    Fault::new(ErrorClass::OutOfResources, "the system gives no random numbers")
-}
-
 /// Serves, session after session, until it is asked to stop.
 async fn work(dispatch: &Arc<Dispatch>, site: &Arc<Site>, stop: &Stop) -> Result<(), Fault> {
     loop {
@@ -198,6 +178,7 @@ async fn work(dispatch: &Arc<Dispatch>, site: &Arc<Site>, stop: &Stop) -> Result
                 _ = changes.changed() => continue,
             }
         };
+        lock(&dispatch.multicast).named = wanted.receivers.len();
         let (session, opened) = wanted.open(site).await?;
         let mut standing = Standing::new(dispatch, site, wanted, opened).await?;
         let goes_on = standing.serve(session, stop).await;
@@ -247,10 +228,7 @@ impl Standing {
         let names = site.read(move |_| named.into_iter().map(name).collect()).await?;
         let (head, _) = opened.session.as_bytes().split_first_chunk().unwrap_or((&[0; 8], &[]));
         let started = site.clock.now();
-        {
-            let mut seen = lock(&dispatch.multicast);
-            (seen.present, seen.named) = (Some(BTreeSet::new()), wanted.receivers.len());
-        }
+        lock(&dispatch.multicast).present = Some(BTreeSet::new());
         let this = Self {
             dispatch: dispatch.clone(),
             site: site.clone(),

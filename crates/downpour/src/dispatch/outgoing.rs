@@ -20,6 +20,7 @@ use crate::report::TransferReport;
 use crate::session::{ItemEnd, Running, SendFiles, SentFiles, send_files};
 use crate::site::{Fault, Remote, RemoteError, Side, Site};
 use crate::ticket::Ticket;
+use crate::units::HostPort;
 use downpour_catalog::{
     Change, ErrorClass, FileId, Next, Reason, Receipt, Replica, ReplicaState, SiteId, State,
 };
@@ -231,8 +232,8 @@ impl Outgoing {
     /// With the host by which others reach us first, when the configuration names one.
     fn reachable(&self, mut ticket: Ticket) -> Ticket {
         if let Some(host) = &self.site.config().transfer.host {
-            let port = ticket.addrs.first().and_then(|addr| addr.rsplit(':').next());
-            let named = port.map(|port| format!("{host}:{port}"));
+            let port = ticket.addrs.first().and_then(|addr| addr.rsplit(':').next()?.parse().ok());
+            let named = port.map(|port| HostPort { host: host.clone(), port }.to_string());
             ticket.addrs.splice(0..0, named);
         }
         ticket

@@ -5,8 +5,8 @@ use crate::ports::PortRange;
 use crate::section;
 use crate::site::section::Complaint;
 use crate::site::{Config, RemoteSection, is_name};
-use crate::ticket::ALLOW_MAX;
-use crate::units::{Amount, Span, Speed};
+use crate::ticket::{ALLOW_MAX, is_addr};
+use crate::units::{Amount, HostPort, Span, Speed};
 use downpour_transport::identity::PublicKey;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -73,6 +73,7 @@ section! {
 
 /// What is wrong with `[multicast]`, `[[receiver]]` and the rules that name receivers.
 pub fn check_receivers(config: &Config, found: &mut Vec<Complaint>) {
+    check_host("multicast.host", config.multicast.host.as_deref(), found);
     let mut say = |at: String, what: String, todo: &str| found.push(Complaint::new(at, what, todo));
     if let Some(group) = config.multicast.group
         && !group.ip().is_multicast()
@@ -143,6 +144,15 @@ pub fn check_interface(config: &Config) -> Option<Complaint> {
     Some(Complaint::new("multicast.interface", fault.what, fault.todo))
 }
 
+/// A host goes into tickets, with a port.
+fn check_host(at: &str, host: Option<&str>, found: &mut Vec<Complaint>) {
+    let Some(host) = host else { return };
+    if !is_addr(&HostPort { host: host.to_owned(), port: u16::MAX }.to_string()) {
+        let todo = "write a name or an address, without port and brackets";
+        found.push(Complaint::new(at, format!("`{host}` is no host"), todo));
+    }
+}
+
 impl TransferSection {
     /// What is wrong with the values.
     pub fn complaints(&self, found: &mut Vec<Complaint>) {
@@ -158,6 +168,7 @@ impl TransferSection {
             let todo = "write FIRST-LAST, such as 28800-28819";
             found.push(Complaint::new("transfer.ports", error.to_string(), todo));
         }
+        check_host("transfer.host", self.host.as_deref(), found);
         if let Some((rule, share)) = self.shares.iter().find(|(_, share)| **share <= 0.0) {
             let what = format!("the share of {rule} is {share}");
             found.push(Complaint::new("transfer.shares", what, "give it more than 0"));

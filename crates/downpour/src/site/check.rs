@@ -416,6 +416,20 @@ mod tests {
     }
 
     #[test]
+    fn a_host_that_makes_no_address_is_found() {
+        for section in ["transfer", "multicast"] {
+            let said = |host: &str| format!("[site]\nname = 'a'\n[{section}]\nhost = '{host}'\n");
+            for good in ["a_b.example.org", "192.0.2.7", "2001:db8::5"] {
+                Config::parse(&said(good)).unwrap();
+            }
+            for wrong in ["", "a:1", "[2001:db8::5]", "a b", "https://a"] {
+                let flaw = only_flaw(&said(wrong));
+                assert!(flaw.line == Some(4) && flaw.what.contains("is no host"), "{flaw:?}");
+            }
+        }
+    }
+
+    #[test]
     fn folders_that_cannot_be_used_are_found_and_those_that_can_are_left_as_they_are() {
         let folder = tempfile::tempdir().unwrap();
         let (file, root) = (folder.path().join("site.toml"), folder.path().display());
