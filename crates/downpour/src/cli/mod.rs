@@ -36,14 +36,14 @@ mod tune_history;
 mod wan;
 
 pub use fault::{Exit, Fault};
-pub(crate) use network::listen_addrs;
 pub use network::{Interface, NetworkArgs, NetworkPlan};
+pub(crate) use network::{check_group, listen_addrs};
 pub use profile::{
     ModeArg, ProfilePayload, ProfileReceiveArgs, ProfileReceivePlan, ProfileSendArgs,
     ProfileSendPlan, Protocol, ReceiveKind, SendKind,
 };
 pub use receive::{ReceiveArgs, ReceivePlan, Target, TicketText};
-pub(crate) use send::read_defaults;
+pub(crate) use send::{KEEP_BYTES_MIN, read_defaults};
 pub use send::{Payload, Profile, SendArgs, SendPlan, StartRule};
 pub use wan::{ConnectionArgs, EncryptionArg, PathArg};
 

@@ -98,7 +98,7 @@ impl NetworkArgs {
 }
 
 /// Whether `group` is one that data may go to.
-pub(super) fn check_group(group: SocketAddr, source_specific: bool) -> Result<(), Fault> {
+pub(crate) fn check_group(group: SocketAddr, source_specific: bool) -> Result<(), Fault> {
     let address = group.ip();
     let advice = "take one of 239.192.0.0/14 (this organisation), 239.255.0.0/16 (this site) or \
                   ff15::/16, and a port above 1023";

@@ -24,7 +24,7 @@ const EXPECTED_MAX: usize = 100_000;
 /// Bytes of products that are kept.
 pub(super) const PRODUCT_MEMORY_DEFAULT: u64 = 256_000_000;
 /// A few full blocks, and what repair of the last second needs.
-const KEEP_BYTES_MIN: u64 = 16_000_000;
+pub(crate) const KEEP_BYTES_MIN: u64 = 16_000_000;
 
 /// Send files and trees to all receivers at once
 #[derive(Clone, Debug, Args)]

@@ -1,6 +1,6 @@
 //! What `site.toml` says of moving files: `[transfer]`, `[multicast]`, `[[receiver]]`. What it says of one link stands in its `[[remote]]`.
 
-use crate::cli::Interface;
+use crate::cli::{Interface, KEEP_BYTES_MIN, check_group};
 use crate::ports::PortRange;
 use crate::section;
 use crate::site::section::Complaint;
@@ -73,14 +73,8 @@ section! {
 
 /// What is wrong with `[multicast]`, `[[receiver]]` and the rules that name receivers.
 pub fn check_receivers(config: &Config, found: &mut Vec<Complaint>) {
-    check_host("multicast.host", config.multicast.host.as_deref(), found);
+    config.multicast.complaints(found);
     let mut say = |at: String, what: String, todo: &str| found.push(Complaint::new(at, what, todo));
-    if let Some(group) = config.multicast.group
-        && !group.ip().is_multicast()
-    {
-        let todo = "take one of 239.255.0.0/16, with a port";
-        say("multicast.group".to_owned(), format!("{group} is no multicast group"), todo);
-    }
     if config.receiver.len() > ALLOW_MAX {
         let what = format!(
             "{} receivers, and a session admits {ALLOW_MAX} by their keys",
@@ -150,6 +144,20 @@ fn check_host(at: &str, host: Option<&str>, found: &mut Vec<Complaint>) {
     if !is_addr(&HostPort { host: host.to_owned(), port: u16::MAX }.to_string()) {
         let todo = "write a name or an address, without port and brackets";
         found.push(Complaint::new(at, format!("`{host}` is no host"), todo));
+    }
+}
+
+impl MulticastSection {
+    fn complaints(&self, found: &mut Vec<Complaint>) {
+        check_host("multicast.host", self.host.as_deref(), found);
+        if let Some(Err(fault)) = self.group.map(|group| check_group(group, false)) {
+            let todo = "take one of 239.255.0.0/16 or ff15::/16, and a port above 1023";
+            found.push(Complaint::new("multicast.group", fault.what, todo));
+        }
+        if self.keep.0 < KEEP_BYTES_MIN {
+            let what = "less than 16 MB cannot keep what is on its way";
+            found.push(Complaint::new("multicast.keep", what, "give it at least 16MB"));
+        }
     }
 }
 

@@ -430,6 +430,22 @@ mod tests {
     }
 
     #[test]
+    fn what_lets_nothing_go_is_found() {
+        for (section, line) in [
+            ("[transfer]", "active = 0"),
+            (REMOTE.trim(), "active = 0"),
+            ("[multicast]", "keep = '15MB'"),
+            ("[multicast]", "group = '192.0.2.1:28821'"),
+            ("[multicast]", "group = '239.255.28.1:0'"),
+            ("[multicast]", "group = '224.0.0.1:28821'"),
+            ("[multicast]", "group = '232.1.1.1:28821'"),
+        ] {
+            let text = format!("[site]\nname = 'a'\n{section}\n{line}\n");
+            assert_eq!(only_flaw(&text).line, Some(text.lines().count()), "{text}");
+        }
+    }
+
+    #[test]
     fn folders_that_cannot_be_used_are_found_and_those_that_can_are_left_as_they_are() {
         let folder = tempfile::tempdir().unwrap();
         let (file, root) = (folder.path().join("site.toml"), folder.path().display());

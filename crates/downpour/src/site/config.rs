@@ -297,6 +297,10 @@ impl Config {
                 let what = "nobody can connect to port 0";
                 found.push(Complaint::new(at("address"), what, "give the port that it listens on"));
             }
+            if remote.active == 0 {
+                let todo = "give it 1 or more; `downpour transfer drain` sends nothing to a site";
+                found.push(Complaint::new(at("active"), "nothing could go there", todo));
+            }
             if remote.path == PathArg::Multicast {
                 let what = "one site is no group";
                 found.push(Complaint::new(at("path"), what, "write tcp, udp or auto"));
