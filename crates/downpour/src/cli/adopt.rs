@@ -117,7 +117,10 @@ impl AdoptArgs {
             sums,
         };
         let done = adopt(&catalog, now, &what).map_err(|text| {
-            Fault::start(text, "what was adopted stays so; mend it and run the same command again")
+            Fault::incomplete(
+                text,
+                "what was adopted stays so; mend it and run the same command again",
+            )
         })?;
         self.show(&done);
         Ok(if done.left_out.is_empty() { Exit::Complete } else { Exit::Incomplete })

@@ -329,7 +329,11 @@ impl ExportArgs {
                 Ok(Exit::Complete)
             }
             Err(ExportError::Write(error)) => written(Err(error)).map(|()| Exit::Complete),
-            Err(ExportError::Catalog(error)) => Err(reading(&at, &error)),
+            // Rows are out.
+            Err(ExportError::Catalog(error)) => {
+                let fault = reading(&at, &error);
+                Err(Fault::incomplete(fault.what, fault.todo))
+            }
         }
     }
 }

@@ -144,19 +144,19 @@ impl OutputArgs {
             print!("{}", report.to_json());
         }
         let exit = if report.is_complete() { Exit::Complete } else { Exit::Incomplete };
-        if let Some(path) = &self.report {
-            let written = report.write(path).map_err(|error| Fault {
-                what: format!("cannot write the report {}: {error}", path.display()),
-                todo: "take it from standard error, where it has gone instead".to_owned(),
-                exit: Exit::Incomplete,
-                class: None,
-            });
-            // Standard output may be for the data.
-            if written.is_err() && !self.json {
-                eprint!("{}", report.to_json());
+        let Some(path) = &self.report else { return Ok(exit) };
+        report.write(path).map_err(|error| {
+            let what = format!("cannot write the report {}: {error}", path.display());
+            if self.json {
+                return Fault::incomplete(
+                    what,
+                    "take it from standard output, where it is as well",
+                );
             }
-            written?;
-        }
+            // Standard output may be for the data.
+            eprint!("{}", report.to_json());
+            Fault::incomplete(what, "take it from standard error, where it has gone instead")
+        })?;
         Ok(exit)
     }
 }
@@ -224,13 +224,24 @@ fn end(exit: Exit) -> Exit {
 
 #[cfg(test)]
 mod tests {
-    use super::Cli;
+    use super::{Cli, Exit, OutputArgs};
     use clap::CommandFactory;
     use std::collections::BTreeMap;
 
     #[test]
     fn the_definition_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_report_that_cannot_be_written_is_where_its_fault_says() {
+        let report = crate::report::tests::report(Vec::new());
+        for (json, place) in [(true, "standard output"), (false, "standard error")] {
+            let away = Some("/dev/null/report.json".into());
+            let args = OutputArgs { report: away, json, quiet: true, trace: None };
+            let fault = args.show(&report).unwrap_err();
+            assert!(fault.todo.contains(place) && fault.exit == Exit::Incomplete, "{fault}");
+        }
     }
 
     #[test]

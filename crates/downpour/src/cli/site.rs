@@ -163,7 +163,7 @@ impl CheckArgs {
         match Config::read_and_look(&self.config) {
             Ok(config) => {
                 // The daemon would not start with defaults that are wrong.
-                read_defaults()?;
+                read_defaults().map_err(|fault| Fault::incomplete(fault.what, fault.todo))?;
                 let remotes = config.remote.len();
                 println!("{}: good; {remotes} other sites are trusted", self.config.display());
                 Ok(Exit::Complete)

@@ -449,10 +449,11 @@ impl DeedArgs {
             }
         })?;
         println!("{deed}: {} files, nothing to do for {}", done.done, done.passed);
-        for file in done.unknown {
+        for file in &done.unknown {
             eprintln!("there is no file {file}");
         }
-        Ok(if done.done > 0 { Exit::Complete } else { Exit::Incomplete })
+        let is_done = done.done > 0 && done.unknown.is_empty();
+        Ok(if is_done { Exit::Complete } else { Exit::Incomplete })
     }
 }
 

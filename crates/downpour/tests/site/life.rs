@@ -25,6 +25,9 @@ fn two_commands_set_up_each_of_two_sites() {
     let moved = card.replace("west@", "west@new.");
     let known = downpour(&["init", "--folder", "east", "--with", &moved]);
     assert!(known.contains("which stays") && !known.contains("trusts"), "{known}");
+    let home = folder.path().join("home");
+    fs::create_dir_all(home.join("config")).unwrap();
+    fs::write(home.join("config/defaults.toml"), "ceiling = 1\n").unwrap();
     for (site, other) in [("east", "west"), ("west", "east")] {
         let config = format!("{site}/site.toml");
         assert!(downpour(&["check", &config]).contains("good; 1 other sites"), "{site}");
@@ -32,6 +35,8 @@ fn two_commands_set_up_each_of_two_sites() {
         let mut inside = Command::new(env!("CARGO_BIN_EXE_downpour"));
         inside.arg("check").current_dir(folder.path().join(site)).env_remove("DOWNPOUR_SITE");
         assert!(inside.status().expect("the program runs").success(), "{site}");
+        inside.env("DOWNPOUR_HOME", &home);
+        assert_eq!(inside.status().expect("the program runs").code(), Some(1), "wrong defaults");
         let text = fs::read_to_string(folder.path().join(&config)).unwrap();
         assert!(text.contains(&format!("name = \"{other}\"")), "{text}");
     }

@@ -453,7 +453,9 @@ fn a_file_that_is_cancelled_is_given_up_and_the_others_of_its_batch_arrive() {
         let parts = fs::read_dir(sites.b.path("inbox/.downpour/lane-0/parts")).ok()?;
         (parts.count() > 0).then_some(())
     });
-    sites.a.done(&["transfer", "cancel", &file.to_string()]);
+    let done = sites.a.run(&["transfer", "cancel", &file.to_string(), "7777"]);
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.code() == Some(1) && said.contains("cancel: 1 files"), "{said}");
     until("the others are there", || {
         let now: TransferReport = sites.a.get(&format!("/v1/transfers/{transfer}")).ok()?;
         let of = |state: &str| now.states.get(state).copied().unwrap_or(0);
