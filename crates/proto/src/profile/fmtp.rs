@@ -6,7 +6,8 @@
 //! for repair would wait for ever. A receiver has one TCP connection to it:
 //!
 //! 1. A gap in byte offsets: RETX_REQ at once. EOP: RETX_REQ for what was not heard of. Repairs come by the connection.
-//! 2. A jump in product indexes: BOP_REQ for each that was missed, which brings RETX_BOP.
+//! 2. A jump in product indexes: BOP_REQ for each that was missed, which brings RETX_BOP. For which there is no room
+//!    among the open products waits until one of these is over. Ours.
 //! 3. A timer for each product, 20 × bytes / link rate in bit/s: EOP_REQ if there was no EOP, which brings RETX_EOP.
 //! 4. Of a session's last product RETX_EOP comes unasked as well, when RETX_END is not there a second after its EOP. Ours.
 //!
@@ -15,9 +16,9 @@
 
 use super::feedback::{Context, Feedback};
 use super::message::{Begin, Data, METADATA_MAX, Message, Parsed, STREAM_MESSAGE_MAX, Via, Wire};
-use super::product::PRODUCTS_MAX;
 use super::recovery::{Each, Keep};
-use super::{ReceiverProfile, SenderProfile};
+use super::{OFFERED_MAX, ReceiverProfile, SenderProfile};
+use crate::range_set::RangeSet;
 use crate::rate::Shaped;
 use crate::time::{Duration, Timestamp};
 use crate::units::Rate;
@@ -26,6 +27,7 @@ use crate::wire::reader::Reader;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// Bytes of a data block.
 pub const SEGMENT_LEN: u16 = 1448;
@@ -41,6 +43,8 @@ const TIMER_FACTOR: f64 = 20.0;
 const TIMER_MIN: Duration = Duration::from_millis(200);
 /// A jump of more than this is a step back.
 const JUMP_MAX: u32 = 1 << 31;
+/// Ranges of indexes that wait for room: a sender holds no more products than would take.
+const WANTED_RANGES_MAX: usize = OFFERED_MAX;
 /// Most blocks in one RETX_REQ: its length has 16 bits.
 const REQUEST_SEGMENTS_MAX: u32 = u16::MAX as u32 / SEGMENT_LEN as u32;
 
@@ -73,9 +77,8 @@ pub fn sender(rate: Rate, keep: Duration) -> SenderProfile {
 
 /// A receiver's profile; `link` is for its timers.
 pub fn receiver(link: Rate) -> ReceiverProfile {
-    let feedback =
-        FmtpFeedback { link, next: None, timers: BTreeMap::new(), lost: BTreeMap::new() };
-    ReceiverProfile { name: "fmtp", feedback: Box::new(feedback), wire: Box::new(FmtpWire) }
+    let feedback = Box::new(FmtpFeedback::new(link));
+    ReceiverProfile { name: "fmtp", feedback, wire: Box::new(FmtpWire) }
 }
 
 #[derive(Debug)]
@@ -217,11 +220,18 @@ struct FmtpFeedback {
     next: Option<u32>,
     /// When the end of each should have come.
     timers: BTreeMap<u32, Timestamp>,
-    /// Products whose begin was missed, and one past the highest segment of them that was heard of.
+    /// Products whose begin was missed and asked for, and one past the highest segment of them that was heard of.
     lost: BTreeMap<u32, u32>,
+    /// Those for which there was no room: asked for when one that is open is over.
+    wanted: RangeSet,
 }
 
 impl FmtpFeedback {
+    const fn new(link: Rate) -> Self {
+        let wanted = RangeSet::new();
+        Self { link, next: None, timers: BTreeMap::new(), lost: BTreeMap::new(), wanted }
+    }
+
     fn timer(&self, size: u64) -> Duration {
         let seconds = TIMER_FACTOR * size as f64 / (self.link.bps() as f64).max(1.0);
         Duration::from_secs_f64(seconds.min(1e9)).max(TIMER_MIN)
@@ -230,25 +240,50 @@ impl FmtpFeedback {
     /// Something of `product` came by multicast: asks for the begin of each that was jumped over.
     fn jump(&mut self, cx: &mut Context<'_>, product: u32) {
         let next = self.next.unwrap_or(product);
-        let ahead = product.wrapping_sub(next);
-        if ahead >= JUMP_MAX {
+        if product.wrapping_sub(next) >= JUMP_MAX {
             return;
         }
-        for n in 0..ahead.min(PRODUCTS_MAX as u32) {
-            self.ask_begin(cx, next.wrapping_add(n), u32::MAX);
-        }
         self.next = Some(product.wrapping_add(1));
+        if next <= product {
+            self.want(next..product);
+        } else {
+            // After the last index comes the first.
+            self.want(next..u32::MAX);
+            self.want(0..product);
+        }
+        self.ask_wanted(cx);
     }
 
     fn ask_begin(&mut self, cx: &mut Context<'_>, product: u32, heard: u32) {
-        if cx.products.is_over(product) || cx.products.find(product).is_some() {
+        let is_known = cx.products.is_over(product) || cx.products.find(product).is_some();
+        if is_known || self.wanted.contains(product) {
             return;
         }
         if let Some(known) = self.lost.get_mut(&product) {
             *known = heard.max(*known);
-        } else if self.lost.len() < PRODUCTS_MAX {
+        } else if self.lost.len() < cx.products.room() {
             self.lost.insert(product, heard);
             cx.out.push(Message::BeginRequest { product });
+        } else {
+            self.want(product..product.saturating_add(1));
+        }
+    }
+
+    /// Leaves these until there is room.
+    fn want(&mut self, products: Range<u32>) {
+        if self.wanted.iter().count() < WANTED_RANGES_MAX {
+            self.wanted.insert_range(products);
+        }
+    }
+
+    /// Asks for the first of those that wait, as many as there is room for.
+    fn ask_wanted(&mut self, cx: &mut Context<'_>) {
+        while self.lost.len() < cx.products.room() {
+            let first = self.wanted.iter().next();
+            let Some(Range { start: product, .. }) = first else { return };
+            self.wanted.remove(product);
+            // How far it has got is not known: its next segment tells, its end, or its timer.
+            self.ask_begin(cx, product, 0);
         }
     }
 
@@ -286,8 +321,12 @@ impl Feedback for FmtpFeedback {
         }
         let Some(product) = cx.products.find(number) else {
             self.lost.remove(&number);
+            if !cx.products.is_over(number) {
+                self.want(number..number.saturating_add(1));
+            }
             return;
         };
+        self.wanted.remove(number);
         let timer = self.timer(product.size);
         self.timers.insert(number, cx.now + timer);
         let segments = product.segments();
@@ -313,9 +352,11 @@ impl Feedback for FmtpFeedback {
         Self::ask(cx, number, from, end);
     }
 
-    fn on_over(&mut self, _cx: &mut Context<'_>, product: u32) {
+    fn on_over(&mut self, cx: &mut Context<'_>, product: u32) {
         self.timers.remove(&product);
         self.lost.remove(&product);
+        self.wanted.remove(product);
+        self.ask_wanted(cx);
     }
 
     fn on_timeout(&mut self, cx: &mut Context<'_>) {
@@ -343,9 +384,11 @@ impl Feedback for FmtpFeedback {
 mod tests {
     use super::{FmtpFeedback, FmtpWire, HEADER_LEN, LINK_RATE};
     use crate::ids::ReceiverId;
-    use crate::profile::{Begin, Data, Message, Mode, Sender, SenderConfig, To, Via, Wire};
+    use crate::profile::{
+        Begin, Data, Message, Mode, PRODUCTS_MAX, Receiver, ReceiverConfig, ReceiverEvent, Sender,
+        SenderConfig, To, Via, Wire,
+    };
     use crate::time::{Duration, Timestamp};
-    use alloc::collections::BTreeMap;
     use alloc::vec::Vec;
     use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 
@@ -432,14 +475,87 @@ mod tests {
         }
     }
 
+    fn receiver(products_max: usize) -> Receiver {
+        let profile = super::receiver(LINK_RATE);
+        let config = ReceiverConfig { profile, size_max: u64::MAX, products_max, seed: 1 };
+        Receiver::new(config, Timestamp::ZERO)
+    }
+
+    /// What the receiver says to this; a segment has five bytes.
+    fn tell(receiver: &mut Receiver, via: Via, message: &Message) -> Vec<Message> {
+        let (now, mut bytes) = (Timestamp::ZERO, Vec::new());
+        let body: &[u8] = if matches!(message, Message::Data(_)) { &[7; 5] } else { &[] };
+        FmtpWire.emit(message, body.len() as u16, &mut bytes);
+        bytes.extend_from_slice(body);
+        let told = match via {
+            Via::Datagram => receiver.handle_datagram(now, &bytes),
+            Via::Stream => receiver.handle_stream(now, &bytes),
+        };
+        told.unwrap();
+        let said = core::iter::from_fn(|| receiver.poll_transmit());
+        said.map(|(_, bytes)| FmtpWire.parse(Via::Stream, &bytes).unwrap().0).collect()
+    }
+
+    fn begin_of(product: u32, size: u64, repair: bool) -> Message {
+        let (offered_unix_ns, metadata) = (0, Vec::new());
+        Message::Begin(Begin { product, size, offered_unix_ns, metadata, repair })
+    }
+
+    fn data_of(product: u32, repair: bool) -> Message {
+        Message::Data(Data { product, segment: 0, packet: 0, repair, size: None, clients: 0 })
+    }
+
+    #[test]
+    fn a_product_for_which_there_was_no_room_is_asked_for_when_there_is() {
+        let mut receiver = receiver(2);
+        for product in 0..3 {
+            assert_eq!(tell(&mut receiver, Via::Datagram, &begin_of(product, 5, false)), []);
+            // Of the last not even its data, or its end, lead to a request.
+            let asked = match product {
+                0 | 1 => Vec::from([Message::Request { product, segments: Vec::from([0..1]) }]),
+                _ => tell(&mut receiver, Via::Datagram, &data_of(product, false)),
+            };
+            let end = Message::End { product, repair: false };
+            assert_eq!(tell(&mut receiver, Via::Datagram, &end), asked);
+        }
+        let said = tell(&mut receiver, Via::Stream, &data_of(0, true));
+        assert_eq!(said, [Message::Complete { product: 0 }, Message::BeginRequest { product: 2 }]);
+        // Another one was quicker.
+        assert_eq!(tell(&mut receiver, Via::Datagram, &begin_of(3, 5, false)), []);
+        assert_eq!(tell(&mut receiver, Via::Stream, &begin_of(2, 5, true)), []);
+        let said = tell(&mut receiver, Via::Stream, &data_of(1, true));
+        assert_eq!(said, [Message::Complete { product: 1 }, Message::BeginRequest { product: 2 }]);
+        let said = tell(&mut receiver, Via::Stream, &begin_of(2, 5, true));
+        assert_eq!(said, [Message::Request { product: 2, segments: Vec::from([0..1]) }]);
+        let said = tell(&mut receiver, Via::Stream, &data_of(2, true));
+        assert_eq!(said, [Message::Complete { product: 2 }]);
+    }
+
+    #[test]
+    fn all_products_of_a_long_jump_are_asked_for_as_there_is_room() {
+        let mut receiver = receiver(PRODUCTS_MAX);
+        assert_eq!(tell(&mut receiver, Via::Datagram, &begin_of(0, 5, false)), []);
+        let mut said = tell(&mut receiver, Via::Datagram, &begin_of(3000, 5, false));
+        assert_eq!(said.len(), PRODUCTS_MAX - 2);
+        for product in 1..3000 {
+            assert_eq!(said.remove(0), Message::BeginRequest { product });
+            // It is empty, or the sender has it no more.
+            let answer = match product % 2 {
+                0 => begin_of(product, 0, true),
+                _ => Message::Rejected { product },
+            };
+            let more = tell(&mut receiver, Via::Stream, &answer).into_iter();
+            said.extend(more.filter(|said| !matches!(said, Message::Complete { .. })));
+        }
+        assert_eq!(said, []);
+        let events = core::iter::from_fn(|| receiver.poll_event());
+        let complete = events.filter(|event| matches!(event, ReceiverEvent::Complete(..)));
+        assert_eq!(complete.count(), 1499);
+    }
+
     #[test]
     fn a_products_timer_is_two_and_a_half_times_its_transmission() {
-        let feedback = FmtpFeedback {
-            link: LINK_RATE,
-            next: None,
-            timers: BTreeMap::new(),
-            lost: BTreeMap::new(),
-        };
+        let feedback = FmtpFeedback::new(LINK_RATE);
         // 1 MB at 20 Mbit/s takes 0.4 s.
         assert_eq!(feedback.timer(1_000_000), Duration::from_secs(1));
         assert_eq!(feedback.timer(217), super::TIMER_MIN);

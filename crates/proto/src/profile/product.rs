@@ -195,6 +195,11 @@ impl Products {
         closed
     }
 
+    /// How many more may be open.
+    pub(super) fn room(&self) -> usize {
+        self.open_max.saturating_sub(self.open.len())
+    }
+
     /// Bytes of a full segment.
     pub const fn segment_len(&self) -> u16 {
         self.segment_len
