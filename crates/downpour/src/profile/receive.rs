@@ -147,12 +147,13 @@ fn printer(plan: &ProfileReceivePlan) -> impl FnMut(Timestamp, ReceiveEvent<'_>)
 
 fn finish(plan: &ProfileReceivePlan, outcome: &ReceiveOutcome) -> Result<Exit, Fault> {
     let ReceiveOutcome { stats, dropped, foreign, first, last } = *outcome;
+    let exit = if stats.rejected == 0 { Exit::Complete } else { Exit::Incomplete };
     let report = ReceiverReport {
         schema: SCHEMA,
         downpour: env!("CARGO_PKG_VERSION"),
         role: "receiver",
         profile: plan.kind.name(),
-        complete: true,
+        complete: exit == Exit::Complete,
         duration_s: last.since(first).as_secs_f64(),
         packets: stats.packets,
         repairs: stats.repairs,
@@ -164,6 +165,7 @@ fn finish(plan: &ProfileReceivePlan, outcome: &ReceiveOutcome) -> Result<Exit, F
         malformed: stats.malformed,
         foreign,
         refused: stats.refused,
+        rejected: stats.rejected,
     };
-    plan.output.write_json(&report, Exit::Complete)
+    plan.output.write_json(&report, exit)
 }

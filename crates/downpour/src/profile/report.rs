@@ -63,4 +63,6 @@ pub(super) struct ReceiverReport {
     pub(super) malformed: u64,
     pub(super) foreign: u64,
     pub(super) refused: u64,
+    /// Products that will not be complete: the sender has given them up.
+    pub(super) rejected: u64,
 }

@@ -2,13 +2,14 @@
 
 use crate::between::Between;
 use crate::endings::fifo;
-use crate::program::{Running, Scratch};
+use crate::program::{Ended, Running, Scratch};
 use crate::sessions::{address, receiver, sender};
 use downpour::product::{InsertedLine, MadeBytes, ReceivedLine};
 use downpour::ticket::Ticket;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
 use std::path::Path;
 
 const PRODUCTS: u64 = 60;
@@ -312,4 +313,41 @@ fn profile_fmtp_carries_a_feed_and_ends_with_it() {
         assert_eq!(got, (0..).zip(sizes).collect::<Vec<_>>(), "{name}");
     }
     assert_eq!(fs::read_to_string(&sent).unwrap().lines().count(), sizes.len());
+}
+
+/// What becomes of a receiver whose sender says nothing but this on the connection, and closes it.
+fn feed_that_ends_with(message: &[u8]) -> (Ended, Option<serde_json::Value>) {
+    let scratch = Scratch::new();
+    let sender = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = sender.local_addr().unwrap();
+    let group = format!("239.192.9.10:{}", address.port());
+    let [log, report] = ["log", "report"].map(|name| scratch.path(name));
+    #[rustfmt::skip]
+    let receiver = scratch.start(None, "r0", &[
+        "receive", "--profile", "fmtp", "--group", &group, "--interface", "lo", "--discard",
+        "--sender", &address.to_string(), "--product-log", log.to_str().unwrap(),
+        "--report", report.to_str().unwrap(),
+    ]);
+    sender.accept().unwrap().0.write_all(message).unwrap();
+    let ended = receiver.wait();
+    let report = fs::read(report).ok().map(|report| serde_json::from_slice(&report).unwrap());
+    (ended, report)
+}
+
+#[test]
+fn profile_fmtp_says_that_a_feed_was_not_complete() {
+    // Product index 7, offset, length, flags.
+    let message = |flags: u16| [&[0, 0, 0, 7, 0, 0, 0, 0, 0, 0], &flags.to_be_bytes()[..]].concat();
+    let (ended, report) = feed_that_ends_with(&[]);
+    ended.expect(0);
+    assert_eq!(report.unwrap()["complete"], true);
+    // RETX_REJ: the sender has given it up.
+    let (ended, report) = feed_that_ends_with(&message(0x0010));
+    ended.expect(1);
+    let report = report.unwrap();
+    assert_eq!((&report["complete"], &report["rejected"]), (&false.into(), &1.into()));
+    // RETX_EOP: there was such a product, and its begin does not come any more.
+    let (ended, _) = feed_that_ends_with(&message(0x0400));
+    ended.expect(1);
+    assert!(ended.err.contains("before all was here"), "{}", ended.err);
 }

@@ -48,6 +48,11 @@ pub trait Feedback: Send + fmt::Debug {
     /// A product is complete, or given up: no more about it.
     fn on_over(&mut self, _cx: &mut Context<'_>, _product: u32) {}
 
+    /// Products are known of whose begin was missed and has not come.
+    fn waits_for_begin(&self) -> bool {
+        false
+    }
+
     /// The deadline has come.
     fn on_timeout(&mut self, cx: &mut Context<'_>);
 

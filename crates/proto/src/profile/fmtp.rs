@@ -359,6 +359,10 @@ impl Feedback for FmtpFeedback {
         self.ask_wanted(cx);
     }
 
+    fn waits_for_begin(&self) -> bool {
+        !(self.lost.is_empty() && self.wanted.is_empty())
+    }
+
     fn on_timeout(&mut self, cx: &mut Context<'_>) {
         let due: Vec<u32> = self
             .timers

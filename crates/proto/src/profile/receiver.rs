@@ -112,6 +112,8 @@ pub struct ReceiverStats {
     pub malformed: u64,
     /// Products that were beyond a limit.
     pub refused: u64,
+    /// Products that the sender had no more.
+    pub rejected: u64,
     /// Messages sent.
     pub messages: u64,
     /// Their bytes.
@@ -213,6 +215,7 @@ impl Receiver {
             Message::Rejected { product } => {
                 if !self.products.is_over(product) {
                     self.products.close(product);
+                    self.stats.rejected += 1;
                     self.consult(|feedback, cx| feedback.on_over(cx, product));
                     self.events.push_back(Event::Rejected(product));
                 }
@@ -265,6 +268,11 @@ impl Receiver {
     /// When to be called by time alone.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         self.profile.feedback.deadline()
+    }
+
+    /// Whether products are known of whose begin was missed and has not come.
+    pub fn waits_for_begin(&self) -> bool {
+        self.profile.feedback.waits_for_begin()
     }
 
     /// What is here.

@@ -40,7 +40,7 @@ pub trait ProductSink: Send {
     /// It will never be complete. True: nothing more is wanted.
     fn reject(&mut self, number: u32) -> io::Result<bool>;
 
-    /// The sender has closed its connection. True: that is a feed's end, and nothing is lacking.
+    /// The sender has closed its connection. True: that is a feed's end, and nothing that was opened is lacking.
     fn closed(&mut self) -> bool {
         false
     }

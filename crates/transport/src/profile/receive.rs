@@ -198,7 +198,7 @@ impl Receiving {
                 return Err(ProfileError::Silent);
             }
             if self.connection.as_ref().is_some_and(Connection::is_closed) {
-                if self.sink.closed() {
+                if self.sink.closed() && !self.machine.waits_for_begin() {
                     break;
                 }
                 return Err(ProfileError::Closed);

@@ -265,5 +265,6 @@ mod tests {
         let mut events = core::iter::from_fn(|| receiver.poll_event());
         assert!(events.any(|event| matches!(event, ReceiverEvent::Rejected(7))));
         assert!(receiver.products().find(7).is_none());
+        assert_eq!(receiver.stats().rejected, 1);
     }
 }
