@@ -26,6 +26,9 @@ const READY_MAX: usize = 64;
 /// How long receivers may take to read the rest after the end.
 const LINGER: Duration = Duration::from_secs(5);
 
+/// What is due by time waits so long at most while the socket's buffer is full.
+const FULL_MAX: Duration = Duration::from_millis(20);
+
 /// When the data starts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StartWhen {
@@ -420,8 +423,13 @@ impl Sending {
         }
     }
 
-    fn sleep(&mut self) -> Result<(), ProfileError> {
-        let mut deadline = self.machine.poll_timeout().unwrap_or(Timestamp::MAX);
+    /// When to look again, whatever comes.
+    fn deadline(&self) -> Timestamp {
+        let mut deadline = match self.pending {
+            // Its turn has come already, and nothing leaves before it: room in the socket's buffer ends the wait.
+            Some(_) => self.clock.now() + FULL_MAX,
+            None => self.machine.poll_timeout().unwrap_or(Timestamp::MAX),
+        };
         if self.started.is_none()
             && let Some(after) = self.setup.start.after
         {
@@ -431,13 +439,17 @@ impl Sending {
         if self.connections.values().any(Connection::is_waiting) {
             deadline = deadline.min(self.clock.now() + Duration::from_millis(2));
         }
+        deadline
+    }
+
+    fn sleep(&self) -> Result<(), ProfileError> {
         let socket = match self.pending {
             Some(_) => Interest::ReadWrite(self.setup.socket.as_fd()),
             None => Interest::Read(self.setup.socket.as_fd()),
         };
         let interests =
             [socket, Interest::Read(self.epoll.0.as_fd()), Interest::Read(self.waker.as_fd())];
-        wait(&self.clock, deadline, &interests).map_err(ProfileError::Network)?;
+        wait(&self.clock, self.deadline(), &interests).map_err(ProfileError::Network)?;
         Ok(())
     }
 
@@ -465,5 +477,50 @@ impl Sending {
             let soon = (self.clock.now() + Duration::from_millis(2)).min(until);
             wait(&self.clock, soon, &[]).map_err(ProfileError::Network)?;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ProductSource, SendSetup, StartWhen, prepare};
+    use crate::UnicastSocket;
+    use downpour_proto::profile::{Mode, Offer, SenderConfig, To, fmtp};
+    use downpour_proto::{Rate, ReceiverId};
+    use std::io;
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    struct Zeros;
+
+    impl ProductSource for Zeros {
+        fn read(&mut self, _product: u32, _offset: u64, _bytes: &mut [u8]) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn who_waits_for_room_in_the_socket_does_not_wait_for_what_is_due() {
+        let home = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let profile = fmtp::sender(Rate::from_mbps(1000), fmtp::KEEP);
+        let (mut sending, _handle) = prepare(SendSetup {
+            machine: SenderConfig { profile, mode: Mode::Multicast, group: None },
+            socket: UnicastSocket::bind(home, 1 << 16).unwrap(),
+            control: None,
+            source: Box::new(Zeros),
+            start: StartWhen::default(),
+            on_event: Box::new(|_, _| {}),
+        })
+        .unwrap();
+        let now = sending.clock.now();
+        assert!(sending.machine.connect(now, ReceiverId(1)));
+        sending.machine.start(now);
+        let offer = Offer { product: 1, size: 1 << 20, offered_unix_ns: 0, metadata: Vec::new() };
+        assert!(sending.machine.offer(now, offer));
+        // The first packet of a burst: the others are due.
+        let transmit = sending.machine.poll_transmit(now, &mut sending.packet).unwrap();
+        assert_eq!(transmit.to, To::Group);
+        assert!(sending.deadline() <= sending.clock.now());
+        sending.pending = Some(transmit.to);
+        let now = sending.clock.now();
+        assert!(sending.deadline() > now);
     }
 }
