@@ -70,10 +70,12 @@ pub struct ReceiveArgs {
     /// Drop this share of the stream's datagrams as they arrive, to see recovery at work
     #[arg(long, value_name = "SHARE", value_parser = parse_share, help_heading = "Network")]
     pub inject_loss: Option<f64>,
-    /// What the path from the sender is known to carry, such as 1gbit; without it socket buffers stay with the kernel
+    /// What the path from the sender is known to carry, such as 1gbit; without it, and in a session by multicast,
+    /// socket buffers stay with the kernel
     #[arg(long, value_name = "RATE", value_parser = parse_rate, help_heading = "Connections")]
     pub path_rate: Option<Rate>,
-    /// The path's round trip when nothing else is sent, such as 12ms [default: that of the TCP handshake]
+    /// The path's round trip when nothing else is sent, such as 12ms; in a session by multicast it does nothing
+    /// [default: that of the TCP handshake]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Connections")]
     pub path_rtt: Option<Duration>,
     /// Connections for what is pulled.

@@ -51,8 +51,8 @@ pub enum EncryptionArg {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Connections")]
 pub struct ConnectionArgs {
-    /// TCP connections that fetch at once; each costs memory for two blocks and a descriptor at both sides [default: 4,
-    /// and 10 where the round trip is 5 ms or more]
+    /// TCP connections that fetch at once; each costs memory for two blocks and a descriptor at both sides [default: 4;
+    /// without multicast 10 where the round trip is 5 ms or more]
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(CONNECTIONS_MAX)))]
     pub connections: Option<u16>,
@@ -67,7 +67,7 @@ pub struct ConnectionArgs {
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     pub pacing: Option<Rate>,
     /// Rule for socket buffers whose size is not given: auto, or bdp-1, bdp-2, bdp-3 for so many times what the path carries
-    /// × its round trip, shared by the connections
+    /// × its round trip, shared by the connections; in a session by multicast it does nothing
     #[arg(long, value_name = "POLICY", default_value = "auto")]
     pub policy: Policy,
 }

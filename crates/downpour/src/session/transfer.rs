@@ -9,7 +9,7 @@ use downpour_proto::transfer::steer::Limits;
 use downpour_proto::transfer::{
     Ahead, CONNECTIONS_MAX, Carrier, Figure, Host, Known, Plan, Wishes,
 };
-use downpour_proto::{Geometry, Timestamp};
+use downpour_proto::{Geometry, Rate, Timestamp};
 use downpour_transport::Spare;
 use downpour_transport::control::{DataPath, Joined};
 use downpour_transport::pull::{PullLimits, PullTotals};
@@ -65,10 +65,10 @@ pub(super) fn pulls(plan: &ReceivePlan, joined: &Joined) -> usize {
 pub(super) fn limits(plan: &ReceivePlan, joined: &Joined, taker: &Taker) -> PullLimits {
     let default = PullLimits { spare: Spare::new(SPARE_MAX), ..PullLimits::default() };
     match planned(plan, joined) {
-        None => PullLimits {
-            parallel: plan.wishes.connections.map_or(default.parallel, usize::from),
-            ..default
-        },
+        None => {
+            let parallel = plan.wishes.connections.map_or(default.parallel, usize::from);
+            PullLimits { parallel, tuning: beside_stream(&plan.wishes, parallel), ..default }
+        }
         Some(planned) => PullLimits {
             parallel: usize::from(planned.connections.value),
             depth: planned.depth.value,
@@ -81,6 +81,17 @@ pub(super) fn limits(plan: &ReceivePlan, joined: &Joined, taker: &Taker) -> Pull
             }),
             ..default
         },
+    }
+}
+
+/// What is set on each of so many connections where nothing is planned: what was asked for, nothing else.
+fn beside_stream(wishes: &Wishes, connections: usize) -> Tuning {
+    let share = |all: Rate| Rate::from_bps((all.bps() / connections.max(1) as u64).max(1));
+    Tuning {
+        congestion: wishes.congestion.clone(),
+        send_buffer: wishes.buffer,
+        receive_buffer: wishes.buffer,
+        pacing: wishes.pacing.map(share),
     }
 }
 
@@ -148,4 +159,24 @@ pub(super) fn report(
 pub(super) fn pad(bytes: &mut Vec<u8>, geometry: Geometry) {
     let whole = bytes.len().next_multiple_of(usize::from(geometry.symbol_len));
     bytes.resize(whole, 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Rate, Tuning, Wishes, beside_stream};
+
+    #[test]
+    fn pulls_beside_a_stream_keep_to_what_was_asked_for() {
+        let wishes = Wishes {
+            congestion: Some("bbr".to_owned()),
+            buffer: Some(1 << 20),
+            pacing: Some(Rate::from_mbps(20)),
+            ..Wishes::default()
+        };
+        let tuning = beside_stream(&wishes, 4);
+        assert_eq!(tuning.pacing, Some(Rate::from_mbps(5)), "together they have the ceiling");
+        assert_eq!(tuning.congestion.as_deref(), Some("bbr"));
+        assert_eq!((tuning.send_buffer, tuning.receive_buffer), (Some(1 << 20), Some(1 << 20)));
+        assert_eq!(beside_stream(&Wishes::default(), 4), Tuning::default());
+    }
 }
