@@ -171,12 +171,10 @@ impl<'a> Judge<'a> {
             let what = "this site's rule refuses other content under a known name".to_owned();
             return refuse(ErrorClass::VersionConflict, what);
         }
-        let path = match rule {
-            Some(rule) => {
-                rule.path_of(&item.site, &item.name, item.version, Time(item.taken_in_us))
-            }
-            None => item.into.clone(),
-        };
+        let taken_in = Time(item.taken_in_us);
+        let said =
+            rule.and_then(|rule| rule.path_of(&item.site, &item.name, item.version, taken_in));
+        let path = said.unwrap_or_else(|| item.into.clone());
         if check_item_name(&path).is_err() {
             return refuse(ErrorClass::NameRefused, format!("`{path}` is no path below a folder"));
         }

@@ -58,7 +58,7 @@ impl Route {
             receivers: rule.receivers.clone(),
             required: rule.required.of(rule.receivers.len()),
             priority: rule.priority,
-            into: rule.into.clone(),
+            into: rule.into.clone().unwrap_or_default(),
             have: HashMap::new(),
         }
     }

@@ -56,10 +56,11 @@ impl Rules {
 }
 
 impl RuleSection {
-    /// The file's path below the destination's folder.
-    pub fn path_of(&self, site: &str, name: &str, version: i64, taken_in: Time) -> String {
+    /// The file's path below the destination's folder; `None`: the rule says nothing of it.
+    pub fn path_of(&self, site: &str, name: &str, version: i64, taken_in: Time) -> Option<String> {
         let rule = self.name.as_str();
-        self.into.path(&Facts { name, version, site, rule, taken_in, path: "" })
+        let into = self.into.as_ref()?;
+        Some(into.path(&Facts { name, version, site, rule, taken_in, path: "" }))
     }
 
     /// What the catalog does with other content under a known name.
@@ -154,7 +155,9 @@ mod tests {
         assert_eq!(rules.for_arrival("beta", "x").unwrap().name, "in");
         assert!(rules.for_arrival("gamma", "x").is_none());
         let path = rules.at(0).path_of("alpha", "run/1.root", 1, Time(0));
-        assert_eq!(path, "alpha/1970-01-01/run/1.root");
+        assert_eq!(path.as_deref(), Some("alpha/1970-01-01/run/1.root"));
+        let arrived = rules.for_arrival("beta", "x").unwrap();
+        assert_eq!(arrived.path_of("beta", "x", 1, Time(0)), None, "its sender says where");
     }
 
     #[test]

@@ -81,9 +81,9 @@ described! {
         /// How many of the receivers must have a file before it is verified: a number, or "all".
         #[serde(default)]
         required: Required = "\"all\"",
-        /// Path at the destination: {name}, {dir}, {file}, {stem}, {ext}, {date}, {version}, {site}, {rule}.
-        #[serde(default)]
-        into: Template = "\"{name}\"",
+        /// Path at the destination: {name}, {dir}, {file}, {stem}, {ext}, {date}, {version}, {site}, {rule}. Without it: {name}; with
+        /// `from` the path that the sender says.
+        into: Option<Template> | "\"{name}\"",
         /// Lower goes first.
         #[serde(default = "priority")]
         priority: i64 = "100",

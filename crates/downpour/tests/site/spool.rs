@@ -127,7 +127,9 @@ fn files_in_a_spool_arrive_at_the_other_site_and_leave() {
          command = [\"/bin/sh\", \"-c\", \"echo $$ > {}; exec sleep 300\"]",
         process.display()
     );
-    let sites = sites(folder.path(), "after = \"delete\"\ndigests = [\"md5\"]", &there);
+    // The rule there says nothing of where files go.
+    let here = "into = \"of-{site}/{name}\"\nafter = \"delete\"\ndigests = [\"md5\"]";
+    let sites = sites(folder.path(), here, &there);
     let write = |name: &str, content: &str| {
         let path = folder.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -157,6 +159,7 @@ fn files_in_a_spool_arrive_at_the_other_site_and_leave() {
         let replicas = Reader::open(&url).unwrap().replicas(there.id).unwrap();
         let read: Vec<_> = replicas.iter().map(|r| fs::read(&r.path).ok()).collect();
         assert!(read.contains(&Some(content.as_bytes().to_vec())), "{replicas:?}");
+        assert!(replicas.iter().any(|r| r.path.contains("/of-a/")), "{replicas:?}");
         until(&format!("{name} leaves"), || (!folder.path().join(name).exists()).then_some(()));
     }
     let process = until("a command runs", || {
