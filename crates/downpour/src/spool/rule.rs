@@ -194,6 +194,12 @@ mod tests {
             (rule.replace("to = 'beta'", ""), "to", "receivers"),
             (format!("{rule}command = ['/x']"), "command", "`from`"),
             (format!("{from}from = 'beta'\ncommand = ['x']"), "command", "from / on"),
+            (format!("{from}from = 'beta'\nto = 'gamma'"), "rule.0.to", "sent on"),
+            (format!("{from}from = 'beta'\nreceivers = 'r'"), "rule.0.receivers", "sent on"),
+            (format!("{from}from = 'beta'\nafter = 'delete'"), "rule.0.after", "sent on"),
+            (format!("{from}from = 'beta'\ndigests = 'md5'"), "rule.0.digests", "sent on"),
+            (format!("{from}from = 'beta'\nrelease = '6h'"), "rule.0.release", "sent on"),
+            (format!("{from}from = 'beta'\npriority = 1"), "rule.0.priority", "sent on"),
             (format!("{rule}after = 'move:/s/x'\n[[spool]]\nfolder = '/s'"), "after", "outside"),
             ("[[spool]]\nfolder = '/s'".to_owned(), "spool.0", "[[rule]]"),
         ] {

@@ -375,6 +375,9 @@ pub fn check(
         }
         check_sites(own, sites, rule, &mut say);
         check_rule(own, spools, rule, &mut say);
+        if rule.from.as_ref().is_some_and(|from| from != own) {
+            check_arrivals(rule, &mut say);
+        }
     }
     let takes = |rule: &RuleSection| rule.from.as_deref().is_none_or(|from| from == own);
     if !spools.is_empty() && !rules.iter().any(takes) {
@@ -460,5 +463,22 @@ fn check_rule(
         && spools.iter().any(|spool| folder.starts_with(&spool.folder))
     {
         say("after", "it moves into a spool", "name a folder outside of the spools");
+    }
+}
+
+/// A rule for what arrives sends nothing on, and has no hand in what the sender does.
+fn check_arrivals(rule: &RuleSection, say: &mut impl FnMut(&str, &str, &str)) {
+    for (key, is_said) in [
+        ("to", !rule.to.is_empty()),
+        ("receivers", !rule.receivers.is_empty()),
+        ("after", rule.after != After::Keep),
+        ("digests", !rule.digests.is_empty()),
+        ("release", rule.release.is_some()),
+        ("priority", rule.priority != PRIORITY),
+    ] {
+        if is_said {
+            let todo = "remove it, or `from`; nothing that arrived is sent on by a rule";
+            say(key, "it does nothing for files that arrive", todo);
+        }
     }
 }
