@@ -76,7 +76,8 @@ pub struct SendArgs {
     /// all can take it]
     #[arg(long, value_name = "RATE", value_parser = parse_rate, help_heading = "Rate")]
     pub rate: Option<Rate>,
-    /// How the rate is found [default: that of defaults.toml, or auto]
+    /// How the stream's rate is found; what goes by TCP keeps to the ceiling alone [default: that of
+    /// defaults.toml, or auto]
     #[arg(long = "controller", value_enum, help_heading = "Rate")]
     pub profile: Option<Profile>,
     /// Share of the rate that pulls get together while the stream runs
@@ -226,7 +227,10 @@ impl SendArgs {
         let start = StartRule { receivers: self.receivers, expect, after: self.start_after, enter };
         start.check()?;
         let defaults = read_defaults()?;
-        let (profile, rate, rate_line) = settle_rate(self.profile, self.rate, &defaults);
+        let (profile, rate, rate_line) = match self.path {
+            PathArg::Tcp => settle_ceiling(self.profile, self.rate, &defaults)?,
+            _ => settle_rate(self.profile, self.rate, &defaults),
+        };
         if profile == Profile::Fixed && self.rate.is_none() {
             let said = match self.profile {
                 Some(_) => "--controller fixed",
@@ -299,6 +303,23 @@ fn settle_rate(
     let file = told.map_or_else(String::new, |told| format!(" ({})", told.file.display()));
     let (rate, origin) = defaults.ceiling_for(asked);
     (profile, rate, format!("{}{file}, {}", profile.name(), ceiling_words(rate, &origin)))
+}
+
+/// As [`settle_rate`] where there is no stream: TCP finds the rate, below a ceiling.
+fn settle_ceiling(
+    profile: Option<Profile>,
+    asked: Option<Rate>,
+    defaults: &Defaults,
+) -> Result<(Profile, Option<Rate>, String), Fault> {
+    if let Some(profile) = profile.filter(|profile| *profile != Profile::Auto) {
+        return Err(Fault::usage(
+            format!("--controller {} is for a stream, and --path tcp has none", profile.name()),
+            "give --rate for a ceiling instead, or another --path",
+        ));
+    }
+    let (rate, origin) = defaults.ceiling_for(asked);
+    let line = format!("by TCP's own control, {}", ceiling_words(rate, &origin));
+    Ok((Profile::Auto, rate, line))
 }
 
 /// A ceiling with where it comes from.
@@ -453,7 +474,7 @@ fn read_expected(path: &Path) -> Result<BTreeSet<String>, Fault> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Payload, Profile, SendArgs, SendPlan, settle_rate};
+    use super::{Payload, Profile, SendArgs, SendPlan, settle_ceiling, settle_rate};
     use crate::cli::{Exit, Fault};
     use crate::defaults::{Defaults, Told};
     use clap::Parser;
@@ -497,6 +518,20 @@ mod tests {
         assert_eq!((profile, rate), (Profile::Auto, Some(Rate::from_mbps(20))));
         assert_eq!(line, "auto, 20.0 Mbit/s at most (--rate)");
         assert_eq!(settle_rate(None, None, &Defaults::default()).2, "auto, no ceiling");
+        let (profile, _, line) = settle_ceiling(None, None, &defaults).unwrap();
+        assert_eq!(profile, Profile::Auto, "what controls nothing is not named");
+        assert_eq!(line, "by TCP's own control, 50.0 Mbit/s at most (hard in /etc/d.toml)");
+    }
+
+    #[test]
+    fn a_controller_needs_a_stream() {
+        let by_tcp = |controller: &str| {
+            resolve(&["/", "--path", "tcp", "--controller", controller, "--receivers", "1"])
+        };
+        assert!(by_tcp("auto").is_ok());
+        let fault = by_tcp("background").unwrap_err();
+        assert_eq!(fault.exit, Exit::Usage);
+        assert!(fault.what.contains("--controller background"), "{fault}");
     }
 
     #[test]
