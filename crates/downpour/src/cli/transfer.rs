@@ -98,6 +98,10 @@ struct ShowArgs {
     /// Its number, as `submit` and `list` print it
     #[arg(value_name = "TRANSFER")]
     transfer: i64,
+    /// The site at which it is queued, as `submit` prints it: what was asked of another site is queued there [default: the
+    /// daemon's own]
+    #[arg(long, value_name = "SITE")]
+    of: Option<String>,
     /// Print it as JSON
     #[arg(long)]
     json: bool,
@@ -132,7 +136,7 @@ struct DeedArgs {
     /// Numbers of files, as `why` prints them
     #[arg(value_name = "FILE", required_unless_present = "transfer")]
     files: Vec<i64>,
-    /// All files of a transfer; to `cancel`, also a fetch
+    /// All files of a transfer that is queued at this daemon's site; to `cancel`, also a fetch
     #[arg(long, value_name = "TRANSFER", conflicts_with = "files")]
     transfer: Option<i64>,
     #[command(flatten)]
@@ -380,7 +384,10 @@ impl ListArgs {
 
 impl ShowArgs {
     fn run(self) -> Result<Exit, Fault> {
-        let path = format!("/v1/transfers/{}", self.transfer);
+        let mut path = format!("/v1/transfers/{}", self.transfer);
+        if let Some(of) = &self.of {
+            path.push_str(&format!("?at={}", encoded(of)));
+        }
         let report: TransferReport = with_daemon(self.access, async |site| site.get(&path).await)?;
         if self.json {
             print_json(&report);

@@ -388,7 +388,8 @@ pub(super) async fn transfer_here(
         report.count(reader.transfer_states(TransferId(id))?);
         Ok(Some(report))
     });
-    found.await?.map(Json).ok_or_else(|| Problem::not_found(format!("there is no transfer {id}")))
+    let none = || Problem::not_found(format!("there is no transfer {id} queued at {}", site.name));
+    found.await?.map(Json).ok_or_else(none)
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

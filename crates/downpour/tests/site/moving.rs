@@ -281,6 +281,13 @@ fn a_site_asks_for_files_and_a_third_tells_it_to() {
     let waited = sites.b.done(&["transfer", "submit", &from, "b", "--wait"]);
     assert!(waited.contains(&format!("a -> b: {} receipted", all.len())), "{waited}");
     assert_eq!(count_below(sites.b.path("inbox")), all.len());
+    // The number is a's.
+    let word = waited.split_whitespace().skip_while(|word| *word != "transfer").nth(1);
+    let number = word.expect("its number").trim_end_matches(':').to_owned();
+    let shown = sites.b.done(&["transfer", "show", &number, "--of", "a"]);
+    assert!(shown.contains(&format!("a -> b: {} receipted", all.len())), "{shown}");
+    let here = sites.b.run(&["transfer", "show", &number]);
+    assert!(String::from_utf8_lossy(&here.stderr).contains("queued at b"), "{here:?}");
     // b tells c to fetch other files from a.
     let more = files(&sites.a, "more", 4, 3000);
     let from = format!("a:{}", data(&sites.a, "more"));
