@@ -327,6 +327,7 @@ impl SendArgs {
             &[
                 (self.products.is_some(), "--products", &[Fmtp]),
                 (self.ticket.is_some(), "--ticket", &[]),
+                (self.name.is_some(), "--name", &[]),
                 (self.expect.is_some(), "--expect", &[]),
                 (self.code.is_some(), "--code", &[]),
                 (self.xattrs, "--xattrs", &[]),

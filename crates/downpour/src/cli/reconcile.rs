@@ -22,13 +22,13 @@ pub(super) struct ReconcileArgs {
     /// Read the files on the disk and compare them with the catalog, instead of the catalog with other sites
     #[arg(long, conflicts_with_all = ["approve", "show", "list"])]
     scrub: bool,
-    /// List the reports, newest first
+    /// List the newest hundred reports, newest first
     #[arg(long, conflicts_with_all = ["approve", "show"])]
     list: bool,
     /// Show this report
     #[arg(long, value_name = "ID", conflicts_with = "approve")]
     show: Option<String>,
-    /// Print reports as JSON
+    /// Print reports, or the list of them, as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -40,7 +40,11 @@ impl ReconcileArgs {
         if self.list {
             let found: ReportList =
                 with_daemon(self.access, async |site| site.get("/v1/reconcile").await)?;
-            found.reports.iter().for_each(|id| println!("{id}"));
+            if self.json {
+                print_json(&found);
+            } else {
+                found.reports.iter().for_each(|id| println!("{id}"));
+            }
             return Ok(Exit::Complete);
         }
         let (shown, wish) = (self.show, ReconcileWish { approve: self.approve, scrub: self.scrub });
@@ -50,8 +54,7 @@ impl ReconcileArgs {
         })?;
         for report in &reports {
             if self.json {
-                let json = serde_json::to_string_pretty(report).expect("a report has no odd keys");
-                println!("{json}");
+                print_json(report);
             } else {
                 print!("{}", report.text());
             }
@@ -64,6 +67,10 @@ impl ReconcileArgs {
             Exit::Incomplete
         })
     }
+}
+
+fn print_json(value: &impl serde::Serialize) {
+    println!("{}", serde_json::to_string_pretty(value).expect("a report has no odd keys"));
 }
 
 async fn report(site: &Access, id: &str) -> Result<Report, RemoteError> {

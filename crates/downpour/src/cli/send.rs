@@ -33,9 +33,9 @@ pub struct SendArgs {
     /// input
     #[arg(value_name = "PATH", required_unless_present = "products")]
     pub paths: Vec<PathBuf>,
-    /// Name under which standard input arrives
-    #[arg(long, value_name = "NAME", default_value = "stdin")]
-    pub name: String,
+    /// Name under which standard input arrives [default: stdin]
+    #[arg(long, value_name = "NAME", conflicts_with = "products")]
+    pub name: Option<String>,
     /// Send products as they come instead: a line for each in this file, or on standard input (-): a path, or JSON
     /// with `path` or `size`, `name`, `meta`, `at_s`
     #[arg(long, value_name = "FILE", conflicts_with = "paths", help_heading = "Products")]
@@ -55,10 +55,10 @@ pub struct SendArgs {
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<HostPort>,
     /// Preserve ACLs, extended attributes and capabilities
-    #[arg(long)]
+    #[arg(long, conflicts_with = "products")]
     pub xattrs: bool,
     /// Leave out what cannot be read, and name it in the report, instead of sending nothing
-    #[arg(long)]
+    #[arg(long, conflicts_with = "products")]
     pub skip_unreadable: bool,
 
     /// Start as soon as this many receivers have joined; the exit status is 1 if fewer ever do
@@ -217,6 +217,7 @@ impl SendArgs {
     /// Looks at the machine and settles everything.
     pub fn resolve(self) -> Result<SendPlan, Fault> {
         self.check_paper_options()?;
+        self.check_stream_options()?;
         let payload = match self.products {
             Some(list) => resolve_products(list, self.product_memory, self.product_log)?,
             None => resolve_payload(self.paths, self.name)?,
@@ -263,6 +264,23 @@ impl SendArgs {
             network: self.network.resolve()?,
             output: self.output,
         })
+    }
+
+    /// What is for multicast alone goes with nothing else.
+    fn check_stream_options(&self) -> Result<(), Fault> {
+        let network = &self.network;
+        let given = [
+            (network.group.is_some(), "--group"),
+            (network.source_specific, "--source-specific"),
+            (network.ttl != 1, "--ttl"),
+        ];
+        match given.into_iter().find(|(is_given, _)| *is_given) {
+            Some((_, option)) if self.path != PathArg::Multicast => Err(Fault::usage(
+                format!("{option} is for a multicast stream, and the --path given has none"),
+                "leave one of the two out",
+            )),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -396,7 +414,7 @@ impl StartRule {
     }
 }
 
-fn resolve_payload(paths: Vec<PathBuf>, name: String) -> Result<Payload, Fault> {
+fn resolve_payload(paths: Vec<PathBuf>, name: Option<String>) -> Result<Payload, Fault> {
     if paths.iter().any(|path| path.as_os_str() == "-") {
         if paths.len() > 1 {
             return Err(Fault::usage(
@@ -404,6 +422,7 @@ fn resolve_payload(paths: Vec<PathBuf>, name: String) -> Result<Payload, Fault> 
                 "send it in a session of its own, or save it to a file first",
             ));
         }
+        let name = name.unwrap_or_else(|| "stdin".to_owned());
         if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
             return Err(Fault::usage(
                 format!("`{name}` is no name for a file"),
@@ -411,6 +430,10 @@ fn resolve_payload(paths: Vec<PathBuf>, name: String) -> Result<Payload, Fault> 
             ));
         }
         return Ok(Payload::Pipe { name });
+    }
+    if name.is_some() {
+        let what = "--name is for standard input, and files have names";
+        return Err(Fault::usage(what, "leave it out, or send standard input (-)"));
     }
     for path in &paths {
         // A dangling symlink is an object like any other, so the link itself must be there.
@@ -563,6 +586,23 @@ mod tests {
         assert_eq!(plan.payload, Payload::Pipe { name: "disk.img".to_owned() });
         assert!(!plan.start.enter, "the Enter key is not free");
         assert!(resolve(&["-", "--name", "../x", "--receivers", "1"]).is_err());
+    }
+
+    #[test]
+    fn options_that_would_do_nothing_are_refused() {
+        for line in [
+            &["/", "--name", "x"][..],
+            &["/", "--path", "tcp", "--group", "239.192.7.1:28819"],
+            &["/", "--path", "udp", "--source-specific"],
+            &["/", "--path", "auto", "--ttl", "2"],
+        ] {
+            let fault = resolve(&[line, &["--receivers", "1"]].concat()).unwrap_err();
+            assert_eq!(fault.exit, Exit::Usage, "{line:?}: {fault}");
+        }
+        for option in [&["--name", "x"][..], &["--xattrs"], &["--skip-unreadable"]] {
+            let line = [&["send", "--products", "-"], option].concat();
+            assert!(Line::try_parse_from(&line).is_err(), "{line:?}");
+        }
     }
 
     #[test]

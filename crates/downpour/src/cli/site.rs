@@ -96,6 +96,12 @@ impl InitArgs {
             if self.name.as_ref().is_some_and(|name| *name != mine.name) || self.with.is_empty() {
                 return Err(init_fault(InitError::Exists(self.folder)));
             }
+            if self.state.is_some() || self.listen.is_some() || self.address.is_some() {
+                let what =
+                    "--state, --listen and --address are for a new site, and this one is there";
+                let todo = format!("leave them out, and edit {CONFIG_FILE} in its folder");
+                return Err(Fault::usage(what, todo));
+            }
             mine
         } else {
             let Some(name) = self.name else {
@@ -333,6 +339,7 @@ pub(super) fn config_fault(bad: &BadConfig) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::{AccessArgs, InitArgs, Way};
+    use crate::cli::Exit;
     use clap::Parser as _;
     use std::path::PathBuf;
 
@@ -365,6 +372,19 @@ mod tests {
         assert!(closed.what.ends_with("Not a directory (os error 20)"), "{closed}");
         assert!(!mine.exists());
         init(WEST).unwrap();
+    }
+
+    #[test]
+    fn what_is_for_a_new_site_is_refused_where_one_is() {
+        let root = tempfile::tempdir().unwrap();
+        let init = |more: &[&str]| {
+            let folder = ["init", "q", "--folder", root.path().to_str().unwrap(), "--with", WEST];
+            Initing::try_parse_from(folder.iter().chain(more)).unwrap().init.run()
+        };
+        init(&["--address", "old:1"]).unwrap();
+        let fault = init(&["--address", "new:1"]).unwrap_err();
+        assert!(fault.exit == Exit::Usage && fault.what.contains("--address"), "{fault}");
+        init(&[]).unwrap();
     }
 
     const EAST: &str = "east@east:1#AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";

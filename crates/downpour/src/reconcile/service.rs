@@ -305,7 +305,7 @@ pub struct Runs {
     pub ended: u64,
 }
 
-/// Reports that are kept.
+/// The newest of the reports that are kept.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ReportList {
     /// Their ids, newest first.
