@@ -6,8 +6,9 @@
 //! 2. Each file below the folders that are named, older than the scrub's beginning, must be one of these; others are *dark*. They are told,
 //!    never touched.
 //!
-//! A look takes its time, and what is recorded may change meanwhile (a file that leaves by its rule): what was found is recorded only of
-//! replicas that are still recorded as they were when they were looked at.
+//! A look takes its time, and things change meanwhile (a file leaves by its rule, or comes back): what was found is recorded, and told, only
+//! of replicas that are still recorded as they were when they were looked at, and whose places look as they did. The record alone does
+//! not tell: it may have been written anew with the same words. Others are for the next scrub.
 //!
 //! What was found is recorded every few minutes, so that a scrub that is cut short goes on where it was: [`ScrubOrder::after`]. More
 //! lost and corrupt ones than the threshold look like a disk that is not mounted: nothing more is recorded then, the report asks.
@@ -157,31 +158,45 @@ pub fn read_back(
             stored.push(Stored::Nothing);
             continue;
         };
-        let state = state_of(&file, read_once(&base.join(&replica.path), &mut known))?;
+        let path = base.join(&replica.path);
+        let looks = looks_of(&path);
+        let state = state_of(&file, read_once(&path, &mut known))?;
         stored.push(match state {
             ReplicaState::Present => Stored::AsRecorded,
             ReplicaState::Corrupt => Stored::Damaged,
             _ => Stored::Nothing,
         });
         if state != replica.state {
-            changed.push((replica, state));
+            changed.push((replica, looks, state));
         }
     }
     // The first one may have been idle for too long.
-    catalog.submit(now(), of_same(&mut catalog.reader()?, changed)?).wait()?;
+    let (changes, _) = of_same(&mut catalog.reader()?, base, changed)?;
+    catalog.submit(now(), changes).wait()?;
     Ok(stored)
 }
 
-/// A replica as it was recorded when it was looked at, and what was found.
-type Looked = (Replica, ReplicaState);
+/// A replica as it was recorded when it was looked at, how its place looked then, and what was found.
+type Looked = (Replica, Option<Fingerprint>, ReplicaState);
 
-/// What is to be recorded, of the replicas that are still recorded as they were.
-fn of_same(reader: &mut Reader, mut looked: Vec<Looked>) -> Result<Vec<Change>, RunError> {
-    let files: Vec<FileId> = looked.iter().map(|(replica, _)| replica.file).collect();
+/// What is to be recorded, of the replicas that are still as they were; and the others.
+fn of_same(
+    reader: &mut Reader,
+    base: &Path,
+    looked: Vec<Looked>,
+) -> Result<(Vec<Change>, Vec<Looked>), RunError> {
+    let files: Vec<FileId> = looked.iter().map(|(replica, ..)| replica.file).collect();
     let recorded: HashSet<Replica> = reader.replicas_of(&files)?.into_iter().collect();
-    looked.retain(|(replica, _)| recorded.contains(replica));
-    let change = |(replica, state)| Change::Replica(Replica { state, ..replica });
-    Ok(looked.into_iter().map(change).collect())
+    let (same, others) = looked.into_iter().partition::<Vec<_>, _>(|(replica, looks, _)| {
+        recorded.contains(replica) && looks_of(&base.join(&replica.path)) == *looks
+    });
+    let change = |(replica, _, state)| Change::Replica(Replica { state, ..replica });
+    Ok((same.into_iter().map(change).collect(), others))
+}
+
+/// How a place looks, unless nothing is there.
+fn looks_of(path: &Path) -> Option<Fingerprint> {
+    rustix::fs::lstat(path).ok().map(|stat| Fingerprint::of(&stat))
 }
 
 struct Work<'a> {
@@ -241,6 +256,7 @@ impl Work<'_> {
             return Ok(true);
         }
         let Some(file) = reader.file(replica.file)? else { return Ok(true) };
+        let looks = looks_of(&path);
         let state = match was_looked_at {
             true => recorded,
             false => {
@@ -253,7 +269,7 @@ impl Work<'_> {
             }
         };
         if state != ReplicaState::Present || state != recorded {
-            self.judge(reader, replica, &file, state)?;
+            self.judge(reader, &file, (replica.clone(), looks, state))?;
         }
         Ok(true)
     }
@@ -273,7 +289,12 @@ impl Work<'_> {
         if self.is_too_much() {
             return Ok(());
         }
-        let changes = of_same(reader, std::mem::take(&mut self.changed))?;
+        let changed = std::mem::take(&mut self.changed);
+        let (changes, others) = of_same(reader, &self.order.base, changed)?;
+        for (replica, _, state) in others {
+            self.changes -= usize::from(state != ReplicaState::Present);
+            self.done.findings.retain(|finding| finding.note != replica.path);
+        }
         let answers = self.catalog.submit(self.recorded, changes).wait()?;
         self.done.recorded += answers.iter().filter(|answer| answer.is_ok()).count();
         pace.reached(reached, self.changes);
@@ -304,13 +325,8 @@ impl Work<'_> {
     }
 
     /// Of what is wrong, or is no longer.
-    fn judge(
-        &mut self,
-        reader: &mut Reader,
-        replica: &Replica,
-        file: &File,
-        state: ReplicaState,
-    ) -> Result<(), RunError> {
+    fn judge(&mut self, reader: &mut Reader, file: &File, looked: Looked) -> Result<(), RunError> {
+        let (replica, _, state) = &looked;
         if !reader.replicas(file.id)?.contains(replica) {
             return Ok(());
         }
@@ -325,10 +341,10 @@ impl Work<'_> {
             let (name, version) = (file.name.clone(), file.version);
             self.find(kind, origin, name, version, file.size, &replica.path);
         }
-        if state != replica.state {
+        if *state != replica.state {
             // What is there again is no sign of a disk that is not mounted.
-            self.changes += usize::from(state != ReplicaState::Present);
-            self.changed.push((replica.clone(), state));
+            self.changes += usize::from(*state != ReplicaState::Present);
+            self.changed.push(looked);
         }
         if self.is_too_much() {
             self.changed.clear();
@@ -566,10 +582,13 @@ mod tests {
     }
 
     #[test]
-    fn what_left_by_its_rule_meanwhile_is_not_lost() {
+    fn what_left_by_its_rule_or_came_meanwhile_is_not_lost() {
         let ten = Ten::new();
         let lies = |name: &str| ten.data().join(name).to_string_lossy().into_owned();
         fs::remove_file(lies("deep/1")).unwrap();
+        fs::rename(lies("deep/2"), lies("deep/20")).unwrap();
+        fs::copy(lies("deep/3"), lies("deep/30")).unwrap();
+        fs::write(lies("deep/3"), "c0ntent 3").unwrap();
         let meanwhile = |left: u64| match left {
             // Removed when its turn has come; moved when its turn is over.
             95 => {
@@ -577,13 +596,21 @@ mod tests {
                 fs::remove_file(lies("deep/4")).unwrap();
             }
             92 => ten.record(1, lies("moved"), ReplicaState::Present),
+            // On their way when they were looked at, and recorded in the same places again.
+            91 => {
+                for n in [2, 3] {
+                    let place = lies(&format!("deep/{n}"));
+                    fs::rename(lies(&format!("deep/{n}0")), &place).unwrap();
+                    ten.record(n, place, ReplicaState::Present);
+                }
+            }
             _ => {}
         };
         let mut pace = Meanwhile(&meanwhile, 100, BEGINNING);
         let done = scrub(&ten.catalog, &ten.order(9), &mut pace, || NOW).unwrap();
-        let found: Vec<_> = done.findings.iter().map(|finding| finding.name.as_str()).collect();
-        assert_eq!((found, done.recorded), (vec!["deep/1"], 0));
+        assert_eq!((done.findings, done.recorded, pace.2.1), (Vec::new(), 0, 0));
         let replicas = ten.replicas();
+        assert_eq!(ten.states()[2..4], [ReplicaState::Present; 2]);
         assert_eq!(
             (&*replicas[1].path, replicas[1].state),
             (&*lies("moved"), ReplicaState::Present)
