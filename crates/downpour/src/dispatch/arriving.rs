@@ -12,8 +12,8 @@ use crate::receipt::{SignedFileReceipt, WORD_BYTES_MAX};
 use crate::site::Site;
 use crate::spool::Rules;
 use downpour_catalog::{
-    Error, ErrorClass, File, NAME_BYTES_MAX, OtherContent, Reader, Replica, ReplicaState, SiteId,
-    Time,
+    Change, Error, ErrorClass, File, NAME_BYTES_MAX, OtherContent, Reader, Replica, ReplicaState,
+    SiteId, Time,
 };
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -26,18 +26,19 @@ pub(super) struct Taken {
     pub(super) digest: Digest,
     /// Below the receiving folder.
     pub(super) path: String,
-    /// What is there is known to be damaged, unless it came right since.
-    pub(super) damaged: bool,
+    /// What is there is known to be damaged, unless it came right since: as it is recorded.
+    pub(super) damaged: Option<Replica>,
     /// Bytes for which there is to be room: less than all when some of it is here.
     pub(super) needed: u64,
 }
 
 impl Taken {
-    /// Moves what is known to be damaged out of its place; for who has seen that it is not what it should be.
-    pub(super) fn make_way(&self, folder: &Path) {
-        if self.damaged {
-            set_aside(folder, &self.path, &self.item.key().to_string());
-        }
+    /// Moves what is known to be damaged out of its place; for who has seen that it is not what it should be. Returns what is to be
+    /// recorded: it is there no longer, so that what comes to the place next, under whatever name, is not taken for it.
+    pub(super) fn make_way(&self, folder: &Path) -> Option<Change> {
+        let damaged = self.damaged.clone()?;
+        let is_free = set_aside(folder, &self.path, &self.item.key().to_string());
+        is_free.then_some(Change::Replica(Replica { state: ReplicaState::Lost, ..damaged }))
     }
 
     /// Whether a file of its size is in its place: itself, most often, brought by a session that was cut before it was recorded.
@@ -48,7 +49,7 @@ impl Taken {
 
     /// Takes room for what it lacks.
     fn take_room(&mut self, folder: &Path, space: &mut Space<'_>) -> Result<(), Trouble> {
-        self.needed = match !self.damaged && self.is_there(folder) {
+        self.needed = match self.damaged.is_none() && self.is_there(folder) {
             true => 0,
             false => space.take(&self.path, self.item.size)?,
         };
@@ -182,13 +183,7 @@ impl<'a> Judge<'a> {
             Some(file) => self.known(reader, &file, item, digest, path),
             None => {
                 let needed = item.size;
-                Ok(Ok(Look::Not(Taken {
-                    item: item.clone(),
-                    digest,
-                    path,
-                    damaged: false,
-                    needed,
-                })))
+                Ok(Ok(Look::Not(Taken { item: item.clone(), digest, path, damaged: None, needed })))
             }
         }
     }
@@ -222,13 +217,11 @@ impl<'a> Judge<'a> {
         }
         // It was here: it comes back to its place. One that lies in another folder says nothing of what is in this one.
         let back = replica.and_then(|replica| Some((self.below(&replica.path)?, replica)));
-        let damaged = match &back {
-            Some((below, replica)) if replica.state == ReplicaState::Corrupt => {
-                !self.is_anothers(reader, file, below)?
-            }
-            _ => false,
+        let (path, back) = back.map_or((path, None), |(below, replica)| (below, Some(replica)));
+        let damaged = match back.filter(|replica| replica.state == ReplicaState::Corrupt) {
+            Some(replica) if !self.is_anothers(reader, file, &path)? => Some(replica),
+            _ => None,
         };
-        let path = back.map_or(path, |(below, _)| below);
         let needed = item.size;
         Ok(Ok(Look::Not(Taken { item: item.clone(), digest, path, damaged, needed })))
     }
@@ -262,13 +255,18 @@ pub(super) enum Look {
     Not(Taken),
 }
 
-/// Moves what is known to be damaged out of the way of what replaces it. If it cannot be moved, the session says so.
-pub(super) fn set_aside(folder: &Path, path: &str, key: &str) {
+/// Moves what is known to be damaged out of the way of what replaces it. Returns whether its place is free; if it is not, the session
+/// says so.
+pub(super) fn set_aside(folder: &Path, path: &str, key: &str) -> bool {
     let aside = folder.join(".downpour/corrupt");
     let moved = std::fs::create_dir_all(&aside)
         .and_then(|()| std::fs::rename(folder.join(path), aside.join(key)));
-    if let Err(error) = moved {
-        tracing::warn!(path, %error, "a damaged file stays where it is");
+    match moved {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!(path, %error, "a damaged file stays where it is");
+            false
+        }
+        _ => true,
     }
 }
 
@@ -288,7 +286,7 @@ impl Taken {
             digests: Vec::new(),
         };
         let (path, needed) = (path.to_owned(), size);
-        Self { item, digest: Digest([0; 32]), path, damaged: false, needed }
+        Self { item, digest: Digest([0; 32]), path, damaged: None, needed }
     }
 }
 
@@ -296,6 +294,7 @@ impl Taken {
 mod tests {
     use super::Taken;
     use crate::dispatch::room::Room;
+    use downpour_catalog::{FileId, Replica, ReplicaState, SiteId};
     use std::collections::HashSet;
     use std::sync::Arc;
 
@@ -307,7 +306,10 @@ mod tests {
         let (room, parts) = (Arc::new(Room::default()), HashSet::new());
         let _full = room.promise(at, u64::MAX / 2);
         let mut space = room.space(at, &parts);
-        let mut needed = |path, size, damaged| {
+        let mut needed = |path: &str, size, is_damaged: bool| {
+            let (file, site, path_here) = (FileId(1), SiteId(1), path.to_owned());
+            let state = ReplicaState::Corrupt;
+            let damaged = is_damaged.then_some(Replica { file, site, path: path_here, state });
             let mut taken = Taken { damaged, ..Taken::example(path, size) };
             taken.take_room(at, &mut space).map(|()| taken.needed).ok()
         };

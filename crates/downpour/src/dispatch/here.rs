@@ -53,6 +53,7 @@ fn read(
     taken: &[Taken],
 ) -> Result<Vec<(usize, SignedFileReceipt)>, Fault> {
     let (mut found, mut left) = (Vec::new(), READ_MAX);
+    let mut made_way = Vec::new();
     for (index, taken) in taken.iter().enumerate() {
         let receipt = receipt(site, taken, batch);
         let is_right = taken.is_there(folder)
@@ -62,12 +63,101 @@ fn read(
             });
         match is_right.then(|| receipt.sign(&site.identity)) {
             Some(Ok(signed)) => found.push((index, signed)),
-            _ => taken.make_way(folder),
+            _ => made_way.extend(taken.make_way(folder)),
         }
     }
+    site.catalog.submit(site.clock.now(), made_way).wait()?;
     if !found.is_empty() {
         let synced = std::fs::File::open(folder).and_then(|at| Ok(rustix::fs::syncfs(at)?));
         synced.map_err(|e| Fault::new(ErrorClass::DestinationWriteFailed, e.to_string()))?;
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::arriving::{Judge, Judged};
+    use super::super::offer::{Offer, OfferItem};
+    use super::super::room::Room;
+    use crate::object::Digest as Blake3;
+    use crate::site::{Clock, Daemon, Site};
+    use downpour_catalog::{
+        AdoptedFile, Change, Digest, FileId, OtherContent, Replica, ReplicaState,
+    };
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// `name` of site `a` is known in the one place to which all go.
+    async fn known(site: &Arc<Site>, name: &str, content: &str, place: &Path) -> FileId {
+        let (of, name) = (site.clone(), name.to_owned());
+        let (content, path) = (content.to_owned(), place.to_str().unwrap().to_owned());
+        let adopted = move || {
+            let catalog = &of.catalog;
+            AdoptedFile {
+                site: catalog.site("a").unwrap(),
+                name,
+                size: content.len() as u64,
+                rule: catalog.rule("all").unwrap(),
+                digest: Digest::blake3(Blake3::of(content.as_bytes()).0),
+                replicas: vec![(catalog.site("b").unwrap(), path)],
+                other_content: OtherContent::Refuse,
+                origin: None,
+                receipt: None,
+            }
+        };
+        let adopted = tokio::task::spawn_blocking(adopted).await.unwrap();
+        let changes = vec![Change::Adopt(adopted)];
+        let answers = site.catalog.submit(site.clock.now(), changes).done().await.unwrap();
+        answers[0].clone().unwrap().file
+    }
+
+    async fn judge(site: &Arc<Site>, inbox: &Path, name: &str, content: &str) -> Judged {
+        let item = OfferItem {
+            site: "a".to_owned(),
+            name: name.to_owned(),
+            version: 1,
+            taken_in_us: 1,
+            rule: "all".to_owned(),
+            size: content.len() as u64,
+            blake3: Blake3::of(content.as_bytes()).to_string(),
+            into: "z".to_owned(),
+            digests: Vec::new(),
+        };
+        let (of, folder, room) = (site.clone(), inbox.to_owned(), Arc::new(Room::default()));
+        let offer = Offer { batch: "0".repeat(32), items: vec![item] };
+        let judged =
+            site.read(move |reader| Judge::new(&of, reader, folder)?.judge(reader, &offer, &room));
+        judged.await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_comes_where_a_damaged_file_was_is_not_taken_for_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("site.toml");
+        std::fs::write(&file, "[site]\nname = 'b'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let (site, inbox) = (&daemon.site, folder.path().join("inbox"));
+        let place = inbox.join("z");
+        std::fs::create_dir_all(&inbox).unwrap();
+        std::fs::write(&place, "damaged").unwrap();
+        let id = known(site, "x/z", "first", &place).await;
+        let replicas = async || site.read(move |reader| reader.replicas(id)).await.unwrap();
+        let replica = replicas().await.remove(0);
+        let corrupt = Replica { state: ReplicaState::Corrupt, ..replica };
+        let changes = vec![Change::Replica(corrupt)];
+        site.catalog.submit(site.clock.now(), changes).done().await.unwrap();
+        // It makes way, and what was to come in its place does not come.
+        let mut judged = judge(site, &inbox, "x/z", "first").await;
+        super::find(site, &inbox, "batch", &mut judged).await.unwrap();
+        assert!(judged.taken.len() == 1 && !place.exists());
+        assert_eq!(replicas().await[0].state, ReplicaState::Lost);
+        // Another one does, and stays.
+        std::fs::write(&place, "second").unwrap();
+        known(site, "y/z", "second", &place).await;
+        let mut judged = judge(site, &inbox, "x/z", "first").await;
+        super::find(site, &inbox, "batch", &mut judged).await.unwrap();
+        assert_eq!((judged.taken.len(), &*std::fs::read(&place).unwrap()), (1, &b"second"[..]));
+        daemon.end(Duration::ZERO).await;
+    }
 }

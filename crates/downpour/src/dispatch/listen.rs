@@ -345,7 +345,11 @@ impl SiteDesk {
         if size > free {
             return Err(no_room(size, free));
         }
-        taken.make_way(folder);
+        if let Some(made_way) = taken.make_way(folder) {
+            let recorded = self.site.catalog.submit(self.site.clock.now(), vec![made_way]).wait();
+            let failed = |fault: Fault| Trouble::new(fault.class, fault.what);
+            recorded.map_err(|error| failed(error.into()))?;
+        }
         Ok(Verdict::Take(taken.path, Box::new(room.promise(folder, size))))
     }
 

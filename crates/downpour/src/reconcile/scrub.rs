@@ -160,7 +160,7 @@ pub fn read_back(
         };
         let path = base.join(&replica.path);
         let looks = looks_of(&path);
-        let state = state_of(&file, read_once(&path, &mut known))?;
+        let state = state_of((&file, replica.state), read_once(&path, &mut known))?;
         stored.push(match state {
             ReplicaState::Present => Stored::AsRecorded,
             ReplicaState::Corrupt => Stored::Damaged,
@@ -261,7 +261,9 @@ impl Work<'_> {
             true => recorded,
             false => {
                 let begun = (self.now)();
-                let Some(state) = self.look(&path, &file, pace)? else { return Ok(false) };
+                let Some(state) = self.look(&path, (&file, recorded), pace)? else {
+                    return Ok(false);
+                };
                 if (self.now)().0.abs_diff(begun.0) >= IDLE_MAX_US {
                     *reader = self.catalog.reader()?;
                 }
@@ -305,7 +307,7 @@ impl Work<'_> {
     fn look(
         &mut self,
         path: &Path,
-        file: &File,
+        of: (&File, ReplicaState),
         pace: &mut impl Pace,
     ) -> Result<Option<ReplicaState>, RunError> {
         self.done.files += 1;
@@ -320,7 +322,7 @@ impl Work<'_> {
                 goes_on
             })
         });
-        let state = state_of(file, found)?;
+        let state = state_of(of, found)?;
         Ok(goes_on.then_some(state))
     }
 
@@ -399,11 +401,15 @@ impl Work<'_> {
     }
 }
 
-/// What is on the disk, beside what is recorded.
-fn state_of(file: &File, found: io::Result<[u8; 32]>) -> Result<ReplicaState, RunError> {
+/// What is on the disk, beside what is recorded. Other content in the place of a lost one may be another file's.
+fn state_of(
+    (file, recorded): (&File, ReplicaState),
+    found: io::Result<[u8; 32]>,
+) -> Result<ReplicaState, RunError> {
     let digest = file.digest.as_ref().map(downpour_catalog::Digest::value);
     match found {
         Ok(found) if digest.is_none_or(|digest| digest == found) => Ok(ReplicaState::Present),
+        Ok(_) if recorded == ReplicaState::Lost => Ok(recorded),
         Ok(_) => Ok(ReplicaState::Corrupt),
         Err(error) => state_by(&error).ok_or_else(|| RunError::Machine(error.to_string())),
     }
@@ -766,7 +772,8 @@ mod tests {
         assert_eq!(kinds, [Kind::Lost, Kind::Corrupt, Kind::Dark]);
         assert_eq!((found.asks, found.recorded), (false, 2));
         assert_eq!(states()[1..3], [ReplicaState::Lost, ReplicaState::Corrupt]);
-        // Told again while it lasts; recorded once. What is there again is present again.
+        // Told again while it lasts, also when its place is another's; recorded once. What is there again is present again.
+        fs::write(data.join("deep/1"), "another's").unwrap();
         fs::write(data.join("deep/2"), "content 2").unwrap();
         let again = run(2, 1000);
         assert_eq!((again.findings.len(), again.recorded), (2, 1));

@@ -208,7 +208,7 @@ impl Task {
     async fn run(&self, holders: Vec<Holder>) -> Result<String, Fault> {
         let path = Part::path_of(&self.folder, &self.taken.item.blake3);
         if !self.is_placed().await? {
-            self.make_way()?;
+            self.make_way().await?;
             self.bring(&path, holders).await?;
         }
         self.record().await
@@ -227,13 +227,11 @@ impl Task {
     }
 
     /// Nothing is replaced: that its place is taken is found before anything is brought.
-    fn make_way(&self) -> Result<(), Fault> {
+    async fn make_way(&self) -> Result<(), Fault> {
+        let made_way = self.taken.make_way(&self.folder).into_iter().collect();
+        self.site.catalog.submit(self.site.clock.now(), made_way).done().await?;
         let there = self.folder.join(&self.taken.path);
-        let is_taken = || std::fs::symlink_metadata(&there).is_ok();
-        if is_taken() {
-            self.taken.make_way(&self.folder);
-        }
-        if is_taken() {
+        if std::fs::symlink_metadata(&there).is_ok() {
             let there = there.display();
             let what = format!("{there} is something else: move it away and fetch again");
             return Err(Fault::new(ErrorClass::VersionConflict, what));
