@@ -2,7 +2,7 @@
 
 use super::site::{AccessArgs, with_daemon};
 use super::{Exit, Fault};
-use crate::reconcile::{ReconcileWish, Report, ReportList, Verdict};
+use crate::reconcile::{ReconcileWish, Report, ReportList, Runs, Verdict};
 use crate::site::{Access, RemoteError};
 use clap::Args;
 use std::collections::BTreeSet;
@@ -85,6 +85,11 @@ fn is_asked_for(report: &Report, wish: &ReconcileWish, of_disk: bool) -> bool {
     }
 }
 
+/// Whether a report is of a run that began after so many had: earlier ones may have left some meanwhile.
+const fn has_told(so_far: Runs, begun: u64) -> bool {
+    so_far.told > begun
+}
+
 /// Asks for a run, and waits for what comes of it: the reports, oldest first, and why other sites have none.
 async fn ask(
     site: &Access,
@@ -114,11 +119,14 @@ async fn ask(
         }
         let so_far = runs(&now);
         if so_far.ended > begun {
+            if of_disk && !has_told(so_far, begun) {
+                break;
+            }
             if found.is_empty() && (one || now.failed.is_empty()) {
                 break;
             }
             if of_disk {
-                // One that was under way when this was asked for has not seen what lies there now.
+                // One that was under way when this was asked for has not seen what lies there now, and ended before.
                 let last = found.into_iter().max_by_key(|report| report.ended_us);
                 return Ok((last.into_iter().collect(), Vec::new()));
             }
@@ -132,8 +140,8 @@ async fn ask(
 
 #[cfg(test)]
 mod tests {
-    use super::is_asked_for;
-    use crate::reconcile::{ReconcileWish, Report};
+    use super::{has_told, is_asked_for};
+    use crate::reconcile::{ReconcileWish, Report, Runs};
     use serde_json::json;
 
     #[test]
@@ -158,5 +166,12 @@ mod tests {
         assert!(is_asked_for(&report("b", &[]), &wish(None), false));
         assert!(!is_asked_for(&report("a", &[]), &wish(None), false), "of the disk");
         assert!(is_asked_for(&report("a", &[]), &wish(None), true));
+    }
+
+    #[test]
+    fn the_report_of_a_scrub_before_is_none_of_the_one_that_failed() {
+        let runs = |begun, ended, told| Runs { begun, ended, told };
+        assert!(!has_told(runs(2, 2, 1), 1), "it left a report while this one waited");
+        assert!(has_told(runs(2, 2, 2), 1));
     }
 }

@@ -125,7 +125,9 @@ impl Scrub {
         let report = report_of(site, &config, done, started);
         let report = Report { approved: approved.clone(), ..report };
         let ended = Mark::ended(Time(report.ended_us));
-        let kept = report.keep(&state).and_then(|()| report::end_approvals(&state, &approved));
+        let kept = report.keep(&state);
+        let kept = kept.inspect(|()| drop(self.count(|runs| runs.told = runs.begun)));
+        let kept = kept.and_then(|()| report::end_approvals(&state, &approved));
         kept.and_then(|()| ended.keep(&file)).map_err(|error| error.to_string())?;
         for why in tell(&config.notify, &config.folder, &report) {
             tracing::warn!(report = %report.id, %why, "nobody was told");
@@ -284,7 +286,7 @@ impl Pace for Paced<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{MARK, Mark, Pace as _, Paced, Scrub};
+    use super::{MARK, Mark, Pace as _, Paced, Runs, Scrub};
     use crate::reconcile::report::FOLDER;
     use crate::reconcile::service::COMPARED;
     use crate::site::{Clock, Daemon, Service as _, Stop};
@@ -403,8 +405,17 @@ mod tests {
         let ((_wish, stop), service) = (Stop::new(), Arc::new(Scrub::default()));
         service.ask();
         assert!(service.clone().run(daemon.site.clone(), stop).await.is_err());
+        assert_eq!(service.runs(), Runs { begun: 1, ended: 1, told: 1 });
         let asked = tokio::time::timeout(Duration::ZERO, service.asked.notified()).await;
         assert!(asked.is_ok(), "it is forgotten");
+        // Another one comes to no report.
+        std::fs::remove_file(&mark).unwrap();
+        std::fs::create_dir(&mark).unwrap();
+        let (again, site, (_wish, stop)) = (service.clone(), daemon.site.clone(), Stop::new());
+        again.count(|runs| runs.begun += 1);
+        let done = tokio::task::spawn_blocking(move || again.once(&site, stop)).await.unwrap();
+        assert!(done.is_err());
+        assert_eq!(service.runs(), Runs { begun: 2, ended: 1, told: 1 });
         daemon.end(Duration::ZERO).await;
     }
 

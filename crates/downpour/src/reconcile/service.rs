@@ -209,7 +209,11 @@ impl Reconcile {
             }
             let name = remote.name().to_owned();
             let line = match self.with(site, remote).await {
-                Ok(line) => line,
+                Ok(line) => {
+                    let mut last = self.last();
+                    last.rounds.told = last.rounds.begun;
+                    line
+                }
                 Err(error) => {
                     self.last().failed += 1;
                     tracing::warn!(remote = %name, %error, "reconcile failed");
@@ -303,6 +307,9 @@ pub struct Runs {
     pub begun: u64,
     /// The last of them that has ended.
     pub ended: u64,
+    /// The last of them that left a report.
+    #[serde(default)]
+    pub told: u64,
 }
 
 /// The newest of the reports that are kept.
