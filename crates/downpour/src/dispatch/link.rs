@@ -79,7 +79,7 @@ struct Pace {
 
 const PACE_HALF_S: f64 = 60.0;
 /// The longest time between two looks through a rule's files. A look takes the catalog's only writer.
-const REST_MAX: std::time::Duration = std::time::Duration::from_secs(600);
+pub(super) const REST_MAX: std::time::Duration = std::time::Duration::from_secs(600);
 
 impl Pace {
     fn note(&mut self, now: Time, files: u64, bytes: u64, took_s: f64) {

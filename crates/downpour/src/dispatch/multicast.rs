@@ -10,7 +10,7 @@
 //!    for those who lack it. Who joins wakes what waits for it.
 
 use super::book::{Book, Held, until};
-use super::link::{rest, search_limit};
+use super::link::{REST_MAX, rest, search_limit};
 use super::load::{Loaded, load, receipts_that_hold};
 use super::outgoing::why_unread;
 use super::section::MulticastSection;
@@ -187,6 +187,15 @@ async fn work(dispatch: &Arc<Dispatch>, site: &Arc<Site>, stop: &Stop) -> Result
         if !goes_on? {
             return Ok(());
         }
+    }
+}
+
+/// How long a rule's files are not looked through again, of which so many were found and no more were asked for. Without its receivers
+/// hardly anything becomes of those that are left: whoever joins ends the rest.
+fn rest_of(took: Duration, (found, limit): (usize, usize), some_are_there: bool) -> Duration {
+    match some_are_there || found >= limit {
+        true => rest(took, found >= CLAIM_MAX),
+        false => REST_MAX.max(took * 9),
     }
 }
 
@@ -397,9 +406,11 @@ impl Standing {
                 break;
             }
             let until = until(now, *self.site.config().transfer.lease);
-            let (work, begun) = (Work::QueuedFor(rule, self.takers(route)), Instant::now());
+            let (takers, begun) = (self.takers(route), Instant::now());
+            let some_are_there = !takers.asking.is_empty();
+            let work = Work::QueuedFor(rule, takers);
             let claimed = self.site.catalog.claim(now, work, limit, until).done().await?;
-            let rest = rest(begun.elapsed(), claimed.len() >= CLAIM_MAX);
+            let rest = rest_of(begun.elapsed(), (claimed.len(), limit), some_are_there);
             self.rested.insert(rule, Instant::now() + rest);
             if claimed.is_empty() {
                 continue;
@@ -726,5 +737,22 @@ impl Standing {
         let held = self.files.drain().map(|(_, under)| under.held).collect();
         let (reason, class) = (Reason::BackOff, Some(ErrorClass::Interrupted));
         self.book.put_back(held, reason, class, Duration::from_secs(1)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CLAIM_MAX, REST_MAX, rest_of};
+    use std::time::Duration;
+
+    #[test]
+    fn while_none_of_a_rules_receivers_is_there_its_files_are_hardly_looked_through() {
+        let (short, long) = (Duration::from_millis(10), Duration::from_secs(100));
+        let (none, some, all) = ((0, CLAIM_MAX), (20, 20), (CLAIM_MAX, CLAIM_MAX));
+        assert_eq!(rest_of(short, none, true), short * 9);
+        assert_eq!([short, long].map(|took| rest_of(took, none, false)), [REST_MAX, long * 9]);
+        // What has come to its end, and more that may have.
+        assert_eq!(rest_of(short, some, false), short * 9);
+        assert_eq!(rest_of(short, all, false), Duration::ZERO);
     }
 }
