@@ -125,9 +125,9 @@ impl Scrub {
         let report = report_of(site, &config, done, started);
         let report = Report { approved: approved.clone(), ..report };
         let ended = Mark::ended(Time(report.ended_us));
-        let kept = report.keep(&state);
-        let kept = kept.inspect(|()| drop(self.count(|runs| runs.told = runs.begun)));
-        let kept = kept.and_then(|()| report::end_approvals(&state, &approved));
+        report.keep(&state).map_err(|error| error.to_string())?;
+        self.count(|runs| runs.told = runs.begun);
+        let kept = report::end_approvals(&state, &approved);
         kept.and_then(|()| ended.keep(&file)).map_err(|error| error.to_string())?;
         for why in tell(&config.notify, &config.folder, &report) {
             tracing::warn!(report = %report.id, %why, "nobody was told");
