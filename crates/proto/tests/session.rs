@@ -476,7 +476,31 @@ fn one_who_asks_for_one_symbol_does_not_draw_all_repair_of_a_block() {
     net.ask(ReceiverId(1), needs.take(64).collect());
     net.run(Duration::from_secs(10));
     assert!(net.complete());
-    assert!(net.sender.stats().repair_symbols <= 80, "{:?}", net.sender.stats());
+    assert_eq!(net.sender.stats().repair_symbols, 0, "nobody can know of that plan");
+}
+
+/// Nor in many small requests (`docs/protocol.md#REP-1`, `#REP-6`).
+#[test]
+fn one_who_asks_again_and_again_does_not_draw_all_repair_of_a_block() {
+    let mut net = Net::new(&[0.0; 8], Duration::from_millis(1), 100);
+    net.offer(256 * 80);
+    net.run(Duration::from_millis(200));
+    let repair = |net: &mut Net| {
+        net.settle();
+        net.sender.stats().repair_symbols
+    };
+    let block = BlockId::data(2).unwrap();
+    (0..40).for_each(|_| net.ask(ReceiverId(1), vec![Need { block, planned: 256, count: 32 }]));
+    assert_eq!(repair(&mut net), 32, "the same request is one request");
+    for n in 1..40 {
+        net.ask(ReceiverId(1), vec![Need { block, planned: 256 + 32 * n, count: 32 }]);
+        // Closed and opened again in between.
+        repair(&mut net);
+    }
+    let given = repair(&mut net);
+    assert!((128..140).contains(&given), "half of a block for one, and what may be lost: {given}");
+    net.ask(ReceiverId(2), vec![Need { block, planned: 256 + given as u16, count: 1 }]);
+    assert!(repair(&mut net) > given, "another one is served");
 }
 
 /// Who has not heard what was planned asks for what was sent already: it must learn so (`docs/protocol.md#REP-7`).
@@ -493,12 +517,13 @@ fn a_closed_block_is_reopened_for_who_does_not_know_its_plan() {
 fn a_closed_block_of_which_all_was_sent_is_reopened_only_for_who_does_not_know_so() {
     let (mut net, block) = with_a_closed_block();
     let all = 256 + GEOMETRY.code.repair_max(256);
-    (0..32).for_each(|_| net.ask(ReceiverId(1), vec![Need { block, planned: all, count: 32 }]));
+    let asks = (0..32).map(|n| Need { block, planned: 256 + 32 * n, count: 32 });
+    asks.for_each(|need| net.ask(ReceiverId(1), vec![need]));
     net.settle();
     assert_eq!(net.sender.stats().repair_symbols, u64::from(all - 256));
     net.ask(ReceiverId(1), vec![Need { block, planned: all, count: 32 }]);
     assert_eq!((net.sender.poll_work(), net.sender.stats().nacks_refused), (None, 1));
-    net.ask(ReceiverId(1), vec![Need { block, planned: all - 1, count: 32 }]);
+    net.ask(ReceiverId(2), vec![Need { block, planned: all - 1, count: 32 }]);
     assert_eq!(net.sender.poll_work(), Some(sender::Work::Load { block, k: 256 }));
 }
 

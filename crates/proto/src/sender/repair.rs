@@ -14,6 +14,10 @@ const BIG_NEED_SHARE: u16 = 4;
 /// NACKs up to this count are always answered, whatever k.
 const SMALL_NEED: u16 = 32;
 
+/// What one receiver has been given of a block, in all its NACKs, is much of it above this share of k. Who loses less than
+/// a third of all lacks less.
+const MUCH_GIVEN_SHARE: u16 = 2;
+
 /// Share of the group that must ask for much of a block before the stream gives it.
 const BIG_ASKERS_SHARE: u32 = 4;
 
@@ -70,13 +74,14 @@ impl Sender {
 
     /// Plans repair for one NACK; false when the stream does not give it.
     fn serve(&mut self, from: ReceiverId, need: &Need) -> bool {
-        let Some(known) = self.window.planned(need.block) else { return false };
-        if self.is_refused(from, need) {
+        // Nobody knows of a plan that was not made. Were it taken for the newest one, the same request over and over
+        // would raise the plan each time (protocol.md#REP-1).
+        let known = self.window.planned(need.block).filter(|planned| need.planned <= *planned);
+        if known.is_none() || self.is_refused(from, need) {
             return false;
         }
         let share = self.members.by_id.get(&from).and_then(|m| m.loss.share()).unwrap_or(0.0);
-        // Nobody knows of a plan that was not made (protocol.md#REP-1).
-        let (known, last) = (need.planned.min(known), self.last_blocks());
+        let (known, last) = (need.planned, self.last_blocks());
         let planned = self
             .plan_for(known, need.count, share)
             .unwrap_or_else(|| self.config.recovery.on_need(known, need.count, share, last));
@@ -91,6 +96,7 @@ impl Sender {
         let raised = open.raise(planned);
         open.asked |= raised;
         if raised {
+            open.given.add(from, need.count);
             self.advertise(block);
         }
         if reopened {
@@ -106,20 +112,24 @@ impl Sender {
         true
     }
 
-    /// It asks for so much that the stream does not give it for one: of an open block unless many ask for as much
-    /// (protocol.md#REP-6), and of a closed one.
+    /// It asks for so much, at once or in all, that the stream does not give it for one: of an open block unless many
+    /// ask for as much (protocol.md#REP-6), and of a closed one.
     fn is_refused(&mut self, from: ReceiverId, need: &Need) -> bool {
         let Some(member) = self.members.by_id.get(&from) else { return true };
         let since = member.on_stream_since;
         let asking = self.members.streaming().div_ceil(BIG_ASKERS_SHARE) as usize;
         // Of a large group so many asking within a round trip are no coincidence.
         let quorum = asking.min(BIG_ASKERS_MAX);
-        let Some(open) = self.window.find(need.block) else { return need.count > SMALL_NEED };
+        let (k, given) = self.window.given(need.block, from);
+        let much = given.saturating_add(need.count) > SMALL_NEED.max(k / MUCH_GIVEN_SHARE);
+        let Some(open) = self.window.find(need.block) else {
+            return much || need.count > SMALL_NEED;
+        };
         // Who is on trial or loses far more than others may be drowning: the stream gives little of what it
         // lacks (protocol.md#STRAG-6).
         let doubted = self.stragglers.is_doubted(self.now, from);
         let limit = if doubted { 0 } else { open.k / BIG_NEED_SHARE };
-        let big = need.count > SMALL_NEED.max(limit);
+        let big = much || need.count > SMALL_NEED.max(limit);
         big && (doubted || open.opened_at < since || open.big_asker(from) < quorum)
     }
 

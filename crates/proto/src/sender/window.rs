@@ -21,6 +21,29 @@ const RECENT_WINDOWS: usize = 2;
 /// Receivers remembered that asked for much of one block.
 pub(super) const BIG_ASKERS_MAX: usize = 16;
 
+/// Symbols of one block that were planned because a receiver asked: for each of the [`GIVEN_MAX`] who were given most.
+#[derive(Debug, Default)]
+pub(super) struct Given(Vec<(ReceiverId, u16)>);
+
+/// Receivers of which that is remembered for each block.
+const GIVEN_MAX: usize = 16;
+
+impl Given {
+    fn of(&self, receiver: ReceiverId) -> u16 {
+        self.0.iter().find(|(id, _)| *id == receiver).map_or(0, |(_, count)| *count)
+    }
+
+    pub(super) fn add(&mut self, receiver: ReceiverId, count: u16) {
+        if let Some((_, given)) = self.0.iter_mut().find(|(id, _)| *id == receiver) {
+            *given = given.saturating_add(count);
+        } else if self.0.len() < GIVEN_MAX {
+            self.0.push((receiver, count));
+        } else if let Some(least) = self.0.iter_mut().min_by_key(|(_, given)| *given) {
+            *least = (receiver, count);
+        }
+    }
+}
+
 /// A block offered by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Offered {
@@ -57,6 +80,7 @@ pub(super) struct Open {
     /// The first poll that tells all the plan as sent, and until when answers to it are waited for.
     pub(super) last_call: Option<(Round, Timestamp)>,
     pub(super) big_askers: Vec<ReceiverId>,
+    pub(super) given: Given,
 }
 
 impl Open {
@@ -79,6 +103,7 @@ impl Open {
             settles_at: None,
             last_call: None,
             big_askers: Vec::new(),
+            given: Given::default(),
         }
     }
 
@@ -145,7 +170,8 @@ pub(super) struct Window {
     pub(super) open: VecDeque<Open>,
     /// No open block before this one has a symbol to send now: they are many, and looked at for each symbol.
     ready_from: usize,
-    recent: VecDeque<OpenBlock>,
+    /// Lately closed, and what was given of them: to be opened again does not make it less.
+    recent: VecDeque<(OpenBlock, Given)>,
     pub(super) data_end: u32,
     pub(super) manifest_end: u32,
 }
@@ -206,7 +232,15 @@ impl Window {
     /// Symbols that have been planned of a block that is open, or was closed not long ago.
     pub(super) fn planned(&self, block: BlockId) -> Option<u16> {
         let open = self.open.iter().find(|b| b.block == block).map(|b| b.planned);
-        open.or_else(|| self.recent.iter().find(|b| b.block == block).map(|b| b.sent))
+        open.or_else(|| self.recent.iter().find(|(b, _)| b.block == block).map(|(b, _)| b.sent))
+    }
+
+    /// Source symbols of such a block, and what `receiver` was given of it.
+    pub(super) fn given(&self, block: BlockId, receiver: ReceiverId) -> (u16, u16) {
+        let open = self.open.iter().find(|b| b.block == block).map(|b| (b.k, &b.given));
+        let closed = || self.recent.iter().find(|(b, _)| b.block == block);
+        let known = open.or_else(|| closed().map(|(b, given)| (b.k, given)));
+        known.map_or((0, 0), |(k, given)| (k, given.of(receiver)))
     }
 
     /// Open blocks of which something was sent.
@@ -235,18 +269,18 @@ impl Window {
 
     /// Closes the open block at `index`.
     pub(super) fn close(&mut self, index: usize) -> Option<Open> {
-        let closed = self.open.remove(index)?;
+        let mut closed = self.open.remove(index)?;
         self.ready_from = self.ready_from.saturating_sub(1);
         if self.recent.len() == RECENT_WINDOWS * self.code.window_blocks() {
             self.recent.pop_front();
         }
-        self.recent.push_back(closed.listing());
+        self.recent.push_back((closed.listing(), core::mem::take(&mut closed.given)));
         Some(closed)
     }
 
     /// The closed block is not opened again: its bytes cannot be read.
     pub(super) fn forget(&mut self, block: BlockId) {
-        self.recent.retain(|closed| closed.block != block);
+        self.recent.retain(|(closed, _)| closed.block != block);
     }
 
     /// Opens a block again that was closed not long ago, with all of it counted as sent, for one who knows of `known`
@@ -255,17 +289,18 @@ impl Window {
         if self.is_full() {
             return None;
         }
-        let at = self.recent.iter().position(|b| b.block == block)?;
-        let OpenBlock { k, sent, .. } = self.recent[at];
+        let at = self.recent.iter().position(|(b, _)| b.block == block)?;
+        let OpenBlock { k, sent, .. } = self.recent[at].0;
         if known >= sent && sent >= self.code.symbols_max(k) {
             return None;
         }
-        let closed = self.recent.remove(at)?;
+        let (closed, given) = self.recent.remove(at)?;
         let offered = Offered { block, k: closed.k };
         let mut open = Open::new(offered, self.code, Timestamp::ZERO);
         open.sent = closed.sent;
         open.planned = closed.sent;
         open.proactive_done = true;
+        open.given = given;
         self.ready_from = 0;
         self.open.push_front(open);
         self.open.front_mut()
