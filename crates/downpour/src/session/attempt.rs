@@ -593,7 +593,9 @@ impl Run<'_> {
         let block = block_of(order);
         let is_data = block.kind() == BlockKind::Data;
         if is_data && self.held.contains(block.number()) {
-            return; // The driver has been told, and has called the pull off.
+            // The driver has been told, and has called the pull off; unless a block of a file that is given up was forgotten
+            // after that: then it would wait for this one for good.
+            return self.driver.have(block.kind(), block.number()..block.number() + 1);
         }
         // What is held from before is known with the section that covers it: not earlier.
         let looked = !is_data || !self.candidates || block.number() < self.looked_end;

@@ -2,7 +2,7 @@
 
 use crate::harness::{MIDDLE, Random, Receiver, SMALL, Sender, assert_same, contents, pair, write};
 use downpour::object::{Destination, FolderOptions, StoreEvent};
-use downpour_proto::{BlockId, BlockKind, Geometry};
+use downpour_proto::{BlockId, BlockKind, Geometry, RangeSet};
 use downpour_transport::{Accepted, BlockSink};
 use std::collections::VecDeque;
 
@@ -185,7 +185,7 @@ fn a_file_that_never_comes_true_is_given_up_and_the_rest_arrives() {
     let sender = Sender::new(&contents(&a), MIDDLE);
     let receiver = sender.to_folder(&b);
     let mut queue: VecDeque<BlockId> = sender.order().into();
-    let (mut seen, mut carried) = (0, 0);
+    let (mut seen, mut carried, mut not_needed) = (0, 0, RangeSet::new());
     while let Some(id) = queue.pop_front() {
         let mut block = sender.block(id);
         if BlockId::data(0) == Some(id) {
@@ -200,12 +200,20 @@ fn a_file_that_never_comes_true_is_given_up_and_the_rest_arrives() {
         }
         let events = receiver.events();
         for event in &events[seen..] {
-            if let StoreEvent::Forgotten { block, .. } = event {
-                queue.push_back(*block);
+            match event {
+                StoreEvent::Forgotten { block, .. } => {
+                    assert!(!not_needed.contains(block.number()), "{block} was called off");
+                    queue.push_back(*block);
+                }
+                StoreEvent::NotNeeded(ranges) => {
+                    ranges.iter().for_each(|range| not_needed.insert_range(range.clone()));
+                }
+                _ => {}
             }
         }
         seen = events.len();
     }
+    assert!(not_needed.contains(0));
     let failed = receiver.store.summary().failed;
     assert!(
         failed.len() == 1 && failed[0].0 == "a" && failed[0].1.contains("changes at the sender"),

@@ -350,11 +350,12 @@ impl Store {
         for entry in complete {
             self.complete(entry);
         }
-        for (entry, reason) in outcome.failed {
-            self.fail_object(entry, reason);
-        }
         for (other, suspected) in outcome.again {
             self.forgotten(BlockId::data(other), suspected);
+        }
+        // What is given up is not asked for any more, so this has the last word.
+        for (entry, reason) in outcome.failed {
+            self.fail_object(entry, reason);
         }
         if let Some(failure) = outcome.fatal {
             self.fail(failure);
