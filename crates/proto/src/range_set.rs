@@ -52,6 +52,32 @@ impl RangeSet {
         self.ranges.splice(first..last, [merged]);
     }
 
+    /// Adds all of `other`, in one pass over both: their ranges may be many, and lie between each other.
+    pub fn extend(&mut self, other: &Self) {
+        if other.is_empty() {
+            return;
+        }
+        let ours = core::mem::take(&mut self.ranges);
+        self.ranges.reserve(ours.len() + other.ranges.len());
+        let (mut ours, mut theirs) = (ours.into_iter().peekable(), other.iter().peekable());
+        loop {
+            let ours_first = match (ours.peek(), theirs.peek()) {
+                (Some(our), Some(their)) => our.start <= their.start,
+                (our, _) => our.is_some(),
+            };
+            let Some(next) = (if ours_first { ours.next() } else { theirs.next() }) else { return };
+            match self.ranges.last_mut().filter(|last| last.end >= next.start) {
+                Some(last) => last.end = last.end.max(next.end),
+                None => self.ranges.push(next),
+            }
+        }
+    }
+
+    /// How many ranges there are.
+    pub const fn ranges(&self) -> usize {
+        self.ranges.len()
+    }
+
     /// Removes `value`; false when it was not there.
     pub fn remove(&mut self, value: u32) -> bool {
         let at = self.position(value);
@@ -126,6 +152,19 @@ mod tests {
                 let touching = set.iter().zip(set.iter().skip(1)).any(|(a, b)| a.end >= b.start);
                 prop_assert_eq!(touching, false);
             }
+        }
+
+        #[test]
+        fn extended_by_a_set_it_is_as_with_each_of_its_ranges(
+            [ours, theirs] in [0, 1].map(|_| proptest::collection::vec((0u32..64, 0u32..8), 0..20))
+        ) {
+            let [mut set, other]: [RangeSet; 2] =
+                [ours, theirs].map(|list| list.into_iter().map(|(at, len)| at..at + len).collect());
+            let mut oracle = set.clone();
+            other.iter().for_each(|range| oracle.insert_range(range));
+            set.extend(&other);
+            prop_assert_eq!(set.ranges(), oracle.iter().count());
+            prop_assert_eq!(set, oracle);
         }
 
         #[test]

@@ -17,6 +17,10 @@ use alloc::vec::Vec;
 /// Most members of a session.
 pub const MEMBERS_MAX: usize = 200_000;
 
+/// Most ranges of blocks that are remembered as held from before: of one member, so that to take in some more keeps nobody
+/// waiting, and of all, so that they have room.
+const HAD_RANGES_MAX: (usize, usize) = (1 << 18, 1 << 22);
+
 /// A report holds for so many datagrams.
 const REPORT_HOLDS: u64 = 4_000;
 
@@ -90,6 +94,10 @@ impl Member {
             received: 0,
             host_drops: 0,
         }
+    }
+
+    const fn had_ranges(&self) -> usize {
+        self.had_data.ranges() + self.had_manifest.ranges()
     }
 
     /// Forgets what was reported: the next span starts at the next report.
@@ -189,6 +197,7 @@ pub(super) struct Members {
     pub(super) by_id: BTreeMap<ReceiverId, Member>,
     streaming: u32,
     pulling: u32,
+    had_ranges: usize,
 }
 
 impl Members {
@@ -221,12 +230,31 @@ impl Members {
         if let Some(count) = self.count_of(member.delivery) {
             *count += 1;
         }
-        if let Some(old) = self.by_id.insert(id, member)
-            && let Some(count) = self.count_of(old.delivery)
-        {
-            *count -= 1;
+        if let Some(old) = self.by_id.insert(id, member) {
+            self.had_ranges -= old.had_ranges();
+            if let Some(count) = self.count_of(old.delivery) {
+                *count -= 1;
+            }
         }
         true
+    }
+
+    /// Nothing is kept of `id`, which has ended.
+    pub(super) fn remove(&mut self, id: ReceiverId) {
+        let old = self.by_id.remove(&id);
+        self.had_ranges -= old.map_or(0, |old| old.had_ranges());
+    }
+
+    /// `id` holds these blocks. If there are too many ranges they are not noted: the blocks are merely sent.
+    pub(super) fn have(&mut self, id: ReceiverId, data: &RangeSet, manifest: &RangeSet) {
+        let Some(member) = self.by_id.get_mut(&id) else { return };
+        let (before, more) = (member.had_ranges(), data.ranges() + manifest.ranges());
+        if before + more > HAD_RANGES_MAX.0 || self.had_ranges + more > HAD_RANGES_MAX.1 {
+            return;
+        }
+        member.had_data.extend(data);
+        member.had_manifest.extend(manifest);
+        self.had_ranges = self.had_ranges - before + member.had_ranges();
     }
 
     /// Changes how `id` is served; the old way, or `None` when there is no such member.
@@ -296,7 +324,9 @@ impl Members {
 
 #[cfg(test)]
 mod tests {
-    use super::{Delivery, LastReport, Member, Members, REPORT_HOLDS, SentRound};
+    use super::{
+        Delivery, HAD_RANGES_MAX, LastReport, Member, Members, REPORT_HOLDS, RangeSet, SentRound,
+    };
     use crate::ids::{PacketNumber, ReceiverId, Round};
     use crate::time::Timestamp;
 
@@ -323,6 +353,31 @@ mod tests {
             members.insert(ReceiverId(id + 1), member);
         }
         members
+    }
+
+    #[test]
+    fn what_members_hold_from_before_has_a_bound_for_each_and_for_all() {
+        let mut members = group(20, 100, |_| (40, 40));
+        // Two of three lists lie in the gaps that the first has left, and no two ranges touch.
+        let list = |part: u32, size: u32| -> RangeSet {
+            (0..size).map(|n| n * 6 + part * 2).map(|at| at..at + 1).collect()
+        };
+        let (half, none) = (HAD_RANGES_MAX.0 as u32 / 2, RangeSet::new());
+        for id in 1..=20 {
+            for part in 0..3 {
+                members.have(ReceiverId(id), &list(part, half), &none);
+            }
+            let member = &members.by_id[&ReceiverId(id)];
+            let full = id <= 16;
+            assert_eq!(member.had_data.contains(2), full, "{id}");
+            assert!(!member.had_data.contains(4), "{id}");
+        }
+        assert_eq!(members.had_ranges, HAD_RANGES_MAX.1);
+        members.remove(ReceiverId(1));
+        members.have(ReceiverId(20), &list(0, half), &none);
+        assert!(members.by_id[&ReceiverId(20)].had_data.contains(0), "there is room again");
+        members.insert(ReceiverId(2), Member::new(Timestamp::ZERO, Delivery::Stream));
+        assert_eq!(members.had_ranges, HAD_RANGES_MAX.1 - HAD_RANGES_MAX.0 - half as usize);
     }
 
     #[test]

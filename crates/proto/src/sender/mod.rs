@@ -387,13 +387,11 @@ impl Sender {
         fits
     }
 
-    /// The receiver holds these data and manifest blocks from an earlier attempt.
+    /// The receiver holds these data and manifest blocks from an earlier attempt. Of so many ranges that they have no room
+    /// the last are not noted.
     pub fn have(&mut self, now: Timestamp, id: ReceiverId, data: RangeSet, manifest: RangeSet) {
         self.advance(now);
-        if let Some(member) = self.members.by_id.get_mut(&id) {
-            data.iter().for_each(|r| member.had_data.insert_range(r));
-            manifest.iter().for_each(|r| member.had_manifest.insert_range(r));
-        }
+        self.members.have(id, &data, &manifest);
         self.wake_pacer();
     }
 
@@ -433,7 +431,7 @@ impl Sender {
     /// Nothing is known of the receiver any more: it takes part under another number, or never again.
     pub fn forget(&mut self, now: Timestamp, id: ReceiverId) {
         self.set_delivery(now, id, Delivery::Ended);
-        self.members.by_id.remove(&id);
+        self.members.remove(id);
     }
 
     /// Never faster than this from now on.
