@@ -270,12 +270,16 @@ impl Net {
     }
 
     fn tell(&mut self, from: ReceiverId, round: Round, needs: Vec<Need>) {
+        self.report(from, round, 0, needs);
+    }
+
+    fn report(&mut self, from: ReceiverId, round: Round, received: u64, needs: Vec<Need>) {
         let told = Feedback {
             round,
             hold: Duration::ZERO,
             queue: Duration::ZERO,
             polled_at: self.now,
-            received: 0,
+            received,
             host_drops: 0,
             ce_marks: 0,
             data_held: 0,
@@ -412,6 +416,27 @@ fn a_receiver_that_loses_a_third_leaves_the_stream_and_pulls() {
     assert!(net.complete());
     assert_eq!(net.left.first(), Some(&ReceiverId(5)));
     assert!(net.left.iter().all(|id| *id == ReceiverId(5)));
+}
+
+/// Its uplink has a long queue (`docs/protocol.md#FB-6`).
+#[test]
+fn one_whose_answers_come_late_is_not_waited_for() {
+    let late = ReceiverId(5);
+    let mut net = Net::new(&[0.01; 5], Duration::from_millis(1), 20);
+    net.nodes[4].alive = false;
+    net.offer(256 * 160);
+    let mut sent = Vec::new();
+    for step in 0..1_000 {
+        net.run(Duration::from_millis(10));
+        sent.push((net.sender.round(), net.sender.packet().0));
+        if let Some(at) = sent.len().checked_sub(400) {
+            let (round, received) = sent[at];
+            net.report(late, round, received, Vec::new());
+        }
+        assert!(net.sender.grtt() <= Duration::from_secs(1), "{step}: {:?}", net.sender.grtt());
+    }
+    assert_eq!(net.sender.member(late).unwrap().delivery, Delivery::Stream);
+    assert!(net.sender.grtt() > Duration::from_millis(900), "{:?}", net.sender.grtt());
 }
 
 /// Its group cannot be joined at that moment: it says that it pulls (`docs/protocol.md#STRAG-3`).

@@ -21,6 +21,9 @@ pub const MEMBERS_MAX: usize = 200_000;
 /// waiting, and of all, so that they have room.
 const HAD_RANGES_MAX: (usize, usize) = (1 << 18, 1 << 22);
 
+/// A round trip above the first, and above so many times the median of the group, is one receiver's, not the group's.
+const LATE: (Duration, u32) = (Duration::from_secs(1), 8);
+
 /// A report holds for so many datagrams.
 const REPORT_HOLDS: u64 = 4_000;
 
@@ -277,6 +280,17 @@ impl Members {
     pub(super) fn on_stream_mut(&mut self) -> impl Iterator<Item = (ReceiverId, &mut Member)> {
         let members = self.by_id.iter_mut().filter(|(_, m)| m.delivery == Delivery::Stream);
         members.map(|(id, m)| (*id, m))
+    }
+
+    /// The longest round trip that counts as the group's (`docs/protocol.md#FB-6`).
+    pub(super) fn round_trip_max(&self) -> Duration {
+        let mut known: Vec<Duration> = self.on_stream().filter_map(|(_, m)| m.rtt).collect();
+        // The lower median: with two receivers the nearer one is the yardstick.
+        let Some(middle) = known.len().checked_sub(1).map(|last| last / 2) else {
+            return Duration::MAX;
+        };
+        let (_, median, _) = known.select_nth_unstable(middle);
+        LATE.0.max(median.saturating_mul(LATE.1))
     }
 
     /// Anyone on the stream loses more than this share.

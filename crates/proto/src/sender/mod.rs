@@ -241,6 +241,8 @@ pub struct Sender {
     window: Window,
     rounds: RoundLog,
     grtt: Grtt,
+    /// What is longer is not the group's round trip, but that of one who is late.
+    round_trip_max: Duration,
     pacer: Pacer,
     /// The controller has not found the rate yet.
     searching: bool,
@@ -293,6 +295,7 @@ impl Sender {
             ),
             rounds: RoundLog::default(),
             grtt: Grtt::new(config.initial_rtt),
+            round_trip_max: Duration::MAX,
             pacer: Pacer::new(now, config.rate.rate(), datagram)
                 .with_burst_min(config.rate.burst_packets_min()),
             searching: false,
@@ -702,6 +705,7 @@ impl Sender {
             })
             .filter(|standing| standing.span.0 > 0)
             .collect();
+        self.round_trip_max = self.members.round_trip_max();
         let busy = !self.window.open.is_empty();
         let summary = self.config.rate.summary();
         let rising = matches!(summary.phase, RatePhase::Startup | RatePhase::Fixed);

@@ -54,7 +54,7 @@ impl Sender {
         if let Some(sample) = sample
             && is_followed
         {
-            self.grtt.on_sample(sample.rtt);
+            self.grtt.on_sample(sample.rtt.min(self.round_trip_max));
             self.config.rate.on_sample(now, &sample);
             self.apply_rate();
         }
