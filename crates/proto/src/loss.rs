@@ -10,6 +10,9 @@ const MEMORY_DATAGRAMS: f64 = 4_000.0;
 /// have reported little, and repair is planned for the unluckiest estimate.
 const PRIOR_DATAGRAMS: f64 = 1_000.0;
 
+/// So many may have come early, and be missing later. What is more is not true, and must not hide the losses of others.
+const EARLY_MAX: f64 = 64.0;
+
 /// A receiver's loss estimate.
 #[derive(Clone, Debug, Default)]
 pub struct Loss {
@@ -28,7 +31,7 @@ impl Loss {
     pub fn on_span(&mut self, sent: u64, received: u64) {
         let keep = libm::exp(-(sent as f64) / MEMORY_DATAGRAMS);
         self.sent = self.sent * keep + sent as f64;
-        self.lost = self.lost * keep + sent as f64 - received as f64;
+        self.lost = (self.lost * keep + sent as f64 - received as f64).max(-EARLY_MAX);
     }
 
     /// (lost, sent) that the estimate stands on.
