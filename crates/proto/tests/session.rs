@@ -450,6 +450,22 @@ fn who_is_asked_back_and_cannot_come_is_asked_again() {
     assert_eq!(net.asked_back, [ReceiverId(3); 2]);
 }
 
+/// It has been switched off, or its word that it pulls was lost (`docs/protocol.md#STRAG-3`).
+#[test]
+fn who_is_asked_back_and_is_not_heard_is_not_counted_on() {
+    let late = ReceiverId(3);
+    let mut net = Net::new(&[0.0, 0.0, 0.35], Duration::from_millis(1), 5);
+    net.offer(256 * 160);
+    net.run(Duration::from_secs(8));
+    assert_eq!(net.left, [late]);
+    net.nodes[2].alive = false;
+    net.run(Duration::from_secs(12));
+    assert_eq!(net.asked_back, [late]);
+    assert_eq!(net.sender.member(late).unwrap().delivery, Delivery::Pull);
+    net.run(Duration::from_secs(20));
+    assert_eq!(net.asked_back, [late; 2]);
+}
+
 #[test]
 fn a_ceiling_of_nothing_makes_the_stream_slow_and_no_deadline_impossible() {
     let mut net = Net::new(&[0.0], Duration::from_millis(1), 10);

@@ -23,6 +23,7 @@ pub use transmit::round_interval;
 pub use window::WINDOW_BLOCKS_MAX;
 
 use crate::budget::{Budget, Shares};
+use crate::feedback::REPORTS_MAX;
 use crate::grtt::Grtt;
 use crate::ids::{BlockId, BlockKind, Epoch, Geometry, PacketNumber, ReceiverId, Round, StreamId};
 use crate::pacer::Pacer;
@@ -48,6 +49,9 @@ const STREAM_RATE_MIN: Rate = Rate::from_bps(1);
 /// Who follows the stream may all fall silent at once, as when this machine stood still for a while. For so long what they
 /// lack is kept for the stream, to which they come back when they hear it.
 const DESERTED: Duration = Duration::from_secs(2);
+
+/// Who was asked back to the stream and answers no poll for so long, or for so many round trips, has not come.
+const RETURN_TIME: (Duration, u32) = (Duration::from_secs(5), 20);
 
 /// Most blocks offered and not yet opened; [`Sender::offer_room`] says how many more fit.
 pub const OFFERED_MAX: usize = 4096;
@@ -692,8 +696,26 @@ impl Sender {
         }
     }
 
+    /// Who was asked back and has not come goes on pulling: nobody waits for it (protocol.md#STRAG-3). Of a large group
+    /// few are asked for an answer.
+    fn give_up_returns(&mut self) {
+        if self.members.streaming() > REPORTS_MAX {
+            return;
+        }
+        let wait = RETURN_TIME.0.max(self.grtt.value().saturating_mul(RETURN_TIME.1));
+        let is_absent = |(id, member): &(ReceiverId, &Member)| {
+            !member.has_reported()
+                && self.now.since(member.on_stream_since) > wait
+                && self.stragglers.is_asked_back(*id)
+        };
+        let Some((id, _)) = self.members.on_stream().find(is_absent) else { return };
+        self.move_to_pull(self.now, id);
+        self.push_event(Event::LeaveStream(id));
+    }
+
     /// Looks the members over for stragglers.
     fn review(&mut self) {
+        self.give_up_returns();
         self.timers.set(Reason::Review, self.now + REVIEW_INTERVAL);
         let standings: Vec<Standing> = self
             .members

@@ -318,10 +318,14 @@ impl Stragglers {
         Some(id)
     }
 
+    pub(super) fn is_asked_back(&self, id: ReceiverId) -> bool {
+        self.away.get(&id).is_some_and(|(at, _)| *at == Timestamp::MAX)
+    }
+
     /// It pulls again before it has told anything: where it was asked back, that has failed. It is not told to leave: it may
     /// wait in its group for a stream that comes later.
     pub(super) fn came_to_nothing(&mut self, now: Timestamp, id: ReceiverId) {
-        if self.away.get(&id).is_some_and(|(at, _)| *at == Timestamp::MAX) {
+        if self.is_asked_back(id) {
             self.wait(now, id);
         }
     }
