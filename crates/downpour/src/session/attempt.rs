@@ -12,7 +12,7 @@ use super::keeper::{Keeper, open_keeper};
 use super::receive::Taker;
 use super::transfer::{Stored, limits, pad};
 use super::words::Telling;
-use super::{TOO_SLOW, faults, transfer};
+use super::{FALSE_SYMBOLS, TOO_SLOW, faults, transfer};
 use crate::cli::{Fault, ReceivePlan, Target};
 use crate::object::{EntryId, Obstacle, PipeOut, StoreEvent, StoreFailure, Summary};
 use crate::product::ProductLog;
@@ -304,7 +304,7 @@ impl Run<'_> {
         loop {
             let verdict = tokio::select! {
                 event = next_event(events) => match event {
-                    Ok(event) => self.on_sender(event),
+                    Ok(event) => self.on_sender(event).await,
                     Err(why) => {
                         let ended = self.drain(heard, pulled).await;
                         Some(ended.unwrap_or(Verdict::SenderLost(why)))
@@ -417,7 +417,7 @@ impl Run<'_> {
         self.left_stream = Some(why.to_owned());
     }
 
-    fn on_sender(&mut self, event: Event) -> Option<Verdict> {
+    async fn on_sender(&mut self, event: Event) -> Option<Verdict> {
         match event {
             Event::Ends { data, manifest, finished, data_len } => {
                 self.data_len = data_len.or(self.data_len);
@@ -447,7 +447,10 @@ impl Run<'_> {
                 self.driver.set_on_stream(false);
                 self.left_stream = Some(reason);
             }
-            Event::ReturnToGroup if self.false_blocks >= FALSE_BLOCKS_MAX => {}
+            // Until that is said, the sender counts on it.
+            Event::ReturnToGroup if self.false_blocks >= FALSE_BLOCKS_MAX => {
+                self.say_pulling(FALSE_SYMBOLS).await;
+            }
             Event::ReturnToGroup => self.driver.set_on_stream(true),
             Event::Shutdown { reason } => {
                 return Some(Verdict::Failed(ErrorClass::Interrupted, reason));
@@ -513,7 +516,7 @@ impl Run<'_> {
         self.false_blocks += 1;
         self.client.encrypt_all();
         if self.false_blocks == FALSE_BLOCKS_MAX {
-            self.leave_stream("somebody in the group sends false symbols").await;
+            self.leave_stream(FALSE_SYMBOLS).await;
         }
     }
 

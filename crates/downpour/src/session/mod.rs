@@ -65,3 +65,6 @@ pub(crate) use transfer::{bounds, carrier};
 
 /// Why a receiver leaves the stream when the sender says so.
 const TOO_SLOW: &str = "it could not keep up with the others";
+
+/// Why another one leaves it.
+const FALSE_SYMBOLS: &str = "somebody in the group sends false symbols";
