@@ -6,14 +6,15 @@
 
 use super::load::Names;
 use super::offer::{OFFER_FILES_MAX, Offer, OfferItem, Said, Trouble};
+use super::policy::source_class;
 use super::room::{Reserved, Room, Space};
-use crate::object::{Digest, check_item_name, part_name};
-use crate::receipt::{SignedFileReceipt, WORD_BYTES_MAX};
-use crate::site::Site;
+use crate::object::{Digest, Fingerprint, check_item_name, part_name};
+use crate::receipt::{SignedFileReceipt, WORD_BYTES_MAX, content_beneath};
+use crate::site::{Fault, Site};
 use crate::spool::Rules;
 use downpour_catalog::{
-    Change, Error, ErrorClass, File, NAME_BYTES_MAX, OtherContent, Reader, Replica, ReplicaState,
-    SiteId, Time,
+    Change, Error, ErrorClass, File, NAME_BYTES_MAX, OpenError, OtherContent, PAGE_MAX, Query,
+    Reader, Replica, ReplicaState, SiteId, Time,
 };
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -33,12 +34,53 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    /// Moves what is known to be damaged out of its place; for who has seen that it is not what it should be. Returns what is to be
-    /// recorded: it is there no longer, so that what comes to the place next, under whatever name, is not taken for it.
-    pub(super) fn make_way(&self, folder: &Path) -> Option<Change> {
-        let damaged = self.damaged.clone()?;
-        let is_free = set_aside(folder, &self.path, &self.item.key().to_string());
-        is_free.then_some(Change::Replica(Replica { state: ReplicaState::Lost, ..damaged }))
+    /// Moves what is known to be damaged out of its place, unless another file has got the place by now; for who has seen that it is
+    /// not what it should be. Returns what is to be recorded: it is there no longer, so that what comes to the place next, under
+    /// whatever name, is not taken for it.
+    pub(super) fn make_way(&self, site: &Site, folder: &Path) -> Result<Option<Change>, Fault> {
+        let Some(damaged) = self.damaged.clone() else { return Ok(None) };
+        let place = folder.join(&self.path);
+        let looks = Fingerprint::at(&place);
+        let has_left = self.is_known(site, folder, damaged.site)?
+            // Reading takes its time: what came meanwhile was not read.
+            || Fingerprint::at(&place) == looks
+                && set_aside(folder, &self.path, &self.item.key().to_string());
+        let lost = Replica { state: ReplicaState::Lost, ..damaged };
+        Ok(has_left.then_some(Change::Replica(lost)))
+    }
+
+    /// Whether what lies in its place is a file that is recorded there as present, whatever its name.
+    fn is_known(&self, site: &Site, folder: &Path, own: SiteId) -> Result<bool, Fault> {
+        let digest = match content_beneath(folder, Path::new(&self.path)) {
+            Ok(digest) => downpour_catalog::Digest::blake3(digest.0),
+            Err(error) if source_class(&error) == ErrorClass::OutOfResources => {
+                return Err(Fault::new(ErrorClass::OutOfResources, error.to_string()));
+            }
+            // What cannot be read is no good copy of anything.
+            Err(_) => return Ok(false),
+        };
+        let unreachable =
+            |error: OpenError| Fault::new(ErrorClass::CatalogUnreachable, error.to_string());
+        let mut reader = site.catalog.reader().map_err(unreachable)?;
+        let (config, place) = (site.config(), folder.join(&self.path));
+        let is_there = |r: &Replica| {
+            r.site == own
+                && r.state == ReplicaState::Present
+                && config.path(Path::new(&r.path)) == place
+        };
+        let query = Query { digest: Some(digest), ..Query::default() };
+        let mut from = None;
+        loop {
+            let page = reader.search(&query, from.as_ref(), PAGE_MAX)?;
+            let files: Vec<_> = page.files.iter().map(|file| file.id).collect();
+            if reader.replicas_of(&files)?.iter().any(is_there) {
+                return Ok(true);
+            }
+            match page.next {
+                None => return Ok(false),
+                next => from = next,
+            }
+        }
     }
 
     /// Whether a file of its size is in its place: itself, most often, brought by a session that was cut before it was recorded.

@@ -1,5 +1,6 @@
 //! What of an offer is in its place already, left there by a session that was cut: it is read back, signed for and recorded
-//! before the rest is taken, so that nothing of it is sent again. What is known to be damaged, and is not that, makes way.
+//! before the rest is taken, so that nothing of it is sent again. What is known to be damaged, and is not that, makes way, unless
+//! it is another file that is recorded there: then the session finds the place taken.
 
 use super::arriving::{Judged, Taken};
 use super::incoming::receipt;
@@ -63,7 +64,7 @@ fn read(
             });
         match is_right.then(|| receipt.sign(&site.identity)) {
             Some(Ok(signed)) => found.push((index, signed)),
-            _ => made_way.extend(taken.make_way(folder)),
+            _ => made_way.extend(taken.make_way(site, folder)?),
         }
     }
     site.catalog.submit(site.clock.now(), made_way).wait()?;
@@ -84,7 +85,7 @@ mod tests {
     use downpour_catalog::{
         AdoptedFile, Change, Digest, FileId, OtherContent, Replica, ReplicaState,
     };
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -131,33 +132,62 @@ mod tests {
         judged.await.unwrap()
     }
 
+    async fn replica(site: &Arc<Site>, id: FileId) -> Replica {
+        site.read(move |reader| reader.replicas(id)).await.unwrap().remove(0)
+    }
+
+    async fn state(site: &Arc<Site>, id: FileId) -> ReplicaState {
+        replica(site, id).await.state
+    }
+
+    /// A site `b` whose copy of `x/z` is damaged, and recorded as that: its inbox, and the file.
+    async fn damaged(folder: &Path) -> (Daemon, PathBuf, FileId) {
+        let file = folder.join("site.toml");
+        std::fs::write(&file, "[site]\nname = 'b'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let (site, inbox) = (&daemon.site, folder.join("inbox"));
+        std::fs::create_dir_all(&inbox).unwrap();
+        std::fs::write(inbox.join("z"), "damaged").unwrap();
+        let id = known(site, "x/z", "first", &inbox.join("z")).await;
+        let corrupt = Replica { state: ReplicaState::Corrupt, ..replica(site, id).await };
+        let changes = vec![Change::Replica(corrupt)];
+        site.catalog.submit(site.clock.now(), changes).done().await.unwrap();
+        (daemon, inbox, id)
+    }
+
     #[tokio::test]
     async fn what_comes_where_a_damaged_file_was_is_not_taken_for_it() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("site.toml");
-        std::fs::write(&file, "[site]\nname = 'b'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
-        let (site, inbox) = (&daemon.site, folder.path().join("inbox"));
-        let place = inbox.join("z");
-        std::fs::create_dir_all(&inbox).unwrap();
-        std::fs::write(&place, "damaged").unwrap();
-        let id = known(site, "x/z", "first", &place).await;
-        let replicas = async || site.read(move |reader| reader.replicas(id)).await.unwrap();
-        let replica = replicas().await.remove(0);
-        let corrupt = Replica { state: ReplicaState::Corrupt, ..replica };
-        let changes = vec![Change::Replica(corrupt)];
-        site.catalog.submit(site.clock.now(), changes).done().await.unwrap();
+        let (daemon, inbox, id) = damaged(folder.path()).await;
+        let (site, place) = (&daemon.site, inbox.join("z"));
         // It makes way, and what was to come in its place does not come.
         let mut judged = judge(site, &inbox, "x/z", "first").await;
         super::find(site, &inbox, "batch", &mut judged).await.unwrap();
         assert!(judged.taken.len() == 1 && !place.exists());
-        assert_eq!(replicas().await[0].state, ReplicaState::Lost);
+        assert_eq!(state(site, id).await, ReplicaState::Lost);
         // Another one does, and stays.
         std::fs::write(&place, "second").unwrap();
         known(site, "y/z", "second", &place).await;
         let mut judged = judge(site, &inbox, "x/z", "first").await;
         super::find(site, &inbox, "batch", &mut judged).await.unwrap();
         assert_eq!((judged.taken.len(), &*std::fs::read(&place).unwrap()), (1, &b"second"[..]));
+        daemon.end(Duration::ZERO).await;
+    }
+
+    #[tokio::test]
+    async fn what_is_recorded_where_a_damaged_file_was_stays_under_whatever_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let (daemon, inbox, id) = damaged(folder.path()).await;
+        let (site, place) = (&daemon.site, inbox.join("z"));
+        // An operator removes the damaged one, and another takes the place.
+        std::fs::write(&place, "second").unwrap();
+        known(site, "y/z", "second", &place).await;
+        for _ in 0..2 {
+            let mut judged = judge(site, &inbox, "x/z", "first").await;
+            super::find(site, &inbox, "batch", &mut judged).await.unwrap();
+            assert_eq!((judged.taken.len(), &*std::fs::read(&place).unwrap()), (1, &b"second"[..]));
+            assert_eq!(state(site, id).await, ReplicaState::Lost);
+        }
         daemon.end(Duration::ZERO).await;
     }
 }

@@ -345,9 +345,9 @@ impl SiteDesk {
         if size > free {
             return Err(no_room(size, free));
         }
-        if let Some(made_way) = taken.make_way(folder) {
+        let failed = |fault: Fault| Trouble::new(fault.class, fault.what);
+        if let Some(made_way) = taken.make_way(&self.site, folder).map_err(failed)? {
             let recorded = self.site.catalog.submit(self.site.clock.now(), vec![made_way]).wait();
-            let failed = |fault: Fault| Trouble::new(fault.class, fault.what);
             recorded.map_err(|error| failed(error.into()))?;
         }
         Ok(Verdict::Take(taken.path, Box::new(room.promise(folder, size))))

@@ -120,6 +120,11 @@ impl Fingerprint {
             ctime: (stat.st_ctime, stat.st_ctime_nsec as u32),
         }
     }
+
+    /// That of a place, unless nothing is there.
+    pub(crate) fn at(path: &Path) -> Option<Self> {
+        rustix::fs::lstat(path).ok().map(|stat| Self::of(&stat))
+    }
 }
 
 /// A tree, and where its files lie.

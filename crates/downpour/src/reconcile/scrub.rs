@@ -159,7 +159,7 @@ pub fn read_back(
             continue;
         };
         let path = base.join(&replica.path);
-        let looks = looks_of(&path);
+        let looks = Fingerprint::at(&path);
         let state = state_of((&file, replica.state), read_once(&path, &mut known))?;
         stored.push(match state {
             ReplicaState::Present => Stored::AsRecorded,
@@ -188,15 +188,10 @@ fn of_same(
     let files: Vec<FileId> = looked.iter().map(|(replica, ..)| replica.file).collect();
     let recorded: HashSet<Replica> = reader.replicas_of(&files)?.into_iter().collect();
     let (same, others) = looked.into_iter().partition::<Vec<_>, _>(|(replica, looks, _)| {
-        recorded.contains(replica) && looks_of(&base.join(&replica.path)) == *looks
+        recorded.contains(replica) && Fingerprint::at(&base.join(&replica.path)) == *looks
     });
     let change = |(replica, _, state)| Change::Replica(Replica { state, ..replica });
     Ok((same.into_iter().map(change).collect(), others))
-}
-
-/// How a place looks, unless nothing is there.
-fn looks_of(path: &Path) -> Option<Fingerprint> {
-    rustix::fs::lstat(path).ok().map(|stat| Fingerprint::of(&stat))
 }
 
 struct Work<'a> {
@@ -256,7 +251,7 @@ impl Work<'_> {
             return Ok(true);
         }
         let Some(file) = reader.file(replica.file)? else { return Ok(true) };
-        let looks = looks_of(&path);
+        let looks = Fingerprint::at(&path);
         let state = match was_looked_at {
             true => recorded,
             false => {

@@ -10,7 +10,7 @@ use crate::dispatch::arriving::{Judge, Look, Taken};
 use crate::dispatch::incoming::{TICK, not_recorded, receipt};
 use crate::dispatch::offer::OfferItem;
 use crate::dispatch::pieces::Piece;
-use crate::dispatch::record::record;
+use crate::dispatch::record::{self, record};
 use crate::dispatch::room::{Promise, no_room};
 use crate::dispatch::{Dispatch, lock};
 use crate::object::{open_in, rename_new};
@@ -228,8 +228,10 @@ impl Task {
 
     /// Nothing is replaced: that its place is taken is found before anything is brought.
     async fn make_way(&self) -> Result<(), Fault> {
-        let made_way = self.taken.make_way(&self.folder).into_iter().collect();
-        self.site.catalog.submit(self.site.clock.now(), made_way).done().await?;
+        let (taken, site, folder) = (self.taken.clone(), self.site.clone(), self.folder.clone());
+        let made_way = record::blocking(move || taken.make_way(&site, &folder)).await?;
+        let changes = made_way.into_iter().collect();
+        self.site.catalog.submit(self.site.clock.now(), changes).done().await?;
         let there = self.folder.join(&self.taken.path);
         if std::fs::symlink_metadata(&there).is_ok() {
             let there = there.display();
