@@ -5,6 +5,7 @@
 #[path = "site/planting.rs"]
 mod planting;
 
+use downpour::reconcile::report::Approvals;
 use downpour::reconcile::{
     Answer, Far, FarError, Kind, Order, Question, Report, Side, Stored, Verdict, report, run,
     scrub::{Copies, read_back},
@@ -108,7 +109,7 @@ fn order(repair_max: usize) -> Order {
         far_key: None,
         repair_max,
         stuck_s: DAY_S,
-        approved: Vec::new(),
+        approved: Approvals::default(),
         adopt_extra: false,
         base: "/".into(),
         copies: Copies::default(),
@@ -287,11 +288,16 @@ fn a_mass_deletion_is_asked_about_and_repaired_when_approved() {
     asks.keep(state.path()).unwrap();
     report::approve(state.path(), &asks.id).unwrap();
     let approved = report::approvals(state.path(), "geneva").unwrap();
-    assert_eq!(approved, [asks.id]);
-    let done = compared(&near, &far, &Order { approved: approved.clone(), ..order(100) }, || {});
+    assert_eq!(approved.ids, [asks.id]);
+    let ids = approved.ids.clone();
+    // Of more than it found it asks again.
+    let fewer = Approvals { ids: ids.clone(), covered: removed.len() - 1 };
+    let again = compared(&near, &far, &Order { approved: fewer, ..order(100) }, || {});
+    assert_eq!((again.verdict, again.repaired), (Verdict::Asks, 0));
+    let done = compared(&near, &far, &Order { approved, ..order(100) }, || {});
     assert_eq!(near.state("run0/0"), State::Queued);
     assert_eq!((done.verdict, done.repaired), (Verdict::Repaired, removed.len()));
-    assert_eq!(done.approved, approved);
+    assert_eq!(done.approved, ids);
 }
 
 #[test]

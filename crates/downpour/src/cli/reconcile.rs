@@ -16,7 +16,7 @@ const IDLE_LOOKS_MAX: u32 = 2000;
 /// Compare this site's catalog with those of other sites now, or approve the repair that a report asks for
 #[derive(Debug, Args)]
 pub(super) struct ReconcileArgs {
-    /// Repair all that this report found
+    /// Repair all that this report found, once; a run that finds more asks again
     #[arg(long, value_name = "ID")]
     approve: Option<String>,
     /// Read the files on the disk and compare them with the catalog, instead of the catalog with other sites

@@ -1,6 +1,7 @@
 //! What a run found and did: kept in the state folder as JSON and as text, and known by its id.
 //!
-//! A report that asks is answered by a file beside it, `ID.approved`, which holds until a run that read it has kept its own report.
+//! A report that asks is answered by a file beside it, `ID.approved`, which holds until a run that read it has kept its own report. It
+//! is answered once, and for no more than it found: what comes later may be another mistake.
 
 use crate::units::{show_bytes, show_time};
 use downpour_catalog::Time;
@@ -212,6 +213,13 @@ impl Report {
         .join("; ")
     }
 
+    /// How many it would repair, if that is approved: those that it lists, and however many there are if it does not list all.
+    fn covered(&self) -> usize {
+        // The dark ones are not repaired, and come last.
+        let listed = self.findings.iter().filter(|finding| finding.kind != Kind::Dark).count();
+        if self.is_cut && listed == self.findings.len() { usize::MAX } else { listed }
+    }
+
     /// What was done before it asked: a scrub records what it finds until that is too much.
     fn before_asking(&self) -> String {
         match self.repaired {
@@ -237,9 +245,10 @@ impl Report {
             let _ = writeln!(text, "{:<13} {count}", kind.name());
         }
         if self.verdict == Verdict::Asks {
+            let approved = if self.approved.is_empty() { "" } else { ", and than was approved" };
             let _ = writeln!(
                 text,
-                "\nThat is more than repair_max ({}): {}. If all of it shall be:\n\n    downpour catalog reconcile --approve {}",
+                "\nThat is more than repair_max ({}){approved}: {}. If all of it shall be:\n\n    downpour catalog reconcile --approve {}",
                 self.repair_max,
                 self.before_asking(),
                 self.id
@@ -295,17 +304,33 @@ pub fn load(state: &Path, id: &str) -> io::Result<Report> {
 /// Approves the repair that a report asks for. It is done by the next run with that site.
 pub fn approve(state: &Path, id: &str) -> io::Result<Report> {
     let report = load(state, id)?;
+    let refuse = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     if report.verdict != Verdict::Asks {
-        let text = format!("report {id} does not ask for anything");
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        return refuse(format!("report {id} does not ask for anything"));
+    }
+    for other in ids(state)?.iter().filter(|other| far_in(other) == far_in(id)) {
+        if load(state, other).is_ok_and(|done| done.approved.iter().any(|done| done == id)) {
+            return refuse(format!(
+                "report {id} was approved before, and done: see report {other}"
+            ));
+        }
     }
     put(&path_of(state, id, "approved")?, "")?;
     Ok(report)
 }
 
-/// The approved reports about this site, oldest first.
-pub fn approvals(state: &Path, far: &str) -> io::Result<Vec<String>> {
-    let mut approved = Vec::new();
+/// What is approved, and not done yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Approvals {
+    /// The reports, oldest first.
+    pub ids: Vec<String>,
+    /// How many may be repaired without asking again; `usize::MAX`: all.
+    pub covered: usize,
+}
+
+/// What is approved of the reports about this site.
+pub fn approvals(state: &Path, far: &str) -> io::Result<Approvals> {
+    let mut approved = Approvals::default();
     let entries = match fs::read_dir(state.join(FOLDER)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(approved),
         other => other?,
@@ -315,11 +340,15 @@ pub fn approvals(state: &Path, far: &str) -> io::Result<Vec<String>> {
         let Some(id) = name.to_str().and_then(|name| name.strip_suffix(".approved")) else {
             continue;
         };
-        if load(state, id).is_ok_and(|report| report.far == far) {
-            approved.push(id.to_owned());
+        if let Ok(report) = load(state, id)
+            && report.far == far
+        {
+            // A later report has what an earlier one found: they do not add up.
+            approved.covered = approved.covered.max(report.covered());
+            approved.ids.push(id.to_owned());
         }
     }
-    approved.sort_unstable();
+    approved.ids.sort_unstable();
     Ok(approved)
 }
 
@@ -423,7 +452,7 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let asks = report(Verdict::Asks);
         assert_eq!(ids(state.path()).unwrap(), Vec::<String>::new());
-        let approved = |far: &str| approvals(state.path(), far).unwrap();
+        let approved = |far: &str| approvals(state.path(), far).unwrap().ids;
         assert!(approved("geneva/x").is_empty());
         asks.keep(state.path()).unwrap();
         assert_eq!(ids(state.path()).unwrap(), std::slice::from_ref(&asks.id));
@@ -444,6 +473,39 @@ mod tests {
         assert!(approved("geneva/x").is_empty());
         report(Verdict::Clean).keep(state.path()).unwrap();
         assert!(approve(state.path(), &asks.id).is_err());
+    }
+
+    #[test]
+    fn an_approval_is_done_once_and_covers_what_its_report_found() {
+        let state = tempfile::tempdir().unwrap();
+        let like = report(Verdict::Asks);
+        let asks = |kinds: &[Kind], is_cut, s| {
+            let finding = |kind: &Kind| Finding { kind: *kind, ..like.findings[0].clone() };
+            let findings = kinds.iter().map(finding).collect();
+            let asks = Report { findings, is_cut, ..like.clone() }.ended(BEGUN.plus_s(s));
+            asks.keep(state.path()).unwrap();
+            approve(state.path(), &asks.id).unwrap();
+            let Report { id, .. } = asks;
+            (id, approvals(state.path(), "geneva/x").unwrap().covered)
+        };
+        let (first, covered) = asks(&[Kind::Lost, Kind::Corrupt, Kind::Dark], true, 2);
+        assert_eq!(covered, 2);
+        let (second, covered) = asks(&[Kind::Lost; 3], false, 3);
+        assert_eq!(covered, 3, "the later one has found the others, too");
+        let approved = vec![first, second];
+        let done = Report { approved: approved.clone(), ..report(Verdict::Found) };
+        done.ended(BEGUN.plus_s(4)).keep(state.path()).unwrap();
+        end_approvals(state.path(), &approved).unwrap();
+        for id in &approved {
+            let refused = approve(state.path(), id).unwrap_err().to_string();
+            assert!(refused.contains("and done: see report 20261122T000004Z-"), "{refused}");
+        }
+        assert_eq!(approvals(state.path(), "geneva/x").unwrap().covered, 0);
+        assert_eq!(
+            asks(&[Kind::Lost], true, 5).1,
+            usize::MAX,
+            "it does not say how many there are"
+        );
     }
 
     #[test]
@@ -471,7 +533,7 @@ mod tests {
         let kept = ids(state.path()).unwrap();
         assert_eq!((kept.len(), kept.last()), (REPORTS_MAX, Some(&long.id)));
         approve(state.path(), &long.id).unwrap();
-        assert_eq!(approvals(state.path(), "geneva/x").unwrap(), [long.id]);
+        assert_eq!(approvals(state.path(), "geneva/x").unwrap().ids, [long.id]);
     }
 
     #[test]
@@ -496,7 +558,7 @@ mod tests {
         };
         assert_eq!(kept()[..3], [old.id.clone(), new.id.clone(), last.id.clone()]);
         assert_eq!(kept().len(), REPORTS_MAX + 3);
-        assert_eq!(approvals(state.path(), "a-b").unwrap(), std::slice::from_ref(&old.id));
+        assert_eq!(approvals(state.path(), "a-b").unwrap().ids, std::slice::from_ref(&old.id));
         approve(state.path(), &last.id).unwrap();
         // What is done goes as others do.
         end_approvals(state.path(), &[old.id]).unwrap();
@@ -541,5 +603,7 @@ mod tests {
         let scrub = said(9);
         assert_eq!(scrub.matches("9 recorded before that, nothing more").count(), 2, "{scrub}");
         assert!(!scrub.contains("nothing repaired"));
+        let again = Report { approved: vec!["a".to_owned()], ..report(Verdict::Asks) }.text();
+        assert!(again.contains("more than repair_max (0), and than was approved: nothing"));
     }
 }

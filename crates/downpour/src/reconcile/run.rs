@@ -5,7 +5,7 @@
 use super::ask::{Answer, Question, Scope, Side, Stored};
 use super::compare::{Compare, Compared, Holder, Nonsense};
 use super::repair::{LEFT, is_ours, repair};
-use super::report::{Finding, Kind, Report, Verdict};
+use super::report::{Approvals, Finding, Kind, Report, Verdict};
 use super::scrub::Copies;
 use downpour_catalog::{Catalog, Error, File, FileId, OpenError, Time};
 use downpour_transport::identity::PublicKey;
@@ -94,8 +94,8 @@ pub struct Order {
     pub repair_max: usize,
     /// What has not moved for so long is stuck, seconds.
     pub stuck_s: i64,
-    /// The reports whose repair was approved.
-    pub approved: Vec<String>,
+    /// What was approved.
+    pub approved: Approvals,
     /// Whether files that the other site has from us, and of which our catalog knows nothing, are taken into it by their receipts.
     pub adopt_extra: bool,
     /// What relative paths of our own copies are relative to.
@@ -113,6 +113,7 @@ pub fn run(
 ) -> Result<Report, RunError> {
     let started = now();
     let mut report = empty(order, started);
+    let covers_all = order.approved.covered == usize::MAX;
     for pass in 0.. {
         let (mut findings, mut is_cut) = (Vec::new(), false);
         (report.files_near, report.files_far) = (0, 0);
@@ -127,7 +128,7 @@ pub fn run(
         let (stuck, is_more_stuck) = stuck(catalog, order, now())?;
         findings.extend(stuck);
         let open = findings.iter().filter(|finding| is_ours(finding, order)).count();
-        let asks = order.approved.is_empty() && (open > order.repair_max || is_cut);
+        let asks = !covers_all && (open > order.repair_max.max(order.approved.covered) || is_cut);
         let mut repaired = 0;
         if !asks {
             repaired = repair(catalog, far, order, &mut findings, &now)?;
@@ -148,7 +149,7 @@ pub fn run(
                 _ => Verdict::Found,
             };
         }
-        let is_more = is_cut || is_more_stuck && !order.approved.is_empty();
+        let is_more = is_cut || is_more_stuck && covers_all;
         if !is_more || repaired == 0 || pass + 1 == PASSES_MAX {
             break;
         }
@@ -170,7 +171,7 @@ fn empty(order: &Order, started: Time) -> Report {
         started_us: started.0,
         ended_us: started.0,
         verdict: Verdict::Clean,
-        approved: order.approved.clone(),
+        approved: order.approved.ids.clone(),
         files_near: 0,
         files_far: 0,
         in_flight: 0,
@@ -251,7 +252,7 @@ fn stuck(catalog: &Catalog, order: &Order, now: Time) -> Result<(Vec<Finding>, b
 mod tests {
     use super::super::compare::tests::Held;
     use super::super::{CANDIDATES_MAX, Stand};
-    use super::{Answer, Copies, Far, FarError, Order, Question, Stored, Verdict, run};
+    use super::{Answer, Approvals, Copies, Far, FarError, Order, Question, Stored, Verdict, run};
     use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl, Time};
 
     impl Far for Held {
@@ -281,7 +282,7 @@ mod tests {
             far_key: None,
             repair_max: 100,
             stuck_s: 1,
-            approved: Vec::new(),
+            approved: Approvals::default(),
             adopt_extra: false,
             base: "/".into(),
             copies: Copies::default(),

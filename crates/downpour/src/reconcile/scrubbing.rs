@@ -99,7 +99,7 @@ impl Scrub {
         let mark = mark.of_catalog(reached.is_some()).begun(now, newest);
         let started = Time(mark.started_us);
         let approved = report::approvals(&state, &site.name).map_err(|e| e.to_string())?;
-        let repair_max = if approved.is_empty() { section.repair_max } else { usize::MAX };
+        let repair_max = section.repair_max.max(approved.covered);
         let order = ScrubOrder {
             site: site.name.clone(),
             base: config.folder.clone(),
@@ -123,11 +123,11 @@ impl Scrub {
             return Ok(());
         }
         let report = report_of(site, &config, done, started);
-        let report = Report { approved: approved.clone(), ..report };
+        let report = Report { approved: approved.ids.clone(), ..report };
         let ended = Mark::ended(Time(report.ended_us));
         report.keep(&state).map_err(|error| error.to_string())?;
         self.count(|runs| runs.told = runs.begun);
-        let kept = report::end_approvals(&state, &approved);
+        let kept = report::end_approvals(&state, &approved.ids);
         kept.and_then(|()| ended.keep(&file)).map_err(|error| error.to_string())?;
         for why in tell(&config.notify, &config.folder, &report) {
             tracing::warn!(report = %report.id, %why, "nobody was told");

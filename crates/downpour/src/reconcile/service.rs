@@ -255,7 +255,8 @@ impl Reconcile {
             let report = report.map_err(|error| {
                 Fault::new(ErrorClass::DestinationUnreachable, error.to_string())
             })?;
-            let kept = report.keep(&state).and_then(|()| report::end_approvals(&state, &approved));
+            let kept = report.keep(&state);
+            let kept = kept.and_then(|()| report::end_approvals(&state, &approved.ids));
             kept.map_err(|error| internal(error.to_string()))?;
             Ok((report.clone(), tell(&config.notify, &config.folder, &report)))
         });
