@@ -1,6 +1,6 @@
 //! The file that a profile's session carries, read and written.
 
-use crate::object::{SingleFile, SingleTarget};
+use crate::object::{Obstacle, PlaceError, SingleFile, SingleTarget, Why};
 use downpour_proto::profile::Product;
 use downpour_transport::profile::{ProductSink, ProductSource};
 use std::fs::File;
@@ -35,8 +35,18 @@ pub(super) struct FileSink {
     pub(super) times: Option<File>,
 }
 
-fn failed(error: impl std::fmt::Debug) -> io::Error {
-    io::Error::other(format!("{error:?}"))
+/// In words; the kind tells what can be done about it.
+fn failed(error: PlaceError) -> io::Error {
+    let (kind, text) = match error {
+        PlaceError::Object(Why { obstacle: Obstacle::Taken, text }) => {
+            (io::ErrorKind::AlreadyExists, text)
+        }
+        PlaceError::Full(text) => (io::ErrorKind::StorageFull, text),
+        PlaceError::Object(Why { text, .. }) | PlaceError::Target(text) => {
+            (io::ErrorKind::Other, text)
+        }
+    };
+    io::Error::new(kind, text)
 }
 
 impl ProductSink for FileSink {

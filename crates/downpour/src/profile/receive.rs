@@ -65,8 +65,19 @@ fn unheard(error: &ProfileError) -> Fault {
             format!("the network cannot be used: {error}"),
             "name another --interface or --group; `ip address` lists what is there",
         ),
-        error => super::fault(error, "start the sender again, then this receiver"),
+        ProfileError::Data(error) => Fault::incomplete(error.to_string(), start_again(error.kind())),
+        error => super::fault(error, &start_again(std::io::ErrorKind::Other)),
     }
+}
+
+/// What is wrong in the folder stays so when all starts again.
+fn start_again(kind: std::io::ErrorKind) -> String {
+    let before = match kind {
+        std::io::ErrorKind::AlreadyExists => "give --overwrite, or another name with --as; then ",
+        std::io::ErrorKind::StorageFull => "make room, or choose another --out; then ",
+        _ => "",
+    };
+    format!("{before}start the sender again, then this receiver")
 }
 
 fn file_sink(plan: &ProfileReceivePlan) -> Result<FileSink, Fault> {
@@ -168,4 +179,28 @@ fn finish(plan: &ProfileReceivePlan, outcome: &ReceiveOutcome) -> Result<Exit, F
         rejected: stats.rejected,
     };
     plan.output.write_json(&report, exit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FileSink, Place, unheard};
+    use crate::object::SingleTarget;
+    use downpour_transport::profile::{ProductSink as _, ProfileError};
+
+    #[test]
+    fn a_name_that_is_taken_is_told_in_words_with_what_helps() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("f3"), "old").unwrap();
+        let fault = |name: &[u8], size| {
+            let target = SingleTarget::open(dir.path(), false).unwrap();
+            let mut sink = FileSink { place: Place::Waiting(target), name: None, times: None };
+            unheard(&ProfileError::Data(sink.open(0, size, name, 0).unwrap_err()))
+        };
+        let taken = fault(b"f3", 3);
+        assert_eq!(taken.what, "f3: there is one of that name");
+        assert!(taken.todo.contains("--overwrite") && taken.todo.contains("--as"));
+        assert!(fault(b"f4", u64::MAX).todo.contains("make room"));
+        let no_name = fault(b"../f3", 3);
+        assert!(no_name.what.contains("--as") && !no_name.todo.contains("--overwrite"));
+    }
 }

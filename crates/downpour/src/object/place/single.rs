@@ -6,7 +6,7 @@
 use super::put::rename;
 use super::{Obstacle, OpenError, PlaceError, Staging, Why, write_all_at};
 use crate::object::limits::NAME_LEN_MAX;
-use crate::object::tree::STAGING_NAME;
+use crate::object::tree::{STAGING_NAME, printable};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -57,17 +57,18 @@ impl SingleTarget {
     /// Starts a file of this name and size, which may come from a stranger.
     pub(crate) fn create(self, name: &[u8], size: u64) -> Result<SingleFile, PlaceError> {
         let Self { staging, replaces } = self;
-        let doing = "starting the file";
-        let object = |why: &str| {
-            Err(PlaceError::Object(Why::new(Obstacle::Taken, format!("{doing}: {why}"))))
-        };
         if !is_plain_name(name) {
-            return object("the sender gave it no plain name");
+            let text = "the sender gave the file no plain name; --as gives it one";
+            return Err(PlaceError::Object(Why::new(Obstacle::Refused, text)));
         }
+        let doing = &printable(name);
         if !replaces {
             match rustix::fs::statat(&**staging.0.out(), name, AtFlags::SYMLINK_NOFOLLOW) {
                 Err(Errno::NOENT) => {}
-                Ok(_) => return object("there is one of that name; --overwrite would replace it"),
+                Ok(_) => {
+                    let text = format!("{doing}: there is one of that name");
+                    return Err(PlaceError::Object(Why::new(Obstacle::Taken, text)));
+                }
                 Err(error) => return Err(PlaceError::of(error, doing)),
             }
         }
