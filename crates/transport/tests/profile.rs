@@ -111,7 +111,7 @@ fn run(scene: Scene) -> SendOutcome {
                 patience: [60 * SECOND, 60 * SECOND],
                 on_event: Box::new(|_, _| {}),
             };
-            receive(setup).unwrap()
+            receive(setup).1.unwrap();
         });
         (thread, bytes)
     });

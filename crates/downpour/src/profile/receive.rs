@@ -53,10 +53,10 @@ pub fn receive(plan: &ProfileReceivePlan) -> Result<Exit, Fault> {
         patience: if feed.is_some() { [FEED_SILENCE; 2] } else { [plan.join_timeout, SILENCE] },
         on_event: Box::new(printer(plan)),
     };
-    match downpour_transport::profile::receive(setup) {
-        Ok(outcome) => finish(plan, &outcome),
-        Err(error) => Err(unheard(&error)),
-    }
+    let (outcome, ended) = downpour_transport::profile::receive(setup);
+    let reported = finish(plan, &outcome, ended.is_ok());
+    ended.map_err(|error| unheard(&error))?;
+    reported
 }
 
 fn unheard(error: &ProfileError) -> Fault {
@@ -156,15 +156,21 @@ fn printer(plan: &ProfileReceivePlan) -> impl FnMut(Timestamp, ReceiveEvent<'_>)
     }
 }
 
-fn finish(plan: &ProfileReceivePlan, outcome: &ReceiveOutcome) -> Result<Exit, Fault> {
+/// `to_the_end`: nothing kept it from going on.
+fn finish(
+    plan: &ProfileReceivePlan,
+    outcome: &ReceiveOutcome,
+    to_the_end: bool,
+) -> Result<Exit, Fault> {
     let ReceiveOutcome { stats, dropped, foreign, first, last } = *outcome;
-    let exit = if stats.rejected == 0 { Exit::Complete } else { Exit::Incomplete };
+    let is_complete = to_the_end && stats.rejected == 0;
+    let exit = if is_complete { Exit::Complete } else { Exit::Incomplete };
     let report = ReceiverReport {
         schema: SCHEMA,
         downpour: env!("CARGO_PKG_VERSION"),
         role: "receiver",
         profile: plan.kind.name(),
-        complete: exit == Exit::Complete,
+        complete: is_complete,
         duration_s: last.since(first).as_secs_f64(),
         packets: stats.packets,
         repairs: stats.repairs,

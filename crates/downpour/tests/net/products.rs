@@ -347,7 +347,8 @@ fn profile_fmtp_says_that_a_feed_was_not_complete() {
     let report = report.unwrap();
     assert_eq!((&report["complete"], &report["rejected"]), (&false.into(), &1.into()));
     // RETX_EOP: there was such a product, and its begin does not come any more.
-    let (ended, _) = feed_that_ends_with(&message(0x0400));
+    let (ended, report) = feed_that_ends_with(&message(0x0400));
     ended.expect(1);
+    assert_eq!(report.unwrap()["complete"], false);
     assert!(ended.err.contains("before all was here"), "{}", ended.err);
 }

@@ -129,8 +129,8 @@ struct Receiving {
     outcome: ReceiveOutcome,
 }
 
-/// Receives until the sink wants no more.
-pub fn receive(setup: ReceiveSetup) -> Result<ReceiveOutcome, ProfileError> {
+/// Receives until the sink wants no more, or it cannot go on; what came until then is told in both cases.
+pub fn receive(setup: ReceiveSetup) -> (ReceiveOutcome, Result<(), ProfileError>) {
     let ReceiveSetup { machine, hearing, control, sink, inject_loss, patience, on_event } = setup;
     let clock = Clock::start();
     let rng = Rng::new(!machine.seed);
@@ -138,8 +138,11 @@ pub fn receive(setup: ReceiveSetup) -> Result<ReceiveOutcome, ProfileError> {
         Hearing::Group(socket) => (Ear::Group(socket), None),
         Hearing::Told(interface) => (Ear::None, interface),
     };
-    let connection = control.map(Connection::new).transpose().map_err(ProfileError::Network)?;
-    let receiving = Receiving {
+    let connection = match control.map(Connection::new).transpose() {
+        Ok(connection) => connection,
+        Err(error) => return (ReceiveOutcome::default(), Err(ProfileError::Network(error))),
+    };
+    let mut receiving = Receiving {
         machine: Receiver::new(machine, clock.now()),
         ear,
         interface,
@@ -155,7 +158,8 @@ pub fn receive(setup: ReceiveSetup) -> Result<ReceiveOutcome, ProfileError> {
         over: false,
         outcome: ReceiveOutcome::default(),
     };
-    receiving.run(patience)
+    let ended = receiving.run(patience);
+    receiving.take_stock(ended)
 }
 
 fn hear_group(group: &Group, interface: &Interface) -> Result<MulticastReceiver, ProfileError> {
@@ -176,7 +180,7 @@ const fn any(like: SocketAddr) -> IpAddr {
 }
 
 impl Receiving {
-    fn run(mut self, patience: [Duration; 2]) -> Result<ReceiveOutcome, ProfileError> {
+    fn run(&mut self, patience: [Duration; 2]) -> Result<(), ProfileError> {
         take_short_turns();
         let mut batch = RecvBatch::new();
         let mut silent_since = self.clock.now();
@@ -205,12 +209,20 @@ impl Receiving {
             }
             self.sleep(silent_until)?;
         }
-        self.end()?;
+        self.end()
+    }
+
+    /// However it ended.
+    fn take_stock(
+        mut self,
+        ended: Result<(), ProfileError>,
+    ) -> (ReceiveOutcome, Result<(), ProfileError>) {
         self.outcome.stats = *self.machine.stats();
-        if let Ear::Group(socket) = &self.ear {
-            self.outcome.dropped = socket.drops().map_err(ProfileError::Network)?;
+        let Ear::Group(socket) = &self.ear else { return (self.outcome, ended) };
+        match socket.drops() {
+            Ok(dropped) => (ReceiveOutcome { dropped, ..self.outcome }, ended),
+            Err(error) => (self.outcome, ended.and(Err(ProfileError::Network(error)))),
         }
-        Ok(self.outcome)
     }
 
     /// Whether packets from there are the sender's.
