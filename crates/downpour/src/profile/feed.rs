@@ -220,10 +220,10 @@ impl ProductSink for FeedSink {
     }
 
     fn reject(&mut self, number: u32) -> io::Result<bool> {
-        let size = self.open.remove(&number).map_or(0, |line| line.size);
-        eprintln!(
-            "product {number} ({size} bytes) will not be complete: the sender has given it up"
-        );
+        // Of one whose begin was never heard the size is not known.
+        let size = self.open.remove(&number).map(|line| format!(" ({} bytes)", line.size));
+        let size = size.unwrap_or_default();
+        eprintln!("product {number}{size} will not be complete: the sender has given it up");
         Ok(false)
     }
 

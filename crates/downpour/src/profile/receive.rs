@@ -65,7 +65,9 @@ fn unheard(error: &ProfileError) -> Fault {
             format!("the network cannot be used: {error}"),
             "name another --interface or --group; `ip address` lists what is there",
         ),
-        ProfileError::Data(error) => Fault::incomplete(error.to_string(), start_again(error.kind())),
+        ProfileError::Data(error) => {
+            Fault::incomplete(error.to_string(), start_again(error.kind()))
+        }
         error => super::fault(error, &start_again(std::io::ErrorKind::Other)),
     }
 }

@@ -12,8 +12,13 @@ pub(super) struct SenderReport {
     pub(super) downpour: &'static str,
     pub(super) role: &'static str,
     pub(super) profile: &'static str,
+    /// Every receiver has all; not known where receivers do not say so.
+    pub(super) complete: Option<bool>,
+    /// Empty of a feed.
     pub(super) name: String,
     pub(super) bytes: u64,
+    /// That were offered; 1 where there is one file.
+    pub(super) products: u64,
     /// From the first packet to the last.
     pub(super) duration_s: f64,
     pub(super) segments: u64,
@@ -36,10 +41,12 @@ pub(super) struct SenderReport {
 #[derive(Debug, Serialize)]
 pub(super) struct MemberRow {
     pub(super) address: String,
-    /// Since the first packet; of a feed, the last product.
+    /// Since the first packet, of the last product; none when it lacks some.
     pub(super) complete_s: Option<f64>,
     /// That it has.
     pub(super) products: u64,
+    /// That it lacked when they were kept no longer.
+    pub(super) given_up: u64,
     pub(super) segments_asked: u64,
 }
 

@@ -6,7 +6,9 @@ use super::report::{MemberRow, SCHEMA, SenderReport};
 use super::{fault, product_log, warn};
 use crate::cli::{Exit, Fault, ProfilePayload, ProfileSendPlan, SendKind};
 use crate::product::{ProductLog, unix_ns};
-use downpour_proto::profile::{Mode, Offer, SenderConfig, SenderProfile, afdp, bmtp, fmtp};
+use downpour_proto::profile::{
+    MemberReport, Mode, Offer, SenderConfig, SenderProfile, afdp, bmtp, fmtp,
+};
 use downpour_proto::{Rate, Timestamp};
 use downpour_transport::control::SessionId;
 use downpour_transport::profile::{
@@ -21,6 +23,9 @@ use std::time::Instant;
 
 /// Both ways: packets that wait for a narrow link, status packets of many receivers.
 const BUFFER_LEN: usize = 4 << 20;
+
+/// So many receivers are told of that lack something; the report has all.
+const TOLD_MAX: usize = 20;
 
 /// Sends one file, or a feed.
 pub fn send(plan: &ProfileSendPlan) -> Result<Exit, Fault> {
@@ -68,7 +73,7 @@ pub fn send(plan: &ProfileSendPlan) -> Result<Exit, Fault> {
     let unusable = |error: std::io::Error| Fault::start(error.to_string(), "see the message above");
     let (sending, handle) = prepare(setup).map_err(unusable)?;
     let failed = |error| fault(&error, "the receivers keep nothing of it; send it again");
-    let (outcome, products) = match (&plan.payload, &feed) {
+    let (outcome, offered) = match (&plan.payload, &feed) {
         (ProfilePayload::Products { list, .. }, Some(feed)) => {
             let (list, fed) = (list.clone(), Arc::clone(feed));
             let inserting = move || insert(&list, &fed, &handle, &started);
@@ -76,19 +81,20 @@ pub fn send(plan: &ProfileSendPlan) -> Result<Exit, Fault> {
                 let outcome = sending.run();
                 let lines = feed.end();
                 lines.iter().for_each(|line| log.iter().for_each(|log| log.add(line)));
-                outcome.map(|outcome| (outcome, lines.len() as u64)).map_err(failed)
+                let bytes = lines.iter().map(|line| line.size).sum();
+                outcome.map(|outcome| (outcome, (lines.len() as u64, bytes))).map_err(failed)
             })
         }
         _ => {
             handle.offer(offer_file(plan)?);
             handle.finish();
-            sending.run().map(|outcome| (outcome, 1)).map_err(failed)
+            sending.run().map(|outcome| (outcome, (1, named(plan).1))).map_err(failed)
         }
     }?;
     if let Some(failure) = log.as_ref().and_then(ProductLog::failure) {
         return Err(Fault::incomplete(failure, "look whether the disk is full"));
     }
-    finish(plan, &outcome, products)
+    finish(plan, &outcome, offered)
 }
 
 /// Runs while another thread inserts products. What fails does not wait for that: it may wait for a line, and the process
@@ -224,24 +230,81 @@ fn printer(plan: &ProfileSendPlan) -> impl FnMut(Timestamp, SendEvent) + Send + 
     }
 }
 
-/// `products`: how many there were.
-fn finish(plan: &ProfileSendPlan, outcome: &SendOutcome, products: u64) -> Result<Exit, Fault> {
+/// `offered`: how many products there were, and their bytes.
+fn finish(
+    plan: &ProfileSendPlan,
+    outcome: &SendOutcome,
+    offered: (u64, u64),
+) -> Result<Exit, Fault> {
+    let report = report(plan, outcome, offered);
+    let (came, wanted) = (report.receivers.len(), wanted(plan));
+    if came < wanted {
+        eprintln!("receivers that have connected: {came}, fewer than {wanted}");
+    }
+    let lacking = outcome
+        .members
+        .iter()
+        .filter_map(|(address, member)| Some((address, lacks(plan, member, report.products)?)));
+    for (address, what) in lacking.take(TOLD_MAX) {
+        eprintln!("{address} {what}");
+    }
+    if !plan.output.is_silent() {
+        println!(
+            "sent {} segments and {} again in {:.3} s",
+            report.segments, report.repair_segments, report.duration_s
+        );
+    }
+    let exit = if report.complete == Some(false) { Exit::Incomplete } else { Exit::Complete };
+    plan.output.write_json(&report, exit)
+}
+
+/// What a receiver does not have, and why, if that is known.
+fn lacks(plan: &ProfileSendPlan, member: &MemberReport, products: u64) -> Option<String> {
+    let lacking = products.checked_sub(member.products).filter(|lacking| *lacking > 0)?;
+    let what = match &plan.payload {
+        ProfilePayload::File { name, .. } => name.clone(),
+        ProfilePayload::Products { .. } => format!("{lacking} of {products} products"),
+    };
+    let kept = if matches!(plan.kind, SendKind::Fmtp { .. }) { " after --keep" } else { "" };
+    let why = match (member.given_up, member.gone) {
+        (0, false) => String::new(),
+        (0, true) => ": its connection was closed".to_owned(),
+        (some, _) if some < lacking => format!(": {some} given up{kept}"),
+        _ => format!(": given up{kept}"),
+    };
+    Some(format!("lacks {what}{why}"))
+}
+
+fn report(
+    plan: &ProfileSendPlan,
+    outcome: &SendOutcome,
+    (products, bytes): (u64, u64),
+) -> SenderReport {
     let SendOutcome { stats, members, group_estimate, started, last_sent, rate } = outcome;
-    let row = |(address, member): &(SocketAddr, downpour_proto::profile::MemberReport)| MemberRow {
+    let has_all = |member: &MemberReport| member.products >= products;
+    let row = |(address, member): &(SocketAddr, MemberReport)| MemberRow {
         address: address.to_string(),
-        complete_s: member.completed.map(|at| at.since(*started).as_secs_f64()),
+        complete_s: member
+            .completed
+            .filter(|_| has_all(member))
+            .map(|at| at.since(*started).as_secs_f64()),
         products: member.products,
+        given_up: member.given_up,
         segments_asked: member.asked,
     };
-    let receivers: Vec<MemberRow> = members.iter().map(row).collect();
-    let (name, bytes) = named(plan);
-    let report = SenderReport {
+    let all = members.iter().all(|(_, member)| has_all(member));
+    SenderReport {
         schema: SCHEMA,
         downpour: env!("CARGO_PKG_VERSION"),
         role: "sender",
         profile: plan.kind.name(),
-        name,
+        complete: match plan.kind {
+            SendKind::Bmtp { .. } => None,
+            _ => Some(all && members.len() >= wanted(plan)),
+        },
+        name: named(plan).0,
         bytes,
+        products,
         duration_s: last_sent.since(*started).as_secs_f64(),
         segments: stats.segments,
         repair_segments: stats.repairs,
@@ -253,21 +316,8 @@ fn finish(plan: &ProfileSendPlan, outcome: &SendOutcome, products: u64) -> Resul
         malformed: stats.malformed,
         group_estimate: (stats.statuses > 0).then_some(*group_estimate),
         rate_at_end_bps: rate.bps(),
-        receivers,
-    };
-    let all = report.receivers.iter().all(|row| row.products >= products);
-    let (came, wanted) = (report.receivers.len(), wanted(plan));
-    if came < wanted {
-        eprintln!("receivers that have connected: {came}, fewer than {wanted}");
+        receivers: members.iter().map(row).collect(),
     }
-    let exit = if all && came >= wanted { Exit::Complete } else { Exit::Incomplete };
-    if !plan.output.is_silent() {
-        println!(
-            "sent {} segments and {} again in {:.3} s",
-            report.segments, report.repair_segments, report.duration_s
-        );
-    }
-    plan.output.write_json(&report, exit)
 }
 
 /// Receivers without which the session is not complete.
@@ -283,8 +333,8 @@ fn wanted(plan: &ProfileSendPlan) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{beside, finish};
-    use crate::cli::{Exit, Fault, SendArgs};
+    use super::{beside, finish, lacks, report};
+    use crate::cli::{Exit, Fault, ProfileSendPlan, SendArgs};
     use clap::Parser;
     use downpour_proto::profile::{MemberReport, SenderStats};
     use downpour_proto::{Rate, Timestamp};
@@ -307,25 +357,31 @@ mod tests {
         assert_eq!(inserted.unwrap_err().what, "no product");
     }
 
+    fn resolved(line: &str) -> ProfileSendPlan {
+        let line = format!("send -q --profile {line}");
+        Line::try_parse_from(line.split(' ')).unwrap().args.resolve_paper().unwrap()
+    }
+
+    fn outcome(members: &[MemberReport]) -> SendOutcome {
+        let address = "127.0.0.1:1".parse().unwrap();
+        SendOutcome {
+            stats: SenderStats::default(),
+            members: members.iter().map(|member| (address, *member)).collect(),
+            group_estimate: 0.0,
+            started: Timestamp::ZERO,
+            last_sent: Timestamp::ZERO,
+            rate: Rate::from_mbps(1),
+        }
+    }
+
     #[test]
     fn a_session_that_too_few_have_joined_is_not_complete() {
         let exit = |line: &str, products: &[u64]| {
-            let line = format!("send /etc/hosts -q --profile {line}");
-            let plan = Line::try_parse_from(line.split(' ')).unwrap().args.resolve_paper();
-            let member = |products: &u64| {
-                let (port, completed, asked, gone) = (None, None, 0, false);
-                let report = MemberReport { port, completed, products: *products, asked, gone };
-                ("127.0.0.1:1".parse().unwrap(), report)
-            };
-            let outcome = SendOutcome {
-                stats: SenderStats::default(),
-                members: products.iter().map(member).collect(),
-                group_estimate: 0.0,
-                started: Timestamp::ZERO,
-                last_sent: Timestamp::ZERO,
-                rate: Rate::from_mbps(1),
-            };
-            finish(&plan.unwrap(), &outcome, 1).unwrap()
+            let plan = resolved(&format!("{line} /etc/hosts"));
+            let member =
+                |products: &u64| MemberReport { products: *products, ..Default::default() };
+            let members: Vec<_> = products.iter().map(member).collect();
+            finish(&plan, &outcome(&members), (1, 9)).unwrap()
         };
         let two = "afdp --mode unicast --receivers 2 --start-after 1s";
         assert_eq!(exit(two, &[1, 1]), Exit::Complete);
@@ -334,5 +390,24 @@ mod tests {
         let some = "afdp --mode unicast --start-after 1s";
         assert_eq!((exit(some, &[1]), exit(some, &[])), (Exit::Complete, Exit::Incomplete));
         assert_eq!(exit("bmtp --group 239.1.2.3:7000", &[]), Exit::Complete);
+    }
+
+    #[test]
+    fn who_lacks_products_of_a_feed_is_told_and_not_reported_as_complete() {
+        let feed = "fmtp --group 239.1.2.3:7000 --rate 1mbit --receivers 1 --products -";
+        let plan = resolved(feed);
+        let completed = Some(Timestamp::ZERO);
+        let all = MemberReport { products: 60, completed, ..Default::default() };
+        let some = MemberReport { products: 31, given_up: 29, ..all };
+        let told = report(&plan, &outcome(&[all, some]), (60, 600));
+        assert_eq!((told.complete, told.products, told.bytes), (Some(false), 60, 600));
+        assert_eq!(told.receivers[0].complete_s, Some(0.0));
+        assert_eq!((told.receivers[1].complete_s, told.receivers[1].given_up), (None, 29));
+        assert_eq!(report(&plan, &outcome(&[all]), (60, 600)).complete, Some(true));
+        let why = |member: &MemberReport| lacks(&plan, member, 60);
+        assert_eq!(why(&all), None);
+        assert_eq!(why(&some).unwrap(), "lacks 29 of 60 products: given up after --keep");
+        let gone = MemberReport { products: 31, gone: true, ..all };
+        assert_eq!(why(&gone).unwrap(), "lacks 29 of 60 products: its connection was closed");
     }
 }

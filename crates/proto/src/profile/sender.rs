@@ -134,7 +134,7 @@ pub struct SenderStats {
 }
 
 /// A receiver with a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemberReport {
     /// Where datagrams go in unicast mode, if it has said so.
     pub port: Option<u16>,
@@ -142,6 +142,8 @@ pub struct MemberReport {
     pub completed: Option<Timestamp>,
     /// Products that it has completed.
     pub products: u64,
+    /// Products that were released before it had all of them.
+    pub given_up: u64,
     /// Segments that it asked for.
     pub asked: u64,
     /// Its connection is closed.
@@ -289,8 +291,7 @@ impl Sender {
             let Some(least) = least.map(|(id, _)| *id) else { return false };
             self.members.remove(&least);
         }
-        let report =
-            MemberReport { port: None, completed: None, products: 0, asked: 0, gone: false };
+        let report = MemberReport::default();
         self.members.insert(id, Member { report, joined: false, greeted: false, ready: true });
         self.greet();
         if !self.greets() {

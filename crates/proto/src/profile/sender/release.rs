@@ -82,6 +82,9 @@ impl Sender {
             let Some(open) = self.held.open.remove(&product) else { continue };
             self.held.due.remove(&(open.due, product));
             for id in open.waiting {
+                if let Some(member) = self.members.get_mut(&id) {
+                    member.report.given_up += 1;
+                }
                 self.reply(id, Message::End { product, repair: true });
                 // What it has asked for does not come any more, and it does not ask again.
                 self.reply(id, Message::Rejected { product });
@@ -220,6 +223,8 @@ mod tests {
         assert_eq!(released(&mut sender), 0);
         sender.handle_timeout(now + KEEP);
         assert_eq!((released(&mut sender), sender.held.due.len()), (3, 0));
+        let reports = sender.members().map(|(_, report)| (report.products, report.given_up));
+        assert_eq!(reports.collect::<Vec<_>>(), [(3, 0), (0, 3)]);
     }
 
     /// Its connection takes nothing from when it asks until the product is given up.
