@@ -7,13 +7,14 @@
 //!   after the session's start at which it is due.
 
 use super::frame::{META_LEN_MAX, check_name};
-use crate::object::open_file;
+use crate::object::{open_file, printable};
 use downpour_proto::Rng;
 use rustix::fs::{Access, Mode, OFlags};
 use serde::Deserialize;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
@@ -54,12 +55,18 @@ impl Content {
     pub fn open(&self) -> io::Result<(u64, Box<dyn Read>)> {
         match self {
             Self::File(path) => {
+                // Products are told by their names: in another folder there may be one of the same.
+                let named = |error: io::Error| {
+                    let text = format!("{}: {error}", printable(path.as_os_str().as_bytes()));
+                    io::Error::new(error.kind(), text)
+                };
                 // A pipe that nobody writes to would hold up all that follows.
                 let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-                let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-                let meta = file.metadata()?;
+                let file = rustix::fs::open(path, flags, Mode::empty());
+                let file = File::from(file.map_err(|errno| named(errno.into()))?);
+                let meta = file.metadata().map_err(named)?;
                 if !meta.is_file() {
-                    return Err(no_file());
+                    return Err(named(no_file()));
                 }
                 Ok((meta.len(), Box::new(file.take(meta.len()))))
             }
@@ -312,8 +319,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
         mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        let error = Content::File(pipe).open().err().unwrap();
-        assert!(error.to_string().contains("not a regular file"), "{error}");
+        let error = Content::File(pipe.clone()).open().err().unwrap();
+        assert_eq!(error.to_string(), format!("{}: not a regular file", pipe.display()));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Progress and report of a session, from the roster, the driver's snapshot and the receipts.
 
 use super::carried::Carried;
-use super::roster::{Peer, Stage};
+use super::roster::{Peer, Stage, failures};
 use crate::cli::ReceivePlan;
 use crate::object::Summary;
 use crate::progress::{Phase, Row, Snapshot};
@@ -323,10 +323,13 @@ impl ReceiverAccount {
         let data_bytes = data_len.unwrap_or(summary.bytes_received + summary.bytes_held);
         let by_pull = self.data_pulled.min(summary.bytes_received);
         let by_stream = summary.bytes_received - by_pull;
-        let state = match (self.failure, self.failed.len()) {
+        let state = match (self.failure, self.failed.first()) {
             (Some(why), _) => ReceiverState::Failed { why },
-            (None, 0) => ReceiverState::arrived(left, reached, by_stream, by_pull),
-            (None, failed) => ReceiverState::Failed { why: format!("{failed} objects failed") },
+            (None, None) => ReceiverState::arrived(left, reached, by_stream, by_pull),
+            (None, Some((name, why))) => {
+                let why = failures(self.failed.len() as u64, &format!("{name}: {why}"));
+                ReceiverState::Failed { why }
+            }
         };
         let receiver = ReceiverReport {
             name: plan.name.clone(),

@@ -232,7 +232,7 @@ impl Roster {
                 0 => Stage::Complete,
                 n => {
                     let first = receipt.failures.first().map_or("", |f| f.reason.as_str());
-                    Stage::Failed(format!("{n} objects failed: {first}"))
+                    Stage::Failed(failures(n, first))
                 }
             });
         }
@@ -340,9 +340,19 @@ impl Roster {
     }
 }
 
+/// How many failures, and the first of them. One may be of many products that were missed: they are not counted here.
+pub(super) fn failures(count: u64, first: &str) -> String {
+    match count {
+        1 if !first.is_empty() => first.to_owned(),
+        1 => "1 failure".to_owned(),
+        _ if first.is_empty() => format!("{count} failures"),
+        _ => format!("{count} failures, the first: {first}"),
+    }
+}
+
 #[cfg(test)]
 pub(super) mod tests {
-    use super::{GRACE, LISTEN_TIME_MAX, Newcomer, Roster, Stage};
+    use super::{GRACE, LISTEN_TIME_MAX, Newcomer, Roster, Stage, failures};
     use downpour_proto::ReceiverId;
     use downpour_transport::control::{DataPath, InstanceId, Receipt, SessionId};
     use downpour_transport::identity::Identity;
@@ -376,6 +386,14 @@ pub(super) mod tests {
             repair_symbols: 0,
             failures: Vec::new(),
         }
+    }
+
+    #[test]
+    fn a_range_of_products_that_was_missed_is_not_told_as_one_of_them() {
+        let missed = "products 1 to 2: missed";
+        assert_eq!(failures(1, missed), missed);
+        assert_eq!(failures(3, missed), "3 failures, the first: products 1 to 2: missed");
+        assert_eq!((failures(1, ""), failures(3, "")), ("1 failure".into(), "3 failures".into()));
     }
 
     #[test]

@@ -172,7 +172,9 @@ fn announce(plan: &SendPlan, opened: &Open, host: &mut Host) {
     let place = match &opened.stream {
         Some((group, interface)) => format!("to {group} on {interface}"),
         None => match plan.path.name() {
-            Some(path) if plan.path.is_unicast() => format!("by {path}, the stream to one receiver"),
+            Some(path) if plan.path.is_unicast() => {
+                format!("by {path}, the stream to one receiver")
+            }
             Some(path) => format!("by {path} to each receiver"),
             None => "by unicast only".to_owned(),
         },
