@@ -359,7 +359,8 @@ impl Report {
             let repair = sent.proactive_repair_bytes + sent.repair_bytes;
             write!(
                 out,
-                "sent: {} = {} source + {} repair + {} manifest + {} control + {} by pull; ",
+                "sent: {} = {} source + {} repair + {} manifest + {} control (polls, probes) + {} by \
+                 pull; ",
                 show_bytes(sent.total()),
                 show_bytes(sent.source_bytes),
                 show_bytes(repair),
