@@ -311,7 +311,7 @@ pub fn approve(state: &Path, id: &str) -> io::Result<Report> {
     for other in ids(state)?.iter().filter(|other| far_in(other) == far_in(id)) {
         if load(state, other).is_ok_and(|done| done.approved.iter().any(|done| done == id)) {
             return refuse(format!(
-                "report {id} was approved before, and done: see report {other}"
+                "report {id} was approved, and its run is over: see report {other}"
             ));
         }
     }
@@ -498,7 +498,7 @@ mod tests {
         end_approvals(state.path(), &approved).unwrap();
         for id in &approved {
             let refused = approve(state.path(), id).unwrap_err().to_string();
-            assert!(refused.contains("and done: see report 20261122T000004Z-"), "{refused}");
+            assert!(refused.contains("its run is over: see report 20261122T000004Z-"), "{refused}");
         }
         assert_eq!(approvals(state.path(), "geneva/x").unwrap().covered, 0);
         assert_eq!(
