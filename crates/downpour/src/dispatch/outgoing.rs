@@ -277,9 +277,8 @@ impl Outgoing {
                 }
             }
         };
-        if results.is_err() {
-            running.stop();
-        }
+        // The destination has said its last: nobody comes to the session any more, also where nobody could begin.
+        running.stop();
         let ends = match running.done().await {
             Ok(sent) => {
                 self.write_down(sent.report.transfer.as_ref()).await;
