@@ -1,6 +1,6 @@
 //! How the API says no: a stable code, what happened, what to do.
 
-use crate::site::{Fault, NotDone, TokenError};
+use crate::site::{Fault, NotDone, RemoteError, Side, TokenError};
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -55,6 +55,17 @@ impl Problem {
     /// What was sent cannot be meant.
     pub fn bad_request(what: impl Into<String>, todo: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad-request", what, todo)
+    }
+
+    /// Another site, of this name, was asked for files and did not do it; what to do about a refusal it knows best.
+    pub fn of_source(site: &str, error: RemoteError) -> Self {
+        let passed = Self::from(Fault::new(error.class(Side::Source), format!("{site}: {error}")));
+        match error {
+            RemoteError::Refused(said) => {
+                Self { todo: format!("at {site}: {}", said.todo), ..passed }
+            }
+            _ => passed,
+        }
     }
 }
 
@@ -116,7 +127,8 @@ impl From<TokenError> for Problem {
 #[cfg(test)]
 mod tests {
     use super::Problem;
-    use crate::site::Fault;
+    use crate::site::{Fault, RemoteError};
+    use axum::http::StatusCode;
     use downpour_catalog::ErrorClass;
     use std::io::{Read as _, Seek as _};
     use std::sync::Arc;
@@ -131,5 +143,17 @@ mod tests {
         log.rewind().unwrap();
         log.read_to_string(&mut text).unwrap();
         assert!(problem.todo.contains("log") && text.contains(&problem.what), "{text}");
+    }
+
+    #[test]
+    fn what_another_site_refuses_comes_with_its_remedy() {
+        let said = Problem::new(StatusCode::FORBIDDEN, "x", "no paths", "set `pull = true`");
+        let said = Box::new(said.of_class(ErrorClass::SourceRefused));
+        let passed = Problem::of_source("west", RemoteError::Refused(said));
+        assert_eq!(
+            (&*passed.what, &*passed.todo),
+            ("west: no paths", "at west: set `pull = true`")
+        );
+        assert_eq!(passed.class(), Some(ErrorClass::SourceRefused));
     }
 }

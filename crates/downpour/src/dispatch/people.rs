@@ -9,7 +9,7 @@ use super::why::{Place, Why, WhyList};
 use super::{Dispatch, lock, wants, work};
 use crate::api::{Allow, Asked, Detail, Given, Named, Problem, Routes};
 use crate::object::open_file;
-use crate::site::{Fault, RemoteError, Side, Site};
+use crate::site::{Fault, Site};
 use crate::spool::lies_aside;
 use crate::steering::Steered;
 use axum::body::Body;
@@ -235,7 +235,7 @@ async fn submit_files(
 }
 
 /// Files that lie at another site: it is asked to send them here, or the destination is asked to fetch them.
-async fn elsewhere(site: &Arc<Site>, from: &str, wish: Submission) -> Result<Submitted, Fault> {
+async fn elsewhere(site: &Arc<Site>, from: &str, wish: Submission) -> Result<Submitted, Problem> {
     let third = wish.to != site.name;
     let asked = Wants {
         files: Vec::new(),
@@ -370,11 +370,12 @@ async fn transfer(
     Asked(Where { at }): Asked<Where>,
 ) -> Result<Json<TransferReport>, Problem> {
     let Some(at) = at.filter(|at| *at != site.name) else { return transfer_here(&site, id).await };
-    let remote = site.remote(&at).ok_or_else(|| Problem::not_found(format!("no site `{at}`")))?;
-    let told = remote.get(&format!("/v1/site/transfers/{id}")).await;
-    let failed =
-        |error: RemoteError| Fault::new(error.class(Side::Source), format!("{at}: {error}"));
-    Ok(Json(told.map_err(failed)?))
+    let none = || Problem {
+        todo: format!("name {} or one of its [[remote]]s", site.name),
+        ..Problem::not_found(format!("no site `{at}`"))
+    };
+    let told = site.remote(&at).ok_or_else(none)?.get(&format!("/v1/site/transfers/{id}")).await;
+    Ok(Json(told.map_err(|error| Problem::of_source(&at, error))?))
 }
 
 /// How a transfer stands that was queued here.

@@ -3,8 +3,10 @@
 use super::offer::{Refusal, Trouble, Wanted, Wants, WantsAnswer};
 use super::submit::{Accepted, Submission, submit};
 use super::{Dispatch, load::Names, route::Route};
-use crate::site::{Fault, Remote, Side, Site};
+use crate::api::Problem;
+use crate::site::{Fault, Remote, Site};
 use crate::spool::Rules;
+use axum::http::StatusCode;
 use downpour_catalog::{Change, ErrorClass, File, Move, Next, State};
 use std::sync::Arc;
 
@@ -17,11 +19,14 @@ pub(super) async fn want(
     site: &Arc<Site>,
     asker: &Remote,
     wants: Wants,
-) -> Result<WantsAnswer, Fault> {
+) -> Result<WantsAnswer, Problem> {
     if let Some(from) = wants.from.clone() {
         if !asker.section.orders {
             let what = format!("{} may not tell this site what to fetch", asker.name());
-            return Err(Fault::new(ErrorClass::SourceRefused, what));
+            return Err(not_let(
+                what,
+                format!("set `orders = true` in [[remote]] {}", asker.name()),
+            ));
         }
         return fetch(site, &from, Wants { from: None, ..wants }).await;
     }
@@ -29,7 +34,7 @@ pub(super) async fn want(
     if !wants.paths.is_empty() {
         if !asker.section.pull {
             let what = format!("{} may not ask this site for paths", asker.name());
-            return Err(Fault::new(ErrorClass::SourceRefused, what));
+            return Err(not_let(what, format!("set `pull = true` in [[remote]] {}", asker.name())));
         }
         let submission = Submission {
             paths: wants.paths,
@@ -53,18 +58,24 @@ pub(super) async fn want(
     Ok(answer)
 }
 
+/// What this site's configuration does not let another one do.
+fn not_let(what: String, todo: String) -> Problem {
+    let class = ErrorClass::SourceRefused;
+    Problem::new(StatusCode::FORBIDDEN, class.name(), what, todo).of_class(class)
+}
+
 /// Asks `from` for files, for this site.
 pub(super) async fn fetch(
     site: &Arc<Site>,
     from: &str,
     wants: Wants,
-) -> Result<WantsAnswer, Fault> {
+) -> Result<WantsAnswer, Problem> {
     let Some(remote) = site.remote(from) else {
         let what = format!("`{from}` is no [[remote]] of {}", site.name);
-        return Err(Fault::new(ErrorClass::SourceRefused, what));
+        return Err(not_let(what, format!("add a [[remote]] {from} to its configuration")));
     };
     let asked = remote.post("/v1/site/wants", &wants).await;
-    asked.map_err(|error| Fault::new(error.class(Side::Source), format!("{from}: {error}")))
+    asked.map_err(|error| Problem::of_source(from, error))
 }
 
 /// Files that are in the catalog go back into the queue, if their rule sends them to the asker.

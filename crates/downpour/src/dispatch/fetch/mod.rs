@@ -348,8 +348,14 @@ impl Dispatch {
         let FetchWish { site: origin, name, .. } = wish;
         let found = holders::find(site, origin, name, wish.version).await?;
         let nobody = || {
-            let what = format!("no catalog here knows {name} of {origin} with its digest");
-            Problem::not_found(what).of_class(ErrorClass::FileGone)
+            let mut what = format!("no catalog here knows {name} of {origin} with its digest");
+            if *origin != site.name && site.remote(origin).is_none() {
+                what.push_str(&format!("; `{origin}` is no [[remote]] here"));
+            }
+            let todo = "name it as `downpour catalog search` does; \
+                what other sites have is known of those in `[mirror] of`";
+            Problem { todo: todo.to_owned(), ..Problem::not_found(what) }
+                .of_class(ErrorClass::FileGone)
         };
         let found = found.ok_or_else(nobody)?;
         self.ask_limits(site, &found.holders).await;
