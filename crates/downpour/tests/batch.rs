@@ -193,7 +193,8 @@ fn one_bad_file_spoils_no_other() {
     assert_eq!(ends[4], ItemEnd::Skipped(Skipped::NameTaken));
     assert!(matches!(ends[5], ItemEnd::Unplaced(_)), "{:?}", ends[5]);
     assert!(matches!(ends[6], ItemEnd::Unplaced(_)), "{:?}", ends[6]);
-    assert_eq!(received.why("taken").unwrap().0, Obstacle::Taken);
+    let taken = (Obstacle::Taken, "exists and differs".to_owned());
+    assert_eq!(received.why("taken"), Some(&taken), "no option is named: there is none");
     assert_eq!(received.why("said").unwrap().0, Obstacle::NotAgreed);
     assert_eq!(received.files.placed.len(), 1);
     assert_eq!((pair.placed("taken"), pair.placed("said")), (b"our own".to_vec(), Vec::new()));

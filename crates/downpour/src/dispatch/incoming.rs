@@ -288,7 +288,7 @@ fn why_not(received: &ReceivedFiles, taken: &Taken) -> Trouble {
             Obstacle::Withdrawn | Obstacle::NotAgreed => ErrorClass::FileChanged,
             Obstacle::Failed => ErrorClass::DestinationWriteFailed,
         };
-        return Trouble::new(class, text.as_str());
+        return Trouble::new(class, format!("{}: {text}", taken.path));
     }
     match &received.failure {
         Some((class, what)) => Trouble::new(*class, what.as_str()),

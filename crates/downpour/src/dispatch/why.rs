@@ -8,7 +8,9 @@ use super::ways::Way;
 use super::{Dispatch, ReceiverSection, lock};
 use crate::site::{Config, Fault, Site};
 use crate::spool::{Rules, lies_aside};
-use downpour_catalog::{BadCursor, Cursor, Error, File, FileId, Query, Reason, State, Time};
+use downpour_catalog::{
+    BadCursor, Cursor, Error, ErrorClass, File, FileId, Query, Reason, State, Time,
+};
 use downpour_proto::Rate;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
@@ -323,7 +325,11 @@ fn say(file: &File, route: Option<&Route>, links: &Links, around: Around, now: T
             let class = file.error.map_or("an error", |class| class.name());
             let of = if around.is_aside { "spool" } else { "transfer" };
             let todo = format!("when its cause is gone: downpour {of} release {}", file.id);
-            (None, format!("set apart for {class}, which is the file's own; {todo}"))
+            let told = match file.error {
+                Some(ErrorClass::VersionConflict) => " (the log says what is in its way)",
+                _ => "",
+            };
+            (None, format!("set apart for {class}, which is the file's own{told}; {todo}"))
         }
         (State::Found, _) => (None, "it may still be written".to_owned()),
         (State::Settled, _) => (Some(now), "its digest is to be computed".to_owned()),

@@ -29,7 +29,7 @@ pub use claim::OpenError;
 pub(crate) use finish::Finish;
 pub(crate) use meta::MetaPolicy;
 pub(crate) use put::{
-    Existing, Placer, differs, read_full_at, rename_new, write_all_at, zero_range,
+    Existing, Placer, REMEDY, differs, read_full_at, rename_new, write_all_at, zero_range,
 };
 pub(crate) use single::{SingleFile, SingleTarget, is_plain_name};
 pub(crate) use staging::Staging;

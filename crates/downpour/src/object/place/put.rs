@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 /// The reason of an object that would replace another.
 const DIFFERS: &str = "exists and differs: --overwrite replaces it";
+/// What such reasons end with, for who has options.
+pub(crate) const REMEDY: &str = ": --overwrite replaces it";
 
 pub(crate) fn differs() -> Why {
     Why::new(Obstacle::Taken, DIFFERS)

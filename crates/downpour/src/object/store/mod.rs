@@ -34,7 +34,7 @@ pub use sinks::PipeOut;
 
 use super::limits::ENTRIES_DEFAULT;
 use super::manifest::ManifestId;
-use super::place::{Obstacle, OpenError, Why};
+use super::place::{Obstacle, OpenError, REMEDY, Why};
 use super::tree::{EntryId, Tree};
 use downpour_proto::{BlockId, BlockKind, Geometry};
 use downpour_transport::identity::PublicKey;
@@ -225,7 +225,11 @@ impl Store {
         }
     }
 
-    fn fail_object(&self, entry: EntryId, why: Why) {
+    fn fail_object(&self, entry: EntryId, mut why: Why) {
+        // What was agreed on is received by no command: there are no options to be told of.
+        if self.config.agreed.is_some() && why.text.ends_with(REMEDY) {
+            why.text.truncate(why.text.len() - REMEDY.len());
+        }
         let Some(tree) = self.tree.get() else { return };
         let Some(not_needed) = lock(&self.progress).fail(entry, &why.text) else { return };
         self.target.abandon(entry);
