@@ -260,7 +260,11 @@ impl Listen {
         loop {
             tokio::select! {
                 done = running.done() => return match done {
-                    Err(fault) if !stopping => Err(fault.what),
+                    Err(fault) if !stopping => Err(match fault.class {
+                        // What is to be done is to be done there.
+                        Some(ErrorClass::SourceRefused) => format!("{}: {}", fault.what, fault.todo),
+                        _ => fault.what,
+                    }),
                     _ => Ok(()),
                 },
                 _ = ended.wait_for(|ended| *ended), if !stopping => stopping = true,

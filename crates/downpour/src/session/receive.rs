@@ -361,8 +361,8 @@ async fn join(
 fn advice(error: &JoinError) -> &'static str {
     match error {
         JoinError::NotAllowed(_) => {
-            "have this machine's key (`downpour ticket key`) added there, or ask for a ticket without \
-             a list"
+            "have this machine's key (`downpour ticket key`) added there (at a site: in a [[receiver]] \
+             that a rule names), or ask for a ticket without a list"
         }
         JoinError::WrongVersion(_) => "do so at one of the two ends, and try again",
         _ => "ask the sender for a ticket that is valid now",
