@@ -277,8 +277,13 @@ impl Outgoing {
                 }
             }
         };
-        // The destination has said its last: nobody comes to the session any more, also where nobody could begin.
-        running.stop();
+        // Where the destination could not begin, nobody comes to the session any more. One that has begun ends by itself.
+        let has_begun = |state: &BatchState| {
+            state.bytes > 0 || state.items.iter().any(|item| matches!(item, Arrived::Placed { .. }))
+        };
+        if !results.as_ref().is_ok_and(has_begun) {
+            running.stop();
+        }
         let ends = match running.done().await {
             Ok(sent) => {
                 self.write_down(sent.report.transfer.as_ref()).await;
