@@ -227,8 +227,10 @@ impl Store {
 
     fn fail_object(&self, entry: EntryId, mut why: Why) {
         // What was agreed on is received by no command: there are no options to be told of.
-        if self.config.agreed.is_some() && why.text.ends_with(REMEDY) {
-            why.text.truncate(why.text.len() - REMEDY.len());
+        if self.config.agreed.is_some()
+            && let Some(text) = why.text.strip_suffix(REMEDY)
+        {
+            why.text = text.to_owned();
         }
         let Some(tree) = self.tree.get() else { return };
         let Some(not_needed) = lock(&self.progress).fail(entry, &why.text) else { return };
