@@ -252,6 +252,10 @@ impl RateController for Traced {
         self.inner.burst_packets_min()
     }
 
+    fn is_searching(&self) -> bool {
+        self.inner.is_searching()
+    }
+
     fn summary(&self) -> RateSummary {
         self.inner.summary()
     }

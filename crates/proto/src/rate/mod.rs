@@ -151,6 +151,11 @@ pub trait RateController: Send + fmt::Debug {
         1
     }
 
+    /// Each answer may let the rate grow much: polls should follow closely, however slow it still is.
+    fn is_searching(&self) -> bool {
+        false
+    }
+
     /// For reports.
     fn summary(&self) -> RateSummary;
 }

@@ -6,7 +6,7 @@ use super::{Event, Transmit, Work};
 use crate::feedback::{GROUP_WITHOUT_BACKOFF, REPORTS_MAX, backoff_grtt};
 use crate::ids::{BlockKind, PacketNumber, Round};
 use crate::pacer::BURST_TIME_MAX;
-use crate::rate::RatePhase;
+use crate::rate::{RateController, RatePhase};
 use crate::time::{Duration, Timestamp};
 use crate::timer::Reason;
 use crate::units::Rate;
@@ -17,6 +17,8 @@ use alloc::vec::Vec;
 /// [`ROUND_SLOW_MAX`] for that (`docs/protocol.md#FB-1`): who has become slow must hear soon that it need not be.
 const ROUND_MIN: Duration = Duration::from_millis(5);
 const ROUND_BYTES: u64 = 32 * 1024;
+/// While the rate is sought, which at most doubles in a round: a small file would be over before it is found.
+const ROUND_BYTES_SOUGHT: u64 = 8 * 1024;
 const ROUND_SLOW_MAX: Duration = Duration::from_millis(100);
 
 /// The same when the rate has been held for [`HELD_LONG`]: there is little to learn from one answer, and each costs both sides a wake-up.
@@ -280,16 +282,13 @@ impl Sender {
         wanted.into_iter().for_each(|work| self.push_work(work));
     }
 
-    /// For how long the rate has been held, not searched.
-    fn held_for(&self) -> Duration {
-        let is_held = self.config.rate.summary().phase == RatePhase::Hold;
-        if is_held { self.now.since(self.found_at) } else { Duration::ZERO }
-    }
-
     fn round_interval(&self) -> Duration {
         let (rate, grtt) = (self.pacer.rate(), self.grtt.value());
         let busy = match self.prompt {
-            None => round_interval(self.held_for(), rate, grtt),
+            None => {
+                let found = self.now.since(self.found_at);
+                round_interval(self.config.rate.as_ref(), found, rate, grtt)
+            }
             // An open session asks at the ends of its blocks.
             Some(_) => round_of(2 * ROUND_BYTES, rate, grtt),
         };
@@ -407,13 +406,21 @@ impl Sender {
     }
 }
 
-/// Between the polls of a stream that is busy and has held its rate for so long (`docs/protocol.md#FB-1`).
-pub fn round_interval(held_for: Duration, rate: Rate, grtt: Duration) -> Duration {
-    if held_for < HELD_LONG {
-        return round_of(ROUND_BYTES, rate, grtt);
+/// Between the polls of a stream that is busy, at `rate`, and found it so long ago (`docs/protocol.md#FB-1`).
+pub fn round_interval(
+    controller: &dyn RateController,
+    found: Duration,
+    rate: Rate,
+    grtt: Duration,
+) -> Duration {
+    if controller.is_searching() {
+        round_of(ROUND_BYTES_SOUGHT, rate, grtt)
+    } else if controller.summary().phase == RatePhase::Hold && found >= HELD_LONG {
+        let trips = (grtt * ROUND_TRIPS_HELD).min(ROUND_HELD_MAX);
+        round_of(ROUND_BYTES_HELD, rate, grtt).max(trips)
+    } else {
+        round_of(ROUND_BYTES, rate, grtt)
     }
-    let trips = (grtt * ROUND_TRIPS_HELD).min(ROUND_HELD_MAX);
-    round_of(ROUND_BYTES_HELD, rate, grtt).max(trips)
 }
 
 fn round_of(bytes: u64, rate: Rate, grtt: Duration) -> Duration {

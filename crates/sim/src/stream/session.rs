@@ -349,8 +349,8 @@ impl Session {
         if phase == RatePhase::Startup {
             self.found_at = now;
         }
-        let held = if phase == RatePhase::Hold { now.since(self.found_at) } else { Duration::ZERO };
-        self.poll_due = now + round_interval(held, self.pacer.rate(), self.grtt());
+        let (found, rate) = (now.since(self.found_at), self.pacer.rate());
+        self.poll_due = now + round_interval(self.controller.as_ref(), found, rate, self.grtt());
     }
 
     pub(super) fn on_answer(&mut self, now: Timestamp, answer: Answer) {

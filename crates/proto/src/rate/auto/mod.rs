@@ -310,6 +310,10 @@ impl RateController for Auto {
         self.paths.limiting
     }
 
+    fn is_searching(&self) -> bool {
+        self.phase == RatePhase::Startup
+    }
+
     fn summary(&self) -> RateSummary {
         let path = self.paths.followed();
         let bottleneck = path.map(Path::capacity).filter(|(_, known)| *known);
