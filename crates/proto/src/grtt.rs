@@ -15,12 +15,33 @@ pub struct Grtt {
     value: Duration,
     /// Greatest sample of the current round.
     peak: Duration,
+    origin: Origin,
+}
+
+/// Where the estimate comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    Guess,
+    Joins,
+    Answers,
 }
 
 impl Grtt {
-    /// Starts from `initial`, the join's TLS round trip.
-    pub fn new(initial: Duration) -> Self {
-        Self { value: initial.clamp(GRTT_MIN, GRTT_MAX), peak: Duration::ZERO }
+    /// Starts from a guess.
+    pub fn new(guess: Duration) -> Self {
+        let value = guess.clamp(GRTT_MIN, GRTT_MAX);
+        Self { value, peak: Duration::ZERO, origin: Origin::Guess }
+    }
+
+    /// A receiver's round trip as its join showed it: the greatest counts until one has answered.
+    pub fn on_join(&mut self, rtt: Duration) {
+        let rtt = rtt.clamp(GRTT_MIN, GRTT_MAX);
+        match self.origin {
+            Origin::Guess => self.value = rtt,
+            Origin::Joins => self.value = self.value.max(rtt),
+            Origin::Answers => return,
+        }
+        self.origin = Origin::Joins;
     }
 
     /// A receiver's round trip.
@@ -34,6 +55,7 @@ impl Grtt {
         if self.peak.is_zero() {
             return;
         }
+        self.origin = Origin::Answers;
         self.value = if self.peak > self.value {
             self.peak.min(self.value * 2)
         } else {
@@ -72,5 +94,22 @@ mod tests {
             grtt.on_round();
         }
         assert_eq!(grtt.value(), GRTT_MIN);
+    }
+
+    #[test]
+    fn what_joins_show_counts_until_somebody_answers() {
+        let ms = Duration::from_millis;
+        let mut grtt = Grtt::new(ms(20));
+        for (joins, value) in [(1, 1), (3, 3), (2, 3)] {
+            grtt.on_join(ms(joins));
+            assert_eq!(grtt.value(), ms(value));
+        }
+        grtt.on_round();
+        grtt.on_join(ms(4));
+        assert_eq!(grtt.value(), ms(4), "nobody has answered");
+        grtt.on_sample(ms(5));
+        grtt.on_round();
+        grtt.on_join(ms(300));
+        assert_eq!(grtt.value(), ms(5));
     }
 }

@@ -240,6 +240,7 @@ impl SessionHandler for Endpoint {
         shared.round_trip.fetch_max(round_trip, Ordering::Relaxed);
         shared.tell_owner(Heard::Joined { node: from.node, receiver, from: first });
         // It takes part once it is ready.
+        shared.driver.expect_round_trip(from.rtt.unwrap_or(from.handshake));
         shared.driver.join(receiver, Delivery::Ended, from.feedback.clone());
         shared.changed.notify_one();
         let data_len = shared.source.data_len();

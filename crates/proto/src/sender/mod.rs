@@ -72,7 +72,7 @@ pub struct SenderConfig {
     pub rate: Box<dyn RateController>,
     /// Repair.
     pub recovery: Box<dyn Recovery>,
-    /// Round trip of the join, until the stream has its own.
+    /// A guess at the round trip, until a receiver has joined ([`Sender::expect_round_trip`]).
     pub initial_rtt: Duration,
     /// Most blocks open at once, 1 ..= [`WINDOW_BLOCKS_MAX`]; each costs the driver K·T bytes and its repair.
     pub window_blocks: usize,
@@ -392,6 +392,11 @@ impl Sender {
         let fits = self.members.insert(id, Member::new(now, delivery));
         self.wake_pacer();
         fits
+    }
+
+    /// A receiver's round trip as its join showed it; what the stream measures counts from its first answer on.
+    pub fn expect_round_trip(&mut self, rtt: Duration) {
+        self.grtt.on_join(rtt);
     }
 
     /// The receiver holds these data and manifest blocks from an earlier attempt. Of so many ranges that they have no room

@@ -18,6 +18,7 @@
 use socket2::SockRef;
 use std::os::fd::AsFd;
 use std::time::Duration;
+use tokio::net::TcpStream;
 
 mod api;
 mod budget;
@@ -50,6 +51,12 @@ pub use text::{decode as decode_base64url, encode as encode_base64url};
 /// trip. Where the other side holds them back longer, pieces are sent twice now and then.
 const ACK_HOLD_MAX: Duration = Duration::from_millis(8);
 const LOSS_WAIT_MIN: Duration = Duration::from_millis(24);
+
+/// What the kernel has measured: it knows when it had to send its SYN again, of which a second is no round trip.
+fn measured_rtt(tcp: &TcpStream) -> Option<Duration> {
+    let micros = crate::udp::tcp_info(tcp.as_fd()).ok()?.tcpi_rtt;
+    (micros > 0).then(|| Duration::from_micros(micros.into()))
+}
 
 /// For small messages that somebody waits for. To be called before there is a connection: what accepted sockets inherit
 /// from the listener; by its first round trip TCP already sets how long it waits before it sends again, and that shrinks

@@ -159,6 +159,7 @@ enum Command {
     Finish,
     Probe,
     Join(ReceiverId, Delivery, Secret),
+    ExpectRoundTrip(Duration),
     Forget(ReceiverId),
     Have(ReceiverId, RangeSet, RangeSet),
     SetDelivery(ReceiverId, Delivery),
@@ -236,6 +237,11 @@ impl SendHandle {
     /// See [`Sender::join`]. `feedback` is the secret that its feedback is sealed with.
     pub fn join(&self, id: ReceiverId, delivery: Delivery, feedback: Secret) {
         self.tell(Command::Join(id, delivery, feedback));
+    }
+
+    /// See [`Sender::expect_round_trip`].
+    pub fn expect_round_trip(&self, rtt: Duration) {
+        self.tell(Command::ExpectRoundTrip(rtt));
     }
 
     /// See [`Sender::forget`].
@@ -540,6 +546,7 @@ impl Driver {
                     self.open.insert(id, OpenKeys::feedback(self.suite, &secret, stream, id));
                     self.machine.join(now, id, delivery);
                 }
+                Command::ExpectRoundTrip(rtt) => self.machine.expect_round_trip(rtt),
                 Command::Forget(id) => {
                     self.open.remove(&id);
                     self.machine.forget(now, id);

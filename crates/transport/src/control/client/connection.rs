@@ -9,10 +9,9 @@ use super::error::{AttemptError, ConnectError, Fault, innermost};
 use crate::Secret;
 use crate::control::api::{FEEDBACK_LABEL, SessionId, Token};
 use crate::control::error::ApiError;
-use crate::control::hasten;
+use crate::control::{hasten, measured_rtt};
 use crate::identity::{Identity, PublicKey, client_config, wrong_server_key};
 use crate::stream::{ConnectionReport, Tuning};
-use crate::udp::tcp_info;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -25,7 +24,6 @@ use socket2::SockRef;
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::AsFd as _;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -209,12 +207,6 @@ impl Target {
         tuning.set_receiving(tls.get_ref().0.get_ref());
         Ok(Reached { tls, peer: addr, local, rtt })
     }
-}
-
-/// What the kernel has measured: it knows when it had to send its SYN again, of which a second is no round trip.
-fn measured_rtt(tcp: &TcpStream) -> Option<Duration> {
-    let micros = tcp_info(tcp.as_fd()).ok()?.tcpi_rtt;
-    (micros > 0).then(|| Duration::from_micros(micros.into()))
 }
 
 fn cannot_connect(error: io::Error) -> AttemptError {

@@ -28,6 +28,8 @@ pub struct Conn {
     pub feedback: Secret,
     /// How long the handshake took: one round trip and a little arithmetic.
     pub handshake: Duration,
+    /// Its round trip as the kernel had measured it before that, if it had.
+    pub rtt: Option<Duration>,
 }
 
 /// A receiver that was taken in.

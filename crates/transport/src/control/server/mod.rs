@@ -27,7 +27,7 @@ pub use stall::Uplink;
 use crate::control::api::{FEEDBACK_LABEL, SessionId, Token};
 use crate::control::budget::PullBudget;
 use crate::control::error::{ApiError, ErrorCode};
-use crate::control::hasten;
+use crate::control::{hasten, measured_rtt};
 use crate::identity::{ClientKeys, Identity, PublicKey, node_key, server_config};
 use crate::stream::{BulkReport, begin_unpaced};
 use crate::{FirstReads, Secret};
@@ -353,6 +353,7 @@ async fn shake_hands<H: SessionHandler>(
     tls: &TlsAcceptor,
     core: &Core<H>,
 ) -> Option<(TlsStream<StallGuard>, Conn, Arc<Use>)> {
+    let rtt = measured_rtt(&tcp);
     let (tcp, used) = take(tcp, core);
     let begun = Instant::now();
     let stream = tls.accept(tcp).await.ok()?;
@@ -361,7 +362,7 @@ async fn shake_hands<H: SessionHandler>(
     let node: PublicKey = node_key(tls.peer_certificates()?.first()?)?;
     let session = core.session.as_bytes();
     let secret = tls.export_keying_material([0; 32], FEEDBACK_LABEL, Some(session)).ok()?;
-    let conn = Conn { node, peer, feedback: Secret::new(secret), handshake };
+    let conn = Conn { node, peer, feedback: Secret::new(secret), handshake, rtt };
     Some((stream, conn, used))
 }
 
