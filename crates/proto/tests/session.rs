@@ -418,6 +418,20 @@ fn a_receiver_that_loses_a_third_leaves_the_stream_and_pulls() {
     assert!(net.left.iter().all(|id| *id == ReceiverId(5)));
 }
 
+/// It heard the stream again before the order to leave reached it (`docs/protocol.md#STRAG-5`).
+#[test]
+fn whose_word_has_crossed_the_order_to_leave_is_not_counted_on() {
+    let late = ReceiverId(3);
+    let mut net = Net::new(&[0.0, 0.0, 0.35], Duration::from_millis(1), 5);
+    net.offer(256 * 160);
+    net.run(Duration::from_secs(8));
+    assert_eq!(net.left, [late]);
+    net.sender.set_delivery(net.now, late, Delivery::Stream);
+    assert_eq!(net.sender.member(late).unwrap().delivery, Delivery::Pull);
+    net.run(Duration::from_secs(8));
+    assert_eq!(net.asked_back, [late], "as if it had said nothing");
+}
+
 /// Its uplink has a long queue (`docs/protocol.md#FB-6`).
 #[test]
 fn one_whose_answers_come_late_is_not_waited_for() {
@@ -461,6 +475,9 @@ fn who_is_asked_back_and_is_not_heard_is_not_counted_on() {
     net.nodes[2].alive = false;
     net.run(Duration::from_secs(12));
     assert_eq!(net.asked_back, [late]);
+    assert_eq!(net.sender.member(late).unwrap().delivery, Delivery::Pull);
+    // It comes after all, and does not know yet that it was given up.
+    net.sender.set_delivery(net.now, late, Delivery::Stream);
     assert_eq!(net.sender.member(late).unwrap().delivery, Delivery::Pull);
     net.run(Duration::from_secs(20));
     assert_eq!(net.asked_back, [late; 2]);

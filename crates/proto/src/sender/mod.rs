@@ -417,6 +417,9 @@ impl Sender {
     /// The receiver changes between stream and pull, or has ended (complete, left, failed or dead).
     pub fn set_delivery(&mut self, now: Timestamp, id: ReceiverId, delivery: Delivery) {
         self.advance(now);
+        if delivery == Delivery::Stream && self.stragglers.is_told(id) {
+            return; // Its word that it hears the stream has crossed the order to leave (protocol.md#STRAG-5).
+        }
         let old = self.members.set_delivery(id, delivery);
         if old == Some(Delivery::Stream) && delivery != Delivery::Stream {
             self.config.rate.on_receiver_gone(id);
@@ -714,6 +717,7 @@ impl Sender {
                 && self.stragglers.is_asked_back(*id)
         };
         let Some((id, _)) = self.members.on_stream().find(is_absent) else { return };
+        self.stragglers.leave(self.now, id);
         self.move_to_pull(self.now, id);
         self.push_event(Event::LeaveStream(id));
     }

@@ -250,6 +250,11 @@ impl Stragglers {
         self.told.iter().nth(round.0 as usize % self.told.len().max(1)).copied()
     }
 
+    /// It has been told to leave, and has not been asked back.
+    pub(super) fn is_told(&self, id: ReceiverId) -> bool {
+        self.told.contains(&id)
+    }
+
     pub(super) fn forget(&mut self, id: ReceiverId) {
         self.end_trial(id);
         self.passed.remove(&id);
@@ -330,7 +335,8 @@ impl Stragglers {
         }
     }
 
-    fn leave(&mut self, now: Timestamp, id: ReceiverId) -> Verdict {
+    /// It is told to leave, and asked back later.
+    pub(super) fn leave(&mut self, now: Timestamp, id: ReceiverId) -> Verdict {
         self.wait(now, id);
         if self.away.contains_key(&id) {
             self.told.insert(id);
