@@ -233,6 +233,7 @@ mod tests {
     fn a_wrong_line_is_named() {
         for (text, line, word) in [
             ("# site\nceiling = '50'\n", 2, "unit"),
+            ("ceiling = '7kbit'\n", 1, "8 kbit/s"),
             ("\n\ncieling = '50mbit'\n", 3, "cieling"),
             ("ceiling = '5mbit'\ncontroller = 'fast'\n", 2, "background"),
             ("ceiling = \n", 1, ""),

@@ -36,6 +36,9 @@ fn refuse<T>(text: impl Into<String>) -> Result<T, QuantityError> {
     Err(QuantityError::new(text))
 }
 
+/// The least rate: at less, polls alone would take more than a fifth of it (`docs/protocol.md#FB-1`).
+pub const RATE_MIN: Rate = Rate::from_bps(8_000);
+
 /// Parses a rate: `100mbit`, `1.5gbit`, `1.5Gbit/s`, `12MB/s`, `10MiB/s`.
 pub fn parse_rate(text: &str) -> Result<Rate, QuantityError> {
     let advice = "write it as 100mbit, 1.5gbit (bits per second) or 12MB/s (bytes per second)";
@@ -50,8 +53,8 @@ pub fn parse_rate(text: &str) -> Result<Rate, QuantityError> {
         _ => return refuse(format!("`{unit}` is no unit of a rate: {advice}")),
     };
     let bps = number * prefix * bits;
-    if !(1.0..1e15).contains(&bps) {
-        return refuse(format!("a rate lies between 1 bit/s and 1000 Tbit/s: {advice}"));
+    if !(RATE_MIN.bps() as f64..1e15).contains(&bps) {
+        return refuse(format!("a rate lies between 8 kbit/s and 1000 Tbit/s: {advice}"));
     }
     Ok(Rate::from_bps(bps.round() as u64))
 }
@@ -336,12 +339,12 @@ mod tests {
             ("10Mb/s", 10_000_000),
             ("10Mbps", 10_000_000),
             ("64kbit", 64_000),
-            ("9600bit", 9600),
+            ("8kbit", 8_000),
         ] {
             assert_eq!(parse_rate(text).unwrap().bps(), bps, "{text}");
         }
         for text in
-            ["100", "", "fast", "12MB", "0mbit", "1e400bit", "-5mbit", "10 mbot", "1.2.3mbit"]
+            ["100", "", "fast", "12MB", "0mbit", "7.9kbit", "1e400bit", "-5mbit", "10 mbot", "1.2.3mbit"]
         {
             let error = parse_rate(text).unwrap_err().to_string();
             assert!(error.contains("100mbit") || error.contains("1000 Tbit"), "{text}: {error}");

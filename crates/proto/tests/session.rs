@@ -501,6 +501,19 @@ fn a_ceiling_of_nothing_makes_the_stream_slow_and_no_deadline_impossible() {
     assert!(after > 1, "{after}");
 }
 
+/// Nobody paces polls (`docs/protocol.md#FB-1`).
+#[test]
+fn polls_leave_most_of_a_low_rate_to_the_data() {
+    let mut net = Net::new(&[0.0], Duration::from_millis(1), 10);
+    net.sender.set_ceiling(net.now, Rate::from_bps(8_000));
+    net.offer(1_000);
+    net.run(Duration::from_secs(600));
+    let stats = net.sender.stats();
+    // 1464 bytes each: 409 would be the whole rate.
+    assert!(stats.source_symbols > 320, "{stats:?}");
+    assert!(stats.bytes < 603_000, "{stats:?}");
+}
+
 /// A poll that lists it with less planned than its source would be refused by everybody.
 #[test]
 fn a_block_that_cannot_be_read_is_not_opened_again_by_a_late_nack() {

@@ -73,8 +73,8 @@ pub struct SendArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Start")]
     pub start_after: Option<Duration>,
 
-    /// Never send faster than this, such as 100mbit or 12MB/s [default: that of defaults.toml, or as fast as
-    /// all can take it]
+    /// Never send faster than this, such as 100mbit or 12MB/s, 8kbit at least [default: that of defaults.toml, or
+    /// as fast as all can take it]
     #[arg(long, value_name = "RATE", value_parser = parse_rate, help_heading = "Rate")]
     pub rate: Option<Rate>,
     /// How the stream's rate is found; what goes by TCP keeps to the ceiling alone [default: that of

@@ -354,7 +354,7 @@ mod tests {
             assert!(text.contains(&format!(" -x {bytes} cern asgc\n")), "{text}");
             assert!(!text.contains("bbcp takes"), "{text}");
         }
-        for (pacing, bytes) in [("1kbit", "1024"), ("20gbit", "1073741824")] {
+        for (pacing, bytes) in [("8kbit", "1024"), ("20gbit", "1073741824")] {
             let text = bbcp(pacing);
             assert!(text.contains(&format!(" -x {bytes} cern asgc\n")), "{text}");
             assert!(text.contains(&format!("# -x {bytes}, not ")), "{text}");

@@ -434,6 +434,8 @@ mod tests {
         for (section, line) in [
             ("[transfer]", "active = 0"),
             (REMOTE.trim(), "active = 0"),
+            (REMOTE.trim(), "rate = '15kbit'"),
+            ("[multicast]", "rate = '7kbit'"),
             ("[multicast]", "keep = '15MB'"),
             ("[multicast]", "group = '192.0.2.1:28821'"),
             ("[multicast]", "group = '239.255.28.1:0'"),

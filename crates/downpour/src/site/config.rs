@@ -16,7 +16,7 @@ use crate::reconcile::ReconcileSection;
 use crate::section;
 use crate::spool::{RuleSection, SpoolSection};
 use crate::tuner::{self, TunerSection, TunerSource};
-use crate::units::{Amount, HostPort, Span, Speed};
+use crate::units::{Amount, HostPort, RATE_MIN, Span, Speed};
 use downpour_catalog::CatalogUrl;
 use downpour_proto::Rate;
 use downpour_transport::control::{ClientLimits, ServerLimits};
@@ -301,6 +301,13 @@ impl Config {
                 let todo = "give it 1 or more; `downpour transfer drain` sends nothing to a site";
                 found.push(Complaint::new(at("active"), "nothing could go there", todo));
             }
+            if remote.rate_each().is_some_and(|rate| rate < RATE_MIN) {
+                let parts = remote.parts();
+                let what = format!("each of its {parts} parts is less than {RATE_MIN}");
+                let least = Rate::from_bps(RATE_MIN.bps().saturating_mul(parts));
+                let todo = format!("give at least {least}, or fewer batches at once as `active`");
+                found.push(Complaint::new(at("rate"), what, todo));
+            }
             if remote.path == PathArg::Multicast {
                 let what = "one site is no group";
                 found.push(Complaint::new(at("path"), what, "write tcp, udp or auto"));
@@ -376,12 +383,15 @@ impl RemoteSection {
         }
     }
 
+    /// Into how many its rate is divided: what it fetches takes as much as a batch, at least.
+    fn parts(&self) -> u64 {
+        let active = u64::try_from(self.active).unwrap_or(1).max(1);
+        active.saturating_add(u64::from(self.pull))
+    }
+
     /// What one of its batches may take of its rate.
     pub fn rate_each(&self) -> Option<Rate> {
-        let active = u64::try_from(self.active).unwrap_or(1).max(1);
-        // What it fetches takes as much as a batch, at least.
-        let parts = active + u64::from(self.pull);
-        self.rate.map(|rate| Rate::from_bps((rate.bps() / parts).max(1)))
+        self.rate.map(|rate| Rate::from_bps((rate.bps() / self.parts()).max(1)))
     }
 
     /// What it may fetch of its rate beside so many batches.

@@ -21,6 +21,10 @@ const ROUND_BYTES: u64 = 32 * 1024;
 const ROUND_BYTES_SOUGHT: u64 = 8 * 1024;
 const ROUND_SLOW_MAX: Duration = Duration::from_millis(100);
 
+/// Nobody paces polls, so they are no more frequent than full datagrams can be: they would take all of a low rate. But a
+/// receiver that misses one must not think that the stream has fallen silent.
+const ROUND_DATAGRAM: (u64, Duration) = (1_500, Duration::from_millis(500));
+
 /// The same when the rate has been held for [`HELD_LONG`]: there is little to learn from one answer, and each costs both sides a wake-up.
 const ROUND_BYTES_HELD: u64 = 48 * 1024;
 /// Then rounds are of two round trips, where that is no longer than this.
@@ -424,5 +428,7 @@ pub fn round_interval(
 }
 
 fn round_of(bytes: u64, rate: Rate, grtt: Duration) -> Duration {
-    ROUND_MIN.max(grtt).max(rate.time_for(bytes).min(ROUND_SLOW_MAX))
+    let (datagram, longest) = ROUND_DATAGRAM;
+    let least = rate.time_for(datagram).min(longest);
+    ROUND_MIN.max(grtt).max(rate.time_for(bytes).min(ROUND_SLOW_MAX)).max(least)
 }
