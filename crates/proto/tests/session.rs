@@ -583,6 +583,27 @@ fn a_closed_block_is_reopened_for_who_does_not_know_its_plan() {
     assert_eq!((net.sender.open_blocks(), net.sender.stats().blocks_reopened), (1, 1));
 }
 
+/// However long the rounds are.
+#[test]
+fn what_is_reopened_to_be_told_is_told() {
+    for delay in [1, 50, 300] {
+        let (mut net, block) = with_a_closed_block_at(Duration::from_millis(delay));
+        net.ask(ReceiverId(1), vec![Need { block, planned: 200, count: 32 }]);
+        let (mut message, mut told) = (Vec::new(), 0);
+        while net.sender.open_blocks() > 0 {
+            net.now = net.sender.poll_timeout().unwrap().at.max(net.now);
+            net.sender.handle_timeout(net.now);
+            while net.sender.poll_work().is_some() {}
+            while let Some(transmit) = net.sender.poll_transmit(net.now, &mut message) {
+                let poll = (transmit.header.kind == Kind::Poll).then(|| Poll::parse(&message));
+                let blocks = poll.map(|poll| poll.unwrap().blocks).unwrap_or_default();
+                told += usize::from(blocks.iter().any(|open| open.block == block));
+            }
+        }
+        assert!(told > 1, "{delay} ms: {told}, of which one may be lost");
+    }
+}
+
 /// Its bytes would be read again, and no symbol be sent.
 #[test]
 fn a_closed_block_of_which_all_was_sent_is_reopened_only_for_who_does_not_know_so() {
@@ -600,7 +621,11 @@ fn a_closed_block_of_which_all_was_sent_is_reopened_only_for_who_does_not_know_s
 
 /// One block of 256 symbols, sent and settled.
 fn with_a_closed_block() -> (Net, BlockId) {
-    let mut net = Net::new(&[0.0; 2], Duration::from_millis(1), 100);
+    with_a_closed_block_at(Duration::from_millis(1))
+}
+
+fn with_a_closed_block_at(delay: Duration) -> (Net, BlockId) {
+    let mut net = Net::new(&[0.0; 2], delay, 100);
     net.offer(256);
     net.run(Duration::from_secs(1));
     net.settle();

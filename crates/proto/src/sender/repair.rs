@@ -60,12 +60,12 @@ impl Sender {
         }
         for need in &report.needs {
             self.stats.nacks += 1;
+            self.idle_polls = 0;
             if !self.serve(from, need) {
                 self.stats.nacks_refused += 1;
             }
         }
         if !report.needs.is_empty() {
-            self.idle_polls = 0;
             self.schedule_encoding();
             self.wake_pacer();
         }
@@ -103,10 +103,13 @@ impl Sender {
             self.stats.blocks_reopened += 1;
             self.done = false;
             self.push_work(super::Work::Load { block, k });
-            let settles_at = self.now + Duration::from_millis(50);
+            // With nothing of it to send, it is there for the next poll to tell, and closes as any other.
+            let settles_at = self.now + self.settle_time();
+            let poll_at = self.now + self.round_interval();
             if let Some(open) = self.window.find(block).filter(|b| b.sent == b.planned) {
                 open.settles_at = Some(settles_at);
                 self.timers.set_earlier(Reason::Settle, settles_at);
+                self.timers.set_earlier(Reason::Poll, poll_at);
             }
         }
         true

@@ -286,7 +286,7 @@ impl Sender {
         wanted.into_iter().for_each(|work| self.push_work(work));
     }
 
-    fn round_interval(&self) -> Duration {
+    pub(super) fn round_interval(&self) -> Duration {
         let (rate, grtt) = (self.pacer.rate(), self.grtt.value());
         let busy = match self.prompt {
             None => {
@@ -302,7 +302,7 @@ impl Sender {
 
     /// How long after its last planned symbol a block stays open: two polls may be lost, and the slowest
     /// receiver's back-off and answer have their time (`docs/protocol.md#REP-5`).
-    fn settle_time(&self) -> Duration {
+    pub(super) fn settle_time(&self) -> Duration {
         let backoff = backoff_grtt(self.members.streaming());
         let geometry = self.config.geometry;
         let blocks =
