@@ -574,6 +574,24 @@ fn one_who_asks_again_and_again_does_not_draw_all_repair_of_a_block() {
     assert!(repair(&mut net) > given, "another one is served");
 }
 
+/// As when its word, or what is planned for it, is lost, and it asks again (`docs/protocol.md#REP-6`).
+#[test]
+fn what_was_planned_already_is_not_given_again_to_one_who_asks_for_it() {
+    let mut net = Net::new(&[0.0; 8], Duration::from_millis(1), 100);
+    net.offer(64);
+    net.run(Duration::from_secs(1));
+    let block = BlockId::data(0).unwrap();
+    let mut ask = |from, planned, count| {
+        net.ask(ReceiverId(from), vec![Need { block, planned, count }]);
+        net.sender.stats().nacks_refused
+    };
+    assert_eq!(ask(2, 64, 11), 0, "12 are planned");
+    assert_eq!(ask(1, 64, 12), 0, "one more");
+    assert_eq!(ask(1, 77, 12), 0);
+    assert_eq!(ask(1, 90, 12), 0, "no more than 32 in all");
+    assert_eq!(ask(1, 103, 12), 1);
+}
+
 /// Who has not heard what was planned asks for what was sent already: it must learn so (`docs/protocol.md#REP-7`).
 #[test]
 fn a_closed_block_is_reopened_for_who_does_not_know_its_plan() {

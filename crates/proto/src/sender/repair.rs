@@ -92,11 +92,11 @@ impl Sender {
             false => self.window.find(need.block),
         };
         let Some(open) = open else { return false };
-        let (block, k) = (open.block, open.k);
+        let (block, k, before) = (open.block, open.k, open.planned);
         let raised = open.raise(planned);
         open.asked |= raised;
         if raised {
-            open.given.add(from, need.count);
+            open.given.add(from, need.count.min(open.planned - before));
             self.advertise(block);
         }
         if reopened {
