@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -65,10 +65,15 @@ impl ProductLog {
         // Strings and numbers: nothing that JSON could refuse.
         let Ok(mut text) = serde_json::to_vec(line) else { return };
         text.push(b'\n');
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let written = file.0.write_all(&text);
-        if let (Err(error), None) = (written, &file.1) {
-            file.1 = Some(error);
+        let (file, failure) = &mut *self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let end = file.stream_position();
+        if let Err(error) = file.write_all(&text) {
+            // A part of a line would be taken for the beginning of the next one. What is no file has no end to go back to.
+            let _ = end.and_then(|end| {
+                file.set_len(end)?;
+                file.seek(SeekFrom::Start(end))
+            });
+            failure.get_or_insert(error);
         }
     }
 

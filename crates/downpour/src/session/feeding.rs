@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -59,6 +59,8 @@ struct Unlogged {
     past: BTreeMap<u32, (u64, u64)>,
     /// Products and their blocks.
     waiting: VecDeque<(InsertedLine, Range<u32>)>,
+    /// Products for which there was no room among them.
+    left_out: u64,
 }
 
 impl Feed {
@@ -71,7 +73,7 @@ impl Feed {
     pub(super) fn past(&self, block: BlockId, took: Option<Duration>) {
         let Some(times) = &self.times else { return };
         let now = unix_ns();
-        let mut state = times.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = times.state();
         let sent = took.map(|took| (now.saturating_sub(took.as_nanos() as u64), now));
         state.past.insert(block.number(), sent.unwrap_or_default());
         times.tell(&mut state);
@@ -79,11 +81,26 @@ impl Feed {
 
     fn inserted(&self, line: InsertedLine, blocks: Range<u32>) {
         let Some(times) = &self.times else { return };
-        let mut state = times.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.waiting.len() < LOGGED_MAX {
-            state.waiting.push_back((line, blocks));
+        let mut state = times.state();
+        match state.waiting.len() {
+            ..LOGGED_MAX => state.waiting.push_back((line, blocks)),
+            _ => state.left_out += 1,
         }
         times.tell(&mut state);
+    }
+
+    /// What the log lacks.
+    pub(super) fn log_lacks(&self) -> Vec<String> {
+        let Some(times) = &self.times else { return Vec::new() };
+        let lacks = match times.state().left_out {
+            0 => None,
+            left_out => {
+                let all = self.queue.inserted().0;
+                let why = "too many waited to be sent at a time";
+                Some(format!("the log of products lacks {left_out} of {all} lines: {why}"))
+            }
+        };
+        lacks.into_iter().chain(times.log.failure()).collect()
     }
 
     /// Lengths of the blocks from `from` on, as far as they are kept, and one past the last of them.
@@ -99,8 +116,12 @@ impl Feed {
 }
 
 impl Times {
+    fn state(&self) -> MutexGuard<'_, Unlogged> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Logs the products all of whose blocks have been sent or passed over.
-    fn tell(&self, Unlogged { past, waiting }: &mut Unlogged) {
+    fn tell(&self, Unlogged { past, waiting, .. }: &mut Unlogged) {
         while let Some((_, blocks)) = waiting.front() {
             let (Some(first), Some(last)) = (past.get(&blocks.start), past.get(&(blocks.end - 1)))
             else {
@@ -297,24 +318,41 @@ impl Feeder<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::Feed;
+    use super::{Feed, LOGGED_MAX};
     use crate::product::{InsertedLine, ProductLog, Queue};
     use downpour_proto::{BlockId, Geometry};
+    use std::path::Path;
     use std::sync::Arc;
     use std::time::Duration;
+
+    fn feed(log: &Path) -> Feed {
+        let log = Arc::new(ProductLog::create(log).unwrap());
+        Feed::new(Queue::new(Geometry::IPV4, [0; 16], 0), Some(log))
+    }
+
+    fn line(product: u64) -> InsertedLine {
+        let (name, size, inserted_ns) = (format!("p{product}"), 1, 1);
+        let (first_sent_ns, last_sent_ns) = (0, 0);
+        InsertedLine { product, name, size, inserted_ns, first_sent_ns, last_sent_ns }
+    }
+
+    #[test]
+    fn products_that_the_log_has_no_room_for_are_counted() {
+        let feed = feed(Path::new("/dev/null"));
+        (0..LOGGED_MAX as u64).for_each(|product| feed.inserted(line(product), 0..1));
+        assert!(feed.log_lacks().is_empty());
+        (0..2).for_each(|product| feed.inserted(line(product), 0..1));
+        let [lacks] = &feed.log_lacks()[..] else { panic!("it is not told") };
+        assert!(lacks.starts_with("the log of products lacks 2 of "), "{lacks}");
+    }
 
     #[test]
     fn a_product_that_nobody_followed_holds_up_no_line_of_the_log() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let log = Arc::new(ProductLog::create(&path).unwrap());
-        let feed = Feed::new(Queue::new(Geometry::IPV4, [0; 16], 0), Some(log));
+        let feed = feed(&path);
         for (product, blocks) in [(0, 0..1), (1, 1..3), (2, 2..4)] {
-            let (name, size, inserted_ns) = (format!("p{product}"), 1, 1);
-            let (first_sent_ns, last_sent_ns) = (0, 0);
-            let line =
-                InsertedLine { product, name, size, inserted_ns, first_sent_ns, last_sent_ns };
-            feed.inserted(line, blocks);
+            feed.inserted(line(product), blocks);
         }
         let took = Some(Duration::from_millis(1));
         for (number, took) in [(0, took), (1, None), (2, None), (3, took)] {

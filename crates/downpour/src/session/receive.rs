@@ -96,6 +96,7 @@ pub(super) async fn run(plan: &ReceivePlan, taker: &Taker, host: &mut Host) -> R
     let mut over = ended.or_else(|fault| before.end(plan.stay, fault))?;
     host.finish();
     over.report.notices.extend(cut);
+    over.report.notices.extend(log.as_deref().and_then(ProductLog::failure));
     Ok(over)
 }
 

@@ -9,6 +9,7 @@ use super::account::{Heading, Ledger, report};
 use super::auto::Auto;
 use super::endpoint::Shared;
 use super::faults;
+use super::feeding::Feed;
 use super::host::Host;
 use super::open::{Giver, Open, open};
 use super::roster::{Peer, Roster, Stage};
@@ -346,6 +347,7 @@ async fn close(
     let mut stand = shared.stand();
     let mut notices = stand.notices.clone();
     notices.extend(faults::trace_end(trace));
+    notices.extend(shared.feed.iter().flat_map(Feed::log_lacks));
     let wanted = plan.start.receivers.unwrap_or(0);
     notices.extend(too_few(stand.roster.iter().count(), wanted));
     match ended {

@@ -3,7 +3,7 @@
 use crate::between::Between;
 use crate::endings::fifo;
 use crate::program::{Ended, Running, Scratch};
-use crate::sessions::{address, receiver, sender};
+use crate::sessions::{address, receiver, sender, sender_under};
 use downpour::product::{InsertedLine, MadeBytes, ReceivedLine};
 use downpour::ticket::Ticket;
 use std::fmt::Write as _;
@@ -117,6 +117,35 @@ fn a_session_whose_list_is_a_pipe_is_open_before_somebody_writes_there() {
     sender.wait().expect(0);
     receiver.wait().expect(0);
     assert!(has(&scratch.path("r0"), 0));
+}
+
+/// The sender's log may have 32 blocks of a file system; the receiver's has no room at all.
+#[test]
+fn a_log_of_products_that_could_not_be_written_has_whole_lines_and_both_say_what_is_wrong() {
+    let scratch = Scratch::new();
+    let (list, log) = (scratch.path("list"), scratch.path("sent.log"));
+    let lines = (0..1_000).map(|n| format!("{{\"size\":1,\"name\":\"p{n}\"}}\n"));
+    fs::write(&list, lines.collect::<String>()).unwrap();
+    let address = address();
+    let ticket = scratch.ticket(&address);
+    let receiver = receiver(&scratch, 0, &ticket, &["--product-log", "/dev/full"]);
+    let small = ["sh", "-c", "ulimit -f 32; exec \"$@\"", "sh"];
+    #[rustfmt::skip]
+    let words = [
+        "--products", list.to_str().unwrap(), "--receivers", "1",
+        "--product-log", log.to_str().unwrap(),
+    ];
+    sender_under(&small, &scratch, &address, &ticket, &[], &words).wait().expect(0);
+    receiver.wait().expect(0);
+    for name in ["sender", "r0"] {
+        let notices = scratch.report(name).notices;
+        let told = |notice: &String| notice.starts_with("the log of products is not whole: ");
+        assert_eq!(notices.iter().filter(|notice| told(notice)).count(), 1, "{name}: {notices:?}");
+    }
+    let text = fs::read_to_string(&log).unwrap();
+    let sent: Vec<InsertedLine> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(text.ends_with('\n') && sent.len() < 1_000, "{} lines", sent.len());
 }
 
 /// What came of [`lost_for_a_while`].
