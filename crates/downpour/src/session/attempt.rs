@@ -63,6 +63,8 @@ pub(super) struct Attempt<'a> {
     pub(super) log: Option<Arc<ProductLog>>,
     /// Where a pipe's bytes go, and how far the attempts before have got there.
     pub(super) pipe: &'a PipeOut,
+    /// It has taken part before.
+    pub(super) has_been: bool,
     /// How far the attempt before has got in a session of products, and then this one, if its sender is lost.
     pub(super) followed: &'a mut Option<Followed>,
 }
@@ -130,7 +132,7 @@ pub(super) async fn attempt(run: Attempt<'_>) -> Result<Ended, Fault> {
 }
 
 async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
-    let Attempt { plan, taker, client, joined, host, trace, log, pipe, followed } = run;
+    let Attempt { plan, taker, client, joined, host, trace, log, pipe, has_been, followed } = run;
     let (said, mut heard) = mpsc::unbounded_channel();
     let candidates = may_hold(&plan.target);
     // Its connections are opened while the rest is set up: each takes two round trips.
@@ -145,7 +147,7 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
     let shelf = clock.map(|clock| (clock, before.map(|before| before.mark.clone()), log));
     let store = open_keeper(plan, &joined, (taker, pipe, said.clone()), shelf)?;
     // Before the events: when the sender hears of us it sends a probe.
-    let (stream, mut notices) = stream_in(plan, &joined)?;
+    let (stream, mut notices) = stream_in(plan, &joined, has_been)?;
     let has_stream = stream.is_some() || joined.reply.path.is_unicast();
     let driver = spawn_driver(plan, &joined, (stream, spare), &store, (said, trace))?;
     // Without a stream no probe is awaited.

@@ -8,10 +8,12 @@ use std::io::ErrorKind;
 /// Less receive buffer than this loses bursts at 1 Gbit/s whenever the program has to wait 10 ms.
 const BUFFER_LEN_GOOD: usize = 1 << 20;
 
-/// Joins the stream; `None` when there is none to be heard here, with the reason as a notice.
+/// Joins the stream; `None` when there is none to be heard here, with the reason as a notice. The interface that was named
+/// must be usable at first; who has taken part before goes on without it.
 pub(super) fn stream_in(
     plan: &ReceivePlan,
     joined: &Joined,
+    has_been: bool,
 ) -> Result<(Option<MulticastReceiver>, Vec<String>), Fault> {
     let reply = &joined.reply;
     let Some(addr) = reply.group else { return Ok((None, Vec::new())) };
@@ -37,7 +39,7 @@ pub(super) fn stream_in(
             ),
             Err(error) => error.to_string(),
         },
-        Err(error) if wanted.is_some() => {
+        Err(error) if wanted.is_some() && !has_been => {
             return Err(Fault::start(error.to_string(), "name another --interface"));
         }
         Err(error) => error.to_string(),

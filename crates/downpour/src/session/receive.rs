@@ -121,10 +121,14 @@ impl Before {
         self.stayed.add(lost, &over, "another one has begun")
     }
 
+    /// It has taken part in a session.
+    const fn has_been(&self) -> bool {
+        self.lost.is_some() || self.stayed.has_any()
+    }
+
     /// Why an attempt could not begin need not end who stays: its target fails, which could be used before.
     fn is_passing(&self, class: ErrorClass) -> bool {
-        let has_been = self.lost.is_some() || self.stayed.has_any();
-        has_been && class.scope() == Scope::Destination
+        self.has_been() && class.scope() == Scope::Destination
     }
 
     /// Who has taken part has something to report, whatever keeps it from going on; who stays, when its user ends it.
@@ -149,8 +153,7 @@ async fn attempts(
     let pipe = PipeOut::stdout();
     // A site shows what is wrong, and begins anew.
     let comes_back = plan.stay && taker.clerk.as_deref().and_then(Clerk::desk).is_none();
-    let mut followed = None;
-    let (mut haste, mut returns) = (Haste::default(), Returns::default());
+    let (mut followed, mut haste, mut returns) = (None, Haste::default(), Returns::default());
     loop {
         request.follows = followed.as_ref().map(Followed::told);
         let limit = if plan.stay { Duration::MAX } else { plan.join_timeout };
@@ -169,6 +172,7 @@ async fn attempts(
             trace: trace.cloned(),
             log: log.cloned(),
             pipe: &pipe,
+            has_been: before.has_been(),
             followed: &mut followed,
         };
         let ended = match attempt(run).await {

@@ -132,6 +132,39 @@ fn a_receiver_whose_connections_die_in_silence_comes_back() {
     same(&scratch, 0);
 }
 
+/// The sender is reached by another interface than the one that is named for the stream.
+#[test]
+fn who_stays_pulls_when_its_interface_is_down_at_a_later_session() {
+    let test = "who_stays_pulls_when_its_interface_is_down_at_a_later_session";
+    let Some((network, scratch)) = setting(test, 1) else { return };
+    let session = Session::new(&network, &scratch);
+    let host = &network.receivers[0];
+    let ip = |words: &str| {
+        let done = host.command("ip").args(words.split(' ')).status().unwrap();
+        assert!(done.success(), "ip {words}");
+    };
+    ip("link add d0 type veth peer name d1");
+    ip("addr add 10.78.0.1/24 dev d0");
+    ip("link set d1 up");
+    ip("link set d0 up");
+    let (ticket, out) = (format!("@{}", scratch.path("ticket").display()), scratch.path("r0"));
+    let words = ["receive", &ticket, "--interface", "d0", "--name", "r0", "--stay", "--out"];
+    let words = [&words[..], &[out.to_str().unwrap()]].concat();
+    let mut stays = scratch.start(Some(host), "r0", &words);
+    for times in 1..=2 {
+        session.sender(&[&scratch.path("file")], &["--receivers", "1"]).wait().expect(0);
+        let over = |r: &Running| r.err().matches("the session is over; waiting").count();
+        stays.until(|r| (over(r) == times).then_some(()));
+        same(&scratch, 0);
+        fs::remove_file(out.join("file")).unwrap();
+        ip("link set d0 down");
+    }
+    stays.interrupt();
+    let ended = stays.wait();
+    ended.expect(0);
+    assert!(ended.err.contains("no multicast here, everything is pulled: "), "{}", ended.err);
+}
+
 /// Killed when all has come and is on the disk, and nothing is renamed: strace holds that call back.
 #[test]
 fn killed_before_the_rename_it_takes_nothing_again() {
