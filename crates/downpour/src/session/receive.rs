@@ -126,9 +126,11 @@ impl Before {
         self.lost.is_some() || self.stayed.has_any()
     }
 
-    /// Why an attempt could not begin need not end who stays: its target fails, which could be used before.
+    /// Why an attempt could not begin need not end who stays: its target fails, which could be used before, or another
+    /// receiver has it.
     fn is_passing(&self, class: ErrorClass) -> bool {
-        self.has_been() && class.scope() == Scope::Destination
+        let is_targets = class.scope() == Scope::Destination || class == ErrorClass::OutOfResources;
+        self.has_been() && is_targets
     }
 
     /// Who has taken part has something to report, whatever keeps it from going on; who stays, when its user ends it.

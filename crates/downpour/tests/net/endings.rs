@@ -136,6 +136,27 @@ fn who_stays_and_cannot_open_its_folder_any_more_comes_back_until_it_can() {
 }
 
 #[test]
+fn who_stays_comes_back_until_another_receiver_has_left_its_folder() {
+    let session = OneFile::new(100_000);
+    let mut stays = stay(&session, "r0");
+    session.sender(&["--receivers", "1"]).wait().expect(0);
+    let ours = session.scratch.path("r0/.downpour");
+    stays.until(|r| r.err().contains("the session is over; waiting").then_some(()));
+    stays.until(|_| (!ours.exists()).then_some(()));
+    fs::create_dir(&ours).unwrap();
+    let others = File::create(ours.join("lock")).unwrap();
+    others.lock().unwrap();
+    let sender = session.sender(&["--receivers", "1"]);
+    stays.until(|r| r.err().contains("failed (another receiver is running into ").then_some(()));
+    drop(others);
+    sender.wait().expect(0);
+    let is_over = |r: &Running| r.err().matches("the session is over; waiting").count() == 2;
+    stays.until(|r| is_over(r).then_some(()));
+    stays.interrupt();
+    stays.wait().expect(0);
+}
+
+#[test]
 fn who_stays_and_fails_takes_part_once_in_a_session_that_goes_on() {
     let scratch = Scratch::new();
     let tree = scratch.path("tree");
