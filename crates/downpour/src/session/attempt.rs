@@ -738,6 +738,8 @@ impl Run<'_> {
         }
         if self.joined.reply.products_from.is_some() {
             self.account.objects = summary.complete;
+            // Those of all attempts are in the summary, and a name may be there more than once.
+            self.account.failed.clear();
         }
         summary
             .failed

@@ -162,9 +162,14 @@ struct Lost {
     bytes: [u64; 2],
 }
 
-/// Of two receivers one loses its sender for as long as it takes to send five products of `size` bytes.
-fn lost_for_a_while(size: u64) -> Lost {
+/// Of two receivers one loses its sender for as long as it takes to send five products of `size` bytes. If told so, it has a
+/// file whose name a product has before that, and another one after.
+fn lost_for_a_while(size: u64, has_taken: bool) -> Lost {
     let scratch = Scratch::new();
+    if has_taken {
+        fs::create_dir(scratch.path("r0")).unwrap();
+        fs::write(scratch.path("r0/taken"), "precious").unwrap();
+    }
     let (address, way) = (address(), address());
     let between = Between::new(&way, &address);
     let file = scratch.ticket(&address);
@@ -184,21 +189,24 @@ fn lost_for_a_while(size: u64) -> Lost {
     let mut command = scratch.program(None, "sender", &words);
     command.stdin(input);
     let sender = scratch.start_command("sender", command);
-    let mut insert = |numbers: std::ops::Range<u64>, size: u64| {
+    let mut insert = |numbers: std::ops::Range<u64>, size: u64, and_taken: bool| {
+        if and_taken {
+            writeln!(list, "{{\"size\":1,\"name\":\"taken\"}}").unwrap();
+        }
         for n in numbers {
             writeln!(list, "{{\"size\":{size},\"seed\":{n},\"name\":\"p{n}\"}}").unwrap();
         }
     };
     let has = |index: usize, n: u64| scratch.path(&format!("r{index}/p{n}")).exists();
-    insert(0..5, 1_000);
+    insert(0..5, 1_000, has_taken);
     one.until(|_| has(0, 4).then_some(()));
     between.cut();
     one.until(|one| one.err().contains("waiting for it to come back").then_some(()));
-    insert(5..10, size);
+    insert(5..10, size, false);
     other.until(|_| has(1, 9).then_some(()));
     between.mend();
     // It takes part again when it has what comes now; and what came before is in its place by then, or missed.
-    insert(10..11, 1_000);
+    insert(10..11, 1_000, has_taken);
     one.until(|_| has(0, 10).then_some(()));
     drop(list);
     let codes = [one, other, sender].map(|running| running.wait().code);
@@ -216,7 +224,7 @@ fn lost_for_a_while(size: u64) -> Lost {
 
 #[test]
 fn who_loses_the_sender_for_a_while_gets_what_is_kept_of_what_came_meanwhile() {
-    let lost = lost_for_a_while(50_000);
+    let lost = lost_for_a_while(50_000, false);
     assert_eq!((lost.codes, &lost.failed[..]), ([Some(0); 3], &[][..]));
     assert_eq!(lost.has, (0..11).collect::<Vec<_>>());
     assert_eq!(lost.logged, lost.has, "also what came before");
@@ -225,11 +233,18 @@ fn who_loses_the_sender_for_a_while_gets_what_is_kept_of_what_came_meanwhile() {
 
 #[test]
 fn what_was_not_kept_for_who_has_lost_the_sender_is_missed_and_both_say_so() {
-    let lost = lost_for_a_while(8_000_000);
+    let lost = lost_for_a_while(8_000_000, false);
     assert_eq!(lost.codes, [Some(1), Some(0), Some(1)], "{:?}", lost.failed);
     let [missed] = &lost.failed[..] else { panic!("{:?}", lost.failed) };
     assert!(missed.starts_with("products 5 to "), "{missed}");
     assert!(!lost.has.contains(&5) && lost.has.contains(&10), "{:?}", lost.has);
+}
+
+#[test]
+fn two_products_of_one_name_that_fail_before_the_sender_is_lost_and_after_are_two_failures() {
+    let lost = lost_for_a_while(50_000, true);
+    assert_eq!(lost.codes, [Some(1), Some(0), Some(1)]);
+    assert_eq!(lost.failed, ["taken"; 2]);
 }
 
 #[test]
