@@ -10,7 +10,7 @@ use super::ended::{Ended, Followed, Over};
 use super::faults;
 use super::host::Host;
 use super::staying::Stayed;
-use crate::cli::{Fault, ReceivePlan, Target};
+use crate::cli::{Exit, Fault, ReceivePlan, Target};
 use crate::descriptors;
 use crate::home::Home;
 use crate::object::{Agreed, FolderOptions, PipeOut};
@@ -136,7 +136,8 @@ impl Before {
     /// Who has taken part has something to report, whatever keeps it from going on; who stays, when its user ends it.
     fn end(self, stays: bool, fault: Fault) -> Result<Over, Fault> {
         if stays && fault.class != Some(ErrorClass::Interrupted) {
-            return Err(fault);
+            let exit = if self.has_been() { Exit::Incomplete } else { fault.exit };
+            return Err(Fault { exit, ..fault });
         }
         match self.lost {
             Some((_, over)) => Ok(over.without_sender(fault)),
@@ -398,9 +399,11 @@ pub(super) struct BatchTarget {
 
 #[cfg(test)]
 mod tests {
-    use super::{Haste, PAUSE, Returns, SHORT, STAY_PAUSE, advice, instance};
-    use crate::cli::Target;
-    use downpour_transport::control::JoinError;
+    use super::{Before, Haste, PAUSE, Returns, SHORT, STAY_PAUSE, advice, instance};
+    use crate::cli::{Exit, Fault, Target};
+    use crate::session::staying::tests::over;
+    use downpour_catalog::ErrorClass;
+    use downpour_transport::control::{JoinError, SessionId};
     use std::time::{Duration, Instant};
 
     #[test]
@@ -425,6 +428,16 @@ mod tests {
         assert_eq!(returns.pause(true, STAY_PAUSE.1), STAY_PAUSE.0, "it has lasted");
         returns.pause(true, short);
         assert_eq!(returns.pause(false, short), STAY_PAUSE.0, "the next session is joined at once");
+    }
+
+    #[test]
+    fn who_has_taken_part_and_is_not_let_in_again_could_start() {
+        let fault = || Fault::start("no", "ask").of(ErrorClass::SourceRefused);
+        let Err(first) = Before::default().end(true, fault()) else { panic!("it has been there") };
+        let mut before = Before::default();
+        before.stayed.add(SessionId::from_bytes([1; 16]), &over(None, false), "waiting");
+        let Err(later) = before.end(true, fault()) else { panic!("its user has not ended it") };
+        assert_eq!((first.exit, later.exit), (Exit::CouldNotStart, Exit::Incomplete));
     }
 
     #[test]

@@ -71,7 +71,7 @@ impl Stayed {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::Stayed;
     use crate::report::ReceiverState;
     use crate::report::tests::{receiver, report};
@@ -79,7 +79,7 @@ mod tests {
     use downpour_catalog::ErrorClass;
     use downpour_transport::control::SessionId;
 
-    fn over(why: Option<&str>, goes_on: bool) -> Over {
+    pub(in crate::session) fn over(why: Option<&str>, goes_on: bool) -> Over {
         let state = match why {
             Some(why) => ReceiverState::Failed { why: why.to_owned() },
             None => ReceiverState::Complete,
