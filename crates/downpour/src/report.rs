@@ -255,9 +255,9 @@ pub enum ReceiverState {
         /// Why it left the stream.
         why: String,
     },
-    /// It told us that it cannot complete.
+    /// It told us that it cannot complete; or it joined a session of products late, and lacks those before.
     Failed {
-        /// In its own words: disk full, target not writable, file changed while being sent.
+        /// In its own words: disk full, target not writable, file changed while being sent; or since when it has products.
         why: String,
     },
     /// It vanished, and did not come back in time.

@@ -11,7 +11,7 @@ use crate::report::{
 };
 use downpour_proto::sender::{Delivery, MemberStats};
 use downpour_proto::{BlockId, BlockKind, Duration, Geometry, Rate, ReceiverId};
-use downpour_transport::control::Joined;
+use downpour_transport::control::{Joined, Receipt};
 use downpour_transport::session::{ReceiveSnapshot, SendSnapshot};
 use downpour_transport::{OVERHEAD, RejectCounts};
 use std::collections::BTreeMap;
@@ -118,9 +118,10 @@ pub(super) fn report(
     let duration = ended.saturating_duration_since(started);
     let data_bytes = ledger.data_len.unwrap_or(0);
     let bytes = sent_bytes(ledger.geometry, sent, heading.pull_bytes);
+    let products = ledger.source.products();
     let mut receivers: Vec<ReceiverReport> = peers
         .iter()
-        .map(|(id, peer)| receiver_report(peer, sent.members.get(id), started))
+        .map(|(id, peer)| receiver_report((peer, products), sent.members.get(id), started))
         .collect();
     receivers.extend(heading.absent.into_iter().map(absent));
     // Over what had to be sent, which is less than the data when receivers held some of it already.
@@ -204,14 +205,25 @@ fn sent_bytes(geometry: Geometry, sent: &SendSnapshot, pull_bytes: u64) -> SentB
     }
 }
 
-fn receiver_report(peer: &Peer, member: Option<&MemberStats>, started: Instant) -> ReceiverReport {
+/// What a receiver lacks of so many products by its receipt, although it has all that there were for it.
+fn late(receipt: Option<&Receipt>, products: Option<u64>) -> Option<String> {
+    let before = products?.checked_sub(receipt?.objects_complete).filter(|before| *before > 0)?;
+    Some(format!("joined late, and has only the products from number {before} on"))
+}
+
+fn receiver_report(
+    (peer, products): (&Peer, Option<u64>),
+    member: Option<&MemberStats>,
+    started: Instant,
+) -> ReceiverReport {
     let receipt = peer.receipt.as_ref();
     let (stream_bytes, pull_bytes, kept_bytes) =
         receipt.map_or((0, 0, 0), |r| (r.bytes_by_stream, r.bytes_by_pull, r.bytes_held));
     let state = match &peer.stage {
         Stage::Complete => {
             let left = peer.left_stream.clone();
-            ReceiverState::arrived(left, peer.multicast, stream_bytes, pull_bytes)
+            let arrived = ReceiverState::arrived(left, peer.multicast, stream_bytes, pull_bytes);
+            late(receipt, products).map_or(arrived, |why| ReceiverState::Failed { why })
         }
         Stage::Failed(why) => ReceiverState::Failed { why: why.clone() },
         Stage::Gone { why, .. } => ReceiverState::Gone { why: (*why).to_owned() },
@@ -401,5 +413,22 @@ pub(super) fn receiver_snapshot(
         rate,
         repair: 0.0,
         receivers: vec![row],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::late;
+    use crate::session::roster::tests::last_receipt;
+    use downpour_proto::ReceiverId;
+
+    #[test]
+    fn who_joined_late_lacks_the_products_before() {
+        let receipt = last_receipt(ReceiverId(1), 0);
+        let told = |products| late(Some(&receipt), products);
+        assert_eq!(told(Some(1)), None, "it has the only one");
+        assert!(told(Some(5)).is_some_and(|why| why.ends_with("from number 4 on")));
+        assert_eq!(told(None), None, "a tree has what it has");
+        assert_eq!(late(None, Some(5)), None);
     }
 }

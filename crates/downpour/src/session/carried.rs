@@ -32,6 +32,11 @@ pub(super) trait Carried: BlockSource {
     /// Objects, and their bytes once known.
     fn objects(&self) -> (u64, Option<u64>);
 
+    /// Products so far; `None`: it is one manifest.
+    fn products(&self) -> Option<u64> {
+        None
+    }
+
     /// Objects given up so far.
     fn withdrawn(&self) -> Vec<Withdrawn>;
 
@@ -97,6 +102,10 @@ impl Carried for Queue {
     fn objects(&self) -> (u64, Option<u64>) {
         let (products, bytes) = self.inserted();
         (products, Some(bytes))
+    }
+
+    fn products(&self) -> Option<u64> {
+        Some(self.inserted().0)
     }
 
     fn withdrawn(&self) -> Vec<Withdrawn> {

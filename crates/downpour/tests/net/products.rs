@@ -5,6 +5,7 @@ use crate::endings::fifo;
 use crate::program::{Ended, Running, Scratch};
 use crate::sessions::{address, receiver, sender, sender_under};
 use downpour::product::{InsertedLine, MadeBytes, ReceivedLine};
+use downpour::report::ReceiverState;
 use downpour::ticket::Ticket;
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -78,7 +79,8 @@ fn products_arrive_in_order_through_loss_and_who_comes_late_gets_those_that_foll
         wait_for(running, &out(index), PRODUCTS - 1);
     }
     sender.interrupt();
-    sender.wait().expect(0);
+    sender.wait().expect(1);
+    let mut lacks = Vec::new();
     for (index, running) in [first, second, late].into_iter().enumerate() {
         running.wait().expect(0);
         let lines = received(log(&format!("r{index}")).as_ref());
@@ -86,6 +88,7 @@ fn products_arrive_in_order_through_loss_and_who_comes_late_gets_those_that_foll
         let from = numbers[0];
         assert_eq!(numbers, (from..PRODUCTS).collect::<Vec<_>>(), "receiver {index}");
         assert_eq!(from > 0, index == 2, "receiver {index} begins with {from}");
+        lacks.push(from);
         assert!((from..PRODUCTS).all(|number| has(&out(index), number)));
         assert!(lines.iter().all(|line| line.meta == "feed" && line.clock_error_ns < 1 << 30));
         assert!(!out(index).join(".downpour").exists(), "nothing is left");
@@ -96,8 +99,12 @@ fn products_arrive_in_order_through_loss_and_who_comes_late_gets_those_that_foll
     assert_eq!(lines.len() as u64, PRODUCTS);
     assert!(lines.iter().all(|line| line.first_sent_ns <= line.last_sent_ns));
     let report = scratch.report("sender");
-    assert!(report.is_complete() && report.receivers.len() == 3, "{report:?}");
     assert_eq!(report.session.objects, PRODUCTS);
+    let state = |name: &str| &report.receivers.iter().find(|r| r.name == name).unwrap().state;
+    assert!(state("r0").is_complete() && state("r1").is_complete(), "{report:?}");
+    let why = format!("joined late, and has only the products from number {} on", lacks[2]);
+    assert_eq!(*state("r2"), ReceiverState::Failed { why });
+    assert_eq!(report.receivers.len(), 3, "{report:?}");
 }
 
 #[test]
