@@ -13,8 +13,8 @@ use crate::receipt::{SignedFileReceipt, WORD_BYTES_MAX, content_beneath};
 use crate::site::{Fault, Site};
 use crate::spool::Rules;
 use downpour_catalog::{
-    Change, Error, ErrorClass, File, NAME_BYTES_MAX, OpenError, OtherContent, PAGE_MAX, Query,
-    Reader, Replica, ReplicaState, SiteId, Time,
+    Answer, Change, Error, ErrorClass, File, NAME_BYTES_MAX, OpenError, OtherContent, PAGE_MAX,
+    Pending, Query, Reader, Replica, ReplicaState, SiteId, Time,
 };
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -34,53 +34,34 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    /// Moves what is known to be damaged out of its place, unless another file has got the place by now; for who has seen that it is
-    /// not what it should be. Returns what is to be recorded: it is there no longer, so that what comes to the place next, under
-    /// whatever name, is not taken for it.
-    pub(super) fn make_way(&self, site: &Site, folder: &Path) -> Result<Option<Change>, Fault> {
-        let Some(damaged) = self.damaged.clone() else { return Ok(None) };
+    /// Moves what is known to be damaged out of its place, unless another file has got the place by now, or it is right. It is recorded
+    /// as lost: what comes to the place next, under whatever name, is not taken for it. What is returned is to be waited for.
+    pub(super) fn make_way(
+        &self,
+        site: &Site,
+        folder: &Path,
+    ) -> Result<Option<Pending<Vec<Answer>>>, Fault> {
+        let Some(damaged) = &self.damaged else { return Ok(None) };
         let place = folder.join(&self.path);
         let looks = Fingerprint::at(&place);
-        let has_left = self.is_known(site, folder, damaged.site)?
-            // Reading takes its time: what came meanwhile was not read.
-            || Fingerprint::at(&place) == looks
-                && set_aside(folder, &self.path, &self.item.key().to_string());
-        let lost = Replica { state: ReplicaState::Lost, ..damaged };
-        Ok(has_left.then_some(Change::Replica(lost)))
-    }
-
-    /// Whether what lies in its place is a file that is recorded there as present, whatever its name.
-    fn is_known(&self, site: &Site, folder: &Path, own: SiteId) -> Result<bool, Fault> {
-        let digest = match content_beneath(folder, Path::new(&self.path)) {
-            Ok(digest) => downpour_catalog::Digest::blake3(digest.0),
-            Err(error) if source_class(&error) == ErrorClass::OutOfResources => {
-                return Err(Fault::new(ErrorClass::OutOfResources, error.to_string()));
-            }
-            // What cannot be read is no good copy of anything.
-            Err(_) => return Ok(false),
-        };
+        let found = content(folder, &self.path)?;
+        if found == Some(self.digest) {
+            return Ok(None);
+        }
         let unreachable =
             |error: OpenError| Fault::new(ErrorClass::CatalogUnreachable, error.to_string());
         let mut reader = site.catalog.reader().map_err(unreachable)?;
-        let (config, place) = (site.config(), folder.join(&self.path));
-        let is_there = |r: &Replica| {
-            r.site == own
-                && r.state == ReplicaState::Present
-                && config.path(Path::new(&r.path)) == place
+        let is_anothers = match found {
+            Some(digest) => is_recorded(site, &mut reader, (damaged.site, &place), digest)?,
+            None => false,
         };
-        let query = Query { digest: Some(digest), ..Query::default() };
-        let mut from = None;
-        loop {
-            let page = reader.search(&query, from.as_ref(), PAGE_MAX)?;
-            let files: Vec<_> = page.files.iter().map(|file| file.id).collect();
-            if reader.replicas_of(&files)?.iter().any(is_there) {
-                return Ok(true);
-            }
-            match page.next {
-                None => return Ok(false),
-                next => from = next,
-            }
-        }
+        // Reading takes its time, and so did what went before: what came or was recorded meanwhile was not judged.
+        let is_as_judged =
+            reader.replicas(damaged.file)?.contains(damaged) && Fingerprint::at(&place) == looks;
+        let has_left = is_as_judged
+            && (is_anothers || set_aside(folder, &self.path, &self.item.key().to_string()));
+        let lost = Change::Replica(Replica { state: ReplicaState::Lost, ..damaged.clone() });
+        Ok(has_left.then(|| site.catalog.submit(site.clock.now(), vec![lost])))
     }
 
     /// Whether a file of its size is in its place: itself, most often, brought by a session that was cut before it was recorded.
@@ -295,6 +276,46 @@ impl<'a> Judge<'a> {
 pub(super) enum Look {
     Here(SignedFileReceipt),
     Not(Taken),
+}
+
+/// What lies in a place; none, if it cannot be read: that is no good copy of anything.
+fn content(folder: &Path, path: &str) -> Result<Option<Digest>, Fault> {
+    match content_beneath(folder, Path::new(path)) {
+        Ok(digest) => Ok(Some(digest)),
+        Err(error) if source_class(&error) == ErrorClass::OutOfResources => {
+            Err(Fault::new(ErrorClass::OutOfResources, error.to_string()))
+        }
+        Err(_) => Ok(None),
+    }
+}
+
+/// Whether a file with this content is recorded as present in a place of a site, whatever its name.
+fn is_recorded(
+    site: &Site,
+    reader: &mut Reader,
+    (holder, place): (SiteId, &Path),
+    digest: Digest,
+) -> Result<bool, Error> {
+    let config = site.config();
+    let is_there = |r: &Replica| {
+        r.site == holder
+            && r.state == ReplicaState::Present
+            && config.path(Path::new(&r.path)) == place
+    };
+    let digest = Some(downpour_catalog::Digest::blake3(digest.0));
+    let query = Query { digest, ..Query::default() };
+    let mut from = None;
+    loop {
+        let page = reader.search(&query, from.as_ref(), PAGE_MAX)?;
+        let files: Vec<_> = page.files.iter().map(|file| file.id).collect();
+        if reader.replicas_of(&files)?.iter().any(is_there) {
+            return Ok(true);
+        }
+        match page.next {
+            None => return Ok(false),
+            next => from = next,
+        }
+    }
 }
 
 /// Moves what is known to be damaged out of the way of what replaces it. Returns whether its place is free; if it is not, the session

@@ -67,7 +67,9 @@ fn read(
             _ => made_way.extend(taken.make_way(site, folder)?),
         }
     }
-    site.catalog.submit(site.clock.now(), made_way).wait()?;
+    for recorded in made_way {
+        recorded.wait()?;
+    }
     if !found.is_empty() {
         let synced = std::fs::File::open(folder).and_then(|at| Ok(rustix::fs::syncfs(at)?));
         synced.map_err(|e| Fault::new(ErrorClass::DestinationWriteFailed, e.to_string()))?;
@@ -187,6 +189,39 @@ mod tests {
             super::find(site, &inbox, "batch", &mut judged).await.unwrap();
             assert_eq!((judged.taken.len(), &*std::fs::read(&place).unwrap()), (1, &b"second"[..]));
             assert_eq!(state(site, id).await, ReplicaState::Lost);
+        }
+        daemon.end(Duration::ZERO).await;
+    }
+    /// Whether a file makes way by what was known of it.
+    async fn makes_way(site: &Arc<Site>, inbox: &Path, judged: &Judged) -> bool {
+        let (site, inbox) = (site.clone(), inbox.to_owned());
+        let taken = judged.taken[0].clone();
+        let made_way = move || match taken.make_way(&site, &inbox).unwrap() {
+            Some(recorded) => recorded.wait().map(|_| true).unwrap(),
+            None => false,
+        };
+        tokio::task::spawn_blocking(made_way).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_came_right_since_it_was_judged_stays_and_is_not_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let (daemon, inbox, id) = damaged(folder.path()).await;
+        let (site, place) = (&daemon.site, inbox.join("z"));
+        let judged = judge(site, &inbox, "x/z", "first").await;
+        // It is in its place, and not recorded yet.
+        std::fs::write(&place, "first").unwrap();
+        assert!(!makes_way(site, &inbox, &judged).await);
+        assert_eq!(&*std::fs::read(&place).unwrap(), b"first");
+        assert_eq!(state(site, id).await, ReplicaState::Corrupt);
+        // By now it is; whatever is there is not what was judged.
+        let present = Replica { state: ReplicaState::Present, ..replica(site, id).await };
+        let changes = vec![Change::Replica(present)];
+        site.catalog.submit(site.clock.now(), changes).done().await.unwrap();
+        for content in ["first", "written by somebody"] {
+            std::fs::write(&place, content).unwrap();
+            assert!(!makes_way(site, &inbox, &judged).await && place.exists(), "{content}");
+            assert_eq!(state(site, id).await, ReplicaState::Present);
         }
         daemon.end(Duration::ZERO).await;
     }

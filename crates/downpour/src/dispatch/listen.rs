@@ -350,9 +350,8 @@ impl SiteDesk {
             return Err(no_room(size, free));
         }
         let failed = |fault: Fault| Trouble::new(fault.class, fault.what);
-        if let Some(made_way) = taken.make_way(&self.site, folder).map_err(failed)? {
-            let recorded = self.site.catalog.submit(self.site.clock.now(), vec![made_way]).wait();
-            recorded.map_err(|error| failed(error.into()))?;
+        if let Some(recorded) = taken.make_way(&self.site, folder).map_err(failed)? {
+            recorded.wait().map_err(|error| failed(error.into()))?;
         }
         Ok(Verdict::Take(taken.path, Box::new(room.promise(folder, size))))
     }

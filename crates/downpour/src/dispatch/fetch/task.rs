@@ -207,8 +207,7 @@ impl Task {
     /// Where it lies in the end.
     async fn run(&self, holders: Vec<Holder>) -> Result<String, Fault> {
         let path = Part::path_of(&self.folder, &self.taken.item.blake3);
-        if !self.is_placed().await? {
-            self.make_way().await?;
+        if !self.is_placed().await? && !self.make_way().await? {
             self.bring(&path, holders).await?;
         }
         self.record().await
@@ -226,19 +225,24 @@ impl Task {
         }
     }
 
-    /// Nothing is replaced: that its place is taken is found before anything is brought.
-    async fn make_way(&self) -> Result<(), Fault> {
+    /// Nothing is replaced: that its place is taken is found before anything is brought. Returns whether it lies there by now.
+    async fn make_way(&self) -> Result<bool, Fault> {
         let (taken, site, folder) = (self.taken.clone(), self.site.clone(), self.folder.clone());
         let made_way = record::blocking(move || taken.make_way(&site, &folder)).await?;
-        let changes = made_way.into_iter().collect();
-        self.site.catalog.submit(self.site.clock.now(), changes).done().await?;
-        let there = self.folder.join(&self.taken.path);
-        if std::fs::symlink_metadata(&there).is_ok() {
-            let there = there.display();
-            let what = format!("{there} is something else: move it away and fetch again");
-            return Err(Fault::new(ErrorClass::VersionConflict, what));
+        if let Some(recorded) = made_way {
+            recorded.done().await?;
         }
-        Ok(())
+        let there = self.folder.join(&self.taken.path);
+        match std::fs::symlink_metadata(&there) {
+            Err(_) => Ok(false),
+            // A batch may have brought it meanwhile.
+            Ok(_) if self.is_placed().await? => Ok(true),
+            Ok(_) => {
+                let there = there.display();
+                let what = format!("{there} is something else: move it away and fetch again");
+                Err(Fault::new(ErrorClass::VersionConflict, what))
+            }
+        }
     }
 
     /// Brings the whole and right file to its place.
