@@ -4,12 +4,12 @@
 //! whose place is taken by something that it does not know, is refused: nothing is ever replaced. Room is reserved for what
 //! is taken until its batch has ended.
 
+use super::contents::Contents;
 use super::load::Names;
 use super::offer::{OFFER_FILES_MAX, Offer, OfferItem, Said, Trouble};
-use super::policy::source_class;
 use super::room::{Reserved, Room, Space};
 use crate::object::{Digest, Fingerprint, check_item_name, part_name};
-use crate::receipt::{SignedFileReceipt, WORD_BYTES_MAX, content_beneath};
+use crate::receipt::{SignedFileReceipt, WORD_BYTES_MAX};
 use crate::site::{Fault, Site};
 use crate::spool::Rules;
 use downpour_catalog::{
@@ -35,16 +35,22 @@ pub(super) struct Taken {
 
 impl Taken {
     /// Moves what is known to be damaged out of its place, unless another file has got the place by now, or it is right. It is recorded
-    /// as lost: what comes to the place next, under whatever name, is not taken for it. What is returned is to be waited for.
+    /// as lost: what comes to the place next, under whatever name, is not taken for it. Of what lies there no more than `left` is read.
+    /// What is returned is to be waited for.
     pub(super) fn make_way(
         &self,
         site: &Site,
         folder: &Path,
+        contents: &Arc<Contents>,
+        left: &mut u64,
     ) -> Result<Option<Pending<Vec<Answer>>>, Fault> {
         let Some(damaged) = &self.damaged else { return Ok(None) };
         let place = folder.join(&self.path);
         let looks = Fingerprint::at(&place);
-        let found = content(folder, &self.path)?;
+        let found = match looks {
+            Some(looks) => contents.of((folder, &self.path), looks, left)?,
+            None => None,
+        };
         if found == Some(self.digest) {
             return Ok(None);
         }
@@ -276,17 +282,6 @@ impl<'a> Judge<'a> {
 pub(super) enum Look {
     Here(SignedFileReceipt),
     Not(Taken),
-}
-
-/// What lies in a place; none, if it cannot be read: that is no good copy of anything.
-fn content(folder: &Path, path: &str) -> Result<Option<Digest>, Fault> {
-    match content_beneath(folder, Path::new(path)) {
-        Ok(digest) => Ok(Some(digest)),
-        Err(error) if source_class(&error) == ErrorClass::OutOfResources => {
-            Err(Fault::new(ErrorClass::OutOfResources, error.to_string()))
-        }
-        Err(_) => Ok(None),
-    }
 }
 
 /// Whether a file with this content is recorded as present in a place of a site, whatever its name.

@@ -1,10 +1,12 @@
 //! What of an offer is in its place already, left there by a session that was cut: it is read back, signed for and recorded
 //! before the rest is taken, so that nothing of it is sent again. What is known to be damaged, and is not that, makes way, unless
-//! it is another file that is recorded there: then the session finds the place taken.
+//! it is another file that is recorded there: then the session finds the place taken. What is too large to be looked at before
+//! the answer is refused, and looked at afterwards.
 
 use super::arriving::{Judged, Taken};
+use super::contents::Contents;
 use super::incoming::receipt;
-use super::offer::Said;
+use super::offer::{Said, Trouble};
 use super::record::{blocking, record};
 use crate::receipt::SignedFileReceipt;
 use crate::site::{Fault, Site};
@@ -13,47 +15,59 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Bytes that are read before an offer is answered. Of more, and of larger files, the session finds what is there.
-const READ_MAX: u64 = 256 << 20;
+pub(super) const READ_MAX: u64 = 256 << 20;
 
 /// Answers for the files that are here with a receipt, and takes the others.
 pub(super) async fn find(
     site: &Arc<Site>,
+    contents: &Arc<Contents>,
     folder: &Path,
     batch: &str,
     judged: &mut Judged,
 ) -> Result<(), Fault> {
-    let (taken, signer) = (judged.taken.clone(), site.clone());
+    let (taken, signer, contents) = (judged.taken.clone(), site.clone(), contents.clone());
     let (below, batch) = (folder.to_owned(), batch.to_owned());
-    let found = blocking(move || read(&signer, &below, &batch, &taken)).await?;
-    if found.is_empty() {
-        return Ok(());
-    }
-    let receipts = found.iter().map(|(_, receipt)| receipt.clone()).collect();
+    let found = blocking(move || read(&signer, &contents, (&below, &batch), &taken)).await?;
+    let receipts: Vec<_> = found.here.iter().map(|(_, receipt)| receipt.clone()).collect();
+    let files = receipts.len();
     let answers = record(site, folder, receipts).await?;
-    tracing::info!(files = found.len(), "were in their places already");
-    let mut receipts: Vec<Option<SignedFileReceipt>> = vec![None; judged.taken.len()];
-    for ((index, receipt), answer) in found.into_iter().zip(answers) {
-        receipts[index] = answer.is_ok().then_some(receipt);
+    if files > 0 {
+        tracing::info!(files, "were in their places already");
+    }
+    let mut others: Vec<Option<Said>> = vec![None; judged.taken.len()];
+    for ((index, receipt), answer) in found.here.into_iter().zip(answers) {
+        others[index] = answer.is_ok().then(|| Said::Have { receipt: Box::new(receipt) });
+    }
+    for (index, trouble) in found.not_yet {
+        others[index] = Some(Said::Refuse(trouble));
     }
     let takes = judged.said.iter_mut().filter(|said| matches!(said, Said::Take { .. }));
     let taken = std::mem::take(&mut judged.taken);
-    for ((said, taken), receipt) in takes.zip(taken).zip(receipts) {
-        match receipt {
-            Some(receipt) => *said = Said::Have { receipt: Box::new(receipt) },
+    for ((said, taken), other) in takes.zip(taken).zip(others) {
+        match other {
+            Some(other) => *said = other,
             None => judged.taken.push(taken),
         }
     }
     Ok(())
 }
 
-/// Which of these are here as they shall be, on the disk.
+/// Of what was taken, by its place in the list.
+#[derive(Default)]
+struct Found {
+    /// It is here as it shall be, on the disk.
+    here: Vec<(usize, SignedFileReceipt)>,
+    /// What lies in its place has to be looked at first.
+    not_yet: Vec<(usize, Trouble)>,
+}
+
 fn read(
     site: &Site,
-    folder: &Path,
-    batch: &str,
+    contents: &Arc<Contents>,
+    (folder, batch): (&Path, &str),
     taken: &[Taken],
-) -> Result<Vec<(usize, SignedFileReceipt)>, Fault> {
-    let (mut found, mut left) = (Vec::new(), READ_MAX);
+) -> Result<Found, Fault> {
+    let (mut found, mut left) = (Found::default(), READ_MAX);
     let mut made_way = Vec::new();
     for (index, taken) in taken.iter().enumerate() {
         let receipt = receipt(site, taken, batch);
@@ -62,15 +76,19 @@ fn read(
                 left = rest;
                 receipt.check_content(folder).is_ok()
             });
-        match is_right.then(|| receipt.sign(&site.identity)) {
-            Some(Ok(signed)) => found.push((index, signed)),
-            _ => made_way.extend(taken.make_way(site, folder)?),
+        if let Some(Ok(signed)) = is_right.then(|| receipt.sign(&site.identity)) {
+            found.here.push((index, signed));
+            continue;
+        }
+        match taken.make_way(site, folder, contents, &mut left) {
+            Ok(recorded) => made_way.extend(recorded),
+            Err(fault) => found.not_yet.push((index, Trouble::new(fault.class, fault.what))),
         }
     }
     for recorded in made_way {
         recorded.wait()?;
     }
-    if !found.is_empty() {
+    if !found.here.is_empty() {
         let synced = std::fs::File::open(folder).and_then(|at| Ok(rustix::fs::syncfs(at)?));
         synced.map_err(|e| Fault::new(ErrorClass::DestinationWriteFailed, e.to_string()))?;
     }
@@ -80,7 +98,8 @@ fn read(
 #[cfg(test)]
 mod tests {
     use super::super::arriving::{Judge, Judged};
-    use super::super::offer::{Offer, OfferItem};
+    use super::super::contents::Contents;
+    use super::super::offer::{Offer, OfferItem, Said};
     use super::super::room::Room;
     use crate::object::Digest as Blake3;
     use crate::site::{Clock, Daemon, Site};
@@ -134,6 +153,10 @@ mod tests {
         judged.await.unwrap()
     }
 
+    async fn find(site: &Arc<Site>, inbox: &Path, judged: &mut Judged) {
+        super::find(site, &Arc::default(), inbox, "batch", judged).await.unwrap();
+    }
+
     async fn replica(site: &Arc<Site>, id: FileId) -> Replica {
         site.read(move |reader| reader.replicas(id)).await.unwrap().remove(0)
     }
@@ -164,14 +187,14 @@ mod tests {
         let (site, place) = (&daemon.site, inbox.join("z"));
         // It makes way, and what was to come in its place does not come.
         let mut judged = judge(site, &inbox, "x/z", "first").await;
-        super::find(site, &inbox, "batch", &mut judged).await.unwrap();
+        find(site, &inbox, &mut judged).await;
         assert!(judged.taken.len() == 1 && !place.exists());
         assert_eq!(state(site, id).await, ReplicaState::Lost);
         // Another one does, and stays.
         std::fs::write(&place, "second").unwrap();
         known(site, "y/z", "second", &place).await;
         let mut judged = judge(site, &inbox, "x/z", "first").await;
-        super::find(site, &inbox, "batch", &mut judged).await.unwrap();
+        find(site, &inbox, &mut judged).await;
         assert_eq!((judged.taken.len(), &*std::fs::read(&place).unwrap()), (1, &b"second"[..]));
         daemon.end(Duration::ZERO).await;
     }
@@ -186,7 +209,7 @@ mod tests {
         known(site, "y/z", "second", &place).await;
         for _ in 0..2 {
             let mut judged = judge(site, &inbox, "x/z", "first").await;
-            super::find(site, &inbox, "batch", &mut judged).await.unwrap();
+            find(site, &inbox, &mut judged).await;
             assert_eq!((judged.taken.len(), &*std::fs::read(&place).unwrap()), (1, &b"second"[..]));
             assert_eq!(state(site, id).await, ReplicaState::Lost);
         }
@@ -196,7 +219,8 @@ mod tests {
     async fn makes_way(site: &Arc<Site>, inbox: &Path, judged: &Judged) -> bool {
         let (site, inbox) = (site.clone(), inbox.to_owned());
         let taken = judged.taken[0].clone();
-        let made_way = move || match taken.make_way(&site, &inbox).unwrap() {
+        let contents = Arc::<Contents>::default();
+        let made_way = move || match taken.make_way(&site, &inbox, &contents, &mut 100).unwrap() {
             Some(recorded) => recorded.wait().map(|_| true).unwrap(),
             None => false,
         };
@@ -223,6 +247,24 @@ mod tests {
             assert!(!makes_way(site, &inbox, &judged).await && place.exists(), "{content}");
             assert_eq!(state(site, id).await, ReplicaState::Present);
         }
+        daemon.end(Duration::ZERO).await;
+    }
+    #[tokio::test]
+    async fn an_offer_is_answered_before_a_large_damaged_file_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let (daemon, inbox, id) = damaged(folder.path()).await;
+        let (site, place, contents) = (&daemon.site, inbox.join("z"), Arc::<Contents>::default());
+        std::fs::File::create(&place).unwrap().set_len(super::READ_MAX + 1).unwrap();
+        let mut refused = 0;
+        loop {
+            let mut judged = judge(site, &inbox, "x/z", "first").await;
+            super::find(site, &contents, &inbox, "batch", &mut judged).await.unwrap();
+            let Said::Refuse(trouble) = &judged.said[0] else { break };
+            assert!(judged.taken.is_empty() && trouble.what.starts_with("z: "), "{trouble}");
+            refused += 1;
+        }
+        assert!(refused > 0 && !place.exists());
+        assert_eq!(state(site, id).await, ReplicaState::Lost);
         daemon.end(Duration::ZERO).await;
     }
 }

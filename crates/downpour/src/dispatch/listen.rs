@@ -10,6 +10,7 @@
 //! `[[remote]]` says of rates and batches does not apply: the sender sets the pace for all receivers together.
 
 use super::arriving::{Judge, Look, Taken};
+use super::here::READ_MAX;
 use super::incoming::{MEMORY, not_recorded};
 use super::offer::{OfferItem, Trouble};
 use super::record::record_here;
@@ -344,13 +345,17 @@ impl SiteDesk {
 
     /// A file that is taken, if there is room.
     fn take(&self, taken: Taken) -> Result<Verdict, Trouble> {
-        let (room, folder) = (&self.listen.dispatch.room, &self.wanted.folder);
+        let (dispatch, folder) = (&self.listen.dispatch, &self.wanted.folder);
+        let (room, contents) = (&dispatch.room, &dispatch.contents);
         let (size, free) = (taken.item.size, room.free(folder));
         if size > free {
             return Err(no_room(size, free));
         }
         let failed = |fault: Fault| Trouble::new(fault.class, fault.what);
-        if let Some(recorded) = taken.make_way(&self.site, folder).map_err(failed)? {
+        // The session's other products wait meanwhile.
+        let mut left = READ_MAX;
+        let made_way = taken.make_way(&self.site, folder, contents, &mut left);
+        if let Some(recorded) = made_way.map_err(failed)? {
             recorded.wait().map_err(|error| failed(error.into()))?;
         }
         Ok(Verdict::Take(taken.path, Box::new(room.promise(folder, size))))

@@ -12,6 +12,7 @@
 //! | `load` | claimed files, looked up |
 //! | `outgoing`, `book` | a batch at its source, and its steps in the catalog |
 //! | `arriving`, `room`, `incoming` | an offer at its destination, whether it has room, and a batch there |
+//! | `here`, `contents` | what of an offer is in its place already, or lies there instead |
 //! | `ledger`, `paths` | what the catalog is told of links; what is known of them, for plans |
 //! | `multicast`, `standing`, `standing_ticket` | the standing session for rules with receivers, the files in it, its ticket |
 //! | `listen` | other sites' standing sessions, with this site as a receiver |
@@ -28,6 +29,7 @@
 
 mod arriving;
 mod book;
+mod contents;
 mod fetch;
 mod hasher;
 mod here;
@@ -114,6 +116,8 @@ pub struct Dispatch {
     multicast: Mutex<multicast::Seen>,
     /// What is changed on links while something arrives by them.
     book: Arc<Ledger>,
+    /// What lies where damaged copies were.
+    contents: Arc<contents::Contents>,
 }
 
 /// Since the daemon's start.
@@ -172,6 +176,7 @@ pub fn part(site: &Arc<Site>) -> Part {
         totals: Totals::default(),
         multicast: Mutex::default(),
         book: Ledger::new(site, paths.clone()),
+        contents: Arc::default(),
     });
     let routes = sites::routes()
         .merge(people::routes())

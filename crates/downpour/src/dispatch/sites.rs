@@ -85,7 +85,7 @@ async fn offer(
         Judge::new(&judged_site, reader, inbox)?.judge(reader, &offer, &judging.room)
     });
     let mut judged = judged.await?;
-    here::find(&site, &folder, &id, &mut judged).await?;
+    here::find(&site, &dispatch.contents, &folder, &id, &mut judged).await?;
     if !judged.taken.is_empty() {
         let bytes = judged.taken.iter().map(|taken| taken.needed).sum();
         judged.reserved.promise.keep(bytes);

@@ -228,7 +228,11 @@ impl Task {
     /// Nothing is replaced: that its place is taken is found before anything is brought. Returns whether it lies there by now.
     async fn make_way(&self) -> Result<bool, Fault> {
         let (taken, site, folder) = (self.taken.clone(), self.site.clone(), self.folder.clone());
-        let made_way = record::blocking(move || taken.make_way(&site, &folder)).await?;
+        let contents = self.dispatch.contents.clone();
+        // Nobody waits for an answer.
+        let mut left = u64::MAX;
+        let made_way = move || taken.make_way(&site, &folder, &contents, &mut left);
+        let made_way = record::blocking(made_way).await?;
         if let Some(recorded) = made_way {
             recorded.done().await?;
         }
