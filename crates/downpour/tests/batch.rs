@@ -4,8 +4,9 @@ use downpour::cli::{EncryptionArg, Profile};
 use downpour::object::{Agreed, Digest, FolderOptions, Item, Obstacle, Skipped};
 use downpour::ports::PortRange;
 use downpour::session::{
-    ItemEnd, ReceiveFiles, ReceivedFiles, SendFiles, SentFiles, receive_files, send_files,
+    ItemEnd, ReceiveFiles, ReceivedFiles, Running, SendFiles, SentFiles, receive_files, send_files,
 };
+use downpour::ticket::Ticket;
 use downpour_catalog::ErrorClass;
 use downpour_proto::Rate;
 use downpour_proto::transfer::{Figure, Measured, Policy, Wishes};
@@ -15,6 +16,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 const WAIT: Duration = Duration::from_secs(60);
 
@@ -62,8 +64,8 @@ impl Pair {
         self.items.push(Item { path, name, size: Some(content.len() as u64) });
     }
 
-    async fn run(&self) -> (SentFiles, ReceivedFiles) {
-        let (mut sending, ticket) = send_files(SendFiles {
+    fn send(&self) -> (Running<SentFiles>, oneshot::Receiver<Ticket>) {
+        send_files(SendFiles {
             book: None,
             identity: self.sender.clone(),
             session: SessionId::random().unwrap(),
@@ -77,12 +79,15 @@ impl Pair {
             ports: PortRange::DEFAULT,
             wait: WAIT,
             uplink: Arc::default(),
-        });
+        })
+    }
+
+    fn receive(&self, ticket: Ticket) -> Running<ReceivedFiles> {
         let mut folder = FolderOptions::new(self.dir.path().join("to"));
         (folder.folders, folder.lane) = (false, Some(self.lane.to_owned()));
-        let mut receiving = receive_files(ReceiveFiles {
+        receive_files(ReceiveFiles {
             identity: self.receiver.clone(),
-            ticket: ticket.await.expect("it opens"),
+            ticket,
             folder,
             agreed: self.agreed.clone(),
             name: "b".to_owned(),
@@ -92,8 +97,12 @@ impl Pair {
             memory_bytes: 64_000_000,
             wait: WAIT,
             links: None,
-        });
-        let received = receiving.done().await.unwrap();
+        })
+    }
+
+    async fn run(&self) -> (SentFiles, ReceivedFiles) {
+        let (mut sending, ticket) = self.send();
+        let received = self.receive(ticket.await.expect("it opens")).done().await.unwrap();
         (sending.done().await.unwrap(), received)
     }
 }
@@ -131,6 +140,26 @@ fn files_arrive_under_the_names_that_were_agreed_and_a_second_time_cost_no_bytes
     assert_eq!(sent.items, vec![ItemEnd::Placed; 4]);
     assert_eq!(received.files.placed.len(), 4);
     assert_eq!(received.report.receivers[0].pull_bytes, 0, "all of it was there");
+}
+
+#[test]
+fn a_session_has_begun_when_its_receiver_is_there() {
+    let mut pair = Pair::new();
+    pair.file("one", "one", b"alpha");
+    block_on(async {
+        let (mut alone, ticket) = pair.send();
+        ticket.await.unwrap();
+        while alone.progress().is_none() {
+            tokio::task::yield_now().await;
+        }
+        assert!(!alone.has_begun());
+        alone.stop();
+        alone.done().await.unwrap();
+        let (mut sending, ticket) = pair.send();
+        pair.receive(ticket.await.unwrap()).done().await.unwrap();
+        assert!(sending.has_begun());
+        sending.done().await.unwrap();
+    });
 }
 
 #[test]

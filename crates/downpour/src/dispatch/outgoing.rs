@@ -278,10 +278,7 @@ impl Outgoing {
             }
         };
         // Where the destination could not begin, nobody comes to the session any more. One that has begun ends by itself.
-        let has_begun = |state: &BatchState| {
-            state.bytes > 0 || state.items.iter().any(|item| matches!(item, Arrived::Placed { .. }))
-        };
-        if !results.as_ref().is_ok_and(has_begun) {
+        if results.is_err() || !running.has_begun() {
             running.stop();
         }
         let ends = match running.done().await {

@@ -21,7 +21,7 @@ use crate::object::{
     Agreed, DigestBook, FolderOptions, Item, Obstacle, Placed, Skipped, printable,
 };
 use crate::ports::PortRange;
-use crate::progress::Snapshot;
+use crate::progress::{Phase, Snapshot};
 use crate::report::Report;
 use crate::steering::LinkBook;
 use crate::ticket::Ticket;
@@ -163,6 +163,11 @@ impl<T> Running<T> {
     /// How it goes; `None` before it has begun.
     pub fn progress(&self) -> Option<Snapshot> {
         self.seen.borrow().clone()
+    }
+
+    /// Whether it waits for the other node no longer: that was there, or did not come in time.
+    pub fn has_begun(&self) -> bool {
+        self.seen.borrow().as_ref().is_some_and(|seen| !matches!(seen.phase, Phase::Waiting { .. }))
     }
 
     /// Ends it. What has arrived is kept.
