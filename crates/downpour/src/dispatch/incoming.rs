@@ -129,7 +129,10 @@ impl Incoming {
         };
         kill_point("answer.before");
         lock(&self.reserved).take();
-        let bytes = self.taken.iter().map(|taken| taken.item.size).sum();
+        let placed = |(taken, item): (&Taken, &Arrived)| {
+            matches!(item, Arrived::Placed { .. }).then_some(taken.item.size)
+        };
+        let bytes = self.taken.iter().zip(&items).filter_map(placed).sum();
         self.state.send_replace(BatchState { done: true, bytes, items });
         self.ended.get_or_init(Instant::now);
     }
@@ -321,11 +324,17 @@ fn damage(path: &Path) {
 #[cfg(test)]
 mod tests {
     use super::Incoming;
+    use crate::dispatch::arriving::Taken;
     use crate::dispatch::ledger::Ledger;
     use crate::dispatch::room::Room;
+    use crate::site::{Clock, Daemon};
+    use crate::ticket::Ticket;
+    use downpour_transport::control::Token;
+    use downpour_transport::identity::Identity;
     use std::collections::HashSet;
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
+    use std::time::Duration;
 
     #[tokio::test]
     async fn what_was_given_up_before_it_began_holds_no_room_and_is_forgotten() {
@@ -346,5 +355,32 @@ mod tests {
         assert_eq!(room.promised(), 1000, "that of the other one");
         let lanes = [room.lane(at, &HashSet::new()), begun.lane(&room)];
         assert_eq!(lanes.map(|lane| lane.unwrap().name().to_owned()), ["lane-0", "lane-1"]);
+    }
+    #[tokio::test]
+    async fn of_a_batch_that_failed_nothing_has_arrived() {
+        let folder = tempfile::tempdir().unwrap();
+        let (at, key) = (folder.path(), Identity::generate().public_key());
+        let text = "[site]\nname = 'b'\n[api]\nlisten = '127.0.0.1:0'\n[[remote]]\nname = 'a'\n";
+        std::fs::write(at.join("site.toml"), format!("{text}key = '{key}'\n")).unwrap();
+        let daemon = Daemon::start(&at.join("site.toml"), Clock::system()).await.unwrap();
+        let remote = daemon.site.remote("a").unwrap();
+        let room = Arc::new(Room::default());
+        let reserved = room.space(at, &HashSet::new()).reserve();
+        let ledger = Ledger::example(at);
+        let taken = vec![Taken::example("x", 1000)];
+        let incoming = Incoming::new("a", at.join("inbox"), taken, reserved, ledger);
+        // Its time is over.
+        let ticket = Ticket {
+            addrs: vec!["127.0.0.1:9".to_owned()],
+            key,
+            token: Token::random().unwrap(),
+            expires_unix_s: 1,
+            group: None,
+            allow: None,
+        };
+        incoming.run(&daemon.site, &remote, "lane-0", ticket).await;
+        let state = incoming.state.borrow().clone();
+        assert_eq!((state.done, state.items.len(), state.bytes), (true, 1, 0));
+        daemon.end(Duration::ZERO).await;
     }
 }
