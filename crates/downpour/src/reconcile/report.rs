@@ -308,15 +308,22 @@ pub fn approve(state: &Path, id: &str) -> io::Result<Report> {
     if report.verdict != Verdict::Asks {
         return refuse(format!("report {id} does not ask for anything"));
     }
-    for other in ids(state)?.iter().filter(|other| far_in(other) == far_in(id)) {
-        if load(state, other).is_ok_and(|done| done.approved.iter().any(|done| done == id)) {
-            return refuse(format!(
-                "report {id} was approved, and its run is over: see report {other}"
-            ));
-        }
+    if let Some(other) = done_by(state, id)? {
+        return refuse(format!(
+            "report {id} was approved, and its run is over: see report {other}"
+        ));
     }
     put(&path_of(state, id, "approved")?, "")?;
     Ok(report)
+}
+
+/// The report of the run that has done what this one asked for, if it is kept.
+fn done_by(state: &Path, id: &str) -> io::Result<Option<String>> {
+    let has_done = |other: &String| {
+        far_in(other) == far_in(id)
+            && load(state, other).is_ok_and(|done| done.approved.iter().any(|done| done == id))
+    };
+    Ok(ids(state)?.into_iter().find(has_done))
 }
 
 /// What is approved, and not done yet.
@@ -340,13 +347,17 @@ pub fn approvals(state: &Path, far: &str) -> io::Result<Approvals> {
         let Some(id) = name.to_str().and_then(|name| name.strip_suffix(".approved")) else {
             continue;
         };
-        if let Ok(report) = load(state, id)
-            && report.far == far
-        {
-            // A later report has what an earlier one found: they do not add up.
-            approved.covered = approved.covered.max(report.covered());
-            approved.ids.push(id.to_owned());
+        let Some(report) = load(state, id).ok().filter(|report| report.far == far) else {
+            continue;
+        };
+        if done_by(state, id)?.is_some() {
+            // Whatever kept its report could not end it any more.
+            end_approvals(state, &[id.to_owned()])?;
+            continue;
         }
+        // A later report has what an earlier one found: they do not add up.
+        approved.covered = approved.covered.max(report.covered());
+        approved.ids.push(id.to_owned());
     }
     approved.ids.sort_unstable();
     Ok(approved)
@@ -495,7 +506,9 @@ mod tests {
         let approved = vec![first, second];
         let done = Report { approved: approved.clone(), ..report(Verdict::Found) };
         done.ended(BEGUN.plus_s(4)).keep(state.path()).unwrap();
-        end_approvals(state.path(), &approved).unwrap();
+        // The daemon ended before it could end them.
+        let left = approvals(state.path(), "geneva/x").unwrap();
+        assert_eq!((left.ids.len(), left.covered), (0, 0));
         for id in &approved {
             let refused = approve(state.path(), id).unwrap_err().to_string();
             assert!(refused.contains("its run is over: see report 20261122T000004Z-"), "{refused}");
