@@ -91,17 +91,15 @@ impl Part {
 
     /// Removes a part, unless another fetch writes to it, and what was noted of it, also of one that has become the file.
     pub(super) fn discard(path: &Path) -> io::Result<()> {
-        let forget = || {
-            removed(&owner_of(path))?;
-            Journal::of(path).forget()
-        };
-        let file = match options().open(path) {
+        // One that is gone is made again, for its lock: notes that are there may be another fetch's by now.
+        let file = match options().create(true).open(path) {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return forget(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
         };
         if lock(&file, path)? {
-            forget()?;
+            removed(&owner_of(path))?;
+            Journal::of(path).forget()?;
             fs::remove_file(path)?;
         }
         Ok(())
@@ -130,7 +128,7 @@ fn owner_of(part: &Path) -> PathBuf {
 }
 
 /// Whether another site may go on with a part.
-fn is_others(part: &Path, own: &str) -> bool {
+pub(super) fn is_others(part: &Path, own: &str) -> bool {
     let owner = fs::read_to_string(owner_of(part));
     let is_ours = match owner {
         Ok(owner) => owner == own,

@@ -3,7 +3,7 @@
 use super::gather::{AT_ONCE_MIN, Gather, Holder};
 use super::holders::Found;
 use super::journal::Kept;
-use super::part::Part;
+use super::part::{Part, is_others};
 use super::{CANCELLED, Fetch, FetchWish, some_can_be_asked};
 use crate::api::Problem;
 use crate::dispatch::arriving::{Judge, Look, Taken};
@@ -18,6 +18,7 @@ use crate::receipt::digest_of;
 use crate::site::{Fault, Site};
 use downpour_catalog::{ErrorClass, Scope};
 use rustix::fs::{Mode, OFlags};
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read};
@@ -55,7 +56,7 @@ pub(super) fn spawn(
             ended = Err(CANCELLED.to_owned());
         }
         if ended.is_ok() || fetch.is_cancelled() {
-            discard(&site, &fetch).await;
+            discard(&dispatch, &site, &fetch).await;
         }
         if let Err(error) = Kept::forget(&site.config().state(), fetch.id()) {
             fetch.tell(format!("it will begin again with the daemon: {error}"));
@@ -94,18 +95,34 @@ async fn patiently(
     }
 }
 
-/// What is left of a fetch goes: nobody will go on with it.
-async fn discard(site: &Site, fetch: &Fetch) {
+/// What is left of a fetch goes, unless another one goes on with it.
+async fn discard(dispatch: &Dispatch, site: &Site, fetch: &Fetch) {
     let digest = fetch.state.borrow().blake3.clone();
     if digest.is_empty() {
         // It was begun by a version that did not keep it; the next start finds its part.
         return;
     }
+    if is_wanted(&lock(&dispatch.fetches), fetch.id(), &digest) {
+        return;
+    }
     let config = site.config();
     let path = Part::path_of(&config.path(&config.transfer.inbox), &digest);
-    if let Err(error) = blocking(move || Part::discard(&path)).await {
+    let own = site.name.clone();
+    let discarded = blocking(move || match is_others(&path, &own) {
+        true => Ok(()),
+        false => Part::discard(&path),
+    });
+    if let Err(error) = discarded.await {
         fetch.tell(format!("what has come of it stays: {error}"));
     }
+}
+
+/// Whether another fetch than `id` goes on with a content. One that is cancelled does not; it discards what is left then.
+fn is_wanted(known: &BTreeMap<i64, Arc<Fetch>>, id: i64, digest: &str) -> bool {
+    known.iter().any(|(other, fetch)| {
+        let report = fetch.state.borrow();
+        *other != id && !report.done && report.blake3 == digest && !fetch.is_cancelled()
+    })
 }
 
 /// Where the file goes here.
@@ -483,7 +500,7 @@ pub(super) async fn blocking<T: Send + 'static>(
 mod tests {
     use super::super::part::Part;
     use super::super::{FetchReport, keep};
-    use super::{UnlessCancelled, while_it_grows};
+    use super::{UnlessCancelled, is_wanted, while_it_grows};
     use crate::dispatch::room::Room;
     use crate::receipt::digest_of;
     use std::collections::BTreeMap;
@@ -509,6 +526,22 @@ mod tests {
         assert!(room.promised() > 0);
         drop(promise);
         assert_eq!(room.promised(), 0);
+    }
+
+    #[test]
+    fn what_another_fetch_goes_on_with_is_not_discarded() {
+        let mut known = BTreeMap::new();
+        let mut begin = |id, blake3: &str| {
+            let blake3 = blake3.to_owned();
+            keep(&mut known, FetchReport { id, blake3, ..FetchReport::default() })
+        };
+        let (first, second, _other) = (begin(1, "0a"), begin(2, "0a"), begin(3, "0b"));
+        assert!(is_wanted(&known, 2, "0a"), "the first one tries again");
+        first.cancelled.send_replace(true);
+        assert!(!is_wanted(&known, 2, "0a"));
+        assert!(is_wanted(&known, 1, "0a"));
+        second.end(Ok(None));
+        assert!(!is_wanted(&known, 1, "0a"));
     }
 
     #[test]
