@@ -16,6 +16,7 @@ mod line;
 
 use super::super::ledger::Session;
 use super::super::pieces::{PIECE_LEN_MAX, Piece};
+use super::decisive;
 use super::part::Part;
 use super::task::blocking;
 use crate::report::PlanLine;
@@ -415,9 +416,11 @@ impl Gather {
         state.ways[source].set_active(false);
         let name = self.places[source].remote.name();
         state.told.push(format!("{name} failed: {what}"));
-        if class.is_retried() || state.failed.as_ref().is_none_or(|f| !f.class.is_retried()) {
-            state.failed = Some(Fault::new(*class, format!("{name}: {what}")));
-        }
+        let fault = Fault::new(*class, format!("{name}: {what}"));
+        state.failed = Some(match state.failed.take() {
+            Some(before) => decisive(before, fault),
+            None => fault,
+        });
         let next = state.sources.bar(self.now(), source, what).map(|s| s.name.clone());
         match next {
             None => state.error.clone_from(&state.failed),

@@ -290,6 +290,11 @@ fn some_can_be_asked(holders: &[Holder]) -> Result<(), String> {
     usable.then_some(()).ok_or_else(|| "no site that has it can be asked".to_owned())
 }
 
+/// Which failure of two sources is that of the fetch: the later, unless only the earlier may pass, so that it is tried again.
+fn decisive(before: Fault, fault: Fault) -> Fault {
+    if fault.class.is_retried() || !before.class.is_retried() { fault } else { before }
+}
+
 /// Goes on with what had not ended when the daemon did.
 pub(super) fn resume(dispatch: &Arc<Dispatch>, site: &Arc<Site>) {
     for kept in Kept::all(&site.config().state()) {
@@ -523,8 +528,21 @@ fn keep(known: &mut BTreeMap<i64, Arc<Fetch>>, report: FetchReport) -> Arc<Fetch
 
 #[cfg(test)]
 mod tests {
-    use super::{FetchReport, KNOWN_MAX, keep};
+    use super::{Fault, FetchReport, KNOWN_MAX, decisive, keep};
+    use downpour_catalog::ErrorClass;
     use std::collections::BTreeMap;
+
+    #[test]
+    fn a_source_that_may_come_back_is_waited_for_whatever_its_name() {
+        use ErrorClass::{DigestDiffers, FileGone, SourceUnreachable};
+        let of_all = |classes: [ErrorClass; 2]| {
+            let wrong = Fault::new(DigestDiffers, "no site brings it");
+            classes.map(|class| Fault::new(class, "of one")).into_iter().fold(wrong, decisive).class
+        };
+        assert_eq!(of_all([SourceUnreachable, FileGone]), SourceUnreachable);
+        assert_eq!(of_all([FileGone, SourceUnreachable]), SourceUnreachable);
+        assert_eq!(of_all([FileGone, FileGone]), FileGone);
+    }
 
     /// Whoever waits for it looks again before many others have begun.
     #[test]

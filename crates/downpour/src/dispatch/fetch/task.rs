@@ -4,7 +4,7 @@ use super::gather::{AT_ONCE_MIN, Gather, Holder};
 use super::holders::Found;
 use super::journal::Kept;
 use super::part::{Part, is_others};
-use super::{CANCELLED, Fetch, FetchWish, some_can_be_asked};
+use super::{CANCELLED, Fetch, FetchWish, decisive, some_can_be_asked};
 use crate::api::Problem;
 use crate::dispatch::arriving::{Judge, Look, Taken};
 use crate::dispatch::incoming::{TICK, not_recorded, receipt};
@@ -321,7 +321,7 @@ impl Task {
                 Err(fault) if self.is_over(&fault) => return Err(fault),
                 Err(fault) => {
                     self.tell(&fault.what);
-                    failure = fault;
+                    failure = decisive(failure, fault);
                 }
             }
         }
