@@ -29,8 +29,8 @@ pub(crate) const KEEP_BYTES_MIN: u64 = 16_000_000;
 /// Send files and trees to all receivers at once
 #[derive(Clone, Debug, Args)]
 pub struct SendArgs {
-    /// Files and folders to send; `tree` arrives as OUT/tree, `tree/` as its contents, `-` is standard
-    /// input
+    /// Files and folders to send; `tree` arrives as OUT/tree, `tree/` as its contents, a link as a link,
+    /// `-` is standard input
     #[arg(value_name = "PATH", required_unless_present = "products")]
     pub paths: Vec<PathBuf>,
     /// Name under which standard input arrives [default: stdin]

@@ -94,7 +94,7 @@ pub(crate) use place::{
     rename_new,
 };
 pub use place::{Durability, Obstacle, OpenError};
-pub(crate) use scan::{Fingerprint, explain, open_file};
+pub(crate) use scan::{Fingerprint, explain, name_at_top, open_file};
 pub use scan::{Item, ItemScan, Notice, Scan, ScanError, ScanOptions, Skipped, check_item_name};
 pub(crate) use source::CHANGED;
 pub use source::{Ahead, ContentSource, Section, Withdrawn};

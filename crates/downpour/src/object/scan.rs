@@ -203,6 +203,12 @@ impl Scan {
     }
 }
 
+/// What a path is called at the top of the tree; `None`: what is in it stands there.
+pub(crate) fn name_at_top(path: &Path) -> Option<&[u8]> {
+    let name = path.as_os_str().as_bytes().rsplit(|byte| *byte == b'/').next()?;
+    (!matches!(name, b"" | b"." | b"..")).then_some(name)
+}
+
 /// A path that becomes an entry at the top of the tree.
 struct Top {
     name: Vec<u8>,
@@ -247,9 +253,7 @@ impl Walk<'_> {
     fn tops(&mut self, paths: &[PathBuf]) -> Result<Vec<Top>, ScanError> {
         let mut tops: Vec<Top> = Vec::new();
         for path in paths {
-            let bytes = path.as_os_str().as_bytes();
-            let name = bytes.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-            if !matches!(name, b"" | b"." | b"..") {
+            if let Some(name) = name_at_top(path) {
                 if let Some(what) = special_at(path) {
                     self.problem(path, format!("{what}: send what comes out of it by `send - <`"));
                     continue;

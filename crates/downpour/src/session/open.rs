@@ -13,6 +13,7 @@ use crate::home::Home;
 use crate::object::limits::ENTRIES_DEFAULT;
 use crate::object::{
     ContentSource, DigestBook, EntryId, ManifestId, Scan, ScanOptions, Skipped, Withdrawn,
+    name_at_top,
 };
 use crate::product::{Inserter, ProductLog, Queue};
 use crate::report::Named;
@@ -142,6 +143,7 @@ pub(super) async fn open(plan: &SendPlan, giver: &Giver) -> Result<Open, Fault> 
     let shared = spawn_driver(plan, stream, feedback, reply, (&load, trace.clone()))?;
     withdrawals.attach(&shared);
     shared.stand().notices.extend(room.notice.into_iter().chain(many).chain(for_one(plan)));
+    shared.stand().notices.extend(link_among(plan));
     if let Some(why) = no_stream {
         shared.stand().notices.push(format!("no multicast, all receivers pull: {why}"));
     }
@@ -229,6 +231,22 @@ fn for_one(plan: &SendPlan) -> Option<String> {
     let awaited = (plan.start.receivers.unwrap_or(0) as usize).max(plan.start.expect.len());
     let path = plan.path.name().filter(|_| plan.path.is_unicast() && awaited > 1)?;
     Some(format!("--path {path} is for one receiver: the stream goes to one, the others pull"))
+}
+
+/// A link that was named is sent as one. Its contents may have been meant.
+fn link_among(plan: &SendPlan) -> Option<String> {
+    let Payload::Paths(paths) = &plan.payload else { return None };
+    paths.iter().find_map(|path| link_notice(path))
+}
+
+fn link_notice(path: &Path) -> Option<String> {
+    // By a name that ends in a slash it is the folder itself.
+    let leads = path.is_symlink().then(|| path.metadata().ok())??;
+    let path = path.display();
+    Some(match leads.is_dir() {
+        true => format!("{path} is a link, and sent as one: {path}/ sends what is in the folder"),
+        false => format!("{path} is a link, and sent as one: name the file that it leads to"),
+    })
 }
 
 /// Receivers refuse so many entries unless they are told to take them.
@@ -407,17 +425,21 @@ fn name(plan: &SendPlan) -> String {
         },
         Payload::Files(items) => format!("{} files", items.len()),
         Payload::Paths(paths) => match paths.as_slice() {
-            [path] => path
-                .canonicalize()
-                .ok()
-                .and_then(|p| p.file_name().map(|n| n.to_string_lossy().into_owned()))
-                .unwrap_or_else(|| path.display().to_string()),
+            [path] => name_of(path),
             paths => format!("{} paths", paths.len()),
         },
     }
     .chars()
     .take(100)
     .collect()
+}
+
+/// Under which name a path arrives; of a folder's contents that of the folder.
+fn name_of(path: &Path) -> String {
+    let lossy = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+    let folder = || Some(lossy(path.canonicalize().ok()?.file_name()?.as_bytes()));
+    let name = name_at_top(path).map(lossy).or_else(folder);
+    name.unwrap_or_else(|| path.display().to_string())
 }
 
 fn reply(
@@ -632,4 +654,30 @@ fn spawn_emit(
 
 fn unix_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{link_notice, name_of};
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_link_is_called_by_its_own_name_and_said_to_be_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("run42")).unwrap();
+        fs::write(at("file"), b"x").unwrap();
+        for (link, to) in [("cur", "run42"), ("one", "file"), ("nowhere", "gone")] {
+            symlink(to, at(link)).unwrap();
+        }
+        let names = ["run42", "cur", "cur/", "run42/.", "one", "nowhere"].map(|n| name_of(&at(n)));
+        assert_eq!(names, ["run42", "cur", "run42", "run42", "one", "nowhere"]);
+        let said = |name: &str| link_notice(&at(name)).unwrap_or_default();
+        assert!(said("cur").ends_with("cur/ sends what is in the folder"), "{}", said("cur"));
+        assert!(said("one").contains("name the file"), "{}", said("one"));
+        for other in ["cur/", "run42", "file", "nowhere"] {
+            assert_eq!(said(other), "", "{other}");
+        }
+    }
 }
