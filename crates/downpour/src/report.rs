@@ -25,6 +25,8 @@ pub const SCHEMA: u32 = 1;
 
 /// Rows of receivers in the summary for people; the JSON has all of them.
 const SUMMARY_ROWS_MAX: usize = 32;
+/// Of fewer bytes than this what was sent beside them, such as polls and probes, is no measure: people are not shown it.
+const OVERHEAD_OF_MIN: f64 = 1e6;
 /// Fewer dropped datagrams than this are not shown to people; the JSON has them.
 const REJECTED_SHOWN_MIN: u64 = 100;
 /// Who left the stream and pulled a smaller share than this of what it got, got it by the stream.
@@ -122,13 +124,22 @@ pub struct SessionReport {
     pub grtt_ms: f64,
     /// `data_bytes` over `duration_s`.
     pub goodput_bps: u64,
-    /// All bytes sent (UDP payload of the stream, and pulls) over the data bytes that the stream had to
-    /// carry, less one; 0 when it had none to carry.
+    /// All bytes sent (UDP payload of the stream, and pulls) over the data bytes that had to be brought, once,
+    /// less one; 0 when there were none.
     pub overhead: f64,
     /// What came in and was dropped, by reason. The sender's report counts feedback and connections, a receiver's the
     /// stream.
     #[serde(default)]
     pub rejected: Rejected,
+}
+
+impl SessionReport {
+    /// The overhead, for people; `None` of a session that had nothing to bring, or too little for a percentage.
+    pub(crate) fn overhead_percent(&self) -> Option<f64> {
+        let needed = self.sent.total() as f64 / (1.0 + self.overhead);
+        let tells = self.overhead > 0.0 && needed >= OVERHEAD_OF_MIN;
+        tells.then_some(self.overhead * 100.0)
+    }
 }
 
 /// Datagrams (and connections) that were dropped: not those that the network lost.
@@ -368,9 +379,8 @@ impl Report {
                 show_bytes(sent.control_bytes),
                 show_bytes(sent.pull_bytes),
             )?;
-            // Below zero when receivers had much of it already: then it says nothing.
-            if session.overhead >= 0.0 {
-                write!(out, "overhead {:.1} %; ", session.overhead * 100.0)?;
+            if let Some(percent) = session.overhead_percent() {
+                write!(out, "overhead {percent:.1} %; ")?;
             }
             writeln!(
                 out,
@@ -538,6 +548,20 @@ pub(crate) mod tests {
         assert!(first.contains("lost") && first.contains("silent"), "{text}");
         assert!(text.contains("and 69 more"), "{text}");
         assert!(text.starts_with("NOT complete") && text.contains("skipped: a/pipe"), "{text}");
+    }
+
+    #[test]
+    fn an_overhead_is_told_of_what_is_enough_for_one() {
+        let told = |data: u64, sent: u64| {
+            let mut report = report(vec![receiver("a", ReceiverState::Complete)]);
+            report.session.sent.pull_bytes = sent;
+            report.session.overhead = sent as f64 / data as f64 - 1.0;
+            report.summary()
+        };
+        assert!(told(45_000_000, 90_000_000).contains("overhead 100.0 %"));
+        assert!(!told(5, 12_000).contains("overhead"));
+        let nothing = report(vec![receiver("a", ReceiverState::Complete)]);
+        assert!(!nothing.summary().contains("overhead"), "nothing had to be brought");
     }
 
     #[test]

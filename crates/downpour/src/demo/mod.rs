@@ -246,13 +246,15 @@ fn summary(plan: &DemoPlan, report: &Report, (tcp_time, tcp_bytes): (Duration, u
     let head = format!("\n  {:<9} {:>13} {:>12} {:>16}\n", "", "time", "sent", "to all together");
     let ours = row("downpour", time, session.sent.total(), "once, to all at the same time");
     let theirs = row("TCP", tcp_time, tcp_bytes, "once for each receiver, one after the other");
+    let percent = session.overhead_percent();
+    let overhead = percent.map(|percent| format!("its overhead over a single copy is {percent:.1} %, "));
     format!(
         "{head}{ours}{theirs}\nBoth held to {}. downpour took {:.1} times less time and sent {:.1} times fewer bytes;\n\
-         its overhead over a single copy is {:.1} %, at {} % loss.\n",
+         {}at {} % loss.\n",
         held_to(plan, report),
         tcp_time.as_secs_f64() / time.as_secs_f64().max(0.001),
         tcp_bytes as f64 / session.sent.total().max(1) as f64,
-        session.overhead * 100.0,
+        overhead.unwrap_or_default(),
         plan.loss * 100.0,
     )
 }

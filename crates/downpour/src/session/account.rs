@@ -124,9 +124,9 @@ pub(super) fn report(
         .map(|(id, peer)| receiver_report((peer, products), sent.members.get(id), started))
         .collect();
     receivers.extend(heading.absent.into_iter().map(absent));
-    // Over what had to be sent, which is less than the data when receivers held some of it already.
     let symbols = sent.stats.source_symbols.saturating_sub(sent.stats.manifest_symbols);
-    let needed = (symbols * u64::from(ledger.geometry.symbol_len)).min(data_bytes);
+    let streamed = symbols * u64::from(ledger.geometry.symbol_len);
+    let needed = needed((streamed, bytes.pull_bytes), &receivers).min(data_bytes);
     let overhead = match needed {
         0 => 0.0,
         needed => bytes.total() as f64 / needed as f64 - 1.0,
@@ -166,6 +166,18 @@ pub(super) fn report(
         skipped: heading.skipped,
         notices: heading.notices,
     }
+}
+
+/// Bytes of data that had to be brought once: what went by the stream, or what came to the receiver that got most, if that is
+/// more. It is less than the data where receivers held some already.
+fn needed((streamed, pulled): (u64, u64), receivers: &[ReceiverReport]) -> u64 {
+    let came_to = |receiver: &ReceiverReport| {
+        // Who joined late may have it from this session: it was started again.
+        let kept = if receiver.joined_s > 0.0 { receiver.kept_bytes } else { 0 };
+        receiver.stream_bytes.saturating_add(receiver.pull_bytes).saturating_add(kept)
+    };
+    let most = receivers.iter().map(came_to).max().unwrap_or(0);
+    streamed.max(most.min(streamed + pulled))
 }
 
 fn rejected(counts: &RejectCounts) -> Rejected {
@@ -418,7 +430,9 @@ pub(super) fn receiver_snapshot(
 
 #[cfg(test)]
 mod tests {
-    use super::late;
+    use super::{ReceiverReport, late, needed};
+    use crate::report::ReceiverState;
+    use crate::report::tests::receiver;
     use crate::session::roster::tests::last_receipt;
     use downpour_proto::ReceiverId;
 
@@ -430,5 +444,23 @@ mod tests {
         assert!(told(Some(5)).is_some_and(|why| why.ends_with("from number 4 on")));
         assert_eq!(told(None), None, "a tree has what it has");
         assert_eq!(late(None, Some(5)), None);
+    }
+
+    #[test]
+    fn what_was_pulled_by_all_had_to_be_brought_once() {
+        let got = |stream_bytes, pull_bytes, kept_bytes, joined_s| {
+            let receiver = receiver("a", ReceiverState::Complete);
+            ReceiverReport { stream_bytes, pull_bytes, kept_bytes, joined_s, ..receiver }
+        };
+        // All by pull, to two.
+        assert_eq!(needed((0, 92), &[got(0, 45, 0, 0.0), got(0, 45, 0, 0.0)]), 45);
+        // One had it already, the other needed a part.
+        assert_eq!(needed((0, 11), &[got(0, 0, 45, 0.0), got(0, 10, 35, 0.0)]), 10);
+        assert_eq!(needed((0, 0), &[got(0, 0, 45, 0.0)]), 0);
+        assert_eq!(needed((0, 0), &[got(0, 0, 45, 2.0)]), 0, "nothing was sent");
+        // What it kept it had pulled before it was killed.
+        assert_eq!(needed((0, 47), &[got(0, 5, 40, 2.0)]), 45);
+        // The stream carried more than any receipt tells of.
+        assert_eq!(needed((45, 0), &[]), 45);
     }
 }
