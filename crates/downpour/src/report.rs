@@ -122,7 +122,7 @@ pub struct SessionReport {
     pub feedback_bytes: u64,
     /// Group round trip at the end.
     pub grtt_ms: f64,
-    /// `data_bytes` over `duration_s`.
+    /// The data bytes that had to be brought, once, over `duration_s`: not what receivers had before.
     pub goodput_bps: u64,
     /// All bytes sent (UDP payload of the stream, and pulls) over the data bytes that had to be brought, once,
     /// less one; 0 when there were none.
@@ -359,8 +359,8 @@ impl Report {
             show_bytes(session.data_bytes),
             session.objects,
             show_duration(Duration::from_secs_f64(session.duration_s.max(0.0))),
-            // Of all that there was to send: it says nothing of a part.
-            match self.is_complete() {
+            // Of all that there was to send: it says nothing of a part. Who had all before has no rate.
+            match self.is_complete() && session.goodput_bps > 0 {
                 true => format!(", {}", Rate::from_bps(session.goodput_bps)),
                 false => String::new(),
             },
@@ -418,16 +418,19 @@ impl Report {
         // What went wrong comes first, so that a cut list never hides it.
         rows.sort_by_key(|receiver| receiver.state.is_complete());
         let width = rows.iter().map(|r| r.name.chars().count()).max().unwrap_or(0).min(32);
+        let some_kept = rows.iter().any(|receiver| receiver.kept_bytes > 0);
         for receiver in rows.iter().take(SUMMARY_ROWS_MAX) {
             let state = receiver.state.word();
             write!(out, "  {:<width$}  {state:<8}", shown(&receiver.name))?;
             if receiver.state != ReceiverState::Absent {
+                let kept = format!("  {:>10} kept", show_bytes(receiver.kept_bytes));
                 write!(
                     out,
-                    "  {:>10}  {:>10} by stream  {:>10} by pull  loss {:>5.2} %  {}",
+                    "  {:>10}  {:>10} by stream  {:>10} by pull{}  loss {:>5.2} %  {}",
                     show_duration(Duration::from_secs_f64(receiver.ended_s.max(0.0))),
                     show_bytes(receiver.stream_bytes),
                     show_bytes(receiver.pull_bytes),
+                    if some_kept { kept.as_str() } else { "" },
                     receiver.loss * 100.0,
                     Rate::from_bps(receiver.rate_bps),
                 )?;
@@ -562,6 +565,22 @@ pub(crate) mod tests {
         assert!(!told(5, 12_000).contains("overhead"));
         let nothing = report(vec![receiver("a", ReceiverState::Complete)]);
         assert!(!nothing.summary().contains("overhead"), "nothing had to be brought");
+    }
+
+    #[test]
+    fn what_was_kept_is_told_where_some_was() {
+        let mut report = report(vec![receiver("a", ReceiverState::Complete)]);
+        report.session.goodput_bps = 3_200_000;
+        let text = report.summary();
+        assert!(!text.contains("kept") && text.contains("3 objects, 0.00 s, 3.2 Mbit/s"), "{text}");
+        report.receivers[0].kept_bytes = 19_900_000;
+        assert!(
+            report.summary().contains(" by pull     19.9 MB kept  loss"),
+            "{}",
+            report.summary()
+        );
+        report.session.goodput_bps = 0;
+        assert!(report.summary().contains("3 objects, 0.00 s\n"), "it had all before");
     }
 
     #[test]

@@ -156,7 +156,7 @@ pub(super) fn report(
             feedback_messages: sent.stats.feedback,
             feedback_bytes: sent.stats.feedback_bytes,
             grtt_ms: sent.grtt.as_secs_f64() * 1e3,
-            goodput_bps: rate_bps(data_bytes, duration),
+            goodput_bps: rate_bps(needed, duration),
             overhead,
             rejected: Rejected { strangers: heading.strangers, ..rejected(&sent.rejects) },
         },
@@ -383,7 +383,7 @@ impl ReceiverAccount {
                 objects: u64::from(self.objects),
                 data_bytes,
                 feedback_messages: driver.stats.feedback,
-                goodput_bps: rate_bps(data_bytes, time),
+                goodput_bps: rate_bps(summary.bytes_received, time),
                 rejected: rejected(&driver.rejects),
                 ..SessionReport::default()
             },
