@@ -2,13 +2,13 @@
 
 use super::{Exit, Fault, TicketText};
 use crate::home::Home;
-use crate::ticket::Ticket;
+use crate::ticket::{Expired, Ticket};
 use crate::units::{HostPort, parse_duration, show_duration};
 use clap::{Args, Subcommand};
 use downpour_transport::control::Token;
 use downpour_transport::identity::{Identity, PublicKey};
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Make a ticket ahead of time, or show what one says
@@ -89,6 +89,10 @@ impl NewArgs {
         if let Some(group) = self.group {
             super::network::check_group(group, true)?;
         }
+        if self.expires.is_zero() {
+            let todo = "give the time for which it shall admit, such as 24h";
+            return Err(Fault::usage("a ticket with --expires 0s admits nobody", todo));
+        }
         let identity = own_identity()?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let ticket = Ticket {
@@ -102,14 +106,35 @@ impl NewArgs {
             allow: (!self.allow.is_empty()).then_some(self.allow),
         };
         ticket.check().map_err(|e| Fault::usage(e.to_string(), "correct the options"))?;
+        let replaced = admitting(&self.out);
         ticket.write_file(&self.out).map_err(|e| {
             Fault::start(e.to_string(), "choose a file in a folder that you may write to")
         })?;
+        if let Some(left) = replaced {
+            let left = show_duration(left);
+            eprintln!(
+                "notice: it replaces one that admits for {left} more: give receivers this one"
+            );
+        }
         println!("{}: admits for {}", self.out.display(), show_duration(self.expires));
         println!("sender:    downpour send PATH… --ticket {}", self.out.display());
         println!("receivers: downpour receive @{} --out DIR", self.out.display());
         Ok(Exit::Complete)
     }
+}
+
+/// For how long a ticket still admits.
+fn left(ticket: &Ticket) -> Result<Duration, Expired> {
+    let now = SystemTime::now();
+    ticket.check_time(now)?;
+    let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    Ok(Duration::from_secs(ticket.expires_unix_s.saturating_sub(now)))
+}
+
+/// For how long the ticket in a file still admits, if one is there that does. A pipe is not read.
+fn admitting(file: &Path) -> Option<Duration> {
+    let ticket = file.is_file().then(|| Ticket::read_file(file).ok())??;
+    left(&ticket).ok()
 }
 
 /// This user's node key; it is made when there is none.
@@ -133,13 +158,8 @@ impl ShowArgs {
         if let Some(group) = ticket.group {
             println!("group    {group}");
         }
-        match ticket.check_time(SystemTime::now()) {
-            Ok(()) => {
-                let now =
-                    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-                let left = Duration::from_secs(ticket.expires_unix_s.saturating_sub(now));
-                println!("admits   for {} more", show_duration(left));
-            }
+        match left(&ticket) {
+            Ok(left) => println!("admits   for {} more", show_duration(left)),
             Err(expired) => println!("admits   nobody: {expired}"),
         }
         match &ticket.allow {
@@ -152,9 +172,13 @@ impl ShowArgs {
 
 #[cfg(test)]
 mod tests {
-    use super::NewArgs;
+    use super::{NewArgs, admitting};
     use crate::cli::Exit;
+    use crate::ticket::Ticket;
     use clap::Parser as _;
+    use downpour_transport::control::Token;
+    use downpour_transport::identity::PublicKey;
+    use std::time::{SystemTime, UNIX_EPOCH};
 
     #[derive(clap::Parser)]
     struct Making {
@@ -175,6 +199,31 @@ mod tests {
             assert_eq!(refused.exit, Exit::Usage, "{address}");
             assert!(refused.what.contains(address), "{refused}");
         }
+        let words = ["new", "--address", "h:7", "--expires", "0s", "--out", out.to_str().unwrap()];
+        let refused = Making::try_parse_from(words).unwrap().new.run().unwrap_err();
+        assert!(refused.exit == Exit::Usage && refused.what.contains("--expires"), "{refused}");
         assert!(!out.exists());
+    }
+
+    #[test]
+    fn a_ticket_that_still_admits_is_known_before_it_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ticket");
+        assert_eq!(admitting(&file), None);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        for (expires_unix_s, admits) in [(now - 1, false), (now + 3600, true)] {
+            let ticket = Ticket {
+                addrs: vec!["h:7".to_owned()],
+                key: PublicKey::from_bytes([7; 32]),
+                token: Token::from_bytes([9; 16]),
+                expires_unix_s,
+                group: None,
+                allow: None,
+            };
+            ticket.write_file(&file).unwrap();
+            assert_eq!(admitting(&file).is_some(), admits);
+        }
+        std::fs::write(&file, "something else").unwrap();
+        assert_eq!(admitting(&file), None);
     }
 }
