@@ -47,7 +47,8 @@ pub struct ReceiveArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "5min")]
     pub join_timeout: Duration,
     /// Stay when a session is over, and take part in the next one of this ticket, however long that takes: for named
-    /// receivers of a site
+    /// receivers of a site. Without --report: the summary at its end, or --json, is of one session, the last that failed
+    /// or else the last
     #[arg(long, conflicts_with = "report")]
     pub stay: bool,
     /// Name of this machine in the sender's report [default: the host name]
