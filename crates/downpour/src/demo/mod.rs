@@ -82,7 +82,7 @@ pub fn run(plan: &DemoPlan) -> Result<Exit, Fault> {
     let rate = held_to(plan, &report);
     println!("The same to one after the other over plain TCP, without loss, at {rate}:");
     let tcp = by_tcp(plan, rate, &picked, &stage)?;
-    print!("{}", summary(plan, &report, tcp));
+    print!("{}", summary(plan, &report, bytes, tcp));
     Ok(Exit::Complete)
 }
 
@@ -104,6 +104,10 @@ fn pick(plan: &DemoPlan) -> Result<Picked, Fault> {
         let what = format!("cannot read all of {}: {error}", path.display());
         Fault::start(what, "name a folder whose files you may read")
     })?;
+    if amount.bytes == 0 {
+        let what = format!("{} has no files with anything in them", path.display());
+        return Err(Fault::start(what, "name a folder to send: downpour demo PATH"));
+    }
     Ok(Picked { paths: vec![path], amount })
 }
 
@@ -234,7 +238,13 @@ fn by_tcp(
     Ok((start.elapsed(), sent))
 }
 
-fn summary(plan: &DemoPlan, report: &Report, (tcp_time, tcp_bytes): (Duration, u64)) -> String {
+/// What both did, with files of so many `bytes`.
+fn summary(
+    plan: &DemoPlan,
+    report: &Report,
+    bytes: u64,
+    (tcp_time, tcp_bytes): (Duration, u64),
+) -> String {
     let session = &report.session;
     let time = Duration::from_secs_f64(session.duration_s.max(0.0));
     let n = plan.receivers as u64;
@@ -247,10 +257,18 @@ fn summary(plan: &DemoPlan, report: &Report, (tcp_time, tcp_bytes): (Duration, u
     let ours = row("downpour", time, session.sent.total(), "once, to all at the same time");
     let theirs = row("TCP", tcp_time, tcp_bytes, "once for each receiver, one after the other");
     let percent = session.overhead_percent();
-    let overhead = percent.map(|percent| format!("its overhead over a single copy is {percent:.1} %, "));
+    let overhead = percent.map(|it| format!("its overhead over a single copy is {it:.1} %, "));
+    let spared = bytes.saturating_sub(session.data_bytes);
+    let more = match spared {
+        0 => String::new(),
+        _ => format!(
+            "Of what TCP sent to each, {} were holes, and files that it sent again by another name.\n",
+            show_bytes(spared)
+        ),
+    };
     format!(
         "{head}{ours}{theirs}\nBoth held to {}. downpour took {:.1} times less time and sent {:.1} times fewer bytes;\n\
-         {}at {} % loss.\n",
+         {}at {} % loss.\n{more}",
         held_to(plan, report),
         tcp_time.as_secs_f64() / time.as_secs_f64().max(0.001),
         tcp_bytes as f64 / session.sent.total().max(1) as f64,
@@ -283,7 +301,7 @@ fn free_address() -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DemoPlan, held_to, summary};
+    use super::{DemoPlan, held_to, pick, summary};
     use crate::report::{Report, Role, SCHEMA, SessionReport};
     use downpour_proto::Rate;
     use std::time::Duration;
@@ -306,7 +324,24 @@ mod tests {
         assert_eq!(held_to(&plan, &report), rate);
         report.session.rate_limit_bps = Some(50_000_000);
         assert_eq!(held_to(&plan, &report), Rate::from_mbps(50));
-        let text = summary(&plan, &report, (Duration::from_secs(1), 1));
-        assert!(text.contains("Both held to 50.0 Mbit/s"), "{text}");
+        report.session.data_bytes = 45_000_000;
+        let text = |bytes| summary(&plan, &report, bytes, (Duration::from_secs(1), 1));
+        let plain = text(45_000_000);
+        assert!(plain.contains("Both held to 50.0 Mbit/s"), "{plain}");
+        assert!(!plain.contains("holes"), "{plain}");
+        let more = text(128_900_000);
+        assert!(more.contains("holes") && more.contains("83.9 MB were"), "{more}");
+    }
+
+    #[test]
+    fn a_folder_without_a_byte_shows_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let rate = Rate::from_mbps(200);
+        let path = Some(folder.path().to_owned());
+        let plan = DemoPlan { path, receivers: 2, loss: 0.0, rate, place: None };
+        std::fs::write(folder.path().join("empty"), "").unwrap();
+        assert!(pick(&plan).unwrap_err().what.contains("no files with anything in them"));
+        std::fs::write(folder.path().join("file"), "x").unwrap();
+        assert_eq!(pick(&plan).unwrap().amount.bytes, 1);
     }
 }
