@@ -425,7 +425,7 @@ impl Run<'_> {
                 self.data_len = data_len.or(self.data_len);
                 self.driver.update_ends(data, manifest, finished);
                 if finished {
-                    self.store.finished(data);
+                    self.store.finished(data, manifest);
                     self.puller.set_ending();
                 }
                 self.retry_unknown();

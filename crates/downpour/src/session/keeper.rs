@@ -21,8 +21,8 @@ pub(super) trait Keeper: BlockSink {
     /// The sender gives up a file.
     fn withdraw(&self, entry: EntryId, reason: &str);
 
-    /// Nothing comes at or after data block `end`.
-    fn finished(&self, end: u32);
+    /// Nothing comes at or after these data and manifest blocks.
+    fn finished(&self, data: u32, manifest: u32);
 
     /// The sender cannot give a block any more. True: it is done without.
     fn lost(&self, block: BlockId) -> bool;
@@ -56,7 +56,9 @@ impl Keeper for Store {
         self.withdraw(entry, reason);
     }
 
-    fn finished(&self, _end: u32) {} // Its manifest says where the end is.
+    fn finished(&self, _data: u32, manifest: u32) {
+        self.finished(manifest); // Which says where the data end.
+    }
 
     fn lost(&self, _block: BlockId) -> bool {
         false
@@ -74,8 +76,8 @@ impl Keeper for Store {
 impl Keeper for Shelf {
     fn withdraw(&self, _entry: EntryId, _reason: &str) {} // Said in the product's own place.
 
-    fn finished(&self, end: u32) {
-        self.finished(end);
+    fn finished(&self, data: u32, _manifest: u32) {
+        self.finished(data);
     }
 
     fn lost(&self, block: BlockId) -> bool {

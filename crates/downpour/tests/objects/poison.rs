@@ -145,17 +145,23 @@ fn a_false_length_does_not_wait_for_ever() {
 }
 
 #[test]
-fn doubt_asks_for_everything_that_waits() {
+fn a_length_past_the_end_of_the_manifest_is_false() {
     let (_dir, a, b) = pair();
     write(a.join("x"), b"x");
     let sender = Sender::new(&contents(&a), SMALL);
     let mut receiver = sender.to_folder(&b);
-    let first = BlockId::manifest(0).unwrap();
-    // Forged with a full block of symbols, as a member of the group could.
+    let end = sender.sections.last().unwrap().manifest.end;
+    let blocks: Vec<_> = (0..end).map(|n| BlockId::manifest(n).unwrap()).collect();
+    // Forged with full blocks of symbols, as a member of the group could: none contradicts another.
     let mut block = vec![0; SMALL.block_len() as usize];
     block[..4].copy_from_slice(&(1u32 << 23).to_be_bytes());
-    assert_eq!(receiver.store.accept(first, &block), Accepted::Kept);
-    assert_eq!(receiver.store.doubt_manifest(), [first]);
+    for id in &blocks {
+        assert_eq!(receiver.store.accept(*id, &block), Accepted::Kept, "nobody can know yet");
+    }
+    receiver.store.finished(end);
+    let told = [StoreEvent::Forgotten { block: blocks[0], poisoned: true }];
+    assert_eq!(receiver.events(), told);
+    assert_eq!(receiver.store.accept(blocks[0], &block), Accepted::False, "and now it is known");
     receiver.carry(&sender, sender.order());
     assert_same(&a, &b);
 }

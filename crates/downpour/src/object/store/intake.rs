@@ -39,6 +39,24 @@ impl Store {
             }
             sections.working = true;
         }
+        self.read_sections(Some(block))
+    }
+
+    /// The sender has no manifest block at or after `end`.
+    pub fn finished(&self, end: u32) {
+        {
+            let mut sections = lock(&self.sections);
+            sections.end = end;
+            if sections.working {
+                return; // That thread looks once more.
+            }
+            sections.working = true;
+        }
+        self.read_sections(None);
+    }
+
+    /// Takes what sections can be had; what became of `block` with that.
+    fn read_sections(&self, block: Option<u32>) -> Accepted {
         let mut is_false = false;
         loop {
             let next = {
@@ -51,8 +69,8 @@ impl Store {
                 Next::Nothing => break,
                 Next::Forged(blocks) => {
                     for other in blocks {
-                        is_false |= other == block;
-                        if other != block {
+                        is_false |= Some(other) == block;
+                        if Some(other) != block {
                             self.forgotten(BlockId::manifest(other), true);
                         }
                     }
@@ -112,13 +130,6 @@ impl Store {
             }
         }
         Ok(used)
-    }
-
-    /// Forgets manifest blocks that wait for others. For the end of a stream, when the manifest is not
-    /// complete although all its blocks were sent: one of them may have told a false length. Returns
-    /// what must come again.
-    pub fn doubt_manifest(&self) -> Vec<BlockId> {
-        lock(&self.sections).doubt().into_iter().filter_map(BlockId::manifest).collect()
     }
 
     fn take_section(&self, section: Genuine) -> Result<(), StoreFailure> {

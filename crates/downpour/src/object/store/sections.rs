@@ -3,7 +3,7 @@
 //! A section starts at a block of its own and tells its length there. Its blocks are held until all are
 //! in; then hash chain and signature decide. When they do not fit, all blocks of the section are
 //! forgotten, as nobody can say which of them is false; and a false length is found out early where
-//! the lengths of the blocks contradict it.
+//! the lengths of the blocks contradict it, or the manifest's end.
 
 use crate::object::limits::MANIFEST_HELD_MAX;
 use crate::object::manifest::{Chain, ManifestError, ManifestId, declared_len};
@@ -39,6 +39,8 @@ pub(super) struct Sections {
     next_index: u32,
     held: BTreeMap<u32, Box<[u8]>>,
     held_len: usize,
+    /// One past the manifest's last block, once it is known.
+    pub(super) end: u32,
     /// A thread is working through sections; it will see what others insert.
     pub(super) working: bool,
 }
@@ -53,6 +55,7 @@ impl Sections {
             next_index: 0,
             held: BTreeMap::new(),
             held_len: 0,
+            end: u32::MAX,
             working: false,
         }
     }
@@ -81,13 +84,6 @@ impl Sections {
         true
     }
 
-    /// Forgets every block that is not part of a verified section. For the end of a stream, when
-    /// blocks are awaited that nobody has.
-    pub(super) fn doubt(&mut self) -> Vec<u32> {
-        self.held_len = 0;
-        std::mem::take(&mut self.held).into_keys().collect()
-    }
-
     /// The next section, if it can be had.
     pub(super) fn next(&mut self) -> Next {
         let first = self.next_block;
@@ -98,6 +94,10 @@ impl Sections {
             return self.forge(first..first + 1);
         };
         let blocks = first..first.saturating_add(self.geometry.blocks(len as u64) as u32);
+        if blocks.end > self.end {
+            // It would wait for blocks that nobody has.
+            return self.forge(first..first + 1);
+        }
         if let Some(misfit) = self.misfit(&blocks, len as u64) {
             self.forget(misfit);
             let Next::Forged(mut forged) = self.forge(first..first + 1) else {
