@@ -22,7 +22,7 @@ mod tree_codec;
 
 pub(crate) use digests::{DigestSection, Known, Withdrawal, files_ending};
 pub use section::ManifestId;
-pub(crate) use section::{Chain, declared_index, declared_len};
+pub(crate) use section::{Chain, declared_len};
 pub(crate) use tree_codec::{TreeDecoder, TreeEncoder};
 
 use super::tree::{Tree, TreeError};

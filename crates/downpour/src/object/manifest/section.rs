@@ -32,12 +32,6 @@ pub(crate) fn declared_len(start: &[u8]) -> Result<usize, ManifestError> {
     }
 }
 
-/// Number that a section claims.
-pub(crate) fn declared_index(section: &[u8]) -> Result<u32, ManifestError> {
-    let bytes = section.get(21..).and_then(|rest| rest.first_chunk::<4>());
-    bytes.map(|bytes| u32::from_be_bytes(*bytes)).ok_or(ManifestError::Forged("it is too short"))
-}
-
 /// Where the chain of sections stands: what the next one must carry.
 #[derive(Clone, Debug)]
 pub(crate) struct Chain {

@@ -4,11 +4,11 @@ use super::event::{SectionKnown, StoreEvent, StoreFailure, TreeKnown};
 use super::progress::Progress;
 use super::sections::{Genuine, Next};
 use super::target::{Fault, Held, KnownGroup};
-use super::{LOOK_INTERVAL, Store, lock};
+use super::{Store, lock};
 use crate::object::digest::{Digest, merge_root};
 use crate::object::limits::GROUP_LEN;
 use crate::object::manifest::{
-    BodyError, DigestSection, Known, ManifestError, TreeDecoder, declared_len, is_tree_body,
+    BodyError, DigestSection, Known, TreeDecoder, is_tree_body,
 };
 use crate::object::place::{Obstacle, Why};
 use crate::object::tree::{EntryId, Tree};
@@ -95,41 +95,6 @@ impl Store {
     /// noted.
     pub(super) fn is_deciding(&self) -> bool {
         lock(&self.sections).working && self.failure.get().is_none()
-    }
-
-    /// Takes sections as a pull of the manifest gives them, one after the other, from any that is not
-    /// later than the next one. Returns the bytes used up: whole sections. Not to be called from
-    /// within an event.
-    pub fn accept_sections(&self, bytes: &[u8]) -> Result<usize, ManifestError> {
-        let geometry = self.config.geometry;
-        let (block_len, symbol) = (geometry.block_len() as usize, usize::from(geometry.symbol_len));
-        let mut used = 0;
-        while bytes.len() - used >= 4 {
-            let len = declared_len(&bytes[used..])?;
-            let Some(section) = bytes.get(used..used + len) else { break };
-            let (first, next) = lock(&self.sections).position();
-            let index = crate::object::manifest::declared_index(section)?;
-            used += len;
-            if index < next {
-                continue;
-            }
-            for (i, part) in section.chunks(block_len).enumerate() {
-                let mut block = part.to_vec();
-                block.resize(part.len().next_multiple_of(symbol), 0);
-                self.accept_manifest(first + i as u32, &block);
-            }
-            // Another thread may be at work on sections: it takes ours along, in finite time.
-            while self.is_deciding() {
-                std::thread::sleep(LOOK_INTERVAL);
-            }
-            if self.failure.get().is_some() {
-                break;
-            }
-            if lock(&self.sections).position().1 == next {
-                return Err(ManifestError::Forged("the pulled section does not fit"));
-            }
-        }
-        Ok(used)
     }
 
     fn take_section(&self, section: Genuine) -> Result<(), StoreFailure> {

@@ -36,7 +36,6 @@ pub(super) struct Sections {
     chain: Chain,
     /// First block of the next section.
     next_block: u32,
-    next_index: u32,
     held: BTreeMap<u32, Box<[u8]>>,
     held_len: usize,
     /// One past the manifest's last block, once it is known.
@@ -52,7 +51,6 @@ impl Sections {
             publisher,
             chain: Chain::new(id),
             next_block: 0,
-            next_index: 0,
             held: BTreeMap::new(),
             held_len: 0,
             end: u32::MAX,
@@ -62,11 +60,6 @@ impl Sections {
 
     pub(super) fn digest(&self) -> crate::object::Digest {
         self.chain.digest()
-    }
-
-    /// First block and number of the section that comes next.
-    pub(super) fn position(&self) -> (u32, u32) {
-        (self.next_block, self.next_index)
     }
 
     /// Keeps a block. Returns whether there was room (or no need).
@@ -123,7 +116,6 @@ impl Sections {
             Err(error) => return Next::Malformed(error),
         };
         self.next_block = blocks.end;
-        self.next_index = opened.index + 1;
         blocks.for_each(|block| self.forget(block));
         Next::Section(opened)
     }
