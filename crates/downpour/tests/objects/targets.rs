@@ -6,7 +6,7 @@ use downpour::object::{
     ContentSource, Destination, PipeOut, RawOptions, Store, StoreConfig, StoreEvent,
 };
 use downpour_proto::{BlockId, Geometry};
-use downpour_transport::{Accepted, BlockSink, BlockSource};
+use downpour_transport::{Accepted, BlockSink};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -96,17 +96,6 @@ fn input_that_can_be_read_twice_is_not_spooled() {
     let sender = streaming(input.into(), Path::new("/nowhere"), MIDDLE);
     sender.to_folder(&b).carry(&sender, sender.order());
     assert!(fs::read(b.join("stdin")).unwrap() == bytes[1000..]);
-}
-
-#[test]
-fn what_is_released_cannot_be_read_again() {
-    let (dir, _, _) = pair();
-    let sender = streaming(piped(Random(4).bytes(3 * MIB)), dir.path(), MIDDLE);
-    let mut buf = vec![0; MIDDLE.block_len() as usize];
-    let block = |n| BlockId::data(n).unwrap();
-    sender.source.release_before(2);
-    assert!(sender.source.read(block(1), &mut buf).is_err());
-    assert!(sender.source.read(block(2), &mut buf).is_ok());
 }
 
 #[test]

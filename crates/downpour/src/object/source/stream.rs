@@ -1,9 +1,8 @@
 //! The bytes of a pipe (`send -`).
 //!
 //! Any block may be asked for again: for repair, by a receiver that joins late, or by one that pulls.
-//! So what came through a pipe is kept in a spool file that has no name (it vanishes with the process)
-//! until [`super::ContentSource::release_before`] gives the front of it back. Input that can be read
-//! again by itself, as in `send - < file` or `send - < /dev/sdb`, is not spooled.
+//! So all that came through a pipe is kept in a spool file that has no name: it vanishes with the process.
+//! Input that can be read again by itself, as in `send - < file` or `send - < /dev/sdb`, is not spooled.
 
 use super::files::read_exact_at;
 use super::{Content, ContentSource, SourceError, failed, lock};
@@ -11,11 +10,10 @@ use crate::object::limits::GROUP_LEN;
 use crate::object::scan::{Scan, explain};
 use crate::object::tree::Mtime;
 use downpour_proto::Geometry;
-use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -25,8 +23,6 @@ pub(super) struct Stream {
     again: OwnedFd,
     base: u64,
     spool: Option<PathBuf>,
-    /// Bytes before this were given back.
-    released: AtomicU64,
     /// Bytes taken from the input.
     taken: Mutex<u64>,
 }
@@ -55,30 +51,14 @@ impl ContentSource {
         } else {
             (spool_file(spool_folder)?, 0, Some(spool_folder.to_owned()))
         };
-        let released = AtomicU64::new(0);
-        let stream = Stream { input, again, base, spool, released, taken: Mutex::new(0) };
+        let stream = Stream { input, again, base, spool, taken: Mutex::new(0) };
         let content = Content::Stream(stream);
         Ok(Self::new(Arc::new(tree), geometry, content, Box::new(|_| {})))
-    }
-
-    /// Data blocks before `number` will not be read again: their spooled bytes are given back. Does
-    /// nothing for files. A receiver that joins later cannot be served in full any more.
-    pub fn release_before(&self, number: u32) {
-        let Content::Stream(stream) = &self.content else { return };
-        let end = u64::from(number) * self.geometry.block_len();
-        if stream.spool.is_some() && stream.released.fetch_max(end, Ordering::Relaxed) < end {
-            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            // Only space is at stake: where holes cannot be punched the spool stays as it is.
-            let _ = rustix::fs::fallocate(&stream.again, flags, 0, end);
-        }
     }
 }
 
 impl Stream {
     pub(super) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {
-        if offset < self.released.load(Ordering::Relaxed) {
-            return Err(failed("bytes of the input were asked for after they were given back"));
-        }
         read_exact_at(&self.again, buf, self.base + offset)
             .map_err(|reason| failed(format!("the input {reason}")))
     }
