@@ -91,6 +91,12 @@ impl Sender {
         buf
     }
 
+    /// Bytes of a section, as its first block tells.
+    pub(crate) fn section_len(&self, section: &Section) -> usize {
+        let first = self.block(BlockId::manifest(section.manifest.start).unwrap());
+        u32::from_be_bytes(*first.first_chunk().unwrap()) as usize
+    }
+
     /// All blocks in the order of sending.
     pub(crate) fn order(&self) -> Vec<BlockId> {
         let mut all = Vec::new();

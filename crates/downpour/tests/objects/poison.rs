@@ -110,7 +110,7 @@ fn every_false_manifest_byte_is_noticed() {
     let sender = Sender::new(&contents(&a), SMALL);
     let id = BlockId::manifest(0).unwrap();
     let genuine = sender.block(id);
-    let len = sender.source.section(0).unwrap().len();
+    let len = sender.section_len(&sender.sections[0]);
     for at in 0..len {
         let (_dir, _, b) = pair();
         let receiver = sender.to_folder(&b);

@@ -157,11 +157,6 @@ impl ContentSource {
         }
     }
 
-    /// A section as it was emitted, for a receiver that pulls the manifest.
-    pub fn section(&self, index: u32) -> Option<Arc<[u8]>> {
-        lock(&self.record).section(index)
-    }
-
     /// Hash of the last section, which stands for the whole manifest; `None` before it is out.
     pub fn manifest_digest(&self) -> Option<super::Digest> {
         lock(&self.record).manifest_digest()

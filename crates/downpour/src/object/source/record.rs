@@ -7,7 +7,6 @@ use crate::object::manifest::DigestSection;
 use crate::object::tree::{EntryId, Tree};
 use downpour_proto::Geometry;
 use std::ops::Range;
-use std::sync::Arc;
 
 /// Grows section by section. Memory: the manifest itself, and 32 bytes for each group.
 pub(super) struct Record {
@@ -22,7 +21,7 @@ pub(super) struct Record {
 }
 
 struct Emitted {
-    bytes: Arc<[u8]>,
+    bytes: Box<[u8]>,
     first_block: u32,
 }
 
@@ -52,10 +51,6 @@ impl Record {
 
     pub(super) fn sections(&self) -> u32 {
         self.sections.len() as u32
-    }
-
-    pub(super) fn section(&self, index: u32) -> Option<Arc<[u8]>> {
-        Some(self.sections.get(index as usize)?.bytes.clone())
     }
 
     pub(super) fn manifest_digest(&self) -> Option<Digest> {
