@@ -279,11 +279,6 @@ impl SendHandle {
         self.shared.lock().packet
     }
 
-    /// What pulls may use now.
-    pub fn pull_rate(&self) -> Option<Rate> {
-        self.shared.lock().shares.map(|s| s.pulls)
-    }
-
     /// Blocks (or seconds may pass) until at most `blocks` are offered and not opened; false after `limit`.
     pub fn wait_backlog(&self, blocks: usize, limit: Duration) -> bool {
         let guard = self.shared.lock();
