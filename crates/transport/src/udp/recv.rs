@@ -113,11 +113,6 @@ impl MulticastReceiver {
     pub fn buffer_len(&self) -> usize {
         self.buffer_len
     }
-
-    /// Whether datagrams arrive by receive offload.
-    pub fn has_offload(&self) -> bool {
-        self.link.gro_segments() > 1
-    }
 }
 
 impl AsFd for MulticastReceiver {

@@ -68,11 +68,6 @@ impl MulticastSender {
         self.link.send(bytes, segment_len, self.group)
     }
 
-    /// Whether datagrams go out by segmentation offload. Turns false when the kernel or the NIC refuses.
-    pub fn has_offload(&self) -> bool {
-        self.link.segments_max() > 1
-    }
-
     /// The address that receivers see.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.link.local_addr()
@@ -189,11 +184,6 @@ impl Link {
 
     fn segments_max(&self) -> usize {
         if self.offload { self.state.max_gso_segments().min(SEGMENTS_MAX) } else { 1 }
-    }
-
-    /// Datagrams per receive buffer; 1 without receive offload.
-    pub(super) fn gro_segments(&self) -> usize {
-        self.state.gro_segments()
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
