@@ -15,8 +15,8 @@ mod part;
 #[cfg(test)]
 mod tests;
 
-use super::StoreFailure;
 use super::target::{Fault, Finished, GroupData, Held, KnownGroup, Started, Target};
+use super::{StoreFailure, lock};
 use crate::object::journal::{Boot, Journal, PartKey};
 use crate::object::limits::GROUP_LEN;
 use crate::object::place::{
@@ -32,7 +32,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Room that a file takes at least; file systems allocate in blocks of about this.
 const DISK_BLOCK: u64 = 4096;
@@ -112,10 +112,6 @@ enum State {
     Part,
     /// Another thread may still be at it: it makes nothing of it any more.
     GivenUp,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    super::lock(mutex)
 }
 
 impl Ready {
