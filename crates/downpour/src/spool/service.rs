@@ -8,6 +8,7 @@ use super::arrivals::{Arrivals, Failing};
 use super::aside::SetApart;
 use super::book::SpoolError;
 use super::engine::{Spool, SpoolStatus};
+use super::read::lock;
 use super::root::Now;
 use super::rule::Rules;
 use super::section::{RuleSection, SpoolSection};
@@ -18,7 +19,7 @@ use downpour_catalog::ErrorClass;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -82,10 +83,6 @@ pub struct SpoolService {
     asks: Mutex<Vec<mpsc::Sender<Ask>>>,
     /// Takes files whose command is to be tried again. It is not waited for: a command may run.
     retries: Mutex<Option<mpsc::Sender<i64>>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Tells the threads to end when nobody waits for them any more.

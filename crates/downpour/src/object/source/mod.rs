@@ -74,8 +74,8 @@ fn failed(reason: impl Into<String>) -> SourceError {
 }
 
 /// The state behind a mutex. A thread that panicked while it held one has left whole values: each
-/// change here is a single assignment or insertion.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+/// change, here and in `store`, is a single assignment or insertion.
+pub(super) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

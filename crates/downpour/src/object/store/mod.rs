@@ -35,6 +35,7 @@ pub use sinks::PipeOut;
 use super::limits::ENTRIES_DEFAULT;
 use super::manifest::ManifestId;
 use super::place::{Obstacle, OpenError, REMEDY, Why};
+use super::source::lock;
 use super::tree::{EntryId, Tree};
 use downpour_proto::{BlockId, BlockKind, Geometry};
 use downpour_transport::identity::PublicKey;
@@ -43,7 +44,7 @@ use intake::Intake;
 use progress::{Claim, Progress};
 use sections::Sections;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use target::{Fault, GroupData, KnownGroup, Target};
 
 /// What a store must know beforehand.
@@ -120,11 +121,6 @@ pub struct Store {
     withdrawn_early: Mutex<Vec<(EntryId, Why)>>,
     progress: Mutex<Progress>,
     failure: OnceLock<StoreFailure>,
-}
-
-/// The state behind a mutex; see `source::lock` for why a poisoned one is still good.
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What became of a part of a group that straddles blocks.
