@@ -41,7 +41,7 @@ coded! {
         DigestDiffers = 105 "digest-differs",
         /// Another file of this name, with other content, is at the destination.
         VersionConflict = 106 "version-conflict",
-        /// A command of its rule failed on it.
+        /// A command of its rule failed on it. Kept for its number: no file has it.
         CommandFailed = 107 "command-failed",
         /// The source cannot be reached.
         SourceUnreachable = 201 "source-unreachable",
@@ -63,7 +63,7 @@ coded! {
         TimedOut = 401 "timed-out",
         /// A connection broke.
         ConnectionLost = 402 "connection-lost",
-        /// Bytes arrived other than they were sent.
+        /// Bytes arrived other than they were sent. Kept for its number: no file has it.
         CorruptedInFlight = 403 "corrupted-in-flight",
         /// No trusted connection: certificate expired or not the one pinned.
         NotTrusted = 404 "not-trusted",
