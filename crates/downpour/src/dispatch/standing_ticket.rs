@@ -3,7 +3,7 @@
 //! All receivers have a copy. Its token is made when there is no file, and never again: a file that cannot be read is left
 //! as it is, and none is written that could not be.
 
-use crate::session::own_addrs;
+use crate::session::own_addrs_of;
 use crate::site::Fault;
 use crate::ticket::{ADDRS_MAX, Ticket, TicketFileError};
 use crate::units::HostPort;
@@ -45,7 +45,7 @@ pub(super) fn keep_ticket(path: &Path, said: Said<'_>, now: u64) -> Result<(), F
     let port = said.port;
     let named = said.host.map(|host| HostPort { host: host.to_owned(), port }.to_string());
     let ticket = Ticket {
-        addrs: named.into_iter().chain(own_addrs(port)).take(ADDRS_MAX).collect(),
+        addrs: named.into_iter().chain(own_addrs_of(port)).take(ADDRS_MAX).collect(),
         key: said.key,
         token,
         expires_unix_s: expires.unwrap_or(now + TICKET_LIFE.as_secs()),

@@ -54,8 +54,7 @@ pub use batch::{
     FilesEnd, ItemEnd, ReceiveFiles, ReceivedFiles, Running, SendFiles, SentFiles, receive_files,
     send_files,
 };
-pub use network::own_addrs_of as own_addrs;
-pub(crate) use network::range_len;
+pub(crate) use network::{own_addrs_of, range_len};
 pub use receive::receive;
 pub use send::send;
 pub use standing::{

@@ -207,7 +207,7 @@ pub(super) fn only_here(addrs: &[String], first: Option<IpAddr>) -> Option<Strin
 }
 
 /// The same for a program that makes a ticket before its session is open.
-pub fn own_addrs_of(port: u16) -> Vec<String> {
+pub(crate) fn own_addrs_of(port: u16) -> Vec<String> {
     own_addrs(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port), None)
 }
 
