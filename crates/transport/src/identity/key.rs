@@ -53,11 +53,6 @@ impl PublicKey {
         Some(Self(key.try_into().ok()?))
     }
 
-    /// The DER SubjectPublicKeyInfo.
-    pub fn to_spki(self) -> Vec<u8> {
-        [&SPKI_PREFIX[..], &self.0].concat()
-    }
-
     /// Whether the holder of this key signed `message` for `domain`.
     pub fn verify(
         &self,
@@ -266,7 +261,7 @@ fn pem(label: &str, der: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Identity, PublicKey, Signature};
+    use super::{Identity, PublicKey, SPKI_PREFIX, Signature};
 
     #[test]
     fn a_signature_holds_for_its_key_domain_and_message_only() {
@@ -290,7 +285,8 @@ mod tests {
         let key = Identity::generate().public_key();
         assert_eq!(key.to_string().len(), 43);
         assert_eq!(key.to_string().parse(), Ok(key));
-        assert_eq!(PublicKey::from_spki(&key.to_spki()), Some(key));
+        let spki = [&SPKI_PREFIX[..], key.as_bytes()].concat();
+        assert_eq!(PublicKey::from_spki(&spki), Some(key));
         for bad in ["", "AAAA", &format!("{key}A"), &format!("{key}="), "*"] {
             assert!(bad.parse::<PublicKey>().is_err(), "{bad}");
         }
