@@ -74,5 +74,4 @@ pub use record::{
     FileId, LogId, Outcome, Receipt, Replica, ReplicaState, Revision, RuleId, Session, SessionId,
     SiteId, Time, Transfer, TransferId,
 };
-pub use search::{BadCursor, Cursor, EXAMINED_MAX, PAGE_MAX, Page, Query};
-pub use writer::BATCH_CHANGES_MAX;
+pub use search::{BadCursor, Cursor, PAGE_MAX, Page, Query};

@@ -19,7 +19,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Rows that one page looks at, at most.
-pub const EXAMINED_MAX: usize = 5_000;
+const EXAMINED_MAX: usize = 5_000;
 /// Files on a page, at most.
 pub const PAGE_MAX: usize = 1_000;
 

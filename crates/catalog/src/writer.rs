@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 
 /// Changes in one commit, unless a single request holds more.
-pub const BATCH_CHANGES_MAX: usize = 4096;
+const BATCH_CHANGES_MAX: usize = 4096;
 /// How often a batch that meets another daemon's is tried.
 pub(crate) const CONFLICTS_MAX: u32 = 16;
 

@@ -27,15 +27,15 @@ pub use blocks::{Accepted, BlockSink, BlockSource, SourceError};
 pub use codec::{CodecError, Decoder, Encoder, SymbolSet};
 pub use disk::{FirstReads, blocked};
 pub use interface::{Interface, InterfaceError};
-pub use pace::{Clock, INTERESTS_MAX, Interest, SPIN_MAX, Waker, Woken, wait};
+pub use pace::{Clock, Interest, Waker, Woken, wait};
 pub use roll::Roll;
 pub use seal::{
-    DATAGRAM_LEN_MAX, HEADER_LEN, OVERHEAD, OpenKeys, Opened, Reject, RejectCounts, SealError,
-    SealKeys, Secret, Suite, TAG_LEN,
+    HEADER_LEN, OVERHEAD, OpenKeys, Opened, Reject, RejectCounts, SealError, SealKeys, Secret,
+    Suite, TAG_LEN,
 };
 pub use spare::{Lent, Part, Spare, take_small_pages};
 pub use turns::{take_long_turns, take_short_turns, take_turns_between};
 pub use udp::{
     Datagram, Group, GroupError, Message, MulticastReceiver, MulticastSender, RecvBatch,
-    RecvOptions, SEGMENTS_MAX, SEND_LEN_MAX, SendOptions, UdpError, UnicastSocket,
+    RecvOptions, SEGMENTS_MAX, SendOptions, UdpError, UnicastSocket,
 };

@@ -18,10 +18,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// A wait as short as this is spent spinning: the kernel would be late by as much.
-pub const SPIN_MAX: Duration = Duration::from_micros(30);
+const SPIN_MAX: Duration = Duration::from_micros(30);
 
 /// Descriptors that one wait may watch.
-pub const INTERESTS_MAX: usize = 4;
+const INTERESTS_MAX: usize = 4;
 
 /// Nanoseconds since it was started; the driver's time.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +73,7 @@ pub enum Woken {
 }
 
 /// Waits until one of `interests` is ready or `clock` reads `deadline`; [`Timestamp::MAX`] is no deadline.
-/// A deadline less than [`SPIN_MAX`] ahead is spun for, without looking at the descriptors.
+/// A deadline that is very near is spun for, without looking at the descriptors.
 pub fn wait(clock: &Clock, deadline: Timestamp, interests: &[Interest<'_>]) -> io::Result<Woken> {
     let ahead = deadline.since(clock.now());
     if ahead > SPIN_MAX {

@@ -30,7 +30,7 @@ use std::fmt;
 pub const OVERHEAD: usize = SHORT_LEN + TAG_LEN;
 
 /// Longest datagram looked at: a jumbo frame's. Longer ones are dropped unread.
-pub const DATAGRAM_LEN_MAX: usize = 9216;
+const DATAGRAM_LEN_MAX: usize = 9216;
 
 const _: () = assert!(DATAGRAM_LEN_MAX > OVERHEAD);
 const _: () = assert!(STREAM_WINDOW.is_multiple_of(64) && FEEDBACK_WINDOW.is_multiple_of(64));

@@ -3,7 +3,7 @@
 //! One call sends datagrams of one length, of which only the last may be shorter. A longer one waits until those before it
 //! have left: what tells where datagrams end is never changed over any that are here.
 
-use crate::{SEGMENTS_MAX, SEND_LEN_MAX};
+use crate::udp::{SEGMENTS_MAX, SEND_LEN_MAX};
 use std::io;
 
 /// Datagrams one after the other, in the order of their numbers.

@@ -33,7 +33,7 @@ use std::net::{IpAddr, SocketAddr};
 /// Most datagrams that one send call takes, the kernel's limit on segments.
 pub const SEGMENTS_MAX: usize = 64;
 /// Most bytes that one send call takes: below the 65,507 of a UDP datagram, headers left out.
-pub const SEND_LEN_MAX: usize = 65_000;
+pub(crate) const SEND_LEN_MAX: usize = 65_000;
 
 /// A multicast group: address, port, and for source-specific multicast the only sender listened to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
