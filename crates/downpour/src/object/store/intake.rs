@@ -7,9 +7,7 @@ use super::target::{Fault, Held, KnownGroup};
 use super::{Store, lock};
 use crate::object::digest::{Digest, merge_root};
 use crate::object::limits::GROUP_LEN;
-use crate::object::manifest::{
-    BodyError, DigestSection, Known, TreeDecoder, is_tree_body,
-};
+use crate::object::manifest::{BodyError, DigestSection, Known, TreeDecoder, is_tree_body};
 use crate::object::place::{Obstacle, Why};
 use crate::object::tree::{EntryId, Tree};
 use downpour_proto::BlockId;
