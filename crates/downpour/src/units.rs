@@ -343,18 +343,9 @@ mod tests {
         ] {
             assert_eq!(parse_rate(text).unwrap().bps(), bps, "{text}");
         }
-        for text in [
-            "100",
-            "",
-            "fast",
-            "12MB",
-            "0mbit",
-            "7.9kbit",
-            "1e400bit",
-            "-5mbit",
-            "10 mbot",
-            "1.2.3mbit",
-        ] {
+        for text in
+            ["100", "", "fast", "12MB", "7kbit", "1e400bit", "-5mbit", "10 mbot", "1.2.3mbit"]
+        {
             let error = parse_rate(text).unwrap_err().to_string();
             assert!(error.contains("100mbit") || error.contains("1000 Tbit"), "{text}: {error}");
         }

@@ -152,9 +152,10 @@ fn who_stays_pulls_when_its_interface_is_down_at_a_later_session() {
     let words = [&words[..], &[out.to_str().unwrap()]].concat();
     let mut stays = scratch.start(Some(host), "r0", &words);
     for times in 1..=2 {
-        session.sender(&[&scratch.path("file")], &["--receivers", "1"]).wait().expect(0);
+        let sender = session.sender(&[&scratch.path("file")], &["--receivers", "1"]);
         let over = |r: &Running| r.err().matches("the session is over; waiting").count();
         stays.until(|r| (over(r) == times).then_some(()));
+        sender.wait().expect(0);
         same(&scratch, 0);
         fs::remove_file(out.join("file")).unwrap();
         ip("link set d0 down");
