@@ -57,6 +57,13 @@ impl Footprint {
         Ok(Self { name, guard })
     }
 
+    /// One under which nothing is there: what a test puts into its folder it removes.
+    #[cfg(test)]
+    pub(crate) fn of_a_test() -> Self {
+        let guard = Command::new("true").stdin(Stdio::piped()).spawn().unwrap();
+        Self { name: format!("{PREFIX}-test-{}", std::process::id()), guard }
+    }
+
     /// What the names of its namespaces begin with.
     pub(crate) fn name(&self) -> &str {
         &self.name

@@ -335,7 +335,7 @@ impl<'a> Stage<'a> {
     pub(crate) fn wait_whole(&mut self, words: &str) -> io::Result<()> {
         let whole_bytes = self.payload.metadata()?.len();
         let mut whole = vec![None; self.delivered.len()];
-        self.wait("receivers to end", |stage| {
+        let waited = self.wait("receivers to end", |stage| {
             for (i, at) in whole.iter_mut().enumerate().filter(|(_, at)| at.is_none()) {
                 let here = match stage.proof {
                     Proof::Compared => {
@@ -346,11 +346,12 @@ impl<'a> Stage<'a> {
                 *at = here.then(Instant::now);
             }
             stage.have_ended()
-        })?;
+        });
+        // Also where it was waited for in vain: the others have theirs.
         for (i, at) in whole.into_iter().enumerate() {
             self.delivered[i] = self.ended_well(i).and(at);
         }
-        Ok(())
+        waited
     }
 
     /// When the last of a receiver's programs ended, if all have ended well.
@@ -604,8 +605,42 @@ fn same(one: &Path, other: &Path) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::same;
+    use super::{PAYLOAD, Proof, Running, Stage, same};
+    use crate::experiment::Cell;
+    use crate::footprint::Footprint;
+    use crate::network::Network;
     use std::fs;
+    use std::process::Command;
+    use std::time::Duration;
+
+    #[test]
+    fn who_has_all_has_delivered_though_another_receiver_never_ends() {
+        let (footprint, network) = (Footprint::of_a_test(), Network::of_a_test());
+        fs::create_dir_all(footprint.scratch()).unwrap();
+        let payload = footprint.scratch().join(PAYLOAD);
+        fs::write(&payload, "all").unwrap();
+        let cell = Cell { receivers: 2, ..Cell::default() };
+        let mut stage = Stage::new(&footprint, &network, &cell, &payload, Duration::ZERO).unwrap();
+        stage.proof = Proof::Vouched;
+        stage.start_clock();
+        let mut ends = Command::new("true").spawn().unwrap();
+        ends.wait().unwrap();
+        let never_ends = Command::new("sleep").arg("600").spawn().unwrap();
+        for (i, child) in [ends, never_ends].into_iter().enumerate() {
+            fs::write(stage.log(i), "it is whole").unwrap();
+            let (what, receiver) = (format!("r{i}"), Some(i));
+            let running =
+                Running { what, receiver, child, ended: None, failed: false, aside: false };
+            stage.running.push(running);
+        }
+        let waited = stage.wait_whole("whole");
+        let outcome = stage.judge(waited).unwrap();
+        fs::remove_dir_all(footprint.scratch()).unwrap();
+        assert!(outcome.trouble.starts_with("waited"), "{}", outcome.trouble);
+        assert_eq!(outcome.complete, 1);
+        assert!(matches!(outcome.delivered_s[..], [Some(_), None]));
+        assert_eq!(outcome.wall_s, None);
+    }
 
     #[test]
     fn only_the_same_bytes_are_a_copy() {

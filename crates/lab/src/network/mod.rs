@@ -146,6 +146,14 @@ impl Network {
         Ok(network)
     }
 
+    /// None, for tests that reach no machine.
+    #[cfg(test)]
+    pub(crate) fn of_a_test() -> Self {
+        let switch = "downpour-lab-test".to_owned();
+        let sender = Host::new(switch.clone(), String::new());
+        Self { sender, receivers: vec![], saved: Duration::ZERO, switch, emulated: None }
+    }
+
     /// The sender, then the receivers.
     pub(crate) fn hosts(&self) -> impl Iterator<Item = &Host> {
         std::iter::once(&self.sender).chain(&self.receivers)
