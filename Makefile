@@ -23,7 +23,7 @@ TESTS := $(sort $(basename $(notdir $(wildcard crates/*/tests/*.rs))) $(notdir $
 
 # Programs that the lab runs beside Downpour.
 BENCH_PACKAGES := udp-sender:udpcast uftp:uftp iperf3:iperf3 rsync:rsync aria2c:aria2 \
-  globus-url-copy:globus-gass-copy-progs globus-gridftp-server:globus-gridftp-server-progs
+  globus-url-copy:globus-gass-copy-progs globus-gridftp-server:globus-gridftp-server-progs zstd:zstd
 LAB := target/release/lab
 
 .PHONY: demo test test-full test-setup lint bench bench-full bench-feeds bench-tuner bench-setup fuzz deny

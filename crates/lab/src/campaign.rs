@@ -63,6 +63,9 @@ pub(crate) fn run(experiment: &Experiment, (k, n): (usize, usize), out: &Path) -
     fs::write(&here, serde_json::to_string_pretty(&surroundings)?).map_err(at(&here))?;
     if experiment.keep_logs {
         figures::begin(out)?;
+        if tool("zstd").is_none() {
+            println!("skipped: Downpour's traces among the logs: zstd is not installed");
+        }
     }
     let footprint = Footprint::new()?;
     let cells = experiment.cells().map_err(io::Error::other)?;

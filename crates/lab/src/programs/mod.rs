@@ -99,3 +99,30 @@ pub(crate) fn tool(name: &str) -> Option<PathBuf> {
 fn text(path: PathBuf) -> String {
     path.to_string_lossy().into_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::all;
+
+    /// Ours, and what each Debian has.
+    const HERE: [&str; 5] = ["downpour", "lab", "sh", "split", "sha1sum"];
+
+    #[test]
+    fn what_programs_call_is_installed_for_the_bench() {
+        let makefile = include_str!("../../../../Makefile");
+        let words: Vec<&str> = makefile.split_whitespace().collect();
+        // With a package come all tools of the program that is from it.
+        let comes_with = |package: &str| {
+            words.iter().any(|word| word.split_once(':').is_some_and(|(_, of)| of == package))
+        };
+        for program in all().filter(|program| !program.package.is_some_and(comes_with)) {
+            for tool in program.tools.iter().filter(|tool| !HERE.contains(tool)) {
+                let listed = words.iter().any(|word| {
+                    word.split_once(':').is_some_and(|(name, _)| name == *tool)
+                        || word.rsplit_once('/').is_some_and(|(_, name)| name == *tool)
+                });
+                assert!(listed, "{}: {tool} is in none of the Makefile's lists", program.name);
+            }
+        }
+    }
+}
