@@ -103,7 +103,7 @@ pub(crate) struct Cell {
     /// Rate of the sender's link; unlimited when absent.
     pub(crate) rate: Option<Rate>,
     /// Longest wait in its queue. Where nothing needs the emulator the kernel's `tbf` adds what its bucket holds: 5 ms at the link's
-    /// rate, and at least 16 kB.
+    /// rate, and at least 16 kB; with a feed 0.5 ms, and at least three frames.
     pub(crate) queue: Span,
     /// Time on the way, each way, at the sender's link.
     pub(crate) delay: Span,

@@ -16,10 +16,11 @@ const READING: &str = "\
 *Wall*: from the start of the sender to the last delivery (the receiver's program ends, or, where it lingers, all of the file is in its place), median \
 (least–greatest). *Mbit/s*: what was sent over that, or, where transfers were not waited for, what came to the receiver while it was measured, or what a foreign transfer had. *Others*: the last delivery at a receiver \
 like most, where some are not. *× bound*: over size · (1514/1472) · 8 / (rate · (1 − loss)). *Wire*: bytes of Ethernet frames that the sender sent, over bytes \
-of the file; beside it those that all receivers together sent. *CPU s*: user and system, of the sender's programs and of all receivers' together. *CPU*: \
+of the file; beside it those that all receivers together sent; with `offloads` a batch of up to 64 KiB counts as one frame, so that \
+who sends batches seems to send fewer headers. *CPU s*: user and system, of the sender's programs and of all receivers' together. *CPU*: \
 share of all cores that these used, and that was in use at all, others' work of low priority aside; **bound** where the programs were at the limit of the machine (85 % of it, or \
 95 % of one core by the sender or by each receiver), *full* where the machine was, by network work in the kernel or by other work, *late* where the emulator gave one frame in a hundred on more than \
-a millisecond late: delays and short queues were not those asked for. A queue is longer than asked by what a link without delay saves up: 5 ms of its rate, at least 16 kB. *Lost by the lab*: packets that the network lost without being asked, socket buffers aside, which stand in `runs.csv`. Every file was compared \
+a millisecond late: delays and short queues were not those asked for. A queue is longer than asked by what a link without delay saves up: 5 ms of its rate, at least 16 kB (with a feed 0.5 ms, at least three frames). *Lost by the lab*: packets that the network lost without being asked, socket buffers aside, which stand in `runs.csv`. Every file was compared \
 with the payload; a run with a receiver that lacks it has no wall time, and its bytes and processor time count in no median (but where most are alike, and all of these have it); one that was not waited for has no wall time; one in which the lab itself failed counts in no figure. Last, what held the connections back, as a program said that tells it, while it was measured or in the end; and what went wrong.
 
 Of a feed's products: *Σ size / Σ latency* of the mean receiver, and of an *ideal* system that sends them one after another at the link's rate, what it saves up in a pause included, with no headers at all and half a round trip \
