@@ -89,6 +89,7 @@ pub(crate) fn run(experiment: &Experiment, (k, n): (usize, usize), out: &Path) -
                     program: call.name.clone(),
                     cell: cell.clone(),
                     repeat,
+                    campaign: 1,
                     trouble: format!("the lab failed: {e}"),
                     lab_failed: true,
                     ..Record::default()
@@ -104,7 +105,7 @@ pub(crate) fn run(experiment: &Experiment, (k, n): (usize, usize), out: &Path) -
     if experiment.keep_logs { figures::draw(out) } else { Ok(()) }
 }
 
-/// Writes the page of parts that were run by themselves, as if they had been run in turn. Says what is missing.
+/// Writes the page of parts that were run by themselves, or of whole campaigns, as if they had been run in turn. Says what is missing.
 pub(crate) fn join(experiment: &Experiment, parts: &[PathBuf], out: &Path) -> io::Result<()> {
     let cells = experiment.cells().map_err(io::Error::other)?;
     let (mut records, mut surroundings): (Vec<(usize, Record)>, Vec<Surroundings>) =
@@ -112,30 +113,26 @@ pub(crate) fn join(experiment: &Experiment, parts: &[PathBuf], out: &Path) -> io
     for part in parts {
         let here = part.join(SURROUNDINGS);
         let text = fs::read_to_string(&here).map_err(at(&here))?;
-        surroundings.push(serde_json::from_str(&text).map_err(at(&here))?);
+        let told = serde_json::from_str(&text).map_err(at(&here))?;
+        if surroundings.contains(&told) {
+            return Err(at(part)("another part has these runs too"));
+        }
+        surroundings.push(told);
         let runs = part.join("runs.jsonl");
         for line in fs::read_to_string(&runs).map_err(at(&runs))?.lines() {
-            let record: Record = serde_json::from_str(line).map_err(at(&runs))?;
+            let mut record: Record = serde_json::from_str(line).map_err(at(&runs))?;
+            record.campaign = surroundings.len();
             let number = cells.iter().position(|cell| *cell == record.cell);
             let number = number.ok_or("a run of a cell that this experiment does not have");
             let number = number.map_err(at(&runs))?;
-            let is_same = |(other, had): &(usize, Record)| {
-                *other == number && had.program == record.program && had.repeat == record.repeat
-            };
-            if records.iter().any(is_same) {
-                let twice = format!("another part has this run too: {}", self::line(&record));
-                return Err(at(&runs)(twice));
-            }
             records.push((number, record));
         }
     }
-    let missing = (0..cells.len()).filter(|number| records.iter().all(|(of, _)| of != number));
-    match missing.count() {
-        0 => {}
-        missing => println!("{missing} of {} cells are in none of these parts", cells.len()),
-    }
     records.sort_by_key(|(number, record)| (*number, record.repeat));
     let records: Vec<Record> = records.into_iter().map(|(_, record)| record).collect();
+    for line in page::missing(experiment, &surroundings, &records).map_err(io::Error::other)? {
+        println!("missing: {line}");
+    }
     fs::create_dir_all(out).map_err(at(out))?;
     page::write(experiment, &surroundings, &records, out).map_err(at(out))
 }
@@ -191,6 +188,7 @@ fn run_one(
         program: call.name.clone(),
         cell: cell.clone(),
         repeat,
+        campaign: 1,
         complete,
         wall_s,
         delivered_s,
@@ -272,6 +270,15 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
+    /// One program, three cells, two repeats.
+    fn experiment(folder: &Path) -> Experiment {
+        let file = folder.join("sweep.toml");
+        let text = "title = \"Join\"\nprograms = [\"downpour\"]\nrepeats = 2\n\
+                    [cell]\nsize = \"1MiB\"\nrate = \"1mbit\"\n[sweep]\nloss = [0.0, 0.01, 0.02]\n";
+        fs::write(&file, text).unwrap();
+        Experiment::read(&file).unwrap()
+    }
+
     /// A part whose runs have these wires; none where the lab failed.
     fn part(folder: &Path, experiment: &Experiment, runs: &[(usize, u32, Option<f64>)]) -> PathBuf {
         let cells = experiment.cells().unwrap();
@@ -298,11 +305,7 @@ mod tests {
     fn parts_are_joined_in_the_experiments_order() {
         let folder = std::env::temp_dir().join(format!("downpour-join-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        let file = folder.join("sweep.toml");
-        let text = "title = \"Join\"\nprograms = [\"downpour\"]\nrepeats = 2\n\
-                    [cell]\nsize = \"1MiB\"\nrate = \"1mbit\"\n[sweep]\nloss = [0.0, 0.01, 0.02]\n";
-        fs::write(&file, text).unwrap();
-        let experiment = Experiment::read(&file).unwrap();
+        let experiment = experiment(&folder);
         let odd = part(&folder.join("a"), &experiment, &[(2, 1, Some(1.5)), (0, 1, Some(1.25))]);
         let even = part(&folder.join("b"), &experiment, &[(1, 2, Some(1.75)), (1, 1, None)]);
         let out = folder.join("out");
@@ -314,12 +317,38 @@ mod tests {
         assert!(at("## loss 1 %") < at("## loss 2 %"), "{page}");
         // One run of two has a figure, and it stands alone.
         at("| 1.750 (1.750–1.750) |");
+        at("Missing: loss 0 %: 1 of 2 runs of downpour; loss 2 %: 1 of 2 runs of downpour.");
         // Each part's surroundings.
         at(&format!("load at the start {}", odd.display()));
         at(&format!("load at the start {}", even.display()));
 
         let twice = join(&experiment, &[odd.clone(), odd], &out).unwrap_err().to_string();
-        assert!(twice.contains("another part has this run too"), "{twice}");
+        assert!(twice.contains("another part has these runs too"), "{twice}");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn runs_of_two_campaigns_are_all_counted() {
+        let folder = std::env::temp_dir().join(format!("downpour-twice-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let experiment = experiment(&folder);
+        let runs = |wire| [(0, 1, Some(wire)), (0, 2, Some(wire))];
+        let first = part(&folder.join("a"), &experiment, &runs(1.25));
+        // It was stopped after one of two.
+        let second = part(&folder.join("b"), &experiment, &runs(1.75)[..1]);
+        let out = folder.join("out");
+        join(&experiment, &[first, second], &out).unwrap();
+        let page = fs::read_to_string(out.join("README.md")).unwrap();
+        assert!(page.contains("| downpour | 0/3 |"), "{page}");
+        assert!(page.contains("| 1.250 (1.250–1.750) |"), "{page}");
+        assert!(page.contains("Missing: 2 of 3 cells have no runs."), "{page}");
+        let table = fs::read_to_string(out.join("runs.csv")).unwrap();
+        let mut rows = table.lines().map(|line| line.split(',').collect::<Vec<_>>());
+        let names = rows.next().unwrap();
+        let column = |name: &str| names.iter().position(|here| *here == name).unwrap();
+        let told = ["campaign", "repeat"].map(column);
+        let told: Vec<_> = rows.map(|row| told.map(|at| row[at].to_owned())).collect();
+        assert_eq!(told, [["1", "1"], ["2", "1"], ["1", "2"]]);
         fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -64,11 +64,11 @@ enum Verb {
         #[arg(long, value_name = "K/N", value_parser = part)]
         part: Option<(usize, usize)>,
     },
-    /// Write the figures of an experiment whose parts were run by themselves
+    /// Write the figures of an experiment whose parts were run by themselves, and say which runs are missing
     Join {
         /// The experiment
         file: PathBuf,
-        /// The folders of its parts
+        /// The folders of its parts, or of several campaigns: each run counts
         #[arg(required = true)]
         parts: Vec<PathBuf>,
         /// Where the figures go

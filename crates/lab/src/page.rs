@@ -32,7 +32,7 @@ until its last block had *arrived*, repair included; until it had its *turn* and
 const LATE_US: f64 = 1000.0;
 
 /// Where and with what it ran.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Surroundings {
     pub(crate) command: String,
     pub(crate) date: String,
@@ -86,7 +86,8 @@ pub(crate) fn write(
     fs::write(out.join("runs.json"), serde_json::to_string_pretty(&all)?)?;
     fs::write(out.join("runs.csv"), csv(records))?;
     let mut text = String::new();
-    head(&mut text, experiment, surroundings, records).expect("a String takes all");
+    let missing = missing(experiment, surroundings, records).map_err(io::Error::other)?;
+    head(&mut text, experiment, surroundings, records, &missing).expect("a String takes all");
     for (number, plot) in (1..).zip(&experiment.plot) {
         let drawing = drawing(plot, records);
         let name = format!("plot-{number}.svg");
@@ -101,11 +102,50 @@ pub(crate) fn write(
     fs::write(out.join("README.md"), text)
 }
 
+/// What these runs lack of the experiment: by cell and program, and cells that nothing ran in together.
+pub(crate) fn missing(
+    experiment: &Experiment,
+    surroundings: &[Surroundings],
+    records: &[Record],
+) -> Result<Vec<String>, String> {
+    let ran = |name: &&String| records.iter().any(|record| record.program == **name);
+    let skipped = |name: &&String| {
+        surroundings.iter().flat_map(|here| &here.skipped).any(|(skipped, _)| skipped == *name)
+    };
+    let programs = experiment.programs.iter().filter(|name| ran(name) || !skipped(name));
+    let programs: Vec<&String> = programs.collect();
+    let varies: Vec<&str> = experiment.varies().collect();
+    let (mut missing, mut empty) = (Vec::new(), 0);
+    let cells = experiment.cells()?;
+    for cell in &cells {
+        let here: Vec<&Record> = records.iter().filter(|record| record.cell == *cell).collect();
+        if here.is_empty() {
+            empty += 1;
+            continue;
+        }
+        let of = |name: &String| here.iter().filter(|record| record.program == *name).count();
+        // Where several campaigns ran, each program has as many as the others.
+        let most = programs.iter().map(|name| of(name)).max().unwrap_or_default();
+        let wanted = most.max(experiment.repeats as usize);
+        let few = programs.iter().filter(|name| of(name) < wanted);
+        let few = few.map(|name| format!("{} of {wanted} runs of {name}", wanted - of(name)));
+        let few: Vec<String> = few.collect();
+        if !few.is_empty() {
+            missing.push(format!("{}: {}", heading(cell, &varies), few.join(", ")));
+        }
+    }
+    if empty > 0 {
+        missing.insert(0, format!("{empty} of {} cells have no runs", cells.len()));
+    }
+    Ok(missing)
+}
+
 fn head(
     text: &mut String,
     experiment: &Experiment,
     surroundings: &[Surroundings],
     records: &[Record],
+    missing: &[String],
 ) -> std::fmt::Result {
     writeln!(text, "# {}\n", experiment.title)?;
     if !experiment.text.is_empty() {
@@ -129,7 +169,12 @@ fn head(
             "; {emulated} frames went through the emulator, of which one in a hundred was up to {late:.0} us late"
         )?;
     }
-    writeln!(text, ".\n\n| program | version | |\n| --- | --- | --- |")?;
+    writeln!(text, ".\n")?;
+    let missing = missing.join("; ");
+    if !missing.is_empty() {
+        writeln!(text, "Missing: {missing}.\n")?;
+    }
+    writeln!(text, "| program | version | |\n| --- | --- | --- |")?;
     let present = surroundings.iter().flat_map(|here| &here.programs);
     let present = present.map(|(name, about, version)| format!("| {name} | {version} | {about} |"));
     let skipped = surroundings.iter().flat_map(|here| &here.skipped);
@@ -155,9 +200,7 @@ fn table(
     if here.is_empty() {
         return Ok(());
     }
-    let values = varies.iter().map(|name| format!("{name} {}", shown(cell, name)));
-    let values: Vec<String> = values.collect();
-    let heading = if values.is_empty() { "All runs".to_owned() } else { values.join(", ") };
+    let heading = heading(cell, varies);
     let bound = bound_s.map_or(String::new(), |s| format!(" (bound {s:.2} s)"));
     writeln!(text, "## {heading}{bound}\n")?;
     writeln!(
@@ -178,6 +221,13 @@ fn table(
     }
     writeln!(text)?;
     if cell.feed.is_some() { latencies(text, &here) } else { Ok(()) }
+}
+
+/// What tells a cell from the others.
+fn heading(cell: &Cell, varies: &[&str]) -> String {
+    let values = varies.iter().map(|name| format!("{name} {}", shown(cell, name)));
+    let values: Vec<String> = values.collect();
+    if values.is_empty() { "All runs".to_owned() } else { values.join(", ") }
 }
 
 fn row(text: &mut String, name: &str, wanted: usize, runs: &[&Record]) -> std::fmt::Result {

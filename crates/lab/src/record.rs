@@ -59,6 +59,9 @@ pub(crate) struct Record {
     pub(crate) cell: Cell,
     /// From 1.
     pub(crate) repeat: u32,
+    /// Of the page's commands the one that ran it, from 1.
+    #[serde(default)]
+    pub(crate) campaign: usize,
     #[serde(flatten)]
     pub(crate) latencies: Latencies,
     /// Receivers that have the file.
