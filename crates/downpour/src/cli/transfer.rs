@@ -456,6 +456,14 @@ impl DeedArgs {
             }
         })?;
         println!("{deed}: {} files, nothing to do for {}", done.done, done.passed);
+        if deed == "retry" && done.passed > 0 {
+            println!(
+                "what does not wait has nothing to be tried again; `downpour transfer why FILE` says what holds it up"
+            );
+            println!(
+                "what is queued for a link that is held back goes at once after `downpour transfer open SITE`"
+            );
+        }
         for file in &done.unknown {
             eprintln!("there is no file {file}");
         }
@@ -544,7 +552,7 @@ fn show_link(link: &LinkReport) {
     );
     if let Some(at) = link.probe_at_us {
         let trouble = link.trouble.as_deref().unwrap_or("it failed");
-        println!("{:<12} broken: {}; next probe {}", "", shown(trouble), show_time(at));
+        println!("{:<12} held back: {}; next probe {}", "", shown(trouble), show_time(at));
     }
 }
 

@@ -56,6 +56,8 @@ pub(super) struct Link {
     breaker: Breaker,
     /// Whether it takes what is offered: it may have no room, or no time.
     takes: Breaker,
+    /// The smallest file for which it had no room the last time; `None`: it took nothing for another reason.
+    too_large: Option<u64>,
     pub(super) wanted: Wanted,
     pub(super) active: usize,
     trouble: Option<(ErrorClass, String)>,
@@ -116,6 +118,7 @@ impl Link {
         Self {
             breaker: Breaker::new(BREAKER, seed),
             takes: Breaker::new(REFUSALS, seed),
+            too_large: None,
             wanted,
             active: 0,
             trouble: None,
@@ -129,6 +132,17 @@ impl Link {
 
     /// How many files may go into a batch that begins now.
     pub(super) fn permit(&mut self, now: Time, active_max: usize, files_max: usize) -> usize {
+        self.permit_of(u64::MAX, now, active_max, files_max)
+    }
+
+    /// The same of files of about this size.
+    pub(super) fn permit_of(
+        &mut self,
+        size: u64,
+        now: Time,
+        active_max: usize,
+        files_max: usize,
+    ) -> usize {
         if self.wanted != Wanted::Open || self.active >= active_max {
             return 0;
         }
@@ -141,11 +155,23 @@ impl Link {
         match self.takes.permit(stamp(now)) {
             // Whether there is room depends on the file: one would say little.
             Permit::Yes | Permit::Probe => files,
+            Permit::No(_) if self.is_smaller(size) => files,
             Permit::No(_) => {
                 self.breaker.unprobe(stamp(now));
                 0
             }
         }
+    }
+
+    /// Whether files of about this size may be offered, as far as it is known what it takes. What found no room says nothing of smaller
+    /// files.
+    pub(super) fn may_take(&self, now: Time, size: u64) -> bool {
+        let is_held = self.takes.opens_until().is_some_and(|until| until > stamp(now));
+        !is_held || self.is_smaller(size)
+    }
+
+    fn is_smaller(&self, size: u64) -> bool {
+        self.too_large.is_some_and(|too_large| size < too_large)
     }
 
     /// Whether these many files may go in one batch that begins now.
@@ -184,13 +210,14 @@ impl Link {
     /// The other side answered, and brought the batch to its end.
     pub(super) fn succeed(&mut self) {
         self.answered();
-        self.takes.succeed();
+        self.taken();
         self.trouble = None;
     }
 
     /// The other side takes some of an offer, or has it.
     pub(super) fn taken(&mut self) {
         self.takes.succeed();
+        self.too_large = None;
     }
 
     /// An operator says what it may do. Who opens it knows that it works.
@@ -205,6 +232,7 @@ impl Link {
     pub(super) fn begin_anew(&mut self) {
         self.breaker = Breaker::new(BREAKER, seed());
         self.takes = Breaker::new(REFUSALS, seed());
+        self.too_large = None;
         self.pace = Pace::default();
         self.rested.clear();
     }
@@ -225,8 +253,15 @@ impl Link {
         } else {
             self.answered();
             self.takes.fail(stamp(now));
+            self.too_large = None;
         }
         self.trouble = Some((class, what.to_owned()));
+    }
+
+    /// None of a batch found room, whose smallest file has this size.
+    pub(super) fn has_no_room(&mut self, now: Time, smallest: u64, what: &str) {
+        self.fail(now, ErrorClass::DestinationFull, what);
+        self.too_large = Some(smallest);
     }
 
     /// Files of a batch are at the other side.
@@ -250,6 +285,11 @@ impl Link {
     /// When the next probe goes out; `None` while nothing is held back.
     pub(super) fn probe_at(&self) -> Option<Time> {
         self.breaker.opens_until().max(self.takes.opens_until()).map(time)
+    }
+
+    /// While nothing is held back but for want of room: the size from which on files are.
+    pub(super) const fn too_large(&self) -> Option<u64> {
+        self.too_large
     }
 
     pub(super) fn trouble(&self) -> Option<&(ErrorClass, String)> {
@@ -385,6 +425,27 @@ mod tests {
         assert!(waits[0] <= 2_000_000 && waits[7] >= 100_000_000, "{waits:?}");
         link.taken();
         assert_eq!(link.permit(now, 2, 1000), 1000);
+    }
+
+    #[test]
+    fn what_finds_no_room_holds_up_no_smaller_file() {
+        let mut link = Link::new(1, Wanted::Open);
+        link.has_no_room(NOW, 130, "130 bytes are needed, 97 are free");
+        assert_eq!((link.may_take(NOW, 130), link.permit_of(130, NOW, 2, 9)), (false, 0));
+        assert_eq!((link.may_take(NOW, 5), link.permit_of(5, NOW, 2, 9)), (true, 9));
+        assert_eq!(link.permit(NOW, 2, 9), 0, "of whatever size");
+        link.active = 2;
+        assert_eq!(link.permit_of(5, NOW, 2, 9), 0, "its cap holds");
+        link.active = 0;
+        link.has_no_room(NOW, 5, "5 bytes are needed, 1 is free");
+        assert_eq!((link.may_take(NOW, 5), link.may_take(NOW, 4)), (false, true));
+        // One that is busy takes nothing, of whatever size.
+        let probe_at = link.probe_at().unwrap();
+        assert_eq!(link.permit_of(200, probe_at, 2, 9), 9);
+        link.fail(probe_at, ErrorClass::OutOfResources, "busy");
+        assert_eq!((link.may_take(probe_at, 0), link.permit_of(0, probe_at, 2, 9)), (false, 0));
+        link.taken();
+        assert_eq!((link.may_take(probe_at, 200), link.too_large()), (true, None));
     }
 
     #[test]

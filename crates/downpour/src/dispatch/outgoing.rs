@@ -64,11 +64,13 @@ pub(super) struct Delivered {
 pub(super) struct Broken {
     pub(super) class: ErrorClass,
     pub(super) what: String,
+    /// All were refused for want of room: the size of the smallest.
+    pub(super) too_large: Option<u64>,
 }
 
 impl From<RemoteError> for Broken {
     fn from(error: RemoteError) -> Self {
-        Self { class: error.class(Side::Destination), what: error.to_string() }
+        Self { class: error.class(Side::Destination), what: error.to_string(), too_large: None }
     }
 }
 
@@ -105,7 +107,7 @@ impl Outgoing {
         kill_point("offer.after");
         if answer.items.len() != held.len() {
             let what = "the destination answered for another number of files".to_owned();
-            let broken = Broken { class: ErrorClass::DestinationRefused, what };
+            let broken = Broken { class: ErrorClass::DestinationRefused, what, too_large: None };
             return Ok((delivered, Some(self.broken(book, held, broken).await?)));
         }
         let (mut take, mut have, mut failed) = (Vec::new(), Vec::new(), Vec::new());
@@ -266,7 +268,8 @@ impl Outgoing {
                 // It has started again and knows nothing of this batch: what it has it will say to the next offer.
                 Err(RemoteError::Refused(problem)) => {
                     let what = format!("it forgot the batch: {}", problem.what);
-                    break Err(Broken { class: ErrorClass::ConnectionLost, what });
+                    let class = ErrorClass::ConnectionLost;
+                    break Err(Broken { class, what, too_large: None });
                 }
                 Err(error) => {
                     tries += 1;
@@ -433,8 +436,11 @@ pub(super) fn item(held: &Held, route: &Route) -> OfferItem {
 /// What the other site says of itself when it refuses all files of an offer for its own sake.
 fn takes_nothing(failed: &[(Held, Trouble)]) -> Option<Broken> {
     let all = failed.iter().all(|(_, trouble)| blames_site(trouble.class()));
-    let (_, trouble) = failed.first().filter(|_| all)?;
-    Some(Broken { class: trouble.class(), what: trouble.what.clone() })
+    // The smallest, which found no room either.
+    let (held, trouble) = failed.iter().min_by_key(|(held, _)| held.file.size).filter(|_| all)?;
+    let is_full = |(_, trouble): &(Held, Trouble)| trouble.class() == ErrorClass::DestinationFull;
+    let too_large = failed.iter().all(is_full).then_some(held.file.size);
+    Some(Broken { class: trouble.class(), what: trouble.what.clone(), too_large })
 }
 
 /// A batch is called as its session is, in hexadecimal digits.
@@ -468,8 +474,24 @@ pub(super) fn why_unread(path: &Path, size: u64, changed: bool) -> ErrorClass {
 
 #[cfg(test)]
 mod tests {
-    use super::why_unread;
+    use super::{Held, Trouble, takes_nothing, why_unread};
     use downpour_catalog::ErrorClass;
+
+    #[test]
+    fn a_site_without_room_says_how_small_a_file_found_none() {
+        let refused = |size, class| {
+            let mut held = Held::example("a");
+            held.file.size = size;
+            (held, Trouble::new(class, format!("{size}")))
+        };
+        let (full, busy) = (ErrorClass::DestinationFull, ErrorClass::OutOfResources);
+        let two = takes_nothing(&[refused(9, full), refused(5, full)]).unwrap();
+        assert_eq!((two.class, two.what.as_str(), two.too_large), (full, "5", Some(5)));
+        let both = takes_nothing(&[refused(9, full), refused(5, busy)]).unwrap();
+        assert_eq!((both.class, both.too_large), (busy, None));
+        let own = takes_nothing(&[refused(9, full), refused(5, ErrorClass::NameRefused)]);
+        assert!(own.is_none());
+    }
 
     #[test]
     fn a_file_that_is_as_it_was_has_not_changed() {

@@ -106,7 +106,7 @@ pub(super) const fn blames_link(class: ErrorClass) -> bool {
     )
 }
 
-/// Whether a file is refused for the other site's sake, which would refuse the next one, too.
+/// Whether a file is refused for the other site's sake, which would refuse the next one, too; for want of room, one as large.
 pub(super) const fn blames_site(class: ErrorClass) -> bool {
     use ErrorClass as E;
     matches!(class, E::DestinationFull | E::OutOfResources | E::CatalogUnreachable)

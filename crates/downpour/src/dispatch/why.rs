@@ -126,9 +126,10 @@ impl Dispatch {
     fn links_now(&self) -> Links {
         let links = lock(&self.links);
         let now = links.iter().map(|(name, link)| {
-            let is = match link.is_broken() {
-                true => format!("the link to {name} is broken"),
-                false => format!("{name} takes nothing now"),
+            let is = match (link.is_broken(), link.too_large()) {
+                (true, _) => format!("the link to {name} is broken"),
+                (false, Some(size)) => format!("{name} has no room for {size} bytes"),
+                (false, None) => format!("{name} takes nothing now"),
             };
             let trouble = link.trouble().map(|(class, what)| format!("{is}: {class}: {what}"));
             let (wanted, probe_at, files_per_s) = (link.wanted, link.probe_at(), link.pace().0);

@@ -5,7 +5,7 @@ use super::hooks::kill_point;
 use super::link::{Link, Wanted, seed};
 use super::load::{Loaded, Names, load};
 use super::offer::OFFER_ITEMS_LEN_MAX;
-use super::outgoing::{Outgoing, batch_name, item};
+use super::outgoing::{Broken, Outgoing, batch_name, item};
 use super::policy::{WAIT_MAX, waits};
 use super::route::Route;
 use super::{Dispatch, Progress, lock};
@@ -249,14 +249,19 @@ fn choose(
     let mut links = lock(&dispatch.links);
     let link =
         links.entry(remote.name().to_owned()).or_insert_with(|| Link::new(seed(), Wanted::Open));
-    ready.retain(|rule, _| link.may_search(*rule, now));
+    ready.retain(|rule, _| link.may_search(*rule, now) && link.may_take(now, mean(state, *rule)));
     let rule = link.next_rule(&ready)?;
-    let (files, bytes) = state.queued[&rule];
-    let mean = u64::try_from(bytes / files.max(1)).unwrap_or(0).max(1);
-    let fit = usize::try_from(config.transfer.batch_bytes.0 / mean).unwrap_or(usize::MAX);
+    let mean = mean(state, rule);
+    let fit = usize::try_from(config.transfer.batch_bytes.0 / mean.max(1)).unwrap_or(usize::MAX);
     let wanted = fit.clamp(1, config.transfer.batch_files);
-    let limit = link.permit(now, remote.section.active, wanted);
+    let limit = link.permit_of(mean, now, remote.section.active, wanted);
     (limit > 0).then_some((rule, limit))
+}
+
+/// Bytes of a rule's file in the queue, on average.
+fn mean(state: &Now, rule: RuleId) -> u64 {
+    let (files, bytes) = state.queued[&rule];
+    u64::try_from(bytes / files.max(1)).unwrap_or(0)
 }
 
 /// Takes up what a daemon left that died, or lost its lease.
@@ -439,6 +444,9 @@ async fn batch(
     let mut links = lock(&dispatch.links);
     let Some(link) = links.get_mut(remote.name()) else { return Ok(()) };
     match &broken {
+        Some(Broken { too_large: Some(smallest), what, .. }) => {
+            link.has_no_room(now, *smallest, what);
+        }
         Some(broken) => link.fail(now, broken.class, &broken.what),
         None => link.succeed(),
     }
