@@ -8,7 +8,7 @@ use crate::place::CatalogUrl;
 use crate::reader::Reader;
 use crate::record::{FileId, LogId, RuleId, SiteId, Time};
 use crate::sql::{DbError, Sql};
-use crate::sqlite::Access;
+use crate::sqlite::{Access, Opened};
 use crate::words::{self, WordKind};
 use crate::writer::{CONFLICTS_MAX, Reply, Request, Writer};
 use tokio::sync::oneshot;
@@ -22,6 +22,8 @@ pub struct Catalog {
     url: CatalogUrl,
     log: LogId,
     writer: Writer,
+    /// Of SQLite: its file.
+    opened: Option<Opened>,
 }
 
 /// An answer that comes when what was asked is durable.
@@ -63,7 +65,17 @@ impl Catalog {
         migrate::migrate(&mut *sql, now, before)?;
         let log = register(&mut *sql, name)?;
         let ledger = Ledger::open(&mut *sql, log)?;
-        Ok(Self { url: url.clone(), log, writer: Writer::start(sql, ledger, log, name) })
+        let opened = match url {
+            CatalogUrl::Sqlite(path) => Some(Opened::of(path)?),
+            CatalogUrl::Postgres(_) | CatalogUrl::Mysql(_) => None,
+        };
+        Ok(Self { url: url.clone(), log, writer: Writer::start(sql, ledger, log, name), opened })
+    }
+
+    /// Whether a file of SQLite is still there under its name. One that was removed or replaced is written to no more, and what is read
+    /// of it by who has it open is not what is there.
+    pub fn check(&self) -> Result<(), Error> {
+        Ok(self.opened.as_ref().map_or(Ok(()), Opened::check)?)
     }
 
     /// Makes these changes: each is atomic and answered in its place, all share a commit with whatever else waits.
@@ -161,10 +173,34 @@ fn register(sql: &mut dyn Sql, name: &str) -> Result<LogId, OpenError> {
 #[cfg(test)]
 mod tests {
     use super::Catalog;
+    use crate::error::Error;
     use crate::migrate::BeforeMigration;
     use crate::place::CatalogUrl;
     use crate::record::Time;
     use crate::sqlite::Access;
+    use std::fs;
+
+    #[test]
+    fn a_file_that_was_taken_away_is_not_written_to_and_no_other_is_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, aside] = ["c.db", "aside"].map(|name| folder.path().join(name));
+        let url = CatalogUrl::Sqlite(file.clone());
+        let catalog = Catalog::open(&url, "a", Time(1), &BeforeMigration::Refuse).unwrap();
+        let works = || catalog.rule("all").and(catalog.check()).is_ok();
+        let is_told = || {
+            let lost = |error| matches!(error, Error::Unreachable(text) if text.contains("c.db"));
+            catalog.check().is_err_and(lost)
+                && catalog.rule("other").is_err_and(lost)
+                && catalog.apply(Time(1), &[]).is_err_and(lost)
+        };
+        assert!(works());
+        fs::rename(&file, &aside).unwrap();
+        assert!(is_told() && !file.exists(), "moved");
+        fs::copy(&aside, &file).unwrap();
+        assert!(is_told(), "replaced");
+        fs::rename(&aside, &file).unwrap();
+        assert!(works(), "it is back");
+    }
 
     #[test]
     fn a_writer_that_gets_no_number_says_so() {

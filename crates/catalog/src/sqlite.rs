@@ -2,11 +2,15 @@
 //!
 //! WAL with `synchronous=FULL`: a commit is on the disk when it is answered, and readers see the last one without
 //! waiting for the writer. Many rows are a loop over one prepared statement, which in-process is the fastest way.
+//!
+//! A file that was removed or replaced while it is open would be written to as before, and all of that be gone with the process: before
+//! each transaction that writes its name must still lead to it.
 
 use crate::error::OpenError;
 use crate::sql::{DbError, Dialect, Hold, Put, Row, Sql, Table, Value};
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OpenFlags, ToSql};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,9 +25,39 @@ const CHECKPOINT_PAGES: i64 = 16 << 10;
 const STATEMENTS: usize = 128;
 
 pub(crate) struct Sqlite {
-    path: PathBuf,
+    opened: Opened,
     access: Access,
     connection: Connection,
+}
+
+/// A file that is open, by its name and by what it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Opened {
+    path: PathBuf,
+    /// Device and inode.
+    is: (u64, u64),
+}
+
+impl Opened {
+    pub(crate) fn of(path: &Path) -> Result<Self, DbError> {
+        let is =
+            found(path).map_err(|error| DbError::Lost(format!("{}: {error}", path.display())))?;
+        Ok(Self { path: path.to_owned(), is })
+    }
+
+    /// Whether its name still leads to it.
+    pub(crate) fn check(&self) -> Result<(), DbError> {
+        if found(&self.path).is_ok_and(|is| is == self.is) {
+            return Ok(());
+        }
+        let path = self.path.display();
+        let what = "was removed, moved or replaced while it is open";
+        Err(DbError::Lost(format!("{path} {what}: put it back, or stop the daemon and restore it")))
+    }
+}
+
+fn found(path: &Path) -> std::io::Result<(u64, u64)> {
+    path.metadata().map(|meta| (meta.dev(), meta.ino()))
 }
 
 /// What a connection is for.
@@ -41,7 +75,7 @@ impl Sqlite {
             return Err(OpenError::NoFile(path.to_owned()));
         }
         let connection = connect(path, access)?;
-        Ok(Self { path: path.to_owned(), access, connection })
+        Ok(Self { opened: Opened::of(path)?, access, connection })
     }
 }
 
@@ -128,6 +162,7 @@ impl Sql for Sqlite {
     }
 
     fn begin(&mut self) -> Result<(), DbError> {
+        self.opened.check()?;
         // Immediate: the lock is taken here, never in the middle.
         Ok(self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map(drop)?)
     }
@@ -204,7 +239,9 @@ impl Sql for Sqlite {
     }
 
     fn reopen(&mut self) -> Result<(), DbError> {
-        self.connection = connect(&self.path, self.access)?;
+        // Another one is not made of it.
+        self.opened.check()?;
+        self.connection = connect(&self.opened.path, self.access)?;
         Ok(())
     }
 }

@@ -30,7 +30,7 @@ async fn alive() -> &'static str {
     "alive\n"
 }
 
-/// Whether it works: the catalog can be read and no service has failed
+/// Whether it works: the catalog is in its place and can be read, and no service has failed
 #[utoipa::path(get, path = "/readyz", responses((status = 200, body = String), (status = 503, body = String)))]
 async fn ready(State(site): State<Arc<Site>>) -> (StatusCode, String) {
     let reports = site.supervisor().reports();

@@ -298,6 +298,7 @@ impl Site {
 #[cfg(test)]
 mod tests {
     use super::super::{Clock, Daemon, StartError};
+    use downpour_catalog::ErrorClass;
     use std::fs;
     use std::net::{TcpListener, TcpStream};
     use std::path::{Path, PathBuf};
@@ -324,6 +325,22 @@ mod tests {
         drop(taken);
         assert!(daemon.reload().await);
         assert!(TcpStream::connect(elsewhere).is_ok());
+        daemon.end(Duration::ZERO).await;
+    }
+
+    #[tokio::test]
+    async fn a_catalog_that_is_taken_away_is_missed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = configured(folder.path(), "127.0.0.1:0");
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let is_read = || daemon.site.read(|reader| reader.sites());
+        assert!(is_read().await.is_ok());
+        let [catalog, aside] = ["catalog.db", "aside"].map(|n| folder.path().join("state").join(n));
+        fs::rename(&catalog, &aside).unwrap();
+        let fault = is_read().await.unwrap_err();
+        assert_eq!(fault.class, ErrorClass::CatalogUnreachable, "{fault}");
+        fs::rename(&aside, &catalog).unwrap();
+        assert!(is_read().await.is_ok());
         daemon.end(Duration::ZERO).await;
     }
 

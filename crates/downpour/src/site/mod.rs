@@ -154,6 +154,7 @@ impl Site {
     {
         let site = self.clone();
         let done = tokio::task::spawn_blocking(move || {
+            site.catalog.check()?;
             let kept = site.readers().pop();
             let mut reader = match kept {
                 Some(reader) => reader,
