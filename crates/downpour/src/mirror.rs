@@ -427,6 +427,7 @@ mod tests {
             std::fs::write(&file, text).unwrap();
         };
         configure("['slow', 'gone']");
+        crate::site::card(folder.path()).unwrap();
         let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
         let line = || {
             let reports = daemon.site.supervisor().reports();

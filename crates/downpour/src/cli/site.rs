@@ -6,7 +6,7 @@ use crate::descriptors;
 use crate::object::printable;
 use crate::site::{
     Access, AccessError, BadConfig, CONFIG_FILE, Card, Clock, Config, Daemon, InitError,
-    Introduced, RemoteError, Setup, StartError, card, init, introduce,
+    Introduced, RemoteError, Setup, StartError, card, has_key, init, introduce,
 };
 use crate::units::HostPort;
 use clap::Args;
@@ -92,8 +92,11 @@ impl InitArgs {
             self.with.iter().map(|with| Other::read(with)).collect::<Result<Vec<_>, _>>()?;
         let setup_there = self.folder.join(CONFIG_FILE).exists();
         let mine = if setup_there {
+            // A key that was lost is made anew.
+            let is_whole = has_key(&self.folder).map_err(init_fault)?;
             let mine = card(&self.folder).map_err(init_fault)?;
-            if self.name.as_ref().is_some_and(|name| *name != mine.name) || self.with.is_empty() {
+            let nothing_to_do = is_whole && self.with.is_empty();
+            if self.name.as_ref().is_some_and(|name| *name != mine.name) || nothing_to_do {
                 return Err(init_fault(InitError::Exists(self.folder)));
             }
             if self.state.is_some() || self.listen.is_some() || self.address.is_some() {
@@ -382,6 +385,14 @@ mod tests {
             Initing::try_parse_from(folder.iter().chain(more)).unwrap().init.run()
         };
         init(&["--address", "old:1"]).unwrap();
+        let card = || super::card(root.path()).unwrap();
+        let (before, key) = (card(), root.path().join("state/node.key"));
+        std::fs::remove_file(&key).unwrap();
+        let again = ["init", "--folder", root.path().to_str().unwrap()];
+        let again = || Initing::try_parse_from(again).unwrap().init.run();
+        again().unwrap();
+        assert!(key.exists() && card().key != before.key, "for a lost key it makes another");
+        assert!(again().unwrap_err().what.contains("already"));
         let fault = init(&["--address", "new:1"]).unwrap_err();
         assert!(fault.exit == Exit::Usage && fault.what.contains("--address"), "{fault}");
         init(&[]).unwrap();

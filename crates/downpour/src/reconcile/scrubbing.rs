@@ -339,6 +339,7 @@ mod tests {
         let file = folder.join("site.toml");
         let site = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n";
         std::fs::write(&file, format!("{site}{more}")).unwrap();
+        crate::site::card(folder).unwrap();
         Daemon::start(&file, Clock::system()).await.unwrap()
     }
 
@@ -356,6 +357,7 @@ mod tests {
             std::fs::write(&file, format!("{site}{section}\n{there}")).unwrap();
         };
         configure("100h", 1);
+        crate::site::card(folder.path()).unwrap();
         let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
         let state = daemon.site.config().state();
         until("the service waits", || state.join("reconcile/scrub.mark").exists()).await;

@@ -1,7 +1,7 @@
 //! From the configuration to a running site, and to its end.
 //!
-//! 1. The state folder is taken, so that no second daemon works in it. Key, catalog, tokens and audit record are opened, the
-//!    door listens, services start; systemd is told.
+//! 1. The state folder is taken, so that no second daemon works in it; where other sites are configured, its key must be there. Key,
+//!    catalog, tokens and audit record are opened, the door listens, services start; systemd is told.
 //! 2. SIGHUP reads the configuration again. One that is wrong, or that needs another process, is refused, and the one
 //!    before stays.
 //! 3. SIGTERM and SIGINT drain: services finish what is under way for the configured time; then everything ends. A second
@@ -78,8 +78,12 @@ impl Daemon {
         let config = read(file)?;
         let log = log::begin(config.site.log, config.site.log_form);
         let opened = tokio::task::spawn_blocking(move || {
+            // Where its state is not mounted nothing is made in its place.
+            check_key(&config)?;
             // First: opening the catalog takes it away from whoever has it.
+            let has_run = config.state().join(LOCK_FILE).exists();
             let held = hold(&config.state())?;
+            tell_of_new_catalog(&config.catalog(), has_run);
             Ok((open(config, clock)?, held))
         });
         let ended = |_| cannot("the start broke off", "look at what was printed before");
@@ -209,6 +213,30 @@ const DUMPED: &str = "DOWNPOUR_CATALOG_DUMPED";
 /// Name of the file in the state folder that a daemon holds.
 const LOCK_FILE: &str = "daemon.lock";
 
+/// Other sites know this one by its key: with a new one it would be a stranger to them, and with an empty catalog call version 1 what is
+/// none.
+fn check_key(config: &Config) -> Result<(), StartError> {
+    let state = config.state();
+    if config.remote.is_empty() || !matches!(Identity::load(&state), Ok(None)) {
+        return Ok(());
+    }
+    let what = format!("no node's key in {}, and other sites are configured", state.display());
+    let todo = format!(
+        "mount that folder, or restore it; for a new key: downpour init --folder {}",
+        config.folder.display()
+    );
+    Err(StartError::Open { what, todo })
+}
+
+/// Says so where a daemon has run and its catalog is no longer there: an empty one is made.
+fn tell_of_new_catalog(url: &CatalogUrl, has_run: bool) {
+    let CatalogUrl::Sqlite(path) = url else { return };
+    if has_run && path.metadata().map_or(0, |meta| meta.len()) == 0 {
+        let path = path.display();
+        tracing::warn!(%path, "no catalog here, though a daemon has run: it is made anew, and empty; docs/reconcile.md, A lost catalog");
+    }
+}
+
 /// Takes the state folder, for as long as the file is open.
 fn hold(state: &Path) -> Result<File, StartError> {
     let mut builder = fs::DirBuilder::new();
@@ -297,8 +325,9 @@ impl Site {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Clock, Daemon, StartError};
+    use super::super::{Clock, Daemon, StartError, card};
     use downpour_catalog::ErrorClass;
+    use downpour_transport::identity::Identity;
     use std::fs;
     use std::net::{TcpListener, TcpStream};
     use std::path::{Path, PathBuf};
@@ -325,6 +354,25 @@ mod tests {
         drop(taken);
         assert!(daemon.reload().await);
         assert!(TcpStream::connect(elsewhere).is_ok());
+        daemon.end(Duration::ZERO).await;
+    }
+
+    #[tokio::test]
+    async fn a_site_that_others_know_makes_itself_no_key_and_nothing_where_its_state_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = configured(folder.path(), "127.0.0.1:0");
+        let (site, state) = (fs::read_to_string(&file).unwrap(), folder.path().join("state"));
+        let key = Identity::generate().public_key();
+        fs::write(&file, format!("{site}[[remote]]\nname = 'b'\nkey = '{key}'\n")).unwrap();
+        let Err(StartError::Open { what, todo }) = Daemon::start(&file, Clock::system()).await
+        else {
+            panic!("a new site");
+        };
+        assert!(what.contains("no node's key") && todo.contains("downpour init"), "{what}: {todo}");
+        assert!(!state.exists());
+        let key = card(folder.path()).unwrap().key;
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        assert_eq!(daemon.site.identity.public_key(), key);
         daemon.end(Duration::ZERO).await;
     }
 

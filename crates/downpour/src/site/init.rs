@@ -134,10 +134,20 @@ pub fn init(setup: &Setup) -> Result<Card, InitError> {
     Ok(card_of(&config, identity.public_key()))
 }
 
-/// The card of a site that was set up in a folder of this machine.
-pub fn card(folder: &Path) -> Result<Card, InitError> {
+/// Whether a site that was set up in a folder of this machine has its key.
+pub fn has_key(folder: &Path) -> Result<bool, InitError> {
+    let key = Identity::load(&config_in(folder)?.state()).map_err(InitError::Key)?;
+    Ok(key.is_some())
+}
+
+fn config_in(folder: &Path) -> Result<Config, InitError> {
     let config = Config::read(&folder.join(CONFIG_FILE));
-    let config = config.map_err(|bad| InitError::Wrong(bad.to_string()))?;
+    config.map_err(|bad| InitError::Wrong(bad.to_string()))
+}
+
+/// The card of a site that was set up in a folder of this machine. Its key is made if there is none.
+pub fn card(folder: &Path) -> Result<Card, InitError> {
+    let config = config_in(folder)?;
     let identity = Identity::load_or_create(&config.state()).map_err(InitError::Key)?;
     Ok(card_of(&config, identity.public_key()))
 }
@@ -157,7 +167,7 @@ pub enum Introduced {
 pub fn introduce(folder: &Path, other: &Card) -> Result<Introduced, InitError> {
     let file = folder.join(CONFIG_FILE);
     let failed = |error| InitError::File(file.clone(), error);
-    let config = Config::read(&file).map_err(|bad| InitError::Wrong(bad.to_string()))?;
+    let config = config_in(folder)?;
     let is = |remote: &&RemoteSection| remote.key == other.key && remote.name == other.name;
     if let Some(known) = config.remote.iter().find(is) {
         return Ok(match &known.address {
