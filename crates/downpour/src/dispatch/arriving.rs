@@ -8,7 +8,7 @@ use super::contents::Contents;
 use super::load::Names;
 use super::offer::{OFFER_FILES_MAX, Offer, OfferItem, Said, Trouble};
 use super::room::{Reserved, Room, Space};
-use crate::object::{Digest, Fingerprint, check_item_name, part_name};
+use crate::object::{Digest, Fingerprint, TreeError, check_item_name, part_name, printable};
 use crate::receipt::{SignedFileReceipt, WORD_BYTES_MAX};
 use crate::site::{Fault, Site};
 use crate::spool::Rules;
@@ -205,8 +205,13 @@ impl<'a> Judge<'a> {
         let said =
             rule.and_then(|rule| rule.path_of(&item.site, &item.name, item.version, taken_in));
         let path = said.unwrap_or_else(|| item.into.clone());
-        if check_item_name(&path).is_err() {
-            return refuse(ErrorClass::NameRefused, format!("`{path}` is no path below a folder"));
+        if let Err(problem) = check_item_name(&path) {
+            let what = TreeError { path: printable(path.as_bytes()), problem }.to_string();
+            let more = match item.version {
+                ..=1 => "",
+                _ => " (with {version} in the path's template no .v2 is added)",
+            };
+            return refuse(ErrorClass::NameRefused, what + more);
         }
         match known {
             Some(file) => self.known(reader, &file, item, digest, path),

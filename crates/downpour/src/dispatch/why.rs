@@ -328,6 +328,7 @@ fn say(file: &File, route: Option<&Route>, links: &Links, around: Around, now: T
             let todo = format!("when its cause is gone: downpour {of} release {}", file.id);
             let told = match file.error {
                 Some(ErrorClass::VersionConflict) => " (the log says what is in its way)",
+                Some(ErrorClass::NameRefused) => " (the log says what is wrong with it)",
                 _ => "",
             };
             (None, format!("set apart for {class}, which is the file's own{told}; {todo}"))
