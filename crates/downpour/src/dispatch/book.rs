@@ -5,14 +5,15 @@
 
 use super::hooks::kill_point;
 use super::policy::{FILE_TRIES_MAX, Verdict, judge, own_failures, pause};
+use super::route::is_submitted;
 use crate::site::{Fault, Site};
 use downpour_catalog::{
-    Change, Claimed, ErrorClass, Fence, File, FileId, Move, Next, Reader, Reason, Revision, Scope,
-    State, Time,
+    Change, Claimed, ErrorClass, Fence, File, FileId, Move, Next, Reader, Reason, Replica,
+    Revision, Scope, State, Time,
 };
 use downpour_proto::Rng;
-use std::collections::HashMap;
-use std::path::PathBuf;
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -155,13 +156,15 @@ impl Book {
         rng: &mut Rng,
     ) -> Result<(), Fault> {
         let (now, own) = (self.now(), self.own_failures(&failed).await?);
+        let replaced = self.replaced(&failed).await?;
         let (mut alike, mut nexts) = (HashMap::new(), HashMap::new());
         let mut held = Vec::with_capacity(failed.len());
         for (file, class, after) in failed {
             let times = (file.file.tries, own.get(&file.file.id).copied().unwrap_or(1));
             let next = alike.entry((class, times, after));
             let next = next.or_insert_with(|| after_failure(now, class, times, after, rng));
-            nexts.insert(file.file.id, next.clone());
+            let is_over = replaced.contains(&file.file.id);
+            nexts.insert(file.file.id, if is_over { Next::Cancelled } else { next.clone() });
             held.push(file);
         }
         self.step("", held, |held| nexts[&held.file.id].clone()).await.map(drop)
@@ -188,6 +191,34 @@ impl Book {
             Ok(counts)
         };
         self.site.read(count).await
+    }
+
+    /// Which of these changed, and were submitted again since: their place has a later version's content, and they do not come again.
+    async fn replaced(
+        &self,
+        failed: &[(Held, ErrorClass, Option<Duration>)],
+    ) -> Result<HashSet<FileId>, Fault> {
+        let changed = |(held, class, _): &&(Held, ErrorClass, _)| {
+            *class == ErrorClass::FileChanged && is_submitted(&held.rule)
+        };
+        let changed: Vec<Held> = failed.iter().filter(changed).map(|f| f.0.clone()).collect();
+        if changed.is_empty() {
+            return Ok(HashSet::new());
+        }
+        let find = move |reader: &mut Reader| {
+            let mut replaced = HashSet::new();
+            for Held { file, path, .. } in changed {
+                let mut later = reader.versions(file.site, &file.name)?;
+                later.retain(|one| one.version > file.version && one.rule == file.rule);
+                let later: Vec<_> = later.into_iter().map(|one| one.id).collect();
+                let is_here = |r: &Replica| r.site == file.site && Path::new(&r.path) == path;
+                if reader.replicas_of(&later)?.iter().any(is_here) {
+                    replaced.insert(file.id);
+                }
+            }
+            Ok(replaced)
+        };
+        self.site.read(find).await
     }
 
     /// These go back for no fault of theirs, to be taken again after `wait`.
@@ -318,7 +349,7 @@ mod tests {
     use crate::site::{Clock, Daemon, Site};
     use downpour_catalog::{
         Change, Digest, ErrorClass, Fence, File, FileId, Move, NewFile, Next, OtherContent, Reader,
-        Same, Work,
+        Replica, ReplicaState, Same, State, Work,
     };
     use downpour_proto::Rng;
     use std::path::Path;
@@ -422,6 +453,45 @@ mod tests {
         }
         tries.dedup();
         assert_eq!(tries.len(), 1, "{tries:?}");
+        daemon.end(Duration::ZERO).await;
+    }
+
+    #[tokio::test]
+    async fn what_changed_is_given_up_once_what_is_in_its_place_was_submitted() {
+        let folder = tempfile::tempdir().unwrap();
+        let (daemon, book) = begun(folder.path(), "10m").await;
+        let mut held = claimed(&daemon.site, &["f", "g", "h"]).await;
+        for held in &mut held {
+            (held.rule, held.path) =
+                ("to:b".to_owned(), format!("/data/{}", held.file.name).into());
+        }
+        // The place of `g` is as it was: a file of that name lies in another folder.
+        for (held, path) in held.iter().zip(["/data/f", "/more/g"]) {
+            let File { site, ref name, rule, .. } = held.file;
+            let (name, other_content) = (name.clone(), OtherContent::NewVersion);
+            let (transfer, same) = (None, Same::OfRule);
+            let new = NewFile {
+                site,
+                name,
+                size: 1,
+                stamp: 2,
+                rule,
+                rank: 1,
+                transfer,
+                other_content,
+                same,
+            };
+            let file = apply(&daemon.site, Change::TakeIn(new)).await;
+            let (path, state) = (path.to_owned(), ReplicaState::Present);
+            apply(&daemon.site, Change::Replica(Replica { file, site, path, state })).await;
+        }
+        let failed = held.iter().cloned().map(|held| (held, ErrorClass::FileChanged, None));
+        book.fail(failed.collect(), &mut Rng::new(1)).await.unwrap();
+        let mut states = Vec::new();
+        for held in held {
+            states.push(file(&daemon.site, held.file.id).await.state);
+        }
+        assert_eq!(states, [State::Cancelled, State::Waiting, State::Waiting]);
         daemon.end(Duration::ZERO).await;
     }
 

@@ -3,7 +3,7 @@
 use super::fetch::{FetchReport, FetchSource};
 use super::link::Wanted;
 use super::load::{Names, receipts_that_hold};
-use super::route::Route;
+use super::route::{Route, is_submitted};
 use super::ways::Way;
 use super::{Dispatch, ReceiverSection, lock};
 use crate::site::{Config, Fault, Site};
@@ -319,6 +319,7 @@ fn is_aside(file: &File, config: &Config) -> bool {
 }
 
 fn say(file: &File, route: Option<&Route>, links: &Links, around: Around, now: Time) -> Why {
+    let is_submitted = route.is_some_and(|route| is_submitted(&route.rule));
     let (eta, text) = match (file.state, file.reason) {
         (State::Waiting, reason) => waiting(file, reason, route, links),
         (State::Queued, _) => queued(route, links, around.ahead, now),
@@ -329,6 +330,9 @@ fn say(file: &File, route: Option<&Route>, links: &Links, around: Around, now: T
             let told = match file.error {
                 Some(ErrorClass::VersionConflict) => " (the log says what is in its way)",
                 Some(ErrorClass::NameRefused) => " (the log says what is wrong with it)",
+                Some(ErrorClass::FileChanged) if is_submitted => {
+                    " (what is there now goes when it is submitted again)"
+                }
                 _ => "",
             };
             (None, format!("set apart for {class}, which is the file's own{told}; {todo}"))
@@ -372,6 +376,14 @@ fn waiting(
         Some(Reason::NoSpace) => "the destination has no room beside what it keeps free".to_owned(),
         Some(Reason::Turn) => "others of its sites have their turn".to_owned(),
         _ => format!("it is tried again{class}, attempt {}", file.tries + 1),
+    };
+    // One without a digest is taken as it is.
+    let is_other = file.error == Some(ErrorClass::FileChanged)
+        && file.digest.is_some()
+        && route.is_some_and(|route| is_submitted(&route.rule));
+    let what = match is_other {
+        true => format!("{what}; what is there now goes when it is submitted again"),
+        false => what,
     };
     let held = route.iter().flat_map(|route| &route.to).find_map(|to| {
         let link = links.of.get(to)?;
