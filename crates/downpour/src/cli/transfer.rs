@@ -113,9 +113,9 @@ struct ShowArgs {
 #[derive(Debug, Args)]
 struct WhyArgs {
     /// One file, by its number; without it all that do not move
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", value_parser = number)]
     file: Option<i64>,
-    /// Only files whose name begins so
+    /// Only files whose name begins so, with their numbers, also those that have ended
     #[arg(long, value_name = "TEXT")]
     prefix: Option<String>,
     /// Only files in this state, such as waiting or quarantined
@@ -134,7 +134,7 @@ struct WhyArgs {
 #[derive(Debug, Args)]
 struct DeedArgs {
     /// Numbers of files, as `why` prints them
-    #[arg(value_name = "FILE", required_unless_present = "transfer")]
+    #[arg(value_name = "FILE", required_unless_present = "transfer", value_parser = number)]
     files: Vec<i64>,
     /// All files of a transfer that is queued at this daemon's site; to `cancel`, also a fetch
     #[arg(long, value_name = "TRANSFER", conflicts_with = "files")]
@@ -262,6 +262,12 @@ impl Told {
             print_json(&json!({ "submitted": self.submitted, "ended": self.ended }));
         }
     }
+}
+
+/// A file by its number.
+fn number(text: &str) -> Result<i64, String> {
+    let todo = "a file is named by its number, which `downpour transfer why --prefix NAME` prints";
+    text.parse().map_err(|_| todo.to_owned())
 }
 
 /// The daemon does not stand where we do.
@@ -557,7 +563,9 @@ fn show_link(link: &LinkReport) {
 }
 
 fn show_why(why: &Why) {
-    let eta = why.eta_us.map_or_else(|| "nobody knows when".to_owned(), show_time);
+    let has_ended = matches!(why.state.as_str(), "receipted" | "cancelled" | "adopted");
+    let when = if has_ended { "-" } else { "nobody knows when" };
+    let eta = why.eta_us.map_or_else(|| when.to_owned(), show_time);
     let reason = why.reason.as_deref().unwrap_or("-");
     println!("{} {} {} {reason} {eta}", why.file, shown(&why.name), why.state);
     println!("    {}", shown(&why.text));
