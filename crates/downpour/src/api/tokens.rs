@@ -65,11 +65,11 @@ async fn list(State(site): State<Arc<Site>>) -> Result<Json<TokenList>, Problem>
 async fn new(
     State(site): State<Arc<Site>>,
     Given(wish): Given<TokenWish>,
-) -> Result<(Extension<Detail>, Json<NewToken>), Problem> {
+) -> (Extension<Detail>, Result<Json<NewToken>, Problem>) {
     let detail = Detail(format!("{} as {:?}", wish.name, wish.role));
     let expires = wish.expires_s.map(Duration::from_secs);
     let made = move |site: &Site| site.tokens.add(&wish.name, wish.role, expires, site.clock.now());
-    Ok((Extension(detail), Json(with_tokens(site, made).await?)))
+    (Extension(detail), with_tokens(site, made).await.map(Json))
 }
 
 /// End a token for good

@@ -58,7 +58,7 @@ pub(super) struct CheckArgs {
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
     /// Its configuration
-    #[arg(long, value_name = "FILE", default_value = CONFIG_FILE, env = "DOWNPOUR_SITE")]
+    #[arg(long, value_name = "FILE", default_value = CONFIG_FILE, env = "DOWNPOUR_SITE", hide_env_values = true)]
     config: PathBuf,
 }
 
@@ -218,7 +218,8 @@ impl AccessArgs {
         match self.way(|name| std::env::var_os(name))? {
             Way::There(Card { address, key, .. }, token) => Ok(Access::new(address, key, token)),
             Way::Here(config, token) => Access::of_config(&config, token).map_err(|error| {
-                let todo = match error {
+                let todo = match &error {
+                    AccessError::Config(bad) => return config_fault(bad),
                     AccessError::Token(..) => GET_A_TOKEN,
                     _ => "give --config FILE of a site on this machine, or --at CARD and a token",
                 };

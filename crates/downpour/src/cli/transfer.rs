@@ -70,7 +70,7 @@ struct SubmitArgs {
     #[arg(long, value_name = "TEMPLATE", conflicts_with = "json_list")]
     into: Option<String>,
     /// Lower goes first [default: 100]
-    #[arg(long, value_name = "N", conflicts_with = "json_list")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, conflicts_with = "json_list")]
     priority: Option<i64>,
     /// Wait until every file has arrived or needs somebody's help
     #[arg(long)]
@@ -583,7 +583,7 @@ fn show_why(why: &Why) {
 
 #[cfg(test)]
 mod tests {
-    use super::{SubmitArgs, TransferReport, encoded, listed, read_list};
+    use super::{SubmitArgs, TransferReport, encoded, listed, number, read_list};
     use clap::{Args as _, Command, FromArgMatches as _};
 
     #[test]
@@ -608,6 +608,15 @@ mod tests {
         };
         assert!(parse(&[]).is_ok());
         assert!(parse(&["--into", "x"]).is_err() && parse(&["--priority", "1"]).is_err());
+    }
+
+    #[test]
+    fn a_priority_may_be_below_zero_and_a_file_is_a_number() {
+        let words = ["submit", "a", "b", "--priority", "-5"];
+        let matches = SubmitArgs::augment_args(Command::new("submit")).get_matches_from(words);
+        assert_eq!(SubmitArgs::from_arg_matches(&matches).unwrap().priority, Some(-5));
+        assert_eq!(number("17"), Ok(17));
+        assert!(number("run/x").unwrap_err().contains("--prefix"));
     }
 
     #[test]

@@ -590,13 +590,19 @@ async fn links(
 }
 
 /// What was changed on a link, or on all, while something arrived by it
-#[utoipa::path(get, path = "/v1/links/history", params(Of), responses((status = 200, body = Steering)))]
+#[utoipa::path(get, path = "/v1/links/history", params(Of),
+    responses((status = 200, body = Steering), (status = 404, body = Problem)))]
 async fn history(
     State(site): State<Arc<Site>>,
     Asked(of): Asked<Of>,
 ) -> Result<Json<Steering>, Problem> {
     let most = of.most.unwrap_or(STEERED_DEFAULT).min(STEERED_MAX);
+    // Of one that is configured no longer there may still be some.
+    let unknown = of.link.clone().filter(|link| site.remote(link).is_none());
     let decisions = super::ledger::history(&site, of.link, most).await?;
+    if let Some(link) = unknown.filter(|_| decisions.is_empty()) {
+        return Err(Problem::not_found(format!("there is no [[remote]] `{link}`")));
+    }
     Ok(Json(Steering { site: site.name.clone(), decisions }))
 }
 

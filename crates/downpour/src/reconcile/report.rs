@@ -234,10 +234,14 @@ impl Report {
         let took = (self.ended_us - self.started_us) as f64 / 1e6;
         let _ = writeln!(text, "report    {}", self.id);
         let _ = writeln!(text, "began     {}, took {took:.1} s", show_time(self.started_us));
-        let _ = writeln!(text, "files     {} here, {} there", self.files_near, self.files_far);
-        let exchanged = show_bytes(self.bytes_exchanged);
-        let _ = writeln!(text, "exchanged {exchanged} in {} round trips", self.rounds);
-        let _ = writeln!(text, "in flight {}", self.in_flight);
+        if self.is_of_disk() {
+            let _ = writeln!(text, "files     {}", self.files_near);
+        } else {
+            let _ = writeln!(text, "files     {} here, {} there", self.files_near, self.files_far);
+            let exchanged = show_bytes(self.bytes_exchanged);
+            let _ = writeln!(text, "exchanged {exchanged} in {} round trips", self.rounds);
+            let _ = writeln!(text, "in flight {}", self.in_flight);
+        }
         for approved in &self.approved {
             let _ = writeln!(text, "approved  {approved}");
         }
@@ -259,8 +263,13 @@ impl Report {
         }
         for finding in self.findings.iter().take(LISTED_MAX) {
             let name = crate::object::printable(finding.name.as_bytes());
-            let Finding { kind, holder, version, note, .. } = finding;
-            let _ = writeln!(text, "{:<13} {holder}: {name} version {version} {note}", kind.name());
+            let Finding { kind, holder, note, .. } = finding;
+            // What nobody knows has none.
+            let version = match finding.version {
+                0 => String::new(),
+                version => format!(" version {version}"),
+            };
+            let _ = writeln!(text, "{:<13} {holder}: {name}{version} {note}", kind.name());
         }
         if self.findings.len() > LISTED_MAX {
             let _ = writeln!(text, "… the rest is in {}.json", self.id);

@@ -89,6 +89,17 @@ fn each_role_may_what_it_may() {
 }
 
 #[test]
+fn a_token_that_is_refused_is_recorded_with_its_name() {
+    let one = One::start("");
+    token(&one.site, "shift", "operator", None);
+    let again = one.site.run(&["token", "new", "shift", "--role", "viewer"]);
+    assert!(!again.status.success(), "{again:?}");
+    let page: Value = one.site.get("/v1/audit").unwrap();
+    let last = page["entries"].as_array().unwrap().last().unwrap();
+    assert!(last["result"] == "409" && last["detail"] == "shift as Viewer", "{page}");
+}
+
+#[test]
 fn sites_know_each_other_by_their_keys_alone() {
     let mut sites = Two::start(["", ""]);
     let remotes: Remotes = sites.a.get("/v1/remotes").unwrap();

@@ -249,12 +249,17 @@ impl FetchReport {
 
 /// Fetch a file from where it would be here first
 #[utoipa::path(post, path = "/v1/fetches", request_body = FetchWish,
-    responses((status = 200, body = FetchReport), (status = 404, body = Problem)))]
+    responses((status = 200, body = FetchReport), (status = 400, body = Problem),
+        (status = 404, body = Problem)))]
 async fn fetch(
     State(site): State<Arc<Site>>,
     Extension(dispatch): Extension<Arc<Dispatch>>,
     Given(mut wish): Given<FetchWish>,
 ) -> Result<Json<FetchReport>, Problem> {
+    if let Some(name) = wish.from.iter().find(|name| site.remote(name).is_none()) {
+        let todo = "add a [[remote]] of that name to this site's configuration";
+        return Err(Problem::bad_request(format!("`{name}` is no known site"), todo));
+    }
     let (found, holders) = dispatch.find(&site, &wish).await?;
     let mut report = FetchReport::of(&found, &holders);
     if found.here.is_some() || wish.ask {
