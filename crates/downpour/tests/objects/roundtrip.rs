@@ -2,7 +2,7 @@
 
 use crate::harness::{MIDDLE, Random, SMALL, Sender, assert_same, contents, look_at, pair, write};
 use downpour::object::{Destination, FolderOptions, ScanOptions, StoreEvent};
-use downpour_proto::{BlockId, Geometry};
+use downpour_proto::Geometry;
 use downpour_transport::{Accepted, BlockSink};
 use std::ffi::OsStr;
 use std::fs::{self, File, FileTimes, Permissions};
