@@ -215,6 +215,7 @@ mod tests {
         }
         daemon.end(Duration::ZERO).await;
     }
+
     /// Whether a file makes way by what was known of it.
     async fn makes_way(site: &Arc<Site>, inbox: &Path, judged: &Judged) -> bool {
         let (site, inbox) = (site.clone(), inbox.to_owned());
@@ -249,6 +250,7 @@ mod tests {
         }
         daemon.end(Duration::ZERO).await;
     }
+
     #[tokio::test]
     async fn an_offer_is_answered_before_a_large_damaged_file_is_read() {
         let folder = tempfile::tempdir().unwrap();

@@ -356,12 +356,14 @@ mod tests {
         let lanes = [room.lane(at, &HashSet::new()), begun.lane(&room)];
         assert_eq!(lanes.map(|lane| lane.unwrap().name().to_owned()), ["lane-0", "lane-1"]);
     }
+
     #[tokio::test]
     async fn of_a_batch_that_failed_nothing_has_arrived() {
         let folder = tempfile::tempdir().unwrap();
         let (at, key) = (folder.path(), Identity::generate().public_key());
         let text = "[site]\nname = 'b'\n[api]\nlisten = '127.0.0.1:0'\n[[remote]]\nname = 'a'\n";
         std::fs::write(at.join("site.toml"), format!("{text}key = '{key}'\n")).unwrap();
+        crate::site::card(at).unwrap(); // Makes its key.
         let daemon = Daemon::start(&at.join("site.toml"), Clock::system()).await.unwrap();
         let remote = daemon.site.remote("a").unwrap();
         let room = Arc::new(Room::default());
