@@ -6,7 +6,7 @@ use crate::descriptors;
 use crate::object::printable;
 use crate::site::{
     Access, AccessError, BadConfig, CONFIG_FILE, Card, Clock, Config, Daemon, InitError,
-    Introduced, RemoteError, Setup, StartError, card, has_key, init, introduce,
+    Introduced, RemoteError, Setup, StartError, card, init, introduce, known,
 };
 use crate::units::HostPort;
 use clap::Args;
@@ -92,11 +92,12 @@ impl InitArgs {
             self.with.iter().map(|with| Other::read(with)).collect::<Result<Vec<_>, _>>()?;
         let setup_there = self.folder.join(CONFIG_FILE).exists();
         let mine = if setup_there {
-            // A key that was lost is made anew.
-            let is_whole = has_key(&self.folder).map_err(init_fault)?;
-            let mine = card(&self.folder).map_err(init_fault)?;
-            let nothing_to_do = is_whole && self.with.is_empty();
-            if self.name.as_ref().is_some_and(|name| *name != mine.name) || nothing_to_do {
+            let (name, has_key) = known(&self.folder).map_err(init_fault)?;
+            if !has_key && !self.with.is_empty() {
+                return Err(no_key(&name, &self.folder));
+            }
+            let nothing_to_do = has_key && self.with.is_empty();
+            if self.name.is_some_and(|given| given != name) || nothing_to_do {
                 return Err(init_fault(InitError::Exists(self.folder)));
             }
             if self.state.is_some() || self.listen.is_some() || self.address.is_some() {
@@ -105,7 +106,10 @@ impl InitArgs {
                 let todo = format!("leave them out, and edit {CONFIG_FILE} in its folder");
                 return Err(Fault::usage(what, todo));
             }
-            mine
+            println!(
+                "key       made anew: other sites know {name} by the one before; give them this card"
+            );
+            card(&self.folder).map_err(init_fault)?
         } else {
             let Some(name) = self.name else {
                 let todo = "give a name: downpour init NAME";
@@ -147,12 +151,28 @@ impl<'a> Other<'a> {
         let no_site =
             |what| Fault::usage(what, "give a card, or the folder of a site on this machine");
         match folder.join(CONFIG_FILE).try_exists() {
-            Ok(true) => Ok(Self { card: card(folder).map_err(init_fault)?, folder: Some(folder) }),
+            Ok(true) => {
+                let (name, has_key) = known(folder).map_err(init_fault)?;
+                if !has_key {
+                    return Err(no_key(&name, folder));
+                }
+                Ok(Self { card: card(folder).map_err(init_fault)?, folder: Some(folder) })
+            }
             // A card may be too long for a path.
             Err(error) if !with.contains('@') => Err(no_site(format!("{with}: {error}"))),
             Ok(false) | Err(_) => Ok(Self { card: with.parse().map_err(no_site)?, folder: None }),
         }
     }
+}
+
+/// A site that was set up is not to get another key by the way.
+fn no_key(name: &str, folder: &Path) -> Fault {
+    let folder = folder.display();
+    let what = format!("{name}, in {folder}, has no node's key");
+    Fault::usage(
+        what,
+        format!("mount its state folder; for a new key: downpour init --folder {folder}"),
+    )
 }
 
 /// Makes a site known to the one in a folder; `false`, and what to do, where it is known at another address.
@@ -389,6 +409,14 @@ mod tests {
         let card = || super::card(root.path()).unwrap();
         let (before, key) = (card(), root.path().join("state/node.key"));
         std::fs::remove_file(&key).unwrap();
+        let (other, with) = (root.path().join("other"), root.path().to_str().unwrap());
+        let other = ["init", "r", "--folder", other.to_str().unwrap(), "--with", with];
+        let refused = [
+            init(&["--address", "new:1"]).unwrap_err(),
+            init(&[]).unwrap_err(),
+            Initing::try_parse_from(other).unwrap().init.run().unwrap_err(),
+        ];
+        assert!(!key.exists(), "what is refused makes none: {refused:?}");
         let again = ["init", "--folder", root.path().to_str().unwrap()];
         let again = || Initing::try_parse_from(again).unwrap().init.run();
         again().unwrap();

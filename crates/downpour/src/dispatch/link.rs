@@ -58,6 +58,8 @@ pub(super) struct Link {
     takes: Breaker,
     /// The smallest file for which it had no room the last time; `None`: it took nothing for another reason.
     too_large: Option<u64>,
+    /// Files of about this size were let through since, as smaller ones.
+    passed: Option<u64>,
     pub(super) wanted: Wanted,
     pub(super) active: usize,
     trouble: Option<(ErrorClass, String)>,
@@ -119,6 +121,7 @@ impl Link {
             breaker: Breaker::new(BREAKER, seed),
             takes: Breaker::new(REFUSALS, seed),
             too_large: None,
+            passed: None,
             wanted,
             active: 0,
             trouble: None,
@@ -155,7 +158,10 @@ impl Link {
         match self.takes.permit(stamp(now)) {
             // Whether there is room depends on the file: one would say little.
             Permit::Yes | Permit::Probe => files,
-            Permit::No(_) if self.is_smaller(size) => files,
+            Permit::No(_) if self.is_smaller(size) => {
+                self.passed = Some(size);
+                files
+            }
             Permit::No(_) => {
                 self.breaker.unprobe(stamp(now));
                 0
@@ -260,8 +266,10 @@ impl Link {
 
     /// None of a batch found room, whose smallest file has this size.
     pub(super) fn has_no_room(&mut self, now: Time, smallest: u64, what: &str) {
+        // Sizes are means of a rule's files, of which the first may be larger: such a rule waits for the probe, too.
+        let known = [self.passed.take(), self.too_large];
         self.fail(now, ErrorClass::DestinationFull, what);
-        self.too_large = Some(smallest);
+        self.too_large = known.into_iter().flatten().chain([smallest]).min();
     }
 
     /// Files of a batch are at the other side.
@@ -439,6 +447,14 @@ mod tests {
         link.active = 0;
         link.has_no_room(NOW, 5, "5 bytes are needed, 1 is free");
         assert_eq!((link.may_take(NOW, 5), link.may_take(NOW, 4)), (false, true));
+        // A rule of small files whose first are large.
+        link.begin_anew();
+        link.has_no_room(NOW, 5000, "5000 bytes are needed, 500 are free");
+        assert_eq!(link.permit_of(99, NOW, 2, 9), 9);
+        link.has_no_room(NOW, 5000, "5000 bytes are needed, 500 are free");
+        assert_eq!((link.may_take(NOW, 99), link.may_take(NOW, 5)), (false, true));
+        link.begin_anew();
+        link.has_no_room(NOW, 5, "5 bytes are needed, 1 is free");
         // One that is busy takes nothing, of whatever size.
         let probe_at = link.probe_at().unwrap();
         assert_eq!(link.permit_of(200, probe_at, 2, 9), 9);

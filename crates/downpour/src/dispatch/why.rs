@@ -331,7 +331,7 @@ fn say(file: &File, route: Option<&Route>, links: &Links, around: Around, now: T
                 Some(ErrorClass::VersionConflict) => " (the log says what is in its way)",
                 Some(ErrorClass::NameRefused) => " (the log says what is wrong with it)",
                 Some(ErrorClass::FileChanged) if is_submitted => {
-                    " (what is there now goes when it is submitted again)"
+                    " (what is there now goes when it is submitted again; this one is over with `transfer cancel`)"
                 }
                 _ => "",
             };

@@ -231,7 +231,7 @@ impl SessionHandler for Endpoint {
             let kept = shared.feed.as_ref().map_or(u32::MAX, |feed| feed.queue.first());
             let first = first_block(follows.map(|follows| follows.block), kept, stand.data_end);
             if let Some(peer) = stand.roster.find(receiver) {
-                peer.products_from = first;
+                (peer.products_from, peer.rtt) = (first, from.rtt);
             }
             (receiver, replaced, stand.started, first)
         };
@@ -240,7 +240,6 @@ impl SessionHandler for Endpoint {
         shared.round_trip.fetch_max(round_trip, Ordering::Relaxed);
         shared.tell_owner(Heard::Joined { node: from.node, receiver, from: first });
         // It takes part once it is ready.
-        shared.driver.expect_round_trip(from.rtt.unwrap_or(from.handshake));
         shared.driver.join(receiver, Delivery::Ended, from.feedback.clone());
         shared.changed.notify_one();
         let data_len = shared.source.data_len();
@@ -258,6 +257,9 @@ impl SessionHandler for Endpoint {
             return Err(gone());
         }
         let delivery = if request.multicast { Delivery::Stream } else { Delivery::Pull };
+        // Nobody waits for who pulls.
+        let rtt = stand.roster.find(member.receiver).and_then(|peer| peer.rtt);
+        rtt.filter(|_| request.multicast).inspect(|rtt| shared.driver.expect_round_trip(*rtt));
         shared.driver.set_delivery(member.receiver, delivery);
         shared.changed.notify_one();
         Ok(())

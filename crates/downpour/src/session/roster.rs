@@ -84,6 +84,8 @@ pub(super) struct Peer {
     pub(super) told: Told,
     /// The first data block that it gets, in a session of products.
     pub(super) products_from: u32,
+    /// Its round trip, as the kernel had measured it when it joined.
+    pub(super) rtt: Option<Duration>,
 }
 
 impl Peer {
@@ -167,6 +169,7 @@ impl Roster {
             told_withdrawn: 0,
             told: Told::default(),
             products_from: 0,
+            rtt: None,
         };
         self.peers.insert(id, peer);
         (id, old)

@@ -14,7 +14,8 @@ use super::log::{self, LogHandle};
 use super::service::Service;
 use super::systemd::Systemd;
 use super::{
-    Audit, BadConfig, Clock, Events, Fault, Metrics, Site, SiteEvent, Supervisor, Tokens, parts,
+    Audit, BadConfig, CONFIG_FILE, Clock, Events, Fault, Metrics, Site, SiteEvent, Supervisor,
+    Tokens, parts,
 };
 use crate::api::Routes;
 use crate::cli::read_defaults;
@@ -77,9 +78,10 @@ impl Daemon {
     pub async fn start(file: &Path, clock: Clock) -> Result<Self, StartError> {
         let config = read(file)?;
         let log = log::begin(config.site.log, config.site.log_form);
+        let is_usual = file.ends_with(CONFIG_FILE);
         let opened = tokio::task::spawn_blocking(move || {
             // Where its state is not mounted nothing is made in its place.
-            check_key(&config)?;
+            check_key(&config, is_usual)?;
             // First: opening the catalog takes it away from whoever has it.
             let has_run = config.state().join(LOCK_FILE).exists();
             let held = hold(&config.state())?;
@@ -214,13 +216,17 @@ const DUMPED: &str = "DOWNPOUR_CATALOG_DUMPED";
 const LOCK_FILE: &str = "daemon.lock";
 
 /// Other sites know this one by its key: with a new one it would be a stranger to them, and with an empty catalog call version 1 what is
-/// none.
-fn check_key(config: &Config) -> Result<(), StartError> {
+/// none. `init` makes one where the configuration has its usual name.
+fn check_key(config: &Config, is_usual: bool) -> Result<(), StartError> {
     let state = config.state();
     if config.remote.is_empty() || !matches!(Identity::load(&state), Ok(None)) {
         return Ok(());
     }
     let what = format!("no node's key in {}, and other sites are configured", state.display());
+    if !is_usual {
+        tracing::warn!("{what}: a new one is made, by which these do not know this site");
+        return Ok(());
+    }
     let todo = format!(
         "mount that folder, or restore it; for a new key: downpour init --folder {}",
         config.folder.display()
@@ -370,6 +376,10 @@ mod tests {
         };
         assert!(what.contains("no node's key") && todo.contains("downpour init"), "{what}: {todo}");
         assert!(!state.exists());
+        let other = folder.path().join("other.toml");
+        fs::copy(&file, &other).unwrap();
+        Daemon::start(&other, Clock::system()).await.unwrap().end(Duration::ZERO).await;
+        fs::remove_dir_all(state).unwrap();
         let key = card(folder.path()).unwrap().key;
         let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
         assert_eq!(daemon.site.identity.public_key(), key);

@@ -134,10 +134,11 @@ pub fn init(setup: &Setup) -> Result<Card, InitError> {
     Ok(card_of(&config, identity.public_key()))
 }
 
-/// Whether a site that was set up in a folder of this machine has its key.
-pub fn has_key(folder: &Path) -> Result<bool, InitError> {
-    let key = Identity::load(&config_in(folder)?.state()).map_err(InitError::Key)?;
-    Ok(key.is_some())
+/// The name of a site that was set up in a folder of this machine, and whether it has its key. Nothing is made.
+pub fn known(folder: &Path) -> Result<(String, bool), InitError> {
+    let config = config_in(folder)?;
+    let key = Identity::load(&config.state()).map_err(InitError::Key)?;
+    Ok((config.site.name, key.is_some()))
 }
 
 fn config_in(folder: &Path) -> Result<Config, InitError> {

@@ -45,7 +45,7 @@ pub use check::{BadConfig, Flaw};
 pub use config::{ApiSection, Config, LogForm, LogLevel, RemoteSection, TABLES, empty, is_name};
 pub use daemon::{Daemon, StartError};
 pub use events::{EventId, Events, Listener, SiteEvent};
-pub use init::{CONFIG_FILE, Card, InitError, Introduced, Setup, card, has_key, init, introduce};
+pub use init::{CONFIG_FILE, Card, InitError, Introduced, Setup, card, init, introduce, known};
 pub use metrics::Metrics;
 pub use parts::{Part, parts};
 pub use remote::{Remote, RemoteError, Side};

@@ -72,7 +72,7 @@ pub struct SenderConfig {
     pub rate: Box<dyn RateController>,
     /// Repair.
     pub recovery: Box<dyn Recovery>,
-    /// A guess at the round trip, until a receiver has joined ([`Sender::expect_round_trip`]).
+    /// A guess at the round trip, while nobody has joined whose is shorter ([`Sender::expect_round_trip`]).
     pub initial_rtt: Duration,
     /// Most blocks open at once, 1 ..= [`WINDOW_BLOCKS_MAX`]; each costs the driver K·T bytes and its repair.
     pub window_blocks: usize,
@@ -394,9 +394,10 @@ impl Sender {
         fits
     }
 
-    /// A receiver's round trip as its join showed it; what the stream measures counts from its first answer on.
+    /// The round trip of a receiver that will follow the stream, as its join showed it, counts until it has answered; but
+    /// no more than the guess. On long ways the search would not begin before the first answer.
     pub fn expect_round_trip(&mut self, rtt: Duration) {
-        self.grtt.on_join(rtt);
+        self.grtt.on_join(rtt.min(self.config.initial_rtt));
     }
 
     /// The receiver holds these data and manifest blocks from an earlier attempt. Of so many ranges that they have no room
