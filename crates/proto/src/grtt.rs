@@ -15,33 +15,26 @@ pub struct Grtt {
     value: Duration,
     /// Greatest sample of the current round.
     peak: Duration,
-    origin: Origin,
-}
-
-/// Where the estimate comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
-    Guess,
-    Joins,
-    Answers,
+    /// The greatest that a join showed.
+    joined: Option<Duration>,
+    /// Somebody has answered.
+    is_measured: bool,
 }
 
 impl Grtt {
     /// Starts from a guess.
     pub fn new(guess: Duration) -> Self {
         let value = guess.clamp(GRTT_MIN, GRTT_MAX);
-        Self { value, peak: Duration::ZERO, origin: Origin::Guess }
+        Self { value, peak: Duration::ZERO, joined: None, is_measured: false }
     }
 
-    /// A receiver's round trip as its join showed it: the greatest counts until one has answered.
-    pub fn on_join(&mut self, rtt: Duration) {
-        let rtt = rtt.clamp(GRTT_MIN, GRTT_MAX);
-        match self.origin {
-            Origin::Guess => self.value = rtt,
-            Origin::Joins => self.value = self.value.max(rtt),
-            Origin::Answers => return,
+    /// A receiver's round trip as its join showed it: the greatest, but no more than `most`, counts until one has answered.
+    pub fn on_join(&mut self, rtt: Duration, most: Duration) {
+        let greatest = self.joined.map_or(rtt, |joined| joined.max(rtt));
+        self.joined = Some(greatest);
+        if !self.is_measured {
+            self.value = greatest.min(most).clamp(GRTT_MIN, GRTT_MAX);
         }
-        self.origin = Origin::Joins;
     }
 
     /// A receiver's round trip.
@@ -55,7 +48,7 @@ impl Grtt {
         if self.peak.is_zero() {
             return;
         }
-        self.origin = Origin::Answers;
+        self.is_measured = true;
         self.value = if self.peak > self.value {
             self.peak.min(self.value * 2)
         } else {
@@ -101,15 +94,17 @@ mod tests {
         let ms = Duration::from_millis;
         let mut grtt = Grtt::new(ms(20));
         for (joins, value) in [(1, 1), (3, 3), (2, 3)] {
-            grtt.on_join(ms(joins));
+            grtt.on_join(ms(joins), ms(20));
             assert_eq!(grtt.value(), ms(value));
         }
         grtt.on_round();
-        grtt.on_join(ms(4));
-        assert_eq!(grtt.value(), ms(4), "nobody has answered");
+        grtt.on_join(ms(200), ms(20));
+        assert_eq!(grtt.value(), ms(20), "nobody has answered");
+        grtt.on_join(ms(4), ms(1_000));
+        assert_eq!(grtt.value(), ms(200), "by now there are many");
         grtt.on_sample(ms(5));
         grtt.on_round();
-        grtt.on_join(ms(300));
-        assert_eq!(grtt.value(), ms(5));
+        grtt.on_join(ms(300), ms(1_000));
+        assert_eq!(grtt.value(), ms(180));
     }
 }

@@ -45,7 +45,7 @@ use tokio::sync::Notify;
 /// How long a ticket printed by `send` admits.
 const TICKET_LIFE: Duration = Duration::from_secs(24 * 3600);
 
-/// Round trip that timers start from at most, until the stream has measured its own.
+/// Round trip that timers of small groups start from at most, until the stream has measured its own.
 const INITIAL_RTT: Duration = Duration::from_millis(20);
 
 /// Sections hashed ahead of the one that is being offered.

@@ -22,7 +22,7 @@ pub const MEMBERS_MAX: usize = 200_000;
 const HAD_RANGES_MAX: (usize, usize) = (1 << 18, 1 << 22);
 
 /// A round trip above the first, and above so many times the median of the group, is one receiver's, not the group's.
-const LATE: (Duration, u32) = (Duration::from_secs(1), 8);
+pub(super) const LATE: (Duration, u32) = (Duration::from_secs(1), 8);
 
 /// A report holds for so many datagrams.
 const REPORT_HOLDS: u64 = 4_000;

@@ -394,10 +394,12 @@ impl Sender {
         fits
     }
 
-    /// The round trip of a receiver that will follow the stream, as its join showed it, counts until it has answered; but
-    /// no more than the guess. On long ways the search would not begin before the first answer.
+    /// The round trip of a receiver that is about to follow the stream, as its join showed it, counts until one has answered.
     pub fn expect_round_trip(&mut self, rtt: Duration) {
-        self.grtt.on_join(rtt.min(self.config.initial_rtt));
+        // Of a few no more than the guess: the search goes on before the first answer. Of many very many would ask at once.
+        let is_few = self.members.streaming() < REPORTS_MAX;
+        let most = if is_few { self.config.initial_rtt } else { members::LATE.0 };
+        self.grtt.on_join(rtt, most);
     }
 
     /// The receiver holds these data and manifest blocks from an earlier attempt. Of so many ranges that they have no room

@@ -39,6 +39,9 @@ use pulls::{PATIENCE, PIECE_LEN, PullServer, Request, TCP_PAYLOAD_LEN, block_of}
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+/// As in `downpour`.
+const INITIAL_RTT: Duration = Duration::from_millis(20);
+
 /// How often the control plane tells receivers off the stream how far it is.
 const ENDS_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -93,7 +96,6 @@ impl World {
         let hosts: Vec<Host> =
             (0..config.receivers.len()).map(|i| Host::new(i, &config, &zeros, &mut rng)).collect();
         let (groups, group_of, rough) = group(&hosts);
-        let rtts = hosts.iter().map(|h| (network.delay(h.config.node) + h.delay()) * 2);
         let sender = Sender::new(
             SenderConfig {
                 geometry: config.geometry,
@@ -101,7 +103,7 @@ impl World {
                 epoch: Epoch(0),
                 rate: config.controller.build(),
                 recovery: Box::new(Parity::default()),
-                initial_rtt: rtts.max().unwrap_or_default(),
+                initial_rtt: INITIAL_RTT,
                 window_blocks: config.window_blocks,
                 pull_share: WorldConfig::pull_share(),
             },
@@ -278,6 +280,10 @@ impl World {
         host.join(log_end);
         let delivery = if host.config.pull_only { Delivery::Pull } else { Delivery::Stream };
         let id = host.id;
+        let rtt = (self.network.delay(host.config.node) + host.delay()) * 2;
+        if delivery == Delivery::Stream {
+            self.sender.expect_round_trip(rtt);
+        }
         assert!(self.sender.join(self.now, id, delivery), "the session is full");
         self.drive_receiver(index);
     }
