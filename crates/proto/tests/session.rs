@@ -418,14 +418,20 @@ fn a_receiver_that_loses_a_third_leaves_the_stream_and_pulls() {
     assert!(net.left.iter().all(|id| *id == ReceiverId(5)));
 }
 
-/// It heard the stream again before the order to leave reached it (`docs/protocol.md#STRAG-5`).
-#[test]
-fn whose_word_has_crossed_the_order_to_leave_is_not_counted_on() {
+/// Of three it loses a third.
+fn with_one_that_was_told_to_leave() -> (Net, ReceiverId) {
     let late = ReceiverId(3);
     let mut net = Net::new(&[0.0, 0.0, 0.35], Duration::from_millis(1), 5);
     net.offer(256 * 160);
     net.run(Duration::from_secs(8));
     assert_eq!(net.left, [late]);
+    (net, late)
+}
+
+/// It heard the stream again before the order to leave reached it (`docs/protocol.md#STRAG-5`).
+#[test]
+fn whose_word_has_crossed_the_order_to_leave_is_not_counted_on() {
+    let (mut net, late) = with_one_that_was_told_to_leave();
     net.sender.set_delivery(net.now, late, Delivery::Stream);
     assert_eq!(net.sender.member(late).unwrap().delivery, Delivery::Pull);
     net.run(Duration::from_secs(8));
@@ -467,11 +473,7 @@ fn who_is_asked_back_and_cannot_come_is_asked_again() {
 /// It has been switched off, or its word that it pulls was lost (`docs/protocol.md#STRAG-3`).
 #[test]
 fn who_is_asked_back_and_is_not_heard_is_not_counted_on() {
-    let late = ReceiverId(3);
-    let mut net = Net::new(&[0.0, 0.0, 0.35], Duration::from_millis(1), 5);
-    net.offer(256 * 160);
-    net.run(Duration::from_secs(8));
-    assert_eq!(net.left, [late]);
+    let (mut net, late) = with_one_that_was_told_to_leave();
     net.nodes[2].alive = false;
     net.run(Duration::from_secs(12));
     assert_eq!(net.asked_back, [late]);

@@ -106,10 +106,13 @@ impl InitArgs {
                 let todo = format!("leave them out, and edit {CONFIG_FILE} in its folder");
                 return Err(Fault::usage(what, todo));
             }
-            println!(
-                "key       made anew: other sites know {name} by the one before; give them this card"
-            );
-            card(&self.folder).map_err(init_fault)?
+            let mine = card(&self.folder).map_err(init_fault)?;
+            if !has_key {
+                println!(
+                    "key       made anew: others know {name} by the one before; give them this card"
+                );
+            }
+            mine
         } else {
             let Some(name) = self.name else {
                 let todo = "give a name: downpour init NAME";
