@@ -7,6 +7,7 @@
 //!
 //! A ticket lets in whoever has it until it expires. It holds no private key.
 
+use crate::units::show_time;
 use crate::whole;
 use downpour_transport::control::{Token, decode_base64url, encode_base64url};
 use downpour_transport::identity::PublicKey;
@@ -286,19 +287,8 @@ fn span(time: Duration) -> String {
 
 /// `2026-11-20 10:15:00 UTC`.
 fn utc(unix_s: u64) -> String {
-    // Years of 400 repeat: count in them, from 1 March 0000, so that the leap day is the last of its year.
-    const DAYS_TO_1970: u64 = 719_468;
-    const DAYS_OF_400_YEARS: u64 = 146_097;
-    let days = unix_s / 86_400 + DAYS_TO_1970;
-    let (era, day) = (days / DAYS_OF_400_YEARS, days % DAYS_OF_400_YEARS);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day_of_year = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day_of_month = day_of_year - (153 * month + 2) / 5 + 1;
-    let (month, later) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    let year = era * 400 + year + later;
-    let (hour, minute, second) = (unix_s / 3600 % 24, unix_s / 60 % 60, unix_s % 60);
-    format!("{year:04}-{month:02}-{day_of_month:02} {hour:02}:{minute:02}:{second:02} UTC")
+    let micros = i64::try_from(unix_s).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+    show_time(micros).replace('T', " ").replace('Z', " UTC")
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! `{site}/{dir}/{stem}-v{version}.{ext}` and the like. What comes out is always a plain path below the target: parts that are
 //! empty are left out, and a name's own parts can hold neither `..` nor `/` at its beginning.
 
+use crate::units::show_time;
 use downpour_catalog::Time;
 use std::fmt::Write as _;
 use std::str::FromStr;
@@ -188,16 +189,9 @@ impl Word {
     }
 }
 
-/// The day of a time, in UTC, as `2026-11-22` (after Howard Hinnant's `civil_from_days`).
+/// The day of a time, in UTC, as `2026-11-22`.
 fn day(time: Time) -> String {
-    let days = time.0.div_euclid(86_400_000_000) + 719_468;
-    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let of_era_years = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * of_era_years + of_era_years / 4 - of_era_years / 100);
-    let shifted = (5 * of_year + 2) / 153;
-    let (day, month) = (of_year - (153 * shifted + 2) / 5 + 1, (shifted + 2) % 12 + 1);
-    let year = of_era_years + era * 400 + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
+    show_time(time.0).split('T').next().unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]
