@@ -69,11 +69,6 @@ impl LossProcess {
         true
     }
 
-    /// How many more datagrams pass before the next loss.
-    pub const fn passes_left(&self) -> u64 {
-        self.pass
-    }
-
     fn next_run(&mut self) {
         match self.model {
             Loss::None => (self.pass, self.lose) = (u64::MAX, 0),

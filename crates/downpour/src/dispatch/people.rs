@@ -14,7 +14,7 @@ use crate::spool::lies_aside;
 use crate::steering::Steered;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use downpour_catalog::{
@@ -707,7 +707,6 @@ async fn content(
     {
         answered.insert("digest", value);
     }
-    *answer.status_mut() = StatusCode::OK;
     Ok(answer)
 }
 

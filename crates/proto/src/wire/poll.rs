@@ -37,11 +37,6 @@ pub struct OpenBlock {
 }
 
 impl OpenBlock {
-    /// Next repair index that the sender has not used: what a pull may start from.
-    pub fn repair_next(&self) -> u16 {
-        self.planned.saturating_sub(self.k)
-    }
-
     /// What follows `before` in a list; all is told relative to it, because most blocks are the next of their kind.
     fn emit(&self, before: Option<&Self>, out: &mut Vec<u8>) {
         let (next, k) = before.map_or((0, 0), |b| (b.block.raw() + 1, b.k));

@@ -180,11 +180,6 @@ impl Path {
         self.rate = rate;
     }
 
-    /// Other properties of a group from now on.
-    pub fn config_mut(&mut self, group: usize) -> &mut GroupConfig {
-        &mut self.groups[group].config
-    }
-
     /// Virtual time.
     pub fn now(&self) -> Timestamp {
         Timestamp::ZERO + Duration::from_secs_f64(self.now)

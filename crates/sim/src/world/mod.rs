@@ -84,7 +84,7 @@ pub struct World {
     empty: Rc<[u8]>,
     stats: outcome::Counters,
     unfinished: usize,
-    stream_done_at: Option<Timestamp>,
+    stream_done: bool,
 }
 
 impl World {
@@ -129,7 +129,7 @@ impl World {
             message: Vec::new(),
             empty: Rc::from([]),
             stats: outcome::Counters::default(),
-            stream_done_at: None,
+            stream_done: false,
             rng,
             config,
         }
@@ -376,7 +376,7 @@ impl World {
             SenderEvent::ReturnToStream(id) => self.tell(id, ToReceiver::OnStream(true)),
             SenderEvent::SourceSent { .. } | SenderEvent::SourcePassed { .. } => {}
             SenderEvent::StreamDone => {
-                self.stream_done_at = Some(self.now);
+                self.stream_done = true;
                 self.tell_ends();
             }
         }
@@ -393,7 +393,7 @@ impl World {
             body_len,
             frame_len: transmit.datagram_len() as u64 + HEADERS_LEN,
         };
-        self.stats.on_sent(&datagram, is_symbol);
+        self.stats.stream_bytes += datagram.frame_len;
         let arrivals = self.network.multicast(self.now, datagram.frame_len);
         for (index, group) in self.groups.iter_mut().enumerate() {
             let Some(at) = arrivals[group.node.0] else { continue };
@@ -584,7 +584,7 @@ impl World {
         let (data, manifest, finished) = self.sender.ends();
         for index in 0..self.hosts.len() {
             let host = &self.hosts[index];
-            let needs = host.is_listening() && (!host.on_stream || self.stream_done_at.is_some());
+            let needs = host.is_listening() && (!host.on_stream || self.stream_done);
             if needs {
                 self.tell(self.hosts[index].id, ToReceiver::Ends(data, manifest, finished));
             }

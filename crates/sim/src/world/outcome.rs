@@ -1,7 +1,6 @@
 //! What came of a run.
 
 use super::World;
-use super::host::Datagram;
 use crate::link::{FRAME_LEN, HEADERS_LEN};
 use downpour_proto::receiver::ReceiverStats;
 use downpour_proto::sender::SenderStats;
@@ -56,8 +55,6 @@ pub struct Outcome {
     pub feedback_peak: u64,
     /// Frames that inner queues had no room for.
     pub dropped: u64,
-    /// When everything that was offered was settled.
-    pub stream_done: Option<Duration>,
     /// Virtual end of the run.
     pub ended: Duration,
 }
@@ -72,10 +69,6 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    pub(super) const fn on_sent(&mut self, datagram: &Datagram, _is_symbol: bool) {
-        self.stream_bytes += datagram.frame_len;
-    }
-
     pub(super) fn on_feedback(&mut self, round: Round) {
         if self.feedback_round != Some(round) {
             self.feedback_round = Some(round);
@@ -117,7 +110,6 @@ impl World {
             rounds: self.sender.round().0,
             feedback_peak: self.stats.feedback_peak,
             dropped: self.network.dropped(),
-            stream_done: self.stream_done_at.map(since_start),
             ended: since_start(self.now),
         }
     }

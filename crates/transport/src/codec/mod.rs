@@ -71,15 +71,6 @@ impl SymbolSet {
     pub fn is_empty(&self) -> bool {
         self.0 == [0; SET_WORDS]
     }
-
-    /// Whether all of `0..k` are in the set.
-    pub fn covers(&self, k: u16) -> bool {
-        let k = usize::from(k);
-        let full = k / 64;
-        let tail_mask = (1u64 << (k % 64)) - 1;
-        self.0[..full].iter().all(|word| *word == u64::MAX)
-            && (tail_mask == 0 || self.0[full] & tail_mask == tail_mask)
-    }
 }
 
 impl fmt::Debug for SymbolSet {
