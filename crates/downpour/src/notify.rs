@@ -5,6 +5,7 @@
 //!
 //! Not here: what is worth telling, and trying again.
 
+use crate::output::one_line;
 use crate::section;
 use crate::site::section::Complaint;
 use crate::units::HostPort;
@@ -221,11 +222,6 @@ fn post(url: &str, note: &Note) -> Result<(), String> {
     let sent = agent.post(url).content_type("application/json").send(&json[..]);
     let status = sent.map_err(|error| error.to_string())?.status();
     if status.is_success() { Ok(()) } else { Err(format!("it answers {status}")) }
-}
-
-/// A subject has no line breaks, whatever a site or file is called.
-fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// What follows a question mark, or stands before an @, may be a secret.

@@ -36,6 +36,11 @@ pub(crate) fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() || turns(c) { '?' } else { c }).collect()
 }
 
+/// Text of others without line breaks or other control characters: a subject, words of a source.
+pub(crate) fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
 /// Why standard output cannot be written any more.
 static BROKEN: OnceLock<io::Error> = OnceLock::new();
 /// That it has become so.

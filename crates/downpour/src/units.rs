@@ -272,6 +272,19 @@ pub fn parse_day(text: &str) -> Option<i64> {
     is_there.then_some(days)
 }
 
+/// A value in a URL's path or query, with all that could mean something there written as %XX.
+pub(crate) fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            escaped.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    escaped
+}
+
 /// The number at the start of `text` and what follows it, trimmed.
 fn split_number<'a>(text: &'a str, advice: &str) -> Result<(f64, &'a str), QuantityError> {
     let text = text.trim();
@@ -302,10 +315,16 @@ fn split_prefix(unit: &str) -> (f64, &str) {
 #[cfg(test)]
 mod tests {
     use super::{
-        HostPort, parse_day, parse_duration, parse_rate, parse_share, parse_size, show_bytes,
-        show_duration, show_time,
+        HostPort, escape, parse_day, parse_duration, parse_rate, parse_share, parse_size,
+        show_bytes, show_duration, show_time,
     };
     use std::time::Duration;
+
+    #[test]
+    fn a_value_of_a_query_is_nothing_else() {
+        assert_eq!(escape("2001:db8::1"), "2001%3Adb8%3A%3A1");
+        assert_eq!(escape("run/a b&c=ä"), "run%2Fa%20b%26c%3D%C3%A4");
+    }
 
     #[test]
     fn moments_are_shown_in_utc() {

@@ -2,11 +2,10 @@
 
 use super::catalog::{Moment, parse_moment};
 use super::site::{AccessArgs, with_daemon};
-use super::transfer::encoded;
 use super::{Exit, Fault};
 use crate::api::AuditPage;
 use crate::site::{Access, Clock, RemoteError, Verified};
-use crate::units::show_time;
+use crate::units::{escape, show_time};
 use clap::Args;
 use serde_json::json;
 
@@ -38,7 +37,7 @@ impl AuditArgs {
             return self.verify();
         }
         let since = self.since.map_or(0, |moment| moment.resolve(Clock::system().now()).0);
-        let who = self.who.map_or(String::new(), |who| format!("&who={}", encoded(&who)));
+        let who = self.who.map_or(String::new(), |who| format!("&who={}", escape(&who)));
         let query = format!("/v1/audit?limit={PAGE}&since_us={since}{who}");
         with_daemon(self.access, async |site| show(site, &query, self.json).await)?;
         Ok(Exit::Complete)

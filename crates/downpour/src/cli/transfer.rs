@@ -10,7 +10,7 @@ use crate::dispatch::{
 use crate::output::plain;
 use crate::report::PlanLine;
 use crate::site::{Access, RemoteError};
-use crate::units::{show_bytes, show_time};
+use crate::units::{escape, show_bytes, show_time};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use std::io::Read as _;
@@ -334,7 +334,7 @@ async fn until_ended(
     transfer: i64,
     mut files: u64,
 ) -> Result<(TransferReport, bool), RemoteError> {
-    let path = format!("/v1/transfers/{transfer}?at={}", encoded(at));
+    let path = format!("/v1/transfers/{transfer}?at={}", escape(at));
     loop {
         let now: TransferReport = insist(site, &path).await?;
         // Files that are given up before their first attempt are not counted any more, and have not arrived.
@@ -392,7 +392,7 @@ impl ShowArgs {
     fn run(self) -> Result<Exit, Fault> {
         let mut path = format!("/v1/transfers/{}", self.transfer);
         if let Some(of) = &self.of {
-            path.push_str(&format!("?at={}", encoded(of)));
+            path.push_str(&format!("?at={}", escape(of)));
         }
         let report: TransferReport = with_daemon(self.access, async |site| site.get(&path).await)?;
         if self.json {
@@ -410,7 +410,7 @@ impl WhyArgs {
         let asked = [("prefix", &self.prefix), ("state", &self.state), ("class", &self.class)];
         for (key, value) in asked {
             if let Some(value) = value {
-                query.push(format!("{key}={}", encoded(value)));
+                query.push(format!("{key}={}", escape(value)));
             }
         }
         let (file, as_json) = (self.file, self.json);
@@ -427,7 +427,7 @@ impl WhyArgs {
             let mut after: Option<String> = None;
             loop {
                 let mut query = query.clone();
-                query.extend(after.map(|after| format!("after={}", encoded(&after))));
+                query.extend(after.map(|after| format!("after={}", escape(&after))));
                 let page: WhyList = site.get(&format!("/v1/why?{}", query.join("&"))).await?;
                 for fetch in &page.fetches {
                     if as_json { println!("{}", json!(fetch)) } else { show_under_way(fetch) }
@@ -480,24 +480,12 @@ impl DeedArgs {
 
 impl LinkArgs {
     fn run(self, verb: &str) -> Result<Exit, Fault> {
-        let path = format!("/v1/links/{}/{verb}", encoded(&self.site));
+        let path = format!("/v1/links/{}/{verb}", escape(&self.site));
         let links: Links =
             with_daemon(self.access, async |site| site.post(&path, &json!({})).await)?;
         links.links.iter().filter(|link| link.site == self.site).for_each(show_link);
         Ok(Exit::Complete)
     }
-}
-
-/// For a URL's query.
-pub(super) fn encoded(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
-    text.bytes().fold(String::new(), |mut out, byte| {
-        match plain(byte) {
-            true => out.push(char::from(byte)),
-            false => out.push_str(&format!("%{byte:02X}")),
-        }
-        out
-    })
 }
 
 fn print_json(value: &impl serde::Serialize) {
@@ -583,7 +571,7 @@ fn show_why(why: &Why) {
 
 #[cfg(test)]
 mod tests {
-    use super::{SubmitArgs, TransferReport, encoded, listed, number, read_list};
+    use super::{SubmitArgs, TransferReport, listed, number, read_list};
     use clap::{Args as _, Command, FromArgMatches as _};
 
     #[test]
@@ -631,10 +619,5 @@ mod tests {
         assert_eq!(line(r#", "bytes": 0"#), bare);
         let counted = line(r#", "states": {"queued": 2}, "bytes": 9"#);
         assert!(counted.contains("b: 2 queued; 9 B; submitted"), "{counted}");
-    }
-
-    #[test]
-    fn a_query_holds_any_text() {
-        assert_eq!(encoded("run/a b&c=ä"), "run%2Fa%20b%26c%3D%C3%A4");
     }
 }

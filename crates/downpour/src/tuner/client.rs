@@ -69,22 +69,9 @@ fn read(page: Result<Page, WebError>) -> Result<Value, SourceError> {
     lenient::json(&page.body)
 }
 
-/// A value of a query, with all that could mean something there written as %XX.
-pub(super) fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            escaped.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    escaped
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Client, escape};
+    use super::Client;
     use downpour_transport::web::{KeyPin, Trust, Web, WebLimits};
     use std::time::Duration;
 
@@ -103,11 +90,5 @@ mod tests {
         {
             assert!(client.url(other).is_err(), "{other}");
         }
-    }
-
-    #[test]
-    fn a_value_of_a_query_is_nothing_else() {
-        assert_eq!(escape("2001:db8::1"), "2001%3Adb8%3A%3A1");
-        assert_eq!(escape("a&b=ü"), "a%26b%3D%C3%BC");
     }
 }

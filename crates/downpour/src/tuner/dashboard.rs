@@ -5,12 +5,13 @@
 //! itself pushes, any other pulls. It says when in UTC, or in a zone that it does not name.
 
 use super::check_line;
-use super::client::{Client, escape};
+use super::client::Client;
 use super::lenient::{items, moment, number, text};
 use super::sample::{
     Direction, Host, IpVersion, Key, Metric, Origin, Refused, Sample, Spread, same_host,
 };
 use super::source::{Ask, Asking, Found, Source, SourceError};
+use crate::units::escape;
 use serde_json::Value;
 
 /// Checks of an answer that are read.

@@ -4,13 +4,14 @@
 //! 2. The series: throughput in bit/s, histograms of round trips in milliseconds, loss as a fraction. Each is a list of times
 //!    and values. Loss of packets that went and came back says not which way, and is left out.
 
-use super::client::{Client, escape};
+use super::client::Client;
 use super::lenient::{items, moment, number, text};
 use super::pscheduler::histogram;
 use super::sample::{
     Direction, Host, IpVersion, Key, Metric, Origin, Refused, Sample, Spread, same_host,
 };
 use super::source::{Ask, Asking, End, Found, Source, SourceError};
+use crate::units::escape;
 use serde_json::Value;
 
 /// Names or addresses of an end that are asked for.

@@ -3,6 +3,7 @@
 //! A repeated key counts as it was said last. What cannot be read is `None`.
 
 use super::source::SourceError;
+use crate::output::one_line;
 use crate::units::parse_day;
 use downpour_catalog::Time;
 use serde_json::Value;
@@ -58,14 +59,9 @@ pub(super) fn items(value: &Value) -> &[Value] {
 
 /// The beginning of a source's own words, on one line.
 pub(super) fn clip(text: &str) -> String {
-    let line = line(text);
+    let line = one_line(text);
     let end = line.char_indices().nth(CLIP).map_or(line.len(), |(at, _)| at);
     line[..end].trim().to_owned()
-}
-
-/// Words that may be a source's own, on one line.
-pub(super) fn line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// A point in time: ISO 8601, or seconds since 1970. Without a zone it is UTC.

@@ -7,10 +7,11 @@
 //! the unit in which their average is the message's, as in a check's line.
 
 use super::check_line;
-use super::client::{Client, escape};
+use super::client::Client;
 use super::lenient::{items, moment, number, text};
 use super::sample::{Host, IpVersion, Key, Metric, Origin, Refused, Sample, Spread};
 use super::source::{Ask, Asking, End, Found, Source, SourceError};
+use crate::units::escape;
 use serde_json::Value;
 
 /// Grids that are looked through.

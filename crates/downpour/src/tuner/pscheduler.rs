@@ -7,12 +7,12 @@
 //! Units: `throughput-bits` in bit/s, compared with `throughput-bytes` when both are there; round trips as ISO 8601 durations;
 //! latency in milliseconds, as a histogram.
 
-use super::client::{Client, escape};
+use super::client::Client;
 use super::lenient::{clip, items, moment, number, seconds, text, truth};
 use super::opensearch::{loaded, loss, synchronised};
 use super::sample::{Direction, Host, IpVersion, Key, Metric, Origin, Refused, Sample, Spread};
 use super::source::{Ask, Asking, End, Found, Source, SourceError};
-use crate::units::show_time;
+use crate::units::{escape, show_time};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tokio::time::timeout;

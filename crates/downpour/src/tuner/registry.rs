@@ -11,9 +11,9 @@
 //!
 //! A round trip under load counts only where no idle one is known; a one-way latency never counts as half of one.
 
-use super::lenient::line;
 use super::sample::{IpVersion, Key, Metric, Sample};
 use super::source::{Ask, Found, Source, SourceError};
+use crate::output::one_line;
 use downpour_catalog::Time;
 use downpour_proto::Rate;
 use downpour_proto::transfer::{Figure, Measured};
@@ -160,7 +160,7 @@ impl Notes {
     }
 
     fn add(&mut self, source: &str, what: String, silent: bool) {
-        *self.0.entry((source.to_owned(), line(&what), silent)).or_default() += 1;
+        *self.0.entry((source.to_owned(), one_line(&what), silent)).or_default() += 1;
     }
 }
 

@@ -4,7 +4,8 @@
 //! another unit than the label says), and a minimum above the average or a maximum below it. Of words it takes the beginning,
 //! without control characters. "No data" makes no sample.
 
-use super::lenient::{clip, line};
+use super::lenient::clip;
+use crate::output::one_line;
 use downpour_catalog::Time;
 use serde::Serialize;
 use std::fmt;
@@ -221,7 +222,7 @@ impl Sample {
         for word in [&mut key.source.name, &mut key.destination.name, &mut key.tool] {
             *word = clip(word);
         }
-        let (source, place) = (origin.source.clone(), line(&origin.place));
+        let (source, place) = (origin.source.clone(), one_line(&origin.place));
         let (unit_found, origin) = (clip(&unit_found.into()), Origin { source, place });
         Ok(Self { key, metric, spread, at, unit_found, origin })
     }
