@@ -1,6 +1,6 @@
 //! When a receiver speaks: the policy of feedback, apart from what it says.
 //!
-//! `rounds` is ours: answers to polls, with suppression. A profile may bring another.
+//! `rounds` is ours: answers to polls, with suppression. The papers' are in `profile::feedback`.
 
 pub(crate) mod backoff;
 mod rounds;

@@ -1,6 +1,7 @@
 //! What the sender sends beyond the source: the policy of repair.
 //!
-//! `parity` is ours: counts of repair symbols that serve every receiver. A profile may bring another.
+//! `parity` is ours: counts of repair symbols that serve every receiver. The papers' are in
+//! `profile::recovery`.
 
 mod parity;
 mod short;
@@ -18,9 +19,7 @@ pub trait Recovery: fmt::Debug + Send {
 
     /// The same where the block shall be there soon: a further round costs who waits for it as much as `round` symbols in
     /// vain would.
-    fn prompt(&mut self, k: u16, losses: &LossTable, _round: f64) -> u16 {
-        self.proactive(k, losses, true)
-    }
+    fn prompt(&mut self, k: u16, losses: &LossTable, round: f64) -> u16;
 
     /// Symbols to send in all, so that a receiver which will lack `count` when the `planned` ones have come is
     /// served, at its loss `share`.
