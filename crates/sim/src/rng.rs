@@ -12,15 +12,8 @@ pub struct Rng {
 impl Rng {
     /// The generator of `seed`.
     pub fn new(seed: u64) -> Self {
-        let mut x = seed;
-        let mut next = || {
-            x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = x;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        };
-        Self { state: [next(), next(), next(), next()] }
+        let mut seeds = downpour_proto::Rng::new(seed);
+        Self { state: std::array::from_fn(|_| seeds.next_u64()) }
     }
 
     /// Another generator, independent of this one from here on.

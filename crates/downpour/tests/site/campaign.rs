@@ -14,6 +14,7 @@ use super::alone::{COUNTED_PORTS, Place, alone};
 use super::database::{Database, Engine, numbers};
 use super::faults::{Chance, Faults};
 use super::harness::{SiteProcess, Two, until};
+use downpour_proto::Rng;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -57,7 +58,7 @@ impl Made {
         };
         let mut content = vec![0; len];
         blake3::Hasher::new()
-            .update(&chance.next().to_le_bytes())
+            .update(&chance.0.next_u64().to_le_bytes())
             .finalize_xof()
             .fill(&mut content);
         let path = spool.join(&name);
@@ -103,7 +104,7 @@ fn play(
     mut files: usize,
     seed: u64,
 ) -> (Made, Option<f64>) {
-    let (mut chance, mut made) = (Chance(seed), Made::default());
+    let (mut chance, mut made) = (Chance(Rng::new(seed)), Made::default());
     let every = Duration::from_secs_f64((files as f64 / 400.0).clamp(2.5, 120.0));
     // Making them takes long enough for everything to fail several times, however long a look takes here.
     let a_second = files as f64 / (6.0 * every.as_secs_f64());

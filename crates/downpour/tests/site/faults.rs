@@ -6,6 +6,7 @@
 use super::alone::{Network, Sent};
 use super::database::Database;
 use super::harness::{SiteProcess, Two};
+use downpour_proto::Rng;
 use std::time::{Duration, Instant};
 
 /// How long what was killed is away, at most.
@@ -13,20 +14,12 @@ const AWAY_MAX_MS: u64 = 2500;
 /// When a daemon is started again that ended by itself.
 const STARTED_AGAIN: Duration = Duration::from_secs(1);
 
-/// SplitMix64.
-pub(crate) struct Chance(pub(crate) u64);
+/// What happens and when, all from one seed.
+pub(crate) struct Chance(pub(crate) Rng);
 
 impl Chance {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
     pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
+        self.0.next_u64() % end
     }
 }
 
@@ -71,7 +64,7 @@ impl Faults {
         let able = [true, true, here, there, network.is_some()];
         let (next, failed) = ([(Instant::now(), false); 5], [0; 5]);
         let mut faults =
-            Self { chance: Chance(seed), network, next, every, able, failed, ended: 0 };
+            Self { chance: Chance(Rng::new(seed)), network, next, every, able, failed, ended: 0 };
         for victim in 0..VICTIMS.len() {
             let pause = faults.pause();
             faults.next[victim].0 += pause;

@@ -2,25 +2,13 @@
 
 use crate::bench::{Bench, LONG};
 use downpour_catalog::State;
+use downpour_proto::Rng;
 use std::collections::BTreeMap;
 use std::fs;
 
 const SEEDS: u64 = 6;
 const STEPS: usize = 150;
 const NAMES: u64 = 5;
-
-/// A small generator (SplitMix64), so that a seed is a story.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % sides
-    }
-}
 
 #[test]
 fn random_lives_end_accounted_for() {
@@ -33,12 +21,13 @@ fn random_lives_end_accounted_for() {
 
 fn walk(seed: u64, lines: &str) {
     let mut bench = Bench::new(lines, "");
-    let mut dice = Dice(seed);
+    let mut rng = Rng::new(seed);
+    let mut roll = |sides: u64| rng.next_u64() % sides;
     for step in 0..STEPS {
         let name = |n: u64| if n.is_multiple_of(2) { format!("f{n}") } else { format!("d/f{n}") };
-        let (one, two) = (name(dice.roll(NAMES)), name(dice.roll(NAMES)));
+        let (one, two) = (name(roll(NAMES)), name(roll(NAMES)));
         fs::create_dir_all(bench.path("d")).unwrap();
-        match dice.roll(12) {
+        match roll(12) {
             0..=2 => bench.write(&one, &format!("{seed} {step}")),
             3 => {
                 // Replaced as careful producers do it.
@@ -51,7 +40,7 @@ fn walk(seed: u64, lines: &str) {
             7 => drop(fs::rename(bench.path("moved"), bench.path("d2"))),
             8 => bench.restart(),
             9 => drop(bench.send_all()),
-            _ => bench.tick(dice.roll(16) as f64 / 2.0),
+            _ => bench.tick(roll(16) as f64 / 2.0),
         }
     }
     bench.tick(2.0 * LONG);

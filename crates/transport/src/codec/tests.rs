@@ -1,27 +1,19 @@
 //! What holds for both codes, and what each one's symbols are.
 
 use super::{CodecError, Decoder, Encoder, SymbolSet};
-use downpour_proto::Code;
+use downpour_proto::{Code, Rng};
 use proptest::prelude::{ProptestConfig, any, proptest};
 
-/// A small generator, so that a case is one number: splitmix64.
-struct Random(u64);
+/// What a case is made of, all from one number.
+struct Random(Rng);
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
+        self.0.next_u64() % end
     }
 
     fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| self.next() as u8).collect()
+        (0..len).map(|_| self.0.next_u64() as u8).collect()
     }
 
     /// `count` distinct numbers below `end`, in random order.
@@ -51,7 +43,7 @@ impl Codec {
     /// Encodes a random block, loses `lost` source symbols, decodes with random repair symbols below
     /// `repair_end`, made one batch at a time.
     fn round_trip(&mut self, seed: u64, k: u16, lost: u16, repair_end: u16) {
-        let mut random = Random(seed);
+        let mut random = Random(Rng::new(seed));
         let symbol_len = match self.code {
             Code::ReedSolomon | Code::Mixed => 2 * (1 + random.below(40)) as usize,
             Code::Cauchy => 1 + random.below(300) as usize,
@@ -125,7 +117,7 @@ fn a_repair_symbol_is_the_same_in_every_range() {
     for code in Code::ALL {
         let k = code.block_symbols_max() - 24;
         let end = code.repair_max(k);
-        let source = Random(7).bytes(usize::from(k) * 64);
+        let source = Random(Rng::new(7)).bytes(usize::from(k) * 64);
         let mut encoder = Encoder::new(code);
         let mut all = vec![0; usize::from(end) * 64];
         encoder.encode(&source, 64, 0..end, &mut all).unwrap();
@@ -141,7 +133,7 @@ fn a_repair_symbol_is_the_same_in_every_range() {
 fn a_block_of_one_symbol_is_rebuilt_from_any_repair_symbol() {
     for code in Code::ALL {
         let end = code.repair_max(1);
-        let source = Random(9).bytes(134);
+        let source = Random(Rng::new(9)).bytes(134);
         let mut repair = vec![0; usize::from(end) * 134];
         Encoder::new(code).encode(&source, 134, 0..end, &mut repair).unwrap();
         let mut decoder = Decoder::new(code);
@@ -164,7 +156,7 @@ fn the_symbols_are_those_of_the_protocol() {
     ] {
         let k = code.block_symbols_max();
         let end = code.repair_max(k);
-        let source = Random(1).bytes(usize::from(k) * 62);
+        let source = Random(Rng::new(1)).bytes(usize::from(k) * 62);
         let mut repair = vec![0; usize::from(end) * 62];
         Encoder::new(code).encode(&source, 62, 0..end, &mut repair).unwrap();
         assert_eq!(blake3::hash(&repair).to_hex().as_str(), digest, "{code:?}");
