@@ -1,7 +1,7 @@
 //! `downpour transfer fetch`: a file from the site from which it would be here first.
 
 use super::site::{AccessArgs, insist, shown, with_daemon};
-use super::{Exit, Fault};
+use super::{Exit, Fault, print_json};
 use crate::dispatch::{FetchReport, FetchSource, FetchWish};
 use crate::site::{Access, RemoteError};
 use crate::units::{show_bytes, show_duration};
@@ -66,7 +66,7 @@ impl FetchArgs {
             Ok(report)
         })?;
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&report).expect("numbers and words"));
+            print_json(&report);
         } else {
             show(&report);
         }

@@ -222,6 +222,10 @@ fn end(exit: Exit) -> Exit {
     if exit == Exit::Complete { fault.exit } else { exit }
 }
 
+fn print_json(value: &impl Serialize) {
+    println!("{}", serde_json::to_string_pretty(value).expect("no answer has odd keys"));
+}
+
 #[cfg(test)]
 mod tests {
     use super::{Cli, Exit, OutputArgs};

@@ -1,7 +1,7 @@
 //! `downpour catalog reconcile`: compare now, look at reports, approve what one asks for.
 
 use super::site::{AccessArgs, with_daemon};
-use super::{Exit, Fault};
+use super::{Exit, Fault, print_json};
 use crate::reconcile::{ReconcileWish, Report, ReportList, Runs, Verdict};
 use crate::site::{Access, RemoteError};
 use clap::Args;
@@ -67,10 +67,6 @@ impl ReconcileArgs {
             Exit::Incomplete
         })
     }
-}
-
-fn print_json(value: &impl serde::Serialize) {
-    println!("{}", serde_json::to_string_pretty(value).expect("a report has no odd keys"));
 }
 
 async fn report(site: &Access, id: &str) -> Result<Report, RemoteError> {

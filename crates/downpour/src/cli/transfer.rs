@@ -2,7 +2,7 @@
 
 use super::fetch::{show_sources, show_under_way};
 use super::site::{AccessArgs, insist, shown, with_daemon};
-use super::{Exit, Fault};
+use super::{Exit, Fault, print_json};
 use crate::dispatch::{
     Accepted, Done, Files, LinkReport, Links, Submission, Submitted, TransferReport, Transfers,
     Why, WhyList,
@@ -486,10 +486,6 @@ impl LinkArgs {
         links.links.iter().filter(|link| link.site == self.site).for_each(show_link);
         Ok(Exit::Complete)
     }
-}
-
-fn print_json(value: &impl serde::Serialize) {
-    println!("{}", serde_json::to_string_pretty(value).expect("an answer has no odd keys"));
 }
 
 fn show_submitted(accepted: &Accepted, site: &str) {

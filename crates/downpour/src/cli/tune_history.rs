@@ -1,7 +1,7 @@
 //! `downpour tune history`: what was changed on links while files arrived by them, and why.
 
 use super::site::{AccessArgs, with_daemon};
-use super::{Exit, Fault};
+use super::{Exit, Fault, print_json};
 use crate::dispatch::Steering;
 use crate::home::Home;
 use crate::steering::{Book, Steered};
@@ -35,7 +35,7 @@ impl HistoryArgs {
     pub(super) fn run(self) -> Result<Exit, Fault> {
         let list = if self.own { self.own()? } else { self.ask()? };
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&list).unwrap_or_default());
+            print_json(&list);
             return Ok(Exit::Complete);
         }
         if list.decisions.is_empty() {
