@@ -1,13 +1,13 @@
 //! `downpour catalog adopt`: files that are there already are taken into the catalog as they lie.
 
 use super::{Exit, Fault};
+use crate::site::Clock;
 use crate::spool::{Adopted, Adoption, SumList, adopt, look_first, read_list};
 use crate::units::show_bytes;
 use clap::{Args, ValueEnum};
-use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl, DigestKind, OtherContent, Time};
+use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl, DigestKind, OtherContent};
 use serde_json::json;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Name under which the catalog is written to.
 const WRITER: &str = "adopt";
@@ -91,8 +91,7 @@ impl AdoptArgs {
             let todo = "give the folder with the files, and a list of it with its --sums-kind";
             Fault::usage(text, todo)
         })?;
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = Time(i64::try_from(since.as_micros()).unwrap_or(i64::MAX));
+        let now = Clock::system().now();
         let at = &self.catalog;
         let catalog = Catalog::open(at, WRITER, now, &BeforeMigration::Refuse);
         let catalog = catalog.map_err(|error| super::catalog::opening(at, &error))?;

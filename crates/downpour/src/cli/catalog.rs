@@ -4,6 +4,7 @@
 use super::rebuild::RebuildArgs;
 use super::reconcile::ReconcileArgs;
 use super::{Exit, Fault};
+use crate::site::Clock;
 use crate::units::{parse_day, parse_duration, show_bytes};
 use clap::{Args, Subcommand, ValueEnum};
 use downpour_catalog::{
@@ -14,7 +15,6 @@ use serde_json::{Map, Value, json};
 use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Search, export, back up and restore a catalog; take in files that lie here already
 #[derive(Debug, Args)]
@@ -173,8 +173,7 @@ impl Moment {
 
 impl FilterArgs {
     fn resolve(self, reader: &mut Reader, at: &CatalogUrl) -> Result<Query, Fault> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = Time(i64::try_from(now.as_micros()).unwrap_or(i64::MAX));
+        let now = Clock::system().now();
         let site = self.site.map(|name| find_site(reader, at, &name)).transpose()?;
         Ok(Query {
             prefix: self.prefix,

@@ -2,11 +2,11 @@
 
 use super::{Exit, Fault};
 use crate::rebuild::{RebuildError, Wish, from_receipts};
+use crate::site::Clock;
 use clap::Args;
 use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl, Follower, Time, backup};
 use downpour_transport::identity::PublicKey;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The name under which it writes: no daemon has it.
 const WRITER: &str = "rebuild";
@@ -37,8 +37,7 @@ pub(super) struct RebuildArgs {
 
 impl RebuildArgs {
     pub(super) fn run(self) -> Result<Exit, Fault> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = Time(i64::try_from(now.as_micros()).unwrap_or(i64::MAX));
+        let now = Clock::system().now();
         match (&self.from_mirror, &self.site) {
             (Some(copy), _) => self.of_copy(copy, now),
             (None, site) => self.of_receipts(site.as_deref().unwrap_or_default(), now),
