@@ -18,8 +18,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-const WAIT: Duration = Duration::from_secs(60);
-
 struct Pair {
     wishes: Wishes,
     measured: Measured,
@@ -29,6 +27,7 @@ struct Pair {
     agreed: Agreed,
     items: Vec<Item>,
     lane: &'static str,
+    wait: Duration,
 }
 
 impl Pair {
@@ -42,6 +41,7 @@ impl Pair {
             agreed: Agreed::default(),
             items: Vec::new(),
             lane: "lane-0",
+            wait: Duration::from_secs(60),
         }
     }
 
@@ -77,7 +77,7 @@ impl Pair {
             controller: Profile::default(),
             listen: Some("127.0.0.1:0".parse().unwrap()),
             ports: PortRange::DEFAULT,
-            wait: WAIT,
+            wait: self.wait,
             uplink: Arc::default(),
         })
     }
@@ -95,7 +95,7 @@ impl Pair {
             measured: self.measured.clone(),
             beside: 0,
             memory_bytes: 64_000_000,
-            wait: WAIT,
+            wait: self.wait,
             links: None,
         })
     }
@@ -246,39 +246,11 @@ fn what_was_not_agreed_ends_the_session() {
 fn a_stranger_does_not_get_in() {
     let mut pair = Pair::new();
     pair.file("good", "good", b"good");
-    let named = pair.receiver.clone();
-    pair.receiver = Arc::new(Identity::generate());
-    let stranger = pair.receiver.clone();
     block_on(async {
-        let (sending, ticket) = send_files(SendFiles {
-            book: None,
-            identity: pair.sender.clone(),
-            session: SessionId::random().unwrap(),
-            receiver: named.public_key(),
-            items: pair.items.clone(),
-            path: DataPath::Tcp,
-            encryption: EncryptionArg::All,
-            rate: None,
-            controller: Profile::default(),
-            listen: Some("127.0.0.1:0".parse().unwrap()),
-            ports: PortRange::DEFAULT,
-            wait: WAIT,
-            uplink: Arc::default(),
-        });
-        let mut receiving = receive_files(ReceiveFiles {
-            identity: stranger,
-            ticket: ticket.await.unwrap(),
-            folder: FolderOptions::new(pair.dir.path().join("to")),
-            agreed: pair.agreed.clone(),
-            name: "stranger".to_owned(),
-            wishes: Wishes::default(),
-            measured: Measured::default(),
-            beside: 0,
-            memory_bytes: 64_000_000,
-            wait: Duration::ZERO,
-            links: None,
-        });
-        let fault = receiving.done().await.unwrap_err();
+        let (sending, ticket) = pair.send();
+        pair.receiver = Arc::new(Identity::generate());
+        pair.wait = Duration::ZERO;
+        let fault = pair.receive(ticket.await.unwrap()).done().await.unwrap_err();
         assert!(fault.class.is_some(), "{fault}");
         assert!(!pair.dir.path().join("to/good").exists());
         drop(sending);
@@ -297,21 +269,8 @@ fn lanes_run_beside_each_other_and_a_stopped_session_ends() {
     block_on(async {
         let ((a, _), (b, _)) = tokio::join!(one.run(), two.run());
         assert_eq!((a.items, b.items), (vec![ItemEnd::Placed], vec![ItemEnd::Placed]));
-        let (mut sending, ticket) = send_files(SendFiles {
-            book: None,
-            identity: one.sender.clone(),
-            session: SessionId::random().unwrap(),
-            receiver: one.receiver.public_key(),
-            items: one.items.clone(),
-            path: DataPath::Tcp,
-            encryption: EncryptionArg::All,
-            rate: None,
-            controller: Profile::default(),
-            listen: Some("127.0.0.1:0".parse().unwrap()),
-            ports: PortRange::DEFAULT,
-            wait: Duration::from_secs(3600),
-            uplink: Arc::default(),
-        });
+        one.wait = Duration::from_secs(3600);
+        let (mut sending, ticket) = one.send();
         ticket.await.unwrap();
         sending.stop();
         assert_eq!(sending.done().await.unwrap().items, [ItemEnd::Unknown]);
