@@ -160,12 +160,12 @@ mod tests {
 
     #[test]
     fn folders_are_private_and_open_ones_are_refused() {
-        let root = std::env::temp_dir().join(format!("downpour-home-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("home");
         let home = environment(&[("DOWNPOUR_HOME", root.to_str().unwrap())]).unwrap();
         let config = home.config().unwrap().to_owned();
         assert_eq!(fs::metadata(&config).unwrap().permissions().mode() & 0o777, 0o700);
         fs::set_permissions(&config, fs::Permissions::from_mode(0o777)).unwrap();
         assert!(matches!(home.config(), Err(HomeError::OpenToOthers(_))));
-        fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -605,11 +605,11 @@ pub(crate) mod tests {
 
     #[test]
     fn written_files_are_whole() {
-        let path = std::env::temp_dir().join(format!("downpour-report-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report");
         let report = report(vec![receiver("a", ReceiverState::Complete)]);
         report.write(&path).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), report.to_json());
-        std::fs::remove_file(&path).unwrap();
         assert!(report.write(std::path::Path::new("/nonexistent/report.json")).is_err());
     }
 }

@@ -325,7 +325,8 @@ mod tests {
 
     #[test]
     fn tickets_come_from_files_too() {
-        let path = std::env::temp_dir().join(format!("downpour-ticket-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ticket");
         std::fs::write(&path, "downpour1:abc\n").unwrap();
         let file = path.to_str().unwrap();
         let plan = resolve(&[&format!("@{file}"), "--discard"]).unwrap();

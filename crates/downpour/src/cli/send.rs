@@ -636,7 +636,8 @@ mod tests {
 
     #[test]
     fn expected_names_come_from_a_file() {
-        let path = std::env::temp_dir().join(format!("downpour-expect-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("names");
         let file = path.to_str().unwrap();
         std::fs::write(&path, "# rack 1\nnode1\n node2 # spare\n\n").unwrap();
         let plan = resolve(&["/", "--expect", file]).unwrap();

@@ -185,24 +185,8 @@ mod tests {
     use super::{Amount, differences, measure, pick};
     use std::fs::{self, File};
     use std::os::unix::fs::{PermissionsExt, symlink};
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
     use std::time::{Duration, UNIX_EPOCH};
-
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
-            fs::create_dir_all(&path).unwrap();
-            Self(path)
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
 
     fn tree(root: &Path) {
         fs::create_dir_all(root.join("a/empty")).unwrap();
@@ -216,8 +200,8 @@ mod tests {
 
     #[test]
     fn the_same_trees_are_the_same_and_each_change_is_seen() {
-        let scratch = Scratch::new("downpour-differences");
-        let source = scratch.0.join("source");
+        let scratch = tempfile::tempdir().unwrap();
+        let source = scratch.path().join("source");
         tree(&source);
         let _socket = std::os::unix::net::UnixListener::bind(source.join("a/socket")).unwrap();
         let folder = File::open(source.join("a")).unwrap();
@@ -250,7 +234,7 @@ mod tests {
             ("not in the source", |copy| fs::write(copy.join("a/more"), b"").unwrap()),
         ];
         for (index, (expected, change)) in changes.into_iter().enumerate() {
-            let copy = scratch.0.join(format!("copy{index}"));
+            let copy = scratch.path().join(format!("copy{index}"));
             tree(&copy);
             change(&copy);
             let found = differences(&source, &copy).unwrap();
@@ -262,8 +246,8 @@ mod tests {
 
     #[test]
     fn folders_are_taken_until_there_is_enough_and_never_two_of_a_name() {
-        let scratch = Scratch::new("downpour-pick");
-        let paths: Vec<_> = ["x/a", "y/a", "x/b", "x/c"].map(|p| scratch.0.join(p)).to_vec();
+        let scratch = tempfile::tempdir().unwrap();
+        let paths: Vec<_> = ["x/a", "y/a", "x/b", "x/c"].map(|p| scratch.path().join(p)).to_vec();
         for path in &paths {
             fs::create_dir_all(path).unwrap();
             fs::write(path.join("f"), [0; 10]).unwrap();
@@ -272,7 +256,7 @@ mod tests {
         assert_eq!(picked.paths, [paths[0].clone(), paths[2].clone()]);
         let all = pick(paths, Amount { files: 100, bytes: 0 }, 10);
         assert_eq!(all.amount, Amount { files: 3, bytes: 30 });
-        let inside = pick([scratch.0.clone()], Amount { files: 2, bytes: 0 }, 10);
-        assert_eq!(inside.paths, [scratch.0.join("x/a"), scratch.0.join("x/b")]);
+        let inside = pick([scratch.path().to_owned()], Amount { files: 2, bytes: 0 }, 10);
+        assert_eq!(inside.paths, [scratch.path().join("x/a"), scratch.path().join("x/b")]);
     }
 }

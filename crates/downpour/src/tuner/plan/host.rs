@@ -46,10 +46,11 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_not_known() {
-        let dir = std::env::temp_dir().join(format!("downpour-limits-{}", std::process::id()));
-        std::fs::create_dir_all(dir.join("core")).unwrap();
-        std::fs::create_dir_all(dir.join("ipv4")).unwrap();
-        assert_eq!(below(&dir), Host::default());
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path();
+        std::fs::create_dir(dir.join("core")).unwrap();
+        std::fs::create_dir(dir.join("ipv4")).unwrap();
+        assert_eq!(below(dir), Host::default());
         std::fs::write(dir.join("core/rmem_max"), "212992\n").unwrap();
         std::fs::write(dir.join("ipv4/tcp_rmem"), "4096\t131072\t6291456\n").unwrap();
         std::fs::write(dir.join("ipv4/tcp_wmem"), "nothing\n").unwrap();
@@ -59,7 +60,6 @@ mod tests {
             std::fs::write(dir.join(file), "reno cubic\n").unwrap();
         }
         let text = "rmem_max=212992 tcp_rmem=4096,131072,6291456 congestion=cubic,reno";
-        assert_eq!(below(&dir).to_string(), text);
-        std::fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(below(dir).to_string(), text);
     }
 }
