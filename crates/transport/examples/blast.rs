@@ -21,7 +21,7 @@ use downpour_transport::session::{
     ReceiveEvent, ReceiveHandle, ReceiveSetup, SendEvent, SendHandle, SendSetup, StreamOut,
 };
 use downpour_transport::{
-    Accepted, BlockSink, BlockSource, Encoder, Group, Interface, MulticastReceiver, RecvOptions,
+    Accepted, BlockSink, BlockSource, Codec, Group, Interface, MulticastReceiver, RecvOptions,
     Secret, SendOptions, SourceError, Spare, Suite, UnicastSocket,
 };
 use nix::sys::resource::{UsageWho, getrusage};
@@ -260,7 +260,7 @@ fn serve(handle: &ReceiveHandle, pattern: &Pattern, order: Pull) {
         Pull::Repair { block, from, until } => {
             let symbol_len = usize::from(GEOMETRY.symbol_len);
             let mut symbols = vec![0; usize::from(until - from) * symbol_len];
-            let made = Encoder::new(GEOMETRY.code).encode(
+            let made = Codec::new(GEOMETRY.code).encode(
                 &pattern.whole(block),
                 symbol_len,
                 from..until,

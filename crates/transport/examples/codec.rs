@@ -4,7 +4,7 @@
 //! what the first took, tables and memory included.
 
 use downpour_proto::Code;
-use downpour_transport::{Decoder, Encoder, SymbolSet};
+use downpour_transport::{Codec, SymbolSet};
 use std::time::{Duration, Instant};
 
 const SYMBOL_LEN: usize = 1448;
@@ -21,11 +21,11 @@ fn main() {
         let lost = (k / 20).max(1);
         let block: Vec<u8> = (0..usize::from(k) * SYMBOL_LEN).map(|i| (i * 7 / 3) as u8).collect();
         let mut repair = vec![0; usize::from(lost) * SYMBOL_LEN];
-        let mut encoder = Encoder::new(code);
+        let mut encoder = Codec::new(code);
         let made = times(|| {
             encoder.encode(&block, SYMBOL_LEN, 0..lost, &mut repair).expect("a block");
         });
-        let (mut decoder, mut present) = (Decoder::new(code), SymbolSet::EMPTY);
+        let (mut decoder, mut present) = (Codec::new(code), SymbolSet::EMPTY);
         (0..k).filter(|i| i % 20 != 7 || i / 20 >= lost).for_each(|i| {
             present.insert(i);
         });

@@ -24,7 +24,7 @@ mod turns;
 mod udp;
 
 pub use blocks::{Accepted, BlockSink, BlockSource, SourceError};
-pub use codec::{CodecError, Decoder, Encoder, SymbolSet};
+pub use codec::{Codec, CodecError, SymbolSet};
 pub use disk::{FirstReads, blocked};
 pub use interface::{Interface, InterfaceError};
 pub use pace::{Clock, Interest, Waker, Woken, wait};

@@ -11,7 +11,7 @@ use downpour_transport::session::{
     Broken, ReceiveEvent, ReceiveHandle, ReceiveSetup, SendEvent, SendHandle, SendSetup, StreamOut,
 };
 use downpour_transport::{
-    Accepted, BlockSink, BlockSource, Encoder, Group, Interface, MulticastReceiver, RecvOptions,
+    Accepted, BlockSink, BlockSource, Codec, Group, Interface, MulticastReceiver, RecvOptions,
     Secret, SendOptions, SourceError, Spare, Suite, UnicastSocket,
 };
 use std::net::{SocketAddr, UdpSocket};
@@ -204,8 +204,8 @@ impl Net {
                 let symbol_len = usize::from(symbol_len);
                 let mut symbols = vec![0; usize::from(until - from) * symbol_len];
                 let bytes = self.source.block(block);
-                let mut encoder = Encoder::new(code);
-                encoder.encode(&bytes, symbol_len, from..until, &mut symbols).unwrap();
+                let mut codec = Codec::new(code);
+                codec.encode(&bytes, symbol_len, from..until, &mut symbols).unwrap();
                 handle.pulled_repair(block, from..until, symbols);
             }
         }

@@ -16,7 +16,7 @@ use downpour_transport::control::{
     SessionHandler, SignedReceipt, Word,
 };
 use downpour_transport::session::SendHandle;
-use downpour_transport::{Encoder, FirstReads, Part};
+use downpour_transport::{Codec, FirstReads, Part};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -396,7 +396,7 @@ impl SessionHandler for Endpoint {
         let mut bytes = vec![0; usize::from(k) * symbol_len];
         source.read(block, &mut bytes).map_err(unreadable)?;
         let mut repair = vec![0; symbols.len() * symbol_len];
-        let encoded = Encoder::new(geometry.code).encode(&bytes, symbol_len, symbols, &mut repair);
+        let encoded = Codec::new(geometry.code).encode(&bytes, symbol_len, symbols, &mut repair);
         encoded.map_err(unreadable)?;
         Ok(repair)
     }

@@ -4,8 +4,8 @@
 //! session's [`Code`] says which a block is in: `reed_solomon` for large blocks, which needs the fewest repair symbols,
 //! or `cauchy` for small ones, which costs the least work.
 //!
-//! How: [`Encoder::encode`] takes a whole block and writes a range of its repair symbols: few at a time, as many as
-//! [`Code::encode_batch`] says, to be kept. [`Decoder::decode`] takes the block with holes and the repair symbols that
+//! How: [`Codec::encode`] takes a whole block and writes a range of its repair symbols: few at a time, as many as
+//! [`Code::encode_batch`] says, to be kept. [`Codec::decode`] takes the block with holes and the repair symbols that
 //! came, and fills the holes in place.
 //!
 //! Invariants:
@@ -121,14 +121,14 @@ fn source_symbols(code: Code, len: usize, symbol_len: usize) -> Result<u16, Code
     if fits { Ok(k) } else { Err(CodecError::Shape) }
 }
 
-/// Makes repair symbols. Keeps its working space between calls.
-pub struct Encoder {
+/// Makes repair symbols, and fills the holes of blocks. Keeps its working space between calls.
+pub struct Codec {
     code: Code,
     reed_solomon: ReedSolomon,
     kernel: Kernel,
 }
 
-impl Encoder {
+impl Codec {
     /// No working space yet.
     pub fn new(code: Code) -> Self {
         Self { code, reed_solomon: ReedSolomon::default(), kernel: Kernel::best() }
@@ -159,20 +159,6 @@ impl Encoder {
         }
         self.reed_solomon.coder().encode(source, (k, symbol_len), range, out);
         Ok(())
-    }
-}
-
-/// Fills the holes of a block. Keeps its working space between calls.
-pub struct Decoder {
-    code: Code,
-    reed_solomon: ReedSolomon,
-    kernel: Kernel,
-}
-
-impl Decoder {
-    /// No working space yet.
-    pub fn new(code: Code) -> Self {
-        Self { code, reed_solomon: ReedSolomon::default(), kernel: Kernel::best() }
     }
 
     /// Fills in `block` (k·T bytes) every source symbol that is not in `present`, from those that are and

@@ -45,10 +45,10 @@ fn coder<V: Vectors + 'static>(vectors: Option<V>) -> Made {
 
 /// The code, of a block of k symbols of T bytes; what comes was checked.
 pub(super) trait Coder: Send + Sync {
-    /// See [`super::Encoder::encode`].
+    /// See [`super::Codec::encode`].
     fn encode(&mut self, source: &[u8], of: (u16, usize), range: Range<u16>, out: &mut [u8]);
 
-    /// See [`super::Decoder::decode`]: as many repair symbols as there are holes.
+    /// See [`super::Codec::decode`]: as many repair symbols as there are holes.
     fn decode(
         &mut self,
         block: &mut [u8],

@@ -1,6 +1,6 @@
 //! What holds for both codes, and what each one's symbols are.
 
-use super::{CodecError, Decoder, Encoder, SymbolSet};
+use super::{Codec, CodecError, SymbolSet};
 use downpour_proto::{Code, Rng};
 use proptest::prelude::{ProptestConfig, any, proptest};
 
@@ -28,55 +28,39 @@ impl Random {
     }
 }
 
-/// An encoder and a decoder that keep their working space.
-struct Codec {
-    code: Code,
-    encoder: Encoder,
-    decoder: Decoder,
-}
-
-impl Codec {
-    fn new(code: Code) -> Self {
-        Self { code, encoder: Encoder::new(code), decoder: Decoder::new(code) }
+/// Encodes a random block, loses `lost` source symbols, decodes with random repair symbols below
+/// `repair_end`, made one batch at a time.
+fn round_trip(codec: &mut Codec, seed: u64, k: u16, lost: u16, repair_end: u16) {
+    let (code, mut random) = (codec.code, Random(Rng::new(seed)));
+    let symbol_len = match code {
+        Code::ReedSolomon | Code::Mixed => 2 * (1 + random.below(40)) as usize,
+        Code::Cauchy => 1 + random.below(300) as usize,
+    };
+    let at = |index: u16| usize::from(index) * symbol_len;
+    let source = random.bytes(at(k));
+    let mut repair = vec![0; at(repair_end)];
+    let mut from = 0;
+    while from < repair_end {
+        let to = repair_end.min(from + 1 + random.below(200) as u16);
+        codec.encode(&source, symbol_len, from..to, &mut repair[at(from)..at(to)]).unwrap();
+        from = to;
     }
-
-    /// Encodes a random block, loses `lost` source symbols, decodes with random repair symbols below
-    /// `repair_end`, made one batch at a time.
-    fn round_trip(&mut self, seed: u64, k: u16, lost: u16, repair_end: u16) {
-        let mut random = Random(Rng::new(seed));
-        let symbol_len = match self.code {
-            Code::ReedSolomon | Code::Mixed => 2 * (1 + random.below(40)) as usize,
-            Code::Cauchy => 1 + random.below(300) as usize,
-        };
-        let at = |index: u16| usize::from(index) * symbol_len;
-        let source = random.bytes(at(k));
-        let mut repair = vec![0; at(repair_end)];
-        let mut from = 0;
-        while from < repair_end {
-            let to = repair_end.min(from + 1 + random.below(200) as u16);
-            self.encoder
-                .encode(&source, symbol_len, from..to, &mut repair[at(from)..at(to)])
-                .unwrap();
-            from = to;
-        }
-        let mut block = source.clone();
-        let mut present = SymbolSet::EMPTY;
-        present.insert_range(0..k);
-        for index in random.choose(usize::from(lost), k) {
-            present.0[usize::from(index) / 64] &= !(1 << (index % 64));
-            block[at(index)..][..symbol_len].fill(0xaa);
-        }
-        assert_eq!(present.len(), k - lost);
-        let ids = random.choose(usize::from(lost), repair_end);
-        let symbols: Vec<(u16, &[u8])> =
-            ids.iter().map(|id| (*id, &repair[at(*id)..][..symbol_len])).collect();
-        self.decoder.decode(&mut block, symbol_len, &present, &symbols).unwrap();
-        let code = self.code;
-        assert!(
-            block == source,
-            "{code:?}: k {k}, lost {lost}, repair below {repair_end}, seed {seed}"
-        );
+    let mut block = source.clone();
+    let mut present = SymbolSet::EMPTY;
+    present.insert_range(0..k);
+    for index in random.choose(usize::from(lost), k) {
+        present.0[usize::from(index) / 64] &= !(1 << (index % 64));
+        block[at(index)..][..symbol_len].fill(0xaa);
     }
+    assert_eq!(present.len(), k - lost);
+    let ids = random.choose(usize::from(lost), repair_end);
+    let symbols: Vec<(u16, &[u8])> =
+        ids.iter().map(|id| (*id, &repair[at(*id)..][..symbol_len])).collect();
+    codec.decode(&mut block, symbol_len, &present, &symbols).unwrap();
+    assert!(
+        block == source,
+        "{code:?}: k {k}, lost {lost}, repair below {repair_end}, seed {seed}"
+    );
 }
 
 // docs/protocol.md#CODE-1: any k symbols rebuild the block.
@@ -89,7 +73,7 @@ proptest! {
             let lost = lost % (k + 1);
             let least = lost.max(1);
             let repair_end = least + end % (code.repair_max(k) + 1 - least);
-            Codec::new(code).round_trip(seed, k, lost, repair_end);
+            round_trip(&mut Codec::new(code), seed, k, lost, repair_end);
         }
     }
 }
@@ -107,7 +91,7 @@ fn working_space_is_reused_across_shapes() {
             (most, most, code.repair_max(most)),
         ];
         for (seed, (k, lost, end)) in shapes.into_iter().chain(shapes).enumerate() {
-            codec.round_trip(seed as u64, k, lost, end);
+            round_trip(&mut codec, seed as u64, k, lost, end);
         }
     }
 }
@@ -118,12 +102,12 @@ fn a_repair_symbol_is_the_same_in_every_range() {
         let k = code.block_symbols_max() - 24;
         let end = code.repair_max(k);
         let source = Random(Rng::new(7)).bytes(usize::from(k) * 64);
-        let mut encoder = Encoder::new(code);
+        let mut codec = Codec::new(code);
         let mut all = vec![0; usize::from(end) * 64];
-        encoder.encode(&source, 64, 0..end, &mut all).unwrap();
+        codec.encode(&source, 64, 0..end, &mut all).unwrap();
         for range in [0..1, 0..51, 50..51, 64..65, 100..end, end - 1..end] {
             let mut some = vec![0; range.len() * 64];
-            encoder.encode(&source, 64, range.clone(), &mut some).unwrap();
+            codec.encode(&source, 64, range.clone(), &mut some).unwrap();
             assert!(some == all[usize::from(range.start) * 64..usize::from(range.end) * 64]);
         }
     }
@@ -135,12 +119,12 @@ fn a_block_of_one_symbol_is_rebuilt_from_any_repair_symbol() {
         let end = code.repair_max(1);
         let source = Random(Rng::new(9)).bytes(134);
         let mut repair = vec![0; usize::from(end) * 134];
-        Encoder::new(code).encode(&source, 134, 0..end, &mut repair).unwrap();
-        let mut decoder = Decoder::new(code);
+        Codec::new(code).encode(&source, 134, 0..end, &mut repair).unwrap();
+        let mut codec = Codec::new(code);
         for index in [0, 1, 2, end / 2 - 1, end - 1] {
             let mut block = vec![0; 134];
             let symbol = &repair[usize::from(index) * 134..][..134];
-            decoder.decode(&mut block, 134, &SymbolSet::EMPTY, &[(index, symbol)]).unwrap();
+            codec.decode(&mut block, 134, &SymbolSet::EMPTY, &[(index, symbol)]).unwrap();
             assert_eq!(block, source);
         }
     }
@@ -158,33 +142,33 @@ fn the_symbols_are_those_of_the_protocol() {
         let end = code.repair_max(k);
         let source = Random(Rng::new(1)).bytes(usize::from(k) * 62);
         let mut repair = vec![0; usize::from(end) * 62];
-        Encoder::new(code).encode(&source, 62, 0..end, &mut repair).unwrap();
+        Codec::new(code).encode(&source, 62, 0..end, &mut repair).unwrap();
         assert_eq!(blake3::hash(&repair).to_hex().as_str(), digest, "{code:?}");
     }
     // By hand: 1 / (0 + 128) = 0x83, 1 / (1 + 128) = 0x7e, so r0 = 0x83·1 + 0x7e·2, and so on.
     let mut repair = [0; 3];
-    Encoder::new(Code::Cauchy).encode(&[1, 2], 1, 0..3, &mut repair).unwrap();
+    Codec::new(Code::Cauchy).encode(&[1, 2], 1, 0..3, &mut repair).unwrap();
     assert_eq!(repair, [0x7f, 0x63, 0x64]);
 }
 
 #[test]
 fn misuse_is_an_error_and_leaves_the_block() {
     for code in Code::ALL {
-        let (mut encoder, mut decoder) = (Encoder::new(code), Decoder::new(code));
+        let mut codec = Codec::new(code);
         let (most, end) = (code.block_symbols_max(), code.repair_max(2));
         let mut out = [0; 8];
         if code == Code::ReedSolomon {
-            assert_eq!(encoder.encode(&[0; 9], 3, 0..1, &mut out[..3]), Err(CodecError::Shape));
+            assert_eq!(codec.encode(&[0; 9], 3, 0..1, &mut out[..3]), Err(CodecError::Shape));
         }
-        assert_eq!(encoder.encode(&[0; 9], 4, 0..1, &mut out[..4]), Err(CodecError::Shape));
-        assert_eq!(encoder.encode(&[0; 8], 4, 0..1, &mut out), Err(CodecError::Shape));
-        let past = encoder.encode(&[0; 8], 4, end - 1..end + 1, &mut out);
+        assert_eq!(codec.encode(&[0; 9], 4, 0..1, &mut out[..4]), Err(CodecError::Shape));
+        assert_eq!(codec.encode(&[0; 8], 4, 0..1, &mut out), Err(CodecError::Shape));
+        let past = codec.encode(&[0; 8], 4, end - 1..end + 1, &mut out);
         assert_eq!(past, Err(CodecError::RepairIndex));
         let too_many = vec![0; (usize::from(most) + 1) * 2];
-        assert_eq!(encoder.encode(&too_many, 2, 0..1, &mut out[..2]), Err(CodecError::Shape));
+        assert_eq!(codec.encode(&too_many, 2, 0..1, &mut out[..2]), Err(CodecError::Shape));
         let mut block = [7; 8];
         let mut decode =
-            |repair: &[(u16, &[u8])]| decoder.decode(&mut block, 4, &SymbolSet::EMPTY, repair);
+            |repair: &[(u16, &[u8])]| codec.decode(&mut block, 4, &SymbolSet::EMPTY, repair);
         assert_eq!(decode(&[(0, &[0; 4])]), Err(CodecError::TooFew));
         assert_eq!(decode(&[(0, &[0; 4]), (0, &[0; 4])]), Err(CodecError::Twice));
         assert_eq!(decode(&[(0, &[0; 4]), (end, &[0; 4])]), Err(CodecError::RepairIndex));

@@ -3,7 +3,7 @@
 //! Source symbols go straight to their place in the block's buffer, repair symbols beside it. Buffers are
 //! reused; how many there are is bounded by the machine, which admits no more blocks than it was told.
 
-use crate::{Decoder, SymbolSet, prefetch};
+use crate::{Codec, SymbolSet, prefetch};
 use downpour_proto::{BLOCK_SYMBOLS_MAX, BlockId, SymbolId};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -71,11 +71,11 @@ impl Symbols {
     }
 
     /// Rebuilds the source symbols that are lacking; false when the symbols do not suffice.
-    pub(super) fn rebuild(&mut self, decoder: &mut Decoder, symbol_len: usize) -> bool {
+    pub(super) fn rebuild(&mut self, codec: &mut Codec, symbol_len: usize) -> bool {
         let ids = self.repair_ids.iter().copied();
         let mut repair: Vec<(u16, &[u8])> = ids.zip(self.repair.chunks_exact(symbol_len)).collect();
         repair.sort_unstable_by_key(|(index, _)| *index);
-        decoder.decode(&mut self.bytes, symbol_len, &self.present, &repair).is_ok()
+        codec.decode(&mut self.bytes, symbol_len, &self.present, &repair).is_ok()
     }
 }
 

@@ -5,7 +5,7 @@
 //! A block that was closed may be opened again while workers still read it or make repair of it. The bytes that came first
 //! are kept, and repair counts that was made of them: the machine has asked for no other.
 
-use crate::{Encoder, Part};
+use crate::{Codec, Part};
 use downpour_proto::{BLOCK_SYMBOLS_MAX, BlockId, Code};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -111,7 +111,7 @@ pub(super) fn tail(bytes: &[u8], symbol_len: usize) -> u16 {
 
 /// Makes repair symbols, on a worker.
 pub(super) struct Coder {
-    encoder: Encoder,
+    codec: Codec,
     symbol_len: usize,
     /// Room for a block with the zeros after it.
     padded: Vec<u8>,
@@ -119,7 +119,7 @@ pub(super) struct Coder {
 
 impl Coder {
     pub(super) fn new(code: Code, symbol_len: usize) -> Self {
-        Self { encoder: Encoder::new(code), symbol_len, padded: Vec::new() }
+        Self { codec: Codec::new(code), symbol_len, padded: Vec::new() }
     }
 
     pub(super) fn encode(&mut self, source: &Source, range: Range<u16>) -> Vec<u8> {
@@ -133,7 +133,7 @@ impl Coder {
             source = &self.padded;
         }
         // The arguments are the machine's, whose ranges are within the code's.
-        let made = self.encoder.encode(source, symbol_len, range, &mut symbols);
+        let made = self.codec.encode(source, symbol_len, range, &mut symbols);
         debug_assert!(made.is_ok(), "{made:?}");
         symbols
     }

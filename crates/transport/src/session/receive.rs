@@ -13,7 +13,7 @@ use super::workers::Workers;
 use super::{Broken, SessionError};
 use crate::trace::{Tap, Trace, Way};
 use crate::{
-    Accepted, BlockSink, Clock, Decoder, Interest, MulticastReceiver, OpenKeys, RecvBatch,
+    Accepted, BlockSink, Clock, Codec, Interest, MulticastReceiver, OpenKeys, RecvBatch,
     RecvOptions, RejectCounts, SealKeys, Secret, Spare, Suite, UnicastSocket, Waker,
     take_short_turns, wait,
 };
@@ -309,7 +309,7 @@ impl Driver {
         let workers = Workers::start("downpour-store", setup.open, &ends.waker, || {
             let sink = Arc::clone(&sink);
             let mut desk = Desk {
-                decoder: Decoder::new(geometry.code),
+                codec: Codec::new(geometry.code),
                 symbol_len: usize::from(symbol_len),
                 seed: Vec::new(),
             };
@@ -643,7 +643,7 @@ impl Driver {
 
 /// A worker's own.
 struct Desk {
-    decoder: Decoder,
+    codec: Codec,
     symbol_len: usize,
     /// Used again for each block of which nothing is held, so for nearly all: memory that is new for each
     /// took a fifth of all work where nothing limits.
@@ -660,7 +660,7 @@ fn work(job: Job, sink: &dyn BlockSink, desk: &mut Desk) -> Done {
             Done::Seeded { block, k, bytes, held }
         }
         Job::Complete { block, decode, mut symbols } => {
-            let whole = !decode || symbols.rebuild(&mut desk.decoder, desk.symbol_len);
+            let whole = !decode || symbols.rebuild(&mut desk.codec, desk.symbol_len);
             // Symbols that do not suffice although the machine counted them: a bug, not data loss.
             debug_assert!(whole, "{block} cannot be rebuilt");
             let accepted =
