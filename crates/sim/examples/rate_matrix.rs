@@ -6,10 +6,10 @@
 //! - `seeds` runs each cell so many times and takes medians;
 //! - with `stranger` all hear a small session behind some other link (`Cell::STRANGER`), with `rich` a large one.
 
+mod each;
+
 use downpour_sim::stream::{Cell, Verdict};
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Between the seeds of a cell's runs: more than there are cells.
 const SEED_STEP: u64 = 10_000;
@@ -32,7 +32,12 @@ fn main() {
             cells.iter_mut().for_each(|cell| cell.stranger = Some(load));
         }
     }
-    let verdicts = run(&cells, number("seeds", 1).unwrap_or(1).max(1));
+    let seeds = number("seeds", 1).unwrap_or(1).max(1);
+    let verdicts = each::each(cells.len(), |index| {
+        let seed = |run: u64| index as u64 + 1 + run * SEED_STEP;
+        let runs: Vec<_> = (0..seeds).map(|run| cells[index].run(seed(run), false)).collect();
+        Verdict::median(&runs)
+    });
     let mut missed = BTreeMap::new();
     for verdict in &verdicts {
         if let Some(what) = verdict.misses() {
@@ -50,24 +55,4 @@ fn main() {
         mean(|v| v.utilisation),
         mean(|v| v.dropped) * 100.0
     );
-}
-
-fn run(cells: &[Cell], seeds: u64) -> Vec<Verdict> {
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(BTreeMap::new());
-    let threads = std::thread::available_parallelism().map_or(2, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(cell) = cells.get(index) else { break };
-                    let seed = |run: u64| index as u64 + 1 + run * SEED_STEP;
-                    let runs: Vec<_> = (0..seeds).map(|run| cell.run(seed(run), false)).collect();
-                    done.lock().unwrap().insert(index, Verdict::median(&runs));
-                }
-            });
-        }
-    });
-    done.into_inner().unwrap().into_values().collect()
 }

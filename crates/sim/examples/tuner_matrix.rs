@@ -1,10 +1,9 @@
 //! The closed loop beside the best setting that stays, in simulation: all cells, or with arguments
 //! `MBPS RTT_MS LOSS_PCT none|source|sink [SEED]` one of them with its decisions.
 
+mod each;
+
 use downpour_sim::tuner::matrix::{Cell, Disk, Outcome};
-use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -16,7 +15,8 @@ fn main() {
         println!("{}", cell.run(seed).line());
         return;
     }
-    let outcomes = run(&Cell::all());
+    let cells = Cell::all();
+    let outcomes = each::each(cells.len(), |index| cells[index].run(index as u64 + 1));
     for outcome in &outcomes {
         println!("{}", outcome.line());
     }
@@ -37,23 +37,4 @@ fn one(args: &[String]) -> Option<Cell> {
     };
     let (mbps, rtt_ms) = (args.first()?.parse().ok()?, args.get(1)?.parse().ok()?);
     Some(Cell { mbps, rtt_ms, loss_pct: args.get(2)?.parse().ok()?, disk })
-}
-
-fn run(cells: &[Cell]) -> Vec<Outcome> {
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(BTreeMap::new());
-    let threads = std::thread::available_parallelism().map_or(2, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(cell) = cells.get(index) else { break };
-                    let outcome = cell.run(index as u64 + 1);
-                    done.lock().unwrap().insert(index, outcome);
-                }
-            });
-        }
-    });
-    done.into_inner().unwrap().into_values().collect()
 }
