@@ -32,6 +32,15 @@ pub(super) struct Scrub {
     asked: tokio::sync::Notify,
 }
 
+/// One has ended also when it is cut off, in a read that hangs: who waits for its end would do so for ever.
+struct Ending<'a>(&'a Scrub);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.count(|runs| runs.ended = runs.begun);
+    }
+}
+
 impl Service for Scrub {
     fn name(&self) -> &'static str {
         "scrub"
@@ -54,8 +63,9 @@ impl Service for Scrub {
                 }
                 let (this, site, stop) = (self.clone(), site.clone(), stop.clone());
                 self.count(|runs| runs.begun += 1);
+                let ending = Ending(&self);
                 let done = tokio::task::spawn_blocking(move || this.once(&site, stop)).await;
-                self.count(|runs| runs.ended = runs.begun);
+                drop(ending);
                 let done = done.map_err(|error| internal(error.to_string()))?;
                 // One that was asked for is tried again as one that is due.
                 done.inspect_err(|_| self.ask()).map_err(internal)?;
@@ -418,6 +428,31 @@ mod tests {
         let done = tokio::task::spawn_blocking(move || again.once(&site, stop)).await.unwrap();
         assert!(done.is_err());
         assert_eq!(service.runs(), Runs { begun: 2, ended: 1, told: 1 });
+        daemon.end(Duration::ZERO).await;
+    }
+
+    #[tokio::test]
+    async fn one_that_is_cut_off_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let daemon = started(folder.path(), "").await;
+        let ((_wish, stop), service) = (Stop::new(), Arc::new(Scrub::default()));
+        // It does not get beyond this line.
+        let (holder, (release, held)) = (service.clone(), std::sync::mpsc::channel::<()>());
+        let holds = std::thread::spawn(move || {
+            let _line = holder.line.lock().unwrap();
+            let _ = held.recv();
+        });
+        until("its line is held", || service.line.try_lock().is_err()).await;
+        service.ask();
+        let run = tokio::spawn(service.clone().run(daemon.site.clone(), stop));
+        until("it runs", || service.runs().begun == 1).await;
+        assert_eq!(service.runs().ended, 0);
+        run.abort();
+        assert!(run.await.unwrap_err().is_cancelled());
+        assert_eq!(service.runs(), Runs { begun: 1, ended: 1, told: 0 });
+        drop(release);
+        holds.join().unwrap();
+        until("its thread is through", || Arc::strong_count(&service) == 1).await;
         daemon.end(Duration::ZERO).await;
     }
 

@@ -29,6 +29,8 @@ pub(super) const COMPARED: &str = "compare.mark";
 /// Where a site is asked of its sets of files, and of its copies.
 const DIGESTS: &str = "/v1/site/digests";
 const READ_BACK: &str = "/v1/site/copies";
+/// Why sites were not compared in a round that was cut short.
+const CUT_SHORT: &str = "the rest: the service was stopped before";
 
 section! {
     /// Comparison of this catalog with those of other sites.
@@ -143,6 +145,13 @@ struct Last {
     repaired: u64,
 }
 
+impl Last {
+    fn round_ended(&mut self, unreached: Vec<String>) {
+        self.unreached = unreached;
+        self.rounds.ended = self.rounds.begun;
+    }
+}
+
 /// The service.
 #[derive(Default)]
 pub struct Reconcile {
@@ -171,7 +180,11 @@ impl Service for Reconcile {
                     Ok(()) = changes.changed() => continue,
                 }
                 tokio::select! {
-                    () = stop.now() => return Ok(()),
+                    () = stop.now() => {
+                        // Who waits for its end would do so for ever.
+                        self.last().round_ended(vec![CUT_SHORT.to_owned()]);
+                        return Ok(());
+                    }
                     () = self.round(&site) => {}
                 }
                 mark = Mark::ended(site.clock.now());
@@ -225,9 +238,7 @@ impl Reconcile {
             let mut last = self.last();
             (last.line, last.runs) = (line, last.runs + 1);
         }
-        let mut last = self.last();
-        last.unreached = unreached;
-        last.rounds.ended = last.rounds.begun;
+        self.last().round_ended(unreached);
     }
 
     async fn with(&self, site: &Arc<Site>, remote: Arc<Remote>) -> Result<String, Fault> {
@@ -445,4 +456,49 @@ async fn copies(
         RunError::Machine(_) => Fault::new(ErrorClass::OutOfResources, error.to_string()),
         _ => internal(error.to_string()),
     })?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Reconcile, Runs};
+    use crate::site::{Clock, Daemon, Service as _, Stop, Wish};
+    use downpour_transport::identity::Identity;
+    use std::net::TcpListener;
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    async fn started(folder: &Path, more: &str) -> Daemon {
+        let file = folder.join("site.toml");
+        let site = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n";
+        std::fs::write(&file, format!("{site}{more}")).unwrap();
+        crate::site::card(folder).unwrap();
+        Daemon::start(&file, Clock::system()).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_round_that_is_cut_short_has_ended_and_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        // It is connected to, and says nothing.
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, key) = (silent.local_addr().unwrap(), Identity::generate().public_key());
+        let there = format!("[[remote]]\nname = 'b'\nkey = '{key}'\naddress = '{address}'\n");
+        let daemon = started(folder.path(), &format!("{there}connect = '1h'\n")).await;
+        let ((wish, stop), service) = (Stop::new(), Arc::new(Reconcile::default()));
+        service.asked.notify_one();
+        let run = tokio::spawn(service.clone().run(daemon.site.clone(), stop));
+        let begins = async {
+            while service.last().rounds.begun == 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), begins).await.expect("a round");
+        wish.send_replace(Wish::Stop);
+        run.await.unwrap().unwrap();
+        let last = service.last().clone();
+        assert_eq!(last.rounds, Runs { begun: 1, ended: 1, told: 0 });
+        assert_eq!(last.unreached, [super::CUT_SHORT]);
+        drop(silent);
+        daemon.end(Duration::ZERO).await;
+    }
 }
