@@ -253,21 +253,27 @@ impl AccessArgs {
 
     fn way(self, env: impl Fn(&str) -> Option<OsString>) -> Result<Way, Fault> {
         let text = |name| env(name)?.into_string().ok().filter(|text| !text.is_empty());
-        let at_of_env = text("DOWNPOUR_AT");
-        // A token of the environment belongs to the site there.
-        let is_other = self.config.is_some() && at_of_env.is_some();
+        let at_of_env = text("DOWNPOUR_AT").map(|card| card.parse::<Card>());
+        // A token of the environment belongs to the site there, at whatever address: no other site is to see it.
+        let is_other = at_of_env.as_ref().is_some_and(|of_env| match &self.at {
+            Some(at) => !of_env.as_ref().is_ok_and(|of_env| of_env.key == at.key),
+            None => self.config.is_some(),
+        });
         let token = self.token.clone().or_else(|| text("DOWNPOUR_TOKEN").filter(|_| !is_other));
         let at = match (self.at.clone(), at_of_env) {
             (None, Some(card)) if !is_other => {
                 let wrong = |what| Fault::usage(format!("DOWNPOUR_AT: {what}"), "correct it");
-                Some(card.parse().map_err(wrong)?)
+                Some(card.map_err(wrong)?)
             }
             (at, _) => at,
         };
         match (at, token) {
             (Some(at), Some(token)) => Ok(Way::There(at, token)),
             (Some(_), None) => {
-                let todo = "give --token, or DOWNPOUR_TOKEN in the environment";
+                let todo = match is_other {
+                    true => "give --token: that of the environment is for the site of DOWNPOUR_AT",
+                    false => "give --token, or DOWNPOUR_TOKEN in the environment",
+                };
                 Err(Fault::usage("a site elsewhere needs a token", todo))
             }
             (None, token) => Ok(Way::Here(self.config_or(env("DOWNPOUR_SITE")), token)),
@@ -431,7 +437,7 @@ mod tests {
     }
 
     const EAST: &str = "east@east:1#AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
-    const WEST: &str = "west@west:1#AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+    const WEST: &str = "west@west:1#AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
     #[test]
     fn what_the_command_line_says_counts_before_the_environment() {
@@ -455,6 +461,13 @@ mod tests {
         assert_eq!(way(&config, &[at]), here("west.toml", None));
         assert_eq!(way(&config, &[token]), here("west.toml", Some("of-east")));
         assert_eq!(way(&["--at", WEST, "--token", "t"], &all), there(WEST, "t"));
+        let moved = EAST.replace("@east", "@new.east");
+        assert_eq!(way(&["--at", &moved], &all), there(&moved, "of-east"));
+        for of_env in [EAST, "unreadable"] {
+            let fault = way(&["--at", WEST], &[("DOWNPOUR_AT", of_env), token]).unwrap_err();
+            assert!(fault.todo.contains("--token"), "{fault}");
+        }
+        assert_eq!(way(&["--at", WEST], &[token]), there(WEST, "of-east"));
         assert!(way(&[], &[at]).unwrap_err().todo.contains("--token"));
         assert!(way(&[], &[("DOWNPOUR_AT", "east"), token]).unwrap_err().what.contains("no card"));
         let both = [config.as_slice(), &["--at", WEST]].concat();
