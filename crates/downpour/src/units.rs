@@ -194,7 +194,9 @@ impl FromStr for HostPort {
                 None => return refuse(format!("`{text}` lacks a port: {advice}")),
             },
         };
-        if host.is_empty() || host.contains(|c: char| c.is_whitespace() || c == '/') {
+        // It is written between quotes in configurations.
+        let is_odd = |c: char| c.is_whitespace() || c.is_control() || "/\"\\".contains(c);
+        if host.is_empty() || host.contains(is_odd) {
             return refuse(format!("`{host}` is no host: {advice}"));
         }
         match port.parse() {

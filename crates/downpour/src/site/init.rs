@@ -4,7 +4,7 @@
 //! A [`Card`] is what one site tells another of itself, in one word: `name@host:port#key`. It holds no secret.
 
 use super::access::{TOKEN_FILE, address_of};
-use super::config::{Config, RemoteSection, TABLES};
+use super::config::{Config, RemoteSection, TABLES, is_name};
 use super::replace::{lock, replace};
 use super::section::{Need, Table};
 use super::{Clock, Role, TokenError, Tokens};
@@ -48,6 +48,10 @@ impl FromStr for Card {
     fn from_str(text: &str) -> Result<Self, String> {
         let form = || format!("`{text}` is no card; it is written as name@host:port#key");
         let (name, rest) = text.split_once('@').ok_or_else(form)?;
+        // It is written into a configuration as it stands: what ended a line there would say more than who and where.
+        if !is_name(name) {
+            return Err(form());
+        }
         let (address, key) = rest.rsplit_once('#').ok_or_else(form)?;
         let address = address.parse().map_err(|error| format!("{}: {error}", form()))?;
         let key = key.parse().map_err(|error| format!("{}: {error}", form()))?;
@@ -308,6 +312,14 @@ mod tests {
         assert_eq!(text.parse::<Card>().unwrap().to_string(), text);
         for wrong in ["", "lab", "lab@host#key", "lab@host:1#short"] {
             assert!(wrong.parse::<Card>().unwrap_err().contains("name@host:port#key"), "{wrong}");
+        }
+        let (_, key) = text.split_once('#').unwrap();
+        for wrong in ["", "a b", "a\"\npull = true\nfolder = \"/srv"] {
+            let wrong = format!("{wrong}@host:1#{key}").parse::<Card>().unwrap_err();
+            assert!(wrong.contains("is no card"), "{wrong}");
+        }
+        for host in ["a\"b", "a\\b", "a\u{1b}b"] {
+            assert!(format!("a@{host}:1#{key}").parse::<Card>().is_err(), "{host:?}");
         }
     }
 }
