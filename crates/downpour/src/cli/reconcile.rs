@@ -86,6 +86,22 @@ const fn has_told(so_far: Runs, begun: u64) -> bool {
     so_far.told > begun
 }
 
+/// Those of the run that was asked for, of all that came since, oldest first. One that was under way then may have left some meanwhile,
+/// and has not seen what is there now: of each site the last one counts, and none where this run could not compare it.
+fn of_last(found: Vec<Report>, failed: &[String]) -> Vec<Report> {
+    let has_failed = |report: &Report| {
+        let names = |why: &String| why.split_once(": ").is_some_and(|(name, _)| name == report.far);
+        failed.iter().any(names)
+    };
+    let mut last: Vec<Report> = Vec::new();
+    for report in found {
+        last.retain(|other| other.far != report.far);
+        last.push(report);
+    }
+    last.retain(|report| !has_failed(report));
+    last
+}
+
 /// Asks for a run, and waits for what comes of it: the reports, oldest first, and why other sites have none.
 async fn ask(
     site: &Access,
@@ -121,12 +137,8 @@ async fn ask(
             if found.is_empty() && (one || now.failed.is_empty()) {
                 break;
             }
-            if of_disk {
-                // One that was under way when this was asked for has not seen what lies there now, and ended before.
-                let last = found.into_iter().max_by_key(|report| report.ended_us);
-                return Ok((last.into_iter().collect(), Vec::new()));
-            }
-            return Ok((found, now.failed));
+            let failed = if of_disk { Vec::new() } else { now.failed };
+            return Ok((of_last(found, &failed), failed));
         }
         idle += u32::from(so_far.begun == so_far.ended);
     }
@@ -136,21 +148,22 @@ async fn ask(
 
 #[cfg(test)]
 mod tests {
-    use super::{has_told, is_asked_for};
+    use super::{has_told, is_asked_for, of_last};
     use crate::reconcile::{ReconcileWish, Report, Runs};
     use serde_json::json;
 
+    fn report(far: &str, approved: &[&str]) -> Report {
+        let report = json!({
+            "id": "x", "site": "a", "far": far, "started_us": 0, "ended_us": 0,
+            "verdict": "clean", "approved": approved, "files_near": 0, "files_far": 0,
+            "in_flight": 0, "bytes_exchanged": 0, "rounds": 0, "repaired": 0,
+            "repair_max": 0, "is_cut": false, "findings": [],
+        });
+        serde_json::from_value(report).unwrap()
+    }
+
     #[test]
     fn the_report_that_is_shown_is_the_one_that_was_asked_for() {
-        let report = |far: &str, approved: &[&str]| -> Report {
-            let report = json!({
-                "id": "x", "site": "a", "far": far, "started_us": 0, "ended_us": 0,
-                "verdict": "clean", "approved": approved, "files_near": 0, "files_far": 0,
-                "in_flight": 0, "bytes_exchanged": 0, "rounds": 0, "repaired": 0,
-                "repair_max": 0, "is_cut": false, "findings": [],
-            });
-            serde_json::from_value(report).unwrap()
-        };
         let wish = |approve: Option<&str>| ReconcileWish {
             approve: approve.map(str::to_owned),
             scrub: false,
@@ -162,6 +175,16 @@ mod tests {
         assert!(is_asked_for(&report("b", &[]), &wish(None), false));
         assert!(!is_asked_for(&report("a", &[]), &wish(None), false), "of the disk");
         assert!(is_asked_for(&report("a", &[]), &wish(None), true));
+    }
+
+    #[test]
+    fn what_a_run_before_found_is_not_told_as_what_is_there_now() {
+        let of = |far: &str, id: &str| Report { id: id.to_owned(), ..report(far, &[]) };
+        // c cannot be reached any more.
+        let found = vec![of("b", "1"), of("c", "2"), of("b", "3"), of("d", "4")];
+        let failed = ["c: no connection".to_owned(), "the rest: stopped".to_owned()];
+        let last = of_last(found, &failed);
+        assert_eq!(last.iter().map(|report| &*report.id).collect::<Vec<_>>(), ["3", "4"]);
     }
 
     #[test]
