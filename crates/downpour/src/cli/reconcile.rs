@@ -48,10 +48,11 @@ impl ReconcileArgs {
             return Ok(Exit::Complete);
         }
         let (shown, wish) = (self.show, ReconcileWish { approve: self.approve, scrub: self.scrub });
-        let (reports, failed) = with_daemon(self.access, async |site| match shown {
-            Some(id) => Ok((vec![report(site, &id).await?], Vec::new())),
+        let done = with_daemon(self.access, async |site| match shown {
+            Some(id) => Ok(Outcome::of(vec![report(site, &id).await?])),
             None => ask(site, &wish).await,
         })?;
+        let Outcome { reports, failed, left_out } = done;
         for report in &reports {
             if self.json {
                 print_json(report);
@@ -60,6 +61,13 @@ impl ReconcileArgs {
             }
         }
         failed.iter().for_each(|why| eprintln!("not compared: {why}"));
+        for name in &left_out {
+            eprintln!("left out: {name} has no `address` here; it compares with this site");
+        }
+        if reports.is_empty() && failed.is_empty() {
+            eprintln!("nothing was compared: no other site to compare with has an `address` here");
+            return Ok(Exit::Incomplete);
+        }
         let good = |report: &Report| matches!(report.verdict, Verdict::Clean | Verdict::Repaired);
         Ok(if failed.is_empty() && reports.iter().all(good) {
             Exit::Complete
@@ -102,11 +110,24 @@ fn of_last(found: Vec<Report>, failed: &[String]) -> Vec<Report> {
     last
 }
 
-/// Asks for a run, and waits for what comes of it: the reports, oldest first, and why other sites have none.
-async fn ask(
-    site: &Access,
-    wish: &ReconcileWish,
-) -> Result<(Vec<Report>, Vec<String>), RemoteError> {
+/// What came of a run.
+struct Outcome {
+    /// Oldest first.
+    reports: Vec<Report>,
+    /// Why other sites have none.
+    failed: Vec<String>,
+    /// Sites that only compare with this one.
+    left_out: Vec<String>,
+}
+
+impl Outcome {
+    fn of(reports: Vec<Report>) -> Self {
+        Self { reports, failed: Vec::new(), left_out: Vec::new() }
+    }
+}
+
+/// Asks for a run, and waits for what comes of it.
+async fn ask(site: &Access, wish: &ReconcileWish) -> Result<Outcome, RemoteError> {
     let of_disk = match &wish.approve {
         Some(id) => report(site, id).await?.is_of_disk(),
         None => wish.scrub,
@@ -125,20 +146,20 @@ async fn ask(
                 found.extend(is_asked_for(&report, wish, of_disk).then_some(report));
             }
         }
-        let one = of_disk || wish.approve.is_some();
         if wish.approve.is_some() && !found.is_empty() {
-            return Ok((found, Vec::new()));
+            return Ok(Outcome::of(found));
         }
         let so_far = runs(&now);
         if so_far.ended > begun {
-            if of_disk && !has_told(so_far, begun) {
+            let one = of_disk || wish.approve.is_some();
+            if one && found.is_empty() || of_disk && !has_told(so_far, begun) {
                 break;
             }
-            if found.is_empty() && (one || now.failed.is_empty()) {
-                break;
+            if of_disk {
+                return Ok(Outcome::of(of_last(found, &[])));
             }
-            let failed = if of_disk { Vec::new() } else { now.failed };
-            return Ok((of_last(found, &failed), failed));
+            let ReportList { failed, left_out, .. } = now;
+            return Ok(Outcome { reports: of_last(found, &failed), failed, left_out });
         }
         idle += u32::from(so_far.begun == so_far.ended);
     }

@@ -8,7 +8,7 @@ use super::scrubbing::{Mark, Scrub};
 use crate::api::{Allow, Given, Named, Problem, Routes};
 use crate::notify::{NotTold, Note, Notify, NotifySection};
 use crate::section;
-use crate::site::{Fault, Part, Remote, Running, Service, Site, Status, Stop};
+use crate::site::{Fault, Part, Remote, RemoteSection, Running, Service, Site, Status, Stop};
 use crate::units::{Amount, Span};
 use axum::extract::State;
 use axum::{Extension, Json};
@@ -67,6 +67,13 @@ pub enum OnExtra {
     Ask,
     /// It is taken into the catalog, if the other site has a receipt for it.
     Adopt,
+}
+
+impl ReconcileSection {
+    /// Whether this catalog is to be compared with that of another site.
+    fn wants(&self, remote: &RemoteSection) -> bool {
+        self.with.as_ref().is_none_or(|with| with.contains(&remote.name))
+    }
 }
 
 /// Copies that another site wants to be read.
@@ -215,9 +222,7 @@ impl Reconcile {
         self.last().rounds.begun += 1;
         let mut unreached = Vec::new();
         for remote in site.remotes() {
-            let wanted = config.reconcile.with.as_ref();
-            let wanted = wanted.is_none_or(|with| with.iter().any(|name| name == remote.name()));
-            if !wanted || remote.section.address.is_none() {
+            if !config.reconcile.wants(&remote.section) || remote.section.address.is_none() {
                 continue;
             }
             let name = remote.name().to_owned();
@@ -338,6 +343,9 @@ pub struct ReportList {
     /// Sites that could not be compared in the last round that has ended, each with the reason.
     #[serde(default)]
     pub failed: Vec<String>,
+    /// Sites to compare with that have no `address` here: they compare with this one.
+    #[serde(default)]
+    pub left_out: Vec<String>,
 }
 
 #[derive(OpenApi)]
@@ -381,10 +389,14 @@ async fn list(
         let last = service.last();
         (last.rounds, last.unreached.clone())
     };
-    let mut reports = report::ids(&site.config().state()).map_err(|error| odd(&error))?;
+    let config = site.config();
+    let mut reports = report::ids(&config.state()).map_err(|error| odd(&error))?;
     reports.reverse();
     reports.truncate(LISTED_MAX);
-    Ok(Json(ReportList { reports, rounds, scrubs, failed }))
+    let is_left_out =
+        |remote: &&RemoteSection| config.reconcile.wants(remote) && remote.address.is_none();
+    let left_out = config.remote.iter().filter(is_left_out).map(|remote| remote.name.clone());
+    Ok(Json(ReportList { reports, rounds, scrubs, failed, left_out: left_out.collect() }))
 }
 
 /// One report
@@ -460,7 +472,7 @@ async fn copies(
 
 #[cfg(test)]
 mod tests {
-    use super::{Reconcile, Runs};
+    use super::{Extension, Json, Reconcile, Runs, Scrub, State, list};
     use crate::site::{Clock, Daemon, Service as _, Stop, Wish};
     use downpour_transport::identity::Identity;
     use std::net::TcpListener;
@@ -474,6 +486,25 @@ mod tests {
         std::fs::write(&file, format!("{site}{more}")).unwrap();
         crate::site::card(folder).unwrap();
         Daemon::start(&file, Clock::system()).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn sites_that_cannot_be_connected_to_are_said_to_be_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let remote = |name: &str, address: &str| {
+            let key = Identity::generate().public_key();
+            format!("[[remote]]\nname = '{name}'\nkey = '{key}'\n{address}\n")
+        };
+        let remotes = [("b", ""), ("c", "address = '127.0.0.1:1'"), ("d", "")];
+        let remotes = remotes.map(|(name, address)| remote(name, address)).concat();
+        let only = "[reconcile]\nwith = ['b', 'c']\n";
+        let daemon = started(folder.path(), &format!("{only}{remotes}")).await;
+        let (service, scrub) = (Arc::new(Reconcile::default()), Arc::new(Scrub::default()));
+        let (site, service, scrub) =
+            (State(daemon.site.clone()), Extension(service), Extension(scrub));
+        let Ok(Json(list)) = list(site, service, scrub).await else { panic!("no list") };
+        assert_eq!(list.left_out, ["b"]);
+        daemon.end(Duration::ZERO).await;
     }
 
     #[tokio::test]

@@ -1,6 +1,6 @@
 //! Catalogs of real sites compared, followed and made again.
 
-use super::harness::{SiteProcess, until};
+use super::harness::{One, SiteProcess, until};
 use downpour::reconcile::{Kind, Report, ReportList};
 use downpour_catalog::{
     AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Digest, Origin, OtherContent,
@@ -228,5 +228,15 @@ fn a_scrub_that_is_under_way_is_not_the_one_that_is_asked_for() {
     let asked = site.run(&["catalog", "reconcile", "--scrub", "--json"]);
     let report: Report = serde_json::from_slice(&asked.stdout).expect("one report");
     assert_eq!(report.counts(), [(Kind::Lost, 1)].into(), "{}", report.text());
+    assert_eq!(asked.status.code(), Some(1));
+}
+
+#[test]
+fn a_site_that_cannot_be_connected_to_is_said_to_be_left_out() {
+    let key = downpour_transport::identity::Identity::generate().public_key();
+    let one = One::start(&format!("[[remote]]\nname = \"b\"\nkey = \"{key}\"\n"));
+    let asked = one.site.run(&["catalog", "reconcile"]);
+    let text = String::from_utf8_lossy(&asked.stderr);
+    assert!(text.contains("left out: b ") && text.contains("nothing was compared"), "{text}");
     assert_eq!(asked.status.code(), Some(1));
 }
