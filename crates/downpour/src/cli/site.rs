@@ -1,12 +1,12 @@
 //! What the verbs that set up, check and run a site share, and those verbs: `init`, `check`, `serve`.
 
-use super::{Exit, Fault, read_defaults};
+use super::{Exit, Fault};
 use crate::api::NOT_KNOWN;
 use crate::descriptors;
 use crate::object::printable;
 use crate::site::{
-    Access, AccessError, BadConfig, CONFIG_FILE, Card, Clock, Config, Daemon, InitError,
-    Introduced, RemoteError, Setup, StartError, card, init, introduce, known,
+    Access, AccessError, BadConfig, CONFIG_FILE, Card, Clock, Daemon, InitError, Introduced,
+    RemoteError, Setup, StartError, card, init, introduce, known, look,
 };
 use crate::units::HostPort;
 use clap::Args;
@@ -174,7 +174,9 @@ fn no_key(name: &str, folder: &Path) -> Fault {
     let what = format!("{name}, in {folder}, has no node's key");
     Fault::usage(
         what,
-        format!("mount its state folder; for a new key: downpour init --folder {folder}"),
+        format!(
+            "mount its state folder; for a new key, as the daemon's user: downpour init --folder {folder}"
+        ),
     )
 }
 
@@ -192,18 +194,17 @@ fn trust(folder: &Path, other: &Card) -> Result<bool, Fault> {
 
 impl CheckArgs {
     pub(super) fn run(self) -> Result<Exit, Fault> {
-        match Config::read_and_look(&self.config) {
+        match look(&self.config) {
             Ok(config) => {
-                // The daemon would not start with defaults that are wrong.
-                read_defaults().map_err(|fault| Fault::incomplete(fault.what, fault.todo))?;
                 let remotes = config.remote.len();
                 println!("{}: good; {remotes} other sites are trusted", self.config.display());
                 Ok(Exit::Complete)
             }
-            Err(bad) => {
+            Err(StartError::Config(bad)) => {
                 println!("{bad}");
                 Ok(Exit::Incomplete)
             }
+            Err(StartError::Open { what, todo }) => Err(Fault::incomplete(what, todo)),
         }
     }
 }
@@ -371,7 +372,7 @@ pub(super) fn config_fault(bad: &BadConfig) -> Fault {
 
 #[cfg(test)]
 mod tests {
-    use super::{AccessArgs, InitArgs, Way};
+    use super::{AccessArgs, CONFIG_FILE, CheckArgs, InitArgs, Way};
     use crate::cli::Exit;
     use clap::Parser as _;
     use std::path::PathBuf;
@@ -417,7 +418,11 @@ mod tests {
         init(&["--address", "old:1"]).unwrap();
         let card = || super::card(root.path()).unwrap();
         let (before, key) = (card(), root.path().join("state/node.key"));
+        let check = || CheckArgs { config: root.path().join(CONFIG_FILE) }.run();
+        assert!(check().unwrap() == Exit::Complete);
         std::fs::remove_file(&key).unwrap();
+        let unmade = check().unwrap_err();
+        assert!(unmade.exit == Exit::Incomplete && unmade.todo.contains("init"), "{unmade}");
         let (other, with) = (root.path().join("other"), root.path().to_str().unwrap());
         let other = ["init", "r", "--folder", other.to_str().unwrap(), "--with", with];
         let refused = [

@@ -78,7 +78,7 @@ impl Daemon {
     pub async fn start(file: &Path, clock: Clock) -> Result<Self, StartError> {
         let config = read(file)?;
         let log = log::begin(config.site.log, config.site.log_form);
-        let is_usual = file.ends_with(CONFIG_FILE);
+        let is_usual = is_usual(file);
         let opened = tokio::task::spawn_blocking(move || {
             // Where its state is not mounted nothing is made in its place.
             check_key(&config, is_usual)?;
@@ -197,9 +197,24 @@ impl Daemon {
 
 /// The configuration, under the machine's defaults.
 fn read(file: &Path) -> Result<Config, StartError> {
-    let mut config = Config::read(file).map_err(StartError::Config)?;
+    under_defaults(Config::read(file).map_err(StartError::Config)?)
+}
+
+fn under_defaults(mut config: Config) -> Result<Config, StartError> {
     config.heed(&read_defaults().map_err(|fault| cannot(fault.what, &fault.todo))?);
     Ok(config)
+}
+
+/// The same, for who asks whether a daemon would start with it, and wait for nothing. Nothing is made.
+pub(crate) fn look(file: &Path) -> Result<Config, StartError> {
+    let config = Config::read_and_look(file).map_err(StartError::Config)?;
+    let config = under_defaults(config)?;
+    check_key(&config, is_usual(file))?;
+    Ok(config)
+}
+
+fn is_usual(file: &Path) -> bool {
+    file.ends_with(CONFIG_FILE)
 }
 
 async fn again(term: &mut Signal, interrupt: &mut Signal) {
@@ -212,6 +227,10 @@ async fn again(term: &mut Signal, interrupt: &mut Signal) {
 /// Set by an operator who has dumped the server's database: an older catalog in it is brought forward.
 const DUMPED: &str = "DOWNPOUR_CATALOG_DUMPED";
 
+/// What to do about a key that is there and cannot be had.
+const MEND_KEY: &str =
+    "mend the node's key, or restore it; the daemon's user must be able to read it";
+
 /// Name of the file in the state folder that a daemon holds.
 const LOCK_FILE: &str = "daemon.lock";
 
@@ -219,7 +238,8 @@ const LOCK_FILE: &str = "daemon.lock";
 /// none. `init` makes one where the configuration has its usual name.
 fn check_key(config: &Config, is_usual: bool) -> Result<(), StartError> {
     let state = config.state();
-    if config.remote.is_empty() || !matches!(Identity::load(&state), Ok(None)) {
+    let key = Identity::load(&state).map_err(|error| cannot(error.to_string(), MEND_KEY))?;
+    if config.remote.is_empty() || key.is_some() {
         return Ok(());
     }
     let what = format!("no node's key in {}, and other sites are configured", state.display());
@@ -228,7 +248,7 @@ fn check_key(config: &Config, is_usual: bool) -> Result<(), StartError> {
         return Ok(());
     }
     let todo = format!(
-        "mount that folder, or restore it; for a new key: downpour init --folder {}",
+        "mount that folder, or restore it; for a new key, as the daemon's user: downpour init --folder {}",
         config.folder.display()
     );
     Err(StartError::Open { what, todo })
@@ -271,8 +291,8 @@ fn hold(state: &Path) -> Result<File, StartError> {
 /// Opens what a site keeps. Blocks.
 fn open(config: Config, clock: Clock) -> Result<Site, StartError> {
     let state = config.state();
-    let identity = Identity::load_or_create(&state)
-        .map_err(|error| cannot(error.to_string(), "mend the node's key, or restore it"))?;
+    let identity =
+        Identity::load_or_create(&state).map_err(|error| cannot(error.to_string(), MEND_KEY))?;
     let url = config.catalog();
     let before = match &url {
         CatalogUrl::Sqlite(path) => BeforeMigration::CopyTo(path.with_extension("before")),

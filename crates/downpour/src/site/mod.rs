@@ -43,6 +43,7 @@ pub(crate) use audit::Deed;
 pub use audit::{Audit, AuditEntry, Verified, Wanted};
 pub use check::{BadConfig, Flaw};
 pub use config::{ApiSection, Config, LogForm, LogLevel, RemoteSection, TABLES, empty, is_name};
+pub(crate) use daemon::look;
 pub use daemon::{Daemon, StartError};
 pub use events::{EventId, Events, Listener, SiteEvent};
 pub use init::{CONFIG_FILE, Card, InitError, Introduced, Setup, card, init, introduce, known};
