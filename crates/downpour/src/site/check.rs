@@ -76,6 +76,11 @@ impl Config {
         let mut wrong = crate::dispatch::check_tickets(&config);
         wrong.extend(crate::dispatch::check_interface(&config));
         wrong.extend(config.unusable_folders());
+        config.unless(file, wrong)
+    }
+
+    /// The configuration of a file, unless this is wrong with it.
+    pub(super) fn unless(self, file: &Path, wrong: Vec<Complaint>) -> Result<Self, BadConfig> {
         let text = read_text(file).unwrap_or_default();
         match DeTable::parse(&text) {
             Ok(root) if !wrong.is_empty() => {
@@ -83,7 +88,7 @@ impl Config {
                 let flaws = wrong.into_iter().map(placed).collect();
                 Err(BadConfig { file: file.to_owned(), flaws })
             }
-            _ => Ok(config),
+            _ => Ok(self),
         }
     }
 
@@ -478,7 +483,7 @@ mod tests {
         let told = |mbps| Some(Told { value: Rate::from_mbps(mbps), file: "/etc/d.toml".into() });
         let rates = |defaults: Defaults| {
             let mut config = Config::parse(text).unwrap();
-            config.heed(&defaults);
+            assert_eq!(config.heed(&defaults), []);
             let of_products = config.multicast.rate.map(|rate| rate.bps());
             (config.remote[0].rate_each().map(Rate::bps), of_products, config.controller)
         };
@@ -492,6 +497,16 @@ mod tests {
         assert_eq!(rates(unknown), (Some(1_000_000_000), None, Profile::Auto));
         let known = Defaults { ceiling: told(50), controller: fixed(), ..Defaults::default() };
         assert_eq!(rates(known), (Some(1_000_000_000), Some(50_000_000), Profile::Fixed));
+        // Divided among batches it is too little.
+        let least = Told { value: Rate::from_bps(16_000), file: "/etc/d.toml".into() };
+        let hard =
+            Defaults { ceiling: Some(least.clone()), hard: Some(least), ..Defaults::default() };
+        let heeded =
+            |active: &str| Config::parse(&text.replace("active = 1", active)).unwrap().heed(&hard);
+        assert_eq!(heeded("active = 2"), []);
+        let [complaint] = &heeded("active = 4")[..] else { panic!("it is heeded") };
+        assert!(complaint.what.contains("defaults.toml"), "{complaint:?}");
+        assert!(complaint.todo.contains("32.0 kbit/s") && complaint.todo.contains("`active`"));
     }
 
     #[test]

@@ -259,8 +259,9 @@ impl Config {
         found
     }
 
-    /// Takes what the machine's defaults say where the file says nothing, and keeps its rates below a hard ceiling.
-    pub(super) fn heed(&mut self, defaults: &Defaults) {
+    /// Takes what the machine's defaults say where the file says nothing, and keeps its rates below a hard ceiling. Says what is wrong
+    /// then.
+    pub(super) fn heed(&mut self, defaults: &Defaults) -> Vec<Complaint> {
         let rates = self.remote.iter_mut().map(|remote| &mut remote.rate);
         for rate in rates.chain([&mut self.multicast.rate]) {
             *rate = defaults.ceiling_for(rate.map(|rate| *rate)).0.map(Speed);
@@ -272,6 +273,9 @@ impl Config {
             Profile::Fixed if !is_known => Profile::Auto,
             controller => controller,
         };
+        let mut found = Vec::new();
+        self.check_rates(" of the ceiling in defaults.toml", &mut found);
+        found
     }
 
     fn check_remotes(&self, found: &mut Vec<Complaint>) {
@@ -301,16 +305,23 @@ impl Config {
                 let todo = "give it 1 or more; `downpour transfer drain` sends nothing to a site";
                 found.push(Complaint::new(at("active"), "nothing could go there", todo));
             }
-            if remote.rate_each().is_some_and(|rate| rate < RATE_MIN) {
-                let parts = remote.parts();
-                let what = format!("each of its {parts} parts is less than {RATE_MIN}");
-                let least = Rate::from_bps(RATE_MIN.bps().saturating_mul(parts));
-                let todo = format!("give at least {least}, or fewer batches at once as `active`");
-                found.push(Complaint::new(at("rate"), what, todo));
-            }
             if remote.path == PathArg::Multicast {
                 let what = "one site is no group";
                 found.push(Complaint::new(at("path"), what, "write tcp, udp or auto"));
+            }
+        }
+        self.check_rates("", found);
+    }
+
+    /// Whether each batch has enough of its remote's rate, which is that `of` something else or its own.
+    fn check_rates(&self, of: &str, found: &mut Vec<Complaint>) {
+        for (index, remote) in self.remote.iter().enumerate() {
+            if remote.rate_each().is_some_and(|rate| rate < RATE_MIN) {
+                let parts = remote.parts();
+                let what = format!("each of its {parts} parts{of} is less than {RATE_MIN}");
+                let least = Rate::from_bps(RATE_MIN.bps().saturating_mul(parts));
+                let todo = format!("give at least {least}, or fewer batches at once as `active`");
+                found.push(Complaint::new(format!("remote.{index}.rate"), what, todo));
             }
         }
     }

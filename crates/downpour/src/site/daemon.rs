@@ -197,18 +197,19 @@ impl Daemon {
 
 /// The configuration, under the machine's defaults.
 fn read(file: &Path) -> Result<Config, StartError> {
-    under_defaults(Config::read(file).map_err(StartError::Config)?)
+    under_defaults(file, Config::read(file).map_err(StartError::Config)?)
 }
 
-fn under_defaults(mut config: Config) -> Result<Config, StartError> {
-    config.heed(&read_defaults().map_err(|fault| cannot(fault.what, &fault.todo))?);
-    Ok(config)
+fn under_defaults(file: &Path, mut config: Config) -> Result<Config, StartError> {
+    let defaults = read_defaults().map_err(|fault| cannot(fault.what, &fault.todo))?;
+    let wrong = config.heed(&defaults);
+    config.unless(file, wrong).map_err(StartError::Config)
 }
 
 /// The same, for who asks whether a daemon would start with it, and wait for nothing. Nothing is made.
 pub(crate) fn look(file: &Path) -> Result<Config, StartError> {
     let config = Config::read_and_look(file).map_err(StartError::Config)?;
-    let config = under_defaults(config)?;
+    let config = under_defaults(file, config)?;
     check_key(&config, is_usual(file))?;
     Ok(config)
 }
