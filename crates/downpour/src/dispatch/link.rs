@@ -44,6 +44,9 @@ pub struct LinkReport {
     /// other site cannot be reached, or takes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe_at_us: Option<i64>,
+    /// Whether it is open because the other site cannot be reached.
+    #[serde(default)]
+    pub is_broken: bool,
     /// The last failure of a whole batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
@@ -338,6 +341,7 @@ impl Link {
             files_per_s,
             bytes_per_s,
             probe_at_us: self.probe_at().map(|at| at.0),
+            is_broken: self.is_broken(),
             trouble: self.trouble.as_ref().map(|(class, what)| format!("{class}: {what}")),
         }
     }
@@ -387,6 +391,7 @@ mod tests {
         assert_eq!(link.permit(NOW, 2, 1000), 0);
         let probe_at = link.probe_at().unwrap();
         assert!(probe_at > NOW);
+        assert!(link.report("b", 2).is_broken);
         assert_eq!(link.permit(probe_at, 2, 1000), 1, "one file to see whether it works");
         link.succeed();
         assert_eq!((link.permit(probe_at, 2, 1000), link.probe_at()), (1000, None));
@@ -424,7 +429,7 @@ mod tests {
         let mut now = NOW;
         let mut refuse = |link: &mut Link| {
             link.fail(now, ErrorClass::DestinationFull, "no room");
-            assert_eq!((link.permit(now, 2, 1000), link.is_broken()), (0, false));
+            assert_eq!((link.permit(now, 2, 1000), link.report("b", 2).is_broken), (0, false));
             let before = std::mem::replace(&mut now, link.probe_at().unwrap());
             assert_eq!((link.permit(now, 2, 1000), link.permit(now, 2, 1000)), (1000, 0));
             now.0 - before.0

@@ -1,7 +1,7 @@
 //! What a key does: it moves about, or it is a command to the daemon. What ends something, or touches many, is asked back first.
 
-use super::state::{Mode, Pane, Said, State, link_word};
-use crate::dispatch::{Files, Why};
+use super::state::{Mode, Pane, Said, State};
+use crate::dispatch::{Files, LinkWanted, Why};
 use crate::site::Stage;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::{Value, json};
@@ -219,7 +219,7 @@ impl State {
             _ => return None,
         };
         let link = self.look.links.iter().find(|link| link.site == site);
-        let open = link.is_none_or(|link| matches!(link_word(link), "open" | "BROKEN"));
+        let open = link.is_none_or(|link| link.wanted == LinkWanted::Open);
         Some((site, open))
     }
 

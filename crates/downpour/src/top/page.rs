@@ -309,7 +309,7 @@ fn link(state: &State, link: &LinkReport) -> Shown {
     let word = link_word(link);
     let mark = match word {
         "BROKEN" => '!',
-        "drained" => '~',
+        "drained" | "held" => '~',
         "banned" => '-',
         _ => ' ',
     };
@@ -526,6 +526,7 @@ pub(super) mod tests {
             files_per_s: 12.3,
             bytes_per_s: 4_500_000.0,
             probe_at_us: broken.then_some(NOW + 5_000_000),
+            is_broken: broken,
             trouble: broken.then(|| "destination-unreachable: connection refused".to_owned()),
         }
     }
@@ -661,6 +662,16 @@ pub(super) mod tests {
     #[test]
     fn as_text_nothing_is_left_out() {
         insta::assert_snapshot!(text(&example(), 120));
+    }
+
+    #[test]
+    fn a_link_whose_site_takes_nothing_for_now_is_not_broken() {
+        let mut state = example();
+        state.look.links[1].is_broken = false;
+        let page = text(&state, 120);
+        let south = page.lines().find(|line| line.contains("south")).expect("a link");
+        assert!(south.contains("~ south") && south.contains(" held "), "{page}");
+        assert!(!page.contains("BROKEN"), "{page}");
     }
 
     #[test]
