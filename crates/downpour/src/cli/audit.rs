@@ -4,7 +4,8 @@ use super::catalog::{Moment, parse_moment};
 use super::site::{AccessArgs, with_daemon};
 use super::{Exit, Fault};
 use crate::api::AuditPage;
-use crate::site::{Access, Clock, RemoteError, Verified};
+use crate::output::plain;
+use crate::site::{Access, AuditEntry, Clock, RemoteError, Verified};
 use crate::units::{escape, show_time};
 use clap::Args;
 use serde_json::json;
@@ -66,13 +67,40 @@ async fn show(site: &Access, query: &str, as_json: bool) -> Result<(), RemoteErr
                 println!("{}", json!(entry));
                 continue;
             }
-            let (number, at, who) = (entry.number, show_time(entry.at), &entry.who);
-            let (what, result, detail) = (&entry.what, &entry.result, &entry.detail);
-            println!("{number:>6} {at} {who:<12} {what} -> {result} {detail}");
+            println!("{}", line(entry));
         }
         match page.entries.last() {
             Some(last) if page.entries.len() >= PAGE => after = last.number,
             _ => return Ok(()),
         }
+    }
+}
+
+/// An entry on one line: it may tell what somebody asked for who was refused.
+fn line(entry: &AuditEntry) -> String {
+    let (number, at, who) = (entry.number, show_time(entry.at), plain(&entry.who));
+    let (what, result, detail) = (plain(&entry.what), &entry.result, plain(&entry.detail));
+    format!("{number:>6} {at} {who:<12} {what} -> {result} {detail}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AuditEntry, line};
+
+    #[test]
+    fn what_was_refused_cannot_write_lines_of_its_own() {
+        let entry = AuditEntry {
+            number: 56,
+            at: 0,
+            who: "night-shift".to_owned(),
+            from: "192.0.2.7".to_owned(),
+            what: "POST /v1/tokens".to_owned(),
+            result: "400".to_owned(),
+            detail: "x\n    57 nobody\u{1b}[2K as Viewer".to_owned(),
+            before: String::new(),
+        };
+        let line = line(&entry);
+        assert!(!line.contains(char::is_control), "{line:?}");
+        assert!(line.contains("POST /v1/tokens -> 400 x?    57 nobody"), "{line}");
     }
 }
