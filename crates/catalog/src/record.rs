@@ -109,9 +109,9 @@ impl Mint {
 pub struct Time(pub i64);
 
 impl Time {
-    /// `seconds` later.
+    /// `seconds` later, or the last time there is.
     pub const fn plus_s(self, seconds: i64) -> Self {
-        Self(self.0 + seconds * 1_000_000)
+        Self(self.0.saturating_add(seconds.saturating_mul(1_000_000)))
     }
 }
 

@@ -186,7 +186,8 @@ impl Tokens {
         }
         let secret = Token::random().ok_or(TokenError::NoRandomness)?;
         let token = format!("{PREFIX}{}", secret.to_text());
-        let after = |time: Duration| now.plus_s(i64::try_from(time.as_secs()).unwrap_or(0)).0;
+        let after =
+            |time: Duration| now.plus_s(i64::try_from(time.as_secs()).unwrap_or(i64::MAX)).0;
         let kept = Kept {
             name: name.to_owned(),
             role,
@@ -292,6 +293,12 @@ mod tests {
         assert_eq!(judge(&short.token, 59), known("short", Role::Operator));
         assert_eq!(judge(&short.token, 60), Verdict::Expired("short".to_owned()));
         assert_eq!(judge(&long.token, 1 << 40), known("long", Role::Viewer));
+        // A year in the wrong unit, and more than there are seconds.
+        for (name, seconds) in [("micros", 31_536_000_000_000), ("most", u64::MAX)] {
+            let time = Some(Duration::from_secs(seconds));
+            let token = tokens.add(name, Role::Viewer, time, Time(1)).unwrap().token;
+            assert_eq!(judge(&token, 1 << 40), known(name, Role::Viewer));
+        }
         assert_eq!(judge("downpour-", 0), Verdict::Unknown);
         tokens.revoke("long", Time(0)).unwrap();
         assert_eq!(judge(&long.token, 0), Verdict::Unknown);
