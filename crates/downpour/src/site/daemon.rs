@@ -14,8 +14,8 @@ use super::log::{self, LogHandle};
 use super::service::Service;
 use super::systemd::Systemd;
 use super::{
-    Audit, BadConfig, CONFIG_FILE, Clock, Events, Fault, Metrics, Site, SiteEvent, Supervisor,
-    Tokens, parts,
+    Audit, BadConfig, CONFIG_FILE, Clock, Events, Fault, Metrics, READERS_MAX, Site, SiteEvent,
+    Supervisor, Tokens, parts,
 };
 use crate::api::Routes;
 use crate::cli::read_defaults;
@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 /// A site at work.
 pub struct Daemon {
@@ -330,6 +330,7 @@ fn open(config: Config, clock: Clock) -> Result<Site, StartError> {
         config: watch::channel(Arc::new(config.clone())).0,
         remotes: Default::default(),
         readers: Default::default(),
+        reads: Arc::new(Semaphore::new(READERS_MAX)),
         supervisor: Default::default(),
     };
     site.replace_config(config);
@@ -352,13 +353,16 @@ impl Site {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Clock, Daemon, StartError, card};
-    use downpour_catalog::ErrorClass;
+    use super::super::{Clock, Daemon, READERS_MAX, StartError, card};
+    use downpour_catalog::{ErrorClass, Reader};
     use downpour_transport::identity::Identity;
     use std::fs;
     use std::net::{TcpListener, TcpStream};
     use std::path::{Path, PathBuf};
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::sync::{Arc, Barrier};
     use std::time::Duration;
+    use tokio::task::JoinSet;
 
     fn configured(folder: &Path, listen: &str) -> PathBuf {
         let file = folder.join("site.toml");
@@ -421,6 +425,31 @@ mod tests {
         fs::rename(&aside, &catalog).unwrap();
         assert!(is_read().await.is_ok());
         daemon.end(Duration::ZERO).await;
+    }
+
+    #[tokio::test]
+    async fn so_many_read_the_catalog_at_once_and_no_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = configured(folder.path(), "127.0.0.1:0");
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        daemon.end(Duration::ZERO).await;
+        // Each waits until it is one of so many.
+        let all = Arc::new(Barrier::new(READERS_MAX));
+        let [inside, most] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+        let mut reads = JoinSet::new();
+        for _ in 0..4 * READERS_MAX {
+            let (site, all) = (daemon.site.clone(), all.clone());
+            let (inside, most) = (inside.clone(), most.clone());
+            let read = move |_: &mut Reader| {
+                most.fetch_max(inside.fetch_add(1, SeqCst) + 1, SeqCst);
+                all.wait();
+                inside.fetch_sub(1, SeqCst);
+                Ok(())
+            };
+            reads.spawn(async move { site.read(read).await });
+        }
+        reads.join_all().await.into_iter().for_each(Result::unwrap);
+        assert_eq!(most.load(SeqCst), READERS_MAX);
     }
 
     #[tokio::test]

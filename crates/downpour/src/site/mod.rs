@@ -59,10 +59,10 @@ use downpour_catalog::{Catalog, Error, Reader, Time};
 use downpour_transport::identity::{Identity, PublicKey};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
-/// Readers of the catalog that are kept open.
-const READERS_MAX: usize = 8;
+/// Readers of the catalog that are open at once, and kept so: each is a connection to its server.
+const READERS_MAX: usize = 16;
 
 /// What time it is.
 #[derive(Clone)]
@@ -110,6 +110,7 @@ pub struct Site {
     config: watch::Sender<Arc<Config>>,
     remotes: RwLock<Vec<Arc<Remote>>>,
     readers: Mutex<Vec<Reader>>,
+    reads: Arc<Semaphore>,
     supervisor: OnceLock<Supervisor>,
 }
 
@@ -147,14 +148,17 @@ impl Site {
         self.supervisor.get().expect("services start before anybody can ask")
     }
 
-    /// Reads the catalog, on a thread where that may block.
+    /// Reads the catalog, on a thread where that may block, once fewer than [`READERS_MAX`] others do.
     pub async fn read<T, R>(self: &Arc<Self>, read: R) -> Result<T, Fault>
     where
         T: Send + 'static,
         R: FnOnce(&mut Reader) -> Result<T, Error> + Send + 'static,
     {
         let site = self.clone();
+        let turn = self.reads.clone().acquire_owned().await.expect("it is never closed");
         let done = tokio::task::spawn_blocking(move || {
+            // It reads on, though who asked may wait no longer.
+            let _turn = turn;
             site.catalog.check()?;
             let kept = site.readers().pop();
             let mut reader = match kept {
