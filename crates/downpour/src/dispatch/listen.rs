@@ -24,7 +24,7 @@ use crate::session::{TakeProducts, take_products};
 use crate::site::section::Complaint;
 use crate::site::{Config, Fault, Running, Service, Site, Status, Stop};
 use crate::ticket::Ticket;
-use downpour_catalog::{ErrorClass, Reader};
+use downpour_catalog::ErrorClass;
 use downpour_transport::identity::PublicKey;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -217,7 +217,6 @@ impl Listen {
             site: site.clone(),
             lane: format!("multicast-{}", wanted.site),
             wanted: wanted.clone(),
-            reader: Mutex::default(),
         };
         let (folder, identity) = (wanted.folder.clone(), site.identity.clone());
         // The same in all sessions: what it could not tell in one it tells in the next.
@@ -312,7 +311,6 @@ struct SiteDesk {
     site: Arc<Site>,
     wanted: Wanted,
     lane: String,
-    reader: Mutex<Option<Reader>>,
 }
 
 impl SiteDesk {
@@ -328,19 +326,8 @@ impl SiteDesk {
             into: file.path.clone(),
             digests: Vec::new(),
         };
-        let mut kept = lock(&self.reader);
-        let mut reader =
-            match kept.take() {
-                Some(reader) => reader,
-                None => self.site.catalog.reader().map_err(|error| {
-                    Fault::new(ErrorClass::CatalogUnreachable, error.to_string())
-                })?,
-            };
-        let judge = Judge::new(&self.site, &mut reader, self.wanted.folder.clone())?;
-        let looked = judge.look(&mut reader, &item)?;
-        // One that failed is not used again.
-        *kept = Some(reader);
-        Ok(looked)
+        let (site, folder) = (&self.site, self.wanted.folder.clone());
+        site.read_blocking(|reader| Judge::new(site, reader, folder)?.look(reader, &item))
     }
 
     /// A file that is taken, if there is room.

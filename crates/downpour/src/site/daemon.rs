@@ -353,7 +353,7 @@ impl Site {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Clock, Daemon, READERS_MAX, StartError, card};
+    use super::super::{Clock, Daemon, READER_IDLE_MAX, READERS_MAX, StartError, card};
     use downpour_catalog::{ErrorClass, Reader};
     use downpour_transport::identity::Identity;
     use std::fs;
@@ -450,6 +450,24 @@ mod tests {
         }
         reads.join_all().await.into_iter().for_each(Result::unwrap);
         assert_eq!(most.load(SeqCst), READERS_MAX);
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_nobody_used_for_long_is_not_used_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = configured(folder.path(), "127.0.0.1:0");
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        daemon.end(Duration::ZERO).await;
+        let site = &daemon.site;
+        let once = || site.read_blocking(|_| Ok(site.readers().len())).unwrap();
+        let twice = || site.read_blocking(|_| Ok(once())).unwrap();
+        // One is in use, the other in use by who asks meanwhile.
+        site.readers().clear();
+        assert_eq!((twice(), once()), (0, 1));
+        for (_, since) in site.readers().iter_mut() {
+            *since -= READER_IDLE_MAX;
+        }
+        assert_eq!(once(), 0);
     }
 
     #[tokio::test]

@@ -58,11 +58,13 @@ pub use tokens::{NewToken, Role, Shown, TokenError, Tokens};
 use downpour_catalog::{Catalog, Error, Reader, Time};
 use downpour_transport::identity::{Identity, PublicKey};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Semaphore, watch};
 
 /// Readers of the catalog that are open at once, and kept so: each is a connection to its server.
 const READERS_MAX: usize = 16;
+/// One that nobody used for so long is not used again: its server, or what is on the way there, may have closed it.
+const READER_IDLE_MAX: Duration = Duration::from_secs(30);
 
 /// What time it is.
 #[derive(Clone)]
@@ -109,7 +111,8 @@ pub struct Site {
     refused: refused::Refused,
     config: watch::Sender<Arc<Config>>,
     remotes: RwLock<Vec<Arc<Remote>>>,
-    readers: Mutex<Vec<Reader>>,
+    /// Since when nobody uses each.
+    readers: Mutex<Vec<(Reader, Instant)>>,
     reads: Arc<Semaphore>,
     supervisor: OnceLock<Supervisor>,
 }
@@ -148,7 +151,7 @@ impl Site {
         self.supervisor.get().expect("services start before anybody can ask")
     }
 
-    /// Reads the catalog, on a thread where that may block, once fewer than [`READERS_MAX`] others do.
+    /// Reads the catalog, on a thread where that may block; where many do, once it is its turn.
     pub async fn read<T, R>(self: &Arc<Self>, read: R) -> Result<T, Fault>
     where
         T: Send + 'static,
@@ -159,25 +162,7 @@ impl Site {
         let done = tokio::task::spawn_blocking(move || {
             // It reads on, though who asked may wait no longer.
             let _turn = turn;
-            site.catalog.check()?;
-            let kept = site.readers().pop();
-            let mut reader = match kept {
-                Some(reader) => reader,
-                None => site.catalog.reader().map_err(|error| {
-                    Fault::new(downpour_catalog::ErrorClass::CatalogUnreachable, error.to_string())
-                })?,
-            };
-            // One that failed is not used again: its connection may be broken. If it is, so are the others'.
-            let result = read(&mut reader).inspect_err(|error| {
-                if matches!(error, Error::Unreachable(_)) {
-                    site.readers().clear();
-                }
-            })?;
-            let mut readers = site.readers();
-            if readers.len() < READERS_MAX {
-                readers.push(reader);
-            }
-            Ok(result)
+            site.read_blocking(read)
         });
         let failed = |error: tokio::task::JoinError| {
             Fault::new(downpour_catalog::ErrorClass::Internal, error.to_string())
@@ -185,7 +170,38 @@ impl Site {
         done.await.map_err(failed)?
     }
 
-    fn readers(&self) -> std::sync::MutexGuard<'_, Vec<Reader>> {
+    /// Reads the catalog on this thread, whoever else does: for one who has a thread of his own.
+    pub(crate) fn read_blocking<T>(
+        &self,
+        read: impl FnOnce(&mut Reader) -> Result<T, Error>,
+    ) -> Result<T, Fault> {
+        self.catalog.check()?;
+        let mut reader = match self.kept_reader() {
+            Some(reader) => reader,
+            None => self.catalog.reader().map_err(|error| {
+                Fault::new(downpour_catalog::ErrorClass::CatalogUnreachable, error.to_string())
+            })?,
+        };
+        // One that failed is not used again: its connection may be broken. If it is, so are the others'.
+        let result = read(&mut reader).inspect_err(|error| {
+            if matches!(error, Error::Unreachable(_)) {
+                self.readers().clear();
+            }
+        })?;
+        let mut readers = self.readers();
+        if readers.len() < READERS_MAX {
+            readers.push((reader, Instant::now()));
+        }
+        Ok(result)
+    }
+
+    fn kept_reader(&self) -> Option<Reader> {
+        let mut readers = self.readers();
+        readers.retain(|(_, since)| since.elapsed() < READER_IDLE_MAX);
+        readers.pop().map(|(reader, _)| reader)
+    }
+
+    fn readers(&self) -> std::sync::MutexGuard<'_, Vec<(Reader, Instant)>> {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
