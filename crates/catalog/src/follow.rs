@@ -34,6 +34,7 @@ const WORD: Table = Table {
     columns: &[("kind", Kind::Int), ("id", Kind::Int), ("name", Kind::Text)],
 };
 const LIVE_KEY: Table = Table { name: "live", keys: 1, columns: &[("file", Kind::Int)] };
+const DIGESTS_KEY: Table = Table { name: "digest", keys: 1, columns: &[("file", Kind::Int)] };
 /// What belongs to a file, by its column for it.
 const OF_FILE: [(&Table, &str); 6] = [
     (&schema::FILE, "id"),
@@ -312,6 +313,8 @@ impl Follower {
         let gone: Vec<Row> =
             files.iter().filter_map(Json::as_i64).map(|id| vec![id.into()]).collect();
         self.sql.put(&LIVE_KEY, Put::Delete, &gone)?;
+        // Other content has other digests, and not of all kinds that were there.
+        self.sql.put(&DIGESTS_KEY, Put::Delete, &gone)?;
         for table in TABLES {
             let rows = rows_of(page, table)?;
             self.sql.put(table, Put::Upsert, &rows)?;

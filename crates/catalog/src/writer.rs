@@ -202,45 +202,53 @@ impl Thread {
 mod tests {
     use super::{Reply, Request, Thread};
     use crate::catalog::Catalog;
-    use crate::change::{AdoptedFile, Change, OtherContent};
+    use crate::change::{AdoptedFile, Change, Origin, OtherContent};
     use crate::digest_set::{SetDay, SetNode};
     use crate::key::FileKey;
     use crate::ledger::Ledger;
     use crate::migrate::BeforeMigration;
     use crate::place::CatalogUrl;
     use crate::reader::Reader;
-    use crate::record::{Digest, SiteId, Time};
+    use crate::record::{Digest, DigestKind, Replica, ReplicaState, RuleId, SiteId, Time};
     use crate::sqlite::Access;
     use crate::words::WordKind;
     use std::sync::mpsc::channel;
 
     const NOW: Time = Time(1_790_000_000_000_000);
 
-    #[test]
-    fn a_batch_that_fails_outright_leaves_nothing_behind() {
-        let folder = tempfile::tempdir().unwrap();
-        let url = CatalogUrl::Sqlite(folder.path().join("c.db"));
+    /// A catalog in this folder, the number of a rule, and a writer that is asked by hand.
+    fn begin(folder: &std::path::Path) -> (CatalogUrl, RuleId, Thread) {
+        let url = CatalogUrl::Sqlite(folder.join("c.db"));
         let catalog = Catalog::open(&url, "a", NOW, &BeforeMigration::Refuse).unwrap();
         let (log, rule) = (catalog.log(), catalog.rule("all").unwrap());
         drop(catalog);
         let mut sql = url.connect(Access::Write).unwrap();
         let ledger = Some(Ledger::open(&mut *sql, log).unwrap());
-        let mut writer = Thread { sql, ledger, log, name: "a".to_owned(), inbox: channel().1 };
-        let site = SiteId(1);
-        let adopt = |site| AdoptedFile {
+        (url, rule, Thread { sql, ledger, log, name: "a".to_owned(), inbox: channel().1 })
+    }
+
+    fn adopted(site: SiteId, rule: RuleId, content: u8) -> AdoptedFile {
+        AdoptedFile {
             site,
             name: "x".to_owned(),
             size: 1,
             rule,
-            digest: Digest::blake3([7; 32]),
+            digest: Digest::blake3([content; 32]),
             replicas: vec![(site, "/x".to_owned())],
             other_content: OtherContent::Refuse,
             origin: None,
             receipt: None,
-        };
+        }
+    }
+
+    #[test]
+    fn a_batch_that_fails_outright_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let (url, rule, mut writer) = begin(folder.path());
+        let site = SiteId(1);
         let mut both = |name: &str| {
             let word = Request::Word(WordKind::Site, name.to_owned());
-            let adopt = Request::Apply(NOW, vec![Change::Adopt(adopt(site))]);
+            let adopt = Request::Apply(NOW, vec![Change::Adopt(adopted(site, rule, 7))]);
             let replies = writer.commit(&[&word, &adopt])?;
             let is_site = |reply: &Reply| matches!(reply, Reply::Word(id) if *id == site.0);
             assert!(is_site(&replies[0]));
@@ -257,5 +265,27 @@ mod tests {
         let prefix = u16::from_be_bytes([key.0[0], key.0[1]]);
         let entries = reader.set_entries(&SetNode { day, depth: 4, prefix }).unwrap();
         assert_eq!(entries.iter().map(|entry| entry.key).collect::<Vec<_>>(), [key]);
+    }
+
+    #[test]
+    fn what_a_commit_forgets_it_does_not_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let (url, rule, mut writer) = begin(folder.path());
+        let site = SiteId(1);
+        let word = |name: &str| Request::Word(WordKind::Site, name.to_owned());
+        let origin = Some(Origin { version: 1, taken_in: NOW });
+        let adopt = |content| Change::Adopt(AdoptedFile { origin, ..adopted(site, rule, content) });
+        writer.commit(&[&word("first"), &Request::Apply(NOW, vec![adopt(7)])]).unwrap();
+        let file = Reader::open(&url).unwrap().versions(site, "x").unwrap()[0].id;
+        let md5 = |of: u8| Digest::new(DigestKind::Md5, &[of; 16]).unwrap();
+        let lost = Replica { file, site, path: String::new(), state: ReplicaState::Lost };
+        let before = vec![Change::Digest(file, md5(1)), Change::Replica(lost)];
+        writer.commit(&[&Request::Apply(NOW, before)]).unwrap();
+        // Each loads what it needs, and between them nothing is written yet.
+        let other = Request::Apply(NOW, vec![adopt(8)]);
+        let digest = Request::Apply(NOW, vec![Change::Digest(file, md5(2))]);
+        writer.commit(&[&other, &word("second"), &digest]).unwrap();
+        let digests = Reader::open(&url).unwrap().digests(file).unwrap();
+        assert_eq!(digests, [Digest::blake3([8; 32]), md5(2)]);
     }
 }

@@ -18,7 +18,7 @@ use crate::record::{
     TransferId,
 };
 use crate::schema;
-use crate::sql::{Columns, DbError, Hold, Put, Row, Sql, Value};
+use crate::sql::{Columns, DbError, Hold, Put, Row, Sql};
 use std::collections::HashSet;
 
 impl Batch<'_> {
@@ -245,10 +245,8 @@ impl Batch<'_> {
         new: &AdoptedFile,
         size: i64,
     ) -> Applied {
-        let (kind, value) = (new.digest.kind(), new.digest.value().to_vec());
-        self.digests.insert((file, kind), value.clone());
-        let row = vec![file.0.into(), i64::from(kind.code()).into(), Value::Bytes(value)];
-        self.note(&schema::DIGEST, Put::Upsert, row);
+        self.forget_digests(file);
+        self.note_digest(file, &new.digest);
         self.written_anew(now, file, size, EventKind::Digest)
     }
 

@@ -110,7 +110,7 @@ pub(crate) struct Batch<'a> {
     sets: sets::Sets,
     /// Table, source and destination of links that have new rows, and the time now.
     faded: BTreeMap<(&'static str, i64, i64), Time>,
-    /// Rows to be written, by table, in the order in which the tables were first touched.
+    /// Rows to be written, by table, in the order in which the tables were first touched; keys of those that go are before them.
     out: Vec<(&'static Table, Put, Vec<Row>)>,
 }
 
@@ -157,6 +157,8 @@ impl Batch<'_> {
     }
 
     fn load_digests(&mut self, sql: &mut dyn Sql, mut ids: Vec<FileId>) -> Result<(), DbError> {
+        // Of whose BLAKE3 is known here all digests are, and what the batch did to them is newer than what would be read.
+        ids.retain(|id| !self.digests.contains_key(&(*id, DigestKind::Blake3)));
         ids.sort_unstable();
         ids.dedup();
         let keys: Vec<Row> = ids.iter().map(|id| vec![id.0.into()]).collect();
@@ -351,14 +353,14 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Notes a row to be written.
+    /// Notes a row to be written. What goes, goes first: others may come under its key.
     fn note(&mut self, table: &'static Table, how: Put, row: Row) {
         let found = self.out.iter_mut().find(|(t, h, _)| t.name == table.name && *h == how);
-        let Some((_, _, rows)) = found else {
-            self.out.push((table, how, vec![row]));
-            return;
-        };
-        rows.push(row);
+        match found {
+            Some((_, _, rows)) => rows.push(row),
+            None if how == Put::Delete => self.out.insert(0, (table, how, vec![row])),
+            None => self.out.push((table, how, vec![row])),
+        }
     }
 
     /// Notes an event.

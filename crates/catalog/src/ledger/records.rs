@@ -70,6 +70,21 @@ impl Batch<'_> {
         }
     }
 
+    /// The file has other content from now on: none of its digests is that one's.
+    pub(super) fn forget_digests(&mut self, file: FileId) {
+        for (table, how, rows) in &mut self.out {
+            if table.name == schema::DIGEST.name && *how == Put::Insert {
+                rows.retain(|row| row[0].as_int() != file.0);
+            }
+        }
+        for kind in DigestKind::ALL {
+            if self.digests.remove(&(file, *kind)).is_some() {
+                let key = vec![file.0.into(), i64::from(kind.code()).into()];
+                self.note(&schema::DIGEST, Put::Delete, key);
+            }
+        }
+    }
+
     pub(super) fn record_replica(&mut self, now: Time, replica: &Replica) -> Answer {
         let revision = self.revision(replica.file)?;
         if !is_text(&replica.path, PATH_BYTES_MAX) {

@@ -3,9 +3,10 @@
 use crate::records::{decided, seen};
 use crate::world::{NOW, World, digest, receipt, waiting};
 use downpour_catalog::{
-    Catalog, CatalogUrl, Change, Delivery, DeliveryState, Digest, DigestKind, FOLLOW_MAX, Follower,
-    Format, LogId, NotTaken, Query, RECEIPT_BYTES_MAX, Reader, Receipt, Session, SessionId, Sheet,
-    State, Transfer, TransferId, backup, export, restore,
+    AdoptedFile, Catalog, CatalogUrl, Change, Delivery, DeliveryState, Digest, DigestKind,
+    FOLLOW_MAX, Follower, Format, LogId, NotTaken, Origin, Query, RECEIPT_BYTES_MAX, Reader,
+    Receipt, Replica, ReplicaState, Session, SessionId, Sheet, State, Transfer, TransferId, backup,
+    export, restore,
 };
 use downpour_proto::StreamId;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -105,6 +106,48 @@ pub(crate) fn a_follower_holds_what_the_catalog_holds(world: &World) {
     assert_eq!(next.iter().map(|event| event.number).collect::<Vec<_>>(), [last + 1]);
     let found = catalog.reader().unwrap().versions(a.site, "after").unwrap();
     assert_eq!(found[0].digest, Some(digest("after")));
+}
+
+pub(crate) fn other_content_has_its_own_digests_alone(world: &World) {
+    let daemon = world.daemon("a");
+    let site = daemon.catalog.site("there").unwrap();
+    let origin = Some(Origin { version: 1, taken_in: NOW });
+    let adopted =
+        |name: &str| Change::Adopt(AdoptedFile { site, origin, ..daemon.adopted_file(name) });
+    let other = |name: &str| {
+        let digest = digest("other");
+        Change::Adopt(AdoptedFile { site, origin, digest, ..daemon.adopted_file(name) })
+    };
+    let md5 = |of: u8| Digest::new(DigestKind::Md5, &[of; 16]).unwrap();
+    let [x, y] = ["x", "y"].map(|name| daemon.change(NOW, adopted(name)).unwrap().file);
+    for file in [x, y] {
+        daemon.change(NOW, Change::Digest(file, md5(1))).unwrap();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mirror.db");
+    let (mut source, mut follower) = (world.reader(), Follower::open(&path, NOW).unwrap());
+    follow_all(&mut source, &mut follower, FOLLOW_MAX);
+    let lost = |file| {
+        let (site, state) = (daemon.site, ReplicaState::Lost);
+        Change::Replica(Replica { file, site, path: String::new(), state })
+    };
+    // One is recorded in the commit in which it is no longer true.
+    let adler = Digest::new(DigestKind::Adler32, &[3; 4]).unwrap();
+    let changes = [
+        lost(x),
+        lost(y),
+        Change::Digest(y, adler),
+        other("x"),
+        Change::Digest(x, md5(2)),
+        other("y"),
+    ];
+    let answers = daemon.catalog.apply(NOW, &changes).unwrap();
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    follow_all(&mut source, &mut follower, FOLLOW_MAX);
+    for mut reader in [source, Reader::open(&CatalogUrl::Sqlite(path)).unwrap()] {
+        assert_eq!(reader.digests(x).unwrap(), [digest("other"), md5(2)]);
+        assert_eq!(reader.digests(y).unwrap(), [digest("other")]);
+    }
 }
 
 pub(crate) fn a_copy_that_is_restored_has_its_sums(world: &World) {

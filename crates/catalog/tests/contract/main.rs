@@ -65,6 +65,7 @@ stories![
     several::logs_have_no_gaps_and_counts_are_right,
     several::many_threads_share_commits,
     follow::a_follower_holds_what_the_catalog_holds,
+    follow::other_content_has_its_own_digests_alone,
     follow::a_copy_that_is_restored_has_its_sums,
     follow::a_lost_page_is_noticed,
     follow::a_page_holds_what_its_events_tell,

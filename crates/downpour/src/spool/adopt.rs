@@ -200,7 +200,7 @@ fn book(
                 let count = if applied.repeated { &mut done.known } else { &mut done.new };
                 *count += 1;
                 done.bytes += size;
-                let digest = |digest: Digest| Change::Digest(applied.file, digest);
+                let digest = |digest| (rel.clone(), Change::Digest(applied.file, digest));
                 more.extend(digests.into_iter().skip(1).map(digest));
             }
             Err(Refused::NameTaken { version }) => {
@@ -210,6 +210,12 @@ fn book(
             Err(refused) => done.left_out.push(format!("{rel}: {refused}")),
         }
     }
-    catalog.apply(now, &more).map_err(|error| error.to_string())?;
+    let (names, more): (Vec<String>, Vec<Change>) = more.into_iter().unzip();
+    let answers = catalog.apply(now, &more).map_err(|error| error.to_string())?;
+    for (rel, answer) in names.into_iter().zip(answers) {
+        if let Err(refused) = answer {
+            done.left_out.push(format!("{rel}: {refused}"));
+        }
+    }
     Ok(())
 }
