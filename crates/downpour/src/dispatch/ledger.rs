@@ -1,8 +1,11 @@
 //! What the catalog is told of links: what the kernel told of their connections, and what was decided on them.
 //!
-//! Of each link one [`Meter`] adds up what the sessions beside each other bring. It is written down when a session ends,
+//! Of each link one [`Meter`] adds up what the sessions beside each other bring. It is written down when the last of them ends,
 //! and at its destination every minute of a long one, as soon as it is enough to learn from; less than that waits for
 //! more. Nobody waits for the catalog: what it does not take is lost.
+//!
+//! At its source a session is told of as a whole, when it has ended: where one always goes beside others it is written down
+//! after ten minutes, and what still goes then counts for later.
 
 use super::lock;
 use super::paths::Paths;
@@ -24,7 +27,8 @@ use std::time::{Duration, Instant};
 
 /// How often what comes is written down while it comes.
 const EVERY: Duration = Duration::from_secs(60);
-/// What is not enough to learn a rate from is written down if nothing was for so long, for its round trip.
+/// What is not enough to learn a rate from is written down if nothing was for so long, for its round trip; and so much of what
+/// has ended, though more goes beside it.
 const RARELY: Duration = Duration::from_secs(600);
 
 /// The links to a site, in its catalog.
@@ -50,14 +54,14 @@ pub(super) struct Link {
 
 /// A session on a link.
 #[derive(Debug)]
-pub(super) struct Session(Link);
+pub(super) struct Session {
+    link: Link,
+    begun: Instant,
+}
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.0.tell(|meter| {
-            meter.sessions = meter.sessions.saturating_sub(1);
-            meter.take(Instant::now(), true)
-        });
+        self.link.tell(|meter| meter.end(Instant::now()));
     }
 }
 
@@ -68,6 +72,8 @@ struct Meter {
     took: Duration,
     /// Up to then its time is counted, whoever told of it.
     counted: Option<Instant>,
+    /// When the first of the sessions in it began that were told of as a whole.
+    begun: Option<Instant>,
     written: Option<Instant>,
     /// Sessions under way.
     sessions: u16,
@@ -86,6 +92,19 @@ impl Meter {
         let new = self.counted.map_or(seen.span, |counted| now.saturating_duration_since(counted));
         self.took += seen.span.min(new);
         self.counted = Some(now);
+        self.sum_up(ip, seen);
+    }
+
+    /// Something was seen on a whole session, which ends now.
+    fn add_whole(&mut self, begun: Instant, now: Instant, ip: u8, seen: &Seen) {
+        let begun = self.begun.map_or(begun, |first| first.min(begun));
+        self.begun = Some(begun);
+        // Those beside each other share the time; it is never less than that of the longest, whichever ended first.
+        self.took = (self.took + seen.span).min(now.saturating_duration_since(begun));
+        self.sum_up(ip, seen);
+    }
+
+    fn sum_up(&mut self, ip: u8, seen: &Seen) {
         let sum = &mut self.sum;
         sum.bytes = sum.bytes.saturating_add(seen.bytes);
         sum.sent = sum.sent.saturating_add(seen.sent);
@@ -96,6 +115,12 @@ impl Meter {
         if rtt > 0 && (sum.rtt_us == 0 || rtt < sum.rtt_us) {
             sum.rtt_us = rtt;
         }
+    }
+
+    /// A session has ended. What is to be written down, if anything.
+    fn end(&mut self, now: Instant) -> Option<LinkSeen> {
+        self.sessions = self.sessions.saturating_sub(1);
+        if self.sessions > 0 && self.took < RARELY { None } else { self.take(now, true) }
     }
 
     /// What is to be written down, if anything; then it begins anew.
@@ -114,7 +139,7 @@ impl Meter {
         }
         let mut seen = std::mem::take(&mut self.sum);
         seen.took_us = i64::try_from(std::mem::take(&mut self.took).as_micros()).ok()?;
-        self.written = Some(now);
+        (self.written, self.begun) = (Some(now), None);
         Some(seen)
     }
 }
@@ -160,11 +185,25 @@ impl Link {
         let beside = meter.sessions;
         meter.sessions = beside.saturating_add(1);
         drop(meters);
-        (Session(self.clone()), beside)
+        (Session { link: self.clone(), begun: Instant::now() }, beside)
     }
 
-    /// What the sender's kernel tells of the connections of a session that has ended.
-    pub(super) fn sent(&self, transfer: &TransferReport) {
+    fn tell(&self, change: impl FnOnce(&mut Meter) -> Option<LinkSeen>) {
+        let (from, to) = (self.from, self.to);
+        let mut meters = lock(&self.ledger.meters);
+        let due = change(meters.entry((from, to)).or_default());
+        drop(meters);
+        if let Some(seen) = due {
+            let at = self.ledger.clock.now();
+            self.ledger.write(Change::LinkSeen(LinkSeen { from, to, at, ..seen }));
+            self.ledger.paths.used(&self.names[0], &self.names[1]);
+        }
+    }
+}
+
+impl Session {
+    /// It has ended; what the sender's kernel tells of its connections.
+    pub(super) fn sent(self, transfer: &TransferReport) {
         let all = &transfer.connections;
         let sum = |part: fn(&ConnectionReport) -> u64| all.iter().map(part).sum::<u64>();
         let (acked, again) = (sum(|c| c.bytes_acked), sum(|c| c.bytes_sent_again));
@@ -180,21 +219,11 @@ impl Link {
             ..Seen::default()
         };
         let peer = all.first().and_then(|c| c.peer.parse::<SocketAddr>().ok());
-        let (session, _) = self.begin();
-        self.seen(peer.map_or(0, |peer| crate::steering::ip_of(peer.ip())), &seen);
-        drop(session);
-    }
-
-    fn tell(&self, change: impl FnOnce(&mut Meter) -> Option<LinkSeen>) {
-        let (from, to) = (self.from, self.to);
-        let mut meters = lock(&self.ledger.meters);
-        let due = change(meters.entry((from, to)).or_default());
-        drop(meters);
-        if let Some(seen) = due {
-            let at = self.ledger.clock.now();
-            self.ledger.write(Change::LinkSeen(LinkSeen { from, to, at, ..seen }));
-            self.ledger.paths.used(&self.names[0], &self.names[1]);
-        }
+        let ip = peer.map_or(0, |peer| crate::steering::ip_of(peer.ip()));
+        self.link.tell(|meter| {
+            meter.add_whole(self.begun, Instant::now(), ip, &seen);
+            None
+        });
     }
 }
 
@@ -304,6 +333,34 @@ mod tests {
             (all.sent, all.sent_again, all.connections, all.ip),
             (101_000_000, 1_000_000, 4, 4)
         );
+    }
+
+    #[test]
+    fn whole_sessions_beside_each_other_share_the_time_of_the_longest() {
+        let (mut meter, start) = (Meter { sessions: 2, ..Meter::default() }, Instant::now());
+        let at = |s| start + Duration::from_secs(s);
+        // One beside a long one ends shortly before it.
+        meter.add_whole(at(590), at(592), 4, &seen(1000, 2000));
+        assert!(meter.end(at(592)).is_none(), "the other still goes");
+        meter.add_whole(start, at(600), 4, &seen(6_000_000_000, 590_000));
+        let both = meter.end(at(600)).unwrap();
+        assert_eq!((both.bytes, both.took_us), (6_000_001_000, 592_000_000));
+        // Two at once, and one after the first of them.
+        meter.sessions = 3;
+        let written = [(600, 700), (600, 705), (700, 805)].map(|(begun, ended)| {
+            meter.add_whole(at(begun), at(ended), 4, &seen(5_000_000, 100_000));
+            meter.end(at(ended)).map(|all| (all.bytes, all.took_us))
+        });
+        assert_eq!(written, [None, None, Some((15_000_000, 205_000_000))]);
+        // There is always one beside them.
+        let written = (0..20).filter_map(|round| {
+            meter.sessions = 2;
+            let begun = at(1000 + 60 * round);
+            meter.add_whole(begun, begun + EVERY, 4, &seen(5_000_000, 60_000));
+            meter.end(begun + EVERY)
+        });
+        let written: Vec<_> = written.map(|seen| (seen.bytes, seen.took_us)).collect();
+        assert_eq!(written, [(50_000_000, 600_000_000); 2]);
     }
 
     #[test]

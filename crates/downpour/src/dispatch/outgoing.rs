@@ -8,6 +8,7 @@
 
 use super::book::{Book, Held};
 use super::hooks::kill_point;
+use super::ledger::Session;
 use super::link::Link;
 use super::offer::{Arrived, BatchState, Begin, Offer, OfferAnswer, OfferItem, Said, Trouble};
 use super::policy::{blames_site, source_class};
@@ -16,7 +17,6 @@ use super::{Dispatch, Progress, lock};
 use crate::object::CHANGED;
 use crate::object::{DigestBook, Item, Skipped};
 use crate::receipt::SignedFileReceipt;
-use crate::report::TransferReport;
 use crate::session::{ItemEnd, Running, SendFiles, SentFiles, send_files};
 use crate::site::{Fault, Remote, RemoteError, Side, Site};
 use crate::ticket::Ticket;
@@ -167,6 +167,7 @@ impl Outgoing {
         let goes = |held: &Held| held.goes_by(session.clone());
         book.record(held.iter().map(goes).collect()).await?;
         let (mut running, ticket) = self.open(&held, paths);
+        let on_link = self.on_link().await;
         let Ok(ticket) = ticket.await else {
             let fault = running.done().await.err();
             let what = fault.map_or_else(|| "the session did not open".to_owned(), |f| f.what);
@@ -181,7 +182,7 @@ impl Outgoing {
             running.stop();
             return self.broken(book, held, error.into()).await.map(Some);
         }
-        let (ends, results) = self.wait(&mut running, &path, (book, &names)).await;
+        let (ends, results) = self.wait(&mut running, &path, (book, &names), on_link).await;
         let sent = |held: &Held| matches!(ends.get(names[&held.file.id]), Some(ItemEnd::Placed));
         let (done, open): (Vec<Held>, Vec<Held>) = held.into_iter().partition(|h| sent(h));
         let sending = |held: &Held| held.state == State::Sending;
@@ -231,6 +232,13 @@ impl Outgoing {
         })
     }
 
+    /// A session on the link to the destination begins, whose end is written down.
+    async fn on_link(&self) -> Option<Session> {
+        let link = self.dispatch.book.link(&self.site.name, self.remote.name()).await;
+        let link = link.inspect_err(|fault| tracing::warn!(%fault, "a link is not written down"));
+        Some(link.ok()?.begin().0)
+    }
+
     /// With the host by which others reach us first, when the configuration names one.
     fn reachable(&self, mut ticket: Ticket) -> Ticket {
         if let Some(host) = &self.site.config().transfer.host {
@@ -247,6 +255,7 @@ impl Outgoing {
         running: &mut Running<SentFiles>,
         path: &str,
         (book, names): (&Book, &HashMap<FileId, usize>),
+        on_link: Option<Session>,
     ) -> (Vec<ItemEnd>, Result<BatchState, Broken>) {
         let ask = format!("{path}?wait={ASK_WAIT_S}");
         let mut tries = 0;
@@ -286,7 +295,11 @@ impl Outgoing {
         }
         let ends = match running.done().await {
             Ok(sent) => {
-                self.write_down(sent.report.transfer.as_ref()).await;
+                // What a session by TCP showed of the link.
+                let shown = sent.report.transfer.as_ref().filter(|transfer| transfer.path == "tcp");
+                if let Some((session, transfer)) = on_link.zip(shown) {
+                    session.sent(transfer);
+                }
                 sent.items
             }
             Err(fault) => {
@@ -295,15 +308,6 @@ impl Outgoing {
             }
         };
         (ends, results)
-    }
-
-    /// What a session by TCP showed of the link.
-    async fn write_down(&self, transfer: Option<&TransferReport>) {
-        let Some(transfer) = transfer.filter(|transfer| transfer.path == "tcp") else { return };
-        match self.dispatch.book.link(&self.site.name, self.remote.name()).await {
-            Ok(link) => link.sent(transfer),
-            Err(fault) => tracing::warn!(%fault, "a link is not written down"),
-        }
     }
 
     /// What the destination says counts; where it failed for a reason of ours, ours does.
