@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Files that a session has open besides connections: caches, sockets, what the runtime needs.
 const FILES_OF_OURS: usize = 448;
-/// Connections that a receiver has at most: requests, events, pulls.
+/// Connections that a receiver has at most, but for words: requests, events, pulls.
 const CONNECTIONS_OF_ONE: usize = 6;
 /// More connections than this cost more memory than a sender should take.
 const CONNECTIONS_MAX: usize = 8192;

@@ -105,6 +105,26 @@ async fn a_receiver_joins_works_and_leaves() {
 }
 
 #[tokio::test]
+async fn a_word_that_waits_for_its_answer_holds_up_nothing_else() {
+    let mut world = World::new(Setup::default()).await;
+    let (client, _) = world.member().await;
+    let mut word = std::pin::pin!(client.word("placed".into()));
+    let told = tokio::select! {
+        told = world.told() => told,
+        early = &mut word => panic!("{early:?}"),
+    };
+    assert_eq!(told, Told::Word(1, "placed".into()));
+    let ready = ReadyRequest { multicast: true, candidates: false };
+    tokio::select! {
+        said = client.ready(ready) => said.unwrap(),
+        early = &mut word => panic!("{early:?}"),
+    }
+    assert_eq!(world.told().await, Told::Ready(1, ready));
+    world.session.answers.notify_one();
+    word.await.unwrap();
+}
+
+#[tokio::test]
 async fn a_receipt_of_another_is_refused() {
     let mut world = World::new(Setup::default()).await;
     let (client, joined) = world.member().await;

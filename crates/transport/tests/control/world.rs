@@ -5,7 +5,7 @@ use downpour_transport::control::{
     Admitted, ApiError, ClientLimits, ClientSetup, Conn, ControlClient, ControlServer, DataPath,
     ErrorCode, Event, EventSender, Extent, HaveRequest, InstanceId, JoinReply, JoinRequest, Joined,
     LeaveRequest, Member, PIECE_LEN_MAX, PROTOCOL_VERSION, PullBudget, ReadyRequest, Receipt,
-    ServerLimits, ServerSetup, SessionHandler, SessionId, SignedReceipt, Token, Uplink,
+    ServerLimits, ServerSetup, SessionHandler, SessionId, SignedReceipt, Token, Uplink, Word,
 };
 use downpour_transport::identity::{ClientKeys, Identity, PublicKey, client_config};
 use downpour_transport::{FirstReads, Secret};
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -30,6 +30,7 @@ pub(crate) enum Told {
     Have(u32, HaveRequest),
     Receipt(u32, Box<Receipt>),
     Leave(u32, LeaveRequest),
+    Word(u32, String),
     Subscribed(u32),
     Unsubscribed(u32),
 }
@@ -47,6 +48,8 @@ pub(crate) struct Session {
     /// Milliseconds that each read takes.
     pub(crate) slow_ms: AtomicU64,
     pub(crate) first_reads: Arc<FirstReads>,
+    /// Each word waits for one.
+    pub(crate) answers: Notify,
     pub(crate) events: Mutex<BTreeMap<u32, EventSender>>,
     publisher: PublicKey,
     receivers: AtomicU32,
@@ -124,6 +127,12 @@ impl SessionHandler for Session {
 
     async fn leave(&self, member: &Member, request: LeaveRequest) -> Result<(), ApiError> {
         self.tell(Told::Leave(member.receiver.0, request))
+    }
+
+    async fn word(&self, member: &Member, word: Word) -> Result<(), ApiError> {
+        self.tell(Told::Word(member.receiver.0, word.text))?;
+        self.answers.notified().await;
+        Ok(())
     }
 
     fn subscribed(&self, member: &Member, events: EventSender) {
@@ -230,6 +239,7 @@ impl World {
             read: AtomicU64::new(0),
             slow_ms: AtomicU64::new(0),
             first_reads: Arc::default(),
+            answers: Notify::new(),
             events: Mutex::default(),
             publisher: setup.sender.public_key(),
             receivers: AtomicU32::new(0),

@@ -1,8 +1,8 @@
 //! The receiver's side of control and bulk.
 //!
-//! One connection for requests, one on which it asks for its turn, opened anew when the sender has closed it; one for the stream of events, opened
-//! while the receiver joins; a few for pulls, kept for the next pull. The feedback secret is that of the connection on which the
-//! receiver joined, also when that is gone.
+//! One connection for requests, one for words, whose answers wait for the session's owner, one on which it asks for its turn, each
+//! opened anew when the sender has closed it; one for the stream of events, opened while the receiver joins; a few for pulls, kept for
+//! the next pull. The feedback secret is that of the connection on which the receiver joined, also when that is gone.
 
 mod caller;
 mod connection;
@@ -133,6 +133,7 @@ pub struct ControlClient {
     target: Arc<Target>,
     token: Token,
     control: tokio::sync::Mutex<Option<Connection>>,
+    words: tokio::sync::Mutex<Option<Connection>>,
     turns: tokio::sync::Mutex<Option<Connection>>,
     /// Opened ahead, for the events.
     ahead: Mutex<Option<JoinHandle<Result<Connection, ConnectError>>>>,
@@ -152,6 +153,7 @@ impl ControlClient {
             target,
             token,
             control,
+            words: tokio::sync::Mutex::default(),
             turns: tokio::sync::Mutex::default(),
             ahead,
             idle,
@@ -211,9 +213,10 @@ impl ControlClient {
         self.tell("/v1/receipt", receipt).await
     }
 
-    /// Tells the session's owner something, which answers when it has done with it.
+    /// Tells the session's owner something, which answers when it has done with it. On a connection of its own: nothing else
+    /// that is to be said waits for that.
     pub async fn word(&self, text: String) -> Result<(), RequestError> {
-        self.tell("/v1/word", &Word { text }).await
+        Ok(self.ask(&self.words, "/v1/word", &Word { text }).await.map(drop)?)
     }
 
     /// Says goodbye.

@@ -25,7 +25,7 @@ const _: () = assert!(2 * WORD_LEN_MAX < BODY_LEN_MAX);
 /// What one server allows. Each field's default is what its comment says.
 #[derive(Clone, Debug)]
 pub struct ServerLimits {
-    /// Connections at once: 1024. Each costs a file descriptor, and a receiver has up to six.
+    /// Connections at once: 1024. Each costs a file descriptor, and a receiver has up to six, a site's seven.
     pub connections_max: usize,
     /// Connections at once from one address: 512, because one machine may run many receivers.
     pub connections_per_peer_max: usize,
