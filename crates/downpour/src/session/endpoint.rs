@@ -41,6 +41,8 @@ pub(super) struct Stand {
     /// Files given up, for receivers that come later.
     pub(super) withdrawn: Vec<(u32, String)>,
     pub(super) notices: Vec<String>,
+    /// The first block that the stream could not have, and how many after it.
+    unread: Option<(String, u64)>,
     /// For people, at once.
     pub(super) news: Vec<String>,
     /// Products that are not sent.
@@ -69,6 +71,22 @@ impl Stand {
         };
         let why = format!("this session has no numbers left for more blocks: {next}");
         self.unsent.end_at(name, why);
+    }
+
+    /// The stream could not have a block. They make one notice, however long the session is.
+    pub(super) fn add_unread(&mut self, why: String) {
+        match &mut self.unread {
+            Some((_, more)) => *more += 1,
+            None => self.unread = Some((why, 0)),
+        }
+    }
+
+    /// That notice, for the report.
+    pub(super) fn unread_notice(&self) -> Option<String> {
+        self.unread.as_ref().map(|(first, more)| match more {
+            0 => first.clone(),
+            more => format!("{first} (and {more} more)"),
+        })
     }
 
     /// What people are to be told now.
@@ -439,6 +457,17 @@ mod tests {
         assert_eq!(first_block(Some(5), 2, 9), 5);
         assert_eq!(first_block(Some(1), 2, 9), 2, "one is not kept any more");
         assert_eq!(first_block(Some(12), 2, 9), 9, "it does not know");
+    }
+
+    #[test]
+    fn blocks_that_are_not_kept_any_more_make_one_notice_in_a_session_without_end() {
+        let mut stand = Stand::default();
+        assert_eq!(stand.unread_notice(), None);
+        stand.add_unread("block d7 is gone".to_owned());
+        assert_eq!(stand.unread_notice().as_deref(), Some("block d7 is gone"));
+        (8..10_000).for_each(|number| stand.add_unread(format!("block d{number} is gone")));
+        assert_eq!(stand.unread_notice().as_deref(), Some("block d7 is gone (and 9992 more)"));
+        assert!(stand.notices.is_empty());
     }
 
     #[test]

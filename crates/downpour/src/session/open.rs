@@ -579,7 +579,12 @@ fn on_driver(shared: &Shared, event: SendEvent) {
         SendEvent::SourceSent { .. } | SendEvent::SourcePassed { .. } => {} // Above.
         SendEvent::StreamDone => stand.roster.tell_all(&Event::Closing),
         SendEvent::SourceFailed { block, reason } => {
-            stand.notices.push(format!("block {block} could not be read: {reason}"));
+            // Who pulls such a product in vain says what it missed.
+            let what = match shared.feed {
+                Some(_) => "was asked for again too late",
+                None => "could not be read",
+            };
+            stand.add_unread(format!("block {block} {what}: {reason}"));
         }
         SendEvent::Broken(broken) => stand.ended = Some(broken.to_string()),
         SendEvent::NothingLeaves { reason } => {

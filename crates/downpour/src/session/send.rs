@@ -346,7 +346,7 @@ async fn close(
     let snapshot = shared.driver.stop();
     let mut stand = shared.stand();
     let mut notices = stand.notices.clone();
-    notices.extend(faults::trace_end(trace));
+    notices.extend(stand.unread_notice().into_iter().chain(faults::trace_end(trace)));
     notices.extend(shared.feed.iter().flat_map(Feed::log_lacks));
     let wanted = plan.start.receivers.unwrap_or(0);
     notices.extend(too_few(stand.roster.iter().count(), wanted));
