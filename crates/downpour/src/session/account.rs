@@ -219,8 +219,12 @@ fn sent_bytes(geometry: Geometry, sent: &SendSnapshot, pull_bytes: u64) -> SentB
 
 /// What a receiver lacks of so many products by its receipt, although it has all that there were for it.
 fn late(receipt: Option<&Receipt>, products: Option<u64>) -> Option<String> {
-    let before = products?.checked_sub(receipt?.objects_complete).filter(|before| *before > 0)?;
-    Some(format!("joined late, and has only the products from number {before} on"))
+    let complete = receipt?.objects_complete;
+    let before = products?.checked_sub(complete).filter(|before| *before > 0)?;
+    Some(match complete {
+        0 => "joined late, after the last product".to_owned(),
+        _ => format!("joined late, and has only the products from number {before} on"),
+    })
 }
 
 fn receiver_report(
@@ -430,7 +434,7 @@ pub(super) fn receiver_snapshot(
 
 #[cfg(test)]
 mod tests {
-    use super::{ReceiverReport, late, needed};
+    use super::{Receipt, ReceiverReport, late, needed};
     use crate::report::ReceiverState;
     use crate::report::tests::receiver;
     use crate::session::roster::tests::last_receipt;
@@ -443,6 +447,10 @@ mod tests {
         assert_eq!(told(Some(1)), None, "it has the only one");
         assert!(told(Some(5)).is_some_and(|why| why.ends_with("from number 4 on")));
         assert_eq!(told(None), None, "a tree has what it has");
+        let nothing = Receipt { objects_complete: 0, ..receipt.clone() };
+        let told = |products| late(Some(&nothing), Some(products));
+        assert!(told(5).is_some_and(|why| why.ends_with("after the last product")));
+        assert_eq!(told(0), None, "there was none");
         assert_eq!(late(None, Some(5)), None);
     }
 
