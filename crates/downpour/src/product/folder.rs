@@ -234,7 +234,7 @@ impl Drop for Folder {
 #[cfg(test)]
 mod tests {
     use super::{COMPARED_MAX, Folder};
-    use crate::object::{Digest, OpenError, PlaceError, SingleTarget};
+    use crate::object::{Claim, Digest, OpenError, PlaceError, SingleTarget};
     use std::io::Write as _;
     use std::sync::Arc;
 
@@ -242,7 +242,10 @@ mod tests {
     fn a_folder_is_for_one_receiver_at_a_time_of_products_or_of_a_tree() {
         let root = tempfile::tempdir().unwrap();
         let open = |lane| Folder::open(root.path(), lane, Arc::default());
+        let is_taken = || Claim::is_taken(root.path(), None);
+        assert!(!is_taken() && !root.path().join(".downpour").exists());
         let first = open(None).unwrap();
+        assert!(is_taken() && !Claim::is_taken(root.path(), Some("lane")));
         let mut file = None;
         first.write(5, &mut file, b"1").unwrap();
         let second = open(None).err().unwrap();
@@ -256,7 +259,7 @@ mod tests {
         let tree = SingleTarget::open(root.path(), false).unwrap();
         assert!(matches!(open(None), Err(OpenError::Locked(_))));
         drop(tree);
-        assert!(open(None).is_ok());
+        assert!(!is_taken() && open(None).is_ok());
     }
 
     #[test]

@@ -5,10 +5,10 @@ use super::faults;
 use super::receive::Taker;
 use crate::cli::{Fault, ReceivePlan, Target};
 use crate::object::{
-    Destination, EntryId, FolderOptions, ManifestId, OpenError, PipeOut, Placed, RawOptions, Store,
-    StoreConfig, Summary,
+    Claim, Destination, EntryId, FolderOptions, ManifestId, OpenError, PipeOut, Placed, RawOptions,
+    Store, StoreConfig, Summary, is_locked,
 };
-use crate::product::{Bookmark, ProductLog, Shelf, ShelfConfig};
+use crate::product::{Bookmark, Clerk, Desk, ProductLog, Shelf, ShelfConfig};
 use downpour_catalog::ErrorClass;
 use downpour_proto::BlockId;
 use downpour_transport::BlockSink;
@@ -133,6 +133,20 @@ fn open_store(
         let _ = said.send(Said::Store(event));
     });
     opened.map_err(|error| unopened(plan, &error))
+}
+
+/// Another receiver runs into the target now. To the sender both may be one: to join would be to
+/// take its place in the session.
+pub(super) fn taken(plan: &ReceivePlan, taker: &Taker) -> Option<Fault> {
+    let lane = taker.clerk.as_deref().and_then(Clerk::desk).map(Desk::lane);
+    let path = match &plan.target {
+        // Each batch is a session of its own, whose sender waits to be told.
+        _ if taker.batch.is_some() => None,
+        Target::Tree(out) => Some(out).filter(|out| Claim::is_taken(out, lane)),
+        Target::Device(path) => Some(path).filter(|path| is_locked(path)),
+        Target::Pipe | Target::Discard => None,
+    };
+    path.map(|path| unopened(plan, &OpenError::Locked(path.clone())))
 }
 
 /// The target cannot be used.

@@ -9,6 +9,7 @@ use super::attempt::{Attempt, attempt};
 use super::ended::{Ended, Followed, Over};
 use super::faults;
 use super::host::Host;
+use super::keeper::taken;
 use super::staying::Stayed;
 use crate::cli::{Exit, Fault, ReceivePlan, Target};
 use crate::descriptors;
@@ -159,8 +160,8 @@ async fn attempts(
     let (mut followed, mut haste, mut returns) = (None, Haste::default(), Returns::default());
     loop {
         request.follows = followed.as_ref().map(Followed::told);
-        let limit = if plan.stay { Duration::MAX } else { plan.join_timeout };
-        let (client, joined) = join(setup, &request, limit, host).await?;
+        let waits = comes_back && before.has_been();
+        let (client, joined) = join(setup, &request, (plan, taker, waits), host).await?;
         let session = joined.reply.session;
         if plan.stay {
             before.join(session).iter().for_each(|line| host.say(line));
@@ -310,15 +311,36 @@ fn place(path: &Path) -> PathBuf {
     place
 }
 
+/// Until no other receiver runs into the target; who does not wait for that ends.
+async fn until_free(
+    (plan, taker, waits): (&ReceivePlan, &Taker, bool),
+    host: &mut Host,
+) -> Result<(), Fault> {
+    let mut is_told = false;
+    while let Some(fault) = taken(plan, taker) {
+        if !waits {
+            return Err(fault);
+        }
+        if !std::mem::replace(&mut is_told, true) {
+            host.say(&format!("{}; joining when it has left", fault.what));
+        }
+        rest(host, STAY_PAUSE.0).await?;
+    }
+    Ok(())
+}
+
 /// Tries until the sender takes us in, the time is over, or trying is of no use.
 async fn join(
     setup: &ClientSetup,
     request: &JoinRequest,
-    limit: Duration,
+    target: (&ReceivePlan, &Taker, bool),
     host: &mut Host,
 ) -> Result<(ControlClient, Joined), Fault> {
+    let plan = target.0;
+    let limit = if plan.stay { Duration::MAX } else { plan.join_timeout };
     let begun = Instant::now();
     loop {
+        until_free(target, host).await?;
         let connected = tokio::select! {
             connected = ControlClient::connect(setup.clone()) => connected,
             () = host.stopped() => return Err(interrupted()),

@@ -3,7 +3,8 @@
 //! A receiver joins, says that it is ready, and ends: complete by its receipt, failed by its own word, or
 //! gone when its event stream has closed. Who is gone may come back within [`GRACE`], who had left the stream
 //! within that of the last one's end; the session does not wait longer (`docs/protocol.md#CTL-3`). A receiver that
-//! comes back joins anew, and its old entry is taken out: the report has one line for each machine's target. A
+//! comes back joins anew, and its old entry is taken out: the report has one line for each machine's target. If that was
+//! live, there may be two of it: when the newcomer goes before it is ready, the other one may come back likewise. A
 //! receiver that joins and does not listen for events has given no sign of life, and is gone after
 //! [`LISTEN_TIME_MAX`].
 //!
@@ -72,6 +73,8 @@ pub(super) struct Peer {
     /// It has looked at the sections below this one.
     examined: u32,
     joined_at: Instant,
+    /// Another one, which was live, had to make room for it, and it is not ready yet.
+    ousts: bool,
     /// Since when its receipt counts.
     pub(super) begun_at: Instant,
     pub(super) ended_at: Option<Instant>,
@@ -146,7 +149,9 @@ impl Roster {
     pub(super) fn join(&mut self, who: Newcomer) -> (ReceiverId, Option<ReceiverId>) {
         let same = |peer: &Peer| peer.node == who.node && peer.instance == who.instance;
         let old = self.peers.iter().find(|(_, peer)| same(peer)).map(|(id, _)| *id);
-        let former = old.and_then(|old| self.peers.remove(&old)).filter(|_| who.goes_on);
+        let former = old.and_then(|old| self.peers.remove(&old));
+        let ousts = former.as_ref().is_some_and(Peer::is_live);
+        let former = former.filter(|_| who.goes_on);
         let now = Instant::now();
         self.last_id += 1;
         let id = ReceiverId(self.last_id);
@@ -161,6 +166,7 @@ impl Roster {
             candidates: false,
             examined: 0,
             joined_at: now,
+            ousts,
             begun_at: former.map_or(now, |former| former.begun_at),
             ended_at: None,
             receipt: None,
@@ -208,6 +214,7 @@ impl Roster {
             peer.candidates = candidates;
         }
         peer.multicast |= multicast;
+        peer.ousts = false;
         peer.stage = Stage::Ready;
         true
     }
@@ -334,6 +341,10 @@ impl Roster {
         let last = self.peers.values().filter_map(|peer| peer.ended_at).max();
         self.peers.values().all(|peer| match &peer.stage {
             Stage::Joined | Stage::Ready => false,
+            // It was started into a target that another one has, which looks for the sender again.
+            Stage::Failed(_) if peer.ousts => {
+                peer.ended_at.is_none_or(|at| now.saturating_duration_since(at) >= GRACE)
+            }
             Stage::Complete | Stage::Failed(_) => true,
             Stage::Gone { at, .. } => {
                 let since = last.filter(|_| peer.left_stream.is_some()).unwrap_or(*at);
@@ -433,12 +444,30 @@ pub(super) mod tests {
         assert_eq!(roster.find(second).unwrap().begun_at, begun_at, "it goes on");
         let (second, _) = roster.join(again(false));
         assert!(roster.find(second).unwrap().begun_at > begun_at, "it begins anew");
+        assert!(roster.ready(second, true, false));
         assert_eq!(roster.iter().count(), 1);
         assert!(!roster.is_over(Instant::now() + GRACE), "it is here");
         roster.leave(second, "disk full".to_owned());
         assert!(roster.is_over(Instant::now()));
         assert_eq!(roster.find(second).unwrap().stage, Stage::Failed("disk full".to_owned()));
         assert!(!roster.unsubscribe(second), "no death after goodbye");
+    }
+
+    #[test]
+    fn who_had_to_make_room_for_one_that_could_not_begin_is_waited_for() {
+        let (mut roster, who) = (Roster::default(), newcomer("a", 1));
+        let (node, instance, addr) = (who.node, who.instance, who.addr);
+        let again = || Newcomer { name: "a".to_owned(), node, instance, addr, goes_on: false };
+        let (first, _) = roster.join(who);
+        assert!(roster.ready(first, true, false));
+        let (second, old) = roster.join(again());
+        assert_eq!(old, Some(first));
+        roster.leave(second, "another receiver is running".to_owned());
+        let now = Instant::now();
+        assert!(!roster.is_over(now) && roster.is_over(now + GRACE));
+        let (back, _) = roster.join(again());
+        roster.leave(back, "disk full".to_owned());
+        assert!(roster.is_over(Instant::now()), "the one before had left");
     }
 
     #[test]

@@ -147,13 +147,33 @@ fn who_stays_comes_back_until_another_receiver_has_left_its_folder() {
     let others = File::create(ours.join("lock")).unwrap();
     others.lock().unwrap();
     let sender = session.sender(&["--receivers", "1"]);
-    stays.until(|r| r.err().contains("failed (another receiver is running into ").then_some(()));
+    stays.until(|r| r.err().contains("another receiver is running into ").then_some(()));
+    assert!(!sender.err().contains("failed"), "it has not joined: {}", sender.err());
     drop(others);
     sender.wait().expect(0);
     let is_over = |r: &Running| r.err().matches("the session is over; waiting").count() == 2;
     stays.until(|r| is_over(r).then_some(()));
     stays.interrupt();
     stays.wait().expect(0);
+}
+
+#[test]
+fn a_receiver_into_a_folder_that_another_one_has_leaves_that_one_alone() {
+    let session = OneFile::new(500_000);
+    let first = session.receiver(0, &[]);
+    let mut sender = session.sender(&["--receivers", "1", "--rate", "1mbit"]);
+    sender.until(|s| s.err().contains("phase=streaming").then_some(()));
+    let ticket = format!("@{}", session.scratch.path("ticket").display());
+    let out = session.scratch.path("r0");
+    let words = ["receive", &ticket, "--name", "r0", "--out", out.to_str().unwrap()];
+    let second = session.scratch.run(None, "r0", &words);
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert_eq!(second.status.code(), Some(3), "{said}");
+    assert!(said.contains("another receiver is running into "), "{said}");
+    sender.wait().expect(0);
+    let ended = first.wait();
+    ended.expect(0);
+    assert!(!ended.err.contains("the sender is lost"), "{}", ended.err);
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! 1. `OUT/.downpour` is made if need be, and in it the folder of a lane, for those who share a target.
 //! 2. The file `lock` in it is locked for as long as the process lives, and no longer.
-//! 3. Who ends and leaves nothing removes lock and folders. So what was opened may be gone once it is locked: then it is
+//! 3. Who only asks whether it is locked makes nothing.
+//! 4. Who ends and leaves nothing removes lock and folders. So what was opened may be gone once it is locked: then it is
 //!    opened again.
 
 use super::beneath::{FOLDER_FLAGS, open_in};
@@ -10,9 +11,11 @@ use crate::object::scan::explain;
 use crate::object::tree::STAGING_NAME;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::DirBuilder;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -87,6 +90,12 @@ impl Claim {
         }
     }
 
+    /// Whether another receiver has it now.
+    pub(crate) fn is_taken(out: &Path, lane: Option<&str>) -> bool {
+        let folder = out.join(OsStr::from_bytes(STAGING_NAME)).join(lane.unwrap_or_default());
+        is_locked(&folder.join(OsStr::from_bytes(LOCK)))
+    }
+
     /// The staging folder and its lock.
     fn lock(out: &OwnedFd, lane: Option<&str>) -> Result<(OwnedFd, OwnedFd), Errno> {
         loop {
@@ -148,6 +157,15 @@ impl Claim {
             done => done,
         }
     }
+}
+
+/// Whether another receiver has this file or device now. What cannot be opened shows when it is used.
+pub(crate) fn is_locked(path: &Path) -> bool {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return false };
+    // Who asks at the same time has it not.
+    let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared);
+    locked == Err(Errno::WOULDBLOCK)
 }
 
 /// Makes a folder that only this user may use, unless it is there.

@@ -24,8 +24,8 @@ mod single;
 mod staging;
 
 pub(crate) use beneath::{Beneath, open_in};
-pub(crate) use claim::Claim;
 pub use claim::OpenError;
+pub(crate) use claim::{Claim, is_locked};
 pub(crate) use finish::Finish;
 pub(crate) use meta::MetaPolicy;
 pub(crate) use put::{
