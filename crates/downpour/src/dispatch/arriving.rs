@@ -17,6 +17,7 @@ use downpour_catalog::{
     Pending, Query, Reader, Replica, ReplicaState, SiteId, Time,
 };
 use std::collections::{HashMap, HashSet};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -321,11 +322,21 @@ fn is_recorded(
 /// Moves what is known to be damaged out of the way of what replaces it. Returns whether its place is free; if it is not, the session
 /// says so.
 pub(super) fn set_aside(folder: &Path, path: &str, key: &str) -> bool {
-    let aside = folder.join(".downpour/corrupt");
-    let moved = std::fs::create_dir_all(&aside)
-        .and_then(|()| std::fs::rename(folder.join(path), aside.join(key)));
+    let place = folder.join(path);
+    let move_into = |folder: &Path| {
+        let aside = folder.join(".downpour/corrupt");
+        std::fs::create_dir_all(&aside)?;
+        std::fs::rename(&place, aside.join(key))
+    };
+    let moved = match (move_into(folder), place.parent()) {
+        // It may not be readable: on another file system it stays, beside its place.
+        (Err(error), Some(parent)) if error.kind() == ErrorKind::CrossesDevices => {
+            move_into(parent)
+        }
+        (moved, _) => moved,
+    };
     match moved {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
             tracing::warn!(path, %error, "a damaged file stays where it is");
             false
         }
@@ -355,10 +366,11 @@ impl Taken {
 
 #[cfg(test)]
 mod tests {
-    use super::Taken;
+    use super::{Taken, set_aside};
     use crate::dispatch::room::Room;
     use downpour_catalog::{FileId, Replica, ReplicaState, SiteId};
     use std::collections::HashSet;
+    use std::os::unix::fs::MetadataExt as _;
     use std::sync::Arc;
 
     #[test]
@@ -379,5 +391,26 @@ mod tests {
         assert_eq!(needed("here", 3, false), Some(0));
         assert_eq!(needed("here", 4, false), None, "it is something else");
         assert_eq!((needed("here", 3, true), needed("away", 3, false)), (None, None));
+    }
+
+    #[test]
+    fn what_is_damaged_goes_aside_also_where_another_file_system_begins() {
+        let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm"));
+        let name = "what_is_damaged_goes_aside_also_where_another_file_system_begins";
+        let device = |path: &std::path::Path| std::fs::metadata(path).unwrap().dev();
+        let Some(other) = other.ok().filter(|at| device(at.path()) != device(folder.path())) else {
+            return println!("skipped: {name}: /dev/shm is no other file system");
+        };
+        let at = folder.path();
+        std::os::unix::fs::symlink(other.path(), at.join("data")).unwrap();
+        for (path, aside) in
+            [("x", ".downpour/corrupt/key"), ("data/y", "data/.downpour/corrupt/key")]
+        {
+            std::fs::write(at.join(path), path).unwrap();
+            assert!(set_aside(at, path, "key"));
+            assert_eq!(std::fs::read_to_string(at.join(aside)).unwrap(), path);
+            assert!(!at.join(path).exists());
+            assert!(set_aside(at, path, "key"), "its place is free");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! What comes after all data: links, then metadata of folders, deepest first, then the sync.
 
+use super::across::make_beside;
 use super::{Durability, Existing, Obstacle, PlaceError, Placer, Why, read_full_at};
 use crate::object::tree::{EntryId, Kind};
 use rustix::fs::{AtFlags, SeekFrom};
@@ -197,13 +198,11 @@ pub(super) fn same_content(a: &OwnedFd, b: &OwnedFd, size: u64) -> bool {
 fn replace(
     parent: &OwnedFd,
     name: &[u8],
-    make: impl FnOnce(&[u8]) -> Result<(), Errno>,
+    make: impl Fn(&[u8]) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
-    const BESIDE: &[u8] = b".downpour-link.tmp";
-    let _ = rustix::fs::unlinkat(parent, BESIDE, AtFlags::empty());
-    make(BESIDE)?;
-    let renamed = rustix::fs::renameat(parent, BESIDE, parent, name);
+    let (beside, ()) = make_beside(make)?;
+    let renamed = rustix::fs::renameat(parent, &*beside, parent, name);
     // Gone after a rename, except where both were names of one file already.
-    let _ = rustix::fs::unlinkat(parent, BESIDE, AtFlags::empty());
+    let _ = rustix::fs::unlinkat(parent, &*beside, AtFlags::empty());
     renamed
 }

@@ -12,9 +12,11 @@
 //! | `staging` | what is in it: partial files, space reserve |
 //! | `meta` | owner, mode, attributes, times, in the order that keeps them |
 //! | `put` | a finished file to its name, atomically |
+//! | `across` | the same where the place is on another file system |
 //! | `single` | one file without a tree |
 //! | `finish` | links, folders' metadata, sync |
 
+mod across;
 mod beneath;
 mod claim;
 mod finish;

@@ -1,9 +1,9 @@
 //! A file to its name: atomically, by rename, with its metadata already right.
 
-use super::beneath::{FOLDER_FLAGS, create_in, open_in};
+use super::across::copy_across;
+use super::beneath::{FOLDER_FLAGS, open_in};
 use super::finish::same_content;
 use super::{Beneath, Durability, MetaPolicy, Obstacle, PlaceError, Staging, Why};
-use crate::object::layout::Extent;
 use crate::object::limits::GROUP_LEN;
 use crate::object::scan::explain;
 use crate::object::tree::EntryId;
@@ -183,8 +183,7 @@ impl Placer {
             && self.open_existing(id).is_ok_and(|there| same_content(part, &there, size))
     }
 
-    /// The place is on another file system than `from`, which holds the content of entry `content`:
-    /// copies next to it, then renames.
+    /// To a place on another file system than that of `from`, which holds the content of entry `content`.
     pub(super) fn copy_across(
         &self,
         id: EntryId,
@@ -193,30 +192,21 @@ impl Placer {
         parent: &OwnedFd,
         replaces: bool,
     ) -> Result<Vec<String>, PlaceError> {
-        let fail = |error| PlaceError::of(error, &self.doing("placing", id));
         let tree = self.beneath.tree();
-        let name = format!(".downpour-{}.tmp", id.0);
-        let copy = create_in(parent, name.as_bytes()).map_err(fail)?;
-        let size = rustix::fs::fstat(from).map_err(fail)?.st_size as u64;
-        let extents = &tree.layout().extents()[tree.extents(content)];
-        let done = copy_extents(from, &copy, extents, size)
-            .and_then(|()| rustix::fs::ftruncate(&copy, size))
-            .and_then(|()| match self.durability {
-                Durability::None => Ok(()),
-                // The sync at the end is for the target's own file system.
-                _ => rustix::fs::fdatasync(&copy),
-            });
         let like = tree.entry(content);
-        let placed = done.map(|()| self.meta.apply(copy.as_fd(), &like)).and_then(|notices| {
-            let to = (parent, tree.entry(id).name);
-            rename((parent, name.as_bytes()), to, replaces).map(|()| notices)
-        });
-        placed.map_err(|error| {
-            let _ = rustix::fs::unlinkat(parent, name.as_bytes(), AtFlags::empty());
-            match error {
-                Errno::EXIST => PlaceError::Object(differs()),
-                error => fail(error),
+        // A stream's one extent ends where the file does.
+        let extents = tree.layout().extents()[tree.extents(content)].iter();
+        let data = extents.map(|extent| extent.start..extent.start + extent.len);
+        copy_across((from.as_fd(), data), (parent, tree.entry(id).name), replaces, |copy| {
+            if self.durability != Durability::None {
+                // No crash leaves one in its place that has not its content.
+                rustix::fs::fdatasync(copy)?;
             }
+            Ok(self.meta.apply(copy.as_fd(), &like))
+        })
+        .map_err(|error| match error {
+            Errno::EXIST => PlaceError::Object(differs()),
+            error => PlaceError::of(error, &self.doing("placing", id)),
         })
     }
 
@@ -329,27 +319,6 @@ pub(crate) fn zero_range(fd: &OwnedFd, start: u64, end: u64) -> Result<(), Errno
         let len = (end - at).min(GROUP_LEN);
         write_all_at(fd, &zeros[..len as usize], at)?;
         at += len;
-    }
-    Ok(())
-}
-
-/// Copies the data of a file and leaves its holes. A stream's one extent ends where the file does.
-fn copy_extents(from: &OwnedFd, to: &OwnedFd, extents: &[Extent], size: u64) -> Result<(), Errno> {
-    let mut buf = vec![0; 1 << 20];
-    for extent in extents {
-        let (mut at, end) = (extent.start, size.min(extent.start + extent.len));
-        while at < end {
-            let len = (end - at).min(buf.len() as u64) as usize;
-            match rustix::io::pread(from, &mut buf[..len], at) {
-                Ok(0) => return Err(Errno::IO),
-                Ok(len) => {
-                    write_all_at(to, &buf[..len], at)?;
-                    at += len as u64;
-                }
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error),
-            }
-        }
     }
     Ok(())
 }
