@@ -5,7 +5,9 @@ use super::{Durability, Existing, Obstacle, PlaceError, Placer, Why, read_full_a
 use crate::object::tree::{EntryId, Kind};
 use rustix::fs::{AtFlags, SeekFrom};
 use rustix::io::Errno;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 const TEMPORARY: &[u8] = b"link";
 
@@ -42,29 +44,52 @@ impl Placer {
                 Err(other) => return Err(other),
             }
         }
-        for id in tree.ids().rev() {
-            let entry = tree.entry(id);
-            if entry.kind != Kind::Folder || failed(id) || !self.folders {
-                continue;
-            }
-            match self.beneath.folder(id) {
-                Ok(fd) => {
-                    let notices = self.meta.apply(fd.as_fd(), &entry);
-                    report.notices.extend(notices.into_iter().map(|text| (id.0, text)));
-                    if self.durability == Durability::EachFile {
-                        rustix::fs::fsync(&*fd).map_err(|e| self.failure(e, "syncing", id))?;
-                    }
-                }
-                Err(error) => report.notices.push((id.0, self.note(error, "metadata not set"))),
-            }
+        let reached = self.finish_folders(failed, report)?;
+        if self.durability != Durability::None {
+            reached.values().try_for_each(|folder| sync_file_system(folder))?;
         }
-        if self.durability != Durability::None { self.sync() } else { Ok(()) }
+        Ok(())
     }
 
-    /// Everything so far is on the disk then.
+    /// Metadata of folders. Returns a folder of each file system, by device: others may be mounted below the target.
+    fn finish_folders(
+        &self,
+        failed: &dyn Fn(EntryId) -> bool,
+        report: &mut Finish,
+    ) -> Result<BTreeMap<u64, Arc<OwnedFd>>, PlaceError> {
+        let tree = self.beneath.tree();
+        let device = |folder: &OwnedFd| rustix::fs::fstat(folder).map_or(0, |stat| stat.st_dev);
+        let root = self.beneath.root();
+        let mut reached = BTreeMap::from([(device(root), root.clone())]);
+        for id in tree.ids().rev() {
+            let entry = tree.entry(id);
+            if entry.kind != Kind::Folder || failed(id) {
+                continue;
+            }
+            let fd = match self.beneath.folder(id) {
+                Ok(fd) => fd,
+                Err(error) if self.folders => {
+                    report.notices.push((id.0, self.note(error, "metadata not set")));
+                    continue;
+                }
+                // There is nothing of ours in it.
+                Err(_) => continue,
+            };
+            reached.entry(device(&fd)).or_insert_with(|| fd.clone());
+            if self.folders {
+                let notices = self.meta.apply(fd.as_fd(), &entry);
+                report.notices.extend(notices.into_iter().map(|text| (id.0, text)));
+                if self.durability == Durability::EachFile {
+                    rustix::fs::fsync(&*fd).map_err(|e| self.failure(e, "syncing", id))?;
+                }
+            }
+        }
+        Ok(reached)
+    }
+
+    /// Everything so far that is on the target's own file system is on the disk then.
     pub(crate) fn sync(&self) -> Result<(), PlaceError> {
-        let synced = rustix::fs::syncfs(&**self.beneath.root());
-        synced.map_err(|error| PlaceError::of(error, "syncing the target"))
+        sync_file_system(self.beneath.root())
     }
 
     /// The target folder's own metadata, where the tree tells them.
@@ -170,6 +195,10 @@ impl Placer {
     }
 }
 
+fn sync_file_system(folder: &OwnedFd) -> Result<(), PlaceError> {
+    rustix::fs::syncfs(folder).map_err(|error| PlaceError::of(error, "syncing the target"))
+}
+
 /// Whether two files of `size` bytes hold the same. Where both have a hole nothing is read.
 pub(super) fn same_content(a: &OwnedFd, b: &OwnedFd, size: u64) -> bool {
     let data = |fd, at| match rustix::fs::seek(fd, SeekFrom::Data(at)) {
@@ -205,4 +234,57 @@ fn replace(
     // Gone after a rename, except where both were names of one file already.
     let _ = rustix::fs::unlinkat(parent, &*beside, AtFlags::empty());
     renamed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Durability, Finish, Placer};
+    use crate::object::place::{Beneath, MetaPolicy, Staging};
+    use crate::object::scan::{Scan, ScanOptions};
+    use std::fs;
+    use std::path::PathBuf;
+    use std::process::Command;
+    use std::sync::Arc;
+
+    /// Unmounted with the test.
+    struct Mounted(PathBuf);
+
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg(&self.0).status();
+        }
+    }
+
+    #[test]
+    fn what_is_mounted_below_the_target_is_synced_as_well() {
+        let dir = tempfile::tempdir().unwrap();
+        let (inner, out) = (dir.path().join("a/inner"), dir.path().join("out"));
+        let place = out.join("inner");
+        for folder in [&inner.join("one"), &inner.join("two"), &place] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        let mount = ["-t", "tmpfs", "-o", "size=1m", "downpour-test"];
+        let mounted = Command::new("mount").args(mount).arg(&place).status();
+        if !mounted.is_ok_and(|status| status.success()) {
+            let name = "what_is_mounted_below_the_target_is_synced_as_well";
+            return println!("skipped: {name}: cannot mount a tmpfs (not root)");
+        }
+        let _mounted = Mounted(place);
+        let tree = Arc::new(Scan::new(&[inner], &ScanOptions::default()).unwrap().into_parts().0);
+        let staging = Arc::new(Staging::open(&out, None).unwrap());
+        for folders in [false, true] {
+            let placer = Placer {
+                beneath: Beneath::new(staging.out().clone(), tree.clone()),
+                staging: staging.clone(),
+                meta: MetaPolicy { root: false, owner: false, setuid: false, xattrs: false },
+                durability: Durability::AtEnd,
+                overwrite: false,
+                folders,
+            };
+            tree.ids().for_each(|id| placer.make_folder(id).unwrap());
+            let mut report = Finish::default();
+            let reached = placer.finish_folders(&|_| false, &mut report).unwrap();
+            assert_eq!((reached.len(), report.notices), (2, Vec::new()));
+        }
+    }
 }
