@@ -33,6 +33,20 @@ pub(super) struct Folder {
     ours: Arc<Ours>,
 }
 
+/// What has come of a product. Nothing is left of it once this goes, unless it has got its place.
+pub(super) struct Staged {
+    file: File,
+    name: String,
+    folder: Arc<OwnedFd>,
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        // What stays is removed with the session.
+        let _ = rustix::fs::unlinkat(&self.folder, &*self.name, AtFlags::empty());
+    }
+}
+
 impl Folder {
     /// Opens it; made when it is missing. What an earlier run left half done is of no use. It is for one receiver at a
     /// time, of products or of a tree; others may use the folder beside it if each has a lane of its own.
@@ -58,45 +72,42 @@ impl Folder {
     }
 
     /// A new, empty file for a product.
-    pub(super) fn stage(&self, number: u64) -> Result<File, PlaceError> {
+    pub(super) fn stage(&self, number: u64) -> Result<Staged, PlaceError> {
+        let (name, folder) = (format!("{STAGED}{number}"), self.claim.folder().clone());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
-        let mode = Mode::from_raw_mode(0o644);
-        let opened = open_in(self.claim.folder(), staged(number).as_bytes(), flags, mode);
-        opened.map(File::from).map_err(|error| PlaceError::of(error, "making a file"))
+        let opened = open_in(&folder, name.as_bytes(), flags, Mode::from_raw_mode(0o644));
+        let file = opened.map_err(|error| PlaceError::of(error, "making a file"))?;
+        Ok(Staged { file: file.into(), name, folder })
     }
 
-    /// Adds to what is staged for a product; the first bytes make its `file`. After an error nothing is staged.
+    /// Adds to what is staged for a product; the first bytes make its file. After an error nothing is staged.
     pub(super) fn write(
         &self,
         number: u64,
-        file: &mut Option<File>,
+        staged: &mut Option<Staged>,
         bytes: &[u8],
     ) -> Result<(), PlaceError> {
-        let staged = match file.take() {
-            Some(staged) => Ok(staged),
-            None => self.stage(number),
+        let mut to = match staged.take() {
+            Some(to) => to,
+            None => self.stage(number)?,
         };
-        let written = staged.and_then(|mut staged| {
-            staged.write_all(bytes).map_err(|error| {
-                let error = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-                PlaceError::of(error, "writing a product")
-            })?;
-            Ok(staged)
-        });
-        *file = Some(written.inspect_err(|_| self.unstage(number))?);
+        to.file.write_all(bytes).map_err(|error| {
+            let error = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            PlaceError::of(error, "writing a product")
+        })?;
+        *staged = Some(to);
         Ok(())
     }
 
     /// Gives what is staged its path, and makes the folders on the way; false if something is there. No link is followed.
-    fn put(&self, number: u64, path: &str) -> Result<bool, Errno> {
+    fn put(&self, staged: &Staged, path: &str) -> Result<bool, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mut at: Option<OwnedFd> = None;
         let mut parts = path.split('/').peekable();
         while let Some(part) = parts.next() {
             let folder = at.as_ref().unwrap_or(self.claim.out());
             if parts.peek().is_none() {
-                let name = staged(number);
-                return match rename_new((self.claim.folder(), name.as_str()), (folder, part)) {
+                return match rename_new((&staged.folder, &*staged.name), (folder, part)) {
                     Ok(()) => Ok(true),
                     Err(Errno::EXIST) => Ok(false),
                     Err(error) => Err(error),
@@ -111,36 +122,29 @@ impl Folder {
         Err(Errno::INVAL)
     }
 
-    fn unstage(&self, number: u64) {
-        let _ = rustix::fs::unlinkat(self.claim.folder(), staged(number), AtFlags::empty());
-    }
-
     /// Places a file of a site. What is there already is not replaced; with the same content it is the file.
     pub(super) fn place_file(
         &self,
         number: u64,
         (site_file, digest): (&SiteFile, [u8; 32]),
-        file: Option<File>,
+        staged: Option<Staged>,
     ) -> Result<Digest, (ErrorClass, String)> {
         let refused = |class, why: &str| (class, why.to_owned());
         let agreed = site_file.digest().ok_or_else(|| {
             refused(ErrorClass::NameRefused, "its path or its digest cannot be one")
         })?;
         if agreed.0 != digest {
-            self.unstage(number);
             return Err(refused(ErrorClass::FileChanged, "its content is not what was agreed on"));
         }
-        if file.is_none() {
-            self.stage(number).map_err(|_| {
+        let staged = match staged {
+            Some(staged) => staged,
+            // An empty one.
+            None => self.stage(number).map_err(|_| {
                 refused(ErrorClass::DestinationWriteFailed, "no file could be made")
-            })?; // An empty one.
-        }
-        let put = self.put(number, &site_file.path).map_err(|error| {
-            self.unstage(number);
-            (class_of(error), explain(error))
-        })?;
-        if !put {
-            self.unstage(number);
+            })?,
+        };
+        let put = self.put(&staged, &site_file.path);
+        if !put.map_err(|error| (class_of(error), explain(error)))? {
             let there = content_beneath(&self.path, Path::new(&site_file.path));
             let same = there.is_ok_and(|found| found == agreed);
             if !same {
@@ -157,27 +161,18 @@ impl Folder {
         &self,
         number: u64,
         (name, digest): (&str, [u8; 32]),
-        file: Option<File>,
+        staged: Option<Staged>,
     ) -> Result<(), PlaceError> {
-        let file = match file {
-            Some(file) => file,
+        let staged = match staged {
+            Some(staged) => staged,
             None => self.stage(number)?, // An empty one.
         };
-        self.put_product(number, (name, digest), &file).inspect_err(|_| self.unstage(number))
-    }
-
-    fn put_product(
-        &self,
-        number: u64,
-        (name, digest): (&str, [u8; 32]),
-        file: &File,
-    ) -> Result<(), PlaceError> {
         let fail = |error| PlaceError::of(error, "placing it");
         let io = |error| fail(Errno::from_io_error(&error).unwrap_or(Errno::IO));
-        let meta = file.metadata().map_err(io)?;
-        let (from, staged): (&OwnedFd, _) = (self.claim.folder(), staged(number));
+        let meta = staged.file.metadata().map_err(io)?;
+        let from: (&OwnedFd, _) = (&staged.folder, staged.name.as_str());
         let to: &OwnedFd = self.claim.out();
-        match rename_new((from, staged.as_str()), (to, name)) {
+        match rename_new(from, (to, name)) {
             Err(Errno::EXIST) => {
                 let (existing, mark) = match statat(to, name, AtFlags::SYMLINK_NOFOLLOW) {
                     Ok(there) => (Existing::of(&there), Mark::of_stat(&there)),
@@ -196,11 +191,10 @@ impl Folder {
                     if !there.is_ok_and(|there| there.0 == digest) {
                         return Err(PlaceError::Object(why));
                     }
-                    self.unstage(number);
                     self.ours.add(name, mark);
                     return Ok(());
                 }
-                rustix::fs::renameat(from, staged.as_str(), to, name).map_err(fail)?;
+                rustix::fs::renameat(from.0, from.1, to, name).map_err(fail)?;
             }
             done => done.map_err(fail)?,
         }
@@ -219,10 +213,6 @@ fn class_of(error: Errno) -> ErrorClass {
     }
 }
 
-fn staged(number: u64) -> String {
-    format!("{STAGED}{number}")
-}
-
 impl Drop for Folder {
     fn drop(&mut self) {
         // Of no use to a later session, which removes it if it cannot be removed now.
@@ -235,7 +225,6 @@ impl Drop for Folder {
 mod tests {
     use super::{COMPARED_MAX, Folder};
     use crate::object::{Claim, Digest, OpenError, PlaceError, SingleTarget};
-    use std::io::Write as _;
     use std::sync::Arc;
 
     #[test]
@@ -269,7 +258,7 @@ mod tests {
         let size = COMPARED_MAX + 1;
         std::fs::File::create(root.path().join("a")).unwrap().set_len(size).unwrap();
         let staged = folder.stage(1).unwrap();
-        staged.set_len(size).unwrap();
+        staged.file.set_len(size).unwrap();
         let digest = Digest::of(&vec![0; size as usize]).0;
         let placed = folder.place(1, ("a", digest), Some(staged));
         let Err(PlaceError::Object(why)) = placed else { panic!("{placed:?}") };
@@ -281,16 +270,18 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let open = |lane| Folder::open(root.path(), Some(lane), Arc::default()).unwrap();
         let (one, two) = (open("one"), open("two"));
-        for (folder, content) in [(&one, "1"), (&two, "2")] {
-            folder.stage(5).unwrap().write_all(content.as_bytes()).unwrap();
-        }
+        let mut file = None;
+        one.write(5, &mut file, b"1").unwrap();
+        let left = root.path().join(".downpour/two/product-5");
+        std::fs::write(&left, "2").unwrap();
         drop(two);
         let two = open("two");
-        assert!(one.put(5, "in/5").unwrap(), "another lane is swept without it");
-        assert!(two.put(5, "in/5").is_err(), "its own was swept");
+        assert!(!left.exists(), "its own was swept");
+        let staged = file.unwrap();
+        assert!(one.put(&staged, "in/5").unwrap(), "another lane is swept without it");
+        drop((two, staged));
         assert_eq!(std::fs::read(root.path().join("in/5")).unwrap(), b"1");
         drop(one);
-        assert!(root.path().join(".downpour/two").exists());
         assert!(!root.path().join(".downpour/one").exists());
     }
 }

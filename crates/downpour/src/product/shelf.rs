@@ -16,7 +16,7 @@
 
 use super::clerk::{Clerk, Desk, Failure, Fate};
 use super::file::SiteFile;
-use super::folder::Folder;
+use super::folder::{Folder, Staged};
 use super::frame::{HEAD_START, Head, SEAL_LEN, open_block, open_seal};
 use super::log::{ProductLog, ReceivedLine};
 use super::ours::Ours;
@@ -28,7 +28,6 @@ use downpour_transport::control::ClockOffset;
 use downpour_transport::identity::PublicKey;
 use downpour_transport::{Accepted, BlockSink};
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::ops::{Deref, Range};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -87,8 +86,9 @@ type OnEvent = Box<dyn Fn(StoreEvent) + Send + Sync>;
 /// See the module's text.
 pub struct Shelf {
     config: ShelfConfig,
-    folder: Option<Folder>,
     state: Mutex<State>,
+    /// Goes after what is staged in it: from then on it may be another receiver's.
+    folder: Option<Folder>,
     on_event: OnEvent,
 }
 
@@ -108,7 +108,7 @@ struct Body {
     left: u64,
     hasher: blake3::Hasher,
     /// Its bytes so far; or why it gets no place, and they are read past.
-    staged: Result<Option<File>, Why>,
+    staged: Result<Option<Staged>, Why>,
     /// `None`: it is a product as any other.
     fate: Option<Fate>,
 }
@@ -512,7 +512,7 @@ impl Shelf {
         &self,
         number: u64,
         named: (&str, [u8; 32]),
-        staged: Result<Option<File>, Why>,
+        staged: Result<Option<Staged>, Why>,
     ) -> Result<Option<Why>, StoreFailure> {
         match (&self.folder, staged) {
             (Some(folder), Ok(file)) => match folder.place(number, named, file) {
@@ -529,7 +529,7 @@ impl Shelf {
         clerk: &Clerk,
         (number, name): (u64, &str),
         fate: Fate,
-        (digest, staged): ([u8; 32], Result<Option<File>, Why>),
+        (digest, staged): ([u8; 32], Result<Option<Staged>, Why>),
     ) -> Result<(), (String, String)> {
         let (file, why): (SiteFile, Failure) = match fate {
             Fate::Stray => return Err((name.to_owned(), "it is no file of a site".to_owned())),

@@ -65,7 +65,7 @@ impl std::error::Error for OpenError {}
 /// A target that is ours until this is dropped.
 pub(crate) struct Claim {
     out: Arc<OwnedFd>,
-    folder: OwnedFd,
+    folder: Arc<OwnedFd>,
     _lock: OwnedFd,
     lane: Option<String>,
 }
@@ -80,7 +80,7 @@ impl Claim {
         match Self::lock(&fd, lane) {
             Ok((folder, lock)) => {
                 let lane = lane.map(str::to_owned);
-                Ok(Self { out: Arc::new(fd), folder, _lock: lock, lane })
+                Ok(Self { out: Arc::new(fd), folder: Arc::new(folder), _lock: lock, lane })
             }
             Err(Errno::WOULDBLOCK) => Err(OpenError::Locked(out.to_owned())),
             Err(Errno::PERM) => Err(target(
@@ -132,7 +132,7 @@ impl Claim {
     }
 
     /// Where what is not finished goes: `OUT/.downpour`, or the lane's folder in it.
-    pub(crate) fn folder(&self) -> &OwnedFd {
+    pub(crate) fn folder(&self) -> &Arc<OwnedFd> {
         &self.folder
     }
 

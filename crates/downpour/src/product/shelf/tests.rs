@@ -16,12 +16,18 @@ const GEOMETRY: Geometry = Geometry { symbol_len: 100, block_symbols: 10, ..Geom
 
 /// Products of these sizes, in blocks of their own where the size is even, as blocks.
 fn blocks(publisher: impl Into<Arc<Identity>>, sizes: &[usize]) -> Vec<Vec<u8>> {
+    let sizes: Vec<_> = sizes.iter().map(|size| (*size, *size)).collect();
+    blocks_of(publisher, &sizes)
+}
+
+/// The same of products that have fewer bytes by now than they had.
+fn blocks_of(publisher: impl Into<Arc<Identity>>, sizes: &[(usize, usize)]) -> Vec<Vec<u8>> {
     let queue = Queue::new(GEOMETRY, [5; 16], 1 << 30);
     let mut inserter = Inserter::new(Arc::clone(&queue), publisher.into()).unwrap();
     let mut ks = Vec::new();
     let mut offer = |_, k: u16| ks.push(k);
-    for (number, size) in sizes.iter().enumerate() {
-        let (name, bytes) = (format!("p{number}"), vec![number as u8; *size]);
+    for (number, (size, there)) in sizes.iter().enumerate() {
+        let (name, bytes) = (format!("p{number}"), vec![number as u8; *there]);
         let content = (*size as u64, &mut &bytes[..] as &mut dyn std::io::Read);
         inserter.insert((&name, "", 0), content, &mut offer).unwrap();
         if size % 2 == 0 {
@@ -233,6 +239,25 @@ fn false_blocks_come_again_and_nothing_is_given_twice() {
 }
 
 #[test]
+fn of_what_is_withdrawn_or_false_nothing_stays() {
+    let publisher = Identity::generate();
+    let folder = tempfile::tempdir().unwrap();
+    let world = World::new(&publisher, 0, Some(folder.path()));
+    let mut blocks = blocks_of(publisher, &[(2_500, 1_000), (2_500, 2_500), (10, 10)]);
+    blocks[4][50] ^= 1;
+    let staged =
+        || std::fs::read_dir(folder.path().join(".downpour")).unwrap().flatten().count() - 1;
+    let mut most = 0;
+    for number in [0, 1, 2, 3, 4, 5, 3, 4, 5, 6] {
+        world.accept(number, &blocks[number]);
+        most = most.max(staged());
+    }
+    let summary = world.shelf.summary();
+    assert_eq!((summary.complete, summary.failed.len()), (1, 3), "{summary:?}");
+    assert_eq!((most, staged()), (1, 0));
+}
+
+#[test]
 fn what_the_sender_itself_has_wrong_is_given_up() {
     let (publisher, other) = (Identity::generate(), Identity::generate());
     let world = World::new(&publisher, 0, None);
@@ -250,11 +275,17 @@ fn what_the_sender_itself_has_wrong_is_given_up() {
 #[test]
 fn a_gap_is_told_and_passed() {
     let publisher = Identity::generate();
-    let world = World::new(&publisher, 0, None);
+    let folder = tempfile::tempdir().unwrap();
+    let world = World::new(&publisher, 0, Some(folder.path()));
     let blocks = blocks(publisher, &SIZES);
+    let staged = folder.path().join(".downpour/product-2");
     for (number, bytes) in blocks.iter().enumerate() {
         match number {
-            4 => world.shelf.lost(BlockId::data(4).unwrap()),
+            4 => {
+                assert!(staged.exists());
+                world.shelf.lost(BlockId::data(4).unwrap());
+                assert!(!staged.exists(), "of what is missed nothing stays");
+            }
             _ => drop(world.accept(number, bytes)),
         }
     }
