@@ -90,8 +90,8 @@ pub(crate) use journal::part_name;
 pub use manifest::fuzzing;
 pub use manifest::{ManifestError, ManifestId};
 pub(crate) use place::{
-    Claim, Existing, PlaceError, SingleFile, SingleTarget, Why, free_bytes, is_locked,
-    is_plain_name, open_in, rename_new,
+    Claim, Existing, PlaceError, SingleFile, SingleTarget, Why, copy_across, free_bytes, is_locked,
+    is_plain_name, open_in, rename, rename_new,
 };
 pub use place::{Durability, Obstacle, OpenError};
 pub(crate) use scan::{Fingerprint, explain, name_at_top, open_file};

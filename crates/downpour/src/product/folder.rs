@@ -2,20 +2,20 @@
 //!
 //! A product's bytes go to a file of its own in `.downpour` and get their name when they are verified. No link is followed
 //! on the way. A plain product replaces an older one of its name, and what else is there only if it may; a file of a site
-//! replaces nothing.
+//! replaces nothing. To a place on another file system it is copied, and the session waits meanwhile.
 
 use super::file::SiteFile;
 use super::ours::{Mark, Ours};
 use crate::object::{
-    Claim, Digest, Existing, OpenError, PlaceError, Why, explain, open_in, rename_new,
+    Claim, Digest, Existing, OpenError, PlaceError, Why, copy_across, explain, open_in, rename,
 };
 use crate::receipt::content_beneath;
 use downpour_catalog::ErrorClass;
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, mkdirat, statat};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, Stat, mkdirat, statat};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::Write as _;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -38,6 +38,30 @@ pub(super) struct Staged {
     file: File,
     name: String,
     folder: Arc<OwnedFd>,
+}
+
+impl Staged {
+    /// Gives it its name, on whatever file system that is.
+    fn move_to(&self, to: (&OwnedFd, &str), replaces: bool) -> Result<Mark, Errno> {
+        let (from, to) = ((&*self.folder, self.name.as_bytes()), (to.0, to.1.as_bytes()));
+        let stat = rustix::fs::fstat(&self.file)?;
+        match rename(from, to, replaces) {
+            Err(Errno::XDEV) => self.copy_to(&stat, to, replaces),
+            done => done.map(|()| Mark::of(&stat)),
+        }
+    }
+
+    fn copy_to(&self, stat: &Stat, to: (&OwnedFd, &[u8]), replaces: bool) -> Result<Mark, Errno> {
+        let whole = std::iter::once(0..stat.st_size as u64);
+        let mark = copy_across((self.file.as_fd(), whole), to, replaces, |copy| {
+            rustix::fs::fchmod(copy, Mode::from_raw_mode(stat.st_mode))?;
+            rustix::fs::fdatasync(copy)?;
+            rustix::fs::fstat(copy).map(|stat| Mark::of(&stat))
+        })?;
+        // The sync before a receipt is for the folder's own file system. This one is for the folders on the way as well.
+        rustix::fs::syncfs(to.0)?;
+        Ok(mark)
+    }
 }
 
 impl Drop for Staged {
@@ -74,7 +98,8 @@ impl Folder {
     /// A new, empty file for a product.
     pub(super) fn stage(&self, number: u64) -> Result<Staged, PlaceError> {
         let (name, folder) = (format!("{STAGED}{number}"), self.claim.folder().clone());
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+        // Read where it has to be copied.
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC;
         let opened = open_in(&folder, name.as_bytes(), flags, Mode::from_raw_mode(0o644));
         let file = opened.map_err(|error| PlaceError::of(error, "making a file"))?;
         Ok(Staged { file: file.into(), name, folder })
@@ -107,8 +132,8 @@ impl Folder {
         while let Some(part) = parts.next() {
             let folder = at.as_ref().unwrap_or(self.claim.out());
             if parts.peek().is_none() {
-                return match rename_new((&staged.folder, &*staged.name), (folder, part)) {
-                    Ok(()) => Ok(true),
+                return match staged.move_to((folder, part), false) {
+                    Ok(_) => Ok(true),
                     Err(Errno::EXIST) => Ok(false),
                     Err(error) => Err(error),
                 };
@@ -168,23 +193,21 @@ impl Folder {
             None => self.stage(number)?, // An empty one.
         };
         let fail = |error| PlaceError::of(error, "placing it");
-        let io = |error| fail(Errno::from_io_error(&error).unwrap_or(Errno::IO));
-        let meta = staged.file.metadata().map_err(io)?;
-        let from: (&OwnedFd, _) = (&staged.folder, staged.name.as_str());
         let to: &OwnedFd = self.claim.out();
-        match rename_new(from, (to, name)) {
+        let placed = match staged.move_to((to, name), false) {
             Err(Errno::EXIST) => {
                 let (existing, mark) = match statat(to, name, AtFlags::SYMLINK_NOFOLLOW) {
-                    Ok(there) => (Existing::of(&there), Mark::of_stat(&there)),
+                    Ok(there) => (Existing::of(&there), Mark::of(&there)),
                     Err(Errno::NOENT) => (Existing::Nothing, Mark::default()), // Gone meanwhile.
                     Err(error) => return Err(fail(error)),
                 };
                 let may = self.ours.may_replace(name, mark);
                 if let Err(why) = existing.may_be_replaced(may) {
-                    if existing != Existing::File(meta.len()) {
+                    let size = rustix::fs::fstat(&staged.file).map_err(fail)?.st_size as u64;
+                    if existing != Existing::File(size) {
                         return Err(PlaceError::Object(why));
                     }
-                    if meta.len() > COMPARED_MAX {
+                    if size > COMPARED_MAX {
                         return Err(PlaceError::Object(Why::new(why.obstacle, NOT_COMPARED)));
                     }
                     let there = content_beneath(&self.path, Path::new(name));
@@ -194,11 +217,11 @@ impl Folder {
                     self.ours.add(name, mark);
                     return Ok(());
                 }
-                rustix::fs::renameat(from.0, from.1, to, name).map_err(fail)?;
+                staged.move_to((to, name), true)
             }
-            done => done.map_err(fail)?,
-        }
-        self.ours.add(name, Mark::of(&meta));
+            done => done,
+        };
+        self.ours.add(name, placed.map_err(fail)?);
         Ok(())
     }
 }
@@ -223,8 +246,12 @@ impl Drop for Folder {
 
 #[cfg(test)]
 mod tests {
-    use super::{COMPARED_MAX, Folder};
+    use super::{COMPARED_MAX, Folder, Mark};
     use crate::object::{Claim, Digest, OpenError, PlaceError, SingleTarget};
+    use rustix::io::Errno;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::fs::MetadataExt as _;
+    use std::path::Path;
     use std::sync::Arc;
 
     #[test]
@@ -283,5 +310,33 @@ mod tests {
         assert_eq!(std::fs::read(root.path().join("in/5")).unwrap(), b"1");
         drop(one);
         assert!(!root.path().join(".downpour/one").exists());
+    }
+
+    #[test]
+    fn what_has_its_place_on_another_file_system_gets_there() {
+        let (root, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm"));
+        let device = |path: &Path| std::fs::metadata(path).unwrap().dev();
+        let Some(other) = other.ok().filter(|at| device(at.path()) != device(root.path())) else {
+            let name = "what_has_its_place_on_another_file_system_gets_there";
+            return println!("skipped: {name}: /dev/shm is no other file system");
+        };
+        let folder = Folder::open(root.path(), None, Arc::default()).unwrap();
+        let to = OwnedFd::from(std::fs::File::open(other.path()).unwrap());
+        for (content, replaces) in [("1", false), ("2", true)] {
+            let mut staged = None;
+            folder.write(5, &mut staged, content.as_bytes()).unwrap();
+            let staged = staged.unwrap();
+            if replaces {
+                assert_eq!(staged.move_to((&to, "x"), false), Err(Errno::EXIST));
+            }
+            let mark = staged.move_to((&to, "x"), replaces).unwrap();
+            drop(staged);
+            let place = other.path().join("x");
+            assert_eq!(std::fs::read_to_string(&place).unwrap(), content);
+            assert_eq!(std::fs::metadata(&place).unwrap().mode() & 0o700, 0o600);
+            assert_eq!(mark, Mark::of(&rustix::fs::stat(&place).unwrap()));
+            assert_eq!(std::fs::read_dir(other.path()).unwrap().count(), 1);
+            assert!(!root.path().join(".downpour/product-5").exists());
+        }
     }
 }

@@ -6,8 +6,6 @@
 
 use rustix::fs::Stat;
 use std::collections::{BTreeMap, HashMap};
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Mutex, PoisonError};
 
 /// So many are known; the one that was placed the longest ago is forgotten then, and stays as any other file does.
@@ -30,13 +28,8 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    pub(super) fn of(meta: &Metadata) -> Self {
-        let changed = (meta.mtime(), meta.mtime_nsec());
-        Self { inode: meta.ino(), size: meta.len(), changed }
-    }
-
-    /// Of what lies under a name.
-    pub(super) fn of_stat(stat: &Stat) -> Self {
+    /// Of a file.
+    pub(super) fn of(stat: &Stat) -> Self {
         let changed = (stat.st_mtime, stat.st_mtime_nsec as i64);
         Self { inode: stat.st_ino, size: stat.st_size as u64, changed }
     }

@@ -11,7 +11,7 @@
 
 use super::beneath::open_in;
 use super::claim::PRIVATE_FILE;
-use super::put::{rename, write_all_at};
+use super::{rename, write_all_at};
 use rustix::fs::{AtFlags, CWD, OFlags};
 use rustix::io::Errno;
 use std::ops::Range;

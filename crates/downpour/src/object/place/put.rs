@@ -238,7 +238,7 @@ impl Placer {
 }
 
 /// Renames; fails with EXIST when something is there that must not be replaced.
-pub(super) fn rename(
+pub(crate) fn rename(
     from: (&OwnedFd, &[u8]),
     to: (&OwnedFd, &[u8]),
     replaces: bool,
