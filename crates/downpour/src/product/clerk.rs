@@ -133,11 +133,15 @@ impl Clerk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Another session begins: its products have numbers of their own, and what failed in the last one comes again.
+    /// A session is joined. Of another one the products have numbers of their own, and what failed in the last one comes
+    /// again; of the same one nothing does, and what it has not heard is still to be told.
     pub fn begin(&self, session: String) {
         let mut state = self.lock();
-        (state.session, state.through, state.told_through) = (session, None, None);
-        state.ready.retain(|told| matches!(told, Told::Placed { .. }));
+        state.told_through = None;
+        if state.session != session {
+            (state.session, state.through) = (session, None);
+            state.ready.retain(|told| matches!(told, Told::Placed { .. }));
+        }
     }
 
     /// Waits until there is something new.
@@ -332,7 +336,19 @@ mod tests {
         clerk.passed(4);
         let word = clerk.next_word().unwrap();
         assert_eq!((word.files.len(), word.through), (1, Some(4)));
+        // The same again, by who had lost it: what failed does not come again.
+        clerk.begin("two".to_owned());
+        assert_eq!(clerk.next_word(), Some(word.clone()));
         clerk.told(&word);
+        assert_eq!(clerk.next_word(), None);
+        clerk.begin("two".to_owned());
+        let again = clerk.next_word().unwrap();
+        assert_eq!(
+            (again.files.len(), again.through),
+            (0, Some(4)),
+            "to its sender it is a new receiver"
+        );
+        clerk.told(&again);
         assert_eq!(clerk.next_word(), None);
         let kept: Vec<_> = read_log(folder.path()).unwrap().collect();
         assert!(matches!(&kept[..], [Ok(Line::Receipt(_))]), "{kept:?}");
