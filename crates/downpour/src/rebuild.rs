@@ -12,7 +12,7 @@ use downpour_catalog::{
     Receipt, Replica, ReplicaState, RuleId, SiteId, Time,
 };
 use downpour_transport::identity::PublicKey;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 /// Receipts that share a commit.
@@ -92,6 +92,7 @@ pub fn from_receipts(
         now,
         here: catalog.site(wish.site)?,
         words: HashMap::new(),
+        not_there: BTreeMap::new(),
         done: Rebuilt::default(),
     };
     let mut batch = Vec::new();
@@ -113,7 +114,7 @@ pub fn from_receipts(
         }
     }
     work.take(&batch)?;
-    Ok(work.done)
+    Ok(work.end())
 }
 
 struct Work<'a> {
@@ -123,6 +124,8 @@ struct Work<'a> {
     now: Time,
     here: SiteId,
     words: HashMap<(String, String), (SiteId, RuleId)>,
+    /// Files that are not as their latest receipt so far says, and what is wrong, while not too many are told of.
+    not_there: BTreeMap<FileId, Option<String>>,
     done: Rebuilt,
 }
 
@@ -130,6 +133,15 @@ impl Work<'_> {
     fn pass_over(&mut self, what: String) {
         self.done.passed_over += 1;
         self.tell(what);
+    }
+
+    /// All receipts were taken.
+    fn end(mut self) -> Rebuilt {
+        self.done.not_there = self.not_there.len() as u64;
+        for what in std::mem::take(&mut self.not_there).into_values().flatten() {
+            self.tell(what);
+        }
+        self.done
     }
 
     fn tell(&mut self, what: String) {
@@ -221,7 +233,7 @@ impl Work<'_> {
         if !self.wish.verify {
             return;
         }
-        let (site, path, state) = (self.here, self.path(&said.path), self.on_disk(said));
+        let (site, path, state) = (self.here, self.path(&said.path), self.on_disk(file, said));
         let present = ReplicaState::Present;
         let is_said = known.is_none_or(|copy| copy.state == present && copy.path == path);
         // What is not here is no news of a copy that the catalog has no longer, or elsewhere.
@@ -284,10 +296,15 @@ impl Work<'_> {
         self.folder.join(said).to_string_lossy().into_owned()
     }
 
-    fn on_disk(&mut self, said: &FileReceipt) -> ReplicaState {
-        let Err(wrong) = said.check_content(self.folder) else { return ReplicaState::Present };
-        self.done.not_there += 1;
-        self.tell(format!("{}: {wrong}", said.path));
+    fn on_disk(&mut self, file: FileId, said: &FileReceipt) -> ReplicaState {
+        let Err(wrong) = said.check_content(self.folder) else {
+            // An earlier receipt may have been for what was there before.
+            self.not_there.remove(&file);
+            return ReplicaState::Present;
+        };
+        let is_told = self.not_there.len() < TOLD_MAX;
+        let what = is_told.then(|| format!("{}: {wrong}", said.path));
+        self.not_there.insert(file, what);
         match wrong {
             WrongContent::Unreadable(_) => ReplicaState::Lost,
             WrongContent::Size { .. } | WrongContent::Digest { .. } => ReplicaState::Corrupt,
@@ -488,15 +505,19 @@ mod tests {
             [receipt("mended", b"damaged"), again].map(|receipt| receipt.sign(&identity).unwrap());
         let mut log = ReceiptLog::open(folder.path()).unwrap();
         log.append(&[before, after.clone()]).unwrap();
-        let made = catalog(folder.path(), "made.db");
-        let wish = Wish { site: "geneva", keys: &[], verify: false };
-        for (files, passed_over) in [(1, 0), (0, 1)] {
-            let done = from_receipts(&made, wish, folder.path(), NOW).unwrap();
-            assert_eq!((done.files, done.passed_over), (files, passed_over), "{done:?}");
-            let (rows, days) = all(&made);
-            assert_eq!((rows.len(), days[0].1.files), (1, 1));
-            assert_eq!(rows[0].5, Some(Digest::blake3(after.receipt.blake3.0)));
-            assert_eq!(rows[0].8, [after.to_bytes()]);
+        fs::write(folder.path().join(&after.receipt.path), "as it is meant").unwrap();
+        for verify in [false, true] {
+            let made = catalog(folder.path(), &format!("made-{verify}.db"));
+            let wish = Wish { site: "geneva", keys: &[], verify };
+            for (files, passed_over) in [(1, 0), (0, 1)] {
+                let done = from_receipts(&made, wish, folder.path(), NOW).unwrap();
+                assert_eq!((done.files, done.passed_over), (files, passed_over), "{done:?}");
+                assert_eq!((done.not_there, done.told.len() as u64), (0, passed_over), "{done:?}");
+                let (rows, days) = all(&made);
+                assert_eq!((rows.len(), days[0].1.files), (1, 1));
+                assert_eq!(rows[0].5, Some(Digest::blake3(after.receipt.blake3.0)));
+                assert_eq!(rows[0].8, [after.to_bytes()]);
+            }
         }
     }
 }
