@@ -6,7 +6,8 @@
 //!    product replaces an older one of that name that this receiver has placed or verified), and a line is logged.
 //!    A file of a site goes to its path instead, where nothing is replaced, and the `clerk` is told. At a site the clerk
 //!    says with its head where it goes; nothing is kept of what is refused there.
-//! 4. When it does not, all blocks of that frame are forgotten and come again by pull (`docs/protocol.md#PROD-6`).
+//! 4. When it does not, all blocks of that frame are forgotten and come again by pull (`docs/protocol.md#PROD-6`). So does
+//!    the block in which the last frame has ended, when what comes does not follow it: a false one may end too early.
 //!
 //! Who joins late begins with the first frame that begins in a block that it gets. A block that the sender does not
 //! keep any more leaves a gap: what lay in it is counted as missed, and the next frame is looked for.
@@ -129,8 +130,6 @@ impl<B: Deref<Target = [u8]>> Came<B> {
 struct State {
     /// The block that comes next.
     next: u32,
-    /// Of it, only what is past this counts: it is read for the second time.
-    skip: usize,
     /// Early blocks.
     waiting: BTreeMap<u32, Came<Box<[u8]>>>,
     waiting_bytes: u64,
@@ -141,6 +140,10 @@ struct State {
     began: (u32, usize),
     /// The frame at this place has been false before.
     doubted: Option<(u32, usize)>,
+    /// The block in which the last frame has ended, if the next one must follow it.
+    ended: Option<u32>,
+    /// The last block that came again because what followed it did not fit.
+    suspected: Option<u32>,
     /// Number of the product that comes next, where it is known.
     expected: Option<u64>,
     /// Blocks have been missed since the last product.
@@ -169,17 +172,20 @@ impl Shelf {
         let open = |path| Folder::open(path, lane, Arc::clone(&config.ours));
         let folder = config.folder.as_deref().map(open).transpose()?;
         let mark = config.mark.take().unwrap_or_else(|| Bookmark::new(config.first));
+        let gap = config.first > mark.block;
         let state = State {
             next: config.first,
-            skip: 0,
             waiting: BTreeMap::new(),
             waiting_bytes: 0,
             in_step: false,
             reading: Reading::Nothing,
             began: (config.first, 0),
             doubted: None,
+            // The product that is expected is told of in the first block, unless blocks before it are missed.
+            ended: mark.number.filter(|_| !gap).map(|_| config.first),
+            suspected: None,
             expected: mark.number,
-            gap: config.first > mark.block,
+            gap,
             end: None,
             over: false,
             failed: false,
@@ -312,11 +318,11 @@ impl Shelf {
         let Some(bytes) = &came.bytes else {
             // A gap: whatever was being read has lost its rest.
             (state.reading, state.in_step, state.gap) = (Reading::Nothing, false, true);
-            (state.next, state.skip) = (state.next + 1, 0);
+            (state.next, state.ended) = (state.next + 1, None);
             return 0..0;
         };
         match self.read_block(state, bytes, came.came_ns, events) {
-            Step::Done => (state.next, state.skip) = (state.next + 1, 0),
+            Step::Done => state.next += 1,
             Step::Failed(failure) => {
                 state.failed = true;
                 events.push(StoreEvent::Failed(failure));
@@ -333,16 +339,19 @@ impl Shelf {
         came_ns: u64,
         events: &mut Vec<StoreEvent>,
     ) -> Step {
-        let mut at = state.skip;
-        let Some((frames, first)) = open_block(block) else {
-            if matches!(state.reading, Reading::Nothing) {
-                state.began = (state.next, at);
-            }
-            return Step::False;
-        };
+        let is_between = matches!(state.reading, Reading::Nothing);
+        if is_between {
+            state.began = (state.next, 0);
+        }
+        let Some((frames, first)) = open_block(block) else { return Step::False };
+        let mut at = 0;
         if !state.in_step {
             let Some(first) = first else { return Step::Done };
             (at, state.in_step) = (first, true);
+        } else if is_between && first != Some(0) && !frames.is_empty() {
+            // It goes on with a frame of which the block before has told nothing. Or it is false itself.
+            state.suspect();
+            return Step::False;
         }
         while at < frames.len() {
             if matches!(state.reading, Reading::Nothing) {
@@ -361,6 +370,9 @@ impl Shelf {
                     Sealed::More(taken) => taken,
                     Sealed::False => return Step::False,
                     Sealed::Whole(taken, body, digest) => {
+                        if !state.has_had(body.head.number) {
+                            state.ended = Some(state.next);
+                        }
                         if let Err(failure) = self.deliver(state, *body, digest, came_ns, events) {
                             return Step::Failed(failure);
                         }
@@ -397,6 +409,9 @@ impl Shelf {
             taken += more;
         }
         let Ok(parsed) = Head::parse(&head[HEAD_START..]) else { return 0 };
+        if state.expected.is_some_and(|expected| parsed.number > expected) && state.suspect() {
+            return 0;
+        }
         let (left, hasher) = (parsed.size, blake3::Hasher::new());
         let clerk = self.config.clerk.as_ref();
         let fate = clerk.and_then(|clerk| clerk.fate(&parsed.meta, parsed.size));
@@ -608,13 +623,25 @@ impl State {
             let path = format!("a product in block {}", self.began.0);
             let reason = "its bytes are not what the publisher signed".to_owned();
             self.fail(path, reason, events);
-            (self.in_step, self.doubted) = (false, None);
-            (self.next, self.skip) = (last + 1, 0);
+            (self.in_step, self.doubted, self.ended) = (false, None, None);
+            self.next = last + 1;
             return 0..0;
         }
         self.doubted = Some(self.began);
-        (self.next, self.skip) = self.began;
+        // Where it begins was told by blocks that may be false: it is looked for anew, past what was given on.
+        (self.next, self.in_step) = (self.began.0, false);
         self.next..last + 1
+    }
+
+    /// What comes now does not follow the last frame: the block in which that has ended may be false, though all that was
+    /// read of it was right. Once: what does not follow then is the sender's. Returns whether that is what is doubted.
+    fn suspect(&mut self) -> bool {
+        let is_new = |block: &u32| {
+            self.suspected < Some(*block) && self.doubted.is_none_or(|(from, _)| from != *block)
+        };
+        let Some(block) = self.ended.filter(is_new) else { return false };
+        (self.suspected, self.began) = (Some(block), (block, 0));
+        true
     }
 
     fn fail(&mut self, path: String, reason: String, events: &mut Vec<StoreEvent>) {

@@ -1,5 +1,6 @@
 //! Blocks in any order, false ones, missing ones, and shelves that go on where others ended.
 
+use super::super::frame::{Head, SEAL_LEN};
 use super::super::ours::Ours;
 use super::super::queue::{Inserter, Queue};
 use super::{Bookmark, Shelf, ShelfConfig};
@@ -236,6 +237,72 @@ fn false_blocks_come_again_and_nothing_is_given_twice() {
     world.shelf.finished(blocks.len() as u32);
     let summary = world.shelf.summary();
     assert_eq!((summary.complete, summary.failed.len()), (7, 0));
+}
+
+/// Gives all of these, and what comes again as it is right.
+fn give(world: &World, forged: &[Vec<u8>], from: usize, right: &[Vec<u8>]) {
+    let mut again: Vec<usize> = (from..forged.len())
+        .filter(|number| world.accept(*number, &forged[*number]) == Accepted::False)
+        .collect();
+    let mut told = 0;
+    loop {
+        let forgotten = world.forgotten();
+        again.extend(forgotten[told..].iter().map(|number| *number as usize));
+        told = forgotten.len();
+        if again.is_empty() {
+            break;
+        }
+        let now = std::mem::take(&mut again);
+        again.extend(now.into_iter().filter(|n| world.accept(*n, &right[*n]) == Accepted::False));
+    }
+    world.shelf.finished(right.len() as u32);
+}
+
+/// How many bytes of frames a block has, and where the first begins, as who has the group's key may tell them.
+fn forge(block: &mut [u8], used: Option<usize>, first: Option<u32>) {
+    if let Some(used) = used {
+        block[..4].copy_from_slice(&(used as u32).to_be_bytes());
+    }
+    if let Some(first) = first {
+        block[4..8].copy_from_slice(&first.to_be_bytes());
+    }
+}
+
+#[test]
+fn a_block_that_ends_too_early_comes_again_though_all_that_it_holds_is_right() {
+    let publisher = Arc::new(Identity::generate());
+    let blocks = blocks(Arc::clone(&publisher), &SIZES);
+    let frame_len = |number: usize| {
+        let name = format!("p{number}");
+        let (size, meta) = (SIZES[number] as u64, String::new());
+        let head = Head { number: number as u64, inserted_ns: 0, size, name, meta };
+        head.emit().len() + SIZES[number] + SEAL_LEN
+    };
+    // The second product lies in the first block. The last one begins in the last block but one, after the one before.
+    let last = blocks.len() - 2;
+    let forgeries = [
+        (0, Some(frame_len(0)), None),
+        (0, None, Some(frame_len(0) as u32)),
+        (last, Some(frame_len(5)), None),
+        (last, None, Some(frame_len(5) as u32)),
+        (last, None, Some(1)),
+        (3, None, Some(7)),
+    ];
+    for (number, used, first) in forgeries {
+        let mut forged = blocks.clone();
+        forge(&mut forged[number], used, first);
+        assert_ne!(forged, blocks);
+        let world = World::new(&publisher, 0, None);
+        give(&world, &forged, 0, &blocks);
+        let summary = world.shelf.summary();
+        let of = (number, used, first);
+        assert_eq!((summary.complete, failed(&world)), (7, Vec::new()), "{of:?}");
+    }
+    let mut forged = blocks.clone();
+    forge(&mut forged[6], None, Some(3));
+    let late = World::new(&publisher, 2, None);
+    give(&late, &forged, 2, &blocks);
+    assert_eq!((late.shelf.summary().complete, failed(&late)), (4, Vec::new()));
 }
 
 #[test]
