@@ -7,6 +7,7 @@ use downpour_proto::{
     BlockId, Code, Duration, Epoch, Geometry, PacketNumber, Rate, Receiver, ReceiverConfig,
     ReceiverId, Round, Rounds, StreamId, SymbolId, Timestamp,
 };
+use std::ops::Range;
 
 const NOW: Timestamp = Timestamp::from_nanos(1_000_000);
 const GEOMETRY: Geometry = Geometry { symbol_len: 2, block_symbols: 8, code: Code::Cauchy };
@@ -83,6 +84,12 @@ fn poll_of(round: u32, data_end: u32, blocks: Vec<OpenBlock>) -> Poll {
     }
 }
 
+/// Listings of these data blocks, all of whose source was sent.
+fn listed(numbers: Range<u32>) -> Vec<OpenBlock> {
+    let block = |number| BlockId::data(number).expect("small");
+    numbers.map(|n| OpenBlock { block: block(n), k: 8, sent: 8, planned: 8 }).collect()
+}
+
 #[test]
 fn a_block_that_was_closed_before_any_poll_listed_it_is_pulled() {
     let mut receiver = receiver();
@@ -138,13 +145,7 @@ fn a_block_that_opened_after_the_newest_poll_is_waited_for() {
 fn a_block_that_had_to_go_is_not_begun_anew_by_late_symbols() {
     let mut receiver = receiver();
     (0..8).for_each(|number| assert_eq!(symbol(&mut receiver, number, 0), Disposition::Keep));
-    let listed = (0..8).map(|number| OpenBlock {
-        block: BlockId::data(number).expect("small"),
-        k: 8,
-        sent: 8,
-        planned: 8,
-    });
-    hear(&mut receiver, &poll(7, 8, listed.collect()));
+    hear(&mut receiver, &poll(7, 8, listed(0..8)));
     hear(&mut receiver, &poll(8, 9, Vec::new()));
     assert_eq!(symbol(&mut receiver, 8, 0), Disposition::Keep, "there is room: block 0 goes");
     assert_eq!(symbol(&mut receiver, 0, 1), Disposition::Drop);
@@ -152,6 +153,28 @@ fn a_block_that_had_to_go_is_not_begun_anew_by_late_symbols() {
     let block = BlockId::data(0).expect("small");
     assert!(work.contains(&Work::Forget { block }), "{work:?}");
     assert!(work.contains(&Work::Pull(Pull::Bytes { block })), "{work:?}");
+}
+
+/// What is being sent, or repaired, is not thrown away for what comes next. That waits for a place (`docs/protocol.md#PULL-1`),
+/// but when it comes before there is one, it is left to a pull (`#PULL-3`), and the sender is told (`#FB-7`).
+#[test]
+fn when_all_room_is_taken_only_what_the_newest_poll_has_closed_goes() {
+    let mut receiver = receiver();
+    let block = |number| BlockId::data(number).expect("small");
+    (0..8).for_each(|number| assert_eq!(symbol(&mut receiver, number, 0), Disposition::Keep));
+    hear(&mut receiver, &poll(1, 8, listed(0..8)));
+    hear(&mut receiver, &poll(2, 9, listed(0..9)));
+    assert_eq!(receiver.poll_work(), None);
+    assert!((0..8).all(|number| receiver.is_collecting(block(number))));
+    (0..4).for_each(|index| assert_eq!(symbol(&mut receiver, 8, index), Disposition::Drop));
+    assert_eq!(receiver.stats().no_room, 4);
+    hear(&mut receiver, &poll(3, 10, listed(0..10)));
+    hear(&mut receiver, &poll(4, 10, listed(1..10)));
+    assert!((1..8).chain([9]).all(|number| receiver.is_collecting(block(number))));
+    assert_eq!(symbol(&mut receiver, 8, 4), Disposition::Drop);
+    let work: Vec<Work> = std::iter::from_fn(|| receiver.poll_work()).collect();
+    let pull = |number| Work::Pull(Pull::Bytes { block: block(number) });
+    assert_eq!(work, [Work::Forget { block: block(0) }, pull(0), pull(8)]);
 }
 
 /// Ends far away cost no more than near ones: with a look at each block up to there this would take hours.

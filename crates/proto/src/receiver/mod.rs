@@ -232,7 +232,7 @@ pub struct Receiver {
     feedback_due: bool,
     /// Something changed that may let a pull start.
     pull_check: bool,
-    /// Blocks that the stream shall not bring again (raw ids): they were refused or false.
+    /// Blocks that the stream shall not bring (raw ids): they were refused or false, or there was no room for them.
     by_pull: RangeSet,
     pulls: Pulls,
     timers: TimerTable,
@@ -649,22 +649,29 @@ impl Receiver {
             }
             return Disposition::Keep;
         }
-        if self.holds(block) || self.by_pull.contains(block.raw()) {
+        let is_by_pull = self.by_pull.contains(block.raw());
+        if self.holds(block) || is_by_pull && !self.is_full() {
             self.stats.unneeded += 1;
             return Disposition::Drop;
         }
-        if !self.make_room(block, k) {
+        let newest = self.last_poll.as_ref().map(|l| l.poll.round);
+        if is_by_pull || !self.make_room(block, k, newest) {
+            // Begun later it would lack much, and have its place until that has come.
+            self.by_pull.insert(block.raw());
             self.stats.no_room += 1;
             return Disposition::Drop;
         }
         self.on_symbol(block, k, symbol)
     }
 
-    /// Makes an entry for the block; false when too many are kept and none can go.
-    fn make_room(&mut self, block: BlockId, k: u16) -> bool {
-        if self.partial.len() >= self.config.partial_blocks {
+    fn is_full(&self) -> bool {
+        self.partial.len() >= self.config.partial_blocks
+    }
+
+    /// Makes an entry for the block; false when too many are kept and none can go. `newest` is the newest poll's round.
+    fn make_room(&mut self, block: BlockId, k: u16, newest: Option<Round>) -> bool {
+        if self.is_full() {
             // The oldest that the stream no longer serves goes: it will be pulled as bytes.
-            let newest = self.last_poll.as_ref().map(|l| l.poll.round);
             let closed = self.partial.iter().find(|(_, p)| {
                 p.stage == Stage::Collecting && p.listed.is_some() && p.listed != newest
             });
@@ -711,9 +718,9 @@ impl Receiver {
         self.data_end = self.data_end.max(poll.data_end);
         self.manifest_end = self.manifest_end.max(poll.manifest_end);
         self.finished |= poll.finished;
-        for listing in &poll.blocks {
-            self.on_listing(listing, Some(poll.round));
-        }
+        // What is known first: only what is no longer listed makes room for what is new.
+        poll.blocks.iter().for_each(|listing| self.on_listing(listing, Some(poll.round)));
+        poll.blocks.iter().for_each(|listing| self.begin_listed(listing, poll.round));
         // Also when the stream counts as lost: else it would be heard again, and joined for one round.
         let follows = self.config.on_stream || self.silence.is_lost();
         if follows && poll.leaves == Some(self.config.me) {
@@ -735,18 +742,23 @@ impl Receiver {
         self.feedback_due |= reports;
     }
 
+    /// A poll of that round, or an advertisement, tells of a block: if it is known, that is noted.
     fn on_listing(&mut self, listing: &OpenBlock, round: Option<Round>) {
-        if self.holds(listing.block) || self.by_pull.contains(listing.block.raw()) {
-            return;
-        }
-        if !self.partial.contains_key(&listing.block)
-            && (round.is_none() || !self.make_room(listing.block, listing.k))
-        {
-            return;
-        }
         if let Some(partial) = self.partial.get_mut(&listing.block).filter(|p| p.k == listing.k) {
             partial.on_listing(listing);
             partial.listed = round.or(partial.listed);
+        }
+    }
+
+    /// Begins a block that a poll tells of and that is not known, if there is room.
+    fn begin_listed(&mut self, listing: &OpenBlock, round: Round) {
+        let block = listing.block;
+        let is_known = self.partial.contains_key(&block) || self.holds(block);
+        if is_known || self.by_pull.contains(block.raw()) {
+            return;
+        }
+        if self.make_room(block, listing.k, Some(round)) {
+            self.on_listing(listing, Some(round));
         }
     }
 

@@ -4,7 +4,7 @@
 //! goes first, then data in order. Few pulls run at once; a failed one waits, longer each time.
 
 use super::block::Stage;
-use super::{PARTIAL_BLOCKS_MAX, Pull, Receiver, Work};
+use super::{LastPoll, PARTIAL_BLOCKS_MAX, Pull, Receiver, Work};
 use crate::ids::{BlockId, BlockKind};
 use crate::time::{Duration, Timestamp};
 use crate::timer::Reason;
@@ -178,6 +178,13 @@ impl Receiver {
         })
     }
 
+    /// The newest poll lists the block, of which nothing is kept for want of room (protocol.md#PULL-1). What shall come by
+    /// pull does not wait for that (protocol.md#PULL-3).
+    fn may_find_room(&self, block: BlockId) -> bool {
+        let lists = |last: &LastPoll| last.poll.blocks.iter().any(|open| open.block == block);
+        !self.by_pull.contains(block.raw()) && self.last_poll.as_ref().is_some_and(lists)
+    }
+
     /// The block is being completed, or the stream may still bring it.
     fn still_served(&self, block: BlockId) -> bool {
         let newest = self.last_poll.as_ref().map(|l| l.poll.round);
@@ -188,7 +195,7 @@ impl Receiver {
             Some(p) if self.config.on_stream => {
                 p.listed == newest || p.listed.is_none() && !self.is_past(block)
             }
-            _ => self.config.on_stream && !self.is_past(block),
+            _ => self.config.on_stream && (!self.is_past(block) || self.may_find_room(block)),
         }
     }
 }
