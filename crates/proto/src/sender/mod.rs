@@ -340,6 +340,8 @@ impl Sender {
         self.advance(now);
         if !self.started {
             self.started = true;
+            // Probes have had their time.
+            self.burst_bytes = 0;
             self.poll_due = true;
             self.timers.set(Reason::Pace, now);
             self.timers.set(Reason::Review, now + REVIEW_INTERVAL);
