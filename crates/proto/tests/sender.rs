@@ -74,3 +74,14 @@ fn what_was_probed_with_before_the_start_does_not_delay_the_data() {
     run(&mut sender, now, now + Duration::from_secs(1));
     assert!(sender.stats().source_symbols > 60, "{:?}", sender.stats());
 }
+
+/// `docs/protocol.md#FB-6`: these may all ask at once, so nothing is won by a long round.
+#[test]
+fn who_need_not_back_off_begin_with_the_guess_and_more_with_what_their_joins_show() {
+    let ms = Duration::from_millis;
+    for (others, begins) in [(0, ms(20)), (15, ms(20)), (16, ms(200))] {
+        let mut sender = sender(others, ms(20), Rate::from_mbps(10));
+        sender.expect_round_trip(ms(200));
+        assert_eq!(sender.grtt(), begins, "{others}");
+    }
+}

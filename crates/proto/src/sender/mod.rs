@@ -23,7 +23,7 @@ pub use transmit::round_interval;
 pub use window::WINDOW_BLOCKS_MAX;
 
 use crate::budget::{Budget, Shares};
-use crate::feedback::REPORTS_MAX;
+use crate::feedback::{GROUP_WITHOUT_BACKOFF, REPORTS_MAX};
 use crate::grtt::Grtt;
 use crate::ids::{BlockId, BlockKind, Epoch, Geometry, PacketNumber, ReceiverId, Round, StreamId};
 use crate::pacer::Pacer;
@@ -399,7 +399,7 @@ impl Sender {
     /// The round trip of a receiver that is about to follow the stream, as its join showed it, counts until one has answered.
     pub fn expect_round_trip(&mut self, rtt: Duration) {
         // Of a few no more than the guess: the search goes on before the first answer. Of many very many would ask at once.
-        let is_few = self.members.streaming() < REPORTS_MAX;
+        let is_few = self.members.streaming() < GROUP_WITHOUT_BACKOFF;
         let most = if is_few { self.config.initial_rtt } else { members::LATE.0 };
         self.grtt.on_join(rtt, most);
     }
