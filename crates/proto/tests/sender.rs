@@ -2,9 +2,10 @@
 
 use downpour_proto::rate::Fixed;
 use downpour_proto::sender::{Delivery, Work, WorkDone};
+use downpour_proto::wire::{Feedback, Kind, Need};
 use downpour_proto::{
-    BlockId, Duration, Epoch, Geometry, PULL_SHARE_DEFAULT, Parity, Rate, ReceiverId, Sender,
-    SenderConfig, StreamId, Timestamp,
+    BlockId, Duration, Epoch, Geometry, PULL_SHARE_DEFAULT, Parity, Rate, ReceiverId, Round,
+    Sender, SenderConfig, StreamId, Timestamp,
 };
 
 const GEOMETRY: Geometry = Geometry { block_symbols: 256, ..Geometry::IPV4 };
@@ -34,11 +35,13 @@ fn start(sender: &mut Sender, now: Timestamp, blocks: u32) {
     sender.start(now);
 }
 
-/// Goes on until then.
-fn run(sender: &mut Sender, from: Timestamp, until: Timestamp) {
-    let (mut now, mut message) = (from, Vec::new());
+/// Goes on until then; how many advertisements it sent.
+fn run(sender: &mut Sender, from: Timestamp, until: Timestamp) -> usize {
+    let (mut now, mut adverts, mut message) = (from, 0, Vec::new());
     loop {
-        while sender.poll_transmit(now, &mut message).is_some() {}
+        while let Some(transmit) = sender.poll_transmit(now, &mut message) {
+            adverts += usize::from(transmit.header.kind == Kind::Advert);
+        }
         while sender.poll_event().is_some() {}
         if let Some(work) = sender.poll_work() {
             let done = match work {
@@ -53,7 +56,7 @@ fn run(sender: &mut Sender, from: Timestamp, until: Timestamp) {
         }
         let next = sender.poll_timeout().map_or(until, |deadline| deadline.at.max(now));
         if next >= until {
-            return;
+            return adverts;
         }
         now = next;
         sender.handle_timeout(now);
@@ -85,3 +88,39 @@ fn who_need_not_back_off_begin_with_the_guess_and_more_with_what_their_joins_sho
         assert_eq!(sender.grtt(), begins, "{others}");
     }
 }
+
+/// However close together the requests are (`docs/protocol.md#FB-4`).
+#[test]
+fn one_advertisement_leaves_in_a_quarter_of_a_round_trip() {
+    let mut sender = sender(20, Duration::from_millis(40), Rate::from_mbps(100));
+    start(&mut sender, Timestamp::ZERO, 80);
+    let mut now = Timestamp::ZERO + Duration::from_millis(300);
+    let mut adverts = run(&mut sender, Timestamp::ZERO, now);
+    assert_eq!(adverts, 0, "nobody has asked");
+    for n in 0..100 {
+        // Each asks for one more than is planned. What is said of no round tells no round trip.
+        let block = BlockId::data(n % 4).expect("small");
+        let needs = vec![Need { block, planned: 256, count: n as u16 / 4 + 1 }];
+        let mut body = Vec::new();
+        Feedback { round: Round(0), needs, ..SAYS_NOTHING }.emit(&mut body);
+        sender.handle_feedback(now, now, ReceiverId(n % 20 + 1), &body).expect("well formed");
+        let next = now + Duration::from_millis(2);
+        adverts += run(&mut sender, now, next);
+        now = next;
+        sender.handle_timeout(now);
+    }
+    assert_eq!(sender.stats().nacks_refused, 0);
+    assert!((15..=21).contains(&adverts), "{adverts} in twenty quarters");
+}
+
+const SAYS_NOTHING: Feedback = Feedback {
+    round: Round(0),
+    hold: Duration::ZERO,
+    queue: Duration::ZERO,
+    polled_at: Timestamp::ZERO,
+    received: 0,
+    host_drops: 0,
+    ce_marks: 0,
+    data_held: 0,
+    needs: Vec::new(),
+};

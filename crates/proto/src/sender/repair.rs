@@ -4,7 +4,7 @@ use super::window::BIG_ASKERS_MAX;
 use super::{Delivery, Sender};
 use crate::feedback::GROUP_WITHOUT_BACKOFF;
 use crate::ids::ReceiverId;
-use crate::time::{Duration, Timestamp};
+use crate::time::Timestamp;
 use crate::timer::Reason;
 use crate::wire::{Feedback, HEADER_LEN, Need, ParseError, TAG_LEN};
 
@@ -20,9 +20,6 @@ const MUCH_GIVEN_SHARE: u16 = 2;
 
 /// Share of the group that must ask for much of a block before the stream gives it.
 const BIG_ASKERS_SHARE: u32 = 4;
-
-/// Advertisements are at least this far apart, or a quarter of the GRTT (`docs/protocol.md#FB-4`).
-const ADVERT_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
 impl Sender {
     /// An authentic feedback body from `from`, which the host's kernel had at `arrived`.
@@ -142,10 +139,6 @@ impl Sender {
             return;
         }
         self.advert.push(block);
-        if !self.timers.is_set(Reason::Advert) {
-            self.advert_due = true;
-            let again = self.now + (self.grtt.value() / 4).max(ADVERT_INTERVAL_MIN);
-            self.timers.set(Reason::Advert, again);
-        }
+        self.advert_due |= !self.timers.is_set(Reason::Advert);
     }
 }

@@ -59,6 +59,9 @@ const AHEAD_LOSS: f64 = 2e-3;
 /// sent (`docs/protocol.md#REP-5`).
 const LAST_CALL: Duration = Duration::from_millis(500);
 
+/// Advertisements are at least this far apart, or a quarter of the GRTT (`docs/protocol.md#FB-4`).
+const ADVERT_INTERVAL_MIN: Duration = Duration::from_millis(1);
+
 impl Sender {
     /// The next datagram to send now, or `None` until the next deadline or input. A message's body replaces
     /// what `message` held.
@@ -353,7 +356,6 @@ impl Sender {
         self.poll_due = false;
         self.advert_due = false;
         self.advert.clear();
-        self.timers.stop(Reason::Advert);
         if self.unpolled == 0 {
             self.idle_polls += 1;
             self.limited += 1;
@@ -404,6 +406,8 @@ impl Sender {
 
     fn transmit_advert(&mut self, message: &mut Vec<u8>) -> Transmit {
         self.advert_due = false;
+        let again = self.now + (self.grtt.value() / 4).max(ADVERT_INTERVAL_MIN);
+        self.timers.set(Reason::Advert, again);
         let listed = core::mem::take(&mut self.advert);
         Advert { blocks: self.window.listings(|block| listed.contains(&block)) }.emit(message);
         self.transmit(Kind::Advert, message.len())
