@@ -194,6 +194,7 @@ impl Link {
 
     /// What was permitted found nothing to send, or ended without a word of the other side: a probe is given back.
     pub(super) fn unprobe(&mut self, now: Time) {
+        self.passed = None;
         self.breaker.unprobe(stamp(now));
         self.takes.unprobe(stamp(now));
     }
@@ -270,7 +271,9 @@ impl Link {
     /// None of a batch found room, whose smallest file has this size.
     pub(super) fn has_no_room(&mut self, now: Time, smallest: u64, what: &str) {
         // Sizes are means of a rule's files, of which the first may be larger: such a rule waits for the probe, too.
-        let known = [self.passed.take(), self.too_large];
+        // What was let through and taken since says nothing.
+        let passed = self.passed.take().filter(|_| self.too_large.is_some());
+        let known = [passed, self.too_large];
         self.fail(now, ErrorClass::DestinationFull, what);
         self.too_large = known.into_iter().flatten().chain([smallest]).min();
     }
@@ -458,6 +461,15 @@ mod tests {
         assert_eq!(link.permit_of(99, NOW, 2, 9), 9);
         link.has_no_room(NOW, 5000, "5000 bytes are needed, 500 are free");
         assert_eq!((link.may_take(NOW, 99), link.may_take(NOW, 5)), (false, true));
+        // Of them some were taken, or there were none to send: what is refused next is not they.
+        for end in [Link::taken, |link: &mut Link| link.unprobe(NOW)] {
+            link.begin_anew();
+            link.has_no_room(NOW, 5000, "5000 bytes are needed, 500 are free");
+            assert_eq!(link.permit_of(99, NOW, 2, 9), 9);
+            end(&mut link);
+            link.has_no_room(NOW, 5000, "5000 bytes are needed, 500 are free");
+            assert_eq!((link.may_take(NOW, 99), link.too_large()), (true, Some(5000)));
+        }
         link.begin_anew();
         link.has_no_room(NOW, 5, "5 bytes are needed, 1 is free");
         // One that is busy takes nothing, of whatever size.
