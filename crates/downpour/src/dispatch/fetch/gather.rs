@@ -7,7 +7,7 @@
 //!    comes from all usable ones at once: who is fast takes more, and at the end takes over what the slow still owe
 //!    (`proto::transfer::Ranges`).
 //! 3. A source that fails three times in a row, and of which nothing has come for 20 s, is not asked any more: a connection
-//!    that fails while others bring is only made anew. What has come is kept, and it is written down which pieces are
+//!    that fails while others bring is only made anew. Nor is one of which all that comes is lost. What has come is kept, and it is written down which pieces are
 //!    complete (`journal`).
 //!
 //! `gather/line` has what one connection does. Whether the bytes are the right ones is found out by who knows the digest.
@@ -130,9 +130,11 @@ struct Way {
     /// How often what it was asked for was given to others.
     turn: u64,
     brought: u64,
-    /// How often it failed since bytes of it were stored, and when that was.
+    /// How often it failed since bytes of it were stored, and how many were lost with its connections.
     failures: u32,
-    stored_at: Option<Instant>,
+    lost: u64,
+    /// When bytes of it came.
+    came_at: Option<Instant>,
     /// How its connections are set, and what its plan says of that.
     tuning: Tuning,
     plan: Vec<PlanLine>,
@@ -182,7 +184,8 @@ impl Way {
             turn: 0,
             brought: 0,
             failures: 0,
-            stored_at: None,
+            lost: 0,
+            came_at: None,
             tuning: Tuning::default(),
             plan: Vec::new(),
             receive_buffer_bytes: 0,
@@ -489,16 +492,19 @@ mod tests {
     use super::{Asking, Begin, Gather, Holder, Part, Piece, Seen, SeenOf, Source};
     use crate::site::{Fault, Remote, RemoteSection};
     use axum::body::{Body, to_bytes};
+    use axum::http::header::CONTENT_LENGTH;
     use axum::http::{HeaderMap, Request, Response};
     use downpour_proto::Rate;
     use downpour_proto::transfer::{Known, Plan, Wishes};
     use downpour_transport::control::{Endpoint, ServerLimits};
     use downpour_transport::identity::Identity;
+    use futures_util::{StreamExt as _, stream};
     use std::collections::BTreeSet;
     use std::ops::Range;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
+    use tokio::sync::watch;
 
     fn plan(connections: u16) -> Plan {
         Plan::new(&Known {
@@ -516,24 +522,26 @@ mod tests {
 
     const LEN: u64 = 3 << 20;
 
+    fn sevens(len: usize) -> Response<Body> {
+        Response::new(Body::from(vec![7; len]))
+    }
+
     /// What comes of a file of [`LEN`] sevens over so many connections, each with so many asks at least, from a source that
-    /// gives the requests to which `answers` says yes what they ask for.
+    /// answers requests for so many bytes like this.
     async fn gathered(
         (connections, depth): (u16, usize),
-        answers: impl Fn(&HeaderMap) -> bool + Clone + Send + Sync + 'static,
+        answers: impl Fn(&HeaderMap, usize) -> Response<Body> + Clone + Send + Sync + 'static,
     ) -> (Result<(), Fault>, Seen) {
         let (server, own) = (Identity::generate(), Arc::new(Identity::generate()));
         let any = "127.0.0.1:0".parse().unwrap();
         let endpoint = Endpoint::bind(any, &server, ServerLimits::default()).await.unwrap();
         let (key, address) = (server.public_key(), endpoint.local_addr());
         let answer = move |request: Request<_>| {
-            let (head, body) = request.into_parts();
-            let is_answered = answers(&head.headers);
+            let ((head, body), answers) = (request.into_parts(), answers.clone());
             async move {
                 let wish = to_bytes(Body::new(body), 10_000).await.unwrap();
                 let piece: Piece = serde_json::from_slice(&wish).unwrap();
-                let len = if is_answered { piece.len } else { 0 };
-                Response::new(Body::from(vec![7; len as usize]))
+                answers(&head.headers, piece.len as usize)
             }
         };
         let serving = tokio::spawn(endpoint.serve(answer, std::future::pending(), Duration::ZERO));
@@ -568,10 +576,10 @@ mod tests {
     async fn sockets_at_both_ends_are_set_as_planned() {
         let heard: Arc<Mutex<BTreeSet<String>>> = Arc::default();
         let hears = heard.clone();
-        let (done, seen) = gathered((2, 2), move |headers| {
+        let (done, seen) = gathered((2, 2), move |headers, len| {
             let asked = headers["downpour-stream"].to_str().unwrap().to_owned();
             hears.lock().unwrap().insert(asked);
-            true
+            sevens(len)
         })
         .await;
         assert_eq!((done, seen.sites[0].brought, seen.arrived), (Ok(()), LEN, LEN));
@@ -589,7 +597,10 @@ mod tests {
     async fn without(which: Range<usize>, ways: (u16, usize)) -> (Result<(), Fault>, usize) {
         let requests = Arc::new(AtomicUsize::new(0));
         let counted = requests.clone();
-        let answers = move |_: &HeaderMap| !which.contains(&counted.fetch_add(1, Ordering::SeqCst));
+        let answers = move |_: &HeaderMap, len| {
+            let is_answered = !which.contains(&counted.fetch_add(1, Ordering::SeqCst));
+            sevens(if is_answered { len } else { 0 })
+        };
         let (done, _) = gathered(ways, answers).await;
         (done, requests.load(Ordering::SeqCst))
     }
@@ -603,5 +614,34 @@ mod tests {
         let (failed, requests) = without(0..usize::MAX, (1, 1)).await;
         assert!(failed.is_err_and(|fault| fault.what == "a: its answer has another length"));
         assert_eq!(requests, 3);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_fails_while_another_one_brings_is_made_anew() {
+        let requests = Arc::new(watch::channel(0).0);
+        let (done, _) = gathered((2, 1), move |_, len| {
+            let mut number = 0;
+            requests.send_modify(|n| (number, *n) = (*n, *n + 1));
+            match number {
+                0 => slowly(len, requests.subscribe()),
+                1..4 => sevens(0),
+                _ => sevens(len),
+            }
+        })
+        .await;
+        assert_eq!(done, Ok(()));
+    }
+
+    /// The rest of it when the other connection has failed three times.
+    fn slowly(len: usize, mut requests: watch::Receiver<usize>) -> Response<Body> {
+        let some = |len| std::io::Result::Ok(vec![7; len]);
+        let rest = async move {
+            requests.wait_for(|n| *n > 4).await.unwrap();
+            some(len - 1000)
+        };
+        let first = stream::once(async move { some(1000) });
+        let mut answer = Response::new(Body::from_stream(first.chain(stream::once(rest))));
+        answer.headers_mut().insert(CONTENT_LENGTH, len.into());
+        answer
     }
 }

@@ -7,6 +7,7 @@ use downpour_proto::transfer::Ask;
 use downpour_transport::control::Head;
 use downpour_transport::stream::Tuning;
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,8 +15,11 @@ use std::time::{Duration, Instant};
 const TRIES_MAX: u32 = 3;
 /// After a failure.
 const PAUSE: Duration = Duration::from_millis(200);
-/// A connection that brings nothing for so long has failed; a source that brought something since has not.
+/// A source that brings nothing for so long is silent. Its connections may hear of it in turn, where it has a low rate: one of them is
+/// silent after as many times that as are busy.
 const SILENCE: Duration = Duration::from_secs(20);
+/// A source that brings so much that cannot be kept, and nothing else, has failed.
+const LOST_MAX: u64 = 8 * WRITE_LEN;
 
 /// One connection: what it was asked for and has not brought.
 struct Line {
@@ -42,26 +46,28 @@ impl From<RemoteError> for Broken {
     }
 }
 
-/// What a source does, unless it falls silent.
-async fn soon<T>(what: impl Future<Output = Result<T, RemoteError>>) -> Result<T, Broken> {
-    let done = tokio::time::timeout(SILENCE, what).await;
-    let silent = |_| Broken::Failed(Fault::new(ErrorClass::TimedOut, "it fell silent"));
-    Ok(done.map_err(silent)??)
-}
-
 impl Way {
+    /// Bytes of it came.
+    fn came(&mut self, len: u64) {
+        self.sight.came(len);
+        self.came_at = Some(Instant::now());
+    }
+
     /// Bytes of it were stored.
     fn stored(&mut self, len: u64) {
         self.brought += len;
-        (self.failures, self.stored_at) = (0, Some(Instant::now()));
+        (self.failures, self.lost) = (0, 0);
+    }
+
+    fn is_silent(&self) -> bool {
+        self.came_at.is_none_or(|at| at.elapsed() >= SILENCE)
     }
 
     /// One of its connections failed, begun after so many failures: those that break together are one. Whether the source
     /// has failed.
     fn failed(&mut self, before: u32) -> bool {
         self.failures += u32::from(before == self.failures);
-        let is_silent = self.stored_at.is_none_or(|at| at.elapsed() >= SILENCE);
-        self.failures >= TRIES_MAX && is_silent
+        self.failures >= TRIES_MAX && (self.is_silent() || self.lost >= LOST_MAX)
     }
 }
 
@@ -123,7 +129,7 @@ impl Gather {
                 Some(open) => open,
                 none => none.insert(self.open(line.source, &tuning).await?),
             };
-            soon(open.ask("/v1/site/pieces", &wish, &tuning)).await?;
+            self.soon(line.source, open.ask("/v1/site/pieces", &wish, &tuning)).await?;
             line.out.push_back(ask);
         }
         if !line.out.is_empty() {
@@ -141,6 +147,26 @@ impl Gather {
         Ok(())
     }
 
+    /// What a source does on a connection, unless that falls silent.
+    async fn soon<T>(
+        &self,
+        source: usize,
+        what: impl Future<Output = Result<T, RemoteError>>,
+    ) -> Result<T, Broken> {
+        let mut what = pin!(what);
+        for waited in 1.. {
+            if let Ok(done) = tokio::time::timeout(SILENCE, &mut what).await {
+                return Ok(done?);
+            }
+            let State { ranges, ways, .. } = &*self.lock();
+            let (busy, _) = ranges.busy_of(self.places[source].lines.clone());
+            if waited >= busy || ways[source].is_silent() {
+                break;
+            }
+        }
+        Err(Broken::Failed(Fault::new(ErrorClass::TimedOut, "it fell silent")))
+    }
+
     async fn open(&self, source: usize, tuning: &Tuning) -> Result<BytesLine, Broken> {
         let open = self.places[source].remote.bulk(tuning).await?;
         self.lock().ways[source].receive_buffer_bytes = open.report().receive_buffer_bytes;
@@ -153,7 +179,7 @@ impl Gather {
         let (source, id, turn) = (line.source, ask.id, line.turn);
         let mut at = id * PIECE_LEN_MAX + ask.span.start;
         let end = id * PIECE_LEN_MAX + ask.span.end;
-        let head = soon(open.head()).await?;
+        let head = self.soon(source, open.head()).await?;
         self.hear(line.index, source, &head);
         if head.len != end - at {
             let what = "its answer has another length";
@@ -163,8 +189,10 @@ impl Gather {
             let mut bytes = vec![0; (end - at).min(WRITE_LEN) as usize];
             let mut have = 0;
             while have < bytes.len() {
-                let some = soon(open.some(&mut bytes[have..])).await?;
-                self.lock().ways[source].sight.came(some as u64);
+                let some = self.soon(source, open.some(&mut bytes[have..])).await;
+                let way = &mut self.lock().ways[source];
+                let some = some.inspect_err(|_| way.lost += have as u64)?;
+                way.came(some as u64);
                 have += some;
             }
             self.lock().ways[source].storing += 1;
@@ -228,5 +256,23 @@ impl Gather {
         if state.pieces == 0 {
             self.changed.notify_waiters();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LOST_MAX, Way};
+
+    #[test]
+    fn a_source_of_which_something_comes_has_not_failed_unless_all_of_it_is_lost() {
+        let mut silent = Way::new();
+        assert_eq!([0, 1, 2].map(|before| silent.failed(before)), [false, false, true]);
+        let mut slow = Way::new();
+        slow.came(1);
+        assert_eq!([0, 1, 2].map(|before| slow.failed(before)), [false; 3]);
+        slow.lost = LOST_MAX;
+        assert!(slow.failed(3));
+        slow.stored(1);
+        assert!(!slow.failed(4));
     }
 }
