@@ -1,7 +1,7 @@
 //! From the configuration to a running site, and to its end.
 //!
-//! 1. The state folder is taken, so that no second daemon works in it; where other sites are configured, its key must be there. Key,
-//!    catalog, tokens and audit record are opened, the door listens, services start; systemd is told.
+//! 1. The state folder is taken, so that no second daemon works in it; where other sites or receivers are configured, its key must
+//!    be there. Key, catalog, tokens and audit record are opened, the door listens, services start; systemd is told.
 //! 2. SIGHUP reads the configuration again. One that is wrong, or that needs another process, is refused, and the one
 //!    before stays.
 //! 3. SIGTERM and SIGINT drain: services finish what is under way for the configured time; then everything ends. A second
@@ -240,10 +240,14 @@ const LOCK_FILE: &str = "daemon.lock";
 fn check_key(config: &Config, is_usual: bool) -> Result<(), StartError> {
     let state = config.state();
     let key = Identity::load(&state).map_err(|error| cannot(error.to_string(), MEND_KEY))?;
-    if config.remote.is_empty() || key.is_some() {
+    let is_alone = config.remote.is_empty() && config.receiver.is_empty();
+    if is_alone || key.is_some() {
         return Ok(());
     }
-    let what = format!("no node's key in {}, and other sites are configured", state.display());
+    let what = format!(
+        "no node's key in {}, and other sites or receivers are configured",
+        state.display()
+    );
     if !is_usual {
         tracing::warn!("{what}: a new one is made, by which these do not know this site");
         return Ok(());
@@ -394,13 +398,15 @@ mod tests {
         let file = configured(folder.path(), "127.0.0.1:0");
         let (site, state) = (fs::read_to_string(&file).unwrap(), folder.path().join("state"));
         let key = Identity::generate().public_key();
-        fs::write(&file, format!("{site}[[remote]]\nname = 'b'\nkey = '{key}'\n")).unwrap();
-        let Err(StartError::Open { what, todo }) = Daemon::start(&file, Clock::system()).await
-        else {
-            panic!("a new site");
-        };
-        assert!(what.contains("no node's key") && todo.contains("downpour init"), "{what}: {todo}");
-        assert!(!state.exists());
+        for one in ["receiver", "remote"] {
+            fs::write(&file, format!("{site}[[{one}]]\nname = 'b'\nkey = '{key}'\n")).unwrap();
+            let Err(StartError::Open { what, todo }) = Daemon::start(&file, Clock::system()).await
+            else {
+                panic!("a new site");
+            };
+            assert!(what.contains("no node's key") && todo.contains("downpour init"), "{what}");
+            assert!(!state.exists());
+        }
         let other = folder.path().join("other.toml");
         fs::copy(&file, &other).unwrap();
         Daemon::start(&other, Clock::system()).await.unwrap().end(Duration::ZERO).await;
