@@ -419,9 +419,12 @@ async fn start(
     Given(wish): Given<ReconcileWish>,
 ) -> Result<Json<ReportList>, Problem> {
     let mut of_disk = wish.scrub;
-    if let Some(id) = &wish.approve {
-        let approved = report::approve(&site.config().state(), id).map_err(|error| odd(&error))?;
-        of_disk |= approved.is_of_disk();
+    if let Some(id) = wish.approve {
+        let state = site.config().state();
+        let approved = tokio::task::spawn_blocking(move || report::approve(&state, &id)).await;
+        let ended =
+            |error: tokio::task::JoinError| Fault::new(ErrorClass::Internal, error.to_string());
+        of_disk |= approved.map_err(ended)?.map_err(|error| odd(&error))?.is_of_disk();
     }
     let (shared, disk) = (Extension(service.clone()), Extension(scrub.clone()));
     let reports = list(State(site), shared, disk).await?;
