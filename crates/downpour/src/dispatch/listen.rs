@@ -5,10 +5,12 @@
 //! 2. With its head each file is judged as one that is offered: here already, refused, or taken with a path and room.
 //! 3. What is in its place is signed for and recorded as what a batch brought, before its sender is told.
 //! 4. A ticket that is missing, wrong or refused is looked at again after a while. One that was replaced is used at once.
+//! 5. When the service drains it takes no new file, and ends when the one under way is in its place and that is told.
 //!
 //! Deliberately absent: where a session is cut nothing is kept of the file under way; its sender sends that again. What a
 //! `[[remote]]` says of rates and batches does not apply: the sender sets the pace for all receivers together.
 
+use super::arrivals::Arrivals;
 use super::arriving::{Judge, Look, Taken};
 use super::here::READ_MAX;
 use super::incoming::{MEMORY, not_recorded};
@@ -22,7 +24,7 @@ use crate::progress::{Phase, Snapshot};
 use crate::receipt::SignedFileReceipt;
 use crate::session::{TakeProducts, take_products};
 use crate::site::section::Complaint;
-use crate::site::{Config, Fault, Running, Service, Site, Status, Stop};
+use crate::site::{Config, Fault, Running, Service, Site, Status, Stop, Wish};
 use crate::ticket::Ticket;
 use downpour_catalog::ErrorClass;
 use downpour_transport::identity::PublicKey;
@@ -46,6 +48,7 @@ pub(super) struct Listen {
     dispatch: Arc<Dispatch>,
     /// By the other site's name.
     seen: Mutex<BTreeMap<String, Seen>>,
+    arrivals: Arc<Arrivals>,
 }
 
 /// How it goes with one site.
@@ -168,11 +171,12 @@ pub fn check_tickets(config: &Config) -> Vec<Complaint> {
 
 impl Listen {
     pub(super) fn new(dispatch: &Arc<Dispatch>) -> Self {
-        Self { dispatch: dispatch.clone(), seen: Mutex::default() }
+        Self { dispatch: dispatch.clone(), seen: Mutex::default(), arrivals: Arrivals::new() }
     }
 
     /// Takes part in all sessions that the configuration names, until it is asked to stop.
     async fn work(self: &Arc<Self>, site: &Arc<Site>, stop: &Stop) -> Result<(), Fault> {
+        self.arrivals.follow(stop);
         loop {
             let mut changes = site.config_changes();
             let all = Wanted::all(&site.config());
@@ -182,17 +186,25 @@ impl Listen {
             for wanted in &all {
                 self.tell(&wanted.site, How::Off);
                 let (this, site) = (self.clone(), site.clone());
-                sessions.spawn(this.stay(site, wanted.clone(), ended.clone()));
+                sessions.spawn(this.stay(site, wanted.clone(), (ended.clone(), stop.clone())));
             }
             let others = async {
                 while changes.changed().await.is_ok() && Wanted::all(&site.config()) == all {}
             };
-            let goes_on = tokio::select! {
-                () = stop.asked() => Ok(false),
-                () = others => Ok(true),
-                Some(broken) = sessions.join_next() => {
-                    let what = broken.err().map_or_else(String::new, |error| error.to_string());
-                    Err(Fault::new(ErrorClass::Internal, format!("a session broke off: {what}")))
+            tokio::pin!(others);
+            let goes_on = loop {
+                tokio::select! {
+                    () = stop.now() => break Ok(false),
+                    () = stop.asked(), if sessions.is_empty() => break Ok(false),
+                    () = &mut others, if stop.wish() == Wish::Run => break Ok(true),
+                    Some(done) = sessions.join_next() => match done {
+                        Ok(()) if stop.wish() != Wish::Run => {}
+                        done => {
+                            let why = done.err().map_or_else(String::new, |error| error.to_string());
+                            let what = format!("a session broke off: {why}");
+                            break Err(Fault::new(ErrorClass::Internal, what));
+                        }
+                    }
                 }
             };
             end.send_replace(true);
@@ -210,7 +222,7 @@ impl Listen {
         self: Arc<Self>,
         site: Arc<Site>,
         wanted: Wanted,
-        mut ended: watch::Receiver<bool>,
+        (ended, stop): (watch::Receiver<bool>, Stop),
     ) {
         let desk = SiteDesk {
             listen: self.clone(),
@@ -221,15 +233,19 @@ impl Listen {
         let (folder, identity) = (wanted.folder.clone(), site.identity.clone());
         // The same in all sessions: what it could not tell in one it tells in the next.
         let clerk = Arc::new(Clerk::new(folder, identity, Some(Arc::new(desk))));
-        loop {
-            let done = self.session(&site, &wanted, &clerk, ended.clone()).await;
-            if *ended.borrow() {
-                return;
+        let over = async || {
+            let mut ended = ended.clone();
+            tokio::select! {
+                // Its sender is in `work`, which waits.
+                _ = ended.wait_for(|ended| *ended) => {}
+                () = stop.asked() => {}
             }
+        };
+        while !*ended.borrow() && stop.wish() == Wish::Run {
+            let done = self.session(&site, &wanted, &clerk, (ended.clone(), &stop)).await;
             let Err(why) = done else { continue };
             self.tell(&wanted.site, How::Cannot(why));
-            // Its sender is in `work`, which waits.
-            let _ = tokio::time::timeout(AGAIN, ended.wait_for(|ended| *ended)).await;
+            let _ = tokio::time::timeout(AGAIN, over()).await;
         }
     }
 
@@ -239,7 +255,7 @@ impl Listen {
         site: &Arc<Site>,
         wanted: &Wanted,
         clerk: &Arc<Clerk>,
-        mut ended: watch::Receiver<bool>,
+        (mut ended, stop): (watch::Receiver<bool>, &Stop),
     ) -> Result<(), String> {
         let banned = || self.dispatch.is_banned(&wanted.site);
         if banned() {
@@ -256,7 +272,7 @@ impl Listen {
             memory_bytes: MEMORY,
         });
         let mut look = tokio::time::interval(LOOK);
-        let mut stopping = false;
+        let (mut stopping, mut draining) = (false, false);
         loop {
             tokio::select! {
                 done = running.done() => return match done {
@@ -268,11 +284,13 @@ impl Listen {
                     _ => Ok(()),
                 },
                 _ = ended.wait_for(|ended| *ended), if !stopping => stopping = true,
+                () = stop.asked(), if !draining => draining = true,
                 _ = look.tick() => {
                     running.progress().into_iter().for_each(|seen| self.tell(&wanted.site, how(seen)));
                     stopping |= banned() || wanted.ticket().is_ok_and(|now| now != ticket);
                 }
             }
+            stopping |= draining && self.arrivals.is_empty() && clerk.has_told_all();
             if stopping {
                 running.stop();
             }
@@ -332,6 +350,10 @@ impl SiteDesk {
 
     /// A file that is taken, if there is room.
     fn take(&self, taken: Taken) -> Result<Verdict, Trouble> {
+        let Some(arriving) = self.listen.arrivals.begin() else {
+            let what = "the service `listen` of this site ends";
+            return Err(Trouble::new(ErrorClass::OutOfResources, what));
+        };
         let (dispatch, folder) = (&self.listen.dispatch, &self.wanted.folder);
         let (room, contents) = (&dispatch.room, &dispatch.contents);
         let (size, free) = (taken.item.size, room.free(folder));
@@ -345,7 +367,7 @@ impl SiteDesk {
         if let Some(recorded) = made_way.map_err(failed)? {
             recorded.wait().map_err(|error| failed(error.into()))?;
         }
-        Ok(Verdict::Take(taken.path, Box::new(room.promise(folder, size))))
+        Ok(Verdict::Take(taken.path, Box::new((room.promise(folder, size), arriving))))
     }
 
     fn refuse(&self, why: Failure) -> Verdict {

@@ -12,6 +12,7 @@
 //! | `load` | claimed files, looked up |
 //! | `outgoing`, `book` | a batch at its source, and its steps in the catalog |
 //! | `arriving`, `room`, `incoming` | an offer at its destination, whether it has room, and a batch there |
+//! | `arrivals` | what a service waits for that drains |
 //! | `here`, `contents` | what of an offer is in its place already, or lies there instead |
 //! | `ledger`, `paths` | what the catalog is told of links; what is known of them, for plans |
 //! | `multicast`, `standing`, `standing_ticket` | the standing session for rules with receivers, the files in it, its ticket |
@@ -27,6 +28,7 @@
 //! Deliberately absent: how bytes move (`session`), what a file's life may be (the catalog), rules for what is found
 //! (`spool`).
 
+mod arrivals;
 mod arriving;
 mod book;
 mod contents;
@@ -77,6 +79,7 @@ pub use ways::Way;
 pub use why::{Why, WhyList};
 
 use crate::site::{Part, Running, Service, Site, Status, Stop};
+use arrivals::Arrivals;
 use downpour_transport::control::PullBudget;
 use incoming::Incoming;
 use ledger::Ledger;
@@ -96,6 +99,8 @@ pub struct Dispatch {
     outgoing: Mutex<HashMap<String, Arc<Progress>>>,
     /// Batches offered to here.
     incoming: Mutex<HashMap<String, Arc<Incoming>>>,
+    /// Those of them, and the fetches, that are under way.
+    arrivals: Arc<Arrivals>,
     room: Arc<Room>,
     /// There may be something to do.
     wake: Notify,
@@ -165,6 +170,7 @@ pub fn part(site: &Arc<Site>) -> Part {
         links: Mutex::new(work::links_as_left(site)),
         outgoing: Mutex::default(),
         incoming: Mutex::default(),
+        arrivals: Arrivals::new(),
         room: Arc::default(),
         wake: Notify::new(),
         look: Arc::default(),

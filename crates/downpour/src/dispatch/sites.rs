@@ -9,12 +9,13 @@ use super::people::{TransferReport, transfer_here};
 use super::room::LANES_MAX;
 use super::{Dispatch, here, lock, wants};
 use crate::api::{Allow, Asked, Given, Named, Problem, Routes, Who};
-use crate::site::{Remote, Site};
+use crate::site::{Remote, Site, Wish};
 use crate::ticket::Ticket;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use downpour_catalog::ErrorClass;
+use futures_util::future::join_all;
 use serde::Deserialize;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -71,6 +72,9 @@ async fn offer(
         let banned = Problem::new(StatusCode::FORBIDDEN, "banned", what, "ask that operator");
         return Err(banned.of_class(ErrorClass::DestinationRefused));
     }
+    if dispatch.arrivals.wish() != Wish::Run {
+        return Err(ending());
+    }
     dispatch.end_earlier(remote.name(), &offer).await?;
     dispatch.forget_old();
     if lock(&dispatch.incoming).len() >= KNOWN_MAX {
@@ -118,19 +122,31 @@ async fn begin(
     }
     // A repeated question begins nothing twice.
     if !incoming.begun.swap(true, Ordering::SeqCst) {
-        let lane = incoming.lane(&dispatch.room).ok_or_else(|| {
+        let refuse = |busy: Problem| {
             incoming.begun.store(false, Ordering::SeqCst);
+            busy
+        };
+        let arriving = dispatch.arrivals.begin().ok_or_else(|| refuse(ending()))?;
+        let lane = incoming.lane(&dispatch.room).ok_or_else(|| {
             let what = format!("{LANES_MAX} batches arrive already");
             let busy = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", what, "try later");
-            busy.of_class(ErrorClass::OutOfResources)
+            refuse(busy.of_class(ErrorClass::OutOfResources))
         })?;
         let (site, incoming) = (site.clone(), incoming.clone());
         tokio::spawn(async move {
             incoming.run(&site, &remote, lane.name(), ticket).await;
             dispatch.count(&incoming.state.borrow());
+            drop(arriving);
         });
     }
     Ok(Json(incoming.state.borrow().clone()))
+}
+
+/// Nothing begins to arrive.
+fn ending() -> Problem {
+    let what = "the service `dispatch` of this site ends, or was ended";
+    let busy = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", what, "offer it later");
+    busy.of_class(ErrorClass::OutOfResources)
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -215,6 +231,14 @@ impl Dispatch {
             }
         }
         Ok(())
+    }
+
+    /// Ends all that arrives: the sessions keep what has come. A fetch goes on from there when the service runs again.
+    pub(super) async fn end_arriving(&self) {
+        let is_open = |incoming: &&Arc<Incoming>| incoming.ended.get().is_none();
+        let open: Vec<_> = lock(&self.incoming).values().filter(is_open).cloned().collect();
+        join_all(open.iter().map(|incoming| incoming.give_up())).await;
+        self.arrivals.ended().await;
     }
 
     fn count(&self, state: &BatchState) {

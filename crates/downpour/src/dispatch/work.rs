@@ -46,7 +46,7 @@ pub(super) struct Now {
 
 type Tasks = JoinSet<Result<(), Fault>>;
 
-/// Works until it is asked to stop; at a drain, until what is under way has ended.
+/// Works until it is asked to stop; at a drain, until what is under way, from here and to here, has ended.
 pub(super) async fn work(
     dispatch: Arc<Dispatch>,
     site: Arc<Site>,
@@ -56,6 +56,7 @@ pub(super) async fn work(
     let mut draining = false;
     let hashing = tokio::spawn(super::hasher::hash_submitted(dispatch.clone(), site.clone()));
     let hashing = Abort(hashing);
+    dispatch.arrivals.follow(&stop);
     super::fetch::resume(&dispatch, &site);
     let mut seen = Seen { at: site.clock.now(), looked: None };
     loop {
@@ -64,7 +65,7 @@ pub(super) async fn work(
             begin(&dispatch, &site, &mut tasks).await?;
         }
         tokio::select! {
-            () = stop.now() => return Ok(()),
+            () = stop.now() => break,
             () = stop.asked(), if !draining => draining = true,
             Some(done) = tasks.join_next() => {
                 let died = |e: tokio::task::JoinError| Fault::new(ErrorClass::Internal, e.to_string());
@@ -74,11 +75,13 @@ pub(super) async fn work(
             () = tokio::time::sleep(TICK) => {}
         }
         dispatch.forget_old();
-        if draining && tasks.is_empty() {
-            drop(hashing);
-            return Ok(());
+        if draining && tasks.is_empty() && dispatch.arrivals.is_empty() {
+            break;
         }
     }
+    drop((tasks, hashing));
+    dispatch.end_arriving().await;
+    Ok(())
 }
 
 /// The clock, as it was seen last, and when what is too far ahead of it was looked for.

@@ -144,6 +144,14 @@ impl Clerk {
         }
     }
 
+    /// Whether all that is in its place was told.
+    pub fn has_told_all(&self) -> bool {
+        // What a word is made of is neither here nor there.
+        let making = self.making.try_lock();
+        let state = self.lock();
+        making.is_ok() && state.placed.is_empty() && state.ready.is_empty()
+    }
+
     /// Waits until there is something new.
     pub async fn changed(&self) {
         self.changed.notified().await;

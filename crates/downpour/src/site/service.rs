@@ -131,6 +131,13 @@ impl Stop {
         self.reached(Wish::Stop).await;
     }
 
+    /// Ready when it is to work, maybe again.
+    pub async fn lifted(&self) {
+        if self.0.clone().wait_for(|wish| *wish == Wish::Run).await.is_err() {
+            std::future::pending().await
+        }
+    }
+
     async fn reached(&self, at_least: Wish) {
         // When nobody is left to ask, it is time to end.
         let _ = self.0.clone().wait_for(|wish| *wish >= at_least).await;

@@ -240,7 +240,8 @@ fn a_fetch_outlives_its_daemon() {
         let lines = |text: String| text.lines().filter(|line| !line.is_empty()).count() as u64;
         notes.filter_map(|path| fs::read_to_string(path).ok()).map(lines).sum()
     };
-    until("some pieces are here", || (noted() >= 8).then_some(()));
+    until("some pieces are here", || (noted() >= 4).then_some(()));
+    stops_and_goes_on(&sites.d, begun.id, &noted);
     for site in [&mut sites.d, &mut sites.a, &mut sites.b, &mut sites.c] {
         site.kill();
     }
@@ -282,6 +283,17 @@ fn a_fetch_outlives_its_daemon() {
     assert!(is_empty(parts.clone()) && is_empty(sites.d.path("state/fetches")), "{parts:?}");
     let list: Transfers = sites.d.get("/v1/transfers").expect("a list");
     assert!(list.fetches.is_empty(), "{list:?}");
+}
+
+/// A fetch brings nothing while the service is stopped, and goes on with it.
+fn stops_and_goes_on(d: &SiteProcess, id: i64, noted: &dyn Fn() -> u64) {
+    d.done(&["service", "stop", "dispatch"]);
+    let before = noted();
+    let now: FetchReport = d.get(&format!("/v1/fetches/{id}")).expect("it is known");
+    assert!(now.changes.iter().any(|change| change.contains("is started again")), "{now:?}");
+    assert!(!now.done && noted() == before, "{now:?}");
+    d.done(&["service", "start", "dispatch"]);
+    until("it goes on", || (noted() > before).then_some(()));
 }
 
 /// Who asks for a file of a's that is here already is told where it is.

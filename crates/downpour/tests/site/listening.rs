@@ -197,6 +197,28 @@ fn c_fetches(mut sites: Sites, first: &[u8], second: &[u8]) {
 }
 
 #[test]
+fn what_is_under_way_arrives_before_it_ends() {
+    let mut sites = Sites::set_up("");
+    sites.a.configure("[multicast]\nrate = \"16mbit\"");
+    sites.a.start();
+    sites.ticket().write_file(&sites.b.path("a.ticket")).expect("room");
+    sites.b.start();
+    sites.b_says("a: takes part");
+    let bytes = content(SIZE);
+    sites.drop_in("slow", &bytes);
+    until("some of it is there", || {
+        let mut staged = fs::read_dir(sites.b.path("inbox/.downpour/multicast-a")).ok()?.flatten();
+        staged
+            .any(|part| part.file_name().as_encoded_bytes().starts_with(b"product-"))
+            .then_some(())
+    });
+    sites.b.signal("TERM");
+    assert_eq!(sites.b.ended(), Some(0), "{}", sites.b.log());
+    sites.reaches("slow", State::Receipted);
+    sites.is_at_b("slow", "new/slow", &bytes);
+}
+
+#[test]
 fn killed_at_any_step_of_the_record_it_has_the_file_in_the_end() {
     let mut sites = Sites::set_up("");
     sites.a.start();

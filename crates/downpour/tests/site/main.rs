@@ -8,6 +8,7 @@ mod compared;
 mod cuts;
 mod database;
 mod door;
+mod draining;
 mod engines;
 mod failures;
 mod faults;

@@ -15,7 +15,7 @@ use crate::dispatch::room::{Promise, no_room};
 use crate::dispatch::{Dispatch, lock};
 use crate::object::{open_in, rename_new};
 use crate::receipt::digest_of;
-use crate::site::{Fault, Site};
+use crate::site::{Fault, Site, Wish};
 use downpour_catalog::{ErrorClass, Scope};
 use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ pub(super) fn spawn(
     });
 }
 
-/// Its sources may be started anew, too.
+/// Its sources may be started anew, too. While the service does not run it waits for that.
 async fn patiently(
     dispatch: &Arc<Dispatch>,
     site: &Arc<Site>,
@@ -75,16 +75,26 @@ async fn patiently(
 ) -> Result<Option<String>, Fault> {
     let mut wait = FIRST_WAIT;
     loop {
+        let Some(arriving) = dispatch.arrivals.begin() else {
+            fetch.tell("it goes on when the service `dispatch` is started again".to_owned());
+            tokio::select! {
+                () = fetch.cancelled() => return Err(cancelled()),
+                () = dispatch.arrivals.resumed() => continue,
+            }
+        };
         let before = fetch.state.borrow().arrived;
         let tried = match ready.take() {
             Some(ready) => dispatch.bring(site, fetch, ready, wish.one).await,
             None => dispatch.go_on(site, fetch, wish).await,
         };
+        drop(arriving);
         if fetch.state.borrow().arrived > before {
             wait = FIRST_WAIT;
         }
+        let was_cut = dispatch.arrivals.wish() == Wish::Stop && !fetch.is_cancelled();
         let may_pass = |fault: &Fault| fault.class.is_retried() && !fetch.is_cancelled();
         let failure = match tried {
+            Err(_) if was_cut => continue,
             Err(fault) if wait <= LAST_WAIT && may_pass(&fault) => fault.what,
             ended => return ended,
         };
@@ -237,7 +247,7 @@ impl Task {
         }
         match self.is_right(&self.folder.join(&self.taken.path)).await {
             // What cannot be read is not it.
-            Err(_) if !self.fetch.is_cancelled() => Ok(false),
+            Err(_) if !self.ended()() => Ok(false),
             seen => seen,
         }
     }
@@ -330,7 +340,13 @@ impl Task {
 
     /// Whether another source cannot help.
     fn is_over(&self, fault: &Fault) -> bool {
-        self.fetch.is_cancelled() || fault.class.scope() == Scope::Destination
+        self.ended()() || fault.class.scope() == Scope::Destination
+    }
+
+    /// Tells whether it is to go no further, now or for good.
+    fn ended(&self) -> impl Fn() -> bool + Send + 'static + use<> {
+        let (fetch, dispatch) = (self.fetch.clone(), self.dispatch.clone());
+        move || fetch.is_cancelled() || dispatch.arrivals.wish() == Wish::Stop
     }
 
     fn tell(&self, what: &str) {
@@ -343,9 +359,8 @@ impl Task {
         holders: Vec<Holder>,
         at_once: bool,
     ) -> Result<(), Fault> {
-        let (item, of) = (&self.taken.item, part.clone());
-        let fetch = self.fetch.clone();
-        let here = blocking(move || Ok(of.here(|| fetch.is_cancelled()))).await;
+        let (item, of, ended) = (&self.taken.item, part.clone(), self.ended());
+        let here = blocking(move || Ok(of.here(ended))).await;
         let here = here.map_err(|error| unwritten(part.path().display(), &error))?;
         if !here.is_empty() {
             self.tell(&format!("{} pieces of it are here already", here.len()));
@@ -368,7 +383,7 @@ impl Task {
         }
         let gather = Arc::new(Gather::new(piece, (item.size, &here), asked, into));
         *lock(&self.fetch.gather) = Some(gather.clone());
-        let done = self.unless_cancelled(gather.run()).await;
+        let done = self.unless_ended(gather.run()).await;
         gather.close().await;
         let seen = gather.seen();
         for site in &seen.sites {
@@ -381,26 +396,29 @@ impl Task {
         done
     }
 
-    async fn unless_cancelled<T>(
+    async fn unless_ended<T>(
         &self,
         work: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
         tokio::select! {
             biased;
             () = self.fetch.cancelled() => Err(cancelled()),
+            () = self.dispatch.arrivals.cut() => {
+                Err(Fault::new(ErrorClass::Interrupted, "the service `dispatch` was ended"))
+            }
             done = work => done,
         }
     }
 
     async fn is_right(&self, path: &Path) -> Result<bool, Fault> {
-        let (of, fetch) = (path.to_owned(), self.fetch.clone());
+        let (of, ended) = (path.to_owned(), self.ended());
         let found = blocking(move || {
             let file = File::open(of)?;
             file.sync_data()?;
-            digest_of(UnlessCancelled { file, fetch })
+            digest_of(UnlessEnded { file, ended })
         });
         let found = async { found.await.map_err(|error| unwritten(path.display(), &error)) };
-        let (_, found) = self.unless_cancelled(found).await?;
+        let (_, found) = self.unless_ended(found).await?;
         Ok(found == self.taken.digest)
     }
 
@@ -433,16 +451,16 @@ impl Task {
     }
 }
 
-/// A file that cannot be read on when its fetch is given up: the whole of it may take hours.
-struct UnlessCancelled {
+/// A file that cannot be read on when its fetch goes no further: the whole of it may take hours.
+struct UnlessEnded<F> {
     file: File,
-    fetch: Arc<Fetch>,
+    ended: F,
 }
 
-impl Read for UnlessCancelled {
+impl<F: Fn() -> bool> Read for UnlessEnded<F> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        match self.fetch.is_cancelled() {
-            true => Err(io::Error::other(CANCELLED)),
+        match (self.ended)() {
+            true => Err(io::Error::other("it has ended")),
             false => self.file.read(into),
         }
     }
@@ -500,7 +518,7 @@ pub(super) async fn blocking<T: Send + 'static>(
 mod tests {
     use super::super::part::Part;
     use super::super::{FetchReport, keep};
-    use super::{UnlessCancelled, is_wanted, while_it_grows};
+    use super::{UnlessEnded, is_wanted, while_it_grows};
     use crate::dispatch::room::Room;
     use crate::receipt::digest_of;
     use std::collections::BTreeMap;
@@ -550,9 +568,10 @@ mod tests {
         let path = folder.path().join("long");
         fs::write(&path, [7; 3]).unwrap();
         let fetch = keep(&mut BTreeMap::new(), FetchReport::default());
-        let read = || digest_of(UnlessCancelled { file: File::open(&path)?, fetch: fetch.clone() });
+        let ended = || fetch.is_cancelled();
+        let read = || digest_of(UnlessEnded { file: File::open(&path)?, ended });
         assert_eq!(read().unwrap().0, 3);
         fetch.cancelled.send_replace(true);
-        assert_eq!(read().unwrap_err().to_string(), "cancelled");
+        assert_eq!(read().unwrap_err().to_string(), "it has ended");
     }
 }
