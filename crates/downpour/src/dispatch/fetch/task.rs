@@ -13,16 +13,17 @@ use crate::dispatch::pieces::Piece;
 use crate::dispatch::record::{self, record};
 use crate::dispatch::room::{Promise, no_room};
 use crate::dispatch::{Dispatch, lock};
-use crate::object::{open_in, rename_new};
+use crate::object::{copy_across, open_in, rename_new};
 use crate::receipt::digest_of;
 use crate::site::{Fault, Site, Wish};
 use downpour_catalog::{ErrorClass, Scope};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
@@ -497,15 +498,31 @@ fn place(folder: &Path, part: &Path, path: &str) -> io::Result<()> {
     let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
     for step in above.split('/').filter(|step| !step.is_empty()) {
         match rustix::fs::mkdirat(&at, step, Mode::from_raw_mode(0o755)) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Ok(()) => rustix::fs::fsync(&at)?,
+            Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
         }
         at = open_in(&at, step.as_bytes(), folders, Mode::empty())?;
     }
     let from = part.file_name().unwrap_or_default();
-    rename_new((&parts, from), (&at, name))?;
+    match rename_new((&parts, from), (&at, name)) {
+        Err(Errno::XDEV) => copy(part, (&at, name))?,
+        done => done?,
+    }
     rustix::fs::fsync(&at)?;
     Ok(())
+}
+
+/// Its place is on another file system.
+fn copy(part: &Path, (to, name): (&OwnedFd, &str)) -> io::Result<()> {
+    let file = File::open(part)?;
+    let stat = rustix::fs::fstat(&file)?;
+    let whole = std::iter::once(0..stat.st_size as u64);
+    copy_across((file.as_fd(), whole), (to, name.as_bytes()), false, |copy| {
+        rustix::fs::fchmod(copy, Mode::from_raw_mode(stat.st_mode))?;
+        rustix::fs::fdatasync(copy)
+    })?;
+    std::fs::remove_file(part)
 }
 
 pub(super) async fn blocking<T: Send + 'static>(
@@ -518,13 +535,29 @@ pub(super) async fn blocking<T: Send + 'static>(
 mod tests {
     use super::super::part::Part;
     use super::super::{FetchReport, keep};
-    use super::{UnlessEnded, is_wanted, while_it_grows};
+    use super::{UnlessEnded, copy, is_wanted, while_it_grows};
     use crate::dispatch::room::Room;
     use crate::receipt::digest_of;
     use std::collections::BTreeMap;
     use std::fs::{self, File};
+    use std::io::ErrorKind;
+    use std::os::fd::OwnedFd;
     use std::sync::Arc;
     use std::time::Duration;
+
+    #[test]
+    fn what_has_its_place_on_another_file_system_is_copied_and_replaces_nothing() {
+        let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (part, place) = (here.path().join("part"), there.path().join("x"));
+        let folder = OwnedFd::from(File::open(there.path()).unwrap());
+        fs::write(&part, "new").unwrap();
+        copy(&part, (&folder, "x")).unwrap();
+        assert_eq!((fs::read_to_string(&place).unwrap().as_str(), part.exists()), ("new", false));
+        fs::write(&part, "other").unwrap();
+        let taken = copy(&part, (&folder, "x")).unwrap_err();
+        assert_eq!((taken.kind(), part.exists()), (ErrorKind::AlreadyExists, true));
+        assert_eq!(fs::read_to_string(&place).unwrap(), "new");
+    }
 
     #[tokio::test]
     async fn what_has_come_is_not_promised_as_well() {
