@@ -177,6 +177,20 @@ fn when_all_room_is_taken_only_what_the_newest_poll_has_closed_goes() {
     assert_eq!(work, [Work::Forget { block: block(0) }, pull(0), pull(8)]);
 }
 
+/// A member may make up symbols of any block: nothing is kept of those.
+#[test]
+fn what_finds_no_room_is_left_to_a_pull_only_if_it_may_have_been_opened() {
+    let mut receiver = receiver();
+    (0..8).for_each(|number| assert_eq!(symbol(&mut receiver, number, 0), Disposition::Keep));
+    hear(&mut receiver, &poll(1, 8, listed(0..8)));
+    for made_up in [1000, 8] {
+        assert_eq!(symbol(&mut receiver, made_up, 0), Disposition::Drop);
+    }
+    hear(&mut receiver, &poll(2, 1001, Vec::new()));
+    assert_eq!(symbol(&mut receiver, 8, 1), Disposition::Drop, "it is pulled");
+    assert_eq!(symbol(&mut receiver, 1000, 1), Disposition::Keep);
+}
+
 /// Ends far away cost no more than near ones: with a look at each block up to there this would take hours.
 #[test]
 fn ends_that_nothing_has_reached_are_not_searched_through() {

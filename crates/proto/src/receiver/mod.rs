@@ -657,7 +657,9 @@ impl Receiver {
         let newest = self.last_poll.as_ref().map(|l| l.poll.round);
         if is_by_pull || !self.make_room(block, k, newest) {
             // Begun later it would lack much, and have its place until that has come.
-            self.by_pull.insert(block.raw());
+            if self.may_be_open(block) {
+                self.by_pull.insert(block.raw());
+            }
             self.stats.no_room += 1;
             return Disposition::Drop;
         }

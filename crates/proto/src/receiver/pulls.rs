@@ -122,6 +122,16 @@ impl Receiver {
         self.pull_check = true;
     }
 
+    /// Whether the sender, by what it has told, may have opened the block. Of others there may be any number: a symbol alone may
+    /// be a member's forgery.
+    pub(super) fn may_be_open(&self, block: BlockId) -> bool {
+        let end = match block.kind() {
+            BlockKind::Manifest => self.manifest_end,
+            BlockKind::Data => self.data_end,
+        };
+        block.number() < end.saturating_add(POLL_BLOCKS_MAX as u32)
+    }
+
     /// Starts the pulls that may run: the manifest first, then data in order.
     pub(super) fn start_pulls(&mut self) {
         let ends = [(BlockKind::Manifest, self.manifest_end), (BlockKind::Data, self.data_end)];
