@@ -340,13 +340,16 @@ async fn join(
     let limit = if plan.stay { Duration::MAX } else { plan.join_timeout };
     let begun = Instant::now();
     loop {
-        until_free(target, host).await?;
         let connected = tokio::select! {
             connected = ControlClient::connect(setup.clone()) => connected,
             () = host.stopped() => return Err(interrupted()),
         };
         let tried = match connected {
-            Ok(client) => client.join(request).await.map(|joined| (client, joined)),
+            Ok(client) => {
+                // Not before the sender answers: who waits for it leaves the target to others.
+                until_free(target, host).await?;
+                client.join(request).await.map(|joined| (client, joined))
+            }
             Err(error) if error.wrong_key().is_some() => {
                 let todo = "the ticket is for another sender, or somebody is in between: ask for a \
                             new ticket";

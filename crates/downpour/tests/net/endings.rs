@@ -177,6 +177,20 @@ fn a_receiver_into_a_folder_that_another_one_has_leaves_that_one_alone() {
 }
 
 #[test]
+fn who_waits_for_its_sender_leaves_the_folder_to_others_meanwhile() {
+    let session = OneFile::new(100_000);
+    let ours = session.scratch.path("r0/.downpour");
+    fs::create_dir_all(&ours).unwrap();
+    let others = File::create(ours.join("lock")).unwrap();
+    others.lock().unwrap();
+    let mut waits = session.receiver(0, &[]);
+    waits.until(|r| r.err().contains("phase=waiting").then_some(()));
+    drop(others);
+    session.sender(&["--receivers", "1"]).wait().expect(0);
+    waits.wait().expect(0);
+}
+
+#[test]
 fn who_stays_and_fails_takes_part_once_in_a_session_that_goes_on() {
     let scratch = Scratch::new();
     let tree = scratch.path("tree");
