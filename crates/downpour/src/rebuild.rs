@@ -117,6 +117,9 @@ pub fn from_receipts(
     Ok(work.end())
 }
 
+/// What the disk says of copies, where that is not what the catalog says, or will say.
+type News = BTreeMap<FileId, Replica>;
+
 struct Work<'a> {
     catalog: &'a Catalog,
     wish: Wish<'a>,
@@ -157,7 +160,7 @@ impl Work<'_> {
         }
         let known = self.known(receipts, &adopted)?;
         let (mut new, mut files) = (Vec::new(), Vec::new());
-        let (mut records, mut refused) = (Vec::new(), Vec::new());
+        let (mut records, mut refused) = (News::new(), Vec::new());
         for ((signed, adopted), known) in receipts.iter().zip(adopted).zip(known) {
             match known {
                 Some((file, copy)) if file.digest.as_ref() == Some(&adopted.digest) => {
@@ -182,17 +185,22 @@ impl Work<'_> {
                 Err(why) => refused.push((signed, why)),
             }
         }
-        self.catalog.apply(self.now, &records)?;
+        self.note(records)?;
         for (signed, why) in refused {
             let said = &signed.receipt;
-            let mut records = Vec::new();
+            let mut records = News::new();
             match self.replaced(signed)? {
                 Some(file) => self.record(signed, file, None, &mut records),
                 None => self.pass_over(format!("{} version {}: {why}", said.name, said.version)),
             }
-            self.catalog.apply(self.now, &records)?;
+            self.note(records)?;
         }
         Ok(())
+    }
+
+    fn note(&self, records: News) -> Result<(), Error> {
+        let records: Vec<_> = records.into_values().map(Change::Replica).collect();
+        self.catalog.apply(self.now, &records).map(drop)
     }
 
     /// For each receipt that the catalog has, or has a later one of: the file and its copy here.
@@ -226,7 +234,7 @@ impl Work<'_> {
         signed: &SignedFileReceipt,
         file: FileId,
         known: Option<&Replica>,
-        records: &mut Vec<Change>,
+        records: &mut News,
     ) {
         let said = &signed.receipt;
         self.done.receipts += 1;
@@ -238,7 +246,10 @@ impl Work<'_> {
         let is_said = known.is_none_or(|copy| copy.state == present && copy.path == path);
         // What is not here is no news of a copy that the catalog has no longer, or elsewhere.
         if is_said != (state == present) {
-            records.push(Change::Replica(Replica { file, site, path, state }));
+            records.insert(file, Replica { file, site, path, state });
+        } else if is_said {
+            // The news of an earlier receipt would stand instead.
+            records.remove(&file);
         }
     }
 
@@ -493,6 +504,28 @@ mod tests {
         assert_eq!(take(false).receipts, 6);
         expected[2].2 = ReplicaState::Present;
         assert_eq!(copies(), expected);
+    }
+
+    #[test]
+    fn of_two_places_of_a_file_the_later_one_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let identity = Identity::generate();
+        let [mut before, mut after] = [receipt("moved", b"content"), receipt("moved", b"content")];
+        before.path = "old/moved".into();
+        after.at = after.at.plus_s(60);
+        let both = [before, after].map(|receipt| receipt.sign(&identity).unwrap());
+        ReceiptLog::open(folder.path()).unwrap().append(&both).unwrap();
+        let place = folder.path().join("moved");
+        fs::write(&place, "content").unwrap();
+        let [made, early] = ["made.db", "early.db"].map(|name| catalog(folder.path(), name));
+        arrive(&early, folder.path(), &both[0]);
+        let wish = Wish { site: "geneva", keys: &[], verify: true };
+        // It has none of them, then both; the other has the earlier one.
+        for (made, files) in [(&made, 1), (&made, 0), (&early, 0)] {
+            let done = from_receipts(made, wish, folder.path(), NOW).unwrap();
+            assert_eq!((done.files, done.not_there, done.told.len()), (files, 0, 0), "{done:?}");
+            assert_eq!(all(made).0[0].7, [(place.to_string_lossy().into_owned(), true)]);
+        }
     }
 
     #[test]
