@@ -19,9 +19,13 @@ use crate::object::wire::{Reader, WireError, put_bytes, put_varint};
 use crate::object::{Digest, printable};
 use downpour_catalog::{NAME_BYTES_MAX, PATH_BYTES_MAX, RECEIPT_BYTES_MAX, Time};
 use downpour_transport::identity::{BadSignature, Identity, PUBLIC_KEY_LEN, PublicKey, Signature};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::OwnedFd;
 use std::path::{Component, Path};
 
 /// Longest name of a site, a rule or a session, in bytes.
@@ -284,8 +288,7 @@ impl std::fmt::Display for FileReceipt {
 }
 
 fn open_beneath(folder: &Path, path: &Path) -> io::Result<File> {
-    use rustix::fs::{Mode, OFlags};
-    let mut at = std::os::fd::OwnedFd::from(File::open(folder)?);
+    let mut at = OwnedFd::from(File::open(folder)?);
     let mut parts = path.components().peekable();
     while let Some(part) = parts.next() {
         let kind = if parts.peek().is_some() { OFlags::DIRECTORY } else { OFlags::NONBLOCK };
@@ -297,6 +300,38 @@ fn open_beneath(folder: &Path, path: &Path) -> io::Result<File> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
     }
     Ok(file)
+}
+
+/// Brings what lies at these paths below a folder onto the disk for good, with its names and the folders on the way: other
+/// file systems may be mounted there. Gives how many were synced. No link is followed.
+pub(crate) fn sync_beneath<'a>(
+    folder: &Path,
+    paths: impl IntoIterator<Item = &'a str>,
+) -> io::Result<usize> {
+    let mut synced = BTreeSet::new();
+    // Its own first.
+    for path in std::iter::once("").chain(paths) {
+        let at = deepest_above(folder, Path::new(path))?;
+        if synced.insert(rustix::fs::fstat(&at)?.st_dev) {
+            rustix::fs::syncfs(&at)?;
+        }
+    }
+    Ok(synced.len())
+}
+
+/// The folder that the file at this path is in, or how much of the way to it is left: what was moved away needs no sync.
+fn deepest_above(folder: &Path, path: &Path) -> io::Result<OwnedFd> {
+    let mut at = OwnedFd::from(File::open(folder)?);
+    for part in path.parent().into_iter().flat_map(Path::components) {
+        let name = part.as_os_str().as_encoded_bytes();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        at = match crate::object::open_in(&at, name, flags, Mode::empty()) {
+            Ok(next) => next,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => break,
+            Err(error) => return Err(error.into()),
+        };
+    }
+    Ok(at)
 }
 
 /// The digest of a file below a folder. No link is followed.
@@ -352,11 +387,31 @@ mod hex_digest {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::{FileReceipt, SignedFileReceipt, WrongContent};
+    use super::{FileReceipt, SignedFileReceipt, WrongContent, sync_beneath};
     use crate::object::Digest;
     use downpour_catalog::{RECEIPT_BYTES_MAX, Time};
     use downpour_transport::identity::Identity;
     use proptest::prelude::{any, prop_assert, proptest};
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+
+    /// A file system of its own, unmounted with the test.
+    pub(crate) struct Mounted(PathBuf);
+
+    impl Mounted {
+        /// `None` where none may be mounted.
+        pub(crate) fn tmpfs(at: &Path) -> Option<Self> {
+            let mount = ["-t", "tmpfs", "-o", "size=1m", "downpour-test"];
+            let mounted = Command::new("mount").args(mount).arg(at).status();
+            mounted.is_ok_and(|status| status.success()).then(|| Self(at.to_owned()))
+        }
+    }
+
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg(&self.0).status();
+        }
+    }
 
     pub(crate) fn receipt(name: &str, content: &[u8]) -> FileReceipt {
         FileReceipt {
@@ -442,6 +497,24 @@ pub(crate) mod tests {
         std::os::unix::fs::symlink("1", folder.path().join("run/link")).unwrap();
         let link = FileReceipt { path: "run/link".into(), ..said };
         assert!(matches!(check(&link), Err(WrongContent::Unreadable(_))));
+    }
+
+    #[test]
+    fn what_is_mounted_below_a_folder_is_synced_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("in/other");
+        std::fs::create_dir_all(&place).unwrap();
+        let synced = |path| sync_beneath(folder.path(), [path, path]).unwrap();
+        assert_eq!(synced("in/other/x"), 1);
+        let Some(_mounted) = Mounted::tmpfs(&place) else {
+            let name = "what_is_mounted_below_a_folder_is_synced_with_it";
+            return println!("skipped: {name}: cannot mount a tmpfs (not root)");
+        };
+        std::fs::create_dir(place.join("deep")).unwrap();
+        std::os::unix::fs::symlink("other", folder.path().join("in/link")).unwrap();
+        // No link is followed; what is gone by now is no error.
+        let paths = ["x", "in/x", "in/link/x", "in/other/x", "in/other/deep/x", "in/other/gone/x"];
+        assert_eq!(paths.map(synced), [1, 1, 1, 2, 2, 2]);
     }
 
     proptest! {

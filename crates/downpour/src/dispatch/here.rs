@@ -8,7 +8,7 @@ use super::contents::Contents;
 use super::incoming::receipt;
 use super::offer::{Said, Trouble};
 use super::record::{blocking, record};
-use crate::receipt::SignedFileReceipt;
+use crate::receipt::{SignedFileReceipt, sync_beneath};
 use crate::site::{Fault, Site};
 use downpour_catalog::ErrorClass;
 use std::path::Path;
@@ -89,8 +89,9 @@ fn read(
         recorded.wait()?;
     }
     if !found.here.is_empty() {
-        let synced = std::fs::File::open(folder).and_then(|at| Ok(rustix::fs::syncfs(at)?));
-        synced.map_err(|e| Fault::new(ErrorClass::DestinationWriteFailed, e.to_string()))?;
+        let paths = found.here.iter().map(|(_, signed)| &*signed.receipt.path);
+        sync_beneath(folder, paths)
+            .map_err(|e| Fault::new(ErrorClass::DestinationWriteFailed, e.to_string()))?;
     }
     Ok(found)
 }

@@ -3,18 +3,17 @@
 //!
 //! 1. The shelf asks what is to become of a file: it goes to its path, unless the receiver is a site, whose [`Desk`] says.
 //! 2. The shelf gives each file that it has placed; whoever ships takes the next [`Word`].
-//! 3. For a word the file system is synced once, each file is read back and compared, its receipt signed and kept in the
+//! 3. For a word each file system is synced once, each file is read back and compared, its receipt signed and kept in the
 //!    folder's own log, or by the desk. Only then it is told.
 //! 4. What was not told stays, also when the session is lost and another one comes.
 
 use super::file::SiteFile;
 use crate::object::Digest;
-use crate::receipt::{ReceiptLog, SignedFileReceipt};
+use crate::receipt::{ReceiptLog, SignedFileReceipt, sync_beneath};
 use downpour_catalog::{ErrorClass, FileKey};
 use downpour_transport::identity::Identity;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
-use std::fs::File;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -240,8 +239,8 @@ impl Clerk {
         let all_failed =
             |why: Failure| placed.iter().map(|(file, _)| failed(file.key(), &why)).collect();
         let unwritten = |what: String| (ErrorClass::DestinationWriteFailed, what);
-        let synced = File::open(&self.folder).and_then(|folder| Ok(rustix::fs::syncfs(&folder)?));
-        if let Err(error) = synced {
+        let paths = placed.iter().map(|(file, _)| &*file.path);
+        if let Err(error) = sync_beneath(&self.folder, paths) {
             return all_failed(unwritten(error.to_string()));
         }
         let key = self.identity.public_key();

@@ -53,14 +53,11 @@ impl Staged {
 
     fn copy_to(&self, stat: &Stat, to: (&OwnedFd, &[u8]), replaces: bool) -> Result<Mark, Errno> {
         let whole = std::iter::once(0..stat.st_size as u64);
-        let mark = copy_across((self.file.as_fd(), whole), to, replaces, |copy| {
+        copy_across((self.file.as_fd(), whole), to, replaces, |copy| {
             rustix::fs::fchmod(copy, Mode::from_raw_mode(stat.st_mode))?;
             rustix::fs::fdatasync(copy)?;
             rustix::fs::fstat(copy).map(|stat| Mark::of(&stat))
-        })?;
-        // The sync before a receipt is for the folder's own file system. This one is for the folders on the way as well.
-        rustix::fs::syncfs(to.0)?;
-        Ok(mark)
+        })
     }
 }
 

@@ -241,19 +241,9 @@ mod tests {
     use super::{Durability, Finish, Placer};
     use crate::object::place::{Beneath, MetaPolicy, Staging};
     use crate::object::scan::{Scan, ScanOptions};
+    use crate::receipt::tests::Mounted;
     use std::fs;
-    use std::path::PathBuf;
-    use std::process::Command;
     use std::sync::Arc;
-
-    /// Unmounted with the test.
-    struct Mounted(PathBuf);
-
-    impl Drop for Mounted {
-        fn drop(&mut self) {
-            let _ = Command::new("umount").arg(&self.0).status();
-        }
-    }
 
     #[test]
     fn what_is_mounted_below_the_target_is_synced_as_well() {
@@ -263,13 +253,10 @@ mod tests {
         for folder in [&inner.join("one"), &inner.join("two"), &place] {
             fs::create_dir_all(folder).unwrap();
         }
-        let mount = ["-t", "tmpfs", "-o", "size=1m", "downpour-test"];
-        let mounted = Command::new("mount").args(mount).arg(&place).status();
-        if !mounted.is_ok_and(|status| status.success()) {
+        let Some(_mounted) = Mounted::tmpfs(&place) else {
             let name = "what_is_mounted_below_the_target_is_synced_as_well";
             return println!("skipped: {name}: cannot mount a tmpfs (not root)");
-        }
-        let _mounted = Mounted(place);
+        };
         let tree = Arc::new(Scan::new(&[inner], &ScanOptions::default()).unwrap().into_parts().0);
         let staging = Arc::new(Staging::open(&out, None).unwrap());
         for folders in [false, true] {
