@@ -326,11 +326,11 @@ pub fn approve(state: &Path, id: &str) -> io::Result<Report> {
     Ok(report)
 }
 
-/// The report of the run that has done what this one asked for, if it is kept. Reports may be large: those from before it cannot be that.
+/// The report of the run that has done what this one asked for, if it is kept. Its moment may be an earlier one: the clock may have been
+/// set back.
 fn done_by(state: &Path, id: &str) -> io::Result<Option<String>> {
     let has_done = |other: &String| {
         far_in(other) == far_in(id)
-            && moment_in(other) >= moment_in(id)
             && load(state, other).is_ok_and(|done| done.approved.iter().any(|done| done == id))
     };
     Ok(ids(state)?.into_iter().find(has_done))
@@ -419,11 +419,6 @@ fn forget_old(folder: &Path) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// What an id says of the moment, to the second.
-fn moment_in(id: &str) -> Option<&str> {
-    id.split_once('-').map(|(moment, _)| moment)
 }
 
 /// What an id says of the site.
@@ -529,9 +524,13 @@ mod tests {
             assert!(refused.contains("its run is over: see report 20261122T000004Z-"), "{refused}");
         }
         assert_eq!(approvals(state.path(), "geneva/x").unwrap().covered, 0);
-        // What an older one says is not even looked at.
-        let older = Report { approved: vec![asks(&[Kind::Lost], false, 5).0], ..like.clone() };
-        older.ended(BEGUN).keep(state.path()).unwrap();
+        // The clock was set back while it was done.
+        let (ahead, _) = asks(&[Kind::Lost], false, 600);
+        let done = Report { approved: vec![ahead.clone()], ..report(Verdict::Found) };
+        done.ended(BEGUN).keep(state.path()).unwrap();
+        assert_eq!(approvals(state.path(), "geneva/x").unwrap().covered, 0);
+        let refused = approve(state.path(), &ahead).unwrap_err().to_string();
+        assert!(refused.contains("its run is over: see report 20261122T000000Z-"), "{refused}");
         assert_eq!(
             asks(&[Kind::Lost], true, 5).1,
             usize::MAX,
