@@ -15,6 +15,7 @@ use axum::{Extension, Json};
 use downpour_catalog::ErrorClass;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Handle;
@@ -30,7 +31,7 @@ pub(super) const COMPARED: &str = "compare.mark";
 const DIGESTS: &str = "/v1/site/digests";
 const READ_BACK: &str = "/v1/site/copies";
 /// Why sites were not compared in a round that was cut short.
-const CUT_SHORT: &str = "the rest: the service was stopped before";
+const CUT_SHORT: &str = "the service was stopped before";
 
 section! {
     /// Comparison of this catalog with those of other sites.
@@ -139,6 +140,9 @@ impl Far for There {
     }
 }
 
+/// Sites that are not compared in a round, or not yet, each with the reason.
+type Unreached = BTreeMap<String, String>;
+
 /// What the service did last.
 #[derive(Clone, Debug, Default)]
 struct Last {
@@ -153,8 +157,8 @@ struct Last {
 }
 
 impl Last {
-    fn round_ended(&mut self, unreached: Vec<String>) {
-        self.unreached = unreached;
+    fn round_ended(&mut self, unreached: Unreached) {
+        self.unreached = unreached.iter().map(|(name, why)| format!("{name}: {why}")).collect();
         self.rounds.ended = self.rounds.begun;
     }
 }
@@ -186,13 +190,17 @@ impl Service for Reconcile {
                     () = self.asked.notified() => {}
                     Ok(()) = changes.changed() => continue,
                 }
-                tokio::select! {
-                    () = stop.now() => {
-                        // Who waits for its end would do so for ever.
-                        self.last().round_ended(vec![CUT_SHORT.to_owned()]);
-                        return Ok(());
-                    }
-                    () = self.round(&site) => {}
+                let mut unreached = Unreached::new();
+                let is_cut = tokio::select! {
+                    // In this order: it begins, whatever comes.
+                    biased;
+                    () = self.round(&site, &mut unreached) => false,
+                    () = stop.now() => true,
+                };
+                // Of one that is cut, too: who waits for its end would do so for ever.
+                self.last().round_ended(unreached);
+                if is_cut {
+                    return Ok(());
                 }
                 mark = Mark::ended(site.clock.now());
                 if let Err(error) = mark.keep(&file) {
@@ -217,17 +225,17 @@ impl Reconcile {
     }
 
     /// Compares with each site in turn.
-    async fn round(&self, site: &Arc<Site>) {
-        let config = site.config();
+    async fn round(&self, site: &Arc<Site>, unreached: &mut Unreached) {
+        let (config, mut remotes) = (site.config(), site.remotes());
+        let wants = |section: &RemoteSection| config.reconcile.wants(section);
+        remotes.retain(|r| wants(&r.section) && r.section.address.is_some());
+        unreached.extend(remotes.iter().map(|r| (r.name().to_owned(), CUT_SHORT.to_owned())));
         self.last().rounds.begun += 1;
-        let mut unreached = Vec::new();
-        for remote in site.remotes() {
-            if !config.reconcile.wants(&remote.section) || remote.section.address.is_none() {
-                continue;
-            }
+        for remote in remotes {
             let name = remote.name().to_owned();
             let line = match self.with(site, remote).await {
                 Ok(line) => {
+                    unreached.remove(&name);
                     let mut last = self.last();
                     last.rounds.told = last.rounds.begun;
                     line
@@ -236,14 +244,13 @@ impl Reconcile {
                     self.last().failed += 1;
                     tracing::warn!(remote = %name, %error, "reconcile failed");
                     let line = format!("{name}: {error}");
-                    unreached.push(line.clone());
+                    unreached.insert(name, error.to_string());
                     line
                 }
             };
             let mut last = self.last();
             (last.line, last.runs) = (line, last.runs + 1);
         }
-        self.last().round_ended(unreached);
     }
 
     async fn with(&self, site: &Arc<Site>, remote: Arc<Remote>) -> Result<String, Fault> {
@@ -475,7 +482,7 @@ async fn copies(
 
 #[cfg(test)]
 mod tests {
-    use super::{Extension, Json, Reconcile, Runs, Scrub, State, list};
+    use super::{CUT_SHORT, Extension, Json, Reconcile, Runs, Scrub, State, list};
     use crate::site::{Clock, Daemon, Service as _, Stop, Wish};
     use downpour_transport::identity::Identity;
     use std::net::TcpListener;
@@ -511,27 +518,33 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_round_that_is_cut_short_has_ended_and_says_so() {
+    async fn a_round_that_is_cut_short_has_ended_and_says_which_sites_it_has_not_compared() {
         let folder = tempfile::tempdir().unwrap();
         // It is connected to, and says nothing.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (address, key) = (silent.local_addr().unwrap(), Identity::generate().public_key());
-        let there = format!("[[remote]]\nname = 'b'\nkey = '{key}'\naddress = '{address}'\n");
-        let daemon = started(folder.path(), &format!("{there}connect = '1h'\n")).await;
+        let (nobody, address) = ("127.0.0.1:1".parse().unwrap(), silent.local_addr().unwrap());
+        let remotes = [("b", nobody), ("c", address), ("d", address)].map(|(name, address)| {
+            let key = Identity::generate().public_key();
+            let remote = format!("name = '{name}'\nkey = '{key}'\naddress = '{address}'\n");
+            format!("[[remote]]\n{remote}connect = '1h'\n")
+        });
+        let daemon = started(folder.path(), &remotes.concat()).await;
         let ((wish, stop), service) = (Stop::new(), Arc::new(Reconcile::default()));
         service.asked.notify_one();
         let run = tokio::spawn(service.clone().run(daemon.site.clone(), stop));
-        let begins = async {
-            while service.last().rounds.begun == 0 {
+        let fails = async {
+            while service.last().failed == 0 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(30), begins).await.expect("a round");
+        tokio::time::timeout(Duration::from_secs(30), fails).await.expect("nobody is there");
         wish.send_replace(Wish::Stop);
         run.await.unwrap().unwrap();
         let last = service.last().clone();
         assert_eq!(last.rounds, Runs { begun: 1, ended: 1, told: 0 });
-        assert_eq!(last.unreached, [super::CUT_SHORT]);
+        let [b, rest @ ..] = &last.unreached[..] else { panic!("{last:?}") };
+        assert!(b.starts_with("b: ") && !b.contains(CUT_SHORT), "{b}");
+        assert_eq!(rest, ["c", "d"].map(|name| format!("{name}: {CUT_SHORT}")));
         drop(silent);
         daemon.end(Duration::ZERO).await;
     }
