@@ -7,6 +7,7 @@
 use super::contents::Contents;
 use super::load::Names;
 use super::offer::{OFFER_FILES_MAX, Offer, OfferItem, Said, Trouble};
+use super::record::blocking;
 use super::room::{Reserved, Room, Space};
 use crate::object::{Digest, Fingerprint, TreeError, check_item_name, part_name, printable};
 use crate::receipt::{SignedFileReceipt, WORD_BYTES_MAX};
@@ -121,6 +122,54 @@ pub(super) fn check(offer: &Offer) -> Result<(), String> {
     Ok(())
 }
 
+/// Judges an offer of files that go to this folder. Its disk may be slow, or not answer: no turn to read is held meanwhile.
+pub(super) async fn judge(
+    site: &Arc<Site>,
+    room: &Arc<Room>,
+    folder: &Path,
+    offer: Offer,
+) -> Result<Judged, Fault> {
+    let (of, inbox) = (site.clone(), folder.to_owned());
+    let looks = site.read(move |reader| {
+        let judge = Judge::new(&of, reader, inbox)?;
+        offer.items.iter().map(|item| judge.look(reader, item)).collect::<Result<Vec<_>, _>>()
+    });
+    let (looks, room, inbox) = (looks.await?, room.clone(), folder.to_owned());
+    blocking(move || Ok(take(looks, &inbox, &room))).await
+}
+
+/// Takes what is not here and finds room.
+fn take(looks: Vec<Result<Look, Trouble>>, folder: &Path, room: &Arc<Room>) -> Judged {
+    let part = |look: &Result<Look, Trouble>| match look {
+        Ok(Look::Not(taken)) => Some(taken.part()),
+        _ => None,
+    };
+    let parts = looks.iter().filter_map(part).collect();
+    let mut space = room.space(folder, &parts);
+    let (mut all_said, mut all_taken) = (Vec::new(), Vec::new());
+    let mut paths = HashSet::new();
+    for look in looks {
+        let said = match look {
+            Ok(Look::Here(receipt)) => Said::Have { receipt: Box::new(receipt) },
+            Ok(Look::Not(taken)) if !paths.insert(taken.path.clone()) => {
+                let what = format!("another file of the offer goes to {}", taken.path);
+                Said::Refuse(Trouble::new(ErrorClass::VersionConflict, what))
+            }
+            Ok(Look::Not(mut taken)) => match taken.take_room(folder, &mut space) {
+                Ok(()) => {
+                    let path = taken.path.clone();
+                    all_taken.push(taken);
+                    Said::Take { path }
+                }
+                Err(trouble) => Said::Refuse(trouble),
+            },
+            Err(trouble) => Said::Refuse(trouble),
+        };
+        all_said.push(said);
+    }
+    Judged { said: all_said, taken: all_taken, reserved: space.reserve() }
+}
+
 impl<'a> Judge<'a> {
     /// Of what goes to this folder.
     pub(super) fn new(site: &'a Site, reader: &mut Reader, folder: PathBuf) -> Result<Self, Error> {
@@ -129,45 +178,6 @@ impl<'a> Judge<'a> {
         let sites = names.sites.into_iter().map(|(id, name)| (name, id)).collect();
         let rules = Rules::new(&site.name, &site.config().rule);
         Ok(Self { site, own, sites, rules, folder })
-    }
-
-    /// Looks at every file of an offer.
-    pub(super) fn judge(
-        &self,
-        reader: &mut Reader,
-        offer: &Offer,
-        room: &Arc<Room>,
-    ) -> Result<Judged, Error> {
-        let looks = offer.items.iter().map(|item| self.look(reader, item));
-        let looks = looks.collect::<Result<Vec<_>, _>>()?;
-        let part = |look: &Result<Look, Trouble>| match look {
-            Ok(Look::Not(taken)) => Some(taken.part()),
-            _ => None,
-        };
-        let parts = looks.iter().filter_map(part).collect();
-        let mut space = room.space(&self.folder, &parts);
-        let (mut all_said, mut all_taken) = (Vec::new(), Vec::new());
-        let mut paths = HashSet::new();
-        for look in looks {
-            let said = match look {
-                Ok(Look::Here(receipt)) => Said::Have { receipt: Box::new(receipt) },
-                Ok(Look::Not(taken)) if !paths.insert(taken.path.clone()) => {
-                    let what = format!("another file of the offer goes to {}", taken.path);
-                    Said::Refuse(Trouble::new(ErrorClass::VersionConflict, what))
-                }
-                Ok(Look::Not(mut taken)) => match taken.take_room(&self.folder, &mut space) {
-                    Ok(()) => {
-                        let path = taken.path.clone();
-                        all_taken.push(taken);
-                        Said::Take { path }
-                    }
-                    Err(trouble) => Said::Refuse(trouble),
-                },
-                Err(trouble) => Said::Refuse(trouble),
-            };
-            all_said.push(said);
-        }
-        Ok(Judged { said: all_said, taken: all_taken, reserved: space.reserve() })
     }
 
     /// Looks at one file.
@@ -366,12 +376,44 @@ impl Taken {
 
 #[cfg(test)]
 mod tests {
-    use super::{Taken, set_aside};
+    use super::{Taken, judge, set_aside};
+    use crate::dispatch::offer::Offer;
     use crate::dispatch::room::Room;
+    use crate::site::{Clock, Daemon, READERS_MAX};
     use downpour_catalog::{FileId, Replica, ReplicaState, SiteId};
     use std::collections::HashSet;
     use std::os::unix::fs::MetadataExt as _;
     use std::sync::Arc;
+    use std::time::Duration;
+    use tokio::task::JoinSet;
+
+    #[tokio::test]
+    async fn offers_that_wait_for_a_disk_leave_the_catalog_to_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, inbox) = (folder.path().join("site.toml"), folder.path().join("inbox"));
+        std::fs::write(&file, "[site]\nname = 'b'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let (room, none) = (Arc::new(Room::default()), HashSet::new());
+        // The disk does not answer the first one.
+        let space = room.space(&inbox, &none);
+        let mut offers = JoinSet::new();
+        for _ in 0..2 * READERS_MAX {
+            let (site, room, inbox) = (daemon.site.clone(), room.clone(), inbox.clone());
+            let items = vec![Taken::example("x", 1).item];
+            let offer = Offer { batch: "0".repeat(32), items };
+            offers.spawn(async move { judge(&site, &room, &inbox, offer).await.map(|_| ()) });
+        }
+        // Each is waiting for its turn, or has it.
+        tokio::task::yield_now().await;
+        let read = daemon.site.read(|reader| reader.sites());
+        let is_read = tokio::time::timeout(Duration::from_secs(30), read).await;
+        drop(space);
+        for judged in offers.join_all().await {
+            judged.unwrap();
+        }
+        daemon.end(Duration::ZERO).await;
+        is_read.expect("the catalog is read").unwrap();
+    }
 
     #[test]
     fn what_is_in_its_place_needs_no_room_unless_it_is_known_to_be_damaged() {

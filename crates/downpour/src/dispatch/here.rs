@@ -98,7 +98,7 @@ fn read(
 
 #[cfg(test)]
 mod tests {
-    use super::super::arriving::{Judge, Judged};
+    use super::super::arriving::{self, Judged};
     use super::super::contents::Contents;
     use super::super::offer::{Offer, OfferItem, Said};
     use super::super::room::Room;
@@ -147,11 +147,8 @@ mod tests {
             into: "z".to_owned(),
             digests: Vec::new(),
         };
-        let (of, folder, room) = (site.clone(), inbox.to_owned(), Arc::new(Room::default()));
         let offer = Offer { batch: "0".repeat(32), items: vec![item] };
-        let judged =
-            site.read(move |reader| Judge::new(&of, reader, folder)?.judge(reader, &offer, &room));
-        judged.await.unwrap()
+        arriving::judge(site, &Arc::new(Room::default()), inbox, offer).await.unwrap()
     }
 
     async fn find(site: &Arc<Site>, inbox: &Path, judged: &mut Judged) {

@@ -4,6 +4,7 @@ use super::fetch::FetchReport;
 use super::link::{LinkReport, Wanted};
 use super::load::is_open_to_reading;
 use super::offer::Wants;
+use super::record::blocking;
 use super::submit::{Accepted, Submission, submit};
 use super::why::{Place, Why, WhyList};
 use super::{Dispatch, lock, wants, work};
@@ -486,16 +487,20 @@ async fn release(
 ) -> Result<Json<Done>, Problem> {
     use downpour_catalog::State::Quarantined;
     let (config, named) = (site.config(), files.files.clone());
-    let aside = site.read(move |reader| {
-        let mut aside = BTreeMap::new();
+    let quarantined = site.read(move |reader| {
+        let mut found = Vec::new();
         for id in named.into_iter().take(DEED_MAX) {
-            let file = reader.file(FileId(id))?.filter(|file| file.state == Quarantined);
-            let file = file.filter(|file| lies_aside(&config.spool, &file.name, id));
-            aside.extend(file.map(|file| (id, file.name)));
+            found.extend(reader.file(FileId(id))?.filter(|file| file.state == Quarantined));
         }
-        Ok(aside)
+        Ok(found)
     });
-    let aside = aside.await?;
+    let mut aside = quarantined.await?;
+    // A spool may not answer: nobody waits for it with a turn to read.
+    let look = move || {
+        aside.retain(|file| lies_aside(&config.spool, &file.name, file.id.0));
+        Ok(aside.into_iter().map(|file| (file.id.0, file.name)).collect())
+    };
+    let aside: BTreeMap<i64, String> = blocking(look).await?;
     let rest = files.files.into_iter().filter(|id| !aside.contains_key(id)).collect();
     let rest = Files { files: rest, ..files };
     match aside.first_key_value() {

@@ -1,7 +1,7 @@
 //! What other sites may ask: `/v1/site/offers`, `/v1/site/batches`, `/v1/site/wants`. Each is answered from what it finds; none
 //! waits for bytes.
 
-use super::arriving::{Judge, check};
+use super::arriving::{check, judge};
 use super::incoming::Incoming;
 use super::link::Wanted;
 use super::offer::{BatchState, Begin, Offer, OfferAnswer, OfferItem, Wants, WantsAnswer};
@@ -83,12 +83,8 @@ async fn offer(
         return Err(busy.of_class(ErrorClass::OutOfResources));
     }
     let folder = site.config().inbox_of(&remote.section);
-    let (judging, judged_site) = (dispatch.clone(), site.clone());
-    let (id, inbox) = (offer.batch.clone(), folder.clone());
-    let judged = site.read(move |reader| {
-        Judge::new(&judged_site, reader, inbox)?.judge(reader, &offer, &judging.room)
-    });
-    let mut judged = judged.await?;
+    let id = offer.batch.clone();
+    let mut judged = judge(&site, &dispatch.room, &folder, offer).await?;
     here::find(&site, &dispatch.contents, &folder, &id, &mut judged).await?;
     if !judged.taken.is_empty() {
         let bytes = judged.taken.iter().map(|taken| taken.needed).sum();

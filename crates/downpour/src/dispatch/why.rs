@@ -3,6 +3,7 @@
 use super::fetch::{FetchReport, FetchSource};
 use super::link::Wanted;
 use super::load::{Names, receipts_that_hold};
+use super::record::blocking;
 use super::route::{Route, is_submitted};
 use super::ways::Way;
 use super::{Dispatch, ReceiverSection, lock};
@@ -146,9 +147,10 @@ impl Dispatch {
         query: Query,
         from: Place,
     ) -> Result<WhyList, Fault> {
-        let (links, config) = (self.links_now(), site.config());
+        let (links, config) = (Arc::new(self.links_now()), site.config());
         let (own, now) = (site.name.clone(), site.clock.now());
-        site.read(move |reader| {
+        let (links_now, configured) = (links.clone(), config.clone());
+        let read = site.read(move |reader| {
             let names = Names::read(reader)?;
             let rules = Rules::new(&own, &config.rule);
             let ahead = ahead(reader)?;
@@ -168,12 +170,11 @@ impl Dispatch {
             let begin = asked.iter().position(|query| query.state == begin).unwrap_or(0);
             for (place, query) in asked.iter().enumerate().skip(begin) {
                 let page = reader.search(query, after.take().as_ref(), PAGE - files.len())?;
-                for file in &page.files {
+                for file in page.files {
                     let route = Route::of(&config, &rules, names.rule(file.rule));
-                    let lack = lack(reader, file, route.as_ref(), (&config, &names), &links)?;
+                    let lack = lack(reader, &file, route.as_ref(), (&config, &names), &links)?;
                     let ahead = ahead.get(&file.rule).map_or(0, |ahead| ahead.files);
-                    let around = Around { ahead, lack, is_aside: is_aside(file, &config) };
-                    files.push(say(file, route.as_ref(), &links, around, now));
+                    files.push(Recorded { file, route, ahead, lack });
                 }
                 let is_cut = page.next.is_some();
                 next = match is_cut {
@@ -184,16 +185,19 @@ impl Dispatch {
                     break;
                 }
             }
-            let next = next.map(|place| place.to_string());
-            Ok(WhyList { files, fetches: Vec::new(), next })
-        })
-        .await
+            Ok((files, next.map(|place| place.to_string())))
+        });
+        let (files, next) = read.await?;
+        let say = move |file: &Recorded| say(file, &links_now, &configured, now);
+        let files = blocking(move || Ok(files.iter().map(say).collect())).await?;
+        Ok(WhyList { files, fetches: Vec::new(), next })
     }
 
     /// One file.
     pub(super) async fn why_of(&self, site: &Arc<Site>, id: FileId) -> Result<Option<Why>, Fault> {
         let (links, config) = (self.links_now(), site.config());
         let (own, now) = (site.name.clone(), site.clock.now());
+        let configured = config.clone();
         let read = site.read(move |reader| {
             let Some(file) = reader.file(id)? else { return Ok(None) };
             let names = Names::read(reader)?;
@@ -201,12 +205,13 @@ impl Dispatch {
             let route = Route::of(&config, &rules, names.rule(file.rule));
             let waiting = ahead(reader)?.get(&file.rule).copied().unwrap_or_default();
             let lack = lack(reader, &file, route.as_ref(), (&config, &names), &links)?;
-            let around = Around { ahead: waiting.files, lack, is_aside: is_aside(&file, &config) };
-            let why = say(&file, route.as_ref(), &links, around, now);
             let origin = names.sites.get(&file.site).cloned().unwrap_or_default();
-            Ok(Some((why, file, origin, route, waiting.bytes)))
+            let recorded = Recorded { file, route, ahead: waiting.files, lack };
+            Ok(Some((recorded, links, origin, waiting.bytes)))
         });
-        let Some((mut why, file, origin, route, waiting)) = read.await? else { return Ok(None) };
+        let Some((recorded, links, origin, waiting)) = read.await? else { return Ok(None) };
+        let say = move || Ok((say(&recorded, &links, &configured, now), recorded));
+        let (mut why, Recorded { file, route, .. }) = blocking(say).await?;
         let to = route.iter().flat_map(|route| &route.to);
         why.ways = to.filter_map(|to| self.way_of(site, (&file, to), &why, waiting)).collect();
         why.sources = self.sources_elsewhere(site, &origin, &file).await?;
@@ -304,28 +309,28 @@ fn lack(
     Ok(Some(format!("{have} receivers have it, {of} must; {is}: {told}")))
 }
 
-/// What a file's reason depends on beside the file.
-struct Around {
+/// A file, and what the catalog says of what its reason depends on.
+struct Recorded {
+    file: File,
+    route: Option<Route>,
     /// Files of its rule in the queue.
     ahead: i64,
     /// Which of its receivers lack it.
     lack: Option<String>,
-    /// Whether it lies in its spool's quarantine.
-    is_aside: bool,
 }
 
-fn is_aside(file: &File, config: &Config) -> bool {
-    file.state == State::Quarantined && lies_aside(&config.spool, &file.name, file.id.0)
-}
-
-fn say(file: &File, route: Option<&Route>, links: &Links, around: Around, now: Time) -> Why {
+/// Looks into its spool, which may not answer: not for one who reads the catalog.
+fn say(recorded: &Recorded, links: &Links, config: &Config, now: Time) -> Why {
+    let Recorded { file, ahead, lack, .. } = recorded;
+    let route = recorded.route.as_ref();
     let is_submitted = route.is_some_and(|route| is_submitted(&route.rule));
     let (eta, text) = match (file.state, file.reason) {
         (State::Waiting, reason) => waiting(file, reason, route, links),
-        (State::Queued, _) => queued(route, links, around.ahead, now),
+        (State::Queued, _) => queued(route, links, *ahead, now),
         (State::Quarantined, _) => {
             let class = file.error.map_or("an error", |class| class.name());
-            let of = if around.is_aside { "spool" } else { "transfer" };
+            let is_aside = lies_aside(&config.spool, &file.name, file.id.0);
+            let of = if is_aside { "spool" } else { "transfer" };
             let todo = format!("when its cause is gone: downpour {of} release {}", file.id);
             let told = match file.error {
                 Some(ErrorClass::VersionConflict) => " (the log says what is in its way)",
@@ -347,7 +352,7 @@ fn say(file: &File, route: Option<&Route>, links: &Links, around: Around, now: T
         (State::Cancelled, _) => (None, "it was cancelled".to_owned()),
         (State::Adopted, _) => (None, "it lies where it should".to_owned()),
     };
-    let text = around.lack.into_iter().fold(text, |text, lack| format!("{text}; {lack}"));
+    let text = lack.iter().fold(text, |text, lack| format!("{text}; {lack}"));
     Why {
         fetch: None,
         file: file.id.0,

@@ -62,7 +62,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Semaphore, watch};
 
 /// Readers of the catalog that are open at once, and kept so: each is a connection to its server.
-const READERS_MAX: usize = 16;
+pub(crate) const READERS_MAX: usize = 16;
 /// One that nobody used for so long is not used again: its server, or what is on the way there, may have closed it.
 const READER_IDLE_MAX: Duration = Duration::from_secs(30);
 
@@ -151,7 +151,8 @@ impl Site {
         self.supervisor.get().expect("services start before anybody can ask")
     }
 
-    /// Reads the catalog, on a thread where that may block; where many do, once it is its turn.
+    /// Reads the catalog, on a thread where that may block; where many do, once it is its turn. Turns are few: what reads waits
+    /// for the database alone, for no folder.
     pub async fn read<T, R>(self: &Arc<Self>, read: R) -> Result<T, Fault>
     where
         T: Send + 'static,
