@@ -5,12 +5,13 @@
 //! 2. With its head each file is judged as one that is offered: here already, refused, or taken with a path and room.
 //! 3. What is in its place is signed for and recorded as what a batch brought, before its sender is told.
 //! 4. A ticket that is missing, wrong or refused is looked at again after a while. One that was replaced is used at once.
-//! 5. When the service drains it takes no new file, and ends when the one under way is in its place and that is told.
+//! 5. When the service drains it takes no new file, and ends when the one under way is in its place and that is told. Of what
+//!    else comes until then it says nothing, as if it had left: refused, that would be tried again after a while only.
 //!
 //! Deliberately absent: where a session is cut nothing is kept of the file under way; its sender sends that again. What a
 //! `[[remote]]` says of rates and batches does not apply: the sender sets the pace for all receivers together.
 
-use super::arrivals::Arrivals;
+use super::arrivals::{Arrivals, Arriving};
 use super::arriving::{Judge, Look, Taken};
 use super::here::READ_MAX;
 use super::incoming::{MEMORY, not_recorded};
@@ -349,11 +350,7 @@ impl SiteDesk {
     }
 
     /// A file that is taken, if there is room.
-    fn take(&self, taken: Taken) -> Result<Verdict, Trouble> {
-        let Some(arriving) = self.listen.arrivals.begin() else {
-            let what = "the service `listen` of this site ends";
-            return Err(Trouble::new(ErrorClass::OutOfResources, what));
-        };
+    fn take(&self, taken: Taken, arriving: Arriving) -> Result<Verdict, Trouble> {
         let (dispatch, folder) = (&self.listen.dispatch, &self.wanted.folder);
         let (room, contents) = (&dispatch.room, &dispatch.contents);
         let (size, free) = (taken.item.size, room.free(folder));
@@ -382,9 +379,10 @@ impl Desk for SiteDesk {
     }
 
     fn look(&self, file: &SiteFile) -> Verdict {
+        let Some(arriving) = self.listen.arrivals.begin() else { return Verdict::Leave };
         let taken = match self.judge(file) {
             Ok(Ok(Look::Here(receipt))) => return Verdict::Have(Box::new(receipt)),
-            Ok(Ok(Look::Not(taken))) => self.take(taken),
+            Ok(Ok(Look::Not(taken))) => self.take(taken, arriving),
             Ok(Err(trouble)) => Err(trouble),
             Err(fault) => return self.refuse((fault.class, fault.what)),
         };

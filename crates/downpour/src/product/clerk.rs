@@ -6,6 +6,7 @@
 //! 3. For a word each file system is synced once, each file is read back and compared, its receipt signed and kept in the
 //!    folder's own log, or by the desk. Only then it is told.
 //! 4. What was not told stays, also when the session is lost and another one comes.
+//! 5. Of what comes while it leaves it tells nothing: to its sender it was away, and gets that when it is back.
 
 use super::file::SiteFile;
 use crate::object::Digest;
@@ -75,6 +76,8 @@ pub enum Verdict {
     Have(Box<SignedFileReceipt>),
     /// No.
     Refuse(Failure),
+    /// It leaves: of this one and all that come after it nothing is told, so they wait there until it is back.
+    Leave,
 }
 
 /// What is to become of a product that a clerk sees to.
@@ -84,6 +87,8 @@ pub(super) enum Fate {
     /// It is here.
     Here(Box<SignedFileReceipt>),
     Refused(SiteFile, Failure),
+    /// It comes while the receiver leaves.
+    Left,
     /// It is no file of a site, and nothing else is taken.
     Stray,
 }
@@ -111,6 +116,7 @@ struct State {
     /// Placed, and not synced yet.
     placed: Vec<(SiteFile, Digest)>,
     ready: VecDeque<Told>,
+    leaves: bool,
     through: Option<u64>,
     told_through: Option<u64>,
 }
@@ -172,6 +178,10 @@ impl Clerk {
             }
             Verdict::Have(receipt) => Fate::Here(receipt),
             Verdict::Refuse(why) => Fate::Refused(file, why),
+            Verdict::Leave => {
+                self.lock().leaves = true;
+                Fate::Left
+            }
         })
     }
 
@@ -189,7 +199,11 @@ impl Clerk {
 
     /// All products up to this one are done with.
     pub(super) fn passed(&self, number: u64) {
-        self.lock().through = Some(number);
+        let mut state = self.lock();
+        if !state.leaves {
+            state.through = Some(number);
+        }
+        drop(state);
         self.changed.notify_one();
     }
 
@@ -375,7 +389,33 @@ mod tests {
         }
     }
 
-    /// Takes all but what is called `no`, and records all but what is called `late`.
+    #[test]
+    fn of_what_comes_while_it_leaves_nothing_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let (identity, desk) = (Arc::new(Identity::generate()), Arc::new(Site));
+        let clerk = Clerk::new(folder.path().to_owned(), identity, Some(desk));
+        clerk.begin("one".to_owned());
+        std::fs::write(folder.path().join("good"), b"good").unwrap();
+        let (good, digest) = file("good", b"good");
+        clerk.placed(good, digest);
+        clerk.passed(1);
+        let meta = file("over", b"over").0.to_meta().unwrap();
+        let comes = |number| {
+            assert!(matches!(clerk.fate(&meta, 4), Some(Fate::Left)));
+            clerk.passed(number);
+        };
+        comes(2);
+        let word = clerk.next_word().unwrap();
+        assert_eq!((word.files.len(), word.through), (1, Some(1)));
+        comes(3);
+        assert!(!clerk.has_told_all());
+        clerk.told(&word);
+        comes(4);
+        assert!(clerk.has_told_all());
+        assert_eq!(clerk.next_word(), None);
+    }
+
+    /// Takes all but what is called `no` or `over`, and records all but what is called `late`.
     struct Site;
 
     impl Desk for Site {
@@ -386,6 +426,7 @@ mod tests {
         fn look(&self, file: &SiteFile) -> Verdict {
             match file.name.as_str() {
                 "no" => Verdict::Refuse((ErrorClass::DestinationFull, "full".to_owned())),
+                "over" => Verdict::Leave,
                 name => Verdict::Take(format!("in/{name}"), Box::new(())),
             }
         }

@@ -553,6 +553,7 @@ impl Shelf {
                 return Ok(());
             }
             Fate::Refused(file, why) => (file, why),
+            Fate::Left => return Err((name.to_owned(), "it came while this receiver left".into())),
             Fate::Taken(file, _room) => {
                 let placed = match (&self.folder, staged) {
                     (Some(folder), Ok(staged)) => {

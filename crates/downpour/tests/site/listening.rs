@@ -5,7 +5,7 @@ use crate::fetching::{content, ended, fetch};
 use crate::harness::{SiteProcess, folder, until};
 use downpour::receipt::{Line, SignedFileReceipt, read_log};
 use downpour::ticket::Ticket;
-use downpour_catalog::{File, ReplicaState, State};
+use downpour_catalog::{ErrorClass, File, ReplicaState, State};
 use serde_json::json;
 use std::fs;
 use std::path::Path;
@@ -213,9 +213,16 @@ fn what_is_under_way_arrives_before_it_ends() {
             .then_some(())
     });
     sites.b.signal("TERM");
+    sites.drop_in("late", b"late");
     assert_eq!(sites.b.ended(), Some(0), "{}", sites.b.log());
     sites.reaches("slow", State::Receipted);
     sites.is_at_b("slow", "new/slow", &bytes);
+    // Refused, it would wait though b is back.
+    let late = sites.reaches("late", State::Waiting);
+    assert_eq!(late.error, Some(ErrorClass::DestinationUnreachable), "{}", sites.b.log());
+    sites.b.start();
+    sites.reaches("late", State::Receipted);
+    sites.is_at_b("late", "new/late", b"late");
 }
 
 #[test]
