@@ -166,24 +166,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub fn part(site: &Arc<Site>) -> Part {
     fetch::sweep(&site.config());
     let paths = Arc::new(paths::Paths::default());
-    let dispatch = Arc::new(Dispatch {
-        links: Mutex::new(work::links_as_left(site)),
-        outgoing: Mutex::default(),
-        incoming: Mutex::default(),
-        arrivals: Arrivals::new(),
-        room: Arc::default(),
-        wake: Notify::new(),
-        look: Arc::default(),
-        fetches: Mutex::default(),
-        paces: Mutex::default(),
-        limits: Mutex::default(),
-        budgets: Mutex::default(),
-        turn: AtomicUsize::new(0),
-        totals: Totals::default(),
-        multicast: Mutex::default(),
-        book: Ledger::new(site, paths.clone()),
-        contents: Arc::default(),
-    });
+    let dispatch = Arc::new(Dispatch::new(site, &paths));
     let routes = sites::routes()
         .merge(people::routes())
         .merge(fetch::routes())
@@ -192,6 +175,29 @@ pub fn part(site: &Arc<Site>) -> Part {
     let multicast = Arc::new(multicast::Multicast(dispatch.clone()));
     let listen = Arc::new(listen::Listen::new(&dispatch));
     Part { services: vec![dispatch, multicast, listen, paths], routes }
+}
+
+impl Dispatch {
+    fn new(site: &Arc<Site>, paths: &Arc<paths::Paths>) -> Self {
+        Self {
+            links: Mutex::new(work::links_as_left(site)),
+            outgoing: Mutex::default(),
+            incoming: Mutex::default(),
+            arrivals: Arrivals::new(),
+            room: Arc::default(),
+            wake: Notify::new(),
+            look: Arc::default(),
+            fetches: Mutex::default(),
+            paces: Mutex::default(),
+            limits: Mutex::default(),
+            budgets: Mutex::default(),
+            turn: AtomicUsize::new(0),
+            totals: Totals::default(),
+            multicast: Mutex::default(),
+            book: Ledger::new(site, paths.clone()),
+            contents: Arc::default(),
+        }
+    }
 }
 
 impl Service for Dispatch {

@@ -22,7 +22,7 @@ use crate::cli::{Interface, Profile};
 use crate::product::{Listed, SiteFile, Told, Word};
 use crate::receipt::SignedFileReceipt;
 use crate::session::{Heard, OpenSession, Opened, SendProducts, send_products};
-use crate::site::{Config, Fault, Running, Service, Site, Status, Stop};
+use crate::site::{Config, Fault, Running, Service, Site, Status, Stop, Wish};
 use downpour_catalog::{
     Change, Delivery, DeliveryState, ErrorClass, FileId, FileKey, Holder, Move, Next, Query,
     Reason, Receipt, Replica, ReplicaState, RuleId, Session, SessionId, SiteId, State, Takers,
@@ -169,7 +169,7 @@ impl Wanted {
 
 /// Serves, session after session, until it is asked to stop.
 async fn work(dispatch: &Arc<Dispatch>, site: &Arc<Site>, stop: &Stop) -> Result<(), Fault> {
-    loop {
+    while stop.wish() == Wish::Run {
         let mut changes = site.config_changes();
         let Some(wanted) = Wanted::of(&site.config()) else {
             lock(&dispatch.multicast).named = 0;
@@ -185,9 +185,10 @@ async fn work(dispatch: &Arc<Dispatch>, site: &Arc<Site>, stop: &Stop) -> Result
         standing.record_session(Some(site.clock.now())).await?;
         lock(&dispatch.multicast).present = None;
         if !goes_on? {
-            return Ok(());
+            break;
         }
     }
+    Ok(())
 }
 
 /// How long a rule's files are not looked through again, of which so many were found and no more were asked for. Without its receivers

@@ -9,7 +9,7 @@ use super::outgoing::{Broken, Outgoing, batch_name, item};
 use super::policy::{WAIT_MAX, waits};
 use super::route::Route;
 use super::{Dispatch, Progress, lock};
-use crate::site::{Config, Fault, Remote, Site, Stop};
+use crate::site::{Config, Fault, Remote, Site, Stop, Wish};
 use crate::spool::Rules;
 use downpour_catalog::{
     Change, Claimed, ErrorClass, Holder, Move, Next, Reason, RuleId, State, Takers, Time, Work,
@@ -46,26 +46,43 @@ pub(super) struct Now {
 
 type Tasks = JoinSet<Result<(), Fault>>;
 
-/// Works until it is asked to stop; at a drain, until what is under way, from here and to here, has ended.
+/// Works until it is asked to stop; at a drain, until what is under way, from here and to here, has ended. What arrives is waited
+/// for, or ended, also when the rest fails or has failed before.
 pub(super) async fn work(
     dispatch: Arc<Dispatch>,
     site: Arc<Site>,
     stop: Stop,
 ) -> Result<(), Fault> {
+    dispatch.arrivals.follow(&stop);
+    let done = match stop.wish() {
+        Wish::Run => serve(&dispatch, &site, &stop).await,
+        Wish::Drain | Wish::Stop => Ok(()),
+    };
+    if stop.wish() != Wish::Run {
+        tokio::select! {
+            () = stop.now() => {}
+            () = dispatch.arrivals.ended() => {}
+        }
+        dispatch.end_arriving().await;
+    }
+    done
+}
+
+/// The loop itself. At a drain it ends when nothing goes out any more.
+async fn serve(dispatch: &Arc<Dispatch>, site: &Arc<Site>, stop: &Stop) -> Result<(), Fault> {
     let mut tasks = Tasks::new();
     let mut draining = false;
     let hashing = tokio::spawn(super::hasher::hash_submitted(dispatch.clone(), site.clone()));
-    let hashing = Abort(hashing);
-    dispatch.arrivals.follow(&stop);
-    super::fetch::resume(&dispatch, &site);
+    let _hashing = Abort(hashing);
+    super::fetch::resume(dispatch, site);
     let mut seen = Seen { at: site.clock.now(), looked: None };
     loop {
-        look_at_clock(&dispatch, &site, &mut seen).await?;
+        look_at_clock(dispatch, site, &mut seen).await?;
         if !draining {
-            begin(&dispatch, &site, &mut tasks).await?;
+            begin(dispatch, site, &mut tasks).await?;
         }
         tokio::select! {
-            () = stop.now() => break,
+            () = stop.now() => return Ok(()),
             () = stop.asked(), if !draining => draining = true,
             Some(done) = tasks.join_next() => {
                 let died = |e: tokio::task::JoinError| Fault::new(ErrorClass::Internal, e.to_string());
@@ -75,13 +92,10 @@ pub(super) async fn work(
             () = tokio::time::sleep(TICK) => {}
         }
         dispatch.forget_old();
-        if draining && tasks.is_empty() && dispatch.arrivals.is_empty() {
-            break;
+        if draining && tasks.is_empty() {
+            return Ok(());
         }
     }
-    drop((tasks, hashing));
-    dispatch.end_arriving().await;
-    Ok(())
 }
 
 /// The clock, as it was seen last, and when what is too far ahead of it was looked for.
@@ -516,12 +530,16 @@ pub(super) fn keep_links(dispatch: &Dispatch, config: &Config) -> std::io::Resul
 
 #[cfg(test)]
 mod tests {
-    use super::{fitting, within};
+    use super::{fitting, within, work};
+    use crate::dispatch::Dispatch;
     use crate::dispatch::book::Held;
     use crate::dispatch::offer::{OFFER_FILES_MAX, Offer};
     use crate::dispatch::outgoing::item;
     use crate::dispatch::route::Route;
-    use downpour_catalog::{Claimed, Fence, FileId, Revision, State};
+    use crate::site::{Clock, Daemon, Stop, Wish};
+    use downpour_catalog::{Claimed, ErrorClass, Fence, FileId, Revision, State};
+    use std::sync::Arc;
+    use std::time::Duration;
 
     fn claimed(size: u64) -> Claimed {
         let (file, revision, fence) = (FileId(1), Revision(5), Fence(1));
@@ -541,6 +559,33 @@ mod tests {
         assert_eq!(split(&[1; 9]), (9, 0));
         assert_eq!(split(&[]), (0, 0));
     }
+
+    #[tokio::test]
+    async fn what_arrives_is_waited_for_though_the_rest_has_failed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("site.toml");
+        let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n";
+        std::fs::write(&file, text).unwrap();
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        // The test has the only dispatcher.
+        daemon.end(Duration::ZERO).await;
+        let site = daemon.site;
+        let (wish, stop) = Stop::new();
+        let dispatch = Arc::new(Dispatch::new(&site, &Arc::default()));
+        let works = || tokio::spawn(work(dispatch.clone(), site.clone(), stop.clone()));
+        std::fs::rename(site.config().state(), folder.path().join("away")).unwrap();
+        let failed = works().await.unwrap().unwrap_err();
+        assert_eq!(failed.class, ErrorClass::CatalogUnreachable);
+        let arriving = dispatch.arrivals.begin().unwrap();
+        wish.send_replace(Wish::Drain);
+        let ending = works();
+        // It has begun by then.
+        tokio::task::yield_now().await;
+        assert!(!ending.is_finished());
+        drop(arriving);
+        ending.await.unwrap().unwrap();
+    }
+
     #[test]
     fn an_offer_fits_into_a_body_whatever_its_files_are_called() {
         let config: crate::site::Config = toml::from_str(

@@ -21,8 +21,9 @@ pub trait Service: Send + Sync + 'static {
     /// Its name in commands, metrics and logs.
     fn name(&self) -> &'static str;
 
-    /// Works until `stop` asks it to end. An error is told, and the service is started again after a while. May be called
-    /// again after it has ended, never twice at a time.
+    /// Works until `stop` asks it to end, which may be from the start: after a failure, to end what that left under way. An
+    /// error is told, and the service is started again after a while. May be called again after it has ended, never twice at
+    /// a time.
     fn run(self: Arc<Self>, site: Arc<Site>, stop: Stop) -> Running;
 
     /// What it is doing, asked at any time, also while it does not run.

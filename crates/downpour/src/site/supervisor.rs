@@ -1,7 +1,8 @@
 //! Keeps services at work: starts, drains and stops them as wished, starts again what failed, and says why.
 //!
 //! Each service has one task here that follows its wish. A service that fails waits longer each time, up to a minute (five
-//! seconds for want of the catalog); one that has run for a minute begins anew. A service that does not end when told to is cut off after a while.
+//! seconds for want of the catalog); one that has run for a minute begins anew. One that is told to end meanwhile runs once more
+//! for that: it may have left something under way. A service that does not end when told to is cut off after a while.
 
 use super::Site;
 use super::service::{Fault, Service, Status, Stop, Wish};
@@ -231,20 +232,29 @@ impl Unit {
     /// Follows the wish for as long as the daemon lives.
     async fn keep(self: Arc<Self>, site: Arc<Site>) {
         let mut seen = self.wish.subscribe();
-        let mut pause = PAUSE.0;
+        let (mut pause, mut has_failed) = (PAUSE.0, false);
         loop {
-            self.go_again();
-            if seen.wait_for(|wish| *wish == Wish::Run).await.is_err() {
-                return;
+            // What failed may have left something under way: also to end it runs once more.
+            if !has_failed {
+                self.go_again();
+                if seen.wait_for(|wish| *wish == Wish::Run).await.is_err() {
+                    return;
+                }
             }
-            self.enter(&site, Stage::Running, None);
+            let stage = match *seen.borrow() {
+                Wish::Run => Stage::Running,
+                Wish::Drain => Stage::Draining,
+                Wish::Stop => Stage::Stopping,
+            };
+            self.enter(&site, stage, None);
             let begun = Instant::now();
             let ended = self.run(&site).await;
             if begun.elapsed() >= RECOVERED_AFTER {
                 pause = PAUSE.0;
             }
+            has_failed = ended.is_err() && *seen.borrow() == Wish::Run;
             match ended {
-                Err(fault) if *seen.borrow() == Wish::Run => {
+                Err(fault) if has_failed => {
                     tracing::warn!(service = self.service.name(), %fault, "failed");
                     if fault.class == ErrorClass::CatalogUnreachable {
                         pause = pause.min(CATALOG_PAUSE_MAX);
@@ -263,9 +273,6 @@ impl Unit {
                     pause = PAUSE.0;
                     self.enter(&site, Stage::Stopped, None);
                 }
-            }
-            if *seen.borrow() != Wish::Run {
-                self.enter(&site, Stage::Stopped, None);
             }
         }
     }
@@ -434,6 +441,25 @@ mod tests {
         }
         supervisor.end(Duration::from_secs(1)).await;
         assert_eq!(report(&supervisor).stage, Stage::Stopped);
+    }
+
+    #[tokio::test]
+    async fn what_is_told_to_end_after_it_failed_runs_once_more_for_that() {
+        let folder = tempfile::tempdir().unwrap();
+        let site = site(folder.path()).await;
+        tokio::time::pause();
+        for (verb, runs) in [(Verb::Drain, 3.0), (Verb::Stop, 3.0), (Verb::Restart, 4.0)] {
+            let frail = Arc::new(Frail { obeys: true, runs: AtomicUsize::new(0) });
+            let supervisor = Supervisor::start(&site, vec![frail]);
+            reaches(&supervisor, Stage::Failed, 2).await;
+            supervisor.ask("frail", verb).unwrap();
+            let then = if verb == Verb::Restart { Stage::Running } else { Stage::Stopped };
+            reaches(&supervisor, then, 2).await;
+            // Longer than the longest pause.
+            sleep(Duration::from_secs(100)).await;
+            let report = report(&supervisor);
+            assert_eq!((report.stage, report.status.figures["runs_total"]), (then, runs));
+        }
     }
 
     #[tokio::test]
