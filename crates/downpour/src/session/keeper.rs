@@ -156,7 +156,10 @@ fn unopened(plan: &ReceivePlan, error: &OpenError) -> Fault {
         (_, Target::Tree(out)) => faults::class_of_target(out),
         _ => ErrorClass::DestinationWriteFailed,
     };
-    let todo = "check --out and your rights there, or give another folder";
+    let todo = match error {
+        OpenError::Locked(_) => "wait for it, or choose another --out",
+        OpenError::Target { .. } => "check --out and your rights there, or give another folder",
+    };
     Fault::start(error.to_string(), todo).of(class)
 }
 

@@ -108,6 +108,8 @@ struct Before {
     lost: Option<(SessionId, Over)>,
     /// Of the sessions that are over, of who stays.
     stayed: Stayed,
+    /// It has waited for its sender: meanwhile another receiver may have come into its target.
+    has_waited: bool,
 }
 
 impl Before {
@@ -127,11 +129,26 @@ impl Before {
         self.lost.is_some() || self.stayed.has_any()
     }
 
+    /// Who stays waits for another receiver that has its target, unless it finds it at its start.
+    const fn yields(&self) -> bool {
+        self.has_waited || self.has_been()
+    }
+
     /// Why an attempt could not begin need not end who stays: its target fails, which could be used before, or another
     /// receiver has it.
     fn is_passing(&self, class: ErrorClass) -> bool {
-        let is_targets = class.scope() == Scope::Destination || class == ErrorClass::OutOfResources;
-        self.has_been() && is_targets
+        match class {
+            ErrorClass::OutOfResources => self.yields(),
+            class => class.scope() == Scope::Destination && self.has_been(),
+        }
+    }
+
+    /// The sender is lost. What came until then, if the attempt had begun.
+    fn lose(&mut self, session: SessionId, over: Option<Box<Over>>) {
+        self.has_waited = true;
+        if let Some(over) = over {
+            self.lost = Some((session, *over));
+        }
     }
 
     /// Who has taken part has something to report, whatever keeps it from going on; who stays, when its user ends it.
@@ -160,8 +177,8 @@ async fn attempts(
     let (mut followed, mut haste, mut returns) = (None, Haste::default(), Returns::default());
     loop {
         request.follows = followed.as_ref().map(Followed::told);
-        let waits = comes_back && before.has_been();
-        let (client, joined) = join(setup, &request, (plan, taker, waits), host).await?;
+        let target = (plan, taker, comes_back);
+        let (client, joined) = join(setup, &request, target, before, host).await?;
         let session = joined.reply.session;
         if plan.stay {
             before.join(session).iter().for_each(|line| host.say(line));
@@ -209,9 +226,7 @@ async fn attempts(
             }
             Ended::Over(over) => return Ok(*over),
             Ended::SenderLost(why, over) => {
-                if let Some(over) = over {
-                    before.lost = Some((session, *over));
-                }
+                before.lose(session, over);
                 host.say(&format!("the sender is lost ({why}); waiting for it to come back"));
                 rest(host, haste.pause(begun, Instant::now())).await?;
             }
@@ -333,10 +348,10 @@ async fn until_free(
 async fn join(
     setup: &ClientSetup,
     request: &JoinRequest,
-    target: (&ReceivePlan, &Taker, bool),
+    (plan, taker, comes_back): (&ReceivePlan, &Taker, bool),
+    before: &mut Before,
     host: &mut Host,
 ) -> Result<(ControlClient, Joined), Fault> {
-    let plan = target.0;
     let limit = if plan.stay { Duration::MAX } else { plan.join_timeout };
     let begun = Instant::now();
     loop {
@@ -347,7 +362,7 @@ async fn join(
         let tried = match connected {
             Ok(client) => {
                 // Not before the sender answers: who waits for it leaves the target to others.
-                until_free(target, host).await?;
+                until_free((plan, taker, comes_back && before.yields()), host).await?;
                 client.join(request).await.map(|joined| (client, joined))
             }
             Err(error) if error.wrong_key().is_some() => {
@@ -366,6 +381,7 @@ async fn join(
             }
             Err(error) => error,
         };
+        before.has_waited = true;
         let pause = pause(begun.elapsed());
         if begun.elapsed() + pause > limit {
             let what = format!("the sender did not answer within {limit:?}: {error}");
@@ -463,6 +479,18 @@ mod tests {
         before.stayed.add(SessionId::from_bytes([1; 16]), &over(None, false), "waiting");
         let Err(later) = before.end(true, fault()) else { panic!("its user has not ended it") };
         assert_eq!((first.exit, later.exit), (Exit::CouldNotStart, Exit::Incomplete));
+    }
+
+    #[test]
+    fn who_has_waited_waits_for_another_receiver_and_who_has_taken_part_for_its_target_too() {
+        let targets = [ErrorClass::OutOfResources, ErrorClass::DestinationWriteFailed];
+        let passing = |before: &Before| targets.map(|class| before.is_passing(class));
+        let mut before = Before::default();
+        assert_eq!(passing(&before), [false, false], "found at its start");
+        before.lose(SessionId::from_bytes([1; 16]), None);
+        assert_eq!(passing(&before), [true, false]);
+        before.stayed.add(SessionId::from_bytes([1; 16]), &over(None, false), "waiting");
+        assert_eq!(passing(&before), [true, true]);
     }
 
     #[test]

@@ -166,10 +166,13 @@ fn a_receiver_into_a_folder_that_another_one_has_leaves_that_one_alone() {
     let ticket = format!("@{}", session.scratch.path("ticket").display());
     let out = session.scratch.path("r0");
     let words = ["receive", &ticket, "--name", "r0", "--out", out.to_str().unwrap()];
-    let second = session.scratch.run(None, "r0", &words);
-    let said = String::from_utf8_lossy(&second.stderr);
-    assert_eq!(second.status.code(), Some(3), "{said}");
-    assert!(said.contains("another receiver is running into "), "{said}");
+    for more in [&[][..], &["--stay"]] {
+        let second = session.scratch.run(None, "r0", &[&words, more].concat());
+        let said = String::from_utf8_lossy(&second.stderr);
+        assert_eq!(second.status.code(), Some(3), "{said}");
+        assert!(said.contains("another receiver is running into "), "{said}");
+        assert!(said.contains("wait for it") && !said.contains("your rights"), "{said}");
+    }
     sender.wait().expect(0);
     let ended = first.wait();
     ended.expect(0);
@@ -188,6 +191,24 @@ fn who_waits_for_its_sender_leaves_the_folder_to_others_meanwhile() {
     drop(others);
     session.sender(&["--receivers", "1"]).wait().expect(0);
     waits.wait().expect(0);
+}
+
+#[test]
+fn who_stays_and_has_waited_for_its_first_sender_waits_for_its_folder_too() {
+    let session = OneFile::new(100_000);
+    let ours = session.scratch.path("r0/.downpour");
+    fs::create_dir_all(&ours).unwrap();
+    let others = File::create(ours.join("lock")).unwrap();
+    others.lock().unwrap();
+    let mut stays = stay(&session, "r0");
+    stays.until(|r| r.err().contains("phase=waiting").then_some(()));
+    let sender = session.sender(&["--receivers", "1"]);
+    stays.until(|r| r.err().contains("; joining when it has left").then_some(()));
+    drop(others);
+    sender.wait().expect(0);
+    stays.until(|r| r.err().contains("the session is over; waiting").then_some(()));
+    stays.interrupt();
+    stays.wait().expect(0);
 }
 
 #[test]

@@ -48,11 +48,9 @@ impl OpenError {
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Locked(path) => write!(
-                f,
-                "another receiver is running into {}: wait for it, or choose another --out",
-                path.display()
-            ),
+            Self::Locked(path) => {
+                write!(f, "another receiver is running into {}", path.display())
+            }
             Self::Target { path, reason } => {
                 write!(f, "cannot write to {}: {reason}", path.display())
             }
