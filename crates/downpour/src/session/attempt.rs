@@ -712,9 +712,9 @@ impl Run<'_> {
             self.account.failure = Some(reason.clone());
         }
         let snapshot = self.driver.stop();
-        let session = self.joined.reply.session;
+        let (session, started) = (self.joined.reply.session, self.joined.reply.started);
         let account = self.account.mark();
-        *followed = self.store.mark().map(|mark| Followed { session, mark, account });
+        *followed = self.store.mark().map(|mark| Followed { session, mark, account, started });
         self.account.notices.extend(totals.lacks.clone());
         self.account.transfer = transfer::report(self.plan, &self.joined, totals);
         let (mut summary, mut lost) = match verdict {

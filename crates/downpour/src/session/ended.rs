@@ -16,6 +16,8 @@ pub(super) struct Followed {
     pub(super) mark: Bookmark,
     /// When it joined, and how many bytes of that it has pulled.
     pub(super) account: (Instant, u64),
+    /// There may have been something to miss.
+    pub(super) started: bool,
 }
 
 impl Followed {

@@ -106,15 +106,15 @@ pub(super) async fn run(plan: &ReceivePlan, taker: &Taker, host: &mut Host) -> R
 struct Before {
     /// Of the last one, if its sender was lost; and of which session it was.
     lost: Option<(SessionId, Over)>,
-    /// Of the sessions that are over, of who stays.
+    /// Of the sessions that are over, of who stays; or of products, without their sender.
     stayed: Stayed,
     /// It has waited for its sender: meanwhile another receiver may have come into its target.
     has_waited: bool,
 }
 
 impl Before {
-    /// Who stays takes part in this one now. One whose sender was lost does not come back if it is another: what people are
-    /// told of it.
+    /// It takes part in this one now. One whose sender was lost does not come back if it is another: what people are told
+    /// of it.
     fn join(&mut self, session: SessionId) -> Vec<String> {
         let Some((lost, over)) = self.lost.take_if(|(lost, _)| *lost != session) else {
             return Vec::new();
@@ -151,16 +151,30 @@ impl Before {
         }
     }
 
+    /// The last one is over: the report is of it, or of one before that failed.
+    fn close(mut self, session: SessionId, over: Over) -> Over {
+        if !self.stayed.has_any() {
+            return over;
+        }
+        self.stayed.add(session, &over, "the last one");
+        self.stayed.end().unwrap_or(over)
+    }
+
     /// Who has taken part has something to report, whatever keeps it from going on; who stays, when its user ends it.
-    fn end(self, stays: bool, fault: Fault) -> Result<Over, Fault> {
-        if stays && fault.class != Some(ErrorClass::Interrupted) {
+    fn end(mut self, stays: bool, fault: Fault) -> Result<Over, Fault> {
+        let by_user = fault.class == Some(ErrorClass::Interrupted);
+        if stays && !by_user {
             let exit = if self.has_been() { Exit::Incomplete } else { fault.exit };
             return Err(Fault { exit, ..fault });
         }
-        match self.lost {
-            Some((_, over)) => Ok(over.without_sender(fault)),
-            None => self.stayed.end().ok_or(fault),
+        if let Some((session, over)) = self.lost.take() {
+            return Ok(self.close(session, over.without_sender(fault)));
         }
+        let Some(mut over) = self.stayed.end() else { return Err(fault) };
+        if !by_user {
+            over.report.notices.extend([fault.what, fault.todo]);
+        }
+        Ok(over)
     }
 }
 
@@ -180,7 +194,8 @@ async fn attempts(
         let target = (plan, taker, comes_back);
         let (client, joined) = join(setup, &request, target, before, host).await?;
         let session = joined.reply.session;
-        if plan.stay {
+        // A tree comes again as a whole, products do not.
+        if plan.stay || followed.as_ref().is_some_and(|followed| followed.started) {
             before.join(session).iter().for_each(|line| host.say(line));
         }
         let (begun, account) = (Instant::now(), ReceiverAccount::new(&joined, Vec::new()));
@@ -224,7 +239,7 @@ async fn attempts(
                 told.iter().for_each(|line| host.say(line));
                 rest(host, returns.pause(over.goes_on, begun.elapsed())).await?;
             }
-            Ended::Over(over) => return Ok(*over),
+            Ended::Over(over) => return Ok(std::mem::take(before).close(session, *over)),
             Ended::SenderLost(why, over) => {
                 before.lose(session, over);
                 host.say(&format!("the sender is lost ({why}); waiting for it to come back"));
@@ -442,6 +457,7 @@ pub(super) struct BatchTarget {
 mod tests {
     use super::{Before, Haste, PAUSE, Returns, SHORT, STAY_PAUSE, advice, instance};
     use crate::cli::{Exit, Fault, Target};
+    use crate::report::ReceiverState;
     use crate::session::staying::tests::over;
     use downpour_catalog::ErrorClass;
     use downpour_transport::control::{JoinError, SessionId};
@@ -479,6 +495,31 @@ mod tests {
         before.stayed.add(SessionId::from_bytes([1; 16]), &over(None, false), "waiting");
         let Err(later) = before.end(true, fault()) else { panic!("its user has not ended it") };
         assert_eq!((first.exit, later.exit), (Exit::CouldNotStart, Exit::Incomplete));
+    }
+
+    #[test]
+    fn what_another_session_lacks_is_told_at_the_end_of_the_one_that_was_joined_after_it() {
+        let [first, second] = [1, 2].map(|id| SessionId::from_bytes([id; 16]));
+        let told_at_end = |fault: Option<Fault>| {
+            let mut before = Before::default();
+            before.lose(first, Some(Box::new(over(Some("the sender is lost"), false))));
+            assert!(before.join(first).is_empty(), "it has come back");
+            let told = before.join(second);
+            let why = "the sender is lost; it did not come back";
+            assert_eq!(told, [format!("the session is over ({why}); another one has begun")]);
+            let ended = match fault {
+                Some(fault) => before.end(false, fault).ok().unwrap(),
+                None => before.close(second, over(None, false)),
+            };
+            let state = ReceiverState::Failed { why: why.to_owned() };
+            assert_eq!(ended.report.receivers[0].state, state);
+            ended.report.notices
+        };
+        let advice = "ask its sender for what is missing";
+        let which = "2 sessions, of which 1 failed: this is the last one that failed";
+        assert_eq!(told_at_end(None), [advice, which]);
+        let fault = Fault::start("nobody answered", "start the sender");
+        assert_eq!(told_at_end(Some(fault)), [advice, "nobody answered", "start the sender"]);
     }
 
     #[test]

@@ -255,6 +255,35 @@ fn two_products_of_one_name_that_fail_before_the_sender_is_lost_and_after_are_tw
 }
 
 #[test]
+fn who_joins_another_session_than_the_one_whose_sender_was_lost_says_that_this_one_is_not_whole() {
+    let scratch = Scratch::new();
+    let address = address();
+    let ticket = scratch.ticket(&address);
+    let send = |list: &str| {
+        let file = scratch.path("list");
+        fs::write(&file, list).unwrap();
+        let words = ["--products", file.to_str().unwrap(), "--receivers", "1"];
+        sender(&scratch, &address, &ticket, &[], &words)
+    };
+    let product =
+        |name: &str, at_s: u32| format!("{{\"at_s\":{at_s},\"size\":9,\"name\":\"{name}\"}}\n");
+    let mut one = receiver(&scratch, 0, &ticket, &[]);
+    let mut lost = send(&[product("first", 0), product("tomorrow", 86_400)].concat());
+    one.until(|_| scratch.path("r0/first").exists().then_some(()));
+    lost.kill();
+    one.until(|one| one.err().contains("waiting for it to come back").then_some(()));
+    send(&product("second", 0)).wait().expect(0);
+    let ended = one.wait();
+    ended.expect(1);
+    assert!(ended.err.contains("it did not come back); another one has begun"), "{}", ended.err);
+    assert!(scratch.path("r0/second").exists());
+    let report = scratch.report("r0");
+    assert!(matches!(report.receivers[0].state, ReceiverState::Failed { .. }), "{report:?}");
+    let advice = "ask its sender for what is missing".to_owned();
+    assert!(report.notices.contains(&advice), "{report:?}");
+}
+
+#[test]
 fn what_cannot_be_sent_or_placed_is_told_at_once_and_the_rest_arrives() {
     let scratch = Scratch::new();
     let list = scratch.path("list");
