@@ -523,6 +523,8 @@ impl Run<'_> {
     }
 
     async fn on_store(&mut self, event: StoreEvent) -> Option<Verdict> {
+        // Before the start nothing is sent; the stream may be faster than the word of it.
+        self.joined.reply.started = true;
         match event {
             StoreEvent::Tree(tree) => {
                 self.account.objects = tree.entries;
