@@ -2,8 +2,10 @@
 
 use super::site::{AccessArgs, with_daemon};
 use super::{Exit, Fault, print_json};
+use crate::api::{Problem, Services};
 use crate::reconcile::{ReconcileWish, Report, ReportList, Runs, Verdict};
-use crate::site::{Access, RemoteError};
+use crate::site::{Access, RemoteError, ServiceReport, Stage};
+use axum::http::StatusCode;
 use clap::Args;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -126,6 +128,17 @@ impl Outcome {
     }
 }
 
+/// A service that somebody has stopped begins no run: that may be for long.
+fn is_begun(services: &[ServiceReport], name: &str) -> Result<(), RemoteError> {
+    if !services.iter().any(|service| service.name == name && service.stage == Stage::Stopped) {
+        return Ok(());
+    }
+    let what = format!("the service `{name}` is stopped: what was asked for begins with its start");
+    let todo = format!("downpour service start {name}");
+    let stopped = Problem::new(StatusCode::CONFLICT, "stopped", what, todo);
+    Err(RemoteError::Refused(Box::new(stopped)))
+}
+
 /// Asks for a run, and waits for what comes of it.
 async fn ask(site: &Access, wish: &ReconcileWish) -> Result<Outcome, RemoteError> {
     let of_disk = match &wish.approve {
@@ -161,7 +174,11 @@ async fn ask(site: &Access, wish: &ReconcileWish) -> Result<Outcome, RemoteError
             let ReportList { failed, left_out, .. } = now;
             return Ok(Outcome { reports: of_last(found, &failed), failed, left_out });
         }
-        idle += u32::from(so_far.begun == so_far.ended);
+        if so_far.begun == so_far.ended {
+            idle += 1;
+            let Services { services, .. } = site.get("/v1/services").await?;
+            is_begun(&services, if of_disk { "scrub" } else { "reconcile" })?;
+        }
     }
     let what = "no report came; `downpour service status` says why";
     Err(RemoteError::TimedOut(what.to_owned()))
@@ -169,8 +186,9 @@ async fn ask(site: &Access, wish: &ReconcileWish) -> Result<Outcome, RemoteError
 
 #[cfg(test)]
 mod tests {
-    use super::{has_told, is_asked_for, of_last};
+    use super::{has_told, is_asked_for, is_begun, of_last};
     use crate::reconcile::{ReconcileWish, Report, Runs};
+    use crate::site::ServiceReport;
     use serde_json::json;
 
     fn report(far: &str, approved: &[&str]) -> Report {
@@ -213,5 +231,18 @@ mod tests {
         let runs = |begun, ended, told| Runs { begun, ended, told };
         assert!(!has_told(runs(2, 2, 1), 1), "it left a report while this one waited");
         assert!(has_told(runs(2, 2, 2), 1));
+    }
+
+    #[test]
+    fn what_a_stopped_service_was_asked_for_is_not_waited_for() {
+        let status = json!({ "line": "", "figures": {} });
+        let service = |(name, stage)| -> ServiceReport {
+            let service = json!({ "name": name, "stage": stage, "since_s": 1.0, "failures": 0, "status": status });
+            serde_json::from_value(service).unwrap()
+        };
+        let services = [("reconcile", "stopped"), ("scrub", "failed")].map(service);
+        let stopped = is_begun(&services, "reconcile").unwrap_err().to_string();
+        assert!(stopped.contains("`reconcile` is stopped"), "{stopped}");
+        assert!(is_begun(&services, "scrub").is_ok(), "it is started again by itself");
     }
 }
