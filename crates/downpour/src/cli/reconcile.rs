@@ -3,6 +3,7 @@
 use super::site::{AccessArgs, with_daemon};
 use super::{Exit, Fault, print_json};
 use crate::api::{Problem, Services};
+use crate::reconcile::report::is_id;
 use crate::reconcile::{ReconcileWish, Report, ReportList, Runs, Verdict};
 use crate::site::{Access, RemoteError, ServiceReport, Stage};
 use axum::http::StatusCode;
@@ -19,7 +20,7 @@ const IDLE_LOOKS_MAX: u32 = 2000;
 #[derive(Debug, Args)]
 pub(super) struct ReconcileArgs {
     /// Repair all that this report found, once; a run that finds more asks again
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = report_id)]
     approve: Option<String>,
     /// Read the files on the disk and compare them with the catalog, instead of the catalog with other sites
     #[arg(long, conflicts_with_all = ["approve", "show", "list"])]
@@ -28,7 +29,7 @@ pub(super) struct ReconcileArgs {
     #[arg(long, conflicts_with_all = ["approve", "show"])]
     list: bool,
     /// Show this report
-    #[arg(long, value_name = "ID", conflicts_with = "approve")]
+    #[arg(long, value_name = "ID", value_parser = report_id, conflicts_with = "approve")]
     show: Option<String>,
     /// Print reports, or the list of them, as JSON
     #[arg(long)]
@@ -77,6 +78,12 @@ impl ReconcileArgs {
             Exit::Incomplete
         })
     }
+}
+
+/// What may be an id: the path that is asked for is made of it.
+fn report_id(text: &str) -> Result<String, String> {
+    let id = is_id(text).then(|| text.to_owned());
+    id.ok_or_else(|| "that is no id of a report: `--list` lists them".to_owned())
 }
 
 async fn report(site: &Access, id: &str) -> Result<Report, RemoteError> {
@@ -186,7 +193,7 @@ async fn ask(site: &Access, wish: &ReconcileWish) -> Result<Outcome, RemoteError
 
 #[cfg(test)]
 mod tests {
-    use super::{has_told, is_asked_for, is_begun, of_last};
+    use super::{has_told, is_asked_for, is_begun, of_last, report_id};
     use crate::reconcile::{ReconcileWish, Report, Runs};
     use crate::site::ServiceReport;
     use serde_json::json;
@@ -231,6 +238,14 @@ mod tests {
         let runs = |begun, ended, told| Runs { begun, ended, told };
         assert!(!has_told(runs(2, 2, 1), 1), "it left a report while this one waited");
         assert!(has_told(runs(2, 2, 2), 1));
+    }
+
+    #[test]
+    fn what_cannot_be_an_id_is_not_asked_for() {
+        for wrong in ["", "a/b", "..", "?"] {
+            assert!(report_id(wrong).is_err(), "{wrong}");
+        }
+        assert!(report_id("20261122T000001Z-geneva_x-0").is_ok());
     }
 
     #[test]

@@ -378,10 +378,15 @@ pub fn end_approvals(state: &Path, ids: &[String]) -> io::Result<()> {
     ids.iter().try_for_each(|id| remove(&path_of(state, id, "approved")?))
 }
 
-/// The file of an id, which comes from the command line or the network.
-fn path_of(state: &Path, id: &str, kind: &str) -> io::Result<PathBuf> {
+/// Whether a report may have this id, which comes from the command line or the network.
+pub(crate) fn is_id(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    if id.is_empty() || id.len() > ID_LEN_MAX || !id.chars().all(plain) {
+    !text.is_empty() && text.len() <= ID_LEN_MAX && text.chars().all(plain)
+}
+
+/// The file of an id.
+fn path_of(state: &Path, id: &str, kind: &str) -> io::Result<PathBuf> {
+    if !is_id(id) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "that is no id of a report"));
     }
     Ok(state.join(FOLDER).join(format!("{id}.{kind}")))
