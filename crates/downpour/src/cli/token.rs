@@ -89,6 +89,11 @@ impl NewArgs {
             RoleArg::Operator => Role::Operator,
             RoleArg::Admin => Role::Admin,
         };
+        // Whole seconds count.
+        if self.expires.is_some_and(|time| time.as_secs() == 0) {
+            let todo = "give the time for which it shall admit, such as 30d";
+            return Err(Fault::usage("a token that --expires at once admits nobody", todo));
+        }
         if self.offline {
             return self.run_offline(role);
         }
@@ -157,5 +162,26 @@ impl RevokeArgs {
         let _left: TokenList = with_daemon(self.access, async |site| site.delete(&path).await)?;
         println!("{} is revoked", self.name);
         Ok(Exit::Complete)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Exit, NewArgs};
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: NewArgs,
+    }
+
+    #[test]
+    fn a_token_that_would_admit_nobody_is_not_made() {
+        for time in ["0s", "500ms"] {
+            let line = Line::try_parse_from(["new", "shift", "--expires", time]).unwrap();
+            let refused = line.args.run().unwrap_err();
+            assert!(refused.exit == Exit::Usage && refused.what.contains("--expires"), "{refused}");
+        }
     }
 }
