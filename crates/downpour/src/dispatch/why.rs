@@ -1,7 +1,7 @@
 //! Why a file does not move, and when it will: one reason and one time for each.
 
 use super::fetch::{FetchReport, FetchSource};
-use super::link::Wanted;
+use super::link::{Link, Wanted};
 use super::load::{Names, receipts_that_hold};
 use super::record::blocking;
 use super::route::{Route, is_submitted};
@@ -127,12 +127,7 @@ impl Dispatch {
     fn links_now(&self) -> Links {
         let links = lock(&self.links);
         let now = links.iter().map(|(name, link)| {
-            let is = match (link.is_broken(), link.too_large()) {
-                (true, _) => format!("the link to {name} is broken"),
-                (false, Some(size)) => format!("{name} has no room for {size} bytes"),
-                (false, None) => format!("{name} takes nothing now"),
-            };
-            let trouble = link.trouble().map(|(class, what)| format!("{is}: {class}: {what}"));
+            let trouble = trouble(name, link);
             let (wanted, probe_at, files_per_s) = (link.wanted, link.probe_at(), link.pace().0);
             (name.clone(), LinkNow { wanted, probe_at, trouble, files_per_s })
         });
@@ -251,6 +246,17 @@ impl Dispatch {
         let ends = [site.name.as_str(), to];
         Some(self.way(site, ends, (beside, lately), (since, file.size, before)))
     }
+}
+
+/// What stands in the way of a link.
+fn trouble(name: &str, link: &Link) -> Option<String> {
+    let (class, what) = link.trouble()?;
+    Some(match (link.is_broken(), link.too_large()) {
+        (true, _) => format!("the link to {name} is broken: {class}: {what}"),
+        // The last refusal may have been of a larger one, and says how large.
+        (false, Some(size)) => format!("{name} has no room for {size} bytes: {class}"),
+        (false, None) => format!("{name} takes nothing now: {class}: {what}"),
+    })
 }
 
 /// What is in the queue of a rule.
@@ -426,8 +432,8 @@ fn queued(route: Option<&Route>, links: &Links, ahead: i64, now: Time) -> (Optio
 
 #[cfg(test)]
 mod tests {
-    use super::{LinkNow, Links, queued};
-    use crate::dispatch::link::Wanted;
+    use super::{LinkNow, Links, queued, trouble};
+    use crate::dispatch::link::{Link, Wanted, seed};
     use downpour_catalog::Time;
     use std::collections::HashMap;
 
@@ -456,6 +462,15 @@ mod tests {
         for bad in ["", "/", "queued", "queue/i17", "queued/17"] {
             assert!(bad.parse::<Place>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn what_finds_no_room_is_said_with_one_size() {
+        let mut link = Link::new(seed(), Wanted::Open);
+        link.has_no_room(NOW, 5000, "5000 bytes are needed");
+        link.has_no_room(NOW, 9000, "9000 bytes are needed");
+        let text = trouble("b", &link).unwrap();
+        assert!(text.contains("no room for 5000 bytes") && !text.contains("9000"), "{text}");
     }
 
     #[test]
