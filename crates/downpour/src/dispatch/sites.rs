@@ -73,7 +73,7 @@ async fn offer(
         return Err(banned.of_class(ErrorClass::DestinationRefused));
     }
     if dispatch.arrivals.wish() != Wish::Run {
-        return Err(ending());
+        return Err(ending(&site));
     }
     dispatch.end_earlier(remote.name(), &offer).await?;
     dispatch.forget_old();
@@ -122,7 +122,7 @@ async fn begin(
             incoming.begun.store(false, Ordering::SeqCst);
             busy
         };
-        let arriving = dispatch.arrivals.begin().ok_or_else(|| refuse(ending()))?;
+        let arriving = dispatch.arrivals.begin().ok_or_else(|| refuse(ending(&site)))?;
         let lane = incoming.lane(&dispatch.room).ok_or_else(|| {
             let what = format!("{LANES_MAX} batches arrive already");
             let busy = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", what, "try later");
@@ -139,8 +139,8 @@ async fn begin(
 }
 
 /// Nothing begins to arrive.
-fn ending() -> Problem {
-    let what = "the service `dispatch` of this site ends, or was ended";
+fn ending(site: &Site) -> Problem {
+    let what = format!("the service `dispatch` of {} ends, or was ended", site.name);
     let busy = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", what, "offer it later");
     busy.of_class(ErrorClass::OutOfResources)
 }

@@ -50,7 +50,7 @@ fn nothing_arrives_at_a_site_whose_dispatch_was_stopped() {
     let (sites, transfer) = under_way();
     sites.b.done(&["service", "stop", "dispatch"]);
     until(&format!("a is told\n{}", sites.a.log()), || {
-        sites.a.log().contains("`dispatch` of this site ends, or was ended").then_some(())
+        sites.a.log().contains("`dispatch` of b ends, or was ended").then_some(())
     });
     assert!(!sites.b.path("inbox/large").exists(), "{}", sites.b.log());
     sites.b.done(&["service", "start", "dispatch"]);
