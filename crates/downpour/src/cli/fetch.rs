@@ -118,7 +118,7 @@ fn show(report: &FetchReport) {
         (Some(failure), _, _) => println!("failed: {}", shown(failure)),
         (None, Some(path), _) => println!("here: {}", shown(path)),
         (None, None, true) => {}
-        (None, None, false) => println!("fetch {} is under way", report.id),
+        (None, None, false) => println!("this is fetch {}", report.id),
     }
 }
 

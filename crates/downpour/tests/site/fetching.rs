@@ -290,10 +290,12 @@ fn stops_and_goes_on(d: &SiteProcess, id: i64, noted: &dyn Fn() -> u64) {
     d.done(&["service", "stop", "dispatch"]);
     let before = noted();
     let now: FetchReport = d.get(&format!("/v1/fetches/{id}")).expect("it is known");
-    assert!(now.changes.iter().any(|change| change.contains("is started again")), "{now:?}");
+    assert!(now.changes.iter().any(|change| change.contains("is started")), "{now:?}");
     assert!(!now.done && noted() == before, "{now:?}");
     d.done(&["service", "start", "dispatch"]);
     until("it goes on", || (noted() > before).then_some(()));
+    let now: FetchReport = d.get(&format!("/v1/fetches/{id}")).expect("it is known");
+    assert!(now.changes.iter().any(|change| change.contains("was started")), "{now:?}");
 }
 
 /// Who asks for a file of a's that is here already is told where it is.

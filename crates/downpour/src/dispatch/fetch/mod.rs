@@ -26,7 +26,7 @@ use super::link::Wanted;
 use super::{Dispatch, lock};
 use crate::api::{Allow, Given, Named, Problem, Routes};
 use crate::report::PlanLine;
-use crate::site::{Fault, Remote, Site};
+use crate::site::{Fault, Remote, Site, Wish};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -143,9 +143,22 @@ pub(super) fn routes() -> Routes {
         .get("/v1/site/limits", Allow::Site, asking::limits)
 }
 
+/// Whether a fetch goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    /// It waits, to be tried again, or has ended.
+    #[default]
+    Rests,
+    /// It waits for the service, which does not run.
+    Held,
+    /// It is brought, and the service waits for it.
+    Runs,
+}
+
 /// A fetch that was begun.
 pub(super) struct Fetch {
     state: watch::Sender<FetchReport>,
+    phase: Mutex<Phase>,
     gather: Mutex<Option<Arc<Gather>>>,
     /// Sites that alone brought something else.
     wrong: Mutex<BTreeSet<String>>,
@@ -171,6 +184,19 @@ impl Fetch {
             tracing::info!(file = %report.name, "{what}");
             report.changed([what]);
         });
+    }
+
+    /// Tells once that it waits for the service, and that it goes on.
+    fn set(&self, phase: Phase) {
+        match (std::mem::replace(&mut *lock(&self.phase), phase), phase) {
+            (Phase::Rests | Phase::Runs, Phase::Held) => {
+                self.tell("it waits until the service `dispatch` is started".to_owned())
+            }
+            (Phase::Held, Phase::Runs) => {
+                self.tell("the service `dispatch` was started".to_owned())
+            }
+            _ => {}
+        }
     }
 
     /// What was asked for is not known any more, and nobody works on it.
@@ -279,6 +305,9 @@ async fn fetch(
         Begun::Now(fetch) => fetch,
         Begun::Before(running) => return Ok(Json(running)),
     };
+    if dispatch.arrivals.wish() != Wish::Run {
+        fetch.set(Phase::Held);
+    }
     let report = fetch.report();
     let kept = Kept { wish: wish.clone(), report: report.clone() };
     if let Err(error) = kept.write(&site.config().state()) {
@@ -526,14 +555,14 @@ fn keep(known: &mut BTreeMap<i64, Arc<Fetch>>, report: FetchReport) -> Arc<Fetch
     let id = report.id;
     let (state, cancelled) = (watch::channel(report).0, watch::channel(false).0);
     let (gather, wrong, ended) = (Mutex::new(None), Mutex::default(), OnceLock::new());
-    let fetch = Arc::new(Fetch { state, gather, wrong, cancelled, ended });
+    let fetch = Arc::new(Fetch { state, phase: Mutex::default(), gather, wrong, cancelled, ended });
     known.insert(id, fetch.clone());
     fetch
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Fault, FetchReport, KNOWN_MAX, decisive, keep};
+    use super::{Fault, FetchReport, KNOWN_MAX, Phase, decisive, keep};
     use downpour_catalog::ErrorClass;
     use std::collections::BTreeMap;
 
@@ -547,6 +576,24 @@ mod tests {
         assert_eq!(of_all([SourceUnreachable, FileGone]), SourceUnreachable);
         assert_eq!(of_all([FileGone, SourceUnreachable]), SourceUnreachable);
         assert_eq!(of_all([FileGone, FileGone]), FileGone);
+    }
+
+    #[test]
+    fn that_a_fetch_waits_for_its_service_is_told_once_and_not_when_it_goes_on() {
+        let fetch = keep(&mut BTreeMap::new(), FetchReport::default());
+        let changes = || fetch.report().changes;
+        fetch.set(Phase::Runs);
+        assert!(changes().is_empty());
+        // By who asked for it, and by the fetch itself.
+        for _ in 0..2 {
+            fetch.set(Phase::Held);
+            assert_eq!(changes(), ["it waits until the service `dispatch` is started"]);
+        }
+        fetch.set(Phase::Runs);
+        assert_eq!(changes().last().unwrap(), "the service `dispatch` was started");
+        fetch.set(Phase::Rests);
+        fetch.set(Phase::Runs);
+        assert_eq!(changes().len(), 2);
     }
 
     /// Whoever waits for it looks again before many others have begun.

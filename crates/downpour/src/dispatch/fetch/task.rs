@@ -4,7 +4,7 @@ use super::gather::{AT_ONCE_MIN, Gather, Holder};
 use super::holders::Found;
 use super::journal::Kept;
 use super::part::{Part, is_others};
-use super::{CANCELLED, Fetch, FetchWish, decisive, some_can_be_asked};
+use super::{CANCELLED, Fetch, FetchWish, Phase, decisive, some_can_be_asked};
 use crate::api::Problem;
 use crate::dispatch::arriving::{Judge, Look, Taken};
 use crate::dispatch::incoming::{TICK, not_recorded, receipt};
@@ -77,17 +77,19 @@ async fn patiently(
     let mut wait = FIRST_WAIT;
     loop {
         let Some(arriving) = dispatch.arrivals.begin() else {
-            fetch.tell("it goes on when the service `dispatch` is started again".to_owned());
+            fetch.set(Phase::Held);
             tokio::select! {
                 () = fetch.cancelled() => return Err(cancelled()),
                 () = dispatch.arrivals.resumed() => continue,
             }
         };
+        fetch.set(Phase::Runs);
         let before = fetch.state.borrow().arrived;
         let tried = match ready.take() {
             Some(ready) => dispatch.bring(site, fetch, ready, wish.one).await,
             None => dispatch.go_on(site, fetch, wish).await,
         };
+        fetch.set(Phase::Rests);
         drop(arriving);
         if fetch.state.borrow().arrived > before {
             wait = FIRST_WAIT;
