@@ -214,6 +214,10 @@ impl Service for Dispatch {
         let (out, into) = (lock(&self.outgoing).len(), lock(&self.incoming).len());
         let open = lock(&self.links).values().filter(|link| link.is_broken()).count();
         let mut line = format!("{out} batches out, {into} in");
+        let fetches = self.fetches_that_run();
+        if fetches > 0 {
+            line.push_str(&format!(", {fetches} fetches"));
+        }
         if open > 0 {
             line.push_str(&format!(", {open} links broken"));
         }

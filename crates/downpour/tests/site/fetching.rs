@@ -287,6 +287,9 @@ fn a_fetch_outlives_its_daemon() {
 
 /// A fetch brings nothing while the service is stopped, and goes on with it.
 fn stops_and_goes_on(d: &SiteProcess, id: i64, noted: &dyn Fn() -> u64) {
+    until("it is counted", || {
+        d.done(&["service", "status", "dispatch"]).contains(", 1 fetches").then_some(())
+    });
     d.done(&["service", "stop", "dispatch"]);
     let before = noted();
     let now: FetchReport = d.get(&format!("/v1/fetches/{id}")).expect("it is known");

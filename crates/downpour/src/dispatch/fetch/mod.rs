@@ -443,6 +443,12 @@ impl Dispatch {
         reports.into_iter().filter(|report| !report.done).collect()
     }
 
+    /// Fetches that are brought at this moment.
+    pub(super) fn fetches_that_run(&self) -> usize {
+        let runs = |fetch: &&Arc<Fetch>| *lock(&fetch.phase) == Phase::Runs;
+        lock(&self.fetches).values().filter(runs).count()
+    }
+
     /// The fetch of a file, while it is under way.
     pub(super) fn fetching(&self, site: &str, name: &str, version: i64) -> Option<FetchReport> {
         self.fetches_now().into_iter().find(|report| report.is_of(site, name, version))
