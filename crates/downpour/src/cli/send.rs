@@ -45,7 +45,7 @@ pub struct SendArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MB")]
     #[arg(requires = "products", help_heading = "Products")]
     pub product_memory: u64,
-    /// Log each product in this file, a line of JSON each: when it was inserted and sent
+    /// Log each product in this file, a line of JSON each: when it was inserted and sent, or why it was withdrawn
     #[arg(long, value_name = "FILE", requires = "products", help_heading = "Products")]
     pub product_log: Option<PathBuf>,
     /// Use the ticket in this file, made by `downpour ticket new`, instead of a new one

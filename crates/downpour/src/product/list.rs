@@ -7,15 +7,15 @@
 //!   after the session's start at which it is due.
 
 use super::frame::{META_LEN_MAX, check_name};
-use crate::object::{open_file, printable};
+use crate::object::{CHANGED, open_file, printable};
 use downpour_proto::Rng;
 use rustix::fs::{Access, Mode, OFlags};
 use serde::Deserialize;
 use std::fmt;
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::fs::{File, Metadata};
+use std::io::{self, BufRead, BufReader, Read, Take};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 /// Longest line.
@@ -37,7 +37,7 @@ pub struct Listed {
 /// Where a product's bytes come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// A file.
+    /// A file, which does not change while it is read.
     File(PathBuf),
     /// A file of a site: so many bytes, and no link, or nothing of it is sent.
     Exactly(PathBuf, u64),
@@ -68,7 +68,8 @@ impl Content {
                 if !meta.is_file() {
                     return Err(named(no_file()));
                 }
-                Ok((meta.len(), Box::new(file.take(meta.len()))))
+                let at_rest = AtRest { file: file.take(meta.len()), looks: looks(&meta) };
+                Ok((meta.len(), Box::new(at_rest)))
             }
             Self::Exactly(path, size) => {
                 let file = open_file(path)?.ok_or_else(no_file)?;
@@ -84,6 +85,28 @@ impl Content {
 
 fn no_file() -> io::Error {
     io::Error::other("not a regular file")
+}
+
+/// A file as it was when it was opened, or an error: what is read of one that changes is neither its old content nor its
+/// new one (`docs/protocol.md#PROD-5`).
+struct AtRest {
+    file: Take<File>,
+    looks: (u64, i64, i64),
+}
+
+impl Read for AtRest {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let len = self.file.read(buf)?;
+        match looks(&self.file.get_ref().metadata()?) == self.looks {
+            true => Ok(len),
+            false => Err(io::Error::other(CHANGED)),
+        }
+    }
+}
+
+/// Size and modification time. The change time also moves when a file gets another name, and that is no other content.
+fn looks(meta: &Metadata) -> (u64, i64, i64) {
+    (meta.len(), meta.mtime(), meta.mtime_nsec())
 }
 
 /// Bytes made from a seed.
@@ -276,10 +299,12 @@ fn parse(text: &str) -> Result<Listed, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Content, List, Listed, MadeBytes};
+    use super::{CHANGED, Content, List, Listed, MadeBytes};
     use rustix::fs::{CWD, FileType, Mode, mknodat};
-    use std::io::Read;
+    use std::fs::{File, OpenOptions};
+    use std::io::{Read, Write as _};
     use std::path::PathBuf;
+    use std::time::UNIX_EPOCH;
 
     fn read(text: impl AsRef<[u8]>) -> Vec<Result<Listed, String>> {
         List::new(text.as_ref()).map(|line| line.map_err(|error| error.to_string())).collect()
@@ -321,6 +346,35 @@ mod tests {
         mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         let error = Content::File(pipe.clone()).open().err().unwrap();
         assert_eq!(error.to_string(), format!("{}: not a regular file", pipe.display()));
+    }
+
+    #[test]
+    fn a_file_that_changes_while_it_is_read_is_not_read_to_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let half_read = || {
+            std::fs::write(&path, "content").unwrap();
+            // Long ago: what is written within a tick of the clock has one time.
+            File::options().write(true).open(&path).unwrap().set_modified(UNIX_EPOCH).unwrap();
+            let mut bytes = Content::File(path.clone()).open().unwrap().1;
+            bytes.read_exact(&mut [0; 3]).unwrap();
+            bytes
+        };
+        let open = |options: &mut OpenOptions| options.open(&path).unwrap();
+        let changes: [&dyn Fn(); 3] = [
+            &|| open(File::options().write(true)).write_all(b"CONTENT").unwrap(),
+            &|| open(File::options().append(true)).write_all(b", and more").unwrap(),
+            &|| open(File::options().write(true)).set_len(3).unwrap(),
+        ];
+        for change in changes {
+            let mut bytes = half_read();
+            change();
+            let error = bytes.read_to_end(&mut Vec::new()).err().unwrap();
+            assert_eq!(error.to_string(), CHANGED);
+        }
+        let mut bytes = half_read();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(std::io::read_to_string(&mut bytes).unwrap(), "tent", "only its name is gone");
     }
 
     #[test]

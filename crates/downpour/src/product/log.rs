@@ -21,6 +21,9 @@ pub struct InsertedLine {
     pub first_sent_ns: u64,
     /// When the last source datagram of its last block left; 0 likewise.
     pub last_sent_ns: u64,
+    /// Why it was withdrawn, if it was: it has no place at any receiver.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub withdrawn: Option<String>,
 }
 
 /// A receiver's line.

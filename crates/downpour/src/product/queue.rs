@@ -67,7 +67,7 @@ pub struct Inserted {
     pub size: u64,
     /// Its blocks; the first and the last may be shared.
     pub blocks: Range<u32>,
-    /// Its bytes could not be read to the end: receivers are told that it is withdrawn.
+    /// Why its bytes could not be read to the end, or not as they were: receivers are told that it is withdrawn.
     pub withdrawn: Option<String>,
 }
 

@@ -479,7 +479,8 @@ impl Shelf {
         state.expected = Some(number.saturating_add(1));
         let clerk = self.config.clerk.as_ref();
         if digest == [0; 32] {
-            let reason = "the sender could not read it to its end".to_owned();
+            let reason =
+                "the sender could not read it to its end, or it changed meanwhile".to_owned();
             state.fail(name, reason, events);
             clerk.into_iter().for_each(|clerk| clerk.passed(number));
             return Ok(());

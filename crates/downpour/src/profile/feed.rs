@@ -166,8 +166,10 @@ fn take(number: u32, listed: &Listed, started: Instant) -> Result<(InsertedLine,
     content.read_to_end(&mut bytes).map_err(|error| error.to_string())?;
     let size = bytes.len() as u64;
     let (first_sent_ns, last_sent_ns) = (inserted_ns, inserted_ns);
-    let (product, name) = (u64::from(number), listed.name.clone());
-    Ok((InsertedLine { product, name, size, inserted_ns, first_sent_ns, last_sent_ns }, bytes))
+    let (product, name, withdrawn) = (u64::from(number), listed.name.clone(), None);
+    let line =
+        InsertedLine { product, name, size, inserted_ns, first_sent_ns, last_sent_ns, withdrawn };
+    Ok((line, bytes))
 }
 
 /// Counts what comes.
@@ -242,8 +244,8 @@ mod tests {
 
     fn line(product: u64, size: u64) -> InsertedLine {
         let name = format!("p{product}");
-        let (inserted_ns, first_sent_ns, last_sent_ns) = (1, 1, 1);
-        InsertedLine { product, name, size, inserted_ns, first_sent_ns, last_sent_ns }
+        let (inserted_ns, first_sent_ns, last_sent_ns, withdrawn) = (1, 1, 1, None);
+        InsertedLine { product, name, size, inserted_ns, first_sent_ns, last_sent_ns, withdrawn }
     }
 
     #[test]

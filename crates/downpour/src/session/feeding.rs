@@ -265,8 +265,8 @@ impl Feeder<'_> {
         let mut offer = |number, symbols| self.offer(number, symbols);
         let product = (name.as_str(), meta.as_str(), inserted_ns);
         let inserted = inserter.insert(product, (size, &mut *bytes), &mut offer)?;
-        match inserted.withdrawn {
-            Some(why) => self.unsent(name, why),
+        match &inserted.withdrawn {
+            Some(why) => self.unsent(name, why.clone()),
             None => self.tell(name, Ok((inserted.number, inserted.blocks.clone()))),
         }
         let line = InsertedLine {
@@ -276,6 +276,7 @@ impl Feeder<'_> {
             inserted_ns,
             first_sent_ns: 0,
             last_sent_ns: 0,
+            withdrawn: inserted.withdrawn,
         };
         let closed = self.close_when_due(inserter);
         self.feed.inserted(line, inserted.blocks);
@@ -332,8 +333,8 @@ mod tests {
 
     fn line(product: u64) -> InsertedLine {
         let (name, size, inserted_ns) = (format!("p{product}"), 1, 1);
-        let (first_sent_ns, last_sent_ns) = (0, 0);
-        InsertedLine { product, name, size, inserted_ns, first_sent_ns, last_sent_ns }
+        let (first_sent_ns, last_sent_ns, withdrawn) = (0, 0, None);
+        InsertedLine { product, name, size, inserted_ns, first_sent_ns, last_sent_ns, withdrawn }
     }
 
     #[test]
