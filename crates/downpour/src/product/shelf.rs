@@ -533,7 +533,7 @@ impl Shelf {
         match (&self.folder, staged) {
             (Some(folder), Ok(file)) => match folder.place(number, named, file) {
                 Ok(()) => Ok(None),
-                Err(error) => error.of_object().map(Some),
+                Err(error) => error.of_object(Some(number)).map(Some),
             },
             (_, staged) => Ok(staged.err()),
         }
@@ -585,7 +585,7 @@ impl Shelf {
         }
         let Ok(file) = &mut body.staged else { return Ok(()) };
         if let Err(error) = folder.write(body.head.number, file, bytes) {
-            body.staged = Err(error.of_object()?);
+            body.staged = Err(error.of_object(Some(body.head.number))?);
         }
         Ok(())
     }

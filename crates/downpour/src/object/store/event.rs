@@ -107,6 +107,8 @@ pub enum StoreFailure {
         available: Option<u64>,
         /// What was being done.
         doing: String,
+        /// In a session of products: the first one that is not here.
+        product: Option<u64>,
     },
     /// The publisher's manifest breaks a rule.
     Manifest(ManifestError),
@@ -117,12 +119,12 @@ pub enum StoreFailure {
 }
 
 impl PlaceError {
-    /// Why its object has no place, when that is all; or why nothing can be placed any more.
-    pub(crate) fn of_object(self) -> Result<Why, StoreFailure> {
+    /// Why its object has no place, when that is all; or why nothing can be placed any more. A product has a number.
+    pub(crate) fn of_object(self, product: Option<u64>) -> Result<Why, StoreFailure> {
         match self {
             Self::Object(why) => Ok(why),
             Self::Full(doing) => {
-                Err(StoreFailure::DiskFull { needed: None, available: None, doing })
+                Err(StoreFailure::DiskFull { needed: None, available: None, doing, product })
             }
             Self::Target(reason) => Err(StoreFailure::Target(reason)),
         }
@@ -148,6 +150,11 @@ impl fmt::Display for StoreFailure {
                 "not enough space: {needed} bytes are needed and {available} are free. \
                  Make room and start again: what has arrived is kept"
             ),
+            Self::DiskFull { doing, product: Some(number), .. } => write!(
+                f,
+                "{doing}. Make room (df, and df -i for inodes): products from number {number} on are \
+                 not here, and who starts again gets those to come"
+            ),
             Self::DiskFull { doing, .. } => {
                 write!(
                     f,
@@ -162,3 +169,21 @@ impl fmt::Display for StoreFailure {
 }
 
 impl std::error::Error for StoreFailure {}
+
+#[cfg(test)]
+mod tests {
+    use crate::object::PlaceError;
+    use rustix::io::Errno;
+
+    #[test]
+    fn of_products_nothing_is_said_to_be_kept() {
+        let told = |product| {
+            let error = PlaceError::of(Errno::NOSPC, "writing");
+            error.of_object(product).unwrap_err().to_string()
+        };
+        assert!(told(None).ends_with("start again: what has arrived is kept"));
+        let of_product = told(Some(2));
+        assert!(of_product.contains("products from number 2 on are not here"), "{of_product}");
+        assert!(!of_product.contains("kept"), "{of_product}");
+    }
+}

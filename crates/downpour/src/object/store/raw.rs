@@ -88,7 +88,7 @@ impl Target for RawTarget {
             if needed > available {
                 let doing = format!("writing {}", self.options.path.display());
                 let (needed, available) = (Some(needed), Some(available));
-                return Err(StoreFailure::DiskFull { needed, available, doing });
+                return Err(StoreFailure::DiskFull { needed, available, doing, product: None });
             }
         }
         // Called once: nothing is there yet.

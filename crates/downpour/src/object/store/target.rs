@@ -119,7 +119,7 @@ pub(super) enum Fault {
 
 impl From<PlaceError> for Fault {
     fn from(error: PlaceError) -> Self {
-        match error.of_object() {
+        match error.of_object(None) {
             Ok(why) => Self::Object(why),
             Err(failure) => Self::Fatal(failure),
         }

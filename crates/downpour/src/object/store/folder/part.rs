@@ -43,8 +43,10 @@ impl FolderTarget {
             self.staging.remove_parts(|name| ours.contains(name)).map_err(available)?;
             free = self.staging.available().map_err(available)?;
         }
-        let full =
-            |doing| StoreFailure::DiskFull { needed: Some(needed), available: Some(free), doing };
+        let full = |doing| {
+            let (needed, available) = (Some(needed), Some(free));
+            StoreFailure::DiskFull { needed, available, doing, product: None }
+        };
         if needed > free {
             return Err(full("reserving space".into()));
         }
