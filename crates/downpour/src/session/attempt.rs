@@ -523,8 +523,9 @@ impl Run<'_> {
     }
 
     async fn on_store(&mut self, event: StoreEvent) -> Option<Verdict> {
-        // Before the start nothing is sent; the stream may be faster than the word of it.
-        self.joined.reply.started = true;
+        // The stream may be faster than the word of its start. By TCP the manifest of a tree is there before that.
+        let reply = &mut self.joined.reply;
+        reply.started |= reply.path != DataPath::Tcp || reply.products_from.is_some();
         match event {
             StoreEvent::Tree(tree) => {
                 self.account.objects = tree.entries;
