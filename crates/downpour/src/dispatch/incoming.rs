@@ -85,10 +85,14 @@ impl Incoming {
     }
 
     /// The lane in which it runs: its own, or one that is free by now.
-    pub(super) fn lane(&self, room: &Arc<Room>) -> Option<Lane> {
+    pub(super) async fn lane(&self, room: &Arc<Room>) -> Result<Option<Lane>, Fault> {
         let own = lock(&self.reserved).as_mut().and_then(|reserved| reserved.lane.take());
-        let parts = || self.taken.iter().map(Taken::part).collect();
-        own.or_else(|| room.lane(&self.folder, &parts()))
+        if own.is_some() {
+            return Ok(own);
+        }
+        let parts = self.taken.iter().map(Taken::part).collect();
+        let (room, folder) = (room.clone(), self.folder.clone());
+        blocking(move || Ok(room.lane(&folder, &parts))).await
     }
 
     /// Whether somebody may begin it still, or ask for its results. One that was given up before it was begun has none.
@@ -353,7 +357,7 @@ mod tests {
         assert!(given_up.give_up().await);
         assert_eq!((given_up.is_of_use(), begun.is_of_use()), (false, true));
         assert_eq!(room.promised(), 1000, "that of the other one");
-        let lanes = [room.lane(at, &HashSet::new()), begun.lane(&room)];
+        let lanes = [room.lane(at, &HashSet::new()), begun.lane(&room).await.unwrap()];
         assert_eq!(lanes.map(|lane| lane.unwrap().name().to_owned()), ["lane-0", "lane-1"]);
     }
 

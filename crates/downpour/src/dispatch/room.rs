@@ -34,8 +34,9 @@ pub(super) const LANES_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Room {
     promised: Mutex<HashMap<u64, u64>>,
+    /// Held for no disk, which may not answer: what ends gives its lane back wherever it runs. More lanes come in use in turn only.
     lanes: Mutex<Used>,
-    /// Held by the offer that takes room.
+    /// Held by who takes room or a lane, for as long as the disk takes.
     turn: Mutex<()>,
 }
 
@@ -84,7 +85,7 @@ impl Room {
         parts: &HashSet<String>,
     ) -> Space<'a> {
         let turn = lock(&self.turn);
-        let lane = self.lane(folder, parts);
+        let lane = self.lane_in_turn(folder, parts);
         let begun: HashMap<String, u64> = match &lane {
             Some(lane) => {
                 let there = parts_of(folder, lane.name());
@@ -99,10 +100,19 @@ impl Room {
 
     /// A lane for a batch with these partial files; `None`: all are in use.
     pub(super) fn lane(self: &Arc<Self>, folder: &Path, parts: &HashSet<String>) -> Option<Lane> {
-        let mut lanes = lock(&self.lanes);
-        let key = (folder.to_owned(), best_lane(folder, &lanes, parts)?);
-        lanes.insert(key.clone());
+        let _turn = lock(&self.turn);
+        self.lane_in_turn(folder, parts)
+    }
+
+    fn lane_in_turn(self: &Arc<Self>, folder: &Path, parts: &HashSet<String>) -> Option<Lane> {
+        let used = self.used();
+        let key = (folder.to_owned(), best_lane(folder, &used, parts)?);
+        lock(&self.lanes).insert(key.clone());
         Some(Lane { room: self.clone(), key })
+    }
+
+    fn used(&self) -> Used {
+        lock(&self.lanes).clone()
     }
 }
 
@@ -233,7 +243,7 @@ impl Space<'_> {
         if missing > self.most {
             return 0;
         }
-        let used = lock(&self.room.lanes);
+        let used = self.room.used();
         let own = self.reserved.lane.as_ref().map(Lane::name);
         let mut lanes = free_lanes(self.folder, &used);
         lanes.extend(own.and_then(|own| FreeLane::of(self.folder, own.to_owned())));

@@ -116,24 +116,22 @@ async fn begin(
         let what = "the ticket is another node's";
         return Err(Problem::bad_request(what, "send a ticket of your own session"));
     }
-    // A repeated question begins nothing twice.
-    if !incoming.begun.swap(true, Ordering::SeqCst) {
-        let refuse = |busy: Problem| {
-            incoming.begun.store(false, Ordering::SeqCst);
-            busy
-        };
-        let arriving = dispatch.arrivals.begin().ok_or_else(|| refuse(ending(&site)))?;
-        let lane = incoming.lane(&dispatch.room).ok_or_else(|| {
+    if !incoming.begun.load(Ordering::SeqCst) {
+        let arriving = dispatch.arrivals.begin().ok_or_else(|| ending(&site))?;
+        let lane = incoming.lane(&dispatch.room).await?.ok_or_else(|| {
             let what = format!("{LANES_MAX} batches arrive already");
             let busy = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", what, "try later");
-            refuse(busy.of_class(ErrorClass::OutOfResources))
+            busy.of_class(ErrorClass::OutOfResources)
         })?;
-        let (site, incoming) = (site.clone(), incoming.clone());
-        tokio::spawn(async move {
-            incoming.run(&site, &remote, lane.name(), ticket).await;
-            dispatch.count(&incoming.state.borrow());
-            drop(arriving);
-        });
+        // A repeated question begins nothing twice; one that was broken off while it waited for a lane begins nothing.
+        if !incoming.begun.swap(true, Ordering::SeqCst) {
+            let (site, incoming) = (site.clone(), incoming.clone());
+            tokio::spawn(async move {
+                incoming.run(&site, &remote, lane.name(), ticket).await;
+                dispatch.count(&incoming.state.borrow());
+                drop(arriving);
+            });
+        }
     }
     Ok(Json(incoming.state.borrow().clone()))
 }
