@@ -1,4 +1,4 @@
-//! One fetch from its beginning to its end.
+//! One fetch from its beginning to its end. The inbox's disk may not answer: what asks it runs on no worker of the runtime.
 
 use super::gather::{AT_ONCE_MIN, Gather, Holder};
 use super::holders::Found;
@@ -245,7 +245,8 @@ impl Task {
 
     /// A daemon that ended may have come so far.
     async fn is_placed(&self) -> Result<bool, Fault> {
-        if !self.taken.is_there(&self.folder) {
+        let (taken, folder) = (self.taken.clone(), self.folder.clone());
+        if !record::blocking(move || Ok(taken.is_there(&folder))).await? {
             return Ok(false);
         }
         match self.is_right(&self.folder.join(&self.taken.path)).await {
@@ -267,16 +268,17 @@ impl Task {
             recorded.done().await?;
         }
         let there = self.folder.join(&self.taken.path);
-        match std::fs::symlink_metadata(&there) {
-            Err(_) => Ok(false),
-            // A batch may have brought it meanwhile.
-            Ok(_) if self.is_placed().await? => Ok(true),
-            Ok(_) => {
-                let there = there.display();
-                let what = format!("{there} is something else: move it away and fetch again");
-                Err(Fault::new(ErrorClass::VersionConflict, what))
-            }
+        let place = there.clone();
+        if record::blocking(move || Ok(std::fs::symlink_metadata(place).is_err())).await? {
+            return Ok(false);
         }
+        // A batch may have brought it meanwhile.
+        if self.is_placed().await? {
+            return Ok(true);
+        }
+        let there = there.display();
+        let what = format!("{there} is something else: move it away and fetch again");
+        Err(Fault::new(ErrorClass::VersionConflict, what))
     }
 
     /// Brings the whole and right file to its place.
@@ -286,19 +288,26 @@ impl Task {
         let part = opened.map_err(|error| unwritten(path.display(), &error))?;
         let part = Arc::new(part);
         let brought = self.bring_to(&part, holders).await;
-        part.release();
+        let released = blocking(move || {
+            part.release();
+            Ok(())
+        });
+        released.await.map_err(|error| unwritten(path.display(), &error))?;
         brought
     }
 
     /// The same, while this fetch holds the part.
     async fn bring_to(&self, part: &Arc<Part>, holders: Vec<Holder>) -> Result<(), Fault> {
-        let needed = part.needed().map_err(|error| unwritten(part.path().display(), &error))?;
-        let room = &self.dispatch.room;
-        let free = room.free(&self.folder);
-        if free < needed {
-            return Err(Fault::new(ErrorClass::DestinationFull, no_room(needed, free).what));
-        }
-        let promise = room.promise(&self.folder, needed);
+        let (of, folder, room) = (part.clone(), self.folder.clone(), self.dispatch.room.clone());
+        let promise = record::blocking(move || {
+            let needed = of.needed().map_err(|error| unwritten(of.path().display(), &error))?;
+            let free = room.free(&folder);
+            if free < needed {
+                return Err(Fault::new(ErrorClass::DestinationFull, no_room(needed, free).what));
+            }
+            Ok(room.promise(&folder, needed))
+        });
+        let promise = promise.await?;
         while_it_grows(part, &promise, self.whole(part, holders)).await?;
         self.place(part.path().to_owned()).await
     }
@@ -310,8 +319,6 @@ impl Task {
             return Ok(());
         }
         self.tell("the whole is not what the catalog says: each source is tried alone");
-        let begin_anew =
-            || part.forget().map_err(|error| unwritten("what is noted of a part", &error));
         let what = "no site brings what the catalog says";
         let mut failure = Fault::new(ErrorClass::DigestDiffers, what);
         for holder in holders {
@@ -320,14 +327,14 @@ impl Task {
                 Some(why) => Err(unreachable(format!("{name}: {why}"))),
                 None => {
                     // What one alone has brought so far does not go with another's.
-                    begin_anew()?;
+                    begin_anew(part).await?;
                     self.gather(part, vec![holder], false).await
                 }
             };
             match brought {
                 Ok(()) if self.is_right(part.path()).await? => return Ok(()),
                 Ok(()) => {
-                    begin_anew()?;
+                    begin_anew(part).await?;
                     self.tell(&format!("{name} does not bring it right"));
                     lock(&self.fetch.wrong).insert(name);
                 }
@@ -482,14 +489,30 @@ fn cancelled() -> Fault {
 }
 
 /// Does something that writes to a part. What is on the disk is not promised as well.
-async fn while_it_grows<T>(part: &Part, promise: &Promise, work: impl Future<Output = T>) -> T {
+async fn while_it_grows<T>(
+    part: &Arc<Part>,
+    promise: &Promise,
+    work: impl Future<Output = T>,
+) -> T {
     let mut work = pin!(work);
     loop {
+        let lacks = async {
+            tokio::time::sleep(TICK).await;
+            let of = part.clone();
+            blocking(move || of.needed()).await
+        };
         tokio::select! {
             done = &mut work => return done,
-            () = tokio::time::sleep(TICK) => part.needed().into_iter().for_each(|lacks| promise.keep(lacks)),
+            lacks = lacks => lacks.into_iter().for_each(|lacks| promise.keep(lacks)),
         }
     }
+}
+
+/// Nothing of a part counts.
+async fn begin_anew(part: &Arc<Part>) -> Result<(), Fault> {
+    let of = part.clone();
+    let begun = blocking(move || of.forget()).await;
+    begun.map_err(|error| unwritten("what is noted of a part", &error))
 }
 
 /// Puts a part into its place below the folder. No link is followed, nothing is replaced.
@@ -566,6 +589,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let size = 1 << 20;
         let part = Part::open(Part::path_of(folder.path(), "0a"), size, "a").unwrap();
+        let part = Arc::new(part);
         let room = Arc::new(Room::default());
         let promise = room.promise(folder.path(), part.needed().unwrap());
         let half = async {
