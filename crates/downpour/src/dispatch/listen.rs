@@ -5,8 +5,9 @@
 //! 2. With its head each file is judged as one that is offered: here already, refused, or taken with a path and room.
 //! 3. What is in its place is signed for and recorded as what a batch brought, before its sender is told.
 //! 4. A ticket that is missing, wrong or refused is looked at again after a while. One that was replaced is used at once.
-//! 5. When the service drains it takes no new file, and ends when the one under way is in its place and that is told. Of what
-//!    else comes until then it says nothing, as if it had left: refused, that would be tried again after a while only.
+//! 5. When the service drains it takes no new file, and leaves each session when the one under way there is in its place and that is
+//!    told, whatever still comes in others: its sender waits for who is there. Of what else comes until then it says nothing, as if
+//!    it had left: refused, that would be tried again after a while only.
 //!
 //! Deliberately absent: where a session is cut nothing is kept of the file under way; its sender sends that again. What a
 //! `[[remote]]` says of rates and batches does not apply: the sender sets the pace for all receivers together.
@@ -49,7 +50,6 @@ pub(super) struct Listen {
     dispatch: Arc<Dispatch>,
     /// By the other site's name.
     seen: Mutex<BTreeMap<String, Seen>>,
-    arrivals: Arc<Arrivals>,
 }
 
 /// How it goes with one site.
@@ -172,12 +172,11 @@ pub fn check_tickets(config: &Config) -> Vec<Complaint> {
 
 impl Listen {
     pub(super) fn new(dispatch: &Arc<Dispatch>) -> Self {
-        Self { dispatch: dispatch.clone(), seen: Mutex::default(), arrivals: Arrivals::new() }
+        Self { dispatch: dispatch.clone(), seen: Mutex::default() }
     }
 
     /// Takes part in all sessions that the configuration names, until it is asked to stop.
     async fn work(self: &Arc<Self>, site: &Arc<Site>, stop: &Stop) -> Result<(), Fault> {
-        self.arrivals.follow(stop);
         loop {
             let mut changes = site.config_changes();
             let all = Wanted::all(&site.config());
@@ -225,8 +224,11 @@ impl Listen {
         wanted: Wanted,
         (ended, stop): (watch::Receiver<bool>, Stop),
     ) {
+        let arrivals = Arrivals::new();
+        arrivals.follow(&stop);
         let desk = SiteDesk {
             listen: self.clone(),
+            arrivals: arrivals.clone(),
             site: site.clone(),
             lane: format!("multicast-{}", wanted.site),
             wanted: wanted.clone(),
@@ -243,11 +245,14 @@ impl Listen {
             }
         };
         while !*ended.borrow() && stop.wish() == Wish::Run {
-            let done = self.session(&site, &wanted, &clerk, (ended.clone(), &stop)).await;
+            let by = (&clerk, &*arrivals);
+            let done = self.session(&site, &wanted, by, (ended.clone(), &stop)).await;
             let Err(why) = done else { continue };
             self.tell(&wanted.site, How::Cannot(why));
             let _ = tokio::time::timeout(AGAIN, over()).await;
         }
+        // Others may go on for long.
+        self.tell(&wanted.site, How::Off);
     }
 
     /// The same by one ticket: until another is there, or why not.
@@ -255,7 +260,7 @@ impl Listen {
         &self,
         site: &Arc<Site>,
         wanted: &Wanted,
-        clerk: &Arc<Clerk>,
+        (clerk, arrivals): (&Arc<Clerk>, &Arrivals),
         (mut ended, stop): (watch::Receiver<bool>, &Stop),
     ) -> Result<(), String> {
         let banned = || self.dispatch.is_banned(&wanted.site);
@@ -291,7 +296,7 @@ impl Listen {
                     stopping |= banned() || wanted.ticket().is_ok_and(|now| now != ticket);
                 }
             }
-            stopping |= draining && self.arrivals.is_empty() && clerk.has_told_all();
+            stopping |= draining && arrivals.is_empty() && clerk.has_told_all();
             if stopping {
                 running.stop();
             }
@@ -327,6 +332,8 @@ fn how(seen: Snapshot) -> How {
 /// What this site does about files of one session.
 struct SiteDesk {
     listen: Arc<Listen>,
+    /// Its files.
+    arrivals: Arc<Arrivals>,
     site: Arc<Site>,
     wanted: Wanted,
     lane: String,
@@ -379,7 +386,7 @@ impl Desk for SiteDesk {
     }
 
     fn look(&self, file: &SiteFile) -> Verdict {
-        let Some(arriving) = self.listen.arrivals.begin() else { return Verdict::Leave };
+        let Some(arriving) = self.arrivals.begin() else { return Verdict::Leave };
         let taken = match self.judge(file) {
             Ok(Ok(Look::Here(receipt))) => return Verdict::Have(Box::new(receipt)),
             Ok(Ok(Look::Not(taken))) => self.take(taken, arriving),

@@ -31,24 +31,12 @@ impl Sites {
         b.configure("multicast = \"a.ticket\"");
         b.configure("[multicast]\ninterface = \"lo\"");
         b.configure(more);
-        let port = crate::ports::port();
-        let spool = folder.path().join("spool");
-        fs::create_dir_all(&spool).expect("room");
-        a.configure(&format!(
-            "[multicast]\nport = {port}\nhost = \"127.0.0.1\"\ninterface = \"lo\""
-        ));
-        a.configure(&format!(
-            "[[spool]]\nfolder = {spool:?}\ncomplete = \"settle:200ms\"\nrescan = \"1s\"\n\
-             [[rule]]\nname = \"all\"\nmatch = \"*\"\nreceivers = [\"b\"]\ninto = \"new/{{name}}\"\n\
-             [[receiver]]\nname = \"b\"\nkey = \"{}\"",
-            b.card.key
-        ));
+        sends_to_b(&a, &b, &folder.path().join("spool"));
         Self { a, b, folder }
     }
 
     fn ticket(&self) -> Ticket {
-        let path = self.a.path("state/multicast.ticket");
-        until("a has a ticket", || Ticket::read_file(&path).ok())
+        ticket_of(&self.a)
     }
 
     fn drop_in(&self, name: &str, content: &[u8]) {
@@ -84,6 +72,26 @@ impl Sites {
         assert_eq!(Path::new(&replicas[0].path), at);
         assert_eq!(replicas_of(&self.a, name), ["a", "b"]);
     }
+}
+
+/// This site's rule sends all that appears in `spool` to b.
+fn sends_to_b(site: &SiteProcess, b: &SiteProcess, spool: &Path) {
+    let port = crate::ports::port();
+    fs::create_dir_all(spool).expect("room");
+    site.configure(&format!(
+        "[multicast]\nport = {port}\nhost = \"127.0.0.1\"\ninterface = \"lo\""
+    ));
+    site.configure(&format!(
+        "[[spool]]\nfolder = {spool:?}\ncomplete = \"settle:200ms\"\nrescan = \"1s\"\n\
+         [[rule]]\nname = \"all\"\nmatch = \"*\"\nreceivers = [\"b\"]\ninto = \"new/{{name}}\"\n\
+         [[receiver]]\nname = \"b\"\nkey = \"{}\"",
+        b.card.key
+    ));
+}
+
+fn ticket_of(site: &SiteProcess) -> Ticket {
+    let path = site.path("state/multicast.ticket");
+    until("it has a ticket", || Ticket::read_file(&path).ok())
 }
 
 /// A file of a, as this site's catalog has it.
@@ -206,12 +214,7 @@ fn what_is_under_way_arrives_before_it_ends() {
     sites.b_says("a: takes part");
     let bytes = content(SIZE);
     sites.drop_in("slow", &bytes);
-    until("some of it is there", || {
-        let mut staged = fs::read_dir(sites.b.path("inbox/.downpour/multicast-a")).ok()?.flatten();
-        staged
-            .any(|part| part.file_name().as_encoded_bytes().starts_with(b"product-"))
-            .then_some(())
-    });
+    is_under_way(&sites.b, "a");
     sites.b.signal("TERM");
     sites.drop_in("late", b"late");
     assert_eq!(sites.b.ended(), Some(0), "{}", sites.b.log());
@@ -223,6 +226,42 @@ fn what_is_under_way_arrives_before_it_ends() {
     sites.b.start();
     sites.reaches("late", State::Receipted);
     sites.is_at_b("late", "new/late", b"late");
+}
+
+/// Waits until b has some of a file of this site.
+fn is_under_way(b: &SiteProcess, from: &str) {
+    let lane = b.path(&format!("inbox/.downpour/multicast-{from}"));
+    until(&format!("some of it is there\n{}", b.log()), || {
+        let mut staged = fs::read_dir(&lane).ok()?.flatten();
+        staged
+            .any(|part| part.file_name().as_encoded_bytes().starts_with(b"product-"))
+            .then_some(())
+    });
+}
+
+#[test]
+fn as_it_drains_no_session_waits_for_what_comes_in_another() {
+    let mut sites = Sites::set_up("");
+    let mut c = SiteProcess::new(sites.folder.path(), "c");
+    c.trust(&sites.b.card);
+    sites.b.trust(&c.card);
+    sites.b.configure("multicast = \"c.ticket\"");
+    let spool = sites.folder.path().join("spool-of-c");
+    sends_to_b(&c, &sites.b, &spool);
+    // Its file takes longer than anything is waited for.
+    c.configure("[multicast]\nrate = \"256kbit\"");
+    sites.a.start();
+    c.start();
+    sites.ticket().write_file(&sites.b.path("a.ticket")).expect("room");
+    ticket_of(&c).write_file(&sites.b.path("c.ticket")).expect("room");
+    sites.b.start();
+    sites.b_says("a: takes part");
+    sites.b_says("c: takes part");
+    fs::write(spool.join("slow"), content(SIZE)).expect("room");
+    is_under_way(&sites.b, "c");
+    sites.b.done(&["service", "drain", "listen"]);
+    sites.b_says("a: takes no part");
+    sites.b_says("c: takes part");
 }
 
 #[test]
