@@ -249,7 +249,7 @@ fn as_it_drains_no_session_waits_for_what_comes_in_another() {
     let spool = sites.folder.path().join("spool-of-c");
     sends_to_b(&c, &sites.b, &spool);
     // Its file takes longer than anything is waited for.
-    c.configure("[multicast]\nrate = \"256kbit\"");
+    c.configure("[multicast]\nrate = \"1mbit\"");
     sites.a.start();
     c.start();
     sites.ticket().write_file(&sites.b.path("a.ticket")).expect("room");
@@ -257,11 +257,14 @@ fn as_it_drains_no_session_waits_for_what_comes_in_another() {
     sites.b.start();
     sites.b_says("a: takes part");
     sites.b_says("c: takes part");
-    fs::write(spool.join("slow"), content(SIZE)).expect("room");
+    fs::write(spool.join("slow"), content(4 * SIZE)).expect("room");
     is_under_way(&sites.b, "c");
-    sites.b.done(&["service", "drain", "listen"]);
+    // It waits for the end.
+    let mut drains = sites.b.command(&["service", "drain", "listen"]).spawn().expect("it runs");
     sites.b_says("a: takes no part");
     sites.b_says("c: takes part");
+    drains.kill().expect("it waits");
+    drains.wait().expect("it has ended");
 }
 
 #[test]
