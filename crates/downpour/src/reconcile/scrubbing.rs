@@ -299,6 +299,7 @@ mod tests {
     use super::{MARK, Mark, Pace as _, Paced, Runs, Scrub};
     use crate::reconcile::report::FOLDER;
     use crate::reconcile::service::COMPARED;
+    use crate::reconcile::service::tests::started;
     use crate::site::{Clock, Daemon, Service as _, Stop};
     use downpour_catalog::{AdoptedFile, Change, Digest, FileId, OtherContent, Time};
     use downpour_transport::identity::Identity;
@@ -343,14 +344,6 @@ mod tests {
         };
         let seen = tokio::time::timeout(Duration::from_secs(30), seen).await;
         assert!(seen.is_ok(), "never: {what}");
-    }
-
-    async fn started(folder: &Path, more: &str) -> Daemon {
-        let file = folder.join("site.toml");
-        let site = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n";
-        std::fs::write(&file, format!("{site}{more}")).unwrap();
-        crate::site::card(folder).unwrap();
-        Daemon::start(&file, Clock::system()).await.unwrap()
     }
 
     #[tokio::test]

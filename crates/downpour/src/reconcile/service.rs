@@ -481,7 +481,7 @@ async fn copies(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::{CUT_SHORT, Extension, Json, Reconcile, Runs, Scrub, State, list};
     use crate::site::{Clock, Daemon, Service as _, Stop, Wish};
     use downpour_transport::identity::Identity;
@@ -490,7 +490,8 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    async fn started(folder: &Path, more: &str) -> Daemon {
+    /// A daemon whose configuration says this more.
+    pub(in crate::reconcile) async fn started(folder: &Path, more: &str) -> Daemon {
         let file = folder.join("site.toml");
         let site = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n";
         std::fs::write(&file, format!("{site}{more}")).unwrap();

@@ -179,13 +179,19 @@ fn a_receiver_into_a_folder_that_another_one_has_leaves_that_one_alone() {
     assert!(!ended.err.contains("the sender is lost"), "{}", ended.err);
 }
 
+/// Another receiver has the folder of the first one until this is dropped.
+fn folder_in_use(session: &OneFile) -> File {
+    let folder = session.scratch.path("r0/.downpour");
+    fs::create_dir_all(&folder).unwrap();
+    let lock = File::create(folder.join("lock")).unwrap();
+    lock.lock().unwrap();
+    lock
+}
+
 #[test]
 fn who_waits_for_its_sender_leaves_the_folder_to_others_meanwhile() {
     let session = OneFile::new(100_000);
-    let ours = session.scratch.path("r0/.downpour");
-    fs::create_dir_all(&ours).unwrap();
-    let others = File::create(ours.join("lock")).unwrap();
-    others.lock().unwrap();
+    let others = folder_in_use(&session);
     let mut waits = session.receiver(0, &[]);
     waits.until(|r| r.err().contains("phase=waiting").then_some(()));
     drop(others);
@@ -196,10 +202,7 @@ fn who_waits_for_its_sender_leaves_the_folder_to_others_meanwhile() {
 #[test]
 fn who_stays_and_has_waited_for_its_first_sender_waits_for_its_folder_too() {
     let session = OneFile::new(100_000);
-    let ours = session.scratch.path("r0/.downpour");
-    fs::create_dir_all(&ours).unwrap();
-    let others = File::create(ours.join("lock")).unwrap();
-    others.lock().unwrap();
+    let others = folder_in_use(&session);
     let mut stays = stay(&session, "r0");
     stays.until(|r| r.err().contains("phase=waiting").then_some(()));
     let sender = session.sender(&["--receivers", "1"]);
