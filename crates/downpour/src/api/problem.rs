@@ -104,6 +104,9 @@ impl From<TokenError> for Problem {
         let what = error.to_string();
         match error {
             TokenError::BadName(_) => Self::bad_request(what, "choose another name"),
+            TokenError::AtOnce => {
+                Self::bad_request(what, "leave `expires_s` out, or give a second at least")
+            }
             TokenError::Taken(_) => {
                 let todo = "choose another name, or revoke that one first";
                 Self::new(StatusCode::CONFLICT, "taken", what, todo)

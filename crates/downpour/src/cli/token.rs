@@ -33,7 +33,7 @@ struct NewArgs {
     #[arg(long, value_name = "ROLE", default_value = "viewer")]
     role: RoleArg,
     /// When it ends [default: never]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, allow_hyphen_values = true)]
     expires: Option<Duration>,
     /// Write it into the state folder, without asking the daemon: when the last admin's token is lost
     #[arg(long, conflicts_with = "at")]
@@ -183,5 +183,8 @@ mod tests {
             let refused = line.args.run().unwrap_err();
             assert!(refused.exit == Exit::Usage && refused.what.contains("--expires"), "{refused}");
         }
+        let past =
+            Line::try_parse_from(["new", "shift", "--expires", "-1d"]).map(|_| ()).unwrap_err();
+        assert!(past.to_string().contains("30s, 5min"), "{past}");
     }
 }

@@ -80,6 +80,8 @@ pub enum TokenError {
     File(PathBuf, io::Error),
     /// No name for a token.
     BadName(String),
+    /// It would end within a second.
+    AtOnce,
     /// There is one of this name.
     Taken(String),
     /// There is none of this name.
@@ -99,6 +101,7 @@ impl std::fmt::Display for TokenError {
             Self::BadName(name) => {
                 write!(f, "`{name}` is no name: up to {NAME_BYTES_MAX} letters, digits, - _ .")
             }
+            Self::AtOnce => write!(f, "a token that expires at once admits nobody"),
             Self::Taken(name) => write!(f, "there is a token `{name}` already"),
             Self::Unknown(name) => write!(f, "there is no token `{name}`"),
             Self::LastAdmin(name) => {
@@ -175,6 +178,10 @@ impl Tokens {
     ) -> Result<NewToken, TokenError> {
         if !is_name(name) {
             return Err(TokenError::BadName(name.to_owned()));
+        }
+        // Whole seconds count.
+        if expires.is_some_and(|time| time.as_secs() == 0) {
+            return Err(TokenError::AtOnce);
         }
         let _lock = self.lock()?;
         let mut read = self.fresh()?;
@@ -305,6 +312,8 @@ mod tests {
         assert!(matches!(tokens.revoke("long", Time(0)), Err(TokenError::Unknown(_))));
         let again = tokens.add("short", Role::Admin, None, Time(0));
         assert!(matches!(again, Err(TokenError::Taken(_))));
+        let none = tokens.add("none", Role::Viewer, Some(Duration::from_millis(999)), Time(0));
+        assert!(matches!(none, Err(TokenError::AtOnce)));
     }
 
     #[test]
