@@ -239,9 +239,9 @@ pub struct ReceiverReport {
     pub joined_s: f64,
     /// Seconds after the start of the data until its receipt, or until it was given up.
     pub ended_s: f64,
-    /// Payload bytes that it took from the stream.
+    /// Payload bytes that it took from the stream; at a sender that has no receipt of it, as far as its feedback told.
     pub stream_bytes: u64,
-    /// Bytes that it pulled by unicast.
+    /// Bytes that it pulled by unicast; 0 at a sender that has no receipt of it.
     pub pull_bytes: u64,
     /// Bytes that it had before the session and did not need.
     pub kept_bytes: u64,

@@ -40,6 +40,13 @@ impl Ledger {
         }
     }
 
+    /// What a receiver has taken from the stream by its own feedback, as far as that can be told without a receipt: no more
+    /// than the blocks that it says it holds, which may have come otherwise, nor than the datagrams that reached it.
+    fn told_bytes(&self, member: &MemberStats) -> u64 {
+        let by_stream = member.received.saturating_mul(u64::from(self.geometry.symbol_len));
+        self.source.bytes_of(member.data_held).min(by_stream)
+    }
+
     pub(super) fn snapshot<'a>(
         &self,
         phase: Phase,
@@ -121,7 +128,11 @@ pub(super) fn report(
     let products = ledger.source.products();
     let mut receivers: Vec<ReceiverReport> = peers
         .iter()
-        .map(|(id, peer)| receiver_report((peer, products), sent.members.get(id), started))
+        .map(|(id, peer)| {
+            let member = sent.members.get(id);
+            let told = member.map_or(0, |m| ledger.told_bytes(m));
+            receiver_report((peer, products), (member, told), started)
+        })
         .collect();
     receivers.extend(heading.absent.into_iter().map(absent));
     let symbols = sent.stats.source_symbols.saturating_sub(sent.stats.manifest_symbols);
@@ -229,12 +240,12 @@ fn late(receipt: Option<&Receipt>, products: Option<u64>) -> Option<String> {
 
 fn receiver_report(
     (peer, products): (&Peer, Option<u64>),
-    member: Option<&MemberStats>,
+    (member, told): (Option<&MemberStats>, u64),
     started: Instant,
 ) -> ReceiverReport {
     let receipt = peer.receipt.as_ref();
     let (stream_bytes, pull_bytes, kept_bytes) =
-        receipt.map_or((0, 0, 0), |r| (r.bytes_by_stream, r.bytes_by_pull, r.bytes_held));
+        receipt.map_or((told, 0, 0), |r| (r.bytes_by_stream, r.bytes_by_pull, r.bytes_held));
     let state = match &peer.stage {
         Stage::Complete => {
             let left = peer.left_stream.clone();
@@ -405,7 +416,7 @@ pub(super) fn receiver_snapshot(
     account: &ReceiverAccount,
     plan: &ReceivePlan,
     driver: &ReceiveSnapshot,
-    data_len: Option<u64>,
+    (started, data_len): (bool, Option<u64>),
     bytes: u64,
 ) -> Snapshot {
     let elapsed = account.joined_at.elapsed();
@@ -418,7 +429,8 @@ pub(super) fn receiver_snapshot(
         rate,
         loss: 0.0,
     };
-    let waiting = driver.stats.received == 0 && driver.data_held == 0;
+    // The stream can be faster than the word of its start; probes come before it.
+    let waiting = !started && driver.data_held == 0;
     Snapshot {
         elapsed,
         phase: match waiting {

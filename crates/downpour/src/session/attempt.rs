@@ -319,8 +319,8 @@ impl Run<'_> {
                     events.heard_elsewhere(snapshot.stats.received);
                     let in_blocks = snapshot.data_held * geometry.block_len();
                     let bytes = self.store.product_bytes().unwrap_or(in_blocks);
-                    let shown =
-                        receiver_snapshot(&self.account, plan, &snapshot, self.data_len, bytes);
+                    let known = (self.joined.reply.started, self.data_len);
+                    let shown = receiver_snapshot(&self.account, plan, &snapshot, known, bytes);
                     host.show(&shown);
                     None
                 }

@@ -313,6 +313,7 @@ fn five_and_trouble(trouble: bool) -> Option<f64> {
             of(6)
         );
         assert!(matches!(of(7).state, ReceiverState::Gone { .. }), "{:?}", of(7));
+        assert!((1..size()).contains(&of(7).stream_bytes), "{:?}", of(7));
         assert!(ended.err.contains("space") && ended.err.contains("gone"), "{}", ended.err);
     }
     (0..5).for_each(|index| assert_eq!(of(index).state, ReceiverState::Complete));
