@@ -316,8 +316,7 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<T, Fault> {
     let internal = |what: String| Fault::new(ErrorClass::Internal, what);
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| internal(error.to_string()))?.map_err(internal)
+    tokio::task::spawn_blocking(work).await?.map_err(internal)
 }
 
 #[derive(OpenApi)]

@@ -8,8 +8,8 @@
 
 use crate::receipt::{FileReceipt, Line, LogError, SignedFileReceipt, WrongContent, read_log};
 use downpour_catalog::{
-    AdoptedFile, Catalog, Change, Digest, Error, File, FileId, Origin, OtherContent, Reader,
-    Receipt, Replica, ReplicaState, RuleId, SiteId, Time,
+    AdoptedFile, Catalog, Change, Error, File, FileId, Reader, Receipt, Replica, ReplicaState,
+    RuleId, SiteId, Time,
 };
 use downpour_transport::identity::PublicKey;
 use std::collections::{BTreeMap, HashMap};
@@ -284,22 +284,8 @@ impl Work<'_> {
                 *self.words.entry(key).or_insert(ids)
             }
         };
-        Ok(AdoptedFile {
-            site,
-            name: said.name.clone(),
-            size: said.size,
-            rule,
-            digest: Digest::blake3(said.blake3.0),
-            replicas: vec![(self.here, self.path(&said.path))],
-            other_content: OtherContent::Refuse,
-            origin: Some(Origin { version: said.version, taken_in: said.taken_in }),
-            receipt: Some(Receipt {
-                file: FileId(0),
-                receiver: said.receiver.as_bytes().to_vec(),
-                at: said.at,
-                signed: signed.to_bytes(),
-            }),
-        })
+        let place = (self.here, self.path(&said.path));
+        Ok(signed.adopted((site, rule), place, said.at))
     }
 
     /// As the receiver recorded it.
@@ -333,8 +319,8 @@ mod tests {
     use crate::receipt::tests::receipt;
     use crate::receipt::{RECEIPT_LOG, ReceiptLog, SignedFileReceipt};
     use downpour_catalog::{
-        AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Digest, File, FileId, Origin,
-        OtherContent, Query, Receipt, Replica, ReplicaState, SetDigest, Time,
+        BeforeMigration, Catalog, CatalogUrl, Change, Digest, File, Query, Replica, ReplicaState,
+        SetDigest, Time,
     };
     use downpour_transport::identity::Identity;
     use std::fs;
@@ -352,22 +338,9 @@ mod tests {
     fn arrive(catalog: &Catalog, folder: &Path, signed: &SignedFileReceipt) {
         let said = &signed.receipt;
         let path = folder.join(&said.path).to_string_lossy().into_owned();
-        let adopted = Change::Adopt(AdoptedFile {
-            site: catalog.site(&said.site).unwrap(),
-            name: said.name.clone(),
-            size: said.size,
-            rule: catalog.rule(&said.rule).unwrap(),
-            digest: Digest::blake3(said.blake3.0),
-            replicas: vec![(catalog.site("geneva").unwrap(), path)],
-            other_content: OtherContent::Refuse,
-            origin: Some(Origin { version: said.version, taken_in: said.taken_in }),
-            receipt: Some(Receipt {
-                file: FileId(0),
-                receiver: said.receiver.as_bytes().to_vec(),
-                at: said.at,
-                signed: signed.to_bytes(),
-            }),
-        });
+        let words = (catalog.site(&said.site).unwrap(), catalog.rule(&said.rule).unwrap());
+        let place = (catalog.site("geneva").unwrap(), path);
+        let adopted = Change::Adopt(signed.adopted(words, place, said.at));
         catalog.apply(NOW, &[adopted]).unwrap()[0].clone().unwrap();
     }
 

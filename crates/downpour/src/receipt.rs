@@ -17,7 +17,10 @@ pub use log::{Line, LogError, READ_LINE_MAX, RECEIPT_LOG, ReceiptLines, ReceiptL
 
 use crate::object::wire::{Reader, WireError, put_bytes, put_varint};
 use crate::object::{Digest, printable};
-use downpour_catalog::{NAME_BYTES_MAX, PATH_BYTES_MAX, RECEIPT_BYTES_MAX, Time};
+use downpour_catalog::{
+    AdoptedFile, FileId, NAME_BYTES_MAX, Origin, OtherContent, PATH_BYTES_MAX, RECEIPT_BYTES_MAX,
+    Receipt, RuleId, SiteId, Time,
+};
 use downpour_transport::identity::{BadSignature, Identity, PUBLIC_KEY_LEN, PublicKey, Signature};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -207,6 +210,29 @@ impl SignedFileReceipt {
         let mut out = self.receipt.canonical();
         out.extend_from_slice(self.signature.as_bytes());
         out
+    }
+
+    /// What a catalog takes in for it: a file of that site and rule, with a copy in this place (of a site, with its path there), and
+    /// the receipt.
+    pub(crate) fn adopted(
+        &self,
+        (site, rule): (SiteId, RuleId),
+        place: (SiteId, String),
+        at: Time,
+    ) -> AdoptedFile {
+        let said = &self.receipt;
+        let receiver = said.receiver.as_bytes().to_vec();
+        AdoptedFile {
+            site,
+            name: said.name.clone(),
+            size: said.size,
+            rule,
+            digest: downpour_catalog::Digest::blake3(said.blake3.0),
+            replicas: vec![place],
+            other_content: OtherContent::Refuse,
+            origin: Some(Origin { version: said.version, taken_in: said.taken_in }),
+            receipt: Some(Receipt { file: FileId(0), receiver, at, signed: self.to_bytes() }),
+        }
     }
 
     /// From [`SignedFileReceipt::to_bytes`]. Nothing is verified yet.

@@ -29,6 +29,23 @@ pub(crate) fn write(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
     })
 }
 
+/// Writes a file of this program's own state: where nobody has put a link, and one writes at a time.
+pub(crate) fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let part = path.with_extension("part");
+    let mut file = File::create(&part)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&part, path)
+}
+
+/// Removes a file that may have gone by itself.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Whether [`write()`] could do it now.
 pub(crate) fn check(path: &Path) -> io::Result<()> {
     let Some(place) = place(path)? else {

@@ -1,7 +1,7 @@
 //! `/v1/audit`: who did what. For admins.
 
 use super::{Allow, Asked, Problem, Routes};
-use crate::site::{Audit, AuditEntry, Fault, Site, Verified, Wanted};
+use crate::site::{Audit, AuditEntry, Fault, Site, Verified, Wanted, blocking};
 use axum::Json;
 use axum::extract::State;
 use downpour_catalog::{ErrorClass, Time};
@@ -54,10 +54,8 @@ async fn with_record<T: Send + 'static>(
     site: Arc<Site>,
     read: impl FnOnce(&Audit) -> std::io::Result<T> + Send + 'static,
 ) -> Result<Json<T>, Problem> {
-    let failed = |what: String| Fault::new(ErrorClass::Internal, what);
-    let read = tokio::task::spawn_blocking(move || read(&site.audit)).await;
-    let read = read.map_err(|error| failed(error.to_string()))?;
-    Ok(Json(read.map_err(|error| failed(format!("the audit record: {error}")))?))
+    let failed = |error| Fault::new(ErrorClass::Internal, format!("the audit record: {error}"));
+    Ok(Json(blocking(move || read(&site.audit).map_err(failed)).await?))
 }
 
 /// Who did what

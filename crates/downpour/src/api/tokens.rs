@@ -1,7 +1,7 @@
 //! `/v1/tokens`: who may. For admins.
 
 use super::{Allow, Detail, Given, Named, Problem, Routes};
-use crate::site::{NewToken, Role, Shown, Site, TokenError};
+use crate::site::{Fault, NewToken, Role, Shown, Site, TokenError};
 use axum::extract::State;
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
@@ -46,10 +46,7 @@ async fn with_tokens<T: Send + 'static>(
     work: impl FnOnce(&Site) -> Result<T, TokenError> + Send + 'static,
 ) -> Result<T, Problem> {
     let done = tokio::task::spawn_blocking(move || work(&site)).await;
-    let failed = |error: tokio::task::JoinError| {
-        crate::site::Fault::new(downpour_catalog::ErrorClass::Internal, error.to_string())
-    };
-    Ok(done.map_err(failed)??)
+    Ok(done.map_err(Fault::from)??)
 }
 
 /// Who may

@@ -115,12 +115,8 @@ fn remove(file: &Path) -> Result<(), String> {
     for end in ["", "-wal", "-shm", "-journal"] {
         let mut name = file.as_os_str().to_owned();
         name.push(end);
-        match std::fs::remove_file(&name) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(format!("{}: {error}", Path::new(&name).display()));
-            }
-            _ => {}
-        }
+        let named = |error| format!("{}: {error}", Path::new(&name).display());
+        crate::whole::remove(Path::new(&name)).map_err(named)?;
     }
     Ok(())
 }

@@ -7,15 +7,14 @@
 use super::contents::Contents;
 use super::load::Names;
 use super::offer::{OFFER_FILES_MAX, Offer, OfferItem, Said, Trouble};
-use super::record::blocking;
 use super::room::{Reserved, Room, Space};
 use crate::object::{Digest, Fingerprint, TreeError, check_item_name, part_name, printable};
 use crate::receipt::{SignedFileReceipt, WORD_BYTES_MAX};
-use crate::site::{Fault, Site};
+use crate::site::{Fault, Site, blocking};
 use crate::spool::Rules;
 use downpour_catalog::{
-    Answer, Change, Error, ErrorClass, File, NAME_BYTES_MAX, OpenError, OtherContent, PAGE_MAX,
-    Pending, Query, Reader, Replica, ReplicaState, SiteId, Time,
+    Answer, Change, Error, ErrorClass, File, NAME_BYTES_MAX, OtherContent, PAGE_MAX, Pending,
+    Query, Reader, Replica, ReplicaState, SiteId, Time,
 };
 use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
@@ -56,9 +55,7 @@ impl Taken {
         if found == Some(self.digest) {
             return Ok(None);
         }
-        let unreachable =
-            |error: OpenError| Fault::new(ErrorClass::CatalogUnreachable, error.to_string());
-        let mut reader = site.catalog.reader().map_err(unreachable)?;
+        let mut reader = site.catalog.reader()?;
         let is_anothers = match found {
             Some(digest) => is_recorded(site, &mut reader, (damaged.site, &place), digest)?,
             None => false,

@@ -66,8 +66,7 @@ async fn round(site: &Arc<Site>, own: &mut Own) -> Result<usize, Fault> {
     let read = tokio::task::spawn_blocking(move || {
         files.into_iter().map(|(file, path)| (read(&file, &path), file)).collect::<Vec<_>>()
     });
-    let died = |e: tokio::task::JoinError| Fault::new(ErrorClass::Internal, e.to_string());
-    let (read, now) = (read.await.map_err(died)?, site.clock.now());
+    let (read, now) = (read.await?, site.clock.now());
     let mut rng = Rng::new(seed());
     let first = read.iter().map(|(content, file)| match content {
         Content::Whole(digest) => step(file, file.revision, Next::Hashed(vec![digest.clone()])),

@@ -9,9 +9,8 @@
 
 use super::lock;
 use super::paths::Paths;
-use super::record::blocking;
 use crate::report::TransferReport;
-use crate::site::{Clock, Fault, Site};
+use crate::site::{Clock, Fault, Site, blocking};
 use crate::steering::{Book, Keeper, LinkBook, Steered};
 use crate::tuner::Seen as History;
 use downpour_catalog::{Catalog, Change, Decision, LinkSeen, SiteId, Time};

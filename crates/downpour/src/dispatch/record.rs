@@ -2,10 +2,8 @@
 
 use super::hooks::kill_point;
 use crate::receipt::{ReceiptLog, SignedFileReceipt};
-use crate::site::{Fault, Site};
-use downpour_catalog::{
-    AdoptedFile, Answer, Change, ErrorClass, FileId, Origin, OtherContent, Receipt, Time,
-};
+use crate::site::{Fault, Site, blocking};
+use downpour_catalog::{Answer, Change, ErrorClass, Time};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,28 +67,8 @@ fn adopt(
                 *words.entry(key).or_insert(found)
             }
         };
-        let replicas = vec![(own, folder.join(&said.path).to_string_lossy().into_owned())];
-        let (receiver, signed) = (said.receiver.as_bytes().to_vec(), signed.to_bytes());
-        let receipt = Receipt { file: FileId(0), receiver, at: now, signed };
-        changes.push(Change::Adopt(AdoptedFile {
-            site,
-            name: said.name.clone(),
-            size: said.size,
-            rule,
-            digest: downpour_catalog::Digest::blake3(said.blake3.0),
-            replicas,
-            other_content: OtherContent::Refuse,
-            origin: Some(Origin { version: said.version, taken_in: said.taken_in }),
-            receipt: Some(receipt),
-        }));
+        let path = folder.join(&said.path).to_string_lossy().into_owned();
+        changes.push(Change::Adopt(signed.adopted((site, rule), (own, path), now)));
     }
     Ok(catalog.submit(now, changes).wait()?)
-}
-
-pub(super) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
-) -> Result<T, Fault> {
-    let failed =
-        |error: tokio::task::JoinError| Fault::new(ErrorClass::Internal, error.to_string());
-    tokio::task::spawn_blocking(work).await.map_err(failed)?
 }

@@ -6,9 +6,8 @@
 
 use super::offer::{Refusal, Trouble};
 use super::policy::source_class;
-use super::record::blocking;
 use super::route::{PRIORITY, check_into, rule_name};
-use crate::site::{Config, Fault, Site};
+use crate::site::{Config, Fault, Site, blocking};
 use crate::spool::Template;
 use downpour_catalog::{
     Answer, Applied, Catalog, Change, ErrorClass, Move, NewFile, Next, OtherContent, Refused,

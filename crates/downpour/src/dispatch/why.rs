@@ -3,11 +3,10 @@
 use super::fetch::{FetchReport, FetchSource};
 use super::link::{Link, Wanted};
 use super::load::{Names, receipts_that_hold};
-use super::record::blocking;
 use super::route::{Route, is_submitted};
 use super::ways::Way;
 use super::{Dispatch, ReceiverSection, lock};
-use crate::site::{Config, Fault, Site};
+use crate::site::{Config, Fault, Site, blocking};
 use crate::spool::{Rules, lies_aside};
 use downpour_catalog::{
     BadCursor, Cursor, Error, ErrorClass, File, FileId, Query, Reason, State, Time,

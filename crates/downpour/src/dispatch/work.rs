@@ -521,11 +521,7 @@ pub(super) fn links_as_left(site: &Site) -> BTreeMap<String, Link> {
 pub(super) fn keep_links(dispatch: &Dispatch, config: &Config) -> std::io::Result<()> {
     let wanted: BTreeMap<String, Wanted> =
         lock(&dispatch.links).iter().map(|(name, link)| (name.clone(), link.wanted)).collect();
-    let file = links_file(config);
-    let new = file.with_extension("new");
-    std::fs::write(&new, serde_json::to_vec(&wanted).unwrap_or_default())?;
-    std::fs::File::open(&new)?.sync_all()?;
-    std::fs::rename(new, file)
+    crate::whole::put(&links_file(config), &serde_json::to_vec(&wanted).unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -4,11 +4,12 @@
 //! is answered once, and for no more than it found: what comes later may be another mistake.
 
 use crate::units::{show_bytes, show_time};
+use crate::whole::{put, remove};
 use downpour_catalog::Time;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt::Write as _;
-use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Folder of the reports, in the state folder.
@@ -282,8 +283,8 @@ impl Report {
         let folder = state.join(FOLDER);
         fs::create_dir_all(&folder)?;
         let json = serde_json::to_string_pretty(self).expect("a report has no odd keys") + "\n";
-        put(&folder.join(format!("{}.json", self.id)), &json)?;
-        put(&folder.join(format!("{}.txt", self.id)), &self.text())?;
+        put(&folder.join(format!("{}.json", self.id)), json.as_bytes())?;
+        put(&folder.join(format!("{}.txt", self.id)), self.text().as_bytes())?;
         forget_old(&folder)
     }
 }
@@ -322,7 +323,7 @@ pub fn approve(state: &Path, id: &str) -> io::Result<Report> {
             "report {id} was approved, and its run is over: see report {other}"
         ));
     }
-    put(&path_of(state, id, "approved")?, "")?;
+    put(&path_of(state, id, "approved")?, b"")?;
     Ok(report)
 }
 
@@ -396,23 +397,6 @@ fn path_of(state: &Path, id: &str, kind: &str) -> io::Result<PathBuf> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "that is no id of a report"));
     }
     Ok(state.join(FOLDER).join(format!("{id}.{kind}")))
-}
-
-/// A file that may have gone by itself.
-fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
-/// Writes a file whole or not at all.
-pub(super) fn put(path: &Path, text: &str) -> io::Result<()> {
-    let part = path.with_extension("part");
-    let mut file = File::create(&part)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&part, path)
 }
 
 /// Those that are too many go, the oldest first, but for what is approved and still to be done, and the newest about each site: it may ask,

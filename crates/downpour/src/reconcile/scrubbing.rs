@@ -8,6 +8,7 @@ use super::scrub::{Pace, ScrubOrder, Scrubbed, scrub};
 use super::service::{ReconcileSection, Runs, tell};
 use crate::site::{Config, Fault, Running, Service, Site, Status, Stop, Wish};
 use crate::units::show_bytes;
+use crate::whole::put;
 use downpour_catalog::{ErrorClass, FileId, Time};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -66,9 +67,8 @@ impl Service for Scrub {
                 let ending = Ending(&self);
                 let done = tokio::task::spawn_blocking(move || this.once(&site, stop)).await;
                 drop(ending);
-                let done = done.map_err(|error| internal(error.to_string()))?;
                 // One that was asked for is tried again as one that is due.
-                done.inspect_err(|_| self.ask()).map_err(internal)?;
+                done?.inspect_err(|_| self.ask()).map_err(internal)?;
             }
         })
     }
@@ -185,7 +185,7 @@ impl Mark {
 
     pub(super) fn keep(&self, file: &Path) -> io::Result<()> {
         file.parent().map_or(Ok(()), fs::create_dir_all)?;
-        report::put(file, &(serde_json::to_string(self)? + "\n"))
+        put(file, (serde_json::to_string(self)? + "\n").as_bytes())
     }
 
     /// For the catalog that is there. No file is deleted: one that does not know the file that was reached was made anew.

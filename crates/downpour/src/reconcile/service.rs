@@ -8,7 +8,9 @@ use super::scrubbing::{Mark, Scrub};
 use crate::api::{Allow, Given, Named, Problem, Routes};
 use crate::notify::{NotTold, Note, Notify, NotifySection};
 use crate::section;
-use crate::site::{Fault, Part, Remote, RemoteSection, Running, Service, Site, Status, Stop};
+use crate::site::{
+    Fault, Part, Remote, RemoteSection, Running, Service, Site, Status, Stop, blocking,
+};
 use crate::units::{Amount, Span};
 use axum::extract::State;
 use axum::{Extension, Json};
@@ -283,7 +285,7 @@ impl Reconcile {
             kept.map_err(|error| internal(error.to_string()))?;
             Ok((report.clone(), tell(&config.notify, &config.folder, &report)))
         });
-        let (report, not_told) = done.await.map_err(|error| internal(error.to_string()))??;
+        let (report, not_told) = done.await??;
         for why in &not_told {
             tracing::warn!(report = %report.id, %why, "nobody was told");
         }
@@ -429,9 +431,7 @@ async fn start(
     if let Some(id) = wish.approve {
         let state = site.config().state();
         let approved = tokio::task::spawn_blocking(move || report::approve(&state, &id)).await;
-        let ended =
-            |error: tokio::task::JoinError| Fault::new(ErrorClass::Internal, error.to_string());
-        of_disk |= approved.map_err(ended)?.map_err(|error| odd(&error))?.is_of_disk();
+        of_disk |= approved.map_err(Fault::from)?.map_err(|error| odd(&error))?.is_of_disk();
     }
     let (shared, disk) = (Extension(service.clone()), Extension(scrub.clone()));
     let reports = list(State(site), shared, disk).await?;
@@ -467,17 +467,20 @@ async fn copies(
         let todo = "ask for fewer";
         return Err(Problem::bad_request(format!("more than {NAMES_MAX} files"), todo));
     }
-    let done = tokio::task::spawn_blocking(move || {
+    let failed = |error: RunError| {
+        let class = match error {
+            RunError::Machine(_) => ErrorClass::OutOfResources,
+            _ => ErrorClass::Internal,
+        };
+        Fault::new(class, error.to_string())
+    };
+    let stored = blocking(move || {
         let (config, now) = (site.config(), || site.clock.now());
         let here = (&*site.name, &*config.folder);
         read_back(&site.catalog, here, &service.copies, &wish.origin, &wish.names, now)
+            .map_err(failed)
     });
-    let internal = |what: String| Fault::new(ErrorClass::Internal, what);
-    let stored = done.await.map_err(|error| internal(error.to_string()))?;
-    Ok(Json(stored.map_err(|error| match error {
-        RunError::Machine(_) => Fault::new(ErrorClass::OutOfResources, error.to_string()),
-        _ => internal(error.to_string()),
-    })?))
+    Ok(Json(stored.await?))
 }
 
 #[cfg(test)]

@@ -50,6 +50,7 @@ pub use init::{CONFIG_FILE, Card, InitError, Introduced, Setup, card, init, intr
 pub use metrics::Metrics;
 pub use parts::{Part, parts};
 pub use remote::{Remote, RemoteError, Side};
+pub(crate) use service::blocking;
 pub use service::{Fault, Running, Service, Status, Stop, Wish};
 pub use supervisor::{NotDone, ServiceReport, Stage, Supervisor, Verb, Why};
 pub(crate) use tokens::Verdict;
@@ -160,15 +161,12 @@ impl Site {
     {
         let site = self.clone();
         let turn = self.reads.clone().acquire_owned().await.expect("it is never closed");
-        let done = tokio::task::spawn_blocking(move || {
+        blocking(move || {
             // It reads on, though who asked may wait no longer.
             let _turn = turn;
             site.read_blocking(read)
-        });
-        let failed = |error: tokio::task::JoinError| {
-            Fault::new(downpour_catalog::ErrorClass::Internal, error.to_string())
-        };
-        done.await.map_err(failed)?
+        })
+        .await
     }
 
     /// Reads the catalog on this thread, whoever else does: for one who has a thread of his own.
@@ -179,9 +177,7 @@ impl Site {
         self.catalog.check()?;
         let mut reader = match self.kept_reader() {
             Some(reader) => reader,
-            None => self.catalog.reader().map_err(|error| {
-                Fault::new(downpour_catalog::ErrorClass::CatalogUnreachable, error.to_string())
-            })?,
+            None => self.catalog.reader()?,
         };
         // One that failed is not used again: its connection may be broken. If it is, so are the others'.
         let result = read(&mut reader).inspect_err(|error| {

@@ -4,13 +4,14 @@
 //! one future: when that ends, or is dropped, nothing of it is left.
 
 use super::Site;
-use downpour_catalog::ErrorClass;
+use downpour_catalog::{ErrorClass, OpenError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::watch;
+use tokio::task::JoinError;
 use utoipa::ToSchema;
 
 /// A service at work.
@@ -89,6 +90,26 @@ impl From<downpour_catalog::Error> for Fault {
         };
         Self::new(class, error.to_string())
     }
+}
+
+impl From<OpenError> for Fault {
+    fn from(error: OpenError) -> Self {
+        Self::new(ErrorClass::CatalogUnreachable, error.to_string())
+    }
+}
+
+/// What ran where that may block, or as a task of its own, panicked.
+impl From<JoinError> for Fault {
+    fn from(error: JoinError) -> Self {
+        Self::new(ErrorClass::Internal, error.to_string())
+    }
+}
+
+/// Does what may block on a thread for that. Who is no longer waited for ends his work all the same.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+) -> Result<T, Fault> {
+    tokio::task::spawn_blocking(work).await?
 }
 
 /// What is wanted of a service.

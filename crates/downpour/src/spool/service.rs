@@ -314,7 +314,7 @@ impl Service for SpoolService {
                 loop {
                     tokio::select! {
                         done = &mut work => {
-                            done.map_err(|e| Fault::new(ErrorClass::Internal, e.to_string()))??;
+                            done??;
                             break;
                         }
                         changed = changes.changed() => {

@@ -4,9 +4,8 @@
 //! 2. All are asked who has that version. What it is says this site's catalog, else that of the site that it comes from, else
 //!    the first that knows; who knows other content by that name is not believed.
 
-use crate::dispatch::record::blocking;
 use crate::mirror;
-use crate::site::{Fault, Site};
+use crate::site::{Fault, Site, blocking};
 use downpour_catalog::{CatalogUrl, Error, File, Reader, ReplicaState, Time};
 use std::sync::Arc;
 

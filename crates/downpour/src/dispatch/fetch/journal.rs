@@ -6,6 +6,7 @@
 
 use super::super::pieces::PIECE_LEN_MAX;
 use super::{FetchReport, FetchWish};
+use crate::whole::{put, remove};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
@@ -27,10 +28,7 @@ impl Kept {
     pub(super) fn write(&self, state: &Path) -> io::Result<()> {
         let file = file_of(state, self.report.id);
         fs::create_dir_all(state.join(FOLDER))?;
-        let new = file.with_extension("new");
-        fs::write(&new, serde_json::to_vec(self)?)?;
-        File::open(&new)?.sync_all()?;
-        fs::rename(new, file)?;
+        put(&file, &serde_json::to_vec(self)?)?;
         File::open(state.join(FOLDER))?.sync_all()
     }
 
@@ -62,7 +60,7 @@ impl Kept {
 
     /// It has ended. One that is not kept is forgotten already.
     pub(super) fn forget(state: &Path, id: i64) -> io::Result<()> {
-        removed(&file_of(state, id))
+        remove(&file_of(state, id))
     }
 }
 
@@ -129,14 +127,7 @@ impl Journal {
 
     /// Nothing is known to be here.
     pub(super) fn forget(&self) -> io::Result<()> {
-        removed(&self.0)
-    }
-}
-
-pub(super) fn removed(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+        remove(&self.0)
     }
 }
 

@@ -5,8 +5,9 @@
 //! not write into each other's. A site's parts that no fetch goes on with are removed when its daemon is started, those of
 //! another site, which alone knows that of them, when nobody has touched them for long.
 
-use super::journal::{Journal, Kept, removed};
+use super::journal::{Journal, Kept};
 use crate::site::Config;
+use crate::whole::remove;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -98,7 +99,7 @@ impl Part {
             Err(error) => return Err(error),
         };
         if lock(&file, path)? {
-            removed(&owner_of(path))?;
+            remove(&owner_of(path))?;
             Journal::of(path).forget()?;
             fs::remove_file(path)?;
         }

@@ -10,12 +10,12 @@ use crate::dispatch::arriving::{Judge, Look, Taken};
 use crate::dispatch::incoming::{TICK, not_recorded, receipt};
 use crate::dispatch::offer::OfferItem;
 use crate::dispatch::pieces::Piece;
-use crate::dispatch::record::{self, record};
+use crate::dispatch::record::record;
 use crate::dispatch::room::{Promise, no_room};
 use crate::dispatch::{Dispatch, lock};
 use crate::object::{copy_across, open_in, rename_new};
 use crate::receipt::digest_of;
-use crate::site::{Fault, Site, Wish};
+use crate::site::{self, Fault, Site, Wish};
 use downpour_catalog::{ErrorClass, Scope};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -246,7 +246,7 @@ impl Task {
     /// A daemon that ended may have come so far.
     async fn is_placed(&self) -> Result<bool, Fault> {
         let (taken, folder) = (self.taken.clone(), self.folder.clone());
-        if !record::blocking(move || Ok(taken.is_there(&folder))).await? {
+        if !site::blocking(move || Ok(taken.is_there(&folder))).await? {
             return Ok(false);
         }
         match self.is_right(&self.folder.join(&self.taken.path)).await {
@@ -263,13 +263,13 @@ impl Task {
         // Nobody waits for an answer.
         let mut left = u64::MAX;
         let made_way = move || taken.make_way(&site, &folder, &contents, &mut left);
-        let made_way = record::blocking(made_way).await?;
+        let made_way = site::blocking(made_way).await?;
         if let Some(recorded) = made_way {
             recorded.done().await?;
         }
         let there = self.folder.join(&self.taken.path);
         let place = there.clone();
-        if record::blocking(move || Ok(std::fs::symlink_metadata(place).is_err())).await? {
+        if site::blocking(move || Ok(std::fs::symlink_metadata(place).is_err())).await? {
             return Ok(false);
         }
         // A batch may have brought it meanwhile.
@@ -299,7 +299,7 @@ impl Task {
     /// The same, while this fetch holds the part.
     async fn bring_to(&self, part: &Arc<Part>, holders: Vec<Holder>) -> Result<(), Fault> {
         let (of, folder, room) = (part.clone(), self.folder.clone(), self.dispatch.room.clone());
-        let promise = record::blocking(move || {
+        let promise = site::blocking(move || {
             let needed = of.needed().map_err(|error| unwritten(of.path().display(), &error))?;
             let free = room.free(&folder);
             if free < needed {
