@@ -124,7 +124,8 @@ impl Path {
         self.poll_sent = sample.poll_sent;
         let fades = sample.send_interval.as_secs_f64() / LONGEST_MEMORY;
         self.longest = self.queue().max(self.longest * libm::exp(-fades));
-        let interval = sample.receive_interval.as_secs_f64();
+        // What came in less time than it was sent in had waited somewhere.
+        let interval = sample.receive_interval.max(sample.send_interval).as_secs_f64();
         if sample.sent_packets > 0 && interval > 0.0 {
             let share = sample.arrived_share();
             self.delivered = share * sample.sent_bytes as f64 / interval;
@@ -305,13 +306,25 @@ mod tests {
     use crate::ids::ReceiverId;
     use crate::rate::{RateController, RateSample};
     use crate::time::{Duration, Timestamp};
+    use core::ops::Range;
 
     const ROUND: Duration = Duration::from_millis(20);
 
     /// Rounds of 20 ms in which all that is sent arrives, with this queue in the one-way delay and this in the
     /// round trip.
     fn rounds(controller: &mut Background, from: u64, count: u64, one_way_ms: u64, rtt_ms: u64) {
-        for n in from..from + count {
+        came_in(ROUND, controller, from..from + count, one_way_ms, rtt_ms);
+    }
+
+    /// The same, where a round's datagrams came in this time.
+    fn came_in(
+        receive_interval: Duration,
+        controller: &mut Background,
+        rounds: Range<u64>,
+        one_way_ms: u64,
+        rtt_ms: u64,
+    ) {
+        for n in rounds {
             let now = Timestamp::ZERO + ROUND * n as u32;
             let bytes = controller.rate().bytes_in(ROUND);
             controller.on_tick(now, bytes);
@@ -323,7 +336,7 @@ mod tests {
                     sent_bytes: bytes,
                     send_interval: ROUND,
                     received_packets: bytes / 1472 + 1,
-                    receive_interval: ROUND,
+                    receive_interval,
                     poll_sent: now,
                     bytes_since: 0,
                     rtt: ROUND + Duration::from_millis(rtt_ms),
@@ -364,6 +377,30 @@ mod tests {
             rounds(&mut controller, 81 + 4 * n, 3, 0, 0);
         }
         assert!(controller.rate() > before, "{} of {before}", controller.rate());
+    }
+
+    #[test]
+    fn what_came_at_once_had_waited_and_shows_no_faster_path() {
+        let mut controller = Background::new(Timestamp::ZERO);
+        rounds(&mut controller, 0, 80, 0, 0);
+        rounds(&mut controller, 80, 1, 12, 0);
+        came_in(Duration::from_micros(100), &mut controller, 81..82, 10, 0);
+        rounds(&mut controller, 82, 3, 0, 0);
+        for n in 85..100 {
+            let before = controller.rate().bps();
+            rounds(&mut controller, n, 1, 0, 0);
+            let rise = controller.rate().bps().saturating_sub(before);
+            assert!(rise <= before.max(10_000_000) / 12, "{rise} after {before}");
+        }
+    }
+
+    #[test]
+    fn it_rises_again_though_a_stalled_host_tells_one_time_of_arrival() {
+        let mut controller = Background::new(Timestamp::ZERO);
+        rounds(&mut controller, 0, 80, 0, 0);
+        came_in(Duration::from_millis(26), &mut controller, 80..130, 300, 0);
+        came_in(Duration::ZERO, &mut controller, 130..630, 0, 0);
+        assert!(controller.rate().bps() > 20_000_000, "{}", controller.rate());
     }
 
     #[test]
