@@ -59,7 +59,7 @@ pub(crate) fn serve() -> io::Result<()> {
     let mut ends = Vec::new();
     for (wire, number) in wires.into_iter().zip(0..) {
         for (name, shape, way) in [(wire.near, wire.up, 0), (wire.far, wire.down, 1)] {
-            let pipe = Pipe::new(shape, seed.wrapping_add(2 * number + way));
+            let pipe = Pipe::new(shape, chance(seed, number, way));
             ends.push(End { tap: Tap::new(&name)?, pipe });
         }
     }
@@ -199,6 +199,11 @@ impl Emulator {
     }
 }
 
+/// The seed of one way of one wire. Another than of any other way, also where the network's seed is the next.
+fn chance(seed: u64, wire: u64, way: u64) -> u64 {
+    seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (2 * wire + way)
+}
+
 /// What an Ethernet frame carries.
 fn carries(frame: &[u8]) -> Carries {
     const TCP: u8 = 6;
@@ -218,4 +223,18 @@ fn carries(frame: &[u8]) -> Carries {
 pub(crate) fn now() -> Nanos {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as Nanos * 1_000_000_000 + time.tv_nsec as Nanos
+}
+
+#[cfg(test)]
+mod tests {
+    use super::chance;
+    use std::collections::HashSet;
+
+    #[test]
+    fn repeats_wires_and_ways_have_seeds_of_their_own() {
+        let (repeats, wires) = (1..=3, 0..17);
+        let wires = repeats.flat_map(|repeat| wires.clone().map(move |wire| (repeat, wire)));
+        let ways = wires.flat_map(|(repeat, wire)| [0, 1].map(|way| chance(repeat, wire, way)));
+        assert_eq!(ways.collect::<HashSet<_>>().len(), 3 * 17 * 2);
+    }
 }
