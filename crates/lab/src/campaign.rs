@@ -174,14 +174,15 @@ fn run_one(
     let after = passed(&network)?;
     let outcome = stage.judge(ran)?;
     let lost_socket = network.receivers.iter().map(Host::buffer_errors).sum::<io::Result<u64>>()?;
-    let Losses { asked, queue, own, emulator } = network.losses()?;
+    let Losses { asked, queue, own, unsent, emulator } = network.losses()?;
     let odd = experiment.odd_receivers();
     let others = outcome.delivered_s.iter().enumerate().filter(|(i, _)| !odd.contains(i));
     let others: Option<Vec<f64>> = others.map(|(_, at)| *at).collect();
     let others_s = others.and_then(|all| all.into_iter().reduce(f64::max));
     let share = |bytes: u64| bytes as f64 / size as f64;
     let given = after.iter().zip(&before).map(|(now, then)| now.tx_bytes - then.tx_bytes);
-    let given: Vec<u64> = given.collect();
+    let given: Vec<u64> =
+        given.zip(unsent).map(|(given, unsent)| given.saturating_sub(unsent)).collect();
     let Outcome { complete, wall_s, delivered_s, usage, trouble, remark, figures, latencies } =
         outcome;
     Ok(Record {

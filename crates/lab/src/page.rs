@@ -15,7 +15,7 @@ use std::path::Path;
 const READING: &str = "\
 *Wall*: from the start of the sender to the last delivery (the receiver's program ends, or, where it lingers, all of the file is in its place), median \
 (least–greatest). *Mbit/s*: what was sent over that, or, where transfers were not waited for, what came to the receiver while it was measured, or what a foreign transfer had. *Others*: the last delivery at a receiver \
-like most, where some are not. *× bound*: over size · (1514/1472) · 8 / (rate · (1 − loss)). *Wire*: bytes of Ethernet frames that the sender sent, over bytes \
+like most, where some are not. *× bound*: over size · (1514/1472) · 8 / (rate · (1 − loss)). *Wire*: bytes of Ethernet frames that the sender sent, without those that the queue of its own link dropped, over bytes \
 of the file; beside it those that all receivers together sent; with `offloads` a batch of up to 64 KiB counts as one frame, so that \
 who sends batches seems to send fewer headers. *CPU s*: user and system, of the sender's programs and of all receivers' together. *CPU*: \
 share of all cores that these used, and that was in use at all, others' work of low priority aside; **bound** where the programs were at the limit of the machine (85 % of it, or \

@@ -77,7 +77,7 @@ pub(crate) struct Record {
     pub(crate) wall_over_bound: Option<f64>,
     /// What was sent over the wall time; or what came in the time in which it was measured.
     pub(crate) goodput_mbit: Option<f64>,
-    /// Bytes of Ethernet frames from the sender over bytes of the file.
+    /// Bytes of Ethernet frames from the sender, without those that the queue of its own link dropped, over bytes of the file.
     pub(crate) wire_over_size: f64,
     /// The same of all receivers together: feedback, or what they give to one another.
     pub(crate) receivers_wire_over_size: f64,

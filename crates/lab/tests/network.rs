@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -120,11 +120,62 @@ fn clean_removes_what_a_dead_lab_left() {
     assert!(!folder.exists());
 }
 
+/// A folder with the file of this experiment, `small.toml`.
+fn folder_with(name: &str, text: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("downpour-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("small.toml"), text).unwrap();
+    folder
+}
+
+/// Runs it into its folder's `out`; or why that cannot be done here.
+fn run(folder: &Path) -> Result<(), String> {
+    let mut lab = lab();
+    lab.arg("run").arg(folder.join("small.toml")).arg("--out").arg(folder.join("out"));
+    let output = lab.output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    if error.contains("needs ") {
+        return Err(error);
+    }
+    assert!(output.status.success(), "{error}");
+    Ok(())
+}
+
+/// The runs that it left.
+fn runs(folder: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(folder.join("out/runs.json")).unwrap();
+    let all: Value = serde_json::from_str(&text).unwrap();
+    all["runs"].as_array().unwrap().clone()
+}
+
+#[test]
+fn what_a_queue_drops_is_not_on_the_wire_whatever_makes_the_link() {
+    let text = r#"
+        title = "Queue"
+        programs = ["tcp-parallel"]
+        repeats = 1
+        [cell]
+        size = "1MiB"
+        receivers = 4
+        rate = "20mbit"
+        queue = "2ms"
+        [sweep]
+        delay = ["0s", "1ms"]
+    "#;
+    let folder = folder_with("queue", text);
+    if let Err(why) = run(&folder) {
+        return println!("skipped: what_a_queue_drops_is_not_on_the_wire_…: {why}");
+    }
+    let runs = runs(&folder);
+    let wires: Vec<f64> = runs.iter().map(|run| number(run, "wire_over_size")).collect();
+    // Four copies are 2896 full frames: what is lost is more than what may differ.
+    assert!(number(&runs[1], "lost_queue") > 80.0, "{}", runs[1]);
+    assert!((0.98..1.02).contains(&(wires[1] / wires[0])), "{wires:?}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 #[test]
 fn an_experiment_leaves_its_figures() {
-    let folder = std::env::temp_dir().join(format!("downpour-lab-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let file = folder.join("small.toml");
     let text = r#"
         title = "Small"
         programs = ["tcp-parallel"]
@@ -139,16 +190,12 @@ fn an_experiment_leaves_its_figures() {
         x = "loss"
         y = "wire_over_size"
     "#;
-    std::fs::write(&file, text).unwrap();
-    let output = lab().arg("run").arg(&file).arg("--out").arg(folder.join("out")).output().unwrap();
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    if error.contains("needs ") {
-        return println!("skipped: an_experiment_leaves_its_figures: {error}");
+    let folder = folder_with("figures", text);
+    if let Err(why) = run(&folder) {
+        return println!("skipped: an_experiment_leaves_its_figures: {why}");
     }
-    assert!(output.status.success(), "{error}");
     let read = |name: &str| std::fs::read_to_string(folder.join("out").join(name)).unwrap();
-    let runs: Value = serde_json::from_str(&read("runs.json")).unwrap();
-    let runs = runs["runs"].as_array().unwrap().clone();
+    let runs = runs(&folder);
     assert_eq!(runs.len(), 4);
     for run in &runs {
         assert_eq!((&run["complete"], &run["trouble"]), (&2.into(), &"".into()), "{run}");

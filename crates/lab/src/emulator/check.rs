@@ -107,7 +107,7 @@ fn measure(footprint: &Footprint, case: Case) -> io::Result<Row> {
     let mut network = Network::build(footprint, &spec)?;
     let interval = rate.time_of(bytes + HEADERS);
     let arrivals = probe(&network.sender, &network.receivers[0], count, bytes, interval)?;
-    let Losses { asked: lost, queue, own, emulator } = network.losses()?;
+    let Losses { asked: lost, queue, own, emulator, .. } = network.losses()?;
     let late_mean_us = emulator.map(|account| account.late_mean_us);
     Ok(Row { what, asked, sent: count, arrivals, lost: [lost, queue, own], late_mean_us })
 }

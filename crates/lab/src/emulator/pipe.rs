@@ -73,6 +73,8 @@ pub(crate) struct Fates {
     pub(crate) lost: u64,
     /// Dropped because the queue was full, as the experiment asked.
     pub(crate) queue_drops: u64,
+    /// Their bytes.
+    pub(crate) queue_drop_bytes: u64,
     /// Most time that a frame waited for its turn, ns.
     pub(crate) queue_max_ns: u64,
 }
@@ -141,6 +143,7 @@ impl Pipe {
         let turn = self.free_at.max(now);
         if turn - now > nanos(self.shape.queue) {
             self.fates.queue_drops += 1;
+            self.fates.queue_drop_bytes += bytes as u64;
             return None;
         }
         self.fates.queue_max_ns = self.fates.queue_max_ns.max(turn - now);
@@ -205,6 +208,7 @@ mod tests {
         // 20 ms hold 165 frames, and one is under way.
         assert_eq!(through, 166);
         assert_eq!(pipe.fates().queue_drops, 1000 - 166);
+        assert_eq!(pipe.fates().queue_drop_bytes, (1000 - 166) * FRAME as u64);
         assert!(pipe.fates().queue_max_ns <= 20_000_000);
     }
 

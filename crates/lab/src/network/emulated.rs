@@ -51,9 +51,14 @@ impl Emulated {
 
     /// Changes the link at this port of the bridge.
     pub(super) fn reshape(&self, port: &str, link: &Link) -> io::Result<()> {
-        let wire = self.wires.iter().position(|wire| wire.far == port);
+        let wire = self.wire(port);
         let wire = wire.ok_or_else(|| io::Error::other(format!("{port} is not emulated")))?;
         self.order(&Order::Reshape { wire, up: link.up.clone(), down: link.down.clone() })
+    }
+
+    /// The number of the link at this port of the bridge.
+    pub(super) fn wire(&self, port: &str) -> Option<usize> {
+        self.wires.iter().position(|wire| wire.far == port)
     }
 
     /// Ends it; gives what it did.

@@ -106,6 +106,9 @@ pub(crate) struct Losses {
     pub(crate) queue: u64,
     /// By the lab itself: anything else.
     pub(crate) own: u64,
+    /// Bytes that each machine's interface counts as sent and its own link's queue dropped, the sender's first. A tbf stands before
+    /// the interface's counter, the emulator's queue behind it.
+    pub(crate) unsent: Vec<u64>,
     /// What the emulator has to say, when there is one.
     pub(crate) emulator: Option<Account>,
 }
@@ -225,9 +228,9 @@ impl Network {
 
     /// What has been lost so far. Ends the emulator, so only once and last.
     pub(crate) fn losses(&mut self) -> io::Result<Losses> {
-        let mut losses = Losses::default();
         let switch = Host::new(self.switch.clone(), String::new());
         let ports = self.receivers.len() + 1;
+        let mut losses = Losses { unsent: vec![0; ports], ..Losses::default() };
         let machines: Vec<Host> = self.hosts().cloned().collect();
         let near = machines.iter().map(|host| (host, "eth0".to_owned()));
         let far = (0..ports).map(|number| (&switch, port(number)));
@@ -238,7 +241,11 @@ impl Network {
             losses.asked += host.dropped_on_purpose(&device)?;
         }
         if let Some(emulated) = self.emulated.take() {
+            let wires: Vec<_> = (0..ports).map(|number| emulated.wire(&port(number))).collect();
             let account = emulated.stop()?;
+            for (unsent, wire) in losses.unsent.iter_mut().zip(wires) {
+                *unsent = wire.map_or(0, |wire| account.wires[wire].0.queue_drop_bytes);
+            }
             for fates in account.wires.iter().flat_map(|(up, down)| [up, down]) {
                 losses.asked += fates.lost;
                 losses.queue += fates.queue_drops;
