@@ -369,7 +369,7 @@ impl<'a> Stage<'a> {
         for at in [from, from + time] {
             let Some((begun, _)) = self.started else { break };
             self.wait("the time to measure", |_| begun.elapsed() >= at)?;
-            seen.push((network.receivers[0].counters("eth0")?.rx_bytes, Instant::now()));
+            seen.push((network.receivers[0].arrived_bytes("eth0")?, Instant::now()));
         }
         if self.running.iter().any(|r| r.receiver.is_some() && r.ended.is_some()) {
             return Err(io::Error::other("a receiver ended before it had been measured"));

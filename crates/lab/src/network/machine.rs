@@ -7,6 +7,9 @@ use std::ops::Sub;
 use std::path::Path;
 use std::process::Command;
 
+/// Of an Ethernet frame's header.
+const ETHERNET_BYTES: u64 = 14;
+
 /// A network namespace and its address.
 #[derive(Clone, Debug)]
 pub(crate) struct Host {
@@ -66,19 +69,29 @@ impl Host {
         Ok(disciplines.iter().filter_map(|one| one["drops"].as_u64()).sum())
     }
 
-    /// Packets that nftables dropped at a device because it was asked to.
-    pub(super) fn dropped_on_purpose(&self, device: &str) -> io::Result<u64> {
+    /// Bytes that came in at a device and were not dropped there on purpose: its own counter has those too.
+    pub(crate) fn arrived_bytes(&self, device: &str) -> io::Result<u64> {
+        let came = self.counters(device)?.rx_bytes;
+        let (_, dropped) = self.dropped_on_purpose(device)?;
+        Ok(came.saturating_sub(dropped))
+    }
+
+    /// Packets that nftables dropped at a device because it was asked to, and the bytes of their frames.
+    pub(super) fn dropped_on_purpose(&self, device: &str) -> io::Result<(u64, u64)> {
         let table = format!("loss_{device}");
         let tables = self.run("nft", &["-j", "list", "tables"])?;
         if !tables.contains(&format!("\"{table}\"")) {
-            return Ok(0);
+            return Ok((0, 0));
         }
         let text = self.run("nft", &["-j", "list", "table", "netdev", &table])?;
         let json: Value = serde_json::from_str(&text)?;
         let entries = json["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
         let expressions = entries.iter().filter_map(|entry| entry["rule"]["expr"].as_array());
-        let counters = expressions.flatten().filter_map(|e| e["counter"]["packets"].as_u64());
-        Ok(counters.sum())
+        let counters: Vec<&Value> = expressions.flatten().map(|e| &e["counter"]).collect();
+        let sum = |what: &str| counters.iter().filter_map(|one| one[what].as_u64()).sum::<u64>();
+        let packets = sum("packets");
+        // It sees them without the header of Ethernet.
+        Ok((packets, sum("bytes") + packets * ETHERNET_BYTES))
     }
 
     /// Datagrams that arrived and found a full socket buffer.

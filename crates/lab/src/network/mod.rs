@@ -238,7 +238,7 @@ impl Network {
             let queue = host.shaper_drops(&device)?;
             losses.queue += queue;
             losses.own += host.counters(&device)?.tx_dropped;
-            losses.asked += host.dropped_on_purpose(&device)?;
+            losses.asked += host.dropped_on_purpose(&device)?.0;
         }
         if let Some(emulated) = self.emulated.take() {
             let wires: Vec<_> = (0..ports).map(|number| emulated.wire(&port(number))).collect();
@@ -295,4 +295,30 @@ fn lose(namespace: &str, device: &str, shape: &Shape) -> io::Result<()> {
          }}\n"
     );
     feed("ip", &["netns", "exec", namespace, "nft", "-f", "-"], &rules).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Link, Network, Spec, missing};
+    use crate::emulator::pipe::Shape;
+    use crate::footprint::Footprint;
+
+    #[test]
+    fn what_is_lost_at_a_machine_did_not_arrive_there() {
+        if let Some(why) = missing() {
+            return println!("skipped: what_is_lost_at_a_machine_did_not_arrive_there: {why}");
+        }
+        let down = Shape { loss: 0.5, ..Shape::default() };
+        let spec = Spec { receivers: vec![Link { down, ..Link::default() }], ..Spec::default() };
+        let network = Network::build(&Footprint::of_a_test(), &spec).unwrap();
+        // By multicast, so that nobody answers that nobody listens.
+        let send = "dd if=/dev/zero bs=1400 count=500 >/dev/udp/239.1.2.3/9";
+        network.sender.run("bash", &["-c", send]).unwrap();
+        let receiver = &network.receivers[0];
+        let came = receiver.counters("eth0").unwrap().rx_bytes;
+        let arrived = receiver.arrived_bytes("eth0").unwrap();
+        let (lost, _) = receiver.dropped_on_purpose("eth0").unwrap();
+        assert!((150..350).contains(&lost), "{lost} of 500");
+        assert_eq!(came - arrived, lost * (14 + 20 + 8 + 1400));
+    }
 }
