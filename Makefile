@@ -94,23 +94,24 @@ $(TOOLS)/bin/cargo-deny:
 	CARGO_TARGET_DIR=$(TOOLS)/build CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) install --debug cargo-deny --locked --version 0.20.2 --root $(TOOLS)
 	@rm -rf $(TOOLS)/build
 
-# Figures go to target/lab/NAME/. On an idle machine: each page says how busy it was.
+# Figures go to target/lab/TIME/NAME/: the lab overwrites no runs. On an idle machine: each page says how busy it was.
 bench: bench-setup
 	$(CARGO) build --release --locked -p downpour -p downpour-lab
 	$(LAB) emulator check --quick
-	$(LAB) run crates/lab/experiments/short.toml
-	$(LAB) run crates/lab/experiments/short-unicast.toml
+	@set -e; for name in $(SHORT); do $(call RUN,$$name); done
+
+SHORT := short short-unicast
+FIGURES := target/lab/$(shell date -u +%Y-%m-%d-%H%M%S)
+RUN = echo "$(LAB) run crates/lab/experiments/$(1).toml" && $(LAB) run crates/lab/experiments/$(1).toml --out $(FIGURES)/$(1)
 
 # Most experiments leave the machine idle: slow links, or one or two receivers. They run five at a time, the longest first, so
 # that what is delivered in all stays below 2 Gbit/s; those that need the machine, or whose figures are milliseconds, run alone.
 EXPERIMENTS := $(basename $(notdir $(wildcard crates/lab/experiments/*.toml)))
-SHORT := short short-unicast
 FEEDS := $(filter ldm7-%,$(EXPERIMENTS))
 TUNER := $(filter tuner-% windows-% wan-%,$(EXPERIMENTS))
 ALONE := peers-8 peers-250 ishihara-37 unlimited
 LONG := peers-1 peers-20 rate-beside-1 rate-beside-4 rate-two rate-two-in rate-two-far ishihara-37-unicast afdp-unicast straggler-rate
 BESIDE := $(LONG) $(filter-out $(SHORT) $(FEEDS) $(TUNER) $(ALONE) $(LONG),$(EXPERIMENTS))
-RUN = echo "$(LAB) run crates/lab/experiments/$(1).toml" && $(LAB) run crates/lab/experiments/$(1).toml
 
 bench-full: bench-setup
 	$(CARGO) build --release --locked -p downpour -p downpour-lab

@@ -1,6 +1,7 @@
 //! Runs an experiment: each cell, each program, each repeat, on a fresh network.
 //!
-//! Every run is written to `runs.jsonl` when it is over, so that nothing is lost when the campaign is stopped.
+//! Every run is written to `runs.jsonl` when it is over, so that nothing is lost when the campaign is stopped. One is never begun
+//! where another has its runs.
 //! Repeats go round and round over the programs, so that a slow minute of the machine hits all alike.
 
 use crate::at;
@@ -19,6 +20,8 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// A campaign's runs, a line each.
+const RUNS: &str = "runs.jsonl";
 /// Where and with what a campaign ran, beside its runs.
 const SURROUNDINGS: &str = "surroundings.json";
 
@@ -59,6 +62,13 @@ pub(crate) fn run(experiment: &Experiment, (k, n): (usize, usize), out: &Path) -
             }
         }
     }
+    let footprint = Footprint::new()?;
+    let cells = experiment.cells().map_err(io::Error::other)?;
+    let cells: Vec<Cell> = cells.into_iter().skip(k - 1).step_by(n).collect();
+    let _memory = Memory::of(&cells, &footprint.scratch())?;
+    let total = cells.len() * present.len() * experiment.repeats as usize;
+    let runs = out.join(RUNS);
+    let mut log = begin(&runs)?;
     let here = out.join(SURROUNDINGS);
     fs::write(&here, serde_json::to_string_pretty(&surroundings)?).map_err(at(&here))?;
     if experiment.keep_logs {
@@ -67,13 +77,6 @@ pub(crate) fn run(experiment: &Experiment, (k, n): (usize, usize), out: &Path) -
             println!("skipped: Downpour's traces among the logs: zstd is not installed");
         }
     }
-    let footprint = Footprint::new()?;
-    let cells = experiment.cells().map_err(io::Error::other)?;
-    let cells: Vec<Cell> = cells.into_iter().skip(k - 1).step_by(n).collect();
-    let _memory = Memory::of(&cells, &footprint.scratch())?;
-    let total = cells.len() * present.len() * experiment.repeats as usize;
-    let runs = out.join("runs.jsonl");
-    let mut log = File::create(&runs).map_err(at(&runs))?;
     let mut records = Vec::new();
     for cell in &cells {
         let payload = payload(&footprint, cell.size.0)?;
@@ -105,6 +108,16 @@ pub(crate) fn run(experiment: &Experiment, (k, n): (usize, usize), out: &Path) -
     if experiment.keep_logs { figures::draw(out) } else { Ok(()) }
 }
 
+/// Makes the file of a campaign's runs, before anything else is written: another's are hours of work, or still being written.
+fn begin(runs: &Path) -> io::Result<File> {
+    File::create_new(runs).map_err(|e| match e.kind() {
+        io::ErrorKind::AlreadyExists => {
+            at(runs)("a campaign has its runs here: give another folder with --out, or remove this")
+        }
+        _ => at(runs)(e),
+    })
+}
+
 /// Writes the page of parts that were run by themselves, or of whole campaigns, as if they had been run in turn. Says what is missing.
 pub(crate) fn join(experiment: &Experiment, parts: &[PathBuf], out: &Path) -> io::Result<()> {
     let cells = experiment.cells().map_err(io::Error::other)?;
@@ -118,7 +131,7 @@ pub(crate) fn join(experiment: &Experiment, parts: &[PathBuf], out: &Path) -> io
             return Err(at(part)("another part has these runs too"));
         }
         surroundings.push(told);
-        let runs = part.join("runs.jsonl");
+        let runs = part.join(RUNS);
         for line in fs::read_to_string(&runs).map_err(at(&runs))?.lines() {
             let mut record: Record = serde_json::from_str(line).map_err(at(&runs))?;
             record.campaign = surroundings.len();
@@ -264,7 +277,7 @@ fn line(record: &Record) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{SURROUNDINGS, join};
+    use super::{RUNS, SURROUNDINGS, join};
     use crate::experiment::Experiment;
     use crate::page::Surroundings;
     use crate::record::Record;
@@ -298,7 +311,7 @@ mod tests {
         let here = Surroundings { load: folder.display().to_string(), ..Surroundings::here() };
         fs::create_dir_all(folder).unwrap();
         fs::write(folder.join(SURROUNDINGS), serde_json::to_string(&here).unwrap()).unwrap();
-        fs::write(folder.join("runs.jsonl"), runs.iter().map(line).collect::<String>()).unwrap();
+        fs::write(folder.join(RUNS), runs.iter().map(line).collect::<String>()).unwrap();
         folder.to_owned()
     }
 

@@ -207,5 +207,15 @@ fn an_experiment_leaves_its_figures() {
     assert_eq!(read("runs.csv").lines().count(), 5);
     assert!(read("README.md").contains("| tcp-parallel | 4/4 |"));
     assert!(read("plot-1.svg").starts_with("<svg"));
+
+    // Another campaign there would be the end of these runs.
+    let before = ["runs.jsonl", "surroundings.json", "runs.csv"].map(read);
+    let mut again = lab();
+    again.arg("run").arg(folder.join("small.toml")).arg("--out").arg(folder.join("out"));
+    let output = again.output().unwrap();
+    assert!(!output.status.success());
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("runs.jsonl: a campaign has its runs here"), "{error}");
+    assert_eq!(["runs.jsonl", "surroundings.json", "runs.csv"].map(read), before);
     std::fs::remove_dir_all(folder).unwrap();
 }
