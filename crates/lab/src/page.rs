@@ -20,7 +20,7 @@ of the file; beside it those that all receivers together sent; with `offloads` a
 who sends batches seems to send fewer headers. *CPU s*: user and system, of the sender's programs and of all receivers' together. *CPU*: \
 share of all cores that these used, and that was in use at all, others' work of low priority aside; **bound** where the programs were at the limit of the machine (85 % of it, or \
 95 % of one core by the sender or by each receiver), *full* where the machine was, by network work in the kernel or by other work, *late* where the emulator gave one frame in a hundred on more than \
-a millisecond late: delays and short queues were not those asked for. A queue is longer than asked by what a link without delay saves up: 5 ms of its rate, at least 16 kB (with a feed 0.5 ms, at least three frames). *Lost by the lab*: packets that the network lost without being asked, socket buffers aside, which stand in `runs.csv`. Every file was compared \
+a millisecond late: delays and short queues were not those asked for; by how much it was late to take frames in is not in that, so that one which stood still is seen only by what it held. A queue is longer than asked by what a link without delay saves up: 5 ms of its rate, at least 16 kB (with a feed 0.5 ms, at least three frames). *Lost by the lab*: packets that the network lost without being asked, socket buffers aside, which stand in `runs.csv`. Every file was compared \
 with the payload; a run with a receiver that lacks it has no wall time, and its bytes and processor time count in no median (but where most are alike, and all of these have it); one that was not waited for has no wall time; one in which the lab itself failed counts in no figure. Last, what held the connections back, as a program said that tells it, while it was measured or in the end; and what went wrong.
 
 Of a feed's products: *Σ size / Σ latency* of the mean receiver, and of an *ideal* system that sends them one after another at the link's rate, what it saves up in a pause included, with no headers at all and half a round trip \
@@ -166,7 +166,7 @@ fn head(
         let late = late.fold(0.0, f64::max);
         write!(
             text,
-            "; {emulated} frames went through the emulator, of which one in a hundred was up to {late:.0} us late"
+            "; {emulated} frames went through the emulator, of which one in a hundred was given on up to {late:.0} us late"
         )?;
     }
     writeln!(text, ".\n")?;

@@ -75,7 +75,8 @@ pub(crate) struct Account {
     pub(crate) delivered: u64,
     /// Frames that it lost by itself: writes that failed, and too many under way.
     pub(crate) own_drops: u64,
-    /// Time from when a frame was due until it was written, in the mean, us.
+    /// Time from when a frame was due until it was written, in the mean, us. It is due by when it was read: what it waited for that is
+    /// not in this.
     pub(crate) late_mean_us: f64,
     /// The same, of the latest in a hundred.
     pub(crate) late_p99_us: f64,
