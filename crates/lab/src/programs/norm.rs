@@ -8,7 +8,7 @@ use std::io;
 pub(super) const PROGRAMS: &[Program] = &[
     Program {
         name: "norm",
-        about: "told 96.7 % of the rate; blocks of 64 with 16 parity segments",
+        about: "told 96.7 % of the rate, 10 Gbit/s where there is none; blocks of 64 with 16 parity segments",
         tools: &["normCast"],
         package: Some("libnorm-dev"),
         shares_uplinks: false,

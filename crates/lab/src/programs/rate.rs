@@ -63,7 +63,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     },
     Program {
         name: "downpour-two-in",
-        about: "not told the rate; two sessions by UDP from two machines to one, the second five seconds later",
+        about: "not told the rate; two sessions by UDP from two machines to one, the second five seconds later; wire and CPU of the sender are that one's",
         tools: &["downpour", "zstd", "nft"],
         package: None,
         shares_uplinks: true,
