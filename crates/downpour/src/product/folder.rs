@@ -81,6 +81,11 @@ impl Folder {
         Ok(folder)
     }
 
+    /// Where products get their names.
+    pub(super) fn out(&self) -> &Arc<OwnedFd> {
+        self.claim.out()
+    }
+
     /// Removes what was not delivered.
     fn sweep(&self) -> Result<(), Errno> {
         for left in Dir::read_from(self.claim.folder())?.flatten() {

@@ -8,6 +8,8 @@
 //!    says with its head where it goes; nothing is kept of what is refused there.
 //! 4. When it does not, all blocks of that frame are forgotten and come again by pull (`docs/protocol.md#PROD-6`). So does
 //!    the block in which the last frame has ended, when what comes does not follow it: a false one may end too early.
+//! 5. When all has come the folder is synced, once, and then that is told: a receipt follows. At a site the clerk does that,
+//!    for each word.
 //!
 //! Who joins late begins with the first frame that begins in a block that it gets. A block that the sender does not
 //! keep any more leaves a gap: what lay in it is counted as missed, and the next frame is looked for.
@@ -22,7 +24,9 @@ use super::frame::{HEAD_START, Head, SEAL_LEN, open_block, open_seal};
 use super::log::{ProductLog, ReceivedLine};
 use super::ours::Ours;
 use super::unix_ns;
-use crate::object::{EntryId, Obstacle, OpenError, StoreEvent, StoreFailure, Summary, Why};
+use crate::object::{
+    EntryId, Obstacle, OpenError, StoreEvent, StoreFailure, Summary, Why, explain,
+};
 use downpour_catalog::ErrorClass;
 use downpour_proto::BlockId;
 use downpour_transport::control::ClockOffset;
@@ -30,8 +34,10 @@ use downpour_transport::identity::PublicKey;
 use downpour_transport::{Accepted, BlockSink};
 use std::collections::BTreeMap;
 use std::ops::{Deref, Range};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 /// Products that fail are named up to this many.
 const FAILED_MAX: usize = 1_000;
@@ -82,14 +88,16 @@ impl Bookmark {
     }
 }
 
-type OnEvent = Box<dyn Fn(StoreEvent) + Send + Sync>;
+type OnEvent = Arc<dyn Fn(StoreEvent) + Send + Sync>;
 
 /// See the module's text.
 pub struct Shelf {
     config: ShelfConfig,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
     /// Goes after what is staged in it: from then on it may be another receiver's.
     folder: Option<Folder>,
+    /// Synced at the end; opened before anything was written, as it tells only of errors since then.
+    to_sync: Option<Arc<OwnedFd>>,
     on_event: OnEvent,
 }
 
@@ -171,6 +179,8 @@ impl Shelf {
         let lane = config.clerk.as_deref().and_then(Clerk::desk).map(Desk::lane);
         let open = |path| Folder::open(path, lane, Arc::clone(&config.ours));
         let folder = config.folder.as_deref().map(open).transpose()?;
+        // A site takes nothing but files, and its clerk has synced those.
+        let to_sync = folder.as_ref().filter(|_| lane.is_none()).map(|folder| folder.out().clone());
         let mark = config.mark.take().unwrap_or_else(|| Bookmark::new(config.first));
         let gap = config.first > mark.block;
         let state = State {
@@ -196,12 +206,12 @@ impl Shelf {
                 ..Summary::default()
             },
         };
-        Ok(Self { config, folder, state: Mutex::new(state), on_event: Box::new(on_event) })
+        let state = Arc::new(Mutex::new(state));
+        Ok(Self { config, folder, to_sync, state, on_event: Arc::new(on_event) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // What a thread that panicked has left is not used again: its session ends.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Nothing comes at or after block `end`.
@@ -212,7 +222,7 @@ impl Shelf {
             state.end = Some(end);
             state.complete(&mut events);
         }
-        events.into_iter().for_each(&self.on_event);
+        self.tell(events);
     }
 
     /// The sender does not keep the block any more.
@@ -255,6 +265,38 @@ impl Shelf {
         }
     }
 
+    fn tell(&self, events: Vec<StoreEvent>) {
+        for event in events {
+            match (event, &self.to_sync) {
+                (StoreEvent::Complete(summary), Some(folder)) => self.sync(folder, summary),
+                (event, _) => (self.on_event)(event),
+            }
+        }
+    }
+
+    /// All has come: tells so when it is on the disk for good. By a thread of its own, as that may last, and who brings
+    /// blocks or words of the sender must not wait for it.
+    fn sync(&self, folder: &Arc<OwnedFd>, summary: Summary) {
+        let (folder, state) = (Arc::clone(folder), Arc::clone(&self.state));
+        let on_event = Arc::clone(&self.on_event);
+        let syncing = move || match rustix::fs::syncfs(&*folder) {
+            Ok(()) => on_event(StoreEvent::Complete(summary)),
+            Err(error) => {
+                let why = format!("what has come may not be on the disk: {}", explain(error));
+                let mut events = Vec::new();
+                // Also for who joins again: all is here then, and another sync does not fail.
+                lock(&state).fail("products".to_owned(), why.clone(), &mut events);
+                events.push(StoreEvent::Failed(StoreFailure::Target(why)));
+                events.into_iter().for_each(&*on_event);
+            }
+        };
+        let thread = thread::Builder::new().name("downpour-sync".to_owned());
+        if let Err(error) = thread.spawn(syncing) {
+            let why = format!("what has come cannot be synced: {error}");
+            (self.on_event)(StoreEvent::Failed(StoreFailure::Target(why)));
+        }
+    }
+
     fn take(&self, number: u32, bytes: Option<&[u8]>) -> Accepted {
         let came = Came { bytes, came_ns: unix_ns() };
         let mut events = Vec::new();
@@ -286,7 +328,7 @@ impl Shelf {
                 false => Accepted::Kept,
             }
         };
-        events.into_iter().for_each(&self.on_event);
+        self.tell(events);
         accepted
     }
 
@@ -589,6 +631,11 @@ impl Shelf {
         }
         Ok(())
     }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    // What a thread that panicked has left is not used again: its session ends.
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What reading a seal came to.

@@ -4,13 +4,14 @@ use super::super::frame::{Head, SEAL_LEN};
 use super::super::ours::Ours;
 use super::super::queue::{Inserter, Queue};
 use super::{Bookmark, Shelf, ShelfConfig};
-use crate::object::StoreEvent;
+use crate::object::{StoreEvent, StoreFailure};
 use downpour_proto::{BlockId, Geometry};
 use downpour_transport::control::ClockOffset;
 use downpour_transport::identity::Identity;
 use downpour_transport::{Accepted, BlockSink, BlockSource};
+use rustix::fs::{Mode, OFlags};
 use std::os::unix::net::UnixListener;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 const GEOMETRY: Geometry = Geometry { symbol_len: 100, block_symbols: 10, ..Geometry::IPV4 };
@@ -47,6 +48,8 @@ fn blocks_of(publisher: impl Into<Arc<Identity>>, sizes: &[(usize, usize)]) -> V
 struct World {
     shelf: Shelf,
     events: Arc<Mutex<Vec<StoreEvent>>>,
+    /// The last event, when there is one.
+    over: mpsc::Receiver<StoreEvent>,
 }
 
 impl World {
@@ -84,9 +87,15 @@ impl World {
             log: None,
             clerk: None,
         };
-        let told = Arc::clone(&events);
-        let shelf = Shelf::open(config, move |event| told.lock().unwrap().push(event)).unwrap();
-        Self { shelf, events }
+        let (told, (tell, over)) = (Arc::clone(&events), mpsc::channel());
+        let on_event = move |event: StoreEvent| {
+            told.lock().unwrap().push(event.clone());
+            if matches!(event, StoreEvent::Complete(_) | StoreEvent::Failed(_)) {
+                let _ = tell.send(event);
+            }
+        };
+        let shelf = Shelf::open(config, on_event).unwrap();
+        Self { shelf, events, over }
     }
 
     fn accept(&self, number: usize, bytes: &[u8]) -> Accepted {
@@ -123,10 +132,34 @@ fn blocks_in_any_order_give_products_in_order() {
     }
     let summary = world.shelf.summary();
     assert_eq!((summary.complete, summary.bytes_received), (7, SIZES.iter().sum::<usize>() as u64));
-    let last = world.events.lock().unwrap().pop();
-    assert_eq!(last, Some(StoreEvent::Complete(summary)));
+    assert_eq!(world.over.recv().unwrap(), StoreEvent::Complete(summary));
     drop(world);
     assert!(!folder.path().join(".downpour").exists());
+}
+
+#[test]
+fn what_cannot_be_synced_is_not_complete_and_stays_so_for_who_joins_again() {
+    let publisher = Arc::new(Identity::generate());
+    let folder = tempfile::tempdir().unwrap();
+    let mut world = World::new(&publisher, 0, Some(folder.path()));
+    // The system syncs nothing by such a one.
+    let unsynced = rustix::fs::open(folder.path(), OFlags::PATH, Mode::empty()).unwrap();
+    world.shelf.to_sync = Some(Arc::new(unsynced));
+    let blocks = blocks(Arc::clone(&publisher), &SIZES);
+    for (number, bytes) in blocks.iter().enumerate() {
+        assert_eq!(world.accept(number, bytes), Accepted::Kept);
+    }
+    world.shelf.finished(blocks.len() as u32);
+    let over = world.over.recv().unwrap();
+    let StoreEvent::Failed(StoreFailure::Target(why)) = over else { panic!("{over:?}") };
+    assert!(why.starts_with("what has come may not be on the disk: "), "{why}");
+    let mark = world.shelf.mark();
+    drop(world);
+    let next = World::after(&publisher, mark.block, Some(folder.path()), Some(mark));
+    next.shelf.finished(blocks.len() as u32);
+    let over = next.over.recv().unwrap();
+    let StoreEvent::Complete(summary) = over else { panic!("{over:?}") };
+    assert_eq!(summary.failed, [("products".to_owned(), why)]);
 }
 
 #[test]
@@ -152,8 +185,7 @@ fn what_has_no_place_fails_by_itself_and_the_next_ones_arrive() {
         let placed = std::fs::read(folder.path().join(format!("p{number}"))).unwrap();
         assert_eq!(placed, vec![number as u8; SIZES[number]], "product {number}");
     }
-    let last = world.events.lock().unwrap().pop();
-    assert_eq!(last, Some(StoreEvent::Complete(summary)));
+    assert_eq!(world.over.recv().unwrap(), StoreEvent::Complete(summary));
     drop(world);
     let left = std::fs::read_dir(folder.path().join(".downpour")).unwrap();
     assert_eq!(left.count(), 1, "only what we put there");
