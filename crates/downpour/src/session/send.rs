@@ -124,7 +124,7 @@ pub(super) async fn run(plan: &SendPlan, giver: &Giver, host: &mut Host) -> Resu
                     break Ended::Interrupted;
                 }
                 host.heed();
-                host.say("no more products are taken; what is there is still sent (again: end at once)");
+                host.say("no more products are taken; what is there is still sent (again: end the session)");
             }
             () = shared.changed.notified() => {}
             () = tokio::time::sleep(tick) => {}

@@ -12,6 +12,7 @@ use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::path::Path;
+use std::time::Duration;
 
 const PRODUCTS: u64 = 60;
 
@@ -365,6 +366,30 @@ fn an_interrupt_before_the_start_ends_a_session_of_products() {
     let ended = sender.wait();
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.err.contains("nobody joined"), "{ended:?}");
+}
+
+#[test]
+fn a_second_interrupt_ends_a_session_of_products_that_still_sends_and_its_receivers_are_told() {
+    let scratch = Scratch::new();
+    let list = scratch.path("list");
+    fs::write(&list, "{\"size\":50000000,\"name\":\"long\"}\n").unwrap();
+    let address = address();
+    let ticket = scratch.ticket(&address);
+    let receiver = receiver(&scratch, 0, &ticket, &[]);
+    let products = ["--products", list.to_str().unwrap(), "--receivers", "1", "--rate", "1mbit"];
+    let mut sender = sender(&scratch, &address, &ticket, &[], &products);
+    sender.until(|s| s.err().contains("phase=streaming").then_some(()));
+    sender.interrupt();
+    sender.until(|s| s.err().contains("(again: end the session)").then_some(()));
+    // Sooner they would be one.
+    std::thread::sleep(Duration::from_millis(250));
+    sender.interrupt();
+    let ended = sender.wait();
+    ended.expect(1);
+    assert!(ended.err.contains("interrupted before everybody was complete"), "{}", ended.err);
+    let left = receiver.wait();
+    left.expect(1);
+    assert!(left.err.contains("the sender was interrupted"), "{}", left.err);
 }
 
 #[test]
