@@ -15,11 +15,12 @@ mod log;
 pub use downpour_catalog::{FILE_KEY_BYTES, FileKey};
 pub use log::{Line, LogError, READ_LINE_MAX, RECEIPT_LOG, ReceiptLines, ReceiptLog, read_log};
 
+use crate::dispatch::source_class;
 use crate::object::wire::{Reader, WireError, put_bytes, put_varint};
 use crate::object::{Digest, printable};
 use downpour_catalog::{
-    AdoptedFile, FileId, NAME_BYTES_MAX, Origin, OtherContent, PATH_BYTES_MAX, RECEIPT_BYTES_MAX,
-    Receipt, RuleId, SiteId, Time,
+    AdoptedFile, ErrorClass, FileId, NAME_BYTES_MAX, Origin, OtherContent, PATH_BYTES_MAX,
+    RECEIPT_BYTES_MAX, Receipt, RuleId, SiteId, Time,
 };
 use downpour_transport::identity::{BadSignature, Identity, PUBLIC_KEY_LEN, PublicKey, Signature};
 use rustix::fs::{Mode, OFlags};
@@ -125,6 +126,18 @@ impl std::fmt::Display for WrongContent {
             Self::Unreadable(error) => write!(f, "it cannot be read: {error}"),
             Self::Size { found } => write!(f, "it has {found} bytes"),
             Self::Digest { found } => write!(f, "its BLAKE3 is {found}"),
+        }
+    }
+}
+
+impl WrongContent {
+    /// What it says of a file that was to be there: nothing, where it is this machine that lacks something.
+    pub(crate) fn class(&self) -> ErrorClass {
+        match self {
+            Self::Unreadable(error) if source_class(error) == ErrorClass::OutOfResources => {
+                ErrorClass::OutOfResources
+            }
+            _ => ErrorClass::FalseSuccess,
         }
     }
 }

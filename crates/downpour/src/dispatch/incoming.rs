@@ -256,7 +256,7 @@ impl Incoming {
                         signed.push((index, receipt));
                         None
                     }
-                    (Err(wrong), _) => Some(Arrived::Failed(false_success(&folder, taken, &wrong))),
+                    (Err(wrong), _) => Some(Arrived::Failed(not_read_back(&folder, taken, &wrong))),
                     (_, Err(error)) => {
                         let class = ErrorClass::NameRefused;
                         Some(Arrived::Failed(Trouble::new(class, error.to_string())))
@@ -303,11 +303,14 @@ fn why_not(received: &ReceivedFiles, taken: &Taken) -> Trouble {
     }
 }
 
-/// The session said that a file is there, and it is not. What lies there instead goes aside, so that the next attempt finds
-/// its place free.
-fn false_success(folder: &Path, taken: &Taken, wrong: &WrongContent) -> Trouble {
-    set_aside(folder, &taken.path, &taken.item.key().to_string());
-    Trouble::new(ErrorClass::FalseSuccess, format!("read back: {wrong}"))
+/// The session said that a file is there. If it is not, what lies there instead goes aside, so that the next attempt finds its
+/// place free; if it cannot be told, it stays for the next offer to be looked at.
+fn not_read_back(folder: &Path, taken: &Taken, wrong: &WrongContent) -> Trouble {
+    let class = wrong.class();
+    if class == ErrorClass::FalseSuccess {
+        set_aside(folder, &taken.path, &taken.item.key().to_string());
+    }
+    Trouble::new(class, format!("read back: {wrong}"))
 }
 
 pub(super) fn not_recorded(refused: &Refused) -> Trouble {
@@ -327,12 +330,14 @@ fn damage(path: &Path) {
 
 #[cfg(test)]
 mod tests {
-    use super::Incoming;
+    use super::{Incoming, not_read_back};
     use crate::dispatch::arriving::Taken;
     use crate::dispatch::ledger::Ledger;
     use crate::dispatch::room::Room;
+    use crate::receipt::WrongContent;
     use crate::site::{Clock, Daemon};
     use crate::ticket::Ticket;
+    use downpour_catalog::ErrorClass;
     use downpour_transport::control::Token;
     use downpour_transport::identity::Identity;
     use std::collections::HashSet;
@@ -359,6 +364,22 @@ mod tests {
         assert_eq!(room.promised(), 1000, "that of the other one");
         let lanes = [room.lane(at, &HashSet::new()), begun.lane(&room).await.unwrap()];
         assert_eq!(lanes.map(|lane| lane.unwrap().name().to_owned()), ["lane-0", "lane-1"]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_back_for_want_of_descriptors_stays() {
+        use rustix::io::Errno;
+        let folder = tempfile::tempdir().unwrap();
+        let (at, taken) = (folder.path(), Taken::example("x", 4));
+        std::fs::write(at.join("x"), "good").unwrap();
+        for (errno, class, stays) in [
+            (Errno::MFILE, ErrorClass::OutOfResources, true),
+            (Errno::IO, ErrorClass::FalseSuccess, false),
+        ] {
+            let wrong = WrongContent::Unreadable(errno.into());
+            assert_eq!(not_read_back(at, &taken, &wrong).class(), class);
+            assert_eq!(at.join("x").exists(), stays, "{errno}");
+        }
     }
 
     #[tokio::test]

@@ -264,7 +264,7 @@ impl Clerk {
             match (receipt.check_content(&self.folder), receipt.sign(&self.identity)) {
                 (Ok(()), Ok(receipt)) => receipts.push(receipt),
                 (Err(wrong), _) => {
-                    let why = (ErrorClass::FalseSuccess, format!("read back: {wrong}"));
+                    let why = (wrong.class(), format!("read back: {wrong}"));
                     told.push(failed(file.key(), &why));
                 }
                 (_, Err(error)) => {
