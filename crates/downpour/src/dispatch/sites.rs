@@ -17,13 +17,14 @@ use axum::{Extension, Json};
 use downpour_catalog::ErrorClass;
 use futures_util::future::join_all;
 use serde::Deserialize;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use utoipa::{IntoParams, OpenApi};
 
-/// Batches that are known at once, ended ones included, whose receipts take memory: a megabyte at most each.
+/// Batches that are known at once, ended ones included, whose receipts take memory: a megabyte at most each. What was told makes
+/// way for what is offered.
 const KNOWN_MAX: usize = 256;
 /// Longest wait for a batch's end in one answer.
 const WAIT_MAX_S: u64 = 20;
@@ -77,7 +78,7 @@ async fn offer(
     }
     dispatch.end_earlier(remote.name(), &offer).await?;
     dispatch.forget_old();
-    if lock(&dispatch.incoming).len() >= KNOWN_MAX {
+    if !make_room(&mut lock(&dispatch.incoming)) {
         let what = format!("{KNOWN_MAX} batches are known already");
         let busy = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", what, "offer it later");
         return Err(busy.of_class(ErrorClass::OutOfResources));
@@ -94,6 +95,18 @@ async fn offer(
         lock(&dispatch.incoming).insert(id, Arc::new(incoming));
     }
     Ok(Json(OfferAnswer { items: judged.said }))
+}
+
+/// Whether one more batch may be known. Those that were told make room for it, the oldest first: whose source has lost the
+/// answer finds it in that to its next offer.
+fn make_room(incoming: &mut HashMap<String, Arc<Incoming>>) -> bool {
+    while incoming.len() >= KNOWN_MAX {
+        let told = incoming.iter().filter_map(|(id, batch)| Some((batch.told.get()?, id)));
+        let Some((_, oldest)) = told.min() else { return false };
+        let oldest = oldest.clone();
+        incoming.remove(&oldest);
+    }
+    true
 }
 
 /// Begin a batch that was offered
@@ -242,5 +255,36 @@ impl Dispatch {
         let failed = state.items.len() as u64 - files;
         self.totals.failed.fetch_add(failed, Ordering::Relaxed);
         self.totals.received_bytes.fetch_add(state.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Incoming, KNOWN_MAX, make_room};
+    use crate::dispatch::ledger::Ledger;
+    use crate::dispatch::room::Room;
+    use std::collections::{HashMap, HashSet};
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    #[test]
+    fn what_was_told_makes_room_for_what_is_offered_and_nothing_else_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let (at, room) = (folder.path(), Arc::new(Room::default()));
+        let ledger = Ledger::example(at);
+        let batch = |id: usize| {
+            let reserved = room.space(at, &HashSet::new()).reserve();
+            let batch = Incoming::new("a", at.to_owned(), Vec::new(), reserved, ledger.clone());
+            (id.to_string(), Arc::new(batch))
+        };
+        let mut known: HashMap<_, _> = (1..KNOWN_MAX).map(batch).collect();
+        assert!(make_room(&mut known) && known.len() == KNOWN_MAX - 1);
+        known.extend([batch(KNOWN_MAX)]);
+        assert!(!make_room(&mut known) && known.len() == KNOWN_MAX);
+        for id in ["7", "3"] {
+            known[id].told.set(Instant::now()).unwrap();
+        }
+        assert!(make_room(&mut known) && known.len() == KNOWN_MAX - 1);
+        assert!(!known.contains_key("7") && known.contains_key("3"), "the oldest first");
     }
 }
