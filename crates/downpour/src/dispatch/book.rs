@@ -95,6 +95,11 @@ impl Book {
         leases.extend(held.iter().map(|held| (held.file.id, held.fence)));
     }
 
+    /// Whether a file is still held so: nobody has cancelled or taken it, as far as is known.
+    pub(super) fn holds(&self, held: &Held) -> bool {
+        super::lock(&self.leases).get(&held.file.id) == Some(&held.fence)
+    }
+
     pub(super) fn now(&self) -> Time {
         self.site.clock.now()
     }

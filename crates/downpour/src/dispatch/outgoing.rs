@@ -389,7 +389,9 @@ impl Outgoing {
         book.put_back(others, Reason::Turn, None, Duration::ZERO).await
     }
 
-    async fn fail(&mut self, book: &Book, failed: Vec<(Held, Trouble)>) -> Result<(), Fault> {
+    async fn fail(&mut self, book: &Book, mut failed: Vec<(Held, Trouble)>) -> Result<(), Fault> {
+        // What an operator cancelled meanwhile is no trouble, whatever it looks like from here.
+        failed.retain(|(held, _)| book.holds(held));
         for (held, trouble) in &failed {
             tracing::info!(file = %held.file.name, %trouble, "failed");
             self.site.events.tell(

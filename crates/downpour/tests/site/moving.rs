@@ -474,5 +474,6 @@ fn a_file_that_is_cancelled_is_given_up_and_the_others_of_its_batch_arrive() {
         status.contains("0 batches out, 0 in").then_some(())
     });
     assert!(!sites.b.path("inbox/run/large").exists(), "it was sent to its end");
+    assert!(!sites.a.log().contains("source-read-failed"), "{}", sites.a.log());
     assert_eq!(count_of(&sites.b, State::Adopted), 6);
 }
