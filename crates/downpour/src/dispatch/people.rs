@@ -696,11 +696,7 @@ async fn content(
     });
     let gone = || Problem::not_found(format!("file {id} is not here"));
     let ((path, size), digests) = found.await?.ok_or_else(gone)?;
-    if !is_ours(&site, &path) {
-        return Err(gone());
-    }
-    let opened = tokio::task::spawn_blocking(move || open_file(&path)).await;
-    let file = opened.ok().and_then(Result::ok).flatten().ok_or_else(gone)?;
+    let file = blocking(move || Ok(open_ours(&site, &path))).await?.ok_or_else(gone)?;
     let mut answer = Response::new(Body::from_stream(pieces(file)));
     let answered = answer.headers_mut();
     answered.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
@@ -732,12 +728,13 @@ fn pieces(file: std::fs::File) -> impl futures_util::Stream<Item = std::io::Resu
     })
 }
 
-/// Whether a path is one from which this site gives files out.
-fn is_ours(site: &Site, path: &std::path::Path) -> bool {
+/// Opens a file, if its path is one from which this site gives files out. The folders that are looked at may not answer.
+fn open_ours(site: &Site, path: &std::path::Path) -> Option<std::fs::File> {
     let config = site.config();
     let real = path.canonicalize().unwrap_or_default();
     let below = |folder: PathBuf| folder.canonicalize().is_ok_and(|f| real.starts_with(f));
-    config.inboxes().into_iter().any(below) || is_open_to_reading(&config, path)
+    let is_ours = config.inboxes().into_iter().any(below) || is_open_to_reading(&config, path);
+    if is_ours { open_file(path).ok().flatten() } else { None }
 }
 
 /// The digests that are wanted and recorded, as RFC 3230 writes them.
