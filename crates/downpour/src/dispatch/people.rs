@@ -485,10 +485,11 @@ async fn release(
     Given(files): Given<Files>,
 ) -> Result<Json<Done>, Problem> {
     use downpour_catalog::State::Quarantined;
+    check(&files)?;
     let (config, named) = (site.config(), files.files.clone());
     let quarantined = site.read(move |reader| {
         let mut found = Vec::new();
-        for id in named.into_iter().take(DEED_MAX) {
+        for id in named {
             found.extend(reader.file(FileId(id))?.filter(|file| file.state == Quarantined));
         }
         Ok(found)
@@ -517,6 +518,14 @@ async fn release(
     }
 }
 
+/// A deed is done to so many files at most.
+fn check(which: &Files) -> Result<(), Problem> {
+    match which.files.len() {
+        0..=DEED_MAX => Ok(()),
+        len => Err(Problem::bad_request(format!("{len} files at once"), "name fewer at a time")),
+    }
+}
+
 async fn step(
     site: &Arc<Site>,
     dispatch: &Dispatch,
@@ -524,10 +533,7 @@ async fn step(
     from: &[downpour_catalog::State],
     next: Next,
 ) -> Result<Json<Done>, Problem> {
-    if which.files.len() > DEED_MAX {
-        let what = format!("{} files at once", which.files.len());
-        return Err(Problem::bad_request(what, "name fewer at a time"));
-    }
+    check(&which)?;
     let named = which.files.into_iter().map(FileId).collect();
     let mut all = Done::default();
     step_some(site, named, from, &next, &mut all).await?;

@@ -1,6 +1,7 @@
 //! The spool of a running site.
 
 use super::harness::{SiteProcess, Two, until};
+use downpour::dispatch::Done;
 use downpour::spool::{Quarantine, Spools};
 use downpour_catalog::{CatalogUrl, File, Reader, State};
 use serde_json::json;
@@ -99,6 +100,11 @@ fn quarantine_is_listed_and_released_by_an_operator() {
     // In the catalog alone it would go on, and not be where it goes from.
     let refused = sites.a.run(&["transfer", "release", &number]);
     assert!(!refused.status.success() && said(&refused).contains(&todo), "{}", said(&refused));
+    // Nor among more files than are looked at.
+    let file = listed.files[0].reason.file;
+    let many = json!({ "files": (file..=file + 10_000).collect::<Vec<_>>() });
+    let refused = sites.a.post::<Done>("/v1/files/release", &many).unwrap_err().to_string();
+    assert!(refused.contains("10001 files at once"), "{refused}");
     let none = sites.a.run(&["spool", "release", "nothing"]);
     assert!(!none.status.success() && said(&none).contains("in quarantine"), "{}", said(&none));
     fs::write(folder.path().join(".quarantine/bad"), "abc").unwrap();
