@@ -7,7 +7,8 @@
 //! 4. A ticket that is missing, wrong or refused is looked at again after a while. One that was replaced is used at once.
 //! 5. When the service drains it takes no new file, and leaves each session when the one under way there is in its place and that is
 //!    told, whatever still comes in others: its sender waits for who is there. Of what else comes until then it says nothing, as if
-//!    it had left: refused, that would be tried again after a while only.
+//!    it had left: refused, that would be tried again after a while only. For a sender that is not there nothing waits: what it was
+//!    not told is recorded, and said when it sends that again.
 //!
 //! Deliberately absent: where a session is cut nothing is kept of the file under way; its sender sends that again. What a
 //! `[[remote]]` says of rates and batches does not apply: the sender sets the pace for all receivers together.
@@ -236,6 +237,19 @@ impl Listen {
         let (folder, identity) = (wanted.folder.clone(), site.identity.clone());
         // The same in all sessions: what it could not tell in one it tells in the next.
         let clerk = Arc::new(Clerk::new(folder, identity, Some(Arc::new(desk))));
+        self.take_part(&site, &wanted, (&clerk, &arrivals), (ended, stop)).await;
+        // Others may go on for long.
+        self.tell(&wanted.site, How::Off);
+    }
+
+    /// By one ticket after another, until it is to end.
+    async fn take_part(
+        &self,
+        site: &Arc<Site>,
+        wanted: &Wanted,
+        (clerk, arrivals): (&Arc<Clerk>, &Arrivals),
+        (ended, stop): (watch::Receiver<bool>, Stop),
+    ) {
         let over = async || {
             let mut ended = ended.clone();
             tokio::select! {
@@ -245,14 +259,15 @@ impl Listen {
             }
         };
         while !*ended.borrow() && stop.wish() == Wish::Run {
-            let by = (&clerk, &*arrivals);
-            let done = self.session(&site, &wanted, by, (ended.clone(), &stop)).await;
+            let by = (clerk, arrivals);
+            let done = self.session(site, wanted, by, (ended.clone(), &stop)).await;
             let Err(why) = done else { continue };
             self.tell(&wanted.site, How::Cannot(why));
             let _ = tokio::time::timeout(AGAIN, over()).await;
         }
-        // Others may go on for long.
-        self.tell(&wanted.site, How::Off);
+        // What is in its place, and was not told of, is signed for and recorded at least.
+        let clerk = clerk.clone();
+        let _ = tokio::task::spawn_blocking(move || clerk.next_word()).await;
     }
 
     /// The same by one ticket: until another is there, or why not.
@@ -296,7 +311,8 @@ impl Listen {
                     stopping |= banned() || wanted.ticket().is_ok_and(|now| now != ticket);
                 }
             }
-            stopping |= draining && arrivals.is_empty() && clerk.has_told_all();
+            let may_leave = || clerk.has_told_all() || !running.has_begun();
+            stopping |= draining && arrivals.is_empty() && may_leave();
             if stopping {
                 running.stop();
             }
@@ -415,5 +431,80 @@ impl Desk for SiteDesk {
             }
         }
         Ok(refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Arrivals, Clerk, Dispatch, How, Listen, SiteFile, Ticket, Wanted, Wish, lock};
+    use crate::object::Digest;
+    use crate::receipt::{Line, read_log};
+    use crate::site::{Clock, Daemon, Stop};
+    use downpour_transport::control::Token;
+    use downpour_transport::identity::Identity;
+    use std::sync::Arc;
+    use std::time::Duration;
+    use tokio::sync::watch;
+
+    /// In its place, and not told of yet.
+    fn placed(clerk: &Clerk, content: &[u8]) {
+        let digest = Digest::of(content);
+        let file = SiteFile {
+            site: "a".to_owned(),
+            name: "x".to_owned(),
+            version: 1,
+            taken_in_us: 1,
+            rule: "all".to_owned(),
+            size: content.len() as u64,
+            blake3: digest.to_string(),
+            path: "x".to_owned(),
+        };
+        clerk.begin("session".to_owned());
+        clerk.placed(file, digest);
+    }
+
+    #[tokio::test]
+    async fn as_it_drains_it_waits_for_no_sender_that_is_away_and_signs_for_what_that_sent() {
+        let folder = tempfile::tempdir().unwrap();
+        let (at, key) = (folder.path(), Identity::generate().public_key());
+        let text = "[site]\nname = 'b'\n[api]\nlisten = '127.0.0.1:0'\n[[remote]]\nname = 'a'\n";
+        let text = format!("{text}key = '{key}'\nfolder = '.'\nmulticast = 'ticket'\n");
+        std::fs::write(at.join("site.toml"), text).unwrap();
+        crate::site::card(at).unwrap(); // Makes its key.
+        let daemon = Daemon::start(&at.join("site.toml"), Clock::system()).await.unwrap();
+        // The test has the only one that takes part.
+        daemon.end(Duration::ZERO).await;
+        let site = daemon.site;
+        let ticket = Ticket {
+            addrs: vec!["127.0.0.1:9".to_owned()],
+            key,
+            token: Token::random().unwrap(),
+            expires_unix_s: u64::MAX,
+            group: None,
+            allow: None,
+        };
+        ticket.write_file(&at.join("ticket")).unwrap();
+        let wanted = Wanted::all(&site.config()).remove(0);
+        let (wish, stop) = Stop::new();
+        let (clerk, arrivals) =
+            (Clerk::new(at.into(), site.identity.clone(), None), Arrivals::new());
+        arrivals.follow(&stop);
+        std::fs::write(at.join("x"), "content").unwrap();
+        placed(&clerk, b"content");
+        let listen = Listen::new(&Arc::new(Dispatch::new(&site, &Arc::default())));
+        let (_end, ended) = watch::channel(false);
+        let clerk = Arc::new(clerk);
+        let drains = async {
+            let waits = || lock(&listen.seen).values().any(|s| matches!(s.how, How::Waits(_)));
+            while !waits() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            wish.send_replace(Wish::Drain);
+        };
+        let takes_part = listen.take_part(&site, &wanted, (&clerk, &arrivals), (ended, stop));
+        let both = async { tokio::join!(takes_part, drains) };
+        tokio::time::timeout(Duration::from_secs(60), both).await.expect("it has left");
+        let signed: Vec<_> = read_log(at).unwrap().collect();
+        assert!(matches!(&signed[..], [Ok(Line::Receipt(_))]), "{signed:?}");
     }
 }

@@ -185,7 +185,7 @@ impl Clerk {
         })
     }
 
-    pub(super) fn placed(&self, file: SiteFile, digest: Digest) {
+    pub(crate) fn placed(&self, file: SiteFile, digest: Digest) {
         self.lock().placed.push((file, digest));
     }
 
