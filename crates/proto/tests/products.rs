@@ -111,6 +111,10 @@ fn drain(sender: &mut Sender, now: Timestamp, fails: bool) -> u16 {
 fn what_left_in_a_rest_does_not_delay_what_comes_after_it() {
     let mut now = Timestamp::ZERO;
     let mut sender = opened(Rate::from_mbps(10), Delivery::Stream);
+    // Nobody here answers; of so many no single one is expected to.
+    for number in 2..=9 {
+        assert!(sender.join(now, ReceiverId(number), Delivery::Stream));
+    }
     let rested = now + Duration::from_secs(3600);
     let (mut left, mut offered_at) = (GEOMETRY.block_symbols, None);
     while left > 0 {

@@ -17,6 +17,8 @@ struct Node {
     machine: Receiver,
     loss: f64,
     alive: bool,
+    /// Its answers do not come to the sender.
+    mute: bool,
     /// Symbols kept, by block: any k distinct ones must be there when a block is completed.
     kept: BTreeMap<BlockId, BTreeSet<u16>>,
     stored: BTreeSet<BlockId>,
@@ -97,7 +99,7 @@ impl Net {
         };
         let machine = Receiver::new(config, u64::from(me.0), self.now);
         let (kept, stored) = (BTreeMap::new(), BTreeSet::new());
-        self.nodes.push(Node { machine, loss, alive: true, kept, stored });
+        self.nodes.push(Node { machine, loss, alive: true, mute: false, kept, stored });
         assert!(self.sender.join(self.now, me, Delivery::Stream));
     }
 
@@ -142,7 +144,7 @@ impl Net {
                     sender::Event::SourceSent { .. } | sender::Event::SourcePassed { .. } => {
                         panic!("the session does not stay open")
                     }
-                    sender::Event::LeaveStream(id) => {
+                    sender::Event::LeaveStream(id) | sender::Event::Unheard(id) => {
                         self.left.push(id);
                         self.nodes[id.0 as usize - 1].machine.set_on_stream(self.now, false);
                         self.drain_receiver(id.0 as usize - 1);
@@ -209,7 +211,8 @@ impl Net {
                 receiver::Work::Seed { .. } => unreachable!("no resume here"),
             }
         }
-        if let Some((header, _)) = node.machine.poll_transmit(now, &mut body) {
+        let answer = node.machine.poll_transmit(now, &mut body).filter(|_| !node.mute);
+        if let Some((header, _)) = answer {
             let Kind::Feedback { receiver } = header.kind else { panic!("{header:?}") };
             posts.push(To::Sender(receiver, body));
         }
@@ -483,6 +486,21 @@ fn who_is_asked_back_and_is_not_heard_is_not_counted_on() {
     assert_eq!(net.sender.member(late).unwrap().delivery, Delivery::Pull);
     net.run(Duration::from_secs(20));
     assert_eq!(net.asked_back, [late; 2]);
+}
+
+/// A firewall at the sender lets nothing in by UDP (`docs/protocol.md#STRAG-3`).
+#[test]
+fn whose_answers_do_not_come_pulls() {
+    for (losses, mute) in [(&[0.03][..], 0), (&[0.01, 0.03, 0.01][..], 1)] {
+        let mut net = Net::new(losses, Duration::from_millis(1), 20);
+        net.nodes[mute].mute = true;
+        net.offer(256 * 160);
+        net.run(Duration::from_secs(7));
+        assert_eq!(net.left, [ReceiverId(mute as u32 + 1)]);
+        net.run(Duration::from_secs(60));
+        let all = net.nodes.iter().all(|node| node.stored.len() == net.blocks.len());
+        assert!(all, "{losses:?}");
+    }
 }
 
 #[test]

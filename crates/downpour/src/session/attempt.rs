@@ -494,7 +494,11 @@ impl Run<'_> {
                 let _ =
                     self.client.ready(ReadyRequest { multicast: true, candidates: false }).await;
             }
-            ReceiveEvent::LeaveStream => self.leave_stream(TOO_SLOW).await,
+            ReceiveEvent::LeaveStream => {
+                // The sender's word by TCP, with its reason, may have been here first.
+                let why = self.left_stream.take().unwrap_or_else(|| TOO_SLOW.to_owned());
+                self.leave_stream(&why).await;
+            }
             ReceiveEvent::FalseBlock => self.on_false_block().await,
             ReceiveEvent::Heard | ReceiveEvent::SinkFailed | ReceiveEvent::Broken(_) => {}
         }

@@ -64,6 +64,9 @@ pub(crate) use transfer::{bounds, carrier};
 
 /// Why a receiver leaves the stream when the sender says so.
 const TOO_SLOW: &str = "it could not keep up with the others";
+/// Why a receiver left the stream whose feedback does not come.
+const UNHEARD: &str =
+    "no answer of it comes to the sender by UDP, which may be a firewall there (`downpour ports`)";
 
 /// Why another one leaves it.
 const FALSE_SYMBOLS: &str = "somebody in the group sends false symbols";

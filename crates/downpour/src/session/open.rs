@@ -6,14 +6,14 @@ use super::emit::emit;
 use super::endpoint::{Endpoint, Shared, Stand};
 use super::feeding::{Feed, Lines, feed, read_ahead};
 use super::standing::Owner;
-use super::{TOO_SLOW, faults, network};
+use super::{TOO_SLOW, UNHEARD, faults, network};
 use crate::cli::{EncryptionArg, Fault, Payload, Profile, SendPlan, listen_addrs};
 use crate::descriptors;
 use crate::home::Home;
 use crate::object::limits::ENTRIES_DEFAULT;
 use crate::object::{
     ContentSource, DigestBook, EntryId, ManifestId, Scan, ScanOptions, Skipped, Withdrawn,
-    name_at_top,
+    name_at_top, printable,
 };
 use crate::product::{Inserter, ProductLog, Queue};
 use crate::report::Named;
@@ -569,6 +569,15 @@ fn on_driver(shared: &Shared, event: SendEvent) {
             if let Some(peer) = stand.roster.find(id) {
                 peer.left_stream = Some(TOO_SLOW.to_owned());
                 peer.tell(Event::LeaveGroup { reason: TOO_SLOW.to_owned() });
+            }
+        }
+        SendEvent::Unheard(id) => {
+            if let Some(peer) = stand.roster.find(id) {
+                peer.left_stream = Some(UNHEARD.to_owned());
+                peer.tell(Event::LeaveGroup { reason: UNHEARD.to_owned() });
+                let name = printable(peer.name.as_bytes());
+                let news = format!("{name} pulls: {UNHEARD}");
+                stand.news.push(news);
             }
         }
         SendEvent::ReturnToStream(id) => {

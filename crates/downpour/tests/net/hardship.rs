@@ -265,6 +265,31 @@ fn a_late_receiver_to_whom_only_short_datagrams_come_pulls() {
     assert!(!its.multicast && its.pull_bytes >= size(), "{its:?}");
 }
 
+/// They hear the stream, and what they lack would be told to nobody.
+#[test]
+fn receivers_whose_answers_a_firewall_at_the_sender_drops_pull_and_it_says_so() {
+    let test = "receivers_whose_answers_a_firewall_at_the_sender_drops_pull_and_it_says_so";
+    let Some((network, scratch)) = setting(test, 2) else { return };
+    network.sender.shut_out_udp();
+    let session = Session::new(&network, &scratch);
+    let receivers = [0, 1].map(|index| session.receiver(index, &[]));
+    let sender = session.sender(&[&scratch.path("file")], &["--receivers", "2"]);
+    let ended = sender.wait();
+    ended.expect(0);
+    assert!(ended.err.contains("r1 pulls: no answer of it comes"), "{}", ended.err);
+    for receiver in receivers {
+        receiver.wait().expect(0);
+    }
+    (0..2).for_each(|index| same(&scratch, index));
+    for name in ["sender", "r0"] {
+        let state = &scratch.report(name).receivers[0].state;
+        assert!(
+            matches!(state, ReceiverState::Pulled { why } if why.contains("firewall")),
+            "{name}: {state:?}"
+        );
+    }
+}
+
 /// One run with five healthy receivers; with trouble also a full disk, a slow link, and one killed for good.
 fn five_and_trouble(trouble: bool) -> Option<f64> {
     let test = "trouble_at_three_does_not_hurt_five";

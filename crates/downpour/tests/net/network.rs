@@ -277,6 +277,14 @@ impl Host {
         feed("ip", &["netns", "exec", &self.namespace, "nft", "-f", "-"], &rules);
     }
 
+    /// No UDP gets in, as where a firewall opens ports for TCP alone.
+    pub(crate) fn shut_out_udp(&self) {
+        let rules = "table inet shut {\n\
+               chain in { type filter hook input priority 0; policy accept; meta l4proto udp drop; }\n\
+             }\n";
+        feed("ip", &["netns", "exec", &self.namespace, "nft", "-f", "-"], rules);
+    }
+
     /// Full datagrams of a stream do not get through to it, short ones do, and TCP.
     pub(crate) fn lose_long_datagrams(&self) {
         let rules = "table inet long {\n\

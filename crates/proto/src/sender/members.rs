@@ -56,6 +56,8 @@ pub(super) struct Member {
     pub(super) heard_at: Timestamp,
     /// When it came to the stream: of blocks opened before, it has missed a part.
     pub(super) on_stream_since: Timestamp,
+    /// Since when polls have asked it for an answer there, and how many.
+    pub(super) asked: (Timestamp, u32),
     /// (sent, received) datagrams since the straggler policy last looked, and the times in which they left and arrived.
     span: (u64, u64),
     times: (Duration, Duration),
@@ -90,6 +92,7 @@ impl Member {
             last: None,
             heard_at: now,
             on_stream_since: now,
+            asked: (now, 0),
             span: (0, 0),
             times: (Duration::ZERO, Duration::ZERO),
             messages: 0,
@@ -101,6 +104,17 @@ impl Member {
 
     const fn had_ranges(&self) -> usize {
         self.had_data.ranges() + self.had_manifest.ranges()
+    }
+
+    /// It follows the stream from now on.
+    pub(super) const fn come_to_stream(&mut self, now: Timestamp) {
+        (self.on_stream_since, self.asked) = (now, (now, 0));
+    }
+
+    /// A poll asks it for an answer.
+    pub(super) const fn ask(&mut self, now: Timestamp) {
+        let (since, polls) = self.asked;
+        self.asked = (if polls == 0 { now } else { since }, polls.saturating_add(1));
     }
 
     /// Forgets what was reported: the next span starts at the next report.

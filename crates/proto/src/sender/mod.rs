@@ -50,8 +50,9 @@ const STREAM_RATE_MIN: Rate = Rate::from_bps(1);
 /// lack is kept for the stream, to which they come back when they hear it.
 const DESERTED: Duration = Duration::from_secs(2);
 
-/// Who was asked back to the stream and answers no poll for so long, or for so many round trips, has not come.
-const RETURN_TIME: (Duration, u32) = (Duration::from_secs(5), 20);
+/// Who answers no poll for so long, or for so many round trips, and not the first so many of them, is not heard: it has not come to the
+/// stream, or its answers do not come here.
+const UNHEARD: (Duration, u32, u32) = (Duration::from_secs(5), 20, 10);
 
 /// Most blocks offered and not yet opened; [`Sender::offer_room`] says how many more fit.
 pub const OFFERED_MAX: usize = 4096;
@@ -132,6 +133,8 @@ pub enum WorkDone {
 pub enum Event {
     /// The receiver cannot keep up: tell it to leave the multicast group and pull.
     LeaveStream(ReceiverId),
+    /// The same, since no answer of it comes.
+    Unheard(ReceiverId),
     /// The receiver may come back to the multicast group.
     ReturnToStream(ReceiverId),
     /// All source symbols of a block of an open session have just been sent, since then.
@@ -441,7 +444,7 @@ impl Sender {
             }
             member.restart_spans();
             if old != Some(Delivery::Stream) {
-                member.on_stream_since = now;
+                member.come_to_stream(now);
             }
         }
         self.apply_rate();
@@ -709,27 +712,27 @@ impl Sender {
         }
     }
 
-    /// Who was asked back and has not come goes on pulling: nobody waits for it (protocol.md#STRAG-3). Of a large group
+    /// Who is not heard pulls: nobody waits for it, and what it loses is told by nobody (protocol.md#STRAG-3). Of a large group
     /// few are asked for an answer.
-    fn give_up_returns(&mut self) {
+    fn give_up_unheard(&mut self) {
         if self.members.streaming() > REPORTS_MAX {
             return;
         }
-        let wait = RETURN_TIME.0.max(self.grtt.value().saturating_mul(RETURN_TIME.1));
-        let is_absent = |(id, member): &(ReceiverId, &Member)| {
-            !member.has_reported()
-                && self.now.since(member.on_stream_since) > wait
-                && self.stragglers.is_asked_back(*id)
+        let (least, round_trips, most) = UNHEARD;
+        let wait = least.max(self.grtt.value().saturating_mul(round_trips));
+        let is_unheard = |(_, member): &(ReceiverId, &Member)| {
+            let (since, polls) = member.asked;
+            !member.has_reported() && polls >= most && self.now.since(since) > wait
         };
-        let Some((id, _)) = self.members.on_stream().find(is_absent) else { return };
+        let Some((id, _)) = self.members.on_stream().find(is_unheard) else { return };
         self.stragglers.leave(self.now, id);
         self.move_to_pull(self.now, id);
-        self.push_event(Event::LeaveStream(id));
+        self.push_event(Event::Unheard(id));
     }
 
     /// Looks the members over for stragglers.
     fn review(&mut self) {
-        self.give_up_returns();
+        self.give_up_unheard();
         self.timers.set(Reason::Review, self.now + REVIEW_INTERVAL);
         let standings: Vec<Standing> = self
             .members
@@ -763,7 +766,7 @@ impl Sender {
                 self.members.set_delivery(id, Delivery::Stream);
                 if let Some(member) = self.members.by_id.get_mut(&id) {
                     member.restart_spans();
-                    member.on_stream_since = self.now;
+                    member.come_to_stream(self.now);
                     member.loss = crate::loss::Loss::default();
                 }
                 self.push_event(Event::ReturnToStream(id));

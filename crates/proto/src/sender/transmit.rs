@@ -374,6 +374,9 @@ impl Sender {
             // At most half of 2^32: the group is larger than what shall report.
             (u64::from(u32::MAX) * u64::from(reports) / u64::from(streaming * halved)) as u32
         };
+        if share == u32::MAX {
+            self.members.on_stream_mut().for_each(|(_, member)| member.ask(self.now));
+        }
         let (data_end, manifest_end, finished) = self.ends();
         let poll = Poll {
             round: self.round,

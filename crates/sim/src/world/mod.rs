@@ -372,7 +372,9 @@ impl World {
 
     fn sender_event(&mut self, event: SenderEvent) {
         match event {
-            SenderEvent::LeaveStream(id) => self.tell(id, ToReceiver::OnStream(false)),
+            SenderEvent::LeaveStream(id) | SenderEvent::Unheard(id) => {
+                self.tell(id, ToReceiver::OnStream(false))
+            }
             SenderEvent::ReturnToStream(id) => self.tell(id, ToReceiver::OnStream(true)),
             SenderEvent::SourceSent { .. } | SenderEvent::SourcePassed { .. } => {}
             SenderEvent::StreamDone => {

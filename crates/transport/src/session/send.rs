@@ -86,6 +86,8 @@ pub struct SendSetup {
 pub enum SendEvent {
     /// Tell the receiver to leave the multicast group.
     LeaveStream(ReceiverId),
+    /// The same, since no answer of it comes by UDP.
+    Unheard(ReceiverId),
     /// Tell the receiver that it may come back to the multicast group.
     ReturnToStream(ReceiverId),
     /// All source symbols of a block of an open session have just been sent.
@@ -638,6 +640,7 @@ impl Driver {
         while let Some(event) = self.machine.poll_event() {
             (self.on_event)(match event {
                 Event::LeaveStream(id) => SendEvent::LeaveStream(id),
+                Event::Unheard(id) => SendEvent::Unheard(id),
                 Event::ReturnToStream(id) => SendEvent::ReturnToStream(id),
                 Event::SourceSent { block, began_at } => {
                     SendEvent::SourceSent { block, took: now.since(began_at) }
