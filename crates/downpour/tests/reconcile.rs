@@ -7,11 +7,12 @@ mod planting;
 
 use downpour::reconcile::report::Approvals;
 use downpour::reconcile::{
-    Answer, Far, FarError, Kind, Order, Question, Report, Side, Stored, Verdict, report, run,
+    Answer, Far, FarError, Finding, Kind, Order, Question, Report, Side, Stored, Verdict, report,
+    run,
     scrub::{Copies, read_back},
 };
 use downpour_catalog::{
-    CatalogUrl, Change, Claimed, FileId, Move, Next, Receipt, ReplicaState, State, Time,
+    CatalogUrl, Change, Claimed, FileId, Move, Next, Receipt, ReplicaState, RuleId, State, Time,
 };
 use downpour_transport::identity::{Identity, PublicKey};
 use planting::{Book, files, fill, names, origin, plant_moving, plant_other, plant_stuck};
@@ -110,6 +111,8 @@ fn order(repair_max: usize) -> Order {
         repair_max,
         stuck_s: DAY_S,
         approved: Approvals::default(),
+        // The catalog's only rule.
+        sent: [RuleId(1)].into(),
         adopt_extra: false,
         base: "/".into(),
         copies: Copies::default(),
@@ -337,6 +340,25 @@ fn what_cannot_be_sent_or_read_is_noted_and_the_rest_goes_on() {
     assert!(note("other").starts_with("left: the copies were not read in time"));
     assert_eq!([note(&all[1]), report.repaired.to_string().as_str()], ["", "1"]);
     assert_eq!([&all[0], &all[1]].map(|name| near.state(name)), [State::Adopted, State::Queued]);
+}
+
+#[test]
+fn what_no_rule_sends_there_is_left_and_told_each_time() {
+    let (near, far) = filled(100, 1);
+    let name = run_name(0);
+    far.replica(NOW, &[far.known(far.sender, &name)], far.holder, ReplicaState::Lost);
+    plant_other(&near, &far, NOW, "other", ["near", "fa?"]);
+    let order = Order { sent: [].into(), ..order(100) };
+    for damaged in [Kind::WrongDigest, Kind::MissingThere] {
+        let report = compared(&near, &far, &order, || {});
+        assert_eq!((report.verdict, report.repaired), (Verdict::Found, 0), "{}", report.text());
+        let mut found: Vec<_> = report.findings.iter().map(|f| (&*f.name, f.kind)).collect();
+        found.sort_unstable();
+        assert_eq!(found, [("other", damaged), (&*name, Kind::MissingThere)]);
+        let left = |f: &Finding| f.note == "left: its rule does not send it there";
+        assert!(report.findings.iter().all(left), "{}", report.text());
+        assert_eq!(near.state(&name), State::Adopted);
+    }
 }
 
 #[test]

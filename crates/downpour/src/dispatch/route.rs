@@ -99,6 +99,12 @@ impl Route {
     }
 }
 
+/// Whether files of the rule called `name` are sent to `site`.
+pub(crate) fn is_sent_to(config: &Config, rules: &Rules, name: &str, site: &str) -> bool {
+    let goes = |route: Route| route.to.iter().chain(&route.receivers).any(|to| to == site);
+    Route::of(config, rules, name).is_some_and(goes)
+}
+
 /// The name of the rule for what is submitted to a site.
 pub(super) fn rule_name(site: &str, into: Option<&str>) -> String {
     match into {

@@ -2,7 +2,7 @@
 //!
 //! | finding | repair |
 //! | --- | --- |
-//! | missing there | queued and sent again |
+//! | missing there | queued and sent again, if its rule sends it there |
 //! | unrecorded | recorded, by the holder's receipt |
 //! | wrong digest | both sides read their copies: whose copy is what it recorded is right. If only ours is, it is sent again |
 //! | extra | where the operator wants that, taken into the catalog by the holder's receipt |
@@ -60,10 +60,12 @@ pub(super) fn repair(
         for (index, (finding, file)) in slice.iter().zip(known).enumerate() {
             let receipt = || proof(finding, &receipts[index], order);
             let what = match (finding.kind, file) {
-                (Kind::MissingThere, Some(file)) => send_again(catalog, &file, own, far_site),
+                (Kind::MissingThere, Some(file)) => {
+                    send_again(catalog, order, &file, own, far_site)
+                }
                 (Kind::Unrecorded, Some(file)) => Ok(record(&file, receipt(), far_site, now())),
                 (Kind::WrongDigest, Some(file)) => match verdict(stored[index]) {
-                    Ok(()) => send_again(catalog, &file, own, far_site),
+                    Ok(()) => send_again(catalog, order, &file, own, far_site),
                     Err(why) => Ok(Err(why)),
                 },
                 (Kind::Extra, None) => adopt(catalog, receipt(), far_site, now()),
@@ -204,9 +206,19 @@ fn step(file: &File, next: Next) -> Change {
 }
 
 /// The replica there is lost, and the file goes back to the queue.
-fn send_again(catalog: &Catalog, file: &File, own: SiteId, holder: SiteId) -> Wanted {
+fn send_again(
+    catalog: &Catalog,
+    order: &Order,
+    file: &File,
+    own: SiteId,
+    holder: SiteId,
+) -> Wanted {
     if !matches!(file.state, State::Receipted | State::Adopted) {
         return Ok(Err("it is at another end here"));
+    }
+    // In the queue it would go to others or nowhere, and the replica that is lost would be no difference any more.
+    if !order.sent.contains(&file.rule) {
+        return Ok(Err("its rule does not send it there"));
     }
     let replicas = catalog.reader()?.replicas(file.id)?;
     if !replicas.iter().any(|r| r.site == own && r.state == ReplicaState::Present) {

@@ -7,8 +7,9 @@ use super::compare::{Compare, Compared, Holder, Nonsense};
 use super::repair::{LEFT, is_ours, repair};
 use super::report::{Approvals, Finding, Kind, Report, Verdict};
 use super::scrub::Copies;
-use downpour_catalog::{Catalog, Error, File, FileId, OpenError, Time};
+use downpour_catalog::{Catalog, Error, File, FileId, OpenError, RuleId, Time};
 use downpour_transport::identity::PublicKey;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// Stuck files that a run lists and wakes: the oldest.
@@ -96,6 +97,8 @@ pub struct Order {
     pub stuck_s: i64,
     /// What was approved.
     pub approved: Approvals,
+    /// Rules of this catalog whose files are sent there.
+    pub sent: BTreeSet<RuleId>,
     /// Whether files that the other site has from us, and of which our catalog knows nothing, are taken into it by their receipts.
     pub adopt_extra: bool,
     /// What relative paths of our own copies are relative to.
@@ -283,6 +286,7 @@ mod tests {
             repair_max: 100,
             stuck_s: 1,
             approved: Approvals::default(),
+            sent: [].into(),
             adopt_extra: false,
             base: "/".into(),
             copies: Copies::default(),

@@ -6,18 +6,20 @@ use super::run::{Far, FarError, Order, RunError, run};
 use super::scrub::{Copies, read_back};
 use super::scrubbing::{Mark, Scrub};
 use crate::api::{Allow, Given, Named, Problem, Routes};
+use crate::dispatch::is_sent_to;
 use crate::notify::{NotTold, Note, Notify, NotifySection};
 use crate::section;
 use crate::site::{
-    Fault, Part, Remote, RemoteSection, Running, Service, Site, Status, Stop, blocking,
+    Config, Fault, Part, Remote, RemoteSection, Running, Service, Site, Status, Stop, blocking,
 };
+use crate::spool::Rules;
 use crate::units::{Amount, Span};
 use axum::extract::State;
 use axum::{Extension, Json};
-use downpour_catalog::ErrorClass;
+use downpour_catalog::{ErrorClass, RuleId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Handle;
@@ -266,6 +268,7 @@ impl Reconcile {
             let approved = approved.map_err(|error| internal(error.to_string()))?;
             let stuck_s = i64::try_from(config.reconcile.stuck.as_secs()).unwrap_or(i64::MAX >> 32);
             let order = Order {
+                sent: sent(&site, &config, remote.name())?,
                 near: site.name.clone(),
                 far: remote.name().to_owned(),
                 far_key: Some(remote.key()),
@@ -293,6 +296,14 @@ impl Reconcile {
         tracing::info!(report = %report.id, "{}", report.headline());
         Ok(report.headline())
     }
+}
+
+/// Rules of the catalog whose files are sent to this site.
+fn sent(site: &Site, config: &Config, far: &str) -> Result<BTreeSet<RuleId>, Fault> {
+    let rules = Rules::new(&site.name, &config.rule);
+    let mut known = site.catalog.reader()?.rules()?;
+    known.retain(|(_, rule)| is_sent_to(config, &rules, rule, far));
+    Ok(known.into_iter().map(|(id, _)| id).collect())
 }
 
 /// Tells people of what was found.

@@ -88,6 +88,11 @@ fn webhook() -> (String, Receiver<serde_json::Value>) {
     (url, posted)
 }
 
+/// The rule of these files.
+fn rule_to(site: &str) -> String {
+    format!("[[rule]]\nname = \"raw\"\nmatch = \"*\"\nto = \"{site}\"\n")
+}
+
 fn states(site: &SiteProcess, wanted: State) -> usize {
     let mut reader = Reader::open(&CatalogUrl::Sqlite(at(site))).unwrap();
     let counts = reader.counts().unwrap();
@@ -106,7 +111,10 @@ fn what_is_missing_is_sent_again_and_much_at_once_is_asked_about() {
     b.trust(&a.card);
     fill(&a, &b, 10);
     let (url, posted) = webhook();
-    a.configure(&format!("\n[reconcile]\nrepair_max = 9\n[notify]\nwebhook = \"{url}\"\n"));
+    a.configure(&format!(
+        "\n[reconcile]\nrepair_max = 9\n[notify]\nwebhook = \"{url}\"\n{}",
+        rule_to("b")
+    ));
     a.start();
     b.start();
     let asks = a.run(&["catalog", "reconcile", "--json"]);
@@ -135,6 +143,27 @@ fn what_is_missing_is_sent_again_and_much_at_once_is_asked_about() {
     // What holds for people does not for other sites, and the other way round.
     let digests = a.post::<serde_json::Value>("/v1/site/digests", &serde_json::json!([]));
     assert!(digests.is_err());
+}
+
+#[test]
+fn what_its_rule_does_not_send_there_is_not_called_repaired() {
+    let folder = tempfile::tempdir().unwrap();
+    let [mut a, mut b, c] = ["a", "b", "c"].map(|name| SiteProcess::new(folder.path(), name));
+    for (one, other) in [(&a, &b), (&a, &c), (&b, &a)] {
+        one.trust(&other.card);
+    }
+    fill(&a, &b, 1);
+    a.configure(&format!("\n[reconcile]\nwith = [\"b\"]\n{}", rule_to("c")));
+    a.start();
+    b.start();
+    for _ in 0..2 {
+        let found = a.run(&["catalog", "reconcile", "--json"]);
+        assert_eq!(found.status.code(), Some(1), "{}", a.log());
+        let report: Report = serde_json::from_slice(&found.stdout).expect("one report");
+        assert_eq!((report.findings.len(), report.repaired), (1, 0), "{}", report.text());
+        assert_eq!(report.findings[0].note, "left: its rule does not send it there");
+        assert_eq!(states(&a, State::Adopted), FILES);
+    }
 }
 
 #[test]
