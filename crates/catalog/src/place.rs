@@ -59,14 +59,29 @@ impl fmt::Display for CatalogUrl {
 /// Without a password: this is what logs and messages show.
 impl fmt::Debug for CatalogUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = self.to_string();
-        let masked = text.split_once("://").and_then(|(scheme, rest)| {
-            let (user, place) = rest.split_once('@')?;
-            let (user, _password) = user.split_once(':')?;
-            Some(format!("{scheme}://{user}:***@{place}"))
-        });
-        f.write_str(masked.as_deref().unwrap_or(&text))
+        f.write_str(&masked(&self.to_string()))
     }
+}
+
+/// A URL without its password, which may stand before the server's name or behind the `?`.
+fn masked(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let mut shown = rest.to_owned();
+    if let Some((place, query)) = rest.split_once('?') {
+        let hide = |pair| match str::split_once(pair, '=') {
+            Some(("password", _)) => "password=***",
+            _ => pair,
+        };
+        let pairs: Vec<_> = query.split('&').map(hide).collect();
+        shown = format!("{place}?{}", pairs.join("&"));
+    }
+    // It may hold an `@`, and by mistake what ends the server's name: rather too much is hidden.
+    if let Some((before, place)) = shown.rsplit_once('@')
+        && let Some((user, _password)) = before.split_once(':')
+    {
+        shown = format!("{user}:***@{place}");
+    }
+    format!("{scheme}://{shown}")
 }
 
 impl CatalogUrl {
@@ -94,6 +109,12 @@ mod tests {
                 "postgresql://me:***@db:5433/c?sslmode=require",
             ),
             ("mariadb://me:pw@db/c", "mysql://me:***@db/c"),
+            ("postgres://me:p@w@db/c", "postgres://me:***@db/c"),
+            ("postgres://me:p/?w@db/c", "postgres://me:***@db/c"),
+            (
+                "postgres:///c?host=/run/pg&password=p:w@w&user=me",
+                "postgres:///c?host=/run/pg&password=***&user=me",
+            ),
         ] {
             assert_eq!(format!("{:?}", text.parse::<CatalogUrl>().unwrap()), shown);
         }
