@@ -95,10 +95,10 @@ impl Catalog {
         self.ask(Request::Claim { now, work, limit, until }, unpack)
     }
 
-    /// Sends up to `limit` waiting files whose time has come back to where they start again; says how many.
-    pub fn wake(&self, now: Time, limit: usize) -> Pending<usize> {
+    /// Sends up to `limit` waiting files whose time has come by `due` back to where they start again; says how many.
+    pub fn wake(&self, now: Time, due: Time, limit: usize) -> Pending<usize> {
         let unpack = |reply| if let Reply::Wake(count) = reply { Some(count) } else { None };
-        self.ask(Request::Wake { now, limit }, unpack)
+        self.ask(Request::Wake { now, due, limit }, unpack)
     }
 
     /// Sends up to `limit` files that wait longer than until `beyond`, when nothing waits for so long, back to where they start again,

@@ -29,7 +29,7 @@ pub(crate) const CONFLICTS_MAX: u32 = 16;
 pub(crate) enum Request {
     Apply(Time, Vec<Change>),
     Claim { now: Time, work: Work, limit: usize, until: Time },
-    Wake { now: Time, limit: usize },
+    Wake { now: Time, due: Time, limit: usize },
     Rouse { now: Time, beyond: Time, limit: usize },
     Word(WordKind, String),
 }
@@ -184,7 +184,9 @@ impl Thread {
                 Request::Claim { now, work, limit, until } => {
                     Reply::Claim(batch.claim(sql, *now, work, *limit, *until)?)
                 }
-                Request::Wake { now, limit } => Reply::Wake(batch.wake(sql, *now, *limit)?),
+                Request::Wake { now, due, limit } => {
+                    Reply::Wake(batch.wake(sql, *now, *due, *limit)?)
+                }
                 Request::Rouse { now, beyond, limit } => {
                     Reply::Wake(batch.rouse(sql, *now, *beyond, *limit)?)
                 }

@@ -216,15 +216,16 @@ impl Batch<'_> {
         Ok(claimed)
     }
 
-    /// Sends waiting files back to where they start again, once their time has come.
+    /// Sends waiting files back to where they start again, if their time has come by `due`.
     pub(crate) fn wake(
         &mut self,
         sql: &mut dyn Sql,
         now: Time,
+        due: Time,
         limit: usize,
     ) -> Result<usize, DbError> {
         self.flush(sql)?;
-        let due = self.due(sql, State::Waiting, now.0, &Of::default(), limit)?;
+        let due = self.due(sql, State::Waiting, due.0, &Of::default(), limit)?;
         for file in &due {
             self.resume(now, *file);
         }

@@ -129,10 +129,14 @@ pub(crate) fn what_fails_waits_and_starts_again_where_it_can(world: &World) {
             let elsewhere = daemon.step(file, at, Next::Queued);
             assert!(matches!(elsewhere, Err(Refused::NotAllowed { .. })), "{from}: {elsewhere:?}");
         }
-        assert_eq!(daemon.catalog.wake(later.plus_s(-1), 10).wait(), Ok(0));
-        assert_eq!(daemon.catalog.wake(later, 10).wait(), Ok(1));
+        assert_eq!(daemon.catalog.wake(NOW, later.plus_s(-1), 10).wait(), Ok(0));
+        assert_eq!(daemon.catalog.wake(NOW, later, 10).wait(), Ok(1));
         let now = daemon.file(file);
         assert_eq!((now.state, now.error, now.next_try), (starts, None, None), "{from}");
+        // As of when it was done, however far ahead those were that were to be woken.
+        let log = daemon.catalog.log();
+        let events = world.reader().events(log, 0, 1000).unwrap();
+        assert_eq!((now.since, events.last().unwrap().at), (NOW, NOW), "{from}");
         let outcomes: Vec<_> =
             world.reader().attempts(file).unwrap().iter().map(|a| (a.outcome, a.error)).collect();
         match from {
@@ -156,7 +160,7 @@ pub(crate) fn only_the_files_own_fault_sets_it_apart(world: &World) {
             let now = daemon.file(file);
             assert_eq!((now.reason, now.error), (Some(Reason::Quarantine), Some(*class)));
             // It stays until it is released.
-            assert_eq!(daemon.catalog.wake(Time(i64::MAX / 2), 10).wait(), Ok(0));
+            assert_eq!(daemon.catalog.wake(NOW, Time(i64::MAX / 2), 10).wait(), Ok(0));
             let released = daemon.step(file, at, Next::Resumed).expect("released by hand");
             assert_eq!(released.state, Some(State::Queued));
             daemon.step(file, released.revision, Next::Cancelled).unwrap();
@@ -242,7 +246,7 @@ pub(crate) fn a_claim_may_be_of_what_one_of_several_sites_lacks(world: &World) {
             let back = Next::Waiting { reason, error, next_try, bytes: 0 };
             daemon.step_held(*claimed, claimed.revision, back).unwrap();
         }
-        daemon.catalog.wake(NOW, 10).wait().expect("the database works");
+        daemon.catalog.wake(NOW, NOW, 10).wait().expect("the database works");
         claimed.into_iter().map(|claimed| claimed.file).collect::<Vec<_>>()
     };
     let given = |one: &Holder, others: &[&Holder]| given_of(&[one], others, 1 + others.len());
@@ -294,7 +298,7 @@ pub(crate) fn what_went_nowhere_was_no_attempt(world: &World) {
         (tries, attempts.into_iter().map(|attempt| attempt.number).collect::<Vec<_>>())
     };
     let next = || {
-        daemon.catalog.wake(NOW, 10).wait().expect("the database works");
+        daemon.catalog.wake(NOW, NOW, 10).wait().expect("the database works");
         daemon.claim(NOW, Work::Queued, 1)[0]
     };
     for _ in 0..3 {

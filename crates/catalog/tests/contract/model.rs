@@ -91,7 +91,7 @@ fn walk_along(world: &World, walk: u64, acts: &[Act]) {
                 }
             }
             Act::Wake => {
-                daemon.catalog.wake(now, 1000).wait().unwrap();
+                daemon.catalog.wake(now, now, 1000).wait().unwrap();
                 for file in &mut files {
                     if file.state == State::Waiting && file.next_try <= now {
                         file.go(file.resume);

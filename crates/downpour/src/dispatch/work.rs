@@ -125,7 +125,7 @@ async fn look_at_clock(
     }
     tracing::warn!(seconds = (before.0 - now.0) / 1_000_000, "the clock was set back");
     let all = until(before, WAIT_MAX);
-    while site.catalog.wake(all, WAKE_MAX).done().await? == WAKE_MAX {}
+    while site.catalog.wake(now, all, WAKE_MAX).done().await? == WAKE_MAX {}
     lock(&dispatch.links).values_mut().for_each(Link::begin_anew);
     Ok(())
 }
@@ -142,7 +142,7 @@ impl<T> Drop for Abort<T> {
 /// Begins what can be begun.
 async fn begin(dispatch: &Arc<Dispatch>, site: &Arc<Site>, tasks: &mut Tasks) -> Result<(), Fault> {
     let now = site.clock.now();
-    site.catalog.wake(now, WAKE_MAX).done().await?;
+    site.catalog.wake(now, now, WAKE_MAX).done().await?;
     let mut state = look(site).await?;
     if tasks.len() < site.config().transfer.active {
         take_lapsed(dispatch, site, &state, tasks).await?;
