@@ -325,7 +325,10 @@ impl Follower {
             self.sql.put(table, Put::Upsert, &rows)?;
             let link = |row: &Row| [0, 2, 3].map(|column: usize| row[column].as_int());
             for [log, from, to] in rows.iter().map(link).collect::<BTreeSet<_>>() {
-                fade(&mut self.sql, LogId(log), (table.name, from, to))?;
+                // The clock there, as the newest that is here of the log has it.
+                let last = "SELECT at FROM event WHERE log = ? ORDER BY number DESC LIMIT 1";
+                let now = Time(one_int(&mut self.sql, last, &[log.into()])?);
+                fade(&mut self.sql, LogId(log), (table.name, from, to), now)?;
             }
         }
         Ok(())

@@ -74,7 +74,7 @@ fn number(value: u64) -> Value {
 }
 
 /// Removes what a writer wrote of a link when its clock was ahead: it would be the newest for as long.
-pub(super) fn fade_ahead(
+fn fade_ahead(
     sql: &mut dyn Sql,
     log: LogId,
     (table, from, to): (&str, i64, i64),
@@ -86,12 +86,14 @@ pub(super) fn fade_ahead(
     sql.run(&delete, &[from, to, log.0, last.0].map(Value::Int))
 }
 
-/// Removes what a writer has too many of on a link.
+/// Removes what a writer has too many of on a link, and by `now` ahead of its clock.
 pub(crate) fn fade(
     sql: &mut dyn Sql,
     log: LogId,
     (table, from, to): (&str, i64, i64),
+    now: Time,
 ) -> Result<(), DbError> {
+    fade_ahead(sql, log, (table, from, to), now)?;
     let most = if table == schema::DECISION.name { DECISIONS_MAX } else { SEEN_MAX };
     let of_link = "origin = ? AND destination = ? AND log = ?";
     let select =

@@ -348,8 +348,7 @@ impl Batch<'_> {
             put(sql, table, how, &rows)?;
         }
         for (link, now) in std::mem::take(&mut self.faded) {
-            links::fade_ahead(sql, self.ledger.log, link, now)?;
-            fade(sql, self.ledger.log, link)?;
+            fade(sql, self.ledger.log, link, now)?;
         }
         Ok(())
     }

@@ -181,6 +181,31 @@ pub(crate) fn a_copy_that_is_restored_has_its_sums(world: &World) {
     assert_eq!(days(&mut restored.reader()), sums);
 }
 
+pub(crate) fn a_copy_drops_what_a_wrong_clock_wrote_of_links(world: &World) {
+    let daemon = world.daemon("a");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mirror.db");
+    let (mut source, mut follower) = (world.reader(), Follower::open(&path, NOW).unwrap());
+    let mut copy = Reader::open(&CatalogUrl::Sqlite(path)).unwrap();
+    let year = 365 * 86_400;
+    for n in 0..256 {
+        daemon.change(NOW.plus_s(year), seen(&daemon, year + n)).unwrap();
+    }
+    daemon.change(NOW.plus_s(year), decided(&daemon, year)).unwrap();
+    follow_all(&mut source, &mut follower, FOLLOW_MAX);
+    assert_eq!(all(&mut copy), all(&mut source), "who follows cannot know better");
+    // The clock is right again.
+    for change in [seen(&daemon, 1), decided(&daemon, 1)] {
+        daemon.change(NOW, change).unwrap();
+    }
+    follow_all(&mut source, &mut follower, FOLLOW_MAX);
+    let there = daemon.catalog.site("there").unwrap();
+    assert_eq!(copy.link_seen(there, daemon.site, 1000).unwrap().len(), 1);
+    assert_eq!(copy.decisions(None, 1000).unwrap().len(), 1);
+    follower.settle().unwrap();
+    assert_eq!(all(&mut copy), all(&mut source));
+}
+
 pub(crate) fn a_lost_page_is_noticed(world: &World) {
     let daemon = world.daemon("a");
     daemon.queue_many(10);

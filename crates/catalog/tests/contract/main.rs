@@ -67,6 +67,7 @@ stories![
     follow::a_follower_holds_what_the_catalog_holds,
     follow::other_content_has_its_own_digests_alone,
     follow::a_copy_that_is_restored_has_its_sums,
+    follow::a_copy_drops_what_a_wrong_clock_wrote_of_links,
     follow::a_lost_page_is_noticed,
     follow::a_page_holds_what_its_events_tell,
     follow::each_page_is_of_one_moment,
