@@ -153,12 +153,13 @@ impl Report {
         self.far == self.site
     }
 
-    /// That of a run that ends now. Its id is the moment, and with whom: the newest report is the last one, however long it took.
+    /// That of a run that ends now. Its id is the moment, with whom, and the moment's microseconds: of those about a site the newest is the
+    /// last one, however long it took.
     pub fn ended(self, now: Time) -> Self {
         let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
         let far: String = self.far.chars().take(24).map(plain).collect();
         let moment = show_time(now.0).replace([':', '-'], "");
-        let id = format!("{moment}-{far}-{:03x}", now.0.rem_euclid(4096));
+        let id = format!("{moment}-{far}-{:06}", now.0.rem_euclid(1_000_000));
         Self { id, ended_us: now.0, ..self }
     }
 
@@ -559,6 +560,13 @@ mod tests {
         assert_eq!((kept.len(), kept.last()), (REPORTS_MAX, Some(&long.id)));
         approve(state.path(), &long.id).unwrap();
         assert_eq!(approvals(state.path(), "geneva/x").unwrap().ids, [long.id]);
+    }
+
+    #[test]
+    fn of_two_reports_of_one_second_the_later_one_is_the_newest() {
+        let ended = |us| report(Verdict::Clean).ended(Time(BEGUN.0 + us)).id;
+        let ids = [0, 3_100, 4_100, 99_000, 100_000, 999_998].map(ended);
+        assert!(ids.is_sorted_by(|one, next| one < next), "{ids:?}");
     }
 
     #[test]
