@@ -106,10 +106,7 @@ const fn has_told(so_far: Runs, begun: u64) -> bool {
 /// Those of the run that was asked for, of all that came since, oldest first. One that was under way then may have left some meanwhile,
 /// and has not seen what is there now: of each site the last one counts, and none where this run could not compare it.
 fn of_last(found: Vec<Report>, failed: &[String]) -> Vec<Report> {
-    let has_failed = |report: &Report| {
-        let names = |why: &String| why.split_once(": ").is_some_and(|(name, _)| name == report.far);
-        failed.iter().any(names)
-    };
+    let has_failed = |report: &Report| failed.iter().any(|why| is_about(why, &report.far));
     let mut last: Vec<Report> = Vec::new();
     for report in found {
         last.retain(|other| other.far != report.far);
@@ -117,6 +114,22 @@ fn of_last(found: Vec<Report>, failed: &[String]) -> Vec<Report> {
     }
     last.retain(|report| !has_failed(report));
     last
+}
+
+/// Whether this says of a site why it was not compared.
+fn is_about(why: &str, far: &str) -> bool {
+    why.split_once(": ").is_some_and(|(name, _)| name == far)
+}
+
+/// Why there is no report about a site, though a round has ended.
+fn why_none(far: &str, list: ReportList) -> String {
+    let ReportList { mut failed, left_out, .. } = list;
+    failed.retain(|why| is_about(why, far));
+    let why = match left_out.iter().any(|name| name == far) {
+        true => "it has no `address` here",
+        false => "it is none of the remotes, or not in `[reconcile] with`",
+    };
+    failed.pop().unwrap_or_else(|| format!("{far}: {why}"))
 }
 
 /// What came of a run.
@@ -148,10 +161,11 @@ fn is_begun(services: &[ServiceReport], name: &str) -> Result<(), RemoteError> {
 
 /// Asks for a run, and waits for what comes of it.
 async fn ask(site: &Access, wish: &ReconcileWish) -> Result<Outcome, RemoteError> {
-    let of_disk = match &wish.approve {
-        Some(id) => report(site, id).await?.is_of_disk(),
-        None => wish.scrub,
+    let approved = match &wish.approve {
+        Some(id) => Some(report(site, id).await?),
+        None => None,
     };
+    let of_disk = approved.as_ref().map_or(wish.scrub, Report::is_of_disk);
     let before: ReportList = site.post("/v1/reconcile", wish).await?;
     let runs = |list: &ReportList| if of_disk { list.scrubs } else { list.rounds };
     let begun = runs(&before).begun;
@@ -166,17 +180,20 @@ async fn ask(site: &Access, wish: &ReconcileWish) -> Result<Outcome, RemoteError
                 found.extend(is_asked_for(&report, wish, of_disk).then_some(report));
             }
         }
-        if wish.approve.is_some() && !found.is_empty() {
+        if approved.is_some() && !found.is_empty() {
             return Ok(Outcome::of(found));
         }
         let so_far = runs(&now);
         if so_far.ended > begun {
-            let one = of_disk || wish.approve.is_some();
-            if one && found.is_empty() || of_disk && !has_told(so_far, begun) {
+            if of_disk && (found.is_empty() || !has_told(so_far, begun)) {
                 break;
             }
             if of_disk {
                 return Ok(Outcome::of(of_last(found, &[])));
+            }
+            if let Some(Report { far, .. }) = approved {
+                let failed = vec![why_none(&far, now)];
+                return Ok(Outcome { failed, ..Outcome::of(Vec::new()) });
             }
             let ReportList { failed, left_out, .. } = now;
             return Ok(Outcome { reports: of_last(found, &failed), failed, left_out });
@@ -193,7 +210,7 @@ async fn ask(site: &Access, wish: &ReconcileWish) -> Result<Outcome, RemoteError
 
 #[cfg(test)]
 mod tests {
-    use super::{has_told, is_asked_for, is_begun, of_last, report_id};
+    use super::{has_told, is_asked_for, is_begun, of_last, report_id, why_none};
     use crate::reconcile::{ReconcileWish, Report, Runs};
     use crate::site::ServiceReport;
     use serde_json::json;
@@ -231,6 +248,18 @@ mod tests {
         let failed = ["c: no connection".to_owned(), "d: stopped".to_owned()];
         let last = of_last(found, &failed);
         assert_eq!(last.iter().map(|report| &*report.id).collect::<Vec<_>>(), ["3"]);
+    }
+
+    #[test]
+    fn an_approval_that_waits_is_told_why_its_site_was_not_compared() {
+        let list = json!({
+            "reports": [], "begun": 1, "ended": 1,
+            "failed": ["bb: x", "b: no connection: refused"], "left_out": ["c"],
+        });
+        let why = |far| why_none(far, serde_json::from_value(list.clone()).unwrap());
+        assert_eq!(why("b"), "b: no connection: refused");
+        assert_eq!(why("c"), "c: it has no `address` here");
+        assert!(why("d").starts_with("d: it is none of the remotes"));
     }
 
     #[test]

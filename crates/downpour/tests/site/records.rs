@@ -140,6 +140,14 @@ fn what_is_missing_is_sent_again_and_much_at_once_is_asked_about() {
     assert!(a.done(&["service", "status", "reconcile"]).contains("10 repaired"));
     let two = a.run(&["catalog", "reconcile"]);
     assert_eq!(two.status.code(), Some(1), "one was not compared: {two:?}");
+    // What is approved of one that cannot be compared waits, and it is said why.
+    let of_c = Report { far: "c".to_owned(), ..serde_json::from_value(report.clone()).unwrap() };
+    let of_c = of_c.ended(NOW);
+    of_c.keep(&a.path("state")).unwrap();
+    let waits = a.run(&["catalog", "reconcile", "--approve", &of_c.id]);
+    let said = String::from_utf8_lossy(&waits.stderr);
+    assert!(said.contains("not compared: c: ") && !said.contains("nothing was"), "{said}");
+    assert_eq!((waits.status.code(), &*waits.stdout), (Some(1), &[][..]));
     // What holds for people does not for other sites, and the other way round.
     let digests = a.post::<serde_json::Value>("/v1/site/digests", &serde_json::json!([]));
     assert!(digests.is_err());
