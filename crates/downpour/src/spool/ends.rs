@@ -21,6 +21,7 @@ use downpour_catalog::{
 };
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Time until a received file that could not leave is to leave again; twice as long after each try, at most until the next look
@@ -403,6 +404,9 @@ impl Spool {
         let Some(root) = self.root.clone() else { return Ok(()) };
         let (mut part, mut bytes) = (Vec::new(), 0);
         for rel in rels {
+            if self.ending.load(Ordering::Relaxed) {
+                break;
+            }
             let Some(file) = self.files.get(&rel) else { continue };
             let (Some(record), Some(seen)) = (file.record, file.read) else { continue };
             let (file, after) = (record.file, self.rules.at(file.rule).after.clone());
@@ -410,7 +414,8 @@ impl Spool {
                 self.leave_together(now, &root, std::mem::take(&mut part))?;
                 bytes = 0;
             }
-            let leaver = Leaver { root: &root, rel: &rel, file, seen, digest: None };
+            let ending = &*self.ending;
+            let leaver = Leaver { root: &root, rel: &rel, file, seen, digest: None, ending };
             let place = match leaver.check(&after) {
                 Ok(place) => place,
                 Err(text) => {
@@ -446,7 +451,7 @@ impl Spool {
         self.book.apply(now.wall, part.iter().map(goes).collect())?;
         let mut lie = Vec::new();
         for Leaving { rel, file, seen, digest, after, .. } in part {
-            let leaver = Leaver { root, rel: &rel, file, seen, digest };
+            let leaver = Leaver { root, rel: &rel, file, seen, digest, ending: &self.ending };
             let beside = Beside::of(root, self.policy.companions(&rel));
             match leaver.leave(&after) {
                 Ok(place) => {

@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use utoipa::ToSchema;
 
@@ -126,6 +127,8 @@ pub struct Spool {
     pub(super) policy: Policy,
     pub(super) rules: Arc<Rules>,
     pub(super) book: Book,
+    /// Nobody waits for it any more.
+    pub(super) ending: Arc<AtomicBool>,
     pub(super) root: Option<Arc<Root>>,
     watch: Option<super::watch::Watch>,
     pub(super) readers: Option<Readers>,
@@ -169,11 +172,12 @@ pub(super) struct Todo {
 }
 
 impl Spool {
-    /// A spool by its section. The folder is opened by the first tick.
+    /// A spool by its section. The folder is opened by the first tick. A tick that copies breaks off when `ending` is set.
     pub fn open(
         section: SpoolSection,
         rules: Arc<Rules>,
         catalog: Arc<Catalog>,
+        ending: Arc<AtomicBool>,
     ) -> Result<Self, SpoolError> {
         let book = Book::open(catalog, &rules, &section.prefix)?;
         let policy = Policy { complete: section.complete, sums: section.sums };
@@ -185,6 +189,7 @@ impl Spool {
             policy,
             rules,
             book,
+            ending,
             root: None,
             watch: None,
             readers: None,

@@ -16,6 +16,7 @@ use std::fs::{self, File, FileTimes};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Why a file did not leave.
 #[derive(Debug)]
@@ -61,6 +62,8 @@ pub(super) struct Leaver<'a> {
     /// What was verified.
     pub(super) seen: Seen,
     pub(super) digest: Option<Digest>,
+    /// Nobody waits for it any more: a copy breaks off.
+    pub(super) ending: &'a AtomicBool,
 }
 
 impl Leaver<'_> {
@@ -167,7 +170,8 @@ impl Leaver<'_> {
         let out =
             rustix::fs::openat(to, part, flags | OFlags::NOFOLLOW, Mode::from_raw_mode(0o600))?;
         let mut copy = Copying { from: self.root.open_file(private)?, to: File::from(out) };
-        let (_, digests) = Digesting::new(&[]).read(&mut copy, |_| true)?;
+        let go_on = |_| !self.ending.load(Ordering::Relaxed);
+        let (_, digests) = Digesting::new(&[]).read(&mut copy, go_on)?;
         if self.digest.as_ref() != digests.first() {
             return Err(io::Error::other("the copy has another digest"));
         }
@@ -214,7 +218,26 @@ pub(super) fn put_back_all(
 
 #[cfg(test)]
 mod tests {
-    use super::{After, Beside, FileId, Leaver, Root, Stays};
+    use super::{After, AtomicBool, Beside, FileId, Leaver, Mode, OFlags, Root, Seen, Stays};
+
+    static GOES_ON: AtomicBool = AtomicBool::new(false);
+
+    fn leaver<'a>(root: &'a Root, seen: Seen, ending: &'a AtomicBool) -> Leaver<'a> {
+        Leaver { root, rel: "a", file: FileId(7), seen, digest: None, ending }
+    }
+
+    #[test]
+    fn a_copy_that_nobody_waits_for_breaks_off_and_leaves_no_half() {
+        let (spool, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::write(spool.path().join("a"), "x").unwrap();
+        let root = Root::open(spool.path(), true).unwrap();
+        let (seen, ending) = (root.look("a").unwrap().unwrap(), AtomicBool::new(true));
+        let to = rustix::fs::open(other.path(), OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let copied = leaver(&root, seen, &ending).copy_to("a", &to, "a");
+        assert_eq!(copied.unwrap_err().kind(), std::io::ErrorKind::Interrupted);
+        assert_eq!(std::fs::read_dir(other.path()).unwrap().count(), 0);
+        assert_eq!(root.look("a"), Ok(Some(seen)));
+    }
 
     #[test]
     fn what_cannot_be_moved_names_the_folder_that_does_not_take_it() {
@@ -224,7 +247,7 @@ mod tests {
         }
         let root = Root::open(spool.path(), true).unwrap();
         let seen = root.look("a").unwrap().unwrap();
-        let leaver = Leaver { root: &root, rel: "a", file: FileId(7), seen, digest: None };
+        let leaver = leaver(&root, seen, &GOES_ON);
         let after = After::Move(other.path().to_owned());
         assert!(leaver.check(&after).is_err());
         let stays = leaver.leave(&after);
@@ -239,7 +262,7 @@ mod tests {
         std::fs::write(spool.path().join("a"), "x").unwrap();
         let root = Root::open(spool.path(), true).unwrap();
         let seen = root.look("a").unwrap().unwrap();
-        let leaver = Leaver { root: &root, rel: "a", file: FileId(7), seen, digest: None };
+        let leaver = leaver(&root, seen, &GOES_ON);
         let after = After::Move(other.path().to_owned());
         assert_eq!(leaver.check(&After::Delete), Ok(None));
         assert_eq!(leaver.check(&after), Ok(Some(other.path().join("a"))));

@@ -2,7 +2,8 @@
 //! asked of them.
 //!
 //! The threads tick until the service is asked to end; there is nothing to finish, for whatever is half done is taken up again at the
-//! next start. When the sections change, all begin again.
+//! next start. When the sections change, all begin again. A tick is not cut off with the service: whoever begins waits until the
+//! threads of the last run have ended, so no two of them work in one folder.
 
 use super::arrivals::{Arrivals, Failing};
 use super::aside::SetApart;
@@ -76,6 +77,8 @@ enum Ask {
 /// The service.
 #[derive(Default)]
 pub struct SpoolService {
+    /// Held by the threads at work, also after the service was cut off.
+    at_work: Arc<tokio::sync::Mutex<()>>,
     spools: Mutex<Vec<SpoolStatus>>,
     failing: Mutex<Vec<Failing>>,
     commands: Mutex<u64>,
@@ -202,8 +205,8 @@ impl SpoolService {
             let (ask, asked) = mpsc::channel();
             asks.push(ask);
             jobs.push(Box::new(move || {
-                let catalog = worker.site.catalog.clone();
-                worker.spool(index, Spool::open(section, rules, catalog)?, &asked)
+                let (catalog, ending) = (worker.site.catalog.clone(), worker.ending.clone());
+                worker.spool(index, Spool::open(section, rules, catalog, ending)?, &asked)
             }));
         }
         let (worker, (retry, asked)) = (worker(), mpsc::channel());
@@ -302,14 +305,20 @@ impl Service for SpoolService {
         Box::pin(async move {
             let mut changes = site.config_changes();
             while stop.wish() == Wish::Run {
+                let alone = tokio::select! {
+                    alone = self.at_work.clone().lock_owned() => alone,
+                    () = stop.asked() => break,
+                };
                 let ending = Arc::new(AtomicBool::new(false));
                 let _ending = Ending(ending.clone());
                 let now = sections(&site);
                 let (service, of, asked, same) =
                     (self.clone(), site.clone(), stop.clone(), now.clone());
                 let flag = ending.clone();
-                let work =
-                    tokio::task::spawn_blocking(move || service.work(&of, &asked, &flag, &same));
+                let work = tokio::task::spawn_blocking(move || {
+                    let _alone = alone;
+                    service.work(&of, &asked, &flag, &same)
+                });
                 tokio::pin!(work);
                 loop {
                     tokio::select! {
@@ -431,8 +440,12 @@ async fn retry(
 #[cfg(test)]
 mod tests {
     use super::{Ask, InQuarantine, SetApart, SpoolService, lock};
+    use crate::site::{Clock, Daemon, Service, Stop};
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::sync::{Arc, Mutex, mpsc};
-    use std::thread;
+    use std::time::Duration;
+    use std::{fs, thread};
+    use tokio::time::{sleep, timeout};
 
     /// A service whose spools have these files in quarantine (folder, path, number); and what is released.
     fn service(
@@ -482,5 +495,45 @@ mod tests {
             assert!(problem.what.contains(said), "{meant}: {}", problem.what);
             assert_eq!(std::mem::take(&mut *lock(&released)), by, "{meant}");
         }
+    }
+
+    /// A thread of the first run stands where it opens a pipe.
+    #[tokio::test]
+    async fn a_run_that_was_cut_off_ends_before_the_next_one_begins() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, spool) = (folder.path().join("site.toml"), folder.path().join("spool"));
+        fs::create_dir(&spool).unwrap();
+        let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n";
+        fs::write(&file, text).unwrap();
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let text = format!(
+            "{text}[[spool]]\nfolder = {spool:?}\n[[rule]]\nname = 'r'\nmatch = '*'\nto = 'b'\n\
+             [[remote]]\nname = 'b'\nkey = 'AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA'\n"
+        );
+        fs::write(&file, text).unwrap();
+        assert!(daemon.reload().await);
+        daemon.end(Duration::ZERO).await;
+        let (service, (_wish, stop)) = (Arc::new(SpoolService::default()), Stop::new());
+        let pipe = daemon.site.config().state().join(super::ARRIVALS);
+        let _ = fs::remove_file(&pipe);
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let run = || tokio::spawn(service.clone().run(daemon.site.clone(), stop.clone()));
+        let answers = async |count| {
+            while service.ask(Ask::Quarantine).await.len() != count {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let first = run();
+        timeout(Duration::from_secs(60), answers(1)).await.unwrap();
+        first.abort();
+        let _ = first.await;
+        // The others of it have ended.
+        timeout(Duration::from_secs(60), answers(0)).await.unwrap();
+        let is_held = service.at_work.try_lock().is_err();
+        let second = run();
+        fs::write(&pipe, "").unwrap();
+        assert!(is_held);
+        timeout(Duration::from_secs(60), answers(1)).await.unwrap();
+        second.abort();
     }
 }

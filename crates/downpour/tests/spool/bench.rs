@@ -45,8 +45,8 @@ impl Bench {
         let section: SpoolSection = toml::from_str(&self.spool_text).expect("a section");
         let rule: RuleSection = toml::from_str(&self.rule_text).expect("a rule");
         let rules = Arc::new(Rules::new("here", &[rule]));
-        let spool = Spool::open(section, rules, self.catalog.clone()).expect("the catalog works");
-        self.spool = Some(spool);
+        let spool = Spool::open(section, rules, self.catalog.clone(), Arc::default());
+        self.spool = Some(spool.expect("the catalog works"));
     }
 
     /// The daemon ends and begins again; everything but the disk is forgotten.
