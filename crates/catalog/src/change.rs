@@ -57,7 +57,8 @@ pub struct NewFile {
     pub size: u64,
     /// Tells one content of a name from another before digests are known; made by the finder of modification
     /// time, inode and length. The same stamp is the same file, seen again; 0 is like no other. Another stamp of a file
-    /// that nobody has read yet (no digest is recorded) is that file, written on: its stamp and length are corrected.
+    /// that nobody has read yet (no digest is recorded) is that file, written on: its stamp and length are corrected. Not so of
+    /// one that goes by a transfer and another rule.
     pub stamp: i64,
     /// The rule that takes it in.
     pub rule: RuleId,

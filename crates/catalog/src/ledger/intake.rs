@@ -3,7 +3,7 @@
 //! Other content under a name that the catalog has becomes the name's next version, or is refused, as the caller wants; so does the
 //! same content that goes by another rule, if the caller asks for it. Which
 //! content it is tells the digest where a file is adopted, else the stamp. A file that nobody has read yet has no content to keep:
-//! with another stamp it is the same file, still being written.
+//! with another stamp it is the same file, still being written, unless it goes by somebody's transfer and another rule.
 
 use super::records::{check_receipt, is_text};
 use super::standing::{NewName, Standing};
@@ -69,7 +69,8 @@ impl Batch<'_> {
             self.joins(file, new.transfer);
             return Ok(self.stands(file, true));
         }
-        let newest = meant().max_by_key(rank);
+        let newest = meant().filter(|known| !self.is_of_others(known.file, new.rule));
+        let newest = newest.max_by_key(rank);
         if let Some(unread) = newest.filter(|newest| self.is_unread(newest, new.stamp)) {
             let file = unread.file;
             match new.same {
@@ -108,6 +109,12 @@ impl Batch<'_> {
     fn goes_by(&self, file: FileId, rule: RuleId) -> bool {
         let standing = self.files.get(&file);
         standing.is_some_and(|file| file.rule == rule) && !self.is_given_up(file)
+    }
+
+    /// Whether a file goes by a transfer, and by another rule: where that goes is not where this rule goes.
+    fn is_of_others(&self, file: FileId, rule: RuleId) -> bool {
+        let standing = self.files.get(&file);
+        standing.is_some_and(|file| file.transfer != TransferId(0) && file.rule != rule)
     }
 
     fn is_given_up(&self, file: FileId) -> bool {

@@ -66,6 +66,11 @@ pub(crate) fn one_content_goes_by_each_rule_that_asks_for_it(world: &World) {
     };
     assert_eq!((any(8), any(9)), (first.file, first.file));
     assert_eq!(by(2, 9).file, second.file);
+    // What goes by somebody's transfer is never the file of another rule.
+    let other =
+        NewFile { stamp: 12, other_content: OtherContent::NewVersion, ..daemon.new_file("x") };
+    let other = daemon.change(NOW, Change::TakeIn(other)).unwrap().file;
+    assert!(other != first.file && other != second.file);
     // Of one file alone, and only while it is the newest and unread.
     let alone = |file, stamp| {
         let rule = daemon.catalog.rule("to:1").unwrap();
@@ -81,7 +86,7 @@ pub(crate) fn one_content_goes_by_each_rule_that_asks_for_it(world: &World) {
     assert!(!third.repeated && third.file != second.id && by(2, 9).file == third.file);
     let versions = world.reader().versions(daemon.site, "x").unwrap();
     let found: Vec<_> = versions.iter().map(|file| (file.id, file.version)).collect();
-    assert_eq!(found, [(first.file, 1), (second.id, 2), (third.file, 3)]);
+    assert_eq!(found, [(first.file, 1), (second.id, 2), (other, 3), (third.file, 4)]);
 }
 
 pub(crate) fn a_file_that_is_still_written_stays_one_file(world: &World) {

@@ -2,8 +2,9 @@
 
 use downpour::spool::{Now, RuleSection, Rules, Spool, SpoolSection};
 use downpour_catalog::{
-    BeforeMigration, Catalog, CatalogUrl, Change, Claimed, ErrorClass, File, Move, Next, Receipt,
-    Replica, ReplicaState, Revision, SiteId, State, Time, Work,
+    BeforeMigration, Catalog, CatalogUrl, Change, Claimed, Digest, ErrorClass, File, Move, NewFile,
+    Next, OtherContent, Receipt, Replica, ReplicaState, Revision, Same, SiteId, State, Time,
+    TransferId, Work,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -162,6 +163,42 @@ impl Bench {
         let file = self.newest(name);
         let next = Next::Cancelled;
         self.step(Move { file: file.id, at: file.revision, fence: None, next });
+    }
+
+    /// An operator submits a file to another site. It is complete, and nobody has read it yet.
+    pub(crate) fn submit(&self, name: &str) -> File {
+        let path = self.path(name).canonicalize().expect("it is there");
+        let (site, size) = (self.site(), fs::metadata(&path).expect("it is there").len());
+        let new = Change::TakeIn(NewFile {
+            site,
+            name: name.to_owned(),
+            size,
+            stamp: 1,
+            rule: self.catalog.rule("to:elsewhere").expect("the catalog works"),
+            rank: 100,
+            transfer: Some(TransferId(1)),
+            other_content: OtherContent::NewVersion,
+            same: Same::OfRule,
+        });
+        let apply = |change| {
+            let answers = self.catalog.apply(self.now().wall, &[change]);
+            answers.expect("the database works").remove(0).expect("it is allowed")
+        };
+        let file = apply(new).file;
+        let (path, state) = (path.display().to_string(), ReplicaState::Present);
+        apply(Change::Replica(Replica { file, site, path, state }));
+        let at = self.newest(name).revision;
+        self.step(Move { file, at, fence: None, next: Next::Settled { size } });
+        self.newest(name)
+    }
+
+    /// A submitted file is read, and goes to the queue.
+    pub(crate) fn queue(&self, file: &File, content: &str) {
+        let digest = Digest::blake3(*blake3::hash(content.as_bytes()).as_bytes());
+        let mut at = file.revision;
+        for next in [Next::Hashed(vec![digest]), Next::Queued] {
+            at = self.step(Move { file: file.id, at, fence: None, next });
+        }
     }
 
     pub(crate) fn claim(&self) -> Vec<Claimed> {

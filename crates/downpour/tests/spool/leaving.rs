@@ -52,6 +52,22 @@ fn each_rule_says_what_becomes_of_a_received_file() {
 }
 
 #[test]
+fn what_was_submitted_before_it_was_seen_goes_by_its_rule_as_well() {
+    let mut bench = Bench::new("", "after = 'delete'");
+    bench.write("a", "one");
+    let submitted = bench.submit("a");
+    bench.tick(LONG);
+    let stands = [(State::Settled, None), (State::Queued, None)];
+    assert_eq!(bench.stands("a"), stands, "{}", bench.said());
+    let rules = bench.versions("a").into_iter().map(|file| file.rule).collect::<Vec<_>>();
+    assert_eq!(rules, [submitted.rule, bench.catalog.rule("all").unwrap()]);
+    bench.queue(&submitted, "one");
+    assert_eq!(bench.send_all(), 2);
+    bench.tick(LONG);
+    assert!(!bench.path("a").exists(), "{}", bench.said());
+}
+
+#[test]
 fn newer_content_does_not_leave_with_an_older_receipt() {
     let mut bench = Bench::new("", "after = 'delete'");
     bench.write("a", "one");
