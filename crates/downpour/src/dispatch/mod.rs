@@ -71,7 +71,7 @@ pub use offer::{
 };
 pub use people::{BatchReport, Done, Files, Links, Steering, Submitted, TransferReport, Transfers};
 pub(crate) use policy::source_class;
-pub(crate) use route::is_sent_to;
+pub(crate) use route::{is_sent_to, is_submitted};
 pub use section::{
     MulticastSection, ReceiverSection, TransferSection, check_interface, check_receivers,
 };

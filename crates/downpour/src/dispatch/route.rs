@@ -124,7 +124,7 @@ pub(super) fn check_into(site: &str, into: Option<&str>) -> Result<(), String> {
 }
 
 /// Whether a rule is one of those.
-pub(super) fn is_submitted(name: &str) -> bool {
+pub(crate) fn is_submitted(name: &str) -> bool {
     parse(name).is_some()
 }
 

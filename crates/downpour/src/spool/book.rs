@@ -1,6 +1,7 @@
 //! The spool's side of the catalog: what it writes, in batches that share commits, and what it learns of its files.
 
 use super::rule::Rules;
+use crate::dispatch::is_submitted;
 use downpour_catalog::{
     Answer, Catalog, Change, Error, Event, EventKind, File, FileId, LogId, Move, NewFile, Next,
     OpenError, OtherContent, Query, Reader, Replica, ReplicaState, Revision, RuleId, Same, SiteId,
@@ -8,6 +9,7 @@ use downpour_catalog::{
 };
 use std::collections::HashMap;
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Changes that are asked for together; even, so that pairs share a commit.
@@ -54,6 +56,11 @@ impl Record {
     pub(super) fn step(self, next: Next) -> Change {
         Change::Move(Move { file: self.file, at: self.revision, fence: None, next })
     }
+}
+
+/// Whether a file is on its way.
+fn is_live(state: State) -> bool {
+    !state.is_end() && state != State::Quarantined
 }
 
 pub(super) struct Book {
@@ -156,6 +163,28 @@ impl Book {
     pub(super) fn newest(&mut self, rel: &str) -> Result<Option<File>, SpoolError> {
         let name = self.name(rel);
         Ok(self.reader.versions(self.site, &name)?.pop())
+    }
+
+    /// A version of a name that was submitted from this very place, and is still to arrive.
+    pub(super) fn submitted_from(
+        &mut self,
+        rel: &str,
+        place: &Path,
+    ) -> Result<Option<i64>, SpoolError> {
+        let mut versions = self.reader.versions(self.site, &self.name(rel))?;
+        versions.retain(|file| is_live(file.state));
+        if versions.is_empty() {
+            return Ok(None);
+        }
+        let rules: HashMap<_, _> = self.reader.rules()?.into_iter().collect();
+        versions.retain(|file| rules.get(&file.rule).is_some_and(|name| is_submitted(name)));
+        // Who submits a file records it by its real path.
+        let Ok(place) = place.canonicalize() else { return Ok(None) };
+        let files: Vec<_> = versions.iter().map(|file| file.id).collect();
+        let mut here = self.reader.replicas_of(&files)?;
+        here.retain(|replica| replica.site == self.site && Path::new(&replica.path) == place);
+        let lies = |file: &&File| here.iter().any(|replica| replica.file == file.id);
+        Ok(versions.iter().find(lies).map(|file| file.version))
     }
 
     /// Files that this daemon took in from this spool and that are still to be sent, with their paths.

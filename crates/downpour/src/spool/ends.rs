@@ -346,6 +346,12 @@ impl Spool {
                 self.look_later(at, &rel);
                 continue;
             }
+            if let Some(version) = self.book.submitted_from(&rel, &root.full(&rel))? {
+                let text =
+                    format!("version {version} of it was submitted, and is still to go from here");
+                self.stays(now, &rel, &text);
+                continue;
+            }
             match root.look(&rel) {
                 Ok(Some(seen)) if Some(seen) == file.read => sure.push(rel),
                 Ok(Some(seen)) if seen.is_content_of(&file.known) => {

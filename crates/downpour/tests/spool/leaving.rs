@@ -52,6 +52,23 @@ fn each_rule_says_what_becomes_of_a_received_file() {
 }
 
 #[test]
+fn what_was_submitted_as_well_stays_until_that_is_received_too() {
+    let mut bench = Bench::new("", "after = 'delete'");
+    bench.write("a", "one");
+    bench.tick(LONG);
+    let by_rule = bench.claim();
+    let submitted = bench.submit("a");
+    bench.queue(&submitted, "one");
+    bench.receive(&by_rule);
+    bench.tick(LONG);
+    assert!(bench.path("a").exists(), "{}", bench.said());
+    assert_eq!(bench.copy(&bench.versions("a")[0]), (ReplicaState::Present, bench.path("a")));
+    assert_eq!(bench.send_all(), 1);
+    bench.tick(2.0 * LONG);
+    assert!(!bench.path("a").exists(), "{}", bench.said());
+}
+
+#[test]
 fn what_was_submitted_before_it_was_seen_goes_by_its_rule_as_well() {
     let mut bench = Bench::new("", "after = 'delete'");
     bench.write("a", "one");
