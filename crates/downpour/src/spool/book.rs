@@ -9,7 +9,7 @@ use downpour_catalog::{
 };
 use std::collections::HashMap;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Changes that are asked for together; even, so that pairs share a commit.
@@ -187,10 +187,22 @@ impl Book {
         Ok(versions.iter().find(lies).map(|file| file.version))
     }
 
-    /// Files that this daemon took in from this spool and that are still to be sent, with their paths.
+    /// Whether this site's copy is recorded in another place, and something lies there.
+    pub(super) fn lies_elsewhere(
+        &mut self,
+        file: FileId,
+        place: &Path,
+    ) -> Result<bool, SpoolError> {
+        let mut replicas = self.reader.replicas(file)?.into_iter();
+        let own = replicas.find(|replica| replica.site == self.site);
+        let path = own.map(|replica| PathBuf::from(replica.path));
+        Ok(path.is_some_and(|path| path != place && path.exists()))
+    }
+
+    /// Files that this daemon took in from this spool and that have not arrived, with their paths.
     pub(super) fn live(&mut self) -> Result<Vec<(String, File)>, SpoolError> {
         let mut live = Vec::new();
-        for state in [State::Found, State::Settled, State::Hashed, State::Queued, State::Waiting] {
+        for state in State::ALL.iter().copied().filter(|state| is_live(*state)) {
             let query = Query {
                 state: Some(state),
                 site: Some(self.site),

@@ -49,6 +49,14 @@ pub(super) const fn gone(unread: bool) -> Next {
     if unread { Next::Cancelled } else { Next::Quarantined(ErrorClass::FileGone) }
 }
 
+/// What becomes of a file whose name has other content.
+pub(super) const fn replaced(versions: Versions) -> Next {
+    match versions {
+        Versions::New => Next::Cancelled,
+        Versions::Refuse => Next::Quarantined(ErrorClass::FileChanged),
+    }
+}
+
 impl Spool {
     /// What others did with our files in the catalog.
     pub(super) fn follow(&mut self, now: Now) -> Result<(), SpoolError> {
@@ -107,17 +115,13 @@ impl Spool {
         self.todo.fresh.push(rel.clone());
         let Some(old) = old else { return };
         self.by_id.remove(&old.file);
-        let next = match versions {
-            Versions::New => Next::Cancelled,
-            Versions::Refuse => Next::Quarantined(ErrorClass::FileChanged),
-        };
-        if self.part_from(old, next) {
+        if self.part_from(old, replaced(versions)) {
             self.say(format!("{rel}: it was replaced before it was sent"));
         }
     }
 
     /// The content of a file is no longer here. Returns whether that makes a difference to it.
-    fn part_from(&mut self, old: Record, next: Next) -> bool {
+    pub(super) fn part_from(&mut self, old: Record, next: Next) -> bool {
         match old.state {
             state if state.is_end() || state == State::Quarantined => {
                 self.removed.push(old.file);

@@ -144,7 +144,7 @@ pub struct Spool {
     pub(super) todo: Todo,
     pub(super) missing: BTreeMap<Rel, Duration>,
     /// Files that the catalog awaits here since the start and that are not found yet, and what they become if they are gone.
-    awaited: Vec<(String, Record, Next)>,
+    awaited: Vec<(String, FileId, Next)>,
     /// Folders and files that the last look at everything could not look at.
     hidden: HashSet<String>,
     unmatched: BTreeSet<String>,
@@ -226,7 +226,7 @@ impl Spool {
         self.follow(now)?;
         self.look(now)?;
         self.take_in(now)?;
-        self.give_up_awaited();
+        self.give_up_awaited()?;
         self.settle(now)?;
         self.book_digests(now)?;
         self.queue(now)?;
@@ -332,32 +332,47 @@ impl Spool {
         self.root = Some(root.clone());
         self.begin_reading_again(now);
         self.look(now)?;
+        let awaited = |(rel, file): (String, downpour_catalog::File)| {
+            (rel, file.id, super::ends::gone(file.digest.is_none()))
+        };
+        self.awaited = live.into_iter().map(awaited).collect();
         while !self.todo.fresh.is_empty() {
             self.take_in(now)?;
         }
-        let awaited = |(rel, file): (String, downpour_catalog::File)| {
-            let record = Record { file: file.id, revision: file.revision, state: file.state };
-            (rel, record, super::ends::gone(file.digest.is_none()))
-        };
-        self.awaited = live.into_iter().map(awaited).collect();
         Ok(())
     }
 
-    /// What the catalog awaits here and was not found is gone, unless it could not be looked at.
-    fn give_up_awaited(&mut self) {
-        if !self.todo.fresh.is_empty() {
-            return;
+    /// Names of what is awaited that have a file: unless it is that file, it has replaced it.
+    pub(super) fn note_replaced(&mut self) {
+        for (rel, _, next) in &mut self.awaited {
+            if let Some(file) = self.files.get(rel.as_str()) {
+                *next = super::ends::replaced(self.rules.at(file.rule).versions);
+            }
         }
-        for (rel, record, next) in std::mem::take(&mut self.awaited) {
-            if self.by_id.contains_key(&record.file) {
+    }
+
+    /// What the catalog awaits here and was not found is gone, unless it could not be looked at, or left and is sent again from
+    /// where it lies.
+    fn give_up_awaited(&mut self) -> Result<(), SpoolError> {
+        let Some(root) = self.root.clone().filter(|_| self.todo.fresh.is_empty()) else {
+            return Ok(());
+        };
+        for (rel, id, next) in std::mem::take(&mut self.awaited) {
+            if self.by_id.contains_key(&id) {
                 continue;
             }
             if self.is_hidden(&rel) {
-                self.awaited.push((rel, record, next));
-            } else {
-                self.retiring.push((record, next));
+                self.awaited.push((rel, id, next));
+                continue;
+            }
+            // As it stands now: what has happened to it since is told later.
+            let Some(file) = self.book.file(id)? else { continue };
+            if !self.book.lies_elsewhere(id, &root.full(&rel))? {
+                let record = Record { file: id, revision: file.revision, state: file.state };
+                self.part_from(record, next);
             }
         }
+        Ok(())
     }
 
     /// Whether the last look at everything could not look at this path, or at a folder above it.

@@ -25,6 +25,7 @@ const CHANGED_PAUSE: Duration = Duration::from_secs(1);
 impl Spool {
     /// Takes new files in.
     pub(super) fn take_in(&mut self, now: Now) -> Result<(), SpoolError> {
+        self.note_replaced();
         let fresh = std::mem::take(&mut self.todo.fresh);
         let fresh: Vec<Rel> = fresh.into_iter().filter(|rel| self.is_at(rel, Stage::New)).collect();
         let changes = fresh.iter().map(|rel| self.as_new(rel, None)).collect();

@@ -85,6 +85,23 @@ fn what_was_submitted_before_it_was_seen_goes_by_its_rule_as_well() {
 }
 
 #[test]
+fn what_left_and_is_sent_again_is_not_given_up_at_a_start() {
+    let mut bench = Bench::new("", "after = 'move:ARCHIVE'");
+    bench.write("a", "one");
+    bench.tick(LONG);
+    bench.send_all();
+    bench.tick(LONG);
+    assert!(!bench.path("a").exists(), "{}", bench.said());
+    let file = bench.newest("a");
+    let next = Next::Queued;
+    bench.step(Move { file: file.id, at: file.revision, fence: None, next });
+    bench.restart();
+    bench.tick(LONG);
+    assert_eq!(bench.stands("a"), [(State::Queued, None)], "{}", bench.said());
+    assert_eq!(bench.copy(&file), (ReplicaState::Present, bench.archive("a")));
+}
+
+#[test]
 fn newer_content_does_not_leave_with_an_older_receipt() {
     let mut bench = Bench::new("", "after = 'delete'");
     bench.write("a", "one");

@@ -1,7 +1,7 @@
 //! From found to queued, and what happens to a file in between.
 
 use crate::bench::{Bench, LONG};
-use downpour_catalog::{DigestKind, ErrorClass, Reason, ReplicaState, State};
+use downpour_catalog::{Claimed, DigestKind, ErrorClass, Move, Next, Reason, ReplicaState, State};
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::symlink;
@@ -188,6 +188,27 @@ fn what_is_replaced_is_a_new_version_or_refused() {
 }
 
 #[test]
+fn what_is_replaced_while_nobody_looks_is_a_new_version_or_refused() {
+    let replaced = |rule| {
+        let mut bench = Bench::new("", rule);
+        bench.write("a", "one");
+        bench.tick(LONG);
+        bench.stop();
+        bench.write("a", "other");
+        bench.begin();
+        bench.tick(LONG);
+        bench
+    };
+    let bench = replaced("");
+    assert_eq!(bench.stands("a"), [CANCELLED, QUEUED], "{}", bench.said());
+    assert_eq!(bench.copy(&bench.versions("a")[0]).0, ReplicaState::Removed);
+    let bench = replaced("versions = 'refuse'");
+    let changed = (State::Quarantined, Some(ErrorClass::FileChanged));
+    let conflict = (State::Quarantined, Some(ErrorClass::VersionConflict));
+    assert_eq!(bench.stands("a"), [changed, conflict], "{}", bench.said());
+}
+
+#[test]
 fn a_name_that_was_cancelled_is_free_again_whatever_the_rule_says_of_versions() {
     let mut bench = Bench::new("", "versions = 'refuse'");
     bench.write("a", "one");
@@ -212,6 +233,32 @@ fn what_is_replaced_while_it_is_sent_is_left_to_the_mover() {
     bench.tick(LONG);
     assert_eq!(bench.stands("a"), [(State::Receipted, None), QUEUED]);
     assert_eq!(bench.copy(&bench.versions("a")[0]).0, ReplicaState::Removed);
+}
+
+#[test]
+fn what_is_replaced_or_removed_while_it_is_sent_and_nobody_looks_does_not_come_again() {
+    let mut bench = Bench::new("", "");
+    bench.write("replaced", "one");
+    bench.write("removed", "one");
+    bench.tick(LONG);
+    let held = bench.claim();
+    bench.stop();
+    bench.write("replaced", "other");
+    fs::remove_file(bench.path("removed")).unwrap();
+    bench.begin();
+    bench.tick(LONG);
+    let sending = (State::Sending, None);
+    assert_eq!(bench.stands("replaced"), [sending, QUEUED], "{}", bench.said());
+    assert_eq!(bench.stands("removed"), [sending], "{}", bench.said());
+    for Claimed { file, revision: at, fence, .. } in held {
+        let (reason, error) = (Reason::BackOff, Some(ErrorClass::FileChanged));
+        let next = Next::Waiting { reason, error, next_try: bench.now().wall, bytes: 0 };
+        bench.step(Move { file, at, fence: Some(fence), next });
+    }
+    bench.tick(1.0);
+    assert_eq!(bench.stands("replaced"), [CANCELLED, QUEUED], "{}", bench.said());
+    let gone = (State::Quarantined, Some(ErrorClass::FileGone));
+    assert_eq!(bench.stands("removed"), [gone], "{}", bench.said());
 }
 
 #[test]
