@@ -413,7 +413,7 @@ impl Run<'_> {
         self.driver.set_on_stream(false);
         let why = match self.joined.reply.path {
             DataPath::Tcp => return,
-            path if path.is_unicast() => "UDP from the sender does not reach this machine",
+            path if path.is_unicast() => "UDP to or from the sender does not get through",
             _ => "multicast does not reach this machine",
         };
         self.left_stream = Some(why.to_owned());
@@ -752,8 +752,8 @@ impl Run<'_> {
             .failed
             .retain(|(path, _)| !self.account.failed.iter().any(|(known, _)| known == path));
         self.account.failed.extend(summary.failed.clone());
-        // There the sender moves a receiver to and fro.
-        let chosen = self.joined.reply.path == DataPath::Auto;
+        // There the sender moves a receiver to and fro that the stream reaches.
+        let chosen = self.joined.reply.path == DataPath::Auto && self.reached;
         let left = (self.left_stream.filter(|_| !chosen), self.reached);
         let (placed, unplaced) = (self.store.placed(), self.unplaced);
         let report = self.account.report(self.plan, &summary, &snapshot, self.data_len, left);

@@ -27,6 +27,9 @@ pub(super) const LISTEN_TIME_MAX: Duration = Duration::from_secs(10);
 /// Room in a receiver's queue of events that is left to what is more urgent than withdrawals.
 const URGENT_EVENTS: usize = 1024;
 
+/// Why a receiver has no stream that goes to another one's address.
+const STREAM_TAKEN: &str = "the stream goes to one receiver";
+
 /// Where a receiver stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
@@ -196,7 +199,8 @@ impl Roster {
 
     /// The receiver is ready; false when it is not one of ours any more.
     pub(super) fn ready(&mut self, id: ReceiverId, multicast: bool, candidates: bool) -> bool {
-        let is_taken = self.path.is_unicast() && self.peers.values().any(|peer| peer.multicast);
+        let has_stream = |peer: &Peer| peer.multicast && peer.is_live();
+        let is_taken = self.path.is_unicast() && self.peers.values().any(has_stream);
         let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.is_live()) else {
             return false;
         };
@@ -204,11 +208,16 @@ impl Roster {
         if !multicast && self.path != DataPath::Tcp {
             let why = match peer.multicast {
                 true => "it heard nothing of the stream for a while",
-                false if is_taken => "the stream goes to one receiver",
-                false if self.path.is_unicast() => "UDP does not reach it",
+                false if is_taken => STREAM_TAKEN,
+                // Its greeting or the answer: which of them is lost nobody knows.
+                false if self.path.is_unicast() => "UDP to it or from it does not get through",
                 false => "multicast does not reach it",
             };
             peer.left_stream.get_or_insert_with(|| why.to_owned());
+            if why == STREAM_TAKEN {
+                // It has heard nothing, and would blame the network.
+                peer.tell(Event::LeaveGroup { reason: why.to_owned() });
+            }
         }
         if peer.stage == Stage::Joined {
             peer.candidates = candidates;
@@ -366,7 +375,7 @@ pub(super) fn failures(count: u64, first: &str) -> String {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::{GRACE, LISTEN_TIME_MAX, Newcomer, Roster, Stage, failures};
+    use super::{GRACE, LISTEN_TIME_MAX, Newcomer, Roster, STREAM_TAKEN, Stage, failures};
     use downpour_proto::ReceiverId;
     use downpour_transport::control::{DataPath, InstanceId, Receipt, SessionId};
     use downpour_transport::identity::Identity;
@@ -528,9 +537,13 @@ pub(super) mod tests {
             roster.find(id).unwrap().left_stream.clone().unwrap_or_default()
         };
         let mut roster = Roster::new(DataPath::Udp);
-        assert_eq!(why(&mut roster, false), "UDP does not reach it");
+        let nothing = "UDP to it or from it does not get through";
+        assert_eq!(why(&mut roster, false), nothing);
         assert_eq!(why(&mut roster, true), "");
-        assert_eq!(why(&mut roster, false), "the stream goes to one receiver");
+        assert_eq!(why(&mut roster, false), STREAM_TAKEN);
+        let with_stream = roster.iter().find(|(_, peer)| peer.multicast).unwrap().0;
+        roster.leave(with_stream, String::new());
+        assert_eq!(why(&mut roster, false), nothing, "its place is free");
         let mut roster = Roster::new(DataPath::Multicast);
         assert_eq!(why(&mut roster, true), "");
         assert_eq!(why(&mut roster, false), "multicast does not reach it");

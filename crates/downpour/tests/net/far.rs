@@ -68,13 +68,17 @@ fn what_the_stream_loses_on_its_way_to_one_receiver_is_repaired() {
 #[test]
 fn a_second_receiver_of_a_stream_for_one_pulls() {
     let session = OneFile::new(3_000_000);
-    let both = [session.receiver(0, &[]), session.receiver(1, &[])];
-    let rule = ["--receivers", "2", "--path", "udp", "--rate", "80mbit"];
-    session.sender(&rule).wait().expect(0);
-    for receiver in both {
-        receiver.wait().expect(0);
-    }
+    let mut first = session.receiver(0, &[]);
+    let sender = session.sender(&["--receivers", "2", "--path", "udp", "--rate", "80mbit"]);
+    // It is ready, and the stream its own.
+    first.until(|first| first.err().contains("phase=waiting").then_some(()));
+    let second = session.receiver(1, &[]);
+    sender.wait().expect(0);
+    first.wait().expect(0);
+    let second = second.wait();
+    second.expect(0);
     assert!(session.arrived(0) && session.arrived(1));
+    assert!(second.err.contains("the stream goes to one receiver"), "{}", second.err);
 }
 
 /// Who pulls needs the manifest alone, and has it before the start.
