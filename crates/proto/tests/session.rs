@@ -353,6 +353,8 @@ fn five_percent_loss_costs_little_more_than_itself_and_no_pull() {
     // K = 256 here: 1.08 is what its repair costs eight receivers with exact feedback.
     assert!(net.ratio() < 1.10, "{}", net.ratio());
     assert!(net.nodes.iter().all(|n| n.machine.stats().pulls == 0));
+    let losses: Vec<_> = net.nodes.iter().map(|n| n.machine.loss()).collect();
+    assert!(losses.iter().all(|loss| (0.03..0.07).contains(loss)), "{losses:?}");
 }
 
 #[test]

@@ -382,7 +382,7 @@ impl ReceiverAccount {
             pull_bytes: by_pull,
             kept_bytes: summary.bytes_held,
             rate_bps: rate_bps(summary.bytes_received, time),
-            loss: 0.0,
+            loss: driver.loss,
             repair_symbols: driver.stats.repair_kept,
             nacks: driver.stats.nacks,
         };
@@ -427,7 +427,7 @@ pub(super) fn receiver_snapshot(
         state: if driver.has_all { "storing" } else { "stream" },
         done_bytes: done,
         rate,
-        loss: 0.0,
+        loss: driver.loss,
     };
     // The stream can be faster than the word of its start; probes come before it.
     let waiting = !started && driver.data_held == 0;

@@ -35,6 +35,7 @@ use block::{Partial, Stage};
 use core::ops::Range;
 use pulls::Pulls;
 use silence::Silence;
+use stats::Losses;
 
 /// Most blocks of which symbols are kept at once: the sender's window and as many that wait for a pull.
 pub const PARTIAL_BLOCKS_MAX: usize = 2 * crate::wire::POLL_BLOCKS_MAX;
@@ -214,6 +215,7 @@ pub struct Receiver {
     work: VecDeque<Work>,
     events: VecDeque<Event>,
     stats: ReceiverStats,
+    losses: Losses,
     host_drops: u64,
     counter: u64,
     silence: Silence,
@@ -257,6 +259,7 @@ impl Receiver {
             work: VecDeque::new(),
             events: VecDeque::new(),
             stats: ReceiverStats::default(),
+            losses: Losses::default(),
             host_drops: 0,
             counter: 0,
             silence: Silence::default(),
@@ -325,6 +328,7 @@ impl Receiver {
 
     fn follow(&mut self, on_stream: bool) {
         self.config.on_stream = on_stream;
+        self.losses.interrupt();
         self.pull_check = true;
         if on_stream {
             self.timers.set(Reason::Silence, self.now + Silence::wait(Duration::ZERO));
@@ -600,6 +604,11 @@ impl Receiver {
         &self.stats
     }
 
+    /// Share of the stream's datagrams that does not come, of late.
+    pub fn loss(&self) -> f64 {
+        self.losses.share()
+    }
+
     // Inside.
 
     const fn held_mut(&mut self, kind: BlockKind) -> &mut RangeSet {
@@ -712,6 +721,7 @@ impl Receiver {
         let told_at = self.last_poll.as_ref().map_or(arrived, |l| l.told_at);
         let told_at = told_at.max(arrived + backlog);
         let received = self.stats.received;
+        self.losses.on_poll(poll.packet, received);
         self.last_poll = Some(LastPoll { at: arrived, queue, told_at, received, poll });
         self.heard();
         self.pull_check = true;

@@ -1,4 +1,8 @@
-//! What a receiver counts, for progress and reports.
+//! What a receiver counts, for progress and reports, and what it loses: each poll says how many datagrams were sent before
+//! it, and those that came are counted. The sender reckons the same from reports, and decides by that alone.
+
+use crate::ids::PacketNumber;
+use crate::loss::Loss;
 
 /// Counters for progress and reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,4 +29,47 @@ pub struct ReceiverStats {
     pub false_blocks: u64,
     /// Datagrams marked Congestion Experienced.
     pub ce_marks: u64,
+}
+
+/// What is lost of the stream while it is followed.
+#[derive(Debug, Default)]
+pub(super) struct Losses {
+    loss: Loss,
+    /// By the newest poll: its number, and the datagrams that had come with it. None since the stream was joined or left.
+    last: Option<(PacketNumber, u64)>,
+}
+
+impl Losses {
+    pub(super) fn on_poll(&mut self, packet: PacketNumber, received: u64) {
+        if let Some((before, had)) = self.last.replace((packet, received)) {
+            self.loss.on_span(packet.0.saturating_sub(before.0), received - had);
+        }
+    }
+
+    /// The stream was joined or left: what was sent meanwhile is not lost.
+    pub(super) const fn interrupt(&mut self) {
+        self.last = None;
+    }
+
+    /// In 0 ..= 1, of late; 0 before the second poll.
+    pub(super) fn share(&self) -> f64 {
+        self.loss.share().unwrap_or(0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Losses, PacketNumber};
+
+    #[test]
+    fn what_is_sent_to_others_is_not_lost() {
+        let mut losses = Losses::default();
+        losses.on_poll(PacketNumber(5_000), 3);
+        assert!(losses.share() == 0.0, "joined late");
+        losses.on_poll(PacketNumber(6_000), 903);
+        assert!((losses.share() - 0.1).abs() < 1e-9);
+        losses.interrupt();
+        losses.on_poll(PacketNumber(90_000), 910);
+        assert!((losses.share() - 0.1).abs() < 1e-9, "{}", losses.share());
+    }
 }

@@ -103,6 +103,8 @@ pub enum ReceiveEvent {
 pub struct ReceiveSnapshot {
     /// Counters.
     pub stats: ReceiverStats,
+    /// Share of the stream's datagrams that does not come, of late.
+    pub loss: f64,
     /// Data blocks stored.
     pub data_held: u64,
     /// Datagrams that were dropped, by reason.
@@ -631,6 +633,7 @@ impl Driver {
         }
         let mut shared = lock(&self.ends.shared);
         shared.stats = *self.machine.stats();
+        shared.loss = self.machine.loss();
         shared.data_held = self.machine.data_held();
         shared.rejects = self.open.rejects();
         shared.rejects.malformed += self.malformed;
