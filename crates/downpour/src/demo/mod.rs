@@ -22,7 +22,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tree::{Amount, Picked};
 
@@ -54,7 +54,7 @@ pub struct DemoPlan {
 pub fn run(plan: &DemoPlan) -> Result<Exit, Fault> {
     let picked = pick(plan)?;
     let Amount { files, bytes } = picked.amount;
-    let place = place(plan, bytes)?;
+    let place = place(plan, &picked)?;
     let program = std::env::current_exe().map_err(|error| broken("find this program", &error))?;
     let mut stage = Stage::set(&place, program).map_err(|error| {
         let what = format!("cannot make a folder in {}: {error}", place.display());
@@ -111,20 +111,28 @@ fn pick(plan: &DemoPlan) -> Result<Picked, Fault> {
     Ok(Picked { paths: vec![path], amount })
 }
 
-/// Memory when there is room: the demo shows the network, not the disk.
-fn place(plan: &DemoPlan, bytes: u64) -> Result<PathBuf, Fault> {
+/// Memory when there is room: the demo shows the network, not the disk. Not in what is sent: that would change meanwhile.
+fn place(plan: &DemoPlan, picked: &Picked) -> Result<PathBuf, Fault> {
     // Blocks and folders take more than the bytes in them.
-    let needed = bytes / 2 * 3 * plan.receivers as u64;
-    let shm = PathBuf::from("/dev/shm");
+    let needed = picked.amount.bytes / 2 * 3 * plan.receivers as u64;
+    let is_sent = |place: &PathBuf| {
+        let place = place.canonicalize();
+        place.is_ok_and(|place| picked.paths.iter().any(|path| place.starts_with(path)))
+    };
     let choices = match &plan.place {
+        Some(place) if is_sent(place) => {
+            let what = format!("{} is in the folder that is sent", place.display());
+            return Err(Fault::usage(what, "name a place outside of it with --place"));
+        }
         Some(place) => vec![place.clone()],
-        None => vec![shm, std::env::temp_dir()],
+        None => vec![PathBuf::from("/dev/shm"), std::env::temp_dir()],
     };
-    let room = |place: &PathBuf| {
-        let stat = rustix::fs::statvfs(place.as_path());
-        stat.is_ok_and(|stat| stat.f_bavail * stat.f_frsize > needed)
+    let room = |place: &PathBuf| match rustix::fs::statvfs(place.as_path()) {
+        Ok(stat) => stat.f_bavail * stat.f_frsize > needed,
+        // Why it cannot be used is said when a folder is made there.
+        Err(_) => plan.place.is_some(),
     };
-    choices.into_iter().find(room).ok_or_else(|| {
+    choices.into_iter().find(|place| !is_sent(place) && room(place)).ok_or_else(|| {
         Fault::start(
             format!("the receivers' folders need {} of room", show_bytes(needed)),
             "name a place with --place, a smaller tree, or fewer --receivers",
@@ -154,9 +162,12 @@ fn by_multicast(plan: &DemoPlan, picked: &Picked, stage: &mut Stage) -> Result<R
     // The ticket, which is in a file already.
     send.stdout(Stdio::null());
     let status = stage.run("send", send).map_err(|error| broken("run the sender", &error))?;
+    if let Some(status) = status.filter(|status| !status.success()) {
+        return Err(sender_failed(stage, status));
+    }
     let ended = stage.wait_for_all(RECEIVERS_END);
     let failed = ended.map_err(|error| broken("wait for the receivers", &error))?;
-    if !status.is_some_and(|status| status.success()) || !failed.is_empty() {
+    if status.is_none() || !failed.is_empty() {
         return Err(ended_early(stage, &failed));
     }
     let text = fs::read_to_string(&report).map_err(|error| broken("read the report", &error))?;
@@ -281,11 +292,29 @@ fn ended_early(stage: &Stage, failed: &[String]) -> Fault {
     if stage.is_stopped() {
         return Fault::incomplete("stopped", "nothing is left behind; run it again when you like");
     }
-    let what = match failed.first() {
-        Some(first) => format!("the demo failed ({} receivers, {first})", failed.len()),
-        None => "the demo failed: the sender said why above".to_owned(),
-    };
+    let first = failed.first().map_or("", String::as_str);
+    let what = format!("the demo failed ({} receivers, {first})", failed.len());
     Fault::incomplete(what, "check that loopback carries multicast: ip link show lo")
+}
+
+/// Those that it leaves behind would look for it: they are not waited for.
+fn sender_failed(stage: &Stage, status: ExitStatus) -> Fault {
+    match (stage.is_stopped(), status.code()) {
+        (true, _) => ended_early(stage, &[]),
+        // What it gets from here is right: the rest is from the environment.
+        (false, Some(code)) if code == i32::from(Exit::Usage as u8) => {
+            let todo = "check what is set by DOWNPOUR_ variables, and in defaults.toml";
+            Fault::usage("the demo's sender refuses its options, as it says above", todo)
+        }
+        (false, Some(_)) => {
+            let todo = "do as it says; if nothing came, check that loopback carries multicast: ip link show lo";
+            Fault::incomplete("the demo failed: the sender said why above", todo)
+        }
+        (false, None) => Fault::incomplete(
+            format!("the demo failed: its sender was ended ({status})"),
+            "free memory, and run it again",
+        ),
+    }
 }
 
 /// Something that does not fail on a sound machine.
@@ -301,7 +330,8 @@ fn free_address() -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DemoPlan, held_to, pick, summary};
+    use super::{DemoPlan, held_to, pick, place, summary};
+    use crate::cli::Exit;
     use crate::report::{Report, Role, SCHEMA, SessionReport};
     use downpour_proto::Rate;
     use std::time::Duration;
@@ -343,5 +373,28 @@ mod tests {
         assert!(pick(&plan).unwrap_err().what.contains("no files with anything in them"));
         std::fs::write(folder.path().join("file"), "x").unwrap();
         assert_eq!(pick(&plan).unwrap().amount.bytes, 1);
+    }
+
+    #[test]
+    fn no_place_is_taken_in_what_is_sent_and_one_that_is_not_there_is_not_full() {
+        let folder = tempfile::tempdir().unwrap();
+        let (tree, inside) = (folder.path().join("tree"), folder.path().join("tree/inside"));
+        std::fs::create_dir_all(&inside).unwrap();
+        std::fs::write(tree.join("file"), "x").unwrap();
+        let plan = |place| DemoPlan {
+            path: Some(tree.clone()),
+            receivers: 2,
+            loss: 0.0,
+            rate: Rate::from_mbps(200),
+            place: Some(place),
+        };
+        let picked = pick(&plan(inside.clone())).unwrap();
+        for within in [&tree, &inside] {
+            let refused = place(&plan(within.clone()), &picked).unwrap_err();
+            assert_eq!(refused.exit, Exit::Usage, "{refused}");
+        }
+        for other in [folder.path().to_owned(), folder.path().join("none")] {
+            assert_eq!(place(&plan(other.clone()), &picked).unwrap(), other);
+        }
     }
 }
