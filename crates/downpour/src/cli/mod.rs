@@ -163,6 +163,7 @@ impl OutputArgs {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    crate::demo::end_with_demo();
     // Clap prints help to standard output with status 0, and usage errors with status 2.
     let cli = Cli::parse();
     let done = match cli.verb {

@@ -50,6 +50,11 @@ pub struct DemoPlan {
     pub place: Option<PathBuf>,
 }
 
+/// First of all: a program that a demo has started ends when that is killed.
+pub fn end_with_demo() {
+    stage::end_with_demo();
+}
+
 /// Runs the demo to its end.
 pub fn run(plan: &DemoPlan) -> Result<Exit, Fault> {
     let picked = pick(plan)?;

@@ -1,9 +1,10 @@
 //! The demo's folder and the programs that it starts, all gone when it ends.
 //!
 //! Whatever way the demo ends (done, failed, by a signal), dropping the [`Stage`] ends the programs that still
-//! run and removes the folder. A signal is only noted; the demo asks `is_stopped` where it waits.
+//! run and removes the folder. A signal is only noted; the demo asks `is_stopped` where it waits. A demo that is killed can
+//! do neither: its programs end with it ([`end_with_demo`]), the folder stays.
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -19,6 +20,21 @@ use tokio::signal::unix::{SignalKind, signal};
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Programs that were asked to end get this long before they are killed.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// So long after a signal that a terminal may have sent they are asked again: whom it has told is about to end, and one
+/// signal more would end it at once.
+const TOLD_BY_TERMINAL: Duration = Duration::from_secs(1);
+/// Tells a program that a demo has started it, and which.
+const VARIABLE: &str = "DOWNPOUR_DEMO_PID";
+
+/// A program that a demo has started ends with it. Others are not concerned.
+pub(super) fn end_with_demo() {
+    let Some(demo) = std::env::var(VARIABLE).ok().and_then(|pid| pid.parse().ok()) else { return };
+    // Fails only for a signal that does not exist.
+    let _ = set_parent_process_death_signal(Some(Signal::TERM));
+    if getppid() != Pid::from_raw(demo) {
+        std::process::exit(128 + Signal::TERM.as_raw()); // It was gone before.
+    }
+}
 
 /// A private folder and running programs.
 pub(super) struct Stage {
@@ -62,6 +78,7 @@ impl Stage {
     ) -> Command {
         let mut command = Command::new(&self.program);
         command.args(arguments).env(crate::home::VARIABLE, self.path("home")).stdin(Stdio::null());
+        command.env(VARIABLE, std::process::id().to_string());
         command
     }
 
@@ -142,14 +159,20 @@ impl Drop for Stage {
     fn drop(&mut self) {
         // A terminal (Ctrl-C, or when it closes) has told the programs too; of another request only we know. They may say
         // goodbye to each other.
-        if self.stopped.load(Ordering::Relaxed) == SignalKind::terminate().as_raw_value() {
-            self.running.iter().for_each(Program::ask_to_end);
-        }
-        let end = Instant::now() + PATIENCE;
+        let terminated = SignalKind::terminate().as_raw_value();
+        let mut ask_after = match self.stopped.load(Ordering::Relaxed) == terminated {
+            true => Duration::ZERO,
+            false => TOLD_BY_TERMINAL,
+        };
+        let begun = Instant::now();
         let still_runs = |running: &mut Vec<Program>| {
             running.iter_mut().any(|program| matches!(program.look(), Ok(None)))
         };
-        while self.is_stopped() && still_runs(&mut self.running) && Instant::now() < end {
+        while self.is_stopped() && still_runs(&mut self.running) && begun.elapsed() < PATIENCE {
+            if begun.elapsed() >= ask_after {
+                self.running.iter().for_each(Program::ask_to_end);
+                ask_after = Duration::MAX; // Once.
+            }
             thread::sleep(LOOK_EVERY);
         }
         for program in self.running.iter_mut().filter(|program| program.status.is_none()) {

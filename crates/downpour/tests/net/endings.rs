@@ -7,7 +7,7 @@ use downpour::report::Report;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::fs::{self, File};
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -303,22 +303,59 @@ fn the_report_is_alone_on_standard_output() {
     assert!(sent.err.contains("downpour1:"), "the ticket: {}", sent.err);
 }
 
-#[test]
-fn a_demo_that_is_terminated_leaves_nothing_behind() {
-    let scratch = Scratch::new();
+/// A demo that sends, and the folder that it works in.
+fn demo(scratch: &Scratch) -> (Running, PathBuf) {
     let (file, place) = (scratch.path("file"), scratch.path("place"));
     payload::file(&file, 20_000_000);
     fs::create_dir(&place).unwrap();
-    let (file, place) = (file.to_str().unwrap(), place.to_str().unwrap());
-    let words = ["demo", file, "--place", place, "--receivers", "2", "--rate", "1mbit"];
+    let (file, at) = (file.to_str().unwrap(), place.to_str().unwrap());
+    let words = ["demo", file, "--place", at, "--receivers", "2", "--rate", "1mbit"];
     let mut demo = scratch.start(None, "demo", &words);
     demo.until(|demo| demo.err().contains("phase=streaming").then_some(()));
-    assert_eq!(fs::read_dir(place).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(&place).unwrap().count(), 1);
+    (demo, place)
+}
+
+#[test]
+fn a_demo_that_is_terminated_leaves_nothing_behind() {
+    let scratch = Scratch::new();
+    let (demo, place) = demo(&scratch);
     demo.terminate();
     let ended = demo.wait();
     ended.expect(1);
     assert!(ended.err.contains("nothing is left behind"), "{}", ended.err);
     assert_eq!(fs::read_dir(place).unwrap().count(), 0);
+}
+
+#[test]
+fn a_demo_that_is_interrupted_alone_tells_its_programs() {
+    let scratch = Scratch::new();
+    let (demo, place) = demo(&scratch);
+    demo.interrupt();
+    let ended = demo.wait();
+    ended.expect(1);
+    // The sender had the time to say what came of it.
+    assert!(ended.err.contains("interrupted"), "{}", ended.err);
+    assert_eq!(fs::read_dir(place).unwrap().count(), 0);
+}
+
+#[test]
+fn what_a_demo_has_started_ends_when_that_is_killed() {
+    let scratch = Scratch::new();
+    let (mut demo, place) = demo(&scratch);
+    let place = place.to_str().unwrap();
+    let is_of_demo = |entry: &fs::DirEntry| {
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(place)
+    };
+    let running = || fs::read_dir("/proc").unwrap().flatten().filter(is_of_demo).count();
+    assert_eq!(running(), 4, "demo, sender, receivers");
+    demo.kill();
+    let end = Instant::now() + HANG;
+    while running() > 0 {
+        assert!(Instant::now() < end, "still there");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]
