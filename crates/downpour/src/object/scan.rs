@@ -93,7 +93,7 @@ impl fmt::Display for ScanError {
             }
             Self::Duplicate { name, paths } => write!(
                 f,
-                "{} and {} would both be placed at {name}. Send them one after the other, or rename one.",
+                "{} and {} would both be placed at {name}",
                 paths[0].display(),
                 paths[1].display()
             ),

@@ -18,6 +18,9 @@ pub(super) fn home(error: &HomeError) -> Fault {
 }
 
 pub(super) fn scan(error: &ScanError) -> Fault {
+    if matches!(error, ScanError::Duplicate { .. }) {
+        return Fault::usage(error.to_string(), "send them one after the other, or rename one");
+    }
     let todo = "check the paths and your rights, or send only what you may read";
     Fault::start(error.to_string(), todo)
 }
