@@ -258,6 +258,10 @@ fn resolve_target(out: Option<PathBuf>, discard: bool) -> Result<Target, Fault> 
             format!("{} is neither a folder nor a block device", path.display()),
             "give --out a folder: files keep the names that the sender gave them",
         )),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && path.is_symlink() => {
+            let what = format!("{} is a link to nothing", path.display());
+            Err(Fault::usage(what, "make the folder that it leads to, or give --out another"))
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Target::Tree(path)),
         Err(error) => Err(Fault::start(
             format!("cannot use {} as the target: {error}", path.display()),
@@ -318,6 +322,11 @@ mod tests {
         assert_eq!(file.exit, Exit::Usage);
         let below = target(&["--out", "/etc/hosts/x"]).unwrap_err();
         assert_eq!(below.exit, Exit::CouldNotStart);
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("nothing", &link).unwrap();
+        let dangling = target(&["--out", link.to_str().unwrap()]).unwrap_err();
+        assert!(dangling.what.contains("a link to nothing"), "{dangling}");
         assert!(Line::try_parse_from(["receive", "downpour1:abc"]).is_err(), "no target");
         let two = target(&["--out", "-", "--json"]).unwrap_err();
         assert!(two.exit == Exit::Usage && two.todo.contains("--report"), "{two}");
