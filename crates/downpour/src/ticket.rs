@@ -117,12 +117,15 @@ pub struct Expired {
 
 impl fmt::Display for Expired {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the ticket expired {} ago, on {}: ask the sender for a new one (or set this machine's clock)",
-            span(self.since),
-            utc(self.at_unix_s)
-        )
+        let since = self.since();
+        write!(f, "{since}: ask the sender for a new one (or set this machine's clock)")
+    }
+}
+
+impl Expired {
+    /// The same for the sender itself.
+    pub fn since(&self) -> String {
+        format!("the ticket expired {} ago, on {}", span(self.since), utc(self.at_unix_s))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Exit, Fault, TicketText};
 use crate::home::Home;
-use crate::ticket::{Expired, Ticket};
+use crate::ticket::{Expired, Ticket, TicketError};
 use crate::units::{HostPort, parse_duration, show_duration};
 use clap::{Args, Subcommand};
 use downpour_transport::control::Token;
@@ -93,6 +93,11 @@ impl NewArgs {
             let todo = "give the time for which it shall admit, such as 24h";
             return Err(Fault::usage("a ticket with --expires 0s admits nobody", todo));
         }
+        if self.out.as_os_str() == "-" {
+            // What follows tells of a file, and elsewhere `-` is none.
+            let todo = "give --out the name of a file, from which sender and receivers can read it";
+            return Err(Fault::usage("a ticket is not written to standard output", todo));
+        }
         let identity = own_identity()?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let ticket = Ticket {
@@ -105,7 +110,13 @@ impl NewArgs {
             group: self.group,
             allow: (!self.allow.is_empty()).then_some(self.allow),
         };
-        ticket.check().map_err(|e| Fault::usage(e.to_string(), "correct the options"))?;
+        ticket.check().map_err(|error| {
+            let what = match error {
+                TicketError::Nonsense(what) => what,
+                error => error.to_string(),
+            };
+            Fault::usage(what, "correct the options")
+        })?;
         let replaced = admitting(&self.out);
         ticket.write_file(&self.out).map_err(|e| {
             Fault::start(e.to_string(), "choose a file in a folder that you may write to")
@@ -202,6 +213,8 @@ mod tests {
         let words = ["new", "--address", "h:7", "--expires", "0s", "--out", out.to_str().unwrap()];
         let refused = Making::try_parse_from(words).unwrap().new.run().unwrap_err();
         assert!(refused.exit == Exit::Usage && refused.what.contains("--expires"), "{refused}");
+        let words = ["new", "--address", "h:7", "--out", "-"];
+        assert_eq!(Making::try_parse_from(words).unwrap().new.run().unwrap_err().exit, Exit::Usage);
         assert!(!out.exists());
     }
 

@@ -274,7 +274,7 @@ fn given_ticket(plan: &SendPlan, identity: &Identity) -> Result<Option<Ticket>, 
     let advice = "make one with `downpour ticket new --address HOST:PORT --out FILE`";
     let ticket = Ticket::read_file(path).map_err(|e| Fault::start(e.to_string(), advice))?;
     let in_time = ticket.check_time(SystemTime::now());
-    in_time.map_err(|e| Fault::start(format!("{}: {e}", path.display()), advice))?;
+    in_time.map_err(|e| Fault::start(format!("{}: {}", path.display(), e.since()), advice))?;
     if ticket.key != identity.public_key() {
         let what = format!("the ticket {} was made by another node", path.display());
         let todo = "send from the node (and $DOWNPOUR_HOME) where `ticket new` was run";
