@@ -234,7 +234,9 @@ impl SendArgs {
             PathArg::Tcp => settle_ceiling(self.profile, self.rate, &defaults)?,
             _ => settle_rate(self.profile, self.rate, &defaults),
         };
-        if profile == Profile::Fixed && self.rate.is_none() {
+        // A file that says `fixed` may say the rate, too. Who asks for it now is to say how fast.
+        let is_said = if self.profile.is_some() { self.rate.is_some() } else { rate.is_some() };
+        if profile == Profile::Fixed && !is_said {
             let said = match self.profile {
                 Some(_) => "--controller fixed",
                 None => "`controller = \"fixed\"` in defaults.toml",
@@ -270,6 +272,10 @@ impl SendArgs {
 
     /// What is for multicast alone goes with nothing else.
     fn check_stream_options(&self) -> Result<(), Fault> {
+        if self.path == PathArg::Tcp && self.code.is_some() {
+            let what = "--code is for a stream, and --path tcp has none";
+            return Err(Fault::usage(what, "leave one of the two out"));
+        }
         let network = &self.network;
         let given = [
             (network.group.is_some(), "--group"),
@@ -557,6 +563,8 @@ mod tests {
         let fault = by_tcp("background").unwrap_err();
         assert_eq!(fault.exit, Exit::Usage);
         assert!(fault.what.contains("--controller background"), "{fault}");
+        let coded = resolve(&["/", "--path", "tcp", "--code", "cauchy", "--receivers", "1"]);
+        assert_eq!(coded.unwrap_err().exit, Exit::Usage);
     }
 
     #[test]
