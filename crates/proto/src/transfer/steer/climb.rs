@@ -240,13 +240,14 @@ impl Climb {
         self.wants
     }
 
-    /// What to remember; `None` while nothing is known.
+    /// What to remember; `None` while nothing is known, and where nothing is searched for.
     pub(super) fn memory(&self) -> Option<Memory> {
         let setting = self.trial.as_ref().map_or(self.setting, |trial| trial.back);
-        let mark = self.base?;
+        let mark = self.base.filter(|_| !self.limits.is_fixed())?;
         Some(Memory {
             connections: setting.connections,
-            pacing: setting.pacing,
+            // What was asked for is asked for anew, or no longer.
+            pacing: setting.pacing.filter(|_| setting.pacing != self.paced(None)),
             rate: Rate::from_bps((mark.rate * 8.0) as u64),
             rtt_min: self.rtt_min,
             binding: self.binding,

@@ -137,6 +137,25 @@ fn what_is_remembered_is_where_the_next_transfer_begins() {
 }
 
 #[test]
+fn what_was_asked_for_by_hand_is_not_remembered() {
+    let path = |setting: Setting, _| {
+        let own = f64::from(setting.connections) * 0.5 * MB;
+        let most = setting.pacing.map_or(16.0 * MB, |pacing| pacing.bps() as f64 / 8.0);
+        seen(setting, own.min(most), 0.001)
+    };
+    let ceiling = Some(Rate::from_mbps(20));
+    let (mut steer, link, _) = run(Limits { ceiling, ..LIMITS }, None, 20, path);
+    assert_eq!(steer.setting(link).unwrap().pacing, ceiling);
+    let memory = steer.end(link).unwrap();
+    assert_eq!(memory.pacing, None);
+    let (_, setting) = steer.begin(LIMITS, Some(&memory)).unwrap();
+    assert_eq!(setting.pacing, None);
+    let fixed = Limits { first: 1, least: 1, most: 1, ceiling: None };
+    let (mut steer, link, _) = run(fixed, None, 20, path);
+    assert_eq!(steer.end(link), None);
+}
+
+#[test]
 fn a_number_that_was_asked_for_is_left_alone_but_what_binds_is_told() {
     let fixed = Limits { first: 5, least: 5, most: 5, ceiling: Some(Rate::from_mbps(50)) };
     let (steer, link, decisions) =
