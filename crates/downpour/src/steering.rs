@@ -194,6 +194,7 @@ mod tests {
             rate: Rate::from_mbps(80),
             rtt_min: Duration::from_millis(50),
             binding: Binding::Loss,
+            ended: true,
         };
         for name in [Some("west/1".to_owned()), None] {
             let steering =

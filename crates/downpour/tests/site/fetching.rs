@@ -534,7 +534,7 @@ fn a_fetch_is_planned_steered_and_held_to_the_ceiling() {
     );
     // A link that was full has a verdict as soon as it is measured: full still, or held by a host.
     fs::create_dir_all(b.path("state/links")).expect("room");
-    let memory = "connections=5 rate=8000000 rtt_us=100 binding=saturation\n";
+    let memory = "connections=5 rate=8000000 rtt_us=100 binding=saturation ended=1\n";
     fs::write(b.path("state/links/a.link"), memory).expect("room");
     a.start();
     b.start();

@@ -123,7 +123,7 @@ fn what_was_changed_on_a_link_is_shown_with_its_reason() {
 }
 
 /// What is remembered of a link that was full: it has a verdict as soon as it is measured, full still or held by a host.
-const WAS_FULL: &str = "connections=4 rate=8000000 rtt_us=100 binding=saturation\n";
+const WAS_FULL: &str = "connections=4 rate=8000000 rtt_us=100 binding=saturation ended=1\n";
 
 /// The closed loop decides, the catalog has it, and people and programs are told the same.
 #[test]

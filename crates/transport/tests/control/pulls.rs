@@ -259,6 +259,7 @@ async fn it_begins_with_as_many_connections_as_are_remembered() {
         rate: Rate::from_mbps(10),
         rtt_min: Duration::from_millis(1),
         binding: Binding::Loss,
+        ended: true,
     };
     let limits = Limits { first: 2, least: 1, most: 8, ceiling: Some(Rate::from_mbps(400)) };
     let steering = steering(limits, Some(memory));

@@ -153,6 +153,9 @@ pub(super) struct Climb {
     rested: bool,
     rest: Duration,
     again_at: Option<Timestamp>,
+    /// Nothing was left to try. So it is taken to be after a trial that was in vain, until the next one begins: what is
+    /// remembered is written down then.
+    ended: bool,
     binding: Binding,
     rtt_min: Duration,
     /// Something is being tried, or would be if it might.
@@ -184,6 +187,8 @@ impl Climb {
         let least = limits.least.max(1);
         let limits = Limits { least, most: limits.most.max(least), ..limits };
         let first = memory.map_or(limits.first, |memory| memory.connections);
+        // One that was cut off begins there, and goes on as at the start.
+        let memory = memory.filter(|memory| memory.ended);
         let mut climb = Self {
             setting: Setting { connections: first.clamp(least, limits.most), pacing: None },
             limits,
@@ -205,6 +210,7 @@ impl Climb {
             rested: false,
             rest: REST_FIRST,
             again_at: None,
+            ended: memory.is_some(),
             binding: Binding::Opening,
             rtt_min: Duration::ZERO,
             wants: memory.is_none() && !limits.is_fixed(),
@@ -251,6 +257,7 @@ impl Climb {
             rate: Rate::from_bps((mark.rate * 8.0) as u64),
             rtt_min: self.rtt_min,
             binding: self.binding,
+            ended: self.ended,
         })
     }
 
@@ -403,7 +410,7 @@ impl Climb {
             Try::Fewer => new >= old && same && !host,
             Try::Pace => new > BETTER * old && same && !host,
         };
-        self.again_at = Some(now + self.rest);
+        (self.again_at, self.ended) = (Some(now + self.rest), !keeps);
         let brought = format!("{} brought {}", self.setting.show(), outcome(&mark));
         let after = format!("after {} with {}", outcome(&base), trial.back.show());
         self.starting &= keeps && mark.rate > CLEARLY * base.rate;
@@ -461,6 +468,7 @@ impl Climb {
                 format!("{} after {}: the path is another now", outcome(&mark), outcome(&base));
             (self.base, self.best) = (Some(mark), mark.rate);
             (self.tried, self.flat, self.changed) = (Tried::default(), false, 0);
+            self.ended = false;
             (self.rest, self.again_at, self.full_at, self.host_at) = (REST_FIRST, None, 0.0, None);
             let lifted = self.lift();
             return lifted.then_some(why);
@@ -477,7 +485,7 @@ impl Climb {
             (self.flat, self.tried.more) = (false, false);
         }
         if self.again_at.is_some_and(|at| now >= at) {
-            (self.again_at, self.rested) = (None, true);
+            (self.again_at, self.rested, self.ended) = (None, true, false);
             self.rest = (self.rest * 2).min(REST_MAX);
             self.tried = Tried::default();
             return self.lift().then(|| "no longer paced, to see what the path takes".into());
@@ -510,9 +518,10 @@ impl Climb {
             (Try::Pace, to, "trying to pace them to what the path takes")
         } else {
             self.again_at.get_or_insert(now + self.rest);
+            self.ended = true;
             return None;
         };
-        self.wants = true;
+        (self.wants, self.ended) = (true, false);
         if may != May::Try {
             return None;
         }

@@ -5,7 +5,7 @@ use crate::time::Duration;
 use crate::units::Rate;
 use core::fmt;
 
-/// Where the search ended, and what it was like there.
+/// Where the search was, and what it was like there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
     /// Connections.
@@ -18,16 +18,18 @@ pub struct Memory {
     pub rtt_min: Duration,
     /// What held them.
     pub binding: Binding,
+    /// Nothing was left to try: it had not just been cut off.
+    pub ended: bool,
 }
 
 impl fmt::Display for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { connections, pacing, rate, rtt_min, binding } = self;
+        let Self { connections, pacing, rate, rtt_min, binding, ended } = self;
         write!(f, "connections={connections} rate={} rtt_us={}", rate.bps(), rtt_min.as_micros())?;
         if let Some(pacing) = pacing {
             write!(f, " pacing={}", pacing.bps())?;
         }
-        write!(f, " binding={binding}")
+        write!(f, " binding={binding} ended={}", u8::from(*ended))
     }
 }
 
@@ -46,6 +48,8 @@ impl Memory {
             rate: Rate::from_bps(number("rate")?),
             rtt_min: Duration::from_micros(number("rtt_us")?),
             binding: Binding::NAMES.iter().find(|(_, name)| *name == named)?.0,
+            // Earlier versions did not tell.
+            ended: number("ended") == Some(1),
         })
     }
 }
@@ -66,9 +70,11 @@ mod tests {
                 rate: Rate::from_mbps(80),
                 rtt_min: Duration::from_millis(50),
                 binding,
+                ended: true,
             };
             let paced = Memory { pacing: Some(Rate::from_mbps(81)), ..memory };
-            for memory in [memory, paced] {
+            let open = Memory { ended: false, ..memory };
+            for memory in [memory, paced, open] {
                 assert_eq!(Memory::parse(&memory.to_string()), Some(memory));
             }
         }

@@ -137,6 +137,32 @@ fn what_is_remembered_is_where_the_next_transfer_begins() {
 }
 
 #[test]
+fn a_search_that_was_cut_off_goes_on_with_the_next_transfer() {
+    let path = |setting: Setting| {
+        let own = f64::from(setting.connections) * 0.5 * MB;
+        seen(setting, own.min(16.0 * MB), 0.001)
+    };
+    let mut memory: Option<Memory> = None;
+    let mut settings = Vec::new();
+    // Each takes two and a half seconds. As in `transport`, what is remembered is written down with each decision.
+    for _ in 0..8 {
+        let mut steer = Steer::default();
+        let (link, mut setting) = steer.begin(LIMITS, memory.as_ref()).unwrap();
+        for step in 1..=5 {
+            if let Some(decision) = steer.look(Timestamp::ZERO + STEP * step, link, &path(setting))
+            {
+                setting = decision.setting;
+                memory = steer.memory(link);
+            }
+        }
+        settings.push((memory.unwrap().connections, memory.unwrap().ended, setting.connections));
+    }
+    assert_eq!(settings[0], (16, false, 32));
+    // More than 32 were tried once, in vain.
+    assert_eq!(settings[7], (32, true, 32), "{settings:?}");
+}
+
+#[test]
 fn what_was_asked_for_by_hand_is_not_remembered() {
     let path = |setting: Setting, _| {
         let own = f64::from(setting.connections) * 0.5 * MB;
