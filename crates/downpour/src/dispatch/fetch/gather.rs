@@ -48,8 +48,9 @@ pub(in crate::dispatch) const WRITE_LEN: u64 = 512 << 10;
 pub(super) struct Gather {
     piece: Piece,
     size: u64,
-    /// Bytes that are to come.
+    /// Bytes that are to come, and pieces.
     rest: u64,
+    pieces: u64,
     places: Vec<Place>,
     into: Arc<Target>,
     begun: Instant,
@@ -171,6 +172,8 @@ pub(super) struct Seen {
     pub(super) sites: Vec<SeenOf>,
     /// Bytes that are here, whoever brought them.
     pub(super) arrived: u64,
+    /// Pieces that have come whole.
+    pub(super) pieces: u64,
     pub(super) told: Vec<String>,
     pub(super) at_once: bool,
 }
@@ -254,6 +257,7 @@ impl Gather {
             piece,
             size,
             rest,
+            pieces,
             places,
             into: Arc::new(Target { part, is_open: RwLock::new(true) }),
             begun: Instant::now(),
@@ -274,6 +278,7 @@ impl Gather {
         Seen {
             sites: self.places.iter().zip(&state.ways).map(site).collect(),
             arrived: self.size - self.rest + state.brought().min(self.rest),
+            pieces: self.pieces - state.pieces,
             told: state.told.clone(),
             at_once: state.at_once,
         }
@@ -565,6 +570,7 @@ mod tests {
         let none = BTreeSet::new();
         let gather = Arc::new(Gather::new(piece, (LEN, &none), vec![(holder, begin)], into));
         let done = gather.run().await;
+        assert_eq!(gather.seen().pieces, u64::from(done.is_ok()), "it is one piece");
         if done.is_ok() {
             assert_eq!(std::fs::read(part.path()).unwrap(), vec![7; LEN as usize]);
         }

@@ -38,6 +38,7 @@ use holders::Found;
 use journal::{Kept, Unreadable};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -160,6 +161,8 @@ pub(super) struct Fetch {
     state: watch::Sender<FetchReport>,
     phase: Mutex<Phase>,
     gather: Mutex<Option<Arc<Gather>>>,
+    /// Pieces that have come whole, in all tries.
+    pieces: AtomicU64,
     /// Sites that alone brought something else.
     wrong: Mutex<BTreeSet<String>>,
     cancelled: watch::Sender<bool>,
@@ -560,8 +563,15 @@ fn keep(known: &mut BTreeMap<i64, Arc<Fetch>>, report: FetchReport) -> Arc<Fetch
     }
     let id = report.id;
     let (state, cancelled) = (watch::channel(report).0, watch::channel(false).0);
-    let (gather, wrong, ended) = (Mutex::new(None), Mutex::default(), OnceLock::new());
-    let fetch = Arc::new(Fetch { state, phase: Mutex::default(), gather, wrong, cancelled, ended });
+    let fetch = Arc::new(Fetch {
+        state,
+        phase: Mutex::default(),
+        gather: Mutex::new(None),
+        pieces: AtomicU64::new(0),
+        wrong: Mutex::default(),
+        cancelled,
+        ended: OnceLock::new(),
+    });
     known.insert(id, fetch.clone());
     fetch
 }

@@ -27,10 +27,11 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// What may pass is tried again after so long, then after twice as long, up to the last wait; from the first one again where
-/// something came.
+/// a piece came: what came of others is lost with the try.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LAST_WAIT: Duration = Duration::from_secs(256);
 
@@ -84,14 +85,14 @@ async fn patiently(
             }
         };
         fetch.set(Phase::Runs);
-        let before = fetch.state.borrow().arrived;
+        let before = fetch.pieces.load(Ordering::Relaxed);
         let tried = match ready.take() {
             Some(ready) => dispatch.bring(site, fetch, ready, wish.one).await,
             None => dispatch.go_on(site, fetch, wish).await,
         };
         fetch.set(Phase::Rests);
         drop(arriving);
-        if fetch.state.borrow().arrived > before {
+        if fetch.pieces.load(Ordering::Relaxed) > before {
             wait = FIRST_WAIT;
         }
         let was_cut = dispatch.arrivals.wish() == Wish::Stop && !fetch.is_cancelled();
@@ -401,6 +402,7 @@ impl Task {
                 lock(&self.dispatch.paces).insert(site.name.clone(), (rate, Instant::now()));
             }
         }
+        self.fetch.pieces.fetch_add(seen.pieces, Ordering::Relaxed);
         lock(&self.fetch.gather).take();
         self.fetch.state.send_modify(|report| report.add(&seen));
         done
