@@ -21,7 +21,7 @@ pub(super) struct FetchArgs {
     /// Its name there, as `catalog search` shows it
     #[arg(value_name = "NAME")]
     name: String,
-    /// Its version [default: the newest that is known]
+    /// Its version [default: the newest that is known with its digest]
     #[arg(long, value_name = "N")]
     version: Option<i64>,
     /// Only from this site; may be given several times [default: from all that have it]

@@ -1,6 +1,6 @@
 //! Who has a file: by this site's catalog, and by its copies of other sites' catalogs.
 //!
-//! 1. All are asked for the newest version, unless one is said.
+//! 1. All are asked for the newest version of which the digest is known, unless one is said.
 //! 2. All are asked who has that version. What it is says this site's catalog, else that of the site that it comes from, else
 //!    the first that knows; who knows other content by that name is not believed.
 
@@ -25,7 +25,7 @@ pub(super) struct Found {
     pub(super) here: Option<String>,
 }
 
-/// Looks for a version of a file, or its newest one. `None`: nobody knows of it, or not of its digest.
+/// Looks for a version of a file, or the newest of which the digest is known. `None`: nobody knows of it.
 pub(super) async fn find(
     site: &Arc<Site>,
     origin: &str,
@@ -104,9 +104,9 @@ fn look(
     let Some((id, _)) = sites.iter().find(|(_, known)| known == origin) else { return Ok(None) };
     let versions = reader.versions(*id, name)?.into_iter();
     let fits = |file: &File| version.is_none_or(|version| file.version == version);
-    let file = versions.filter(|file| fits(file)).max_by_key(|file| file.version);
-    let known = file.and_then(|file| file.digest.clone().map(|digest| (file, digest)));
-    let Some((file, digest)) = known else { return Ok(None) };
+    let known = versions.filter(fits).filter_map(|file| Some((file.digest.clone()?, file)));
+    let newest = known.max_by_key(|(_, file)| file.version);
+    let Some((digest, file)) = newest else { return Ok(None) };
     let rules = reader.rules()?;
     let present = reader.replicas(file.id)?.into_iter();
     let present = present.filter(|replica| replica.state == ReplicaState::Present);
@@ -138,8 +138,8 @@ mod tests {
     use super::super::FetchReport;
     use super::look;
     use downpour_catalog::{
-        AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Digest, OtherContent, Reader,
-        Time,
+        AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Digest, NewFile, OtherContent,
+        Reader, Same, Time,
     };
 
     /// Whoever asks for a file that is here is told where.
@@ -163,12 +163,29 @@ mod tests {
         let answers = catalog.apply(Time(2), &[Change::Adopt(adopted)]).unwrap();
         assert!(answers.iter().all(Result::is_ok), "{answers:?}");
         let mut reader = Reader::open(&url).unwrap();
-        let mut report = |own: &str| {
+        let report = |own: &str| {
+            let mut reader = Reader::open(&url).unwrap();
             let found = look(&mut reader, "east", "run17", None, own).unwrap().unwrap();
             (FetchReport::of(&found, &[]).path, found.holders)
         };
         let holders = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(report("west"), (Some("/inbox/run17".to_owned()), holders(&["east"])));
         assert_eq!(report("north"), (None, holders(&["east", "west"])));
+        // A newer one that nobody has read yet is not to be had.
+        let newer = NewFile {
+            site: east,
+            name: "run17".to_owned(),
+            size: 4,
+            stamp: 1,
+            rule: catalog.rule("all").unwrap(),
+            rank: 1,
+            transfer: None,
+            other_content: OtherContent::NewVersion,
+            same: Same::Any,
+        };
+        let answers = catalog.apply(Time(3), &[Change::TakeIn(newer)]).unwrap();
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+        assert_eq!(report("north"), (None, holders(&["east", "west"])));
+        assert!(look(&mut reader, "east", "run17", Some(2), "north").unwrap().is_none());
     }
 }

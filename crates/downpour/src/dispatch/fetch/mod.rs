@@ -63,7 +63,7 @@ pub struct FetchWish {
     pub site: String,
     /// Its name there.
     pub name: String,
-    /// Its version there; the newest that is known unless it is said.
+    /// Its version there; the newest that is known with its digest unless it is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<i64>,
     /// Only from these sites; empty: from any that has it.
