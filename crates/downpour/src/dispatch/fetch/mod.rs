@@ -298,8 +298,11 @@ async fn fetch(
     if let Some(running) = dispatch.fetching(&found.origin, &found.name, found.version) {
         return Ok(Json(running));
     }
-    if let Err(failure) = some_can_be_asked(&holders) {
-        (report.done, report.failure) = (true, Some(failure));
+    // A link that is broken may be whole again while the fetch waits.
+    let refused =
+        |Holder { remote, source, .. }: &Holder| dispatch.refused(remote.as_deref(), &source.name);
+    if holders.iter().all(|holder| refused(holder).is_some()) {
+        (report.done, report.failure) = (true, some_can_be_asked(&holders).err());
         return Ok(Json(report));
     }
     let ready = task::ready(&site, &found, holders).await?;
@@ -457,21 +460,26 @@ impl Dispatch {
         self.fetches_now().into_iter().find(|report| report.is_of(site, name, version))
     }
 
-    fn barred(&self, remote: Option<&Remote>, name: &str, now: Time) -> Option<String> {
+    /// Why a source is not asked until somebody changes that.
+    fn refused(&self, remote: Option<&Remote>, name: &str) -> Option<String> {
         let Some(remote) = remote else { return Some("it is no [[remote]] here".to_owned()) };
         if remote.section.address.is_none() {
             return Some("its [[remote]] has no address".to_owned());
         }
+        match lock(&self.links).get(name)?.wanted {
+            Wanted::Open => None,
+            Wanted::Drained => Some("an operator drained the link".to_owned()),
+            Wanted::Banned => Some("an operator banned the link".to_owned()),
+        }
+    }
+
+    /// The same, or why it is not asked now.
+    fn barred(&self, remote: Option<&Remote>, name: &str, now: Time) -> Option<String> {
+        if let Some(refused) = self.refused(remote, name) {
+            return Some(refused);
+        }
         let links = lock(&self.links);
-        let link = links.get(name)?;
-        match link.wanted {
-            Wanted::Open => {}
-            Wanted::Drained => return Some("an operator drained the link".to_owned()),
-            Wanted::Banned => return Some("an operator banned the link".to_owned()),
-        }
-        if !link.is_left_alone(now) {
-            return None;
-        }
+        let link = links.get(name).filter(|link| link.is_left_alone(now))?;
         let trouble = link.trouble().map(|(class, what)| format!(": {class}: {what}"));
         Some(format!("its link is broken{}", trouble.unwrap_or_default()))
     }
@@ -578,9 +586,83 @@ fn keep(known: &mut BTreeMap<i64, Arc<Fetch>>, report: FetchReport) -> Arc<Fetch
 
 #[cfg(test)]
 mod tests {
-    use super::{Fault, FetchReport, KNOWN_MAX, Phase, decisive, keep};
-    use downpour_catalog::ErrorClass;
+    use super::{Fault, Fetch, FetchReport, FetchWish, KNOWN_MAX, Phase, decisive, fetch, keep};
+    use crate::api::Given;
+    use crate::dispatch::link::{Link, Wanted};
+    use crate::dispatch::{Dispatch, lock};
+    use crate::site::{Clock, Daemon};
+    use axum::Extension;
+    use axum::extract::State;
+    use downpour_catalog::{AdoptedFile, Change, Digest, ErrorClass, OtherContent, Reader};
+    use downpour_transport::identity::Identity;
     use std::collections::BTreeMap;
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// A site without parts, and a dispatcher that has asked for a file of `b`, to which the link is broken.
+    async fn asked(at: &Path) -> (Daemon, Arc<Dispatch>, FetchReport) {
+        let key = Identity::generate().public_key();
+        let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n[[remote]]\nname = 'b'\n\
+            address = '127.0.0.1:9'\n";
+        std::fs::write(at.join("site.toml"), format!("{text}key = '{key}'\n")).unwrap();
+        crate::site::card(at).unwrap(); // Makes its key.
+        let daemon = Daemon::start(&at.join("site.toml"), Clock::system()).await.unwrap();
+        let (site, now) = (daemon.site.clone(), daemon.site.clock.now());
+        let catalog = site.catalog.clone();
+        let known = move |_: &mut Reader| Ok((catalog.site("b")?, catalog.rule("r")?));
+        let (b, rule) = site.read(known).await.unwrap();
+        let adopted = AdoptedFile {
+            site: b,
+            name: "x".to_owned(),
+            size: 3,
+            rule,
+            digest: Digest::blake3([7; 32]),
+            replicas: vec![(b, "/x".to_owned())],
+            other_content: OtherContent::Refuse,
+            origin: None,
+            receipt: None,
+        };
+        let answers = site.catalog.submit(now, vec![Change::Adopt(adopted)]).done().await;
+        answers.unwrap().remove(0).unwrap();
+        let dispatch = Arc::new(Dispatch::new(&site, &Arc::default()));
+        let mut link = Link::new(1, Wanted::Open);
+        (0..3).for_each(|_| link.fail(now, ErrorClass::TimedOut, "no answer"));
+        assert!(link.is_left_alone(now));
+        lock(&dispatch.links).insert("b".to_owned(), link);
+        let report = ask(&daemon, &dispatch).await;
+        (daemon, dispatch, report)
+    }
+
+    async fn ask(daemon: &Daemon, dispatch: &Arc<Dispatch>) -> FetchReport {
+        let (site, name) = ("b".to_owned(), "x".to_owned());
+        let wish = FetchWish { site, name, ..FetchWish::default() };
+        let asked = fetch(State(daemon.site.clone()), Extension(dispatch.clone()), Given(wish));
+        asked.await.unwrap().0
+    }
+
+    fn known(dispatch: &Dispatch, report: &FetchReport) -> Arc<Fetch> {
+        lock(&dispatch.fetches).get(&report.id).unwrap().clone()
+    }
+
+    #[tokio::test]
+    async fn a_source_whose_link_is_broken_just_now_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let (daemon, dispatch, begun) = asked(folder.path()).await;
+        assert_eq!((begun.done, begun.failure.as_ref()), (false, None), "{begun:?}");
+        let fetch = known(&dispatch, &begun);
+        let mut state = fetch.state.subscribe();
+        let waits = |report: &FetchReport| report.changes.iter().any(|c| c.starts_with("again in"));
+        state.wait_for(waits).await.unwrap();
+        assert!(dispatch.cancel_fetch(&daemon.site, begun.id).unwrap());
+        state.wait_for(|report| report.done).await.unwrap();
+        // What an operator wants does not pass by itself.
+        lock(&dispatch.links).get_mut("b").unwrap().set(Wanted::Drained);
+        let refused = ask(&daemon, &dispatch).await;
+        let what = "no site that has it can be asked";
+        assert_eq!((refused.id, refused.failure.as_deref()), (0, Some(what)), "{refused:?}");
+        daemon.end(Duration::ZERO).await;
+    }
 
     #[test]
     fn a_source_that_may_come_back_is_waited_for_whatever_its_name() {
