@@ -460,7 +460,8 @@ async fn retry(
 
 /// Give files up, or a fetch by the number of its transfer
 #[utoipa::path(post, path = "/v1/files/cancel", request_body = Files,
-    responses((status = 200, body = Done), (status = 400, body = Problem)))]
+    responses((status = 200, body = Done), (status = 400, body = Problem),
+        (status = 409, body = Problem)))]
 async fn cancel(
     State(site): State<Arc<Site>>,
     Extension(dispatch): Extension<Arc<Dispatch>>,

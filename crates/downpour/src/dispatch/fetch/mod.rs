@@ -156,6 +156,15 @@ enum Phase {
     Runs,
 }
 
+/// Whether a fetch may still be given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Open,
+    Cancelled,
+    /// It is too late: the file gets its place, or has it.
+    Here,
+}
+
 /// A fetch that was begun.
 pub(super) struct Fetch {
     state: watch::Sender<FetchReport>,
@@ -165,7 +174,7 @@ pub(super) struct Fetch {
     pieces: AtomicU64,
     /// Sites that alone brought something else.
     wrong: Mutex<BTreeSet<String>>,
-    cancelled: watch::Sender<bool>,
+    fate: watch::Sender<Fate>,
     ended: OnceLock<Instant>,
 }
 
@@ -208,12 +217,27 @@ impl Fetch {
     }
 
     fn is_cancelled(&self) -> bool {
-        *self.cancelled.borrow()
+        *self.fate.borrow() == Fate::Cancelled
     }
 
     async fn cancelled(&self) {
         // It fails when the sender is gone, which is here.
-        let _ = self.cancelled.subscribe().wait_for(|cancelled| *cancelled).await;
+        let _ = self.fate.subscribe().wait_for(|fate| *fate == Fate::Cancelled).await;
+    }
+
+    /// From now on it cannot be given up. `false`: it was.
+    fn is_here(&self) -> bool {
+        self.fate.send_if_modified(|fate| {
+            if *fate == Fate::Open {
+                *fate = Fate::Here;
+            }
+            *fate == Fate::Here
+        })
+    }
+
+    /// It did not get its place, and may be given up again.
+    fn is_not_here(&self) {
+        self.fate.send_replace(Fate::Open);
     }
 
     fn end(&self, ended: Result<Option<String>, String>) {
@@ -542,16 +566,31 @@ impl Dispatch {
         let Some(fetch) = fetch.filter(|fetch| !fetch.state.borrow().done) else {
             return Ok(false);
         };
-        Kept::forget(&site.config().state(), id).map_err(|error| {
-            let what = format!("it would begin again with the daemon: {error}");
-            Problem::from(Fault::new(ErrorClass::OutOfResources, what))
-        })?;
-        fetch.cancelled.send_replace(true);
+        let mut given_up = Ok(());
+        fetch.fate.send_if_modified(|fate| {
+            given_up = match fate {
+                Fate::Here => Err(too_late()),
+                _ => Kept::forget(&site.config().state(), id).map_err(|error| {
+                    let what = format!("it would begin again with the daemon: {error}");
+                    Fault::new(ErrorClass::OutOfResources, what).into()
+                }),
+            };
+            if given_up.is_ok() {
+                *fate = Fate::Cancelled;
+            }
+            given_up.is_ok()
+        });
+        given_up?;
         if fetch.is_lost() {
             fetch.end(Err(CANCELLED.to_owned()));
         }
         Ok(true)
     }
+}
+
+fn too_late() -> Problem {
+    let what = "all of it is here: it is too late to give it up";
+    Problem::new(StatusCode::CONFLICT, "too-late", what, "wait for its end")
 }
 
 /// A fetch that was asked for is under way,
@@ -570,14 +609,14 @@ fn keep(known: &mut BTreeMap<i64, Arc<Fetch>>, report: FetchReport) -> Arc<Fetch
         first.and_then(|(_, id)| known.remove(&id));
     }
     let id = report.id;
-    let (state, cancelled) = (watch::channel(report).0, watch::channel(false).0);
+    let (state, fate) = (watch::channel(report).0, watch::channel(Fate::Open).0);
     let fetch = Arc::new(Fetch {
         state,
         phase: Mutex::default(),
         gather: Mutex::new(None),
         pieces: AtomicU64::new(0),
         wrong: Mutex::default(),
-        cancelled,
+        fate,
         ended: OnceLock::new(),
     });
     known.insert(id, fetch.clone());
@@ -586,7 +625,9 @@ fn keep(known: &mut BTreeMap<i64, Arc<Fetch>>, report: FetchReport) -> Arc<Fetch
 
 #[cfg(test)]
 mod tests {
-    use super::{Fault, Fetch, FetchReport, FetchWish, KNOWN_MAX, Phase, decisive, fetch, keep};
+    use super::{
+        Fault, Fetch, FetchReport, FetchWish, KNOWN_MAX, Kept, Phase, decisive, fetch, keep,
+    };
     use crate::api::Given;
     use crate::dispatch::link::{Link, Wanted};
     use crate::dispatch::{Dispatch, lock};
@@ -639,6 +680,22 @@ mod tests {
         let wish = FetchWish { site, name, ..FetchWish::default() };
         let asked = fetch(State(daemon.site.clone()), Extension(dispatch.clone()), Given(wish));
         asked.await.unwrap().0
+    }
+
+    #[tokio::test]
+    async fn what_is_here_is_not_given_up_and_what_is_given_up_gets_no_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let (daemon, dispatch, begun) = asked(folder.path()).await;
+        let (fetch, site) = (known(&dispatch, &begun), &daemon.site);
+        let kept = || Kept::all(&site.config().state()).len();
+        assert!(fetch.is_here());
+        let late = dispatch.cancel_fetch(site, begun.id).unwrap_err();
+        assert_eq!((late.status, fetch.is_cancelled(), kept()), (409, false, 1), "{late:?}");
+        fetch.is_not_here();
+        assert!(dispatch.cancel_fetch(site, begun.id).unwrap());
+        assert_eq!((fetch.is_here(), fetch.is_cancelled(), kept()), (false, true, 0));
+        fetch.state.subscribe().wait_for(|report| report.done).await.unwrap();
+        daemon.end(Duration::ZERO).await;
     }
 
     fn known(dispatch: &Dispatch, report: &FetchReport) -> Arc<Fetch> {

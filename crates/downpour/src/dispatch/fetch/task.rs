@@ -240,6 +240,8 @@ impl Task {
         let path = Part::path_of(&self.folder, &self.taken.item.blake3);
         if !self.is_placed().await? && !self.make_way().await? {
             self.bring(&path, holders).await?;
+        } else if !self.fetch.is_here() {
+            return Err(cancelled());
         }
         self.record().await
     }
@@ -310,7 +312,11 @@ impl Task {
         });
         let promise = promise.await?;
         while_it_grows(part, &promise, self.whole(part, holders)).await?;
-        self.place(part.path().to_owned()).await
+        if !self.fetch.is_here() {
+            return Err(cancelled());
+        }
+        let placed = self.place(part.path().to_owned()).await;
+        placed.inspect_err(|_| self.fetch.is_not_here())
     }
 
     /// Brings the whole, as it shall be.
@@ -561,7 +567,7 @@ pub(super) async fn blocking<T: Send + 'static>(
 #[cfg(test)]
 mod tests {
     use super::super::part::Part;
-    use super::super::{FetchReport, keep};
+    use super::super::{Fate, FetchReport, keep};
     use super::{UnlessEnded, copy, is_wanted, while_it_grows};
     use crate::dispatch::room::Room;
     use crate::receipt::digest_of;
@@ -616,7 +622,7 @@ mod tests {
         };
         let (first, second, _other) = (begin(1, "0a"), begin(2, "0a"), begin(3, "0b"));
         assert!(is_wanted(&known, 2, "0a"), "the first one tries again");
-        first.cancelled.send_replace(true);
+        first.fate.send_replace(Fate::Cancelled);
         assert!(!is_wanted(&known, 2, "0a"));
         assert!(is_wanted(&known, 1, "0a"));
         second.end(Ok(None));
@@ -632,7 +638,7 @@ mod tests {
         let ended = || fetch.is_cancelled();
         let read = || digest_of(UnlessEnded { file: File::open(&path)?, ended });
         assert_eq!(read().unwrap().0, 3);
-        fetch.cancelled.send_replace(true);
+        fetch.fate.send_replace(Fate::Cancelled);
         assert_eq!(read().unwrap_err().to_string(), "it has ended");
     }
 }
