@@ -40,7 +40,7 @@ pub struct ReceiveArgs {
     /// As root: keep the setuid and setgid bits of files, which are taken off otherwise
     #[arg(long)]
     pub setuid: bool,
-    /// Restore ACLs, extended attributes and capabilities
+    /// Make ACLs, extended attributes and capabilities what they are at the sender, which needs --xattrs as well
     #[arg(long)]
     pub xattrs: bool,
     /// How long to wait for the sender, such as 30s or 24h

@@ -56,7 +56,7 @@ pub struct SendArgs {
     /// port of --ports]
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<HostPort>,
-    /// Preserve ACLs, extended attributes and capabilities
+    /// Tell ACLs, extended attributes and capabilities as well, for receivers with --xattrs
     #[arg(long, conflicts_with = "products")]
     pub xattrs: bool,
     /// Leave out what cannot be read, and name it in the report, instead of sending nothing

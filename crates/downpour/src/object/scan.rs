@@ -170,6 +170,9 @@ impl Scan {
             links: HashMap::new(),
             options,
         };
+        if options.xattrs {
+            walk.builder.set_has_xattrs();
+        }
         let tops = walk.tops(paths)?;
         for top in tops {
             let first = walk.builder.tree().len();

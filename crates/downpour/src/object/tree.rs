@@ -263,6 +263,7 @@ pub struct Tree {
     layout: Layout,
     xattr_sets: Vec<Vec<Xattr>>,
     xattr_of: HashMap<u32, u32>,
+    has_xattrs: bool,
     /// Of the target folder itself, and its set of attributes.
     root: Option<(Meta, Option<u32>)>,
     size: u64,
@@ -296,6 +297,11 @@ impl Tree {
         let (meta, set) = self.root?;
         let xattrs = set.map_or(&[][..], |set| &self.xattr_sets[set as usize]);
         Some(Entry { parent: None, name: b"", kind: Kind::Folder, meta, xattrs })
+    }
+
+    /// Whether extended attributes are told: an entry without any has none then. If not, nothing is known of them.
+    pub fn has_xattrs(&self) -> bool {
+        self.has_xattrs
     }
 
     /// The set of extended attributes of the target folder.
@@ -444,6 +450,7 @@ impl TreeBuilder {
                 layout: Layout::default(),
                 xattr_sets: Vec::new(),
                 xattr_of: HashMap::new(),
+                has_xattrs: false,
                 root: None,
                 size: 0,
                 files: 0,
@@ -468,6 +475,11 @@ impl TreeBuilder {
 
     pub(crate) fn finish(self) -> Tree {
         self.tree
+    }
+
+    /// Says that extended attributes are told.
+    pub(crate) fn set_has_xattrs(&mut self) {
+        self.tree.has_xattrs = true;
     }
 
     /// Says what the target folder itself becomes: before all entries.

@@ -1,13 +1,14 @@
-//! Extended attributes, ACLs and file capabilities: read at the sender, applied at the receiver.
+//! Extended attributes, ACLs and file capabilities: read at the sender, made equal at the receiver.
 //!
 //! Taken are `user.*`, `trusted.*` (root sees them), `security.capability` and the POSIX ACLs. Labels
 //! of security modules (SELinux, IMA, …) belong to the machine and stay there.
 
 use super::limits::{XATTRS_LEN_MAX, XATTRS_MAX};
+use super::scan::explain;
 use super::tree::Xattr;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::path::Path;
 
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
@@ -28,18 +29,12 @@ pub(crate) fn is_privileged(name: &[u8]) -> bool {
 
 /// The attributes of `path` itself (a link is not followed), sorted by name.
 pub(crate) fn read(path: &Path) -> Result<Vec<Xattr>, std::io::Error> {
-    let mut list = vec![0u8; VALUE_LEN_MAX];
-    let len = match rustix::fs::llistxattr(path, &mut list[..]) {
-        Ok(len) => len,
-        Err(Errno::NOTSUP) => return Ok(Vec::new()),
-        Err(error) => return Err(error.into()),
-    };
     let mut out = Vec::new();
     let mut total = 0;
     let mut value = Vec::new();
-    for name in list[..len].split(|byte| *byte == 0).filter(|name| is_taken(name)) {
+    for name in names(|list| rustix::fs::llistxattr(path, list))? {
         value.resize(VALUE_LEN_MAX, 0);
-        let len = match rustix::fs::lgetxattr(path, name, &mut value[..]) {
+        let len = match rustix::fs::lgetxattr(path, &name[..], &mut value[..]) {
             Ok(len) => len,
             Err(Errno::NODATA | Errno::NOTSUP) => continue,
             Err(error) => return Err(error.into()),
@@ -48,16 +43,51 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Xattr>, std::io::Error> {
         if total > XATTRS_LEN_MAX || out.len() == XATTRS_MAX {
             return Err(std::io::Error::other("they are too many or too long"));
         }
-        out.push(Xattr { name: name.to_vec(), value: value[..len].to_vec() });
+        out.push(Xattr { name, value: value[..len].to_vec() });
     }
     out.sort_unstable();
     Ok(out)
 }
 
-/// Sets one attribute.
-pub(crate) fn apply(fd: BorrowedFd<'_>, xattr: &Xattr) -> Result<(), Errno> {
-    if !is_taken(&xattr.name) {
-        return Err(Errno::NOTSUP);
+/// The names of those that are taken.
+fn names(list_all: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<Vec<u8>>, Errno> {
+    let mut list = vec![0u8; VALUE_LEN_MAX];
+    let len = match list_all(&mut list) {
+        Err(Errno::NOTSUP) => 0,
+        len => len?,
+    };
+    let taken = list[..len].split(|byte| *byte == 0).filter(|name| is_taken(name));
+    Ok(taken.map(<[u8]>::to_vec).collect())
+}
+
+/// Gives a file, folder or link these attributes, and takes all others from it. Who is not root leaves alone what only
+/// root may set. Returns what could not be done.
+pub(crate) fn make_equal(fd: BorrowedFd<'_>, xattrs: &[Xattr], root: bool) -> Vec<String> {
+    // By path, as a link is open as a place only; this one leads to what is open and no further.
+    let path = &format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let mut notices = Vec::new();
+    let mut note = |name: &[u8], what: &str, result: Result<(), Errno>| {
+        if let Err(error) = result {
+            let name = name.escape_ascii();
+            notices.push(format!("attribute {name} not {what}: {}", explain(error)));
+        }
+    };
+    let ours = |name: &[u8]| root || !is_privileged(name);
+    match names(|list| rustix::fs::listxattr(path, list)) {
+        Ok(there) => {
+            let told = |name: &[u8]| xattrs.iter().any(|xattr| xattr.name == name);
+            for name in there.iter().filter(|name| ours(name) && !told(name)) {
+                note(name, "removed", rustix::fs::removexattr(path, &name[..]));
+            }
+        }
+        Err(error) => note(b"*", "removed", Err(error)),
     }
-    rustix::fs::fsetxattr(fd, &xattr.name[..], &xattr.value, XattrFlags::empty())
+    for Xattr { name, value } in xattrs.iter().filter(|xattr| ours(&xattr.name)) {
+        let set = match is_taken(name) {
+            true => rustix::fs::setxattr(path, &name[..], value, XattrFlags::empty()),
+            false => Err(Errno::NOTSUP),
+        };
+        note(name, "set", set);
+    }
+    notices
 }

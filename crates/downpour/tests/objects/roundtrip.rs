@@ -358,6 +358,68 @@ fn attributes_arrive_when_asked() {
 }
 
 #[test]
+fn attributes_and_acls_are_taken_away_again() {
+    const NAME: &str = "attributes_and_acls_are_taken_away_again";
+    let (_dir, a, b) = pair();
+    write(a.join("d/f"), b"x");
+    let set = |path: &Path, name: &str, value: &[u8]| {
+        rustix::fs::lsetxattr(path, name, value, rustix::fs::XattrFlags::empty()).is_ok()
+    };
+    let names = |path: &str| {
+        let mut list = [0; 1024];
+        let len = rustix::fs::llistxattr(b.join(path), &mut list[..]).unwrap();
+        let names = list[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+        names.map(|name| String::from_utf8(name.to_vec()).unwrap()).collect::<Vec<_>>()
+    };
+    // user::rwx, user:1234:rwx, group::r-x, mask::rwx, other::---
+    let acl = [
+        &[2u8, 0, 0, 0][..],
+        &[1, 0, 7, 0, 255, 255, 255, 255],
+        &[2, 0, 7, 0, 210, 4, 0, 0],
+        &[4, 0, 5, 0, 255, 255, 255, 255],
+        &[16, 0, 7, 0, 255, 255, 255, 255],
+        &[32, 0, 0, 0, 255, 255, 255, 255],
+    ]
+    .concat();
+    let (access, default) = ("system.posix_acl_access", "system.posix_acl_default");
+    // What lies at the receiver inherits from the target, and has attributes of its own.
+    write(b.join("d/f"), b"x");
+    let can = set(&b, default, &acl)
+        && ["d", "d/f"].iter().all(|path| set(&b.join(path), access, &acl))
+        && set(&b.join("d"), default, &acl)
+        && set(&b.join("d/f"), "user.old", b"1");
+    if !can {
+        return println!("skipped: {NAME}: no attributes or ACLs here");
+    }
+    write(a.join("d/new/g"), b"y");
+    assert!(set(&a.join("d/new/g"), "user.kept", b"2"));
+    let root = rustix::process::geteuid().is_root();
+    if root {
+        assert!(set(&b.join("d/f"), "trusted.old", b"4"));
+    }
+    let receive = |told: bool| {
+        let options = ScanOptions { xattrs: told, ..ScanOptions::default() };
+        let mut sender = Sender::scanned(&[a.join("d")], MIDDLE, &options);
+        sender.hash();
+        let options = FolderOptions { xattrs: true, ..FolderOptions::new(&b) };
+        let mut receiver = sender.receiver(Destination::Folder(options));
+        receiver.carry(&sender, sender.order());
+        let notice = |e: &StoreEvent| matches!(e, StoreEvent::Notice { .. });
+        assert!(!receiver.events().iter().any(notice), "{:?}", receiver.events());
+    };
+    // A sender that tells none says nothing of them.
+    receive(false);
+    assert!(names("d/f").contains(&"user.old".to_owned()), "{:?}", names("d/f"));
+    receive(true);
+    for path in ["d", "d/f", "d/new"] {
+        assert_eq!(names(path), [""; 0], "{path}");
+    }
+    assert_eq!(names("d/new/g"), ["user.kept"]);
+    assert_eq!(names(""), [default], "the target is not told of");
+    assert_same(&a.join("d"), &b.join("d"));
+}
+
+#[test]
 fn staging_leaves_no_trace() {
     let (_dir, a, b) = pair();
     write(a.join("f"), &Random(5).bytes(3 << 20));

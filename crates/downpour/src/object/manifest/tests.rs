@@ -96,14 +96,31 @@ fn build(builder: &mut TreeBuilder, depth: u32, mut children: Vec<(Vec<u8>, Meta
     }
 }
 
+/// Takes all attributes away.
+fn bare(children: &mut [(Vec<u8>, Meta, bool, Node)]) {
+    for (_, _, attributed, node) in children {
+        *attributed = false;
+        if let Node::Folder(inner) = node {
+            bare(inner);
+        }
+    }
+}
+
 fn tree() -> impl Strategy<Value = Tree> {
     let top = prop::collection::vec((Just(b"top".to_vec()), meta(), any::<bool>(), node()), 0..6);
     let root = prop::option::of((meta(), any::<bool>()));
-    (root, top).prop_map(|(root, mut top)| {
+    (root, top, any::<bool>()).prop_map(|(mut root, mut top, has_xattrs)| {
         for (i, child) in top.iter_mut().enumerate() {
             child.0.push(i as u8 + 1);
         }
         let mut builder = TreeBuilder::new();
+        match has_xattrs {
+            true => builder.set_has_xattrs(),
+            false => {
+                root.iter_mut().for_each(|(_, attributed)| *attributed = false);
+                bare(&mut top);
+            }
+        }
         if let Some((meta, attributed)) = root {
             let xattr = Xattr { name: b"user.a".to_vec(), value: vec![1; 5] };
             builder
@@ -124,7 +141,7 @@ fn decode(bodies: &[Vec<u8>]) -> Result<Tree, BodyError> {
 }
 
 fn assert_same(a: &Tree, b: &Tree) {
-    assert_eq!((a.len(), a.layout()), (b.len(), b.layout()));
+    assert_eq!((a.len(), a.has_xattrs(), a.layout()), (b.len(), b.has_xattrs(), b.layout()));
     let root = |tree: &Tree| tree.root().map(|root| (root.meta, root.xattrs.to_vec()));
     assert_eq!(root(a), root(b));
     for id in a.ids() {
@@ -339,6 +356,19 @@ fn the_target_folder_is_told_once_and_as_a_folder() {
     let beyond = TreeDecoder::new(ENTRIES_MAX).body(&told(0, 0o10000));
     let Err(BodyError::Tree(error)) = beyond else { panic!("{beyond:?}") };
     assert_eq!(error.problem, TreeProblem::Meta);
+}
+
+#[test]
+fn attributes_are_announced_in_the_first_section() {
+    // A folder's entry with a new set of one attribute.
+    let mut entry = raw(32, 0, b"d", &[]);
+    entry.extend([0, 1, 6, b'u', b's', b'e', b'r', b'.', b'a', 0]);
+    let body = |flags: u8| [&[1, flags, 1][..], &entry].concat();
+    let mut decoder = TreeDecoder::new(ENTRIES_MAX);
+    assert_eq!(decoder.body(&body(5)), Ok(true));
+    assert!(matches!(decoder.body(&body(5)), Err(BodyError::Text("unknown flags"))));
+    assert!(decoder.finish().has_xattrs());
+    assert!(matches!(TreeDecoder::new(ENTRIES_MAX).body(&body(0)), Err(BodyError::Text(_))));
 }
 
 #[test]

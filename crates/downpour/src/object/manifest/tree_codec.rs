@@ -32,7 +32,8 @@ const FLAGS_END: u8 = 64;
 /// Flags of a body.
 const BODY_MORE: u8 = 1;
 const BODY_ROOT: u8 = 2;
-const BODY_FLAGS_END: u8 = 4;
+const BODY_XATTRS: u8 = 4;
+const BODY_FLAGS_END: u8 = 8;
 
 /// What an entry is told relative to.
 #[derive(Clone, Debug, Default)]
@@ -89,6 +90,7 @@ impl<'a> TreeEncoder<'a> {
         let (mut entries, first) = (Vec::new(), self.next);
         // Only the body that has the first entry, if there is any, starts here.
         let root = self.tree.root().filter(|_| first == 0);
+        let has_xattrs = self.tree.has_xattrs() && first == 0;
         let mut head = Vec::new();
         if let Some(root) = &root {
             let flags = self.flags(KIND_FOLDER, root);
@@ -105,7 +107,9 @@ impl<'a> TreeEncoder<'a> {
         }
         self.done = self.next == self.tree.len();
         let flag = |set: bool, bit: u8| if set { bit } else { 0 };
-        let flags = flag(!self.done, BODY_MORE) | flag(root.is_some(), BODY_ROOT);
+        let flags = flag(!self.done, BODY_MORE)
+            | flag(root.is_some(), BODY_ROOT)
+            | flag(has_xattrs, BODY_XATTRS);
         let mut body = vec![BODY_TREE, flags];
         body.append(&mut head);
         put_varint(&mut body, u64::from(self.next - first));
@@ -247,12 +251,15 @@ impl TreeDecoder {
             return Err(BodyError::Text("a part of the tree is missing"));
         }
         let flags = reader.byte()?;
-        let has_root = flags & BODY_ROOT != 0;
-        if flags >= BODY_FLAGS_END || has_root && !self.first {
+        let of_all = flags & (BODY_ROOT | BODY_XATTRS);
+        if flags >= BODY_FLAGS_END || of_all != 0 && !self.first {
             return Err(BodyError::Text("unknown flags"));
         }
         self.first = false;
-        if has_root {
+        if flags & BODY_XATTRS != 0 {
+            self.builder.set_has_xattrs();
+        }
+        if flags & BODY_ROOT != 0 {
             self.root(&mut reader)?;
         }
         let count: u32 = reader.number()?;
@@ -383,6 +390,9 @@ impl TreeDecoder {
 
     /// The attributes, and whether they are a set not seen before.
     fn xattrs(&self, reader: &mut Reader<'_>) -> Result<(Vec<Xattr>, bool), BodyError> {
+        if !self.builder.tree().has_xattrs() {
+            return Err(BodyError::Text("attributes that it has not announced"));
+        }
         if let Some(known) = reader.number::<usize>()?.checked_sub(1) {
             let set = self.sets.get(known).ok_or(BodyError::Text("unknown attributes"))?;
             return Ok((set.clone(), false));

@@ -1,7 +1,8 @@
 //! Owner, mode, extended attributes and times, in the order in which none undoes another.
 //!
 //! Owner first (it clears setuid and capabilities), then mode, then attributes (an ACL refines the
-//! mode), then times. What the user who runs the receiver may not do is skipped: ownership without root
+//! mode), then times. Attributes are made equal: what the sender has taken away, or a folder here hands down, goes.
+//! What the user who runs the receiver may not do is skipped: ownership without root
 //! in silence, as everybody expects; anything else with a notice.
 
 use crate::object::scan::{explain, mtime};
@@ -23,6 +24,7 @@ pub(crate) struct MetaPolicy {
     pub(crate) owner: bool,
     /// Setuid and setgid bits of files; needs root.
     pub(crate) setuid: bool,
+    /// Extended attributes, which the tree must tell.
     pub(crate) xattrs: bool,
 }
 
@@ -57,15 +59,14 @@ impl MetaPolicy {
         if now.is_none_or(|now| (now.st_mode & 0o7777) as u16 != mode) {
             note("mode", rustix::fs::fchmod(fd, Mode::from_raw_mode(mode.into())));
         }
-        for attribute in entry.xattrs.iter().filter(|_| self.xattrs) {
-            if self.root || !xattr::is_privileged(&attribute.name) {
-                let what = format!("attribute {}", attribute.name.escape_ascii());
-                note(&what, xattr::apply(fd, attribute));
-            }
-        }
+        let of_xattrs = match self.xattrs {
+            true => xattr::make_equal(fd, entry.xattrs, self.root),
+            false => Vec::new(),
+        };
         if now.is_none_or(|now| mtime(&now) != entry.meta.mtime) || !entry.xattrs.is_empty() {
             note("time", rustix::fs::futimens(fd, &times(entry.meta.mtime)));
         }
+        notices.extend(of_xattrs);
         notices
     }
 

@@ -50,7 +50,7 @@ pub struct FolderOptions {
     pub owner: bool,
     /// Keep setuid and setgid bits of files, if run as root. Default: no.
     pub setuid: bool,
-    /// Apply extended attributes and ACLs; as root also capabilities. Default: no.
+    /// Make extended attributes and ACLs what the sender tells; as root also capabilities. Default: no.
     pub xattrs: bool,
     /// Give folders the sender's metadata. Default: yes. If not, one that is there stays as it is.
     pub folders: bool,
@@ -187,7 +187,7 @@ impl FolderTarget {
         Placer {
             beneath: Beneath::new(self.staging.out().clone(), tree.clone()),
             staging: self.staging.clone(),
-            meta: MetaPolicy { root, owner, setuid, xattrs },
+            meta: MetaPolicy { root, owner, setuid, xattrs: xattrs && tree.has_xattrs() },
             durability,
             overwrite,
             folders,
