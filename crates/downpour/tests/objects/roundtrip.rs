@@ -362,6 +362,7 @@ fn attributes_and_acls_are_taken_away_again() {
     const NAME: &str = "attributes_and_acls_are_taken_away_again";
     let (_dir, a, b) = pair();
     write(a.join("d/f"), b"x");
+    symlink("f", a.join("d/l")).unwrap();
     let set = |path: &Path, name: &str, value: &[u8]| {
         rustix::fs::lsetxattr(path, name, value, rustix::fs::XattrFlags::empty()).is_ok()
     };
@@ -395,6 +396,7 @@ fn attributes_and_acls_are_taken_away_again() {
     assert!(set(&a.join("d/new/g"), "user.kept", b"2"));
     let root = rustix::process::geteuid().is_root();
     if root {
+        assert!(set(&a.join("d/l"), "trusted.of_link", b"3"));
         assert!(set(&b.join("d/f"), "trusted.old", b"4"));
     }
     let receive = |told: bool| {
@@ -405,7 +407,7 @@ fn attributes_and_acls_are_taken_away_again() {
         let mut receiver = sender.receiver(Destination::Folder(options));
         receiver.carry(&sender, sender.order());
         let notice = |e: &StoreEvent| matches!(e, StoreEvent::Notice { .. });
-        assert!(!receiver.events().iter().any(notice), "{:?}", receiver.events());
+        assert_eq!(!receiver.events().iter().any(notice), told, "{:?}", receiver.events());
     };
     // A sender that tells none says nothing of them.
     receive(false);
@@ -415,6 +417,7 @@ fn attributes_and_acls_are_taken_away_again() {
         assert_eq!(names(path), [""; 0], "{path}");
     }
     assert_eq!(names("d/new/g"), ["user.kept"]);
+    assert_eq!(names("d/l"), if root { &["trusted.of_link"][..] } else { &[] });
     assert_eq!(names(""), [default], "the target is not told of");
     assert_same(&a.join("d"), &b.join("d"));
 }

@@ -3,12 +3,13 @@
 //! Owner first (it clears setuid and capabilities), then mode, then attributes (an ACL refines the
 //! mode), then times. Attributes are made equal: what the sender has taken away, or a folder here hands down, goes.
 //! What the user who runs the receiver may not do is skipped: ownership without root
-//! in silence, as everybody expects; anything else with a notice.
+//! in silence, as everybody expects; anything else with a notice, of which there is one for all attributes that need root.
 
+use super::beneath::open_in;
 use crate::object::scan::{explain, mtime};
 use crate::object::tree::{Entry, Kind, Mtime};
 use crate::object::xattr;
-use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, UTIME_OMIT, Uid};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, Uid};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -70,7 +71,7 @@ impl MetaPolicy {
         notices
     }
 
-    /// Owner and time of a symbolic link, which cannot be opened.
+    /// Owner, attributes and time of a symbolic link, which cannot be opened.
     pub(crate) fn apply_to_link(
         &self,
         folder: impl AsFd,
@@ -85,6 +86,13 @@ impl MetaPolicy {
                 rustix::fs::chownat(folder.as_fd(), name, Some(uid), Some(gid), flags)
             {
                 notices.push(format!("owner not set: {}", explain(error)));
+            }
+        }
+        // A link has such attributes only as root may set.
+        if self.xattrs && self.root {
+            match open_in(folder.as_fd(), name, OFlags::PATH, Mode::empty()) {
+                Ok(link) => notices.extend(xattr::make_equal(link.as_fd(), entry.xattrs, true)),
+                Err(error) => notices.push(format!("attributes not set: {}", explain(error))),
             }
         }
         let times = times(entry.meta.mtime);

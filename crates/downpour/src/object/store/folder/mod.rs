@@ -25,6 +25,7 @@ use crate::object::place::{
 };
 use crate::object::scan::explain;
 use crate::object::tree::{EntryId, Kind, Tree};
+use crate::object::xattr::is_privileged;
 use held::{full, is_zero, read_data};
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
@@ -151,6 +152,21 @@ impl Ready {
         let ends = extents.iter().map(|extent| extent.start + extent.len);
         let starts = extents.iter().map(|extent| extent.start).chain([len]);
         std::iter::once(0).chain(ends).zip(starts).map(|(from, to)| from..to)
+    }
+
+    /// What of the attributes that were asked for cannot be had, if there is such.
+    fn xattrs_left(&self, asked: bool) -> Option<String> {
+        if !asked || self.tree.is_stream() {
+            return None;
+        }
+        if !self.tree.has_xattrs() {
+            let text = "the sender tells no extended attributes: give --xattrs there, too";
+            return Some(text.to_owned());
+        }
+        let all = self.tree.ids().map(|id| self.tree.entry(id)).chain(self.tree.root());
+        let left = all.flat_map(|entry| entry.xattrs).filter(|x| is_privileged(&x.name)).count();
+        (left > 0 && !self.placer.meta.root)
+            .then(|| format!("{left} attributes not set (trusted.*, capabilities): only root may"))
     }
 
     fn failure(&self, error: Errno, id: EntryId) -> Fault {
@@ -440,6 +456,7 @@ impl Target for FolderTarget {
         {
             of_target.push(format!("the staging folder stays: {}", explain(error)));
         }
+        of_target.extend(ready.xattrs_left(self.options.xattrs));
         // After the last change of what is in it.
         of_target.extend(ready.placer.finish_target());
         Ok(Finished { failed: report.failed, notices: report.notices, of_target })
