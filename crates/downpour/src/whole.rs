@@ -74,7 +74,7 @@ fn place(path: &Path) -> io::Result<Option<PathBuf>> {
 }
 
 /// Where a file is made: links may lead to one that is not there yet.
-fn new_at(path: &Path) -> PathBuf {
+pub(crate) fn new_at(path: &Path) -> PathBuf {
     let mut place = path.to_owned();
     for _ in 0..LINKS_MAX {
         let Ok(to) = fs::read_link(&place) else { break };

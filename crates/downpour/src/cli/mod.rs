@@ -17,6 +17,7 @@ mod events;
 mod fault;
 mod fetch;
 mod network;
+mod outputs;
 mod ports;
 mod profile;
 mod rebuild;
@@ -51,7 +52,7 @@ use crate::report::Report;
 use crate::{output, profile as papers, session};
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Sends files to many machines at once and proves that they arrived.
@@ -114,6 +115,12 @@ impl OutputArgs {
                 "give --report a file in a folder that is there and that you may write to",
             )
         })
+    }
+
+    /// Refuses files to write that are among those to `read`, or one file twice.
+    fn check_files(&self, more: &[(&str, Option<&Path>)], read: &[&Path]) -> Result<(), Fault> {
+        let ours = [("--report", self.report.as_deref()), ("--trace", self.trace.as_deref())];
+        outputs::check(&[&ours, more].concat(), read)
     }
 
     /// Whether standard output is for the report alone, or for nothing.

@@ -320,7 +320,7 @@ impl SendArgs {
 
     /// Settles everything for a paper's protocol.
     pub fn resolve_paper(self) -> Result<ProfileSendPlan, Fault> {
-        self.check_paper_options()?;
+        self.check_paper_options().and_then(|()| self.check_files())?;
         let protocol = self.paper.protocol;
         check_options(
             protocol,
@@ -411,7 +411,7 @@ impl ReceiveArgs {
 
     /// Settles everything for a paper's protocol.
     pub fn resolve_paper(self) -> Result<ProfileReceivePlan, Fault> {
-        self.check_paper_options()?;
+        self.check_paper_options().and_then(|()| self.check_files())?;
         let protocol = self.paper.protocol;
         check_options(
             protocol,

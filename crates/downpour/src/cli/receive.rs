@@ -192,6 +192,15 @@ fn read_short(from: impl Read) -> io::Result<String> {
 }
 
 impl ReceiveArgs {
+    /// Each file that is written is another one.
+    pub(super) fn check_files(&self) -> Result<(), Fault> {
+        let more = [
+            ("--product-log", self.product_log.as_deref()),
+            ("--times", self.paper.times.as_deref()),
+        ];
+        self.output.check_files(&more, &[])
+    }
+
     /// Looks at the machine and settles everything.
     pub fn resolve(self) -> Result<ReceivePlan, Fault> {
         self.check_paper_options()?;
@@ -199,6 +208,7 @@ impl ReceiveArgs {
             let what = "standard output cannot take the data and the report of --json";
             return Err(Fault::usage(what, "give --report FILE instead of --json"));
         }
+        self.check_files()?;
         // Absent only beside `--profile auto`; an empty one is refused with advice.
         Ok(ReceivePlan {
             ticket: TicketText::read(self.ticket.as_deref().unwrap_or_default())?,

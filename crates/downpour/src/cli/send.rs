@@ -220,6 +220,7 @@ impl SendArgs {
     pub fn resolve(self) -> Result<SendPlan, Fault> {
         self.check_paper_options()?;
         self.check_stream_options()?;
+        self.check_files()?;
         let payload = match self.products {
             Some(list) => resolve_products(list, self.product_memory, self.product_log)?,
             None => resolve_payload(self.paths, self.name)?,
@@ -268,6 +269,13 @@ impl SendArgs {
             network: self.network.resolve()?,
             output: self.output,
         })
+    }
+
+    /// Nothing that is read is written to.
+    pub(super) fn check_files(&self) -> Result<(), Fault> {
+        let others = [&self.products, &self.ticket, &self.expect].into_iter().flatten();
+        let read: Vec<&Path> = self.paths.iter().chain(others).map(PathBuf::as_path).collect();
+        self.output.check_files(&[("--product-log", self.product_log.as_deref())], &read)
     }
 
     /// What is for multicast alone goes with nothing else.
@@ -641,6 +649,33 @@ mod tests {
         let fault = resolve(&["-"]).unwrap_err();
         assert!(fault.todo.contains("--receivers"), "{fault}");
         assert!(resolve(&["/", "--controller", "fixed", "--receivers", "1"]).is_err());
+    }
+
+    #[test]
+    fn what_is_sent_or_read_is_not_written_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("f");
+        std::fs::write(&file, "node1\n").unwrap();
+        let (file, folder) = (file.to_str().unwrap(), folder.path().to_str().unwrap());
+        for line in [
+            &[file, "--trace", file][..],
+            &[folder, "--report", file],
+            &["/dev/null", "--expect", file, "--report", file],
+            &["--products", file, "--product-log", file],
+            &[file, "--profile", "bmtp", "--report", file],
+        ] {
+            let line =
+                Line::try_parse_from([&["send", "--receivers", "1"], line].concat()).unwrap();
+            let fault = match line.args.is_of_paper() {
+                true => line.args.resolve_paper().unwrap_err(),
+                false => line.args.resolve().unwrap_err(),
+            };
+            assert!(
+                fault.exit == Exit::Usage && fault.what.contains("this session reads"),
+                "{fault}"
+            );
+        }
+        assert_eq!(std::fs::read(file).unwrap(), b"node1\n");
     }
 
     #[test]

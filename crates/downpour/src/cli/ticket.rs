@@ -42,7 +42,7 @@ struct NewArgs {
     /// [default: everybody who has the ticket]
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     allow: Vec<PublicKey>,
-    /// File to write; only its owner can read it
+    /// File to write; only its owner can read it. An earlier ticket is replaced, another file is not
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
 }
@@ -98,6 +98,7 @@ impl NewArgs {
             let todo = "give --out the name of a file, from which sender and receivers can read it";
             return Err(Fault::usage("a ticket is not written to standard output", todo));
         }
+        check_place(&self.out)?;
         let identity = own_identity()?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let ticket = Ticket {
@@ -148,6 +149,19 @@ fn admitting(file: &Path) -> Option<Duration> {
     left(&ticket).ok()
 }
 
+/// Refuses a file that holds something else than a ticket.
+fn check_place(file: &Path) -> Result<(), Fault> {
+    let holds = std::fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.len() > 0);
+    // A pipe is not read.
+    match holds.then(|| Ticket::read_file(file)) {
+        Some(Err(error)) => {
+            let todo = "give --out another file: this one is not replaced";
+            Err(Fault::usage(format!("it would replace what is no ticket: {error}"), todo))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// This user's node key; it is made when there is none.
 fn own_identity() -> Result<Identity, Fault> {
     let advice = "set $DOWNPOUR_HOME to a folder of your own";
@@ -183,7 +197,7 @@ impl ShowArgs {
 
 #[cfg(test)]
 mod tests {
-    use super::{NewArgs, admitting};
+    use super::{NewArgs, admitting, check_place};
     use crate::cli::Exit;
     use crate::ticket::Ticket;
     use clap::Parser as _;
@@ -236,7 +250,11 @@ mod tests {
             ticket.write_file(&file).unwrap();
             assert_eq!(admitting(&file).is_some(), admits);
         }
+        assert!(check_place(&file).is_ok());
         std::fs::write(&file, "something else").unwrap();
         assert_eq!(admitting(&file), None);
+        assert_eq!(check_place(&file).unwrap_err().exit, Exit::Usage);
+        std::fs::write(&file, "").unwrap();
+        assert!(check_place(&file).is_ok(), "there is nothing to lose, as after mktemp");
     }
 }
