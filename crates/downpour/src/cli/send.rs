@@ -498,7 +498,14 @@ fn read_expected(path: &Path) -> Result<BTreeSet<String>, Fault> {
     })?;
     let mut names = BTreeSet::new();
     for line in text.lines() {
-        let name = line.split('#').next().unwrap_or_default().trim();
+        // Editors of Windows begin a file with a byte order mark.
+        let is_blank = |c: char| c.is_whitespace() || c == '\u{feff}';
+        let name = line.split('#').next().unwrap_or_default().trim_matches(is_blank);
+        if name.contains(char::is_control) {
+            let what =
+                format!("{}: `{}` is no machine's name", path.display(), name.escape_debug());
+            return Err(Fault::usage(what, advice));
+        }
         if !name.is_empty() && !names.insert(name.to_owned()) {
             let what = format!("{} names {name} twice", path.display());
             return Err(Fault::usage(what, "give each machine a name of its own"));
@@ -686,6 +693,11 @@ mod tests {
         std::fs::write(&path, "# rack 1\nnode1\n node2 # spare\n\n").unwrap();
         let plan = resolve(&["/", "--expect", file]).unwrap();
         assert_eq!(plan.start.expect.iter().collect::<Vec<_>>(), ["node1", "node2"]);
+        std::fs::write(&path, "\u{feff}node1\r\nnode2\r\n").unwrap();
+        let plan = resolve(&["/", "--expect", file]).unwrap();
+        assert_eq!(plan.start.expect.iter().collect::<Vec<_>>(), ["node1", "node2"]);
+        std::fs::write(&path, "node\u{0}1\n").unwrap();
+        assert!(resolve(&["/", "--expect", file]).unwrap_err().what.contains("no machine's name"));
         std::fs::write(&path, "node1\nnode1\n").unwrap();
         assert!(resolve(&["/", "--expect", file]).unwrap_err().what.contains("twice"));
         std::fs::write(&path, "# nobody\n").unwrap();
