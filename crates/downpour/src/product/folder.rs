@@ -248,13 +248,20 @@ impl Drop for Folder {
 
 #[cfg(test)]
 mod tests {
-    use super::{COMPARED_MAX, Folder, Mark};
+    use super::{COMPARED_MAX, Folder, Mark, Staged};
     use crate::object::{Claim, Digest, OpenError, PlaceError, SingleTarget};
     use rustix::io::Errno;
     use std::os::fd::OwnedFd;
     use std::os::unix::fs::MetadataExt as _;
     use std::path::Path;
     use std::sync::Arc;
+
+    impl Staged {
+        /// What is still to come of it finds no room.
+        pub(in super::super) fn fill(&mut self) {
+            self.file = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        }
+    }
 
     #[test]
     fn a_folder_is_for_one_receiver_at_a_time_of_products_or_of_a_tree() {

@@ -25,7 +25,7 @@ use super::log::{ProductLog, ReceivedLine};
 use super::ours::Ours;
 use super::unix_ns;
 use crate::object::{
-    EntryId, Obstacle, OpenError, StoreEvent, StoreFailure, Summary, Why, explain,
+    EntryId, Obstacle, OpenError, PlaceError, StoreEvent, StoreFailure, Summary, Why, explain,
 };
 use downpour_catalog::ErrorClass;
 use downpour_proto::BlockId;
@@ -626,8 +626,16 @@ impl Shelf {
             return Ok(());
         }
         let Ok(file) = &mut body.staged else { return Ok(()) };
-        if let Err(error) = folder.write(body.head.number, file, bytes) {
-            body.staged = Err(error.of_object(Some(body.head.number))?);
+        let Err(error) = folder.write(body.head.number, file, bytes) else { return Ok(()) };
+        match (error, body.fate.take()) {
+            // That is told of it, and it comes again: who left for it would be away to its sender.
+            (PlaceError::Full(what), Some(Fate::Taken(file, _room))) => {
+                body.fate = Some(Fate::Refused(file, (ErrorClass::DestinationFull, what)));
+            }
+            (error, fate) => {
+                body.fate = fate;
+                body.staged = Err(error.of_object(Some(body.head.number))?);
+            }
         }
         Ok(())
     }

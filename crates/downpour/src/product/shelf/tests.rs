@@ -1,9 +1,11 @@
 //! Blocks in any order, false ones, missing ones, and shelves that go on where others ended.
 
+use super::super::clerk::{Clerk, Told};
+use super::super::file::SiteFile;
 use super::super::frame::{Head, SEAL_LEN};
 use super::super::ours::Ours;
 use super::super::queue::{Inserter, Queue};
-use super::{Bookmark, Shelf, ShelfConfig};
+use super::{Bookmark, Reading, Shelf, ShelfConfig};
 use crate::object::{StoreEvent, StoreFailure};
 use downpour_proto::{BlockId, Geometry};
 use downpour_transport::control::ClockOffset;
@@ -24,6 +26,15 @@ fn blocks(publisher: impl Into<Arc<Identity>>, sizes: &[usize]) -> Vec<Vec<u8>> 
 
 /// The same of products that have fewer bytes by now than they had.
 fn blocks_of(publisher: impl Into<Arc<Identity>>, sizes: &[(usize, usize)]) -> Vec<Vec<u8>> {
+    blocks_with(publisher, sizes, |_| String::new())
+}
+
+/// The same of products with metadata.
+fn blocks_with(
+    publisher: impl Into<Arc<Identity>>,
+    sizes: &[(usize, usize)],
+    meta: impl Fn(usize) -> String,
+) -> Vec<Vec<u8>> {
     let queue = Queue::new(GEOMETRY, [5; 16], 1 << 30);
     let mut inserter = Inserter::new(Arc::clone(&queue), publisher.into()).unwrap();
     let mut ks = Vec::new();
@@ -31,7 +42,7 @@ fn blocks_of(publisher: impl Into<Arc<Identity>>, sizes: &[(usize, usize)]) -> V
     for (number, (size, there)) in sizes.iter().enumerate() {
         let (name, bytes) = (format!("p{number}"), vec![number as u8; *there]);
         let content = (*size as u64, &mut &bytes[..] as &mut dyn std::io::Read);
-        inserter.insert((&name, "", 0), content, &mut offer).unwrap();
+        inserter.insert((&name, &meta(number), 0), content, &mut offer).unwrap();
         if size % 2 == 0 {
             inserter.close(&mut offer).unwrap();
         }
@@ -64,15 +75,15 @@ impl World {
         folder: Option<&std::path::Path>,
         mark: Option<Bookmark>,
     ) -> Self {
-        Self::of(publisher, (first, mark), folder, Arc::default())
+        Self::of(publisher, (first, mark), folder, (Arc::default(), None))
     }
 
-    /// Of a receiver that has placed these files.
+    /// Of a receiver that has placed these files, and with who sees to those of sites.
     fn of(
         publisher: &Identity,
         (first, mark): (u32, Option<Bookmark>),
         folder: Option<&std::path::Path>,
-        ours: Arc<Ours>,
+        (ours, clerk): (Arc<Ours>, Option<Arc<Clerk>>),
     ) -> Self {
         let events: Arc<Mutex<Vec<StoreEvent>>> = Arc::default();
         let config = ShelfConfig {
@@ -85,7 +96,7 @@ impl World {
             memory: 10_000,
             clock: ClockOffset { ahead_ns: 0, error: Duration::ZERO },
             log: None,
-            clerk: None,
+            clerk,
         };
         let (told, (tell, over)) = (Arc::clone(&events), mpsc::channel());
         let on_event = move |event: StoreEvent| {
@@ -197,7 +208,7 @@ fn a_product_replaces_only_what_this_receiver_has_placed_or_verified() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let receive = |sizes: &[usize], ours: &Arc<Ours>| {
-        let world = World::of(&publisher, (0, None), Some(folder.path()), Arc::clone(ours));
+        let world = World::of(&publisher, (0, None), Some(folder.path()), (Arc::clone(ours), None));
         for (number, bytes) in blocks(Arc::clone(&publisher), sizes).iter().enumerate() {
             assert_eq!(world.accept(number, bytes), Accepted::Kept);
         }
@@ -505,4 +516,44 @@ fn what_waits_is_bounded() {
     let answers: Vec<Accepted> = (1..20).map(|number| world.accept(number, &full)).collect();
     assert_eq!(answers.iter().filter(|a| **a == Accepted::Kept).count(), 10);
     assert_eq!(answers.last(), Some(&Accepted::Refused));
+}
+
+#[test]
+fn a_file_of_a_site_that_finds_no_room_is_told_as_such_and_the_next_one_arrives() {
+    let (publisher, identity) = (Arc::new(Identity::generate()), Arc::new(Identity::generate()));
+    let folder = tempfile::tempdir().unwrap();
+    let clerk = Arc::new(Clerk::new(folder.path().to_owned(), identity, None));
+    clerk.begin("s".to_owned());
+    let sizes = [(5_000, 5_000), (90, 90)];
+    let meta = |number: usize| {
+        let content = vec![number as u8; sizes[number].0];
+        let file = SiteFile {
+            site: "a".to_owned(),
+            name: format!("p{number}"),
+            version: 1,
+            taken_in_us: 0,
+            rule: "all".to_owned(),
+            size: sizes[number].0 as u64,
+            blake3: blake3::hash(&content).to_hex().to_string(),
+            path: format!("p{number}"),
+        };
+        file.to_meta().unwrap()
+    };
+    let (told, out) = (Arc::clone(&clerk), Some(folder.path()));
+    let world = World::of(&publisher, (0, None), out, (Arc::default(), Some(clerk)));
+    let blocks = blocks_with(Arc::clone(&publisher), &sizes, meta);
+    for (number, bytes) in blocks.iter().enumerate() {
+        if number == 2 {
+            let mut state = world.shelf.lock();
+            let Reading::Body(body) = &mut state.reading else { panic!("it is not under way") };
+            body.staged.as_mut().unwrap().as_mut().unwrap().fill();
+        }
+        assert_eq!(world.accept(number, bytes), Accepted::Kept, "block {number}");
+    }
+    let word = told.next_word().unwrap();
+    let [Told::Failed { class, what, .. }, Told::Placed { .. }] = &word.files[..] else {
+        panic!("{word:?}")
+    };
+    assert_eq!((class.as_str(), what.contains("No space")), ("destination-full", true), "{what}");
+    assert!(!folder.path().join("p0").exists() && folder.path().join("p1").exists());
 }
