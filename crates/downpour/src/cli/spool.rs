@@ -3,7 +3,7 @@
 use super::site::{AccessArgs, shown, with_daemon};
 use super::{Exit, Fault};
 use crate::spool::{Meant, Quarantine, SpoolStatus, Spools};
-use crate::units::{show_bytes, show_duration};
+use crate::units::{show_bytes, show_duration, show_time};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use std::time::Duration;
@@ -119,8 +119,15 @@ fn show_one(spool: &SpoolStatus) {
         room.share * 100.0,
         room.level.words()
     );
-    for text in spool.odd.iter().chain(&spool.notices) {
+    for text in &spool.odd {
         println!("  {}", shown(text));
+    }
+    // Beside what is so now it would be taken for that.
+    if !spool.notices.is_empty() {
+        println!("  what happened lately:");
+    }
+    for notice in &spool.notices {
+        println!("    {} {}", show_time(notice.at_us), shown(&notice.text));
     }
 }
 

@@ -19,7 +19,7 @@ use super::root::{NoRoot, Now, Odd, Root, Seen, join};
 use super::rule::Rules;
 use super::section::SpoolSection;
 use super::settle::{Policy, Role, Settling, Verdict};
-use downpour_catalog::{Catalog, FileId, Next, State};
+use downpour_catalog::{Catalog, FileId, Next, State, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Bound;
@@ -96,7 +96,7 @@ pub struct SpoolStatus {
     pub quarantined: usize,
     /// Files that no rule takes.
     pub unmatched: usize,
-    /// What cannot be taken, and why.
+    /// What cannot be taken, or not be watched, and why.
     pub odd: Vec<String>,
     /// Bytes read for digests.
     pub bytes_read: u64,
@@ -110,8 +110,17 @@ pub struct SpoolStatus {
     pub overflows: u64,
     /// Milliseconds that the last look at everything took.
     pub scan_ms: u64,
-    /// What happened lately, newest last.
-    pub notices: Vec<String>,
+    /// What happened lately, newest last. It may be over.
+    pub notices: Vec<Notice>,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Notice {
+    /// When, microseconds since 1970.
+    pub at_us: i64,
+    /// What.
+    pub text: String,
 }
 
 impl SpoolStatus {
@@ -157,7 +166,9 @@ pub struct Spool {
     bytes_aside: u64,
     full_told: Option<bool>,
     status: SpoolStatus,
-    notices: VecDeque<String>,
+    /// When the last tick began.
+    at: Time,
+    notices: VecDeque<Notice>,
     untold: Vec<String>,
 }
 
@@ -213,6 +224,7 @@ impl Spool {
             bytes_aside: 0,
             full_told: None,
             status,
+            at: Time(0),
             notices: VecDeque::new(),
             untold: Vec::new(),
         })
@@ -220,6 +232,7 @@ impl Spool {
 
     /// Looks, and brings the catalog up to what is there. Between two ticks nothing happens but reading.
     pub fn tick(&mut self, now: Now) -> Result<(), SpoolError> {
+        self.at = now.wall;
         if !self.has_root(now)? {
             return Ok(());
         }
@@ -244,18 +257,19 @@ impl Spool {
         };
         let watch = self.watch.as_ref();
         let odd = |odd: &Odd| format!("{}: {}", odd.path, odd.why);
-        let watch_trouble = watch.and_then(|watch| watch.trouble.clone());
+        let odd = self.odd.iter().take(NOTICES_MAX).map(odd);
+        let unwatched = watch.and_then(|watch| watch.trouble.clone());
         SpoolStatus {
             settling: stages(&[Stage::New, Stage::Settling, Stage::Complete]),
             reading: stages(&[Stage::Reading]),
             booked: stages(&[Stage::Booked]),
             unmatched: self.unmatched.len(),
-            odd: self.odd.iter().take(NOTICES_MAX).map(odd).collect(),
+            odd: unwatched.into_iter().chain(odd).collect(),
             bytes_read: self.readers.as_ref().map_or(0, Readers::bytes),
             occupancy: self.gauge.now().clone(),
             watched: watch.map_or(0, super::watch::Watch::len),
             overflows: watch.map_or(0, |watch| watch.overflows),
-            notices: watch_trouble.into_iter().chain(self.notices.iter().cloned()).collect(),
+            notices: self.notices.iter().cloned().collect(),
             ..self.status.clone()
         }
     }
@@ -275,7 +289,7 @@ impl Spool {
             self.notices.pop_front();
         }
         self.untold.push(text.clone());
-        self.notices.push_back(text);
+        self.notices.push_back(Notice { at_us: self.at.0, text });
     }
 
     /// What happened since this was last asked.

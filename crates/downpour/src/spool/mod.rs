@@ -39,7 +39,7 @@ pub use arrivals::{Arrivals, Failing};
 pub use aside::{SetApart, lies_aside};
 pub use book::SpoolError;
 pub use digests::{Digesting, read_sum};
-pub use engine::{Spool, SpoolStatus};
+pub use engine::{Notice, Spool, SpoolStatus};
 pub use occupancy::{Level, Occupancy};
 pub use root::Now;
 pub use rule::Rules;

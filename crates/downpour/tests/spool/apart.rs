@@ -44,6 +44,21 @@ fn a_long_name_has_its_reason_too() {
 }
 
 #[test]
+fn what_happened_keeps_its_time_and_is_not_among_what_is_so_now() {
+    let mut bench = Bench::new("", "");
+    write_bad(&bench, "a");
+    let before = bench.now().wall.0;
+    bench.tick(LONG);
+    let after = bench.now().wall.0;
+    bench.tick(LONG);
+    let status = bench.spool().status();
+    let [notice] = &status.notices[..] else { panic!("{:?}", status.notices) };
+    assert!(notice.text.contains("in quarantine"), "{notice:?}");
+    assert!((before..after).contains(&notice.at_us), "{before} {notice:?} {after}");
+    assert!(status.odd.is_empty(), "{:?}", status.odd);
+}
+
+#[test]
 fn a_file_whose_reason_cannot_be_written_stays_where_it_is() {
     let mut bench = Bench::new("rescan = '10s'", "");
     fs::create_dir_all(bench.path(".quarantine/a.reason.json.new")).unwrap();

@@ -61,8 +61,8 @@ fn folders_that_cannot_be_watched_are_told_of_until_they_can() {
     fs::rename(bench.path("a"), bench.path(&long)).unwrap();
     bench.begin();
     let told = |bench: &mut Bench| {
-        let notices = bench.spool().status().notices;
-        notices.iter().any(|text| text.contains("seen by rescans only"))
+        let odd = bench.spool().status().odd;
+        odd.iter().any(|text| text.contains("seen by rescans only"))
     };
     assert!(told(&mut bench), "{}", bench.said());
     fs::rename(bench.path(&long), bench.path("a")).unwrap();
