@@ -240,6 +240,7 @@ impl Config {
             let what = "no request of use fits into less than 1 KiB";
             found.push(Complaint::new("limits.body", what, "give it 64KiB or more"));
         }
+        self.check_zeros(&mut found);
         self.check_remotes(&mut found);
         let sites: Vec<_> = self.remote.iter().map(|remote| remote.name.as_str()).collect();
         found.extend(crate::spool::check(&self.site.name, &sites, &self.spool, &self.rule));
@@ -305,12 +306,44 @@ impl Config {
                 let todo = "give it 1 or more; `downpour transfer drain` sends nothing to a site";
                 found.push(Complaint::new(at("active"), "nothing could go there", todo));
             }
+            for (key, time) in [("connect", remote.connect), ("reply", remote.reply)] {
+                if time.is_zero() {
+                    let what = "it could not answer in no time";
+                    found.push(Complaint::new(at(key), what, "give it more, such as 5s"));
+                }
+            }
             if remote.path == PathArg::Multicast {
                 let what = "one site is no group";
                 found.push(Complaint::new(at("path"), what, "write tcp, udp or auto"));
             }
         }
         self.check_rates("", found);
+    }
+
+    /// Zeros by which nobody comes in, nothing is done, or one thing is done without end.
+    fn check_zeros(&self, found: &mut Vec<Complaint>) {
+        let (limits, reconcile, mirror) = (&self.limits, &self.reconcile, &self.mirror);
+        let none = |time: Span| time.is_zero();
+        let nobody = "nobody would be let in, this site's own commands neither";
+        let zeros = [
+            ("limits.connections", limits.connections == 0, nobody, "1024"),
+            ("limits.connections_per_address", limits.connections_per_address == 0, nobody, "512"),
+            ("limits.handshake", none(limits.handshake), nobody, "5s"),
+            ("limits.idle", none(limits.idle), nobody, "30s"),
+            ("limits.request", none(limits.request), nobody, "60s"),
+            ("limits.stall", none(limits.stall), nobody, "20s"),
+            ("transfer.lease", none(self.transfer.lease), "no work would be kept", "60s"),
+            ("reconcile.every", none(reconcile.every), "it would compare without end", "1h"),
+            ("reconcile.stuck", none(reconcile.stuck), "all that moves would be told of", "24h"),
+            ("reconcile.scrub_every", none(reconcile.scrub_every), "it would read on and on", "7d"),
+            ("reconcile.scrub_rate", reconcile.scrub_rate.0 == 0, "nothing would be read", "20MB"),
+            ("reconcile.scrub_files", reconcile.scrub_files == 0, "nothing would be read", "100"),
+            ("mirror.every", none(mirror.every), "sites would be asked without end", "5s"),
+            ("mirror.silent", none(mirror.silent), "each site would be an alarm", "15m"),
+        ];
+        for (at, _, what, sample) in zeros.into_iter().filter(|(_, is_zero, ..)| *is_zero) {
+            found.push(Complaint::new(at, what, format!("give it more, such as {sample}")));
+        }
     }
 
     /// Whether each batch has enough of its remote's rate, which is that `of` something else or its own.
