@@ -118,6 +118,44 @@ impl Config {
         all.into_iter().filter_map(wrong).collect()
     }
 
+    /// The spools by which what is this site's own would be sent: its state, and what it receives. Their folders are taken as
+    /// they are written: one may be on a file system that does not answer, which a daemon does not wait for.
+    pub(super) fn spools_over_own(&self) -> Vec<Complaint> {
+        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let (state, base) = (self.state(), real(&self.folder));
+        let states = [real(&state), state];
+        let mut inboxes = self.inboxes();
+        inboxes.extend(
+            self.inboxes()
+                .iter()
+                .filter_map(|inbox| Some(base.join(inbox.strip_prefix(&self.folder).ok()?))),
+        );
+        let wrong = |(index, spool): (usize, &SpoolSection)| {
+            let folder = &spool.folder;
+            let of = |own: &&PathBuf| own.starts_with(folder);
+            let state = states.iter().find(|state| of(state) || folder.starts_with(state));
+            let (what, todo) = match (state, inboxes.iter().find(of)) {
+                (Some(state), _) => (
+                    format!(
+                        "it and the state folder {} hold the same files; the node's key is for nobody",
+                        state.display()
+                    ),
+                    "name a folder that neither holds the state folder nor lies in it",
+                ),
+                (None, Some(inbox)) => (
+                    format!(
+                        "{} lies in it, and what arrives there would be sent on",
+                        inbox.display()
+                    ),
+                    "keep spools apart from the `inbox` of [transfer] and each `folder` of a [[remote]]",
+                ),
+                (None, None) => return None,
+            };
+            Some(Complaint::new(format!("spool.{index}.folder"), what, todo))
+        };
+        self.spool.iter().enumerate().filter_map(wrong).collect()
+    }
+
     /// Reads a text and checks it.
     pub fn parse(text: &str) -> Result<Self, Vec<Flaw>> {
         let parsed = DeTable::parse(text).map_err(|error| {
@@ -490,6 +528,42 @@ mod tests {
         assert_eq!(lines, [Some(4), Some(9)], "{flaws:?}");
         assert!(flaws[0].what.contains("/proc/in cannot be written to"), "{flaws:?}");
         assert!(look("site.toml/in", "spool").is_err(), "a file is no folder");
+    }
+
+    #[test]
+    fn a_spool_that_would_send_what_is_the_sites_own_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap().join("real");
+        std::fs::create_dir_all(root.join("state")).unwrap();
+        std::os::unix::fs::symlink(&root, folder.path().join("link")).unwrap();
+        let look = |spool: &str, through: &str| {
+            let text = format!(
+                "[site]\nname = 'a'\n[transfer]\ninbox = 'in'\n{REMOTE}folder = '{root}/b/of'\n\
+                 [[spool]]\nfolder = '{root}/{spool}'\n\
+                 [[rule]]\nname = 'r'\nmatch = '*'\nto = 'b'\n",
+                root = root.display()
+            );
+            std::fs::write(root.join("site.toml"), text).unwrap();
+            let file = folder.path().join(through).join("site.toml");
+            let found = Config::read(&file).unwrap().spools_over_own();
+            let at = found.iter().map(|one| one.at.as_str()).collect::<Vec<_>>();
+            assert!(matches!(at[..], [] | ["spool.0.folder"]), "{found:?}");
+            found.first().map(|one| one.what.contains("state folder"))
+        };
+        for through in ["real", "link", "link/../real"] {
+            for (spool, is_of_state) in [
+                ("spool", None),
+                ("in/deep", None),
+                ("state-of-things", None),
+                ("state", Some(true)),
+                ("state/deep", Some(true)),
+                ("", Some(true)),
+                ("in", Some(false)),
+                ("b", Some(false)),
+            ] {
+                assert_eq!(look(spool, through), is_of_state, "{spool} {through}");
+            }
+        }
     }
 
     #[test]
