@@ -13,7 +13,9 @@ pub enum Error {
     #[error("the catalog is damaged: {0}")]
     Damaged(String),
     /// Another process writes under this writer's name.
-    #[error("another process writes to this catalog as `{0}`")]
+    #[error(
+        "another process writes to this catalog as `{0}`: end one of the two daemons, of which one may be a copy of this site"
+    )]
     NotAlone(String),
     /// The database refused, in its own words.
     #[error("the database says: {0}")]

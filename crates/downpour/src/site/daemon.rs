@@ -10,21 +10,20 @@
 use super::audit::Deed;
 use super::config::Config;
 use super::endpoint::Door;
+use super::held::{Held, LOCK_FILE, Place};
 use super::log::{self, LogHandle};
 use super::service::Service;
 use super::systemd::Systemd;
 use super::{
     Audit, BadConfig, CONFIG_FILE, Clock, Events, Fault, Metrics, READERS_MAX, Site, SiteEvent,
-    Supervisor, Tokens, parts,
+    Supervisor, Tokens, blocking, parts,
 };
 use crate::api::Routes;
 use crate::cli::read_defaults;
 use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl, OpenError};
 use downpour_transport::identity::Identity;
 use std::fmt;
-use std::fs::{self, File, OpenOptions, TryLockError};
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,8 +39,8 @@ pub struct Daemon {
     file: PathBuf,
     log: Option<LogHandle>,
     door: Arc<Door>,
-    /// Keeps others out of the state folder.
-    _held: File,
+    /// Keeps others out of the state folder and the catalog.
+    _held: (Held, Option<Held>),
 }
 
 /// The daemon did not start.
@@ -69,7 +68,7 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-fn cannot(what: impl Into<String>, todo: &str) -> StartError {
+pub(super) fn cannot(what: impl Into<String>, todo: &str) -> StartError {
     StartError::Open { what: what.into(), todo: todo.to_owned() }
 }
 
@@ -84,9 +83,11 @@ impl Daemon {
             check_key(&config, is_usual)?;
             // First: opening the catalog takes it away from whoever has it.
             let has_run = config.state().join(LOCK_FILE).exists();
-            let held = hold(&config.state())?;
+            let held = Held::state(&config.state())?;
+            // A copy of this site, started to try it, has a state folder of its own.
+            let catalog = Held::catalog(&config.catalog())?;
             tell_of_new_catalog(&config.catalog(), has_run);
-            Ok((open(config, clock)?, held))
+            Ok((open(config, clock, held.place.clone())?, (held, catalog)))
         });
         let ended = |_| cannot("the start broke off", "look at what was printed before");
         let (site, held) = opened.await.map_err(ended)??;
@@ -124,6 +125,8 @@ impl Daemon {
             }
         };
         tokio::pin!(beat);
+        let watch = self.site.watch_state();
+        tokio::pin!(watch);
         loop {
             tokio::select! {
                 _ = term.recv() => break,
@@ -134,6 +137,7 @@ impl Daemon {
                     systemd.tell("READY=1");
                 }
                 () = &mut beat => {}
+                () = &mut watch => {}
             }
         }
         systemd.tell("STOPPING=1");
@@ -233,8 +237,8 @@ const DUMPED: &str = "DOWNPOUR_CATALOG_DUMPED";
 const MEND_KEY: &str =
     "mend the node's key, or restore it; the daemon's user must be able to read it";
 
-/// Name of the file in the state folder that a daemon holds.
-const LOCK_FILE: &str = "daemon.lock";
+/// How often the state folder is looked for.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// Other sites know this one by its key: with a new one it would be a stranger to them, and with an empty catalog call version 1 what is
 /// none. `init` makes one where the configuration has its usual name.
@@ -269,33 +273,8 @@ fn tell_of_new_catalog(url: &CatalogUrl, has_run: bool) {
     }
 }
 
-/// Takes the state folder, for as long as the file is open.
-fn hold(state: &Path) -> Result<File, StartError> {
-    let mut builder = fs::DirBuilder::new();
-    builder.recursive(true).mode(0o700).create(state).map_err(|error| {
-        let what = format!("cannot create {}: {error}", state.display());
-        cannot(what, "name a folder in [site] state that this user may write to")
-    })?;
-    let path = state.join(LOCK_FILE);
-    let failed = |error| {
-        let what = format!("cannot lock {}: {error}", path.display());
-        cannot(what, "run it as the user who owns that folder, on a disk where files can be locked")
-    };
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(false).mode(0o600);
-    let file = options.open(&path).map_err(failed)?;
-    file.try_lock().map_err(|error| match error {
-        TryLockError::Error(error) => failed(error),
-        TryLockError::WouldBlock => cannot(
-            format!("a daemon runs here already: it holds {}", path.display()),
-            "end that one first, or give this one a [site] state of its own",
-        ),
-    })?;
-    Ok(file)
-}
-
 /// Opens what a site keeps. Blocks.
-fn open(config: Config, clock: Clock) -> Result<Site, StartError> {
+fn open(config: Config, clock: Clock, held: Place) -> Result<Site, StartError> {
     let state = config.state();
     let identity =
         Identity::load_or_create(&state).map_err(|error| cannot(error.to_string(), MEND_KEY))?;
@@ -328,6 +307,7 @@ fn open(config: Config, clock: Clock) -> Result<Site, StartError> {
         catalog: Arc::new(catalog),
         events: Events::new(clock.clone()),
         clock,
+        held,
         tokens,
         audit,
         metrics: Metrics::default(),
@@ -343,6 +323,31 @@ fn open(config: Config, clock: Clock) -> Result<Site, StartError> {
 }
 
 impl Site {
+    /// Tells when the state folder is no longer the one that was opened, and when it is again: what is made meanwhile is made
+    /// elsewhere.
+    async fn watch_state(self: &Arc<Self>) {
+        let mut was_here = true;
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let is_here = self.has_its_state().await;
+            match (was_here, is_here) {
+                (true, false) => tracing::error!(
+                    "the state folder is not the one that was opened: it was moved, unmounted or replaced; put it back, \
+                     or end the daemon and restore it"
+                ),
+                (false, true) => tracing::info!("the state folder is back"),
+                _ => {}
+            }
+            was_here = is_here;
+        }
+    }
+
+    /// Whether the state folder is still the one that was opened.
+    pub(crate) async fn has_its_state(self: &Arc<Self>) -> bool {
+        let site = self.clone();
+        blocking(move || Ok(site.held.is_here())).await.unwrap_or(false)
+    }
+
     /// Adds to the audit record, and tells listeners.
     pub(crate) async fn record(self: &Arc<Self>, deed: Deed) -> Result<(), Fault> {
         let site = self.clone();
@@ -431,6 +436,29 @@ mod tests {
         assert_eq!(fault.class, ErrorClass::CatalogUnreachable, "{fault}");
         fs::rename(&aside, &catalog).unwrap();
         assert!(is_read().await.is_ok());
+        daemon.end(Duration::ZERO).await;
+    }
+
+    #[tokio::test]
+    async fn a_copy_of_a_site_does_not_get_its_catalog() {
+        let folder = tempfile::tempdir().unwrap();
+        let [own, copy] = ["own", "copy"].map(|name| {
+            let folder = folder.path().join(name);
+            fs::create_dir(&folder).unwrap();
+            let file = configured(&folder, "127.0.0.1:0");
+            let text = fs::read_to_string(&file).unwrap();
+            let catalog = "catalog = 'sqlite:../own/state/catalog.db'\n[api]";
+            fs::write(&file, text.replace("[api]", catalog)).unwrap();
+            file
+        });
+        let daemon = Daemon::start(&own, Clock::system()).await.unwrap();
+        let Err(StartError::Open { what, todo }) = Daemon::start(&copy, Clock::system()).await
+        else {
+            panic!("two daemons");
+        };
+        assert!(what.contains("catalog.db.lock") && todo.contains("[site] catalog"), "{what}");
+        let now = daemon.site.clock.now();
+        assert!(daemon.site.catalog.submit(now, Vec::new()).done().await.is_ok());
         daemon.end(Duration::ZERO).await;
     }
 

@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | `section`, `config`, `check`, `init` | `site.toml`: declared, read, checked, written |
 //! | `replace` | a file with new content |
+//! | `held` | what no second daemon may have |
 //! | `service`, `supervisor` | what runs, and what keeps it running |
 //! | `endpoint` | the door: TLS listener and the routes behind it |
 //! | `remote` | other sites, as we speak to them |
@@ -25,6 +26,7 @@ mod config;
 mod daemon;
 mod endpoint;
 mod events;
+mod held;
 mod init;
 mod log;
 mod metrics;
@@ -109,6 +111,7 @@ pub struct Site {
     pub audit: Audit,
     /// What is measured.
     pub metrics: Metrics,
+    held: held::Place,
     refused: refused::Refused,
     config: watch::Sender<Arc<Config>>,
     remotes: RwLock<Vec<Arc<Remote>>>,
