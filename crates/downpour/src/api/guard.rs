@@ -179,6 +179,13 @@ impl Guard {
                 let what = format!("the token `{name}` has expired");
                 refuse(&what, "ask an admin for a new one: downpour token new")
             }
+            // Not for want of an admin: another token would be made where the daemon does not look, or beside what is lost.
+            Verdict::Unknown if !self.site.tokens.are_there() => Err(Problem::new(
+                StatusCode::UNAUTHORIZED,
+                "no-tokens",
+                "there is no tokens.json in the daemon's state folder",
+                "put that folder back where the daemon has it, or restore the file",
+            )),
             Verdict::Unknown => refuse("nobody has this token", "ask an admin for a new one"),
         }
     }
@@ -284,6 +291,19 @@ mod tests {
         let problem: Problem = serde_json::from_slice(&body).unwrap();
         assert_eq!((problem.status, problem.code.as_str()), (500, "not-recorded"));
         assert!(problem.what.starts_with("POST /v1/deed was done (200 OK), but"), "{problem:?}");
+        daemon.end(Duration::ZERO).await;
+    }
+
+    #[tokio::test]
+    async fn who_shows_a_token_where_the_file_of_them_is_gone_is_not_told_to_make_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let (daemon, request) = asked_for_a_deed(folder.path()).await;
+        std::fs::rename(folder.path().join("state"), folder.path().join("aside")).unwrap();
+        let router = Routes::default().post("/v1/deed", Allow::Operator, async || "done");
+        let answer = router.into_router(daemon.site.clone()).oneshot(request).await.unwrap();
+        let body = axum::body::to_bytes(answer.into_body(), 10_000).await.unwrap();
+        let problem: Problem = serde_json::from_slice(&body).unwrap();
+        assert_eq!((problem.status, problem.code.as_str()), (401, "no-tokens"));
         daemon.end(Duration::ZERO).await;
     }
 

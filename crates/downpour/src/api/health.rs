@@ -12,11 +12,13 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use utoipa::OpenApi;
 
-/// How long what was seen of the catalog answers all who ask.
+/// How long what was seen of the catalog and of the state folder answers all who ask.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// When the catalog was looked at last, and whether it could be read.
-type Looked = Arc<Mutex<Option<(Instant, bool)>>>;
+/// When the catalog and the state folder were looked at last, and what was amiss.
+type Looked = Arc<Mutex<Option<(Instant, Amiss)>>>;
+/// Why it cannot work, if it cannot.
+type Amiss = Option<&'static str>;
 
 /// As Prometheus asks for it.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -40,7 +42,7 @@ async fn alive() -> &'static str {
     "alive\n"
 }
 
-/// Whether it works: the catalog is in its place and can be read, and no service has failed
+/// Whether it works: state folder and catalog are in their places, the catalog can be read, and no service has failed
 #[utoipa::path(get, path = "/readyz", responses((status = 200, body = String), (status = 503, body = String)))]
 async fn ready(
     State(site): State<Arc<Site>>,
@@ -51,26 +53,32 @@ async fn ready(
     if let Some(report) = failed.first() {
         return (StatusCode::SERVICE_UNAVAILABLE, format!("{} has failed\n", report.name));
     }
-    let look = async move { site.read(|reader| reader.sites()).await.is_ok() };
-    match seen(looked, look).await {
-        true => (StatusCode::OK, "ready\n".to_owned()),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "the catalog cannot be read\n".to_owned()),
+    match seen(looked, look(site)).await {
+        None => (StatusCode::OK, "ready\n".to_owned()),
+        Some(amiss) => (StatusCode::SERVICE_UNAVAILABLE, format!("{amiss}\n")),
     }
+}
+
+async fn look(site: Arc<Site>) -> Amiss {
+    if !site.has_its_state().await {
+        return Some("the state folder was moved, unmounted or replaced");
+    }
+    site.read(|reader| reader.sites()).await.err().map(|_| "the catalog cannot be read")
 }
 
 /// What the last look showed, or this one. Anybody may ask, as often as he likes: there is one look at a time, which goes on
 /// when who asked has left.
-async fn seen(looked: Looked, look: impl Future<Output = bool> + Send + 'static) -> bool {
+async fn seen(looked: Looked, look: impl Future<Output = Amiss> + Send + 'static) -> Amiss {
     let mut last = looked.lock_owned().await;
     match *last {
-        Some((at, is_read)) if at.elapsed() < LOOK_EVERY => is_read,
+        Some((at, amiss)) if at.elapsed() < LOOK_EVERY => amiss,
         _ => {
             let look = tokio::spawn(async move {
-                let is_read = look.await;
-                *last = Some((Instant::now(), is_read));
-                is_read
+                let amiss = look.await;
+                *last = Some((Instant::now(), amiss));
+                amiss
             });
-            look.await.unwrap_or(false)
+            look.await.unwrap_or(Some("it could not be looked at"))
         }
     }
 }
@@ -91,9 +99,14 @@ async fn describe(
 
 #[cfg(test)]
 mod tests {
-    use super::{LOOK_EVERY, Looked, seen};
+    use super::{Amiss, LOOK_EVERY, Looked, ready, seen};
+    use crate::site::{Clock, Daemon};
+    use axum::Extension;
+    use axum::extract::State;
+    use std::fs;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
     use tokio::sync::Semaphore;
     use tokio::task::JoinSet;
 
@@ -106,24 +119,45 @@ mod tests {
             seen(looked.clone(), async move {
                 begun.fetch_add(1, Ordering::Relaxed);
                 gate.acquire().await.expect("it stays").forget();
-                true
+                None
             })
         };
         // Who asks first leaves while the database says nothing.
         let first = tokio::spawn(ask());
         tokio::task::yield_now().await;
         first.abort();
-        let mut others: JoinSet<bool> = (0..100).map(|_| ask()).collect();
+        let mut others: JoinSet<Amiss> = (0..100).map(|_| ask()).collect();
         tokio::time::advance(LOOK_EVERY).await;
         assert_eq!(begun.load(Ordering::Relaxed), 1);
         gate.add_permits(1);
         while let Some(answer) = others.join_next().await {
-            assert!(answer.unwrap());
+            assert_eq!(answer.unwrap(), None);
         }
         assert_eq!(begun.load(Ordering::Relaxed), 1);
         tokio::time::advance(LOOK_EVERY).await;
         gate.add_permits(1);
-        assert!(ask().await);
+        assert_eq!(ask().await, None);
         assert_eq!(begun.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn a_state_folder_that_is_taken_away_is_missed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("site.toml");
+        let text = "[site]\nname = 'a'\ncatalog = 'sqlite:c.db'\n[api]\nlisten = '127.0.0.1:0'\n";
+        fs::write(&file, text).unwrap();
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let ask = async || ready(State(daemon.site.clone()), Extension(Looked::default())).await.0;
+        assert_eq!(ask().await.as_u16(), 200);
+        let [state, aside] = ["state", "aside"].map(|name| folder.path().join(name));
+        fs::rename(&state, &aside).unwrap();
+        assert_eq!(ask().await.as_u16(), 503, "moved");
+        fs::create_dir(&state).unwrap();
+        fs::write(state.join("daemon.lock"), "").unwrap();
+        assert_eq!(ask().await.as_u16(), 503, "another");
+        fs::remove_dir_all(&state).unwrap();
+        fs::rename(&aside, &state).unwrap();
+        assert_eq!(ask().await.as_u16(), 200, "it is back");
+        daemon.end(Duration::ZERO).await;
     }
 }

@@ -163,6 +163,11 @@ impl Tokens {
         })
     }
 
+    /// Whether there is a file of them.
+    pub(crate) fn are_there(&self) -> bool {
+        self.file.exists()
+    }
+
     /// All of them, by name.
     pub fn list(&self, now: Time) -> Result<Vec<Shown>, TokenError> {
         Ok(self.fresh()?.kept.iter().map(|kept| kept.shown(now)).collect())
