@@ -8,6 +8,8 @@ use crate::mysql::Mysql;
 use crate::postgres::Postgres;
 use crate::sql::Sql;
 use crate::sqlite::{Access, Sqlite};
+use sqlx::mysql::MySqlConnectOptions;
+use sqlx::postgres::PgConnectOptions;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -85,6 +87,16 @@ fn masked(url: &str) -> String {
 }
 
 impl CatalogUrl {
+    /// Whether the driver can make something of it. Nothing is connected.
+    pub fn check(&self) -> Result<(), String> {
+        match self {
+            Self::Sqlite(_) => Ok(()),
+            Self::Postgres(url) => PgConnectOptions::from_str(url).map(drop),
+            Self::Mysql(url) => MySqlConnectOptions::from_str(url).map(drop),
+        }
+        .map_err(|error: sqlx::Error| error.to_string())
+    }
+
     pub(crate) fn connect(&self, access: Access) -> Result<Box<dyn Sql>, OpenError> {
         match self {
             Self::Sqlite(path) => Ok(Box::new(Sqlite::open(path, access)?)),
@@ -97,6 +109,17 @@ impl CatalogUrl {
 #[cfg(test)]
 mod tests {
     use super::CatalogUrl;
+
+    #[test]
+    fn what_no_driver_can_read_is_found_before_anything_is_connected() {
+        let check = |url: &str| url.parse::<CatalogUrl>().unwrap().check();
+        for good in ["sqlite:c.db", "postgres://me@db:5433/c?sslmode=require", "mysql://me@db/c"] {
+            assert_eq!(check(good), Ok(()), "{good}");
+        }
+        for wrong in ["postgres://me@db:99999/c", "mysql://me@db:99999/c"] {
+            assert!(check(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn one_url_chooses_the_database() {

@@ -9,7 +9,8 @@
 
 use super::config::{Config, FILE_BYTES_MAX, TABLES};
 use super::section::{Complaint, Key, Need, Table};
-use crate::spool::SpoolSection;
+use crate::spool::{After, RuleSection, SpoolSection};
+use downpour_catalog::CatalogUrl;
 use serde::Deserialize as _;
 use std::fmt;
 use std::fs::{self, File};
@@ -76,6 +77,8 @@ impl Config {
         let mut wrong = crate::dispatch::check_tickets(&config);
         wrong.extend(crate::dispatch::check_interface(&config));
         wrong.extend(config.unusable_folders());
+        wrong.extend(config.unusable_catalog());
+        wrong.extend(config.unusable_commands());
         config.unless(file, wrong)
     }
 
@@ -92,8 +95,8 @@ impl Config {
         }
     }
 
-    /// The inboxes that cannot take what is to come into them, and the spools that cannot be read. A spool may be on a file
-    /// system that is for reading only.
+    /// The inboxes that cannot take what is to come into them, the folders of `after` neither, and the spools and open folders that
+    /// cannot be read. A spool may be on a file system that is for reading only.
     fn unusable_folders(&self) -> Vec<Complaint> {
         let inboxes = self.remote.iter().enumerate().map(|(index, remote)| {
             let own = remote.folder.is_some().then(|| format!("remote.{index}.folder"));
@@ -102,7 +105,16 @@ impl Config {
         let spool = |(index, spool): (usize, &SpoolSection)| {
             (format!("spool.{index}.folder"), self.path(&spool.folder), false)
         };
-        let mut all: Vec<_> = inboxes.chain(self.spool.iter().enumerate().map(spool)).collect();
+        let open =
+            self.transfer.folders.iter().enumerate().map(|(index, folder)| {
+                (format!("transfer.folders.{index}"), self.path(folder), false)
+            });
+        let after = self.rule.iter().enumerate().filter_map(|(index, rule)| match &rule.after {
+            After::Move(folder) => Some((format!("rule.{index}.after"), folder.clone(), true)),
+            After::Keep | After::Delete => None,
+        });
+        let spools = self.spool.iter().enumerate().map(spool);
+        let mut all: Vec<_> = inboxes.chain(spools).chain(open).chain(after).collect();
         all.dedup();
         let wrong = |(at, folder, is_inbox): (String, PathBuf, bool)| {
             let (looked, what, todo) = match is_inbox {
@@ -154,6 +166,28 @@ impl Config {
             Some(Complaint::new(format!("spool.{index}.folder"), what, todo))
         };
         self.spool.iter().enumerate().filter_map(wrong).collect()
+    }
+
+    /// The folder of a catalog of SQLite that no catalog can be made in. It is not made, as the state folder is.
+    fn unusable_catalog(&self) -> Option<Complaint> {
+        let CatalogUrl::Sqlite(path) = self.catalog() else { return None };
+        let folder = path.parent().filter(|folder| *folder != self.state())?;
+        let error = fs::metadata(folder).and_then(|_| try_folder(folder)).err()?;
+        let what = format!("{} cannot be written to: {error}", folder.display());
+        let todo = "name a file in a folder that is there and in which the daemon's user may write; check as that user";
+        Some(Complaint::new("site.catalog", what, todo))
+    }
+
+    /// The commands that cannot be run.
+    fn unusable_commands(&self) -> Vec<Complaint> {
+        let wrong = |(index, rule): (usize, &RuleSection)| {
+            let program = rule.command.first().filter(|program| !program.contains('{'))?;
+            let error = rustix::fs::access(program, rustix::fs::Access::EXEC_OK).err()?;
+            let what = format!("{program} cannot be run: {error}");
+            let todo = "name a program that the daemon's user may run; check as that user";
+            Some(Complaint::new(format!("rule.{index}.command"), what, todo))
+        };
+        self.rule.iter().enumerate().filter_map(wrong).collect()
     }
 
     /// Reads a text and checks it.
@@ -564,6 +598,35 @@ mod tests {
                 assert_eq!(look(spool, through), is_of_state, "{spool} {through}");
             }
         }
+    }
+
+    #[test]
+    fn what_a_daemon_could_not_open_or_run_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, root) = (folder.path().join("site.toml"), folder.path().display());
+        std::fs::write(folder.path().join("plain"), "").unwrap();
+        std::fs::create_dir(folder.path().join("spool")).unwrap();
+        let look = |catalog: &str, folders: &str, after: &str, command: &str| {
+            let text = format!(
+                "[site]\nname = 'a'\ncatalog = '{catalog}'\n[transfer]\nfolders = ['{folders}']\n\
+                 {REMOTE}[[spool]]\nfolder = '{root}/spool'\n\
+                 [[rule]]\nname = 'r'\nmatch = '*'\nto = 'b'\nafter = 'move:{after}'\n\
+                 [[rule]]\nname = 's'\nmatch = '*'\nfrom = 'b'\ncommand = ['{command}']\n"
+            );
+            std::fs::write(&file, text).unwrap();
+            Config::read_and_look(&file).map_err(|bad| bad.flaws)
+        };
+        let done = format!("{root}/done");
+        look("sqlite:c.db", ".", &done, "/bin/sh").unwrap();
+        let plain = format!("{root}/plain");
+        let flaws = look("sqlite:away/c.db", "away", "/proc/x", &plain).unwrap_err();
+        let found: Vec<_> = flaws.iter().map(|flaw| flaw.what.split(':').next().unwrap()).collect();
+        assert_eq!(
+            found,
+            ["transfer.folders.0", "rule.0.after", "site.catalog", "rule.1.command"],
+            "{flaws:?}"
+        );
+        assert!(look("postgres://u@h:99999/d", ".", &done, "/bin/sh").is_err());
     }
 
     #[test]

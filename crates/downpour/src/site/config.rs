@@ -232,9 +232,13 @@ impl Config {
     pub(super) fn complaints(&self) -> Vec<Complaint> {
         let mut found = Vec::new();
         check_name("site.name", &self.site.name, &mut found);
-        if let Some(Err(error)) = self.site.catalog.as_ref().map(|url| url.parse::<CatalogUrl>()) {
+        let checked = self.site.catalog.as_ref().map(|url| match url.parse::<CatalogUrl>() {
+            Ok(url) => url.check(),
+            Err(error) => Err(error.to_string()),
+        });
+        if let Some(Err(what)) = checked {
             let todo = "write it as sqlite:PATH, postgres://USER@HOST/DATABASE or mysql://USER@HOST/DATABASE";
-            found.push(Complaint::new("site.catalog", error.to_string(), todo));
+            found.push(Complaint::new("site.catalog", what, todo));
         }
         if self.limits.body.0 < 1024 {
             let what = "no request of use fits into less than 1 KiB";

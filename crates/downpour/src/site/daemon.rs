@@ -20,7 +20,7 @@ use super::{
 };
 use crate::api::Routes;
 use crate::cli::read_defaults;
-use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl, OpenError};
+use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl, Error, OpenError};
 use downpour_transport::identity::Identity;
 use std::fmt;
 use std::net::SocketAddr;
@@ -290,6 +290,9 @@ fn open(config: Config, clock: Clock, held: Place) -> Result<Site, StartError> {
         let todo = match error {
             OpenError::Older { .. } => {
                 "dump the database, then start once with DOWNPOUR_CATALOG_DUMPED=1"
+            }
+            OpenError::Database(Error::Unreachable(_)) => {
+                "see that the server runs, that its database is there, and that host, port, user and password in [site] catalog are right"
             }
             _ => "see docs/catalog.md; [site] catalog names it",
         };
