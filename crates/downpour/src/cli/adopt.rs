@@ -5,7 +5,7 @@ use crate::site::Clock;
 use crate::spool::{Adopted, Adoption, SumList, adopt, look_first, read_list};
 use crate::units::show_bytes;
 use clap::{Args, ValueEnum};
-use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl, DigestKind, OtherContent};
+use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl, DigestKind, Error, OtherContent};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -93,9 +93,15 @@ impl AdoptArgs {
         })?;
         let now = Clock::system().now();
         let at = &self.catalog;
+        if let CatalogUrl::Sqlite(path) = at
+            && !path.exists()
+        {
+            eprintln!("{}: no catalog is there, a new one is made", path.display());
+        }
         let catalog = Catalog::open(at, WRITER, now, &BeforeMigration::Refuse);
         let catalog = catalog.map_err(|error| super::catalog::opening(at, &error))?;
         let reading = |error| super::catalog::reading(at, &error);
+        self.tell_of_new_sites(&catalog).map_err(reading)?;
         let site = catalog.site(&self.site).map_err(reading)?;
         let here = self.here.as_ref().map_or(Ok(site), |here| catalog.site(here));
         let also = self.also.iter().map(|(site, folder)| Ok((catalog.site(site)?, folder.clone())));
@@ -123,6 +129,22 @@ impl AdoptArgs {
         })?;
         self.show(&done);
         Ok(if done.left_out.is_empty() { Exit::Complete } else { Exit::Incomplete })
+    }
+
+    /// A name that was mistyped makes a site, of which nothing ever comes.
+    fn tell_of_new_sites(&self, catalog: &Catalog) -> Result<(), Error> {
+        let known = match catalog.reader() {
+            Ok(mut reader) => reader.sites()?,
+            // What cannot be read is told by what comes next.
+            Err(_) => return Ok(()),
+        };
+        let named = [Some(&self.site), self.here.as_ref()].into_iter().flatten();
+        for name in named.chain(self.also.iter().map(|(site, _)| site)) {
+            if !known.iter().any(|(_, site)| site == name) {
+                eprintln!("`{name}` is a site that this catalog did not know");
+            }
+        }
+        Ok(())
     }
 
     fn read_sums(&self) -> Result<Option<SumList>, Fault> {

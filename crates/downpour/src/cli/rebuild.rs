@@ -2,6 +2,7 @@
 
 use super::{Exit, Fault};
 use crate::rebuild::{RebuildError, Wish, from_receipts};
+use crate::receipt::read_log;
 use crate::site::Clock;
 use clap::Args;
 use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl, Follower, Time, backup};
@@ -62,6 +63,10 @@ impl RebuildArgs {
     }
 
     fn of_receipts(&self, site: &str, now: Time) -> Result<Exit, Fault> {
+        // A catalog is made where there is none: not for receipts that are not there.
+        for folder in &self.from_receipts {
+            read_log(folder).map_err(|error| fault(error.into()))?;
+        }
         let opened = Catalog::open(&self.catalog, WRITER, now, &BeforeMigration::Refuse);
         let catalog = opened.map_err(|error| {
             let what = format!("the catalog {:?} cannot be opened: {error}", self.catalog);
@@ -131,9 +136,25 @@ fn fault(error: RebuildError) -> Fault {
 
 #[cfg(test)]
 mod tests {
-    use super::made_of;
+    use super::{RebuildArgs, made_of};
     use downpour_catalog::{CatalogUrl, Follower, Reader, Time};
     use std::fs;
+
+    #[test]
+    fn receipts_that_are_not_there_leave_no_catalog_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("catalog.db");
+        let args = RebuildArgs {
+            from_mirror: None,
+            from_receipts: vec![folder.path().join("nosuch")],
+            site: Some("a".to_owned()),
+            key: Vec::new(),
+            verify: false,
+            catalog: CatalogUrl::Sqlite(path.clone()),
+        };
+        assert!(args.run().is_err());
+        assert!(!path.exists());
+    }
 
     #[test]
     fn a_catalog_is_made_whole_or_not_at_all() {
