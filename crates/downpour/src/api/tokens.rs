@@ -63,7 +63,9 @@ async fn new(
     State(site): State<Arc<Site>>,
     Given(wish): Given<TokenWish>,
 ) -> (Extension<Detail>, Result<Json<NewToken>, Problem>) {
-    let detail = Detail(format!("{} as {:?}", wish.name, wish.role));
+    // As it is written everywhere else.
+    let role = format!("{:?}", wish.role).to_lowercase();
+    let detail = Detail(format!("{} as {role}", wish.name));
     let expires = wish.expires_s.map(Duration::from_secs);
     let made = move |site: &Site| site.tokens.add(&wish.name, wish.role, expires, site.clock.now());
     (Extension(detail), with_tokens(site, made).await.map(Json))

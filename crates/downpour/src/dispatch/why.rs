@@ -250,7 +250,9 @@ impl Dispatch {
 /// What stands in the way of a link.
 fn trouble(name: &str, link: &Link) -> Option<String> {
     let (class, what) = link.trouble()?;
-    Some(match (link.is_broken(), link.too_large()) {
+    // What found no room before says nothing of another trouble since.
+    let too_large = link.too_large().filter(|_| *class == ErrorClass::DestinationFull);
+    Some(match (link.is_broken(), too_large) {
         (true, _) => format!("the link to {name} is broken: {class}: {what}"),
         // The last refusal may have been of a larger one, and says how large.
         (false, Some(size)) => format!("{name} has no room for {size} bytes: {class}"),
@@ -433,7 +435,7 @@ fn queued(route: Option<&Route>, links: &Links, ahead: i64, now: Time) -> (Optio
 mod tests {
     use super::{LinkNow, Links, queued, trouble};
     use crate::dispatch::link::{Link, Wanted, seed};
-    use downpour_catalog::Time;
+    use downpour_catalog::{ErrorClass, Time};
     use std::collections::HashMap;
 
     const NOW: Time = Time(1_700_000_000_000_000);
@@ -470,6 +472,9 @@ mod tests {
         link.has_no_room(NOW, 9000, "9000 bytes are needed");
         let text = trouble("b", &link).unwrap();
         assert!(text.contains("no room for 5000 bytes") && !text.contains("9000"), "{text}");
+        link.fail(NOW, ErrorClass::DestinationUnreachable, "nobody answers");
+        let text = trouble("b", &link).unwrap();
+        assert!(text.contains("nobody answers") && !text.contains("5000"), "{text}");
     }
 
     #[test]

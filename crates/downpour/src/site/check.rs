@@ -333,10 +333,16 @@ fn explain(key: &Key) -> String {
     format!("write {} = {}. {}", key.name, key.value, about.join(" "))
 }
 
+/// The same for one that was given: what it may be, not what it would be if nobody said anything.
+fn mend(key: &Key) -> String {
+    let about: Vec<_> = key.about.iter().map(|line| line.trim()).collect();
+    format!("see what it may be: {} Such as {} = {}", about.join(" "), key.name, key.value)
+}
+
 fn unreadable(text: &str, root: &DeTable<'_>, error: &toml::de::Error) -> Flaw {
     let span = error.span();
     let key = span.clone().and_then(|span| key_at(root, &span));
-    let todo = key.map_or_else(|| "correct it as its comment says".to_owned(), explain);
+    let todo = key.map_or_else(|| "correct it as its comment says".to_owned(), mend);
     let what = match key {
         Some(key) => format!("`{}`: {}", key.name, error.message()),
         None => error.message().to_owned(),

@@ -186,7 +186,8 @@ pub fn introduce(folder: &Path, other: &Card) -> Result<Introduced, InitError> {
     text += &format!("\n[[remote]]\nname = \"{name}\"\nkey = \"{key}\"\naddress = \"{address}\"\n");
     if let Err(flaws) = Config::parse(&text) {
         let what: Vec<_> = flaws.into_iter().map(|flaw| flaw.what).collect();
-        return Err(InitError::Wrong(what.join("; ")));
+        // That of the other site, perhaps.
+        return Err(InitError::Wrong(format!("{}: {}", file.display(), what.join("; "))));
     }
     replace(&file, text.as_bytes(), CONFIG_MODE).map_err(failed)?;
     Ok(Introduced::New)

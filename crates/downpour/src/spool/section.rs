@@ -313,7 +313,7 @@ fn absolute<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
     if path.is_absolute() && path.parent().is_some() {
         return Ok(path);
     }
-    let text = format!("`folder` is `{}`: write a path that begins with /", path.display());
+    let text = format!("`folder` is `{}`: write a folder below /, from / on", path.display());
     Err(D::Error::custom(text))
 }
 

@@ -96,7 +96,7 @@ fn a_token_that_is_refused_is_recorded_with_its_name() {
     assert!(!again.status.success(), "{again:?}");
     let page: Value = one.site.get("/v1/audit").unwrap();
     let last = page["entries"].as_array().unwrap().last().unwrap();
-    assert!(last["result"] == "409" && last["detail"] == "shift as Viewer", "{page}");
+    assert!(last["result"] == "409" && last["detail"] == "shift as viewer", "{page}");
 }
 
 #[test]
