@@ -315,10 +315,12 @@ mod tests {
         let send = "dd if=/dev/zero bs=1400 count=500 >/dev/udp/239.1.2.3/9";
         network.sender.run("bash", &["-c", send]).unwrap();
         let receiver = &network.receivers[0];
-        let came = receiver.counters("eth0").unwrap().rx_bytes;
         let arrived = receiver.arrived_bytes("eth0").unwrap();
+        let came = receiver.counters("eth0").unwrap().rx_bytes;
         let (lost, _) = receiver.dropped_on_purpose("eth0").unwrap();
         assert!((150..350).contains(&lost), "{lost} of 500");
-        assert_eq!(came - arrived, lost * (14 + 20 + 8 + 1400));
+        // The kernel's own few bytes (neighbours, groups) may have come between the two.
+        let frame = 14 + 20 + 8 + 1400;
+        assert!((0..frame).contains(&(came - arrived - lost * frame)), "{came} {arrived} {lost}");
     }
 }
