@@ -505,6 +505,29 @@ fn whose_answers_do_not_come_pulls() {
     }
 }
 
+/// The rate is not known while nobody is heard, and pulls have a small part of it.
+#[test]
+fn where_nobody_is_heard_one_is_asked_back_after_the_longest_wait() {
+    let mut net = Net::new(&[0.01; 3], Duration::from_millis(1), 20);
+    net.nodes.iter_mut().for_each(|node| node.mute = true);
+    net.sender.start(net.now);
+    net.run(Duration::from_secs(150));
+    assert_eq!((net.left.len(), &net.asked_back[..]), (3, &[][..]));
+    net.run(Duration::from_secs(150));
+    assert_eq!((net.left.len(), net.asked_back.len()), (4, 1));
+}
+
+/// Its word that it pulls did not come here, and that it hears the stream again does.
+#[test]
+fn who_says_once_more_that_it_hears_the_stream_is_not_taken_for_one_who_is_not_heard() {
+    let mut net = Net::new(&[0.0], Duration::from_millis(100), 20);
+    net.offer(256 * 160);
+    net.run(Duration::from_secs(8));
+    net.sender.set_delivery(net.now, ReceiverId(1), Delivery::Stream);
+    net.run(Duration::from_secs(1));
+    assert_eq!(net.left, []);
+}
+
 #[test]
 fn a_ceiling_of_nothing_makes_the_stream_slow_and_no_deadline_impossible() {
     let mut net = Net::new(&[0.0], Duration::from_millis(1), 10);

@@ -573,11 +573,12 @@ fn on_driver(shared: &Shared, event: SendEvent) {
         }
         SendEvent::Unheard(id) => {
             if let Some(peer) = stand.roster.find(id) {
-                peer.left_stream = Some(UNHEARD.to_owned());
+                let was = peer.left_stream.replace(UNHEARD.to_owned());
                 peer.tell(Event::LeaveGroup { reason: UNHEARD.to_owned() });
                 let name = printable(peer.name.as_bytes());
-                let news = format!("{name} pulls: {UNHEARD}");
-                stand.news.push(news);
+                if was.as_deref() != Some(UNHEARD) {
+                    stand.news.push(format!("{name} pulls: {UNHEARD}"));
+                }
             }
         }
         SendEvent::ReturnToStream(id) => {

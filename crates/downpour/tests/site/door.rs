@@ -24,7 +24,7 @@ fn each_role_may_what_it_may() {
     let site = &one.site;
     let viewer = token(site, "watch", "viewer", None);
     let operator = token(site, "shift", "operator", None);
-    let over = token(site, "gone", "admin", Some(0));
+    let over = token(site, "gone", "admin", Some(1));
     let get = |token: &str, path: &str| {
         let access = site.access(Some(token));
         code(site.block_on(access.get(path)))

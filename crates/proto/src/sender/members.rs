@@ -56,7 +56,7 @@ pub(super) struct Member {
     pub(super) heard_at: Timestamp,
     /// When it came to the stream: of blocks opened before, it has missed a part.
     pub(super) on_stream_since: Timestamp,
-    /// Since when polls have asked it for an answer there, and how many.
+    /// Since when polls have asked it for an answer in vain, and how many.
     pub(super) asked: (Timestamp, u32),
     /// (sent, received) datagrams since the straggler policy last looked, and the times in which they left and arrived.
     span: (u64, u64),
@@ -204,6 +204,7 @@ impl Member {
         self.received = report.received;
         self.host_drops = report.host_drops;
         self.last = Some(next);
+        self.asked.1 = 0;
         Some(sample)
     }
 }

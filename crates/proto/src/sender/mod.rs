@@ -726,8 +726,16 @@ impl Sender {
         };
         let Some((id, _)) = self.members.on_stream().find(is_unheard) else { return };
         self.stragglers.leave(self.now, id);
+        if !self.is_heard() {
+            self.stragglers.rest(self.now, id);
+        }
         self.move_to_pull(self.now, id);
         self.push_event(Event::Unheard(id));
+    }
+
+    /// Anybody on the stream.
+    fn is_heard(&self) -> bool {
+        self.members.on_stream().any(|(_, member)| member.has_reported())
     }
 
     /// Looks the members over for stragglers.
@@ -755,6 +763,9 @@ impl Sender {
             _ => self.followed_at = Some(self.now),
         }
         self.stragglers.set_round_trip(self.grtt.value());
+        if streaming > 0 && !self.is_heard() {
+            self.stragglers.put_off(self.now + REVIEW_INTERVAL);
+        }
         match self.stragglers.review(self.now, streaming, &standings, limiting, summary.rate) {
             Some(Verdict::Try(id)) => self.config.rate.on_trial(id),
             Some(Verdict::Leave(id)) => {

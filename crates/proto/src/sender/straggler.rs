@@ -344,6 +344,19 @@ impl Stragglers {
         Verdict::Leave(id)
     }
 
+    /// Nobody comes back before.
+    pub(super) fn put_off(&mut self, until: Timestamp) {
+        self.next_return = self.next_return.max(until);
+    }
+
+    /// Of those on the stream nobody was heard, nor it: one of all comes back after the longest wait, for meanwhile the rate is not
+    /// known, and pulls have a part of it.
+    pub(super) fn rest(&mut self, now: Timestamp, id: ReceiverId) {
+        let (_, longest) = RETURN_PAUSE;
+        remember(&mut self.away, id, (now + longest, longest));
+        self.put_off(now + longest);
+    }
+
     fn wait(&mut self, now: Timestamp, id: ReceiverId) {
         self.end_trial(id);
         self.lossy.remove(&id);
