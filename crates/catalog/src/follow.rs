@@ -319,15 +319,18 @@ impl Follower {
             let rows = rows_of(page, table)?;
             self.sql.put(table, Put::Upsert, &rows)?;
         }
-        for (table, _) in OF_LINK.iter().filter(|(table, _)| page["tables"][table.name].is_array())
+        for (table, kind) in
+            OF_LINK.iter().filter(|(table, _)| page["tables"][table.name].is_array())
         {
             let rows = rows_of(page, table)?;
             self.sql.put(table, Put::Upsert, &rows)?;
             let link = |row: &Row| [0, 2, 3].map(|column: usize| row[column].as_int());
             for [log, from, to] in rows.iter().map(link).collect::<BTreeSet<_>>() {
-                // The clock there, as the newest that is here of the log has it.
-                let last = "SELECT at FROM event WHERE log = ? ORDER BY number DESC LIMIT 1";
-                let now = Time(one_int(&mut self.sql, last, &[log.into()])?);
+                // The clock there when such a row was last written: only then they fade.
+                let last =
+                    "SELECT at FROM event WHERE log = ? AND kind = ? ORDER BY number DESC LIMIT 1";
+                let of = [log, i64::from(kind.code())].map(Value::Int);
+                let now = Time(one_int(&mut self.sql, last, &of)?);
                 fade(&mut self.sql, LogId(log), (table.name, from, to), now)?;
             }
         }

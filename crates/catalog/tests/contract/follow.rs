@@ -202,7 +202,12 @@ pub(crate) fn a_copy_drops_what_a_wrong_clock_wrote_of_links(world: &World) {
     let there = daemon.catalog.site("there").unwrap();
     assert_eq!(copy.link_seen(there, daemon.site, 1000).unwrap().len(), 1);
     assert_eq!(copy.decisions(None, 1000).unwrap().len(), 1);
+    // It is years behind when a file comes.
+    daemon.change(NOW, seen(&daemon, 2)).unwrap();
+    daemon.change(NOW.plus_s(-year), Change::Adopt(daemon.adopted_file("after"))).unwrap();
+    follow_all(&mut source, &mut follower, FOLLOW_MAX);
     follower.settle().unwrap();
+    assert_eq!(copy.link_seen(there, daemon.site, 1000).unwrap().len(), 2);
     assert_eq!(all(&mut copy), all(&mut source));
 }
 
