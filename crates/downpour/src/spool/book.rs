@@ -9,7 +9,7 @@ use downpour_catalog::{
 };
 use std::collections::HashMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Changes that are asked for together; even, so that pairs share a commit.
@@ -187,7 +187,8 @@ impl Book {
         Ok(versions.iter().find(lies).map(|file| file.version))
     }
 
-    /// Whether this site's copy is recorded in another place, and something lies there.
+    /// Whether this site's copy is recorded in another place. Who sends it sees whether it can be read there: its disk may not be
+    /// mounted yet.
     pub(super) fn lies_elsewhere(
         &mut self,
         file: FileId,
@@ -195,8 +196,9 @@ impl Book {
     ) -> Result<bool, SpoolError> {
         let mut replicas = self.reader.replicas(file)?.into_iter();
         let own = replicas.find(|replica| replica.site == self.site);
-        let path = own.map(|replica| PathBuf::from(replica.path));
-        Ok(path.is_some_and(|path| path != place && path.exists()))
+        Ok(own.is_some_and(|own| {
+            own.state == ReplicaState::Present && Path::new(&own.path) != place
+        }))
     }
 
     /// Files that this daemon took in from this spool and that have not arrived, with their paths.

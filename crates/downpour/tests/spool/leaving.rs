@@ -95,8 +95,13 @@ fn what_left_and_is_sent_again_is_not_given_up_at_a_start() {
     let file = bench.newest("a");
     let next = Next::Queued;
     bench.step(Move { file: file.id, at: file.revision, fence: None, next });
+    // Its disk is mounted after the daemon's start.
+    let (archive, away) = (bench.archive(""), bench.path("../away"));
+    fs::rename(&archive, &away).unwrap();
     bench.restart();
     bench.tick(LONG);
+    let _ = fs::remove_dir(&archive);
+    fs::rename(&away, &archive).unwrap();
     assert_eq!(bench.stands("a"), [(State::Queued, None)], "{}", bench.said());
     assert_eq!(bench.copy(&file), (ReplicaState::Present, bench.archive("a")));
 }
