@@ -196,9 +196,8 @@ impl Book {
     ) -> Result<bool, SpoolError> {
         let mut replicas = self.reader.replicas(file)?.into_iter();
         let own = replicas.find(|replica| replica.site == self.site);
-        Ok(own.is_some_and(|own| {
-            own.state == ReplicaState::Present && Path::new(&own.path) != place
-        }))
+        Ok(own
+            .is_some_and(|own| own.state == ReplicaState::Present && Path::new(&own.path) != place))
     }
 
     /// Files that this daemon took in from this spool and that have not arrived, with their paths.

@@ -136,7 +136,7 @@ pub struct Spool {
     pub(super) policy: Policy,
     pub(super) rules: Arc<Rules>,
     pub(super) book: Book,
-    /// Nobody waits for it any more.
+    /// The service was stopped.
     pub(super) ending: Arc<AtomicBool>,
     pub(super) root: Option<Arc<Root>>,
     watch: Option<super::watch::Watch>,

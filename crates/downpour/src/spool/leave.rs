@@ -62,7 +62,7 @@ pub(super) struct Leaver<'a> {
     /// What was verified.
     pub(super) seen: Seen,
     pub(super) digest: Option<Digest>,
-    /// Nobody waits for it any more: a copy breaks off.
+    /// The service was stopped: a copy breaks off.
     pub(super) ending: &'a AtomicBool,
 }
 

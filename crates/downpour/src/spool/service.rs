@@ -2,8 +2,8 @@
 //! asked of them.
 //!
 //! The threads tick until the service is asked to end; there is nothing to finish, for whatever is half done is taken up again at the
-//! next start. When the sections change, all begin again. A tick is not cut off with the service: whoever begins waits until the
-//! threads of the last run have ended, so no two of them work in one folder.
+//! next start. When the sections change, or one fails, all begin again. A tick is not cut off with that, and is not waited for, as its
+//! disk may hang: who begins in a folder waits there until the last one has left it. Only a stop lets copies break off.
 
 use super::arrivals::{Arrivals, Failing};
 use super::aside::SetApart;
@@ -19,17 +19,25 @@ use axum::{Extension, Json};
 use downpour_catalog::ErrorClass;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 use utoipa::{OpenApi, ToSchema};
 
 /// Time between two ticks.
 const TICK: Duration = Duration::from_millis(250);
+/// Ticks that an earlier run may take to leave a place before that is logged.
+const TICKS_MAX: u32 = 40;
 /// File in the state folder with what commands are open.
 const ARRIVALS: &str = "arrivals.json";
+
+/// Why nothing is done in a place.
+const STILL_THERE: &str =
+    "the last run is still at work there: it copies a file, or the disk does not answer";
 
 /// A file in quarantine.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -77,8 +85,10 @@ enum Ask {
 /// The service.
 #[derive(Default)]
 pub struct SpoolService {
-    /// Held by the threads at work, also after the service was cut off.
-    at_work: Arc<tokio::sync::Mutex<()>>,
+    /// Where threads are at work, also those of a run that is over.
+    at_work: Mutex<BTreeSet<PathBuf>>,
+    /// Set, and made anew, when the service was stopped: copies break off then.
+    stopped: Mutex<Arc<AtomicBool>>,
     spools: Mutex<Vec<SpoolStatus>>,
     failing: Mutex<Vec<Failing>>,
     commands: Mutex<u64>,
@@ -88,12 +98,30 @@ pub struct SpoolService {
     retries: Mutex<Option<mpsc::Sender<i64>>>,
 }
 
-/// Tells the threads to end when nobody waits for them any more.
-struct Ending(Arc<AtomicBool>);
+/// A run: when it is over its threads end, each after its tick.
+struct Run {
+    service: Arc<SpoolService>,
+    stop: Stop,
+    over: Arc<AtomicBool>,
+}
 
-impl Drop for Ending {
+impl Drop for Run {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.over.store(true, Ordering::Relaxed);
+        lock(&self.service.asks).clear();
+        *lock(&self.service.retries) = None;
+        if self.stop.wish() != Wish::Run {
+            std::mem::take(&mut *lock(&self.service.stopped)).store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A thread is at work there.
+struct AtWork<'a>(&'a SpoolService, &'a Path);
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.at_work).remove(self.1);
     }
 }
 
@@ -102,7 +130,8 @@ struct Worker {
     service: Arc<SpoolService>,
     site: Arc<Site>,
     stop: Stop,
-    ending: Arc<AtomicBool>,
+    over: Arc<AtomicBool>,
+    stopped: Arc<AtomicBool>,
     began: Instant,
     clock: Clock,
 }
@@ -113,29 +142,65 @@ impl Worker {
     }
 
     fn wish(&self) -> Wish {
-        if self.ending.load(Ordering::Relaxed) { Wish::Stop } else { self.stop.wish() }
+        if self.is_over() { Wish::Stop } else { self.stop.wish() }
     }
 
     fn goes_on(&self) -> bool {
         self.wish() == Wish::Run
     }
 
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    /// Waits, a pause after the other, until no other thread is at work in this place: two would take each other's files. None when
+    /// this run is over before.
+    fn enter<'a>(&'a self, place: &'a Path, mut pause: impl FnMut()) -> Option<AtWork<'a>> {
+        let mut pauses = 0;
+        while !lock(&self.service.at_work).insert(place.to_owned()) {
+            pause();
+            pauses += 1;
+            if self.is_over() {
+                return None;
+            }
+            if pauses == TICKS_MAX {
+                tracing::warn!(target: "spool", place = %place.display(), "{STILL_THERE}");
+            }
+        }
+        Some(AtWork(&self.service, place))
+    }
+
+    /// What is to be seen of a spool. Of a run that is over nothing is: the next one has others.
+    fn show(&self, index: usize, change: impl FnOnce(&mut SpoolStatus)) {
+        let mut shown = lock(&self.service.spools);
+        if !self.is_over() {
+            change(&mut shown[index]);
+        }
+    }
+
     /// Ticks until it is time to end; answers in between.
     fn spool(
         &self,
         index: usize,
-        mut spool: Spool,
+        (section, rules): (SpoolSection, Arc<Rules>),
         asked: &mpsc::Receiver<Ask>,
     ) -> Result<(), SpoolError> {
+        let folder = section.folder.clone();
+        let wait = || {
+            // Whoever asks is not let wait.
+            let _ = asked.recv_timeout(TICK);
+            self.show(index, |status| STILL_THERE.clone_into(&mut status.trouble));
+        };
+        let Some(_alone) = self.enter(&folder, wait) else { return Ok(()) };
+        let (catalog, stopped) = (self.site.catalog.clone(), self.stopped.clone());
+        let mut spool = Spool::open(section, rules, catalog, stopped)?;
         while self.goes_on() {
             spool.tick(self.now())?;
             let status = spool.status();
-            let mut said = lock(&self.service.spools);
             for notice in spool.take_notices() {
                 tracing::info!(target: "spool", folder = %status.folder, "{notice}");
             }
-            said[index] = status;
-            drop(said);
+            self.show(index, |shown| *shown = status);
             let until = Instant::now() + TICK;
             while let Ok(ask) = asked.recv_timeout(until.saturating_duration_since(Instant::now()))
             {
@@ -160,11 +225,10 @@ impl Worker {
         Ok(())
     }
 
-    fn arrivals(
-        &self,
-        mut arrivals: Arrivals,
-        asked: &mpsc::Receiver<i64>,
-    ) -> Result<(), SpoolError> {
+    fn arrivals(&self, rules: Arc<Rules>, asked: &mpsc::Receiver<i64>) -> Result<(), SpoolError> {
+        let place = self.site.config().state().join(ARRIVALS);
+        let Some(_alone) = self.enter(&place, || thread::sleep(TICK)) else { return Ok(()) };
+        let mut arrivals = Arrivals::open(self.site.catalog.clone(), rules, &place)?;
         while self.goes_on() {
             let more = arrivals.tick(self.now(), &|| self.wish())?;
             lock(&self.service.failing).clear();
@@ -181,70 +245,46 @@ impl Worker {
 }
 
 impl SpoolService {
-    /// Runs all spools once; ends when asked to, or when the sections are no longer these.
-    fn work(
-        self: &Arc<Self>,
-        site: &Arc<Site>,
-        stop: &Stop,
-        ending: &Arc<AtomicBool>,
-        sections: &(Vec<SpoolSection>, Vec<RuleSection>),
-    ) -> Result<(), Fault> {
-        let (spools, rules) = sections;
+    /// Runs all spools once; ends when asked to, when one fails, or when the sections are no longer these.
+    async fn work(self: &Arc<Self>, site: &Arc<Site>, stop: &Stop) -> Result<(), Fault> {
+        let mut changes = site.config_changes();
+        let now = sections(site);
+        let (spools, rules) = &now;
         let rules = Arc::new(Rules::new(&site.name, rules));
-        let began = Instant::now();
-        let mut asks = Vec::new();
+        let run = Run { service: self.clone(), stop: stop.clone(), over: Arc::default() };
+        let (began, stopped) = (Instant::now(), lock(&self.stopped).clone());
         let worker = || {
             let (service, site, stop) = (self.clone(), site.clone(), stop.clone());
-            let (ending, clock) = (ending.clone(), site.clock.clone());
-            Worker { service, site, stop, ending, began, clock }
+            let (over, stopped, clock) = (run.over.clone(), stopped.clone(), site.clock.clone());
+            Worker { service, site, stop, over, stopped, began, clock }
         };
-        type Job = Box<dyn FnOnce() -> Result<(), SpoolError> + Send>;
-        let mut jobs: Vec<Job> = Vec::new();
+        *lock(&self.spools) = spools.iter().map(SpoolStatus::of).collect();
+        let (mut asks, mut jobs) = (Vec::new(), JoinSet::new());
         for (index, section) in spools.iter().enumerate() {
-            let (worker, section, rules) = (worker(), section.clone(), rules.clone());
+            let (worker, of) = (worker(), (section.clone(), rules.clone()));
             let (ask, asked) = mpsc::channel();
             asks.push(ask);
-            jobs.push(Box::new(move || {
-                let (catalog, ending) = (worker.site.catalog.clone(), worker.ending.clone());
-                worker.spool(index, Spool::open(section, rules, catalog, ending)?, &asked)
-            }));
+            jobs.spawn_blocking(move || worker.spool(index, of, &asked));
         }
         let (worker, (retry, asked)) = (worker(), mpsc::channel());
-        let place = site.config().state().join(ARRIVALS);
-        jobs.push(Box::new(move || {
-            let catalog = worker.site.catalog.clone();
-            worker.arrivals(Arrivals::open(catalog, rules, &place)?, &asked)
-        }));
-        *lock(&self.spools) = spools.iter().map(SpoolStatus::of).collect();
+        jobs.spawn_blocking(move || worker.arrivals(rules, &asked));
         *lock(&self.asks) = asks;
         *lock(&self.retries) = Some(retry);
-        let ending: &AtomicBool = ending;
-        let ended = thread::scope(|scope| {
-            let run = |job: Job| {
-                scope.spawn(move || {
-                    let done = job();
-                    // One that fails ends all; all begin again.
-                    if done.is_err() {
-                        ending.store(true, Ordering::Relaxed);
+        loop {
+            tokio::select! {
+                done = jobs.join_next() => match done {
+                    Some(done) => done?.map_err(|error| {
+                        Fault::new(ErrorClass::CatalogUnreachable, error.to_string())
+                    })?,
+                    None => return Ok(()),
+                },
+                changed = changes.changed() => {
+                    if changed.is_ok() && sections(site) != now {
+                        return Ok(());
                     }
-                    done
-                })
-            };
-            let threads: Vec<_> = jobs.into_iter().map(run).collect();
-            threads.into_iter().map(thread::ScopedJoinHandle::join).collect::<Vec<_>>()
-        });
-        lock(&self.asks).clear();
-        *lock(&self.retries) = None;
-        for done in ended {
-            match done {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    return Err(Fault::new(ErrorClass::CatalogUnreachable, error.to_string()));
                 }
-                Err(_) => return Err(Fault::new(ErrorClass::Internal, "a thread of it failed")),
             }
         }
-        Ok(())
     }
 
     /// Asks all spools; the answers of those that are at work.
@@ -303,36 +343,8 @@ impl Service for SpoolService {
 
     fn run(self: Arc<Self>, site: Arc<Site>, stop: Stop) -> Running {
         Box::pin(async move {
-            let mut changes = site.config_changes();
             while stop.wish() == Wish::Run {
-                let alone = tokio::select! {
-                    alone = self.at_work.clone().lock_owned() => alone,
-                    () = stop.asked() => break,
-                };
-                let ending = Arc::new(AtomicBool::new(false));
-                let _ending = Ending(ending.clone());
-                let now = sections(&site);
-                let (service, of, asked, same) =
-                    (self.clone(), site.clone(), stop.clone(), now.clone());
-                let flag = ending.clone();
-                let work = tokio::task::spawn_blocking(move || {
-                    let _alone = alone;
-                    service.work(&of, &asked, &flag, &same)
-                });
-                tokio::pin!(work);
-                loop {
-                    tokio::select! {
-                        done = &mut work => {
-                            done??;
-                            break;
-                        }
-                        changed = changes.changed() => {
-                            if changed.is_ok() && sections(&site) != now {
-                                ending.store(true, Ordering::Relaxed);
-                            }
-                        }
-                    }
-                }
+                self.work(&site, &stop).await?;
             }
             Ok(())
         })
@@ -439,8 +451,8 @@ async fn retry(
 
 #[cfg(test)]
 mod tests {
-    use super::{Ask, InQuarantine, SetApart, SpoolService, lock};
-    use crate::site::{Clock, Daemon, Service, Stop};
+    use super::{Ask, InQuarantine, Ordering, SetApart, SpoolService, lock};
+    use crate::site::{Clock, Daemon, Service, Stop, Wish};
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::sync::{Arc, Mutex, mpsc};
     use std::time::Duration;
@@ -497,43 +509,68 @@ mod tests {
         }
     }
 
-    /// A thread of the first run stands where it opens a pipe.
+    /// Of a site with one spool; a second one comes with a reload, and what is open is a pipe at which the first run stands.
     #[tokio::test]
-    async fn a_run_that_was_cut_off_ends_before_the_next_one_begins() {
+    async fn a_thread_that_hangs_holds_its_own_place_alone() {
         let folder = tempfile::tempdir().unwrap();
-        let (file, spool) = (folder.path().join("site.toml"), folder.path().join("spool"));
-        fs::create_dir(&spool).unwrap();
-        let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n";
-        fs::write(&file, text).unwrap();
+        let file = folder.path().join("site.toml");
+        let mut text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n".to_owned();
+        fs::write(&file, &text).unwrap();
         let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
-        let text = format!(
-            "{text}[[spool]]\nfolder = {spool:?}\n[[rule]]\nname = 'r'\nmatch = '*'\nto = 'b'\n\
-             [[remote]]\nname = 'b'\nkey = 'AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA'\n"
-        );
-        fs::write(&file, text).unwrap();
+        text += "[[remote]]\nname = 'b'\nkey = 'AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA'\n\
+                 [[rule]]\nname = 'r'\nmatch = '*'\nto = 'b'\n";
+        let mut add = |name: &str| {
+            let spool = folder.path().join(name);
+            fs::create_dir(&spool).unwrap();
+            text += &format!("[[spool]]\nfolder = {spool:?}\nprefix = '{name}/'\n");
+            fs::write(&file, &text).unwrap();
+            spool
+        };
+        let one = add("one");
         assert!(daemon.reload().await);
         daemon.end(Duration::ZERO).await;
-        let (service, (_wish, stop)) = (Arc::new(SpoolService::default()), Stop::new());
+        let (service, (wish, stop)) = (Arc::new(SpoolService::default()), Stop::new());
         let pipe = daemon.site.config().state().join(super::ARRIVALS);
         let _ = fs::remove_file(&pipe);
         mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         let run = || tokio::spawn(service.clone().run(daemon.site.clone(), stop.clone()));
-        let answers = async |count| {
-            while service.ask(Ask::Quarantine).await.len() != count {
-                sleep(Duration::from_millis(1)).await;
-            }
+        let answer = async |count| {
+            let answers = async {
+                while service.ask(Ask::Quarantine).await.len() != count {
+                    sleep(Duration::from_millis(1)).await;
+                }
+            };
+            timeout(Duration::from_secs(60), answers).await.expect("answers");
         };
+        let until = async |is: &dyn Fn() -> bool| {
+            let waits = async {
+                while !is() {
+                    sleep(Duration::from_millis(1)).await;
+                }
+            };
+            timeout(Duration::from_secs(60), waits).await.expect("it comes");
+        };
+        let stopped = lock(&service.stopped).clone();
         let first = run();
-        timeout(Duration::from_secs(60), answers(1)).await.unwrap();
+        answer(1).await;
+        add("two");
+        assert!(daemon.reload().await);
+        answer(2).await;
         first.abort();
         let _ = first.await;
-        // The others of it have ended.
-        timeout(Duration::from_secs(60), answers(0)).await.unwrap();
-        let is_held = service.at_work.try_lock().is_err();
+        assert!(!stopped.load(Ordering::Relaxed), "a copy goes on");
+        // Somebody is still at work in one of them.
+        until(&|| lock(&service.at_work).insert(one.clone())).await;
         let second = run();
-        fs::write(&pipe, "").unwrap();
-        assert!(is_held);
-        timeout(Duration::from_secs(60), answers(1)).await.unwrap();
+        answer(1).await;
+        until(&|| !lock(&service.spools)[0].trouble.is_empty()).await;
+        assert_eq!(service.ask(Ask::Quarantine).await.len(), 1);
+        lock(&service.at_work).remove(&one);
+        answer(2).await;
+        wish.send_replace(Wish::Stop);
         second.abort();
+        let _ = second.await;
+        assert!(stopped.load(Ordering::Relaxed), "a copy breaks off");
+        fs::write(&pipe, "").unwrap();
     }
 }
