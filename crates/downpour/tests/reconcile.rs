@@ -362,6 +362,31 @@ fn what_no_rule_sends_there_is_left_and_told_each_time() {
 }
 
 #[test]
+fn what_no_rule_sends_there_is_not_asked_about() {
+    let (near, far) = filled(100, 1);
+    let name = run_name(0);
+    far.replica(NOW, &[far.known(far.sender, &name)], far.holder, ReplicaState::Lost);
+    let rule = near.catalog.rule("former").unwrap();
+    for old in names("old", 101) {
+        let at = [near.sender, near.holder];
+        let mut change = near.adopt(near.sender, &old, b"old", &at, None);
+        let Change::Adopt(file) = &mut change else { unreachable!("it adopts") };
+        file.rule = rule;
+        near.one(NOW, change);
+    }
+    for repaired in [1, 0] {
+        let report = compared(&near, &far, &order(100), || {});
+        assert_eq!(
+            (report.verdict, report.findings.len(), report.repaired),
+            (Verdict::Found, 101 + repaired, repaired),
+            "{}",
+            report.text()
+        );
+    }
+    assert_eq!(near.state(&name), State::Queued);
+}
+
+#[test]
 fn no_transfer_in_flight_is_taken_for_a_difference() {
     let (near, far) = filled(200, 1);
     let names = names("moving", 400);

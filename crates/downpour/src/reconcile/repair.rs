@@ -25,6 +25,8 @@ use downpour_catalog::{
 
 /// How the note of a finding begins that was left for people.
 pub(super) const LEFT: &str = "left: ";
+/// Why a file is left that was sent there once.
+const NOT_SENT: &str = "its rule does not send it there";
 /// Bytes of files that a site is asked to read at once; a larger file is asked for alone.
 const READ_BACK_BYTES_MAX: u64 = 256 << 20;
 
@@ -32,12 +34,32 @@ const READ_BACK_BYTES_MAX: u64 = 256 << 20;
 pub(super) fn is_ours(finding: &Finding, order: &Order) -> bool {
     let is_theirs = finding.holder == order.far;
     match finding.kind {
+        _ if finding.note.starts_with(LEFT) => false,
         Kind::MissingThere => true,
         Kind::Unrecorded | Kind::WrongDigest => is_theirs,
         Kind::Extra => is_theirs && order.adopt_extra,
         Kind::Stuck => finding.note.starts_with(State::Waiting.name()),
         _ => false,
     }
+}
+
+/// Leaves what is missing there and no rule sends there: no approval changes that, so it is none of what is asked about.
+pub(super) fn leave_not_sent(
+    catalog: &Catalog,
+    order: &Order,
+    findings: &mut [Finding],
+) -> Result<(), RunError> {
+    let mut missing: Vec<&mut Finding> =
+        findings.iter_mut().filter(|finding| finding.kind == Kind::MissingThere).collect();
+    for slice in missing.chunks_mut(NAMES_MAX) {
+        let known = files(catalog, slice)?;
+        for (finding, file) in slice.iter_mut().zip(known) {
+            if file.is_some_and(|file| !order.sent.contains(&file.rule)) {
+                finding.note = format!("{LEFT}{NOT_SENT}");
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Repairs what is ours to repair; says how many files, and notes what is left.
@@ -218,7 +240,7 @@ fn send_again(
     }
     // In the queue it would go to others or nowhere, and the replica that is lost would be no difference any more.
     if !order.sent.contains(&file.rule) {
-        return Ok(Err("its rule does not send it there"));
+        return Ok(Err(NOT_SENT));
     }
     let replicas = catalog.reader()?.replicas(file.id)?;
     if !replicas.iter().any(|r| r.site == own && r.state == ReplicaState::Present) {

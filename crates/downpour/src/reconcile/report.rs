@@ -3,6 +3,7 @@
 //! A report that asks is answered by a file beside it, `ID.approved`, which holds until a run that read it has kept its own report. It
 //! is answered once, and for no more than it found: what comes later may be another mistake.
 
+use super::repair::LEFT;
 use crate::units::{show_bytes, show_time};
 use crate::whole::{put, remove};
 use downpour_catalog::Time;
@@ -259,6 +260,14 @@ impl Report {
                 self.before_asking(),
                 self.id
             );
+        }
+        let is_left = |finding: &Finding| finding.note.starts_with(LEFT);
+        if self.verdict == Verdict::Found
+            && self.is_cut
+            && self.repaired == 0
+            && self.findings.iter().any(is_left)
+        {
+            text += "\nWhat is left fills the list: what else differs comes when that is less.\n";
         }
         if !self.findings.is_empty() {
             text.push('\n');

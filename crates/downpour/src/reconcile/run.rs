@@ -4,7 +4,7 @@
 
 use super::ask::{Answer, Question, Scope, Side, Stored};
 use super::compare::{Compare, Compared, Holder, Nonsense};
-use super::repair::{LEFT, is_ours, repair};
+use super::repair::{LEFT, is_ours, leave_not_sent, repair};
 use super::report::{Approvals, Finding, Kind, Report, Verdict};
 use super::scrub::Copies;
 use downpour_catalog::{Catalog, Error, File, FileId, OpenError, RuleId, Time};
@@ -128,10 +128,12 @@ pub fn run(
             is_cut |= compared.is_cut;
             findings.extend(compared.findings);
         }
+        leave_not_sent(catalog, order, &mut findings)?;
         let (stuck, is_more_stuck) = stuck(catalog, order, now())?;
         findings.extend(stuck);
         let open = findings.iter().filter(|finding| is_ours(finding, order)).count();
-        let asks = !covers_all && (open > order.repair_max.max(order.approved.covered) || is_cut);
+        let is_too_much = open > order.repair_max.max(order.approved.covered);
+        let asks = !covers_all && (is_too_much || is_cut && open > 0);
         let mut repaired = 0;
         if !asks {
             repaired = repair(catalog, far, order, &mut findings, &now)?;
