@@ -40,6 +40,9 @@ const PROPORTIONAL: f64 = 0.75;
 const PACE_LOSS: f64 = 0.002;
 const PACE: f64 = 1.05;
 
+/// What brings this part of the ceiling is held by it. Headers take four percent.
+const AT_CEILING: f64 = 0.9;
+
 /// A path changed when it brings so much more or less, in so many measurements in a row.
 const CHANGED: f64 = 0.25;
 const CHANGED_TIMES: u32 = 2;
@@ -246,10 +249,15 @@ impl Climb {
         self.wants
     }
 
-    /// What to remember; `None` while nothing is known, and where nothing is searched for.
+    /// What to remember; `None` while nothing is known of the path: also where nothing is searched for, and at the ceiling,
+    /// which may not be there the next time.
     pub(super) fn memory(&self) -> Option<Memory> {
         let setting = self.trial.as_ref().map_or(self.setting, |trial| trial.back);
         let mark = self.base.filter(|_| !self.limits.is_fixed())?;
+        let held = |ceiling: Rate| mark.rate * 8.0 >= AT_CEILING * ceiling.bps() as f64;
+        if self.limits.ceiling.is_some_and(held) {
+            return None;
+        }
         Some(Memory {
             connections: setting.connections,
             // What was asked for is asked for anew, or no longer.

@@ -167,15 +167,31 @@ fn what_was_asked_for_by_hand_is_not_remembered() {
     let path = |setting: Setting, _| {
         let own = f64::from(setting.connections) * 0.5 * MB;
         let most = setting.pacing.map_or(16.0 * MB, |pacing| pacing.bps() as f64 / 8.0);
-        seen(setting, own.min(most), 0.001)
+        seen(setting, own.min(most).min(16.0 * MB), 0.001)
     };
-    let ceiling = Some(Rate::from_mbps(20));
+    // It holds nothing.
+    let ceiling = Some(Rate::from_mbps(200));
     let (mut steer, link, _) = run(Limits { ceiling, ..LIMITS }, None, 20, path);
     assert_eq!(steer.setting(link).unwrap().pacing, ceiling);
     let memory = steer.end(link).unwrap();
-    assert_eq!(memory.pacing, None);
+    assert_eq!((memory.connections, memory.pacing), (32, None));
     let (_, setting) = steer.begin(LIMITS, Some(&memory)).unwrap();
     assert_eq!(setting.pacing, None);
+    // As in `transport`, what is remembered is written over with each decision.
+    let held = Limits { ceiling: Some(Rate::from_mbps(20)), ..LIMITS };
+    let (mut steer, mut now, mut remembered) = (Steer::default(), Timestamp::ZERO, memory);
+    let (link, mut setting) = steer.begin(held, Some(&memory)).unwrap();
+    for step in 0..240 {
+        now = now + STEP;
+        if let Some(decision) = steer.look(now, link, &path(setting, step)) {
+            setting = decision.setting;
+            remembered = steer.memory(link).unwrap_or(remembered);
+        }
+    }
+    assert_ne!(setting.connections, 32, "the ceiling needs fewer");
+    assert_eq!(steer.end(link), None);
+    let (steer, link, _) = run(LIMITS, Some(&remembered), 20, path);
+    assert_eq!(steer.setting(link).unwrap().connections, 32, "{remembered}");
     let fixed = Limits { first: 1, least: 1, most: 1, ceiling: None };
     let (mut steer, link, _) = run(fixed, None, 20, path);
     assert_eq!(steer.end(link), None);
