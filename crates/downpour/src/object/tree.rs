@@ -12,6 +12,7 @@ use super::limits::{
     DATA_LEN_MAX, ENTRIES_MAX, EXTENTS_MAX, FILE_EXTENTS_MAX, FILE_LEN_MAX, NAME_LEN_MAX,
     NAMES_LEN_MAX, PATH_LEN_MAX, SYMLINK_LEN_MAX, XATTR_SETS_LEN_MAX, XATTRS_LEN_MAX, XATTRS_MAX,
 };
+use super::xattr::is_trusted;
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
@@ -302,6 +303,11 @@ impl Tree {
     /// Whether extended attributes are told: an entry without any has none then. If not, nothing is known of them.
     pub fn has_xattrs(&self) -> bool {
         self.has_xattrs
+    }
+
+    /// Whether any `trusted.*` is told. If not, the sender may be one that does not see them, which is not told.
+    pub(crate) fn tells_trusted(&self) -> bool {
+        self.xattr_sets.iter().flatten().any(|xattr| is_trusted(&xattr.name))
     }
 
     /// The set of extended attributes of the target folder.

@@ -14,6 +14,7 @@ use std::path::Path;
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 const CAPABILITY: &[u8] = b"security.capability";
+const TRUSTED: &[u8] = b"trusted.";
 
 /// Largest value and list of names that Linux gives.
 const VALUE_LEN_MAX: usize = 64 << 10;
@@ -24,7 +25,12 @@ fn is_taken(name: &[u8]) -> bool {
 
 /// Whether only root may set it.
 pub(crate) fn is_privileged(name: &[u8]) -> bool {
-    name.starts_with(b"trusted.") || name == CAPABILITY
+    is_trusted(name) || name == CAPABILITY
+}
+
+/// Whether only root sees it.
+pub(crate) fn is_trusted(name: &[u8]) -> bool {
+    name.starts_with(TRUSTED)
 }
 
 /// The attributes of `path` itself (a link is not followed), sorted by name.
@@ -60,9 +66,14 @@ fn names(list_all: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec
     Ok(taken.map(<[u8]>::to_vec).collect())
 }
 
-/// Gives a file, folder or link these attributes, and takes all others from it. Who is not root leaves alone what only
-/// root may set. Returns what could not be done.
-pub(crate) fn make_equal(fd: BorrowedFd<'_>, xattrs: &[Xattr], root: bool) -> Vec<String> {
+/// Gives a file, folder or link these attributes, and takes all others from it; of `trusted.*` only where those are
+/// `trusted_told`. Who is not root leaves alone what only root may set. Returns what could not be done.
+pub(crate) fn make_equal(
+    fd: BorrowedFd<'_>,
+    xattrs: &[Xattr],
+    root: bool,
+    trusted_told: bool,
+) -> Vec<String> {
     // By path, as a link is open as a place only; this one leads to what is open and no further.
     let path = &format!("/proc/self/fd/{}", fd.as_raw_fd());
     let mut notices = Vec::new();
@@ -76,7 +87,8 @@ pub(crate) fn make_equal(fd: BorrowedFd<'_>, xattrs: &[Xattr], root: bool) -> Ve
     match names(|list| rustix::fs::listxattr(path, list)) {
         Ok(there) => {
             let told = |name: &[u8]| xattrs.iter().any(|xattr| xattr.name == name);
-            for name in there.iter().filter(|name| ours(name) && !told(name)) {
+            let goes = |name: &[u8]| !told(name) && (trusted_told || !is_trusted(name));
+            for name in there.iter().filter(|name| ours(name) && goes(name)) {
                 note(name, "removed", rustix::fs::removexattr(path, &name[..]));
             }
         }

@@ -263,7 +263,13 @@ mod tests {
             let placer = Placer {
                 beneath: Beneath::new(staging.out().clone(), tree.clone()),
                 staging: staging.clone(),
-                meta: MetaPolicy { root: false, owner: false, setuid: false, xattrs: false },
+                meta: MetaPolicy {
+                    root: false,
+                    owner: false,
+                    setuid: false,
+                    xattrs: false,
+                    trusted_told: false,
+                },
                 durability: Durability::AtEnd,
                 overwrite: false,
                 folders,

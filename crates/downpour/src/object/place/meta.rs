@@ -27,6 +27,8 @@ pub(crate) struct MetaPolicy {
     pub(crate) setuid: bool,
     /// Extended attributes, which the tree must tell.
     pub(crate) xattrs: bool,
+    /// Whether `trusted.*` that the tree does not tell of an entry go from it.
+    pub(crate) trusted_told: bool,
 }
 
 impl MetaPolicy {
@@ -61,7 +63,7 @@ impl MetaPolicy {
             note("mode", rustix::fs::fchmod(fd, Mode::from_raw_mode(mode.into())));
         }
         let of_xattrs = match self.xattrs {
-            true => xattr::make_equal(fd, entry.xattrs, self.root),
+            true => xattr::make_equal(fd, entry.xattrs, self.root, self.trusted_told),
             false => Vec::new(),
         };
         if now.is_none_or(|now| mtime(&now) != entry.meta.mtime) || !entry.xattrs.is_empty() {
@@ -91,7 +93,10 @@ impl MetaPolicy {
         // A link has such attributes only as root may set.
         if self.xattrs && self.root {
             match open_in(folder.as_fd(), name, OFlags::PATH, Mode::empty()) {
-                Ok(link) => notices.extend(xattr::make_equal(link.as_fd(), entry.xattrs, true)),
+                Ok(link) => {
+                    let told = self.trusted_told;
+                    notices.extend(xattr::make_equal(link.as_fd(), entry.xattrs, true, told));
+                }
                 Err(error) => notices.push(format!("attributes not set: {}", explain(error))),
             }
         }

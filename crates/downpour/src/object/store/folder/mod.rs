@@ -198,12 +198,19 @@ impl FolderTarget {
 
     fn placer(&self, tree: &Arc<Tree>) -> Placer {
         let root = rustix::process::geteuid().is_root();
+        let trusted_told = tree.tells_trusted();
         let FolderOptions { owner, setuid, xattrs, durability, overwrite, folders, .. } =
             self.options;
         Placer {
             beneath: Beneath::new(self.staging.out().clone(), tree.clone()),
             staging: self.staging.clone(),
-            meta: MetaPolicy { root, owner, setuid, xattrs: xattrs && tree.has_xattrs() },
+            meta: MetaPolicy {
+                root,
+                owner,
+                setuid,
+                xattrs: xattrs && tree.has_xattrs(),
+                trusted_told,
+            },
             durability,
             overwrite,
             folders,
