@@ -1,7 +1,7 @@
 //! Extended attributes, ACLs and file capabilities: read at the sender, made equal at the receiver.
 //!
-//! Taken are `user.*`, `trusted.*` (root sees them), `security.capability` and the POSIX ACLs. Labels
-//! of security modules (SELinux, IMA, …) belong to the machine and stay there.
+//! Taken are `user.*`, `trusted.*` (root sees them), `security.capability` and the POSIX ACLs, but not the second names
+//! that XFS shows root of those. Labels of security modules (SELinux, IMA, …) belong to the machine and stay there.
 
 use super::limits::{XATTRS_LEN_MAX, XATTRS_MAX};
 use super::scan::explain;
@@ -15,12 +15,17 @@ const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 const CAPABILITY: &[u8] = b"security.capability";
 const TRUSTED: &[u8] = b"trusted.";
+const ACL_OF_XFS: &[u8] = b"trusted.SGI_ACL_";
 
 /// Largest value and list of names that Linux gives.
 const VALUE_LEN_MAX: usize = 64 << 10;
 
 fn is_taken(name: &[u8]) -> bool {
-    name.starts_with(b"user.") || is_privileged(name) || name == ACL_ACCESS || name == ACL_DEFAULT
+    let is_ours = name.starts_with(b"user.")
+        || is_privileged(name)
+        || name == ACL_ACCESS
+        || name == ACL_DEFAULT;
+    is_ours && !name.starts_with(ACL_OF_XFS)
 }
 
 /// Whether only root may set it.
@@ -89,7 +94,7 @@ pub(crate) fn make_equal(
             let told = |name: &[u8]| xattrs.iter().any(|xattr| xattr.name == name);
             let goes = |name: &[u8]| !told(name) && (trusted_told || !is_trusted(name));
             for name in there.iter().filter(|name| ours(name) && goes(name)) {
-                note(name, "removed", rustix::fs::removexattr(path, &name[..]));
+                note(name, "removed", remove(path, name));
             }
         }
         Err(error) => note(b"*", "removed", Err(error)),
@@ -102,4 +107,33 @@ pub(crate) fn make_equal(
         note(name, "set", set);
     }
     notices
+}
+
+/// Removes an attribute; another program may have been faster.
+fn remove(path: &str, name: &[u8]) -> Result<(), Errno> {
+    match rustix::fs::removexattr(path, name) {
+        Err(Errno::NODATA) => Ok(()),
+        removed => removed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_taken, remove};
+    use rustix::io::Errno;
+
+    #[test]
+    fn what_is_gone_already_is_removed() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let removed = remove(file.path().to_str().unwrap(), b"user.gone");
+        assert!(matches!(removed, Ok(()) | Err(Errno::NOTSUP)), "{removed:?}");
+    }
+
+    #[test]
+    fn what_is_an_acl_of_xfs_is_taken_as_an_acl_alone() {
+        for name in ["trusted.SGI_ACL_FILE", "trusted.SGI_ACL_DEFAULT"] {
+            assert!(!is_taken(name.as_bytes()), "{name}");
+        }
+        assert!(is_taken(b"trusted.other") && is_taken(b"system.posix_acl_default"));
+    }
 }
