@@ -6,7 +6,7 @@
 use super::limits::{XATTRS_LEN_MAX, XATTRS_MAX};
 use super::scan::explain;
 use super::tree::Xattr;
-use rustix::fs::XattrFlags;
+use rustix::fs::{Mode, XattrFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::path::Path;
@@ -94,19 +94,35 @@ pub(crate) fn make_equal(
             let told = |name: &[u8]| xattrs.iter().any(|xattr| xattr.name == name);
             let goes = |name: &[u8]| !told(name) && (trusted_told || !is_trusted(name));
             for name in there.iter().filter(|name| ours(name) && goes(name)) {
-                note(name, "removed", remove(path, name));
+                note(name, "removed", change(fd, || remove(path, name)));
             }
         }
         Err(error) => note(b"*", "removed", Err(error)),
     }
     for Xattr { name, value } in xattrs.iter().filter(|xattr| ours(&xattr.name)) {
         let set = match is_taken(name) {
-            true => rustix::fs::setxattr(path, &name[..], value, XattrFlags::empty()),
+            true => {
+                change(fd, || rustix::fs::setxattr(path, &name[..], value, XattrFlags::empty()))
+            }
             false => Err(Errno::NOTSUP),
         };
         note(name, "set", set);
     }
     notices
+}
+
+/// Changes an attribute. The kernel lets the owner of a file change `user.*` only while its mode lets the owner write.
+fn change(fd: BorrowedFd<'_>, once: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+    let changed = once();
+    if changed != Err(Errno::ACCESS) {
+        return changed;
+    }
+    let mode = Mode::from_raw_mode(rustix::fs::fstat(fd)?.st_mode & 0o7777);
+    if mode.contains(Mode::WUSR) || rustix::fs::fchmod(fd, mode | Mode::WUSR).is_err() {
+        return changed;
+    }
+    let changed = once();
+    rustix::fs::fchmod(fd, mode).and(changed)
 }
 
 /// Removes an attribute; another program may have been faster.
@@ -119,14 +135,55 @@ fn remove(path: &str, name: &[u8]) -> Result<(), Errno> {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_taken, remove};
+    use super::{Xattr, is_taken, make_equal, remove};
+    use rustix::fs::{Mode, OFlags, Uid, XattrFlags};
     use rustix::io::Errno;
+    use std::os::fd::AsFd as _;
+    use std::thread;
 
     #[test]
     fn what_is_gone_already_is_removed() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let removed = remove(file.path().to_str().unwrap(), b"user.gone");
         assert!(matches!(removed, Ok(()) | Err(Errno::NOTSUP)), "{removed:?}");
+    }
+
+    #[test]
+    fn who_owns_what_is_read_only_gives_it_attributes() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("file"), "x").unwrap();
+        std::fs::create_dir(dir.path().join("folder")).unwrap();
+        for (name, mode) in [("file", 0o444), ("folder", 0o555)] {
+            let path = dir.path().join(name);
+            if rustix::fs::setxattr(&path, "user.old", b"1", XattrFlags::empty()).is_err() {
+                return println!(
+                    "skipped: who_owns_what_is_read_only_gives_it_attributes: no attributes here"
+                );
+            }
+            let fd = rustix::fs::open(&path, OFlags::RDONLY, Mode::empty()).unwrap();
+            rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode)).unwrap();
+            let user = Uid::from_raw(65_534);
+            let root = rustix::process::geteuid().is_root();
+            if root {
+                rustix::fs::fchown(&fd, Some(user), None).unwrap();
+            }
+            let told = Xattr { name: b"user.new".to_vec(), value: b"2".to_vec() };
+            // Another user for this thread alone.
+            let notices = thread::scope(|scope| {
+                let of_user = || {
+                    if root {
+                        rustix::thread::set_thread_uid(user).unwrap();
+                    }
+                    make_equal(fd.as_fd(), &[told], false, false)
+                };
+                scope.spawn(of_user).join().unwrap()
+            });
+            assert!(notices.is_empty(), "{name}: {notices:?}");
+            let mut list = [0; 64];
+            let len = rustix::fs::flistxattr(&fd, &mut list[..]).unwrap();
+            assert_eq!(&list[..len], b"user.new\0", "{name}");
+            assert_eq!(rustix::fs::fstat(&fd).unwrap().st_mode & 0o7777, mode, "{name}");
+        }
     }
 
     #[test]
