@@ -117,10 +117,15 @@ impl OutputArgs {
         })
     }
 
-    /// Refuses files to write that are among those to `read`, or one file twice.
-    fn check_files(&self, more: &[(&str, Option<&Path>)], read: &[&Path]) -> Result<(), Fault> {
+    /// Refuses files to write that are among those that are `sent` or `read`, or one file twice.
+    fn check_files(
+        &self,
+        more: &[(&str, Option<&Path>)],
+        sent: &[&Path],
+        read: &[&Path],
+    ) -> Result<(), Fault> {
         let ours = [("--report", self.report.as_deref()), ("--trace", self.trace.as_deref())];
-        outputs::check(&[&ours, more].concat(), read)
+        outputs::check(&[&ours, more].concat(), sent, read)
     }
 
     /// Whether standard output is for the report alone, or for nothing.

@@ -10,10 +10,16 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// Refuses what would destroy something. `outputs` come with their options; a link among those read is not followed
-/// without a slash behind it, and `-` is standard input.
-pub(super) fn check(outputs: &[(&str, Option<&Path>)], read: &[&Path]) -> Result<(), Fault> {
-    let read: Vec<_> = read.iter().filter_map(|path| Some((*path, identity_read(path)?))).collect();
+/// Refuses what would destroy something. `outputs` come with their options; a link among what is `sent` is not followed
+/// without a slash behind it, one among what is `read` is; `-` is standard input.
+pub(super) fn check(
+    outputs: &[(&str, Option<&Path>)],
+    sent: &[&Path],
+    read: &[&Path],
+) -> Result<(), Fault> {
+    let sent = sent.iter().map(|path| (*path, identity_read(path, false)));
+    let read = read.iter().map(|path| (*path, identity_read(path, true)));
+    let read: Vec<_> = sent.chain(read).filter_map(|(path, id)| Some((path, id?))).collect();
     let mut places: Vec<(&str, PathBuf)> = Vec::new();
     for (option, path) in outputs {
         let Some(place) = path.and_then(place) else { continue };
@@ -52,15 +58,16 @@ fn place(path: &Path) -> Option<PathBuf> {
 }
 
 fn identity(path: &Path) -> Option<(u64, u64)> {
-    let meta = fs::symlink_metadata(path).ok()?;
-    Some((meta.dev(), meta.ino()))
+    fs::symlink_metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
-fn identity_read(path: &Path) -> Option<(u64, u64)> {
-    match path.as_os_str() == "-" {
-        true => fs::metadata("/dev/stdin").ok().map(|meta| (meta.dev(), meta.ino())),
-        false => identity(path),
-    }
+fn identity_read(path: &Path, follows: bool) -> Option<(u64, u64)> {
+    let follows = match path.as_os_str() == "-" {
+        true => Some(Path::new("/dev/stdin")),
+        false => follows.then_some(path),
+    };
+    let Some(path) = follows else { return identity(path) };
+    fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
 #[cfg(test)]
@@ -85,7 +92,7 @@ mod tests {
             let named = ["--trace", "--report", "--product-log"];
             let outputs: Vec<_> =
                 named.into_iter().zip(outputs.iter().copied().map(Some)).collect();
-            let fault = check(&outputs, &[read]).err();
+            let fault = check(&outputs, &[read], &[]).err();
             assert!(fault.as_ref().is_none_or(|fault| fault.exit == Exit::Usage));
             fault.is_some()
         };
@@ -101,6 +108,9 @@ mod tests {
         assert!(refused(&[&at("new"), &at("tree/../new")], &file), "one that is not there yet");
         assert!(!refused(&[&at("new"), &at("beside"), &at("tree/log")], &file));
         assert!(!refused(&[&at("tree/new")], &at("to_tree")), "a link is sent as a link");
+        let output = [("--report", Some(&*file))];
+        assert!(check(&output, &[&at("to_file")], &[]).is_ok());
+        assert!(check(&output, &[], &[&at("to_file")]).is_err(), "what it leads to is read");
         assert!(!refused(&[Path::new("/dev/null"), Path::new("/dev/null")], &file));
         assert_eq!(fs::read(&file).unwrap(), b"precious");
     }

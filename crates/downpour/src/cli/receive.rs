@@ -192,13 +192,17 @@ fn read_short(from: impl Read) -> io::Result<String> {
 }
 
 impl ReceiveArgs {
-    /// Each file that is written is another one.
+    /// Each file that is written is another one, and not the ticket's.
     pub(super) fn check_files(&self) -> Result<(), Fault> {
         let more = [
             ("--product-log", self.product_log.as_deref()),
             ("--times", self.paper.times.as_deref()),
         ];
-        self.output.check_files(&more, &[])
+        let ticket = self.ticket.as_deref();
+        let ticket =
+            ticket.and_then(|text| text.strip_prefix('@').or((text == "-").then_some(text)));
+        let read: Vec<&Path> = ticket.into_iter().map(Path::new).collect();
+        self.output.check_files(&more, &[], &read)
     }
 
     /// Looks at the machine and settles everything.
@@ -320,6 +324,18 @@ mod tests {
         assert_eq!(plan.join_timeout, Duration::from_secs(300));
         assert_eq!((plan.memory_bytes, plan.inject_loss), (256_000_000, 0.0));
         assert!(!plan.name.is_empty());
+    }
+
+    #[test]
+    fn the_ticket_is_not_written_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("t");
+        std::fs::write(&file, "downpour1:abc").unwrap();
+        let at = format!("@{}", file.display());
+        let report = |ticket| resolve(&[ticket, "--discard", "--report", file.to_str().unwrap()]);
+        let fault = report(&at).unwrap_err();
+        assert!(fault.exit == Exit::Usage && fault.what.contains("this session reads"), "{fault}");
+        assert!(report("downpour1:abc").is_ok());
     }
 
     #[test]

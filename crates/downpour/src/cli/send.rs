@@ -273,9 +273,14 @@ impl SendArgs {
 
     /// Nothing that is read is written to.
     pub(super) fn check_files(&self) -> Result<(), Fault> {
-        let others = [&self.products, &self.ticket, &self.expect].into_iter().flatten();
-        let read: Vec<&Path> = self.paths.iter().chain(others).map(PathBuf::as_path).collect();
-        self.output.check_files(&[("--product-log", self.product_log.as_deref())], &read)
+        let named = [&self.products, &self.ticket, &self.expect].into_iter().flatten();
+        let mut read: Vec<&Path> = named.map(PathBuf::as_path).collect();
+        let mut sent: Vec<&Path> = self.paths.iter().map(PathBuf::as_path).collect();
+        // A paper's protocol knows no links: it sends what they lead to.
+        if self.is_of_paper() {
+            read.append(&mut sent);
+        }
+        self.output.check_files(&[("--product-log", self.product_log.as_deref())], &sent, &read)
     }
 
     /// What is for multicast alone goes with nothing else.
@@ -663,9 +668,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("f");
         std::fs::write(&file, "node1\n").unwrap();
-        let (file, folder) = (file.to_str().unwrap(), folder.path().to_str().unwrap());
+        let link = folder.path().join("l");
+        std::os::unix::fs::symlink("f", &link).unwrap();
+        let (file, link) = (file.to_str().unwrap(), link.to_str().unwrap());
+        let folder = folder.path().to_str().unwrap();
         for line in [
             &[file, "--trace", file][..],
+            &["/dev/null", "--expect", link, "--report", link],
+            &["/dev/null", "--ticket", link, "--report", file],
+            &["--products", link, "--product-log", file],
+            &[link, "--profile", "bmtp", "--report", file],
             &[folder, "--report", file],
             &["/dev/null", "--expect", file, "--report", file],
             &["--products", file, "--product-log", file],
