@@ -36,7 +36,7 @@ use std::collections::BTreeMap;
 use std::ops::{Deref, Range};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
 /// Products that fail are named up to this many.
@@ -79,6 +79,8 @@ pub struct Bookmark {
     pub bytes: u64,
     /// Which have failed, and why.
     pub failed: Vec<(String, String)>,
+    /// Why what has come may not be on the disk: also what is known only after the mark was made, by a sync that lasts.
+    pub unsynced: Arc<OnceLock<String>>,
 }
 
 impl Bookmark {
@@ -98,6 +100,7 @@ pub struct Shelf {
     folder: Option<Folder>,
     /// Synced at the end; opened before anything was written, as it tells only of errors since then.
     to_sync: Option<Arc<OwnedFd>>,
+    unsynced: Arc<OnceLock<String>>,
     on_event: OnEvent,
 }
 
@@ -182,7 +185,7 @@ impl Shelf {
         // A site takes nothing but files, and its clerk has synced those.
         let to_sync = folder.as_ref().filter(|_| lane.is_none()).map(|folder| folder.out().clone());
         let mark = config.mark.take().unwrap_or_else(|| Bookmark::new(config.first));
-        let gap = config.first > mark.block;
+        let (gap, unsynced) = (config.first > mark.block, mark.unsynced);
         let state = State {
             next: config.first,
             waiting: BTreeMap::new(),
@@ -207,7 +210,7 @@ impl Shelf {
             },
         };
         let state = Arc::new(Mutex::new(state));
-        Ok(Self { config, folder, to_sync, state, on_event: Arc::new(on_event) })
+        Ok(Self { config, folder, to_sync, unsynced, state, on_event: Arc::new(on_event) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -262,13 +265,14 @@ impl Shelf {
             complete: *complete,
             bytes: *bytes_received,
             failed: failed.clone(),
+            unsynced: Arc::clone(&self.unsynced),
         }
     }
 
     fn tell(&self, events: Vec<StoreEvent>) {
         for event in events {
             match (event, &self.to_sync) {
-                (StoreEvent::Complete(summary), Some(folder)) => self.sync(folder, summary),
+                (StoreEvent::Complete(_), Some(folder)) => self.sync(folder),
                 (event, _) => (self.on_event)(event),
             }
         }
@@ -276,19 +280,27 @@ impl Shelf {
 
     /// All has come: tells so when it is on the disk for good. By a thread of its own, as that may last, and who brings
     /// blocks or words of the sender must not wait for it.
-    fn sync(&self, folder: &Arc<OwnedFd>, summary: Summary) {
+    fn sync(&self, folder: &Arc<OwnedFd>) {
         let (folder, state) = (Arc::clone(folder), Arc::clone(&self.state));
-        let on_event = Arc::clone(&self.on_event);
-        let syncing = move || match rustix::fs::syncfs(&*folder) {
-            Ok(()) => on_event(StoreEvent::Complete(summary)),
-            Err(error) => {
+        let (unsynced, on_event) = (Arc::clone(&self.unsynced), Arc::clone(&self.on_event));
+        let syncing = move || {
+            let error = rustix::fs::syncfs(&*folder).err().map(|error| {
                 let why = format!("what has come may not be on the disk: {}", explain(error));
-                let mut events = Vec::new();
                 // Also for who joins again: all is here then, and another sync does not fail.
-                lock(&state).fail("products".to_owned(), why.clone(), &mut events);
-                events.push(StoreEvent::Failed(StoreFailure::Target(why)));
-                events.into_iter().for_each(&*on_event);
+                unsynced.get_or_init(|| why.clone());
+                StoreEvent::Failed(StoreFailure::Target(why))
+            });
+            let (mut events, mut state) = (Vec::new(), lock(&state));
+            if let Some(why) = unsynced.get() {
+                let all = ("products".to_owned(), why.clone());
+                // The attempt before may have told.
+                if !state.summary.failed.contains(&all) {
+                    state.fail(all.0, all.1, &mut events);
+                }
             }
+            events.push(error.unwrap_or_else(|| StoreEvent::Complete(state.summary.clone())));
+            drop(state);
+            events.into_iter().for_each(&*on_event);
         };
         let thread = thread::Builder::new().name("downpour-sync".to_owned());
         if let Err(error) = thread.spawn(syncing) {
