@@ -145,14 +145,14 @@ impl Config {
         let wrong = |(index, spool): (usize, &SpoolSection)| {
             let folder = &spool.folder;
             let of = |own: &&PathBuf| own.starts_with(folder);
-            let state = states.iter().find(|state| of(state) || folder.starts_with(state));
+            let state = states.iter().find(of);
             let (what, todo) = match (state, inboxes.iter().find(of)) {
                 (Some(state), _) => (
                     format!(
-                        "it and the state folder {} hold the same files; the node's key is for nobody",
+                        "the state folder {} lies in it, and the node's key is for nobody",
                         state.display()
                     ),
-                    "name a folder that neither holds the state folder nor lies in it",
+                    "name a folder that does not hold the state folder",
                 ),
                 (None, Some(inbox)) => (
                     format!(
@@ -596,7 +596,7 @@ mod tests {
                 ("in/deep", None),
                 ("state-of-things", None),
                 ("state", Some(true)),
-                ("state/deep", Some(true)),
+                ("state/spool", None),
                 ("", Some(true)),
                 ("in", Some(false)),
                 ("b", Some(false)),

@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn what_is_wrong_names_its_key_and_the_remedy() {
         for (text, key, remedy) in [
-            ("[[spool]]\nfolder = 'spool'", "folder", "begins with /"),
+            ("[[spool]]\nfolder = 'spool'", "folder", "from / on"),
             ("[[spool]]\nfolder = '/s'\ncomplete = 'soon'", "complete", "settle:5s"),
             ("[[spool]]\nfolder = '/s'\nsums = 'maybe'", "sums", "required"),
             ("[[spool]]\nfolder = '/s'\nfoldre = 1", "foldre", "folder"),
