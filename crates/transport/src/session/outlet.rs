@@ -17,9 +17,13 @@ pub(super) enum Outlet {
     /// All receivers pull.
     Nowhere,
     Group(MulticastSender, StreamOut),
-    /// The receiver that greeted first, and where it was heard last.
-    Greeter(Option<(ReceiverId, SocketAddr)>),
+    /// The receiver that greeted first, and where and when it was heard last.
+    Greeter(Option<(ReceiverId, SocketAddr, Timestamp)>),
 }
+
+/// For so long after it was heard nobody takes a receiver's place: who has just greeted, and is about to say that it hears the
+/// stream, needs nothing yet.
+const HOLDS_FOR: Duration = Duration::from_millis(500);
 
 impl Outlet {
     pub(super) fn open(setup: &SendSetup) -> Result<Self, UdpError> {
@@ -45,20 +49,23 @@ impl Outlet {
     /// An authentic message came from there. `has_ended` tells of a receiver whether it needs nothing any more.
     pub(super) fn heard(
         &mut self,
-        receiver: ReceiverId,
-        from: SocketAddr,
+        now: Timestamp,
+        (receiver, from): (ReceiverId, SocketAddr),
         has_ended: impl FnOnce(ReceiverId) -> bool,
     ) {
         let Self::Greeter(greeter) = self else { return };
-        if greeter.is_none_or(|(other, _)| other == receiver || has_ended(other)) {
-            *greeter = Some((receiver, from));
+        let is_free = |(other, _, heard)| {
+            other == receiver || now.since(heard) >= HOLDS_FOR && has_ended(other)
+        };
+        if greeter.is_none_or(is_free) {
+            *greeter = Some((receiver, from, now));
         }
     }
 
     /// Where it goes, if not to a group.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
         match self {
-            Self::Greeter(greeter) => greeter.map(|(_, to)| to),
+            Self::Greeter(greeter) => greeter.map(|(_, to, _)| to),
             Self::Nowhere | Self::Group(..) => None,
         }
     }
@@ -72,7 +79,7 @@ impl Outlet {
     ) -> io::Result<usize> {
         match self {
             Self::Group(socket, _) => socket.send(bytes, segment_len),
-            Self::Greeter(Some((_, to))) => feedback.send_segments(bytes, segment_len, *to),
+            Self::Greeter(Some((_, to, _))) => feedback.send_segments(bytes, segment_len, *to),
             Self::Greeter(None) | Self::Nowhere => Ok(bytes.len()),
         }
     }
@@ -129,7 +136,7 @@ impl Outage {
 
 #[cfg(test)]
 mod tests {
-    use super::{Outage, Outlet, REOPEN_EVERY, Remedy, StreamOut, TELL_AFTER};
+    use super::{HOLDS_FOR, Outage, Outlet, REOPEN_EVERY, Remedy, StreamOut, TELL_AFTER};
     use crate::{Group, Interest, Interface, MulticastSender, SendOptions, UnicastSocket};
     use downpour_proto::{Duration, ReceiverId, Timestamp};
     use std::net::SocketAddr;
@@ -138,17 +145,17 @@ mod tests {
     fn a_stream_follows_its_receiver_and_no_other_while_that_one_lives() {
         let at = |port: u16| SocketAddr::from(([192, 0, 2, 1], port));
         let mut outlet = Outlet::Greeter(None);
-        let to = |outlet: &Outlet| match outlet {
-            Outlet::Greeter(to) => *to,
-            _ => None,
-        };
-        outlet.heard(ReceiverId(1), at(1), |_| false);
-        outlet.heard(ReceiverId(2), at(2), |_| false);
-        assert_eq!(to(&outlet), Some((ReceiverId(1), at(1))));
-        outlet.heard(ReceiverId(1), at(3), |_| false);
-        assert_eq!(to(&outlet), Some((ReceiverId(1), at(3))), "it has moved");
-        outlet.heard(ReceiverId(2), at(2), |_| true);
-        assert_eq!(to(&outlet), Some((ReceiverId(2), at(2))));
+        let [one, two] = [1, 2].map(ReceiverId);
+        let (now, later) = (Timestamp::ZERO, Timestamp::ZERO + HOLDS_FOR);
+        outlet.heard(now, (one, at(1)), |_| false);
+        outlet.heard(now, (two, at(2)), |_| true);
+        assert_eq!(outlet.peer(), Some(at(1)), "it is about to say that it hears it");
+        outlet.heard(later, (two, at(2)), |_| false);
+        assert_eq!(outlet.peer(), Some(at(1)));
+        outlet.heard(now, (one, at(3)), |_| false);
+        assert_eq!(outlet.peer(), Some(at(3)), "it has moved");
+        outlet.heard(later, (two, at(2)), |_| true);
+        assert_eq!(outlet.peer(), Some(at(2)));
     }
 
     #[test]

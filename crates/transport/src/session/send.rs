@@ -496,7 +496,7 @@ impl Driver {
                         let now = self.clock.now();
                         let arrived = now - datagram.waited;
                         let machine = &self.machine;
-                        self.outlet.heard(receiver, *datagram.from, |other| {
+                        self.outlet.heard(now, (receiver, *datagram.from), |other| {
                             machine.member(other).is_none_or(|m| m.delivery == Delivery::Ended)
                         });
                         if let Some(tap) = &mut self.tap {
