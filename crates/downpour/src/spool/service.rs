@@ -30,7 +30,9 @@ use utoipa::{OpenApi, ToSchema};
 
 /// Time between two ticks.
 const TICK: Duration = Duration::from_millis(250);
-/// Ticks that an earlier run may take to leave a place before that is logged.
+/// Ticks that an earlier run may take to leave a place before that is trouble: it leaves its tick, and its spool.
+const TICKS_USUAL: u32 = 4;
+/// Ticks that it may take before that is logged.
 const TICKS_MAX: u32 = 40;
 /// File in the state folder with what commands are open.
 const ARRIVALS: &str = "arrivals.json";
@@ -155,10 +157,10 @@ impl Worker {
 
     /// Waits, a pause after the other, until no other thread is at work in this place: two would take each other's files. None when
     /// this run is over before.
-    fn enter<'a>(&'a self, place: &'a Path, mut pause: impl FnMut()) -> Option<AtWork<'a>> {
+    fn enter<'a>(&'a self, place: &'a Path, pause: impl Fn(u32)) -> Option<AtWork<'a>> {
         let mut pauses = 0;
         while !lock(&self.service.at_work).insert(place.to_owned()) {
-            pause();
+            pause(pauses);
             pauses += 1;
             if self.is_over() {
                 return None;
@@ -168,6 +170,16 @@ impl Worker {
             }
         }
         Some(AtWork(&self.service, place))
+    }
+
+    /// A pause before a place of a spool that is not free, after so many. What is asked stands until it is, if that is soon.
+    fn pause(&self, index: usize, pauses: u32, asked: &mpsc::Receiver<Ask>) {
+        if pauses < TICKS_USUAL {
+            return thread::sleep(TICK);
+        }
+        // Whoever asks is not let wait.
+        let _ = asked.recv_timeout(TICK);
+        self.show(index, |status| STILL_THERE.clone_into(&mut status.trouble));
     }
 
     /// What is to be seen of a spool. Of a run that is over nothing is: the next one has others.
@@ -186,12 +198,9 @@ impl Worker {
         asked: &mpsc::Receiver<Ask>,
     ) -> Result<(), SpoolError> {
         let folder = section.folder.clone();
-        let wait = || {
-            // Whoever asks is not let wait.
-            let _ = asked.recv_timeout(TICK);
-            self.show(index, |status| STILL_THERE.clone_into(&mut status.trouble));
-        };
-        let Some(_alone) = self.enter(&folder, wait) else { return Ok(()) };
+        let pause = |pauses| self.pause(index, pauses, asked);
+        let Some(_alone) = self.enter(&folder, pause) else { return Ok(()) };
+        self.show(index, |status| status.trouble.clear());
         let (catalog, stopped) = (self.site.catalog.clone(), self.stopped.clone());
         let mut spool = Spool::open(section, rules, catalog, stopped)?;
         while self.goes_on() {
@@ -227,7 +236,7 @@ impl Worker {
 
     fn arrivals(&self, rules: Arc<Rules>, asked: &mpsc::Receiver<i64>) -> Result<(), SpoolError> {
         let place = self.site.config().state().join(ARRIVALS);
-        let Some(_alone) = self.enter(&place, || thread::sleep(TICK)) else { return Ok(()) };
+        let Some(_alone) = self.enter(&place, |_| thread::sleep(TICK)) else { return Ok(()) };
         let mut arrivals = Arrivals::open(self.site.catalog.clone(), rules, &place)?;
         while self.goes_on() {
             let more = arrivals.tick(self.now(), &|| self.wish())?;
@@ -304,13 +313,14 @@ impl SpoolService {
 
     /// Releases the file that is meant from the one quarantine in which it lies.
     async fn release(&self, meant: &str) -> Result<(), Problem> {
-        let files = self.ask(Ask::Quarantine).await.concat();
+        let answers = self.ask(Ask::Quarantine).await;
+        let (answered, files) = (answers.len(), answers.concat());
         let lies = files.into_iter().filter(|file| file.reason.is_meant(&file.place, meant));
         let folders: Vec<String> =
             lies.map(|file| file.spool).collect::<BTreeSet<_>>().into_iter().collect();
         let folder = match &folders[..] {
             [folder] => folder,
-            [] => return Err(Problem::not_found(self.no_such_file(meant))),
+            [] => return Err(Problem::not_found(self.no_such_file(meant, answered))),
             [a, b, ..] => {
                 let what = format!("`{meant}` lies in the quarantines of {a} and of {b}");
                 let todo = "give its number, as `downpour spool quarantine` shows it";
@@ -323,11 +333,12 @@ impl SpoolService {
         answer.unwrap_or_else(gone).map_err(Problem::not_found)
     }
 
-    fn no_such_file(&self, meant: &str) -> String {
+    fn no_such_file(&self, meant: &str, answered: usize) -> String {
         let spools = lock(&self.spools);
+        let of = if answered < spools.len() { " of a spool that answers" } else { "" };
         let away = spools.iter().filter(|spool| !spool.trouble.is_empty());
         let away: Vec<_> = away.map(|s| format!("; {}: {}", s.folder, s.trouble)).collect();
-        format!("no file `{meant}` is in quarantine{}", away.concat())
+        format!("no file `{meant}` is in quarantine{of}{}", away.concat())
     }
 }
 
@@ -451,12 +462,19 @@ async fn retry(
 
 #[cfg(test)]
 mod tests {
-    use super::{Ask, InQuarantine, Ordering, SetApart, SpoolService, lock};
+    use super::{
+        Ask, InQuarantine, Instant, Ordering, Rules, STILL_THERE, SetApart, SpoolSection,
+        SpoolService, SpoolStatus, TICKS_USUAL, Worker, lock,
+    };
     use crate::site::{Clock, Daemon, Service, Stop, Wish};
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::sync::{Arc, Mutex, mpsc};
     use std::time::Duration;
     use std::{fs, thread};
+    use tokio::sync::oneshot::{
+        self,
+        error::TryRecvError::{Closed, Empty},
+    };
     use tokio::time::{sleep, timeout};
 
     /// A service whose spools have these files in quarantine (folder, path, number); and what is released.
@@ -507,6 +525,38 @@ mod tests {
             assert!(problem.what.contains(said), "{meant}: {}", problem.what);
             assert_eq!(std::mem::take(&mut *lock(&released)), by, "{meant}");
         }
+        // A third one gave no answer.
+        *lock(&service.spools) = vec![SpoolStatus::default(); 3];
+        let problem = service.release("z").await.unwrap_err();
+        assert!(problem.what.contains("of a spool that answers"), "{}", problem.what);
+    }
+
+    #[tokio::test]
+    async fn what_is_asked_stands_until_the_last_run_has_left_if_that_is_soon() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("site.toml");
+        fs::write(&file, "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        daemon.end(Duration::ZERO).await;
+        let (service, (wish, stop)) = (Arc::new(SpoolService::default()), Stop::new());
+        let section: SpoolSection = toml::from_str("folder = '/data/in'").unwrap();
+        lock(&service.spools).push(SpoolStatus::of(&section));
+        let (over, stopped) = Default::default();
+        let (site, began, clock) = (daemon.site.clone(), Instant::now(), Clock::system());
+        let worker = Worker { service, site, stop, over, stopped, began, clock };
+        let ((ask, asked), (reply, mut answer)) = (mpsc::channel(), oneshot::channel());
+        ask.send(Ask::Quarantine(reply)).unwrap();
+        let trouble = || lock(&worker.service.spools)[0].trouble.clone();
+        worker.pause(0, TICKS_USUAL - 1, &asked);
+        assert_eq!((answer.try_recv().unwrap_err(), trouble().as_str()), (Empty, ""));
+        worker.pause(0, TICKS_USUAL, &asked);
+        assert_eq!((answer.try_recv().unwrap_err(), trouble().as_str()), (Closed, STILL_THERE));
+        // It has left: that is no trouble any more, before all is looked at.
+        wish.send_replace(Wish::Stop);
+        let (worker, of) = (&worker, (section, Arc::new(Rules::new("a", &[]))));
+        let spool = move || worker.spool(0, of, &asked).unwrap();
+        thread::scope(|threads| threads.spawn(spool).join()).unwrap();
+        assert_eq!(trouble(), "");
     }
 
     /// Of a site with one spool; a second one comes with a reload, and what is open is a pipe at which the first run stands.
