@@ -367,21 +367,27 @@ fn what_no_rule_sends_there_is_not_asked_about() {
     let name = run_name(0);
     far.replica(NOW, &[far.known(far.sender, &name)], far.holder, ReplicaState::Lost);
     let rule = near.catalog.rule("former").unwrap();
-    for old in names("old", 101) {
+    // Missing there, and there with other content.
+    for (n, old) in names("old", 202).into_iter().enumerate() {
         let at = [near.sender, near.holder];
         let mut change = near.adopt(near.sender, &old, b"old", &at, None);
         let Change::Adopt(file) = &mut change else { unreachable!("it adopts") };
         file.rule = rule;
-        near.one(NOW, change);
+        let here = near.one(NOW, change);
+        if n % 2 == 1 {
+            let there = far.adopt(far.sender, &old, b"far", &[far.holder], origin(here.file));
+            far.one(NOW, there);
+        }
     }
     for repaired in [1, 0] {
         let report = compared(&near, &far, &order(100), || {});
         assert_eq!(
             (report.verdict, report.findings.len(), report.repaired),
-            (Verdict::Found, 101 + repaired, repaired),
+            (Verdict::Found, 202 + repaired, repaired),
             "{}",
             report.text()
         );
+        assert_eq!(count(&report, Kind::WrongDigest), 101, "{}", report.text());
     }
     assert_eq!(near.state(&name), State::Queued);
 }

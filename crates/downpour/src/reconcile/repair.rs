@@ -43,15 +43,16 @@ pub(super) fn is_ours(finding: &Finding, order: &Order) -> bool {
     }
 }
 
-/// Leaves what is missing there and no rule sends there: no approval changes that, so it is none of what is asked about.
+/// Leaves what differs so and no rule sends there: no approval changes that, so it is none of what is asked about.
 pub(super) fn leave_not_sent(
     catalog: &Catalog,
     order: &Order,
     findings: &mut [Finding],
+    kind: Kind,
 ) -> Result<(), RunError> {
-    let mut missing: Vec<&mut Finding> =
-        findings.iter_mut().filter(|finding| finding.kind == Kind::MissingThere).collect();
-    for slice in missing.chunks_mut(NAMES_MAX) {
+    let is_of_kind = |finding: &&mut Finding| finding.kind == kind && is_ours(finding, order);
+    let mut of_kind: Vec<&mut Finding> = findings.iter_mut().filter(is_of_kind).collect();
+    for slice in of_kind.chunks_mut(NAMES_MAX) {
         let known = files(catalog, slice)?;
         for (finding, file) in slice.iter_mut().zip(known) {
             if file.is_some_and(|file| !order.sent.contains(&file.rule)) {

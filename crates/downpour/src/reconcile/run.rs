@@ -128,12 +128,20 @@ pub fn run(
             is_cut |= compared.is_cut;
             findings.extend(compared.findings);
         }
-        leave_not_sent(catalog, order, &mut findings)?;
+        leave_not_sent(catalog, order, &mut findings, Kind::MissingThere)?;
         let (stuck, is_more_stuck) = stuck(catalog, order, now())?;
         findings.extend(stuck);
-        let open = findings.iter().filter(|finding| is_ours(finding, order)).count();
-        let is_too_much = open > order.repair_max.max(order.approved.covered);
-        let asks = !covers_all && (is_too_much || is_cut && open > 0);
+        let open = |findings: &[Finding]| findings.iter().filter(|f| is_ours(f, order)).count();
+        let asks = |open| {
+            let is_too_much = open > order.repair_max.max(order.approved.covered);
+            !covers_all && (is_too_much || is_cut && open > 0)
+        };
+        if asks(open(&findings)) {
+            // Of fewer the copies are read all the same: whoever has a damaged one is to know.
+            leave_not_sent(catalog, order, &mut findings, Kind::WrongDigest)?;
+        }
+        let open = open(&findings);
+        let asks = asks(open);
         let mut repaired = 0;
         if !asks {
             repaired = repair(catalog, far, order, &mut findings, &now)?;
