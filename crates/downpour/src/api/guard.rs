@@ -180,10 +180,10 @@ impl Guard {
                 refuse(&what, "ask an admin for a new one: downpour token new")
             }
             // Not for want of an admin: another token would be made where the daemon does not look, or beside what is lost.
-            Verdict::Unknown if !self.site.tokens.are_there() => Err(Problem::new(
+            Verdict::Unknown if self.site.tokens.are_gone() => Err(Problem::new(
                 StatusCode::UNAUTHORIZED,
                 "no-tokens",
-                "there is no tokens.json in the daemon's state folder",
+                "there is no tokens.json in the daemon's state folder any more",
                 "put that folder back where the daemon has it, or restore the file",
             )),
             Verdict::Unknown => refuse("nobody has this token", "ask an admin for a new one"),
@@ -295,15 +295,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_shows_a_token_where_the_file_of_them_is_gone_is_not_told_to_make_one() {
+    async fn who_shows_a_token_is_told_to_make_one_but_where_the_file_of_them_is_gone() {
         let folder = tempfile::tempdir().unwrap();
         let (daemon, request) = asked_for_a_deed(folder.path()).await;
+        let refused = async |daemon: &Daemon, request| {
+            let router = Routes::default().post("/v1/deed", Allow::Operator, async || "done");
+            let answer = router.into_router(daemon.site.clone()).oneshot(request).await.unwrap();
+            let body = axum::body::to_bytes(answer.into_body(), 10_000).await.unwrap();
+            let problem: Problem = serde_json::from_slice(&body).unwrap();
+            (problem.status, problem.code)
+        };
         std::fs::rename(folder.path().join("state"), folder.path().join("aside")).unwrap();
-        let router = Routes::default().post("/v1/deed", Allow::Operator, async || "done");
-        let answer = router.into_router(daemon.site.clone()).oneshot(request).await.unwrap();
-        let body = axum::body::to_bytes(answer.into_body(), 10_000).await.unwrap();
-        let problem: Problem = serde_json::from_slice(&body).unwrap();
-        assert_eq!((problem.status, problem.code.as_str()), (401, "no-tokens"));
+        let (gone, _) = request.into_parts();
+        let request = || Request::from_parts(gone.clone(), Body::empty());
+        assert_eq!(refused(&daemon, request()).await, (401, "no-tokens".to_owned()));
+        daemon.end(Duration::ZERO).await;
+        // Where none was ever made.
+        let file = folder.path().join("site.toml");
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        assert_eq!(refused(&daemon, request()).await, (401, super::NOT_KNOWN.to_owned()));
         daemon.end(Duration::ZERO).await;
     }
 

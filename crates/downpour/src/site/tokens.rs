@@ -140,6 +140,8 @@ struct Read {
     kept: Vec<Kept>,
     /// Of the file that was read: inode, size, time.
     seen: Option<(u64, u64, i64, i64)>,
+    /// Whether there ever was one.
+    was_there: bool,
 }
 
 impl Tokens {
@@ -163,9 +165,10 @@ impl Tokens {
         })
     }
 
-    /// Whether there is a file of them.
-    pub(crate) fn are_there(&self) -> bool {
-        self.file.exists()
+    /// Whether there was a file of them, and is none any more.
+    pub(crate) fn are_gone(&self) -> bool {
+        let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        read.was_there && !self.file.exists()
     }
 
     /// All of them, by name.
@@ -255,6 +258,7 @@ impl Tokens {
                 }
             };
             read.seen = seen;
+            read.was_there |= seen.is_some();
         }
         Ok(read)
     }
@@ -264,7 +268,7 @@ impl Tokens {
         text.and_then(|text| replace(&self.file, &text, 0o600))
             .map_err(|error| TokenError::File(self.file.clone(), error))?;
         // The next look reads it, whoever wrote last.
-        read.seen = None;
+        (read.seen, read.was_there) = (None, true);
         Ok(())
     }
 }
