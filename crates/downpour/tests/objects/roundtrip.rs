@@ -312,6 +312,20 @@ fn owners_arrive_as_root() {
     assert_same(&a, &b);
 }
 
+/// An ACL as the kernel has it, with these rights of owner, user 1234, group, mask and others.
+fn acl([owner, user, group, mask, others]: [u8; 5]) -> Vec<u8> {
+    let [all, one] = [[255; 4], [210, 4, 0, 0]];
+    let entry = |tag: u8, rights: u8, whose: [u8; 4]| [&[tag, 0, rights, 0][..], &whose].concat();
+    let entries = [
+        entry(1, owner, all),
+        entry(2, user, one),
+        entry(4, group, all),
+        entry(16, mask, all),
+        entry(32, others, all),
+    ];
+    [vec![2, 0, 0, 0], entries.concat()].concat()
+}
+
 #[test]
 fn attributes_arrive_when_asked() {
     let (_dir, a, b) = pair();
@@ -324,17 +338,7 @@ fn attributes_arrive_when_asked() {
     }
     let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let capable = set("security.capability", &capability).is_ok();
-    // user::rw-, user:1234:r--, group::r--, mask::r--, other::---
-    let acl = [
-        &[2u8, 0, 0, 0][..],
-        &[1, 0, 6, 0, 255, 255, 255, 255],
-        &[2, 0, 4, 0, 210, 4, 0, 0],
-        &[4, 0, 4, 0, 255, 255, 255, 255],
-        &[16, 0, 4, 0, 255, 255, 255, 255],
-        &[32, 0, 0, 0, 255, 255, 255, 255],
-    ]
-    .concat();
-    let listed = set("system.posix_acl_access", &acl).is_ok();
+    let listed = set("system.posix_acl_access", &acl([6, 4, 4, 4, 0])).is_ok();
     let options = ScanOptions { xattrs: true, ..ScanOptions::default() };
     let mut sender = Sender::scanned(&contents(&a), MIDDLE, &options);
     sender.hash();
@@ -372,16 +376,7 @@ fn attributes_and_acls_are_taken_away_again() {
         let names = list[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
         names.map(|name| String::from_utf8(name.to_vec()).unwrap()).collect::<Vec<_>>()
     };
-    // user::rwx, user:1234:rwx, group::r-x, mask::rwx, other::---
-    let acl = [
-        &[2u8, 0, 0, 0][..],
-        &[1, 0, 7, 0, 255, 255, 255, 255],
-        &[2, 0, 7, 0, 210, 4, 0, 0],
-        &[4, 0, 5, 0, 255, 255, 255, 255],
-        &[16, 0, 7, 0, 255, 255, 255, 255],
-        &[32, 0, 0, 0, 255, 255, 255, 255],
-    ]
-    .concat();
+    let acl = acl([7, 7, 5, 7, 0]);
     let (access, default) = ("system.posix_acl_access", "system.posix_acl_default");
     // What lies at the receiver inherits from the target, and has attributes of its own.
     write(b.join("d/f"), b"x");
