@@ -7,7 +7,7 @@
 use crate::at;
 use crate::experiment::{Cell, Experiment};
 use crate::feed::{self, Product};
-use crate::figures;
+use crate::figures::{self, Kept};
 use crate::footprint::Footprint;
 use crate::memory::Memory;
 use crate::network::{Counters, Host, Losses, Network};
@@ -77,14 +77,15 @@ pub(crate) fn run(experiment: &Experiment, (k, n): (usize, usize), out: &Path) -
             println!("skipped: Downpour's traces among the logs: zstd is not installed");
         }
     }
-    let mut records = Vec::new();
+    let (mut records, mut kept) = (Vec::new(), Vec::new());
     for cell in &cells {
         let payload = payload(&footprint, cell.size.0)?;
         for repeat in 1..=experiment.repeats {
             for call in &present {
-                let logs = experiment.keep_logs && repeat == 1;
-                let logs =
-                    logs.then(|| out.join(figures::FOLDER).join(run_name(experiment, cell, call)));
+                let logs = (experiment.keep_logs && repeat == 1).then(|| {
+                    kept.push(Kept::of(experiment, cell, &call.name));
+                    out.join(figures::FOLDER).join(&kept[kept.len() - 1].folder)
+                });
                 let setting = (experiment, cell, call);
                 let record = run_one(&footprint, setting, repeat, &payload, logs);
                 // One network that could not be built does not end a campaign of hours.
@@ -105,7 +106,7 @@ pub(crate) fn run(experiment: &Experiment, (k, n): (usize, usize), out: &Path) -
         page::write(experiment, std::slice::from_ref(&surroundings), &records, out)
             .map_err(at(out))?;
     }
-    if experiment.keep_logs { figures::draw(out) } else { Ok(()) }
+    if experiment.keep_logs { figures::draw(out, &kept) } else { Ok(()) }
 }
 
 /// Makes the file of a campaign's runs, before anything else is written: another's are hours of work, or still being written.
@@ -148,15 +149,6 @@ pub(crate) fn join(experiment: &Experiment, parts: &[PathBuf], out: &Path) -> io
     }
     fs::create_dir_all(out).map_err(at(out))?;
     page::write(experiment, &surroundings, &records, out).map_err(at(out))
-}
-
-/// What tells a run's logs from those of the others.
-fn run_name(experiment: &Experiment, cell: &Cell, call: &Call) -> String {
-    let varies = experiment.varies().filter(|name| *name != "receivers");
-    let varies = varies.map(|name| format!("-{name}-{}", page::shown(cell, name)));
-    let name = format!("{}-{}{}", call.name, cell.receivers, varies.collect::<String>());
-    let name = name.trim_end_matches([' ', '%']);
-    name.replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "-")
 }
 
 fn run_one(
@@ -213,6 +205,7 @@ fn run_one(
         wire_over_size: share(given[0]),
         receivers_wire_over_size: share(given[1..].iter().sum()),
         usage,
+        rx_packets: Some(received(&after) - received(&before)),
         lost_asked: asked,
         lost_queue: queue,
         lost_own: own,
@@ -241,6 +234,11 @@ fn feed_s(products: &[Product], cell: &Cell) -> f64 {
 /// What passed the sender's interface, then each receiver's.
 fn passed(network: &Network) -> io::Result<Vec<Counters>> {
     network.hosts().map(|host| host.counters("eth0")).collect()
+}
+
+/// Packets that came in, at all machines.
+fn received(passed: &[Counters]) -> u64 {
+    passed.iter().map(|counters| counters.rx_packets).sum()
 }
 
 /// Random bytes, the same for all runs of one size.

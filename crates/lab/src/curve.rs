@@ -10,6 +10,9 @@ use std::fmt::Write as _;
 
 /// Of the paper, in its units: points nearer than this are one.
 const GRAIN: f64 = 0.7;
+/// Widths of a line, and of a point, on paper.
+const LINE: f64 = 1.4;
+const DOT: f64 = 2.0;
 const TICKS: f64 = 7.0;
 
 /// Points under one name.
@@ -25,6 +28,8 @@ pub(crate) struct Curve {
     pub(crate) title: String,
     pub(crate) x: String,
     pub(crate) y: String,
+    /// Whether y begins at zero however far off the least value is.
+    pub(crate) zero: bool,
     pub(crate) series: Vec<Series>,
 }
 
@@ -37,7 +42,7 @@ struct Axis {
 }
 
 impl Axis {
-    fn of(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Self {
+    fn of(values: impl Iterator<Item = f64>, zero: bool, (from, to): (f64, f64)) -> Self {
         let (mut low, mut high) = (f64::MAX, f64::MIN);
         for value in values {
             (low, high) = (low.min(value), high.max(value));
@@ -46,12 +51,14 @@ impl Axis {
             (low, high) = (0.0, 1.0);
         }
         // From zero, unless that would hide what there is to see.
-        if low > 0.0 && low < 0.5 * high {
+        if low > 0.0 && (zero || low < 0.5 * high) {
             low = 0.0;
         }
         if high <= low {
             high = low + 1.0;
         }
+        // What is at the top stands off the edge.
+        high += 0.05 * (high - low);
         Self { low, high, from, to }
     }
 
@@ -79,8 +86,8 @@ impl Curve {
         paper(svg, &self.title)?;
         let points = || self.series.iter().flat_map(|series| &series.points);
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-        let x = Axis::of(points().map(|p| p.0), LEFT, right);
-        let y = Axis::of(points().map(|p| p.1), bottom, TOP);
+        let x = Axis::of(points().map(|p| p.0), false, (LEFT, right));
+        let y = Axis::of(points().map(|p| p.1), self.zero, (bottom, TOP));
         for value in y.ticks() {
             let at = y.place(value);
             writeln!(svg, "<path d=\"M{LEFT} {at:.1}H{right}\" stroke=\"#ddd\" fill=\"none\"/>")?;
@@ -105,7 +112,8 @@ impl Curve {
             let path = series.path(&x, &y)?;
             writeln!(
                 svg,
-                "<path d=\"{path}\" stroke=\"{colour}\" stroke-width=\"1.4\" fill=\"none\"/>"
+                "<path d=\"{path}\" stroke=\"{colour}\" stroke-width=\"{}\" fill=\"none\"/>",
+                if series.joined { LINE } else { DOT }
             )?;
             let (at, line) = (WIDTH - RIGHT + 12.0, TOP + 10.0 + 20.0 * number as f64);
             writeln!(svg, "<path d=\"M{at} {line}h14\" stroke=\"{colour}\" stroke-width=\"4\"/>")?;
@@ -128,7 +136,7 @@ impl Series {
         }
         let cells = places.map(|(px, py)| ((px / GRAIN) as i64, (py / GRAIN) as i64));
         for (column, row) in cells.collect::<BTreeSet<_>>() {
-            write!(path, "M{:.1} {:.1}h1", column as f64 * GRAIN, row as f64 * GRAIN)?;
+            write!(path, "M{:.1} {:.1}h{DOT}", column as f64 * GRAIN, row as f64 * GRAIN)?;
         }
         Ok(path)
     }
@@ -136,7 +144,8 @@ impl Series {
 
 #[cfg(test)]
 mod tests {
-    use super::{Curve, Series};
+    use super::{Axis, Curve, Series};
+    use crate::plot::{BOTTOM, HEIGHT, TOP};
 
     #[test]
     fn points_that_fall_together_are_drawn_once() {
@@ -147,6 +156,7 @@ mod tests {
             title: "a < b".to_owned(),
             x: "s".to_owned(),
             y: "packets/s".to_owned(),
+            zero: false,
             series: vec![series("cloud", false, 100_000), series("line", true, 10)],
         };
         let svg = curve.svg();
@@ -156,5 +166,13 @@ mod tests {
         assert!(!svg.contains("NaN") && !svg.contains("inf"));
         let empty = Curve { series: Vec::new(), ..curve };
         assert!(!empty.svg().contains("NaN"));
+    }
+    #[test]
+    fn rates_begin_at_zero_and_stay_below_the_edge() {
+        let axis = |zero| Axis::of([436.0, 456.0].into_iter(), zero, (HEIGHT - BOTTOM, TOP));
+        assert_eq!(axis(true).ticks()[0], 0.0);
+        assert!(axis(true).place(456.0) > TOP + 10.0);
+        // What is not a rate is seen from near.
+        assert!(axis(false).ticks()[0] > 430.0);
     }
 }

@@ -473,6 +473,7 @@ mod tests {
             let known =
                 |call: &String| programs::all().any(|p| call.split(' ').next() == Some(p.name));
             assert!(experiment.programs.iter().all(known), "{}", path.display());
+            assert!(!experiment.text.is_empty(), "{}: says nothing of itself", path.display());
             let cell = &experiment.cells().unwrap()[0];
             let names = experiment.plot.iter().flat_map(|plot| plot.only.keys().chain([&plot.x]));
             for name in names {

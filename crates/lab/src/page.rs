@@ -17,7 +17,7 @@ const READING: &str = "\
 (least–greatest). *Mbit/s*: what was sent over that, or, where transfers were not waited for, what came to the receiver while it was measured, or what a foreign transfer had. *Others*: the last delivery at a receiver \
 like most, where some are not. *× bound*: over size · (1514/1472) · 8 / (rate · (1 − loss)). *Wire*: bytes of Ethernet frames that the sender sent, without those that the queue of its own link dropped, over bytes \
 of the file; beside it those that all receivers together sent; with `offloads` a batch of up to 64 KiB counts as one frame, so that \
-who sends batches seems to send fewer headers. *CPU s*: user and system, of the sender's programs and of all receivers' together. *CPU*: \
+who sends batches seems to send fewer headers. *CPU s*: user and system, of the sender's programs and of all receivers' together; *a GB*: over 10⁹ bytes of what was sent, and of one receiver. *CPU*: \
 share of all cores that these used, and that was in use at all, others' work of low priority aside; **bound** where the programs were at the limit of the machine (85 % of it, or \
 95 % of one core by the sender or by each receiver), *full* where the machine was, by network work in the kernel or by other work, *late* where the emulator gave one frame in a hundred on more than \
 a millisecond late: delays and short queues were not those asked for; by how much it was late to take frames in is not in that, so that one which stood still is seen only by what it held. A queue is longer than asked by what a link without delay saves up: 5 ms of its rate, at least 16 kB (with a feed 0.5 ms, at least three frames). *Lost by the lab*: packets that the network lost without being asked, socket buffers aside, which stand in `runs.csv`. Files that programs keep were compared \
@@ -25,11 +25,35 @@ with the payload; where none is kept, it counts that the program says it has ver
 
 Of a feed's products: *Σ size / Σ latency* of the mean receiver, and of an *ideal* system that sends them one after another at the link's rate, what it saves up in a pause included, with no headers at all and half a round trip \
 on the way. Latency is from the time a product was due until the receiver had verified it and given it on, in order. Its parts: in the sender's *buffer*; *transmission* from its first datagram to its last of source; \
-until its last block had *arrived*, repair included; until it had its *turn* and was checked. *Clocks*: sender's less receiver's, as measured over the control connection, and how wrong that may be.
+until its last block had *arrived*, repair included; until it had its *turn* and was checked. *Clocks*: sender's less receiver's, as measured over the control connection, \
+and how wrong that may be, of the receiver furthest off. The lab's machines have one clock, so that all of it is error: it is in no latency here, as it is where machines have clocks of their own.
 ";
 
 /// One frame in a hundred so late: [`READING`] says what that means.
 const LATE_US: f64 = 1000.0;
+
+/// What fields and figures are called in drawings.
+const WORDS: &[(&str, &str)] = &[
+    ("connections", "TCP connections"),
+    ("delay", "delay each way"),
+    ("goodput_mbit", "throughput, Mbit/s"),
+    ("late_mbit", "throughput while it was measured, Mbit/s"),
+    ("latency_over_ideal", "latency over the ideal FIFO's"),
+    ("loss", "loss at each receiver"),
+    ("rate", "rate of the sender's link"),
+    ("receivers_cpu_s", "processor time of all receivers together, s"),
+    ("sender_cpu_s", "processor time of the sender, s"),
+    ("size", "file of"),
+    ("throughput_mbit", "throughput of products, Mbit/s"),
+    ("transfers", "files at once"),
+    ("wall_over_bound", "wall time beyond the bound, %"),
+    ("wall_s", "wall time, s"),
+    ("window", "socket buffer"),
+    ("wire_over_size", "sent beyond the file's bytes, %"),
+];
+
+/// Ratios of which what is beyond 1 is drawn: that is what programs differ in.
+const BEYOND_ONE: [&str; 2] = ["wall_over_bound", "wire_over_size"];
 
 /// Where and with what it ran.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -102,6 +126,24 @@ pub(crate) fn write(
     fs::write(out.join("README.md"), text)
 }
 
+/// What the lab lost by itself, and as a share of what it carried, where that is known of all runs.
+fn lost(records: &[Record]) -> String {
+    let lost: u64 = records.iter().map(|record| record.lost_own).sum();
+    let mut text = format!("The lab lost {lost} packets by itself in all runs together");
+    let percent = |lost: u64, carried: u64| lost as f64 / carried.max(1) as f64 * 100.0;
+    let ran = || records.iter().filter(|record| !record.lab_failed);
+    let carried: Option<u64> = ran().map(Record::carried).sum();
+    if let Some(carried) = carried.filter(|carried| *carried > 0) {
+        let of_one = |record: &Record| Some(percent(record.lost_own, record.carried()?));
+        let most = ran().filter_map(of_one).fold(0.0, f64::max);
+        text += &format!(
+            ", {:.4} % of the {carried} that came to its machines or would have; in one run at most {most:.4} %",
+            percent(lost, carried)
+        );
+    }
+    text
+}
+
 /// What these runs lack of the experiment: by cell and program, and cells that nothing ran in together.
 pub(crate) fn missing(
     experiment: &Experiment,
@@ -131,7 +173,7 @@ pub(crate) fn missing(
         let few = few.map(|name| format!("{} of {wanted} runs of {name}", wanted - of(name)));
         let few: Vec<String> = few.collect();
         if !few.is_empty() {
-            missing.push(format!("{}: {}", heading(cell, &varies), few.join(", ")));
+            missing.push(format!("{}: {}", heading(cell, varies.iter().copied()), few.join(", ")));
         }
     }
     if empty > 0 {
@@ -158,9 +200,8 @@ fn head(
         )?;
     }
     writeln!(text, "{READING}")?;
-    let lost: u64 = records.iter().map(|record| record.lost_own).sum();
     let emulated: u64 = records.iter().filter_map(|record| record.emulated).sum();
-    write!(text, "The lab lost {lost} packets by itself in all runs together")?;
+    write!(text, "{}", lost(records))?;
     if emulated > 0 {
         let late = records.iter().filter_map(|record| record.emulator_late_p99_us);
         let late = late.fold(0.0, f64::max);
@@ -200,13 +241,13 @@ fn table(
     if here.is_empty() {
         return Ok(());
     }
-    let heading = heading(cell, varies);
+    let heading = heading(cell, varies.iter().copied());
     let bound = bound_s.map_or(String::new(), |s| format!(" (bound {s:.2} s)"));
     writeln!(text, "## {heading}{bound}\n")?;
     writeln!(
         text,
-        "| program | complete | wall s | Mbit/s | others s | × bound | wire | receivers' | CPU s sender / receivers | CPU ours / all | lost by the lab | |\n\
-         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+        "| program | complete | wall s | Mbit/s | others s | × bound | wire | receivers' | CPU s sender / receivers | CPU s a GB, sender / each receiver | CPU ours / all | lost by the lab | |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     )?;
     let mut names: Vec<&str> = Vec::new();
     for record in &here {
@@ -224,8 +265,8 @@ fn table(
 }
 
 /// What tells a cell from the others.
-fn heading(cell: &Cell, varies: &[&str]) -> String {
-    let values = varies.iter().map(|name| format!("{name} {}", shown(cell, name)));
+pub(crate) fn heading<'a>(cell: &Cell, varies: impl Iterator<Item = &'a str>) -> String {
+    let values = varies.map(|name| format!("{name} {}", shown(cell, name)));
     let values: Vec<String> = values.collect();
     if values.is_empty() { "All runs".to_owned() } else { values.join(", ") }
 }
@@ -270,10 +311,20 @@ fn row(text: &mut String, name: &str, wanted: usize, runs: &[&Record]) -> std::f
         let shares = shares.map(|record| share(record) * 100.0);
         median(shares).map_or("-".to_owned(), |[middle, ..]| format!("{middle:.0}"))
     };
+    let a_gb = |figure: &str, each: bool| {
+        let of = |record: &&Record| {
+            let gb = record.latencies.product_bytes.unwrap_or(record.cell.bytes()) as f64 / 1e9;
+            let those = if each { record.cell.receivers as f64 } else { 1.0 };
+            // What was measured for a time is no payload's.
+            record.figure(figure).filter(|_| record.wall_s.is_some()).map(|s| s / gb / those)
+        };
+        let values = runs.iter().filter_map(of);
+        median(values).map_or("-".to_owned(), |[middle, ..]| format!("{middle:.2}"))
+    };
     let (ours, busy) = (percent(|r| r.usage.cpu_ours), percent(|r| r.usage.cpu_busy));
     writeln!(
         text,
-        "| {name} | {complete} | {} | {} | {} | {} | {} | {} | {} / {} | {ours} / {busy} %{limits} | {lost} | {} |",
+        "| {name} | {complete} | {} | {} | {} | {} | {} | {} | {} / {} | {} / {} | {ours} / {busy} %{limits} | {lost} | {} |",
         spread("wall_s", 2),
         spread("goodput_mbit", 2),
         only("others_s", 2),
@@ -282,6 +333,8 @@ fn row(text: &mut String, name: &str, wanted: usize, runs: &[&Record]) -> std::f
         only("receivers_wire_over_size", 3),
         only("sender_cpu_s", 2),
         only("receivers_cpu_s", 2),
+        a_gb("sender_cpu_s", false),
+        a_gb("receivers_cpu_s", true),
         last.join("; "),
     )
 }
@@ -343,15 +396,23 @@ fn latencies(text: &mut String, here: &[&Record]) -> std::fmt::Result {
 
 /// A field of a cell, for people.
 pub(crate) fn shown(cell: &Cell, name: &str) -> String {
-    match cell.field(name) {
-        Some(Value::String(text)) => text,
-        Some(Value::Number(share)) if name == "loss" || name == "reorder" => {
+    cell.field(name).map_or("none".to_owned(), |value| value_shown(name, &value))
+}
+
+fn value_shown(name: &str, value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Number(share) if name == "loss" || name == "reorder" => {
             let percent = format!("{:.3}", share.as_f64().unwrap_or(0.0) * 100.0);
             format!("{} %", percent.trim_end_matches('0').trim_end_matches('.'))
         }
-        Some(value) => value.to_string(),
-        None => "none".to_owned(),
+        value => value.to_string(),
     }
+}
+
+fn in_words(name: &str) -> String {
+    let known = WORDS.iter().find(|(known, _)| *known == name);
+    known.map_or_else(|| name.replace('_', " "), |(_, words)| (*words).to_owned())
 }
 
 fn drawing(plot: &Plot, records: &[Record]) -> Drawing {
@@ -369,29 +430,41 @@ fn drawing(plot: &Plot, records: &[Record]) -> Drawing {
             names.push(record.program.clone());
         }
     }
-    let value = |name: &str, column: &str| {
-        let here =
-            records.iter().filter(|r| r.program == name && shown(&r.cell, &plot.x) == column);
-        median(here.filter_map(|record| record.figure(&plot.y)))
+    let values = |figure: &str, program: Option<&str>| {
+        let value = |column: &String| {
+            let here = records.iter().filter(|r| program.is_none_or(|name| r.program == name));
+            let here = here.filter(|r| shown(&r.cell, &plot.x) == *column);
+            let value = median(here.filter_map(|record| record.figure(figure)))?;
+            let is_beyond = BEYOND_ONE.contains(&figure);
+            Some(if is_beyond { value.map(|ratio| (ratio - 1.0) * 100.0) } else { value })
+        };
+        columns.iter().map(value).collect::<Vec<_>>()
     };
-    let line = |name: String| {
-        let values = columns.iter().map(|column| value(&name, column)).collect();
-        (name, values)
-    };
-    let lines = names.into_iter().map(line).collect();
-    let only: Vec<_> = plot.only.iter().map(|(name, value)| format!("{name} {value}")).collect();
-    let y = plot.y.replace('_', " ");
+    let mut lines: Vec<_> =
+        names.iter().map(|name| (name.clone(), values(&plot.y, Some(name)))).collect();
+    if plot.y == "throughput_mbit" {
+        lines.push(("ideal FIFO".to_owned(), values("ideal_mbit", None)));
+    }
+    let (x, y) = (in_words(&plot.x), in_words(&plot.y));
     let title = plot.title.clone().unwrap_or_else(|| {
+        let what = y.rsplit_once(", ").map_or(y.as_str(), |(what, _)| what);
+        let told = |(name, value): (&String, &Value)| {
+            format!("{} {}", in_words(name), value_shown(name, value))
+        };
+        let only: Vec<String> = plot.only.iter().map(told).collect();
         let only = if only.is_empty() { String::new() } else { format!("; {}", only.join(", ")) };
-        format!("{y} against {}{only}", plot.x).replace('"', "")
+        format!("{what} against {x}{only}")
     });
-    Drawing { title, x: plot.x.clone(), y, columns, lines, bars: plot.bars }
+    Drawing { title, x, y, columns, lines, bars: plot.bars }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{limits, row};
-    use crate::record::{Figures, Record};
+    use super::{drawing, limits, lost, row};
+    use crate::experiment::{Cell, Plot};
+    use crate::meter::Usage;
+    use crate::record::{Figures, Latencies, Record};
+    use crate::units::Size;
 
     #[test]
     fn what_was_measured_and_not_delivered_stands_in_its_row() {
@@ -403,6 +476,63 @@ mod tests {
         let mut text = String::new();
         row(&mut text, "table1-tcp", 12, &runs.iter().collect::<Vec<_>>()).unwrap();
         assert!(text.starts_with("| table1-tcp | - | - | 1.10 (1.10–1.12) | - |"), "{text}");
+    }
+
+    #[test]
+    fn what_a_gigabyte_costs_is_a_receivers_own() {
+        let usage =
+            Usage { sender_cpu_s: Some(1.0), receivers_cpu_s: Some(8.0), ..Usage::default() };
+        let cell = Cell { size: Size(500_000_000), receivers: 4, ..Cell::default() };
+        let run = Record { wall_s: Some(40.0), usage, cell, ..Record::default() };
+        let mut text = String::new();
+        row(&mut text, "downpour", 4, &[&run]).unwrap();
+        assert!(text.contains("| 1.00 / 8.00 | 2.00 / 4.00 |"), "{text}");
+    }
+
+    #[test]
+    fn what_the_lab_lost_is_a_share_of_what_should_have_come() {
+        let run = |rx_packets, lost_own| Record { rx_packets, lost_own, ..Record::default() };
+        let known = [run(Some(985), 15), run(Some(9000), 0)];
+        let told = "The lab lost 15 packets by itself in all runs together";
+        assert_eq!(
+            lost(&known),
+            format!(
+                "{told}, 0.1500 % of the 10000 that came to its machines or would have; in one run at most 1.5000 %"
+            )
+        );
+        let [first, _] = known;
+        assert_eq!(lost(&[first, run(None, 0)]), told);
+    }
+
+    #[test]
+    fn a_drawing_speaks_in_words() {
+        let plot = |y: &str| Plot {
+            x: "loss".to_owned(),
+            y: y.to_owned(),
+            only: [("size".to_owned(), "64MiB".into())].into_iter().collect(),
+            title: None,
+            bars: false,
+        };
+        let latencies = Latencies {
+            throughput_mbit: Some(20.0),
+            ideal_mbit: Some(25.0),
+            ..Latencies::default()
+        };
+        let run = Record {
+            program: "downpour".to_owned(),
+            wall_over_bound: Some(1.25),
+            latencies,
+            ..Record::default()
+        };
+        let bound = drawing(&plot("wall_over_bound"), std::slice::from_ref(&run));
+        assert_eq!(
+            bound.title,
+            "wall time beyond the bound against loss at each receiver; file of 64MiB"
+        );
+        assert_eq!(bound.y, "wall time beyond the bound, %");
+        assert_eq!(bound.lines, [("downpour".to_owned(), vec![Some([25.0; 3])])]);
+        let products = drawing(&plot("throughput_mbit"), &[run]);
+        assert_eq!(products.lines[1], ("ideal FIFO".to_owned(), vec![Some([25.0; 3])]));
     }
 
     #[test]

@@ -1,15 +1,16 @@
 //! Drawings as SVG: a line for each program, a mark for each median, a stroke from the least to the greatest. Or bars,
 //! side by side, one for each program.
 //!
-//! Knows nothing of experiments. The values of x stand at equal distances, as words; y starts at zero, or is
-//! logarithmic when the values are far apart.
+//! Knows nothing of experiments. The values of x stand at equal distances, as words; y starts at zero, or, as is said
+//! beside it, near the least value where that is more than half of the greatest, or is logarithmic when they are far apart.
 
 use std::fmt::Write as _;
 
-pub(crate) const WIDTH: f64 = 820.0;
+pub(crate) const WIDTH: f64 = 940.0;
 pub(crate) const HEIGHT: f64 = 440.0;
 pub(crate) const LEFT: f64 = 70.0;
-pub(crate) const RIGHT: f64 = 200.0;
+/// Holds the names: the longest have 43 letters.
+pub(crate) const RIGHT: f64 = 320.0;
 pub(crate) const TOP: f64 = 40.0;
 pub(crate) const BOTTOM: f64 = 60.0;
 /// From here on y is logarithmic.
@@ -86,7 +87,7 @@ impl Drawing {
         writeln!(
             svg,
             "<text transform=\"translate(18 {middle}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
-            escaped(&self.y) + if scale.is_log { " (logarithmic)" } else { "" }
+            escaped(&self.y) + scale.remark()
         )
     }
 
@@ -168,7 +169,21 @@ impl Scale {
         if low > 0.0 && high / low > FAR_APART {
             return Self { low: low / 1.2, high: high * 1.2, is_log: true };
         }
-        Self { low: 0.0, high: high * 1.08, is_log: false }
+        // Far from zero, the distances that there are to see would be lost in the one that is not.
+        let low =
+            if low > 0.5 * high { (low - 0.08 * (high - low)).max(0.0) } else { low.min(0.0) };
+        // Also where all are alike.
+        let room = ((high - low) * 0.08).max(high * 1e-3);
+        Self { low, high: high + room, is_log: false }
+    }
+
+    /// What is not as one would take it to be.
+    fn remark(&self) -> &'static str {
+        match () {
+            () if self.is_log => " (logarithmic)",
+            () if self.low > 0.0 => " (not from 0)",
+            () => "",
+        }
     }
 
     fn height(&self, value: f64) -> f64 {
@@ -187,7 +202,8 @@ impl Scale {
             return all.filter(|v| (self.low..=self.high).contains(v)).collect();
         }
         let step = step_of((self.high - self.low) / TICKS);
-        (0..).map(|i| f64::from(i) * step).take_while(|v| *v <= self.high).collect()
+        let first = (self.low / step).ceil() as i64;
+        (first..).map(|i| i as f64 * step).take_while(|v| *v <= self.high).collect()
     }
 }
 
@@ -289,6 +305,11 @@ mod tests {
         let far = Scale::of([[1.0, 1.0, 2.0], [50.0, 40.0, 60.0]].iter());
         assert!(far.is_log && far.height(1.0) > far.height(60.0));
         assert_eq!(far.ticks(), [1.0, 2.0, 5.0, 10.0, 20.0, 50.0]);
+        let alike = Scale::of([[1.02, 1.02, 1.04], [1.1, 1.08, 1.1]].iter());
+        assert!(!alike.is_log && alike.height(1.02) - alike.height(1.1) > 250.0);
+        assert!(alike.ticks().len() > 3 && alike.ticks()[0] > 1.0);
+        let same = Scale::of([[7.0, 7.0, 7.0]].iter());
+        assert!(same.height(7.0).is_finite() && !same.ticks().is_empty());
         let none = Scale::of([].iter());
         assert!(none.height(0.5).is_finite());
     }

@@ -41,7 +41,8 @@ pub(crate) struct Latencies {
     pub(crate) transmission_s: Option<f64>,
     pub(crate) arrival_s: Option<f64>,
     pub(crate) delivery_s: Option<f64>,
-    /// The difference of the clocks, as measured, and by how much it may be wrong, at most, in microseconds.
+    /// The difference of the clocks, as measured, and by how much it may be wrong, at most, in microseconds. All of the lab's
+    /// machines have one: it is in no figure above.
     pub(crate) clock_us: Option<f64>,
     pub(crate) clock_error_us: Option<f64>,
 }
@@ -83,6 +84,8 @@ pub(crate) struct Record {
     pub(crate) receivers_wire_over_size: f64,
     #[serde(flatten)]
     pub(crate) usage: Usage,
+    /// Packets that came to the machines, at each that it came to; not known of runs from before it was counted.
+    pub(crate) rx_packets: Option<u64>,
     /// Packets lost on purpose.
     pub(crate) lost_asked: u64,
     /// Packets that found a full queue at a link.
@@ -117,6 +120,11 @@ impl Record {
     /// Whether runs have a figure of this name.
     pub(crate) fn has(name: &str) -> bool {
         Self::default().fields().contains_key(name)
+    }
+
+    /// Packets that came to the machines, or would have had the lab itself not lost them.
+    pub(crate) fn carried(&self) -> Option<u64> {
+        Some(self.rx_packets? + self.lost_own)
     }
 
     /// Whether what it cost is that of a delivery: of one that did not come about it can be next to nothing.

@@ -181,6 +181,19 @@ fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Vec<T>> {
     text.lines().map(|line| serde_json::from_str(line).map_err(io::Error::from)).collect()
 }
 
+/// The parts of a product's latency at a receiver. The lab's machines have one clock: by how much the receiver
+/// believes the sender's to be ahead is in none of them.
+fn spans_s(sent: &Inserted, received: &Received) -> [f64; 4] {
+    let times = [
+        sent.inserted_ns,
+        sent.first_sent_ns,
+        sent.last_sent_ns,
+        received.arrived_ns,
+        received.delivered_ns,
+    ];
+    std::array::from_fn(|part| (times[part + 1] as i64 - times[part] as i64) as f64 / 1e9)
+}
+
 /// From the logs, which must tell of every product at every receiver; `ordered`: in order.
 fn measure(stage: &Stage<'_>, sent: &Path, ordered: bool) -> io::Result<Latencies> {
     let sent: Vec<Inserted> = read(sent)?;
@@ -213,14 +226,7 @@ fn measure(stage: &Stage<'_>, sent: &Path, ordered: bool) -> io::Result<Latencie
         }
         let mut parts = [0.0; 4];
         for (line, sent) in lines.iter().zip(&sent) {
-            let ours = |ns: u64| ns as i64 + line.clock_ahead_ns;
-            let spans = [
-                sent.first_sent_ns as i64 - sent.inserted_ns as i64,
-                sent.last_sent_ns as i64 - sent.first_sent_ns as i64,
-                ours(line.arrived_ns) - sent.last_sent_ns as i64,
-                line.delivered_ns as i64 - line.arrived_ns as i64,
-            ];
-            parts.iter_mut().zip(spans).for_each(|(sum, span)| *sum += span as f64 / 1e9);
+            parts.iter_mut().zip(spans_s(sent, line)).for_each(|(sum, span)| *sum += span);
             clock.0 = if line.clock_ahead_ns.abs() as f64 > clock.0.abs() {
                 line.clock_ahead_ns as f64
             } else {
@@ -248,4 +254,28 @@ fn measure(stage: &Stage<'_>, sent: &Path, ordered: bool) -> io::Result<Latencie
         clock_us: Some(clock.0 / 1e3),
         clock_error_us: Some(clock.1 / 1e3),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Inserted, Received, spans_s};
+
+    #[test]
+    fn what_a_receiver_believes_of_the_senders_clock_is_in_no_latency() {
+        let sent = Inserted {
+            inserted_ns: 1_000_000_000,
+            first_sent_ns: 1_001_000_000,
+            last_sent_ns: 1_003_000_000,
+        };
+        let received = |clock_ahead_ns| Received {
+            product: 0,
+            size: 1,
+            arrived_ns: 1_003_500_000,
+            delivered_ns: 1_003_750_000,
+            clock_ahead_ns,
+            clock_error_ns: 500_000,
+        };
+        assert_eq!(spans_s(&sent, &received(418_000)), [0.001, 0.002, 0.0005, 0.00025]);
+        assert_eq!(spans_s(&sent, &received(0)), spans_s(&sent, &received(-90_000)));
+    }
 }
