@@ -1,7 +1,7 @@
 //! The share of the stream's datagrams that one receiver loses.
 //!
-//! Fed with (sent, received) of the spans between its reports. Two memories: the fast one (about 2,000
-//! datagrams) steers repair; both start as a plain average, so that the first report already counts.
+//! Fed with (sent, received) of the spans between its reports; it starts as a plain average, so that the first report
+//! already counts.
 
 /// Datagrams after which an old sample weighs 1/e.
 const MEMORY_DATAGRAMS: f64 = 4_000.0;
@@ -13,6 +13,9 @@ const PRIOR_DATAGRAMS: f64 = 1_000.0;
 /// So many may have come early, and be missing later. What is more is not true, and must not hide the losses of others.
 const EARLY_MAX: f64 = 64.0;
 
+/// What is expected before there is a report weighs as much as a report of so many.
+const EXPECTED_DATAGRAMS: f64 = 1.0;
+
 /// A receiver's loss estimate.
 #[derive(Clone, Debug, Default)]
 pub struct Loss {
@@ -23,7 +26,7 @@ pub struct Loss {
 impl Loss {
     /// This `share` is likely; what is reported overrules it.
     pub(crate) const fn expected(share: f64) -> Self {
-        Self { sent: 1.0, lost: share }
+        Self { sent: EXPECTED_DATAGRAMS, lost: share * EXPECTED_DATAGRAMS }
     }
 
     /// Of `sent` datagrams in a span, `received` came. More than were sent (reordering at the span's edge)
@@ -49,6 +52,16 @@ impl Loss {
     pub fn share(&self) -> Option<f64> {
         (self.sent > 0.0).then(|| (self.lost / self.sent).clamp(0.0, 1.0))
     }
+
+    /// The same; `None` also while it is merely expected.
+    pub(crate) fn told(&self) -> Option<f64> {
+        self.share().filter(|_| self.sent > EXPECTED_DATAGRAMS)
+    }
+}
+
+/// Of `sent` datagrams `received` came: what was lost, in 0 ..= 1, none before any was sent.
+pub(crate) fn lost_share(sent: u64, received: u64) -> f64 {
+    sent.saturating_sub(received) as f64 / sent.max(1) as f64
 }
 
 #[cfg(test)]

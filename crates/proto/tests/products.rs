@@ -3,10 +3,10 @@
 use downpour_proto::rate::{Fixed, RateController, RateSample, RateSummary};
 use downpour_proto::receiver::{self, Arrival, PULLS_DEFAULT};
 use downpour_proto::sender::{Delivery, Event, Work, WorkDone};
-use downpour_proto::wire::Kind;
+use downpour_proto::wire::{Feedback, Kind};
 use downpour_proto::{
     BlockId, Duration, Epoch, Geometry, PULL_SHARE_DEFAULT, Parity, Rate, Receiver, ReceiverConfig,
-    ReceiverId, Rounds, Sender, SenderConfig, StreamId, Timestamp,
+    ReceiverId, Round, Rounds, Sender, SenderConfig, StreamId, Timestamp,
 };
 use std::sync::{Arc, Mutex};
 
@@ -106,15 +106,36 @@ fn drain(sender: &mut Sender, now: Timestamp, fails: bool) -> u16 {
     }
 }
 
+/// An answer that says that nothing has come.
+fn answer(sender: &mut Sender, now: Timestamp, from: ReceiverId, round: Round) {
+    let mut body = Vec::new();
+    let feedback = Feedback {
+        round,
+        hold: Duration::ZERO,
+        queue: Duration::ZERO,
+        polled_at: now,
+        received: 0,
+        host_drops: 0,
+        ce_marks: 0,
+        data_held: 0,
+        needs: Vec::new(),
+    };
+    feedback.emit(&mut body);
+    sender.handle_feedback(now, now, from, &body).expect("well formed");
+    assert!(sender.member(from).expect("it has joined").rtt.is_some(), "the round is known");
+}
+
 /// Polls go on in a rest, and nothing lets the pacer count them.
 #[test]
 fn what_left_in_a_rest_does_not_delay_what_comes_after_it() {
     let mut now = Timestamp::ZERO;
     let mut sender = opened(Rate::from_mbps(10), Delivery::Stream);
-    // Nobody here answers; of so many no single one is expected to.
+    // Of so many no single one is expected to answer, but one that has: of a group that is not heard at all each pulls.
     for number in 2..=9 {
         assert!(sender.join(now, ReceiverId(number), Delivery::Stream));
     }
+    drain(&mut sender, now, false);
+    answer(&mut sender, now, ReceiverId(1), Round(1));
     let rested = now + Duration::from_secs(3600);
     let (mut left, mut offered_at) = (GEOMETRY.block_symbols, None);
     while left > 0 {

@@ -113,6 +113,71 @@ fn one_advertisement_leaves_in_a_quarter_of_a_round_trip() {
     assert!((15..=21).contains(&adverts), "{adverts} in twenty quarters");
 }
 
+/// Each time the one in the middle is heard when no other is, and all others are when it is not (`docs/protocol.md#STRAG-2`).
+#[test]
+fn one_that_loses_far_more_leaves_also_where_it_is_never_heard_together_with_another() {
+    let ms = Duration::from_millis;
+    let mut sender = sender(3, ms(400), Rate::from_mbps(10));
+    start(&mut sender, Timestamp::ZERO, 80);
+    let (mut now, others, lossy) = (Timestamp::ZERO, [1, 3].map(ReceiverId), ReceiverId(2));
+    let mut after = |sender: &mut Sender, wait| {
+        let next = now + wait;
+        run(sender, now, next);
+        now = next;
+        sender.handle_timeout(now);
+        now
+    };
+    for _ in 0..10 {
+        let at = after(&mut sender, ms(250));
+        let (round, sent) = (sender.round(), sender.packet().0);
+        others.iter().for_each(|id| report(&mut sender, at, *id, (round, sent)));
+        let at = after(&mut sender, ms(250));
+        report(&mut sender, at, lossy, (round, sent * 6 / 10));
+    }
+    let delivery = |id| sender.member(id).expect("it has joined").delivery;
+    assert_eq!(delivery(lossy), Delivery::Pull);
+    let ever = sender.member(lossy).expect("it has joined").loss_ever;
+    assert!((ever - 0.4).abs() < 0.02, "{ever}");
+    assert_eq!(others.map(delivery), [Delivery::Stream; 2]);
+}
+
+/// A firewall at the sender lets nothing in by UDP; of a large group few are asked each time (`docs/protocol.md#STRAG-3`).
+#[test]
+fn a_large_group_of_which_nobody_is_heard_pulls() {
+    let all = 40;
+    // The answer of one is enough, whoever else is silent for long.
+    for (heard, stay) in [(0, 0), (1, all)] {
+        let mut sender = sender(all, Duration::from_millis(2), Rate::from_mbps(10));
+        let at = |secs| Timestamp::ZERO + Duration::from_secs(secs);
+        start(&mut sender, at(0), 80);
+        run(&mut sender, at(0), at(4));
+        (1..=heard).for_each(|id| report(&mut sender, at(4), ReceiverId(id), (Round(9), 9)));
+        run(&mut sender, at(4), at(30));
+        let member = |id| sender.member(ReceiverId(id)).expect("it has joined");
+        let stayed = (1..=all).filter(|id| member(*id).delivery == Delivery::Stream).count();
+        assert_eq!(stayed, stay as usize);
+    }
+}
+
+/// It may be slow to answer, or not have been asked yet.
+#[test]
+fn who_comes_to_a_large_group_has_its_time_to_be_heard() {
+    let mut sender = sender(20, Duration::from_millis(2), Rate::from_mbps(10));
+    let at = |secs| Timestamp::ZERO + Duration::from_secs(secs);
+    start(&mut sender, at(0), 80);
+    run(&mut sender, at(0), at(4));
+    (21..=40).for_each(|id| assert!(sender.join(at(4), ReceiverId(id), Delivery::Stream)));
+    run(&mut sender, at(4), at(9));
+    let member = |id| sender.member(ReceiverId(id)).expect("it has joined");
+    assert!((1..=40).all(|id| member(id).delivery == Delivery::Stream));
+}
+
+fn report(sender: &mut Sender, now: Timestamp, from: ReceiverId, (round, received): (Round, u64)) {
+    let mut body = Vec::new();
+    Feedback { round, received, polled_at: now, ..SAYS_NOTHING }.emit(&mut body);
+    sender.handle_feedback(now, now, from, &body).expect("well formed");
+}
+
 const SAYS_NOTHING: Feedback = Feedback {
     round: Round(0),
     hold: Duration::ZERO,

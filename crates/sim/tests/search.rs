@@ -22,6 +22,22 @@ fn what_overflowed_in_the_search_is_repaired_once() {
     }
 }
 
+/// The search ends in the second block, which lost much less than the first: by the first's share it got twice as much.
+#[test]
+fn a_block_that_the_search_only_began_is_given_what_it_lacks() {
+    let rate = Rate::from_mbps(20);
+    for receivers in [1, 8] {
+        let rtt = Duration::from_millis(50);
+        let mut config = WorldConfig::star(receivers, rate, rtt, Loss::None);
+        config.data_len = 2 << 20;
+        let link = &mut config.edges[0].link;
+        *link = LinkConfig::bottleneck(rate, Duration::from_millis(5), link.delay);
+        let outcome = World::run(config);
+        let repair = outcome.sender.repair_symbols;
+        assert!(repair <= outcome.dropped + 16, "{repair} for {}", outcome.dropped);
+    }
+}
+
 /// A poll that leaves behind its burst is lost whenever the burst fills the queue: the sender, who hears nobody, goes on
 /// too fast, and nearly stops then.
 #[test]

@@ -1,4 +1,5 @@
-//! `background`: uses what others leave, by one-way delay (after LEDBAT, RFC 6817, and LEDBAT++).
+//! `background`: uses what others leave, by one-way delay (after LEDBAT, RFC 6817, and LEDBAT++;
+//! `docs/protocol.md#RATE-3`, `docs/protocol.md#RATE-4`).
 //!
 //! 1. The queue is the greater of two measures: how much longer the round trip is than the shortest of the last one to
 //!    two minutes, and how much longer a poll was on its way than the fastest lately, less what clocks drift in that

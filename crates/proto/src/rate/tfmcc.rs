@@ -1,4 +1,5 @@
-//! `tfmcc`: a share like one TCP's, after RFC 4654, computed at the sender from the reports.
+//! `tfmcc`: a share like one TCP's, after RFC 4654, computed at the sender from the reports
+//! (`docs/protocol.md#RATE-1`, `docs/protocol.md#RATE-2`).
 //!
 //! 1. Each receiver has a loss event rate (the weighted mean of the last eight loss intervals, RFC 5348
 //!    section 5.4, with the discounting of section 5.5) and a round trip; TCP's throughput equation makes a rate of

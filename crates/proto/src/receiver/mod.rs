@@ -609,6 +609,11 @@ impl Receiver {
         self.losses.share()
     }
 
+    /// The same of all that was sent while it followed the stream.
+    pub fn loss_ever(&self) -> f64 {
+        self.losses.share_ever()
+    }
+
     // Inside.
 
     const fn held_mut(&mut self, kind: BlockKind) -> &mut RangeSet {

@@ -168,6 +168,7 @@ impl Receiver {
             .get(&block)
             .filter(|p| p.stage == Stage::Collecting)
             .and_then(|p| p.pull_repair(code.repair_max(p.k)));
+        // protocol.md#PULL-2: repair where a part of it is here.
         let pull = match repair {
             Some(repair) => Pull::Repair { block, from: repair.start, until: repair.end },
             None => Pull::Bytes { block },

@@ -2,7 +2,7 @@
 //! it, and those that came are counted. The sender reckons the same from reports, and decides by that alone.
 
 use crate::ids::PacketNumber;
-use crate::loss::Loss;
+use crate::loss::{Loss, lost_share};
 
 /// Counters for progress and reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,6 +35,9 @@ pub struct ReceiverStats {
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     loss: Loss,
+    /// Of all so far.
+    sent: u64,
+    received: u64,
     /// By the newest poll: its number, and the datagrams that had come with it. None since the stream was joined or left.
     last: Option<(PacketNumber, u64)>,
 }
@@ -42,7 +45,10 @@ pub(super) struct Losses {
 impl Losses {
     pub(super) fn on_poll(&mut self, packet: PacketNumber, received: u64) {
         if let Some((before, had)) = self.last.replace((packet, received)) {
-            self.loss.on_span(packet.0.saturating_sub(before.0), received - had);
+            let (sent, received) = (packet.0.saturating_sub(before.0), received - had);
+            self.loss.on_span(sent, received);
+            self.sent = self.sent.saturating_add(sent);
+            self.received = self.received.saturating_add(received);
         }
     }
 
@@ -54,6 +60,11 @@ impl Losses {
     /// In 0 ..= 1, of late; 0 before the second poll.
     pub(super) fn share(&self) -> f64 {
         self.loss.share().unwrap_or(0.0)
+    }
+
+    /// In 0 ..= 1, of all that was sent while the stream was followed.
+    pub(super) fn share_ever(&self) -> f64 {
+        lost_share(self.sent, self.received)
     }
 }
 
@@ -71,5 +82,16 @@ mod tests {
         losses.interrupt();
         losses.on_poll(PacketNumber(90_000), 910);
         assert!((losses.share() - 0.1).abs() < 1e-9, "{}", losses.share());
+    }
+
+    #[test]
+    fn all_that_was_lost_is_told_at_the_end() {
+        let (mut losses, mut received) = (Losses::default(), 0);
+        for poll in 0..=200 {
+            losses.on_poll(PacketNumber(poll * 1_000), received);
+            received += if poll < 100 { 900 } else { 1_000 };
+        }
+        assert!(losses.share() < 1e-9, "of late nothing was");
+        assert!((losses.share_ever() - 0.05).abs() < 1e-9, "{}", losses.share_ever());
     }
 }

@@ -5,7 +5,7 @@
 
 use super::rounds::{RoundLog, SentRound};
 use crate::ids::{PacketNumber, ReceiverId, Round};
-use crate::loss::Loss;
+use crate::loss::{Loss, lost_share};
 use crate::range_set::RangeSet;
 use crate::rate::RateSample;
 use crate::recovery::LossTable;
@@ -47,6 +47,8 @@ pub(super) struct Member {
     loss_from: Timestamp,
     /// Of all, the search for the rate included.
     loss_ever: Loss,
+    /// (sent, received) of all spans that it has reported.
+    spans: (u64, u64),
     pub(super) rtt: Option<Duration>,
     pub(super) data_held: u32,
     /// Blocks that it had when it joined.
@@ -56,8 +58,7 @@ pub(super) struct Member {
     pub(super) heard_at: Timestamp,
     /// When it came to the stream: of blocks opened before, it has missed a part.
     pub(super) on_stream_since: Timestamp,
-    /// Since when polls have asked it for an answer in vain, and how many.
-    pub(super) asked: (Timestamp, u32),
+    pub(super) asked: Asked,
     /// (sent, received) datagrams since the straggler policy last looked, and the times in which they left and arrived.
     span: (u64, u64),
     times: (Duration, Duration),
@@ -67,6 +68,21 @@ pub(super) struct Member {
     pub(super) nacks: u64,
     pub(super) received: u64,
     pub(super) host_drops: u64,
+}
+
+/// Since when polls have asked for an answer in vain, and how many.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Asked(Option<Timestamp>, u32);
+
+impl Asked {
+    fn again(&mut self, now: Timestamp) {
+        *self = Self(self.0.or(Some(now)), self.1.saturating_add(1));
+    }
+
+    /// For longer than `wait`, and so many times.
+    pub(super) fn is_in_vain(self, now: Timestamp, wait: Duration, times: u32) -> bool {
+        self.1 >= times && self.0.is_some_and(|since| now.since(since) > wait)
+    }
 }
 
 #[derive(Debug)]
@@ -85,6 +101,7 @@ impl Member {
             loss: Loss::default(),
             loss_from: Timestamp::ZERO,
             loss_ever: Loss::default(),
+            spans: (0, 0),
             rtt: None,
             data_held: 0,
             had_data: RangeSet::new(),
@@ -92,7 +109,7 @@ impl Member {
             last: None,
             heard_at: now,
             on_stream_since: now,
-            asked: (now, 0),
+            asked: Asked::default(),
             span: (0, 0),
             times: (Duration::ZERO, Duration::ZERO),
             messages: 0,
@@ -107,20 +124,20 @@ impl Member {
     }
 
     /// It follows the stream from now on.
-    pub(super) const fn come_to_stream(&mut self, now: Timestamp) {
-        (self.on_stream_since, self.asked) = (now, (now, 0));
-    }
-
-    /// A poll asks it for an answer.
-    pub(super) const fn ask(&mut self, now: Timestamp) {
-        let (since, polls) = self.asked;
-        self.asked = (if polls == 0 { now } else { since }, polls.saturating_add(1));
+    pub(super) fn come_to_stream(&mut self, now: Timestamp) {
+        (self.on_stream_since, self.asked) = (now, Asked::default());
     }
 
     /// Forgets what was reported: the next span starts at the next report.
     pub(super) fn restart_spans(&mut self) {
         self.last = None;
         self.take_span();
+    }
+
+    /// Of all that was sent while it followed the stream, what has not come.
+    pub(super) fn lost_share(&self) -> f64 {
+        let (sent, received) = self.spans;
+        lost_share(sent, received)
     }
 
     /// Whether it has reported anything since then.
@@ -197,6 +214,8 @@ impl Member {
         if last.sent.at >= self.loss_from {
             self.loss.on_span(sample.sent_packets, sample.received_packets);
         }
+        self.spans.0 += sample.sent_packets;
+        self.spans.1 = self.spans.1.saturating_add(sample.received_packets);
         self.span.0 += sample.sent_packets;
         self.span.1 += sample.received_packets.min(sample.sent_packets);
         self.times.0 += sample.send_interval;
@@ -204,7 +223,7 @@ impl Member {
         self.received = report.received;
         self.host_drops = report.host_drops;
         self.last = Some(next);
-        self.asked.1 = 0;
+        self.asked = Asked::default();
         Some(sample)
     }
 }
@@ -216,6 +235,8 @@ pub(super) struct Members {
     streaming: u32,
     pulling: u32,
     had_ranges: usize,
+    /// Anybody of a group in which few are asked each time, since somebody came to the stream.
+    pub(super) asked: Asked,
 }
 
 impl Members {
@@ -232,6 +253,16 @@ impl Members {
         self.pulling
     }
 
+    /// A poll asks for answers: those of `all` on the stream, or of few.
+    pub(super) fn ask(&mut self, now: Timestamp, all: bool) {
+        if all {
+            self.asked = Asked::default();
+            self.on_stream_mut().for_each(|(_, member)| member.asked.again(now));
+        } else {
+            self.asked.again(now);
+        }
+    }
+
     const fn count_of(&mut self, delivery: Delivery) -> Option<&mut u32> {
         match delivery {
             Delivery::Stream => Some(&mut self.streaming),
@@ -244,6 +275,9 @@ impl Members {
     pub(super) fn insert(&mut self, id: ReceiverId, member: Member) -> bool {
         if self.by_id.len() >= MEMBERS_MAX && !self.by_id.contains_key(&id) {
             return false;
+        }
+        if member.delivery == Delivery::Stream {
+            self.asked = Asked::default();
         }
         if let Some(count) = self.count_of(member.delivery) {
             *count += 1;
@@ -279,6 +313,9 @@ impl Members {
     pub(super) fn set_delivery(&mut self, id: ReceiverId, new: Delivery) -> Option<Delivery> {
         let member = self.by_id.get_mut(&id)?;
         let old = core::mem::replace(&mut member.delivery, new);
+        if new == Delivery::Stream {
+            self.asked = Asked::default();
+        }
         if let Some(count) = self.count_of(old) {
             *count -= 1;
         }
@@ -306,6 +343,14 @@ impl Members {
         };
         let (_, median, _) = known.select_nth_unstable(middle);
         LATE.0.max(median.saturating_mul(LATE.1))
+    }
+
+    /// The median of what those on the stream lose (`docs/protocol.md#STRAG-2`); all, while nobody has told.
+    pub(super) fn loss_median(&self) -> f64 {
+        let mut known: Vec<f64> = self.on_stream().filter_map(|(_, m)| m.loss.told()).collect();
+        // The lower median: with two receivers the better one is the yardstick.
+        let Some(middle) = known.len().checked_sub(1).map(|last| last / 2) else { return 1.0 };
+        *known.select_nth_unstable_by(middle, f64::total_cmp).1
     }
 
     /// Anyone on the stream loses more than this share.

@@ -37,7 +37,7 @@ use crate::wire::{Header, TAG_LEN, list_len_max};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use members::{Member, Members};
+use members::{Asked, Member, Members};
 use prompt::Prompt;
 use rounds::RoundLog;
 use straggler::{REVIEW_INTERVAL, Standing, Stragglers, Verdict};
@@ -51,8 +51,8 @@ const STREAM_RATE_MIN: Rate = Rate::from_bps(1);
 const DESERTED: Duration = Duration::from_secs(2);
 
 /// Who answers no poll for so long, or for so many round trips, and not the first so many of them, is not heard: it has not come to the
-/// stream, or its answers do not come here.
-const UNHEARD: (Duration, u32, u32) = (Duration::from_secs(5), 20, 10);
+/// stream, or its answers do not come here. Of a larger group nobody is, where none answers so many as the last.
+const UNHEARD: (Duration, u32, u32, u32) = (Duration::from_secs(5), 20, 10, 50);
 
 /// Most blocks offered and not yet opened; [`Sender::offer_room`] says how many more fit.
 pub const OFFERED_MAX: usize = 4096;
@@ -213,6 +213,8 @@ pub struct MemberStats {
     pub delivery: Delivery,
     /// Loss share lately, if it has reported.
     pub loss: Option<f64>,
+    /// Of all that was sent while it followed the stream; 0 before it has reported.
+    pub loss_ever: f64,
     /// Round trip of its last answer.
     pub rtt: Option<Duration>,
     /// Data blocks it holds.
@@ -602,6 +604,7 @@ impl Sender {
         self.members.by_id.get(&id).map(|m| MemberStats {
             delivery: m.delivery,
             loss: m.loss.share(),
+            loss_ever: m.lost_share(),
             rtt: m.rtt,
             data_held: m.data_held,
             feedback: m.messages,
@@ -671,7 +674,7 @@ impl Sender {
         self.check_done();
     }
 
-    /// Nobody on the stream needs the block, and somebody is there to say so.
+    /// Nobody on the stream needs the block, and somebody is there to say so (`docs/protocol.md#CTL-4`).
     fn skippable(&self, block: BlockId) -> bool {
         if self.members.streaming() == 0 {
             // Who comes later gets what an open session sends from then on.
@@ -712,25 +715,31 @@ impl Sender {
         }
     }
 
-    /// Who is not heard pulls: nobody waits for it, and what it loses is told by nobody (protocol.md#STRAG-3). Of a large group
-    /// few are asked for an answer.
+    /// Who is not heard pulls: nobody waits for it, and what it loses is told by nobody (protocol.md#STRAG-3).
     fn give_up_unheard(&mut self) {
-        if self.members.streaming() > REPORTS_MAX {
-            return;
-        }
-        let (least, round_trips, most) = UNHEARD;
-        let wait = least.max(self.grtt.value().saturating_mul(round_trips));
-        let is_unheard = |(_, member): &(ReceiverId, &Member)| {
-            let (since, polls) = member.asked;
-            !member.has_reported() && polls >= most && self.now.since(since) > wait
-        };
-        let Some((id, _)) = self.members.on_stream().find(is_unheard) else { return };
+        let Some(id) = self.unheard() else { return };
         self.stragglers.leave(self.now, id);
         if !self.is_heard() {
             self.stragglers.rest(self.now, id);
         }
         self.move_to_pull(self.now, id);
         self.push_event(Event::Unheard(id));
+    }
+
+    /// Of a large group few are asked each time, and that one of them is silent says nothing: only that all are does.
+    fn unheard(&self) -> Option<ReceiverId> {
+        let (least, round_trips, polls, polls_of_many) = UNHEARD;
+        let wait = least.max(self.grtt.value().saturating_mul(round_trips));
+        let is_in_vain = |asked: Asked, times| asked.is_in_vain(self.now, wait, times);
+        let mut on_stream = self.members.on_stream();
+        let unheard = if self.members.streaming() <= REPORTS_MAX {
+            on_stream.find(|(_, m)| !m.has_reported() && is_in_vain(m.asked, polls))
+        } else if is_in_vain(self.members.asked, polls_of_many) && !self.is_heard() {
+            on_stream.next()
+        } else {
+            None
+        };
+        unheard.map(|(id, _)| id)
     }
 
     /// Anybody on the stream.
@@ -763,6 +772,7 @@ impl Sender {
             _ => self.followed_at = Some(self.now),
         }
         self.stragglers.set_round_trip(self.grtt.value());
+        self.stragglers.set_loss_median(self.members.loss_median());
         if streaming > 0 && !self.is_heard() {
             self.stragglers.put_off(self.now + REVIEW_INTERVAL);
         }

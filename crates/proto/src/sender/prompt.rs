@@ -17,11 +17,11 @@ use crate::wire::Kind;
 use alloc::vec::Vec;
 
 /// Most padding of a session, in datagrams: enough to double from 10 Mbit/s to 2 Gbit/s in rounds of 5 ms, and twice
-/// that for what gets lost.
+/// that for what gets lost (`docs/protocol.md#PROD-9`).
 const PADDING_MAX: u32 = 8_000;
 
 /// A block's end is asked for at once if so many symbols have gone out since the last poll: polls shall stay a
-/// small part of what is sent.
+/// small part of what is sent (`docs/protocol.md#PROD-10`).
 const ASK_SYMBOLS_MIN: u32 = 16;
 
 /// A block's end is not asked for where nobody loses more than this.

@@ -1,5 +1,6 @@
 //! Feedback comes in: it is digested into rate, loss and round trip, and its NACKs into repair.
 
+use super::members::Asked;
 use super::window::BIG_ASKERS_MAX;
 use super::{Delivery, Sender};
 use crate::feedback::GROUP_WITHOUT_BACKOFF;
@@ -48,6 +49,7 @@ impl Sender {
         if member.delivery != Delivery::Stream {
             return Ok(());
         }
+        self.members.asked = Asked::default();
         if let Some(sample) = sample
             && is_followed
         {

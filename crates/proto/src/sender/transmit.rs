@@ -251,11 +251,13 @@ impl Sender {
 
     /// A block's source is all sent: its repair follows at once, by the losses known now.
     fn plan_proactive(&mut self, at: usize) {
-        let searched = self.window.open[at].began_at < self.found_at;
+        let last = self.last_blocks();
+        // What the search lost a small group asks for, and exactly; of a large one all would ask.
+        let asks = !last && self.members.streaming() <= REPORTS_MAX;
+        let searched = !asks && self.window.open[at].began_at < self.found_at;
         let losses = self
             .members
             .losses(self.packet, searched, |id| self.stragglers.is_doubted(self.now, id));
-        let last = self.last_blocks();
         let round = self.further_round();
         let open = &mut self.window.open[at];
         if open.proactive_done {
@@ -271,9 +273,15 @@ impl Sender {
         self.schedule_encoding();
     }
 
-    /// Nothing comes after the blocks that are open.
+    /// So little is left to send that it is over before an answer to it: a further round would be waited for.
     pub(super) fn last_blocks(&self) -> bool {
-        self.finished && self.window.offered.is_empty()
+        if !self.finished || !self.window.offered.is_empty() {
+            return false;
+        }
+        let left = self.window.backlog() * self.config.geometry.datagram_len() as u64;
+        let waits = 1.0 + backoff_grtt(self.members.streaming());
+        let answered = self.round_interval() + self.grtt.value().mul_f64(waits);
+        self.pacer.rate().time_for(left) < answered
     }
 
     /// Asks for the repair symbols that are planned, or soon will be.
@@ -374,9 +382,7 @@ impl Sender {
             // At most half of 2^32: the group is larger than what shall report.
             (u64::from(u32::MAX) * u64::from(reports) / u64::from(streaming * halved)) as u32
         };
-        if share == u32::MAX {
-            self.members.on_stream_mut().for_each(|(_, member)| member.ask(self.now));
-        }
+        self.members.ask(self.now, share == u32::MAX);
         let (data_end, manifest_end, finished) = self.ends();
         let poll = Poll {
             round: self.round,

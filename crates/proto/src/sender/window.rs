@@ -107,7 +107,7 @@ impl Open {
         }
     }
 
-    /// The next symbol, if it is planned and ready.
+    /// The next symbol, if it is planned and ready; none is sent twice (`docs/protocol.md#REP-2`).
     pub(super) fn next_symbol(&self) -> Option<SymbolId> {
         if !self.loaded || self.sent >= self.planned {
             return None;
@@ -254,7 +254,8 @@ impl Window {
         open.filter(|left| *left > 0).chain(self.offered.iter().map(|offered| offered.k))
     }
 
-    /// The first open block that has a symbol to send now.
+    /// The first open block that has a symbol to send now: repair of older ones goes before new source
+    /// (`docs/protocol.md#REP-4`).
     pub(super) fn first_ready(&mut self) -> Option<usize> {
         let from = self.ready_from.min(self.open.len());
         let found = self.open.range(from..).position(|open| open.next_symbol().is_some());

@@ -6,7 +6,7 @@
 
 use crate::time::{Duration, Timestamp};
 
-/// Bytes that may be asked for and not stored, where a round trip holds little.
+/// Bytes that may be asked for and not stored, where a round trip holds little (`docs/protocol.md#WAN-2`).
 pub const UNSTORED: u64 = 48 << 20;
 
 /// Of the rate that was seen so much is still believed a look later.

@@ -23,7 +23,7 @@ pub use short::{Near, SHORT_LEN, Short, nearest};
 
 use core::fmt;
 
-/// Why a datagram is not one of ours.
+/// Why a datagram is not one of ours, and is dropped (`docs/protocol.md#WIRE-8`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseError {
     /// Shorter than its own fields say.
