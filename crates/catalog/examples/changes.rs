@@ -193,6 +193,7 @@ fn adopt(url: &CatalogUrl, fill: u64) {
             size: 10_000,
             rule,
             digest: digest(n),
+            others: Vec::new(),
             replicas: vec![(site, format!("/data/{}", name(n)))],
             other_content: OtherContent::Refuse,
             origin: None,

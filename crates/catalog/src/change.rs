@@ -85,6 +85,8 @@ pub struct AdoptedFile {
     pub rule: RuleId,
     /// Its identity: BLAKE3.
     pub digest: Digest,
+    /// Its digests of other kinds; each is recorded once, as by [`Change::Digest`].
+    pub others: Vec<Digest>,
     /// Where it lies: site and path of each replica.
     pub replicas: Vec<(SiteId, String)>,
     /// What to do if the name is taken; passed over where `origin` says which version it is.

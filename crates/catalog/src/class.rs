@@ -37,7 +37,7 @@ coded! {
         FileUnreadable = 103 "file-unreadable",
         /// The destination cannot have a file of this name.
         NameRefused = 104 "name-refused",
-        /// The producer's digest beside it is another.
+        /// Its producer, or its source, says another digest of it.
         DigestDiffers = 105 "digest-differs",
         /// Another file of this name, with other content, is at the destination.
         VersionConflict = 106 "version-conflict",

@@ -5,11 +5,14 @@
 use crate::class::ErrorClass;
 use crate::error::Error;
 use crate::link::{decision_of, seen_of};
-use crate::reader::{Reader, attempt_of, event_of, receipt_of, replica_of};
-use crate::record::{File, FileId, LogId, SiteId, hex};
+use crate::reader::{
+    Reader, attempt_of, delivery_of, digest_of, event_of, receipt_of, replica_of, session_of,
+};
+use crate::record::{File, FileId, LogId, RuleId, SiteId, hex};
 use crate::schema;
 use crate::search::{PAGE_MAX, Query};
 use crate::sql::{DbError, Row, Table, Value};
+use crate::transfers::transfer_of;
 use serde_json::{Map, Value as Json};
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -22,12 +25,20 @@ const BLOCK: usize = 1000;
 pub enum Sheet {
     /// Files as they stand, those that the query finds.
     Files,
+    /// All digests of files.
+    Digests,
+    /// All transfers.
+    Transfers,
     /// All attempts that have ended.
     Attempts,
     /// All replicas.
     Replicas,
     /// All receipts, with their signed bytes in hexadecimal.
     Receipts,
+    /// All multicast sessions.
+    Sessions,
+    /// How far their receivers are with each file.
+    Deliveries,
     /// All events, log by log.
     Events,
     /// What was seen on links.
@@ -89,6 +100,10 @@ pub fn export(
                 }
             }
         }
+        Sheet::Digests => walk(reader, &schema::DIGEST, |row| Ok(sink.row(digest(row)?)?))?,
+        Sheet::Transfers => {
+            walk(reader, &schema::TRANSFER, |row| Ok(sink.row(names.transfer(row)?)?))?;
+        }
         Sheet::Attempts => {
             walk(reader, &schema::ATTEMPT, |row| Ok(sink.row(names.attempt(row)?)?))?;
         }
@@ -97,6 +112,12 @@ pub fn export(
         }
         Sheet::Receipts => {
             walk(reader, &schema::RECEIPT, |row| Ok(sink.row(receipt(row)?)?))?;
+        }
+        Sheet::Sessions => {
+            walk(reader, &schema::SESSION, |row| Ok(sink.row(names.session(row)?)?))?;
+        }
+        Sheet::Deliveries => {
+            walk(reader, &schema::DELIVERY, |row| Ok(sink.row(delivery(row)?)?))?;
         }
         Sheet::Events => walk(reader, &schema::EVENT, |row| Ok(sink.row(names.event(row)?)?))?,
         Sheet::Links => walk(reader, &schema::LINK_SEEN, |row| Ok(sink.row(names.seen(row)?)?))?,
@@ -209,20 +230,25 @@ impl Names {
         self.sites.get(&id.0).cloned().unwrap_or_else(|| id.to_string())
     }
 
-    fn log(&self, id: LogId) -> String {
+    /// A rule's name.
+    pub fn rule(&self, id: RuleId) -> String {
+        self.rules.get(&id.0).cloned().unwrap_or_else(|| id.to_string())
+    }
+
+    /// The name of the daemon that writes a log.
+    pub fn log(&self, id: LogId) -> String {
         self.logs.get(&id.0).cloned().unwrap_or_else(|| id.to_string())
     }
 
     /// A file, as it is exported.
     pub fn file(&self, file: &File) -> Vec<(&'static str, Json)> {
-        let rule = self.rules.get(&file.rule.0).cloned();
         vec![
             ("id", file.id.0.into()),
             ("site", self.site(file.site).into()),
             ("name", file.name.as_str().into()),
             ("version", file.version.into()),
             ("size", file.size.into()),
-            ("rule", rule.unwrap_or_else(|| file.rule.to_string()).into()),
+            ("rule", self.rule(file.rule).into()),
             ("state", file.state.name().into()),
             ("since_us", file.since.0.into()),
             ("reason", file.reason.map(|reason| reason.name()).into()),
@@ -231,6 +257,28 @@ impl Names {
             ("tries", file.tries.into()),
             ("blake3", file.digest.as_ref().map(crate::record::Digest::hex).into()),
         ]
+    }
+
+    fn transfer(&self, row: Row) -> Result<Cells, DbError> {
+        let transfer = transfer_of(row)?;
+        Ok(vec![
+            ("id", transfer.id.0.into()),
+            ("from", self.site(transfer.from).into()),
+            ("to", self.site(transfer.to).into()),
+            ("submitted_us", transfer.submitted.0.into()),
+        ])
+    }
+
+    fn session(&self, row: Row) -> Result<Cells, DbError> {
+        let session = session_of(row)?;
+        let rule = Some(session.rule).filter(|rule| *rule != RuleId(0));
+        Ok(vec![
+            ("id", session.id.0.into()),
+            ("stream", session.stream.0.into()),
+            ("rule", rule.map(|rule| self.rule(rule)).into()),
+            ("started_us", session.started.0.into()),
+            ("ended_us", session.ended.map(|time| time.0).into()),
+        ])
     }
 
     fn attempt(&self, row: Row) -> Result<Cells, DbError> {
@@ -308,6 +356,28 @@ impl Names {
             ("error", error(event.error)),
         ])
     }
+}
+
+fn digest(row: Row) -> Result<Cells, DbError> {
+    let (FileId(file), digest) = digest_of(row)?;
+    Ok(vec![
+        ("file", file.into()),
+        ("kind", digest.kind().name().into()),
+        ("digest", digest.hex().into()),
+    ])
+}
+
+fn delivery(row: Row) -> Result<Cells, DbError> {
+    let at = row[5].as_int();
+    let delivery = delivery_of(row)?;
+    Ok(vec![
+        ("session", delivery.session.0.into()),
+        ("file", delivery.file.0.into()),
+        ("receiver", hex(&delivery.receiver).into()),
+        ("state", delivery.state.name().into()),
+        ("error", error(delivery.error)),
+        ("at_us", at.into()),
+    ])
 }
 
 fn receipt(row: Row) -> Result<Cells, DbError> {

@@ -63,11 +63,11 @@ coded! {
         ToReceipt = 6 "to-receipt",
         /// The last attempt failed; the error class says how.
         BackOff = 7 "back-off",
-        /// The endpoint's circuit breaker is open. Kept for its number: nothing sets it.
+        /// The link's circuit breaker is open. Not recorded: told of what is queued.
         Breaker = 8 "breaker",
         /// The destination has no room.
         NoSpace = 9 "no-space",
-        /// An operator paused its rule, link or site. Kept for its number: nothing sets it.
+        /// An operator closed its link. Not recorded: told of what is queued.
         Paused = 10 "paused",
         /// Set apart for its error class.
         Quarantine = 11 "quarantine",

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::life::State;
 use crate::reader::{self, Reader};
-use crate::record::{DigestKind, File, FileId, Receipt, Replica, SiteId, Time};
+use crate::record::{Digest, DigestKind, File, FileId, Receipt, Replica, SiteId, Time};
 use crate::schema;
 use crate::sql::{DbError, Hold, Row, Table, Value, one_int};
 use std::collections::HashMap;
@@ -46,6 +46,11 @@ impl Reader {
         Ok(called.iter().map(of).collect())
     }
 
+    /// All digests of these files.
+    pub fn digests_of(&mut self, files: &[FileId]) -> Result<Vec<(FileId, Digest)>, Error> {
+        self.of_files(&schema::DIGEST, files, reader::digest_of)
+    }
+
     /// All replicas of these files.
     pub fn replicas_of(&mut self, files: &[FileId]) -> Result<Vec<Replica>, Error> {
         self.of_files(&schema::REPLICA, files, reader::replica_of)
@@ -56,13 +61,13 @@ impl Reader {
         self.of_files(&schema::RECEIPT, files, reader::receipt_of)
     }
 
-    /// Files after `after` that were taken in before `before`, are not at their end and have not moved since.
+    /// Files after `after` that are not at their end and have not moved since `before`.
     pub fn stuck(&mut self, before: Time, after: FileId, limit: usize) -> Result<Vec<File>, Error> {
-        let condition = "q.file > ? AND q.file < ? AND q.since < ?";
+        // Not by the id: where the clock had been ahead it holds a time that is still to come.
+        let condition = "q.file > ? AND q.since < ?";
         let text = reader::select("live q JOIN file f ON f.id = q.file", condition)
             + " ORDER BY q.file LIMIT ?";
-        let end = FileId::first_at(before);
-        let args = [after.0, end.0, before.0, limit as i64].map(Value::Int);
+        let args = [after.0, before.0, limit as i64].map(Value::Int);
         let rows = self.sql.query(&text, &args)?;
         Ok(rows.into_iter().map(reader::file_of).collect::<Result<_, _>>()?)
     }

@@ -271,7 +271,9 @@ impl Sql for Mysql {
 
     fn reopen(&mut self) -> Result<(), DbError> {
         self.held.clear();
-        self.connection = connect(&self.waiter, &self.options, self.access)?;
+        let waiter = Waiter::new()?;
+        self.connection = connect(&waiter, &self.options, self.access)?;
+        self.waiter = waiter;
         Ok(())
     }
 }

@@ -243,7 +243,9 @@ impl Sql for Postgres {
     }
 
     fn reopen(&mut self) -> Result<(), DbError> {
-        self.connection = connect(&self.waiter, &self.options, self.access)?;
+        let waiter = Waiter::new()?;
+        self.connection = connect(&waiter, &self.options, self.access)?;
+        self.waiter = waiter;
         Ok(())
     }
 }

@@ -10,13 +10,14 @@ use crate::migrate;
 use crate::place::CatalogUrl;
 use crate::record::{
     self, Attempt, Count, Delivery, DeliveryState, Digest, DigestKind, Event, EventKind, File,
-    FileId, LogId, Outcome, Receipt, Replica, ReplicaState, Revision, RuleId, SessionId, SiteId,
-    Time, TransferId,
+    FileId, LogId, Outcome, Receipt, Replica, ReplicaState, Revision, RuleId, Session, SessionId,
+    SiteId, Time, TransferId,
 };
 use crate::schema;
-use crate::sql::{Columns, DbError, Row, Sql, Table, Value};
+use crate::sql::{Columns, DbError, Row, Sql, Table, Value, one_int};
 use crate::sqlite::Access;
 use crate::words::{self, WordKind};
+use downpour_proto::StreamId;
 
 /// A catalog, open for reading.
 pub struct Reader {
@@ -41,6 +42,12 @@ impl Reader {
     pub fn file(&mut self, id: FileId) -> Result<Option<File>, Error> {
         let rows = self.sql.query(&select("file f", "f.id = ?"), &[id.0.into()])?;
         Ok(rows.into_iter().next().map(file_of).transpose()?)
+    }
+
+    /// Whether a file was taken in as it lies: it has no stamp.
+    pub fn is_adopted(&mut self, file: FileId) -> Result<bool, Error> {
+        let text = "SELECT COUNT(*) FROM file WHERE id = ? AND stamp = 0";
+        Ok(one_int(&mut *self.sql, text, &[file.0.into()])? != 0)
     }
 
     /// All versions of a name, oldest first.
@@ -106,6 +113,15 @@ impl Reader {
         self.of_file(&schema::ATTEMPT, file, attempt_of)
     }
 
+    /// The last so many of them, first one first.
+    pub fn last_attempts(&mut self, file: FileId, most: usize) -> Result<Vec<Attempt>, Error> {
+        let list = schema::ATTEMPT.list();
+        let text =
+            format!("SELECT {list} FROM attempt WHERE file = ? ORDER BY number DESC LIMIT ?");
+        let rows = self.sql.query(&text, &[file.0.into(), (most as i64).into()])?;
+        Ok(rows.into_iter().rev().map(attempt_of).collect::<Result<_, _>>()?)
+    }
+
     /// A file's replicas.
     pub fn replicas(&mut self, file: FileId) -> Result<Vec<Replica>, Error> {
         self.of_file(&schema::REPLICA, file, replica_of)
@@ -113,12 +129,7 @@ impl Reader {
 
     /// A file's digests.
     pub fn digests(&mut self, file: FileId) -> Result<Vec<Digest>, Error> {
-        self.of_file(&schema::DIGEST, file, |row| {
-            let mut row = Columns::of(row);
-            let _file = row.int()?;
-            let (kind, value) = (row.code(DigestKind::from_code)?, row.bytes()?);
-            Digest::new(kind, &value).ok_or_else(|| DbError::damaged(format!("no {kind}")))
-        })
+        self.of_file(&schema::DIGEST, file, |row| digest_of(row).map(|(_, digest)| digest))
     }
 
     /// The receipts for a file.
@@ -154,7 +165,7 @@ pub(crate) fn logs(sql: &mut dyn Sql) -> Result<Vec<(LogId, String, i64)>, DbErr
     let mut logs = Vec::new();
     for (id, name) in words::all(sql, WordKind::Writer)? {
         let last = "SELECT COALESCE(MAX(number), 0) FROM event WHERE log = ?";
-        logs.push((LogId(id), name, crate::sql::one_int(sql, last, &[id.into()])?));
+        logs.push((LogId(id), name, one_int(sql, last, &[id.into()])?));
     }
     Ok(logs)
 }
@@ -204,6 +215,14 @@ pub(crate) fn file_of(mut row: Row) -> Result<File, DbError> {
     Ok(file)
 }
 
+pub(crate) fn digest_of(row: Row) -> Result<(FileId, Digest), DbError> {
+    let mut row = Columns::of(row);
+    let file = FileId(row.int()?);
+    let (kind, value) = (row.code(DigestKind::from_code)?, row.bytes()?);
+    let digest = Digest::new(kind, &value);
+    Ok((file, digest.ok_or_else(|| DbError::damaged(format!("no {kind}")))?))
+}
+
 pub(crate) fn receipt_of(row: Row) -> Result<Receipt, DbError> {
     let mut row = Columns::of(row);
     let (file, receiver) = (FileId(row.int()?), row.bytes()?);
@@ -234,7 +253,20 @@ pub(crate) fn replica_of(row: Row) -> Result<Replica, DbError> {
     Ok(Replica { file, site, path, state: row.code(ReplicaState::from_code)? })
 }
 
-fn delivery_of(row: Row) -> Result<Delivery, DbError> {
+pub(crate) fn session_of(row: Row) -> Result<Session, DbError> {
+    let mut row = Columns::of(row);
+    let id = SessionId(row.int()?);
+    let stream = u32::try_from(row.int()?).map_err(|e| DbError::damaged(e.to_string()))?;
+    Ok(Session {
+        id,
+        stream: StreamId(stream),
+        rule: RuleId(row.int()?),
+        started: Time(row.int()?),
+        ended: row.maybe(|time| Some(Time(time)))?,
+    })
+}
+
+pub(crate) fn delivery_of(row: Row) -> Result<Delivery, DbError> {
     let mut row = Columns::of(row);
     let (session, file) = (SessionId(row.int()?), FileId(row.int()?));
     let (receiver, state) = (row.bytes()?, row.code(DeliveryState::from_code)?);

@@ -2,7 +2,8 @@
 //!
 //! Ids are given by the catalog. A [`FileId`] holds the time at which the file was taken in, the writer that
 //! took it in and a count, so that many daemons give ids beside each other without asking a shared row,
-//! ids grow with time, and a search by time is a range of ids.
+//! ids grow with time, and a search by time is a range of ids. They grow also where the clock goes back: then a later time is in them,
+//! and when the file was taken in is what is stored beside it.
 
 use crate::class::ErrorClass;
 use crate::code::coded;
@@ -64,7 +65,7 @@ impl FileId {
         LogId(self.0 >> Self::COUNT_BITS & (Self::LOG_END - 1))
     }
 
-    /// When the file was taken in, to the millisecond.
+    /// When the file was taken in, to the millisecond; later where the clock had been ahead.
     pub const fn time(self) -> Time {
         Time((self.0 >> (Self::LOG_BITS + Self::COUNT_BITS)) * 1000)
     }
@@ -340,7 +341,7 @@ pub struct Session {
     pub id: SessionId,
     /// The sender's stream.
     pub stream: StreamId,
-    /// For which rule.
+    /// For which rule; number 0 where it serves several.
     pub rule: RuleId,
     /// When it began.
     pub started: Time,

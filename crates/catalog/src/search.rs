@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::glob::Glob;
 use crate::life::State;
 use crate::reader::{Reader, file_of, select};
-use crate::record::{Digest, File, FileId, SiteId, Time};
+use crate::record::{Digest, File, FileId, SiteId, Time, unhex};
 use crate::sql::Value;
 use std::fmt;
 use std::str::FromStr;
@@ -53,12 +53,20 @@ pub enum Cursor {
     Name(String, SiteId, i64),
 }
 
-/// `i17`, or `n2.1.run/7`: version, site and name.
+/// `i17`, or `n2.1.run/7`: version, site and name. Of the name only what means nothing to a terminal or a shell stands as it is.
 impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Id(id) => write!(f, "i{id}"),
-            Self::Name(name, site, version) => write!(f, "n{version}.{site}.{name}"),
+            Self::Name(name, site, version) => {
+                write!(f, "n{version}.{site}.")?;
+                name.bytes().try_for_each(|byte| match byte {
+                    b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'/' | b'-' => {
+                        write!(f, "{}", char::from(byte))
+                    }
+                    _ => write!(f, "%{byte:02x}"),
+                })
+            }
         }
     }
 }
@@ -78,10 +86,22 @@ impl FromStr for Cursor {
             }
             let mut parts = text.strip_prefix('n')?.splitn(3, '.');
             let (version, site) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-            Some(Self::Name(parts.next()?.to_owned(), SiteId(site), version))
+            Some(Self::Name(unescaped(parts.next()?)?, SiteId(site), version))
         };
         parse().ok_or_else(|| BadCursor(text.to_owned()))
     }
+}
+
+/// The name that is shown so in a cursor.
+fn unescaped(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut name = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let (byte, rest) = part.split_at_checked(2)?;
+        name.extend(unhex(byte)?);
+        name.extend_from_slice(rest.as_bytes());
+    }
+    String::from_utf8(name).ok().filter(|name| !name.contains('\0'))
 }
 
 /// A part of what was found.
@@ -165,6 +185,11 @@ impl Reader {
     ) -> Result<Page, Error> {
         let (walk, limit) = (query.walk(), limit.clamp(1, PAGE_MAX));
         let mut page = Page { files: Vec::new(), next: from.cloned() };
+        if query.literal_prefix().contains('\0') {
+            // No name has one, and PostgreSQL takes none in a text.
+            page.next = None;
+            return Ok(page);
+        }
         let mut examined = 0;
         loop {
             // A block for the rest of the page, or more where few rows match.
@@ -275,11 +300,16 @@ mod tests {
 
     #[test]
     fn cursors_parse_as_they_are_shown() {
-        let name = "a.b/c.d".to_owned();
-        for cursor in [Cursor::Id(FileId(17)), Cursor::Name(name, SiteId(3), 2)] {
-            assert_eq!(cursor.to_string().parse(), Ok(cursor));
+        let of = |name: &str| Cursor::Name(name.to_owned(), SiteId(3), 2);
+        let (plain, odd) = ("a.b/c-d_E9", "it's-\x1b]0;x\x07 100%41 \n\u{9b}\u{fc}\\");
+        for cursor in [Cursor::Id(FileId(17)), of(plain), of(odd)] {
+            let text = cursor.to_string();
+            assert!(text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\''), "{text:?}");
+            assert_eq!(text.parse(), Ok(cursor));
         }
-        for bad in ["", "17", "ix", "n1.x", "n1.2"] {
+        assert_eq!(of(plain).to_string(), format!("n2.3.{plain}"));
+        let bad = ["", "17", "ix", "n1.x", "n1.2", "n1.2.%", "n1.2.%4", "n1.2.%zz", "n1.2.%ff"];
+        for bad in bad.into_iter().chain(["n1.2.%00", "n1.2.a\0"]) {
             assert!(bad.parse::<Cursor>().is_err(), "{bad}");
         }
     }

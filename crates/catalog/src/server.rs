@@ -2,6 +2,7 @@
 
 use crate::sql::DbError;
 use sqlx::error::ErrorKind;
+use std::cell::OnceCell;
 use std::future::Future;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
@@ -13,17 +14,20 @@ const ANSWER_TIME: Duration = Duration::from_secs(120);
 /// And for one of a migration, which may go over all rows.
 const MIGRATION_TIME: Duration = Duration::from_secs(86_400);
 
-/// Runs the driver's futures on the calling thread.
+/// Runs the driver's futures on the calling thread, for one connection: once that is lost nothing more is asked of it. What is still owed
+/// would be waited for first; and a transaction that it may have left open must not be gone on with.
 pub(crate) struct Waiter {
     runtime: Runtime,
     answer_time: Duration,
+    /// Why it is lost.
+    lost: OnceCell<String>,
 }
 
 impl Waiter {
     pub(crate) fn new() -> Result<Self, DbError> {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| DbError::Other(error.to_string()))?;
-        Ok(Self { runtime, answer_time: ANSWER_TIME })
+        Ok(Self { runtime, answer_time: ANSWER_TIME, lost: OnceCell::new() })
     }
 
     /// How long statements may take from now on.
@@ -43,7 +47,14 @@ impl Waiter {
         &self,
         future: impl Future<Output = Result<T, sqlx::Error>>,
     ) -> Result<T, DbError> {
-        self.within(self.answer_time, future)
+        if let Some(why) = self.lost.get() {
+            return Err(DbError::Lost(why.clone()));
+        }
+        self.within(self.answer_time, future).inspect_err(|error| {
+            if let DbError::Lost(why) = error {
+                self.lost.get_or_init(|| why.clone());
+            }
+        })
     }
 
     fn within<T>(
@@ -93,6 +104,9 @@ pub(crate) fn no_copy(tool: &str) -> DbError {
 #[cfg(test)]
 mod tests {
     use super::{MIGRATION_TIME, Waiter};
+    use crate::sql::DbError;
+    use std::future::{pending, ready};
+    use std::time::Duration;
 
     #[test]
     fn a_migration_may_take_longer() {
@@ -102,5 +116,18 @@ mod tests {
         assert_eq!(waiter.answer_time, MIGRATION_TIME);
         waiter.migrates(false);
         assert_eq!(waiter.answer_time, usual);
+    }
+
+    #[test]
+    fn of_a_connection_that_is_lost_nothing_more_is_asked() {
+        let mut waiter = Waiter::new().unwrap();
+        waiter.answer_time = Duration::ZERO;
+        // What one statement does not do is no reason.
+        let refused = waiter.answer(ready(Err::<(), _>(sqlx::Error::RowNotFound)));
+        assert!(matches!(refused, Err(DbError::Other(_))), "{refused:?}");
+        assert_eq!(waiter.answer(ready(Ok(7))), Ok(7));
+        let lost = waiter.answer(pending::<Result<(), _>>());
+        assert_eq!(lost, Err(DbError::Lost("no answer within 0 s".to_owned())));
+        assert_eq!(waiter.answer(async { panic!("it is asked") }), lost);
     }
 }

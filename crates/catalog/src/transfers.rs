@@ -63,7 +63,7 @@ impl Reader {
     }
 }
 
-fn transfer_of(row: Row) -> Result<Transfer, DbError> {
+pub(crate) fn transfer_of(row: Row) -> Result<Transfer, DbError> {
     let mut row = Columns::of(row);
     Ok(Transfer {
         id: TransferId(row.int()?),

@@ -236,6 +236,7 @@ mod tests {
             size: 1,
             rule,
             digest: Digest::blake3([content; 32]),
+            others: Vec::new(),
             replicas: vec![(site, "/x".to_owned())],
             other_content: OtherContent::Refuse,
             origin: None,

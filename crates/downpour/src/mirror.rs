@@ -11,7 +11,9 @@
 use crate::api::{Allow, Asked, Problem, Routes};
 use crate::notify::Note;
 use crate::section;
-use crate::site::{Fault, Part, Remote, RemoteError, Running, Service, Side, Site, Status, Stop};
+use crate::site::{
+    Fault, Part, Remote, RemoteError, Running, Service, Side, Site, SiteEvent, Status, Stop,
+};
 use crate::units::{Span, show_time};
 use axum::Json;
 use axum::extract::State;
@@ -282,6 +284,8 @@ impl Mirror {
         let alarm = alarm.map(|alarm| alarm.what);
         let what = alarm.as_deref().unwrap_or("it answers again, the alarm is over");
         tracing::warn!(remote = name, "{what}");
+        let about = serde_json::json!({ "remote": name, "alarm": alarm.is_some(), "what": what });
+        site.events.tell(SiteEvent::MIRROR, &about);
         let note = Note {
             about: "mirror",
             site: site.name.clone(),
@@ -341,6 +345,7 @@ async fn logs(State(site): State<Arc<Site>>) -> Result<Json<Vec<LogEnd>>, Proble
 
 /// Which events.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct After {
     /// The log.

@@ -123,7 +123,7 @@ impl NotifySection {
 /// What to tell.
 #[derive(Clone, Debug, Serialize)]
 pub struct Note {
-    /// What it is about: `reconcile`, `mirror`.
+    /// What it is about: `reconcile`, `mirror`, `spool`.
     pub about: &'static str,
     /// The site that tells.
     pub site: String,

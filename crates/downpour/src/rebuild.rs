@@ -304,7 +304,9 @@ impl Work<'_> {
         self.not_there.insert(file, what);
         match wrong {
             WrongContent::Unreadable(_) => ReplicaState::Lost,
-            WrongContent::Size { .. } | WrongContent::Digest { .. } => ReplicaState::Corrupt,
+            WrongContent::Size { .. } | WrongContent::Digest { .. } | WrongContent::Other(_) => {
+                ReplicaState::Corrupt
+            }
         }
     }
 

@@ -18,12 +18,13 @@ pub use log::{Line, LogError, READ_LINE_MAX, RECEIPT_LOG, ReceiptLines, ReceiptL
 use crate::dispatch::source_class;
 use crate::object::wire::{Reader, WireError, put_bytes, put_varint};
 use crate::object::{Digest, printable};
+use crate::spool::Digesting;
 use downpour_catalog::{
     AdoptedFile, ErrorClass, FileId, NAME_BYTES_MAX, Origin, OtherContent, PATH_BYTES_MAX,
     RECEIPT_BYTES_MAX, Receipt, RuleId, SiteId, Time,
 };
 use downpour_transport::identity::{BadSignature, Identity, PUBLIC_KEY_LEN, PublicKey, Signature};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Advice, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -85,6 +86,15 @@ pub struct SignedFileReceipt {
     pub signature: Signature,
 }
 
+/// A file that is in its place, and signed for: what is recorded of it.
+#[derive(Clone, Debug)]
+pub struct InPlace {
+    /// The receipt.
+    pub signed: SignedFileReceipt,
+    /// Its digests of other kinds, as its source told them.
+    pub others: Vec<downpour_catalog::Digest>,
+}
+
 /// Bytes or text are no receipt, or its fields are beyond their limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotAReceipt(pub String);
@@ -118,6 +128,8 @@ pub enum WrongContent {
         /// What it is.
         found: Digest,
     },
+    /// It has not this digest of another kind, which its source says it has.
+    Other(downpour_catalog::Digest),
 }
 
 impl std::fmt::Display for WrongContent {
@@ -126,6 +138,9 @@ impl std::fmt::Display for WrongContent {
             Self::Unreadable(error) => write!(f, "it cannot be read: {error}"),
             Self::Size { found } => write!(f, "it has {found} bytes"),
             Self::Digest { found } => write!(f, "its BLAKE3 is {found}"),
+            Self::Other(said) => {
+                write!(f, "its source says {} {}, it has another", said.kind(), said.hex())
+            }
         }
     }
 }
@@ -137,6 +152,7 @@ impl WrongContent {
             Self::Unreadable(error) if source_class(error) == ErrorClass::OutOfResources => {
                 ErrorClass::OutOfResources
             }
+            Self::Other(_) => ErrorClass::DigestDiffers,
             _ => ErrorClass::FalseSuccess,
         }
     }
@@ -173,20 +189,30 @@ impl FileReceipt {
 
     /// Whether the file at `path` below `folder` has this length and content. Links are not followed out of the folder.
     pub fn check_content(&self, folder: &Path) -> Result<(), WrongContent> {
+        self.check_digests(folder, &[])
+    }
+
+    /// The same in one reading, and whether it has these digests of other kinds.
+    pub(crate) fn check_digests(
+        &self,
+        folder: &Path,
+        others: &[downpour_catalog::Digest],
+    ) -> Result<(), WrongContent> {
         let path = Path::new(&self.path);
         if !path.components().all(|part| matches!(part, Component::Normal(_))) {
             let error = io::Error::new(io::ErrorKind::InvalidInput, "its path leaves the folder");
             return Err(WrongContent::Unreadable(error));
         }
         let file = open_beneath(folder, path).map_err(WrongContent::Unreadable)?;
-        let (found, digest) = digest_of(file).map_err(WrongContent::Unreadable)?;
+        let (found, digest, more) = digests_of(file, others).map_err(WrongContent::Unreadable)?;
         if found != self.size {
             return Err(WrongContent::Size { found });
         }
         if digest != self.blake3 {
             return Err(WrongContent::Digest { found: digest });
         }
-        Ok(())
+        let wrong = others.iter().find(|said| !more.contains(said));
+        wrong.map_or(Ok(()), |said| Err(WrongContent::Other(said.clone())))
     }
 
     /// Every field within its limits.
@@ -241,6 +267,7 @@ impl SignedFileReceipt {
             size: said.size,
             rule,
             digest: downpour_catalog::Digest::blake3(said.blake3.0),
+            others: Vec::new(),
             replicas: vec![place],
             other_content: OtherContent::Refuse,
             origin: Some(Origin { version: said.version, taken_in: said.taken_in }),
@@ -341,19 +368,29 @@ fn open_beneath(folder: &Path, path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Brings what lies at these paths below a folder onto the disk for good, with its names and the folders on the way: other
-/// file systems may be mounted there. Gives how many were synced. No link is followed.
+/// Brings files below a folder, at these paths, onto the disk for good, with their names and the folders on the way: other
+/// file systems may be mounted there. Gives how many were synced. No link is followed. `before` was opened in the folder
+/// before anything was written, as it tells only of errors since then.
+///
+/// `unsynced` is told when a sync fails: what is read of these files now need not be on the disk, and another sync need not
+/// fail. Who has brought one moves it aside; of any other the kernel's [memory is dropped](forget_beneath).
 pub(crate) fn sync_beneath<'a>(
     folder: &Path,
-    paths: impl IntoIterator<Item = &'a str>,
+    before: Option<&OwnedFd>,
+    paths: impl Iterator<Item = &'a str>,
+    unsynced: impl Fn(Errno),
 ) -> io::Result<usize> {
     let mut synced = BTreeSet::new();
+    let mut sync = |at: &OwnedFd| -> io::Result<()> {
+        if synced.insert(rustix::fs::fstat(at)?.st_dev) {
+            rustix::fs::syncfs(at).inspect_err(|error| unsynced(*error))?;
+        }
+        Ok(())
+    };
+    before.map_or(Ok(()), &mut sync)?;
     // Its own first.
     for path in std::iter::once("").chain(paths) {
-        let at = deepest_above(folder, Path::new(path))?;
-        if synced.insert(rustix::fs::fstat(&at)?.st_dev) {
-            rustix::fs::syncfs(&at)?;
-        }
+        sync(&deepest_above(folder, Path::new(path))?)?;
     }
     Ok(synced.len())
 }
@@ -373,24 +410,32 @@ fn deepest_above(folder: &Path, path: &Path) -> io::Result<OwnedFd> {
     Ok(at)
 }
 
+/// Has the kernel forget what a file below a folder holds: who reads it next reads the disk.
+pub(crate) fn forget_beneath(folder: &Path, path: &str) {
+    if let Ok(there) = open_beneath(folder, Path::new(path)) {
+        let _ = rustix::fs::fadvise(there, 0, None, Advice::DontNeed);
+    }
+}
+
 /// The digest of a file below a folder. No link is followed.
 pub(crate) fn content_beneath(folder: &Path, path: &Path) -> io::Result<Digest> {
     digest_of(open_beneath(folder, path)?).map(|(_, digest)| digest)
 }
 
 /// Length and digest of what a file holds.
-pub(crate) fn digest_of(mut file: impl Read) -> io::Result<(u64, Digest)> {
-    let mut hasher = blake3::Hasher::new();
-    let mut buffer = vec![0; 1 << 20];
-    let mut size = 0;
-    loop {
-        let len = file.read(&mut buffer)?;
-        if len == 0 {
-            return Ok((size, Digest(*hasher.finalize().as_bytes())));
-        }
-        size += len as u64;
-        hasher.update(&buffer[..len]);
-    }
+pub(crate) fn digest_of(file: impl Read) -> io::Result<(u64, Digest)> {
+    digests_of(file, &[]).map(|(size, digest, _)| (size, digest))
+}
+
+/// The same, and its digests of the kinds of these, in one reading.
+pub(crate) fn digests_of(
+    file: impl Read,
+    others: &[downpour_catalog::Digest],
+) -> io::Result<(u64, Digest, Vec<downpour_catalog::Digest>)> {
+    let kinds: Vec<_> = others.iter().map(downpour_catalog::Digest::kind).collect();
+    let (size, mut digests) = Digesting::new(&kinds).read(file, |_| true)?;
+    let blake3 = digests.remove(0).value().try_into().expect("BLAKE3 comes first");
+    Ok((size, Digest(blake3), digests))
 }
 
 mod micros {
@@ -426,11 +471,13 @@ mod hex_digest {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::{FileReceipt, SignedFileReceipt, WrongContent, sync_beneath};
+    use super::{FileReceipt, SignedFileReceipt, WrongContent, forget_beneath, sync_beneath};
     use crate::object::Digest;
-    use downpour_catalog::{RECEIPT_BYTES_MAX, Time};
+    use downpour_catalog::{ErrorClass, RECEIPT_BYTES_MAX, Time};
     use downpour_transport::identity::Identity;
     use proptest::prelude::{any, prop_assert, proptest};
+    use rustix::fs::{Mode, OFlags};
+    use std::cell::Cell;
     use std::path::{Path, PathBuf};
     use std::process::Command;
 
@@ -525,6 +572,13 @@ pub(crate) mod tests {
         assert!(matches!(check(&said), Err(WrongContent::Unreadable(_))));
         std::fs::write(&at, b"content").unwrap();
         assert!(check(&said).is_ok());
+        let md5 = |hex: &str| -> Vec<downpour_catalog::Digest> {
+            vec![format!("md5:{hex}").parse().unwrap()]
+        };
+        let all = |others: &[_]| said.check_digests(folder.path(), others);
+        assert!(all(&md5("9a0364b9e99bb480dd25e1f0284c8555")).is_ok());
+        let wrong = all(&md5("900150983cd24fb0d6963f7d28e17f72")).unwrap_err();
+        assert_eq!(wrong.class(), ErrorClass::DigestDiffers, "{wrong}");
         std::fs::write(&at, b"contend").unwrap();
         assert!(matches!(check(&said), Err(WrongContent::Digest { .. })));
         std::fs::write(&at, b"contents").unwrap();
@@ -543,7 +597,8 @@ pub(crate) mod tests {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join("in/other");
         std::fs::create_dir_all(&place).unwrap();
-        let synced = |path| sync_beneath(folder.path(), [path, path]).unwrap();
+        let synced =
+            |path| sync_beneath(folder.path(), None, [path; 2].into_iter(), |_| {}).unwrap();
         assert_eq!(synced("in/other/x"), 1);
         let Some(_mounted) = Mounted::tmpfs(&place) else {
             let name = "what_is_mounted_below_a_folder_is_synced_with_it";
@@ -554,6 +609,25 @@ pub(crate) mod tests {
         // No link is followed; what is gone by now is no error.
         let paths = ["x", "in/x", "in/link/x", "in/other/x", "in/other/deep/x", "in/other/gone/x"];
         assert_eq!(paths.map(synced), [1, 1, 1, 2, 2, 2]);
+    }
+
+    #[test]
+    fn that_a_sync_has_failed_is_told_and_nothing_is_moved() {
+        let folder = tempfile::tempdir().unwrap();
+        let (place, told) = (folder.path().join("x"), Cell::new(0));
+        std::fs::write(&place, "x").unwrap();
+        let unsynced = |_| {
+            forget_beneath(folder.path(), "x");
+            told.set(told.get() + 1);
+        };
+        let sync = |flags| {
+            let before = rustix::fs::open(folder.path(), flags, Mode::empty()).unwrap();
+            sync_beneath(folder.path(), Some(&before), ["x", "y"].into_iter(), unsynced)
+        };
+        assert_eq!((sync(OFlags::RDONLY).unwrap(), told.get()), (1, 0));
+        // The system syncs nothing by such a one.
+        sync(OFlags::PATH).unwrap_err();
+        assert_eq!((std::fs::read(&place).unwrap(), told.get()), (b"x".to_vec(), 1));
     }
 
     proptest! {

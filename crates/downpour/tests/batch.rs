@@ -1,6 +1,6 @@
 //! A list of files from node to node in one process, as the dispatcher moves them.
 
-use downpour::cli::{EncryptionArg, Profile};
+use downpour::cli::{Controller, EncryptionArg};
 use downpour::object::{Agreed, Digest, FolderOptions, Item, Obstacle, Skipped};
 use downpour::ports::PortRange;
 use downpour::session::{
@@ -74,7 +74,7 @@ impl Pair {
             path: DataPath::Tcp,
             encryption: EncryptionArg::All,
             rate: None,
-            controller: Profile::default(),
+            controller: Controller::default(),
             listen: Some("127.0.0.1:0".parse().unwrap()),
             ports: PortRange::DEFAULT,
             wait: self.wait,

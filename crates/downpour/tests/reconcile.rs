@@ -393,6 +393,29 @@ fn what_no_rule_sends_there_is_not_asked_about() {
 }
 
 #[test]
+fn what_is_not_here_any_more_is_not_asked_about() {
+    let (near, far) = filled(100, 1);
+    let lost: Vec<String> = (0..4).map(run_name).collect();
+    let there: Vec<_> = lost.iter().map(|name| far.known(far.sender, name)).collect();
+    far.replica(NOW, &there, far.holder, ReplicaState::Lost);
+    // Gone here by their rule; of one we have a copy.
+    let gone: Vec<_> = lost[1..].iter().map(|name| near.known(near.sender, name)).collect();
+    near.replica(NOW, &gone, near.sender, ReplicaState::Removed);
+    for repaired in [1, 0] {
+        let report = compared(&near, &far, &order(2), || {});
+        assert_eq!(
+            (report.verdict, report.findings.len(), report.repaired),
+            (Verdict::Found, 3 + repaired, repaired),
+            "{}",
+            report.text()
+        );
+        let left = |f: &&Finding| f.note == "left: we have no whole copy any more";
+        assert_eq!(report.findings.iter().filter(left).count(), 3, "{}", report.text());
+    }
+    assert_eq!(near.state(&lost[0]), State::Queued);
+}
+
+#[test]
 fn no_transfer_in_flight_is_taken_for_a_difference() {
     let (near, far) = filled(200, 1);
     let names = names("moving", 400);

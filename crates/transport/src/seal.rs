@@ -2,9 +2,9 @@
 //!
 //! A datagram is a header in clear, a payload, and a 16-byte tag. The payload is encrypted and the 16-byte header
 //! authenticated, also where eight bytes of it travel, from which the receiver makes the whole (`docs/protocol.md#WIRE-9`).
-//! Key: HKDF-SHA256 of the epoch's secret with the stream id and the upper 40
+//! Key: HKDF-SHA256 of the epoch's secret with suite, purpose, stream id and the upper 40
 //! bits of the packet number (a key lives for 2^24 datagrams); nonce: the 64-bit packet number
-//! (`docs/protocol.md#KEY-1`). Feedback is sealed likewise under a secret of one receiver.
+//! (`docs/protocol.md#KEY-1`). Feedback is sealed likewise under a secret of one receiver (`docs/protocol.md#KEY-3`).
 //!
 //! How a datagram is opened: length, epoch and stream are compared; the full packet number is rebuilt from
 //! its low 32 (of symbols 24) bits and the highest one seen; the replay window is asked; then the tag is checked; only a
@@ -298,7 +298,7 @@ impl SealKeys {
     }
 }
 
-/// Why a datagram was dropped. A peer's doing, never an error of ours; counted, not logged one by one.
+/// Why a datagram was dropped. The other side's doing, never an error of ours; counted, not logged one by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reject {
     /// Shorter than header and tag.

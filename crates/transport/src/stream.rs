@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 /// The header that carries [`Tuning`] with a request, and what could not be had with the answer.
 pub(crate) const TUNING_HEADER: &str = "downpour-stream";
 
-/// The header of an answer that carries [`Told`].
+/// The header of an answer that carries [`Told`] (`docs/protocol.md#WAN-8`).
 pub(crate) const TOLD_HEADER: &str = "downpour-seen";
 
 /// Bytes that wait unsent in a connection: more only makes what is queued older.

@@ -418,3 +418,43 @@ fn who_cannot_join_again_says_that_it_has_no_stream() {
     assert_eq!(events.recv_timeout(PATIENCE), Ok(ReceiveEvent::StreamLost));
     receiver.stop();
 }
+
+/// Where full datagrams do not reach the one that greeted first (`docs/protocol.md#WAN-5`).
+#[test]
+fn who_greets_after_one_that_hears_nothing_and_pulls_gets_the_stream() {
+    let net = net(100, 47_311);
+    let feedback = UnicastSocket::bind("127.0.0.1:0".parse().unwrap(), 1 << 20).unwrap();
+    let feedback_to = feedback.local_addr().unwrap();
+    let setup = net.send_setup(Rate::from_mbps(10), feedback);
+    let sender = SendHandle::spawn(SendSetup { stream: None, unicast: true, ..setup }).unwrap();
+    let (told, events) = channel();
+    let receiver = |id: u32, loss| {
+        sender.join(ReceiverId(id), Delivery::Ended, Secret::new([id as u8; 32]));
+        let told = told.clone();
+        let on_event = Box::new(move |event| drop(told.send((id, event))));
+        let mut setup = net.receive_setup(id, loss, feedback_to, Arc::new(Faulty));
+        setup.machine.greets = true;
+        let setup = ReceiveSetup { stream: None, unicast: true, on_event, ..setup };
+        ReceiveHandle::spawn(setup).unwrap()
+    };
+    let deaf = receiver(1, 1.0);
+    while sender.snapshot().members.get(&ReceiverId(1)).is_none_or(|member| member.feedback == 0) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    deaf.set_on_stream(false);
+    sender.set_delivery(ReceiverId(1), Delivery::Pull);
+    let other = receiver(2, 0.0);
+    let begun = Instant::now();
+    loop {
+        assert!(begun.elapsed() < PATIENCE, "the place is not taken");
+        sender.probe();
+        if let Ok(event) = events.recv_timeout(Duration::from_millis(50)) {
+            assert_eq!(event, (2, ReceiveEvent::Heard));
+            break;
+        }
+    }
+    for receiver in [deaf, other] {
+        receiver.stop();
+    }
+    sender.stop();
+}

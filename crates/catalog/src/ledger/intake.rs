@@ -14,8 +14,8 @@ use crate::change::{
 };
 use crate::life::State;
 use crate::record::{
-    DigestKind, EventKind, FileId, Receipt, Replica, ReplicaState, Revision, RuleId, SiteId, Time,
-    TransferId,
+    Digest, DigestKind, EventKind, FileId, Receipt, Replica, ReplicaState, Revision, RuleId,
+    SiteId, Time, TransferId,
 };
 use crate::schema;
 use crate::sql::{Columns, DbError, Hold, Put, Row, Sql};
@@ -87,7 +87,7 @@ impl Batch<'_> {
         }
         let version = self.next_version(known, new.other_content)?;
         let file = self.ledger.mint.next(now);
-        let (name, stamp, taken_in) = (new.name.clone(), new.stamp, file.time());
+        let (name, stamp, taken_in) = (new.name.clone(), new.stamp, taken_in(now));
         let name = NewName { name, version, stamp, taken_in };
         let mut standing = Standing::new(file, State::Found, now, name);
         (standing.site, standing.rule, standing.rank) = (new.site, new.rule, new.rank);
@@ -171,14 +171,16 @@ impl Batch<'_> {
 
     pub(super) fn adopt(&mut self, now: Time, new: &AdoptedFile) -> Answer {
         let size = check_name_and_size(&new.name, new.size)?;
-        if new.digest.kind() != DigestKind::Blake3 {
-            return Err(Refused::Malformed("a file is adopted by its BLAKE3 digest"));
+        let is_blake3 = |digest: &Digest| digest.kind() == DigestKind::Blake3;
+        if !is_blake3(&new.digest) || new.others.iter().any(is_blake3) {
+            return Err(Refused::Malformed("a file is adopted by its one BLAKE3 digest"));
         }
         if new.replicas.iter().any(|(_, path)| !is_text(path, PATH_BYTES_MAX)) {
             return Err(Refused::Malformed("a path is too long or holds a zero byte"));
         }
         new.receipt.as_ref().map_or(Ok(()), check_receipt)?;
         let (applied, is_new) = if let Some(same) = self.same_content(new)? {
+            new.others.iter().try_for_each(|digest| self.check_digest(same, digest))?;
             (self.stands(same, true), false)
         } else if let Some(gone) = self.content_gone(new) {
             (self.content_becomes(now, gone, new, size), false)
@@ -187,7 +189,7 @@ impl Batch<'_> {
             let known = &self.names[&(new.site, new.name.clone())];
             let (version, taken_in) = match new.origin {
                 Some(origin) => (origin.version, origin.taken_in),
-                None => (self.next_version(known, new.other_content)?, file.time()),
+                None => (self.next_version(known, new.other_content)?, taken_in(now)),
             };
             self.call(file, new.site, &new.name, version, new.rule, taken_in);
             let name = NewName { name: new.name.clone(), version, stamp: 0, taken_in };
@@ -197,6 +199,9 @@ impl Batch<'_> {
             self.note_digest(file, &new.digest);
             (applied, true)
         };
+        for digest in &new.others {
+            self.note_other(now, &applied, digest, is_new);
+        }
         for (site, path) in &new.replicas {
             let (file, site, path) = (applied.file, *site, path.clone());
             let replica = Replica { file, site, path, state: ReplicaState::Present };
@@ -213,6 +218,18 @@ impl Batch<'_> {
             }
         }
         Ok(applied)
+    }
+
+    /// One more digest of a file that is adopted, if it is not recorded; what is was compared.
+    fn note_other(&mut self, now: Time, applied: &Applied, digest: &Digest, is_new: bool) {
+        let (file, revision) = (applied.file, applied.revision);
+        if self.digests.contains_key(&(file, digest.kind())) {
+            return;
+        }
+        self.note_digest(file, digest);
+        if !is_new {
+            self.tell(now, Told::recorded(EventKind::Digest, file.0, revision));
+        }
     }
 
     /// The file that is there with this content: of the version that its site of origin says, or of any.
@@ -272,6 +289,11 @@ impl Batch<'_> {
         self.tell(now, Told { kind, subject, revision, from: None, to, error: None });
         self.stands(file, false)
     }
+}
+
+/// By the clock, to the millisecond: ids never go back, and one that a clock ahead gave would make the time of all later files its own.
+fn taken_in(now: Time) -> Time {
+    FileId::first_at(now).time()
 }
 
 fn is_name(name: &str) -> bool {

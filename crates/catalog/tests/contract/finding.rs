@@ -1,6 +1,6 @@
 //! Search, export, backup and restore, and catalogs of other versions.
 
-use crate::records::decided;
+use crate::records::{decided, plant_records};
 use crate::world::{Daemon, NOW, World, digest};
 use downpour_catalog::{
     BeforeMigration, Catalog, CatalogUrl, Change, CopyError, Cursor, Digest, DigestKind,
@@ -56,9 +56,11 @@ pub(crate) fn each_condition_finds_what_it_says(world: &World) {
     let mut reader = world.reader();
     let none = Query::default;
     type Holds = fn(i64) -> bool;
-    let cases: [(Query, Holds); 13] = [
+    let cases: [(Query, Holds); 15] = [
         (none(), |_| true),
         (Query { prefix: Some("run/1/".to_owned()), ..none() }, |n| n % 2 == 1),
+        (Query { prefix: Some("run/\0".to_owned()), ..none() }, |_| false),
+        (Query { glob: Some("\0*".parse().unwrap()), ..none() }, |_| false),
         (Query { glob: Some("run/?/*3.root".parse().unwrap()), ..none() }, |n| n % 10 == 3),
         (Query { glob: Some("*2*".parse().unwrap()), ..none() }, |n| n / 10 == 2 || n % 10 == 2),
         (Query { state: Some(State::Found), ..none() }, |n| n % 5 > 1),
@@ -130,6 +132,7 @@ pub(crate) fn exports_hold_every_row(world: &World) {
     daemon.queue_many(1200);
     let decisions: Vec<_> = (0..1200).map(|n| decided(&daemon, n)).collect();
     assert!(daemon.catalog.apply(NOW.plus_s(1200), &decisions).unwrap().iter().all(Result::is_ok));
+    plant_records(&daemon, odd);
     let write = |sheet, query: &Query, format| {
         let mut out = Vec::new();
         let rows = export(&mut world.reader(), sheet, query, format, &mut out).unwrap();
@@ -151,13 +154,38 @@ pub(crate) fn exports_hold_every_row(world: &World) {
     let none = Query::default();
     for (sheet, expected) in [
         (Sheet::Attempts, 1),
+        (Sheet::Digests, 1201 + 1),
+        (Sheet::Transfers, 1),
         (Sheet::Replicas, 1),
         (Sheet::Receipts, 1),
-        (Sheet::Events, 1 + 8 + 4 * 1200 + 1200),
+        (Sheet::Sessions, 2),
+        (Sheet::Deliveries, 2),
+        (Sheet::Events, 1 + 8 + 4 * 1200 + 1200 + 6),
         (Sheet::Decisions, 1200),
     ] {
         let (rows, text) = write(sheet, &none, Format::Csv);
         assert_eq!((rows, text.lines().count() as u64), (expected, expected + 1), "{sheet:?}");
+    }
+    let (us, odd) = (NOW.0, odd.0);
+    let (a, b) = ("01".repeat(32), "02".repeat(32));
+    let md5 = format!("\n{odd},md5,{}\n", "09".repeat(16));
+    for (sheet, rows) in [
+        (Sheet::Digests, md5),
+        (Sheet::Transfers, format!("id,from,to,submitted_us\n5,here,there,{us}\n")),
+        (
+            Sheet::Sessions,
+            format!("id,stream,rule,started_us,ended_us\n8,7,,{us},\n9,4294967295,all,{us},{us}\n"),
+        ),
+        (
+            Sheet::Deliveries,
+            format!(
+                "session,file,receiver,state,error,at_us\n\
+                 9,{odd},{a},complete,,{us}\n9,{odd},{b},failed,destination-full,{us}\n"
+            ),
+        ),
+    ] {
+        let (_, text) = write(sheet, &none, Format::Csv);
+        assert!(text.contains(&rows), "{sheet:?}: {text}");
     }
 }
 

@@ -316,6 +316,8 @@ pub(crate) fn what_went_nowhere_was_no_attempt(world: &World) {
     daemon.change(NOW, Change::InSession { file, fence, session }).unwrap();
     daemon.step_held(held, held.revision, back(Reason::Turn, None)).unwrap();
     assert_eq!(stands(), (2, vec![1, 2]));
+    let last = world.reader().last_attempts(file, 1).unwrap();
+    assert_eq!(last, world.reader().attempts(file).unwrap()[1..]);
     daemon.step(file, daemon.file(file).revision, Next::Cancelled).unwrap();
 }
 

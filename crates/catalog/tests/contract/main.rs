@@ -57,6 +57,7 @@ stories![
     sets::both_ends_sort_a_file_alike,
     sets::files_are_looked_up_in_batches,
     sets::what_does_not_move_is_found,
+    sets::a_clock_that_was_ahead_dates_no_later_file,
     sets::an_older_catalog_gets_its_set_digests,
     sets::an_older_catalog_takes_in_sessions,
     several::a_lease_that_was_lost_cannot_write,

@@ -122,6 +122,9 @@ pub(crate) fn adopting_moves_nothing_and_can_be_repeated(world: &World) {
     let file = daemon.adopted_file("old/1");
     let adopted = daemon.change(NOW, Change::Adopt(file.clone())).unwrap();
     assert_eq!(adopted.state, Some(State::Adopted));
+    let taken_in = daemon.take_in("new/1").file;
+    let is_adopted = |file| world.reader().is_adopted(file).unwrap();
+    assert!(is_adopted(adopted.file) && !is_adopted(taken_in));
     // The same at another site: one file, two replicas.
     let there = daemon.catalog.site("there").unwrap();
     let mut both = file.clone();

@@ -4,7 +4,7 @@ use crate::world::{Daemon, NOW, World, digest, receipt};
 use downpour_catalog::{
     AdoptedFile, Change, Decision, Delivery, DeliveryState, Digest, DigestKind, ErrorClass,
     EventKind, FileId, LinkSeen, Next, RECEIPT_BYTES_MAX, Receipt, Refused, Replica, ReplicaState,
-    Session, SessionId, State, Transfer, TransferId, WHY_BYTES_MAX,
+    RuleId, Session, SessionId, State, Transfer, TransferId, WHY_BYTES_MAX,
 };
 use downpour_proto::StreamId;
 
@@ -57,6 +57,29 @@ pub(crate) fn records_come_back_as_they_were(world: &World) {
     assert_eq!(daemon.catalog.site("there").unwrap(), there);
 }
 
+/// A digest besides BLAKE3, a transfer, two sessions and two deliveries: six records.
+pub(crate) fn plant_records(daemon: &Daemon, file: FileId) {
+    let there = daemon.catalog.site("there").unwrap();
+    let session = |id, stream, rule, ended| {
+        let (id, stream) = (SessionId(id), StreamId(stream));
+        Change::Session(Session { id, stream, rule, started: NOW, ended })
+    };
+    let delivery = |receiver: u8, state, error| {
+        let receiver = vec![receiver; 32];
+        Change::Delivery(Delivery { session: SessionId(9), file, receiver, state, error })
+    };
+    let (id, from, submitted) = (TransferId(5), daemon.site, NOW);
+    let changes = [
+        Change::Digest(file, Digest::new(DigestKind::Md5, &[9; 16]).unwrap()),
+        Change::Transfer(Transfer { id, from, to: there, submitted }),
+        session(8, 7, RuleId(0), None),
+        session(9, u32::MAX, daemon.rule, Some(NOW)),
+        delivery(1, DeliveryState::Complete, None),
+        delivery(2, DeliveryState::Failed, Some(ErrorClass::DestinationFull)),
+    ];
+    assert!(daemon.catalog.apply(NOW, &changes).unwrap().iter().all(Result::is_ok));
+}
+
 pub(crate) fn what_is_adopted_comes_with_its_receipt(world: &World) {
     let daemon = world.daemon("a");
     let signed = |by: u8| Some(Receipt { receiver: vec![by; 32], ..receipt(FileId(0)) });
@@ -76,6 +99,22 @@ pub(crate) fn what_is_adopted_comes_with_its_receipt(world: &World) {
     assert_eq!(adopt("x", signed(2)).unwrap().file, file);
     assert_eq!(receipts(file), [by(1), by(2)]);
     assert_eq!(told(2), [EventKind::Receipt, EventKind::Replica]);
+    // So is what else is told of its content, once; another value is of other content.
+    let md5 = |n: u8| vec![Digest::new(DigestKind::Md5, &[n; 16]).unwrap()];
+    let with = |name: &str, n: u8| {
+        let file = AdoptedFile { others: md5(n), ..daemon.adopted_file(name) };
+        daemon.change(NOW, Change::Adopt(file))
+    };
+    assert_eq!(with("x", 1).unwrap().file, file);
+    assert_eq!(told(2), [EventKind::Replica, EventKind::Digest]);
+    assert!(with("x", 1).is_ok());
+    assert_eq!(told(2), [EventKind::Replica, EventKind::Replica]);
+    assert_eq!(with("x", 2), Err(Refused::DigestDiffers(DigestKind::Md5)));
+    let new = with("z", 2).unwrap().file;
+    assert_eq!(told(1), [EventKind::TakenIn]);
+    let all = world.reader().digests_of(&[file, new]).unwrap();
+    let of = |file| all.iter().filter(move |one| one.0 == file).map(|one| one.1.clone()).skip(1);
+    assert_eq!((of(file).collect(), of(new).collect()), (md5(1), md5(2)));
     // One that cannot be recorded leaves no half.
     let long = Receipt { signed: vec![0; RECEIPT_BYTES_MAX + 1], ..receipt(FileId(0)) };
     assert!(matches!(adopt("y", Some(long)), Err(Refused::Malformed(_))));

@@ -2,9 +2,9 @@
 
 use crate::world::{Daemon, NOW, World, digest, waiting};
 use downpour_catalog::{
-    AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, FileKey, Next, OpenError, Origin,
-    OtherContent, Reader, Replica, ReplicaState, SCHEMA_VERSION, SetDay, SetDigest, SetNode,
-    SiteId, Time, Work, entry_hash,
+    AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, FileId, FileKey, Next, OpenError,
+    Origin, OtherContent, Reader, Replica, ReplicaState, SCHEMA_VERSION, SetDay, SetDigest,
+    SetNode, SiteId, Time, Work, entry_hash,
 };
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const DAY_S: i64 = 86_400;
 fn counted(reader: &mut Reader, holder: SiteId, origin: SiteId) -> Vec<(SetDay, SetDigest)> {
     let site = reader.sites().unwrap().into_iter().find(|(id, _)| *id == origin).unwrap().1;
     let mut days: BTreeMap<SetDay, SetDigest> = BTreeMap::new();
-    let replicas = reader.replicas_at(holder, downpour_catalog::FileId(0), 10_000).unwrap();
+    let replicas = reader.replicas_at(holder, FileId(0), 10_000).unwrap();
     for replica in replicas.iter().filter(|replica| replica.state == ReplicaState::Present) {
         let file = reader.file(replica.file).unwrap().unwrap();
         let (Some(digest), true) = (&file.digest, file.site == origin) else { continue };
@@ -123,6 +123,7 @@ pub(crate) fn both_ends_sort_a_file_alike(world: &World) {
             size: file.size,
             rule,
             digest: content,
+            others: Vec::new(),
             replicas: vec![(there, name)],
             other_content: OtherContent::Refuse,
             origin: Some(Origin { version: file.version, taken_in: file.taken_in }),
@@ -206,7 +207,7 @@ pub(crate) fn what_does_not_move_is_found(world: &World) {
     daemon.change(later, Change::Move(step)).unwrap();
     let mut reader = world.reader();
     let stuck = |reader: &mut Reader, before: Time| -> Vec<String> {
-        let files = reader.stuck(before, downpour_catalog::FileId(0), 10).unwrap();
+        let files = reader.stuck(before, FileId(0), 10).unwrap();
         files.into_iter().map(|file| file.name).collect()
     };
     assert_eq!(stuck(&mut reader, NOW), Vec::<String>::new());
@@ -214,6 +215,31 @@ pub(crate) fn what_does_not_move_is_found(world: &World) {
     assert_eq!(stuck(&mut reader, later.plus_s(1)), ["old", "moved", "new"]);
     let after = reader.stuck(later.plus_s(1), old.file, 1).unwrap();
     assert_eq!(after[0].name, "moved");
+}
+
+pub(crate) fn a_clock_that_was_ahead_dates_no_later_file(world: &World) {
+    let ahead = NOW.plus_s(4 * 365 * DAY_S);
+    let take_in = |daemon: &Daemon, now, name: &str| {
+        let file = daemon.change(now, Change::TakeIn(daemon.new_file(name))).unwrap().file;
+        daemon.file(file)
+    };
+    let first = {
+        let daemon = world.daemon("a");
+        let first = take_in(&daemon, ahead, "ahead");
+        let adopted = daemon.change(NOW, Change::Adopt(daemon.adopted_file("adopted"))).unwrap();
+        assert_eq!(daemon.file(adopted.file).taken_in, NOW);
+        let next = take_in(&daemon, NOW, "next");
+        assert!((first.taken_in, next.taken_in) == (ahead, NOW) && next.id > first.id);
+        next
+    };
+    // Nor after a start, or by another daemon.
+    for (name, writer) in [("again", "a"), ("other", "b")] {
+        let next = take_in(&world.daemon(writer), NOW, name);
+        assert!(next.taken_in == NOW && next.id > first.id, "{name}");
+    }
+    let stuck = world.reader().stuck(NOW.plus_s(2 * DAY_S), FileId(0), 10).unwrap();
+    let names: Vec<_> = stuck.iter().map(|file| &*file.name).collect();
+    assert_eq!(names, ["next", "again", "other"]);
 }
 
 pub(crate) fn an_older_catalog_gets_its_set_digests(world: &World) {

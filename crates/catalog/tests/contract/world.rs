@@ -180,6 +180,7 @@ impl Daemon {
             size: 1000,
             rule: self.rule,
             digest: digest(name),
+            others: Vec::new(),
             replicas: vec![(self.site, format!("/data/{name}"))],
             other_content: OtherContent::Refuse,
             origin: None,

@@ -14,6 +14,7 @@ const PAGE_MAX: usize = 1000;
 
 /// Which entries.
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct AuditQuery {
     /// After the entry of this number; 0 unless given

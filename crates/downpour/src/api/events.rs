@@ -33,6 +33,7 @@ pub(super) fn routes() -> Routes {
 
 /// How long to listen.
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct Listening {
     /// false: end where what happened already ends; true unless given

@@ -17,7 +17,7 @@ use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use downpour_transport::control::Peer;
+use downpour_transport::control::Visitor;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -90,15 +90,15 @@ impl Guard {
         let mut mounted = self.mounted.iter();
         let route = mounted.find(|((method, path), _)| *path == pattern && *method == asked);
         let allow = route.map_or(Allow::Viewer, |(_, allow)| *allow);
-        let peer = request.extensions().get::<Peer>().cloned();
-        let who = self.identify(allow, peer.as_ref(), request.headers())?;
-        if let Some(peer) = peer.as_ref().filter(|_| who != Who::Anyone) {
-            peer.prove();
+        let visitor = request.extensions().get::<Visitor>().cloned();
+        let who = self.identify(allow, visitor.as_ref(), request.headers())?;
+        if let Some(visitor) = visitor.as_ref().filter(|_| who != Who::Anyone) {
+            visitor.prove();
         }
         let body_max = self.site.config().limits.body.0;
         let deed = Deed {
             who: who.name().to_owned(),
-            from: peer.map(|peer| peer.addr.to_string()).unwrap_or_default(),
+            from: visitor.map(|visitor| visitor.addr.to_string()).unwrap_or_default(),
             what: format!("{method} {}", request.uri()),
             result: String::new(),
             detail: String::new(),
@@ -152,13 +152,13 @@ impl Guard {
     fn identify(
         &self,
         allow: Allow,
-        peer: Option<&Peer>,
+        visitor: Option<&Visitor>,
         headers: &HeaderMap,
     ) -> Result<Who, Problem> {
         if allow == Allow::Anyone {
             return Ok(Who::Anyone);
         }
-        let node = peer.and_then(|peer| peer.node);
+        let node = visitor.and_then(|visitor| visitor.node);
         if let Some(remote) = node.and_then(|key| self.site.remote_of_key(key)) {
             return Ok(Who::Site(remote.name().to_owned()));
         }

@@ -9,6 +9,7 @@
 
 mod audit;
 mod events;
+mod files;
 mod given;
 mod guard;
 mod health;
@@ -19,6 +20,7 @@ mod services;
 mod tokens;
 
 pub use audit::AuditPage;
+pub use files::{AttemptReport, FilePage, FileRecord, FileReport, ReceiptReport, ReplicaReport};
 pub use given::{Asked, Given, Named};
 pub use guard::{Detail, NOT_KNOWN, Who};
 pub use problem::Problem;
@@ -39,6 +41,7 @@ pub fn part(_site: &Arc<Site>) -> Part {
         tokens::routes(),
         audit::routes(),
         events::routes(),
+        files::routes(),
     ];
     let routes = all.into_iter().fold(Routes::default(), Routes::merge);
     Part { services: Vec::new(), routes }

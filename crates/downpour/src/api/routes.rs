@@ -44,7 +44,17 @@ impl Default for Routes {
 
 impl Routes {
     /// None yet; `description` is of those to come: each route has a `#[utoipa::path]` in it, or a test fails.
-    pub fn described(description: OpenApi) -> Self {
+    pub fn described(mut description: OpenApi) -> Self {
+        // Handlers have the same names here and there; operations may not.
+        for (path, item) in &mut description.paths.paths {
+            let words: Vec<_> = path.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+            for (method, operation) in
+                [("get", &mut item.get), ("post", &mut item.post), ("delete", &mut item.delete)]
+            {
+                let Some(operation) = operation else { continue };
+                operation.operation_id = Some(format!("{method}{}", words.join("_")));
+            }
+        }
         let mut routes = Self::default();
         routes.description.merge(description);
         routes
@@ -136,6 +146,7 @@ mod tests {
     use crate::site::{Clock, Daemon, parts};
     use axum::http::Method;
     use std::collections::BTreeSet;
+    use utoipa::openapi::path::ParameterIn;
 
     /// What is mounted and what is described are the same, for all parts of the site.
     #[tokio::test]
@@ -146,6 +157,7 @@ mod tests {
         std::fs::write(&file, text).unwrap();
         let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
         let (mut mounted, mut described) = (BTreeSet::new(), BTreeSet::new());
+        let mut ids = BTreeSet::new();
         for part in parts(&daemon.site) {
             let of_part = part.routes.mounted();
             mounted.extend(of_part.map(|(method, path, _)| (method.to_string(), path.to_owned())));
@@ -156,9 +168,14 @@ mod tests {
                     (Method::DELETE, &item.delete),
                 ];
                 for (method, operation) in methods {
-                    if operation.is_some() {
-                        described.insert((method.to_string(), path.clone()));
-                    }
+                    let Some(operation) = operation else { continue };
+                    described.insert((method.to_string(), path.clone()));
+                    assert!(ids.insert(operation.operation_id.clone()), "{method} {path}");
+                    let of_path = operation.parameters.iter().flatten();
+                    let of_path = of_path.filter(|one| one.parameter_in == ParameterIn::Path);
+                    let of_path: BTreeSet<_> = of_path.map(|one| one.name.as_str()).collect();
+                    let named = path.split('{').skip(1).filter_map(|rest| rest.split('}').next());
+                    assert_eq!(of_path, named.collect(), "{method} {path}");
                 }
             }
         }

@@ -3,18 +3,21 @@
 
 use super::rebuild::RebuildArgs;
 use super::reconcile::ReconcileArgs;
-use super::{Exit, Fault};
-use crate::site::Clock;
-use crate::units::{parse_day, parse_duration, show_bytes};
+use super::site::{AccessArgs, shown, with_daemon};
+use super::{Exit, Fault, outputs, print_json};
+use crate::api::{FilePage, FileReport};
+use crate::site::{Clock, RemoteError};
+use crate::units::{escape, parse_day, parse_duration, show_bytes};
+use crate::whole;
 use clap::{Args, Subcommand, ValueEnum};
 use downpour_catalog::{
-    CatalogUrl, CopyError, Cursor, Digest, Error, ErrorClass, ExportError, File, Format, Glob,
-    Names, OpenError, Page, Query, Reader, Sheet, SiteId, State, Time, backup, export, restore,
+    CatalogUrl, CopyError, Cursor, Digest, Error, ErrorClass, ExportError, Format, Glob, Names,
+    NoCatalogUrl, OpenError, Page, Query, Reader, Sheet, SiteId, State, Time, backup, export,
+    restore,
 };
-use serde_json::{Map, Value, json};
-use std::fs;
+use serde_json::json;
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Search, export, back up and restore a catalog; take in files that lie here already
 #[derive(Debug, Args)]
@@ -74,11 +77,13 @@ struct FilterArgs {
     error: Option<ErrorClass>,
 }
 
-/// Find files
+/// Find files, in the catalog of a running site or of a URL
 #[derive(Debug, Args)]
 struct SearchArgs {
-    #[command(flatten)]
-    place: PlaceArgs,
+    /// The catalog, read without its daemon: sqlite:PATH, postgres://USER@HOST/DATABASE or mysql://USER@HOST/DATABASE
+    /// [env: DOWNPOUR_CATALOG] [default: a daemon is asked]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["config", "at", "token"])]
+    catalog: Option<CatalogUrl>,
     #[command(flatten)]
     filter: FilterArgs,
     /// Files on a page
@@ -91,6 +96,8 @@ struct SearchArgs {
     /// Print the page as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    access: AccessArgs,
 }
 
 /// Write what the catalog holds, as CSV or lines of JSON
@@ -130,9 +137,13 @@ struct CopyArgs {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum SheetArg {
     Files,
+    Digests,
+    Transfers,
     Attempts,
     Replicas,
     Receipts,
+    Sessions,
+    Deliveries,
     Events,
     Links,
     Decisions,
@@ -187,6 +198,24 @@ impl FilterArgs {
         })
     }
 
+    /// As a daemon is asked.
+    fn asked(&self) -> String {
+        let now = Clock::system().now();
+        let moment = |moment: Option<Moment>| moment.map(|at| at.resolve(now).0.to_string());
+        let conditions = [
+            ("prefix", self.prefix.clone()),
+            ("glob", self.glob.as_ref().map(Glob::to_string)),
+            ("state", self.state.map(|state| state.to_string())),
+            ("site", self.site.clone()),
+            ("since_us", moment(self.since)),
+            ("until_us", moment(self.until)),
+            ("digest", self.digest.as_ref().map(|digest| format!("{digest:?}"))),
+            ("error", self.error.map(|error| error.to_string())),
+        ];
+        let given = conditions.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        given.map(|(name, value)| format!("&{name}={}", escape(&value))).collect()
+    }
+
     const fn is_given(&self) -> bool {
         self.prefix.is_some()
             || self.glob.is_some()
@@ -233,66 +262,109 @@ impl CatalogArgs {
 
 impl SearchArgs {
     fn run(self) -> Result<Exit, Fault> {
-        let at = self.place.catalog;
-        let mut reader = open(&at)?;
-        let query = self.filter.resolve(&mut reader, &at)?;
+        let as_json = self.json;
+        let page = match self.url()? {
+            Some(at) => self.read(&at)?,
+            None => self.ask()?,
+        };
+        if as_json {
+            print_json(&page);
+            return Ok(Exit::Complete);
+        }
+        page.files.iter().for_each(|file| println!("{}", line(file)));
+        if let Some(next) = &page.next {
+            eprintln!("more: --after '{next}'");
+        }
+        Ok(Exit::Complete)
+    }
+
+    /// The catalog to read; none: a daemon is asked. What the environment says counts only for what the command line leaves open.
+    fn url(&self) -> Result<Option<CatalogUrl>, Fault> {
+        if self.catalog.is_some() || self.access.is_given() {
+            return Ok(self.catalog.clone());
+        }
+        let of_env = std::env::var("DOWNPOUR_CATALOG").ok().filter(|url| !url.is_empty());
+        let wrong = |error: NoCatalogUrl| {
+            Fault::usage(format!("DOWNPOUR_CATALOG: {error}"), "correct it, or leave it out")
+        };
+        of_env.map(|url| url.parse()).transpose().map_err(wrong)
+    }
+
+    fn read(self, at: &CatalogUrl) -> Result<FilePage, Fault> {
+        let mut reader = open(at)?;
+        let query = self.filter.resolve(&mut reader, at)?;
         let limit = usize::from(self.limit);
         let mut page = Page { files: Vec::new(), next: self.after };
         // A page of the catalog may hold less than was asked for and not be the last.
         loop {
             let room = limit - page.files.len();
             let next = reader.search(&query, page.next.as_ref(), room);
-            let next = next.map_err(|error| reading(&at, &error))?;
+            let next = next.map_err(|error| reading(at, &error))?;
             page.files.extend(next.files);
             page.next = next.next;
             if page.next.is_none() || page.files.len() == limit {
                 break;
             }
         }
-        let names = Names::of(&mut reader).map_err(|error| reading(&at, &error))?;
-        let mut out = io::stdout().lock();
-        let shown = if self.json {
-            let files: Vec<Map<String, Value>> =
-                page.files.iter().map(|f| object(&names, f)).collect();
-            let next = page.next.as_ref().map(ToString::to_string);
-            writeln!(out, "{:#}", json!({ "files": files, "next": next }))
-        } else {
-            page.files.iter().try_for_each(|file| writeln!(out, "{}", line(&names, file)))
-        };
-        written(shown)?;
-        if let (Some(next), false) = (&page.next, self.json) {
-            eprintln!("more: --after '{next}'");
-        }
-        Ok(Exit::Complete)
+        let names = Names::of(&mut reader).map_err(|error| reading(at, &error))?;
+        Ok(FilePage::of(&names, &page))
+    }
+
+    fn ask(self) -> Result<FilePage, Fault> {
+        let (conditions, limit) = (self.filter.asked(), usize::from(self.limit));
+        let next = self.after.map(|after| after.to_string());
+        with_daemon(self.access, async |site| {
+            let mut page = FilePage { files: Vec::new(), next };
+            loop {
+                let room = limit - page.files.len();
+                let after = page.next.iter().map(|after| format!("&after={}", escape(after)));
+                let after: String = after.collect();
+                let more: FilePage =
+                    site.get(&format!("/v1/files?limit={room}{after}{conditions}")).await?;
+                page.files.extend(more.files);
+                page.next = cursor(more.next)?;
+                if page.next.is_none() || page.files.len() >= limit {
+                    return Ok(page);
+                }
+            }
+        })
     }
 }
 
-fn object(names: &Names, file: &File) -> Map<String, Value> {
-    names.file(file).into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+/// As it is to be pasted into a command: what is no cursor may mean something to a shell.
+fn cursor(next: Option<String>) -> Result<Option<String>, RemoteError> {
+    let no_cursor = |_| RemoteError::Lost("its `next` is no cursor of a search".to_owned());
+    next.map(|next| next.parse().map(|next: Cursor| next.to_string()))
+        .transpose()
+        .map_err(no_cursor)
 }
 
 /// One line: where it stands, why, how long it is, what it is called.
-fn line(names: &Names, file: &File) -> String {
-    let why = match (file.reason, file.error) {
-        (Some(reason), Some(error)) => format!("{reason}: {error}"),
-        (Some(reason), None) => reason.to_string(),
+fn line(file: &FileReport) -> String {
+    let why = match (&file.reason, &file.error) {
+        (Some(reason), Some(error)) => shown(&format!("{reason}: {error}")),
+        (Some(reason), None) => shown(reason),
         _ => "-".to_owned(),
     };
     let version =
         if file.version > 1 { format!(" (version {})", file.version) } else { String::new() };
     // A name may hold anything; on a terminal it must not.
     let name: String = file.name.escape_debug().collect();
-    let site = names.site(file.site);
-    format!("{:<11}  {why:<28}  {:>10}  {site}  {name}{version}", file.state, show_bytes(file.size))
+    let (state, size, site) = (shown(&file.state), show_bytes(file.size), shown(&file.site));
+    format!("{state:<11}  {why:<28}  {size:>10}  {site}  {name}{version}")
 }
 
 impl ExportArgs {
     fn run(self) -> Result<Exit, Fault> {
         let (sheet, is_files) = match self.sheet {
             SheetArg::Files => (Sheet::Files, true),
+            SheetArg::Digests => (Sheet::Digests, false),
+            SheetArg::Transfers => (Sheet::Transfers, false),
             SheetArg::Attempts => (Sheet::Attempts, false),
             SheetArg::Replicas => (Sheet::Replicas, false),
             SheetArg::Receipts => (Sheet::Receipts, false),
+            SheetArg::Sessions => (Sheet::Sessions, false),
+            SheetArg::Deliveries => (Sheet::Deliveries, false),
             SheetArg::Events => (Sheet::Events, false),
             SheetArg::Links => (Sheet::Links, false),
             SheetArg::Decisions => (Sheet::Decisions, false),
@@ -311,16 +383,17 @@ impl ExportArgs {
         let at = self.place.catalog;
         let mut reader = open(&at)?;
         let query = self.filter.resolve(&mut reader, &at)?;
-        let mut out: Box<dyn Write> = match &self.out {
-            None => Box::new(BufWriter::new(io::stdout().lock())),
-            Some(path) => Box::new(BufWriter::new(fs::File::create(path).map_err(|error| {
-                Fault::start(
-                    format!("cannot write {}: {error}", path.display()),
-                    "give --out a file in a folder that is there and that you may write to",
-                )
-            })?)),
+        let mut to = |out: &mut dyn Write| {
+            export(&mut reader, sheet, &query, format, &mut BufWriter::new(out))
         };
-        match export(&mut reader, sheet, &query, format, &mut *out) {
+        let exported = match &self.out {
+            None => to(&mut io::stdout().lock()),
+            Some(path) => {
+                check_out(path, &at)?;
+                whole::write_by(path, 0o666, |file| to(file))
+            }
+        };
+        match exported {
             Ok(rows) => {
                 if let Some(path) = &self.out {
                     println!("{}: {rows} rows", path.display());
@@ -335,6 +408,28 @@ impl ExportArgs {
             }
         }
     }
+}
+
+/// Refuses a file that is a part of the catalog, or that cannot be written.
+fn check_out(path: &Path, at: &CatalogUrl) -> Result<(), Fault> {
+    let of_catalog = match at {
+        CatalogUrl::Sqlite(db) => ["", "-wal", "-shm", "-journal", ".lock"]
+            .map(|end| {
+                let mut part = db.clone().into_os_string();
+                part.push(end);
+                PathBuf::from(part)
+            })
+            .to_vec(),
+        _ => Vec::new(),
+    };
+    let read: Vec<&Path> = of_catalog.iter().map(PathBuf::as_path).collect();
+    outputs::check(&[("--out", Some(path))], &[], &read)?;
+    whole::check(path).map_err(|error| {
+        Fault::start(
+            format!("cannot write {}: {error}", path.display()),
+            "give --out a file in a folder that is there and that you may write to",
+        )
+    })
 }
 
 impl CopyArgs {
@@ -414,14 +509,19 @@ fn copying(at: &CatalogUrl, error: &CopyError) -> Fault {
 
 #[cfg(test)]
 mod tests {
-    use super::{CatalogArgs, Moment, opening, parse_moment};
+    use super::{CatalogArgs, Moment, cursor, line, opening, parse_moment};
+    use crate::api::FileReport;
     use crate::cli::{Exit, Fault};
+    use crate::receipt::ReceiptLog;
+    use crate::receipt::tests::receipt;
     use clap::{Args as _, FromArgMatches as _};
     use downpour_catalog::{
         AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Digest, OpenError, OtherContent,
         Time,
     };
+    use downpour_transport::identity::Identity;
     use std::fs;
+    use std::os::unix::fs::symlink;
     use std::path::Path;
 
     #[test]
@@ -455,6 +555,7 @@ mod tests {
                 size: 1000,
                 rule,
                 digest: Digest::blake3([n; 32]),
+                others: Vec::new(),
                 replicas: vec![(site, format!("/data/{n}"))],
                 other_content: OtherContent::Refuse,
                 origin: None,
@@ -491,6 +592,104 @@ mod tests {
         assert_eq!(run(&["restore", &copy, "--catalog", &new]), Ok(Exit::Complete));
         assert_eq!(run(&["export", "--catalog", &new, "--out", &out]), Ok(Exit::Complete));
         assert_eq!(fs::read_to_string(&out).unwrap().lines().count(), 6);
+    }
+
+    #[test]
+    fn what_another_site_says_means_nothing_to_a_terminal_or_a_shell() {
+        assert_eq!(cursor(Some("n2.1.a%27b".to_owned())).unwrap().unwrap(), "n2.1.a%27b");
+        for odd in ["x'; reboot; '", "\x1b[2J"] {
+            assert!(cursor(Some(odd.to_owned())).is_err(), "{odd:?}");
+        }
+        let odd = || "\x1b]0;x\x07\u{9b}2J".to_owned();
+        let mut file = FileReport {
+            id: 1,
+            site: odd(),
+            name: odd(),
+            version: 2,
+            size: 1,
+            rule: odd(),
+            state: odd(),
+            since_us: 0,
+            reason: Some(odd()),
+            error: None,
+            next_try_us: None,
+            tries: 0,
+            blake3: None,
+        };
+        for error in [None, Some(odd())] {
+            file.error = error;
+            assert!(!line(&file).contains(char::is_control), "{:?}", line(&file));
+        }
+    }
+
+    #[test]
+    fn no_export_is_written_over_its_catalog() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = &made_in(folder.path());
+        let at = |name: &str| folder.path().join(name);
+        symlink("c.db", at("link")).unwrap();
+        fs::hard_link(at("c.db"), at("second")).unwrap();
+        // As one that is open has them.
+        let open = Catalog::open(&url.parse().unwrap(), "a", Time(2), &BeforeMigration::Refuse);
+        let open = open.unwrap();
+        fs::write(at("c.db.lock"), "").unwrap();
+        for out in ["c.db", "link", "second", "c.db-wal", "c.db-shm", "c.db.lock"] {
+            let before = fs::read(at(out)).unwrap();
+            let to = at(out).display().to_string();
+            let fault = run(&["export", "--catalog", url, "--out", &to]).expect_err("a fault");
+            assert!(fault.exit == Exit::Usage && fault.what.contains("is what is read"), "{fault}");
+            assert_eq!(fs::read(at(out)).unwrap(), before, "{out}");
+        }
+        open.rule("works").unwrap();
+    }
+
+    #[test]
+    fn options_that_are_seldom_given_do_what_they_say() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = &made_in(folder.path());
+        let file = |name: &str| folder.path().join(name).display().to_string();
+        let (out, old, new) = (file("out.csv"), file("old"), format!("sqlite:{}", file("new.db")));
+        fs::create_dir(&old).unwrap();
+        let written = |sheet: &str, url: &str, more: &[&str]| {
+            let words = ["export", "--catalog", url, "--sheet", sheet, "--out", &out];
+            assert_eq!(run(&[&words[..], more].concat()), Ok(Exit::Complete), "{more:?}");
+            fs::read_to_string(&out).unwrap().lines().skip(1).map(str::to_owned).collect()
+        };
+        for (more, files) in [
+            (["--until", "1970-01-01"], 0),
+            (["--until", "1970-01-02"], 5),
+            (["--error", "timed-out"], 0),
+        ] {
+            let lines: Vec<String> = written("files", url, &more);
+            assert_eq!(lines.len(), files, "{more:?}");
+            let search = ["search", "--catalog", url];
+            assert_eq!(run(&[&search[..], &more].concat()), Ok(Exit::Complete), "{more:?}");
+        }
+        let adopt = ["adopt", &old, "--catalog", url, "--site", "far", "--here", "near"];
+        let adopt = [&adopt[..], &["--also", "third=/there", "--rule", "kept"]].concat();
+        for (content, more, exit, version) in [
+            ("first", None, Exit::Complete, 1),
+            ("other", None, Exit::Incomplete, 1),
+            ("other", Some("--new-versions"), Exit::Complete, 2),
+        ] {
+            fs::write(Path::new(&old).join("x"), content).unwrap();
+            let words: Vec<_> = adopt.iter().copied().chain(more).collect();
+            assert_eq!(run(&words), Ok(exit), "{content} {more:?}");
+            let files: Vec<String> = written("files", url, &["--site", "far"]);
+            let last = format!(",far,x,{version},5,kept,adopted,");
+            assert_eq!(files.len(), version);
+            assert!(files.iter().any(|line| line.contains(&last)), "{files:?}");
+        }
+        let places: Vec<String> = written("replicas", url, &[]);
+        for place in [format!(",near,{old}/x,"), ",third,/there/x,".to_owned()] {
+            assert!(places.iter().any(|line| line.contains(&place)), "{places:?}");
+        }
+        let signed = receipt("x", b"other").sign(&Identity::generate()).unwrap();
+        ReceiptLog::open(Path::new(&old)).unwrap().append([&signed]).unwrap();
+        let rebuild = ["rebuild", "--from-receipts", &old, "--site", "near", "--catalog", &new];
+        assert_eq!(run(&rebuild), Ok(Exit::Complete));
+        let files: Vec<String> = written("files", &new, &[]);
+        assert!(matches!(&files[..], [one] if one.contains(",x,")), "{files:?}");
     }
 
     #[test]

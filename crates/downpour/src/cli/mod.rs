@@ -44,8 +44,8 @@ pub use profile::{
     ProfileSendPlan, Protocol, ReceiveKind, SendKind,
 };
 pub use receive::{ReceiveArgs, ReceivePlan, Target, TicketText};
+pub use send::{Controller, Payload, SendArgs, SendPlan, StartRule};
 pub(crate) use send::{KEEP_BYTES_MIN, read_defaults};
-pub use send::{Payload, Profile, SendArgs, SendPlan, StartRule};
 pub use wan::{ConnectionArgs, EncryptionArg, PathArg};
 
 use crate::report::Report;

@@ -1,4 +1,4 @@
-//! Files that a session writes beside what it moves (reports, traces, logs): none of them may be what the session reads,
+//! Files that a command writes beside what it moves (reports, traces, logs, sheets): none of them may be what it reads,
 //! or lie in it, and no two may be one file. What is no file (a pipe, a terminal, `/dev/null`) is nobody's to lose.
 //!
 //! Not looked for: another name of a file further down in a tree that is sent, and what a receiver has placed.
@@ -33,8 +33,7 @@ pub(super) fn check(
         let in_it = |id| place.ancestors().any(|above| identity(above) == Some(id));
         if let Some((from, _)) = read.iter().find(|(_, id)| in_it(*id)) {
             let (to, from) = (place.display(), from.display());
-            let what =
-                format!("{option} would write to {to}, and {from} is what this session reads");
+            let what = format!("{option} would write to {to}, and {from} is what is read");
             return Err(Fault::usage(what, format!("give {option} a file elsewhere")));
         }
         places.push((option, place));

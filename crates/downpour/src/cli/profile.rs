@@ -335,7 +335,7 @@ impl SendArgs {
                 (self.receivers.is_some(), "--receivers", &[Afdp, Fmtp]),
                 (self.rate.is_some(), "--rate", &[Bmtp, Fmtp]),
                 (self.listen.is_some(), "--listen", &[Afdp, Fmtp]),
-                (self.profile.is_some(), "--controller", &[]),
+                (self.controller.is_some(), "--controller", &[]),
                 (self.pull_share != PULL_SHARE_DEFAULT, "--pull-share", &[]),
                 (self.path != PathArg::default(), "--path", &[]),
                 (self.encryption != EncryptionArg::default(), "--encryption", &[]),

@@ -334,7 +334,7 @@ mod tests {
         let at = format!("@{}", file.display());
         let report = |ticket| resolve(&[ticket, "--discard", "--report", file.to_str().unwrap()]);
         let fault = report(&at).unwrap_err();
-        assert!(fault.exit == Exit::Usage && fault.what.contains("this session reads"), "{fault}");
+        assert!(fault.exit == Exit::Usage && fault.what.contains("is what is read"), "{fault}");
         assert!(report("downpour1:abc").is_ok());
     }
 

@@ -56,10 +56,12 @@ pub struct SendArgs {
     /// port of --ports]
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<HostPort>,
-    /// Tell ACLs, extended attributes and capabilities as well, for receivers with --xattrs
+    /// Tell ACLs, extended attributes and capabilities as well, for receivers with --xattrs; what has more than 1024, or
+    /// than 256 KiB of them, cannot be sent so
     #[arg(long, conflicts_with = "products")]
     pub xattrs: bool,
-    /// Leave out what cannot be read, and name it in the report, instead of sending nothing
+    /// Leave out what cannot be read, with --xattrs also if only its attributes cannot, and name it in the report, instead of
+    /// sending nothing
     #[arg(long, conflicts_with = "products")]
     pub skip_unreadable: bool,
 
@@ -80,8 +82,8 @@ pub struct SendArgs {
     pub rate: Option<Rate>,
     /// How the stream's rate is found; what goes by TCP keeps to the ceiling alone [default: that of
     /// defaults.toml, or auto]
-    #[arg(long = "controller", value_enum, help_heading = "Rate")]
-    pub profile: Option<Profile>,
+    #[arg(long, value_enum, help_heading = "Rate")]
+    pub controller: Option<Controller>,
     /// Share of the rate that pulls get together while the stream runs
     #[arg(long, value_name = "SHARE", value_parser = parse_share, default_value = "2%")]
     #[arg(help_heading = "Rate")]
@@ -110,7 +112,7 @@ pub struct SendArgs {
 
 /// Who decides the rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Profile {
+pub enum Controller {
     #[default]
     /// Finds the rate that the network and all receivers can take
     Auto,
@@ -158,12 +160,12 @@ pub struct SendPlan {
     pub skip_unreadable: bool,
     /// When to start.
     pub start: StartRule,
-    /// Ceiling, or with [`Profile::Fixed`] the rate itself.
+    /// Ceiling, or with [`Controller::Fixed`] the rate itself.
     pub rate: Option<Rate>,
     /// Both in words, and where they come from.
     pub rate_line: String,
     /// How the rate is found.
-    pub profile: Profile,
+    pub controller: Controller,
     /// Share of the rate for all pulls together while the stream runs.
     pub pull_share: f64,
     /// Which path the blocks take.
@@ -231,14 +233,14 @@ impl SendArgs {
         let start = StartRule { receivers: self.receivers, expect, after: self.start_after, enter };
         start.check()?;
         let defaults = read_defaults()?;
-        let (profile, rate, rate_line) = match self.path {
-            PathArg::Tcp => settle_ceiling(self.profile, self.rate, &defaults)?,
-            _ => settle_rate(self.profile, self.rate, &defaults),
+        let (controller, rate, rate_line) = match self.path {
+            PathArg::Tcp => settle_ceiling(self.controller, self.rate, &defaults)?,
+            _ => settle_rate(self.controller, self.rate, &defaults),
         };
         // A file that says `fixed` may say the rate, too. Who asks for it now is to say how fast.
-        let is_said = if self.profile.is_some() { self.rate.is_some() } else { rate.is_some() };
-        if profile == Profile::Fixed && !is_said {
-            let said = match self.profile {
+        let is_said = if self.controller.is_some() { self.rate.is_some() } else { rate.is_some() };
+        if controller == Controller::Fixed && !is_said {
+            let said = match self.controller {
                 Some(_) => "--controller fixed",
                 None => "`controller = \"fixed\"` in defaults.toml",
             };
@@ -261,7 +263,7 @@ impl SendArgs {
             start,
             rate,
             rate_line,
-            profile,
+            controller,
             pull_share: self.pull_share,
             path: self.path.path(),
             encryption: self.encryption,
@@ -321,7 +323,7 @@ impl SendPlan {
 
 /// The defaults that are in force here.
 pub(crate) fn read_defaults() -> Result<Defaults, Fault> {
-    let names: Vec<String> = Profile::value_variants().iter().map(|p| p.name()).collect();
+    let names: Vec<String> = Controller::value_variants().iter().map(|p| p.name()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     Defaults::read(Home::locate().ok().as_ref(), &names).map_err(|error| {
         Fault::usage(
@@ -333,32 +335,32 @@ pub(crate) fn read_defaults() -> Result<Defaults, Fault> {
 
 /// Controller, rate, and both in words with where they come from.
 fn settle_rate(
-    profile: Option<Profile>,
+    controller: Option<Controller>,
     asked: Option<Rate>,
     defaults: &Defaults,
-) -> (Profile, Option<Rate>, String) {
-    let told = defaults.controller.as_ref().filter(|_| profile.is_none());
-    let profile = profile.unwrap_or_else(|| Profile::of(defaults));
+) -> (Controller, Option<Rate>, String) {
+    let told = defaults.controller.as_ref().filter(|_| controller.is_none());
+    let controller = controller.unwrap_or_else(|| Controller::of(defaults));
     let file = told.map_or_else(String::new, |told| format!(" ({})", told.file.display()));
     let (rate, origin) = defaults.ceiling_for(asked);
-    (profile, rate, format!("{}{file}, {}", profile.name(), ceiling_words(rate, &origin)))
+    (controller, rate, format!("{}{file}, {}", controller.name(), ceiling_words(rate, &origin)))
 }
 
 /// As [`settle_rate`] where there is no stream: TCP finds the rate, below a ceiling.
 fn settle_ceiling(
-    profile: Option<Profile>,
+    controller: Option<Controller>,
     asked: Option<Rate>,
     defaults: &Defaults,
-) -> Result<(Profile, Option<Rate>, String), Fault> {
-    if let Some(profile) = profile.filter(|profile| *profile != Profile::Auto) {
+) -> Result<(Controller, Option<Rate>, String), Fault> {
+    if let Some(controller) = controller.filter(|controller| *controller != Controller::Auto) {
         return Err(Fault::usage(
-            format!("--controller {} is for a stream, and --path tcp has none", profile.name()),
+            format!("--controller {} is for a stream, and --path tcp has none", controller.name()),
             "give --rate for a ceiling instead, or another --path",
         ));
     }
     let (rate, origin) = defaults.ceiling_for(asked);
     let line = format!("by TCP's own control, {}", ceiling_words(rate, &origin));
-    Ok((Profile::Auto, rate, line))
+    Ok((Controller::Auto, rate, line))
 }
 
 /// A ceiling with where it comes from.
@@ -369,7 +371,7 @@ pub(super) fn ceiling_words(rate: Option<Rate>, origin: &str) -> String {
     }
 }
 
-impl Profile {
+impl Controller {
     /// Where nothing else is said.
     pub(crate) fn of(defaults: &Defaults) -> Self {
         let told = defaults.controller.as_ref();
@@ -525,7 +527,7 @@ fn read_expected(path: &Path) -> Result<BTreeSet<String>, Fault> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Payload, Profile, SendArgs, SendPlan, settle_ceiling, settle_rate};
+    use super::{Controller, Payload, SendArgs, SendPlan, settle_ceiling, settle_rate};
     use crate::cli::{Exit, Fault};
     use crate::defaults::{Defaults, Told};
     use clap::Parser;
@@ -547,7 +549,7 @@ mod tests {
     fn defaults_are_filled_in() {
         let plan = resolve(&["/", "--receivers", "8"]).unwrap();
         assert_eq!(plan.start.receivers, Some(8));
-        assert_eq!((plan.profile, plan.rate), (Profile::Auto, None));
+        assert_eq!((plan.controller, plan.rate), (Controller::Auto, None));
         assert_eq!((plan.network.ttl, plan.pull_share), (1, 0.02));
         assert_eq!(plan.network.ports, crate::ports::PortRange::DEFAULT);
     }
@@ -561,16 +563,16 @@ mod tests {
             hard: Some(ceiling),
             controller: Some(told("background")),
         };
-        let (profile, rate, line) = settle_rate(None, None, &defaults);
-        assert_eq!((profile, rate), (Profile::Background, Some(Rate::from_mbps(50))));
+        let (controller, rate, line) = settle_rate(None, None, &defaults);
+        assert_eq!((controller, rate), (Controller::Background, Some(Rate::from_mbps(50))));
         assert_eq!(line, "background (/etc/d.toml), 50.0 Mbit/s at most (hard in /etc/d.toml)");
-        let (profile, rate, line) =
-            settle_rate(Some(Profile::Auto), Some(Rate::from_mbps(20)), &defaults);
-        assert_eq!((profile, rate), (Profile::Auto, Some(Rate::from_mbps(20))));
+        let (controller, rate, line) =
+            settle_rate(Some(Controller::Auto), Some(Rate::from_mbps(20)), &defaults);
+        assert_eq!((controller, rate), (Controller::Auto, Some(Rate::from_mbps(20))));
         assert_eq!(line, "auto, 20.0 Mbit/s at most (--rate)");
         assert_eq!(settle_rate(None, None, &Defaults::default()).2, "auto, no ceiling");
-        let (profile, _, line) = settle_ceiling(None, None, &defaults).unwrap();
-        assert_eq!(profile, Profile::Auto, "what controls nothing is not named");
+        let (controller, _, line) = settle_ceiling(None, None, &defaults).unwrap();
+        assert_eq!(controller, Controller::Auto, "what controls nothing is not named");
         assert_eq!(line, "by TCP's own control, 50.0 Mbit/s at most (hard in /etc/d.toml)");
     }
 
@@ -689,10 +691,7 @@ mod tests {
                 true => line.args.resolve_paper().unwrap_err(),
                 false => line.args.resolve().unwrap_err(),
             };
-            assert!(
-                fault.exit == Exit::Usage && fault.what.contains("this session reads"),
-                "{fault}"
-            );
+            assert!(fault.exit == Exit::Usage && fault.what.contains("is what is read"), "{fault}");
         }
         assert_eq!(std::fs::read(file).unwrap(), b"node1\n");
     }

@@ -227,6 +227,11 @@ impl ServeArgs {
 }
 
 impl AccessArgs {
+    /// Whether the command line says anything of it.
+    pub(super) const fn is_given(&self) -> bool {
+        self.config.is_some() || self.at.is_some() || self.token.is_some()
+    }
+
     /// The configuration of the site on this machine.
     pub(super) fn config(&self) -> PathBuf {
         self.config_or(std::env::var_os("DOWNPOUR_SITE"))

@@ -114,10 +114,12 @@ fn show_one(spool: &SpoolStatus) {
         format!(", full in {}", show_duration(Duration::from_secs(seconds)))
     });
     println!(
-        "  {} of files, {:.0} % full ({}){full}",
+        "  {} of files, {:.0} % full ({}); {}/s in, {}/s out{full}",
         show_bytes(room.bytes),
         room.share * 100.0,
-        room.level.words()
+        room.level.words(),
+        show_bytes(room.in_bytes_per_s as u64),
+        show_bytes(room.out_bytes_per_s as u64)
     );
     for text in &spool.odd {
         println!("  {}", shown(text));
@@ -136,5 +138,8 @@ fn show_quarantine(seen: &Quarantine) {
         let reason = &file.reason;
         let (path, text) = (shown(&reason.path), shown(&reason.text));
         println!("{}  {path}  {}: {text}", reason.file, reason.class);
+    }
+    for folder in &seen.unanswered {
+        println!("{folder} gives no answer: it copies a file, or its disk hangs");
     }
 }

@@ -121,7 +121,7 @@ struct WhyArgs {
     /// Only files in this state, such as waiting or quarantined
     #[arg(long, value_name = "STATE")]
     state: Option<String>,
-    /// Only files with this error class, such as destination-full
+    /// Only files with this error class, their own or that of the link that holds them up, such as destination-full
     #[arg(long, value_name = "CLASS")]
     class: Option<String>,
     /// Print it as JSON

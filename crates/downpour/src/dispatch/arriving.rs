@@ -9,7 +9,7 @@ use super::load::Names;
 use super::offer::{OFFER_FILES_MAX, Offer, OfferItem, Said, Trouble};
 use super::room::{Reserved, Room, Space};
 use crate::object::{Digest, Fingerprint, TreeError, check_item_name, part_name, printable};
-use crate::receipt::{SignedFileReceipt, WORD_BYTES_MAX};
+use crate::receipt::{InPlace, SignedFileReceipt, WORD_BYTES_MAX};
 use crate::site::{Fault, Site, blocking};
 use crate::spool::Rules;
 use downpour_catalog::{
@@ -67,6 +67,11 @@ impl Taken {
             && (is_anothers || set_aside(folder, &self.path, &self.item.key().to_string()));
         let lost = Change::Replica(Replica { state: ReplicaState::Lost, ..damaged.clone() });
         Ok(has_left.then(|| site.catalog.submit(site.clock.now(), vec![lost])))
+    }
+
+    /// What is recorded of it, once it is signed for.
+    pub(super) fn in_place(&self, signed: SignedFileReceipt) -> InPlace {
+        InPlace { signed, others: self.item.others() }
     }
 
     /// Whether a file of its size is in its place: itself, most often, brought by a session that was cut before it was recorded.
@@ -326,9 +331,9 @@ fn is_recorded(
     }
 }
 
-/// Moves what is known to be damaged out of the way of what replaces it. Returns whether its place is free; if it is not, the session
+/// Moves what is known to be damaged, or may be, out of the way of what replaces it. Returns whether its place is free; if it is not, the session
 /// says so.
-pub(super) fn set_aside(folder: &Path, path: &str, key: &str) -> bool {
+pub(crate) fn set_aside(folder: &Path, path: &str, key: &str) -> bool {
     let place = folder.join(path);
     let move_into = |folder: &Path| {
         let aside = folder.join(".downpour/corrupt");
@@ -344,7 +349,7 @@ pub(super) fn set_aside(folder: &Path, path: &str, key: &str) -> bool {
     };
     match moved {
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            tracing::warn!(path, %error, "a damaged file stays where it is");
+            tracing::warn!(path, %error, "a file that is damaged, or may be, stays where it is");
             false
         }
         _ => true,

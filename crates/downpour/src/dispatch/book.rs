@@ -6,9 +6,9 @@
 use super::hooks::kill_point;
 use super::policy::{FILE_TRIES_MAX, Verdict, judge, own_failures, pause};
 use super::route::is_submitted;
-use crate::site::{Fault, Site};
+use crate::site::{Fault, Site, SiteEvent};
 use downpour_catalog::{
-    Change, Claimed, ErrorClass, Fence, File, FileId, Move, Next, Reader, Reason, Replica,
+    Change, Claimed, Digest, ErrorClass, Fence, File, FileId, Move, Next, Reader, Reason, Replica,
     Revision, Scope, State, Time,
 };
 use downpour_proto::Rng;
@@ -31,6 +31,8 @@ pub(super) struct Held {
     /// The site that it comes from, and its rule, by name.
     pub(super) origin: String,
     pub(super) rule: String,
+    /// All that are recorded.
+    pub(super) digests: Vec<Digest>,
 }
 
 impl Held {
@@ -43,6 +45,7 @@ impl Held {
             path: PathBuf::new(),
             origin: String::new(),
             rule: String::new(),
+            digests: Vec::new(),
         }
     }
 
@@ -172,7 +175,19 @@ impl Book {
             nexts.insert(file.file.id, if is_over { Next::Cancelled } else { next.clone() });
             held.push(file);
         }
-        self.step("", held, |held| nexts[&held.file.id].clone()).await.map(drop)
+        let held = self.step("", held, |held| nexts[&held.file.id].clone()).await?;
+        let is_apart = |held: &&Held| held.state == State::Quarantined;
+        let apart: Vec<&Held> = held.iter().filter(is_apart).collect();
+        if let Some(first) = apart.first()
+            && let Next::Quarantined(class) = &nexts[&first.file.id]
+        {
+            let about = serde_json::json!({
+                "files": apart.len(), "file": first.file.id.0, "name": first.file.name,
+                "class": class.name(),
+            });
+            self.site.events.tell(SiteEvent::QUARANTINE, &about);
+        }
+        Ok(())
     }
 
     /// How often these have failed by a fault of their own, this time included; only of those to which it can matter.

@@ -1,14 +1,15 @@
 //! What of an offer is in its place already, left there by a session that was cut: it is read back, signed for and recorded
 //! before the rest is taken, so that nothing of it is sent again. What is known to be damaged, and is not that, makes way, unless
 //! it is another file that is recorded there: then the session finds the place taken. What is too large to be looked at before
-//! the answer is refused, and looked at afterwards.
+//! the answer is refused, and looked at afterwards. What has the BLAKE3 that was agreed on and another MD5 than its source says is
+//! refused, too: it would come as it is, and what lies there may be another file that is right.
 
 use super::arriving::{Judged, Taken};
 use super::contents::Contents;
 use super::incoming::receipt;
 use super::offer::{Said, Trouble};
 use super::record::record;
-use crate::receipt::{SignedFileReceipt, sync_beneath};
+use crate::receipt::{SignedFileReceipt, WrongContent, forget_beneath, sync_beneath};
 use crate::site::{Fault, Site, blocking};
 use downpour_catalog::ErrorClass;
 use std::path::Path;
@@ -28,17 +29,19 @@ pub(super) async fn find(
     let (taken, signer, contents) = (judged.taken.clone(), site.clone(), contents.clone());
     let (below, batch) = (folder.to_owned(), batch.to_owned());
     let found = blocking(move || read(&signer, &contents, (&below, &batch), &taken)).await?;
-    let receipts: Vec<_> = found.here.iter().map(|(_, receipt)| receipt.clone()).collect();
-    let files = receipts.len();
-    let answers = record(site, folder, receipts).await?;
-    if files > 0 {
-        tracing::info!(files, "were in their places already");
+    let in_place = |(index, signed): &(usize, SignedFileReceipt)| {
+        judged.taken[*index].in_place(signed.clone())
+    };
+    let files: Vec<_> = found.here.iter().map(in_place).collect();
+    if !files.is_empty() {
+        tracing::info!(files = files.len(), "were in their places already");
     }
+    let answers = record(site, folder, files).await?;
     let mut others: Vec<Option<Said>> = vec![None; judged.taken.len()];
     for ((index, receipt), answer) in found.here.into_iter().zip(answers) {
         others[index] = answer.is_ok().then(|| Said::Have { receipt: Box::new(receipt) });
     }
-    for (index, trouble) in found.not_yet {
+    for (index, trouble) in found.refused {
         others[index] = Some(Said::Refuse(trouble));
     }
     let takes = judged.said.iter_mut().filter(|said| matches!(said, Said::Take { .. }));
@@ -57,8 +60,8 @@ pub(super) async fn find(
 struct Found {
     /// It is here as it shall be, on the disk.
     here: Vec<(usize, SignedFileReceipt)>,
-    /// What lies in its place has to be looked at first.
-    not_yet: Vec<(usize, Trouble)>,
+    /// What lies in its place has to be looked at first, or has not all its digests.
+    refused: Vec<(usize, Trouble)>,
 }
 
 fn read(
@@ -71,26 +74,34 @@ fn read(
     let mut made_way = Vec::new();
     for (index, taken) in taken.iter().enumerate() {
         let receipt = receipt(site, taken, batch);
-        let is_right = taken.is_there(folder)
-            && left.checked_sub(taken.item.size).is_some_and(|rest| {
-                left = rest;
-                receipt.check_content(folder).is_ok()
-            });
+        let rest = left.checked_sub(taken.item.size).filter(|_| taken.is_there(folder));
+        let seen = rest.map(|rest| {
+            left = rest;
+            receipt.check_digests(folder, &taken.item.others())
+        });
+        if let Some(Err(wrong @ WrongContent::Other(_))) = seen {
+            let what = format!("{}: {wrong}", taken.path);
+            found.refused.push((index, Trouble::new(wrong.class(), what)));
+            continue;
+        }
+        let is_right = matches!(seen, Some(Ok(())));
         if let Some(Ok(signed)) = is_right.then(|| receipt.sign(&site.identity)) {
             found.here.push((index, signed));
             continue;
         }
         match taken.make_way(site, folder, contents, &mut left) {
             Ok(recorded) => made_way.extend(recorded),
-            Err(fault) => found.not_yet.push((index, Trouble::new(fault.class, fault.what))),
+            Err(fault) => found.refused.push((index, Trouble::new(fault.class, fault.what))),
         }
     }
     for recorded in made_way {
         recorded.wait()?;
     }
     if !found.here.is_empty() {
-        let paths = found.here.iter().map(|(_, signed)| &*signed.receipt.path);
-        sync_beneath(folder, paths)
+        let paths = || found.here.iter().map(|(_, signed)| &*signed.receipt.path);
+        // Whose they are is not known: what is read of them next is what the disk has.
+        let unsynced = |_| paths().for_each(|path| forget_beneath(folder, path));
+        sync_beneath(folder, None, paths(), unsynced)
             .map_err(|e| Fault::new(ErrorClass::DestinationWriteFailed, e.to_string()))?;
     }
     Ok(found)
@@ -105,7 +116,7 @@ mod tests {
     use crate::object::Digest as Blake3;
     use crate::site::{Clock, Daemon, Site};
     use downpour_catalog::{
-        AdoptedFile, Change, Digest, FileId, OtherContent, Replica, ReplicaState,
+        AdoptedFile, Change, Digest, ErrorClass, FileId, OtherContent, Replica, ReplicaState,
     };
     use std::path::{Path, PathBuf};
     use std::sync::Arc;
@@ -123,6 +134,7 @@ mod tests {
                 size: content.len() as u64,
                 rule: catalog.rule("all").unwrap(),
                 digest: Digest::blake3(Blake3::of(content.as_bytes()).0),
+                others: Vec::new(),
                 replicas: vec![(catalog.site("b").unwrap(), path)],
                 other_content: OtherContent::Refuse,
                 origin: None,
@@ -136,6 +148,15 @@ mod tests {
     }
 
     async fn judge(site: &Arc<Site>, inbox: &Path, name: &str, content: &str) -> Judged {
+        judge_with(site, inbox, (name, content), Vec::new()).await
+    }
+
+    async fn judge_with(
+        site: &Arc<Site>,
+        inbox: &Path,
+        (name, content): (&str, &str),
+        digests: Vec<String>,
+    ) -> Judged {
         let item = OfferItem {
             site: "a".to_owned(),
             name: name.to_owned(),
@@ -145,7 +166,7 @@ mod tests {
             size: content.len() as u64,
             blake3: Blake3::of(content.as_bytes()).to_string(),
             into: "z".to_owned(),
-            digests: Vec::new(),
+            digests,
         };
         let offer = Offer { batch: "0".repeat(32), items: vec![item] };
         arriving::judge(site, &Arc::new(Room::default()), inbox, offer).await.unwrap()
@@ -211,6 +232,37 @@ mod tests {
             assert_eq!((judged.taken.len(), &*std::fs::read(&place).unwrap()), (1, &b"second"[..]));
             assert_eq!(state(site, id).await, ReplicaState::Lost);
         }
+        daemon.end(Duration::ZERO).await;
+    }
+
+    #[tokio::test]
+    async fn what_is_here_has_all_the_digests_that_its_source_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let (daemon, inbox, _) = damaged(folder.path()).await;
+        let site = &daemon.site;
+        std::fs::write(inbox.join("z"), "content").unwrap();
+        let told = |md5: &str| vec![format!("md5:{md5}"), "of-a-later-kind:00".to_owned()];
+        let wrong = told("900150983cd24fb0d6963f7d28e17f72");
+        let mut judged = judge_with(site, &inbox, ("y", "content"), wrong.clone()).await;
+        find(site, &inbox, &mut judged).await;
+        let [Said::Refuse(trouble)] = &judged.said[..] else { panic!("{:?}", judged.said) };
+        assert_eq!(trouble.class(), ErrorClass::DigestDiffers, "{trouble}");
+        assert!(judged.taken.is_empty() && inbox.join("z").exists());
+        let right = "9a0364b9e99bb480dd25e1f0284c8555";
+        let mut judged = judge_with(site, &inbox, ("y", "content"), told(right)).await;
+        find(site, &inbox, &mut judged).await;
+        assert!(matches!(judged.said[..], [Said::Have { .. }]), "{:?}", judged.said);
+        let a = site.catalog.clone();
+        let digests = site.read(move |reader| {
+            let file = reader.versions(a.site("a")?, "y")?.remove(0);
+            reader.digests(file.id)
+        });
+        let digests: Vec<_> = digests.await.unwrap().iter().map(Digest::hex).collect();
+        assert_eq!(digests, [Blake3::of(b"content").to_string(), right.to_owned()]);
+        // Whoever says that what is recorded there has another digest.
+        let mut judged = judge_with(site, &inbox, ("w", "content"), wrong).await;
+        find(site, &inbox, &mut judged).await;
+        assert!(matches!(judged.said[..], [Said::Refuse(_)]) && inbox.join("z").exists());
         daemon.end(Duration::ZERO).await;
     }
 

@@ -158,8 +158,11 @@ impl Incoming {
             }
         };
         let (mut ends, signed) = self.verify(site, received).await?;
-        let receipts = signed.iter().map(|(_, receipt)| receipt.clone()).collect();
-        let answers = record(site, &self.folder, receipts).await?;
+        let in_place = |(index, signed): &(usize, SignedFileReceipt)| {
+            self.taken[*index].in_place(signed.clone())
+        };
+        let files = signed.iter().map(in_place).collect();
+        let answers = record(site, &self.folder, files).await?;
         for ((index, receipt), answer) in signed.into_iter().zip(answers) {
             ends[index] = Some(match answer {
                 Ok(_) => Arrived::Placed { receipt: Box::new(receipt) },
@@ -242,21 +245,27 @@ impl Incoming {
             let read_back = site.config().transfer.read_back;
             let (mut ends, mut signed) = (Vec::new(), Vec::new());
             for (index, taken) in taken.iter().enumerate() {
-                if !placed.contains_key(taken.path.as_bytes()) {
+                let Some(placed) = placed.get(taken.path.as_bytes()) else {
                     ends.push(Some(Arrived::Failed(why_not(&received, taken))));
                     continue;
-                }
+                };
                 if lies_about(&taken.item.key().0, attempt) {
                     damage(&folder.join(&taken.path));
                 }
                 let receipt = receipt(&site, taken, &received.report.session.id);
-                let same = if read_back { receipt.check_content(&folder) } else { Ok(()) };
+                let same = match read_back {
+                    true => receipt.check_digests(&folder, &taken.item.others()),
+                    false => Ok(()),
+                };
                 ends.push(match (same, receipt.sign(&site.identity)) {
                     (Ok(()), Ok(receipt)) => {
                         signed.push((index, receipt));
                         None
                     }
-                    (Err(wrong), _) => Some(Arrived::Failed(not_read_back(&folder, taken, &wrong))),
+                    (Err(wrong), _) => {
+                        let of = (taken, placed.brought);
+                        Some(Arrived::Failed(not_read_back(&folder, of, &wrong)))
+                    }
                     (_, Err(error)) => {
                         let class = ErrorClass::NameRefused;
                         Some(Arrived::Failed(Trouble::new(class, error.to_string())))
@@ -304,10 +313,11 @@ fn why_not(received: &ReceivedFiles, taken: &Taken) -> Trouble {
 }
 
 /// The session said that a file is there. If it is not, what lies there instead goes aside, so that the next attempt finds its
-/// place free; if it cannot be told, it stays for the next offer to be looked at.
-fn not_read_back(folder: &Path, taken: &Taken, wrong: &WrongContent) -> Trouble {
+/// place free; if it cannot be told, it stays for the next offer to be looked at. What has only another digest of another kind is
+/// what was agreed on: where the session did not bring it, it may be another file that is right.
+fn not_read_back(folder: &Path, (taken, brought): (&Taken, bool), wrong: &WrongContent) -> Trouble {
     let class = wrong.class();
-    if class == ErrorClass::FalseSuccess {
+    if class == ErrorClass::FalseSuccess || (class == ErrorClass::DigestDiffers && brought) {
         set_aside(folder, &taken.path, &taken.item.key().to_string());
     }
     Trouble::new(class, format!("read back: {wrong}"))
@@ -367,18 +377,21 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_back_for_want_of_descriptors_stays() {
+    fn what_is_wrong_goes_aside_and_what_cannot_be_read_back_for_want_of_descriptors_stays() {
         use rustix::io::Errno;
         let folder = tempfile::tempdir().unwrap();
         let (at, taken) = (folder.path(), Taken::example("x", 4));
-        std::fs::write(at.join("x"), "good").unwrap();
-        for (errno, class, stays) in [
-            (Errno::MFILE, ErrorClass::OutOfResources, true),
-            (Errno::IO, ErrorClass::FalseSuccess, false),
+        let unreadable = |errno: Errno| WrongContent::Unreadable(errno.into());
+        let other = || WrongContent::Other("adler32:00000000".parse().unwrap());
+        for (wrong, brought, class, stays) in [
+            (unreadable(Errno::MFILE), true, ErrorClass::OutOfResources, true),
+            (unreadable(Errno::IO), false, ErrorClass::FalseSuccess, false),
+            (other(), true, ErrorClass::DigestDiffers, false),
+            (other(), false, ErrorClass::DigestDiffers, true),
         ] {
-            let wrong = WrongContent::Unreadable(errno.into());
-            assert_eq!(not_read_back(at, &taken, &wrong).class(), class);
-            assert_eq!(at.join("x").exists(), stays, "{errno}");
+            std::fs::write(at.join("x"), "good").unwrap();
+            assert_eq!(not_read_back(at, (&taken, brought), &wrong).class(), class);
+            assert_eq!(at.join("x").exists(), stays, "{wrong}");
         }
     }
 

@@ -24,7 +24,7 @@ use super::{Dispatch, lock};
 use crate::cli::Interface;
 use crate::product::{Clerk, Desk, Failure, SiteFile, Verdict};
 use crate::progress::{Phase, Snapshot};
-use crate::receipt::SignedFileReceipt;
+use crate::receipt::InPlace;
 use crate::session::{TakeProducts, take_products};
 use crate::site::section::Complaint;
 use crate::site::{Config, Fault, Running, Service, Site, Status, Stop, Wish};
@@ -366,7 +366,7 @@ impl SiteDesk {
             size: file.size,
             blake3: file.blake3.clone(),
             into: file.path.clone(),
-            digests: Vec::new(),
+            digests: file.digests.clone(),
         };
         let (site, folder) = (&self.site, self.wanted.folder.clone());
         site.read_blocking(|reader| Judge::new(site, reader, folder)?.look(reader, &item))
@@ -412,12 +412,12 @@ impl Desk for SiteDesk {
         taken.unwrap_or_else(|trouble| self.refuse((trouble.class(), trouble.what)))
     }
 
-    fn keep(&self, receipts: &[SignedFileReceipt]) -> Result<Vec<Option<Failure>>, Failure> {
-        let recorded = record_here(&self.site, &self.wanted.folder, receipts);
+    fn keep(&self, files: &[InPlace]) -> Result<Vec<Option<Failure>>, Failure> {
+        let recorded = record_here(&self.site, &self.wanted.folder, files);
         let answers = recorded.map_err(|fault| (fault.class, fault.what))?;
         let totals = &self.listen.dispatch.totals;
         let mut refused = Vec::with_capacity(answers.len());
-        for (answer, signed) in answers.iter().zip(receipts) {
+        for (answer, InPlace { signed, .. }) in answers.iter().zip(files) {
             refused.push(answer.as_ref().err().map(|refused| {
                 let trouble = not_recorded(refused);
                 (trouble.class(), trouble.what)
@@ -457,10 +457,11 @@ mod tests {
             rule: "all".to_owned(),
             size: content.len() as u64,
             blake3: digest.to_string(),
+            digests: Vec::new(),
             path: "x".to_owned(),
         };
         clerk.begin("session".to_owned());
-        clerk.placed(file, digest);
+        clerk.placed(file, (digest, true)).unwrap();
     }
 
     #[tokio::test]

@@ -4,10 +4,12 @@ use super::book::Held;
 use super::route::Route;
 use crate::site::Config;
 use downpour_catalog::{
-    Claimed, Error, ErrorClass, File, FileId, Reader, Receipt, ReplicaState, RuleId, SiteId, State,
+    Claimed, Digest, Error, ErrorClass, FileId, Reader, Receipt, ReplicaState, RuleId, SiteId,
+    State,
 };
 use downpour_transport::identity::PublicKey;
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Names of sites and rules.
@@ -56,14 +58,22 @@ pub(super) fn load(
 ) -> Result<Loaded, Error> {
     let mut loaded = Loaded::default();
     let own = names.site(&config.site.name);
+    let files: Vec<FileId> = claimed.iter().map(|claimed| claimed.file).collect();
+    let mut digests: HashMap<FileId, Vec<Digest>> = HashMap::new();
+    for (file, digest) in reader.digests_of(&files)? {
+        digests.entry(file).or_default().push(digest);
+    }
+    if route.to.len() > 1 {
+        let mut have = having(reader, &files, (names, to.1))?;
+        have.retain(|(_, site)| route.to.contains(site));
+        have.iter().for_each(|(file, site)| route.note(*file, site));
+    }
     for claimed in claimed {
         let Some(file) = reader.file(claimed.file)? else { continue };
-        if route.to.len() > 1 {
-            note_receipts(reader, &file, (names, to.1), route)?;
-        }
         let mut held = Held::new(file, claimed);
         held.origin = names.sites.get(&held.file.site).cloned().unwrap_or_default();
         held.rule = names.rule(held.file.rule).to_owned();
+        held.digests = digests.remove(&held.file.id).unwrap_or_default();
         let replicas = reader.replicas(held.file.id)?;
         let mine = replicas.into_iter().find(|r| Some(r.site) == own);
         let is_begun = held.state != State::Sending;
@@ -91,46 +101,77 @@ pub(super) fn load(
     Ok(loaded)
 }
 
-/// Which of the rule's sites have a file already, as their receipts say.
-fn note_receipts(
+/// Which of these sites have which of these files already, as their receipts say.
+pub(super) fn having(
     reader: &mut Reader,
-    file: &File,
+    files: &[FileId],
     (names, keys): (&Names, &HashMap<String, PublicKey>),
-    route: &mut Route,
-) -> Result<(), Error> {
-    let of = |site: &String| Some((names.site(site)?, keys.get(site)?.as_bytes().to_vec()));
-    let holders = route.to.iter().filter_map(of).collect();
-    let receipts = receipts_that_hold(reader, file.id, &holders)?;
-    for site in route.to.clone() {
-        let key = keys.get(&site).map(|key| key.as_bytes().to_vec());
-        if key.is_some_and(|key| receipts.iter().any(|receipt| receipt.receiver == key)) {
-            route.note(file.id, &site);
-        }
-    }
-    Ok(())
+) -> Result<HashSet<(FileId, String)>, Error> {
+    let of =
+        |(site, key): (&String, &PublicKey)| Some((names.site(site)?, key.as_bytes().to_vec()));
+    let holders = keys.iter().filter_map(of).collect();
+    let sites: HashMap<&[u8], &String> =
+        keys.iter().map(|(site, key)| (&key.as_bytes()[..], site)).collect();
+    let receipts = receipts_that_hold(reader, files, &holders)?;
+    let has =
+        |receipt: &Receipt| Some((receipt.file, sites.get(&receipt.receiver[..])?.to_string()));
+    Ok(receipts.iter().filter_map(has).collect())
 }
 
 /// The receipts of those, by site and key, who have a file still. A receipt stays when the copy is lost, and is none for the
 /// next one.
 pub(super) fn receipts_that_hold(
     reader: &mut Reader,
-    file: FileId,
+    files: &[FileId],
     holders: &HashMap<SiteId, Vec<u8>>,
 ) -> Result<Vec<Receipt>, Error> {
-    let replicas = reader.replicas(file)?;
+    let replicas = reader.replicas_of(files)?;
     let present = replicas.iter().filter(|replica| replica.state == ReplicaState::Present);
-    let keys: HashSet<&Vec<u8>> = present.filter_map(|r| holders.get(&r.site)).collect();
-    let mut receipts = reader.receipts(file)?;
-    receipts.retain(|receipt| keys.contains(&receipt.receiver));
+    let have: HashSet<(FileId, &Vec<u8>)> =
+        present.filter_map(|r| Some((r.file, holders.get(&r.site)?))).collect();
+    let mut receipts = reader.receipts_of(files)?;
+    receipts.retain(|receipt| have.contains(&(receipt.file, &receipt.receiver)));
     Ok(receipts)
 }
 
-/// Whether a file may be given out: it lies below a folder that the configuration opens, after all links are followed.
-pub(super) fn is_open_to_reading(config: &Config, path: &Path) -> bool {
-    let Ok(real) = path.canonicalize() else { return false };
+/// The folders that the configuration opens: files that lie below them may be given out.
+pub(super) fn open_folders(config: &Config) -> Vec<PathBuf> {
     let spools = config.spool.iter().map(|spool| spool.folder.clone());
     let folders = config.transfer.folders.iter().map(|folder| config.path(folder));
-    let below =
-        |folder: PathBuf| folder.canonicalize().is_ok_and(|folder| real.starts_with(folder));
-    spools.chain(folders).any(below)
+    config.inboxes().into_iter().chain(spools).chain(folders).collect()
+}
+
+/// Whether a file may be given out: it lies below one of these folders, after all links are followed, as `real` does. A folder may
+/// not answer: others than those that the path itself names are asked only if it is in none of these.
+pub(super) fn is_below(
+    mut folders: Vec<PathBuf>,
+    path: &Path,
+    real: impl Fn(&Path) -> io::Result<PathBuf>,
+) -> bool {
+    let Ok(file) = real(path) else { return false };
+    folders.sort_by_key(|folder| !path.starts_with(folder));
+    folders.iter().any(|folder| real(folder).is_ok_and(|folder| file.starts_with(folder)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_below;
+    use std::path::{Path, PathBuf};
+
+    #[test]
+    fn a_folder_that_has_nothing_to_do_with_a_file_is_not_asked_for_it() {
+        let folders = || ["/hung", "/link", "/here"].map(PathBuf::from).to_vec();
+        let real = |path: &Path| {
+            assert!(!path.starts_with("/hung"), "it does not answer");
+            let to = [("/link", "/real"), ("/here/out", "/etc"), ("/by", "/here")];
+            let to = to.iter().find_map(|(of, to)| Some((path.strip_prefix(of).ok()?, to)));
+            Ok(to.map_or_else(|| path.to_owned(), |(rest, to)| Path::new(to).join(rest)))
+        };
+        for path in ["/here/a", "/link/a"] {
+            assert!(is_below(folders(), Path::new(path), real), "{path}");
+        }
+        let is_ours = |path: &str| is_below(folders()[1..].to_vec(), Path::new(path), real);
+        assert!(is_ours("/by/a") && is_ours("/real/a"), "others are asked then");
+        assert!(!is_ours("/here/out/a") && !is_ours("/else/a"));
+    }
 }

@@ -22,7 +22,7 @@
 //! | `hasher` | digests of what was submitted |
 //! | `ways` | what is expected of a way |
 //! | `why` | one reason and a time for each file that does not move |
-//! | `sites`, `people` | the routes |
+//! | `sites`, `people`, `links`, `bytes` | the routes |
 //! | `hooks` | for tests |
 //!
 //! Deliberately absent: how bytes move (`session`), what a file's life may be (the catalog), rules for what is found
@@ -31,6 +31,7 @@
 mod arrivals;
 mod arriving;
 mod book;
+mod bytes;
 mod contents;
 mod fetch;
 mod hasher;
@@ -39,6 +40,7 @@ mod hooks;
 mod incoming;
 mod ledger;
 mod link;
+mod links;
 mod listen;
 mod load;
 mod multicast;
@@ -61,15 +63,17 @@ mod ways;
 mod why;
 mod work;
 
+pub(crate) use arriving::set_aside;
 pub use fetch::{FetchReport, FetchSource, FetchWish};
 pub use hooks::KILL_POINTS;
 pub use link::{LinkReport, Wanted as LinkWanted};
+pub use links::{Links, Steering};
 pub use listen::check_tickets;
 pub use offer::{
     Arrived, BatchState, Begin, Offer, OfferAnswer, OfferItem, Refusal, Said, Trouble, Wanted,
     Wants, WantsAnswer,
 };
-pub use people::{BatchReport, Done, Files, Links, Steering, Submitted, TransferReport, Transfers};
+pub use people::{BatchReport, Done, Files, Submitted, TransferReport, Transfers};
 pub(crate) use policy::source_class;
 pub(crate) use route::{is_sent_to, is_submitted};
 pub use section::{
@@ -87,10 +91,11 @@ use ledger::Ledger;
 use link::Link;
 use room::Room;
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 /// What all of this part shares.
 pub struct Dispatch {
@@ -115,6 +120,8 @@ pub struct Dispatch {
     limits: Mutex<HashMap<String, (downpour_proto::transfer::Host, Instant)>>,
     /// What fetches from here may take of their links, by site.
     budgets: Mutex<HashMap<String, Arc<PullBudget>>>,
+    /// Turns to read files for others, by the folder that they lie in.
+    reads: Mutex<HashMap<PathBuf, Arc<Semaphore>>>,
     /// The place of the site that is the first to take files.
     turn: AtomicUsize,
     totals: Totals,
@@ -170,6 +177,8 @@ pub fn part(site: &Arc<Site>) -> Part {
     let dispatch = Arc::new(Dispatch::new(site, &paths));
     let routes = sites::routes()
         .merge(people::routes())
+        .merge(links::routes())
+        .merge(bytes::routes())
         .merge(fetch::routes())
         .merge(pieces::routes())
         .share(dispatch.clone());
@@ -192,6 +201,7 @@ impl Dispatch {
             paces: Mutex::default(),
             limits: Mutex::default(),
             budgets: Mutex::default(),
+            reads: Mutex::default(),
             turn: AtomicUsize::new(0),
             totals: Totals::default(),
             multicast: Mutex::default(),

@@ -18,11 +18,12 @@ use super::standing::{Given, Presence, Present, Stand, Under};
 use super::standing_ticket::{Said, keep_ticket};
 use super::work::look;
 use super::{Dispatch, lock};
-use crate::cli::{Interface, Profile};
+use crate::cli::{Controller, Interface};
 use crate::product::{Listed, SiteFile, Told, Word};
 use crate::receipt::SignedFileReceipt;
 use crate::session::{Heard, OpenSession, Opened, SendProducts, send_products};
 use crate::site::{Config, Fault, Running, Service, Site, Status, Stop, Wish};
+use crate::spool::in_words;
 use downpour_catalog::{
     Change, Delivery, DeliveryState, ErrorClass, FileId, FileKey, Holder, Move, Next, Query,
     Reason, Receipt, Replica, ReplicaState, RuleId, Session, SessionId, SiteId, State, Takers,
@@ -109,7 +110,7 @@ struct Wanted {
     host: Option<String>,
     ports: String,
     receivers: BTreeMap<String, PublicKey>,
-    controller: Profile,
+    controller: Controller,
 }
 
 impl Wanted {
@@ -424,7 +425,7 @@ impl Standing {
                 let names = super::load::Names::read(reader)?;
                 let to = ("", &HashMap::new());
                 let loaded = load(reader, &claimed, &names, &config, to, &mut route)?;
-                let receipts = |held: &Held| receipts_that_hold(reader, held.file.id, &holders);
+                let receipts = |held: &Held| receipts_that_hold(reader, &[held.file.id], &holders);
                 let receipts = loaded.ready.iter().map(receipts).collect::<Result<Vec<_>, _>>()?;
                 Ok((loaded, receipts, route))
             });
@@ -475,6 +476,7 @@ impl Standing {
                 .as_ref()
                 .map(downpour_catalog::Digest::hex)
                 .unwrap_or_default(),
+            digests: in_words(&held.digests),
             path: route.path_of(&held),
         };
         let keys = route.receivers.iter().filter_map(|name| self.wanted.receivers.get(name));

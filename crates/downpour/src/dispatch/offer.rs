@@ -13,6 +13,7 @@
 
 use crate::object::Digest;
 use crate::receipt::SignedFileReceipt;
+use crate::spool::of_words;
 use downpour_catalog::{ErrorClass, FileKey};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -55,7 +56,7 @@ pub struct OfferItem {
     pub blake3: String,
     /// Where the source would have it, below the destination's folder.
     pub into: String,
-    /// Its other digests, as `md5:HEX`.
+    /// Its other digests, as `md5:HEX`: compared when it is read back at the destination, and recorded there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub digests: Vec<String>,
 }
@@ -64,6 +65,11 @@ impl OfferItem {
     /// Its name across sites.
     pub fn key(&self) -> FileKey {
         FileKey::of(&self.site, &self.name, self.version)
+    }
+
+    /// Its other digests, read.
+    pub(super) fn others(&self) -> Vec<downpour_catalog::Digest> {
+        of_words(&self.digests)
     }
 
     /// Its bytes in an offer, with what parts it from the next.

@@ -18,7 +18,8 @@ use crate::object::CHANGED;
 use crate::object::{DigestBook, Item, Skipped};
 use crate::receipt::SignedFileReceipt;
 use crate::session::{ItemEnd, Running, SendFiles, SentFiles, send_files};
-use crate::site::{Fault, Remote, RemoteError, Side, Site};
+use crate::site::{Fault, Remote, RemoteError, Side, Site, SiteEvent};
+use crate::spool::in_words;
 use crate::ticket::Ticket;
 use crate::units::HostPort;
 use downpour_catalog::{
@@ -171,9 +172,8 @@ impl Outgoing {
         let Ok(ticket) = ticket.await else {
             let fault = running.done().await.err();
             let what = fault.map_or_else(|| "the session did not open".to_owned(), |f| f.what);
-            let failed = held.into_iter().map(|h| (h, ErrorClass::OutOfResources, None)).collect();
             tracing::warn!(%what, "a session could not be opened");
-            book.fail(failed, &mut self.rng).await?;
+            self.fail_all(book, held, ErrorClass::OutOfResources).await?;
             return Ok(None);
         };
         let begin = Begin { ticket: self.reachable(ticket).to_string() };
@@ -395,7 +395,7 @@ impl Outgoing {
         for (held, trouble) in &failed {
             tracing::info!(file = %held.file.name, %trouble, "failed");
             self.site.events.tell(
-                "trouble",
+                SiteEvent::TROUBLE,
                 &serde_json::json!({
                     "file": held.file.id.0, "name": held.file.name, "class": trouble.class,
                     "what": trouble.what, "site": self.remote.section.name,
@@ -416,9 +416,21 @@ impl Outgoing {
         broken: Broken,
     ) -> Result<Broken, Fault> {
         tracing::warn!(site = %self.remote.section.name, class = %broken.class, what = %broken.what, files = held.len(), "a batch failed");
-        let failed = held.into_iter().map(|held| (held, broken.class, None));
-        book.fail(failed.collect(), &mut self.rng).await?;
+        self.fail_all(book, held, broken.class).await?;
         Ok(broken)
+    }
+
+    /// All these failed for a reason that is none of theirs.
+    async fn fail_all(
+        &mut self,
+        book: &Book,
+        mut held: Vec<Held>,
+        class: ErrorClass,
+    ) -> Result<(), Fault> {
+        held.retain(|held| book.holds(held));
+        self.progress.failed(held.len());
+        let failed = held.into_iter().map(|held| (held, class, None));
+        book.fail(failed.collect(), &mut self.rng).await
     }
 }
 
@@ -435,7 +447,7 @@ pub(super) fn item(held: &Held, route: &Route) -> OfferItem {
         size: file.size,
         blake3: digest,
         into: route.path_of(held),
-        digests: Vec::new(),
+        digests: in_words(&held.digests),
     }
 }
 

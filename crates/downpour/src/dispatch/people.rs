@@ -1,43 +1,35 @@
-//! What people may ask: submit, look, ask why, retry, cancel, release, and say what links may do.
+//! What people may ask of files and transfers: submit, look, ask why, retry, cancel, release. Links are in `links`, a file's
+//! bytes in `bytes`.
+//!
+//! What is asked of another site's files is passed on to it. Whatever goes over many files ends after some seconds, and says where to
+//! go on; a deed on a file that moved on meanwhile is none.
 
 use super::fetch::FetchReport;
-use super::link::{LinkReport, Wanted};
-use super::load::is_open_to_reading;
-use super::offer::Wants;
+use super::incoming::Incoming;
+use super::offer::{Arrived, Wants};
 use super::submit::{Accepted, Submission, submit};
 use super::why::{Place, Why, WhyList};
-use super::{Dispatch, lock, wants, work};
+use super::{Dispatch, Progress, lock, wants};
 use crate::api::{Allow, Asked, Detail, Given, Named, Problem, Routes};
-use crate::object::open_file;
-use crate::site::{Fault, Site, blocking};
+use crate::site::{Fault, Site, SiteEvent, blocking};
 use crate::spool::lies_aside;
-use crate::steering::Steered;
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use downpour_catalog::{
-    Change, DigestKind, Error, ErrorClass, FileId, Move, Next, Query, Reader, Refused,
-    ReplicaState, SiteId, Time, Transfer, TransferId,
+    Change, Error, ErrorClass, FileId, Move, Next, Query, Reader, Refused, SiteId, Time, Transfer,
+    TransferId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::Read as _;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::time::timeout_at;
 use utoipa::{IntoParams, OpenApi, ToSchema};
 
-/// Bytes that are read at a time.
-const PIECE_LEN: usize = 1 << 18;
 /// Transfers on the list.
 const LIST_MAX: usize = 1000;
-/// Decisions on links in one answer.
-const STEERED_DEFAULT: usize = 100;
-const STEERED_MAX: usize = 10_000;
 /// Files that one deed may be done to.
 const DEED_MAX: usize = 10_000;
 /// What is done to a transfer is answered after so long: who asks waits for the answer for 30 s.
@@ -46,22 +38,7 @@ const DEED_TIME: Duration = Duration::from_secs(5);
 const COUNT_TIME: Duration = Duration::from_secs(5);
 
 #[derive(OpenApi)]
-#[openapi(paths(
-    submit_files,
-    transfers,
-    transfer,
-    why,
-    why_file,
-    retry,
-    cancel,
-    release,
-    links,
-    history,
-    open_link,
-    drain_link,
-    ban_link,
-    content
-))]
+#[openapi(paths(submit_files, transfers, transfer, why, why_file, retry, cancel, release))]
 struct Description;
 
 pub(super) fn routes() -> Routes {
@@ -74,12 +51,6 @@ pub(super) fn routes() -> Routes {
         .post("/v1/files/retry", Allow::Operator, retry)
         .post("/v1/files/cancel", Allow::Operator, cancel)
         .post("/v1/files/release", Allow::Operator, release)
-        .get("/v1/files/{file}/content", Allow::Viewer, content)
-        .get("/v1/links", Allow::Viewer, links)
-        .get("/v1/links/history", Allow::Viewer, history)
-        .post("/v1/links/{site}/open", Allow::Operator, open_link)
-        .post("/v1/links/{site}/drain", Allow::Operator, drain_link)
-        .post("/v1/links/{site}/ban", Allow::Operator, ban_link)
 }
 
 /// What was submitted, and what became of it so far.
@@ -144,31 +115,6 @@ pub struct Transfers {
     pub fetches: Vec<FetchReport>,
     /// Transfers with a file that has not ended, the newest first, at most 1000 or as many as are asked for.
     pub transfers: Vec<TransferReport>,
-}
-
-/// All links.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Links {
-    /// By the other site's name.
-    pub links: Vec<LinkReport>,
-}
-
-/// Which decisions to show.
-#[derive(Debug, Deserialize, IntoParams)]
-struct Of {
-    /// On the link from this site; without it on all.
-    link: Option<String>,
-    /// So many of the newest.
-    most: Option<usize>,
-}
-
-/// What was changed on links to this site.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Steering {
-    /// This site.
-    pub site: String,
-    /// The oldest first.
-    pub decisions: Vec<Steered>,
 }
 
 /// Files that something is to be done with.
@@ -263,6 +209,7 @@ async fn elsewhere(site: &Arc<Site>, from: &str, wish: Submission) -> Result<Sub
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct How {
     /// Whether to count the files of each transfer; those for which some seconds are too few come without
     #[serde(default)]
@@ -320,42 +267,64 @@ impl TransferReport {
     }
 }
 
+impl BatchReport {
+    pub(super) fn outgoing(id: &str, progress: &Progress) -> Self {
+        Self {
+            id: id.to_owned(),
+            site: progress.to.clone(),
+            arrives: false,
+            rule: progress.rule.clone(),
+            files: progress.files as u64,
+            bytes: progress.bytes,
+            arrived: progress.arrived.load(Ordering::Relaxed),
+            failed: progress.failed.load(Ordering::Relaxed),
+            since_us: progress.since_us,
+        }
+    }
+
+    pub(super) fn incoming(id: &str, incoming: &Incoming, now: Time) -> Self {
+        let state = incoming.state.borrow();
+        let has_failed = |item: &&Arrived| matches!(item, Arrived::Failed(_));
+        let age_us = i64::try_from(incoming.made.elapsed().as_micros()).unwrap_or(now.0);
+        Self {
+            id: id.to_owned(),
+            site: incoming.from.clone(),
+            arrives: true,
+            rule: String::new(),
+            files: incoming.taken.len() as u64,
+            bytes: incoming.taken.iter().map(|taken| taken.item.size).sum(),
+            arrived: state.bytes,
+            failed: state.items.iter().filter(has_failed).count() as u64,
+            since_us: now.0 - age_us,
+        }
+    }
+
+    /// Tells who listens that it has ended; `trouble` is why it broke.
+    pub(super) fn tell(&self, site: &Site, trouble: Option<(ErrorClass, &str)>) {
+        let mut about = serde_json::json!(self);
+        if let Some((class, what)) = trouble {
+            (about["class"], about["what"]) = (class.name().into(), what.into());
+        }
+        site.events.tell(SiteEvent::BATCH, &about);
+    }
+}
+
 impl Dispatch {
     fn batches(&self, now: Time) -> Vec<BatchReport> {
         let mut batches = Vec::new();
         for (id, progress) in lock(&self.outgoing).iter() {
-            batches.push(BatchReport {
-                id: id.clone(),
-                site: progress.to.clone(),
-                arrives: false,
-                rule: progress.rule.clone(),
-                files: progress.files as u64,
-                bytes: progress.bytes,
-                arrived: progress.arrived.load(Ordering::Relaxed),
-                failed: progress.failed.load(Ordering::Relaxed),
-                since_us: progress.since_us,
-            });
+            batches.push(BatchReport::outgoing(id, progress));
         }
         let incoming = lock(&self.incoming);
         for (id, incoming) in incoming.iter().filter(|(_, i)| !i.state.borrow().done) {
-            batches.push(BatchReport {
-                id: id.clone(),
-                site: incoming.from.clone(),
-                arrives: true,
-                rule: String::new(),
-                files: incoming.taken.len() as u64,
-                bytes: incoming.taken.iter().map(|taken| taken.item.size).sum(),
-                arrived: incoming.state.borrow().bytes,
-                failed: 0,
-                since_us: now.0
-                    - i64::try_from(incoming.made.elapsed().as_micros()).unwrap_or(now.0),
-            });
+            batches.push(BatchReport::incoming(id, incoming, now));
         }
         batches
     }
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct Where {
     /// The site at which it was queued; this one unless given
     at: Option<String>,
@@ -394,12 +363,13 @@ pub(super) async fn transfer_here(
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct Which {
     /// What the name begins with.
     prefix: Option<String>,
     /// Only files in this state.
     state: Option<String>,
-    /// Only files with this error class.
+    /// Only files that are shown with this error class.
     class: Option<String>,
     /// Where an earlier page ended.
     after: Option<String>,
@@ -589,212 +559,4 @@ async fn step_some(
     all.passed += answers.iter().filter(|answer| refused(answer)).count() as u64;
     all.done += answers.iter().filter(|answer| !refused(answer)).count() as u64;
     Ok(())
-}
-
-/// The links to other sites
-#[utoipa::path(get, path = "/v1/links", responses((status = 200, body = Links)))]
-async fn links(
-    State(site): State<Arc<Site>>,
-    Extension(dispatch): Extension<Arc<Dispatch>>,
-) -> Json<Links> {
-    Json(dispatch.link_reports(&site))
-}
-
-/// What was changed on a link, or on all, while something arrived by it
-#[utoipa::path(get, path = "/v1/links/history", params(Of),
-    responses((status = 200, body = Steering), (status = 404, body = Problem)))]
-async fn history(
-    State(site): State<Arc<Site>>,
-    Asked(of): Asked<Of>,
-) -> Result<Json<Steering>, Problem> {
-    let most = of.most.unwrap_or(STEERED_DEFAULT).min(STEERED_MAX);
-    // Of one that is configured no longer there may still be some.
-    let unknown = of.link.clone().filter(|link| site.remote(link).is_none());
-    let decisions = super::ledger::history(&site, of.link, most).await?;
-    if let Some(link) = unknown.filter(|_| decisions.is_empty()) {
-        return Err(Problem::not_found(format!("there is no [[remote]] `{link}`")));
-    }
-    Ok(Json(Steering { site: site.name.clone(), decisions }))
-}
-
-impl Dispatch {
-    fn link_reports(&self, site: &Site) -> Links {
-        let mut links = lock(&self.links);
-        let report = |remote: Arc<crate::site::Remote>| {
-            let name = remote.name().to_owned();
-            let new = || super::link::Link::new(super::link::seed(), Wanted::Open);
-            links.entry(name).or_insert_with(new).report(remote.name(), remote.section.active)
-        };
-        Links { links: site.remotes().into_iter().map(report).collect() }
-    }
-}
-
-fn set_link(
-    site: &Site,
-    dispatch: &Dispatch,
-    name: &str,
-    wanted: Wanted,
-) -> Result<Json<Links>, Problem> {
-    if site.remote(name).is_none() {
-        return Err(Problem::not_found(format!("there is no [[remote]] `{name}`")));
-    }
-    dispatch.link_reports(site);
-    if let Some(link) = lock(&dispatch.links).get_mut(name) {
-        link.set(wanted);
-    }
-    work::keep_links(dispatch, &site.config()).map_err(|error| {
-        let what = format!("it would not outlive a restart: {error}");
-        Problem::from(Fault::new(ErrorClass::OutOfResources, what))
-    })?;
-    dispatch.wake.notify_one();
-    Ok(Json(dispatch.link_reports(site)))
-}
-
-/// Use a link again
-#[utoipa::path(post, path = "/v1/links/{site}/open", params(("site" = String, Path)),
-    responses((status = 200, body = Links), (status = 404, body = Problem)))]
-async fn open_link(
-    State(site): State<Arc<Site>>,
-    Extension(dispatch): Extension<Arc<Dispatch>>,
-    Named(name): Named<String>,
-) -> Result<Json<Links>, Problem> {
-    set_link(&site, &dispatch, &name, Wanted::Open)
-}
-
-/// Finish what is under way on a link, and begin nothing
-#[utoipa::path(post, path = "/v1/links/{site}/drain", params(("site" = String, Path)),
-    responses((status = 200, body = Links), (status = 404, body = Problem)))]
-async fn drain_link(
-    State(site): State<Arc<Site>>,
-    Extension(dispatch): Extension<Arc<Dispatch>>,
-    Named(name): Named<String>,
-) -> Result<Json<Links>, Problem> {
-    set_link(&site, &dispatch, &name, Wanted::Drained)
-}
-
-/// Begin nothing on a link, and refuse what its site offers
-#[utoipa::path(post, path = "/v1/links/{site}/ban", params(("site" = String, Path)),
-    responses((status = 200, body = Links), (status = 404, body = Problem)))]
-async fn ban_link(
-    State(site): State<Arc<Site>>,
-    Extension(dispatch): Extension<Arc<Dispatch>>,
-    Named(name): Named<String>,
-) -> Result<Json<Links>, Problem> {
-    set_link(&site, &dispatch, &name, Wanted::Banned)
-}
-
-/// A file's bytes; with `Want-Digest` its digest as a header, as the catalog has it
-#[utoipa::path(get, path = "/v1/files/{file}/content", params(("file" = i64, Path)),
-    responses((status = 200, content_type = "application/octet-stream"),
-        (status = 404, body = Problem)))]
-async fn content(
-    State(site): State<Arc<Site>>,
-    Named(id): Named<i64>,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
-    let (own, config) = (site.name.clone(), site.config());
-    let found = site.read(move |reader| {
-        let Some(file) = reader.file(FileId(id))? else { return Ok(None) };
-        let own = reader.sites()?.into_iter().find(|(_, name)| *name == own).map(|(id, _)| id);
-        let replicas = reader.replicas(file.id)?.into_iter();
-        let mine = replicas.filter(|r| Some(r.site) == own && r.state == ReplicaState::Present);
-        let path = mine.map(|replica| config.path(replica.path.as_ref())).next();
-        Ok(path.map(|path| (path, file.size)).zip(Some(reader.digests(file.id)?)))
-    });
-    let gone = || Problem::not_found(format!("file {id} is not here"));
-    let ((path, size), digests) = found.await?.ok_or_else(gone)?;
-    let file = blocking(move || Ok(open_ours(&site, &path))).await?.ok_or_else(gone)?;
-    let mut answer = Response::new(Body::from_stream(pieces(file)));
-    let answered = answer.headers_mut();
-    answered.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-    answered.insert(header::CONTENT_LENGTH, HeaderValue::from(size));
-    if let Some(wanted) = headers.get("want-digest").and_then(|value| value.to_str().ok())
-        && let Some(digest) = digest_header(wanted, &digests)
-        && let Ok(value) = HeaderValue::from_str(&digest)
-    {
-        answered.insert("digest", value);
-    }
-    Ok(answer)
-}
-
-/// A file's bytes, read where that may block.
-fn pieces(file: std::fs::File) -> impl futures_util::Stream<Item = std::io::Result<Vec<u8>>> {
-    futures_util::stream::unfold(Some(file), |file| async {
-        let mut file = file?;
-        let read = tokio::task::spawn_blocking(move || {
-            let mut piece = vec![0; PIECE_LEN];
-            let read = file.read(&mut piece).map(|len| piece.truncate(len));
-            (file, read.map(|()| piece))
-        });
-        match read.await {
-            Ok((_, Ok(piece))) if piece.is_empty() => None,
-            Ok((file, Ok(piece))) => Some((Ok(piece), Some(file))),
-            Ok((_, Err(error))) => Some((Err(error), None)),
-            Err(error) => Some((Err(std::io::Error::other(error)), None)),
-        }
-    })
-}
-
-/// Opens a file, if its path is one from which this site gives files out. The folders that are looked at may not answer.
-fn open_ours(site: &Site, path: &std::path::Path) -> Option<std::fs::File> {
-    let config = site.config();
-    let real = path.canonicalize().unwrap_or_default();
-    let below = |folder: PathBuf| folder.canonicalize().is_ok_and(|f| real.starts_with(f));
-    let is_ours = config.inboxes().into_iter().any(below) || is_open_to_reading(&config, path);
-    if is_ours { open_file(path).ok().flatten() } else { None }
-}
-
-/// The digests that are wanted and recorded, as RFC 3230 writes them.
-fn digest_header(wanted: &str, digests: &[downpour_catalog::Digest]) -> Option<String> {
-    let mut written = Vec::new();
-    for word in wanted.split(',') {
-        let name = word.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-        let kind = match name.as_str() {
-            "md5" => DigestKind::Md5,
-            "sha-256" | "sha256" => DigestKind::Sha256,
-            "adler32" => DigestKind::Adler32,
-            "blake3" => DigestKind::Blake3,
-            _ => continue,
-        };
-        if let Some(digest) = digests.iter().find(|digest| digest.kind() == kind) {
-            let value = match kind {
-                DigestKind::Adler32 | DigestKind::Blake3 => digest.hex(),
-                DigestKind::Md5 | DigestKind::Sha256 => base64(digest.value()),
-            };
-            written.push(format!("{name}={value}"));
-        }
-    }
-    (!written.is_empty()).then(|| written.join(","))
-}
-
-/// As RFC 3230 wants it: with padding, and not the alphabet of URLs.
-fn base64(bytes: &[u8]) -> String {
-    let url = downpour_transport::control::encode_base64url(bytes);
-    let mut text = url.replace('-', "+").replace('_', "/");
-    while !text.len().is_multiple_of(4) {
-        text.push('=');
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::digest_header;
-    use downpour_catalog::{Digest, DigestKind};
-
-    #[test]
-    fn digests_are_written_as_the_wanted_names_have_them() {
-        let digests = [
-            Digest::blake3([0xab; 32]),
-            Digest::new(DigestKind::Md5, &[0xff; 16]).unwrap(),
-            Digest::new(DigestKind::Adler32, &[1, 2, 3, 4]).unwrap(),
-        ];
-        let header = |wanted: &str| digest_header(wanted, &digests);
-        assert_eq!(
-            header("MD5;q=0.5, adler32").unwrap(),
-            "md5=/////////////////////w==,adler32=01020304"
-        );
-        assert_eq!(header("blake3").unwrap(), format!("blake3={}", "ab".repeat(32)));
-        assert_eq!(header("sha-256"), None);
-    }
 }

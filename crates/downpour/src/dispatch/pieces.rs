@@ -3,11 +3,12 @@
 //! Who may: a site whose `[[remote]]` says `pull = true`. What: a file of the catalog with a replica here, by origin, name,
 //! version and digest. Whether the bytes are the right ones is for the asker to find out: it knows the digest.
 
+use super::load::open_folders;
 use super::sites::asker;
 use super::{Dispatch, lock};
 use crate::api::{Allow, Given, Problem, Routes, Who};
 use crate::object::open_file;
-use crate::site::{Remote, Site};
+use crate::site::{Config, Fault, Remote, Site, blocking};
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
@@ -16,15 +17,27 @@ use axum::response::Response;
 use downpour_catalog::{ErrorClass, ReplicaState};
 use downpour_proto::Rate;
 use downpour_transport::blocked;
-use downpour_transport::control::{Peer, PullBudget};
+use downpour_transport::control::{PullBudget, Visitor};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
+use std::io::{self, Read as _};
 use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tokio::sync::Semaphore;
 use utoipa::{OpenApi, ToSchema};
 
 /// Bytes of one piece at most.
 pub(super) const PIECE_LEN_MAX: u64 = 4 << 20;
+
+/// Bytes that are read at a time of a file that somebody downloads.
+const READ_LEN: usize = 1 << 18;
+
+/// Files of a folder that are opened, or read, for others at once, a thread each.
+const READS_MAX: usize = 8;
+
+/// Folders that have turns of their own; the others share some. Together that is half of tokio's 512 threads for what may block.
+const FOLDERS_MAX: usize = 32;
 
 /// Some bytes of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -60,7 +73,7 @@ async fn piece(
     State(site): State<Arc<Site>>,
     Extension(dispatch): Extension<Arc<Dispatch>>,
     Extension(who): Extension<Who>,
-    Extension(peer): Extension<Peer>,
+    Extension(visitor): Extension<Visitor>,
     asked: HeaderMap,
     Given(piece): Given<Piece>,
 ) -> Result<Response, Problem> {
@@ -101,12 +114,13 @@ async fn piece(
     if piece.start.checked_add(piece.len).is_none_or(|end| end > size) {
         return Err(Problem::bad_request("the file ends before", "ask for bytes within it"));
     }
-    let opened = tokio::task::spawn_blocking(move || open_file(&path)).await;
-    let file = opened.ok().and_then(Result::ok).flatten().ok_or_else(gone)?;
-    let from = Holding { file, dispatch, remote, peer: peer.clone() };
+    let turns = dispatch.turns(&site.config(), &path);
+    let opened = read_file(&turns, move || open_file(&path)).await?;
+    let file = opened.ok().flatten().ok_or_else(gone)?;
+    let from = Holding { file, turns, dispatch, remote, visitor: visitor.clone() };
     let mut answer = Response::new(Body::from_stream(bytes(from, piece.start, piece.len)));
     let head = answer.headers_mut();
-    peer.carry_bulk(&asked, head);
+    visitor.carry_bulk(&asked, head);
     head.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     head.insert(header::CONTENT_LENGTH, HeaderValue::from(piece.len));
     Ok(answer)
@@ -115,12 +129,40 @@ async fn piece(
 /// A file that is asked for, by whom.
 struct Holding {
     file: File,
+    turns: Arc<Semaphore>,
     dispatch: Arc<Dispatch>,
     remote: Arc<Remote>,
-    peer: Peer,
+    visitor: Visitor,
+}
+
+/// Opens or reads a file for others, where that may block, once it is its turn. The turn ends with the work, though who asked
+/// may wait no longer: a disk that does not answer holds so few threads, however often it is asked.
+pub(super) async fn read_file<T: Send + 'static>(
+    turns: &Arc<Semaphore>,
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Fault> {
+    let turn = turns.clone().acquire_owned().await.expect("it is never closed");
+    blocking(move || {
+        let _turn = turn;
+        Ok(read())
+    })
+    .await
 }
 
 impl Dispatch {
+    /// The turns to read what lies in the same configured folder, by the path alone: no disk is asked. One that does not answer
+    /// holds up its own folder.
+    pub(super) fn turns(&self, config: &Config, path: &Path) -> Arc<Semaphore> {
+        let folders = open_folders(config).into_iter().filter(|folder| path.starts_with(folder));
+        let longest = folders.max_by_key(|folder| folder.components().count());
+        let mut folder = longest.unwrap_or_default();
+        let mut turns = lock(&self.reads);
+        if turns.len() >= FOLDERS_MAX && !turns.contains_key(&folder) {
+            folder = PathBuf::new();
+        }
+        turns.entry(folder).or_insert_with(|| Arc::new(Semaphore::new(READS_MAX))).clone()
+    }
+
     /// What a site may fetch from here now.
     fn budget(&self, remote: &Remote) -> Arc<PullBudget> {
         let batches = lock(&self.links).get(remote.name()).map_or(0, |link| link.active);
@@ -135,21 +177,22 @@ impl Dispatch {
     }
 }
 
-/// Read where that may block, with the leave of who shares the link.
+/// Read with the leave of who shares the link.
 fn bytes(
     from: Holding,
     start: u64,
     len: u64,
-) -> impl futures_util::Stream<Item = std::io::Result<Vec<u8>>> {
+) -> impl futures_util::Stream<Item = io::Result<Vec<u8>>> {
     futures_util::stream::unfold(Some((from, start, len)), |left| async {
         let (from, at, left) = left.filter(|(_, _, left)| *left > 0)?;
         let budget = from.dispatch.budget(&from.remote);
         let len = budget.piece_len().min(usize::try_from(left).unwrap_or(usize::MAX));
         budget.acquire(len).await;
-        let read = tokio::task::spawn_blocking(move || {
+        let turns = from.turns.clone();
+        let read = read_file(&turns, move || {
             let mut some = vec![0; len];
             let (read, slept) = blocked(|| from.file.read_exact_at(&mut some, at));
-            from.peer.waited_for_disk(slept);
+            from.visitor.waited_for_disk(slept);
             (from, read.map(|()| some))
         });
         match read.await {
@@ -158,15 +201,91 @@ fn bytes(
                 Some((Ok(some), Some((from, at + len, left - len))))
             }
             Ok((_, Err(error))) => Some((Err(error), None)),
-            Err(error) => Some((Err(std::io::Error::other(error)), None)),
+            Err(error) => Some((Err(io::Error::other(error)), None)),
+        }
+    })
+}
+
+/// A file's bytes, read where that may block.
+pub(super) fn whole(
+    turns: Arc<Semaphore>,
+    file: File,
+) -> impl futures_util::Stream<Item = io::Result<Vec<u8>>> {
+    futures_util::stream::unfold(Some((turns, file)), |left| async {
+        let (turns, mut file) = left?;
+        let read = read_file(&turns, move || {
+            let mut piece = vec![0; READ_LEN];
+            let read = file.read(&mut piece).map(|len| piece.truncate(len));
+            (file, read.map(|()| piece))
+        });
+        match read.await {
+            Ok((_, Ok(piece))) if piece.is_empty() => None,
+            Ok((file, Ok(piece))) => Some((Ok(piece), Some((turns, file)))),
+            Ok((_, Err(error))) => Some((Err(error), None)),
+            Err(error) => Some((Err(io::Error::other(error)), None)),
         }
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::site::RemoteSection;
+    use super::{FOLDERS_MAX, READS_MAX, read_file};
+    use crate::dispatch::{Dispatch, lock};
+    use crate::site::{Clock, Config, Daemon, RemoteSection};
     use downpour_proto::Rate;
+    use std::sync::{Arc, Barrier};
+    use std::time::Duration;
+    use tokio::task::JoinSet;
+
+    /// What a site that gives files of these folders out has for them, and its configuration.
+    async fn giving_out(folders: &str) -> (Dispatch, Arc<Config>) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("site.toml");
+        let text = format!(
+            "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n[transfer]\nfolders = [{folders}]"
+        );
+        std::fs::write(&file, text).unwrap();
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        daemon.end(Duration::ZERO).await;
+        (Dispatch::new(&daemon.site, &Arc::default()), daemon.site.config())
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_does_not_answer_has_few_threads_and_holds_up_no_other_folder() {
+        let (dispatch, config) = giving_out("'/hung', '/well'").await;
+        let [hung, well] = ["/hung/a", "/well/a"].map(|a| dispatch.turns(&config, a.as_ref()));
+        assert!(!Arc::ptr_eq(&hung, &well), "or it would be waited for without end");
+        let disk = Arc::new(Barrier::new(READS_MAX + 1));
+        let mut reads = JoinSet::new();
+        for _ in 0..2 * READS_MAX {
+            let (hung, disk) = (hung.clone(), disk.clone());
+            reads.spawn(async move { read_file(&hung, move || disk.wait()).await });
+        }
+        while hung.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        reads.shutdown().await;
+        assert_eq!(hung.available_permits(), 0, "each is at the disk still");
+        read_file(&well, || ()).await.unwrap();
+        tokio::task::spawn_blocking(move || disk.wait()).await.unwrap();
+        read_file(&hung, || ()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn each_configured_folder_has_turns_of_its_own_and_what_lies_elsewhere_shares_some() {
+        let named: Vec<String> = (0..FOLDERS_MAX).map(|n| format!("'/data/{n}'")).collect();
+        let (dispatch, config) = giving_out(&format!("'/data', {}", named.join(", "))).await;
+        let turns = |path: &str| dispatch.turns(&config, path.as_ref());
+        let is_one = |a: &str, b: &str| Arc::ptr_eq(&turns(a), &turns(b));
+        assert!(is_one("/data/0/a", "/data/0/b/c") && is_one("/x", "/y"));
+        assert!(!is_one("/data/0/a", "/data/1/a") && !is_one("/data/0/a", "/data/a"));
+        assert!(!is_one("/data/1/a", "/data/12/a") && !is_one("/data/a", "/x"));
+        for n in 0..FOLDERS_MAX {
+            turns(&format!("/data/{n}/a"));
+        }
+        assert_eq!(lock(&dispatch.reads).len(), FOLDERS_MAX);
+        assert!(is_one(&format!("/data/{}/a", FOLDERS_MAX - 1), "/x"), "there is room for no more");
+    }
 
     #[test]
     fn batches_and_what_is_fetched_share_a_rate() {

@@ -1,9 +1,9 @@
 //! What arrived is written down: by the receiving folder itself, then in the catalog.
 
 use super::hooks::kill_point;
-use crate::receipt::{ReceiptLog, SignedFileReceipt};
+use crate::receipt::{InPlace, ReceiptLog};
 use crate::site::{Fault, Site, blocking};
-use downpour_catalog::{Answer, Change, ErrorClass, Time};
+use downpour_catalog::{AdoptedFile, Answer, Change, ErrorClass, Time};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,51 +13,47 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(super) async fn record(
     site: &Arc<Site>,
     folder: &Path,
-    signed: Vec<SignedFileReceipt>,
+    files: Vec<InPlace>,
 ) -> Result<Vec<Answer>, Fault> {
     let (site, folder) = (site.clone(), folder.to_owned());
-    blocking(move || record_here(&site, &folder, &signed)).await
+    blocking(move || record_here(&site, &folder, &files)).await
 }
 
 /// The same, on a thread where that may block.
 pub(super) fn record_here(
     site: &Site,
     folder: &Path,
-    signed: &[SignedFileReceipt],
+    files: &[InPlace],
 ) -> Result<Vec<Answer>, Fault> {
-    if signed.is_empty() {
+    if files.is_empty() {
         return Ok(Vec::new());
     }
     let now = site.clock.now();
     kill_point("log.before");
-    keep(folder, signed)?;
+    keep(folder, files)?;
     kill_point("adopt.before");
-    let answers = adopt(site, folder, signed, now)?;
+    let answers = adopt(site, folder, files, now)?;
     kill_point("adopt.after");
     Ok(answers)
 }
 
 /// The folder keeps its receipts itself, so that a lost catalog can be made again.
-fn keep(folder: &Path, signed: &[SignedFileReceipt]) -> Result<(), Fault> {
+fn keep(folder: &Path, files: &[InPlace]) -> Result<(), Fault> {
     // Whoever opens the log looks at its end: nobody may be writing there.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let signed = files.iter().map(|file| &file.signed);
     let kept = ReceiptLog::open(folder).and_then(|mut log| log.append(signed));
     kept.map_err(|error| Fault::new(ErrorClass::DestinationWriteFailed, error.to_string()))
 }
 
 /// Takes files and receipts into the catalog, in one commit.
-fn adopt(
-    site: &Site,
-    folder: &Path,
-    signed: &[SignedFileReceipt],
-    now: Time,
-) -> Result<Vec<Answer>, Fault> {
+fn adopt(site: &Site, folder: &Path, files: &[InPlace], now: Time) -> Result<Vec<Answer>, Fault> {
     let catalog = &site.catalog;
     let own = catalog.site(&site.name)?;
     let mut words = HashMap::new();
-    let mut changes = Vec::with_capacity(signed.len());
-    for signed in signed {
+    let mut changes = Vec::with_capacity(files.len());
+    for InPlace { signed, others } in files {
         let said = &signed.receipt;
         let key = (said.site.clone(), said.rule.clone());
         let (site, rule) = match words.get(&key) {
@@ -68,7 +64,8 @@ fn adopt(
             }
         };
         let path = folder.join(&said.path).to_string_lossy().into_owned();
-        changes.push(Change::Adopt(signed.adopted((site, rule), (own, path), now)));
+        let adopted = signed.adopted((site, rule), (own, path), now);
+        changes.push(Change::Adopt(AdoptedFile { others: others.clone(), ..adopted }));
     }
     Ok(catalog.submit(now, changes).wait()?)
 }

@@ -5,7 +5,7 @@ use super::arriving::{check, judge};
 use super::incoming::Incoming;
 use super::link::Wanted;
 use super::offer::{BatchState, Begin, Offer, OfferAnswer, OfferItem, Wants, WantsAnswer};
-use super::people::{TransferReport, transfer_here};
+use super::people::{BatchReport, TransferReport, transfer_here};
 use super::room::LANES_MAX;
 use super::{Dispatch, here, lock, wants};
 use crate::api::{Allow, Asked, Given, Named, Problem, Routes, Who};
@@ -142,6 +142,7 @@ async fn begin(
             tokio::spawn(async move {
                 incoming.run(&site, &remote, lane.name(), ticket).await;
                 dispatch.count(&incoming.state.borrow());
+                BatchReport::incoming(&id, &incoming, site.clock.now()).tell(&site, None);
                 drop(arriving);
             });
         }
@@ -157,6 +158,7 @@ fn ending(site: &Site) -> Problem {
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct Wait {
     /// Seconds to wait for its end.
     wait: Option<u64>,

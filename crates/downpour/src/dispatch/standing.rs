@@ -203,6 +203,7 @@ mod tests {
             rule: "all".to_owned(),
             size: 3,
             blake3: blake3::hash(b"abc").to_hex().to_string(),
+            digests: Vec::new(),
             path: "f".to_owned(),
         };
         Under::new((Held::example("f"), file), required, nodes.iter().copied().collect())

@@ -2,7 +2,7 @@
 
 use super::fetch::{FetchReport, FetchSource};
 use super::link::{Link, Wanted};
-use super::load::{Names, receipts_that_hold};
+use super::load::{Names, having, receipts_that_hold};
 use super::route::{Route, is_submitted};
 use super::ways::Way;
 use super::{Dispatch, ReceiverSection, lock};
@@ -12,6 +12,7 @@ use downpour_catalog::{
     BadCursor, Cursor, Error, ErrorClass, File, FileId, Query, Reason, State, Time,
 };
 use downpour_proto::Rate;
+use downpour_transport::identity::PublicKey;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -117,8 +118,8 @@ struct Links {
 struct LinkNow {
     wanted: Wanted,
     probe_at: Option<Time>,
-    /// What stands in the way, while something does.
-    trouble: Option<String>,
+    /// What stands in the way, while something does: its class, and in words.
+    trouble: Option<(ErrorClass, String)>,
     files_per_s: f64,
 }
 
@@ -134,7 +135,7 @@ impl Dispatch {
         Links { of: now.collect(), present }
     }
 
-    /// Files that do not move, all of them or those that `query` finds.
+    /// Files that do not move, all of them or those that `query` finds. Its error class is the one that they are shown with.
     pub(super) async fn why(
         &self,
         site: &Arc<Site>,
@@ -142,8 +143,8 @@ impl Dispatch {
         from: Place,
     ) -> Result<WhyList, Fault> {
         let (links, config) = (Arc::new(self.links_now()), site.config());
-        let (own, now) = (site.name.clone(), site.clock.now());
-        let (links_now, configured) = (links.clone(), config.clone());
+        let (own, now, keys) = (site.name.clone(), site.clock.now(), keys(site));
+        let (links_now, configured, wanted) = (links.clone(), config.clone(), query.error);
         let read = site.read(move |reader| {
             let names = Names::read(reader)?;
             let rules = Rules::new(&own, &config.rule);
@@ -151,12 +152,17 @@ impl Dispatch {
             let (mut files, mut next) = (Vec::new(), None);
             let Place { state: begin, mut after } = from;
             // One state after the other, unless the question is of one.
+            let is_named = query.prefix.is_some() || query.digest.is_some();
             let states = match query.state {
                 Some(state) => vec![state],
-                None if query.prefix.is_some() || query.digest.is_some() => Vec::new(),
+                // What has ended has no error class.
+                None if is_named && query.error.is_none() => Vec::new(),
                 None => STATES.to_vec(),
             };
-            let ask = |state| Query { state, ..query.clone() };
+            // What is queued has none in the catalog: it is shown with that of its link.
+            let is_known = |state, class| state != Some(State::Queued) || !shows(&links, class);
+            let error = |state| query.error.filter(|class| is_known(state, *class));
+            let ask = |state| Query { state, error: error(state), ..query.clone() };
             let asked: Vec<Query> = match states.as_slice() {
                 [] => vec![ask(None)],
                 states => states.iter().map(|state| ask(Some(*state))).collect(),
@@ -164,8 +170,12 @@ impl Dispatch {
             let begin = asked.iter().position(|query| query.state == begin).unwrap_or(0);
             for (place, query) in asked.iter().enumerate().skip(begin) {
                 let page = reader.search(query, after.take().as_ref(), PAGE - files.len())?;
-                for file in page.files {
-                    let route = Route::of(&config, &rules, names.rule(file.rule));
+                let route = |file: &File| Route::of(&config, &rules, names.rule(file.rule));
+                for (file, route) in still_to(reader, page.files, route, (&names, &keys))? {
+                    let class = class_of(&file, route.as_ref(), &links);
+                    if wanted.is_some() && class != wanted {
+                        continue;
+                    }
                     let lack = lack(reader, &file, route.as_ref(), (&config, &names), &links)?;
                     let ahead = ahead.get(&file.rule).map_or(0, |ahead| ahead.files);
                     files.push(Recorded { file, route, ahead, lack });
@@ -190,13 +200,15 @@ impl Dispatch {
     /// One file.
     pub(super) async fn why_of(&self, site: &Arc<Site>, id: FileId) -> Result<Option<Why>, Fault> {
         let (links, config) = (self.links_now(), site.config());
-        let (own, now) = (site.name.clone(), site.clock.now());
+        let (own, now, keys) = (site.name.clone(), site.clock.now(), keys(site));
         let configured = config.clone();
         let read = site.read(move |reader| {
             let Some(file) = reader.file(id)? else { return Ok(None) };
             let names = Names::read(reader)?;
             let rules = Rules::new(&own, &config.rule);
-            let route = Route::of(&config, &rules, names.rule(file.rule));
+            let route = |file: &File| Route::of(&config, &rules, names.rule(file.rule));
+            let mut found = still_to(reader, vec![file], route, (&names, &keys))?;
+            let Some((file, route)) = found.pop() else { return Ok(None) };
             let waiting = ahead(reader)?.get(&file.rule).copied().unwrap_or_default();
             let lack = lack(reader, &file, route.as_ref(), (&config, &names), &links)?;
             let origin = names.sites.get(&file.site).cloned().unwrap_or_default();
@@ -248,16 +260,17 @@ impl Dispatch {
 }
 
 /// What stands in the way of a link.
-fn trouble(name: &str, link: &Link) -> Option<String> {
+fn trouble(name: &str, link: &Link) -> Option<(ErrorClass, String)> {
     let (class, what) = link.trouble()?;
     // What found no room before says nothing of another trouble since.
     let too_large = link.too_large().filter(|_| *class == ErrorClass::DestinationFull);
-    Some(match (link.is_broken(), too_large) {
+    let text = match (link.is_broken(), too_large) {
         (true, _) => format!("the link to {name} is broken: {class}: {what}"),
         // The last refusal may have been of a larger one, and says how large.
         (false, Some(size)) => format!("{name} has no room for {size} bytes: {class}"),
         (false, None) => format!("{name} takes nothing now: {class}: {what}"),
-    })
+    };
+    Some((*class, text))
 }
 
 /// What is in the queue of a rule.
@@ -280,6 +293,40 @@ fn ahead(
     Ok(ahead)
 }
 
+/// By what other sites sign.
+fn keys(site: &Site) -> HashMap<String, PublicKey> {
+    site.remotes().iter().map(|remote| (remote.name().to_owned(), remote.key())).collect()
+}
+
+/// Files, and where each is still to go: of several sites to those that lack it, for the others' links are nothing to it.
+/// Asked at once for all of them: a database may be far away.
+fn still_to(
+    reader: &mut downpour_catalog::Reader,
+    files: Vec<File>,
+    route: impl Fn(&File) -> Option<Route>,
+    known: (&Names, &HashMap<String, PublicKey>),
+) -> Result<Vec<(File, Option<Route>)>, Error> {
+    let with_route = |file: File| {
+        let route = route(&file);
+        (file, route)
+    };
+    let mut files: Vec<_> = files.into_iter().map(with_route).collect();
+    let several = |route: &Route| route.to.len() > 1;
+    let asked = files.iter().filter(|(_, route)| route.as_ref().is_some_and(several));
+    let asked: Vec<FileId> = asked.map(|(file, _)| file.id).collect();
+    let have = having(reader, &asked, known)?;
+    for (file, route) in &mut files {
+        let Some(route) = route else { continue };
+        let lacks = |to: &&String| !have.contains(&(file.id, to.to_string()));
+        let lacking: Vec<String> = route.to.iter().filter(lacks).cloned().collect();
+        // Where none lacks it, any of them is to say so.
+        if !lacking.is_empty() {
+            route.to = lacking;
+        }
+    }
+    Ok(files)
+}
+
 /// Of a file for named receivers that does not move: which of them lack it, and which of these are away.
 fn lack(
     reader: &mut downpour_catalog::Reader,
@@ -298,7 +345,7 @@ fn lack(
     };
     let of = |r: &ReceiverSection| Some((names.site(&r.name)?, r.key.as_bytes().to_vec()));
     let holders = config.receiver.iter().filter_map(of).collect();
-    let receipts = receipts_that_hold(reader, file.id, &holders)?;
+    let receipts = receipts_that_hold(reader, &[file.id], &holders)?;
     let has = |key: &[u8]| receipts.iter().any(|receipt| receipt.receiver == key);
     let lacks = |name: &&String| {
         let known = config.receiver.iter().find(|receiver| receiver.name == **name);
@@ -319,6 +366,7 @@ fn lack(
 /// A file, and what the catalog says of what its reason depends on.
 struct Recorded {
     file: File,
+    /// To where it still is to go.
     route: Option<Route>,
     /// Files of its rule in the queue.
     ahead: i64,
@@ -331,9 +379,18 @@ fn say(recorded: &Recorded, links: &Links, config: &Config, now: Time) -> Why {
     let Recorded { file, ahead, lack, .. } = recorded;
     let route = recorded.route.as_ref();
     let is_submitted = route.is_some_and(|route| is_submitted(&route.rule));
-    let (eta, text) = match (file.state, file.reason) {
-        (State::Waiting, reason) => waiting(file, reason, route, links),
-        (State::Queued, _) => queued(route, links, *ahead, now),
+    let (held, trouble) = match (file.state, route) {
+        (State::Waiting | State::Queued, Some(route)) => held_up(route, links),
+        _ => (None, String::new()),
+    };
+    // What is recorded of a file does not change with a link.
+    let by_link = held.filter(|_| file.state == State::Queued);
+    let reason = by_link.map(|held| held.reason).or(file.reason);
+    let class = class_of(file, route, links);
+    let (eta, text) = match (file.state, by_link) {
+        (State::Waiting, _) => waiting(file, route, held),
+        (State::Queued, Some(held)) => (held.eta, String::new()),
+        (State::Queued, None) => queued(route, links, *ahead, now),
         (State::Quarantined, _) => {
             let class = file.error.map_or("an error", |class| class.name());
             let is_aside = lies_aside(&config.spool, &file.name, file.id.0);
@@ -359,32 +416,28 @@ fn say(recorded: &Recorded, links: &Links, config: &Config, now: Time) -> Why {
         (State::Cancelled, _) => (None, "it was cancelled".to_owned()),
         (State::Adopted, _) => (None, "it lies where it should".to_owned()),
     };
-    let text = lack.iter().fold(text, |text, lack| format!("{text}; {lack}"));
+    let texts = [Some(&text), Some(&trouble), lack.as_ref()].into_iter().flatten();
+    let texts: Vec<&str> = texts.map(String::as_str).filter(|text| !text.is_empty()).collect();
     Why {
         fetch: None,
         file: file.id.0,
         name: file.name.clone(),
         version: file.version,
         state: file.state.name().to_owned(),
-        reason: file.reason.map(|reason| reason.name().to_owned()),
-        class: file.error.map(|class| class.name().to_owned()),
+        reason: reason.map(|reason| reason.name().to_owned()),
+        class: class.map(|class| class.name().to_owned()),
         tries: file.tries,
         since_us: file.since.0,
         eta_us: eta.map(|eta| eta.0),
-        text,
+        text: texts.join("; "),
         ways: Vec::new(),
         sources: Vec::new(),
     }
 }
 
-fn waiting(
-    file: &File,
-    reason: Option<Reason>,
-    route: Option<&Route>,
-    links: &Links,
-) -> (Option<Time>, String) {
+fn waiting(file: &File, route: Option<&Route>, held: Option<HeldUp>) -> (Option<Time>, String) {
     let class = file.error.map_or(String::new(), |class| format!(" after {class}"));
-    let what = match reason {
+    let what = match file.reason {
         Some(Reason::NoSpace) => "the destination has no room beside what it keeps free".to_owned(),
         Some(Reason::Turn) => "others of its sites have their turn".to_owned(),
         _ => format!("it is tried again{class}, attempt {}", file.tries + 1),
@@ -397,59 +450,102 @@ fn waiting(
         true => format!("{what}; what is there now goes when it is submitted again"),
         false => what,
     };
-    let held = route.iter().flat_map(|route| &route.to).find_map(|to| {
-        let link = links.of.get(to)?;
-        let at = link.probe_at?;
-        Some((link.trouble.clone().unwrap_or_default(), at))
-    });
-    match (file.next_try, held) {
-        (Some(next), Some((trouble, at))) => (Some(next.max(at)), format!("{what}; {trouble}")),
-        (next, _) => (next, what),
+    (file.next_try.max(held.and_then(|held| held.eta)), what)
+}
+
+/// What holds up a file whose links all are closed by an operator, or left alone for now.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct HeldUp {
+    reason: Reason,
+    class: Option<ErrorClass>,
+    eta: Option<Time>,
+}
+
+/// What holds up a file, where it has no other link; and, in words, what is wrong with each of its links.
+fn held_up(route: &Route, links: &Links) -> (Option<HeldUp>, String) {
+    let held = |to: &String| held_by_link(to, links.of.get(to)?);
+    let (held, texts): (Vec<HeldUp>, Vec<String>) = route.to.iter().filter_map(held).unzip();
+    let is_held = held.len() == route.to.len();
+    // It moves on when the first of them is tried again.
+    let first = held.into_iter().min_by_key(|held| (held.eta.is_none(), held.eta));
+    (first.filter(|_| is_held), texts.join("; "))
+}
+
+/// The error class that a file is shown with: its own, or that of the link that holds it up in the queue.
+fn class_of(file: &File, route: Option<&Route>, links: &Links) -> Option<ErrorClass> {
+    match (file.state, route) {
+        (State::Queued, Some(route)) => held_up(route, links).0?.class,
+        _ => file.error,
     }
+}
+
+/// Whether what is queued may be shown with this error class.
+fn shows(links: &Links, class: ErrorClass) -> bool {
+    let mut held = links.of.iter().filter_map(|(to, link)| held_by_link(to, link));
+    held.any(|(held, _)| held.class == Some(class))
+}
+
+/// What a link that is closed, or left alone, does to what goes by it.
+fn held_by_link(to: &str, link: &LinkNow) -> Option<(HeldUp, String)> {
+    let paused = |what| {
+        let held = HeldUp { reason: Reason::Paused, class: None, eta: None };
+        Some((held, format!("an operator {what} the link to {to}")))
+    };
+    match link.wanted {
+        Wanted::Banned => return paused("banned"),
+        Wanted::Drained => return paused("drained"),
+        Wanted::Open => {}
+    }
+    let eta = Some(link.probe_at?);
+    let (class, text) = link.trouble.clone().unzip();
+    let reason = match class {
+        Some(ErrorClass::DestinationFull) => Reason::NoSpace,
+        _ => Reason::Breaker,
+    };
+    Some((HeldUp { reason, class, eta }, text.unwrap_or_default()))
 }
 
 fn queued(route: Option<&Route>, links: &Links, ahead: i64, now: Time) -> (Option<Time>, String) {
     let Some(route) = route else {
         return (None, "its rule is not configured any more, or sends nothing".to_owned());
     };
-    let mut eta = None;
-    for to in &route.to {
-        let Some(link) = links.of.get(to) else { continue };
-        match (link.wanted, link.probe_at) {
-            (Wanted::Banned, _) => return (None, format!("an operator banned the link to {to}")),
-            (Wanted::Drained, _) => return (None, format!("an operator drained the link to {to}")),
-            (Wanted::Open, Some(at)) => {
-                return (Some(at), link.trouble.clone().unwrap_or_default());
-            }
-            (Wanted::Open, None) if link.files_per_s > 0.0 => {
-                let seconds = (ahead as f64 / link.files_per_s).min(1e9);
-                eta = Some(Time(now.0 + (seconds * 1e6) as i64));
-            }
-            (Wanted::Open, None) => {}
-        }
-    }
+    let open = |to: &String| links.of.get(to).filter(|link| held_by_link(to, link).is_none());
+    let mut paces = route.to.iter().filter_map(open).map(|link| link.files_per_s);
+    let eta = paces.rfind(|pace| *pace > 0.0).map(|pace| {
+        let seconds = (ahead as f64 / pace).min(1e9);
+        Time(now.0 + (seconds * 1e6) as i64)
+    });
     (eta, format!("{ahead} files of its rule are in the queue"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{LinkNow, Links, queued, trouble};
+    use super::{LinkNow, Links, Place, Recorded, say, trouble};
+    use crate::dispatch::book::Held;
     use crate::dispatch::link::{Link, Wanted, seed};
-    use downpour_catalog::{ErrorClass, Time};
+    use crate::dispatch::{Dispatch, lock};
+    use crate::site::{Clock, Daemon, Site};
+    use downpour_catalog::{
+        Change, Digest, ErrorClass, File, FileId, Move, NewFile, Next, OtherContent, Query, Reason,
+        Receipt, Replica, ReplicaState, Revision, Same, State, Time,
+    };
     use std::collections::HashMap;
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::time::Duration;
 
     const NOW: Time = Time(1_700_000_000_000_000);
 
     fn links(wanted: Wanted, probe_at: Option<Time>, files_per_s: f64) -> Links {
-        let trouble = probe_at.map(|_| "timed-out: nobody answers".to_owned());
+        let trouble =
+            probe_at.map(|_| (ErrorClass::TimedOut, "timed-out: nobody answers".to_owned()));
         let link = LinkNow { wanted, probe_at, trouble, files_per_s };
         Links { of: HashMap::from([("b".to_owned(), link)]), present: None }
     }
 
     #[test]
     fn places_parse_as_they_are_shown() {
-        use super::Place;
-        use downpour_catalog::{Cursor, FileId, SiteId, State};
+        use downpour_catalog::{Cursor, SiteId};
         let (id, name) = (Cursor::Id(FileId(17)), "queued/run".to_owned());
         let cursors = [Some(id.clone()), Some(Cursor::Name(name, SiteId(3), 2))];
         for after in cursors {
@@ -470,10 +566,10 @@ mod tests {
         let mut link = Link::new(seed(), Wanted::Open);
         link.has_no_room(NOW, 5000, "5000 bytes are needed");
         link.has_no_room(NOW, 9000, "9000 bytes are needed");
-        let text = trouble("b", &link).unwrap();
+        let (_, text) = trouble("b", &link).unwrap();
         assert!(text.contains("no room for 5000 bytes") && !text.contains("9000"), "{text}");
         link.fail(NOW, ErrorClass::DestinationUnreachable, "nobody answers");
-        let text = trouble("b", &link).unwrap();
+        let (_, text) = trouble("b", &link).unwrap();
         assert!(text.contains("nobody answers") && !text.contains("5000"), "{text}");
     }
 
@@ -485,13 +581,168 @@ mod tests {
         .unwrap();
         let rules = crate::spool::Rules::new("a", &[]);
         let route = super::Route::of(&config, &rules, "to:b").unwrap();
-        let say = |links: &Links| queued(Some(&route), links, 500, NOW);
-        let (eta, text) = say(&links(Wanted::Open, None, 100.0));
-        assert_eq!((eta, text.contains("500")), (Some(NOW.plus_s(5)), true), "{text}");
+        let (state, reason) = (State::Queued, Some(Reason::Turn));
+        let file = File { state, reason, ..Held::example("x").file };
+        let mut recorded = Recorded { file, route: Some(route), ahead: 500, lack: None };
+        let why = |recorded: &Recorded, links: &Links| {
+            let why = say(recorded, links, &config, NOW);
+            (why.reason.unwrap_or_default(), why.class, why.eta_us.map(Time), why.text)
+        };
+        let (reason, class, eta, text) = why(&recorded, &links(Wanted::Open, None, 100.0));
+        assert_eq!((&*reason, class, eta), ("turn", None, Some(NOW.plus_s(5))));
+        assert!(text.contains("500"), "{text}");
         let at = NOW.plus_s(30);
-        let (eta, text) = say(&links(Wanted::Open, Some(at), 100.0));
-        assert!(eta == Some(at) && text.contains("timed-out"), "{text}");
-        assert_eq!(say(&links(Wanted::Banned, None, 100.0)).0, None);
-        assert!(queued(None, &links(Wanted::Open, None, 0.0), 1, NOW).0.is_none());
+        let mut broken = links(Wanted::Open, Some(at), 100.0);
+        let (reason, class, eta, text) = why(&recorded, &broken);
+        assert_eq!((&*reason, class.as_deref(), eta), ("breaker", Some("timed-out"), Some(at)));
+        assert!(text.contains("nobody answers"), "{text}");
+        let full = (ErrorClass::DestinationFull, "b has no room".to_owned());
+        broken.of.get_mut("b").unwrap().trouble = Some(full);
+        let (reason, class, ..) = why(&recorded, &broken);
+        assert_eq!((&*reason, class.as_deref()), ("no-space", Some("destination-full")));
+        for (wanted, told) in [(Wanted::Banned, "banned"), (Wanted::Drained, "drained")] {
+            let (reason, class, eta, text) = why(&recorded, &links(wanted, Some(at), 100.0));
+            assert_eq!((&*reason, class, eta), ("paused", None, None));
+            assert!(text.contains(told), "{text}");
+        }
+        recorded.route = None;
+        assert_eq!(why(&recorded, &links(Wanted::Open, None, 0.0)).2, None);
+    }
+
+    /// A site whose services have ended, with a rule `r` to `b` and `c`, and a dispatcher that tells of its links.
+    async fn begun(folder: &Path) -> (Daemon, Dispatch) {
+        let file = folder.join("site.toml");
+        let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n";
+        std::fs::write(&file, text).unwrap();
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let more = "[[remote]]\nname = 'b'\nkey = 'AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA'\n\
+                    [[remote]]\nname = 'c'\nkey = 'AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA'\n\
+                    [[rule]]\nname = 'r'\nmatch = '*'\nto = ['b', 'c']\n";
+        std::fs::write(&file, format!("{text}{more}")).unwrap();
+        assert!(daemon.reload().await);
+        // What is queued stays there.
+        daemon.end(Duration::ZERO).await;
+        let dispatch = Dispatch::new(&daemon.site, &Arc::default());
+        (daemon, dispatch)
+    }
+
+    async fn apply(site: &Site, change: Change) -> (FileId, Revision) {
+        let answers = site.catalog.submit(NOW, vec![change]).done().await;
+        let applied = answers.unwrap().remove(0).unwrap();
+        (applied.file, applied.revision)
+    }
+
+    /// A file of that rule, in the queue.
+    async fn queue(site: &Arc<Site>, name: &str) -> FileId {
+        let catalog = site.catalog.clone();
+        let known = site.read(move |_| Ok((catalog.site("a")?, catalog.rule("r")?)));
+        let (own, rule) = known.await.unwrap();
+        let new = NewFile {
+            site: own,
+            name: name.to_owned(),
+            size: 1,
+            stamp: 1,
+            rule,
+            rank: 1,
+            transfer: None,
+            other_content: OtherContent::Refuse,
+            same: Same::Any,
+        };
+        let (file, mut at) = apply(site, Change::TakeIn(new)).await;
+        let digest = Digest::blake3(*blake3::hash(b"f").as_bytes());
+        for next in [Next::Settled { size: 1 }, Next::Hashed(vec![digest]), Next::Queued] {
+            (_, at) = apply(site, Change::Move(Move { file, at, fence: None, next })).await;
+        }
+        file
+    }
+
+    /// A link that is broken.
+    fn broken() -> Link {
+        let mut link = Link::new(seed(), Wanted::Open);
+        while link.probe_at().is_none() {
+            link.fail(NOW, ErrorClass::TimedOut, "nobody answers");
+        }
+        link
+    }
+
+    #[tokio::test]
+    async fn what_several_sites_are_to_have_is_held_up_by_those_alone_that_lack_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let (daemon, dispatch) = begun(folder.path()).await;
+        let site = &daemon.site;
+        let file = queue(site, "f").await;
+        let why = async |[b, c]: [Link; 2]| {
+            *lock(&dispatch.links) = [("b".to_owned(), b), ("c".to_owned(), c)].into();
+            let list = dispatch.why(site, Query::default(), Place::default()).await.unwrap();
+            let why = list.files.into_iter().next().unwrap();
+            (why.reason.unwrap(), why.class, why.eta_us.map(Time), why.text)
+        };
+        let open = || Link::new(seed(), Wanted::Open);
+        let banned = || Link::new(seed(), Wanted::Banned);
+        // It goes to the one while the other is away.
+        let (reason, class, _, text) = why([broken(), open()]).await;
+        assert_eq!((&*reason, class), ("turn", None));
+        assert!(text.contains("the link to b is broken"), "{text}");
+        let (b, mut full) = (broken(), open());
+        full.has_no_room(NOW, 1, "no room");
+        let first = b.probe_at().min(full.probe_at());
+        let (_, _, eta, text) = why([b, full]).await;
+        assert_eq!(eta, first);
+        assert!(text.contains("b is broken") && text.contains("c has no room"), "{text}");
+        let b = broken();
+        let probe = b.probe_at();
+        let (reason, class, eta, _) = why([b, banned()]).await;
+        assert_eq!((&*reason, class.as_deref(), eta), ("breaker", Some("timed-out"), probe));
+        assert_eq!(why([banned(), banned()]).await.0, "paused");
+        // One of them has it.
+        let key = site.remote("b").unwrap().key().as_bytes().to_vec();
+        let receipt = Receipt { file, receiver: key, at: NOW, signed: vec![1] };
+        let catalog = site.catalog.clone();
+        let b = site.read(move |_| catalog.site("b")).await.unwrap();
+        let (path, state) = ("f".to_owned(), ReplicaState::Present);
+        apply(site, Change::Replica(Replica { file, site: b, path, state })).await;
+        apply(site, Change::Receipt(receipt)).await;
+        for b in [broken(), banned()] {
+            let (reason, class, _, text) = why([b, open()]).await;
+            assert_eq!((&*reason, class), ("turn", None));
+            assert!(!text.contains("link to b"), "{text}");
+        }
+        let (reason, _, eta, _) = why([broken(), banned()]).await;
+        assert_eq!((&*reason, eta), ("paused", None));
+        // Of each file on a page those count that lack this one.
+        queue(site, "g").await;
+        let list = dispatch.why(site, Query::default(), Place::default()).await.unwrap();
+        let reasons = list.files.iter().map(|why| (&*why.name, why.reason.as_deref().unwrap()));
+        assert_eq!(reasons.collect::<Vec<_>>(), [("f", "paused"), ("g", "breaker")]);
+    }
+
+    #[tokio::test]
+    async fn files_are_found_by_the_class_that_they_are_shown_with() {
+        let folder = tempfile::tempdir().unwrap();
+        let (daemon, dispatch) = begun(folder.path()).await;
+        let file = queue(&daemon.site, "f").await;
+        let (full, late) = (Some(ErrorClass::DestinationFull), Some(ErrorClass::TimedOut));
+        let found = async |query: Query| {
+            let list = dispatch.why(&daemon.site, query, Place::default()).await.unwrap();
+            list.files.into_iter().map(|why| (FileId(why.file), why.class)).collect::<Vec<_>>()
+        };
+        let of = |error| Query { error, ..Query::default() };
+        let shown = [(file, Some("timed-out".to_owned()))];
+        lock(&dispatch.links).insert("b".to_owned(), broken());
+        assert!(found(of(late)).await.is_empty(), "it goes to the other");
+        assert_eq!(found(of(None)).await, [(file, None)]);
+        lock(&dispatch.links).insert("c".to_owned(), broken());
+        assert_eq!(found(of(None)).await, shown);
+        assert_eq!(found(of(late)).await, shown);
+        assert!(found(of(full)).await.is_empty());
+        for (state, prefix, is) in [
+            (Some(State::Queued), None, &shown[..]),
+            (Some(State::Waiting), None, &[]),
+            (None, Some("f"), &shown[..]),
+            (None, Some("g"), &[]),
+        ] {
+            let prefix = prefix.map(str::to_owned);
+            assert_eq!(found(Query { state, prefix, ..of(late) }).await, is);
+        }
     }
 }

@@ -6,10 +6,11 @@ use super::link::{Link, Wanted, seed};
 use super::load::{Loaded, Names, load};
 use super::offer::OFFER_ITEMS_LEN_MAX;
 use super::outgoing::{Broken, Outgoing, batch_name, item};
+use super::people::BatchReport;
 use super::policy::{WAIT_MAX, waits};
 use super::route::Route;
 use super::{Dispatch, Progress, lock};
-use crate::site::{Config, Fault, Remote, Site, Stop, Wish};
+use crate::site::{Config, Fault, Remote, Site, SiteEvent, Stop, Wish};
 use crate::spool::Rules;
 use downpour_catalog::{
     Change, Claimed, ErrorClass, Holder, Move, Next, Reason, RuleId, State, Takers, Time, Work,
@@ -126,7 +127,9 @@ async fn look_at_clock(
     tracing::warn!(seconds = (before.0 - now.0) / 1_000_000, "the clock was set back");
     let all = until(before, WAIT_MAX);
     while site.catalog.wake(now, all, WAKE_MAX).done().await? == WAKE_MAX {}
-    lock(&dispatch.links).values_mut().for_each(Link::begin_anew);
+    for (name, link) in lock(&dispatch.links).iter_mut() {
+        change_link(site, name, link, Link::begin_anew);
+    }
     Ok(())
 }
 
@@ -443,8 +446,7 @@ async fn batch(
     let name = batch_name(id);
     let progress = Arc::new(progress(site, remote, &route, &ready));
     lock(&dispatch.outgoing).insert(name.clone(), progress.clone());
-    let listed = Listed { dispatch: dispatch.clone(), id: name };
-    let (site, remote) = (site.clone(), remote.clone());
+    let listed = Listed { dispatch: dispatch.clone(), id: name.clone() };
     let mut outgoing = Outgoing {
         site: site.clone(),
         remote: remote.clone(),
@@ -453,24 +455,46 @@ async fn batch(
         route,
         id,
         rng,
-        progress,
+        progress: progress.clone(),
     };
     let (delivered, broken) = outgoing.run(ready).await?;
     drop(listed);
+    let ended = BatchReport { arrived: delivered.bytes, ..BatchReport::outgoing(&name, &progress) };
+    ended.tell(site, broken.as_ref().map(|broken| (broken.class, broken.what.as_str())));
     let now = site.clock.now();
     let mut links = lock(&dispatch.links);
     let Some(link) = links.get_mut(remote.name()) else { return Ok(()) };
-    match &broken {
+    change_link(site, remote.name(), link, |link| match &broken {
         Some(Broken { too_large: Some(smallest), what, .. }) => {
             link.has_no_room(now, *smallest, what);
         }
         Some(broken) => link.fail(now, broken.class, &broken.what),
         None => link.succeed(),
-    }
+    });
     link.delivered(now, delivered.files, delivered.bytes, begun.elapsed().as_secs_f64());
     dispatch.totals.sent_files.fetch_add(delivered.files, Ordering::Relaxed);
     dispatch.totals.sent_bytes.fetch_add(delivered.bytes, Ordering::Relaxed);
     Ok(())
+}
+
+/// Does something to a link, and tells who listens if it breaks or heals by that, or is to be used otherwise.
+pub(super) fn change_link(
+    site: &Site,
+    name: &str,
+    link: &mut Link,
+    change: impl FnOnce(&mut Link),
+) {
+    let before = (link.is_broken(), link.wanted);
+    change(link);
+    let now = (link.is_broken(), link.wanted);
+    if now != before {
+        let trouble = link.trouble().filter(|_| now.0);
+        let about = serde_json::json!({
+            "site": name, "is_broken": now.0, "wanted": now.1,
+            "class": trouble.map(|(class, _)| class.name()), "what": trouble.map(|(_, what)| what),
+        });
+        site.events.tell(SiteEvent::LINK, &about);
+    }
 }
 
 /// As many files as one offer has room for, and the others.

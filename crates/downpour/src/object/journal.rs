@@ -197,6 +197,15 @@ impl Journal {
         Ok(())
     }
 
+    /// Nothing of any partial file is verified.
+    pub(crate) fn forget(&mut self) -> Result<(), Errno> {
+        self.parts.clear();
+        rustix::fs::ftruncate(&self.file, 0)?;
+        self.len = 0;
+        put_record(&mut self.buf, KIND_BOOT, &self.boot.0);
+        self.flush()
+    }
+
     /// The bytes of groups will be replaced: what is said of them counts no more.
     pub(crate) fn void(&mut self, key: PartKey, groups: Range<u64>) -> Result<(), Errno> {
         let known = self.parts.get(&key).map(|part| part.groups.range(groups));

@@ -33,7 +33,8 @@ pub use items::{Item, ItemScan, Skipped, check_item_name};
 /// What a walk should do.
 #[derive(Clone, Debug, Default)]
 pub struct ScanOptions {
-    /// Also take extended attributes, ACLs and capabilities. Default: no. Costs two more calls a file.
+    /// Also take extended attributes, ACLs and capabilities; what has some that cannot be read, or that are too many or too
+    /// long, cannot be read itself then. Default: no. Costs two more calls a file.
     pub xattrs: bool,
     /// Leave out what cannot be read, with a notice, instead of refusing to start. Default: no.
     pub skip_unreadable: bool,
@@ -267,11 +268,12 @@ impl Walk<'_> {
             }
             let listed = open_folder(CWD, path, OFlags::empty())
                 .and_then(|fd| Ok((rustix::fs::fstat(&fd)?, names(&fd)?)));
+            let listed =
+                listed.map_err(explain).and_then(|listed| Ok((listed, self.xattrs(path)?)));
             match listed {
-                Err(error) => self.problem(path, explain(error)),
-                Ok((stat, names)) => {
+                Err(reason) => self.problem(path, reason),
+                Ok(((stat, names), xattrs)) => {
                     if self.builder.tree().root().is_none() {
-                        let xattrs = self.xattrs(path);
                         let told = self.builder.set_root(meta(&stat, false), &xattrs);
                         told.map_err(ScanError::Tree)?;
                     }
@@ -342,7 +344,9 @@ impl Walk<'_> {
                 return Ok(());
             }
         };
-        self.push(found, NewKind::Folder)?;
+        if !self.push(found, NewKind::Folder)? {
+            return Ok(());
+        }
         for name in names {
             let at = Path::new(OsStr::from_bytes(&name));
             self.entry(fd.as_fd(), at, &name, found.depth + 1, &found.path.join(at))?;
@@ -359,7 +363,7 @@ impl Walk<'_> {
         let key = (found.stat.st_dev, found.stat.st_ino);
         let first = self.links.get(&key).filter(|_| found.stat.st_nlink > 1);
         if let Some(to) = first {
-            return self.push(found, NewKind::HardLink { to: *to });
+            return self.push(found, NewKind::HardLink { to: *to }).map(drop);
         }
         if let Err(error) = rustix::fs::accessat(folder, at, Access::READ_OK, AtFlags::EACCESS) {
             self.problem(found.path, explain(error));
@@ -392,7 +396,7 @@ impl Walk<'_> {
             }
         }
         let extents = extents.as_deref().map_or(Extents::Dense, Extents::Sparse);
-        self.push(found, NewKind::File { size, extents })
+        self.push(found, NewKind::File { size, extents }).map(drop)
     }
 
     fn symlink(
@@ -402,7 +406,7 @@ impl Walk<'_> {
         found: &Found<'_>,
     ) -> Result<(), ScanError> {
         match rustix::fs::readlinkat(folder, at, Vec::new()) {
-            Ok(text) => self.push(found, NewKind::Symlink { text: text.as_bytes() }),
+            Ok(text) => self.push(found, NewKind::Symlink { text: text.as_bytes() }).map(drop),
             Err(error) => {
                 self.problem(found.path, explain(error));
                 Ok(())
@@ -410,26 +414,33 @@ impl Walk<'_> {
         }
     }
 
-    fn push(&mut self, found: &Found<'_>, kind: NewKind<'_>) -> Result<(), ScanError> {
+    /// Tells whether it did: it is a problem when the attributes cannot be read, as an entry without any has none, and its
+    /// receivers take away theirs.
+    fn push(&mut self, found: &Found<'_>, kind: NewKind<'_>) -> Result<bool, ScanError> {
         let hard = matches!(kind, NewKind::HardLink { .. });
         let link = hard || matches!(kind, NewKind::Symlink { .. });
         let meta = if hard { Meta::default() } else { meta(&found.stat, link) };
-        let xattrs = if hard { Vec::new() } else { self.xattrs(found.path) };
+        let xattrs = match hard {
+            true => Vec::new(),
+            false => match self.xattrs(found.path) {
+                Ok(xattrs) => xattrs,
+                Err(reason) => {
+                    self.problem(found.path, reason);
+                    return Ok(false);
+                }
+            },
+        };
         let entry = NewEntry { depth: found.depth, name: found.name, kind, meta, xattrs };
         self.builder.push(entry).map_err(ScanError::Tree)?;
         self.origin.fingerprints.push(Fingerprint::of(&found.stat));
-        Ok(())
+        Ok(true)
     }
 
-    fn xattrs(&mut self, path: &Path) -> Vec<Xattr> {
+    fn xattrs(&self, path: &Path) -> Result<Vec<Xattr>, String> {
         if !self.options.xattrs {
-            return Vec::new();
+            return Ok(Vec::new());
         }
-        xattr::read(path).unwrap_or_else(|error| {
-            let reason = format!("extended attributes left out: {error}");
-            self.notices.push(Notice { path: path.to_owned(), reason });
-            Vec::new()
-        })
+        xattr::read(path).map_err(|error| format!("extended attributes: {error}"))
     }
 }
 

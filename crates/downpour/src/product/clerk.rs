@@ -4,17 +4,23 @@
 //! 1. The shelf asks what is to become of a file: it goes to its path, unless the receiver is a site, whose [`Desk`] says.
 //! 2. The shelf gives each file that it has placed; whoever ships takes the next [`Word`].
 //! 3. For a word each file system is synced once, each file is read back and compared, its receipt signed and kept in the
-//!    folder's own log, or by the desk. Only then it is told.
+//!    folder's own log, or by the desk. Only then it is told. What could not be synced goes aside, and comes again; what
+//!    was there before stays, and is read from the disk the next time. The error is told once, and was about all that had
+//!    been written: what the shelf has placed or staged meanwhile counts no more, and its attempt ends.
 //! 4. What was not told stays, also when the session is lost and another one comes.
 //! 5. Of what comes while it leaves it tells nothing: to its sender it was away, and gets that when it is back.
 
 use super::file::SiteFile;
-use crate::object::Digest;
-use crate::receipt::{ReceiptLog, SignedFileReceipt, sync_beneath};
+use crate::dispatch::set_aside;
+use crate::object::{Digest, explain, open_in};
+use crate::receipt::{InPlace, ReceiptLog, SignedFileReceipt, forget_beneath, sync_beneath};
 use downpour_catalog::{ErrorClass, FileKey};
 use downpour_transport::identity::Identity;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -64,8 +70,8 @@ pub trait Desk: Send + Sync {
     /// What is to become of a file, before anything of it is kept.
     fn look(&self, file: &SiteFile) -> Verdict;
 
-    /// Keeps receipts; for each that was not recorded, why.
-    fn keep(&self, receipts: &[SignedFileReceipt]) -> Result<Vec<Option<Failure>>, Failure>;
+    /// Records what was signed for; for each that was not, why.
+    fn keep(&self, files: &[InPlace]) -> Result<Vec<Option<Failure>>, Failure>;
 }
 
 /// What a site says to a file.
@@ -113,13 +119,20 @@ pub struct Clerk {
 #[derive(Default)]
 struct State {
     session: String,
+    /// The folder, opened before anything was written: a sync tells only of errors since then.
+    before: Option<Arc<OwnedFd>>,
+    /// A sync has failed in this attempt: what it was begun with may not be on the disk.
+    unsynced: Option<String>,
     /// Placed, and not synced yet.
-    placed: Vec<(SiteFile, Digest)>,
+    placed: Vec<InItsPlace>,
     ready: VecDeque<Told>,
     leaves: bool,
     through: Option<u64>,
     told_through: Option<u64>,
 }
+
+/// A file, its digest, and whether it was put there now: else it was there before.
+type InItsPlace = (SiteFile, (Digest, bool));
 
 impl Clerk {
     /// Of one receiving folder; a site has a desk.
@@ -147,6 +160,19 @@ impl Clerk {
             (state.session, state.through) = (session, None);
             state.ready.retain(|told| matches!(told, Told::Placed { .. }));
         }
+    }
+
+    /// The folder is open, and nothing of this attempt is written yet, nor left of the one before but what has its place.
+    pub(super) fn opened(&self, folder: &OwnedFd) -> Result<(), Errno> {
+        // Whoever shared the shelf's would be told of no error that the shelf was told of.
+        let own = open_in(folder, b".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+        let mut state = self.lock();
+        state.unsynced = None;
+        // What waits to be synced came before.
+        if state.placed.is_empty() || state.before.is_none() {
+            state.before = Some(Arc::new(own));
+        }
+        Ok(())
     }
 
     /// Whether all that is in its place was told.
@@ -185,8 +211,17 @@ impl Clerk {
         })
     }
 
-    pub(crate) fn placed(&self, file: SiteFile, digest: Digest) {
-        self.lock().placed.push((file, digest));
+    /// A file is in its place. An error: it counts no more, as it was begun before a sync failed, and so it is with all that
+    /// this attempt has staged.
+    pub(crate) fn placed(&self, file: SiteFile, placed: (Digest, bool)) -> Result<(), String> {
+        let mut state = self.lock();
+        let Some(why) = state.unsynced.clone() else {
+            state.placed.push((file, placed));
+            return Ok(());
+        };
+        drop(state);
+        self.take_back(&(file, placed));
+        Err(why)
     }
 
     pub(super) fn here(&self, receipt: Box<SignedFileReceipt>) {
@@ -210,11 +245,12 @@ impl Clerk {
     /// What is to be told next; `None`: nothing new. The same again until it was [`told`](Self::told). Blocks.
     pub fn next_word(&self) -> Option<Word> {
         let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
-        let (placed, through, session) = {
+        let (placed, through, session, before) = {
             let mut state = self.lock();
-            (std::mem::take(&mut state.placed), state.through, state.session.clone())
+            let placed = std::mem::take(&mut state.placed);
+            (placed, state.through, state.session.clone(), state.before.clone())
         };
-        let signed = self.sign(placed, &session);
+        let signed = self.sign(placed, (&session, before.as_deref()));
         let mut state = self.lock();
         state.ready.extend(signed);
         let mut word = Word::default();
@@ -246,7 +282,11 @@ impl Clerk {
     }
 
     /// Brings files onto the disk for good, looks at them there, and signs.
-    fn sign(&self, placed: Vec<(SiteFile, Digest)>, session: &str) -> Vec<Told> {
+    fn sign(
+        &self,
+        placed: Vec<InItsPlace>,
+        (session, before): (&str, Option<&OwnedFd>),
+    ) -> Vec<Told> {
         if placed.is_empty() {
             return Vec::new();
         }
@@ -254,15 +294,18 @@ impl Clerk {
             |why: Failure| placed.iter().map(|(file, _)| failed(file.key(), &why)).collect();
         let unwritten = |what: String| (ErrorClass::DestinationWriteFailed, what);
         let paths = placed.iter().map(|(file, _)| &*file.path);
-        if let Err(error) = sync_beneath(&self.folder, paths) {
+        let unsynced = |error| self.unsynced(&placed, error);
+        if let Err(error) = sync_beneath(&self.folder, before, paths, unsynced) {
             return all_failed(unwritten(error.to_string()));
         }
         let key = self.identity.public_key();
-        let (mut told, mut receipts) = (Vec::with_capacity(placed.len()), Vec::new());
-        for (file, digest) in &placed {
+        let (mut told, mut in_place) = (Vec::with_capacity(placed.len()), Vec::new());
+        for (file, (digest, _)) in &placed {
             let receipt = file.receipt(*digest, session, key);
-            match (receipt.check_content(&self.folder), receipt.sign(&self.identity)) {
-                (Ok(()), Ok(receipt)) => receipts.push(receipt),
+            let others = file.others();
+            let seen = receipt.check_digests(&self.folder, &others);
+            match (seen, receipt.sign(&self.identity)) {
+                (Ok(()), Ok(signed)) => in_place.push(InPlace { signed, others }),
                 (Err(wrong), _) => {
                     let why = (wrong.class(), format!("read back: {wrong}"));
                     told.push(failed(file.key(), &why));
@@ -273,21 +316,41 @@ impl Clerk {
             }
         }
         let kept = match &self.desk {
-            Some(desk) => desk.keep(&receipts),
+            Some(desk) => desk.keep(&in_place),
             None => ReceiptLog::open(&self.folder)
-                .and_then(|mut log| log.append(&receipts))
-                .map(|()| vec![None; receipts.len()])
+                .and_then(|mut log| log.append(in_place.iter().map(|file| &file.signed)))
+                .map(|()| vec![None; in_place.len()])
                 .map_err(|error| unwritten(error.to_string())),
         };
         let kept = match kept {
             Ok(kept) => kept,
             Err(why) => return all_failed(why),
         };
-        told.extend(receipts.into_iter().zip(kept).map(|(receipt, refused)| match refused {
-            Some(why) => failed(receipt.receipt.key(), &why),
-            None => Told::Placed { receipt: Box::new(receipt) },
+        told.extend(in_place.into_iter().zip(kept).map(|(file, refused)| match refused {
+            Some(why) => failed(file.signed.receipt.key(), &why),
+            None => Told::Placed { receipt: Box::new(file.signed) },
         }));
         told
+    }
+
+    /// The files of a word could not be synced.
+    pub(super) fn unsynced(&self, files: &[InItsPlace], error: Errno) {
+        let why = format!("what has come may not be on the disk: {}", explain(error));
+        let mut state = self.lock();
+        let since = std::mem::take(&mut state.placed);
+        let failure = (ErrorClass::DestinationWriteFailed, why.clone());
+        state.ready.extend(since.iter().map(|(file, _)| failed(file.key(), &failure)));
+        state.unsynced = Some(why);
+        drop(state);
+        files.iter().chain(&since).for_each(|file| self.take_back(file));
+    }
+
+    /// Of what could not be synced.
+    fn take_back(&self, (file, (_, put)): &InItsPlace) {
+        match put {
+            true => drop(set_aside(&self.folder, &file.path, &file.key().to_string())),
+            false => forget_beneath(&self.folder, &file.path),
+        }
     }
 }
 
@@ -298,11 +361,15 @@ fn failed(key: FileKey, (class, what): &Failure) -> Told {
 
 #[cfg(test)]
 mod tests {
+    use super::super::folder::Folder;
     use super::{Clerk, Desk, Failure, Fate, SiteFile, Told, Verdict};
     use crate::object::Digest;
-    use crate::receipt::{Line, SignedFileReceipt, read_log};
+    use crate::receipt::{InPlace, Line, read_log};
     use downpour_catalog::ErrorClass;
     use downpour_transport::identity::Identity;
+    use rustix::fs::{Mode, OFlags};
+    use rustix::io::Errno;
+    use std::os::unix::fs::MetadataExt as _;
     use std::sync::Arc;
 
     fn file(name: &str, content: &[u8]) -> (SiteFile, Digest) {
@@ -315,6 +382,7 @@ mod tests {
             rule: "all".to_owned(),
             size: content.len() as u64,
             blake3: hash.to_hex().to_string(),
+            digests: Vec::new(),
             path: name.to_owned(),
         };
         (file, Digest(*hash.as_bytes()))
@@ -330,8 +398,12 @@ mod tests {
         let (bad, bad_digest) = file("bad", b"content");
         std::fs::write(folder.path().join("good"), b"content").unwrap();
         std::fs::write(folder.path().join("bad"), b"contort").unwrap();
-        clerk.placed(good, good_digest);
-        clerk.placed(bad.clone(), bad_digest);
+        let (mut other, other_digest) = file("other", b"content");
+        other.path = "good".to_owned();
+        other.digests = vec!["md5:900150983cd24fb0d6963f7d28e17f72".to_owned()];
+        clerk.placed(good, (good_digest, true)).unwrap();
+        clerk.placed(bad.clone(), (bad_digest, true)).unwrap();
+        clerk.placed(other.clone(), (other_digest, true)).unwrap();
         clerk.passed(1);
         let word = clerk.next_word().unwrap();
         let of = |told: &Told| match told {
@@ -340,12 +412,13 @@ mod tests {
                 receipt.receipt.name.clone()
             }
             Told::Failed { key, class, .. } => {
-                assert_eq!(*key, bad.key().to_string());
+                assert!([&bad, &other].iter().any(|file| *key == file.key().to_string()));
                 class.clone()
             }
         };
         let told: Vec<String> = word.files.iter().map(of).collect();
-        assert_eq!((told, word.through), (vec!["false-success".into(), "good".into()], Some(1)));
+        let all = ["false-success", "digest-differs", "good"].map(str::to_owned).to_vec();
+        assert_eq!((told, word.through), (all, Some(1)));
         assert_eq!(clerk.next_word(), Some(word.clone()), "nobody has heard it");
         // Another session: what failed comes again, the receipt is still to be told.
         clerk.begin("two".to_owned());
@@ -390,6 +463,94 @@ mod tests {
     }
 
     #[test]
+    fn what_could_not_be_synced_is_not_taken_for_what_comes_again_and_what_was_there_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let (at, opened) = (folder.path(), Folder::open(folder.path(), None, Arc::default()));
+        let opened = opened.unwrap();
+        let clerk = Clerk::new(at.to_owned(), Arc::new(Identity::generate()), None);
+        clerk.begin("one".to_owned());
+        let inode = |path: &str| std::fs::metadata(at.join(path)).ok().map(|there| there.ino());
+        std::fs::write(at.join("old"), "good").unwrap();
+        let old = inode("old");
+        // The system syncs nothing by such a one.
+        let unsynced = rustix::fs::open(at, OFlags::PATH, Mode::empty()).unwrap();
+        for (unsynced, is_synced) in [(Some(Arc::new(unsynced)), false), (None, true)] {
+            clerk.opened(opened.out()).unwrap();
+            if unsynced.is_some() {
+                clerk.lock().before = unsynced;
+            }
+            let come = ["old", "good"].map(|name| {
+                let (file, digest) = file(name, b"good");
+                let mut staged = None;
+                opened.write(0, &mut staged, b"good").unwrap();
+                let come = inode(".downpour/product-0");
+                let placed = opened.place_file(0, (&file, digest.0), staged).unwrap();
+                clerk.placed(file, placed).unwrap();
+                come
+            });
+            let word = clerk.next_word().unwrap();
+            clerk.told(&word);
+            assert_eq!((inode("old"), inode("good")), (old, come[1].filter(|_| is_synced)));
+            match &word.files[..] {
+                [Told::Failed { class, .. }, Told::Failed { .. }] if !is_synced => {
+                    assert_eq!(*class, ErrorClass::DestinationWriteFailed.name());
+                }
+                [Told::Placed { .. }, Told::Placed { .. }] if is_synced => {}
+                told => panic!("{told:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_sync_that_fails_is_told_once_and_was_about_all_that_had_come() {
+        let folder = tempfile::tempdir().unwrap();
+        let (at, opened) = (folder.path(), Folder::open(folder.path(), None, Arc::default()));
+        let opened = opened.unwrap();
+        let clerk = Clerk::new(at.to_owned(), Arc::new(Identity::generate()), None);
+        clerk.begin("one".to_owned());
+        let stage = |number, name: &str| {
+            let mut staged = None;
+            opened.write(number, &mut staged, name.as_bytes()).unwrap();
+            staged
+        };
+        let place = |number, name: &str, staged| {
+            let (file, digest) = file(name, name.as_bytes());
+            let placed = opened.place_file(number, (&file, digest.0), staged).unwrap();
+            clerk.placed(file, placed)
+        };
+        let told = || {
+            let word = clerk.next_word().unwrap();
+            clerk.told(&word);
+            word.files.iter().filter(|told| matches!(told, Told::Placed { .. })).count()
+        };
+        clerk.opened(opened.out()).unwrap();
+        let staged = stage(2, "staged");
+        place(1, "placed", stage(1, "placed")).unwrap();
+        clerk.unsynced(&[], Errno::IO);
+        // By now another sync would not fail.
+        assert!(place(2, "staged", staged).is_err());
+        assert_eq!((told(), clerk.next_word()), (0, None));
+        let names = ["placed", "staged"];
+        assert_eq!(names.map(|name| at.join(name).exists()), [false; 2]);
+        // In the next attempt they come again.
+        clerk.opened(opened.out()).unwrap();
+        names.iter().for_each(|name| place(1, name, stage(1, name)).unwrap());
+        assert_eq!(told(), 2);
+    }
+
+    #[test]
+    fn an_error_that_the_shelf_is_told_of_is_told_to_the_clerk_as_well() {
+        let folder = tempfile::tempdir().unwrap();
+        let opened = Folder::open(folder.path(), None, Arc::default()).unwrap();
+        let clerk = Clerk::new(folder.path().to_owned(), Arc::new(Identity::generate()), None);
+        clerk.opened(opened.out()).unwrap();
+        // What is set of one is not set of the other: the system knows two.
+        rustix::fs::fcntl_setfl(opened.out(), OFlags::NONBLOCK).unwrap();
+        let before = clerk.lock().before.clone().unwrap();
+        assert!(!rustix::fs::fcntl_getfl(before).unwrap().contains(OFlags::NONBLOCK));
+    }
+
+    #[test]
     fn of_what_comes_while_it_leaves_nothing_is_told() {
         let folder = tempfile::tempdir().unwrap();
         let (identity, desk) = (Arc::new(Identity::generate()), Arc::new(Site));
@@ -397,7 +558,7 @@ mod tests {
         clerk.begin("one".to_owned());
         std::fs::write(folder.path().join("good"), b"good").unwrap();
         let (good, digest) = file("good", b"good");
-        clerk.placed(good, digest);
+        clerk.placed(good, (digest, true)).unwrap();
         clerk.passed(1);
         let meta = file("over", b"over").0.to_meta().unwrap();
         let comes = |number| {
@@ -431,10 +592,10 @@ mod tests {
             }
         }
 
-        fn keep(&self, receipts: &[SignedFileReceipt]) -> Result<Vec<Option<Failure>>, Failure> {
+        fn keep(&self, files: &[InPlace]) -> Result<Vec<Option<Failure>>, Failure> {
             let late = (ErrorClass::VersionConflict, "late".to_owned());
-            let answer = |r: &SignedFileReceipt| (r.receipt.name == "late").then(|| late.clone());
-            Ok(receipts.iter().map(answer).collect())
+            let answer = |f: &InPlace| (f.signed.receipt.name == "late").then(|| late.clone());
+            Ok(files.iter().map(answer).collect())
         }
     }
 
@@ -455,7 +616,7 @@ mod tests {
                 panic!("{name} is not taken");
             };
             std::fs::write(folder.path().join(&file.path), name).unwrap();
-            clerk.placed(file, digest);
+            clerk.placed(file, (digest, true)).unwrap();
         }
         clerk.passed(1);
         let word = clerk.next_word().unwrap();

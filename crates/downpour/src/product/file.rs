@@ -4,6 +4,7 @@
 use super::frame::META_LEN_MAX;
 use crate::object::{Digest, check_item_name};
 use crate::receipt::FileReceipt;
+use crate::spool::of_words;
 use downpour_catalog::{FileKey, Time};
 use downpour_transport::identity::PublicKey;
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,9 @@ pub struct SiteFile {
     pub size: u64,
     /// BLAKE3 of its content, in hex.
     pub blake3: String,
+    /// Its other digests, as `md5:HEX`: compared when it is read back, and recorded by a site.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub digests: Vec<String>,
     /// Where it goes, below the receiver's folder.
     pub path: String,
 }
@@ -47,6 +51,11 @@ impl SiteFile {
     /// From metadata; `None` for any other product.
     pub fn of_meta(meta: &str) -> Option<Self> {
         serde_json::from_str(meta.strip_prefix(MARK)?).ok()
+    }
+
+    /// Its other digests, read.
+    pub(super) fn others(&self) -> Vec<downpour_catalog::Digest> {
+        of_words(&self.digests)
     }
 
     /// Its identity, if it is one and the path is one below a folder.
@@ -93,6 +102,7 @@ mod tests {
             rule: "all".to_owned(),
             size: 3,
             blake3: blake3::hash(b"abc").to_hex().to_string(),
+            digests: Vec::new(),
             path: path.to_owned(),
         }
     }

@@ -149,13 +149,14 @@ impl Folder {
         Err(Errno::INVAL)
     }
 
-    /// Places a file of a site. What is there already is not replaced; with the same content it is the file.
+    /// Places a file of a site. What is there already is not replaced; with the same content it is the file. Tells its digest,
+    /// and whether it was put there now.
     pub(super) fn place_file(
         &self,
         number: u64,
         (site_file, digest): (&SiteFile, [u8; 32]),
         staged: Option<Staged>,
-    ) -> Result<Digest, (ErrorClass, String)> {
+    ) -> Result<(Digest, bool), (ErrorClass, String)> {
         let refused = |class, why: &str| (class, why.to_owned());
         let agreed = site_file.digest().ok_or_else(|| {
             refused(ErrorClass::NameRefused, "its path or its digest cannot be one")
@@ -171,7 +172,8 @@ impl Folder {
             })?,
         };
         let put = self.put(&staged, &site_file.path);
-        if !put.map_err(|error| (class_of(error), explain(error)))? {
+        let put = put.map_err(|error| (class_of(error), explain(error)))?;
+        if !put {
             let there = content_beneath(&self.path, Path::new(&site_file.path));
             let same = there.is_ok_and(|found| found == agreed);
             if !same {
@@ -179,7 +181,7 @@ impl Folder {
                 return Err(refused(ErrorClass::VersionConflict, why));
             }
         }
-        Ok(agreed)
+        Ok((agreed, put))
     }
 
     /// Gives what is staged its name. What is there is replaced if it may be; with the same content, and not too large to be

@@ -79,6 +79,8 @@ pub struct Bookmark {
     pub bytes: u64,
     /// Which have failed, and why.
     pub failed: Vec<(String, String)>,
+    /// Some have come that no clerk sees to.
+    pub unattended: bool,
     /// Why what has come may not be on the disk: also what is known only after the mark was made, by a sync that lasts.
     pub unsynced: Arc<OnceLock<String>>,
 }
@@ -162,6 +164,8 @@ struct State {
     end: Option<u32>,
     over: bool,
     failed: bool,
+    /// See [`Bookmark`].
+    unattended: bool,
     summary: Summary,
 }
 
@@ -182,6 +186,10 @@ impl Shelf {
         let lane = config.clerk.as_deref().and_then(Clerk::desk).map(Desk::lane);
         let open = |path| Folder::open(path, lane, Arc::clone(&config.ours));
         let folder = config.folder.as_deref().map(open).transpose()?;
+        let at = config.folder.as_deref().zip(folder.as_ref());
+        if let (Some(clerk), Some((path, folder))) = (&config.clerk, at) {
+            clerk.opened(folder.out()).map_err(|error| OpenError::of(path, error))?;
+        }
         // A site takes nothing but files, and its clerk has synced those.
         let to_sync = folder.as_ref().filter(|_| lane.is_none()).map(|folder| folder.out().clone());
         let mark = config.mark.take().unwrap_or_else(|| Bookmark::new(config.first));
@@ -202,6 +210,7 @@ impl Shelf {
             end: None,
             over: false,
             failed: false,
+            unattended: mark.unattended,
             summary: Summary {
                 complete: mark.complete,
                 bytes_received: mark.bytes,
@@ -265,6 +274,7 @@ impl Shelf {
             complete: *complete,
             bytes: *bytes_received,
             failed: failed.clone(),
+            unattended: state.unattended,
             unsynced: Arc::clone(&self.unsynced),
         }
     }
@@ -541,9 +551,10 @@ impl Shelf {
         }
         match clerk.zip(body.fate) {
             Some((clerk, fate)) => {
-                let kept = self.keep(clerk, (number, &name), fate, (digest, body.staged));
+                let kept = self.keep((clerk, state), (number, &name), fate, (digest, body.staged));
+                let kept = kept.inspect_err(|_| state.expected = Some(number))?;
                 clerk.passed(number);
-                if let Err((path, why)) = kept {
+                if let Some((path, why)) = kept {
                     state.fail(path, why, events);
                     return Ok(());
                 }
@@ -556,6 +567,7 @@ impl Shelf {
                     state.fail(name, why.text, events);
                     return Ok(());
                 }
+                state.unattended = true;
             }
         }
         state.summary.complete = state.summary.complete.saturating_add(1);
@@ -593,22 +605,24 @@ impl Shelf {
         }
     }
 
-    /// Gives a file of a site its place; or says which has none, and why.
+    /// Gives a file of a site its place; or says which has none, and why. A sync that has failed ends the attempt: what is
+    /// staged counts no more.
     fn keep(
         &self,
-        clerk: &Clerk,
+        (clerk, state): (&Clerk, &State),
         (number, name): (u64, &str),
         fate: Fate,
         (digest, staged): ([u8; 32], Result<Option<Staged>, Why>),
-    ) -> Result<(), (String, String)> {
+    ) -> Result<Option<(String, String)>, StoreFailure> {
+        let fails = |why: &str| Ok(Some((name.to_owned(), why.to_owned())));
         let (file, why): (SiteFile, Failure) = match fate {
-            Fate::Stray => return Err((name.to_owned(), "it is no file of a site".to_owned())),
+            Fate::Stray => return fails("it is no file of a site"),
             Fate::Here(receipt) => {
                 clerk.here(receipt);
-                return Ok(());
+                return Ok(None);
             }
             Fate::Refused(file, why) => (file, why),
-            Fate::Left => return Err((name.to_owned(), "it came while this receiver left".into())),
+            Fate::Left => return fails("it came while this receiver left"),
             Fate::Taken(file, _room) => {
                 let placed = match (&self.folder, staged) {
                     (Some(folder), Ok(staged)) => {
@@ -620,16 +634,21 @@ impl Shelf {
                     }
                 };
                 match placed {
-                    Ok(digest) => {
-                        clerk.placed(file, digest);
-                        return Ok(());
+                    Ok(placed) => {
+                        return clerk.placed(file, placed).map(|()| None).map_err(|why| {
+                            if state.unattended {
+                                // That comes not again, and the next shelf's sync need not fail.
+                                self.unsynced.get_or_init(|| why.clone());
+                            }
+                            StoreFailure::Target(why)
+                        });
                     }
                     Err(why) => (file, why),
                 }
             }
         };
         clerk.failed(&file, &why);
-        Err((file.path, why.1))
+        Ok(Some((file.path, why.1)))
     }
 
     fn write(&self, body: &mut Body, bytes: &[u8]) -> Result<(), StoreFailure> {

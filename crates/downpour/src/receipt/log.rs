@@ -69,7 +69,10 @@ impl ReceiptLog {
     }
 
     /// Adds these; they are on the disk when it returns.
-    pub fn append(&mut self, receipts: &[SignedFileReceipt]) -> Result<(), LogError> {
+    pub fn append<'a>(
+        &mut self,
+        receipts: impl IntoIterator<Item = &'a SignedFileReceipt>,
+    ) -> Result<(), LogError> {
         let mut text = String::new();
         for receipt in receipts {
             text.push_str(&receipt.to_json());

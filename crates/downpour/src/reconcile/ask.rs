@@ -396,6 +396,7 @@ mod tests {
                 size: 1,
                 rule: rules[rule].1,
                 digest: Digest::blake3([7; 32]),
+                others: Vec::new(),
                 replicas: vec![(site, "/x".to_owned())],
                 other_content: OtherContent::Refuse,
                 origin: None,

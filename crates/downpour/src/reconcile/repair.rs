@@ -2,7 +2,7 @@
 //!
 //! | finding | repair |
 //! | --- | --- |
-//! | missing there | queued and sent again, if its rule sends it there |
+//! | missing there | queued and sent again, if its rule sends it there and we have it |
 //! | unrecorded | recorded, by the holder's receipt |
 //! | wrong digest | both sides read their copies: whose copy is what it recorded is right. If only ours is, it is sent again |
 //! | extra | where the operator wants that, taken into the catalog by the holder's receipt |
@@ -22,11 +22,10 @@ use downpour_catalog::{
     AdoptedFile, Catalog, Change, Digest, File, FileId, Move, Next, Origin, OtherContent, Receipt,
     Replica, ReplicaState, SiteId, State, Time,
 };
+use std::collections::BTreeSet;
 
 /// How the note of a finding begins that was left for people.
 pub(super) const LEFT: &str = "left: ";
-/// Why a file is left that was sent there once.
-const NOT_SENT: &str = "its rule does not send it there";
 /// Bytes of files that a site is asked to read at once; a larger file is asked for alone.
 const READ_BACK_BYTES_MAX: u64 = 256 << 20;
 
@@ -43,8 +42,8 @@ pub(super) fn is_ours(finding: &Finding, order: &Order) -> bool {
     }
 }
 
-/// Leaves what differs so and no rule sends there: no approval changes that, so it is none of what is asked about.
-pub(super) fn leave_not_sent(
+/// Leaves what differs so and cannot be sent there: no approval changes that, so it is none of what is asked about.
+pub(super) fn leave_not_sendable(
     catalog: &Catalog,
     order: &Order,
     findings: &mut [Finding],
@@ -52,15 +51,37 @@ pub(super) fn leave_not_sent(
 ) -> Result<(), RunError> {
     let is_of_kind = |finding: &&mut Finding| finding.kind == kind && is_ours(finding, order);
     let mut of_kind: Vec<&mut Finding> = findings.iter_mut().filter(is_of_kind).collect();
+    let own = catalog.site(&order.near)?;
     for slice in of_kind.chunks_mut(NAMES_MAX) {
         let known = files(catalog, slice)?;
+        let ids: Vec<FileId> = known.iter().flatten().map(|file| file.id).collect();
+        let replicas = catalog.reader()?.replicas_of(&ids)?;
+        let whole = replicas.into_iter().filter(|replica| is_whole_at(replica, own));
+        let whole: BTreeSet<FileId> = whole.map(|replica| replica.file).collect();
         for (finding, file) in slice.iter_mut().zip(known) {
-            if file.is_some_and(|file| !order.sent.contains(&file.rule)) {
-                finding.note = format!("{LEFT}{NOT_SENT}");
+            let why = file.and_then(|file| why_not(order, &file, whole.contains(&file.id)));
+            if let Some(why) = why {
+                finding.note = format!("{LEFT}{why}");
             }
         }
     }
     Ok(())
+}
+
+/// Why a file is not sent there again, if it is not.
+fn why_not(order: &Order, file: &File, is_whole_here: bool) -> Option<&'static str> {
+    if !matches!(file.state, State::Receipted | State::Adopted) {
+        return Some("it is at another end here");
+    }
+    // In the queue it would go to others or nowhere, and the replica that is lost would be no difference any more.
+    if !order.sent.contains(&file.rule) {
+        return Some("its rule does not send it there");
+    }
+    (!is_whole_here).then_some("we have no whole copy any more")
+}
+
+fn is_whole_at(replica: &Replica, site: SiteId) -> bool {
+    replica.site == site && replica.state == ReplicaState::Present
 }
 
 /// Repairs what is ours to repair; says how many files, and notes what is left.
@@ -236,16 +257,10 @@ fn send_again(
     own: SiteId,
     holder: SiteId,
 ) -> Wanted {
-    if !matches!(file.state, State::Receipted | State::Adopted) {
-        return Ok(Err("it is at another end here"));
-    }
-    // In the queue it would go to others or nowhere, and the replica that is lost would be no difference any more.
-    if !order.sent.contains(&file.rule) {
-        return Ok(Err(NOT_SENT));
-    }
     let replicas = catalog.reader()?.replicas(file.id)?;
-    if !replicas.iter().any(|r| r.site == own && r.state == ReplicaState::Present) {
-        return Ok(Err("we have no whole copy any more"));
+    let is_whole_here = replicas.iter().any(|replica| is_whole_at(replica, own));
+    if let Some(why) = why_not(order, file, is_whole_here) {
+        return Ok(Err(why));
     }
     let lost = replicas.into_iter().find(|replica| replica.site == holder);
     // The move first: one that is refused leaves the replica for the next run.
@@ -316,6 +331,7 @@ fn adopt(
         size,
         rule: catalog.rule(&rule)?,
         digest: Digest::blake3(blake3.0),
+        others: Vec::new(),
         replicas: vec![(holder, path)],
         other_content: OtherContent::Refuse,
         origin: Some(Origin { version, taken_in }),

@@ -4,7 +4,7 @@
 
 use super::ask::{Answer, Question, Scope, Side, Stored};
 use super::compare::{Compare, Compared, Holder, Nonsense};
-use super::repair::{LEFT, is_ours, leave_not_sent, repair};
+use super::repair::{LEFT, is_ours, leave_not_sendable, repair};
 use super::report::{Approvals, Finding, Kind, Report, Verdict};
 use super::scrub::Copies;
 use downpour_catalog::{Catalog, Error, File, FileId, OpenError, RuleId, Time};
@@ -128,7 +128,7 @@ pub fn run(
             is_cut |= compared.is_cut;
             findings.extend(compared.findings);
         }
-        leave_not_sent(catalog, order, &mut findings, Kind::MissingThere)?;
+        leave_not_sendable(catalog, order, &mut findings, Kind::MissingThere)?;
         let (stuck, is_more_stuck) = stuck(catalog, order, now())?;
         findings.extend(stuck);
         let open = |findings: &[Finding]| findings.iter().filter(|f| is_ours(f, order)).count();
@@ -138,7 +138,7 @@ pub fn run(
         };
         if asks(open(&findings)) {
             // Of fewer the copies are read all the same: whoever has a damaged one is to know.
-            leave_not_sent(catalog, order, &mut findings, Kind::WrongDigest)?;
+            leave_not_sendable(catalog, order, &mut findings, Kind::WrongDigest)?;
         }
         let open = open(&findings);
         let asks = asks(open);

@@ -543,6 +543,7 @@ mod tests {
                 size: content.len() as u64,
                 rule: self.rule,
                 digest: Digest::blake3(Blake3::of(content.as_bytes()).0),
+                others: Vec::new(),
                 replicas: vec![(self.site, path.to_string_lossy().into_owned())],
                 other_content: OtherContent::Refuse,
                 origin: None,

@@ -139,7 +139,7 @@ impl Scrub {
         self.count(|runs| runs.told = runs.begun);
         let kept = report::end_approvals(&state, &approved.ids);
         kept.and_then(|()| ended.keep(&file)).map_err(|error| error.to_string())?;
-        for why in tell(&config.notify, &config.folder, &report) {
+        for why in tell(site, &report) {
             tracing::warn!(report = %report.id, %why, "nobody was told");
         }
         Ok(())
@@ -464,6 +464,7 @@ mod tests {
                 size: 1,
                 rule,
                 digest: Digest::blake3([7; 32]),
+                others: Vec::new(),
                 replicas: vec![(own, "x".to_owned())],
                 other_content: OtherContent::Refuse,
                 origin: None,

@@ -7,10 +7,11 @@ use super::scrub::{Copies, read_back};
 use super::scrubbing::{Mark, Scrub};
 use crate::api::{Allow, Given, Named, Problem, Routes};
 use crate::dispatch::is_sent_to;
-use crate::notify::{NotTold, Note, Notify, NotifySection};
+use crate::notify::{NotTold, Note, Notify};
 use crate::section;
 use crate::site::{
-    Config, Fault, Part, Remote, RemoteSection, Running, Service, Site, Status, Stop, blocking,
+    Config, Fault, Part, Remote, RemoteSection, Running, Service, Site, SiteEvent, Status, Stop,
+    blocking,
 };
 use crate::spool::Rules;
 use crate::units::{Amount, Span};
@@ -279,14 +280,12 @@ impl Reconcile {
                 base: config.folder.clone(),
                 copies,
             };
-            let report = run(&site.catalog, &mut there, &order, || site.clock.now());
-            let report = report.map_err(|error| {
-                Fault::new(ErrorClass::DestinationUnreachable, error.to_string())
-            })?;
+            let report = run(&site.catalog, &mut there, &order, || site.clock.now())?;
             let kept = report.keep(&state);
             let kept = kept.and_then(|()| report::end_approvals(&state, &approved.ids));
             kept.map_err(|error| internal(error.to_string()))?;
-            Ok((report.clone(), tell(&config.notify, &config.folder, &report)))
+            let not_told = tell(&site, &report);
+            Ok((report, not_told))
         });
         let (report, not_told) = done.await??;
         for why in &not_told {
@@ -298,6 +297,17 @@ impl Reconcile {
     }
 }
 
+impl From<RunError> for Fault {
+    fn from(error: RunError) -> Self {
+        let class = match error {
+            RunError::Near(_) => ErrorClass::CatalogUnreachable,
+            RunError::Far(_) => ErrorClass::DestinationUnreachable,
+            RunError::Machine(_) => ErrorClass::OutOfResources,
+        };
+        Self::new(class, error.to_string())
+    }
+}
+
 /// Rules of the catalog whose files are sent to this site.
 fn sent(site: &Site, config: &Config, far: &str) -> Result<BTreeSet<RuleId>, Fault> {
     let rules = Rules::new(&site.name, &config.rule);
@@ -306,12 +316,15 @@ fn sent(site: &Site, config: &Config, far: &str) -> Result<BTreeSet<RuleId>, Fau
     Ok(known.into_iter().map(|(id, _)| id).collect())
 }
 
-/// Tells people of what was found.
-pub(super) fn tell(
-    section: &NotifySection,
-    folder: &std::path::Path,
-    report: &Report,
-) -> Vec<NotTold> {
+/// Tells who listens, and people, of what was found.
+pub(super) fn tell(site: &Site, report: &Report) -> Vec<NotTold> {
+    let (config, findings) = (site.config(), report.findings.len());
+    let about = serde_json::json!({
+        "report": report.id, "remote": report.far, "verdict": report.verdict,
+        "findings": findings, "repaired": report.repaired, "what": report.headline(),
+    });
+    site.events.tell(SiteEvent::RECONCILE, &about);
+    let section = &config.notify;
     if report.verdict == Verdict::Clean && !section.always {
         return Vec::new();
     }
@@ -322,7 +335,7 @@ pub(super) fn tell(
         text: report.text(),
         detail: serde_json::to_value(report).unwrap_or_default(),
     };
-    Notify::tell_by(section, folder, &note)
+    Notify::tell_by(section, &config.folder, &note)
 }
 
 /// What is to be done now.
@@ -478,18 +491,10 @@ async fn copies(
         let todo = "ask for fewer";
         return Err(Problem::bad_request(format!("more than {NAMES_MAX} files"), todo));
     }
-    let failed = |error: RunError| {
-        let class = match error {
-            RunError::Machine(_) => ErrorClass::OutOfResources,
-            _ => ErrorClass::Internal,
-        };
-        Fault::new(class, error.to_string())
-    };
     let stored = blocking(move || {
         let (config, now) = (site.config(), || site.clock.now());
         let here = (&*site.name, &*config.folder);
-        read_back(&site.catalog, here, &service.copies, &wish.origin, &wish.names, now)
-            .map_err(failed)
+        Ok(read_back(&site.catalog, here, &service.copies, &wish.origin, &wish.names, now)?)
     });
     Ok(Json(stored.await?))
 }

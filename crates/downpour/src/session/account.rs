@@ -1,7 +1,7 @@
 //! Progress and report of a session, from the roster, the driver's snapshot and the receipts.
 
 use super::carried::Carried;
-use super::roster::{Peer, Stage, failures};
+use super::roster::{Member, Stage, failures};
 use crate::cli::ReceivePlan;
 use crate::object::Summary;
 use crate::progress::{Phase, Row, Snapshot};
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// What the sender's account is made of, besides the peers.
+/// What the sender's account is made of, besides the members.
 pub(super) struct Ledger {
     pub(super) opened: Instant,
     pub(super) started: Option<Instant>,
@@ -42,30 +42,30 @@ impl Ledger {
 
     /// What a receiver has taken from the stream by its own feedback, as far as that can be told without a receipt: no more
     /// than the blocks that it says it holds, which may have come otherwise, nor than the datagrams that reached it.
-    fn told_bytes(&self, member: &MemberStats) -> u64 {
-        let by_stream = member.received.saturating_mul(u64::from(self.geometry.symbol_len));
-        self.source.bytes_of(member.data_held).min(by_stream)
+    fn told_bytes(&self, stats: &MemberStats) -> u64 {
+        let by_stream = stats.received.saturating_mul(u64::from(self.geometry.symbol_len));
+        self.source.bytes_of(stats.data_held).min(by_stream)
     }
 
     pub(super) fn snapshot<'a>(
         &self,
         phase: Phase,
         sent: &SendSnapshot,
-        peers: impl Iterator<Item = (ReceiverId, &'a Peer)>,
+        members: impl Iterator<Item = (ReceiverId, &'a Member)>,
     ) -> Snapshot {
-        let receivers = peers.map(|(id, peer)| {
-            let member = sent.members.get(&id);
-            let done = match (&peer.stage, self.data_len) {
+        let receivers = members.map(|(id, member)| {
+            let stats = sent.members.get(&id);
+            let done = match (&member.stage, self.data_len) {
                 (Stage::Complete, Some(len)) => len,
-                _ => self.source.bytes_of(member.map_or(0, |m| m.data_held)),
+                _ => self.source.bytes_of(stats.map_or(0, |s| s.data_held)),
             };
             let since = self.started.map_or(Duration::ZERO, |at| at.elapsed());
             Row {
-                name: peer.name.clone(),
-                state: state_word(peer, member),
+                name: member.name.clone(),
+                state: state_word(member, stats),
                 done_bytes: done,
                 rate: if since.is_zero() { Rate::from_bps(0) } else { Rate::of(done, since) },
-                loss: member.and_then(|m| m.loss).unwrap_or(0.0),
+                loss: stats.and_then(|s| s.loss).unwrap_or(0.0),
             }
         });
         let source = sent.stats.source_symbols.max(1) as f64;
@@ -80,8 +80,8 @@ impl Ledger {
     }
 }
 
-fn state_word(peer: &Peer, member: Option<&MemberStats>) -> &'static str {
-    match (&peer.stage, member.map(|m| m.delivery)) {
+fn state_word(member: &Member, stats: Option<&MemberStats>) -> &'static str {
+    match (&member.stage, stats.map(|s| s.delivery)) {
         (Stage::Joined, _) => "joining",
         (Stage::Ready, Some(Delivery::Pull)) => "pull",
         (Stage::Ready, _) => "stream",
@@ -118,20 +118,20 @@ pub(super) fn report(
     heading: Heading,
     ledger: &Ledger,
     sent: &SendSnapshot,
-    peers: &BTreeMap<ReceiverId, &Peer>,
+    members: &BTreeMap<ReceiverId, &Member>,
 ) -> Report {
     let started = ledger.started.unwrap_or(ledger.opened);
-    let ended = peers.values().filter_map(|p| p.ended_at).max().unwrap_or_else(Instant::now);
+    let ended = members.values().filter_map(|m| m.ended_at).max().unwrap_or_else(Instant::now);
     let duration = ended.saturating_duration_since(started);
     let data_bytes = ledger.data_len.unwrap_or(0);
     let bytes = sent_bytes(ledger.geometry, sent, heading.pull_bytes);
     let products = ledger.source.products();
-    let mut receivers: Vec<ReceiverReport> = peers
+    let mut receivers: Vec<ReceiverReport> = members
         .iter()
-        .map(|(id, peer)| {
-            let member = sent.members.get(id);
-            let told = member.map_or(0, |m| ledger.told_bytes(m));
-            receiver_report((peer, products), (member, told), started)
+        .map(|(id, member)| {
+            let stats = sent.members.get(id);
+            let told = stats.map_or(0, |s| ledger.told_bytes(s));
+            receiver_report((member, products), (stats, told), started)
         })
         .collect();
     receivers.extend(heading.absent.into_iter().map(absent));
@@ -239,17 +239,17 @@ fn late(receipt: Option<&Receipt>, products: Option<u64>) -> Option<String> {
 }
 
 fn receiver_report(
-    (peer, products): (&Peer, Option<u64>),
-    (member, told): (Option<&MemberStats>, u64),
+    (member, products): (&Member, Option<u64>),
+    (stats, told): (Option<&MemberStats>, u64),
     started: Instant,
 ) -> ReceiverReport {
-    let receipt = peer.receipt.as_ref();
+    let receipt = member.receipt.as_ref();
     let (stream_bytes, pull_bytes, kept_bytes) =
         receipt.map_or((told, 0, 0), |r| (r.bytes_by_stream, r.bytes_by_pull, r.bytes_held));
-    let state = match &peer.stage {
+    let state = match &member.stage {
         Stage::Complete => {
-            let left = peer.left_stream.clone();
-            let arrived = ReceiverState::arrived(left, peer.multicast, stream_bytes, pull_bytes);
+            let left = member.left_stream.clone();
+            let arrived = ReceiverState::arrived(left, member.multicast, stream_bytes, pull_bytes);
             late(receipt, products).map_or(arrived, |why| ReceiverState::Failed { why })
         }
         Stage::Failed(why) => ReceiverState::Failed { why: why.clone() },
@@ -258,27 +258,27 @@ fn receiver_report(
             ReceiverState::Gone { why: "the session ended before it was complete".to_owned() }
         }
     };
-    let ended = peer.ended_at.unwrap_or_else(Instant::now);
+    let ended = member.ended_at.unwrap_or_else(Instant::now);
     let (joined_s, ended_s) = (
-        peer.begun_at.saturating_duration_since(started).as_secs_f64(),
+        member.begun_at.saturating_duration_since(started).as_secs_f64(),
         ended.saturating_duration_since(started).as_secs_f64(),
     );
     let active = Duration::from_secs_f64((ended_s - joined_s).max(0.0));
     ReceiverReport {
-        name: peer.name.clone(),
-        address: peer.addr.to_string(),
-        key: peer.node.to_string(),
+        name: member.name.clone(),
+        address: member.addr.to_string(),
+        key: member.node.to_string(),
         state,
-        multicast: peer.multicast,
+        multicast: member.multicast,
         joined_s,
         ended_s,
         stream_bytes,
         pull_bytes,
         kept_bytes,
         rate_bps: rate_bps(stream_bytes + pull_bytes, active),
-        loss: member.and_then(|m| m.loss).unwrap_or(0.0),
+        loss: stats.map_or(0.0, |s| s.loss_ever),
         repair_symbols: receipt.map_or(0, |r| r.repair_symbols),
-        nacks: member.map_or(0, |m| m.nacks),
+        nacks: stats.map_or(0, |s| s.nacks),
     }
 }
 
@@ -382,7 +382,7 @@ impl ReceiverAccount {
             pull_bytes: by_pull,
             kept_bytes: summary.bytes_held,
             rate_bps: rate_bps(summary.bytes_received, time),
-            loss: driver.loss,
+            loss: driver.loss_ever,
             repair_symbols: driver.stats.repair_kept,
             nacks: driver.stats.nacks,
         };

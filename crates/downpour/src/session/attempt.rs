@@ -69,7 +69,8 @@ pub(super) struct Attempt<'a> {
     pub(super) followed: &'a mut Option<Followed>,
 }
 
-/// What the parties say.
+/// What the parties say. Nothing else bounds their queue: the machine has so many pulls out at most, and the store tells of each
+/// object, section and block that comes again.
 pub(super) enum Said {
     Driver(ReceiveEvent),
     Store(StoreEvent),

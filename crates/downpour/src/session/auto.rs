@@ -34,26 +34,28 @@ impl Auto {
             |id| snapshot.members.get(&id).is_some_and(|m| m.delivery == Delivery::Stream);
         let mut stand = shared.stand();
         let Some((id, choice)) = self.choose(now, &mut stand.roster, on_stream) else { return };
-        let Some(member) = snapshot.members.get(id) else { return };
+        let Some(stats) = snapshot.members.get(id) else { return };
         let symbol_len = u64::from(shared.reply.geometry.symbol_len);
         let (_, len) = shared.source.objects();
         let seen = Seen {
-            stream_bytes: member.received * symbol_len,
+            stream_bytes: stats.received * symbol_len,
             pull_bytes: pulled,
-            loss: member.loss,
-            rtt: member.rtt.unwrap_or(snapshot.grtt),
-            left: len.map(|len| len.saturating_sub(shared.source.bytes_of(member.data_held))),
+            loss: stats.loss,
+            rtt: stats.rtt.unwrap_or(snapshot.grtt),
+            left: len.map(|len| len.saturating_sub(shared.source.bytes_of(stats.data_held))),
         };
         let change = choice.look(now, &seen);
         if let Some(why) = choice.take_why() {
             let at = now.since(Timestamp::ZERO).as_secs_f64();
             stand.notices.push(format!("auto, after {at:.1} s: {why}"));
         }
-        let Some(peer) = stand.roster.find(*id) else { return };
+        let Some(member) = stand.roster.find(*id) else { return };
         match change {
             None => return,
-            Some(Path::Pull) => peer.tell(Event::LeaveGroup { reason: "TCP is tried".to_owned() }),
-            Some(Path::Stream) => peer.tell(Event::ReturnToGroup),
+            Some(Path::Pull) => {
+                member.tell(Event::LeaveGroup { reason: "TCP is tried".to_owned() })
+            }
+            Some(Path::Stream) => member.tell(Event::ReturnToGroup),
         }
         match change {
             Some(Path::Pull) => shared.driver.move_to_pull(*id),
@@ -68,9 +70,9 @@ impl Auto {
         roster: &mut Roster,
         on_stream: impl Fn(ReceiverId) -> bool,
     ) -> Option<&mut (ReceiverId, Choice)> {
-        self.choice.take_if(|(id, _)| roster.find(*id).is_none_or(|p| p.stage != Stage::Ready));
+        self.choice.take_if(|(id, _)| roster.find(*id).is_none_or(|m| m.stage != Stage::Ready));
         if self.choice.is_none() {
-            let first = roster.iter().find(|(id, p)| p.stage == Stage::Ready && on_stream(*id));
+            let first = roster.iter().find(|(id, m)| m.stage == Stage::Ready && on_stream(*id));
             self.choice = first.map(|(id, _)| (id, Choice::new(now, CONNECTIONS_FAR)));
         }
         self.choice.as_mut()

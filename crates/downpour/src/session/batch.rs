@@ -13,7 +13,7 @@ use super::roster::Stage;
 use super::send::Done;
 use super::{receive, send};
 use crate::cli::{
-    EncryptionArg, Fault, NetworkPlan, OutputArgs, Payload, Profile, ReceivePlan, SendPlan,
+    Controller, EncryptionArg, Fault, NetworkPlan, OutputArgs, Payload, ReceivePlan, SendPlan,
     StartRule, Target, TicketText,
 };
 use crate::object::limits::ENTRIES_DEFAULT;
@@ -59,7 +59,7 @@ pub struct SendFiles {
     /// Ceiling.
     pub rate: Option<Rate>,
     /// Who decides the rate of a stream.
-    pub controller: Profile,
+    pub controller: Controller,
     /// Where the receiver reaches us; `None` is any address and the first free port.
     pub listen: Option<HostPort>,
     /// Where to look for free ports.
@@ -265,6 +265,7 @@ pub(super) fn run<T: Send + 'static>(
 ) -> Running<T> {
     let (tell, seen) = watch::channel(None);
     let (stop, stopped) = watch::channel(false);
+    // The items of one list, as they are given up.
     let (give_up, given_up) = mpsc::unbounded_channel();
     let host = Host::Program { seen: tell, stop: stopped, ticket, given_up };
     let handle = Handle::current();
@@ -288,7 +289,7 @@ fn send_plan(setup: SendFiles) -> SendPlan {
         code: Code::default(),
         rate: setup.rate,
         rate_line: String::new(),
-        profile: setup.controller,
+        controller: setup.controller,
         pull_share: downpour_proto::PULL_SHARE_DEFAULT,
         path: setup.path,
         encryption: setup.encryption,
@@ -305,13 +306,14 @@ fn send_plan(setup: SendFiles) -> SendPlan {
 }
 
 fn sent(done: Done) -> SentFiles {
-    let peer = done.peers.last();
-    let receipt = peer.and_then(|peer| peer.receipt.as_ref()).filter(|receipt| receipt.finished);
+    let member = done.members.last();
+    let receipt =
+        member.and_then(|member| member.receipt.as_ref()).filter(|receipt| receipt.finished);
     let unplaced: HashMap<u32, &str> = receipt.map_or_else(HashMap::new, |receipt| {
         receipt.failures.iter().map(|f| (f.object, f.reason.as_str())).collect()
     });
     let all_told = receipt.is_some_and(|r| r.objects_failed == r.failures.len() as u64);
-    let complete = peer.is_some_and(|peer| peer.stage == Stage::Complete);
+    let complete = member.is_some_and(|member| member.stage == Stage::Complete);
     let end = |entry: &Result<_, _>| {
         let entry: crate::object::EntryId = match entry {
             Ok(entry) => *entry,
@@ -341,7 +343,7 @@ fn received(over: Over) -> ReceivedFiles {
 #[cfg(test)]
 mod tests {
     use super::{SendFiles, send_plan};
-    use crate::cli::{EncryptionArg, Profile};
+    use crate::cli::{Controller, EncryptionArg};
     use crate::ports::PortRange;
     use downpour_proto::Rate;
     use downpour_transport::control::{DataPath, SessionId};
@@ -361,12 +363,15 @@ mod tests {
             path: DataPath::Udp,
             encryption: EncryptionArg::All,
             rate: Some(Rate::from_mbps(50)),
-            controller: Profile::Background,
+            controller: Controller::Background,
             listen: None,
             ports: PortRange::DEFAULT,
             wait: Duration::ZERO,
             uplink: Arc::default(),
         });
-        assert_eq!((plan.rate, plan.profile), (Some(Rate::from_mbps(50)), Profile::Background));
+        assert_eq!(
+            (plan.rate, plan.controller),
+            (Some(Rate::from_mbps(50)), Controller::Background)
+        );
     }
 }

@@ -185,14 +185,14 @@ impl Shared {
         }
         let event = self.ends_event(ends);
         let mut news = BTreeMap::new();
-        for peer in stand.roster.listeners().filter(|peer| late || finished || peer.pulls()) {
-            let from = peer.told.blocks;
+        for member in stand.roster.listeners().filter(|member| late || finished || member.pulls()) {
+            let from = member.told.blocks;
             let (lists, until) = news.entry(from).or_insert_with(|| feed.news(from));
-            lists.iter().for_each(|list| peer.tell(list.clone()));
-            if peer.told.ends != ends {
-                peer.tell(event.clone());
+            lists.iter().for_each(|list| member.tell(list.clone()));
+            if member.told.ends != ends {
+                member.tell(event.clone());
             }
-            peer.told = Told { blocks: *until, ends };
+            member.told = Told { blocks: *until, ends };
         }
     }
 
@@ -248,8 +248,8 @@ impl SessionHandler for Endpoint {
             let (receiver, replaced) = stand.join(who);
             let kept = shared.feed.as_ref().map_or(u32::MAX, |feed| feed.queue.first());
             let first = first_block(follows.map(|follows| follows.block), kept, stand.data_end);
-            if let Some(peer) = stand.roster.find(receiver) {
-                (peer.products_from, peer.rtt) = (first, from.rtt);
+            if let Some(member) = stand.roster.find(receiver) {
+                (member.products_from, member.rtt) = (first, from.rtt);
             }
             (receiver, replaced, stand.started, first)
         };
@@ -276,7 +276,7 @@ impl SessionHandler for Endpoint {
         }
         let delivery = if request.multicast { Delivery::Stream } else { Delivery::Pull };
         // Nobody waits for who pulls.
-        let rtt = stand.roster.find(member.receiver).and_then(|peer| peer.rtt);
+        let rtt = stand.roster.find(member.receiver).and_then(|entry| entry.rtt);
         rtt.filter(|_| request.multicast).inspect(|rtt| shared.driver.expect_round_trip(*rtt));
         shared.driver.set_delivery(member.receiver, delivery);
         shared.changed.notify_one();
@@ -335,20 +335,20 @@ impl SessionHandler for Endpoint {
         stand.roster.subscribe(member.receiver, events);
         let manifest = stand.manifest.clone();
         let (started, ends) = (stand.started, stand.told_ends);
-        let Some(peer) = stand.roster.find(member.receiver) else { return };
+        let Some(entry) = stand.roster.find(member.receiver) else { return };
         for (index, symbols) in manifest.chunks(MANIFEST_SYMBOLS_MAX).enumerate() {
             let first = (index * MANIFEST_SYMBOLS_MAX) as u32;
-            peer.tell(Event::Manifest { first, symbols: symbols.to_vec() });
+            entry.tell(Event::Manifest { first, symbols: symbols.to_vec() });
         }
         if let Some(feed) = &shared.feed {
-            let (lists, blocks) = feed.news(peer.products_from);
-            lists.into_iter().for_each(|list| peer.tell(list));
-            peer.told = Told { blocks, ends };
+            let (lists, blocks) = feed.news(entry.products_from);
+            lists.into_iter().for_each(|list| entry.tell(list));
+            entry.told = Told { blocks, ends };
         }
         if started {
-            peer.tell(Event::Start);
+            entry.tell(Event::Start);
         }
-        peer.tell(shared.ends_event(ends));
+        entry.tell(shared.ends_event(ends));
         stand.tell_withdrawn();
         // It listens to the group by now: a probe.
         shared.changed.notify_one();

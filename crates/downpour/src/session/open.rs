@@ -7,7 +7,7 @@ use super::endpoint::{Endpoint, Shared, Stand};
 use super::feeding::{Feed, Lines, feed, read_ahead};
 use super::standing::Owner;
 use super::{TOO_SLOW, UNHEARD, faults, network};
-use crate::cli::{EncryptionArg, Fault, Payload, Profile, SendPlan, listen_addrs};
+use crate::cli::{Controller, EncryptionArg, Fault, Payload, SendPlan, listen_addrs};
 use crate::descriptors;
 use crate::home::Home;
 use crate::object::limits::ENTRIES_DEFAULT;
@@ -490,10 +490,10 @@ fn spawn_driver(
     (load, trace): (&Load, Option<Trace>),
 ) -> Result<Arc<Shared>, Fault> {
     let source = load.carried();
-    let rate: Box<dyn RateController> = match (plan.profile, plan.rate) {
-        (Profile::Fixed, Some(rate)) => Box::new(Fixed::new(rate)),
-        (Profile::Tfmcc, _) => Box::new(Tfmcc::new(Timestamp::ZERO)),
-        (Profile::Background, _) => Box::new(Background::new(Timestamp::ZERO)),
+    let rate: Box<dyn RateController> = match (plan.controller, plan.rate) {
+        (Controller::Fixed, Some(rate)) => Box::new(Fixed::new(rate)),
+        (Controller::Tfmcc, _) => Box::new(Tfmcc::new(Timestamp::ZERO)),
+        (Controller::Background, _) => Box::new(Background::new(Timestamp::ZERO)),
         _ => Box::new(Auto::new(Timestamp::ZERO)),
     };
     // The driver speaks to a session that does not exist yet: what it says is told when it does.
@@ -566,24 +566,25 @@ fn on_driver(shared: &Shared, event: SendEvent) {
     let mut stand = shared.stand();
     match event {
         SendEvent::LeaveStream(id) => {
-            if let Some(peer) = stand.roster.find(id) {
-                peer.left_stream = Some(TOO_SLOW.to_owned());
-                peer.tell(Event::LeaveGroup { reason: TOO_SLOW.to_owned() });
+            if let Some(member) = stand.roster.find(id) {
+                member.told_to_leave(TOO_SLOW);
+                member.tell(Event::LeaveGroup { reason: TOO_SLOW.to_owned() });
             }
         }
         SendEvent::Unheard(id) => {
-            if let Some(peer) = stand.roster.find(id) {
-                let was = peer.left_stream.replace(UNHEARD.to_owned());
-                peer.tell(Event::LeaveGroup { reason: UNHEARD.to_owned() });
-                let name = printable(peer.name.as_bytes());
+            if let Some(member) = stand.roster.find(id) {
+                let was = member.told_to_leave(UNHEARD);
+                member.tell(Event::LeaveGroup { reason: UNHEARD.to_owned() });
+                let name = printable(member.name.as_bytes());
                 if was.as_deref() != Some(UNHEARD) {
                     stand.news.push(format!("{name} pulls: {UNHEARD}"));
                 }
             }
         }
         SendEvent::ReturnToStream(id) => {
-            if let Some(peer) = stand.roster.find(id) {
-                peer.tell(Event::ReturnToGroup);
+            if let Some(member) = stand.roster.find(id) {
+                member.returns_to_stream();
+                member.tell(Event::ReturnToGroup);
             }
         }
         SendEvent::SourceSent { .. } | SendEvent::SourcePassed { .. } => {} // Above.

@@ -30,6 +30,9 @@ const URGENT_EVENTS: usize = 1024;
 /// Why a receiver has no stream that goes to another one's address.
 const STREAM_TAKEN: &str = "the stream goes to one receiver";
 
+/// Why one has none beside others that do not follow it either: they may have joined at once.
+const STREAM_DOUBTFUL: &str = "another one greeted first, or UDP does not get through";
+
 /// Where a receiver stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
@@ -61,7 +64,7 @@ pub(super) struct Told {
 
 /// One receiver.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct Member {
     pub(super) name: String,
     pub(super) node: PublicKey,
     pub(super) instance: InstanceId,
@@ -69,8 +72,12 @@ pub(super) struct Peer {
     pub(super) stage: Stage,
     /// The probe reached it.
     pub(super) multicast: bool,
-    /// Why it pulls everything, if it does.
+    /// Why it left the stream last, if ever it did.
     pub(super) left_stream: Option<String>,
+    /// It has not come back to the stream since.
+    is_away: bool,
+    /// It was told to leave, and has not been asked back since.
+    is_told: bool,
     /// It may hold some of the data: sections wait for its answer.
     candidates: bool,
     /// It has looked at the sections below this one.
@@ -94,7 +101,7 @@ pub(super) struct Peer {
     pub(super) rtt: Option<Duration>,
 }
 
-impl Peer {
+impl Member {
     fn is_live(&self) -> bool {
         matches!(self.stage, Stage::Joined | Stage::Ready)
     }
@@ -115,6 +122,22 @@ impl Peer {
         !self.multicast || self.left_stream.is_some()
     }
 
+    fn leaves_stream(&mut self, why: &str) -> Option<String> {
+        self.is_away = true;
+        self.left_stream.replace(why.to_owned())
+    }
+
+    /// It is told to leave the stream; the reason that was before, if any.
+    pub(super) fn told_to_leave(&mut self, why: &str) -> Option<String> {
+        self.is_told = true;
+        self.leaves_stream(why)
+    }
+
+    /// It has been asked back to the stream.
+    pub(super) const fn returns_to_stream(&mut self) {
+        (self.is_away, self.is_told) = (false, false);
+    }
+
     pub(super) fn tell(&self, event: Event) {
         if let Some(events) = &self.events {
             // Who does not listen any more is told nothing; `unsubscribed` follows.
@@ -126,7 +149,7 @@ impl Peer {
 /// All receivers of a session.
 #[derive(Debug, Default)]
 pub(super) struct Roster {
-    peers: BTreeMap<ReceiverId, Peer>,
+    members: BTreeMap<ReceiverId, Member>,
     last_id: u32,
     /// Which way the blocks go.
     path: DataPath,
@@ -150,15 +173,15 @@ impl Roster {
 
     /// Takes a receiver in; also the entry that it replaces, if it was here before.
     pub(super) fn join(&mut self, who: Newcomer) -> (ReceiverId, Option<ReceiverId>) {
-        let same = |peer: &Peer| peer.node == who.node && peer.instance == who.instance;
-        let old = self.peers.iter().find(|(_, peer)| same(peer)).map(|(id, _)| *id);
-        let former = old.and_then(|old| self.peers.remove(&old));
-        let ousts = former.as_ref().is_some_and(Peer::is_live);
+        let same = |member: &Member| member.node == who.node && member.instance == who.instance;
+        let old = self.members.iter().find(|(_, member)| same(member)).map(|(id, _)| *id);
+        let former = old.and_then(|old| self.members.remove(&old));
+        let ousts = former.as_ref().is_some_and(Member::is_live);
         let former = former.filter(|_| who.goes_on);
         let now = Instant::now();
         self.last_id += 1;
         let id = ReceiverId(self.last_id);
-        let peer = Peer {
+        let member = Member {
             name: who.name,
             node: who.node,
             instance: who.instance,
@@ -166,6 +189,8 @@ impl Roster {
             stage: Stage::Joined,
             multicast: false,
             left_stream: None,
+            is_away: false,
+            is_told: false,
             candidates: false,
             examined: 0,
             joined_at: now,
@@ -180,74 +205,82 @@ impl Roster {
             products_from: 0,
             rtt: None,
         };
-        self.peers.insert(id, peer);
+        self.members.insert(id, member);
         (id, old)
     }
 
-    pub(super) fn find(&mut self, id: ReceiverId) -> Option<&mut Peer> {
-        self.peers.get_mut(&id)
+    pub(super) fn find(&mut self, id: ReceiverId) -> Option<&mut Member> {
+        self.members.get_mut(&id)
     }
 
     /// All of them, at the end.
-    pub(super) fn take(&mut self) -> Vec<Peer> {
-        std::mem::take(&mut self.peers).into_values().collect()
+    pub(super) fn take(&mut self) -> Vec<Member> {
+        std::mem::take(&mut self.members).into_values().collect()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (ReceiverId, &Peer)> {
-        self.peers.iter().map(|(id, peer)| (*id, peer))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ReceiverId, &Member)> {
+        self.members.iter().map(|(id, member)| (*id, member))
     }
 
     /// The receiver is ready; false when it is not one of ours any more.
     pub(super) fn ready(&mut self, id: ReceiverId, multicast: bool, candidates: bool) -> bool {
-        let has_stream = |peer: &Peer| peer.multicast && peer.is_live();
-        let is_taken = self.path.is_unicast() && self.peers.values().any(has_stream);
-        let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.is_live()) else {
+        let has_stream = |member: &Member| member.multicast && member.is_live();
+        let is_taken = self.path.is_unicast() && self.members.values().any(has_stream);
+        let is_beside = self.members.iter().any(|(other, member)| *other != id && member.is_live());
+        let Some(member) = self.members.get_mut(&id).filter(|member| member.is_live()) else {
             return false;
         };
         // Where all is pulled there is no stream that it could miss.
         if !multicast && self.path != DataPath::Tcp {
-            let why = match peer.multicast {
+            let why = match member.multicast {
                 true => "it heard nothing of the stream for a while",
                 false if is_taken => STREAM_TAKEN,
+                false if self.path.is_unicast() && is_beside => STREAM_DOUBTFUL,
                 // Its greeting or the answer: which of them is lost nobody knows.
                 false if self.path.is_unicast() => "UDP to it or from it does not get through",
                 false => "multicast does not reach it",
             };
-            peer.left_stream.get_or_insert_with(|| why.to_owned());
-            if why == STREAM_TAKEN {
+            // One that was told to leave says so as well: why it was told counts.
+            if !member.is_away {
+                member.leaves_stream(why);
+            }
+            if [STREAM_TAKEN, STREAM_DOUBTFUL].contains(&why) {
                 // It has heard nothing, and would blame the network.
-                peer.tell(Event::LeaveGroup { reason: why.to_owned() });
+                member.tell(Event::LeaveGroup { reason: why.to_owned() });
             }
         }
-        if peer.stage == Stage::Joined {
-            peer.candidates = candidates;
+        if member.stage == Stage::Joined {
+            member.candidates = candidates;
         }
-        peer.multicast |= multicast;
-        peer.ousts = false;
-        peer.stage = Stage::Ready;
+        member.multicast |= multicast;
+        // That it hears the stream has crossed the order to leave, if there was one (protocol.md#STRAG-5).
+        member.is_away &= !multicast || member.is_told;
+        member.ousts = false;
+        member.stage = Stage::Ready;
         true
     }
 
     pub(super) fn examined(&mut self, id: ReceiverId, sections: u32) {
-        if let Some(peer) = self.peers.get_mut(&id) {
-            peer.examined = peer.examined.max(sections);
+        if let Some(member) = self.members.get_mut(&id) {
+            member.examined = member.examined.max(sections);
         }
     }
 
     /// Whether to hold a section's data back until those who may hold it have looked: only when all may,
     /// for what one lacks is sent anyway.
     pub(super) fn waits_for(&self, section: u32) -> bool {
-        let mut ready = self.peers.values().filter(|peer| peer.stage == Stage::Ready).peekable();
+        let mut ready =
+            self.members.values().filter(|member| member.stage == Stage::Ready).peekable();
         ready.peek().is_some()
-            && self.peers.values().filter(|p| p.stage == Stage::Ready).all(|p| p.candidates)
-            && ready.any(|peer| peer.examined <= section)
+            && self.members.values().filter(|m| m.stage == Stage::Ready).all(|m| m.candidates)
+            && ready.any(|member| member.examined <= section)
     }
 
     pub(super) fn receipt(&mut self, id: ReceiverId, receipt: Receipt) -> bool {
-        let Some(peer) = self.peers.get_mut(&id) else { return false };
+        let Some(member) = self.members.get_mut(&id) else { return false };
         let finished = receipt.finished;
         if finished {
-            peer.end(match receipt.objects_failed {
+            member.end(match receipt.objects_failed {
                 0 => Stage::Complete,
                 n => {
                     let first = receipt.failures.first().map_or("", |f| f.reason.as_str());
@@ -255,36 +288,36 @@ impl Roster {
                 }
             });
         }
-        peer.receipt = Some(receipt);
+        member.receipt = Some(receipt);
         finished
     }
 
     /// The receiver goes by its own word, before it is complete.
     pub(super) fn leave(&mut self, id: ReceiverId, reason: String) {
-        if let Some(peer) = self.peers.get_mut(&id)
-            && peer.is_live()
+        if let Some(member) = self.members.get_mut(&id)
+            && member.is_live()
         {
-            peer.end(Stage::Failed(reason));
+            member.end(Stage::Failed(reason));
         }
     }
 
     pub(super) fn subscribe(&mut self, id: ReceiverId, events: EventSender) {
-        if let Some(peer) = self.peers.get_mut(&id) {
-            peer.events = Some(events);
-            peer.listened = true;
-            peer.told_withdrawn = 0;
+        if let Some(member) = self.members.get_mut(&id) {
+            member.events = Some(events);
+            member.listened = true;
+            member.told_withdrawn = 0;
         }
     }
 
     /// Gives up those that joined and never listened; who they are.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<ReceiverId> {
-        let silent = |peer: &Peer| {
-            let late = now.saturating_duration_since(peer.joined_at) >= LISTEN_TIME_MAX;
-            peer.is_live() && !peer.listened && late
+        let silent = |member: &Member| {
+            let late = now.saturating_duration_since(member.joined_at) >= LISTEN_TIME_MAX;
+            member.is_live() && !member.listened && late
         };
         let mut expired = Vec::new();
-        for (id, peer) in self.peers.iter_mut().filter(|(_, peer)| silent(peer)) {
-            peer.end(Stage::Gone { at: now, why: "it joined, and was not heard of again" });
+        for (id, member) in self.members.iter_mut().filter(|(_, member)| silent(member)) {
+            member.end(Stage::Gone { at: now, why: "it joined, and was not heard of again" });
             expired.push(*id);
         }
         expired
@@ -293,70 +326,70 @@ impl Roster {
     /// Tells of the withdrawals that are new to each receiver, as far as its queue has room; the rest when
     /// this is called again.
     pub(super) fn tell_withdrawn(&mut self, withdrawn: &[(u32, String)]) {
-        for peer in self.peers.values_mut() {
-            let Some(events) = &peer.events else { continue };
+        for member in self.members.values_mut() {
+            let Some(events) = &member.events else { continue };
             let room = events.room().saturating_sub(URGENT_EVENTS);
-            for (object, reason) in withdrawn.iter().skip(peer.told_withdrawn).take(room) {
-                peer.tell(Event::Withdrawn { object: *object, reason: reason.clone() });
-                peer.told_withdrawn += 1;
+            for (object, reason) in withdrawn.iter().skip(member.told_withdrawn).take(room) {
+                member.tell(Event::Withdrawn { object: *object, reason: reason.clone() });
+                member.told_withdrawn += 1;
             }
         }
     }
 
     /// The event stream has closed; true when that is a death.
     pub(super) fn unsubscribe(&mut self, id: ReceiverId) -> bool {
-        let Some(peer) = self.peers.get_mut(&id) else { return false };
-        peer.events = None;
-        if peer.is_live() {
+        let Some(member) = self.members.get_mut(&id) else { return false };
+        member.events = None;
+        if member.is_live() {
             let why = "its connection closed, and it did not come back";
-            peer.end(Stage::Gone { at: Instant::now(), why });
+            member.end(Stage::Gone { at: Instant::now(), why });
             return true;
         }
         false
     }
 
     /// Those who listen for events.
-    pub(super) fn listeners(&mut self) -> impl Iterator<Item = &mut Peer> {
-        self.peers.values_mut().filter(|peer| peer.events.is_some())
+    pub(super) fn listeners(&mut self) -> impl Iterator<Item = &mut Member> {
+        self.members.values_mut().filter(|member| member.events.is_some())
     }
 
     /// The session ends before those who take part have everything.
     pub(super) fn cut(&mut self, reason: &str) {
-        for peer in self.peers.values_mut().filter(|peer| peer.is_live()) {
-            peer.end(Stage::Failed(reason.to_owned()));
+        for member in self.members.values_mut().filter(|member| member.is_live()) {
+            member.end(Stage::Failed(reason.to_owned()));
         }
     }
 
     /// Tells everybody who listens.
     pub(super) fn tell_all(&self, event: &Event) {
-        self.peers.values().for_each(|peer| peer.tell(event.clone()));
+        self.members.values().for_each(|member| member.tell(event.clone()));
     }
 
     /// How many the start does not wait for any more.
     pub(super) fn ready_count(&self) -> usize {
-        self.peers.values().filter(|peer| peer.has_begun()).count()
+        self.members.values().filter(|member| member.has_begun()).count()
     }
 
     /// Which of `expected` the start waits for.
     pub(super) fn missing<'a>(&self, expected: &'a BTreeSet<String>) -> Vec<&'a str> {
         let here: BTreeSet<&str> =
-            self.peers.values().filter(|p| p.has_begun()).map(|p| p.name.as_str()).collect();
+            self.members.values().filter(|m| m.has_begun()).map(|m| m.name.as_str()).collect();
         expected.iter().map(String::as_str).filter(|name| !here.contains(name)).collect()
     }
 
     /// Nobody is left to wait for. Who has left the stream may be flooded by it for as long as others need it, where
     /// switches do not prune multicast: its time to come back begins when the last of them has ended.
     pub(super) fn is_over(&self, now: Instant) -> bool {
-        let last = self.peers.values().filter_map(|peer| peer.ended_at).max();
-        self.peers.values().all(|peer| match &peer.stage {
+        let last = self.members.values().filter_map(|member| member.ended_at).max();
+        self.members.values().all(|member| match &member.stage {
             Stage::Joined | Stage::Ready => false,
             // It was started into a target that another one has, which looks for the sender again.
-            Stage::Failed(_) if peer.ousts => {
-                peer.ended_at.is_none_or(|at| now.saturating_duration_since(at) >= GRACE)
+            Stage::Failed(_) if member.ousts => {
+                member.ended_at.is_none_or(|at| now.saturating_duration_since(at) >= GRACE)
             }
             Stage::Complete | Stage::Failed(_) => true,
             Stage::Gone { at, .. } => {
-                let since = last.filter(|_| peer.left_stream.is_some()).unwrap_or(*at);
+                let since = last.filter(|_| member.is_away).unwrap_or(*at);
                 now.saturating_duration_since(since) >= GRACE
             }
         })
@@ -375,7 +408,9 @@ pub(super) fn failures(count: u64, first: &str) -> String {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::{GRACE, LISTEN_TIME_MAX, Newcomer, Roster, STREAM_TAKEN, Stage, failures};
+    use super::{
+        GRACE, LISTEN_TIME_MAX, Newcomer, Roster, STREAM_DOUBTFUL, STREAM_TAKEN, Stage, failures,
+    };
     use downpour_proto::ReceiverId;
     use downpour_transport::control::{DataPath, InstanceId, Receipt, SessionId};
     use downpour_transport::identity::Identity;
@@ -429,7 +464,7 @@ pub(super) mod tests {
             assert!(!roster.unsubscribe(id), "no death");
         }
         let stage =
-            |id| roster.iter().find(|(other, _)| *other == id).map(|(_, p)| p.stage.clone());
+            |id| roster.iter().find(|(other, _)| *other == id).map(|(_, m)| m.stage.clone());
         assert_eq!(stage(done), Some(Stage::Failed("no space".to_owned())));
         assert_eq!(stage(cut), Some(Stage::Failed("the sender was interrupted".to_owned())));
     }
@@ -488,7 +523,10 @@ pub(super) mod tests {
         for id in [slow, fast, dead] {
             roster.ready(id, true, false);
         }
-        roster.find(slow).unwrap().left_stream = Some("too slow".to_owned());
+        roster.find(slow).unwrap().told_to_leave("too slow");
+        // What it said of the stream before it had that order (protocol.md#STRAG-5).
+        roster.ready(slow, false, false);
+        roster.ready(slow, true, false);
         let long_ago = Instant::now() - 5 * GRACE;
         for id in [slow, dead] {
             roster.unsubscribe(id);
@@ -498,8 +536,37 @@ pub(super) mod tests {
         roster.leave(fast, "disk full".to_owned());
         assert!(!roster.is_over(Instant::now()), "now the slow one can be heard");
         assert!(roster.is_over(Instant::now() + GRACE));
-        roster.find(slow).unwrap().left_stream = None;
+        roster.find(slow).unwrap().returns_to_stream();
         assert!(roster.is_over(Instant::now()), "nothing kept these two from coming back");
+    }
+
+    #[test]
+    fn why_a_receiver_left_is_why_it_left_last() {
+        let mut roster = Roster::new(DataPath::Multicast);
+        let (id, _) = roster.join(newcomer("a", 1));
+        roster.ready(id, true, false);
+        let loses = |roster: &mut Roster, is_told: bool| {
+            if is_told {
+                roster.find(id).unwrap().told_to_leave("too slow");
+            }
+            roster.ready(id, false, false);
+            roster.find(id).unwrap().left_stream.clone().unwrap()
+        };
+        let unheard = "it heard nothing of the stream for a while";
+        assert_eq!(loses(&mut roster, false), unheard);
+        assert_eq!(loses(&mut roster, true), "too slow");
+        assert_eq!(loses(&mut roster, false), "too slow", "it is still away");
+        roster.ready(id, true, false);
+        assert_eq!(loses(&mut roster, false), "too slow", "it has not been asked back");
+        roster.find(id).unwrap().returns_to_stream();
+        assert_eq!(loses(&mut roster, false), unheard);
+        let (other, _) = roster.join(newcomer("b", 2));
+        let words = [(false, "multicast does not reach it"), (true, ""), (false, unheard)];
+        for (hears, why) in words {
+            roster.ready(other, hears, false);
+            let left = roster.find(other).unwrap().left_stream.clone().unwrap();
+            assert!(hears || left == why, "who was not told comes back by itself: {left}");
+        }
     }
 
     #[test]
@@ -541,9 +608,9 @@ pub(super) mod tests {
         assert_eq!(why(&mut roster, false), nothing);
         assert_eq!(why(&mut roster, true), "");
         assert_eq!(why(&mut roster, false), STREAM_TAKEN);
-        let with_stream = roster.iter().find(|(_, peer)| peer.multicast).unwrap().0;
+        let with_stream = roster.iter().find(|(_, member)| member.multicast).unwrap().0;
         roster.leave(with_stream, String::new());
-        assert_eq!(why(&mut roster, false), nothing, "its place is free");
+        assert_eq!(why(&mut roster, false), STREAM_DOUBTFUL, "the first one may have greeted");
         let mut roster = Roster::new(DataPath::Multicast);
         assert_eq!(why(&mut roster, true), "");
         assert_eq!(why(&mut roster, false), "multicast does not reach it");

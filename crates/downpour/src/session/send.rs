@@ -12,7 +12,7 @@ use super::faults;
 use super::feeding::Feed;
 use super::host::Host;
 use super::open::{Giver, Open, open};
-use super::roster::{Peer, Roster, Stage};
+use super::roster::{Member, Roster, Stage};
 use super::standing::{Heard, Opened};
 use crate::cli::{Fault, SendPlan, StartRule};
 use crate::object::{EntryId, Skipped, Withdrawn, printable};
@@ -62,7 +62,7 @@ pub(super) struct Done {
     pub(super) items: Vec<Result<EntryId, Skipped>>,
     pub(super) withdrawn: Vec<Withdrawn>,
     /// Those who joined.
-    pub(super) peers: Vec<Peer>,
+    pub(super) members: Vec<Member>,
     pub(super) receipts: Vec<SignedReceipt>,
 }
 
@@ -190,12 +190,12 @@ fn announce(plan: &SendPlan, opened: &Open, host: &mut Host) {
 
 /// Says at once, and once, which receiver has failed: one that could not begin is waited for otherwise.
 fn tell_failures(roster: &Roster, told: &mut BTreeSet<ReceiverId>, host: &Host) {
-    for (id, peer) in roster.iter() {
-        if let Stage::Failed(why) = &peer.stage
+    for (id, member) in roster.iter() {
+        if let Stage::Failed(why) = &member.stage
             && told.insert(id)
         {
             let shown = |text: &str| printable(text.as_bytes());
-            host.say(&format!("{} failed: {}", shown(&peer.name), shown(why)));
+            host.say(&format!("{} failed: {}", shown(&member.name), shown(why)));
         }
     }
 }
@@ -224,7 +224,7 @@ fn observe(opened: &Open, ledger: &mut Ledger, snapshot: &SendSnapshot) -> bool 
         shared.tell_owner(Heard::Away { receiver: gone });
     }
     // Probes go out for as long as somebody listens for them; he gives up by himself.
-    let probing = stand.roster.iter().any(|(_, peer)| peer.stage == Stage::Joined);
+    let probing = stand.roster.iter().any(|(_, member)| member.stage == Stage::Joined);
     if probing {
         shared.driver.probe();
     }
@@ -357,8 +357,8 @@ async fn close(
     }
     let withdrawn = shared.source.withdrawn();
     let failed = withdrawn.iter().map(named).chain(stand.unsent.take()).collect();
-    let peers: BTreeMap<ReceiverId, &Peer> = stand.roster.iter().collect();
-    let joined: BTreeSet<&str> = peers.values().map(|peer| peer.name.as_str()).collect();
+    let members: BTreeMap<ReceiverId, &Member> = stand.roster.iter().collect();
+    let joined: BTreeSet<&str> = members.values().map(|member| member.name.as_str()).collect();
     let absent = plan.start.expect.iter().filter(|name| !joined.contains(name.as_str()));
     let heading = Heading {
         id: shared.reply.session.to_text(),
@@ -366,7 +366,7 @@ async fn close(
         group: stream.as_ref().map(|(group, _)| group.clone()),
         interface: stream.map(|(_, interface)| interface),
         wanted,
-        profile: plan.profile.name(),
+        profile: plan.controller.name(),
         rate_limit: plan.rate,
         objects: shared.source.objects().0,
         pull_bytes: budget.granted(),
@@ -383,10 +383,10 @@ async fn close(
         notices,
         absent: absent.cloned().collect(),
     };
-    let report = report(heading, &ledger, &snapshot, &peers);
-    drop(peers);
+    let report = report(heading, &ledger, &snapshot, &members);
+    drop(members);
     let receipts = std::mem::take(&mut stand.receipts).into_values().collect();
-    Ok(Done { report, items, withdrawn, peers: stand.roster.take(), receipts })
+    Ok(Done { report, items, withdrawn, members: stand.roster.take(), receipts })
 }
 
 fn tell_the_end(roster: &mut Roster, ended: &Ended, reason: String) {

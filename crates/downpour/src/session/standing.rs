@@ -6,7 +6,7 @@ use super::open::Giver;
 use super::receive::Taker;
 use super::{receive, send};
 use crate::cli::{
-    EncryptionArg, Interface, NetworkPlan, OutputArgs, Payload, Profile, ReceivePlan, SendPlan,
+    Controller, EncryptionArg, Interface, NetworkPlan, OutputArgs, Payload, ReceivePlan, SendPlan,
     StartRule,
 };
 use crate::ports::PortRange;
@@ -39,7 +39,7 @@ pub struct SendProducts {
     /// Ceiling.
     pub rate: Option<Rate>,
     /// Who decides the rate of a stream.
-    pub controller: Profile,
+    pub controller: Controller,
     /// Memory for products that were sent, for repair and for who comes late.
     pub keep_bytes: u64,
     /// Where to look for free ports.
@@ -154,6 +154,7 @@ pub fn send_products(setup: SendProducts) -> OpenSession {
 
 /// The same, for so many blocks at most.
 fn send_blocks(setup: SendProducts, blocks_max: u32) -> OpenSession {
+    // Its owner counts what it has inserted, and takes what it hears at once: who says a word waits until it was taken.
     let (insert, list) = mpsc::channel();
     let (tell, heard) = unbounded_channel();
     let (say_opened, opened) = oneshot::channel();
@@ -210,7 +211,7 @@ fn plan(setup: SendProducts) -> SendPlan {
         code: Code::Mixed,
         rate: setup.rate,
         rate_line: String::new(),
-        profile: setup.controller,
+        controller: setup.controller,
         pull_share: downpour_proto::PULL_SHARE_DEFAULT,
         path: DataPath::Multicast,
         encryption: EncryptionArg::All,
@@ -229,7 +230,7 @@ fn plan(setup: SendProducts) -> SendPlan {
 #[cfg(test)]
 mod tests {
     use super::{Heard, SendProducts, TakeProducts, plan, send_blocks, take_products};
-    use crate::cli::{Interface, Profile};
+    use crate::cli::{Controller, Interface};
     use crate::ports::PortRange;
     use crate::product::{Clerk, Content, Listed};
     use crate::ticket::Ticket;
@@ -260,7 +261,7 @@ mod tests {
             interface: Some(Interface::find("lo").unwrap()),
             group: None,
             rate: Some(Rate::from_mbps(100)),
-            controller: Profile::Background,
+            controller: Controller::Background,
             keep_bytes: 64 << 20,
             ports: PortRange::DEFAULT,
         }
@@ -270,7 +271,10 @@ mod tests {
     fn ceiling_and_controller_are_those_that_were_set() {
         let folder = tempfile::tempdir().unwrap();
         let plan = plan(setup(folder.path()));
-        assert_eq!((plan.rate, plan.profile), (Some(Rate::from_mbps(100)), Profile::Background));
+        assert_eq!(
+            (plan.rate, plan.controller),
+            (Some(Rate::from_mbps(100)), Controller::Background)
+        );
     }
 
     /// What is inserted in vain is no business of those who have joined: they stay for the next session.

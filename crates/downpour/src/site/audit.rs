@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use utoipa::ToSchema;
 
 /// Name of the file in the state folder.
-const FILE: &str = "audit.ndjson";
+pub(super) const FILE: &str = "audit.ndjson";
 /// Bytes after which a file goes aside.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 /// Characters of what an entry says of what was asked, and of what came of it.

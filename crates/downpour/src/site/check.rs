@@ -393,7 +393,7 @@ mod tests {
     use super::super::config::{Config, TABLES};
     use super::super::section::Need;
     use super::Flaw;
-    use crate::cli::Profile;
+    use crate::cli::Controller;
     use crate::defaults::{Defaults, Told};
     use downpour_proto::Rate;
     use std::net::Ipv4Addr;
@@ -647,15 +647,15 @@ mod tests {
             (config.remote[0].rate_each().map(Rate::bps), of_products, config.controller)
         };
         let soft = Defaults { ceiling: told(50), ..Defaults::default() };
-        assert_eq!(rates(soft), (Some(1_000_000_000), Some(50_000_000), Profile::Auto));
+        assert_eq!(rates(soft), (Some(1_000_000_000), Some(50_000_000), Controller::Auto));
         let controller = Some(Told { value: "background".into(), file: "/etc/d.toml".into() });
         let hard = Defaults { ceiling: told(50), hard: told(50), controller };
-        assert_eq!(rates(hard), (Some(50_000_000), Some(50_000_000), Profile::Background));
+        assert_eq!(rates(hard), (Some(50_000_000), Some(50_000_000), Controller::Background));
         let fixed = || Some(Told { value: "fixed".into(), file: "/etc/d.toml".into() });
         let unknown = Defaults { controller: fixed(), ..Defaults::default() };
-        assert_eq!(rates(unknown), (Some(1_000_000_000), None, Profile::Auto));
+        assert_eq!(rates(unknown), (Some(1_000_000_000), None, Controller::Auto));
         let known = Defaults { ceiling: told(50), controller: fixed(), ..Defaults::default() };
-        assert_eq!(rates(known), (Some(1_000_000_000), Some(50_000_000), Profile::Fixed));
+        assert_eq!(rates(known), (Some(1_000_000_000), Some(50_000_000), Controller::Fixed));
         // Divided among batches it is too little.
         let least = Told { value: Rate::from_bps(16_000), file: "/etc/d.toml".into() };
         let hard =

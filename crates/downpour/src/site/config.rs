@@ -7,7 +7,7 @@
 //! Paths are relative to the file's folder. How a file that is wrong is described is in [`super::check`].
 
 use super::section::{Complaint, Table};
-use crate::cli::{EncryptionArg, PathArg, Profile};
+use crate::cli::{Controller, EncryptionArg, PathArg};
 use crate::defaults::Defaults;
 use crate::dispatch::{MulticastSection, ReceiverSection, TransferSection};
 use crate::mirror::MirrorSection;
@@ -175,7 +175,7 @@ pub struct Config {
     pub folder: PathBuf,
     /// Who decides the rate of its streams: the machine's defaults say it.
     #[serde(skip)]
-    pub controller: Profile,
+    pub controller: Controller,
     /// `[site]`
     pub site: SiteSection,
     /// `[api]`
@@ -273,9 +273,9 @@ impl Config {
         }
         let is_known = self.remote.iter().all(|remote| remote.rate.is_some());
         let is_known = is_known && self.multicast.rate.is_some();
-        self.controller = match Profile::of(defaults) {
+        self.controller = match Controller::of(defaults) {
             // At no rate nothing can be fixed.
-            Profile::Fixed if !is_known => Profile::Auto,
+            Controller::Fixed if !is_known => Controller::Auto,
             controller => controller,
         };
         let mut found = Vec::new();

@@ -7,10 +7,10 @@
 //! 3. SIGTERM and SIGINT drain: services finish what is under way for the configured time; then everything ends. A second
 //!    one does not wait.
 
-use super::audit::Deed;
+use super::audit::{self, Deed};
 use super::config::Config;
 use super::endpoint::Door;
-use super::held::{Held, LOCK_FILE, Place};
+use super::held::{Held, Place};
 use super::log::{self, LogHandle};
 use super::service::Service;
 use super::systemd::Systemd;
@@ -82,7 +82,7 @@ impl Daemon {
             // Where its state is not mounted nothing is made in its place.
             check_key(&config, is_usual)?;
             // First: opening the catalog takes it away from whoever has it.
-            let has_run = config.state().join(LOCK_FILE).exists();
+            let has_run = has_run(&config.state());
             let held = Held::state(&config.state())?;
             // A copy of this site, started to try it, has a state folder of its own.
             let catalog = Held::catalog(&config.catalog())?;
@@ -264,6 +264,11 @@ fn check_key(config: &Config, is_usual: bool) -> Result<(), StartError> {
     Err(StartError::Open { what, todo })
 }
 
+/// Whether a daemon has run with this state folder: one that cannot open its catalog leaves no audit record.
+fn has_run(state: &Path) -> bool {
+    state.join(audit::FILE).exists()
+}
+
 /// Says so where a daemon has run and its catalog is no longer there: an empty one is made.
 fn tell_of_new_catalog(url: &CatalogUrl, has_run: bool) {
     let CatalogUrl::Sqlite(path) = url else { return };
@@ -348,7 +353,12 @@ impl Site {
     /// Whether the state folder is still the one that was opened.
     pub(crate) async fn has_its_state(self: &Arc<Self>) -> bool {
         let site = self.clone();
-        blocking(move || Ok(site.held.is_here())).await.unwrap_or(false)
+        blocking(move || Ok(site.is_state_here())).await.unwrap_or(false)
+    }
+
+    /// The same. Blocks.
+    pub(crate) fn is_state_here(&self) -> bool {
+        self.held.is_here()
     }
 
     /// Adds to the audit record, and tells listeners.
@@ -367,6 +377,7 @@ impl Site {
 #[cfg(test)]
 mod tests {
     use super::super::{Clock, Daemon, READER_IDLE_MAX, READERS_MAX, StartError, card};
+    use super::has_run;
     use downpour_catalog::{ErrorClass, Reader};
     use downpour_transport::identity::Identity;
     use std::fs;
@@ -424,6 +435,21 @@ mod tests {
         let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
         assert_eq!(daemon.site.identity.public_key(), key);
         daemon.end(Duration::ZERO).await;
+    }
+
+    #[tokio::test]
+    async fn a_start_that_cannot_open_its_catalog_is_no_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = configured(folder.path(), "127.0.0.1:0");
+        let site = fs::read_to_string(&file).unwrap();
+        let [state, of_catalog] = ["state", "db"].map(|name| folder.path().join(name));
+        let catalog = format!("catalog = 'sqlite:{}/c.db'\n[api]", of_catalog.display());
+        fs::write(&file, site.replace("[api]", &catalog)).unwrap();
+        assert!(Daemon::start(&file, Clock::system()).await.is_err());
+        assert!(state.exists() && !has_run(&state));
+        fs::create_dir(of_catalog).unwrap();
+        Daemon::start(&file, Clock::system()).await.unwrap().end(Duration::ZERO).await;
+        assert!(has_run(&state));
     }
 
     #[tokio::test]

@@ -26,7 +26,7 @@ pub struct SiteEvent {
     /// When, microseconds since 1970.
     #[serde(default)]
     pub at_us: i64,
-    /// What kind: `service`, `trouble`, `audit`, …
+    /// What kind: one of the names below.
     pub kind: String,
     /// What happened.
     #[schema(value_type = Object)]
@@ -34,6 +34,22 @@ pub struct SiteEvent {
 }
 
 impl SiteEvent {
+    /// Kind of those that tell how a service does.
+    pub const SERVICE: &str = "service";
+    /// Kind of those that tell that a file failed.
+    pub const TROUBLE: &str = "trouble";
+    /// Kind of those that tell that a batch has ended, whole or not.
+    pub const BATCH: &str = "batch";
+    /// Kind of those that tell that a link broke, healed, or is to be used otherwise.
+    pub const LINK: &str = "link";
+    /// Kind of those that tell that files were set apart while they were moved.
+    pub const QUARANTINE: &str = "quarantine";
+    /// Kind of what spools say.
+    pub const SPOOL: &str = "spool";
+    /// Kind of those that tell what a comparison found.
+    pub const RECONCILE: &str = "reconcile";
+    /// Kind of those that tell of a mirror's alarm, and of its end.
+    pub const MIRROR: &str = "mirror";
     /// Kind of the last event.
     pub const END: &str = "end";
     /// Kind of those that tell of the audit record.

@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 
 /// Name of the file in the state folder.
-pub(super) const LOCK_FILE: &str = "daemon.lock";
+const LOCK_FILE: &str = "daemon.lock";
 /// What the one beside a catalog ends in.
 const BESIDE: &str = ".lock";
 

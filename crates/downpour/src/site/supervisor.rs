@@ -4,8 +4,8 @@
 //! seconds for want of the catalog); one that has run for a minute begins anew. One that is told to end meanwhile runs once more
 //! for that: it may have left something under way. A service that does not end when told to is cut off after a while.
 
-use super::Site;
 use super::service::{Fault, Service, Status, Stop, Wish};
+use super::{Site, SiteEvent};
 use downpour_catalog::ErrorClass;
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -310,7 +310,7 @@ impl Unit {
         }
         drop(life);
         tracing::info!(service = self.service.name(), stage = stage.name(), "service");
-        site.events.tell("service", &self.report());
+        site.events.tell(SiteEvent::SERVICE, &self.report());
     }
 
     /// Has ended; wishes what was asked for after that.

@@ -185,6 +185,7 @@ fn book(
             size: *size,
             rule: what.rule,
             digest: digests[0].clone(),
+            others: digests[1..].to_vec(),
             replicas: std::iter::once(here).chain(also).collect(),
             other_content: what.other_content,
             origin: None,
@@ -193,28 +194,18 @@ fn book(
     };
     let changes: Vec<_> = batch.iter().map(adopted).collect();
     let answers = catalog.apply(now, &changes).map_err(|error| error.to_string())?;
-    let mut more = Vec::new();
-    for ((rel, size, digests), answer) in batch.into_iter().zip(answers) {
+    for ((rel, size, _), answer) in batch.into_iter().zip(answers) {
         match answer {
             Ok(applied) => {
                 let count = if applied.repeated { &mut done.known } else { &mut done.new };
                 *count += 1;
                 done.bytes += size;
-                let digest = |digest| (rel.clone(), Change::Digest(applied.file, digest));
-                more.extend(digests.into_iter().skip(1).map(digest));
             }
             Err(Refused::NameTaken { version }) => {
                 let text = format!("{rel}: version {version} of this name has other content");
                 done.left_out.push(text);
             }
             Err(refused) => done.left_out.push(format!("{rel}: {refused}")),
-        }
-    }
-    let (names, more): (Vec<String>, Vec<Change>) = more.into_iter().unzip();
-    let answers = catalog.apply(now, &more).map_err(|error| error.to_string())?;
-    for (rel, answer) in names.into_iter().zip(answers) {
-        if let Err(refused) = answer {
-            done.left_out.push(format!("{rel}: {refused}"));
         }
     }
     Ok(())

@@ -9,11 +9,12 @@
 //! file stays where it is in any case.
 
 use super::book::SpoolError;
-use super::root::Now;
+use super::root::{CLOCK_SLACK_S, Now};
 use super::rule::Rules;
 use super::section::RuleSection;
 use super::template::{Facts, Template};
 use crate::site::Wish;
+use crate::whole;
 use downpour_catalog::{Catalog, EventKind, File, FileId, LogId, Reader, SiteId, State, Time};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,8 @@ use utoipa::ToSchema;
 const TRIES_MAX: u32 = 5;
 /// Time until the second try; four times as long after each.
 const RETRY_S: i64 = 10;
+/// The longest of these pauses.
+const PAUSE_MAX_S: i64 = RETRY_S * 4i64.pow(TRIES_MAX - 2);
 /// Events that one tick looks at.
 const EVENTS_MAX: usize = 100;
 /// How often a running command is looked at.
@@ -142,7 +145,7 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// What is open is kept in the file `place`. Without one, only what arrives from now on gets a command.
+    /// What is open is kept in the file `place`. Without one, and if it is damaged, only what arrives from now on gets a command.
     pub fn open(
         catalog: Arc<Catalog>,
         rules: Arc<Rules>,
@@ -153,11 +156,8 @@ impl Arrivals {
         let own_log = catalog.log();
         let mut logs = reader.logs()?.into_iter();
         let last = logs.find(|(log, _, _)| *log == own_log).map_or(0, |(_, _, last)| last);
-        let kept = fs::read(place).map(|bytes| serde_json::from_slice::<Notes>(&bytes));
-        let mut notes = match kept {
-            Ok(Ok(notes)) => notes,
-            _ => Notes { seen: last, ..Notes::default() },
-        };
+        let kept = read(place).map_err(|error| SpoolError::Notes(place.to_owned(), error))?;
+        let mut notes = kept.unwrap_or_else(|| Notes { seen: last, ..Notes::default() });
         if !notes.are_of(&mut reader, own_log, last)? {
             notes.begin_in(&mut reader, own_log, last)?;
         }
@@ -189,7 +189,9 @@ impl Arrivals {
     }
 
     fn try_again(&mut self, now: Time, wish: &dyn Fn() -> Wish) -> Result<bool, SpoolError> {
-        let due = |failing: &Failing| failing.next_try.is_some_and(|at| at <= now.0);
+        // What is later than any pause was written while the clock was ahead.
+        let is_due = |at: i64| at <= now.0 || at > now.plus_s(PAUSE_MAX_S + CLOCK_SLACK_S).0;
+        let due = |failing: &Failing| failing.next_try.is_some_and(is_due);
         let mut any = false;
         while wish() == Wish::Run
             && let Some(at) = self.notes.failing.iter().position(due)
@@ -209,7 +211,8 @@ impl Arrivals {
     /// Reads our log on, as far as a command.
     fn read_on(&mut self, now: Time, wish: &dyn Fn() -> Wish) -> Result<bool, SpoolError> {
         let events = self.reader.events(self.catalog.log(), self.notes.seen, EVENTS_MAX)?;
-        let (before, mut more) = (self.notes.seen, events.len() == EVENTS_MAX);
+        let (before, more) = (self.notes.seen, events.len() == EVENTS_MAX);
+        let mut ended = false;
         for event in events {
             if wish() != Wish::Run {
                 break;
@@ -224,14 +227,15 @@ impl Arrivals {
             }
             (self.notes.seen, self.notes.at) = (event.number, Some(event.at.0));
             if matches!(ran, Ran::Ended) {
-                more = true;
+                ended = true;
                 break;
             }
         }
-        if self.notes.seen != before {
+        // To read on from earlier, where there was no command, costs less than to write at each step.
+        if self.notes.seen != before && (ended || !more) {
             self.write_down();
         }
-        Ok(more)
+        Ok(more || ended)
     }
 
     /// Asks for a command that failed for good.
@@ -290,10 +294,28 @@ impl Arrivals {
 
     /// What cannot be written down now is written with the next step; until then a command may be run twice.
     fn write_down(&self) {
-        let new = self.place.with_extension("new");
         let text = serde_json::to_vec(&self.notes).unwrap_or_default();
-        let _ = fs::write(&new, text).and_then(|()| fs::rename(&new, &self.place));
+        let _ = whole::put(&self.place, &text);
     }
+}
+
+/// What was written down; none where nothing was yet, or where it is damaged, which is kept aside.
+fn read(place: &Path) -> io::Result<Option<Notes>> {
+    let bytes = match fs::read(place) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        read => read?,
+    };
+    serde_json::from_slice(&bytes).map(Some).or_else(|error| {
+        let aside = place.with_extension("damaged");
+        tracing::error!(
+            target: "spool",
+            %error,
+            kept = %aside.display(),
+            "what commands on arrival are open is damaged: what has arrived before now gets none any more"
+        );
+        fs::rename(place, aside)?;
+        Ok(None)
+    })
 }
 
 /// Runs a rule's command on a file; an error is what it said. Returns false when it was cut off.

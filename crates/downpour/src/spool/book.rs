@@ -3,27 +3,29 @@
 use super::rule::Rules;
 use crate::dispatch::is_submitted;
 use downpour_catalog::{
-    Answer, Catalog, Change, Error, Event, EventKind, File, FileId, LogId, Move, NewFile, Next,
-    OpenError, OtherContent, Query, Reader, Replica, ReplicaState, Revision, RuleId, Same, SiteId,
-    State, Time,
+    Answer, Attempt, Catalog, Change, Error, Event, EventKind, File, FileId, LogId, Move, NewFile,
+    Next, OpenError, OtherContent, Outcome, Query, Reader, Replica, ReplicaState, Revision, RuleId,
+    Same, SiteId, State, Time,
 };
 use std::collections::HashMap;
-use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fmt, io};
 
 /// Changes that are asked for together; even, so that pairs share a commit.
 const CHANGES_MAX: usize = 1000;
 /// Events that are read at a time.
 const EVENTS_MAX: usize = 1000;
 
-/// The catalog cannot be used; nothing is lost by beginning again.
+/// The catalog, or what is written down beside it, cannot be used; nothing is lost by beginning again.
 #[derive(Debug)]
 pub enum SpoolError {
     /// It cannot be opened for reading.
     Open(OpenError),
     /// It does not answer.
     Catalog(Error),
+    /// What commands on arrival are open cannot be read from this file.
+    Notes(PathBuf, io::Error),
 }
 
 impl fmt::Display for SpoolError {
@@ -31,6 +33,9 @@ impl fmt::Display for SpoolError {
         match self {
             Self::Open(error) => write!(f, "the catalog cannot be read: {error}"),
             Self::Catalog(error) => write!(f, "the catalog: {error}"),
+            Self::Notes(place, error) => {
+                write!(f, "the commands on arrival in {}: {error}", place.display())
+            }
         }
     }
 }
@@ -134,9 +139,15 @@ impl Book {
 
     /// Whether that was said of it.
     pub(super) fn is_removed(&mut self, file: FileId) -> Result<bool, SpoolError> {
-        let replicas = self.reader.replicas(file)?;
-        let mut own = replicas.iter().filter(|replica| replica.site == self.site);
-        Ok(own.any(|replica| replica.state == ReplicaState::Removed))
+        let own = self.copies(&[file])?;
+        Ok(own.iter().any(|replica| replica.state == ReplicaState::Removed))
+    }
+
+    /// This site's copies of these files, as they are recorded.
+    pub(super) fn copies(&mut self, files: &[FileId]) -> Result<Vec<Replica>, SpoolError> {
+        let mut own = self.reader.replicas_of(files)?;
+        own.retain(|replica| replica.site == self.site);
+        Ok(own)
     }
 
     /// Makes these changes; each is answered in its place.
@@ -181,23 +192,23 @@ impl Book {
         // Who submits a file records it by its real path.
         let Ok(place) = place.canonicalize() else { return Ok(None) };
         let files: Vec<_> = versions.iter().map(|file| file.id).collect();
-        let mut here = self.reader.replicas_of(&files)?;
-        here.retain(|replica| replica.site == self.site && Path::new(&replica.path) == place);
+        let mut here = self.copies(&files)?;
+        here.retain(|replica| Path::new(&replica.path) == place);
         let lies = |file: &&File| here.iter().any(|replica| replica.file == file.id);
         Ok(versions.iter().find(lies).map(|file| file.version))
     }
 
-    /// Whether this site's copy is recorded in another place. Who sends it sees whether it can be read there: its disk may not be
-    /// mounted yet.
-    pub(super) fn lies_elsewhere(
-        &mut self,
-        file: FileId,
-        place: &Path,
-    ) -> Result<bool, SpoolError> {
-        let mut replicas = self.reader.replicas(file)?.into_iter();
-        let own = replicas.find(|replica| replica.site == self.site);
-        Ok(own
-            .is_some_and(|own| own.state == ReplicaState::Present && Path::new(&own.path) != place))
+    /// Whether it was received and left, or was never here: this site's copy is recorded in another place. Who sends it again sees
+    /// whether it can be read there: its disk may not be mounted yet.
+    pub(super) fn has_left(&mut self, file: FileId, place: &Path) -> Result<bool, SpoolError> {
+        let is_elsewhere =
+            |own: &Replica| own.state == ReplicaState::Present && Path::new(&own.path) != place;
+        // The other place of what was taken in and never received is that of the folder before it got another path. A receipt
+        // alone may be that of one of several destinations; the attempt that reached the last of them is verified.
+        let is_whole = |attempt: &Attempt| attempt.outcome == Outcome::Verified;
+        Ok(self.copies(&[file])?.iter().any(is_elsewhere)
+            && (self.reader.attempts(file)?.iter().any(is_whole)
+                || self.reader.is_adopted(file)?))
     }
 
     /// Files that this daemon took in from this spool and that have not arrived, with their paths.

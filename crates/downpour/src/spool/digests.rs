@@ -79,6 +79,18 @@ impl Digesting {
     }
 }
 
+/// What digests besides BLAKE3 are called between sites: `md5:HEX`.
+pub(crate) fn in_words(digests: &[Digest]) -> Vec<String> {
+    let others = digests.iter().filter(|digest| digest.kind() != DigestKind::Blake3);
+    others.map(|digest| format!("{}:{}", digest.kind(), digest.hex())).collect()
+}
+
+/// The same, read. What this program does not know is passed over: a later one may tell more.
+pub(crate) fn of_words(words: &[String]) -> Vec<Digest> {
+    let known = words.iter().filter_map(|word| word.parse::<Digest>().ok());
+    known.filter(|digest| digest.kind() != DigestKind::Blake3).collect()
+}
+
 /// Adler-32 as RFC 1950 has it.
 struct Adler32 {
     a: u32,
@@ -162,7 +174,7 @@ fn unescaped(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Digesting, read_sum};
+    use super::{Digesting, in_words, of_words, read_sum};
     use downpour_catalog::DigestKind;
 
     const MD5_OF_ABC: &str = "900150983cd24fb0d6963f7d28e17f72";
@@ -178,6 +190,11 @@ mod tests {
         assert!(shown[2].starts_with("ba7816bf8f01cfea"));
         assert_eq!(shown[3], "024d0127");
         assert_eq!(Digesting::new(&[]).finish().len(), 1);
+        // To another site all but BLAKE3 are told, which has a field of its own there.
+        let mut words = in_words(&digests);
+        assert_eq!(words[0], format!("md5:{MD5_OF_ABC}"));
+        words.extend(["sha3:00", "md5:zz", &digests[0].hex()].map(str::to_owned));
+        assert_eq!(of_words(&words), digests[1..]);
         assert!(Digesting::new(&[]).read(&b"abc"[..], |_| false).is_err());
     }
 

@@ -13,11 +13,11 @@ use super::book::{Record, SpoolError};
 use super::engine::{GRACE, Rel, Spool, Stage};
 use super::leave::{Beside, Leaver, Stays};
 use super::read::Outcome;
-use super::root::{Now, Root, Seen};
+use super::root::{CLOCK_SLACK_S, Now, Root, Seen};
 use super::section::{After, Versions};
 use super::settle::Settling;
 use downpour_catalog::{
-    Change, Digest, DigestKind, ErrorClass, File, FileId, Next, Refused, State,
+    Change, Digest, DigestKind, ErrorClass, File, FileId, Next, Refused, State, Time,
 };
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
@@ -228,6 +228,11 @@ impl Spool {
                 (State::Quarantined, Some(class)) if class != ErrorClass::FileGone => {
                     class.to_string()
                 }
+                // Who was to send it looked for it while it was away, or where the folder was before.
+                (State::Quarantined, Some(_)) if self.lies_there(&root, &rel) => {
+                    self.met_quarantined(now, &rel, record)?;
+                    continue;
+                }
                 _ => continue,
             };
             let text = if text.is_empty() { class.clone() } else { text };
@@ -253,6 +258,12 @@ impl Spool {
         }
         self.book.apply(now.wall, moved)?;
         Ok(())
+    }
+
+    /// Whether a file lies where its path leads to, as the catalog was told of it.
+    fn lies_there(&self, root: &Root, rel: &Rel) -> bool {
+        let is_it = |seen: Seen| self.files.get(rel).is_some_and(|f| seen.is_content_of(&f.known));
+        root.is_there() && root.look(rel).is_ok_and(|seen| seen.is_some_and(is_it))
     }
 
     /// Releases a file from quarantine, by its path in the spool: it goes back to its place and starts again.
@@ -318,7 +329,9 @@ impl Spool {
             let name = self.book.name(&reason.path);
             let rule = self.rules.for_spool(&name).map(|index| self.rules.at(index));
             let Some(after) = rule.and_then(|rule| rule.release) else { continue };
-            if now.wall < downpour_catalog::Time(reason.since).plus_s(after.as_secs() as i64) {
+            let since = Time(reason.since);
+            let is_real = since <= now.wall.plus_s(CLOCK_SLACK_S);
+            if is_real && now.wall < since.plus_s(after.as_secs() as i64) {
                 continue;
             }
             let known = self.book.file(FileId(reason.file))?;

@@ -139,6 +139,8 @@ pub struct Spool {
     /// The service was stopped.
     pub(super) ending: Arc<AtomicBool>,
     pub(super) root: Option<Arc<Root>>,
+    /// The folder was watched before: another one in its place is not it.
+    is_known: bool,
     watch: Option<super::watch::Watch>,
     pub(super) readers: Option<Readers>,
     pub(super) files: BTreeMap<Rel, Tracked>,
@@ -202,6 +204,7 @@ impl Spool {
             book,
             ending,
             root: None,
+            is_known: false,
             watch: None,
             readers: None,
             files: BTreeMap::new(),
@@ -306,8 +309,8 @@ impl Spool {
             return Ok(true);
         }
         let live = if self.root.is_none() { self.book.live()? } else { Vec::new() };
-        let known = self.root.is_some() || !live.is_empty() || !self.status.trouble.is_empty();
-        let root = match Root::open(&self.section.folder, !known) {
+        self.is_known |= self.root.is_some() || !live.is_empty();
+        let root = match Root::open(&self.section.folder, !self.is_known) {
             Ok(root) => Arc::new(root),
             Err(error) => {
                 self.status.trouble = match error {
@@ -381,7 +384,7 @@ impl Spool {
             }
             // As it stands now: what has happened to it since is told later.
             let Some(file) = self.book.file(id)? else { continue };
-            if !self.book.lies_elsewhere(id, &root.full(&rel))? {
+            if !self.book.has_left(id, &root.full(&rel))? {
                 let record = Record { file: id, revision: file.revision, state: file.state };
                 self.part_from(record, next);
             }

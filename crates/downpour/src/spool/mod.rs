@@ -39,6 +39,7 @@ pub use arrivals::{Arrivals, Failing};
 pub use aside::{SetApart, lies_aside};
 pub use book::SpoolError;
 pub use digests::{Digesting, read_sum};
+pub(crate) use digests::{in_words, of_words};
 pub use engine::{Notice, Spool, SpoolStatus};
 pub use occupancy::{Level, Occupancy};
 pub use root::Now;

@@ -72,9 +72,9 @@ pub struct Occupancy {
     /// Share of the room that is taken.
     pub share: f64,
     /// Bytes per second that come in.
-    pub in_bps: f64,
+    pub in_bytes_per_s: f64,
     /// Bytes per second that leave.
-    pub out_bps: f64,
+    pub out_bytes_per_s: f64,
     /// Seconds until it is full, as it goes now; none when it does not fill.
     pub full_in_s: Option<u64>,
 }
@@ -109,7 +109,7 @@ impl Gauge {
             }
             None => (disk_share, disk_left),
         };
-        let filling = self.now.in_bps - self.now.out_bps;
+        let filling = self.now.in_bytes_per_s - self.now.out_bytes_per_s;
         self.now.bytes = measured.bytes;
         self.now.bytes_free = left.max(0.0) as u64;
         self.now.share = share;
@@ -127,8 +127,8 @@ impl Gauge {
         let came = (measured.bytes_in - last.bytes_in) as f64;
         let left = (last.bytes as f64 + came - measured.bytes as f64).max(0.0);
         let weight = 1.0 - (-passed / AVERAGE.as_secs_f64()).exp();
-        self.now.in_bps += weight * (came / passed - self.now.in_bps);
-        self.now.out_bps += weight * (left / passed - self.now.out_bps);
+        self.now.in_bytes_per_s += weight * (came / passed - self.now.in_bytes_per_s);
+        self.now.out_bytes_per_s += weight * (left / passed - self.now.out_bytes_per_s);
     }
 
     fn level(&self, share: f64) -> Level {
@@ -183,7 +183,10 @@ mod tests {
             gauge.measure(Duration::from_secs(second), measured);
         }
         let now = gauge.now();
-        assert!((now.in_bps - 100.0).abs() < 0.1 && (now.out_bps - 40.0).abs() < 0.1, "{now:?}");
+        assert!(
+            (now.in_bytes_per_s - 100.0).abs() < 0.1 && (now.out_bytes_per_s - 40.0).abs() < 0.1,
+            "{now:?}"
+        );
         let left = 950_000 - 60 * 3590;
         assert!(now.full_in_s.unwrap().abs_diff(left / 60) < 20, "{now:?}");
         // Nothing comes any more: it does not fill.

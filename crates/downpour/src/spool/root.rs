@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 pub(super) const OWN: &str = ".downpour";
 /// Folders below each other, at most.
 const DEPTH_MAX: usize = 64;
+/// What is this much later than now was written while the clock was ahead: it has been set since.
+pub(super) const CLOCK_SLACK_S: i64 = 5;
 /// Mode of folders that the spool makes.
 const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
 

@@ -9,12 +9,14 @@ use super::arrivals::{Arrivals, Failing};
 use super::aside::SetApart;
 use super::book::SpoolError;
 use super::engine::{Spool, SpoolStatus};
+use super::occupancy::Level;
 use super::read::lock;
 use super::root::Now;
 use super::rule::Rules;
 use super::section::{RuleSection, SpoolSection};
 use crate::api::{Allow, Given, Problem, Routes};
-use crate::site::{Clock, Fault, Part, Running, Service, Site, Status, Stop, Wish};
+use crate::notify::{Note, Notify};
+use crate::site::{Clock, Fault, Part, Running, Service, Site, SiteEvent, Status, Stop, Wish};
 use axum::{Extension, Json};
 use downpour_catalog::ErrorClass;
 use serde::{Deserialize, Serialize};
@@ -22,10 +24,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
+use tokio::time::timeout_at;
 use utoipa::{OpenApi, ToSchema};
 
 /// Time between two ticks.
@@ -34,6 +37,8 @@ const TICK: Duration = Duration::from_millis(250);
 const TICKS_USUAL: u32 = 4;
 /// Ticks that it may take before that is logged.
 const TICKS_MAX: u32 = 40;
+/// How long spools have for an answer: one that copies, or whose disk hangs, gives none for hours.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 /// File in the state folder with what commands are open.
 const ARRIVALS: &str = "arrivals.json";
 
@@ -67,6 +72,9 @@ pub struct Spools {
 pub struct Quarantine {
     /// In all spools.
     pub files: Vec<InQuarantine>,
+    /// Folders of spools that gave no answer: what is in their quarantine is not among that.
+    #[serde(default)]
+    pub unanswered: Vec<String>,
 }
 
 /// A file that is meant.
@@ -80,8 +88,8 @@ pub struct Meant {
 /// What is asked of a spool.
 enum Ask {
     Quarantine(oneshot::Sender<Vec<InQuarantine>>),
-    /// Of the spool of this folder, the file that is meant.
-    Release(String, String, oneshot::Sender<Result<(), String>>),
+    /// The file that is meant.
+    Release(String, oneshot::Sender<Result<(), String>>),
 }
 
 /// The service.
@@ -92,6 +100,8 @@ pub struct SpoolService {
     /// Set, and made anew, when the service was stopped: copies break off then.
     stopped: Mutex<Arc<AtomicBool>>,
     spools: Mutex<Vec<SpoolStatus>>,
+    /// How full each folder was said to be.
+    levels: Mutex<BTreeMap<String, Level>>,
     failing: Mutex<Vec<Failing>>,
     commands: Mutex<u64>,
     /// The spools at work.
@@ -103,7 +113,6 @@ pub struct SpoolService {
 /// A run: when it is over its threads end, each after its tick.
 struct Run {
     service: Arc<SpoolService>,
-    stop: Stop,
     over: Arc<AtomicBool>,
 }
 
@@ -112,8 +121,16 @@ impl Drop for Run {
         self.over.store(true, Ordering::Relaxed);
         lock(&self.service.asks).clear();
         *lock(&self.service.retries) = None;
-        if self.stop.wish() != Wish::Run {
-            std::mem::take(&mut *lock(&self.service.stopped)).store(true, Ordering::Relaxed);
+    }
+}
+
+/// The service at work, or at its end after it failed: if that is because it was stopped, copies break off, whatever run began them.
+struct Stopping(Arc<SpoolService>, Stop);
+
+impl Drop for Stopping {
+    fn drop(&mut self) {
+        if self.1.wish() == Wish::Stop {
+            std::mem::take(&mut *lock(&self.0.stopped)).store(true, Ordering::Relaxed);
         }
     }
 }
@@ -208,6 +225,11 @@ impl Worker {
             let status = spool.status();
             for notice in spool.take_notices() {
                 tracing::info!(target: "spool", folder = %status.folder, "{notice}");
+                let about = serde_json::json!({ "spool": status.folder, "what": notice });
+                self.site.events.tell(SiteEvent::SPOOL, &about);
+            }
+            if self.service.is_fuller(&status) {
+                self.tell_fuller(&status);
             }
             self.show(index, |shown| *shown = status);
             let until = Instant::now() + TICK;
@@ -219,6 +241,28 @@ impl Worker {
         Ok(())
     }
 
+    /// Tells people, in the log and as the configuration says. A mail server that does not answer does not hold up the spool.
+    fn tell_fuller(&self, status: &SpoolStatus) {
+        let (folder, room) = (&status.folder, &status.occupancy);
+        let what = format!("{folder}: {:.0} % full: {}", room.share * 100.0, room.level.words());
+        tracing::warn!(target: "spool", "{what}");
+        let about = serde_json::json!({ "spool": folder, "what": room.level.words() });
+        self.site.events.tell(SiteEvent::SPOOL, &about);
+        let note = Note {
+            about: "spool",
+            site: self.site.name.clone(),
+            text: format!("The spool {what}\n"),
+            detail: serde_json::json!({ "folder": folder, "occupancy": room }),
+            subject: what,
+        };
+        let config = self.site.config();
+        thread::spawn(move || {
+            for why in Notify::tell_by(&config.notify, &config.folder, &note) {
+                tracing::warn!(target: "spool", %why, "could not be told");
+            }
+        });
+    }
+
     fn answer(&self, spool: &mut Spool, ask: Ask) -> Result<(), SpoolError> {
         match ask {
             Ask::Quarantine(reply) => {
@@ -226,10 +270,11 @@ impl Worker {
                 let of = |(place, reason)| InQuarantine { spool: folder.clone(), place, reason };
                 let _ = reply.send(spool.quarantine().into_iter().map(of).collect());
             }
-            Ask::Release(folder, meant, reply) if folder == spool.status().folder => {
+            // Who asked was told by now that there is no answer.
+            Ask::Release(_, reply) if reply.is_closed() => {}
+            Ask::Release(meant, reply) => {
                 let _ = reply.send(spool.release(self.now(), &meant)?);
             }
-            Ask::Release(_, _, reply) => drop(reply),
         }
         Ok(())
     }
@@ -237,6 +282,11 @@ impl Worker {
     fn arrivals(&self, rules: Arc<Rules>, asked: &mpsc::Receiver<i64>) -> Result<(), SpoolError> {
         let place = self.site.config().state().join(ARRIVALS);
         let Some(_alone) = self.enter(&place, |_| thread::sleep(TICK)) else { return Ok(()) };
+        if !self.site.is_state_here() {
+            // Nothing is known of what is open, and may be when it is back.
+            let why = io::Error::other("the state folder is not the one that was opened");
+            return Err(SpoolError::Notes(place.clone(), why));
+        }
         let mut arrivals = Arrivals::open(self.site.catalog.clone(), rules, &place)?;
         while self.goes_on() {
             let more = arrivals.tick(self.now(), &|| self.wish())?;
@@ -253,14 +303,32 @@ impl Worker {
     }
 }
 
+impl From<SpoolError> for Fault {
+    fn from(error: SpoolError) -> Self {
+        let class = match error {
+            SpoolError::Open(_) | SpoolError::Catalog(_) => ErrorClass::CatalogUnreachable,
+            SpoolError::Notes(..) => ErrorClass::OutOfResources,
+        };
+        Self::new(class, error.to_string())
+    }
+}
+
 impl SpoolService {
+    /// Whether a spool is at a higher level than it was said to be.
+    fn is_fuller(&self, status: &SpoolStatus) -> bool {
+        let level = status.occupancy.level;
+        // A folder that is not there is not measured.
+        status.trouble.is_empty()
+            && lock(&self.levels).insert(status.folder.clone(), level).unwrap_or_default() < level
+    }
+
     /// Runs all spools once; ends when asked to, when one fails, or when the sections are no longer these.
     async fn work(self: &Arc<Self>, site: &Arc<Site>, stop: &Stop) -> Result<(), Fault> {
         let mut changes = site.config_changes();
         let now = sections(site);
         let (spools, rules) = &now;
         let rules = Arc::new(Rules::new(&site.name, rules));
-        let run = Run { service: self.clone(), stop: stop.clone(), over: Arc::default() };
+        let run = Run { service: self.clone(), over: Arc::default() };
         let (began, stopped) = (Instant::now(), lock(&self.stopped).clone());
         let worker = || {
             let (service, site, stop) = (self.clone(), site.clone(), stop.clone());
@@ -271,24 +339,29 @@ impl SpoolService {
         let (mut asks, mut jobs) = (Vec::new(), JoinSet::new());
         for (index, section) in spools.iter().enumerate() {
             let (worker, of) = (worker(), (section.clone(), rules.clone()));
+            // Who asks waits for the answer.
             let (ask, asked) = mpsc::channel();
             asks.push(ask);
             jobs.spawn_blocking(move || worker.spool(index, of, &asked));
         }
+        // Numbers of files, as an operator gives them.
         let (worker, (retry, asked)) = (worker(), mpsc::channel());
         jobs.spawn_blocking(move || worker.arrivals(rules, &asked));
         *lock(&self.asks) = asks;
         *lock(&self.retries) = Some(retry);
+        // While it drains neither a failure nor a change cuts short what is under way.
+        let mut failed = Ok(());
         loop {
             tokio::select! {
-                done = jobs.join_next() => match done {
-                    Some(done) => done?.map_err(|error| {
-                        Fault::new(ErrorClass::CatalogUnreachable, error.to_string())
-                    })?,
-                    None => return Ok(()),
-                },
+                done = jobs.join_next() => {
+                    let Some(done) = done else { return failed };
+                    failed = failed.and(done.map_err(Fault::from).and_then(|done| Ok(done?)));
+                    if failed.is_err() && stop.wish() != Wish::Drain {
+                        return failed;
+                    }
+                }
                 changed = changes.changed() => {
-                    if changed.is_ok() && sections(site) != now {
+                    if changed.is_ok() && stop.wish() == Wish::Run && sections(site) != now {
                         return Ok(());
                     }
                 }
@@ -296,41 +369,55 @@ impl SpoolService {
         }
     }
 
-    /// Asks all spools; the answers of those that are at work.
-    async fn ask<T>(&self, make: impl Fn(oneshot::Sender<T>) -> Ask) -> Vec<T> {
-        let asks = lock(&self.asks).clone();
+    /// What is in quarantine, spool by spool; none of one that gives no answer.
+    async fn quarantines(&self, asks: &[mpsc::Sender<Ask>]) -> Vec<Option<Vec<InQuarantine>>> {
+        let until = tokio::time::Instant::now() + ANSWER_TIME_MAX;
+        // All are asked before the first is waited for.
+        let asked: Vec<_> = asks.iter().map(|ask| send(ask, Ask::Quarantine)).collect();
         let mut answers = Vec::new();
-        for ask in asks {
-            let (reply, answer) = oneshot::channel();
-            if ask.send(make(reply)).is_ok()
-                && let Ok(answer) = answer.await
-            {
-                answers.push(answer);
-            }
+        for answer in asked {
+            answers.push(answer_until(until, answer).await);
         }
         answers
     }
 
+    /// What is in quarantine, and of which spools that is not known.
+    async fn quarantine(&self) -> Quarantine {
+        let asks = lock(&self.asks).clone();
+        let mut answers = self.quarantines(&asks).await.into_iter();
+        let (mut files, mut unanswered) = (Vec::new(), Vec::new());
+        for spool in &*lock(&self.spools) {
+            match answers.next().flatten() {
+                Some(answer) => files.extend(answer),
+                None => unanswered.push(spool.folder.clone()),
+            }
+        }
+        Quarantine { files, unanswered }
+    }
+
     /// Releases the file that is meant from the one quarantine in which it lies.
     async fn release(&self, meant: &str) -> Result<(), Problem> {
-        let answers = self.ask(Ask::Quarantine).await;
-        let (answered, files) = (answers.len(), answers.concat());
-        let lies = files.into_iter().filter(|file| file.reason.is_meant(&file.place, meant));
-        let folders: Vec<String> =
-            lies.map(|file| file.spool).collect::<BTreeSet<_>>().into_iter().collect();
-        let folder = match &folders[..] {
-            [folder] => folder,
+        let asks = lock(&self.asks).clone();
+        let answers = self.quarantines(&asks).await;
+        let answered = answers.iter().flatten().count();
+        let lies = |(index, files): (usize, Option<Vec<InQuarantine>>)| {
+            let mut files = files?.into_iter();
+            Some((index, files.find(|file| file.reason.is_meant(&file.place, meant))?.spool))
+        };
+        let places: Vec<_> = answers.into_iter().enumerate().filter_map(lies).collect();
+        let (index, folder) = match &places[..] {
+            [(index, folder)] => (*index, folder),
             [] => return Err(Problem::not_found(self.no_such_file(meant, answered))),
-            [a, b, ..] => {
+            [(_, a), (_, b), ..] => {
                 let what = format!("`{meant}` lies in the quarantines of {a} and of {b}");
                 let todo = "give its number, as `downpour spool quarantine` shows it";
                 return Err(Problem::bad_request(what, todo));
             }
         };
-        let release = |reply| Ask::Release(folder.clone(), meant.to_owned(), reply);
-        let answer = self.ask(release).await.into_iter().next();
-        let gone = || Err(format!("the spool {folder} is not at work"));
-        answer.unwrap_or_else(gone).map_err(Problem::not_found)
+        let answer = send(&asks[index], |reply| Ask::Release(meant.to_owned(), reply));
+        let until = tokio::time::Instant::now() + ANSWER_TIME_MAX;
+        let silent = || Err(format!("the spool {folder} gives no answer"));
+        answer_until(until, answer).await.unwrap_or_else(silent).map_err(Problem::not_found)
     }
 
     fn no_such_file(&self, meant: &str, answered: usize) -> String {
@@ -340,6 +427,21 @@ impl SpoolService {
         let away: Vec<_> = away.map(|s| format!("; {}: {}", s.folder, s.trouble)).collect();
         format!("no file `{meant}` is in quarantine{of}{}", away.concat())
     }
+}
+
+/// Asks one spool. Where it is not at work the reply is dropped with what is asked.
+fn send<T>(
+    ask: &mpsc::Sender<Ask>,
+    make: impl FnOnce(oneshot::Sender<T>) -> Ask,
+) -> oneshot::Receiver<T> {
+    let (reply, answer) = oneshot::channel();
+    let _ = ask.send(make(reply));
+    answer
+}
+
+/// Its answer, if there is one by then.
+async fn answer_until<T>(until: tokio::time::Instant, answer: oneshot::Receiver<T>) -> Option<T> {
+    timeout_at(until, answer).await.ok()?.ok()
 }
 
 fn sections(site: &Site) -> (Vec<SpoolSection>, Vec<RuleSection>) {
@@ -354,6 +456,7 @@ impl Service for SpoolService {
 
     fn run(self: Arc<Self>, site: Arc<Site>, stop: Stop) -> Running {
         Box::pin(async move {
+            let _stopping = Stopping(self.clone(), stop.clone());
             while stop.wish() == Wish::Run {
                 self.work(&site, &stop).await?;
             }
@@ -373,6 +476,8 @@ impl Service for SpoolService {
             ("files_quarantined", sum(|s| s.quarantined as f64)),
             ("files_unmatched", sum(|s| s.unmatched as f64)),
             ("bytes", sum(|s| s.occupancy.bytes as f64)),
+            ("in_bytes_per_s", sum(|s| s.occupancy.in_bytes_per_s)),
+            ("out_bytes_per_s", sum(|s| s.occupancy.out_bytes_per_s)),
             ("files_taken_in_total", sum(|s| s.taken_in as f64)),
             ("bytes_read_total", sum(|s| s.bytes_read as f64)),
             ("overflows_total", sum(|s| s.overflows as f64)),
@@ -381,6 +486,9 @@ impl Service for SpoolService {
             ("commands_failing", lock(&self.failing).len() as f64),
         ] {
             figures.insert(name.to_owned(), value);
+        }
+        if let Some(seconds) = spools.iter().filter_map(|s| s.occupancy.full_in_s).min() {
+            figures.insert("full_in_s".to_owned(), seconds as f64);
         }
         let trouble = spools.iter().filter(|spool| !spool.trouble.is_empty());
         let trouble: Vec<_> = trouble.map(|s| format!("; {}: {}", s.folder, s.trouble)).collect();
@@ -427,8 +535,7 @@ async fn list(Extension(service): Shared) -> Json<Spools> {
 /// What is in quarantine, and why
 #[utoipa::path(get, path = "/v1/spools/quarantine", responses((status = 200, body = Quarantine)))]
 async fn quarantine(Extension(service): Shared) -> Json<Quarantine> {
-    let files = service.ask(Ask::Quarantine).await.concat();
-    Json(Quarantine { files })
+    Json(service.quarantine().await)
 }
 
 /// Let a file out of quarantine: it goes back to its place and starts again
@@ -439,7 +546,7 @@ async fn release(
     Given(meant): Given<Meant>,
 ) -> Result<Json<Quarantine>, Problem> {
     service.release(&meant.file).await?;
-    Ok(quarantine(Extension(service)).await)
+    Ok(Json(service.quarantine().await))
 }
 
 /// Run a command on arrival again that failed for good
@@ -461,166 +568,4 @@ async fn retry(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{
-        Ask, InQuarantine, Instant, Ordering, Rules, STILL_THERE, SetApart, SpoolSection,
-        SpoolService, SpoolStatus, TICKS_USUAL, Worker, lock,
-    };
-    use crate::site::{Clock, Daemon, Service, Stop, Wish};
-    use rustix::fs::{CWD, FileType, Mode, mknodat};
-    use std::sync::{Arc, Mutex, mpsc};
-    use std::time::Duration;
-    use std::{fs, thread};
-    use tokio::sync::oneshot::{
-        self,
-        error::TryRecvError::{Closed, Empty},
-    };
-    use tokio::time::{sleep, timeout};
-
-    /// A service whose spools have these files in quarantine (folder, path, number); and what is released.
-    fn service(
-        spools: Vec<(&'static str, Vec<(&'static str, i64)>)>,
-    ) -> (SpoolService, Arc<Mutex<Vec<&'static str>>>) {
-        let (service, released) = (SpoolService::default(), Arc::new(Mutex::new(Vec::new())));
-        for (own, files) in spools {
-            let (ask, asked) = mpsc::channel();
-            lock(&service.asks).push(ask);
-            let released = released.clone();
-            let lying = move |(path, file): &(&str, i64)| {
-                let (class, text) = ("digest-differs".to_owned(), String::new());
-                let path = (*path).to_owned();
-                let place = format!(".quarantine/{path}");
-                let reason = SetApart { path, file: *file, class, text, since: 0 };
-                InQuarantine { spool: own.to_owned(), place, reason }
-            };
-            thread::spawn(move || {
-                for ask in asked {
-                    match ask {
-                        Ask::Quarantine(reply) => {
-                            let _ = reply.send(files.iter().map(lying).collect());
-                        }
-                        Ask::Release(folder, _, reply) if folder == own => {
-                            lock(&released).push(own);
-                            let _ = reply.send(Err("another file is called so by now".to_owned()));
-                        }
-                        _ => {}
-                    }
-                }
-            });
-        }
-        (service, released)
-    }
-
-    #[tokio::test]
-    async fn a_file_is_released_where_it_lies_and_that_spools_answer_is_told() {
-        let spools = vec![("/a", vec![("x", 1), ("both", 2)]), ("/b", vec![("y", 3), ("both", 4)])];
-        let (service, released) = service(spools);
-        for (meant, said, by) in [
-            ("y", "another file", vec!["/b"]),
-            ("both", "of /a and of /b", vec![]),
-            ("4", "another file", vec!["/b"]),
-            ("z", "no file `z`", vec![]),
-        ] {
-            let problem = service.release(meant).await.unwrap_err();
-            assert!(problem.what.contains(said), "{meant}: {}", problem.what);
-            assert_eq!(std::mem::take(&mut *lock(&released)), by, "{meant}");
-        }
-        // A third one gave no answer.
-        *lock(&service.spools) = vec![SpoolStatus::default(); 3];
-        let problem = service.release("z").await.unwrap_err();
-        assert!(problem.what.contains("of a spool that answers"), "{}", problem.what);
-    }
-
-    #[tokio::test]
-    async fn what_is_asked_stands_until_the_last_run_has_left_if_that_is_soon() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("site.toml");
-        fs::write(&file, "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
-        daemon.end(Duration::ZERO).await;
-        let (service, (wish, stop)) = (Arc::new(SpoolService::default()), Stop::new());
-        let section: SpoolSection = toml::from_str("folder = '/data/in'").unwrap();
-        lock(&service.spools).push(SpoolStatus::of(&section));
-        let (over, stopped) = Default::default();
-        let (site, began, clock) = (daemon.site.clone(), Instant::now(), Clock::system());
-        let worker = Worker { service, site, stop, over, stopped, began, clock };
-        let ((ask, asked), (reply, mut answer)) = (mpsc::channel(), oneshot::channel());
-        ask.send(Ask::Quarantine(reply)).unwrap();
-        let trouble = || lock(&worker.service.spools)[0].trouble.clone();
-        worker.pause(0, TICKS_USUAL - 1, &asked);
-        assert_eq!((answer.try_recv().unwrap_err(), trouble().as_str()), (Empty, ""));
-        worker.pause(0, TICKS_USUAL, &asked);
-        assert_eq!((answer.try_recv().unwrap_err(), trouble().as_str()), (Closed, STILL_THERE));
-        // It has left: that is no trouble any more, before all is looked at.
-        wish.send_replace(Wish::Stop);
-        let (worker, of) = (&worker, (section, Arc::new(Rules::new("a", &[]))));
-        let spool = move || worker.spool(0, of, &asked).unwrap();
-        thread::scope(|threads| threads.spawn(spool).join()).unwrap();
-        assert_eq!(trouble(), "");
-    }
-
-    /// Of a site with one spool; a second one comes with a reload, and what is open is a pipe at which the first run stands.
-    #[tokio::test]
-    async fn a_thread_that_hangs_holds_its_own_place_alone() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("site.toml");
-        let mut text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n".to_owned();
-        fs::write(&file, &text).unwrap();
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
-        text += "[[remote]]\nname = 'b'\nkey = 'AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA'\n\
-                 [[rule]]\nname = 'r'\nmatch = '*'\nto = 'b'\n";
-        let mut add = |name: &str| {
-            let spool = folder.path().join(name);
-            fs::create_dir(&spool).unwrap();
-            text += &format!("[[spool]]\nfolder = {spool:?}\nprefix = '{name}/'\n");
-            fs::write(&file, &text).unwrap();
-            spool
-        };
-        let one = add("one");
-        assert!(daemon.reload().await);
-        daemon.end(Duration::ZERO).await;
-        let (service, (wish, stop)) = (Arc::new(SpoolService::default()), Stop::new());
-        let pipe = daemon.site.config().state().join(super::ARRIVALS);
-        let _ = fs::remove_file(&pipe);
-        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        let run = || tokio::spawn(service.clone().run(daemon.site.clone(), stop.clone()));
-        let answer = async |count| {
-            let answers = async {
-                while service.ask(Ask::Quarantine).await.len() != count {
-                    sleep(Duration::from_millis(1)).await;
-                }
-            };
-            timeout(Duration::from_secs(60), answers).await.expect("answers");
-        };
-        let until = async |is: &dyn Fn() -> bool| {
-            let waits = async {
-                while !is() {
-                    sleep(Duration::from_millis(1)).await;
-                }
-            };
-            timeout(Duration::from_secs(60), waits).await.expect("it comes");
-        };
-        let stopped = lock(&service.stopped).clone();
-        let first = run();
-        answer(1).await;
-        add("two");
-        assert!(daemon.reload().await);
-        answer(2).await;
-        first.abort();
-        let _ = first.await;
-        assert!(!stopped.load(Ordering::Relaxed), "a copy goes on");
-        // Somebody is still at work in one of them.
-        until(&|| lock(&service.at_work).insert(one.clone())).await;
-        let second = run();
-        answer(1).await;
-        until(&|| !lock(&service.spools)[0].trouble.is_empty()).await;
-        assert_eq!(service.ask(Ask::Quarantine).await.len(), 1);
-        lock(&service.at_work).remove(&one);
-        answer(2).await;
-        wish.send_replace(Wish::Stop);
-        second.abort();
-        let _ = second.await;
-        assert!(stopped.load(Ordering::Relaxed), "a copy breaks off");
-        fs::write(&pipe, "").unwrap();
-    }
-}
+mod tests;

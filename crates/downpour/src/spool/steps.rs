@@ -7,8 +7,10 @@ use super::root::{Now, Seen};
 use super::settle::Settling;
 use downpour_catalog::{
     Answer, Applied, Change, Digest, ErrorClass, File, FileId, Next, OtherContent, Reason, Refused,
-    Scope, State,
+    Replica, ReplicaState, Scope, State,
 };
+use std::collections::HashMap;
+use std::path::Path;
 use std::time::Duration;
 
 /// Time until a file that could not be read is tried again; four times as long after each try.
@@ -38,6 +40,25 @@ impl Spool {
                 Err(refused) => self.cannot_book(rel, &refused),
             }
         }
+        self.note_places(now, &fresh)
+    }
+
+    /// Where these lie of which the catalog has a copy: the spool's folder may have had another path.
+    fn note_places(&mut self, now: Now, rels: &[Rel]) -> Result<(), SpoolError> {
+        let Some(root) = self.root.clone() else { return Ok(()) };
+        let known = |rel: &Rel| {
+            let file = self.files.get(rel).filter(|file| file.stage == Stage::Booked)?;
+            Some((file.record?.file, rel.clone()))
+        };
+        let known: HashMap<FileId, Rel> = rels.iter().filter_map(known).collect();
+        let files: Vec<_> = known.keys().copied().collect();
+        let mut copies = self.book.copies(&files)?;
+        copies.retain(|copy| {
+            copy.state != ReplicaState::Corrupt
+                && Path::new(&copy.path) != root.full(&known[&copy.file])
+        });
+        let lies = |copy: &Replica| self.present(copy.file, &known[&copy.file]);
+        self.book.apply(now.wall, copies.iter().map(lies).collect())?;
         Ok(())
     }
 
@@ -107,7 +128,12 @@ impl Spool {
     }
 
     /// A file lies in the spool that the catalog has set apart: it came back, or its move to quarantine was cut short.
-    fn met_quarantined(&mut self, now: Now, rel: &Rel, record: Record) -> Result<(), SpoolError> {
+    pub(super) fn met_quarantined(
+        &mut self,
+        now: Now,
+        rel: &Rel,
+        record: Record,
+    ) -> Result<(), SpoolError> {
         let known = self.book.file(record.file)?;
         let is_gone = |file: &File| file.error == Some(ErrorClass::FileGone);
         let Some(gone) = known.filter(is_gone) else {

@@ -62,6 +62,7 @@ pub async fn look(site: &Access) -> Result<Look, RemoteError> {
 pub async fn run(site: Access) -> io::Result<()> {
     let mut state = State::new(site.address.clone());
     let (site, wake) = (Arc::new(site), Arc::new(Notify::new()));
+    // Keys, looks and events come slower than they are taken: all that are there, each time.
     let (tell, mut news) = unbounded_channel();
     let mut tasks = JoinSet::new();
     let mut ended = signal(SignalKind::terminate())?;

@@ -371,7 +371,14 @@ fn waiting(why: &Why, now_us: i64) -> Shown {
 }
 
 fn event(event: &SiteEvent) -> Shown {
-    let mark = if matches!(event.kind.as_str(), "trouble" | SiteEvent::MISSED) { '!' } else { ' ' };
+    let says = |key: &str| event.about.get(key) == Some(&true.into());
+    let is_bad = match event.kind.as_str() {
+        SiteEvent::TROUBLE | SiteEvent::QUARANTINE | SiteEvent::MISSED => true,
+        SiteEvent::LINK => says("is_broken"),
+        SiteEvent::MIRROR => says("alarm"),
+        _ => false,
+    };
+    let mark = if is_bad { '!' } else { ' ' };
     shown(mark, vec![left(&time_of_day(event.at_us)), left(&event.kind), left(&happened(event))])
 }
 
@@ -379,12 +386,30 @@ fn event(event: &SiteEvent) -> Shown {
 fn happened(event: &SiteEvent) -> String {
     let text = |key: &str| event.about.get(key).and_then(|value| value.as_str()).unwrap_or("");
     match event.kind.as_str() {
-        "service" => {
+        SiteEvent::SERVICE => {
             let why = event.about.get("why").filter(|_| text("stage") == "failed");
             let why = why.and_then(|why| Some(format!(": {}", why.get("what")?.as_str()?)));
             format!("{} {}{}", text("name"), text("stage"), why.unwrap_or_default())
         }
-        "trouble" => format!("{} ({}): {}", text("name"), text("class"), text("what")),
+        SiteEvent::TROUBLE => format!("{} ({}): {}", text("name"), text("class"), text("what")),
+        SiteEvent::BATCH => {
+            let way = if event.about["arrives"] == true { "from" } else { "to" };
+            let (files, failed) = (&event.about["files"], &event.about["failed"]);
+            format!("{way} {}: {files} files, {failed} failed {}", text("site"), text("what"))
+        }
+        SiteEvent::LINK if event.about["is_broken"] == true => {
+            format!("{} is broken: {}", text("site"), text("what"))
+        }
+        SiteEvent::LINK => format!("{} is {} and not broken", text("site"), text("wanted")),
+        SiteEvent::QUARANTINE => match event.about["files"].as_u64() {
+            Some(files) if files > 1 => {
+                format!("{} ({}) and {} more", text("name"), text("class"), files - 1)
+            }
+            _ => format!("{} ({})", text("name"), text("class")),
+        },
+        SiteEvent::SPOOL => format!("{}: {}", text("spool"), text("what")),
+        SiteEvent::RECONCILE => text("what").to_owned(),
+        SiteEvent::MIRROR => format!("{}: {}", text("remote"), text("what")),
         SiteEvent::AUDIT => format!("{}: {} -> {}", text("who"), text("what"), text("result")),
         SiteEvent::MISSED => match event.about.get("events") {
             Some(count) => format!("{count} events"),

@@ -49,6 +49,7 @@ pub struct ProbeReport {
 
 /// How much a probe may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct ProbeWish {
     /// Bytes.
     pub bytes: u64,

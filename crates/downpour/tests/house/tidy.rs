@@ -123,6 +123,15 @@ impl Names<'_> {
         }
     }
 
+    /// What is at a socket's other end has an address, called `peer`; who is there has a role.
+    fn declared_type(&mut self, ident: &syn::Ident) {
+        self.declared(ident);
+        if ident.to_string().contains("Peer") {
+            let say = "we say receiver, sender, site or visitor";
+            self.at(ident.span(), &format!("`{ident}`: {say}"));
+        }
+    }
+
     fn at(&mut self, span: Span, text: &str) {
         self.wrong.push(format!("{}:{}: {text}", self.path, span.start().line));
     }
@@ -156,12 +165,12 @@ impl<'ast> Visit<'ast> for Names<'_> {
     }
 
     fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
-        self.declared(&item.ident);
+        self.declared_type(&item.ident);
         visit::visit_item_struct(self, item);
     }
 
     fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
-        self.declared(&item.ident);
+        self.declared_type(&item.ident);
         visit::visit_item_enum(self, item);
     }
 

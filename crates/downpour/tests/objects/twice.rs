@@ -3,9 +3,11 @@
 use crate::harness::{MIDDLE, Random, SMALL, Sender, assert_same, contents, look_at, pair, write};
 use crate::roundtrip::sparse;
 use downpour::object::{Destination, FolderOptions, OpenError, Store, StoreEvent};
+use rustix::fs::Uid;
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+use std::thread;
 
 fn tree(a: &Path) {
     let mut random = Random(3);
@@ -220,6 +222,46 @@ fn a_read_only_folder_is_received_again() {
     for root in [&a, &b] {
         fs::set_permissions(root.join("d"), Permissions::from_mode(0o755)).unwrap();
     }
+}
+
+#[test]
+fn contents_of_a_read_only_folder_are_received_again_by_who_is_not_root() {
+    let (dir, a, b) = pair();
+    let user = Uid::from_raw(65_534);
+    let root = rustix::process::geteuid().is_root();
+    if root {
+        fs::create_dir(&b).unwrap();
+        [dir.path(), &b].iter().for_each(|at| chown(at, Some(65_534), None).unwrap());
+    }
+    let mode = |at: &Path| fs::metadata(at).unwrap().permissions().mode() & 0o7777;
+    let receive = |paths: &[PathBuf]| {
+        let sender = Sender::new(paths, MIDDLE);
+        let of_user = || {
+            // Another user for this thread alone.
+            if root {
+                rustix::thread::set_thread_uid(user).unwrap();
+            }
+            let mut receiver = sender.to_folder(&b);
+            assert_eq!(mode(&b) & 0o700, 0o700);
+            receiver.carry_needed(&sender);
+            assert_eq!(receiver.summary().failed, []);
+        };
+        thread::scope(|scope| scope.spawn(of_user).join().unwrap());
+    };
+    write(a.join("old"), b"old");
+    for name in ["new", "newer"] {
+        fs::set_permissions(&a, Permissions::from_mode(0o555)).unwrap();
+        receive(&contents(&a));
+        let there = fs::read_dir(&b).unwrap().count();
+        assert_eq!((mode(&b), there), (0o555, fs::read_dir(&a).unwrap().count()));
+        fs::set_permissions(&a, Permissions::from_mode(0o755)).unwrap();
+        write(a.join(name), name.as_bytes());
+    }
+    // Its sender tells nothing of the target: it has its mode again.
+    receive(&[a.join("newer")]);
+    assert_eq!(fs::read(b.join("newer")).unwrap(), b"newer");
+    assert_eq!((mode(&b), b.join(".downpour").exists()), (0o555, false));
+    fs::set_permissions(&b, Permissions::from_mode(0o755)).unwrap();
 }
 
 #[test]

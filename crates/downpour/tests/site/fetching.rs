@@ -333,6 +333,7 @@ fn is_known(d: &SiteProcess, site: &str, name: &str, content: &[u8], folder: &st
         size: content.len() as u64,
         rule: catalog.rule("all").expect("a number"),
         digest: Digest::blake3(downpour::object::Digest::of(content).0),
+        others: Vec::new(),
         replicas: vec![(catalog.site("d").expect("a number"), path)],
         other_content: OtherContent::Refuse,
         origin: None,

@@ -123,7 +123,9 @@ impl SiteProcess {
             Command::new(program.unwrap_or_else(|| env!("CARGO_BIN_EXE_downpour").into()));
         command.args(arguments).env("DOWNPOUR_SITE", self.config());
         command.env("DOWNPOUR_HOME", self.path("home")).stdin(Stdio::null());
-        for variable in ["DOWNPOUR_TOKEN", "DOWNPOUR_AT", "DOWNPOUR_PORTS", "NOTIFY_SOCKET"] {
+        for variable in
+            ["DOWNPOUR_TOKEN", "DOWNPOUR_AT", "DOWNPOUR_CATALOG", "DOWNPOUR_PORTS", "NOTIFY_SOCKET"]
+        {
             command.env_remove(variable);
         }
         command

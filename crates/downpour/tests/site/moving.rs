@@ -1,10 +1,12 @@
 //! Files from site to site, by the real program.
 
 use crate::harness::{SiteProcess, Two, until};
+use crate::watching::happened;
 use downpour::dispatch::{
     Done, KILL_POINTS, Submission, Submitted, TransferReport, Transfers, WhyList,
 };
 use downpour::receipt::SignedFileReceipt;
+use downpour::site::{EventId, SiteEvent};
 use downpour_catalog::{CatalogUrl, ErrorClass, FileId, Query, Reader, State};
 use serde_json::{Value, json};
 use std::fs;
@@ -473,6 +475,13 @@ fn a_file_that_is_cancelled_is_given_up_and_the_others_of_its_batch_arrive() {
         let status = sites.b.done(&["service", "status"]);
         status.contains("0 batches out, 0 in").then_some(())
     });
+    let failed = until("that is told", || {
+        let mut all = happened(&sites.a, &mut Some(EventId::FIRST));
+        all.retain(|event| event.kind == SiteEvent::BATCH);
+        let sum = |key| all.iter().filter_map(|event| event.about[key].as_u64()).sum::<u64>();
+        (sum("files") == 7).then(|| sum("failed"))
+    });
+    assert_eq!(failed, 0, "what was cancelled is no failure");
     assert!(!sites.b.path("inbox/run/large").exists(), "it was sent to its end");
     assert!(!sites.a.log().contains("source-read-failed"), "{}", sites.a.log());
     assert_eq!(count_of(&sites.b, State::Adopted), 6);

@@ -96,6 +96,7 @@ impl Book {
             size: content.len() as u64,
             rule: self.rule,
             digest: digest(content),
+            others: Vec::new(),
             replicas: at.iter().map(|site| (*site, self.path(name))).collect(),
             other_content: OtherContent::Refuse,
             origin,

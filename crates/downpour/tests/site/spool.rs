@@ -162,7 +162,14 @@ fn files_in_a_spool_arrive_at_the_other_site_and_leave() {
         let there = versions(&sites.b, name).pop().expect("in the other catalog");
         assert!(there.state == State::Adopted && is_it(&there), "{there:?}");
         let url = CatalogUrl::Sqlite(sites.b.path("state/catalog.db"));
-        let replicas = Reader::open(&url).unwrap().replicas(there.id).unwrap();
+        let mut reader = Reader::open(&url).unwrap();
+        let replicas = reader.replicas(there.id).unwrap();
+        // What its rule asks for is compared and recorded at both ends.
+        let of = CatalogUrl::Sqlite(sites.a.path("state/catalog.db"));
+        let here = versions(&sites.a, name).pop().unwrap().id;
+        let digests = Reader::open(&of).unwrap().digests(here).unwrap();
+        assert_eq!(digests.len(), 2);
+        assert_eq!(reader.digests(there.id).unwrap(), digests);
         let read: Vec<_> = replicas.iter().map(|r| fs::read(&r.path).ok()).collect();
         assert!(read.contains(&Some(content.as_bytes().to_vec())), "{replicas:?}");
         assert!(replicas.iter().any(|r| r.path.contains("/of-a/")), "{replicas:?}");

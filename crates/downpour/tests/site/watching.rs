@@ -1,13 +1,16 @@
 //! Who watches a site: `top`, events that go on after a broken connection, the audit record.
 
 use super::harness::{One, SiteProcess, Two, until};
+use downpour::api::{FilePage, FileRecord};
 use downpour::dispatch::{Submitted, WhyList};
+use downpour::reconcile::ReportList;
 use downpour::site::{EventId, NewToken, SiteEvent};
 use serde_json::{Value, json};
 use std::fs;
+use std::path::Path;
 
 /// What happened since `place`, and where it ends.
-fn happened(site: &SiteProcess, place: &mut Option<EventId>) -> Vec<SiteEvent> {
+pub(crate) fn happened(site: &SiteProcess, place: &mut Option<EventId>) -> Vec<SiteEvent> {
     let mut heard = Vec::new();
     let take = |text: &str| heard.push(serde_json::from_str(text).expect("an event"));
     site.block_on(site.access(None).listen(place, false, take)).expect("it tells");
@@ -21,10 +24,7 @@ fn top_shows_services_links_what_waits_and_what_happened() {
     let mut sites = Two::start([&open, ""]);
     sites.a.done(&["transfer", "drain", "b"]);
     sites.a.done(&["service", "stop", "scrub"]);
-    fs::write(folder.path().join("run17.root"), "content").unwrap();
-    let wish = json!({ "paths": [folder.path().join("run17.root")], "to": "b" });
-    let submitted: Submitted = sites.a.post("/v1/transfers", &wish).unwrap();
-    assert_eq!(submitted.accepted.files, 1);
+    submit(&sites, folder.path(), "run17.root");
     until("it is queued", || {
         let why: WhyList = sites.a.get("/v1/why?state=queued").ok()?;
         (!why.files.is_empty()).then_some(())
@@ -54,6 +54,89 @@ fn top_shows_services_links_what_waits_and_what_happened() {
     assert_eq!(sites.a.run(&["top"]).status.code(), Some(2));
     sites.a.kill();
     assert_eq!(sites.a.run(&["top", "--once"]).status.code(), Some(3));
+}
+
+/// Submits a file of this name to the other site.
+fn submit(sites: &Two, folder: &Path, name: &str) {
+    fs::write(folder.join(name), "content").unwrap();
+    let wish = json!({ "paths": [folder.join(name)], "to": "b" });
+    let submitted: Submitted = sites.a.post("/v1/transfers", &wish).unwrap();
+    assert_eq!(submitted.accepted.files, 1);
+}
+
+#[test]
+fn files_are_found_from_elsewhere_each_with_what_became_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = format!("[transfer]\nfolders = [{:?}]\n", folder.path());
+    let sites = Two::start([&open, ""]);
+    submit(&sites, folder.path(), "run17.root");
+    submit(&sites, folder.path(), "run18.root");
+    let eye: NewToken =
+        sites.a.post("/v1/tokens", &json!({ "name": "eye", "role": "viewer" })).unwrap();
+    let card = sites.a.card.to_string();
+    let search = |more: &[&str]| {
+        let from = ["catalog", "search", "--at", &card, "--token", &eye.token, "--json"];
+        let found = sites.b.done(&[&from[..], more].concat());
+        serde_json::from_str::<FilePage>(&found).expect("a page")
+    };
+    until("they are there", || (search(&["--state", "receipted"]).files.len() == 2).then_some(()));
+    let page = search(&["--glob", "run1?.root", "--since", "1h", "--limit", "1"]);
+    let ([first], Some(next)) = (&page.files[..], &page.next) else { panic!("{page:?}") };
+    let rest = search(&["--glob", "run1?.root", "--after", next]);
+    assert_eq!((rest.files.len(), rest.next), (1, None));
+    let record: FileRecord = sites.a.get(&format!("/v1/files/{}", first.id)).unwrap();
+    assert_eq!(record.file, *first);
+    assert_eq!((record.attempts.len(), record.receipts.len(), record.is_cut), (1, 1, false));
+    assert_eq!(record.attempts[0].outcome, "verified");
+    let places: Vec<_> = record.replicas.iter().map(|replica| replica.site.as_str()).collect();
+    assert_eq!(places, ["a", "b"]);
+    assert_eq!(record.digests, [format!("blake3:{}", first.blake3.as_ref().expect("read"))]);
+    // The same for people, of the daemon on this machine.
+    let shown = sites.a.done(&["catalog", "search", "--prefix", "run1"]);
+    assert!(shown.lines().count() == 2 && shown.contains("run18.root"), "{shown}");
+    let odd = sites.a.run(&["catalog", "search", "--site", "nowhere"]);
+    assert_eq!(odd.status.code(), Some(1));
+}
+
+#[test]
+fn a_batch_a_broken_link_and_what_is_found_amiss_are_events() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = format!("[transfer]\nfolders = [{:?}]\n", folder.path());
+    let mut sites = Two::start([&open, ""]);
+    let told = |site: &SiteProcess, kind: &str, is: &dyn Fn(&Value) -> bool| {
+        until(&format!("{kind} is told\n{}", site.log()), || {
+            let all = happened(site, &mut Some(EventId::FIRST));
+            all.into_iter().filter(|event| event.kind == kind).find(|event| is(&event.about))
+        })
+    };
+    submit(&sites, folder.path(), "run17.root");
+    let there = told(&sites.b, SiteEvent::BATCH, &|about| about["arrives"] == true).about;
+    let here = told(&sites.a, SiteEvent::BATCH, &|about| about["arrives"] == false).about;
+    for (end, site) in [(&here, "b"), (&there, "a")] {
+        let counts = [&end["files"], &end["failed"], &end["arrived"], &end["site"]];
+        assert_eq!(counts, [&json!(1), &json!(0), &json!(7), &json!(site)]);
+        assert!(end.get("class").is_none(), "{end}");
+    }
+    assert_eq!(here["id"], there["id"]);
+    // Other content under that name is the file's own fault.
+    fs::write(sites.b.path("inbox").join("run18.root"), "other").unwrap();
+    submit(&sites, folder.path(), "run18.root");
+    let apart = told(&sites.a, SiteEvent::QUARANTINE, &|_| true).about;
+    assert_eq!(
+        [&apart["files"], &apart["name"], &apart["class"]],
+        [&json!(1), &json!("run18.root"), &json!("version-conflict")]
+    );
+    sites.a.run(&["catalog", "reconcile"]);
+    let report = told(&sites.a, SiteEvent::RECONCILE, &|about| about["remote"] == "b").about;
+    let known: ReportList = sites.a.get("/v1/reconcile").unwrap();
+    assert!(known.reports.iter().any(|id| report["report"] == **id), "{report}");
+    sites.b.kill();
+    submit(&sites, folder.path(), "run19.root");
+    let broken = told(&sites.a, SiteEvent::LINK, &|about| about["is_broken"] == true).about;
+    assert_eq!([&broken["site"], &broken["class"]], ["b", "destination-unreachable"]);
+    told(&sites.a, SiteEvent::BATCH, &|about| about["class"] == "destination-unreachable");
+    sites.b.start();
+    told(&sites.a, SiteEvent::LINK, &|about| about["is_broken"] == false);
 }
 
 #[test]

@@ -66,6 +66,7 @@ fn arrive(
         size: 3,
         rule: catalog.rule("in").unwrap(),
         digest: Digest::blake3(*blake3::hash(b"abc").as_bytes()),
+        others: Vec::new(),
         replicas,
         other_content: OtherContent::NewVersion,
         origin: None,
@@ -101,6 +102,33 @@ fn each_file_that_arrives_gets_its_command_once() {
     run(&mut arrivals, at(2));
     assert_eq!(receiver.out("log").lines().count(), 2);
     assert_eq!((arrivals.done(), arrivals.failing().len()), (1, 0));
+}
+
+#[test]
+fn what_is_open_is_not_forgotten_because_it_could_not_be_read_once() {
+    let receiver = Receiver::new("['/bin/sh', '-c', 'echo $0 >> OUT/log', '{name}']");
+    let mut arrivals = receiver.open();
+    receiver.arrives("a");
+    run(&mut arrivals, at(0));
+    drop(arrivals);
+    receiver.arrives("b");
+    let [place, aside] = ["arrivals.json", "aside"].map(|n| receiver.folder.path().join(n));
+    fs::rename(&place, &aside).unwrap();
+    fs::create_dir(&place).unwrap();
+    let opened = Arrivals::open(receiver.catalog.clone(), receiver.rules.clone(), &place);
+    assert!(opened.is_err_and(|error| error.to_string().contains("arrivals.json")));
+    fs::remove_dir(&place).unwrap();
+    fs::rename(&aside, &place).unwrap();
+    run(&mut receiver.open(), at(1));
+    assert_eq!(receiver.out("log"), "a\nb\n");
+    // Where it is damaged that is said, and it is kept.
+    fs::write(&place, "{").unwrap();
+    receiver.arrives("c");
+    let mut arrivals = receiver.open();
+    receiver.arrives("d");
+    run(&mut arrivals, at(2));
+    assert_eq!(receiver.out("log"), "a\nb\nd\n");
+    assert_eq!(receiver.out("arrivals.damaged"), "{");
 }
 
 #[test]
@@ -178,6 +206,18 @@ fn a_command_that_fails_is_tried_again_and_then_listed() {
     run(&mut arrivals, at(2001));
     assert_eq!((arrivals.done(), arrivals.failing().len()), (1, 0));
     assert!(!arrivals.retry(at(2002), file.0));
+}
+
+#[test]
+fn a_command_that_failed_while_the_clock_was_ahead_is_tried_again() {
+    let receiver = Receiver::new("['/bin/sh', '-c', 'echo >> OUT/log; test -e OUT/mended']");
+    let mut arrivals = receiver.open();
+    receiver.arrives("a");
+    run(&mut arrivals, at(10 * 365 * 86_400));
+    assert_eq!(arrivals.failing().len(), 1);
+    fs::write(receiver.folder.path().join("mended"), "").unwrap();
+    run(&mut arrivals, at(0));
+    assert_eq!((arrivals.done(), arrivals.failing().len()), (1, 0));
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use downpour::spool::{Now, RuleSection, Rules, Spool, SpoolSection};
 use downpour_catalog::{
     BeforeMigration, Catalog, CatalogUrl, Change, Claimed, Digest, ErrorClass, File, Move, NewFile,
-    Next, OtherContent, Receipt, Replica, ReplicaState, Revision, Same, SiteId, State, Time,
-    TransferId, Work,
+    Next, OtherContent, Reason, Receipt, Replica, ReplicaState, Revision, Same, SiteId, State,
+    Time, TransferId, Work,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,8 @@ pub(crate) const LONG: f64 = 30.0;
 
 pub(crate) struct Bench {
     folder: tempfile::TempDir,
+    /// What the spool's folder is called.
+    place: String,
     spool_text: String,
     rule_text: String,
     pub(crate) catalog: Arc<Catalog>,
@@ -37,7 +39,8 @@ impl Bench {
         let rule_text = format!("name = \"all\"\nmatch = \"*\"\nto = \"there\"\n{rule_lines}");
         let catalog = open_catalog(folder.path());
         let steady = Duration::ZERO;
-        let mut bench = Self { folder, spool_text, rule_text, catalog, spool: None, steady };
+        let place = "spool".to_owned();
+        let mut bench = Self { folder, place, spool_text, rule_text, catalog, spool: None, steady };
         bench.start();
         bench
     }
@@ -106,7 +109,16 @@ impl Bench {
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join("spool").join(name)
+        self.folder.path().join(&self.place).join(name)
+    }
+
+    /// From the next start on the spool's folder is called so.
+    pub(crate) fn call_folder(&mut self, place: &str) {
+        let old = self.path("").display().to_string();
+        place.clone_into(&mut self.place);
+        let new = self.path("").display().to_string();
+        self.spool_text =
+            self.spool_text.replace(old.trim_end_matches('/'), new.trim_end_matches('/'));
     }
 
     pub(crate) fn archive(&self, name: &str) -> PathBuf {
@@ -232,6 +244,27 @@ impl Bench {
             let answers = self.catalog.apply(now, &steps).expect("the database works");
             assert!(answers.iter().all(Result::is_ok), "{answers:?}");
         }
+    }
+
+    /// The first of several destinations has it; it waits in the queue for the others.
+    pub(crate) fn receive_at_one(&self, name: &str) {
+        let now = self.now().wall;
+        let site = self.catalog.site("there").expect("the catalog works");
+        let held = self.claim().remove(0);
+        let (file, fence) = (held.file, Some(held.fence));
+        assert_eq!(file, self.newest(name).id);
+        let next = Next::Sent { bytes: held.size };
+        let at = self.step(Move { file, at: held.revision, fence, next });
+        let (path, state) = ("/there".to_owned(), ReplicaState::Present);
+        let receipt = Receipt { file, receiver: vec![3; 32], at: now, signed: vec![1, 2] };
+        let replica = Change::Replica(Replica { file, site, path, state });
+        let answers = self.catalog.apply(now, &[replica, Change::Receipt(receipt)]);
+        assert!(answers.expect("the database works").iter().all(Result::is_ok));
+        let (reason, error, next_try) = (Reason::Turn, None, now);
+        let next = Next::Waiting { reason, error, next_try, bytes: 0 };
+        self.step(Move { file, at, fence, next });
+        let woken = self.catalog.wake(now, now, 1).wait().expect("the database works");
+        assert_eq!(woken, 1);
     }
 
     pub(crate) fn step(&self, step: Move) -> Revision {

@@ -1,7 +1,9 @@
 //! After the receipt: kept, moved or removed, and never newer content.
 
 use crate::bench::{Bench, LONG};
-use downpour_catalog::{Change, ErrorClass, Move, Next, Replica, ReplicaState, State};
+use downpour_catalog::{
+    AdoptedFile, Change, Digest, ErrorClass, Move, Next, OtherContent, Replica, ReplicaState, State,
+};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -104,6 +106,31 @@ fn what_left_and_is_sent_again_is_not_given_up_at_a_start() {
     fs::rename(&away, &archive).unwrap();
     assert_eq!(bench.stands("a"), [(State::Queued, None)], "{}", bench.said());
     assert_eq!(bench.copy(&file), (ReplicaState::Present, bench.archive("a")));
+}
+
+#[test]
+fn what_was_adopted_elsewhere_and_is_sent_again_is_not_given_up_at_a_start() {
+    let mut bench = Bench::new("", "");
+    let (site, rule) = (bench.site(), bench.catalog.rule("all").unwrap());
+    let adopted = Change::Adopt(AdoptedFile {
+        site,
+        name: "a".to_owned(),
+        size: 1,
+        rule,
+        digest: Digest::blake3([1; 32]),
+        others: Vec::new(),
+        replicas: vec![(site, bench.archive("a").display().to_string())],
+        other_content: OtherContent::Refuse,
+        origin: None,
+        receipt: None,
+    });
+    bench.catalog.apply(bench.now().wall, &[adopted]).unwrap()[0].as_ref().unwrap();
+    let file = bench.newest("a");
+    let next = Next::Queued;
+    bench.step(Move { file: file.id, at: file.revision, fence: None, next });
+    bench.restart();
+    bench.tick(LONG);
+    assert_eq!(bench.stands("a"), [(State::Queued, None)], "{}", bench.said());
 }
 
 #[test]

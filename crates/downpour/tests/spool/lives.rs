@@ -435,6 +435,58 @@ fn a_folder_that_is_not_mounted_loses_nothing() {
 }
 
 #[test]
+fn a_folder_that_is_made_after_the_start_is_watched_from_then_on() {
+    let mut bench = Bench::new("rescan = '10s'", "");
+    fs::remove_dir(bench.path("")).unwrap();
+    bench.tick(1.0);
+    assert!(bench.spool().status().trouble.contains("cannot be opened"), "{}", bench.said());
+    bench.write("a", "1");
+    bench.tick(LONG);
+    assert_eq!(bench.spool().status().trouble, "");
+    assert_eq!(bench.stands("a"), [QUEUED]);
+}
+
+#[test]
+fn a_folder_that_gets_another_path_has_the_same_files() {
+    for (copied, one_has_it) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut bench = Bench::new("", "");
+        bench.write("a", "1");
+        bench.tick(LONG);
+        if one_has_it {
+            bench.receive_at_one("a");
+        }
+        bench.stop();
+        let old = bench.path("");
+        bench.call_folder("other");
+        if copied {
+            fs::create_dir_all(bench.path(".downpour")).unwrap();
+            fs::copy(old.join("a"), bench.path("a")).unwrap();
+        } else {
+            fs::rename(&old, bench.path("")).unwrap();
+        }
+        bench.begin();
+        bench.tick(LONG);
+        let before = copied.then_some((State::Cancelled, None));
+        let stands: Vec<_> = before.into_iter().chain([QUEUED]).collect();
+        assert_eq!(bench.stands("a"), stands, "{}", bench.said());
+        assert_eq!(bench.copy(&bench.newest("a")), (ReplicaState::Present, bench.path("a")));
+    }
+}
+
+#[test]
+fn what_is_said_to_be_gone_and_lies_there_goes_on() {
+    let mut bench = Bench::new("", "");
+    bench.write("a", "1");
+    bench.tick(LONG);
+    let held = bench.claim().remove(0);
+    let next = Next::Quarantined(ErrorClass::FileGone);
+    let (file, at, fence) = (held.file, held.revision, Some(held.fence));
+    bench.step(Move { file, at, fence, next });
+    bench.tick(1.0);
+    assert_eq!(bench.stands("a"), [QUEUED], "{}", bench.said());
+}
+
+#[test]
 fn what_cannot_be_looked_at_is_not_taken_for_gone() {
     use std::os::unix::fs::PermissionsExt as _;
     let mut bench = Bench::new("rescan = '10s'", "");

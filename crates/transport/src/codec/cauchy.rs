@@ -1,4 +1,5 @@
-//! Systematic Reed–Solomon by a Cauchy matrix over GF(2^8): up to 128 source and 128 repair symbols.
+//! Systematic Reed–Solomon by a Cauchy matrix over GF(2^8): up to 128 source and 128 repair symbols
+//! (`docs/protocol.md#CODE-4`).
 //!
 //! 1. Source symbol i has the point i, repair symbol j the point 128 + j: 256 different elements of the field.
 //! 2. Repair symbol j is Σ aᵢ / (i + 128 + j) over the source symbols aᵢ ("+" is the field's, exclusive or).

@@ -256,7 +256,7 @@ impl JoinReply {
 }
 
 /// After the join probe was heard, or the wait for it has ended; again whenever `multicast` changes
-/// (`docs/protocol.md#STRAG-4`).
+/// (`docs/protocol.md#CTL-10`, `docs/protocol.md#STRAG-4`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadyRequest {
     /// The probe came by multicast, in full size. If not, the receiver pulls.

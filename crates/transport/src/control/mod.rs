@@ -43,7 +43,7 @@ pub(crate) use client::{Line, silent};
 pub use error::{ApiError, ErrorCode};
 pub use server::{
     Admitted, BODY_LEN_MAX, BindError, Conn, Connections, ControlServer, Endpoint, EventSender,
-    Extent, Member, NotListening, Peer, ServerLimits, ServerSetup, SessionHandler, Uplink,
+    Extent, Member, NotListening, ServerLimits, ServerSetup, SessionHandler, Uplink, Visitor,
 };
 pub use text::{decode as decode_base64url, encode as encode_base64url};
 

@@ -4,6 +4,7 @@ use super::{
     HEADER_LEN, OVERHEAD, OpenKeys, Opened, Reject, RejectCounts, ReplayWindow, SealError,
     SealKeys, Secret, Suite, TAG_LEN,
 };
+use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce, UnboundKey};
 use downpour_proto::wire::{Header, Kind, ParseError};
 use downpour_proto::{BlockId, Epoch, PacketNumber, ReceiverId, StreamId, SymbolId};
 use proptest::prelude::{ProptestConfig, any, prop_assert_eq, proptest};
@@ -66,6 +67,38 @@ fn what_is_sealed_opens_under_each_suite() {
             assert_eq!(opened.datagram_len, HEADER_LEN + PAYLOAD.len() + TAG_LEN);
         }
         assert_eq!(open.rejects().total(), 0);
+    }
+}
+
+/// The keys were made elsewhere, by HMAC-SHA256 and the words of `docs/protocol.md#KEY-1` and `#KEY-3` alone; suites and tag
+/// are those of `#WIRE-1`.
+#[test]
+fn the_keys_are_those_of_the_protocols_document() {
+    let from = ReceiverId(9);
+    let stream = |suite| SealKeys::stream(suite, &SECRET, STREAM, Epoch(0));
+    let (aes, chacha) = (Suite::Aes256Gcm, Suite::ChaCha20Poly1305);
+    let cases = [
+        (
+            stream(aes),
+            (1_u64 << 24) + 5,
+            "9f64d8639d7fe6f9adbef6aa000dad67648b03b5f2296c2789ba42821f4e9a0e",
+        ),
+        (stream(chacha), 3, "2062ad6466af5e0c522d5c30e0064d014ccb23d53b87b47db72979ef4db60f20"),
+        (
+            SealKeys::feedback(aes, &SECRET, STREAM, from),
+            3,
+            "b2501b8cf3f3dfea4439bae8d6d07a3ab9e4fcba1bb9f2fd6ad36ac0da246653",
+        ),
+    ];
+    for (mut keys, number, key) in cases {
+        let byte = |at| u8::from_str_radix(&key[2 * at..2 * at + 2], 16).unwrap();
+        let key: [u8; 32] = std::array::from_fn(byte);
+        let key = LessSafeKey::new(UnboundKey::new(keys.schedule.suite.algorithm(), &key).unwrap());
+        let nonce: [u8; 12] = [&[0; 4][..], &number.to_be_bytes()[..]].concat().try_into().unwrap();
+        let mut datagram = sealed(&mut keys, number);
+        let (header, body) = datagram.split_at_mut(HEADER_LEN);
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        assert_eq!(key.open_in_place(nonce, Aad::from(header), body).unwrap(), PAYLOAD);
     }
 }
 

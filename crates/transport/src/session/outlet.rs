@@ -8,6 +8,7 @@
 
 use super::send::{SendSetup, StreamOut};
 use crate::{Interest, Interface, MulticastSender, UdpError, UnicastSocket};
+use downpour_proto::sender::Delivery;
 use downpour_proto::{Duration, ReceiverId, Timestamp};
 use std::io;
 use std::net::SocketAddr;
@@ -17,8 +18,20 @@ pub(super) enum Outlet {
     /// All receivers pull.
     Nowhere,
     Group(MulticastSender, StreamOut),
-    /// The receiver that greeted first, and where and when it was heard last.
-    Greeter(Option<(ReceiverId, SocketAddr, Timestamp)>),
+    /// The receiver that greeted first.
+    Greeter(Option<Greeter>),
+}
+
+/// Who has the stream's place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Greeter {
+    receiver: ReceiverId,
+    /// Where it was heard last.
+    at: SocketAddr,
+    /// And when.
+    heard: Timestamp,
+    /// It has said that the stream reaches it.
+    follows: bool,
 }
 
 /// For so long after it was heard nobody takes a receiver's place: who has just greeted, and is about to say that it hears the
@@ -46,26 +59,40 @@ impl Outlet {
         }
     }
 
-    /// An authentic message came from there. `has_ended` tells of a receiver whether it needs nothing any more.
+    /// An authentic message came from there. The place of one that needs nothing any more is taken, and that of one that pulls
+    /// because the stream never reached it.
     pub(super) fn heard(
         &mut self,
         now: Timestamp,
         (receiver, from): (ReceiverId, SocketAddr),
-        has_ended: impl FnOnce(ReceiverId) -> bool,
+        delivery: impl FnOnce(ReceiverId) -> Delivery,
     ) {
         let Self::Greeter(greeter) = self else { return };
-        let is_free = |(other, _, heard)| {
-            other == receiver || now.since(heard) >= HOLDS_FOR && has_ended(other)
+        let is_free = |other: &Greeter| {
+            now.since(other.heard) >= HOLDS_FOR
+                && match delivery(other.receiver) {
+                    Delivery::Ended => true,
+                    Delivery::Pull => !other.follows,
+                    Delivery::Stream => false,
+                }
         };
-        if greeter.is_none_or(is_free) {
-            *greeter = Some((receiver, from, now));
+        let same = greeter.filter(|other| other.receiver == receiver);
+        if same.is_some() || greeter.as_ref().is_none_or(is_free) {
+            let follows = same.is_some_and(|same| same.follows);
+            *greeter = Some(Greeter { receiver, at: from, heard: now, follows });
         }
+    }
+
+    /// The receiver says that the stream reaches it.
+    pub(super) fn follows(&mut self, receiver: ReceiverId) {
+        let Self::Greeter(Some(greeter)) = self else { return };
+        greeter.follows |= greeter.receiver == receiver;
     }
 
     /// Where it goes, if not to a group.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
         match self {
-            Self::Greeter(greeter) => greeter.map(|(_, to, _)| to),
+            Self::Greeter(greeter) => greeter.map(|greeter| greeter.at),
             Self::Nowhere | Self::Group(..) => None,
         }
     }
@@ -79,7 +106,7 @@ impl Outlet {
     ) -> io::Result<usize> {
         match self {
             Self::Group(socket, _) => socket.send(bytes, segment_len),
-            Self::Greeter(Some((_, to, _))) => feedback.send_segments(bytes, segment_len, *to),
+            Self::Greeter(Some(to)) => feedback.send_segments(bytes, segment_len, to.at),
             Self::Greeter(None) | Self::Nowhere => Ok(bytes.len()),
         }
     }
@@ -138,6 +165,7 @@ impl Outage {
 mod tests {
     use super::{HOLDS_FOR, Outage, Outlet, REOPEN_EVERY, Remedy, StreamOut, TELL_AFTER};
     use crate::{Group, Interest, Interface, MulticastSender, SendOptions, UnicastSocket};
+    use downpour_proto::sender::Delivery;
     use downpour_proto::{Duration, ReceiverId, Timestamp};
     use std::net::SocketAddr;
 
@@ -147,15 +175,31 @@ mod tests {
         let mut outlet = Outlet::Greeter(None);
         let [one, two] = [1, 2].map(ReceiverId);
         let (now, later) = (Timestamp::ZERO, Timestamp::ZERO + HOLDS_FOR);
-        outlet.heard(now, (one, at(1)), |_| false);
-        outlet.heard(now, (two, at(2)), |_| true);
+        outlet.heard(now, (one, at(1)), |_| Delivery::Stream);
+        outlet.heard(now, (two, at(2)), |_| Delivery::Ended);
         assert_eq!(outlet.peer(), Some(at(1)), "it is about to say that it hears it");
-        outlet.heard(later, (two, at(2)), |_| false);
+        outlet.heard(later, (two, at(2)), |_| Delivery::Stream);
         assert_eq!(outlet.peer(), Some(at(1)));
-        outlet.heard(now, (one, at(3)), |_| false);
+        outlet.heard(now, (one, at(3)), |_| Delivery::Stream);
         assert_eq!(outlet.peer(), Some(at(3)), "it has moved");
-        outlet.heard(later, (two, at(2)), |_| true);
+        outlet.heard(later, (two, at(2)), |_| Delivery::Ended);
         assert_eq!(outlet.peer(), Some(at(2)));
+    }
+
+    #[test]
+    fn a_place_is_kept_by_who_was_moved_to_pulls_and_not_by_whom_the_stream_never_reached() {
+        let at = |port: u16| SocketAddr::from(([192, 0, 2, 1], port));
+        let mut outlet = Outlet::Greeter(None);
+        let [one, two] = [1, 2].map(ReceiverId);
+        let (now, later) = (Timestamp::ZERO, Timestamp::ZERO + HOLDS_FOR);
+        outlet.heard(now, (one, at(1)), |_| Delivery::Ended);
+        outlet.follows(two);
+        outlet.heard(later, (two, at(2)), |_| Delivery::Pull);
+        assert_eq!(outlet.peer(), Some(at(2)));
+        outlet.follows(two);
+        outlet.heard(later, (two, at(3)), |_| Delivery::Stream);
+        outlet.heard(later + HOLDS_FOR, (one, at(1)), |_| Delivery::Pull);
+        assert_eq!(outlet.peer(), Some(at(3)));
     }
 
     #[test]

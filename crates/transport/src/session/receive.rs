@@ -105,6 +105,8 @@ pub struct ReceiveSnapshot {
     pub stats: ReceiverStats,
     /// Share of the stream's datagrams that does not come, of late.
     pub loss: f64,
+    /// The same of all that was sent while the stream was followed.
+    pub loss_ever: f64,
     /// Data blocks stored.
     pub data_held: u64,
     /// Datagrams that were dropped, by reason.
@@ -146,6 +148,7 @@ impl ReceiveHandle {
             true => feedback.grow_recv_buffer(RecvOptions::default().buffer_len)?,
             false => 0,
         };
+        // What was pulled is no more than the pulls that the machine has out; all else is little, and taken at each turn.
         let (commands, inbox) = channel();
         let waker = Waker::new()?;
         let shared = Arc::new(Mutex::new(ReceiveSnapshot {
@@ -633,7 +636,7 @@ impl Driver {
         }
         let mut shared = lock(&self.ends.shared);
         shared.stats = *self.machine.stats();
-        shared.loss = self.machine.loss();
+        (shared.loss, shared.loss_ever) = (self.machine.loss(), self.machine.loss_ever());
         shared.data_held = self.machine.data_held();
         shared.rejects = self.open.rejects();
         shared.rejects.malformed += self.malformed;

@@ -195,6 +195,7 @@ impl SendHandle {
     /// [`start`](Self::start).
     pub fn spawn(setup: SendSetup) -> Result<Self, SessionError> {
         let outlet = Outlet::open(&setup)?;
+        // Who offers waits for the backlog; all else is little, and taken at each turn.
         let (commands, inbox) = channel();
         let waker = Waker::new()?;
         let shared = Arc::new(Shared::default());
@@ -497,7 +498,7 @@ impl Driver {
                         let arrived = now - datagram.waited;
                         let machine = &self.machine;
                         self.outlet.heard(now, (receiver, *datagram.from), |other| {
-                            machine.member(other).is_none_or(|m| m.delivery == Delivery::Ended)
+                            machine.member(other).map_or(Delivery::Ended, |m| m.delivery)
                         });
                         if let Some(tap) = &mut self.tap {
                             let (number, len) = (opened.number.0, opened.datagram_len);
@@ -549,7 +550,12 @@ impl Driver {
                     self.machine.forget(now, id);
                 }
                 Command::Have(id, data, manifest) => self.machine.have(now, id, data, manifest),
-                Command::SetDelivery(id, delivery) => self.machine.set_delivery(now, id, delivery),
+                Command::SetDelivery(id, delivery) => {
+                    if delivery == Delivery::Stream {
+                        self.outlet.follows(id);
+                    }
+                    self.machine.set_delivery(now, id, delivery);
+                }
                 Command::MoveToPull(id) => self.machine.move_to_pull(now, id),
                 Command::SetCeiling(ceiling) => self.machine.set_ceiling(now, ceiling),
                 Command::Stop => self.stop = true,

@@ -35,6 +35,7 @@ impl<Job: Send + 'static, Done: Send + 'static> Workers<Job, Done> {
     where
         F: FnMut(Job) -> Done + Send + 'static,
     {
+        // The machine asks for no more than the blocks that it has open need, and its pulls bring: both have their limits.
         let (jobs, queue) = channel::<Job>();
         let (results, done) = channel();
         let queue = Arc::new(Mutex::new(queue));

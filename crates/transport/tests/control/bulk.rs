@@ -148,6 +148,22 @@ async fn who_gives_up_frees_the_budget() {
 }
 
 #[tokio::test]
+async fn who_gives_up_leaves_no_second_thread_with_a_disk_that_does_not_answer() {
+    let limits = ServerLimits { reads_max: 1, ..ServerLimits::default() };
+    let world = World::new(Setup { limits, ..Setup::default() }).await;
+    let halted = world.session.disk.write().await;
+    for _ in 0..5 {
+        let client = world.client().await;
+        let gave_up = tokio::time::timeout(Duration::from_millis(100), client.data(0..100)).await;
+        assert!(gave_up.is_err());
+        until(|| world.budget.active() == 0).await;
+    }
+    assert_eq!(world.session.read.load(Ordering::Relaxed), 100, "one was begun");
+    drop(halted);
+    assert_eq!(world.client().await.data(0..100).await.unwrap(), world.session.data[..100]);
+}
+
+#[tokio::test]
 async fn who_stops_reading_frees_the_budget() {
     let limits = ServerLimits { stall_time_max: Duration::from_millis(200), ..Default::default() };
     let world = World::new(Setup { limits, data_len: 30_000_000, ..Setup::default() }).await;

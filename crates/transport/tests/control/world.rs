@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, RwLock, mpsc};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -47,6 +47,8 @@ pub(crate) struct Session {
     pub(crate) read: AtomicU64,
     /// Milliseconds that each read takes.
     pub(crate) slow_ms: AtomicU64,
+    /// Each read waits for it.
+    pub(crate) disk: RwLock<()>,
     pub(crate) first_reads: Arc<FirstReads>,
     /// Each word waits for one.
     pub(crate) answers: Notify,
@@ -172,6 +174,7 @@ impl SessionHandler for Session {
         }
         self.read.fetch_add(range.end - range.start, Ordering::Relaxed);
         std::thread::sleep(Duration::from_millis(self.slow_ms.load(Ordering::Relaxed)));
+        let _disk = self.disk.blocking_read();
         let bytes = self.data[range.start as usize..range.end as usize].to_vec();
         match kind {
             BlockKind::Data => Ok(bytes),
@@ -238,6 +241,7 @@ impl World {
             busy: AtomicU32::new(0),
             read: AtomicU64::new(0),
             slow_ms: AtomicU64::new(0),
+            disk: RwLock::default(),
             first_reads: Arc::default(),
             answers: Notify::new(),
             events: Mutex::default(),

@@ -6,7 +6,7 @@
 
 use crate::mirror;
 use crate::site::{Fault, Site, blocking};
-use downpour_catalog::{CatalogUrl, Error, File, Reader, ReplicaState, Time};
+use downpour_catalog::{CatalogUrl, Digest, Error, File, Reader, ReplicaState, Time};
 use std::sync::Arc;
 
 /// A file, and the sites that have it.
@@ -17,6 +17,8 @@ pub(super) struct Found {
     pub(super) version: i64,
     pub(super) size: u64,
     pub(super) blake3: String,
+    /// All that are recorded.
+    pub(super) digests: Vec<Digest>,
     pub(super) rule: String,
     pub(super) taken_in: Time,
     /// Names of other sites, each once.
@@ -122,6 +124,7 @@ fn look(
         version: file.version,
         size: file.size,
         blake3: digest.hex(),
+        digests: reader.digests(file.id)?,
         rule: rules
             .into_iter()
             .find(|(id, _)| *id == file.rule)
@@ -155,6 +158,7 @@ mod tests {
             size: 3,
             rule: catalog.rule("all").unwrap(),
             digest: Digest::blake3([7; 32]),
+            others: Vec::new(),
             replicas: vec![(east, "/there".to_owned()), (west, "/inbox/run17".to_owned())],
             other_content: OtherContent::Refuse,
             origin: None,

@@ -659,6 +659,7 @@ mod tests {
             size: 3,
             rule,
             digest: Digest::blake3([7; 32]),
+            others: Vec::new(),
             replicas: vec![(b, "/x".to_owned())],
             other_content: OtherContent::Refuse,
             origin: None,

@@ -13,9 +13,10 @@ use crate::dispatch::pieces::Piece;
 use crate::dispatch::record::record;
 use crate::dispatch::room::{Promise, no_room};
 use crate::dispatch::{Dispatch, lock};
-use crate::object::{copy_across, open_in, rename_new};
-use crate::receipt::digest_of;
+use crate::object::{Digest, copy_across, open_in, rename_new};
+use crate::receipt::{digests_of, forget_beneath};
 use crate::site::{self, Fault, Site, Wish};
+use crate::spool::in_words;
 use downpour_catalog::{ErrorClass, Scope};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -165,7 +166,7 @@ pub(super) async fn ready(
         size: found.size,
         blake3: found.blake3.clone(),
         into: template.path(&facts),
-        digests: Vec::new(),
+        digests: in_words(&found.digests),
     };
     let (judged, inbox) = (site.clone(), folder.clone());
     let look = site.read(move |reader| Judge::new(&judged, reader, inbox)?.look(reader, &item));
@@ -252,7 +253,10 @@ impl Task {
         if !site::blocking(move || Ok(taken.is_there(&folder))).await? {
             return Ok(false);
         }
-        match self.is_right(&self.folder.join(&self.taken.path)).await {
+        let (taken, folder) = (self.taken.clone(), self.folder.clone());
+        // Whose it is is not known: what is read of it next is what the disk has.
+        let forget = move || forget_beneath(&folder, &taken.path);
+        match self.is_right(&self.folder.join(&self.taken.path), forget).await {
             // What cannot be read is not it.
             Err(_) if !self.ended()() => Ok(false),
             seen => seen,
@@ -322,7 +326,7 @@ impl Task {
     /// Brings the whole, as it shall be.
     async fn whole(&self, part: &Arc<Part>, holders: Vec<Holder>) -> Result<(), Fault> {
         self.gather(part, holders.clone(), !self.one).await?;
-        if self.is_right(part.path()).await? {
+        if self.is_whole(part).await? {
             return Ok(());
         }
         self.tell("the whole is not what the catalog says: each source is tried alone");
@@ -339,7 +343,7 @@ impl Task {
                 }
             };
             match brought {
-                Ok(()) if self.is_right(part.path()).await? => return Ok(()),
+                Ok(()) if self.is_whole(part).await? => return Ok(()),
                 Ok(()) => {
                     begin_anew(part).await?;
                     self.tell(&format!("{name} does not bring it right"));
@@ -428,16 +432,25 @@ impl Task {
         }
     }
 
-    async fn is_right(&self, path: &Path) -> Result<bool, Fault> {
-        let (of, ended) = (path.to_owned(), self.ended());
+    async fn is_whole(&self, part: &Arc<Part>) -> Result<bool, Fault> {
+        let of = part.clone();
+        let anew = move || drop(of.forget());
+        self.is_right(part.path(), anew).await
+    }
+
+    async fn is_right(
+        &self,
+        path: &Path,
+        unsynced: impl FnOnce() + Send + 'static,
+    ) -> Result<bool, Fault> {
+        let (of, ended, digest) = (path.to_owned(), self.ended(), self.taken.digest);
+        let others = self.taken.item.others();
         let found = blocking(move || {
-            let file = File::open(of)?;
-            file.sync_data()?;
-            digest_of(UnlessEnded { file, ended })
+            let file = UnlessEnded { file: File::open(of)?, ended };
+            is_on_disk(file, (digest, &others), unsynced)
         });
         let found = async { found.await.map_err(|error| unwritten(path.display(), &error)) };
-        let (_, found) = self.unless_ended(found).await?;
-        Ok(found == self.taken.digest)
+        self.unless_ended(found).await
     }
 
     /// Gives it its place.
@@ -458,7 +471,7 @@ impl Task {
     async fn record(&self) -> Result<String, Fault> {
         let signed = receipt(&self.site, &self.taken, "fetch").sign(&self.site.identity);
         let signed = signed.map_err(|e| Fault::new(ErrorClass::NameRefused, e.to_string()))?;
-        let answers = record(&self.site, &self.folder, vec![signed]).await?;
+        let answers = record(&self.site, &self.folder, vec![self.taken.in_place(signed)]).await?;
         match answers.into_iter().next() {
             Some(Err(refused)) => {
                 let trouble = not_recorded(&refused);
@@ -482,6 +495,21 @@ impl<F: Fn() -> bool> Read for UnlessEnded<F> {
             false => self.file.read(into),
         }
     }
+}
+
+/// Whether a file is as it shall be, on the disk for good. If it cannot be synced, what was read of it need not be there, and
+/// another sync need not fail: `unsynced` has it count no more.
+fn is_on_disk(
+    mut read: UnlessEnded<impl Fn() -> bool>,
+    (digest, others): (Digest, &[downpour_catalog::Digest]),
+    unsynced: impl FnOnce(),
+) -> io::Result<bool> {
+    let (_, found, more) = digests_of(&mut read, others)?;
+    if found != digest || !others.iter().all(|said| more.contains(said)) {
+        return Ok(false);
+    }
+    read.file.sync_data().inspect_err(|_| unsynced())?;
+    Ok(true)
 }
 
 fn unreachable(what: String) -> Fault {
@@ -568,8 +596,9 @@ pub(super) async fn blocking<T: Send + 'static>(
 mod tests {
     use super::super::part::Part;
     use super::super::{Fate, FetchReport, keep};
-    use super::{UnlessEnded, copy, is_wanted, while_it_grows};
+    use super::{UnlessEnded, copy, is_on_disk, is_wanted, while_it_grows};
     use crate::dispatch::room::Room;
+    use crate::object::Digest;
     use crate::receipt::digest_of;
     use std::collections::BTreeMap;
     use std::fs::{self, File};
@@ -640,5 +669,29 @@ mod tests {
         assert_eq!(read().unwrap().0, 3);
         fetch.fate.send_replace(Fate::Cancelled);
         assert_eq!(read().unwrap_err().to_string(), "it has ended");
+    }
+
+    #[test]
+    fn what_cannot_be_synced_is_not_here_any_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let part = Part::open(Part::path_of(folder.path(), "0a"), 3, "a").unwrap();
+        part.write(b"new", 0).unwrap();
+        part.note(0).unwrap();
+        let is_on_disk = |file, content| {
+            let digest = Digest::of(content);
+            let read = UnlessEnded { file, ended: || false };
+            is_on_disk(read, (digest, &[]), || part.forget().unwrap())
+        };
+        let file = || File::open(part.path()).unwrap();
+        assert!(!is_on_disk(file(), b"old").unwrap());
+        assert!(is_on_disk(file(), b"new").unwrap());
+        assert_eq!(part.here(|| false).len(), 1);
+        // The system reads such a one, as it would what it has in memory, and syncs none.
+        let (unsynced, mut end) = std::io::pipe().unwrap();
+        std::io::Write::write_all(&mut end, b"new").unwrap();
+        drop(end);
+        let unsynced = File::from(OwnedFd::from(unsynced));
+        assert!(is_on_disk(unsynced, b"new").is_err());
+        assert!(part.here(|| false).is_empty());
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! 1. `OUT/.downpour` is made if need be, and in it the folder of a lane, for those who share a target.
 //! 2. The file `lock` in it is locked for as long as the process lives, and no longer.
-//! 3. Who only asks whether it is locked makes nothing.
+//! 3. Who only asks whether it is locked makes nothing. A target of ours that we may not write, as a read-only folder is whose
+//!    contents come again, is made writable until the end; one that others share (lanes) is not.
 //! 4. Who ends and leaves nothing removes lock and folders. So what was opened may be gone once it is locked: then it is
 //!    opened again.
 
@@ -17,7 +18,7 @@ use std::fs::DirBuilder;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 const LOCK: &[u8] = b"lock";
 /// What only this user may read.
@@ -66,6 +67,7 @@ pub(crate) struct Claim {
     folder: Arc<OwnedFd>,
     _lock: OwnedFd,
     lane: Option<String>,
+    writable: Writable,
 }
 
 impl Claim {
@@ -75,10 +77,15 @@ impl Claim {
         DirBuilder::new().recursive(true).create(out).map_err(|error| target(error.to_string()))?;
         let flags = FOLDER_FLAGS | OFlags::CLOEXEC;
         let fd = rustix::fs::open(out, flags, Mode::empty()).map_err(|e| OpenError::of(out, e))?;
+        let fd = Arc::new(fd);
+        let mut writable = Writable { folder: fd.clone(), mode: Mutex::default() };
+        if lane.is_none() {
+            writable.make().map_err(|error| OpenError::of(out, error))?;
+        }
         match Self::lock(&fd, lane) {
             Ok((folder, lock)) => {
-                let lane = lane.map(str::to_owned);
-                Ok(Self { out: Arc::new(fd), folder: Arc::new(folder), _lock: lock, lane })
+                let (folder, lane) = (Arc::new(folder), lane.map(str::to_owned));
+                Ok(Self { out: fd, folder, _lock: lock, lane, writable })
             }
             Err(Errno::WOULDBLOCK) => Err(OpenError::Locked(out.to_owned())),
             Err(Errno::PERM) => Err(target(
@@ -141,6 +148,12 @@ impl Claim {
     /// Removes the lock, and the folders that hold nothing else. The last that is done with a claim: another receiver can
     /// have the target from then on.
     pub(crate) fn remove(&self) -> Result<(), Errno> {
+        let removed = self.remove_all();
+        self.writable.end();
+        removed
+    }
+
+    fn remove_all(&self) -> Result<(), Errno> {
         rustix::fs::unlinkat(&self.folder, LOCK, AtFlags::empty())?;
         if let Some(lane) = &self.lane {
             self.remove_empty(&[STAGING_NAME, lane.as_bytes()].join(&b'/'))?;
@@ -154,6 +167,38 @@ impl Claim {
             Err(Errno::NOTEMPTY) => Ok(()),
             done => done,
         }
+    }
+}
+
+/// A folder of ours that we may write for a time.
+struct Writable {
+    folder: Arc<OwnedFd>,
+    /// The one that it had, where that had to be changed.
+    mode: Mutex<Option<Mode>>,
+}
+
+impl Writable {
+    fn make(&mut self) -> Result<(), Errno> {
+        let (stat, user) = (rustix::fs::fstat(&self.folder)?, rustix::process::geteuid());
+        let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
+        let may = user.is_root() || mode.contains(Mode::WUSR | Mode::XUSR);
+        if !may && stat.st_uid == user.as_raw() {
+            rustix::fs::fchmod(&self.folder, mode | Mode::RWXU)?;
+            self.mode = Mutex::new(Some(mode));
+        }
+        Ok(())
+    }
+
+    fn end(&self) {
+        if let Some(mode) = self.mode.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = rustix::fs::fchmod(&self.folder, mode);
+        }
+    }
+}
+
+impl Drop for Writable {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

@@ -19,12 +19,13 @@ pub(crate) struct Finish {
 }
 
 impl Placer {
-    /// Makes links and finishes folders. `failed` tells which entries have failed before.
+    /// Makes links and finishes folders. `failed` tells which entries have failed before. Returns what is to be synced then: a
+    /// folder of each file system.
     pub(crate) fn finish(
         &self,
         failed: &dyn Fn(EntryId) -> bool,
         report: &mut Finish,
-    ) -> Result<(), PlaceError> {
+    ) -> Result<Vec<Arc<OwnedFd>>, PlaceError> {
         let tree = self.beneath.tree().clone();
         for id in tree.ids() {
             let outcome = match tree.entry(id).kind {
@@ -44,11 +45,7 @@ impl Placer {
                 Err(other) => return Err(other),
             }
         }
-        let reached = self.finish_folders(failed, report)?;
-        if self.durability != Durability::None {
-            reached.values().try_for_each(|folder| sync_file_system(folder))?;
-        }
-        Ok(())
+        Ok(self.finish_folders(failed, report)?.into_values().collect())
     }
 
     /// Metadata of folders. Returns a folder of each file system, by device: others may be mounted below the target.
@@ -87,9 +84,13 @@ impl Placer {
         Ok(reached)
     }
 
-    /// Everything so far that is on the target's own file system is on the disk then.
-    pub(crate) fn sync(&self) -> Result<(), PlaceError> {
-        sync_file_system(self.beneath.root())
+    /// Everything so far that is on the file systems of these folders is on the disk then.
+    pub(crate) fn sync(&self, folders: &[Arc<OwnedFd>]) -> Result<(), PlaceError> {
+        let folders = folders.iter().filter(|_| self.durability != Durability::None);
+        let doing = "syncing the target (what came is out of its place, and comes again)";
+        folders.map(|folder| &**folder).try_for_each(|folder| {
+            rustix::fs::syncfs(folder).map_err(|error| PlaceError::of(error, doing))
+        })
     }
 
     /// The target folder's own metadata, where the tree tells them.
@@ -195,10 +196,6 @@ impl Placer {
     }
 }
 
-fn sync_file_system(folder: &OwnedFd) -> Result<(), PlaceError> {
-    rustix::fs::syncfs(folder).map_err(|error| PlaceError::of(error, "syncing the target"))
-}
-
 /// Whether two files of `size` bytes hold the same. Where both have a hole nothing is read.
 pub(super) fn same_content(a: &OwnedFd, b: &OwnedFd, size: u64) -> bool {
     let data = |fd, at| match rustix::fs::seek(fd, SeekFrom::Data(at)) {
@@ -243,7 +240,7 @@ mod tests {
     use crate::object::scan::{Scan, ScanOptions};
     use crate::receipt::tests::Mounted;
     use std::fs;
-    use std::sync::Arc;
+    use std::sync::{Arc, Mutex};
 
     #[test]
     fn what_is_mounted_below_the_target_is_synced_as_well() {
@@ -273,6 +270,7 @@ mod tests {
                 durability: Durability::AtEnd,
                 overwrite: false,
                 folders,
+                unsynced: Mutex::default(),
             };
             tree.ids().for_each(|id| placer.make_folder(id).unwrap());
             let mut report = Finish::default();

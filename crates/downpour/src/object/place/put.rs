@@ -6,12 +6,14 @@ use super::finish::same_content;
 use super::{Beneath, Durability, MetaPolicy, Obstacle, PlaceError, Staging, Why};
 use crate::object::limits::GROUP_LEN;
 use crate::object::scan::explain;
-use crate::object::tree::EntryId;
-use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Stat};
+use crate::object::source::lock;
+use crate::object::tree::{EntryId, Kind};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 use rustix::path::Arg;
+use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// The reason of an object that would replace another.
 const DIFFERS: &str = "exists and differs: --overwrite replaces it";
@@ -64,6 +66,8 @@ pub(crate) struct Placer {
     pub(crate) overwrite: bool,
     /// Folders get metadata.
     pub(crate) folders: bool,
+    /// The files that got their names here and wait for the sync, or did: device and inode.
+    pub(crate) unsynced: Mutex<HashMap<EntryId, (u64, u64)>>,
 }
 
 impl Placer {
@@ -154,13 +158,21 @@ impl Placer {
             Durability::AtEnd => replaces,
             Durability::EachFile => true,
         };
-        if sync {
-            rustix::fs::fdatasync(part).map_err(fail)?;
+        if sync && let Err(error) = rustix::fs::fdatasync(part) {
+            // It counts no more: another sync need not fail.
+            self.staging.remove_part(part_name);
+            return Err(fail(error));
         }
+        let file = rustix::fs::fstat(part).map_err(fail)?;
         let parent = self.beneath.parent(id).map_err(fail)?;
         let from = (self.staging.parts(), part_name);
         match rename(from, (&*parent, entry.name), replaces) {
-            Ok(()) => Ok(notices),
+            Ok(()) => {
+                if !sync && self.durability != Durability::None {
+                    lock(&self.unsynced).insert(id, (file.st_dev, file.st_ino));
+                }
+                Ok(notices)
+            }
             // Somebody was faster, perhaps with the same.
             Err(Errno::EXIST) if self.is_there(id, part) => {
                 self.staging.remove_part(part_name);
@@ -168,11 +180,38 @@ impl Placer {
             }
             Err(Errno::EXIST) => Err(PlaceError::Object(differs())),
             Err(Errno::XDEV) => {
-                let notices = self.copy_across(id, id, part, &parent, replaces)?;
+                let (notices, copy) = self.copy_across(id, id, part, &parent, replaces)?;
+                lock(&self.unsynced).insert(id, (copy.st_dev, copy.st_ino));
                 self.staging.remove_part(part_name);
                 Ok(notices)
             }
             Err(error) => Err(fail(error)),
+        }
+    }
+
+    /// Whether this session has put a file there, by a rename that waits for the sync or did.
+    pub(crate) fn has_put(&self, id: EntryId) -> bool {
+        lock(&self.unsynced).contains_key(&id)
+    }
+
+    /// An entry's place could not be synced: what this session has put there goes back to where it came from, under
+    /// `part_name`. Of what was there before only the kernel's memory is dropped: who reads it next reads the disk.
+    pub(crate) fn take_back(&self, id: EntryId, part_name: &[u8]) {
+        let entry = self.beneath.tree().entry(id);
+        let file = match entry.kind {
+            Kind::File { .. } | Kind::Stream => id,
+            Kind::HardLink { to } => to,
+            _ => return,
+        };
+        let ours = lock(&self.unsynced).get(&file).copied();
+        let is_ours = self.stat(id).is_ok_and(|stat| ours == Some((stat.st_dev, stat.st_ino)));
+        let to = (self.staging.parts(), part_name);
+        let back = |parent: Arc<OwnedFd>| rename((&parent, entry.name), to, true);
+        if is_ours && self.beneath.parent(id).and_then(back).is_ok() {
+            return;
+        }
+        if let Ok(there) = self.open_existing(id) {
+            let _ = rustix::fs::fadvise(there, 0, None, Advice::DontNeed);
         }
     }
 
@@ -183,7 +222,8 @@ impl Placer {
             && self.open_existing(id).is_ok_and(|there| same_content(part, &there, size))
     }
 
-    /// To a place on another file system than that of `from`, which holds the content of entry `content`.
+    /// To a place on another file system than that of `from`, which holds the content of entry `content`. Returns notices,
+    /// and what the copy is.
     pub(super) fn copy_across(
         &self,
         id: EntryId,
@@ -191,7 +231,7 @@ impl Placer {
         from: &OwnedFd,
         parent: &OwnedFd,
         replaces: bool,
-    ) -> Result<Vec<String>, PlaceError> {
+    ) -> Result<(Vec<String>, Stat), PlaceError> {
         let tree = self.beneath.tree();
         let like = tree.entry(content);
         // A stream's one extent ends where the file does.
@@ -202,7 +242,7 @@ impl Placer {
                 // No crash leaves one in its place that has not its content.
                 rustix::fs::fdatasync(copy)?;
             }
-            Ok(self.meta.apply(copy.as_fd(), &like))
+            Ok((self.meta.apply(copy.as_fd(), &like), rustix::fs::fstat(copy)?))
         })
         .map_err(|error| match error {
             Errno::EXIST => PlaceError::Object(differs()),

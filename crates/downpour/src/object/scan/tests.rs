@@ -2,6 +2,7 @@
 
 use super::{Scan, ScanError, ScanOptions};
 use crate::object::tree::{Kind, Tree};
+use rustix::fs::{Mode, OFlags};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};
@@ -180,4 +181,27 @@ fn data_that_touch_are_one_extent() {
         super::add_extent(&mut extents, start, end);
     }
     assert_eq!(extents, [(4096, 8192), (20_480, 4100)]);
+}
+
+#[test]
+fn what_has_attributes_that_cannot_be_read_is_a_problem_and_not_told_as_without() {
+    let dir = folder();
+    let tree = dir.path().join("tree");
+    let mut at = rustix::fs::open(&tree, OFlags::DIRECTORY, Mode::empty()).unwrap();
+    // Attributes are read by the whole path, and the system takes none as long as this file's.
+    let last = 4085 - (tree.as_os_str().len() + 15 * 255 + 1);
+    for len in [[254; 15].as_slice(), &[last]].concat() {
+        let name = "z".repeat(len);
+        rustix::fs::mkdirat(&at, &name, Mode::RWXU).unwrap();
+        at = rustix::fs::openat(&at, &name, OFlags::DIRECTORY, Mode::empty()).unwrap();
+    }
+    rustix::fs::openat(&at, "longer-than-10", OFlags::CREATE, Mode::RWXU).unwrap();
+    let scan = |xattrs, skip_unreadable| {
+        Scan::new(&[tree.join("")], &ScanOptions { xattrs, skip_unreadable })
+    };
+    let all = scan(false, false).unwrap().tree().len();
+    let refused = scan(true, false).unwrap_err().to_string();
+    assert!(refused.contains("-10: extended attributes: "), "{refused}");
+    let skipped = scan(true, true).unwrap();
+    assert_eq!((skipped.tree().len(), skipped.notices().len()), (all - 1, 1));
 }

@@ -87,7 +87,8 @@ impl Store {
         let Some(tree) = self.tree.get().map(Arc::clone) else { return Vec::new() };
         let placed = |id: EntryId| {
             let size = tree.file_size(id).filter(|_| !lock(&self.progress).is_failed(id))?;
-            Some(Placed { path: tree.path(id), size, digest: self.digest_of(&tree, id)? })
+            let (digest, brought) = (self.digest_of(&tree, id)?, self.target.has_put(id));
+            Some(Placed { path: tree.path(id), size, digest, brought })
         };
         tree.ids().filter_map(placed).collect()
     }

@@ -140,6 +140,8 @@ pub struct Placed {
     pub size: u64,
     /// Of its content.
     pub digest: Digest,
+    /// This session has put it there, for certain; else it may have been there before.
+    pub brought: bool,
 }
 
 impl fmt::Display for StoreFailure {

@@ -194,6 +194,12 @@ pub(super) trait Target: Send + Sync {
     /// All groups of an entry are taken; `len` is its size. Returns notices.
     fn complete(&self, entry: EntryId, len: u64) -> Result<Vec<String>, Fault>;
 
+    /// Whether a file got its place from here, for certain.
+    fn has_put(&self, entry: EntryId) -> bool {
+        let _ = entry;
+        false
+    }
+
     /// An entry has failed, perhaps while another thread is at it: forget what there is of it, and place nothing any more.
     fn abandon(&self, entry: EntryId) {
         let _ = entry;

@@ -12,6 +12,7 @@ use downpour_transport::control::ClockOffset;
 use downpour_transport::identity::Identity;
 use downpour_transport::{Accepted, BlockSink, BlockSource};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -523,6 +524,77 @@ fn what_waits_is_bounded() {
     assert_eq!(answers.last(), Some(&Accepted::Refused));
 }
 
+/// The metadata of a product that is a file of a site.
+fn meta_of_file(number: usize, size: usize) -> String {
+    let content = vec![number as u8; size];
+    let file = SiteFile {
+        site: "a".to_owned(),
+        name: format!("p{number}"),
+        version: 1,
+        taken_in_us: 0,
+        rule: "all".to_owned(),
+        size: size as u64,
+        blake3: blake3::hash(&content).to_hex().to_string(),
+        digests: Vec::new(),
+        path: format!("p{number}"),
+    };
+    file.to_meta().unwrap()
+}
+
+#[test]
+fn what_was_under_way_when_a_sync_failed_comes_again_to_the_next_shelf() {
+    let (publisher, identity) = (Arc::new(Identity::generate()), Arc::new(Identity::generate()));
+    // One of them may be a product as any other, which comes not again.
+    for other in [None, Some(1)] {
+        let folder = tempfile::tempdir().unwrap();
+        let clerk = Arc::new(Clerk::new(folder.path().to_owned(), Arc::clone(&identity), None));
+        clerk.begin("s".to_owned());
+        let sizes = [(90, 90), (10, 10), (5_000, 5_000)];
+        let meta = |number| match Some(number) == other {
+            true => String::new(),
+            false => meta_of_file(number, sizes[number].0),
+        };
+        let blocks = blocks_with(publisher.clone(), &sizes, meta);
+        let shelf = |begun| {
+            let seen_to = (Arc::default(), Some(Arc::clone(&clerk)));
+            World::of(&publisher, begun, Some(folder.path()), seen_to)
+        };
+        let told = || {
+            let word = clerk.next_word().unwrap();
+            clerk.told(&word);
+            let of = |told: &Told| match told {
+                Told::Placed { receipt } => receipt.receipt.name.clone(),
+                Told::Failed { what, .. } => what.clone(),
+            };
+            word.files.iter().map(of).collect::<Vec<_>>()
+        };
+        let world = shelf((0, None));
+        let last = blocks.len() - 1;
+        for (number, bytes) in blocks.iter().enumerate().take(last) {
+            assert_eq!(world.accept(number, bytes), Accepted::Kept);
+        }
+        let attended = ["p0", "p1"].into_iter().take(if other.is_some() { 1 } else { 2 });
+        assert_eq!(told(), attended.collect::<Vec<_>>());
+        clerk.unsynced(&[], Errno::IO);
+        assert_eq!(world.accept(last, &blocks[last]), Accepted::Failed);
+        let over = world.over.recv().unwrap();
+        assert!(matches!(over, StoreEvent::Failed(StoreFailure::Target(_))), "{over:?}");
+        assert!(!folder.path().join("p2").exists());
+        let mark = world.shelf.mark();
+        assert_eq!((mark.number, mark.complete), (Some(2), 2));
+        drop(world);
+        let world = shelf((mark.block, Some(mark.clone())));
+        for (number, bytes) in blocks.iter().enumerate().skip(mark.block as usize) {
+            assert_eq!(world.accept(number, bytes), Accepted::Kept);
+        }
+        assert_eq!((told(), world.shelf.summary().complete), (vec!["p2".to_owned()], 3));
+        world.shelf.finished(blocks.len() as u32);
+        let over = world.over.recv().unwrap();
+        let StoreEvent::Complete(summary) = over else { panic!("{over:?}") };
+        assert_eq!(summary.failed.len(), usize::from(other.is_some()), "{:?}", summary.failed);
+    }
+}
+
 #[test]
 fn a_file_of_a_site_that_finds_no_room_is_told_as_such_and_the_next_one_arrives() {
     let (publisher, identity) = (Arc::new(Identity::generate()), Arc::new(Identity::generate()));
@@ -530,20 +602,7 @@ fn a_file_of_a_site_that_finds_no_room_is_told_as_such_and_the_next_one_arrives(
     let clerk = Arc::new(Clerk::new(folder.path().to_owned(), identity, None));
     clerk.begin("s".to_owned());
     let sizes = [(5_000, 5_000), (90, 90)];
-    let meta = |number: usize| {
-        let content = vec![number as u8; sizes[number].0];
-        let file = SiteFile {
-            site: "a".to_owned(),
-            name: format!("p{number}"),
-            version: 1,
-            taken_in_us: 0,
-            rule: "all".to_owned(),
-            size: sizes[number].0 as u64,
-            blake3: blake3::hash(&content).to_hex().to_string(),
-            path: format!("p{number}"),
-        };
-        file.to_meta().unwrap()
-    };
+    let meta = |number: usize| meta_of_file(number, sizes[number].0);
     let (told, out) = (Arc::clone(&clerk), Some(folder.path()));
     let world = World::of(&publisher, (0, None), out, (Arc::default(), Some(clerk)));
     let blocks = blocks_with(Arc::clone(&publisher), &sizes, meta);

@@ -196,11 +196,12 @@ pub(super) async fn repair<H: SessionHandler>(
     symbols: Range<u16>,
 ) -> Result<Answer, ApiError> {
     let active = core.budget.enter();
-    // Held until the answer is out: it bounds the memory that such answers take.
+    // Held until the answer is out, or made though nobody waits for it: it bounds the memory that such answers take.
     let permit = core.repairs.clone().acquire_owned().await;
     let permit =
         permit.map_err(|_| ApiError::new(ErrorCode::SessionOver, "the session has ended"))?;
-    let bytes = core.blocking(move |handler| handler.repair(block, symbols)).await?;
+    let made = core.blocking(move |handler| Ok((handler.repair(block, symbols)?, permit)));
+    let (bytes, permit) = made.await?;
     let left = bytes.len() as u64;
     let (queue, body) = mpsc::channel(PIECE_QUEUE_MAX);
     let core = core.clone();

@@ -2,10 +2,10 @@
 //!
 //! It listens, shakes hands, bounds and times connections as a session's server does, with the same crowd, stall guard
 //! and limits. A client that shows a certificate is known by its node key; one that shows none may still
-//! be let in by what it says. Who that is the owner decides, and tells with [`Peer::prove`], so that the
+//! be let in by what it says. Who that is the owner decides, and tells with [`Visitor::prove`], so that the
 //! connection does not have to make room for a stranger's.
 //!
-//! An answer may be bulk ([`Peer::carry_bulk`]): the socket is set then as who asks wants it.
+//! An answer may be bulk ([`Visitor::carry_bulk`]): the socket is set then as who asks wants it.
 //!
 //! Deliberately absent: routes, tokens, bodies.
 
@@ -35,7 +35,7 @@ use tokio_rustls::server::TlsStream;
 
 /// Who asks. Each request carries it as an extension.
 #[derive(Clone, Debug)]
-pub struct Peer {
+pub struct Visitor {
     /// The key of the node, when it showed one.
     pub node: Option<PublicKey>,
     /// Where it comes from.
@@ -44,7 +44,7 @@ pub struct Peer {
     used: Arc<Use>,
 }
 
-impl Peer {
+impl Visitor {
     /// The answer is bulk: the connection is set as the request's headers ask, and the answer's tell how it does.
     pub fn carry_bulk(&self, asked: &HeaderMap, answer: &mut HeaderMap) {
         carry_bulk(&self.used, asked, answer);
@@ -176,10 +176,10 @@ impl Guest {
         };
         let Ok(Some((io, used))) = shaken else { return };
         let shown = io.get_ref().1.peer_certificates().and_then(|shown| node_key(shown.first()?));
-        let peer = Peer { node: shown, addr: self.addr, place: self.place.clone(), used };
+        let visitor = Visitor { node: shown, addr: self.addr, place: self.place.clone(), used };
         let service = service_fn(|mut request: Request<Incoming>| {
-            request.extensions_mut().insert(peer.clone());
-            let (answer, used) = (answer(request), peer.used.clone());
+            request.extensions_mut().insert(visitor.clone());
+            let (answer, used) = (answer(request), visitor.used.clone());
             async move {
                 let answer = answer.await;
                 used.answered();
@@ -204,7 +204,7 @@ impl Guest {
 
 #[cfg(test)]
 mod tests {
-    use super::{Endpoint, Peer};
+    use super::{Endpoint, Visitor};
     use crate::control::{CallError, Caller, CallerSetup, ClientLimits, ServerLimits};
     use crate::identity::Identity;
     use crate::stream::Tuning;
@@ -222,9 +222,9 @@ mod tests {
 
     /// Says who asks, and what for.
     async fn echo(request: Request<Incoming>) -> Response<Full<Bytes>> {
-        let peer = request.extensions().get::<Peer>().expect("each request has one");
-        peer.prove();
-        let node = peer.node.map(|key| key.to_string()).unwrap_or_default();
+        let visitor = request.extensions().get::<Visitor>().expect("each request has one");
+        visitor.prove();
+        let node = visitor.node.map(|key| key.to_string()).unwrap_or_default();
         Response::new(Full::from(format!("{node} {}", request.uri())))
     }
 
@@ -278,8 +278,8 @@ mod tests {
         let len = body.collect().await.unwrap().to_bytes();
         let len = std::str::from_utf8(&len).unwrap().parse().unwrap();
         let mut answer = Response::new(Full::from(vec![7; len]));
-        let peer = head.extensions.get::<Peer>().expect("each request has one");
-        peer.carry_bulk(&head.headers, answer.headers_mut());
+        let visitor = head.extensions.get::<Visitor>().expect("each request has one");
+        visitor.carry_bulk(&head.headers, answer.headers_mut());
         answer
     }
 

@@ -19,7 +19,7 @@ mod members;
 mod routes;
 mod stall;
 
-pub use endpoint::{Connections, Endpoint, Peer};
+pub use endpoint::{Connections, Endpoint, Visitor};
 pub use handler::{Admitted, Conn, EventSender, Extent, Member, NotListening, SessionHandler};
 pub use limits::{BODY_LEN_MAX, ServerLimits};
 pub use stall::Uplink;
@@ -146,7 +146,7 @@ struct Core<H> {
     budget: Arc<PullBudget>,
     limits: ServerLimits,
     members: Arc<Members>,
-    reads: Semaphore,
+    reads: Arc<Semaphore>,
     repairs: Arc<Semaphore>,
     accounts: Accounts,
     first_reads: Arc<FirstReads>,
@@ -171,7 +171,7 @@ impl ControlServer {
             expires_unix_s: setup.expires_unix_s,
             budget: setup.budget,
             members: Arc::default(),
-            reads: Semaphore::new(setup.limits.reads_max),
+            reads: Arc::new(Semaphore::new(setup.limits.reads_max)),
             repairs: Arc::new(Semaphore::new(setup.limits.repairs_max)),
             limits: setup.limits,
             accounts: Account::beside(setup.uplink),
@@ -367,16 +367,21 @@ async fn shake_hands<H: SessionHandler>(
 }
 
 impl<H: SessionHandler> Core<H> {
-    /// Runs `work` where it may block, a few at once.
+    /// Runs `work` where it may block, a few at once. It keeps its place until it has ended, though nobody may wait for it any
+    /// more: a source that does not answer holds so few threads, however often it is asked.
     async fn blocking<T, W>(&self, work: W) -> Result<T, ApiError>
     where
         T: Send + 'static,
         W: FnOnce(&H) -> Result<T, ApiError> + Send + 'static,
     {
         let over = || ApiError::new(ErrorCode::SessionOver, "the session has ended");
-        let _permit = self.reads.acquire().await.map_err(|_| over())?;
+        let permit = self.reads.clone().acquire_owned().await.map_err(|_| over())?;
         let handler = self.handler.clone();
-        match tokio::task::spawn_blocking(move || work(&handler)).await {
+        let work = move || {
+            let _permit = permit;
+            work(&handler)
+        };
+        match tokio::task::spawn_blocking(work).await {
             Ok(result) => result,
             Err(error) if error.is_cancelled() => Err(over()),
             Err(_) => Err(ApiError::new(ErrorCode::Internal, "the sender failed; see its log")),

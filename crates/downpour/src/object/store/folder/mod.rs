@@ -214,6 +214,7 @@ impl FolderTarget {
             durability,
             overwrite,
             folders,
+            unsynced: Mutex::default(),
         }
     }
 
@@ -271,6 +272,22 @@ impl FolderTarget {
             lock(&self.journal).void(ready.key(id), groups)?;
             zero_range(part, hole.start, hole.end)
         })
+    }
+}
+
+impl FolderTarget {
+    /// A sync has failed: what was to be on the disk may not be, whatever is read of it now, and another sync need not
+    /// fail. So nothing of it counts as held any more.
+    fn take_back(&self, ready: &Ready) {
+        // Where the journal cannot be written no next attempt goes on.
+        let _ = lock(&self.journal).forget();
+        for id in ready.tree.ids() {
+            match ready.tree.entry(id).kind {
+                // By now it may have the mode of one that lets nothing go.
+                Kind::Folder => drop(ready.placer.make_folder(id)),
+                _ => ready.placer.take_back(id, &ready.part_name(id)),
+            }
+        }
     }
 }
 
@@ -408,6 +425,10 @@ impl Target for FolderTarget {
         self.place(ready, id)
     }
 
+    fn has_put(&self, id: EntryId) -> bool {
+        self.ready().is_ok_and(|ready| ready.placer.has_put(id))
+    }
+
     fn abandon(&self, id: EntryId) {
         let Ok(ready) = self.ready() else { return };
         let state = {
@@ -428,8 +449,13 @@ impl Target for FolderTarget {
         };
         let ready = self.ready().map_err(fatal)?;
         let whole = std::mem::take(&mut lock(&ready.files).whole);
+        let unsynced = |error: PlaceError| {
+            self.take_back(ready);
+            fatal(error.into())
+        };
         if !whole.is_empty() {
-            ready.placer.sync().map_err(|error| fatal(error.into()))?;
+            let target = std::slice::from_ref(ready.placer.beneath.root());
+            ready.placer.sync(target).map_err(unsynced)?;
         }
         let mut report = Finish::default();
         let mut failed_here = HashSet::new();
@@ -451,7 +477,8 @@ impl Target for FolderTarget {
             }
         }
         let failed = |id: EntryId| failed(id) || failed_here.contains(&id);
-        ready.placer.finish(&failed, &mut report).map_err(|error| fatal(error.into()))?;
+        let reached = ready.placer.finish(&failed, &mut report);
+        ready.placer.sync(&reached.map_err(|error| fatal(error.into()))?).map_err(unsynced)?;
         let mut of_target = Vec::new();
         // In this lane others' next attempt can use what the journal knows.
         let mut kept = lock(&self.journal).names();

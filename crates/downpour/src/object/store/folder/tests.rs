@@ -1,12 +1,40 @@
-//! A file is given up while another thread is about to complete it.
+//! A file is given up while another thread is about to complete it; a sync fails; a place is on another file system.
 
-use super::{FolderOptions, FolderTarget};
+use super::{Beneath, FolderOptions, FolderTarget};
 use crate::object::group::group_digest;
 use crate::object::scan::{Scan, ScanOptions};
 use crate::object::store::target::{Fault, GroupData, KnownGroup, Target};
-use crate::object::tree::EntryId;
-use std::fs;
+use crate::object::tree::{EntryId, Tree};
+use crate::receipt::tests::Mounted;
+use rustix::fs::{Mode, OFlags, Uid};
+use std::ffi::OsStr;
+use std::fs::{self, Permissions};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::Path;
 use std::sync::Arc;
+use std::thread;
+
+fn scan(path: &Path) -> Arc<Tree> {
+    Arc::new(Scan::new(&[path.to_owned()], &ScanOptions::default()).unwrap().into_parts().0)
+}
+
+/// The groups of a file of which this is the content, and no other file has any.
+fn groups<'a>(
+    tree: &'a Tree,
+    id: EntryId,
+    content: &'a [u8],
+) -> impl Iterator<Item = (KnownGroup, GroupData<'a>)> {
+    let (len, layout) = (content.len() as u64, tree.layout());
+    let before = layout.group(tree.groups_of(id).start).data.start;
+    tree.groups_of(id).map(move |number| {
+        let group = layout.group(number);
+        let of_file = (group.data.start - before) as usize..(group.data.end - before) as usize;
+        let bytes = &content[of_file];
+        let digest = group_digest(layout, &group, len, bytes);
+        (KnownGroup { number, group, file_len: len, digest }, GroupData::whole(bytes))
+    })
+}
 
 #[test]
 fn what_was_given_up_is_not_placed() {
@@ -19,15 +47,9 @@ fn what_was_given_up_is_not_placed() {
         if in_place {
             fs::copy(&a, b.join("a")).unwrap();
         }
-        let tree = Arc::new(Scan::new(&[a], &ScanOptions::default()).unwrap().into_parts().0);
-        let (id, len, layout) = (EntryId(0), content.len() as u64, tree.layout());
-        let known = |number| {
-            let group = layout.group(number);
-            let bytes = &content[group.data.start as usize..group.data.end as usize];
-            let digest = group_digest(layout, &group, len, bytes);
-            (KnownGroup { number, group, file_len: len, digest }, GroupData::whole(bytes))
-        };
-        let groups: Vec<_> = tree.groups_of(id).map(known).collect();
+        let tree = scan(&a);
+        let (id, len) = (EntryId(0), content.len() as u64);
+        let groups: Vec<_> = groups(&tree, id, &content).collect();
         assert_eq!(groups.len(), 2);
 
         let target = FolderTarget::open(FolderOptions::new(&b)).unwrap();
@@ -43,5 +65,113 @@ fn what_was_given_up_is_not_placed() {
         assert!(matches!(target.write(known, *data), Err(Fault::Object(_))));
         assert_eq!(fs::read(b.join("a")).ok(), in_place.then_some(content));
         assert_eq!(fs::read_dir(b.join(".downpour/parts")).unwrap().count(), 0);
+    }
+}
+
+/// Receives `tree`, whose files are all of this content. Returns how many of its groups were held, and whether it
+/// succeeded.
+fn receive(
+    (tree, content): (&Arc<Tree>, &[u8]),
+    options: &FolderOptions,
+    is_synced: bool,
+) -> (usize, bool) {
+    let mut target = FolderTarget::open(options.clone()).unwrap();
+    target.start(tree).unwrap();
+    let mut held_in_all = 0;
+    let files = || tree.ids().filter(|id| !tree.groups_of(*id).is_empty());
+    let is_there = |id| options.out.join(Path::new(OsStr::from_bytes(&tree.path(id)))).exists();
+    let there: Vec<bool> = files().map(is_there).collect();
+    for id in files() {
+        let groups: Vec<_> = groups(tree, id, content).collect();
+        let known: Vec<_> = groups.iter().map(|(known, _)| known.clone()).collect();
+        let held = target.held(&known).unwrap().groups;
+        held_in_all += held.len();
+        for (known, data) in groups.iter().filter(|(known, _)| !held.contains(&known.number)) {
+            target.write(known, *data).unwrap();
+        }
+        target.complete(id, content.len() as u64).unwrap();
+    }
+    if !is_synced {
+        // The system syncs nothing by such a one.
+        let out = rustix::fs::open(&options.out, OFlags::PATH, Mode::empty()).unwrap();
+        let ready = target.ready.get_mut().unwrap();
+        ready.placer.beneath = Beneath::new(Arc::new(out), tree.clone());
+    }
+    let is_done = target.finish(&|_| false).is_ok();
+    if is_done {
+        let was_there: Vec<bool> = files().map(|id| !target.has_put(id)).collect();
+        assert_eq!(was_there, there);
+    }
+    (held_in_all, is_done)
+}
+
+/// The same three times, as who owns all: a sync fails, then none does.
+fn receive_again(dir: &Path, lane: Option<&str>, size: usize) {
+    let (a, b) = (dir.join("a"), dir.join("b"));
+    fs::create_dir(&a).unwrap();
+    let content = vec![7; size];
+    ["new", "old"].iter().for_each(|name| fs::write(a.join(name), &content).unwrap());
+    fs::hard_link(a.join("new"), a.join("second")).unwrap();
+    fs::create_dir_all(b.join("a")).unwrap();
+    fs::copy(a.join("old"), b.join("a/old")).unwrap();
+    let set_mode = |at: &Path, mode| fs::set_permissions(at, Permissions::from_mode(mode)).unwrap();
+    // Its copy is that, too, before the last sync.
+    set_mode(&a, 0o555);
+    let options = FolderOptions { lane: lane.map(str::to_owned), ..FolderOptions::new(&b) };
+    let (tree, of_one) = (scan(&a), size.div_ceil(1 << 20));
+    let receive = |is_synced| receive((&tree, &content), &options, is_synced);
+    let there = || {
+        let there = ["new", "second", "old"].map(|name| fs::read(b.join("a").join(name)));
+        there.map(|read| read.is_ok_and(|read| read == content))
+    };
+    assert_eq!(receive(false), (of_one, false), "one of two is there");
+    assert_eq!(there(), [false, false, true], "what was there before stays");
+    assert_eq!(receive(true), (of_one, true));
+    assert_eq!(there(), [true; 3]);
+    assert_eq!(receive(true), (2 * of_one, true));
+    let mode = fs::metadata(b.join("a")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o555);
+    [&a, &b.join("a")].iter().for_each(|at| set_mode(at, 0o755));
+}
+
+#[test]
+fn what_could_not_be_synced_comes_again_also_in_a_read_only_folder_of_who_is_not_root() {
+    let (root, user) = (rustix::process::geteuid().is_root(), 65_534);
+    for lane in [None, Some("lane")] {
+        for size in [10, 1_500_000] {
+            let dir = tempfile::tempdir().unwrap();
+            if root {
+                chown(dir.path(), Some(user), None).unwrap();
+            }
+            let of_user = || {
+                // Another user for this thread alone.
+                if root {
+                    rustix::thread::set_thread_uid(Uid::from_raw(user)).unwrap();
+                }
+                receive_again(dir.path(), lane, size);
+            };
+            thread::scope(|scope| scope.spawn(of_user).join().unwrap());
+        }
+    }
+}
+
+#[test]
+fn what_was_put_on_another_file_system_is_told_from_what_was_there() {
+    for lane in [None, Some("lane")] {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+        let place = b.join("a");
+        [&a, &place].iter().for_each(|folder| fs::create_dir_all(folder).unwrap());
+        let Some(_mounted) = Mounted::tmpfs(&place) else {
+            let name = "what_was_put_on_another_file_system_is_told_from_what_was_there";
+            return println!("skipped: {name}: cannot mount a tmpfs (not root)");
+        };
+        fs::write(a.join("x"), b"content").unwrap();
+        let options = FolderOptions { lane: lane.map(str::to_owned), ..FolderOptions::new(&b) };
+        let tree = scan(&a);
+        for held in [0, 1] {
+            assert_eq!(receive((&tree, b"content"), &options, true), (held, true));
+            assert_eq!(fs::read(place.join("x")).unwrap(), b"content");
+        }
     }
 }

@@ -1,0 +1,125 @@
+//! A file's bytes, for people: read from its place here, with the digests that they want as a header.
+
+use super::Dispatch;
+use super::load::{is_below, open_folders};
+use super::pieces::{read_file, whole};
+use crate::api::{Allow, Named, Problem, Routes};
+use crate::object::open_file;
+use crate::site::{Config, Site};
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::Response;
+use downpour_catalog::{DigestKind, FileId, ReplicaState};
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use utoipa::OpenApi;
+
+#[derive(OpenApi)]
+#[openapi(paths(content))]
+struct Description;
+
+pub(super) fn routes() -> Routes {
+    let described = Routes::described(Description::openapi());
+    described.get("/v1/files/{file}/content", Allow::Viewer, content)
+}
+
+/// A file's bytes; with `Want-Digest` its digest as a header, as the catalog has it
+#[utoipa::path(get, path = "/v1/files/{file}/content", params(("file" = i64, Path)),
+    responses((status = 200, content_type = "application/octet-stream"),
+        (status = 404, body = Problem)))]
+async fn content(
+    State(site): State<Arc<Site>>,
+    Extension(dispatch): Extension<Arc<Dispatch>>,
+    Named(id): Named<i64>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let (own, config) = (site.name.clone(), site.config());
+    let found = site.read(move |reader| {
+        let Some(file) = reader.file(FileId(id))? else { return Ok(None) };
+        let own = reader.sites()?.into_iter().find(|(_, name)| *name == own).map(|(id, _)| id);
+        let replicas = reader.replicas(file.id)?.into_iter();
+        let mine = replicas.filter(|r| Some(r.site) == own && r.state == ReplicaState::Present);
+        let path = mine.map(|replica| config.path(replica.path.as_ref())).next();
+        Ok(path.map(|path| (path, file.size)).zip(Some(reader.digests(file.id)?)))
+    });
+    let gone = || Problem::not_found(format!("file {id} is not here"));
+    let ((path, size), digests) = found.await?.ok_or_else(gone)?;
+    let config = site.config();
+    let turns = dispatch.turns(&config, &path);
+    let file = read_file(&turns, move || open_ours(&config, &path)).await?.ok_or_else(gone)?;
+    let mut answer = Response::new(Body::from_stream(whole(turns, file)));
+    let answered = answer.headers_mut();
+    answered.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    answered.insert(header::CONTENT_LENGTH, HeaderValue::from(size));
+    if let Some(wanted) = headers.get("want-digest").and_then(|value| value.to_str().ok())
+        && let Some(digest) = digest_header(wanted, &digests)
+        && let Ok(value) = HeaderValue::from_str(&digest)
+    {
+        answered.insert("digest", value);
+    }
+    Ok(answer)
+}
+
+/// Opens a file, if its path is one from which this site gives files out. The folders that are looked at may not answer.
+fn open_ours(config: &Config, path: &Path) -> Option<File> {
+    let is_ours = is_below(open_folders(config), path, Path::canonicalize);
+    if is_ours { open_file(path).ok().flatten() } else { None }
+}
+
+/// The digests that are wanted and recorded, as RFC 3230 writes them.
+fn digest_header(wanted: &str, digests: &[downpour_catalog::Digest]) -> Option<String> {
+    let mut written = Vec::new();
+    for word in wanted.split(',') {
+        let name = word.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        let kind = match name.as_str() {
+            "md5" => DigestKind::Md5,
+            "sha-256" | "sha256" => DigestKind::Sha256,
+            "adler32" => DigestKind::Adler32,
+            "blake3" => DigestKind::Blake3,
+            _ => continue,
+        };
+        if let Some(digest) = digests.iter().find(|digest| digest.kind() == kind) {
+            let value = match kind {
+                DigestKind::Adler32 | DigestKind::Blake3 => digest.hex(),
+                DigestKind::Md5 | DigestKind::Sha256 => base64(digest.value()),
+            };
+            written.push(format!("{name}={value}"));
+        }
+    }
+    (!written.is_empty()).then(|| written.join(","))
+}
+
+/// As RFC 3230 wants it: with padding, and not the alphabet of URLs.
+fn base64(bytes: &[u8]) -> String {
+    let url = downpour_transport::control::encode_base64url(bytes);
+    let mut text = url.replace('-', "+").replace('_', "/");
+    while !text.len().is_multiple_of(4) {
+        text.push('=');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::digest_header;
+    use downpour_catalog::{Digest, DigestKind};
+
+    #[test]
+    fn digests_are_written_as_the_wanted_names_have_them() {
+        let digests = [
+            Digest::blake3([0xab; 32]),
+            Digest::new(DigestKind::Md5, &[0xff; 16]).unwrap(),
+            Digest::new(DigestKind::Adler32, &[1, 2, 3, 4]).unwrap(),
+        ];
+        let header = |wanted: &str| digest_header(wanted, &digests);
+        assert_eq!(
+            header("MD5;q=0.5, adler32").unwrap(),
+            "md5=/////////////////////w==,adler32=01020304"
+        );
+        assert_eq!(header("blake3").unwrap(), format!("blake3={}", "ab".repeat(32)));
+        assert_eq!(header("sha-256"), None);
+    }
+}
