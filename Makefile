@@ -4,7 +4,8 @@
 #   make test      everything that can be tested here; what cannot is named as skipped
 #   make lint      formatting, clippy, documentation, licences and advisories
 #   make bench     Downpour beside other programs, the short set: about 15 minutes (needs root)
-#   make bench-full   the transport's experiments, alone or five at a time: less than 4 hours (needs root)
+#   make bench-full   all but the short set and those of bench-tuner, one run of each program and cell: 3.6 hours by the
+#                  times of its parts, 2.6 without LAB_NGRID; with three, for medians, 11 (needs root)        [REPEATS=3]
 #   make bench-feeds  those with products: 3 hours; LAB_NGRID names the real feed's file (needs root)
 #   make bench-tuner  those of the tuner and of long ways: most of a day (needs root)
 #   make fuzz      each fuzz target for FUZZ_SECONDS (needs the nightly toolchain)
@@ -102,21 +103,34 @@ bench: bench-setup
 
 SHORT := short short-unicast
 FIGURES := target/lab/$(shell date -u +%Y-%m-%d-%H%M%S)
-RUN = echo "$(LAB) run crates/lab/experiments/$(1).toml" && $(LAB) run crates/lab/experiments/$(1).toml --out $(FIGURES)/$(1)
+RUN = echo "$(LAB) run crates/lab/experiments/$(1).toml $(2)" && $(LAB) run crates/lab/experiments/$(1).toml $(2) --out $(FIGURES)/$(1)
+# Of each program in each cell, by bench-full; medians need three, and three times the hours.
+REPEATS ?= 1
+# One that fails does not end a night of others; its name is kept for the end.
+FAILED := $(FIGURES)/failed
+TRY = $(call RUN,$(1),--repeats $(REPEATS)) || echo $(1) >>$(FAILED)
 
 # Most experiments leave the machine idle: slow links, or one or two receivers. They run five at a time, the longest first, so
-# that what is delivered in all stays below 2 Gbit/s; those that need the machine, or whose figures are milliseconds, run alone.
+# that what is delivered in all stays below 2 Gbit/s; those that need the machine, or whose figures are milliseconds, run alone,
+# as do those that look for a rate: beside others their links were late, and other ones than were asked for.
 EXPERIMENTS := $(basename $(notdir $(wildcard crates/lab/experiments/*.toml)))
 FEEDS := $(filter ldm7-%,$(EXPERIMENTS))
 TUNER := $(filter tuner-% windows-% wan-%,$(EXPERIMENTS))
-ALONE := peers-8 peers-250 ishihara-37 unlimited
-LONG := peers-1 peers-20 rate-beside-1 rate-beside-4 rate-two rate-two-in rate-two-far ishihara-37-unicast afdp-unicast straggler-rate
+ALONE := peers-8 peers-small peers-250 ishihara-37 unlimited $(filter rate-%,$(EXPERIMENTS))
+LONG := peers-20 peers-1 afdp-unicast ishihara-37-unicast unicast-100
 BESIDE := $(LONG) $(filter-out $(SHORT) $(FEEDS) $(TUNER) $(ALONE) $(LONG),$(EXPERIMENTS))
 
 bench-full: bench-setup
 	$(CARGO) build --release --locked -p downpour -p downpour-lab
-	printf '%s\n' $(BESIDE) | xargs -P 5 -I NAME sh -c '$(call RUN,NAME)'
-	@set -e; for name in $(ALONE); do $(call RUN,$$name); done
+	@trap 'exit 130' INT; mkdir -p $(FIGURES); \
+	printf '%s\n' $(BESIDE) | xargs -P 5 -I NAME sh -c '$(call TRY,NAME)' || echo xargs >>$(FAILED); \
+	for name in $(ALONE); do $(call TRY,$$name); done; \
+	if [ -r "$$LAB_NGRID" ]; then \
+	  for name in $(FEEDS); do $(call TRY,$$name); done; \
+	else \
+	  echo "skipped: bench-full: $(FEEDS): LAB_NGRID does not name the NGRID feed's file (docs/results/ldm7.md)"; \
+	fi; \
+	[ ! -e $(FAILED) ] || { echo "bench-full: failed:" $$(cat $(FAILED)); exit 1; }
 
 # The feed is not part of this repository: docs/results/ldm7.md.
 bench-feeds: bench-setup
