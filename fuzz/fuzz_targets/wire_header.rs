@@ -27,7 +27,7 @@ fn near(bytes: &[u8]) -> Near {
     };
     Near {
         stream: StreamId(7),
-        epochs: [Epoch(4), Epoch(3)],
+        epoch: Epoch(4),
         packet: u64::from(word(0)) << 32 | u64::from(word(4)),
         blocks: [word(8), word(12)],
     }

@@ -15,6 +15,7 @@
 //! - [`SealKeys`] seals strictly rising packet numbers only: a nonce cannot repeat under a key. A new
 //!   incarnation of a sender takes a new secret.
 //! - [`OpenKeys`] lets each packet number through once.
+//! - A session has one epoch, from its beginning to its end; a datagram of another one is dropped.
 //!
 //! Not here: where secrets come from (JOIN and the TLS exporter), what a message means.
 
@@ -206,7 +207,6 @@ pub struct SealKeys {
     schedule: Schedule,
     stream: StreamId,
     epoch: Epoch,
-    purpose: Purpose,
     last: u64,
     run: u64,
     key: LessSafeKey,
@@ -232,14 +232,7 @@ impl SealKeys {
     ) -> Self {
         let schedule = Schedule::new(suite, secret, stream, purpose);
         let key = schedule.key(0);
-        Self { schedule, stream, epoch, purpose, last: 0, run: 0, key }
-    }
-
-    /// Goes on under a new epoch's secret; packet numbers keep rising.
-    pub fn change_epoch(&mut self, epoch: Epoch, secret: &Secret) {
-        self.schedule = Schedule::new(self.schedule.suite, secret, self.stream, self.purpose);
-        self.epoch = epoch;
-        self.key = self.schedule.key(self.run);
+        Self { schedule, stream, epoch, last: 0, run: 0, key }
     }
 
     /// Appends the datagram of `header` and `payload` to `out`, sealed; nothing when that fails.
@@ -309,7 +302,7 @@ pub enum Reject {
     Oversized,
     /// Another stream's: two sessions share a group, or somebody guesses.
     WrongStream,
-    /// An epoch whose secret we do not have.
+    /// Another epoch than the session's.
     WrongEpoch,
     /// Seen before, or from where it cannot be told.
     Replayed,
@@ -376,11 +369,9 @@ pub struct Opened<'a> {
 /// Opens what one originator sent.
 pub struct OpenKeys {
     stream: StreamId,
-    suite: Suite,
-    purpose: Purpose,
+    epoch: Epoch,
+    schedule: Schedule,
     len_max: usize,
-    // The current epoch first, then the one before it, whose datagrams may still be under way.
-    epochs: Vec<(Epoch, Schedule)>,
     cache: KeyCache,
     window: ReplayWindow,
     /// Numbers of data and manifest blocks that are sent now, nearly, once that is known.
@@ -390,8 +381,6 @@ pub struct OpenKeys {
     doubted: u64,
 }
 
-/// Epochs whose datagrams are accepted.
-const EPOCHS_MAX: usize = 2;
 /// Packet numbers remembered of a stream: 90 MB, a second at 750 Mbit/s.
 const STREAM_WINDOW: usize = 65_536;
 /// A symbol says the last 24 bits of its number: one that is further from the last is taken for another.
@@ -426,13 +415,11 @@ impl OpenKeys {
         purpose: Purpose,
         window: ReplayWindow,
     ) -> Self {
-        let schedule = Schedule::new(suite, secret, stream, purpose);
         Self {
             stream,
-            suite,
-            purpose,
+            epoch,
+            schedule: Schedule::new(suite, secret, stream, purpose),
             len_max: DATAGRAM_LEN_MAX,
-            epochs: vec![(epoch, schedule)],
             cache: KeyCache::default(),
             window,
             blocks: None,
@@ -444,18 +431,6 @@ impl OpenKeys {
     /// Drops datagrams longer than `len`, tag included, unread.
     pub fn limit_len(&mut self, len: usize) {
         self.len_max = len.min(DATAGRAM_LEN_MAX);
-    }
-
-    /// Accepts a new epoch's datagrams too; the one before the last is forgotten.
-    pub fn add_epoch(&mut self, epoch: Epoch, secret: &Secret) {
-        self.cache.forget(epoch);
-        self.epochs.retain(|(known, _)| *known != epoch);
-        let schedule = Schedule::new(self.suite, secret, self.stream, self.purpose);
-        self.epochs.insert(0, (epoch, schedule));
-        if let Some((old, _)) = self.epochs.get(EPOCHS_MAX) {
-            self.cache.forget(*old);
-        }
-        self.epochs.truncate(EPOCHS_MAX);
     }
 
     /// The highest packet number of a genuine datagram.
@@ -476,14 +451,9 @@ impl OpenKeys {
             return Header::parse(datagram);
         }
         let short = Short::parse(datagram)?;
-        let current = self.epochs.first().map_or(Epoch(0), |(epoch, _)| *epoch);
-        let epoch = |odd: u8| {
-            let mut known = self.epochs.iter().map(|(epoch, _)| *epoch);
-            known.find(|epoch| epoch.0 & 1 == odd).unwrap_or(Epoch(current.0 ^ 1))
-        };
         short.lengthen(&Near {
             stream: self.stream,
-            epochs: [epoch(0), epoch(1)],
+            epoch: self.epoch,
             packet: self.window.highest.saturating_add(1),
             blocks: self.blocks.unwrap_or_default(),
         })
@@ -542,9 +512,9 @@ impl OpenKeys {
         if outline.stream != self.stream.0 {
             return Err(Reject::WrongStream);
         }
-        let epoch = Epoch(outline.epoch);
-        let schedule = self.epochs.iter().find(|(known, _)| *known == epoch);
-        let (_, schedule) = schedule.ok_or(Reject::WrongEpoch)?;
+        if outline.epoch != self.epoch.0 {
+            return Err(Reject::WrongEpoch);
+        }
         let next = self.window.highest.saturating_add(1);
         let mut number = nearest(next, u64::from(outline.number_low), 32);
         // What seems too old to tell may be new to who has missed half of all 32 bits. Of a symbol fewer bits are known.
@@ -556,14 +526,14 @@ impl OpenKeys {
             return Err(Reject::Replayed);
         }
         let run = run_of(number);
-        let known = self.cache.find(epoch, run);
-        let fresh = if known.is_none() { Some(schedule.key(run)) } else { None };
+        let known = self.cache.find(run);
+        let fresh = if known.is_none() { Some(self.schedule.key(run)) } else { None };
         // One of the two is there.
         let key = known.or(fresh.as_ref()).ok_or(Reject::Forged)?;
         key.open_in_place_separate_tag(nonce_of(number), Aad::from(header), tag, payload)
             .map_err(|_| if seems_old { Reject::Replayed } else { Reject::Forged })?;
         if let Some(fresh) = fresh {
-            self.cache.keep(epoch, run, fresh);
+            self.cache.keep(run, fresh);
         }
         self.window.mark(number);
         Ok(Opened { number: PacketNumber(number), payload, datagram_len })
@@ -573,30 +543,24 @@ impl OpenKeys {
 /// Keys that opened something lately. Small: runs change every 2^24 datagrams.
 #[derive(Default)]
 struct KeyCache {
-    keys: Vec<(Epoch, u64, LessSafeKey)>,
+    keys: Vec<(u64, LessSafeKey)>,
     next: usize,
 }
 
 const KEYS_CACHED: usize = 4;
 
 impl KeyCache {
-    fn find(&self, epoch: Epoch, run: u64) -> Option<&LessSafeKey> {
-        let found = self.keys.iter().find(|(e, r, _)| *e == epoch && *r == run);
-        found.map(|(_, _, key)| key)
+    fn find(&self, run: u64) -> Option<&LessSafeKey> {
+        self.keys.iter().find(|(known, _)| *known == run).map(|(_, key)| key)
     }
 
-    fn keep(&mut self, epoch: Epoch, run: u64, key: LessSafeKey) {
+    fn keep(&mut self, run: u64, key: LessSafeKey) {
         if self.keys.len() < KEYS_CACHED {
-            self.keys.push((epoch, run, key));
+            self.keys.push((run, key));
         } else {
-            self.keys[self.next] = (epoch, run, key);
+            self.keys[self.next] = (run, key);
             self.next = (self.next + 1) % KEYS_CACHED;
         }
-    }
-
-    fn forget(&mut self, epoch: Epoch) {
-        self.keys.retain(|(known, _, _)| *known != epoch);
-        self.next = 0;
     }
 }
 

@@ -32,8 +32,8 @@ pub struct Short(u64);
 pub struct Near {
     /// Whose stream.
     pub stream: StreamId,
-    /// The epochs whose number is even and odd.
-    pub epochs: [Epoch; 2],
+    /// Its epoch, of which a symbol tells the lowest bit.
+    pub epoch: Epoch,
     /// The packet number that is expected next.
     pub packet: u64,
     /// Numbers of blocks that are sent now, of data and of the manifest.
@@ -96,7 +96,7 @@ impl Short {
         };
         let (k, symbol) = self.symbol()?;
         Ok(Header {
-            epoch: near.epochs[bits(EPOCH_AT, 1) as usize],
+            epoch: Epoch(near.epoch.0 & !1 | bits(EPOCH_AT, 1) as u8),
             stream: near.stream,
             packet_low: nearest(near.packet, bits(0, PACKET_BITS), PACKET_BITS) as u32,
             kind: Kind::Symbol { block: block.ok_or(ParseError::BadField)?, k, symbol },
@@ -135,12 +135,8 @@ mod tests {
     use crate::wire::{Header, Kind, ParseError, TAG_LEN};
     use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 
-    const NEAR: Near = Near {
-        stream: StreamId(7),
-        epochs: [Epoch(4), Epoch(3)],
-        packet: (5 << 32) + 10,
-        blocks: [70_000, 3],
-    };
+    const NEAR: Near =
+        Near { stream: StreamId(7), epoch: Epoch(4), packet: (5 << 32) + 10, blocks: [70_000, 3] };
 
     fn header(epoch: u8, packet: u64, block: BlockId, k: u16, symbol: SymbolId) -> Header {
         let (epoch, stream) = (Epoch(epoch), NEAR.stream);
@@ -158,13 +154,13 @@ mod tests {
         #[test]
         fn what_is_near_is_made_whole(
             packet in NEAR.packet - (1 << 22)..NEAR.packet + (1 << 22),
-            ahead in 0u32..32_000, manifest: bool, old: bool,
+            ahead in 0u32..32_000, manifest: bool, other: bool,
             k in 1u16..=1024, source in 0u16..1024, repair: bool,
         ) {
             let block = if manifest { BlockId::manifest(3 + ahead) } else { BlockId::data(60_000 + ahead) };
             let symbol =
                 if repair { SymbolId::repair(source) } else { SymbolId::source(source % k) };
-            let header = header(4 - u8::from(old), packet, block.unwrap(), k, symbol);
+            let header = header(4 + u8::from(other), packet, block.unwrap(), k, symbol);
             let short = Short::of(&header).unwrap();
             prop_assert_eq!(Short::parse(&datagram(short)), Ok(short));
             prop_assert_eq!(short.lengthen(&NEAR), Ok(header));
