@@ -1,7 +1,7 @@
 //! A catalog followed from elsewhere: its event logs, page by page, with the records that the events speak of.
 //!
-//! 1. [`Reader::follow`] gives the events of one log after a number, and the rows that they are about *as they are now*, as JSON. All of a page
-//!    is of one moment.
+//! 1. [`Reader::follow`] gives the events of one log after a number, and the rows that they are about *as they are now*, as JSON.
+//!    All of a page is of one moment.
 //! 2. [`Follower::take`] puts the page into a copy on SQLite, in one commit. A number that is missing is a [`NotTaken::Gap`]; a page
 //!    of a catalog that was made anew under the same address is [`NotTaken::Another`].
 //!

@@ -9,8 +9,8 @@
 //! - The life cycle is a table (`life`), errors have stable codes (`class`).
 //!
 //! Code map: `record`, `life`, `class`, `change` the words; `ledger` the rules, the same for all databases; `writer` the thread with
-//! group commit; `reader`, `lookup` and `link`, the reading; `digest_set` what sites hold, in few numbers; `sql` what the databases have in common, `sqlite` and its siblings
-//! the rest; `schema`, `migrate` the tables.
+//! group commit; `reader`, `lookup` and `link`, the reading; `digest_set` what sites hold, in few numbers; `sql` what the databases
+//! have in common, `sqlite` and its siblings the rest; `schema`, `migrate` the tables.
 //!
 //! Not here: what is inside the files, policy (who goes first, how long to wait), clocks (time is an argument).
 

@@ -2,7 +2,8 @@
 //!
 //! Migrations go forward only. Each is one text for all databases, with the names of types in braces; it is never
 //! edited after it was released, later ones are added. Before a catalog that holds anything is migrated, it is copied
-//! (SQLite: beside itself, whole or not at all, under its version), or the operator says that a dump exists. A catalog newer than the program is refused.
+//! (SQLite: beside itself, whole or not at all, under its version), or the operator says that a dump exists. A catalog newer than
+//! the program is refused.
 //!
 //! Each statement can be repeated: MySQL commits every one of them by itself, so a migration that was cut short runs
 //! again from its start.

@@ -330,8 +330,8 @@ impl<'a> Stage<'a> {
         self.later.is_empty() && self.running.iter().all(ended)
     }
 
-    /// As [`wait_receivers`](Self::wait_receivers), for programs that linger: one has delivered when its copy had the payload's length, or, where none is kept, when
-    /// these words were said, if it ended well afterwards.
+    /// As [`wait_receivers`](Self::wait_receivers), for programs that linger: one has delivered when its copy had the payload's
+    /// length, or, where none is kept, when these words were said, if it ended well afterwards.
     pub(crate) fn wait_whole(&mut self, words: &str) -> io::Result<()> {
         let whole_bytes = self.payload.metadata()?.len();
         let mut whole = vec![None; self.delivered.len()];

@@ -8,7 +8,8 @@
 //! each wake-up, and would fall ever further behind by bursts of half a millisecond.
 //!
 //! The pacer decides; sleeping is the driver's. A burst is [`BURST_TIME`] of data, up to [`BURST_TIME_MAX`] by the queue
-//! that it joins (`docs/protocol.md#RATE-5`), at least one datagram (or what the controller wishes) and at most [`BURST_PACKETS_MAX`] (one segmented send).
+//! that it joins (`docs/protocol.md#RATE-5`), at least one datagram (or what the controller wishes) and at most
+//! [`BURST_PACKETS_MAX`] (one segmented send).
 
 use crate::time::{Duration, Timestamp};
 use crate::units::Rate;

@@ -1,6 +1,7 @@
 //! What one receiver in trouble costs the others: `stragglers [SEEDS [RECEIVERS MBPS RTT_MS MIB LOSS_PCT
 //! [SHARE QUEUE_MS SLOW]]]`, the last three of those with a share of the rate; with TRACE=trouble (none, rate, loss,
-//! stop, cut, late) one run of that, a line for each report. `stragglers table [SEEDS]`: one or two with a share of the rate, over shares, rates, round trips, groups and queues; ten seconds of data each.
+//! stop, cut, late) one run of that, a line for each report. `stragglers table [SEEDS]`: one or two with a share of the rate, over
+//! shares, rates, round trips, groups and queues; ten seconds of data each.
 
 use downpour_proto::Duration;
 use downpour_sim::stragglers::{Scene, TROUBLES, Trouble};

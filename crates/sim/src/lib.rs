@@ -1,8 +1,8 @@
 //! Deterministic network of many machines in virtual time.
 //!
 //! [`world`] runs whole sessions: the engine's own machines, on a tree network, without bytes. [`stream`]
-//! runs bare streams against one bottleneck, for the rate controllers; [`profiles`] the machines of the papers' profiles. They are made of the same links
-//! and loss processes. [`tuner`] has TCP connections as fluids. All of a run follows from one printed seed.
+//! runs bare streams against one bottleneck, for the rate controllers; [`profiles`] the machines of the papers' profiles. They are
+//! made of the same links and loss processes. [`tuner`] has TCP connections as fluids. All of a run follows from one printed seed.
 
 mod hiccups;
 mod link;

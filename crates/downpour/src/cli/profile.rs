@@ -1,7 +1,7 @@
 //! `--profile`: the papers' protocols beside the engine. Options, and the plans that they resolve to.
 //!
-//! A profile carries one plain file, and `fmtp` a feed of products too. What it cannot do (tickets, trees, expected names) is a usage error and not
-//! passed over.
+//! A profile carries one plain file, and `fmtp` a feed of products too. What it cannot do (tickets, trees, expected names) is a
+//! usage error and not passed over.
 
 use super::network::{check_group, listen_addrs};
 use super::receive::MEMORY_DEFAULT;

@@ -331,8 +331,8 @@ fn is_recorded(
     }
 }
 
-/// Moves what is known to be damaged, or may be, out of the way of what replaces it. Returns whether its place is free; if it is not, the session
-/// says so.
+/// Moves what is known to be damaged, or may be, out of the way of what replaces it. Returns whether its place is free; if it is
+/// not, the session says so.
 pub(crate) fn set_aside(folder: &Path, path: &str, key: &str) -> bool {
     let place = folder.join(path);
     let move_into = |folder: &Path| {

@@ -310,7 +310,8 @@ impl Book {
     }
 }
 
-/// What becomes of a file that failed in this try, as often by a fault of its own. `after`: when it is to be tried again, where that was said.
+/// What becomes of a file that failed in this try, as often by a fault of its own. `after`: when it is to be tried again, where
+/// that was said.
 pub(super) fn after_failure(
     now: Time,
     class: ErrorClass,

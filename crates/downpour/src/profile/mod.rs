@@ -1,7 +1,7 @@
 //! The papers' protocols as commands: `send --profile bmtp|afdp|fmtp FILE`, `receive --profile …`.
 //!
-//! One plain file, or with `fmtp` a feed of products; no ticket, nothing encrypted and nobody known: for measurements beside the engine. What they do stands
-//! in `docs/profiles.md`. Here: which file, which sockets, what is printed, the report.
+//! One plain file, or with `fmtp` a feed of products; no ticket, nothing encrypted and nobody known: for measurements beside the
+//! engine. What they do stands in `docs/profiles.md`. Here: which file, which sockets, what is printed, the report.
 
 mod feed;
 mod file;

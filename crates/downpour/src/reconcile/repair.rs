@@ -8,9 +8,9 @@
 //! | extra | where the operator wants that, taken into the catalog by the holder's receipt |
 //! | stuck | woken, if it waits |
 //!
-//! A copy that is not what was recorded of it is recorded as corrupt by the side that has it; when the right one comes, the damaged one goes
-//! aside. What is not read in time is left, and the rest goes on. Where both copies are what their side recorded, nothing is touched: somebody must say which one is meant. What could
-//! not be repaired has a note that begins with [`LEFT`].
+//! A copy that is not what was recorded of it is recorded as corrupt by the side that has it; when the right one comes, the damaged
+//! one goes aside. What is not read in time is left, and the rest goes on. Where both copies are what their side recorded, nothing
+//! is touched: somebody must say which one is meant. What could not be repaired has a note that begins with [`LEFT`].
 
 use super::ask::{Answer, NAMES_MAX, Packed, Question, Stored};
 use super::compare::Holder;

@@ -1,14 +1,15 @@
 //! The disk compared with the catalog, at a bounded rate: what is lost, what is corrupt, what nobody knows.
 //!
-//! 1. Each replica that the catalog says this site has, of a file that was taken in before the scrub began, is read and compared with its digest. One that is not there is *lost*, one with
-//!    other content, or that is no file, *corrupt*; both are recorded, so that the next comparison of catalogs has those of other sites sent
-//!    again; nobody sends a site its own. One that was lost and is there again is recorded, too.
+//! 1. Each replica that the catalog says this site has, of a file that was taken in before the scrub began, is read and compared
+//!    with its digest. One that is not there is *lost*, one with other content, or that is no file, *corrupt*; both are recorded,
+//!    so that the next comparison of catalogs has those of other sites sent again; nobody sends a site its own. One that was lost
+//!    and is there again is recorded, too.
 //! 2. Each file below the folders that are named, older than the scrub's beginning, must be one of these; others are *dark*. They are told,
 //!    never touched.
 //!
-//! A look takes its time, and things change meanwhile (a file leaves by its rule, or comes back): what was found is recorded, and told, only
-//! of replicas that are still recorded as they were when they were looked at, and whose places look as they did. The record alone does
-//! not tell: it may have been written anew with the same words. Others are for the next scrub.
+//! A look takes its time, and things change meanwhile (a file leaves by its rule, or comes back): what was found is recorded, and
+//! told, only of replicas that are still recorded as they were when they were looked at, and whose places look as they did. The
+//! record alone does not tell: it may have been written anew with the same words. Others are for the next scrub.
 //!
 //! What was found is recorded every few minutes, so that a scrub that is cut short goes on where it was: [`ScrubOrder::after`]. More
 //! lost and corrupt ones than the threshold look like a disk that is not mounted: nothing more is recorded then, the report asks.
@@ -61,7 +62,8 @@ pub struct ScrubOrder {
     pub started: Time,
     /// The newest file then: those that came later are for the next one.
     pub last: FileId,
-    /// Files up to this one were looked at by an earlier scrub, which was cut short and found that so many had become lost or corrupt: of them it tells what is recorded.
+    /// Files up to this one were looked at by an earlier scrub, which was cut short and found that so many had become lost or
+    /// corrupt: of them it tells what is recorded.
     pub after: (FileId, usize),
 }
 

@@ -1,7 +1,7 @@
 //! The service that scrubs: now and then, at the rate that the configuration gives.
 //!
-//! The state folder knows when the last scrub ended, and where one is that was cut short: a daemon that starts anew goes on there, and waits
-//! only for what is left of the time between two.
+//! The state folder knows when the last scrub ended, and where one is that was cut short: a daemon that starts anew goes on there,
+//! and waits only for what is left of the time between two.
 
 use super::report::{self, Report, Verdict};
 use super::scrub::{Pace, ScrubOrder, Scrubbed, scrub};

@@ -4,9 +4,9 @@
 //! The daemon that recorded an arrival runs its command, by reading its own event log on from where a small file says. So each file
 //! gets its command at least once, and once unless the daemon is killed or told to stop within it: then the command is ended, too,
 //! and begins again at the next start. If the log is not the one that the file
-//! speaks of, because the catalog was made again, it is read from where that one had been read to, by the time. A command that fails is tried again, less and
-//! less often; after the last try it is listed with its error (class `command-failed`) until somebody asks for it again. The
-//! file stays where it is in any case.
+//! speaks of, because the catalog was made again, it is read from where that one had been read to, by the time. A command that
+//! fails is tried again, less and less often; after the last try it is listed with its error (class `command-failed`) until
+//! somebody asks for it again. The file stays where it is in any case.
 
 use super::book::SpoolError;
 use super::root::{CLOCK_SLACK_S, Now};

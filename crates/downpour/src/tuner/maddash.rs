@@ -3,8 +3,8 @@
 //! 1. The list of grids, then each grid, until one has a row and a column of the pair.
 //! 2. The page of each check of throughput in that cell that is OK: its newest result, as text and as figures.
 //!
-//! A cell's checks stand in the order of the grid's `checkNames`. `Throughput` is from row to column, `Throughput Reverse` back. The figures are texts without a unit: they are taken in
-//! the unit in which their average is the message's, as in a check's line.
+//! A cell's checks stand in the order of the grid's `checkNames`. `Throughput` is from row to column, `Throughput Reverse` back.
+//! The figures are texts without a unit: they are taken in the unit in which their average is the message's, as in a check's line.
 
 use super::check_line;
 use super::client::Client;

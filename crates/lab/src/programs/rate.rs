@@ -3,8 +3,8 @@
 //! - `downpour-traced`: what the trace says of the standing queue, and of the time to 90 % of the rate.
 //! - `downpour-beside-4`, `downpour-beside-1`: so many CUBIC flows by iperf3 for [`BESIDE_S`] seconds before and while
 //!   the session runs; what share of the link they got while it did. The file must last longer than that at the full rate.
-//! - `downpour-two`: two sessions from one machine, each to every second receiver, the second [`SECOND_S`] later; what share the larger one got.
-//!   Each file must last until the end of [`TOGETHER_S`], whatever the shares.
+//! - `downpour-two`: two sessions from one machine, each to every second receiver, the second [`SECOND_S`] later; what share the
+//!   larger one got. Each file must last until the end of [`TOGETHER_S`], whatever the shares.
 //! - `downpour-two-in`: the same from two machines that do not hear each other to one, the sender of other experiments.
 
 use super::{Program, downpour, text};

@@ -1,8 +1,8 @@
 //! `bmtp`: a little more than the slowest receiver gets (Ishihara 2002).
 //!
 //! Every 500 ms the new rate is K = 1.05 times the least of what receivers have reported last in that time (Fig. 3:
-//! a new report counts at once); without reports it stays. Receivers measure over about a second, so it grows by about 4.5 % per second, and falls without end when
-//! more than 1 − 1/K = 4.76 % of all packets are lost. That is the paper's rule and is kept.
+//! a new report counts at once); without reports it stays. Receivers measure over about a second, so it grows by about 4.5 % per
+//! second, and falls without end when more than 1 − 1/K = 4.76 % of all packets are lost. That is the paper's rule and is kept.
 
 use super::packets::{PacketRate, RateLine};
 use crate::ids::ReceiverId;

@@ -2,9 +2,9 @@
 //!
 //! It is a session like any other; only how the blocks come differs. What decides about that is here: `plan`, how many
 //! connections and how they are set; `measured`, what is known of a path beforehand; `ranges`, which connection gets
-//! which range next; `ahead`, how many may be under way; `choice`, whether the stream or TCP brings more; `steer`, what is changed while it runs; `backoff`,
-//! when what failed is tried again; `breaker`, whether an endpoint is tried at all; `sources`, which of several places a
-//! file comes from. Deliberately absent: sockets, and what is in the blocks.
+//! which range next; `ahead`, how many may be under way; `choice`, whether the stream or TCP brings more; `steer`, what is changed
+//! while it runs; `backoff`, when what failed is tried again; `breaker`, whether an endpoint is tried at all; `sources`, which of
+//! several places a file comes from. Deliberately absent: sockets, and what is in the blocks.
 
 mod ahead;
 mod backoff;

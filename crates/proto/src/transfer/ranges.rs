@@ -7,9 +7,9 @@
 //!    a part of it where it would be at it for long, or where little is left, so that all are done at about the same time.
 //! 2. The line grows with what the connection brings in a round trip; two at least.
 //! 3. When nothing is left to ask for and nothing more will come (the *ending*), an idle connection takes over from the
-//!    one that will be done last (`docs/protocol.md#WAN-3`): all of a range that still waits in its line, or a part of one under way, by what
-//!    the two bring. What is small is asked for twice, and the first answer counts. So is all that waits for a connection
-//!    that is stuck.
+//!    one that will be done last (`docs/protocol.md#WAN-3`): all of a range that still waits in its line, or a part of one under
+//!    way, by what the two bring. What is small is asked for twice, and the first answer counts. So is all that waits for a
+//!    connection that is stuck.
 //! 4. What a broken connection was asked for, and has not brought, goes back to the front.
 //!
 //! Bytes are the caller's: here they are counted. An answer cannot be called back, so a connection whose range was taken

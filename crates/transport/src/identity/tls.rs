@@ -3,7 +3,8 @@
 //! The client knows the server's public key beforehand: the certificate's SubjectPublicKeyInfo must be
 //! that key and the handshake must be signed by it. The server demands a certificate and takes any
 //! well-formed Ed25519 one; who it was is told by [`node_key`]. A site's server, to which people come with
-//! tokens, does without ([`open_server_config`]). Names, dates and issuers in certificates are not looked at. Sessions are not resumed: each connection proves both keys anew.
+//! tokens, does without ([`open_server_config`]). Names, dates and issuers in certificates are not looked at. Sessions are not
+//! resumed: each connection proves both keys anew.
 //!
 //! Whether that node is welcome ([`ClientKeys`]) is asked after the handshake, because a client that is
 //! turned away within it learns of that by an alert at best, and often by nothing but a reset.

@@ -8,8 +8,8 @@
 //! Before it the sender is asked for the turn, and what it sends to others meanwhile; one that is too old to know of it, or
 //! does not answer in time, tells nothing.
 //!
-//! Connections that are too many are given up a few at a time: such a one is asked for nothing more, and closed when it has brought what it was asked for. How
-//! a connection is paced goes with the next request on it.
+//! Connections that are too many are given up a few at a time: such a one is asked for nothing more, and closed when it has brought
+//! what it was asked for. How a connection is paced goes with the next request on it.
 
 use super::{REPORTS_MAX, Shared};
 use crate::control::RequestError;

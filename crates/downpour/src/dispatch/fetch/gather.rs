@@ -7,8 +7,8 @@
 //!    comes from all usable ones at once: who is fast takes more, and at the end takes over what the slow still owe
 //!    (`proto::transfer::Ranges`).
 //! 3. A source that fails three times in a row, and of which nothing has come for 20 s, is not asked any more: a connection
-//!    that fails while others bring is only made anew. Nor is one of which all that comes is lost. What has come is kept, and it is written down which pieces are
-//!    complete (`journal`).
+//!    that fails while others bring is only made anew. Nor is one of which all that comes is lost. What has come is kept, and it is
+//!    written down which pieces are complete (`journal`).
 //!
 //! `gather/line` has what one connection does. Whether the bytes are the right ones is found out by who knows the digest.
 

@@ -8,8 +8,8 @@
 //! queue that it thinks short. It too is told by the other's longer queue: so much more is let run empty.
 //!
 //! Nothing that is heard here is authentic. The worst that a liar can do is to have a shorter queue held than would be
-//! best, and let run empty a little longer and up to about once a second, and on long ways a tenth less sent; no word of a neighbour raises the rate while
-//! a queue stands.
+//! best, and let run empty a little longer and up to about once a second, and on long ways a tenth less sent; no word of a
+//! neighbour raises the rate while a queue stands.
 
 use crate::ids::StreamId;
 use crate::rate::Load;
