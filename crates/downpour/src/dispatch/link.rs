@@ -1,4 +1,8 @@
 //! The way to one other site: whether it may be used now, how much is under way, what it brought.
+//!
+//! It knows whether the site is reached and takes what is offered (a breaker each), what an operator wants, and whose rule's turn
+//! it is. `work` asks it before it claims files and tells it how a batch went; `links` and `why` show it. It has no I/O, no clock
+//! and no task: time is an argument, and whoever tried says what failed.
 
 use super::policy::{BREAKER, REFUSALS, blames_link};
 use downpour_catalog::{ErrorClass, RuleId, Time};

@@ -1,4 +1,8 @@
 //! Why a file does not move, and when it will: one reason and one time for each.
+//!
+//! Made of what the catalog says of the file, where its rule sends it, and how the links are now. The routes in `people` ask, for
+//! a page of files or for one with its ways. It only reads: what becomes of a file is decided in `work` and `policy`, and how
+//! long a way is expected to take in `ways`.
 
 use super::fetch::{FetchReport, FetchSource};
 use super::link::{Link, Wanted};

@@ -1,4 +1,8 @@
 //! The dispatcher's loop: what waited comes back, what was left by a daemon that died is taken up, what is queued goes out.
+//!
+//! It claims files of the rule whose turn it is, gives each claim a task that sends it as a batch, and tells the link how that went.
+//! The service `dispatch` runs it until all is drained. Not here: where files go (`route`), whether a link may be used (`link`),
+//! the batch itself and its steps in the catalog (`outgoing`, `book`), what arrives (`incoming`).
 
 use super::book::{Held, until};
 use super::hooks::kill_point;

@@ -1,4 +1,8 @@
 //! The service: compares with other sites every so often and when asked, keeps the reports, tells people; and its routes.
+//!
+//! A round is one run (`run`) with each site in turn, asked over that site's door; the routes of the same names answer other
+//! sites. `site::parts` takes [`part`], in which the scrub's service (`scrubbing`) comes along. Not here: what is compared and
+//! how, and what is done about it (`compare`, `repair`).
 
 use super::ask::{Answer, NAMES_MAX, Question, Side, Stored};
 use super::report::{self, Report, Verdict};

@@ -1,4 +1,8 @@
 //! Progress and report of a session, from the roster, the driver's snapshot and the receipts.
+//!
+//! The sender's [`Ledger`] and [`report`] are for `send`; a receiver's [`ReceiverAccount`] is kept by `attempt`, which asks it for
+//! the report at the end. Here figures are put together that others count (the machines, the pulls, the store), and none is
+//! printed or written: that is `report`'s and `progress`'s, outside `session`.
 
 use super::carried::Carried;
 use super::roster::{Member, Stage, failures};

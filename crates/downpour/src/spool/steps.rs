@@ -1,4 +1,8 @@
 //! What a tick writes into the catalog of files on their way to the queue: taken in, settled, hashed, queued.
+//!
+//! [`Spool::tick`] takes these steps in this order, each for all files that are ready for it, in common commits. Not here: what is
+//! on the disk (`engine` looks), whether a file is complete (`settle`), its digests (`read`), and what follows when
+//! it has vanished or was received (`ends`).
 
 use super::book::{Record, SpoolError};
 use super::engine::{Rel, Spool, Stage};

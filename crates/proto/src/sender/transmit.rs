@@ -1,4 +1,8 @@
 //! What leaves, and in which order: messages that are due, repair of older blocks, then new source.
+//!
+//! The driver calls [`Sender::poll_transmit`] until there is nothing; with it stand when a burst begins and ends, how far polls
+//! are apart, and when a block is settled. Not here: which symbols a block has left (`window`), what NACKs add to that
+//! (`repair`), and how fast all of it goes (the pacer, and the rate controller).
 
 use super::Sender;
 use super::rounds::SentRound;

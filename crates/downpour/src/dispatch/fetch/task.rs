@@ -1,4 +1,8 @@
-//! One fetch from its beginning to its end. The inbox's disk may not answer: what asks it runs on no worker of the runtime.
+//! One fetch from its beginning to its end: a task that tries it, and again where what failed may pass, until the file is in its
+//! place, signed for and recorded, or the fetch is given up. What is left of it goes then.
+//!
+//! The routes begin it, and the dispatcher's loop again after a restart (both in `mod`). Not here: who has the file (`holders`),
+//! how its bytes come (`gather`). The inbox's disk may not answer: what asks it runs on no worker of the runtime.
 
 use super::gather::{AT_ONCE_MIN, Gather, Holder};
 use super::holders::Found;
