@@ -152,7 +152,7 @@ impl fmt::Display for TicketFileError {
 impl std::error::Error for TicketFileError {}
 
 impl Ticket {
-    /// `Err` when its time is over at `now`.
+    /// `Err` when its time is over at `now`, by the clock of who asks (`docs/protocol.md#TICK-3`).
     pub fn check_time(&self, now: SystemTime) -> Result<(), Expired> {
         // A clock before 1970 is wrong; the sender's clock decides then.
         let now = now.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
@@ -185,8 +185,8 @@ impl Ticket {
         Ok(())
     }
 
-    /// Writes it to a file that only its owner can read, in one step: a reader sees the old file or the
-    /// new one, whole. A pipe or a device is written to.
+    /// Writes it to a file that only its owner can read (`docs/protocol.md#TICK-4`), in one step: a reader sees the old file
+    /// or the new one, whole. A pipe or a device is written to.
     pub fn write_file(&self, path: &Path) -> Result<(), TicketFileError> {
         whole::write(path, 0o600, format!("{self}\n").as_bytes())
             .map_err(|error| TicketFileError::Io(path.to_owned(), error))
@@ -234,6 +234,7 @@ fn check_of(text: &str) -> String {
     encode_base64url(&blake3::hash(text.as_bytes()).as_bytes()[..CHECK_LEN])
 }
 
+/// The text of a ticket is read as `docs/protocol.md#TICK-1` says.
 impl FromStr for Ticket {
     type Err = TicketError;
 
@@ -320,6 +321,7 @@ mod tests {
         format!("{text}.{}", check_of(&text))
     }
 
+    // docs/protocol.md#TICK-1: white space.
     #[test]
     fn a_ticket_survives_its_text_and_broken_lines() {
         let text = ticket().to_string();
@@ -330,7 +332,7 @@ mod tests {
         assert_eq!(bare.to_string().parse(), Ok(bare));
     }
 
-    /// Old receivers must read tickets of new senders as long as the prefix stays.
+    /// Old receivers must read tickets of new senders as long as the prefix stays (`docs/protocol.md#TICK-1`).
     #[test]
     fn the_text_stays_the_same_from_version_to_version() {
         let text = "downpour1:eyJhZGRycyI6WyJzZW5kZXIuZXhhbXBsZTo0NzExIiwiW2ZlODA6OjFdOjQ3MTEiXSwia2V5IjoiQndj\
@@ -343,6 +345,7 @@ mod tests {
         assert_eq!(around(&newer).parse::<Ticket>().unwrap().addrs, ["a:1"]);
     }
 
+    // docs/protocol.md#TICK-1: the digest.
     #[test]
     fn every_wrong_character_is_found() {
         let text = ticket().to_string();
@@ -390,6 +393,7 @@ mod tests {
         assert_eq!(large.to_string().parse(), Ok(large));
     }
 
+    // docs/protocol.md#TICK-3
     #[test]
     fn an_expired_ticket_says_since_when() {
         let at = |unix_s| UNIX_EPOCH + Duration::from_secs(unix_s);
@@ -421,6 +425,7 @@ mod tests {
         let _ = utc(u64::MAX);
     }
 
+    // docs/protocol.md#TICK-4
     #[test]
     fn a_ticket_file_is_for_its_owner_only() {
         let tmp = tempfile::tempdir().unwrap();
@@ -438,6 +443,7 @@ mod tests {
         assert!(error.contains("no/such"), "{error}");
     }
 
+    // docs/protocol.md#TICK-4
     #[test]
     fn the_token_is_not_shown_by_debug() {
         let text = format!("{:?}", ticket());

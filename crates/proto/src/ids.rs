@@ -247,6 +247,7 @@ mod tests {
         assert_eq!(BlockId::from_raw(1 << 27), None);
     }
 
+    // docs/protocol.md#CODE-2
     #[test]
     fn the_last_block_is_as_small_as_it_needs_to_be() {
         let g = Geometry::IPV4;

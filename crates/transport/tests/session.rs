@@ -377,6 +377,7 @@ fn a_sink_that_panics_ends_the_receiver_with_its_words() {
 }
 
 /// Where full datagrams do not get through, polls may (`docs/protocol.md#WIRE-7`).
+/// A probe does (`docs/protocol.md#CTL-2`).
 #[test]
 fn a_poll_does_not_show_that_the_stream_can_be_taken() {
     let net = net(100, 47_310);

@@ -1,4 +1,4 @@
-//! The digest of one group, from its bytes in the data space.
+//! The digest of one group, from its bytes in the data space (`docs/protocol.md#MAN-3`).
 
 use super::digest::{Digest, GroupHasher, Output};
 use super::layout::{Group, Layout, Piece};
@@ -58,7 +58,8 @@ mod tests {
     use std::collections::HashMap;
 
     proptest! {
-        /// The groups' digests of any sparse file merge into BLAKE3 of the file with zeros in its holes.
+        /// The groups' digests of any sparse file merge into BLAKE3 of the file with zeros in its holes
+        /// (`docs/protocol.md#MAN-3`).
         #[test]
         fn holes_are_zeros(gaps in proptest::collection::vec((1u64..900_000, 1u64..900_000), 1..6),
                            tail in 0u64..2_500_000, byte in any::<u8>()) {

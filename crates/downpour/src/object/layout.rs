@@ -1,4 +1,4 @@
-//! The data space: all data extents of all regular files, in manifest order, without holes.
+//! The data space: all data extents of all regular files, in manifest order, without holes (`docs/protocol.md#CODE-2`).
 //!
 //! Three ways to cut it, all computed from one list of extents:
 //! - *extents*: a contiguous piece of one file;
@@ -216,6 +216,7 @@ mod tests {
         (layout, oracle)
     }
 
+    // docs/protocol.md#CODE-2
     proptest! {
         #[test]
         fn groups_partition_the_data_space(files in files(), holes_first in any::<bool>()) {

@@ -1,5 +1,5 @@
-//! How products stand in the data space (`docs/protocol.md#PROD-2`): head, body, seal, one after another, through blocks
-//! of any length.
+//! How products stand in the data space (`docs/protocol.md#PROD-2`, `#PROD-3`): head, body, seal, one after another, through
+//! blocks of any length.
 
 use crate::object::wire::{Reader, WireError, put_bytes, put_varint};
 use downpour_transport::identity::{BadSignature, Identity, PublicKey, Signature};

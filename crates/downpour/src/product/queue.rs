@@ -4,8 +4,8 @@
 //!    full. When a product ends, its owner decides whether the block is closed or the next product may share it.
 //! 2. A closed block is kept in memory and offered. It is read when it is sent, and again when it is repaired or
 //!    pulled.
-//! 3. The oldest blocks go when more than the limit is kept; what has not been opened for sending stays, and then
-//!    inserting waits.
+//! 3. The oldest blocks go when more than the limit is kept (`docs/protocol.md#PROD-7`); what has not been opened for
+//!    sending stays, and then inserting waits.
 //! 4. Blocks have numbers below [`BlockId::NUMBER_END`]. A product for which there may not be enough of them left has no
 //!    room any more, and the session is at its end.
 
@@ -353,7 +353,7 @@ mod tests {
     use super::{Inserter, Queue, Stopped};
     use downpour_proto::{BlockId, Geometry};
     use downpour_transport::BlockSource;
-    use downpour_transport::identity::Identity;
+    use downpour_transport::identity::{Identity, Signature};
     use std::sync::Arc;
 
     const GEOMETRY: Geometry = Geometry { symbol_len: 100, block_symbols: 10, ..Geometry::IPV4 };
@@ -397,6 +397,30 @@ mod tests {
         assert_eq!(same, buf[250..750]);
     }
 
+    /// Byte for byte, but for the signature, whose words are checked (`docs/protocol.md#PROD-2`, `#PROD-3`).
+    #[test]
+    fn a_product_is_framed_as_the_protocols_document_says() {
+        let queue = Queue::new(GEOMETRY, [5; 16], 1 << 20);
+        let publisher = Arc::new(Identity::generate());
+        let mut inserter = Inserter::new(Arc::clone(&queue), Arc::clone(&publisher)).unwrap();
+        let product = ("name", "meta", 300);
+        inserter.insert(product, (3, &mut &b"abc"[..]), &mut |_, _| {}).unwrap();
+        inserter.close(&mut |_, _| {}).unwrap();
+        let mut block = vec![0; 200];
+        queue.read(BlockId::data(0).unwrap(), &mut block).unwrap();
+        // Length of the rest, kind, number, 300 as a varint, size; then the name and the metadata, each after its length.
+        let head = [&[0, 15, 1, 0, 0xac, 2, 3, 4][..], b"name", &[4], b"meta"].concat();
+        let digest = *blake3::hash(b"abc").as_bytes();
+        let frame = [&head[..], b"abc", &digest].concat();
+        let (start, seal) = block[..8 + frame.len() + 64].split_last_chunk::<64>().unwrap();
+        let used = (frame.len() + 64) as u32;
+        assert_eq!(start, [&used.to_be_bytes()[..], &[0; 4], &frame].concat());
+        let signed = [&[5; 16][..], blake3::hash(&head).as_bytes(), &digest].concat();
+        let signature = Signature::from_bytes(*seal);
+        publisher.public_key().verify("downpour product 1", &signed, &signature).unwrap();
+    }
+
+    // docs/protocol.md#PROD-7
     #[test]
     fn what_was_sent_goes_and_what_was_not_is_waited_for() {
         let queue = Queue::new(GEOMETRY, [0; 16], 2_500);

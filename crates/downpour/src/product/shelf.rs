@@ -2,17 +2,17 @@
 //!
 //! 1. Blocks come in any order; those that are early wait, within a limit.
 //! 2. In order their frames are read on. A body goes to a file of its own in `.downpour`, and into the digest.
-//! 3. When the seal proves digest and head to be the publisher's, the file is renamed to its product's name (a newer
-//!    product replaces an older one of that name that this receiver has placed or verified), and a line is logged.
-//!    A file of a site goes to its path instead, where nothing is replaced, and the `clerk` is told. At a site the clerk
-//!    says with its head where it goes; nothing is kept of what is refused there.
+//! 3. When the seal proves digest and head to be the publisher's (`docs/protocol.md#PROD-4`), the file is renamed to its product's
+//!    name (a newer product replaces an older one of that name that this receiver has placed or verified), and a line is logged. A
+//!    file of a site goes to its path instead, where nothing is replaced, and the `clerk` is told. At a site the clerk says with
+//!    its head where it goes; nothing is kept of what is refused there.
 //! 4. When it does not, all blocks of that frame are forgotten and come again by pull (`docs/protocol.md#PROD-6`). So does
 //!    the block in which the last frame has ended, when what comes does not follow it: a false one may end too early.
 //! 5. When all has come the folder is synced, once, and then that is told: a receipt follows. At a site the clerk does that,
 //!    for each word.
 //!
 //! Who joins late begins with the first frame that begins in a block that it gets. A block that the sender does not
-//! keep any more leaves a gap: what lay in it is counted as missed, and the next frame is looked for.
+//! keep any more leaves a gap: what lay in it is counted as missed, and the next frame is looked for (`docs/protocol.md#PROD-7`).
 //!
 //! A receiver that loses its sender keeps a [`Bookmark`]. The shelf of its next attempt goes on from there: nothing is
 //! given on twice, what failed has failed, and what the sender did not keep meanwhile is such a gap.

@@ -232,7 +232,8 @@ fn sent_bytes(geometry: Geometry, sent: &SendSnapshot, pull_bytes: u64) -> SentB
     }
 }
 
-/// What a receiver lacks of so many products by its receipt, although it has all that there were for it.
+/// What a receiver lacks of so many products by its receipt, although it has all that there were for it
+/// (`docs/protocol.md#PROD-1`).
 fn late(receipt: Option<&Receipt>, products: Option<u64>) -> Option<String> {
     let complete = receipt?.objects_complete;
     let before = products?.checked_sub(complete).filter(|before| *before > 0)?;
@@ -456,6 +457,7 @@ mod tests {
     use crate::session::roster::tests::last_receipt;
     use downpour_proto::ReceiverId;
 
+    // docs/protocol.md#PROD-1
     #[test]
     fn who_joined_late_lacks_the_products_before() {
         let receipt = last_receipt(ReceiverId(1), 0);

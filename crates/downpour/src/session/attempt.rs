@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
-/// How long to wait for a join probe before all is pulled.
+/// How long to wait for a join probe before all is pulled (`docs/protocol.md#CTL-2`).
 const PROBE_TIME: Duration = Duration::from_millis(1_500);
 
 /// How often progress is shown.

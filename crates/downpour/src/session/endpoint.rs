@@ -214,8 +214,8 @@ impl Shared {
 /// The handler: a name for `Arc<Shared>` on which the trait can stand.
 pub(super) struct Endpoint(pub(super) Arc<Shared>);
 
-/// The first data block of a receiver of products: what comes from now on, and of what it has not got of this session what
-/// is still kept (`docs/protocol.md#PROD-14`).
+/// The first data block of a receiver of products: what comes from now on (`docs/protocol.md#PROD-1`), and of what it has
+/// not got of this session what is still kept (`docs/protocol.md#PROD-14`).
 fn first_block(not_got: Option<u32>, kept: u32, data_end: u32) -> u32 {
     not_got.unwrap_or(data_end).max(kept).min(data_end)
 }
@@ -451,6 +451,7 @@ mod tests {
     use downpour_transport::control::InstanceId;
     use downpour_transport::identity::Identity;
 
+    // docs/protocol.md#PROD-1, #PROD-14
     #[test]
     fn who_comes_back_gets_what_is_kept_of_what_it_has_not_got() {
         assert_eq!(first_block(None, 0, 9), 9, "who is new");

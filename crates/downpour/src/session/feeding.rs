@@ -283,7 +283,7 @@ impl Feeder<'_> {
         Ok(closed?)
     }
 
-    /// Closes the open block if it has enough, little waits before it, or it has waited for long enough.
+    /// Closes the open block if that is due.
     fn close_when_due(&mut self, inserter: &mut Inserter) -> Result<(), Stopped> {
         if !inserter.is_open() {
             self.shares_until = None;
@@ -291,10 +291,8 @@ impl Feeder<'_> {
         }
         let now = Instant::now();
         let until = *self.shares_until.get_or_insert(now + SHARE_TIME);
-        if inserter.open_symbols() >= SHARED_SYMBOLS
-            || now >= until
-            || self.shared.driver.wait_backlog(BACKLOG_BLOCKS, Duration::ZERO)
-        {
+        let is_busy = !self.shared.driver.wait_backlog(BACKLOG_BLOCKS, Duration::ZERO);
+        if !is_shared(inserter.open_symbols(), is_busy, until.saturating_duration_since(now)) {
             self.shares_until = None;
             inserter.close(&mut |number, symbols| self.offer(number, symbols))?;
         }
@@ -317,9 +315,15 @@ impl Feeder<'_> {
     }
 }
 
+/// Whether the open block, of so many symbols, waits for other products (`docs/protocol.md#PROD-8`): it is small, much waits
+/// to be sent before it, and it has some time left.
+fn is_shared(symbols: u16, is_busy: bool, left: Duration) -> bool {
+    symbols < SHARED_SYMBOLS && is_busy && !left.is_zero()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Feed, LOGGED_MAX};
+    use super::{Feed, LOGGED_MAX, SHARE_TIME, is_shared};
     use crate::product::{InsertedLine, ProductLog, Queue};
     use downpour_proto::{BlockId, Geometry};
     use std::path::Path;
@@ -335,6 +339,16 @@ mod tests {
         let (name, size, inserted_ns) = (format!("p{product}"), 1, 1);
         let (first_sent_ns, last_sent_ns, withdrawn) = (0, 0, None);
         InsertedLine { product, name, size, inserted_ns, first_sent_ns, last_sent_ns, withdrawn }
+    }
+
+    // docs/protocol.md#PROD-8
+    #[test]
+    fn a_block_is_shared_while_it_is_small_and_much_waits_and_not_for_long() {
+        assert_eq!(SHARE_TIME, Duration::from_millis(50));
+        assert!(is_shared(15, true, SHARE_TIME));
+        assert!(!is_shared(16, true, SHARE_TIME), "it has enough");
+        assert!(!is_shared(15, false, SHARE_TIME), "it would wait for nothing");
+        assert!(!is_shared(15, true, Duration::ZERO), "it has waited for long enough");
     }
 
     #[test]

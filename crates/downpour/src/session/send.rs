@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(250);
 /// The same of a session of products, whose pulling receivers are told what there is (the driver's snapshot is no newer).
 const PRODUCTS_TICK: Duration = Duration::from_millis(100);
-/// The same while somebody waits for a probe.
+/// The same while somebody waits for a probe (`docs/protocol.md#CTL-2`).
 const PROBE_TICK: Duration = Duration::from_millis(25);
 
 /// What a receiver that is still being answered gets to finish with, at the end.

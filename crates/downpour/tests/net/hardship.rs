@@ -245,7 +245,7 @@ fn a_late_receiver_completes() {
     );
 }
 
-/// Its polls come, and tell what to pull before it has said that it hears no stream.
+/// Its polls come, and tell what to pull before it has said that it hears no stream (`docs/protocol.md#CTL-2`).
 #[test]
 fn a_late_receiver_to_whom_only_short_datagrams_come_pulls() {
     let test = "a_late_receiver_to_whom_only_short_datagrams_come_pulls";

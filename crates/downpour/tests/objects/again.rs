@@ -53,6 +53,7 @@ fn what_was_hashed_by_a_sender_that_was_killed_is_not_hashed_again() {
     assert_same(&a, &b);
 }
 
+/// Its sections are shorter for that (`docs/protocol.md#MAN-2`).
 #[test]
 fn what_was_hashed_is_given_from_memory_once() {
     let (_dir, a, _) = pair();

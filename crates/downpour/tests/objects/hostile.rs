@@ -37,13 +37,13 @@ fn entry(kind: u8, depth: u64, name: &[u8], mode: u64, content: &[u8]) -> Vec<u8
 }
 
 /// A signed section with this body.
-fn section(key: &Identity, body: &[u8]) -> Vec<u8> {
+fn section(key: &Identity, body: &[u8], last: bool) -> Vec<u8> {
     let len = 58 + body.len() + 64;
     let mut out = (len as u32).to_be_bytes().to_vec();
     out.push(1);
     out.extend([5; 16]);
     out.extend([0; 4 + 32]);
-    out.push(0);
+    out.push(u8::from(last));
     out.extend_from_slice(body);
     let digest = blake3::hash(&out);
     let signature = key.sign("downpour manifest section 1", digest.as_bytes());
@@ -53,12 +53,17 @@ fn section(key: &Identity, body: &[u8]) -> Vec<u8> {
 
 /// Offers a tree of these entries. Returns what the store says of it.
 fn offer(entries: &[Vec<u8>]) -> String {
+    offer_as(entries, false)
+}
+
+/// The same in a section that may be marked as the manifest's last.
+fn offer_as(entries: &[Vec<u8>], last: bool) -> String {
     let (dir, _, out) = pair();
     let key = Identity::generate();
     let mut body = vec![1, 0];
     body.extend(varint(entries.len() as u64));
     body.extend(entries.concat());
-    let mut block = section(&key, &body);
+    let mut block = section(&key, &body, last);
     let count = block.len().div_ceil(256);
     block.resize(count * 256, 0);
     let config = StoreConfig::new(SMALL, key.public_key(), ManifestId([5; 16]));
@@ -221,7 +226,7 @@ fn many(key: &Identity, entries: u32) -> Vec<u8> {
         body.extend([0, 0, 1]);
         previous = name;
     }
-    let mut block = section(key, &body);
+    let mut block = section(key, &body, false);
     block.resize(block.len().next_multiple_of(256), 0);
     block
 }
@@ -277,7 +282,7 @@ fn more_entries_than_the_limit() {
     body.extend(entry(0, 0, b"a", 1, &[]));
     let (_dir, _, out) = pair();
     let key = Identity::generate();
-    let block = section(&key, &[&[1, 0][..], &body].concat());
+    let block = section(&key, &[&[1, 0][..], &body].concat(), false);
     let mut block = block.clone();
     block.resize(block.len().next_multiple_of(256), 0);
     let config = StoreConfig::new(SMALL, key.public_key(), ManifestId([5; 16]));
@@ -286,11 +291,21 @@ fn more_entries_than_the_limit() {
     assert!(store.failure().unwrap().to_string().contains("ends too early"));
 }
 
+// docs/protocol.md#MAN-12
+#[test]
+fn a_tree_is_the_last_section_exactly_when_no_data_follows() {
+    let folder = entry(0, 0, b"d", 1, &[]);
+    let text = offer_as(std::slice::from_ref(&folder), false);
+    assert!(text.contains("digests are missing"), "{text}");
+    let text = offer_as(&[folder, entry(1, 0, b"f", 2, &varint(9))], true);
+    assert!(text.contains("digests are missing"), "{text}");
+}
+
 #[test]
 fn another_manifest_of_the_same_publisher() {
     let (_dir, _, out) = pair();
     let key = Identity::generate();
-    let mut block = section(&key, &[1, 0, 0]);
+    let mut block = section(&key, &[1, 0, 0], false);
     block.resize(256, 0);
     let config = StoreConfig::new(SMALL, key.public_key(), ManifestId([6; 16]));
     let store = Store::open(config, Destination::Folder(FolderOptions::new(&out)), |_| {}).unwrap();

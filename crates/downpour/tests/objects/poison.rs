@@ -64,7 +64,7 @@ fn poisoned_blocks_come_again() {
 }
 
 /// Threads that bring random blocks, some of them false, some twice, with and without memory for groups
-/// that straddle blocks: whatever is placed is genuine.
+/// that straddle blocks: whatever is placed is genuine (`docs/protocol.md#MAN-4`).
 #[test]
 fn nothing_false_is_placed_whoever_comes_when() {
     for (seed, pending_bytes_max) in [(1, 0), (2, 1 << 20), (3, u64::MAX), (4, 0)] {
@@ -103,6 +103,7 @@ fn nothing_false_is_placed_whoever_comes_when() {
     }
 }
 
+// docs/protocol.md#MAN-12: false bytes come again.
 #[test]
 fn every_false_manifest_byte_is_noticed() {
     let (_dir, a, _) = pair();
@@ -144,6 +145,7 @@ fn a_false_length_does_not_wait_for_ever() {
     assert_same(&a, &b);
 }
 
+// docs/protocol.md#MAN-12
 #[test]
 fn a_length_past_the_end_of_the_manifest_is_false() {
     let (_dir, a, b) = pair();

@@ -1,8 +1,9 @@
 //! The sender's side: files that change, repairs, and what receivers are told.
 
 use crate::harness::{MIDDLE, Random, SMALL, Sender, assert_same, contents, pair, write};
+use crate::roundtrip::sparse;
 use downpour::object::{EntryId, ScanOptions, StoreEvent};
-use downpour_proto::{BlockId, Geometry};
+use downpour_proto::{BlockId, BlockKind, Geometry};
 use downpour_transport::{Accepted, BlockSink, BlockSource};
 use std::fs::{self, FileTimes, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -165,6 +166,25 @@ fn what_no_section_covers_cannot_be_read() {
     assert!(sender.source.read_data(0, &mut buf).is_err());
 }
 
+// docs/protocol.md#CODE-2
+#[test]
+fn blocks_hold_the_data_of_all_files_in_order_and_no_holes() {
+    let (_dir, a, _) = pair();
+    write(a.join("1"), &[1; 10_000]);
+    sparse(&a.join("2"), 3 << 20, &[(1 << 20, 8_192)]);
+    write(a.join("3"), &[3; 20_000]);
+    let sender = Sender::new(&contents(&a), SMALL);
+    let of_data = |id: &BlockId| id.kind() == BlockKind::Data;
+    let blocks: Vec<_> = sender.order().into_iter().filter(of_data).collect();
+    let data = [vec![1; 10_000], vec![0xAB; 8_192], vec![3; 20_000]].concat();
+    // The last one has as many symbols of 256 bytes as it needs, and zeros to the end of the last of them.
+    let lens: Vec<_> = blocks.iter().map(|id| sender.block(*id).len()).collect();
+    assert_eq!(lens, [16_384, 16_384, 5_632]);
+    let sent: Vec<u8> = blocks.iter().flat_map(|id| sender.block(*id)).collect();
+    assert!(sent[..data.len()] == data && sent[data.len()..].iter().all(|byte| *byte == 0));
+}
+
+// docs/protocol.md#MAN-1, #MAN-2
 #[test]
 fn sections_say_what_may_be_offered() {
     let (_dir, a, _) = pair();

@@ -84,6 +84,7 @@ async fn a_wrong_token_opens_nothing() {
     world.told_nothing();
 }
 
+// docs/protocol.md#TICK-3
 #[tokio::test]
 async fn a_ticket_ends_for_newcomers_only() {
     let world = World::new(Setup { expires_unix_s: 1_700_000_000, ..Setup::default() }).await;
@@ -113,6 +114,7 @@ async fn who_has_joined_comes_back_also_when_the_ticket_has_ended() {
     client.join(&join_request("anna")).await.unwrap();
 }
 
+// docs/protocol.md#TICK-3
 #[tokio::test]
 async fn a_node_that_is_not_on_the_list_is_told_its_key() {
     let friend = Arc::new(Identity::generate());

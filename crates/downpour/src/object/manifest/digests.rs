@@ -141,6 +141,7 @@ impl DigestSection {
     }
 }
 
+/// A section tells where it ends, and whether it is the last, as the tree has it (`docs/protocol.md#MAN-12`).
 fn check_end(known: &Known<'_>, groups: &Range<u32>, data_end: u64) -> Result<(), BodyError> {
     let layout = known.tree.layout();
     if groups.end > layout.groups() {

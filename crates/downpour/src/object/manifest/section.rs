@@ -1,4 +1,4 @@
-//! How a section is framed, chained and signed (`docs/protocol.md#MAN-6`).
+//! How a section is framed, chained and signed (`docs/protocol.md#MAN-1`, `#MAN-6`).
 
 use super::ManifestError;
 use crate::object::digest::Digest;
@@ -126,6 +126,7 @@ mod tests {
     use super::{Chain, ManifestError, ManifestId};
     use downpour_transport::identity::Identity;
 
+    // docs/protocol.md#MAN-1
     #[test]
     fn a_chain_opens_in_order_and_only_so() {
         let key = Identity::generate();
@@ -143,6 +144,7 @@ mod tests {
         assert!(chain.open(&sections[2], &public).is_err(), "nothing follows the last");
     }
 
+    // docs/protocol.md#MAN-1
     #[test]
     fn any_changed_byte_another_key_or_another_id_is_refused() {
         let (key1, key2) = (Identity::generate(), Identity::generate());

@@ -229,6 +229,28 @@ proptest! {
     }
 }
 
+// docs/protocol.md#MAN-12
+#[test]
+fn a_digest_section_is_the_last_exactly_when_it_ends_with_the_last_group() {
+    let mut builder = TreeBuilder::new();
+    let kind = NewKind::File { size: 3 * GROUP_LEN, extents: Extents::Dense };
+    let meta = Meta::default();
+    builder.push(NewEntry { depth: 0, name: b"f", kind, meta, xattrs: vec![] }).unwrap();
+    let tree = builder.finish();
+    for (end, last) in [(2, false), (2, true), (3, false), (3, true)] {
+        let section = DigestSection {
+            groups: 0..end,
+            data_end: u64::from(end) * GROUP_LEN,
+            withdrawn: vec![],
+            digests: (0..end).map(|group| Digest::of(&group.to_be_bytes())).collect(),
+            roots: if end == 3 { vec![(0, None)] } else { vec![] },
+        };
+        let known = Known { tree: &tree, groups: 0, last, withdrawn: &|_| false };
+        let parsed = DigestSection::parse(&section.emit(), &known);
+        assert_eq!(parsed.is_ok(), last == (end == 3), "{end} of 3, last: {last}");
+    }
+}
+
 /// Writes one entry as a hostile publisher would, without any check.
 fn raw(kind: u8, depth: u64, name: &[u8], content: &[u8]) -> Vec<u8> {
     let mut out = vec![kind | 16];

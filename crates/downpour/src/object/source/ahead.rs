@@ -1,4 +1,4 @@
-//! Hashing ahead: the manifest's sections, each just before the data that it covers.
+//! Hashing ahead: the manifest's sections, each just before the data that it covers (`docs/protocol.md#MAN-2`).
 //!
 //! 1. Sections of the tree, which cost no reading.
 //! 2. For each span, of 8 MiB at first and about 64 MiB later: its groups are hashed by a few threads, the section is signed and

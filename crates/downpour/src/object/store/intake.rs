@@ -109,6 +109,7 @@ impl Store {
                 }
                 let tree = intake.decoder.take().map(|decoder| Arc::new(decoder.finish()));
                 match tree {
+                    // protocol.md#MAN-12
                     Some(tree) if section.last == (tree.data_len() == Some(0)) => {
                         self.start(tree, &section)
                     }

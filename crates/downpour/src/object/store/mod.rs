@@ -11,7 +11,7 @@
 //!    end. [`StoreEvent::Complete`].
 //!
 //! A group that does not fit its digest is dropped, and the blocks it came from must come again. Nothing
-//! false is ever placed. Dropping the store at any time loses only what was in memory: the journal and
+//! false is ever placed (`docs/protocol.md#MAN-4`). Dropping the store at any time loses only what was in memory: the journal and
 //! the partial files are there for the next.
 //!
 //! Locks: `sections` and `progress` are held for bookkeeping only, never during hashing, I/O or events.

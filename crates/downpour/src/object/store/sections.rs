@@ -1,9 +1,9 @@
 //! Manifest blocks, in any order, to verified sections, in theirs.
 //!
-//! A section starts at a block of its own and tells its length there. Its blocks are held until all are
-//! in; then hash chain and signature decide. When they do not fit, all blocks of the section are
+//! A section starts at a block of its own and tells its length there (`docs/protocol.md#MAN-1`). Its blocks are held
+//! until all are in; then hash chain and signature decide. When they do not fit, all blocks of the section are
 //! forgotten, as nobody can say which of them is false; and a false length is found out early where
-//! the lengths of the blocks contradict it, or the manifest's end.
+//! the lengths of the blocks contradict it, or the manifest's end (`docs/protocol.md#MAN-12`).
 
 use crate::object::limits::MANIFEST_HELD_MAX;
 use crate::object::manifest::{Chain, ManifestError, ManifestId, declared_len};

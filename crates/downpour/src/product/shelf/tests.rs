@@ -126,6 +126,7 @@ impl World {
 
 const SIZES: [usize; 7] = [133, 10, 5_001, 0, 2_500, 77, 990];
 
+// docs/protocol.md#PROD-4
 #[test]
 fn blocks_in_any_order_give_products_in_order() {
     let publisher = Identity::generate();
@@ -248,6 +249,7 @@ fn a_product_replaces_only_what_this_receiver_has_placed_or_verified() {
     assert!(!at(".downpour").exists());
 }
 
+// docs/protocol.md#PROD-1
 #[test]
 fn who_comes_late_begins_with_the_next_product() {
     let publisher = Identity::generate();
@@ -353,6 +355,7 @@ fn a_block_that_ends_too_early_comes_again_though_all_that_it_holds_is_right() {
     assert_eq!((late.shelf.summary().complete, failed(&late)), (4, Vec::new()));
 }
 
+// docs/protocol.md#PROD-4: the digest.
 #[test]
 fn of_what_is_withdrawn_or_false_nothing_stays() {
     let publisher = Identity::generate();
@@ -372,6 +375,7 @@ fn of_what_is_withdrawn_or_false_nothing_stays() {
     assert_eq!((most, staged()), (1, 0));
 }
 
+// docs/protocol.md#PROD-4: the signature.
 #[test]
 fn what_the_sender_itself_has_wrong_is_given_up() {
     let (publisher, other) = (Identity::generate(), Identity::generate());
@@ -387,6 +391,7 @@ fn what_the_sender_itself_has_wrong_is_given_up() {
     assert_eq!(summary.complete, 5, "two lay in that block");
 }
 
+// docs/protocol.md#PROD-7
 #[test]
 fn a_gap_is_told_and_passed() {
     let publisher = Identity::generate();

@@ -289,6 +289,7 @@ fn has_token(headers: &HeaderMap, token: &Token) -> bool {
     given.is_some_and(|given| given.as_bytes().ct_eq(token.as_bytes()).into())
 }
 
+/// By this machine's clock and its own copy of the ticket (`docs/protocol.md#TICK-3`).
 fn check_time(expires_unix_s: u64) -> Result<(), ApiError> {
     // A clock before 1970 is wrong in any case: let it pass rather than lock everybody out.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
