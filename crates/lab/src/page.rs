@@ -272,14 +272,7 @@ pub(crate) fn heading<'a>(cell: &Cell, varies: impl Iterator<Item = &'a str>) ->
 }
 
 fn row(text: &mut String, name: &str, wanted: usize, runs: &[&Record]) -> std::fmt::Result {
-    let spread = |figure: &str, digits: usize| {
-        let values = runs.iter().filter_map(|record| record.figure(figure));
-        let Some([middle, least, greatest]) = median(values) else { return "-".to_owned() };
-        if runs.len() == 1 {
-            return format!("{middle:.digits$}");
-        }
-        format!("{middle:.digits$} ({least:.digits$}–{greatest:.digits$})")
-    };
+    let spread = |figure: &str, digits: usize| spread(runs, figure, digits);
     let only = |figure: &str, digits: usize| {
         let values = runs.iter().filter_map(|record| record.figure(figure));
         median(values).map_or("-".to_owned(), |[middle, ..]| format!("{middle:.digits$}"))
@@ -339,6 +332,18 @@ fn row(text: &mut String, name: &str, wanted: usize, runs: &[&Record]) -> std::f
     )
 }
 
+/// The median of a figure, with the least and the greatest: of a single run there is no spread.
+fn spread(runs: &[&Record], figure: &str, digits: usize) -> String {
+    let values = runs.iter().filter_map(|record| record.figure(figure));
+    match median(values) {
+        None => "-".to_owned(),
+        Some([middle, ..]) if runs.len() == 1 => format!("{middle:.digits$}"),
+        Some([middle, least, greatest]) => {
+            format!("{middle:.digits$} ({least:.digits$}–{greatest:.digits$})")
+        }
+    }
+}
+
 /// What of the machine was not as it should have been in any of these runs.
 fn limits(runs: &[&Record]) -> String {
     let any = |is_so: fn(&Record) -> bool| runs.iter().any(|record| is_so(record));
@@ -367,12 +372,7 @@ fn latencies(text: &mut String, here: &[&Record]) -> std::fmt::Result {
     for name in names {
         let runs: Vec<&Record> =
             here.iter().copied().filter(|record| record.program == name).collect();
-        let spread = |figure: &str, digits: usize| {
-            let values = runs.iter().filter_map(|record| record.figure(figure));
-            median(values).map_or("-".to_owned(), |[middle, least, greatest]| {
-                format!("{middle:.digits$} ({least:.digits$}–{greatest:.digits$})")
-            })
-        };
+        let spread = |figure: &str, digits: usize| spread(&runs, figure, digits);
         let middle = |figure: &str| {
             median(runs.iter().filter_map(|record| record.figure(figure))).map_or(0.0, |m| m[0])
         };
@@ -460,7 +460,7 @@ fn drawing(plot: &Plot, records: &[Record]) -> Drawing {
 
 #[cfg(test)]
 mod tests {
-    use super::{drawing, limits, lost, row};
+    use super::{drawing, latencies, limits, lost, row};
     use crate::experiment::{Cell, Plot};
     use crate::meter::Usage;
     use crate::record::{Figures, Latencies, Record};
@@ -487,6 +487,22 @@ mod tests {
         let mut text = String::new();
         row(&mut text, "downpour", 4, &[&run]).unwrap();
         assert!(text.contains("| 1.00 / 8.00 | 2.00 / 4.00 |"), "{text}");
+    }
+
+    #[test]
+    fn a_single_run_has_no_spread() {
+        let run = |ratio| {
+            let latencies = Latencies { latency_over_ideal: Some(ratio), ..Latencies::default() };
+            Record { wall_s: Some(64.14), latencies, ..Record::default() }
+        };
+        let (first, second) = (run(1.155), run(1.165));
+        let mut text = String::new();
+        latencies(&mut text, &[&first]).unwrap();
+        assert!(text.contains("| 1.155 |") && !text.contains("(1.155"), "{text}");
+        latencies(&mut text, &[&first, &second]).unwrap();
+        assert!(text.contains("| 1.160 (1.155–1.165) |"), "{text}");
+        row(&mut text, "downpour", 1, &[&first]).unwrap();
+        assert!(text.contains("| 64.14 |"), "{text}");
     }
 
     #[test]

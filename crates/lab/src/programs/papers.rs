@@ -18,7 +18,7 @@ const STRIDE: Duration = Duration::from_secs(5);
 pub(super) const PROGRAMS: &[Program] = &[
     Program {
         name: "downpour-bmtp",
-        about: "profile bmtp: NAKs by chance, 1.05 × the slowest receiver's rate; starts at 200 packets/s",
+        about: "profile bmtp: NAKs by chance, 1.05 × the slowest receiver's rate; starts at 200 packets/s unless told",
         tools: &["downpour"],
         package: None,
         shares_uplinks: false,
