@@ -4,8 +4,8 @@
 #   make test      everything that can be tested here; what cannot is named as skipped
 #   make lint      formatting, clippy, documentation, licences and advisories
 #   make bench     Downpour beside other programs, the short set: about 15 minutes (needs root)
-#   make bench-full   all but the short set and those of bench-tuner, one run of each program and cell: 3.6 hours by the
-#                  times of its parts, 2.6 without LAB_NGRID; with three, for medians, 11 (needs root)        [REPEATS=3]
+#   make bench-full   all but the short set and those of bench-tuner, one run of each program and cell: 3.7 hours by the
+#                  times of its parts, 2.7 without LAB_NGRID; with three, for medians, 11 (needs root)        [REPEATS=3]
 #   make bench-feeds  those with products: 3 hours; LAB_NGRID names the real feed's file (needs root)
 #   make bench-tuner  those of the tuner and of long ways: most of a day (needs root)
 #   make fuzz      each fuzz target for FUZZ_SECONDS (needs the nightly toolchain)
@@ -112,11 +112,12 @@ TRY = $(call RUN,$(1),--repeats $(REPEATS)) || echo $(1) >>$(FAILED)
 
 # Most experiments leave the machine idle: slow links, or one or two receivers. They run five at a time, the longest first, so
 # that what is delivered in all stays below 2 Gbit/s; those that need the machine, or whose figures are milliseconds, run alone,
-# as do those that look for a rate: beside others their links were late, and other ones than were asked for.
+# as do those that look for a rate: beside others their links were late, and other ones than were asked for; and stragglers,
+# whose few percent over a run without trouble are less than neighbours cost.
 EXPERIMENTS := $(basename $(notdir $(wildcard crates/lab/experiments/*.toml)))
 FEEDS := $(filter ldm7-%,$(EXPERIMENTS))
 TUNER := $(filter tuner-% windows-% wan-%,$(EXPERIMENTS))
-ALONE := peers-8 peers-small peers-250 ishihara-37 unlimited $(filter rate-%,$(EXPERIMENTS))
+ALONE := peers-8 peers-small peers-250 ishihara-37 unlimited $(filter rate-% straggler-%,$(EXPERIMENTS))
 LONG := peers-20 peers-1 afdp-unicast ishihara-37-unicast unicast-100
 BESIDE := $(LONG) $(filter-out $(SHORT) $(FEEDS) $(TUNER) $(ALONE) $(LONG),$(EXPERIMENTS))
 
