@@ -13,7 +13,7 @@ use super::{Dispatch, ReceiverSection, lock};
 use crate::site::{Config, Fault, Site, blocking};
 use crate::spool::{Rules, lies_aside};
 use downpour_catalog::{
-    BadCursor, Cursor, Error, ErrorClass, File, FileId, Query, Reason, State, Time,
+    BadCursor, Count, Cursor, Error, ErrorClass, File, FileId, Query, Reason, RuleId, State, Time,
 };
 use downpour_proto::Rate;
 use downpour_transport::identity::PublicKey;
@@ -74,7 +74,7 @@ pub struct WhyList {
     /// Files that are fetched from who has them; on the first page, unless a state or a class is asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fetches: Vec<FetchReport>,
-    /// Where the next page begins; absent on the last.
+    /// Where the next page begins; absent on the last. A page may be empty and not the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
@@ -152,7 +152,8 @@ impl Dispatch {
         let read = site.read(move |reader| {
             let names = Names::read(reader)?;
             let rules = Rules::new(&own, &config.rule);
-            let ahead = ahead(reader)?;
+            let counts = reader.counts()?;
+            let ahead = ahead(&counts);
             let (mut files, mut next) = (Vec::new(), None);
             let Place { state: begin, mut after } = from;
             // One state after the other, unless the question is of one.
@@ -167,9 +168,12 @@ impl Dispatch {
             let is_known = |state, class| state != Some(State::Queued) || !shows(&links, class);
             let error = |state| query.error.filter(|class| is_known(state, *class));
             let ask = |state| Query { state, error: error(state), ..query.clone() };
+            // Of a state without files all that has not ended would be looked at, to find none.
+            let is_held = |state: &&State| counts.iter().any(|count| count.state == **state);
+            let is_asked = |state: &&State| is_held(state) || begin == Some(**state);
             let asked: Vec<Query> = match states.as_slice() {
                 [] => vec![ask(None)],
-                states => states.iter().map(|state| ask(Some(*state))).collect(),
+                states => states.iter().filter(is_asked).map(|state| ask(Some(*state))).collect(),
             };
             let begin = asked.iter().position(|query| query.state == begin).unwrap_or(0);
             for (place, query) in asked.iter().enumerate().skip(begin) {
@@ -213,7 +217,7 @@ impl Dispatch {
             let route = |file: &File| Route::of(&config, &rules, names.rule(file.rule));
             let mut found = still_to(reader, vec![file], route, (&names, &keys))?;
             let Some((file, route)) = found.pop() else { return Ok(None) };
-            let waiting = ahead(reader)?.get(&file.rule).copied().unwrap_or_default();
+            let waiting = ahead(&reader.counts()?).get(&file.rule).copied().unwrap_or_default();
             let lack = lack(reader, &file, route.as_ref(), (&config, &names), &links)?;
             let origin = names.sites.get(&file.site).cloned().unwrap_or_default();
             let recorded = Recorded { file, route, ahead: waiting.files, lack };
@@ -285,16 +289,14 @@ struct Ahead {
 }
 
 /// The queue, by rule.
-fn ahead(
-    reader: &mut downpour_catalog::Reader,
-) -> Result<HashMap<downpour_catalog::RuleId, Ahead>, Error> {
+fn ahead(counts: &[Count]) -> HashMap<RuleId, Ahead> {
     let mut ahead: HashMap<_, Ahead> = HashMap::new();
-    for count in reader.counts()?.into_iter().filter(|count| count.state == State::Queued) {
+    for count in counts.iter().filter(|count| count.state == State::Queued) {
         let of_rule = ahead.entry(count.rule).or_default();
         of_rule.files += count.files;
         of_rule.bytes += count.bytes;
     }
-    Ok(ahead)
+    ahead
 }
 
 /// By what other sites sign.
