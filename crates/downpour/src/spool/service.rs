@@ -17,6 +17,7 @@ use super::section::{RuleSection, SpoolSection};
 use crate::api::{Allow, Given, Problem, Routes};
 use crate::notify::{Note, Notify};
 use crate::site::{Clock, Fault, Part, Running, Service, Site, SiteEvent, Status, Stop, Wish};
+use axum::http::StatusCode;
 use axum::{Extension, Json};
 use downpour_catalog::ErrorClass;
 use serde::{Deserialize, Serialize};
@@ -381,9 +382,18 @@ impl SpoolService {
         answers
     }
 
-    /// What is in quarantine, and of which spools that is not known.
-    async fn quarantine(&self) -> Quarantine {
+    /// How the spools are asked, where the service is at work.
+    fn asks(&self) -> Result<Vec<mpsc::Sender<Ask>>, Problem> {
         let asks = lock(&self.asks).clone();
+        if asks.is_empty() && !lock(&self.spools).is_empty() {
+            return Err(not_at_work());
+        }
+        Ok(asks)
+    }
+
+    /// What is in quarantine, and of which spools that is not known.
+    async fn quarantine(&self) -> Result<Quarantine, Problem> {
+        let asks = self.asks()?;
         let mut answers = self.quarantines(&asks).await.into_iter();
         let (mut files, mut unanswered) = (Vec::new(), Vec::new());
         for spool in &*lock(&self.spools) {
@@ -392,12 +402,12 @@ impl SpoolService {
                 None => unanswered.push(spool.folder.clone()),
             }
         }
-        Quarantine { files, unanswered }
+        Ok(Quarantine { files, unanswered })
     }
 
     /// Releases the file that is meant from the one quarantine in which it lies.
     async fn release(&self, meant: &str) -> Result<(), Problem> {
-        let asks = lock(&self.asks).clone();
+        let asks = self.asks()?;
         let answers = self.quarantines(&asks).await;
         let answered = answers.iter().flatten().count();
         let lies = |(index, files): (usize, Option<Vec<InQuarantine>>)| {
@@ -427,6 +437,13 @@ impl SpoolService {
         let away: Vec<_> = away.map(|s| format!("; {}: {}", s.folder, s.trouble)).collect();
         format!("no file `{meant}` is in quarantine{of}{}", away.concat())
     }
+}
+
+/// It was stopped, drained or has failed: nobody is there to be asked.
+fn not_at_work() -> Problem {
+    let todo = "see `downpour service status`; `downpour service start spool` begins it";
+    let (what, status) = ("the service `spool` is not at work", StatusCode::SERVICE_UNAVAILABLE);
+    Problem::new(status, "not-at-work", what, todo)
 }
 
 /// Asks one spool. Where it is not at work the reply is dropped with what is asked.
@@ -533,25 +550,28 @@ async fn list(Extension(service): Shared) -> Json<Spools> {
 }
 
 /// What is in quarantine, and why
-#[utoipa::path(get, path = "/v1/spools/quarantine", responses((status = 200, body = Quarantine)))]
-async fn quarantine(Extension(service): Shared) -> Json<Quarantine> {
-    Json(service.quarantine().await)
+#[utoipa::path(get, path = "/v1/spools/quarantine",
+    responses((status = 200, body = Quarantine), (status = 503, body = Problem)))]
+async fn quarantine(Extension(service): Shared) -> Result<Json<Quarantine>, Problem> {
+    service.quarantine().await.map(Json)
 }
 
 /// Let a file out of quarantine: it goes back to its place and starts again
 #[utoipa::path(post, path = "/v1/spools/release", request_body = Meant,
-    responses((status = 200, body = Quarantine), (status = 404, body = Problem)))]
+    responses((status = 200, body = Quarantine), (status = 400, body = Problem),
+        (status = 404, body = Problem), (status = 503, body = Problem)))]
 async fn release(
     Extension(service): Shared,
     Given(meant): Given<Meant>,
 ) -> Result<Json<Quarantine>, Problem> {
     service.release(&meant.file).await?;
-    Ok(Json(service.quarantine().await))
+    service.quarantine().await.map(Json)
 }
 
 /// Run a command on arrival again that failed for good
 #[utoipa::path(post, path = "/v1/spools/retry", request_body = Meant,
-    responses((status = 200, body = Spools), (status = 404, body = Problem)))]
+    responses((status = 200, body = Spools), (status = 400, body = Problem),
+        (status = 404, body = Problem), (status = 503, body = Problem)))]
 async fn retry(
     Extension(service): Shared,
     Given(meant): Given<Meant>,
@@ -561,10 +581,13 @@ async fn retry(
     let file = meant.file.parse().map_err(wrong)?;
     let is_open = lock(&service.failing).iter().any(|failing| failing.file == file);
     let send = |retries: &mpsc::Sender<i64>| retries.send(file).is_ok();
-    if is_open && lock(&service.retries).as_ref().is_some_and(send) {
-        return Ok(list(Extension(service)).await);
+    if !is_open {
+        return Err(Problem::not_found(format!("no command for file {file} is open")));
     }
-    Err(Problem::not_found(format!("no command for file {file} is open")))
+    if !lock(&service.retries).as_ref().is_some_and(send) {
+        return Err(not_at_work());
+    }
+    Ok(list(Extension(service)).await)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The service and its threads: what is asked of spools, and what a reload, a drain and a stop cut short.
 
 use super::{
-    Ask, InQuarantine, Instant, Ordering, Rules, STILL_THERE, SetApart, SpoolSection, SpoolService,
-    SpoolStatus, TICKS_USUAL, Worker, lock,
+    Ask, Extension, Failing, Given, InQuarantine, Instant, Meant, Ordering, Rules, STILL_THERE,
+    SetApart, SpoolSection, SpoolService, SpoolStatus, TICKS_USUAL, Worker, lock,
 };
 use crate::site::{Clock, Daemon, Service, Site, Stop, Wish};
 use downpour_catalog::{AdoptedFile, Change, Digest, OtherContent};
@@ -63,6 +63,7 @@ async fn a_spool_that_gives_no_answer_keeps_nobody_waiting() {
     let spools = ["/a", "/b"].map(|folder| toml::from_str(&format!("folder = '{folder}'")));
     *lock(&service.spools) = spools.map(|section| SpoolStatus::of(&section.unwrap())).into();
     let (seen, end) = tokio::join!(service.quarantine(), service.release("x"));
+    let seen = seen.unwrap();
     assert_eq!((seen.files.len(), seen.unanswered), (1, vec!["/a".to_owned()]));
     assert!(end.unwrap_err().what.contains("another file"));
     assert_eq!(*lock(&released), ["/b"]);
@@ -71,6 +72,24 @@ async fn a_spool_that_gives_no_answer_keeps_nobody_waiting() {
         let Ask::Quarantine(reply) = ask else { panic!("it is asked to release") };
         assert!(reply.is_closed());
     }
+}
+
+#[tokio::test]
+async fn of_spools_that_are_not_at_work_that_is_said() {
+    let service = Arc::new(SpoolService::default());
+    assert!(service.quarantine().await.unwrap().files.is_empty(), "there are none");
+    lock(&service.spools).push(SpoolStatus::default());
+    let (name, text) = ("x".to_owned(), String::new());
+    lock(&service.failing).push(Failing { file: 7, name, tries: 3, next_try: None, text });
+    let retry = async |file: &str| {
+        let meant = Meant { file: file.to_owned() };
+        super::retry(Extension(service.clone()), Given(meant)).await.unwrap_err().status
+    };
+    let quarantine = service.quarantine().await.unwrap_err();
+    let release = service.release("x").await.unwrap_err();
+    assert_eq!([quarantine.status, release.status, retry("7").await], [503; 3]);
+    assert!(quarantine.what.contains("not at work"), "{}", quarantine.what);
+    assert_eq!([retry("8").await, retry("x").await], [404, 400]);
 }
 
 #[tokio::test]
