@@ -374,7 +374,8 @@ fn event(event: &SiteEvent) -> Shown {
     let says = |key: &str| event.about.get(key) == Some(&true.into());
     let is_bad = match event.kind.as_str() {
         SiteEvent::TROUBLE | SiteEvent::QUARANTINE | SiteEvent::MISSED => true,
-        SiteEvent::LINK => says("is_broken"),
+        // What an operator did to a broken one is not trouble once more.
+        SiteEvent::LINK => says("is_broken") && event.about["wanted"] == "open",
         SiteEvent::MIRROR => says("alarm"),
         _ => false,
     };
@@ -397,10 +398,11 @@ fn happened(event: &SiteEvent) -> String {
             let (files, failed) = (&event.about["files"], &event.about["failed"]);
             format!("{way} {}: {files} files, {failed} failed {}", text("site"), text("what"))
         }
-        SiteEvent::LINK if event.about["is_broken"] == true => {
-            format!("{} is broken: {}", text("site"), text("what"))
-        }
-        SiteEvent::LINK => format!("{} is {} and not broken", text("site"), text("wanted")),
+        SiteEvent::LINK => match (text("wanted"), event.about["is_broken"] == true) {
+            ("open", true) => format!("{} is broken: {}", text("site"), text("what")),
+            (wanted, true) => format!("{} is {wanted} (broken: {})", text("site"), text("what")),
+            (wanted, false) => format!("{} is {wanted} and not broken", text("site")),
+        },
         SiteEvent::QUARANTINE => match event.about["files"].as_u64() {
             Some(files) if files > 1 => {
                 format!("{} ({}) and {} more", text("name"), text("class"), files - 1)
@@ -735,6 +737,26 @@ pub(super) mod tests {
         assert!(shown.contains("a?[2Jb?c?d"), "{shown}");
         assert!(!shown.contains(['\u{1b}', '\u{202e}']));
         assert_eq!(plain("äß 漢字 a\tb"), "äß 漢字 a?b");
+    }
+
+    #[test]
+    fn what_an_operator_did_to_a_broken_link_is_told_as_that() {
+        for (wanted, is_broken, words) in [
+            ("open", true, "b is broken: nobody answers"),
+            ("banned", true, "b is banned (broken: nobody answers)"),
+            ("drained", false, "b is drained and not broken"),
+            ("open", false, "b is open and not broken"),
+        ] {
+            let what = is_broken.then_some("nobody answers");
+            let about =
+                json!({ "site": "b", "is_broken": is_broken, "wanted": wanted, "what": what });
+            let mut state = State::new("127.0.0.1:28790");
+            state.heard(event(1, "link", about));
+            let page = text(&state, 120);
+            let line = page.lines().find(|line| line.contains(" link ")).unwrap();
+            assert!(line.trim_end().ends_with(&format!("  {words}")), "{page}");
+            assert_eq!(line.contains('!'), is_broken && wanted == "open", "{page}");
+        }
     }
 
     #[test]
