@@ -4,7 +4,9 @@
 use super::arriving::{check, judge};
 use super::incoming::Incoming;
 use super::link::Wanted;
-use super::offer::{BatchState, Begin, Offer, OfferAnswer, OfferItem, Wants, WantsAnswer};
+use super::offer::{
+    Arrived, BatchState, Begin, Offer, OfferAnswer, OfferItem, Trouble, Wants, WantsAnswer,
+};
 use super::people::{BatchReport, TransferReport, transfer_here};
 use super::room::LANES_MAX;
 use super::{Dispatch, here, lock, wants};
@@ -142,12 +144,25 @@ async fn begin(
             tokio::spawn(async move {
                 incoming.run(&site, &remote, lane.name(), ticket).await;
                 dispatch.count(&incoming.state.borrow());
-                BatchReport::incoming(&id, &incoming, site.clock.now()).tell(&site, None);
+                let trouble = broken(&incoming.state.borrow().items).cloned();
+                let trouble = trouble.as_ref().map(|of| (of.class(), of.what.as_str()));
+                BatchReport::incoming(&id, &incoming, site.clock.now()).tell(&site, trouble);
                 drop(arriving);
             });
         }
     }
     Ok(Json(incoming.state.borrow().clone()))
+}
+
+/// Why a batch broke as a whole, the first of its files before others: all failed, and by one class.
+fn broken(items: &[Arrived]) -> Option<&Trouble> {
+    let trouble = |item| match item {
+        &Arrived::Failed(ref trouble) => Some(trouble),
+        Arrived::Placed { .. } => None,
+    };
+    let first = items.first().and_then(trouble)?;
+    let is_alike = |item| trouble(item).is_some_and(|trouble| trouble.class == first.class);
+    items.iter().all(is_alike).then_some(first)
 }
 
 /// Nothing begins to arrive.
@@ -251,7 +266,7 @@ impl Dispatch {
     }
 
     fn count(&self, state: &BatchState) {
-        let placed = |item: &&super::Arrived| matches!(item, super::Arrived::Placed { .. });
+        let placed = |item: &&Arrived| matches!(item, Arrived::Placed { .. });
         let files = state.items.iter().filter(placed).count() as u64;
         self.totals.received_files.fetch_add(files, Ordering::Relaxed);
         let failed = state.items.len() as u64 - files;
@@ -262,9 +277,10 @@ impl Dispatch {
 
 #[cfg(test)]
 mod tests {
-    use super::{Incoming, KNOWN_MAX, make_room};
+    use super::{Arrived, Incoming, KNOWN_MAX, Trouble, broken, make_room};
     use crate::dispatch::ledger::Ledger;
     use crate::dispatch::room::Room;
+    use downpour_catalog::ErrorClass;
     use std::collections::{HashMap, HashSet};
     use std::sync::Arc;
     use std::time::Instant;
@@ -288,5 +304,15 @@ mod tests {
         }
         assert!(make_room(&mut known) && known.len() == KNOWN_MAX - 1);
         assert!(!known.contains_key("7") && known.contains_key("3"), "the oldest first");
+    }
+
+    #[test]
+    fn a_batch_broke_as_a_whole_where_all_of_it_failed_by_one_class() {
+        let failed = |class, what: &str| Arrived::Failed(Trouble::new(class, what));
+        let lost = |what| failed(ErrorClass::ConnectionLost, what);
+        let told = |items: &[Arrived]| broken(items).map(|trouble| trouble.what.clone());
+        assert_eq!(told(&[lost("x"), lost("y")]).as_deref(), Some("x"));
+        assert_eq!(told(&[lost("x"), failed(ErrorClass::FileChanged, "y")]), None);
+        assert_eq!(told(&[]), None);
     }
 }

@@ -9,7 +9,7 @@ use super::hooks::kill_point;
 use super::link::{Link, Wanted, seed};
 use super::load::{Loaded, Names, load};
 use super::offer::OFFER_ITEMS_LEN_MAX;
-use super::outgoing::{Broken, Outgoing, batch_name, item};
+use super::outgoing::{Broken, Delivered, Outgoing, batch_name, item};
 use super::people::BatchReport;
 use super::policy::{WAIT_MAX, waits};
 use super::route::Route;
@@ -461,10 +461,10 @@ async fn batch(
         rng,
         progress: progress.clone(),
     };
-    let (delivered, broken) = outgoing.run(ready).await?;
+    let end = outgoing.run(ready).await;
     drop(listed);
-    let ended = BatchReport { arrived: delivered.bytes, ..BatchReport::outgoing(&name, &progress) };
-    ended.tell(site, broken.as_ref().map(|broken| (broken.class, broken.what.as_str())));
+    tell_end(site, BatchReport::outgoing(&name, &progress), &end);
+    let (delivered, broken) = end?;
     let now = site.clock.now();
     let mut links = lock(&dispatch.links);
     let Some(link) = links.get_mut(remote.name()) else { return Ok(()) };
@@ -479,6 +479,18 @@ async fn batch(
     dispatch.totals.sent_files.fetch_add(delivered.files, Ordering::Relaxed);
     dispatch.totals.sent_bytes.fetch_add(delivered.bytes, Ordering::Relaxed);
     Ok(())
+}
+
+/// Tells who listens that a batch has ended, also by a fault of ours.
+fn tell_end(site: &Site, mut batch: BatchReport, end: &Result<(Delivered, Option<Broken>), Fault>) {
+    let trouble = match end {
+        Ok((delivered, broken)) => {
+            batch.arrived = delivered.bytes;
+            broken.as_ref().map(|broken| (broken.class, broken.what.as_str()))
+        }
+        Err(fault) => Some((fault.class, fault.what.as_str())),
+    };
+    batch.tell(site, trouble);
 }
 
 /// Does something to a link, and tells who listens if it breaks or heals by that, or is to be used otherwise.
@@ -554,13 +566,13 @@ pub(super) fn keep_links(dispatch: &Dispatch, config: &Config) -> std::io::Resul
 
 #[cfg(test)]
 mod tests {
-    use super::{fitting, within, work};
+    use super::{BatchReport, Progress, fitting, tell_end, within, work};
     use crate::dispatch::Dispatch;
     use crate::dispatch::book::Held;
     use crate::dispatch::offer::{OFFER_FILES_MAX, Offer};
     use crate::dispatch::outgoing::item;
     use crate::dispatch::route::Route;
-    use crate::site::{Clock, Daemon, Stop, Wish};
+    use crate::site::{Clock, Daemon, EventId, Fault, SiteEvent, Stop, Wish};
     use downpour_catalog::{Claimed, ErrorClass, Fence, FileId, Revision, State};
     use std::sync::Arc;
     use std::time::Duration;
@@ -608,6 +620,20 @@ mod tests {
         assert!(!ending.is_finished());
         drop(arriving);
         ending.await.unwrap().unwrap();
+        // A batch that ends by a fault of its own site is told, too.
+        let (to, rule, since_us) = ("b".to_owned(), "r".to_owned(), 1);
+        let (arrived, failed) = Default::default();
+        let progress = Progress { to, rule, files: 1, bytes: 7, since_us, arrived, failed };
+        let fault = Fault::new(ErrorClass::CatalogUnreachable, "it is away");
+        tell_end(&site, BatchReport::outgoing("1", &progress), &Err(fault));
+        let mut listener = site.events.listen(Some(EventId::FIRST));
+        let told = loop {
+            let event = listener.next(&site.events).await;
+            if event.kind == SiteEvent::BATCH {
+                break event.about.clone();
+            }
+        };
+        assert_eq!([&told["class"], &told["what"]], ["catalog-unreachable", "it is away"]);
     }
 
     #[test]

@@ -126,6 +126,9 @@ fn a_batch_a_broken_link_and_what_is_found_amiss_are_events() {
         [&apart["files"], &apart["name"], &apart["class"]],
         [&json!(1), &json!("run18.root"), &json!("version-conflict")]
     );
+    // All that came with it failed, and why is told there.
+    let failed = told(&sites.b, SiteEvent::BATCH, &|about| about["class"] == "version-conflict");
+    assert_eq!([&failed.about["files"], &failed.about["failed"]], [1, 1]);
     sites.a.run(&["catalog", "reconcile"]);
     let report = told(&sites.a, SiteEvent::RECONCILE, &|about| about["remote"] == "b").about;
     let known: ReportList = sites.a.get("/v1/reconcile").unwrap();
