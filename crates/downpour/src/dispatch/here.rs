@@ -6,7 +6,7 @@
 
 use super::arriving::{Judged, Taken};
 use super::contents::Contents;
-use super::incoming::receipt;
+use super::incoming::{not_recorded, receipt};
 use super::offer::{Said, Trouble};
 use super::record::record;
 use crate::receipt::{SignedFileReceipt, WrongContent, forget_beneath, sync_beneath};
@@ -39,7 +39,10 @@ pub(super) async fn find(
     let answers = record(site, folder, files).await?;
     let mut others: Vec<Option<Said>> = vec![None; judged.taken.len()];
     for ((index, receipt), answer) in found.here.into_iter().zip(answers) {
-        others[index] = answer.is_ok().then(|| Said::Have { receipt: Box::new(receipt) });
+        others[index] = Some(match answer {
+            Ok(_) => Said::Have { receipt: Box::new(receipt) },
+            Err(refused) => Said::Refuse(not_recorded(&refused)),
+        });
     }
     for (index, trouble) in found.refused {
         others[index] = Some(Said::Refuse(trouble));
@@ -116,7 +119,8 @@ mod tests {
     use crate::object::Digest as Blake3;
     use crate::site::{Clock, Daemon, Site};
     use downpour_catalog::{
-        AdoptedFile, Change, Digest, ErrorClass, FileId, OtherContent, Replica, ReplicaState,
+        AdoptedFile, Change, Digest, DigestKind, ErrorClass, FileId, OtherContent, Replica,
+        ReplicaState,
     };
     use std::path::{Path, PathBuf};
     use std::sync::Arc;
@@ -263,6 +267,16 @@ mod tests {
         let mut judged = judge_with(site, &inbox, ("w", "content"), wrong).await;
         find(site, &inbox, &mut judged).await;
         assert!(matches!(judged.said[..], [Said::Refuse(_)]) && inbox.join("z").exists());
+        // What is recorded of the same file has another one.
+        let id = known(site, "v", "content", &inbox.join("z")).await;
+        let other = Digest::new(DigestKind::Md5, &[7; 16]).unwrap();
+        let changes = vec![Change::Digest(id, other)];
+        site.catalog.submit(site.clock.now(), changes).done().await.unwrap();
+        let mut judged = judge_with(site, &inbox, ("v", "content"), told(right)).await;
+        find(site, &inbox, &mut judged).await;
+        let [Said::Refuse(trouble)] = &judged.said[..] else { panic!("{:?}", judged.said) };
+        assert_eq!(trouble.class(), ErrorClass::DigestDiffers, "{trouble}");
+        assert!(judged.taken.is_empty() && inbox.join("z").exists());
         daemon.end(Duration::ZERO).await;
     }
 

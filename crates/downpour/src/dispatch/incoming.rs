@@ -18,7 +18,7 @@ use crate::receipt::{FileReceipt, SignedFileReceipt, WrongContent};
 use crate::session::{ReceiveFiles, ReceivedFiles, receive_files};
 use crate::site::{Fault, Remote, Site, blocking};
 use crate::ticket::Ticket;
-use downpour_catalog::{ErrorClass, Refused};
+use downpour_catalog::{DigestKind, ErrorClass, Refused};
 use downpour_proto::transfer::Wishes;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -325,6 +325,8 @@ fn not_read_back(folder: &Path, (taken, brought): (&Taken, bool), wrong: &WrongC
 
 pub(super) fn not_recorded(refused: &Refused) -> Trouble {
     let class = match refused {
+        // The same content, and another digest of it: whose is wrong is not known.
+        Refused::DigestDiffers(kind) if *kind != DigestKind::Blake3 => ErrorClass::DigestDiffers,
         Refused::NameTaken { .. } | Refused::DigestDiffers(_) => ErrorClass::VersionConflict,
         _ => ErrorClass::Internal,
     };
@@ -340,7 +342,7 @@ fn damage(path: &Path) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Incoming, not_read_back};
+    use super::{DigestKind, Incoming, Refused, not_read_back, not_recorded};
     use crate::dispatch::arriving::Taken;
     use crate::dispatch::ledger::Ledger;
     use crate::dispatch::room::Room;
@@ -392,6 +394,16 @@ mod tests {
             std::fs::write(at.join("x"), "good").unwrap();
             assert_eq!(not_read_back(at, (&taken, brought), &wrong).class(), class);
             assert_eq!(at.join("x").exists(), stays, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_recorded_with_another_digest_of_its_content_is_no_other_version() {
+        for (kind, class) in [
+            (DigestKind::Md5, ErrorClass::DigestDiffers),
+            (DigestKind::Blake3, ErrorClass::VersionConflict),
+        ] {
+            assert_eq!(not_recorded(&Refused::DigestDiffers(kind)).class(), class);
         }
     }
 
