@@ -222,7 +222,7 @@ impl Reader {
         from: Option<&Cursor>,
         limit: usize,
     ) -> Result<Vec<File>, Error> {
-        let after = if let Some(Cursor::Id(id)) = from { id.0 + 1 } else { 0 };
+        let after = if let Some(Cursor::Id(id)) = from { id.0.saturating_add(1) } else { 0 };
         let since = query.since.map_or(0, |since| FileId::first_at(since).0);
         let until = query.until.map_or(i64::MAX, |until| FileId::first_at(until).0);
         // One lower bound: of two, SQLite begins at the first.

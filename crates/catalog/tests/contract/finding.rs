@@ -4,8 +4,8 @@ use crate::records::{decided, plant_records};
 use crate::world::{Daemon, NOW, World, digest};
 use downpour_catalog::{
     BeforeMigration, Catalog, CatalogUrl, Change, CopyError, Cursor, Digest, DigestKind,
-    ErrorClass, FileId, Format, NewFile, Next, OpenError, Query, Reader, SCHEMA_VERSION, Sheet,
-    State, backup, export, restore,
+    ErrorClass, FileId, Format, NewFile, Next, OpenError, Page, Query, Reader, SCHEMA_VERSION,
+    Sheet, State, backup, export, restore,
 };
 use std::collections::BTreeSet;
 use std::fs::Permissions;
@@ -118,6 +118,9 @@ pub(crate) fn pages_are_stable_while_files_are_added(world: &World) {
                 daemon.take_in(&format!("{place}-{}-{round}", query.prefix.is_some()));
             }
         }
+        let end = Cursor::Id(FileId(i64::MAX));
+        let beyond = world.reader().search(&Query::default(), Some(&end), 10).unwrap();
+        assert_eq!(beyond, Page { files: Vec::new(), next: None });
         let unique: BTreeSet<_> = found.iter().copied().collect();
         assert_eq!(unique.len(), found.len(), "none twice");
         assert!(unique.is_superset(&before), "none lost");
