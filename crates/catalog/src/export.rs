@@ -47,6 +47,31 @@ pub enum Sheet {
     Decisions,
 }
 
+impl Sheet {
+    /// The columns, as their line of CSV.
+    const fn headings(self) -> &'static str {
+        match self {
+            Self::Files => {
+                "id,site,name,version,size,rule,state,since_us,reason,error,next_try_us,tries,blake3"
+            }
+            Self::Digests => "file,kind,digest",
+            Self::Transfers => "id,from,to,submitted_us",
+            Self::Attempts => {
+                "file,number,transfer,writer,started_us,ended_us,bytes,outcome,error,session"
+            }
+            Self::Replicas => "file,site,path,state",
+            Self::Receipts => "file,receiver,at_us,signed",
+            Self::Sessions => "id,stream,rule,started_us,ended_us",
+            Self::Deliveries => "session,file,receiver,state,error,at_us",
+            Self::Events => "log,number,at_us,event,subject,revision,from,to,error",
+            Self::Links => "log,at_us,from,to,took_us,bytes,sent,sent_again,rtt_us,connections,ip",
+            Self::Decisions => {
+                "log,at_us,from,to,connections,pacing_bps,rate_bps,lost_ppb,binding,why"
+            }
+        }
+    }
+}
+
 /// How rows are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -85,7 +110,11 @@ pub fn export(
     out: &mut dyn Write,
 ) -> Result<u64, ExportError> {
     let names = Names::of(reader)?;
-    let mut sink = Sink { format, out, rows: 0 };
+    let mut sink = Sink { format, headings: sheet.headings(), out, rows: 0 };
+    if format == Format::Csv {
+        // Also where no row follows: whoever reads it wants its columns.
+        writeln!(sink.out, "{}", sink.headings)?;
+    }
     match sheet {
         Sheet::Files => {
             let mut cursor = None;
@@ -171,6 +200,7 @@ fn block(table: &Table, common: Option<usize>) -> String {
 
 struct Sink<'a> {
     format: Format,
+    headings: &'static str,
     out: &'a mut dyn Write,
     rows: u64,
 }
@@ -179,10 +209,7 @@ impl Sink<'_> {
     fn row(&mut self, cells: Cells) -> io::Result<()> {
         match self.format {
             Format::Csv => {
-                if self.rows == 0 {
-                    let headings: Vec<_> = cells.iter().map(|(name, _)| *name).collect();
-                    writeln!(self.out, "{}", headings.join(","))?;
-                }
+                debug_assert!(cells.iter().map(|(name, _)| *name).eq(self.headings.split(',')));
                 let values: Vec<_> = cells.iter().map(|(_, value)| csv(value)).collect();
                 writeln!(self.out, "{}", values.join(","))?;
             }
@@ -240,8 +267,7 @@ impl Names {
         self.logs.get(&id.0).cloned().unwrap_or_else(|| id.to_string())
     }
 
-    /// A file, as it is exported.
-    pub fn file(&self, file: &File) -> Vec<(&'static str, Json)> {
+    fn file(&self, file: &File) -> Cells {
         vec![
             ("id", file.id.0.into()),
             ("site", self.site(file.site).into()),

@@ -169,6 +169,9 @@ pub(crate) fn exports_hold_every_row(world: &World) {
         let (rows, text) = write(sheet, &none, Format::Csv);
         assert_eq!((rows, text.lines().count() as u64), (expected, expected + 1), "{sheet:?}");
     }
+    let (rows, text) = write(Sheet::Links, &none, Format::Csv);
+    assert!(rows == 0 && text.starts_with("log,at_us,from,to,") && text.lines().count() == 1);
+    assert_eq!(write(Sheet::Links, &none, Format::Ndjson), (0, String::new()));
     let (us, odd) = (NOW.0, odd.0);
     let (a, b) = ("01".repeat(32), "02".repeat(32));
     let md5 = format!("\n{odd},md5,{}\n", "09".repeat(16));
