@@ -39,6 +39,7 @@ pub struct Links {
 /// Which decisions to show.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 struct Of {
     /// On the link from this site; without it on all.
     link: Option<String>,

@@ -210,6 +210,7 @@ async fn elsewhere(site: &Arc<Site>, from: &str, wish: Submission) -> Result<Sub
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 struct How {
     /// Whether to count the files of each transfer; those for which some seconds are too few come without
     #[serde(default)]
@@ -325,6 +326,7 @@ impl Dispatch {
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 struct Where {
     /// The site at which it was queued; this one unless given
     at: Option<String>,
@@ -364,6 +366,7 @@ pub(super) async fn transfer_here(
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 struct Which {
     /// What the name begins with.
     prefix: Option<String>,

@@ -40,8 +40,10 @@ fn each_role_may_what_it_may() {
     assert_eq!(stop(&viewer), "403 not-allowed");
     assert_eq!(stop(&operator), "ok");
     assert_eq!(get(&viewer, "/v1/nothing"), "404 no-such-path");
-    for path in ["/v1/files/abc/content", "/v1/transfers/abc", "/v1/why/abc", "/v1/fetches/abc"] {
-        assert_eq!(get(&viewer, path), "400 bad-request", "{path}");
+    let odd = "files/abc/content transfers/abc why/abc fetches/abc files?colour=red why?colour=red \
+               transfers?colour=red transfers/1?colour=red links/history?colour=red";
+    for path in odd.split(' ') {
+        assert_eq!(get(&viewer, &format!("/v1/{path}")), "400 bad-request", "{path}");
     }
     let said = |arguments: &[&str]| {
         let ended = site.run(arguments);
