@@ -291,7 +291,8 @@ async fn search(
 
 /// All that the catalog has of one file: digests, copies, attempts, receipts
 #[utoipa::path(get, path = "/v1/files/{file}", params(("file" = i64, Path)),
-    responses((status = 200, body = FileRecord), (status = 404, body = Problem)))]
+    responses((status = 200, body = FileRecord), (status = 400, body = Problem),
+        (status = 404, body = Problem)))]
 async fn show(
     State(site): State<Arc<Site>>,
     Named(file): Named<i64>,

@@ -27,9 +27,12 @@ pub(super) fn routes() -> Routes {
 }
 
 /// A file's bytes; with `Want-Digest` its digest as a header, as the catalog has it
-#[utoipa::path(get, path = "/v1/files/{file}/content", params(("file" = i64, Path)),
-    responses((status = 200, content_type = "application/octet-stream"),
-        (status = 404, body = Problem)))]
+#[utoipa::path(get, path = "/v1/files/{file}/content",
+    params(("file" = i64, Path), ("Want-Digest" = Option<String>, Header,
+        description = "The kinds that are wanted: blake3, md5, sha-256, adler32, after commas")),
+    responses((status = 200, content_type = "application/octet-stream",
+            headers(("Digest" = String, description = "Those of them that the catalog has"))),
+        (status = 400, body = Problem), (status = 404, body = Problem)))]
 async fn content(
     State(site): State<Arc<Site>>,
     Extension(dispatch): Extension<Arc<Dispatch>>,

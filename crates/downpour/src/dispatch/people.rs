@@ -409,7 +409,8 @@ async fn why(
 
 /// Why one file does not move
 #[utoipa::path(get, path = "/v1/why/{file}", params(("file" = i64, Path)),
-    responses((status = 200, body = Why), (status = 404, body = Problem)))]
+    responses((status = 200, body = Why), (status = 400, body = Problem),
+        (status = 404, body = Problem)))]
 async fn why_file(
     State(site): State<Arc<Site>>,
     Extension(dispatch): Extension<Arc<Dispatch>>,
