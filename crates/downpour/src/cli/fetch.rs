@@ -99,7 +99,8 @@ async fn look(
 pub(super) fn show_under_way(report: &FetchReport) {
     let FetchReport { id, name, site, size, arrived, .. } = report;
     let (size, arrived) = (show_bytes(*size), show_bytes(*arrived));
-    let (name, last) = (shown(name), report.changes.last().map(|last| shown(last)));
+    let (name, site) = (shown(name), shown(site));
+    let last = report.changes.last().map(|last| shown(last));
     match (name.as_str(), last) {
         ("", Some(why)) => println!("fetch {id}: {why}"),
         (_, Some(last)) => {
@@ -111,7 +112,8 @@ pub(super) fn show_under_way(report: &FetchReport) {
 
 fn show(report: &FetchReport) {
     let FetchReport { name, version, site, size, .. } = report;
-    println!("{} version {version} of {site}, {}", shown(name), show_bytes(*size));
+    let (name, site) = (shown(name), shown(site));
+    println!("{name} version {version} of {site}, {}", show_bytes(*size));
     show_sources(&report.sources);
     report.changes.iter().for_each(|change| println!("  {}", shown(change)));
     match (&report.failure, &report.path, report.done) {
@@ -129,7 +131,7 @@ pub(super) fn show_sources(sources: &[FetchSource]) {
             show_duration(Duration::try_from_secs_f64(takes).unwrap_or(Duration::MAX))
         });
         let brought = show_bytes(source.brought);
-        let why = shown(&source.why);
-        println!("  {:<16} {takes:>12}  {brought:>10} brought  {why}", source.site);
+        let (site, why) = (shown(&source.site), shown(&source.why));
+        println!("  {site:<16} {takes:>12}  {brought:>10} brought  {why}");
     }
 }

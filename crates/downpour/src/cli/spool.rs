@@ -102,9 +102,9 @@ fn show(seen: &Spools) {
 
 fn show_one(spool: &SpoolStatus) {
     let room = &spool.occupancy;
-    println!("{}", spool.folder);
+    println!("{}", shown(&spool.folder));
     if !spool.trouble.is_empty() {
-        println!("  {}", spool.trouble);
+        println!("  {}", shown(&spool.trouble));
     }
     println!(
         "  {} settling, {} being read, {} booked, {} in quarantine, {} without a rule",
@@ -136,10 +136,11 @@ fn show_one(spool: &SpoolStatus) {
 fn show_quarantine(seen: &Quarantine) {
     for file in &seen.files {
         let reason = &file.reason;
-        let (path, text) = (shown(&reason.path), shown(&reason.text));
-        println!("{}  {path}  {}: {text}", reason.file, reason.class);
+        let (path, class, text) = (&reason.path, &reason.class, &reason.text);
+        println!("{}  {}  {}: {}", reason.file, shown(path), shown(class), shown(text));
     }
     for folder in &seen.unanswered {
+        let folder = shown(folder);
         println!("{folder} gives no answer: it copies a file, or its disk hangs");
     }
 }

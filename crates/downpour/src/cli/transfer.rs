@@ -364,8 +364,8 @@ impl ListArgs {
             let way = if batch.arrives { "from" } else { "to" };
             println!(
                 "batch {} {way} {:<12} {:>6} files {:>12}, {:>12} arrived, {} failed",
-                batch.id,
-                batch.site,
+                shown(&batch.id),
+                shown(&batch.site),
                 batch.files,
                 show_bytes(batch.bytes),
                 show_bytes(batch.arrived),
@@ -512,7 +512,7 @@ fn listed(report: &TransferReport) -> String {
     if !report.states.is_empty() {
         return line_of(report);
     }
-    let TransferReport { id, from, to, .. } = report;
+    let (id, from, to) = (report.id, shown(&report.from), shown(&report.to));
     format!("transfer {id} {from} -> {to}: submitted {}", show_time(report.submitted_us))
 }
 
@@ -521,10 +521,10 @@ fn show_transfer(report: &TransferReport) {
 }
 
 fn line_of(report: &TransferReport) -> String {
-    let states: Vec<_> =
-        report.states.iter().map(|(state, files)| format!("{files} {state}")).collect();
+    let states = report.states.iter();
+    let states: Vec<_> = states.map(|(state, files)| format!("{files} {}", shown(state))).collect();
     let states = if states.is_empty() { "nothing to move".to_owned() } else { states.join(", ") };
-    let (id, from, to) = (report.id, &report.from, &report.to);
+    let (id, from, to) = (report.id, shown(&report.from), shown(&report.to));
     let (bytes, at) = (show_bytes(report.bytes.unwrap_or(0)), show_time(report.submitted_us));
     format!("transfer {id} {from} -> {to}: {states}; {bytes}; submitted {at}")
 }
@@ -533,7 +533,7 @@ fn show_link(link: &LinkReport) {
     let wanted = format!("{:?}", link.wanted).to_lowercase();
     println!(
         "{:<12} {wanted:<8} {} of {} batches, {} files, {}, {:.0} files/s",
-        link.site,
+        shown(&link.site),
         link.active,
         link.active_max,
         link.files,
@@ -550,12 +550,12 @@ fn show_why(why: &Why) {
     let has_ended = matches!(why.state.as_str(), "receipted" | "cancelled" | "adopted");
     let when = if has_ended { "-" } else { "nobody knows when" };
     let eta = why.eta_us.map_or_else(|| when.to_owned(), show_time);
-    let reason = why.reason.as_deref().unwrap_or("-");
-    println!("{} {} {} {reason} {eta}", why.file, shown(&why.name), why.state);
+    let reason = shown(why.reason.as_deref().unwrap_or("-"));
+    println!("{} {} {} {reason} {eta}", why.file, shown(&why.name), shown(&why.state));
     println!("    {}", shown(&why.text));
     for way in &why.ways {
         let done = way.done_us.map_or_else(|| "nobody knows when".to_owned(), show_time);
-        println!("    to {}: there {done}; {}", way.to, shown(&way.why));
+        println!("    to {}: there {done}; {}", shown(&way.to), shown(&way.why));
         let lines = way.measured.iter().chain(&way.plan);
         lines.for_each(|PlanLine { name, value, why }| {
             println!("        {:<15} {:<16} {}", plain(name), plain(value), plain(why));
@@ -615,5 +615,18 @@ mod tests {
         assert_eq!(line(r#", "bytes": 0"#), bare);
         let counted = line(r#", "states": {"queued": 2}, "bytes": 9"#);
         assert!(counted.contains("b: 2 queued; 9 B; submitted"), "{counted}");
+    }
+
+    #[test]
+    fn names_that_another_site_tells_cannot_speak_to_the_terminal() {
+        let odd = "\u{1b}[2J";
+        let (from, to) = (format!("a{odd}"), format!("b{odd}"));
+        let (states, bytes) = Default::default();
+        let report = TransferReport { id: 7, from, to, submitted_us: 0, states, bytes };
+        let mut counted = report.clone();
+        counted.states = [(format!("queued{odd}"), 2)].into();
+        for line in [listed(&report), listed(&counted)] {
+            assert!(!line.chars().any(char::is_control), "{line:?}");
+        }
     }
 }
