@@ -72,6 +72,6 @@ pub use reader::Reader;
 pub use record::{
     Attempt, Count, Delivery, DeliveryState, Digest, DigestKind, Event, EventKind, Fence, File,
     FileId, LogId, Outcome, Receipt, Replica, ReplicaState, Revision, RuleId, Session, SessionId,
-    SiteId, Time, Transfer, TransferId,
+    SiteId, Time, Transfer, TransferId, hex,
 };
 pub use search::{BadCursor, Cursor, PAGE_MAX, Page, Query};

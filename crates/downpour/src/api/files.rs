@@ -11,6 +11,7 @@ use axum::Json;
 use axum::extract::State;
 use downpour_catalog::{
     Attempt, Cursor, Error, File, FileId, Names, PAGE_MAX, Query, Reader, Receipt, Replica, Time,
+    hex,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
@@ -240,7 +241,6 @@ impl AttemptReport {
 
 impl ReceiptReport {
     fn of(receipt: &Receipt) -> Self {
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         Self { receiver: hex(&receipt.receiver), at_us: receipt.at.0, signed: hex(&receipt.signed) }
     }
 }
@@ -303,15 +303,17 @@ async fn show(
 
 #[cfg(test)]
 mod tests {
-    use super::{FilePage, FileRecord};
+    use super::{AttemptReport, FilePage, FileRecord};
     use crate::site::{Clock, Daemon, Role};
     use axum::body::Body;
     use axum::http::Request;
     use downpour_catalog::{
-        Catalog, Change, Digest, DigestKind, NewFile, OtherContent, Replica, ReplicaState, Same,
-        Time,
+        Catalog, Change, Digest, DigestKind, Format, NewFile, OtherContent, Query, Reader, Replica,
+        ReplicaState, Same, Sheet, Time, export,
     };
     use serde::de::DeserializeOwned;
+    use serde_json::json;
+    use std::collections::BTreeSet;
     use std::path::Path;
     use std::time::Duration;
     use tower::ServiceExt as _;
@@ -350,6 +352,42 @@ mod tests {
         let replica = Change::Replica(Replica { file, site, path, state });
         let answers = catalog.apply(now, &[Change::Digest(file, md5), replica]).unwrap();
         assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    }
+
+    #[tokio::test]
+    async fn files_and_attempts_have_what_an_export_has_of_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let daemon = daemon(folder.path()).await;
+        let columns = async |sheet| {
+            let export = move |reader: &mut Reader| {
+                let mut out = Vec::new();
+                export(reader, sheet, &Query::default(), Format::Csv, &mut out).unwrap();
+                Ok(String::from_utf8(out).unwrap())
+            };
+            let text = daemon.0.site.read(export).await.unwrap();
+            let heads = text.lines().next().unwrap().split(',');
+            heads.map(str::to_owned).collect::<BTreeSet<_>>()
+        };
+        let keys = |of: serde_json::Value| {
+            of.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>()
+        };
+        let (_, page): (u16, FilePage) = ask(&daemon, "/v1/files?limit=1").await;
+        assert_eq!(columns(Sheet::Files).await, keys(json!(page.files[0])));
+        let mut attempt = keys(json!(AttemptReport {
+            number: 1,
+            transfer: None,
+            writer: String::new(),
+            started_us: 0,
+            ended_us: 0,
+            bytes: 0,
+            outcome: String::new(),
+            error: None,
+            session: None,
+        }));
+        // All are of one file there.
+        attempt.insert("file".to_owned());
+        assert_eq!(columns(Sheet::Attempts).await, attempt);
+        daemon.0.end(Duration::ZERO).await;
     }
 
     async fn ask<T: DeserializeOwned>(of: &(Daemon, String), path: &str) -> (u16, T) {

@@ -1,5 +1,5 @@
-//! `downpour catalog`: search, export, backup and restore of a catalog, beside the daemon that writes to it; `adopt` is a
-//! module of its own.
+//! `downpour catalog`: search of a running site's catalog; search, export, backup and restore of one by its URL, beside the daemon that
+//! writes to it. `adopt`, `rebuild` and `reconcile` are modules of their own.
 
 use super::rebuild::RebuildArgs;
 use super::reconcile::ReconcileArgs;
