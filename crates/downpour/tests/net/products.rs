@@ -378,7 +378,8 @@ fn a_second_interrupt_ends_a_session_of_products_that_still_sends_and_its_receiv
     let receiver = receiver(&scratch, 0, &ticket, &[]);
     let products = ["--products", list.to_str().unwrap(), "--receivers", "1", "--rate", "1mbit"];
     let mut sender = sender(&scratch, &address, &ticket, &[], &products);
-    sender.until(|s| s.err().contains("phase=streaming").then_some(()));
+    // Sooner there may be no product yet that is still to be sent.
+    sender.until(|s| s.err().contains("data_bytes=50000000").then_some(()));
     sender.interrupt();
     sender.until(|s| s.err().contains("(again: end the session)").then_some(()));
     // Sooner they would be one.
