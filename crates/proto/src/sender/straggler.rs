@@ -73,9 +73,6 @@ const LOSS_TIME: Duration = Duration::from_secs(2);
 /// After this much of it the stream spends no repair on what only that receiver lacks.
 const SUSPECT_TIME: Duration = Duration::from_millis(300);
 
-/// Members of which this much is remembered.
-const REMEMBERED_MAX: usize = 1_024;
-
 /// What to do with a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -187,14 +184,7 @@ impl Trial {
 /// When something may come again, and the wait after that.
 type Waits = BTreeMap<ReceiverId, (Timestamp, Duration)>;
 
-/// Who is known is always followed; new ones are while there is room.
-fn remember(waits: &mut Waits, id: ReceiverId, wait: (Timestamp, Duration)) {
-    if waits.len() < REMEMBERED_MAX || waits.contains_key(&id) {
-        waits.insert(id, wait);
-    }
-}
-
-/// The policy's memory.
+/// The policy's memory, of members alone: [`MEMBERS_MAX`](super::MEMBERS_MAX) bounds it.
 #[derive(Debug)]
 pub(super) struct Stragglers {
     trial: Option<Trial>,
@@ -347,9 +337,7 @@ impl Stragglers {
     /// It is told to leave, and asked back later.
     pub(super) fn leave(&mut self, now: Timestamp, id: ReceiverId) -> Verdict {
         self.wait(now, id);
-        if self.away.contains_key(&id) {
-            self.told.insert(id);
-        }
+        self.told.insert(id);
         Verdict::Leave(id)
     }
 
@@ -362,7 +350,7 @@ impl Stragglers {
     /// known, and pulls have a part of it.
     pub(super) fn rest(&mut self, now: Timestamp, id: ReceiverId) {
         let (_, longest) = RETURN_PAUSE;
-        remember(&mut self.away, id, (now + longest, longest));
+        self.away.insert(id, (now + longest, longest));
         self.put_off(now + longest);
     }
 
@@ -371,7 +359,7 @@ impl Stragglers {
         self.lossy.remove(&id);
         let pause = self.away.get(&id).map_or(RETURN_PAUSE.0, |(_, last)| *last * 2);
         let pause = pause.min(RETURN_PAUSE.1);
-        remember(&mut self.away, id, (now + pause, pause));
+        self.away.insert(id, (now + pause, pause));
         self.next_trial = now + TRIAL_GAP;
         self.next_return = self.next_trial + TRIAL_GAP;
     }
@@ -430,7 +418,7 @@ impl Stragglers {
             let first = if tried.follows() { TRIAL_PAUSE.0 } else { DOUBT_PAUSE };
             let pause = self.passed.get(id).map_or(first, |(_, last)| *last * 2);
             let pause = pause.min(TRIAL_PAUSE.1);
-            remember(&mut self.passed, *id, (now + pause, pause));
+            self.passed.insert(*id, (now + pause, pause));
             // What it lost in the moment before, when the stream had just become too fast for it, has to show again.
             if let Some(losing) = self.lossy.get_mut(id) {
                 *losing = Losing { since: now - LOSS_TIME / 2, span: (0, 0) };

@@ -1,6 +1,6 @@
 //! Stories of groups as the policy sees them, review by review.
 
-use super::{REMEMBERED_MAX, REVIEW_INTERVAL, Standing, Stragglers, Trial, Verdict};
+use super::{REVIEW_INTERVAL, Standing, Stragglers, Trial, Verdict};
 use crate::ids::{ReceiverId, Round};
 use crate::time::{Duration, Timestamp};
 use crate::units::Rate;
@@ -290,24 +290,29 @@ fn one_whose_leaving_makes_nothing_faster_stays() {
 }
 
 #[test]
-fn who_is_remembered_waits_twice_as_long_each_time_also_among_many() {
+fn each_waits_twice_as_long_the_second_time_and_of_many_nobody_is_forgotten() {
     let mut policy = Stragglers::new(Timestamp::ZERO);
     let at = |secs| Timestamp::ZERO + Duration::from_secs(secs);
-    for id in 0..2 * REMEMBERED_MAX as u32 {
-        policy.leave(at(0), ReceiverId(id));
+    let all = || (0..2_000).map(ReceiverId);
+    for id in all() {
+        policy.leave(at(0), id);
     }
-    assert_eq!((policy.away.len(), policy.due_back(at(10))), (REMEMBERED_MAX, Some(ReceiverId(0))));
+    let told = |policy: &Stragglers| all().filter(|id| policy.is_told(*id)).count();
+    assert_eq!((told(&policy), policy.away.len()), (2_000, 2_000));
+    assert_eq!((policy.due_back(at(10)), told(&policy)), (Some(ReceiverId(0)), 1_999));
     policy.leave(at(10), ReceiverId(0));
     assert_eq!(policy.away[&ReceiverId(0)], (at(30), Duration::from_secs(20)));
+    let back: Vec<_> = (20..3_000).filter_map(|secs| policy.due_back(at(secs))).collect();
+    assert_eq!((back.len(), told(&policy)), (2_000, 0), "each once");
     let keep = |policy: &mut Stragglers, id| {
         let round_trip = Duration::from_millis(10);
-        policy.trial = Some(Trial::new(ReceiverId(id), at(0), Rate::from_mbps(1), round_trip));
+        policy.trial = Some(Trial::new(id, at(0), Rate::from_mbps(1), round_trip));
         policy.keep(at(0), at(0));
     };
-    (0..2 * REMEMBERED_MAX as u32).for_each(|id| keep(&mut policy, id));
+    all().for_each(|id| keep(&mut policy, id));
     let first = policy.passed[&ReceiverId(0)].1;
-    keep(&mut policy, 0);
-    assert_eq!((policy.passed.len(), policy.passed[&ReceiverId(0)].1), (REMEMBERED_MAX, first * 2));
+    keep(&mut policy, ReceiverId(0));
+    assert_eq!((policy.passed.len(), policy.passed[&ReceiverId(0)].1), (2_000, first * 2));
 }
 
 #[test]
