@@ -113,7 +113,8 @@ pub trait RateController: Send + fmt::Debug {
     fn on_sample(&mut self, now: Timestamp, sample: &RateSample);
 
     /// A poll has just left. `bytes_sent` counts all bytes of the stream so far, the poll included.
-    /// Not hearing from anybody for several round trips makes the rate fall.
+    /// Not hearing from anybody for several round trips makes the rate fall; a controller that knows of nobody may
+    /// leave it.
     fn on_tick(&mut self, now: Timestamp, bytes_sent: u64);
 
     /// The receiver is gone, complete, or pulls from now on: it no longer holds the rate down.
