@@ -164,6 +164,25 @@ async fn who_gives_up_leaves_no_second_thread_with_a_disk_that_does_not_answer()
 }
 
 #[tokio::test]
+async fn a_disk_that_does_not_answer_is_named_and_keeps_nobody_from_the_manifest() {
+    let read_wait_max = Duration::from_millis(200);
+    let limits = ServerLimits { reads_max: 1, read_wait_max, ..ServerLimits::default() };
+    let world = World::new(Setup { limits, ..Setup::default() }).await;
+    let halted = world.session.disk.write().await;
+    let client = world.client().await;
+    let waits = tokio::spawn(async move { client.data(0..100).await });
+    until(|| world.session.read.load(Ordering::Relaxed) == 100).await;
+
+    let client = world.client().await;
+    let error = client.data(0..100).await.unwrap_err();
+    assert!(error.is_passing() && error.to_string().contains("disk"), "{error}");
+    assert_eq!(client.manifest(0..1000).await.unwrap().len(), 1000);
+    drop(halted);
+    assert_eq!(waits.await.unwrap().unwrap(), world.session.data[..100]);
+    assert_eq!(client.data(0..100).await.unwrap(), world.session.data[..100]);
+}
+
+#[tokio::test]
 async fn who_stops_reading_frees_the_budget() {
     let limits = ServerLimits { stall_time_max: Duration::from_millis(200), ..Default::default() };
     let world = World::new(Setup { limits, data_len: 30_000_000, ..Setup::default() }).await;

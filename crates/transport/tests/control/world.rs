@@ -174,7 +174,7 @@ impl SessionHandler for Session {
         }
         self.read.fetch_add(range.end - range.start, Ordering::Relaxed);
         std::thread::sleep(Duration::from_millis(self.slow_ms.load(Ordering::Relaxed)));
-        let _disk = self.disk.blocking_read();
+        let _disk = (kind == BlockKind::Data).then(|| self.disk.blocking_read());
         let bytes = self.data[range.start as usize..range.end as usize].to_vec();
         match kind {
             BlockKind::Data => Ok(bytes),

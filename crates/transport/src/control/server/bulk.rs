@@ -174,7 +174,11 @@ async fn next_piece<H: SessionHandler>(
     core.budget.acquire(len as usize).await;
     let piece = range.start..range.start + len;
     let asked = Instant::now();
-    let read = core.blocking(move |handler| {
+    let places = match kind {
+        BlockKind::Data => &core.reads,
+        BlockKind::Manifest => &core.manifest_reads,
+    };
+    let read = core.blocking(places, move |handler| {
         let begun = Instant::now();
         let (bytes, slept) = blocked(|| handler.read(kind, piece));
         Ok((bytes?, slept.as_secs_f64() / begun.elapsed().as_secs_f64().max(1e-9)))
@@ -200,8 +204,8 @@ pub(super) async fn repair<H: SessionHandler>(
     let permit = core.repairs.clone().acquire_owned().await;
     let permit =
         permit.map_err(|_| ApiError::new(ErrorCode::SessionOver, "the session has ended"))?;
-    let made = core.blocking(move |handler| Ok((handler.repair(block, symbols)?, permit)));
-    let (bytes, permit) = made.await?;
+    let made = move |handler: &H| Ok((handler.repair(block, symbols)?, permit));
+    let (bytes, permit) = core.blocking(&core.reads, made).await?;
     let left = bytes.len() as u64;
     let (queue, body) = mpsc::channel(PIECE_QUEUE_MAX);
     let core = core.clone();

@@ -138,7 +138,7 @@ pub trait SessionHandler: Send + Sync + 'static {
     }
 
     /// Reads `range` of the data space or the manifest: within [`Self::extent`], at most
-    /// [`crate::control::PIECE_LEN_MAX`] bytes. Runs on a thread of its own and may block.
+    /// [`crate::control::PIECE_LEN_MAX`] bytes. Runs on a thread of its own and may block; the manifest waits for no disk.
     fn read(&self, kind: BlockKind, range: Range<u64>) -> Result<Vec<u8>, ApiError>;
 
     /// Makes the repair symbols `symbols` of `block`, one after the other. The range is within those that the

@@ -147,6 +147,8 @@ struct Core<H> {
     limits: ServerLimits,
     members: Arc<Members>,
     reads: Arc<Semaphore>,
+    /// Those of the manifest, which is in memory: a disk that does not answer keeps nobody from it.
+    manifest_reads: Arc<Semaphore>,
     repairs: Arc<Semaphore>,
     accounts: Accounts,
     first_reads: Arc<FirstReads>,
@@ -172,6 +174,7 @@ impl ControlServer {
             budget: setup.budget,
             members: Arc::default(),
             reads: Arc::new(Semaphore::new(setup.limits.reads_max)),
+            manifest_reads: Arc::new(Semaphore::new(setup.limits.reads_max)),
             repairs: Arc::new(Semaphore::new(setup.limits.repairs_max)),
             limits: setup.limits,
             accounts: Account::beside(setup.uplink),
@@ -367,15 +370,18 @@ async fn shake_hands<H: SessionHandler>(
 }
 
 impl<H: SessionHandler> Core<H> {
-    /// Runs `work` where it may block, a few at once. It keeps its place until it has ended, though nobody may wait for it any
-    /// more: a source that does not answer holds so few threads, however often it is asked.
-    async fn blocking<T, W>(&self, work: W) -> Result<T, ApiError>
+    /// Runs `work` where it may block, as many at once as there are `places`. It keeps its place until it has ended, though nobody
+    /// may wait for it any more: a source that does not answer holds so few threads, however often it is asked.
+    async fn blocking<T, W>(&self, places: &Arc<Semaphore>, work: W) -> Result<T, ApiError>
     where
         T: Send + 'static,
         W: FnOnce(&H) -> Result<T, ApiError> + Send + 'static,
     {
         let over = || ApiError::new(ErrorCode::SessionOver, "the session has ended");
-        let permit = self.reads.clone().acquire_owned().await.map_err(|_| over())?;
+        let place = timeout(self.limits.read_wait_max, places.clone().acquire_owned());
+        let message = "the sender's disk does not answer: look there at what keeps it";
+        let place = place.await.map_err(|_| ApiError::new(ErrorCode::Busy, message))?;
+        let permit = place.map_err(|_| over())?;
         let handler = self.handler.clone();
         let work = move || {
             let _permit = permit;
