@@ -1,12 +1,12 @@
 //! The sending machine in a session of products: what it sends of each symbol, and what its pauses are taken for.
 
-use downpour_proto::rate::{Fixed, RateController, RateSample, RateSummary};
+use downpour_proto::rate::{Fixed, RateController, RatePhase, RateSample, RateSummary};
 use downpour_proto::receiver::{self, Arrival, PULLS_DEFAULT};
 use downpour_proto::sender::{Delivery, Event, Work, WorkDone};
 use downpour_proto::wire::{Feedback, Kind};
 use downpour_proto::{
     BlockId, Duration, Epoch, Geometry, PULL_SHARE_DEFAULT, Parity, Rate, Receiver, ReceiverConfig,
-    ReceiverId, Round, Rounds, Sender, SenderConfig, StreamId, Timestamp,
+    ReceiverId, Rounds, Sender, SenderConfig, StreamId, Timestamp,
 };
 use std::sync::{Arc, Mutex};
 
@@ -90,7 +90,7 @@ fn opened(rate: Rate, delivery: Delivery) -> Sender {
     sender
 }
 
-/// What leaves now is done with, and what is to be loaded is; `fails`: it cannot be. How many symbols left.
+/// What leaves now is done with, and what is to be loaded or encoded is; `fails`: it cannot be. How many symbols left.
 fn drain(sender: &mut Sender, now: Timestamp, fails: bool) -> u16 {
     let (mut message, mut symbols) = (Vec::new(), 0);
     loop {
@@ -102,19 +102,21 @@ fn drain(sender: &mut Sender, now: Timestamp, fails: bool) -> u16 {
             let tail = GEOMETRY.symbol_len;
             let loaded = WorkDone::Loaded { block, tail };
             sender.handle_work(now, if fails { WorkDone::LoadFailed(block) } else { loaded });
+        } else if let Work::Encode { block, from, count } = work {
+            sender.handle_work(now, WorkDone::Encoded { block, until: from + count });
         }
     }
 }
 
-/// An answer that says that nothing has come.
-fn answer(sender: &mut Sender, now: Timestamp, from: ReceiverId, round: Round) {
+/// An answer to the last poll that says that so many datagrams have come.
+fn report(sender: &mut Sender, now: Timestamp, from: ReceiverId, received: u64) {
     let mut body = Vec::new();
     let feedback = Feedback {
-        round,
+        round: sender.round(),
         hold: Duration::ZERO,
         queue: Duration::ZERO,
         polled_at: now,
-        received: 0,
+        received,
         host_drops: 0,
         ce_marks: 0,
         data_held: 0,
@@ -135,7 +137,7 @@ fn what_left_in_a_rest_does_not_delay_what_comes_after_it() {
         assert!(sender.join(now, ReceiverId(number), Delivery::Stream));
     }
     drain(&mut sender, now, false);
-    answer(&mut sender, now, ReceiverId(1), Round(1));
+    report(&mut sender, now, ReceiverId(1), 0);
     let rested = now + Duration::from_secs(3600);
     let (mut left, mut offered_at) = (GEOMETRY.block_symbols, None);
     while left > 0 {
@@ -207,9 +209,10 @@ fn what_waits_is_kept_for_those_who_fall_silent_for_a_moment() {
 }
 
 /// A fixed rate that writes down what each sample is over: from when to when, and whether it counts as limited by what
-/// there was to send.
+/// there was to send. It says that it seeks the rate until there are so many, and takes no loss for
+/// chance.
 #[derive(Debug)]
-struct Watch(Fixed, Arc<Mutex<Vec<(Timestamp, Timestamp, bool)>>>);
+struct Watch(Fixed, Arc<Mutex<Vec<(Timestamp, Timestamp, bool)>>>, usize);
 
 impl RateController for Watch {
     fn on_sample(&mut self, now: Timestamp, sample: &RateSample) {
@@ -243,8 +246,47 @@ impl RateController for Watch {
     }
 
     fn summary(&self) -> RateSummary {
-        self.0.summary()
+        let (found, seeks) = (self.0.summary(), self.1.lock().unwrap().len() < self.2);
+        let phase = if seeks { RatePhase::Startup } else { found.phase };
+        RateSummary { phase, random_loss: 0.0, ..found }
     }
+}
+
+/// What was lost in the search is not asked for first, as a small group does of a file (`docs/protocol.md#PROD-11`).
+#[test]
+fn a_product_that_began_in_the_search_gets_the_repair_for_what_that_lost() {
+    let (mut now, me) = (Timestamp::ZERO, ReceiverId(1));
+    let watch = Watch(Fixed::new(Rate::from_mbps(10)), Arc::default(), 3);
+    let mut sender = Sender::new(config(Box::new(watch)), now);
+    assert!(sender.join(now, me, Delivery::Stream));
+    sender.stay_open(now);
+    sender.start(now);
+    let mut run = |sender: &mut Sender, millis| {
+        let (until, mut symbols) = (now + Duration::from_millis(millis), 0);
+        while now < until {
+            symbols += drain(sender, now, false);
+            while sender.poll_event().is_some() {}
+            now = sender.poll_timeout().expect("polls go on").at.max(now);
+            sender.handle_timeout(now);
+        }
+        (now, symbols)
+    };
+    let (mut received, blocks) = (0, 0..4);
+    for samples in 1..=3 {
+        let (at, symbols) = run(&mut sender, 60);
+        assert!(if samples < 3 { symbols == 0 } else { (1..64).contains(&symbols) }, "{symbols}");
+        let sent = sender.packet().0;
+        // Only what is told when the rate is found tells of losses: of a quarter of all.
+        received = if samples < 3 { sent } else { received.midpoint(sent) };
+        report(&mut sender, at, me, received);
+        if samples == 2 {
+            blocks.clone().for_each(|n| sender.offer(at, BlockId::data(n).unwrap(), 16));
+        }
+    }
+    assert_eq!(sender.stats().proactive_symbols, 0);
+    run(&mut sender, 100);
+    let stats = sender.stats();
+    assert!(stats.proactive_symbols >= 4, "{stats:?}");
 }
 
 /// The link was idle for a part of it: how long the rest took to arrive says nothing of what it can take.
@@ -252,7 +294,7 @@ impl RateController for Watch {
 fn a_sample_that_began_in_a_pause_is_limited_by_what_there_was_to_send() {
     let samples = Arc::default();
     let (mut now, me) = (Timestamp::ZERO, ReceiverId(1));
-    let rate = Box::new(Watch(Fixed::new(Rate::from_mbps(2)), Arc::clone(&samples)));
+    let rate = Box::new(Watch(Fixed::new(Rate::from_mbps(2)), Arc::clone(&samples), 0));
     let mut sender = Sender::new(config(rate), now);
     assert!(sender.join(now, me, Delivery::Stream));
     sender.stay_open(now);

@@ -256,8 +256,8 @@ impl Sender {
     /// A block's source is all sent: its repair follows at once, by the losses known now.
     fn plan_proactive(&mut self, at: usize) {
         let last = self.last_blocks();
-        // What the search lost a small group asks for, and exactly; of a large one all would ask.
-        let asks = !last && self.members.streaming() <= REPORTS_MAX;
+        // What the search lost a small group asks for, and exactly; of a large one all would ask. A product waits for no answer.
+        let asks = self.prompt.is_none() && !last && self.members.streaming() <= REPORTS_MAX;
         let searched = !asks && self.window.open[at].began_at < self.found_at;
         let losses = self
             .members
