@@ -499,4 +499,16 @@ mod tests {
         members.on_stream_mut().for_each(|(_, member)| member.loss.on_span(400, 400));
         assert!(repair(&members) <= 1, "{}", repair(&members));
     }
+
+    /// `docs/protocol.md#STRAG-2`
+    #[test]
+    fn the_loss_median_is_of_those_who_have_told_and_all_while_nobody_has() {
+        let mut members = group(4, 100, |id| (400, 400 - 40 * u64::from(id)));
+        assert!((members.loss_median() - 0.1).abs() < 1e-9, "{}", members.loss_median());
+        members.on_stream_mut().for_each(|(_, member)| member.forget_loss(Timestamp::ZERO, 0.05));
+        assert!((members.loss_median() - 1.0).abs() < 1e-9, "{}", members.loss_median());
+        let last = members.by_id.get_mut(&ReceiverId(4)).unwrap();
+        last.loss.on_span(400, 200);
+        assert!((members.loss_median() - 0.5).abs() < 1e-2, "{}", members.loss_median());
+    }
 }
