@@ -49,7 +49,9 @@ impl Sender {
         if member.delivery != Delivery::Stream {
             return Ok(());
         }
-        self.members.asked = Asked::default();
+        if sample.is_some() {
+            self.members.asked = Asked::default();
+        }
         if let Some(sample) = sample
             && is_followed
         {
