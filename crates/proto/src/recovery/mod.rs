@@ -14,7 +14,7 @@ use core::fmt;
 /// How much repair a block gets.
 pub trait Recovery: fmt::Debug + Send {
     /// Repair symbols to plan with a block of `k` source symbols, before anyone has asked.
-    /// `last`: the session ends with this block's window, so a further round would be waited for.
+    /// `last`: so little is left of the session that an answer would be waited for.
     fn proactive(&mut self, k: u16, losses: &LossTable, last: bool) -> u16;
 
     /// The same where the block shall be there soon: a further round costs who waits for it as much as `round` symbols in

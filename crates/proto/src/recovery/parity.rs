@@ -14,7 +14,7 @@ use crate::ids::{BLOCK_SYMBOLS_MAX, REPAIR_SYMBOLS_MAX};
 /// Receivers that may still be short after proactive repair.
 const SHORT_TARGET: f64 = 0.9;
 
-/// The same when the session's last blocks go out and a further round would be waited for: 99 % complete.
+/// The same where so little is left that an answer would be waited for: 99 % complete.
 const SHORT_TARGET_LAST: f64 = 0.01;
 
 /// Share of blocks that shall draw a NACK. Less would send parity that nobody needs, more costs rounds.

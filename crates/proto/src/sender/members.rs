@@ -45,8 +45,8 @@ pub(super) struct Member {
     /// Of what was sent since the rate was found: it tells of the losses to come.
     pub(super) loss: Loss,
     loss_from: Timestamp,
-    /// Of all, the search for the rate included.
-    loss_ever: Loss,
+    /// The same with what was sent in the search.
+    loss_with_search: Loss,
     /// (sent, received) of all spans that it has reported.
     spans: (u64, u64),
     pub(super) rtt: Option<Duration>,
@@ -55,7 +55,6 @@ pub(super) struct Member {
     pub(super) had_data: RangeSet,
     pub(super) had_manifest: RangeSet,
     last: Option<LastReport>,
-    pub(super) heard_at: Timestamp,
     /// When it came to the stream: of blocks opened before, it has missed a part.
     pub(super) on_stream_since: Timestamp,
     pub(super) asked: Asked,
@@ -100,14 +99,13 @@ impl Member {
             delivery,
             loss: Loss::default(),
             loss_from: Timestamp::ZERO,
-            loss_ever: Loss::default(),
+            loss_with_search: Loss::default(),
             spans: (0, 0),
             rtt: None,
             data_held: 0,
             had_data: RangeSet::new(),
             had_manifest: RangeSet::new(),
             last: None,
-            heard_at: now,
             on_stream_since: now,
             asked: Asked::default(),
             span: (0, 0),
@@ -170,7 +168,6 @@ impl Member {
         rounds: &RoundLog,
         bytes_now: u64,
     ) -> Option<RateSample> {
-        self.heard_at = arrived;
         self.messages += 1;
         self.nacks += report.needs.len() as u64;
         let sent = *rounds.find(report.round)?;
@@ -210,7 +207,7 @@ impl Member {
             ce_marks: report.ce_marks.saturating_sub(last.ce_marks),
             app_limited: sent.limited != last.sent.limited,
         };
-        self.loss_ever.on_span(sample.sent_packets, sample.received_packets);
+        self.loss_with_search.on_span(sample.sent_packets, sample.received_packets);
         if last.sent.at >= self.loss_from {
             self.loss.on_span(sample.sent_packets, sample.received_packets);
         }
@@ -371,7 +368,7 @@ impl Members {
         let mut any: Vec<&Loss> = Vec::new();
         let streaming = self.on_stream().filter(|(id, _)| !except(*id));
         for (_, member) in streaming {
-            let loss = if searched { &member.loss_ever } else { &member.loss };
+            let loss = if searched { &member.loss_with_search } else { &member.loss };
             if loss.share().is_none() {
                 continue;
             }

@@ -51,7 +51,7 @@ const STREAM_RATE_MIN: Rate = Rate::from_bps(1);
 const DESERTED: Duration = Duration::from_secs(2);
 
 /// Who answers no poll for so long, or for so many round trips, and not the first so many of them, is not heard: it has not come to the
-/// stream, or its answers do not come here. Of a larger group nobody is, where none answers so many as the last.
+/// stream, or its answers do not come here. Of a larger group nobody is heard when none has answered the last so many.
 const UNHEARD: (Duration, u32, u32, u32) = (Duration::from_secs(5), 20, 10, 50);
 
 /// Most blocks offered and not yet opened; [`Sender::offer_room`] says how many more fit.
