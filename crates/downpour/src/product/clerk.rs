@@ -6,14 +6,17 @@
 //! 3. For a word each file system is synced once, each file is read back and compared, its receipt signed and kept in the
 //!    folder's own log, or by the desk. Only then it is told. What could not be synced goes aside, and comes again; what
 //!    was there before stays, and is read from the disk the next time. The error is told once, and was about all that had
-//!    been written: what the shelf has placed or staged meanwhile counts no more, and its attempt ends.
+//!    been written: what the shelf has placed or staged meanwhile counts no more, and its attempt ends. What reads wrong goes
+//!    aside, too.
 //! 4. What was not told stays, also when the session is lost and another one comes.
 //! 5. Of what comes while it leaves it tells nothing: to its sender it was away, and gets that when it is back.
 
 use super::file::SiteFile;
 use crate::dispatch::set_aside;
 use crate::object::{Digest, explain, open_in};
-use crate::receipt::{InPlace, ReceiptLog, SignedFileReceipt, forget_beneath, sync_beneath};
+use crate::receipt::{
+    InPlace, ReceiptLog, SignedFileReceipt, WrongContent, forget_beneath, sync_beneath,
+};
 use downpour_catalog::{ErrorClass, FileKey};
 use downpour_transport::identity::Identity;
 use rustix::fs::{Mode, OFlags};
@@ -119,8 +122,11 @@ pub struct Clerk {
 #[derive(Default)]
 struct State {
     session: String,
-    /// The folder, opened before anything was written: a sync tells only of errors since then.
+    /// The folder, opened before anything was written: a sync tells only of errors since then. None while nothing is: what
+    /// it is on can be unmounted then.
     before: Option<Arc<OwnedFd>>,
+    /// An attempt writes there.
+    is_open: bool,
     /// A sync has failed in this attempt: what it was begun with may not be on the disk.
     unsynced: Option<String>,
     /// Placed, and not synced yet.
@@ -133,6 +139,15 @@ struct State {
 
 /// A file, its digest, and whether it was put there now: else it was there before.
 type InItsPlace = (SiteFile, (Digest, bool));
+
+impl State {
+    /// Where nothing is written, nor left to be synced, the folder need not be open.
+    fn let_go(&mut self) {
+        if !self.is_open && self.placed.is_empty() {
+            self.before = None;
+        }
+    }
+}
 
 impl Clerk {
     /// Of one receiving folder; a site has a desk.
@@ -167,12 +182,19 @@ impl Clerk {
         // Whoever shared the shelf's would be told of no error that the shelf was told of.
         let own = open_in(folder, b".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
         let mut state = self.lock();
-        state.unsynced = None;
+        (state.unsynced, state.is_open) = (None, true);
         // What waits to be synced came before.
         if state.placed.is_empty() || state.before.is_none() {
             state.before = Some(Arc::new(own));
         }
         Ok(())
+    }
+
+    /// The attempt writes nothing more.
+    pub(super) fn closed(&self) {
+        let mut state = self.lock();
+        state.is_open = false;
+        state.let_go();
     }
 
     /// Whether all that is in its place was told.
@@ -252,6 +274,7 @@ impl Clerk {
         };
         let signed = self.sign(placed, (&session, before.as_deref()));
         let mut state = self.lock();
+        state.let_go();
         state.ready.extend(signed);
         let mut word = Word::default();
         let mut bytes = 0;
@@ -300,16 +323,13 @@ impl Clerk {
         }
         let key = self.identity.public_key();
         let (mut told, mut in_place) = (Vec::with_capacity(placed.len()), Vec::new());
-        for (file, (digest, _)) in &placed {
+        for (file, (digest, put)) in &placed {
             let receipt = file.receipt(*digest, session, key);
             let others = file.others();
             let seen = receipt.check_digests(&self.folder, &others);
             match (seen, receipt.sign(&self.identity)) {
                 (Ok(()), Ok(signed)) => in_place.push(InPlace { signed, others }),
-                (Err(wrong), _) => {
-                    let why = (wrong.class(), format!("read back: {wrong}"));
-                    told.push(failed(file.key(), &why));
-                }
+                (Err(wrong), _) => told.push(self.not_read_back((file, *put), &wrong)),
                 (_, Err(error)) => {
                     told.push(failed(file.key(), &(ErrorClass::NameRefused, error.to_string())));
                 }
@@ -331,6 +351,16 @@ impl Clerk {
             None => Told::Placed { receipt: Box::new(file.signed) },
         }));
         told
+    }
+
+    /// What lies there instead of a file goes aside, so that it finds its place free when it comes again. What has only another
+    /// digest of another kind, and was there before, may be another file that is right.
+    fn not_read_back(&self, (file, put): (&SiteFile, bool), wrong: &WrongContent) -> Told {
+        let class = wrong.class();
+        if class == ErrorClass::FalseSuccess || (class == ErrorClass::DigestDiffers && put) {
+            set_aside(&self.folder, &file.path, &file.key().to_string());
+        }
+        failed(file.key(), &(class, format!("read back: {wrong}")))
     }
 
     /// The files of a word could not be synced.
@@ -403,7 +433,7 @@ mod tests {
         other.digests = vec!["md5:900150983cd24fb0d6963f7d28e17f72".to_owned()];
         clerk.placed(good, (good_digest, true)).unwrap();
         clerk.placed(bad.clone(), (bad_digest, true)).unwrap();
-        clerk.placed(other.clone(), (other_digest, true)).unwrap();
+        clerk.placed(other.clone(), (other_digest, false)).unwrap();
         clerk.passed(1);
         let word = clerk.next_word().unwrap();
         let of = |told: &Told| match told {
@@ -446,6 +476,59 @@ mod tests {
         assert_eq!(clerk.next_word(), None);
         let kept: Vec<_> = read_log(folder.path()).unwrap().collect();
         assert!(matches!(&kept[..], [Ok(Line::Receipt(_))]), "{kept:?}");
+    }
+
+    #[test]
+    fn what_reads_wrong_goes_aside_and_finds_its_place_free_when_it_comes_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let (at, opened) = (folder.path(), Folder::open(folder.path(), None, Arc::default()));
+        let opened = opened.unwrap();
+        let clerk = Clerk::new(at.to_owned(), Arc::new(Identity::generate()), None);
+        clerk.begin("one".to_owned());
+        let (good, digest) = file("good", b"good");
+        let said = ["md5:900150983cd24fb0d6963f7d28e17f72".to_owned()];
+        let differs = SiteFile { digests: said.to_vec(), ..good.clone() };
+        let comes = |file: &SiteFile, damage: &[u8]| {
+            let mut staged = None;
+            opened.write(0, &mut staged, b"good").unwrap();
+            let placed = opened.place_file(0, (file, digest.0), staged).unwrap();
+            clerk.placed(file.clone(), placed).unwrap();
+            if !damage.is_empty() {
+                std::fs::write(at.join("good"), damage).unwrap();
+            }
+            let word = clerk.next_word().unwrap();
+            clerk.told(&word);
+            match word.files.into_iter().next() {
+                Some(Told::Failed { class, .. }) => class,
+                told => format!("{told:?}").split(' ').next().unwrap().to_owned(),
+            }
+        };
+        assert_eq!(comes(&good, b"bad"), "false-success");
+        assert_eq!(comes(&differs, b""), "digest-differs");
+        assert_eq!(comes(&good, b""), "Some(Placed");
+        // This one was there.
+        assert_eq!(comes(&differs, b""), "digest-differs");
+        assert_eq!(std::fs::read(at.join("good")).unwrap(), b"good");
+    }
+
+    #[test]
+    fn the_folder_is_open_while_something_is_written_or_to_be_synced_and_no_longer() {
+        let folder = tempfile::tempdir().unwrap();
+        let opened = Folder::open(folder.path(), None, Arc::default()).unwrap();
+        let clerk = Clerk::new(folder.path().to_owned(), Arc::new(Identity::generate()), None);
+        let is_open = || clerk.lock().before.is_some();
+        clerk.opened(opened.out()).unwrap();
+        clerk.passed(1);
+        assert!(clerk.next_word().is_some() && is_open(), "more may come");
+        std::fs::write(folder.path().join("good"), b"good").unwrap();
+        let (good, digest) = file("good", b"good");
+        clerk.placed(good, (digest, true)).unwrap();
+        clerk.closed();
+        assert!(is_open(), "it is to be synced");
+        assert!(clerk.next_word().is_some() && !is_open());
+        clerk.opened(opened.out()).unwrap();
+        clerk.closed();
+        assert!(!is_open());
     }
 
     #[test]

@@ -778,6 +778,13 @@ impl State {
     }
 }
 
+impl Drop for Shelf {
+    fn drop(&mut self) {
+        // Before another shelf can have the folder.
+        self.config.clerk.iter().for_each(|clerk| clerk.closed());
+    }
+}
+
 impl BlockSink for Shelf {
     fn seed(&self, _block: BlockId, _buf: &mut [u8]) -> Vec<Range<u16>> {
         Vec::new()

@@ -625,4 +625,10 @@ fn a_file_of_a_site_that_finds_no_room_is_told_as_such_and_the_next_one_arrives(
     };
     assert_eq!((class.as_str(), what.contains("No space")), ("destination-full", true), "{what}");
     assert!(!folder.path().join("p0").exists() && folder.path().join("p1").exists());
+    // The clerk outlives it, and keeps nothing of the folder open.
+    drop(world);
+    let of_folder = std::fs::canonicalize(folder.path()).unwrap();
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let open = open.filter_map(|fd| std::fs::read_link(fd.path()).ok());
+    assert_eq!(open.filter(|path| path.starts_with(&of_folder)).count(), 0);
 }
