@@ -140,23 +140,26 @@ pub struct Arrivals {
     own: SiteId,
     place: PathBuf,
     notes: Notes,
+    /// They are not written down as they are.
+    unwritten: bool,
     /// Commands that went well since the start.
     done: u64,
 }
 
 impl Arrivals {
     /// What is open is kept in the file `place`. Without one, and if it is damaged, only what arrives from now on gets a command.
+    /// One that cannot be read is looked at before the catalog is: whoever waits for it asks often.
     pub fn open(
         catalog: Arc<Catalog>,
         rules: Arc<Rules>,
         place: &Path,
     ) -> Result<Self, SpoolError> {
+        let kept = read(place).map_err(|error| SpoolError::Notes(place.to_owned(), error))?;
         let mut reader = catalog.reader().map_err(SpoolError::Open)?;
         let own = catalog.site(rules.own())?;
         let own_log = catalog.log();
         let mut logs = reader.logs()?.into_iter();
         let last = logs.find(|(log, _, _)| *log == own_log).map_or(0, |(_, _, last)| last);
-        let kept = read(place).map_err(|error| SpoolError::Notes(place.to_owned(), error))?;
         let mut notes = kept.unwrap_or_else(|| Notes { seen: last, ..Notes::default() });
         if !notes.are_of(&mut reader, own_log, last)? {
             notes.begin_in(&mut reader, own_log, last)?;
@@ -166,7 +169,8 @@ impl Arrivals {
             notes.at = time_of(&mut reader, own_log, notes.seen)?.or(notes.at);
         }
         let place = place.to_owned();
-        let arrivals = Self { catalog, reader, rules, own, place, notes, done: 0 };
+        let mut arrivals =
+            Self { catalog, reader, rules, own, place, notes, unwritten: true, done: 0 };
         arrivals.write_down();
         Ok(arrivals)
     }
@@ -211,7 +215,7 @@ impl Arrivals {
     /// Reads our log on, as far as a command.
     fn read_on(&mut self, now: Time, wish: &dyn Fn() -> Wish) -> Result<bool, SpoolError> {
         let events = self.reader.events(self.catalog.log(), self.notes.seen, EVENTS_MAX)?;
-        let (before, more) = (self.notes.seen, events.len() == EVENTS_MAX);
+        let more = events.len() == EVENTS_MAX;
         let mut ended = false;
         for event in events {
             if wish() != Wish::Run {
@@ -226,13 +230,14 @@ impl Arrivals {
                 break;
             }
             (self.notes.seen, self.notes.at) = (event.number, Some(event.at.0));
+            self.unwritten = true;
             if matches!(ran, Ran::Ended) {
                 ended = true;
                 break;
             }
         }
         // To read on from earlier, where there was no command, costs less than to write at each step.
-        if self.notes.seen != before && (ended || !more) {
+        if self.unwritten && (ended || !more) {
             self.write_down();
         }
         Ok(more || ended)
@@ -293,9 +298,18 @@ impl Arrivals {
     }
 
     /// What cannot be written down now is written with the next step; until then a command may be run twice.
-    fn write_down(&self) {
+    fn write_down(&mut self) {
         let text = serde_json::to_vec(&self.notes).unwrap_or_default();
-        let _ = whole::put(&self.place, &text);
+        self.unwritten = whole::put(&self.place, &text).is_err();
+    }
+}
+
+impl Drop for Arrivals {
+    fn drop(&mut self) {
+        // What was passed over by these rules is not for those that come next.
+        if self.unwritten {
+            self.write_down();
+        }
     }
 }
 

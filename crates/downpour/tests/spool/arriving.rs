@@ -105,6 +105,34 @@ fn each_file_that_arrives_gets_its_command_once() {
 }
 
 #[test]
+fn what_was_passed_over_is_not_for_a_command_that_comes_later() {
+    // As many as are read at once, and more than that of which only these were read.
+    for files in [100, 150] {
+        let mut receiver = Receiver::new("['/bin/sh', '-c', 'echo $0 >> OUT/log', '{name}']");
+        let with_command =
+            std::mem::replace(&mut receiver.rules, Arc::new(Rules::new("here", &[])));
+        let mut arrivals = receiver.open();
+        for number in 0..files {
+            receiver.arrives(&number.to_string());
+        }
+        let kept = || receiver.out("arrivals.json");
+        let before = kept();
+        match files {
+            100 => {
+                run(&mut arrivals, at(0));
+                assert_ne!(kept(), before, "also if it is killed now");
+            }
+            _ => assert!(arrivals.tick(at(0), &|| Wish::Run).unwrap()),
+        }
+        drop(arrivals);
+        receiver.rules = with_command;
+        receiver.arrives("late");
+        run(&mut receiver.open(), at(1));
+        assert_eq!(receiver.out("log").lines().count(), files - 99);
+    }
+}
+
+#[test]
 fn what_is_open_is_not_forgotten_because_it_could_not_be_read_once() {
     let receiver = Receiver::new("['/bin/sh', '-c', 'echo $0 >> OUT/log', '{name}']");
     let mut arrivals = receiver.open();
