@@ -89,6 +89,9 @@ fn show(seen: &Spools) {
     for spool in &seen.spools {
         show_one(spool);
     }
+    if !seen.standstill.is_empty() {
+        println!("no command on arrival runs: {}", shown(&seen.standstill));
+    }
     for failing in &seen.failing {
         let tries = failing.tries;
         println!(

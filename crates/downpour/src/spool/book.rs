@@ -26,6 +26,8 @@ pub enum SpoolError {
     Catalog(Error),
     /// What commands on arrival are open cannot be read from this file.
     Notes(PathBuf, io::Error),
+    /// The state folder in which this file lies is another one than was opened.
+    OtherState(PathBuf),
 }
 
 impl fmt::Display for SpoolError {
@@ -34,8 +36,19 @@ impl fmt::Display for SpoolError {
             Self::Open(error) => write!(f, "the catalog cannot be read: {error}"),
             Self::Catalog(error) => write!(f, "the catalog: {error}"),
             Self::Notes(place, error) => {
-                write!(f, "the commands on arrival in {}: {error}", place.display())
+                write!(
+                    f,
+                    "what commands on arrival are open cannot be read from {}: {error}; make it \
+                     readable, or move it away: then only what arrives from now on gets a command",
+                    place.display()
+                )
             }
+            Self::OtherState(place) => write!(
+                f,
+                "what commands on arrival are open is not known: the state folder of {} is not \
+                 the one that was opened; put that one back, or end the daemon and restore it",
+                place.display()
+            ),
         }
     }
 }

@@ -25,8 +25,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{io, thread};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout_at;
@@ -66,6 +66,9 @@ pub struct Spools {
     pub spools: Vec<SpoolStatus>,
     /// Commands on arrival that failed.
     pub failing: Vec<Failing>,
+    /// Why no command on arrival runs, if none does.
+    #[serde(default)]
+    pub standstill: String,
 }
 
 /// What is in quarantine.
@@ -104,6 +107,8 @@ pub struct SpoolService {
     /// How full each folder was said to be.
     levels: Mutex<BTreeMap<String, Level>>,
     failing: Mutex<Vec<Failing>>,
+    /// Why no command runs, if none does.
+    standstill: Mutex<String>,
     commands: Mutex<u64>,
     /// The spools at work.
     asks: Mutex<Vec<mpsc::Sender<Ask>>>,
@@ -283,12 +288,7 @@ impl Worker {
     fn arrivals(&self, rules: Arc<Rules>, asked: &mpsc::Receiver<i64>) -> Result<(), SpoolError> {
         let place = self.site.config().state().join(ARRIVALS);
         let Some(_alone) = self.enter(&place, |_| thread::sleep(TICK)) else { return Ok(()) };
-        if !self.site.is_state_here() {
-            // Nothing is known of what is open, and may be when it is back.
-            let why = io::Error::other("the state folder is not the one that was opened");
-            return Err(SpoolError::Notes(place.clone(), why));
-        }
-        let mut arrivals = Arrivals::open(self.site.catalog.clone(), rules, &place)?;
+        let Some(mut arrivals) = self.open_arrivals(&rules, &place)? else { return Ok(()) };
         while self.goes_on() {
             let more = arrivals.tick(self.now(), &|| self.wish())?;
             lock(&self.service.failing).clear();
@@ -302,13 +302,49 @@ impl Worker {
         }
         Ok(())
     }
+
+    /// Waits until what is open can be read: meanwhile no command runs, and spools need none. None when it is time to end.
+    fn open_arrivals(
+        &self,
+        rules: &Arc<Rules>,
+        place: &Path,
+    ) -> Result<Option<Arrivals>, SpoolError> {
+        while self.goes_on() {
+            // Nothing is known of what is open in another one, and may be when it is back.
+            let opened = match self.site.is_state_here() {
+                true => Arrivals::open(self.site.catalog.clone(), rules.clone(), place),
+                false => Err(SpoolError::OtherState(place.to_owned())),
+            };
+            let why = match opened {
+                Err(why @ (SpoolError::Notes(..) | SpoolError::OtherState(_))) => why.to_string(),
+                opened => {
+                    self.stands_still(String::new());
+                    return opened.map(Some);
+                }
+            };
+            self.stands_still(why);
+            thread::sleep(TICK);
+        }
+        Ok(None)
+    }
+
+    /// Why no command runs; nothing: they do.
+    fn stands_still(&self, why: String) {
+        let mut shown = lock(&self.service.standstill);
+        if !self.is_over() && *shown != why {
+            if !why.is_empty() {
+                tracing::warn!(target: "spool", "{why}");
+            }
+            *shown = why;
+        }
+    }
 }
 
 impl From<SpoolError> for Fault {
     fn from(error: SpoolError) -> Self {
         let class = match error {
             SpoolError::Open(_) | SpoolError::Catalog(_) => ErrorClass::CatalogUnreachable,
-            SpoolError::Notes(..) => ErrorClass::OutOfResources,
+            SpoolError::Notes(..) | SpoolError::OtherState(_) => ErrorClass::OutOfResources,
         };
         Self::new(class, error.to_string())
     }
@@ -337,6 +373,7 @@ impl SpoolService {
             Worker { service, site, stop, over, stopped, began, clock }
         };
         *lock(&self.spools) = spools.iter().map(SpoolStatus::of).collect();
+        lock(&self.standstill).clear();
         let (mut asks, mut jobs) = (Vec::new(), JoinSet::new());
         for (index, section) in spools.iter().enumerate() {
             let (worker, of) = (worker(), (section.clone(), rules.clone()));
@@ -508,7 +545,10 @@ impl Service for SpoolService {
             figures.insert("full_in_s".to_owned(), seconds as f64);
         }
         let trouble = spools.iter().filter(|spool| !spool.trouble.is_empty());
-        let trouble: Vec<_> = trouble.map(|s| format!("; {}: {}", s.folder, s.trouble)).collect();
+        let mut trouble: Vec<_> =
+            trouble.map(|s| format!("; {}: {}", s.folder, s.trouble)).collect();
+        let standstill = lock(&self.standstill).clone();
+        trouble.extend((!standstill.is_empty()).then(|| format!("; {standstill}")));
         let full = spools.iter().map(|spool| spool.occupancy.level).max().unwrap_or_default();
         let line = format!(
             "{} spools: {} files settling, {} being read, {} booked, {} in quarantine; {}{}",
@@ -546,7 +586,8 @@ type Shared = Extension<Arc<SpoolService>>;
 #[utoipa::path(get, path = "/v1/spools", responses((status = 200, body = Spools)))]
 async fn list(Extension(service): Shared) -> Json<Spools> {
     let (spools, failing) = (lock(&service.spools).clone(), lock(&service.failing).clone());
-    Json(Spools { spools, failing })
+    let standstill = lock(&service.standstill).clone();
+    Json(Spools { spools, failing, standstill })
 }
 
 /// What is in quarantine, and why

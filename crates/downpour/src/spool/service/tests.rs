@@ -138,11 +138,22 @@ async fn what_is_asked_stands_until_the_last_run_has_left_if_that_is_soon() {
     fs::create_dir(&state).unwrap();
     fs::copy(kept.join("daemon.lock"), state.join("daemon.lock")).unwrap();
     let arrivals = || worker.arrivals(Arc::new(Rules::new("a", &[])), &mpsc::channel().1);
-    let error = thread::scope(|threads| threads.spawn(arrivals).join()).unwrap().unwrap_err();
-    assert!(error.to_string().contains("the state folder"), "{error}");
-    assert!(!state.join(super::ARRIVALS).exists());
-    fs::rename(&state, &other).unwrap();
-    fs::rename(&kept, &state).unwrap();
+    thread::scope(|threads| {
+        let running = threads.spawn(arrivals);
+        while !lock(&worker.service.standstill).contains("the state folder") {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!state.join(super::ARRIVALS).exists());
+        fs::rename(&state, &other).unwrap();
+        fs::rename(&kept, &state).unwrap();
+        while !lock(&worker.service.standstill).is_empty() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        wish.send_replace(Wish::Stop);
+        running.join().unwrap().unwrap();
+    });
+    assert!(state.join(super::ARRIVALS).exists());
+    wish.send_replace(Wish::Run);
     let ((ask, asked), (reply, mut answer)) = (mpsc::channel(), oneshot::channel());
     ask.send(Ask::Quarantine(reply)).unwrap();
     let trouble = || lock(&worker.service.spools)[0].trouble.clone();
@@ -218,6 +229,45 @@ async fn a_drain_lets_a_command_end_whatever_is_reloaded() {
     fs::write(&go, "").unwrap();
     running.await.unwrap().unwrap();
     assert_eq!(fs::read_to_string(&ended).unwrap(), "\n");
+}
+
+#[tokio::test]
+async fn commands_alone_stand_still_while_it_cannot_be_read_which_are_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, spool) = (folder.path().join("site.toml"), folder.path().join("in"));
+    let mut text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n".to_owned();
+    fs::write(&file, &text).unwrap();
+    let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+    fs::create_dir(&spool).unwrap();
+    text += "[[remote]]\nname = 'b'\nkey = 'AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA'\n\
+             [[rule]]\nname = 'r'\nmatch = '*'\nto = 'b'\n";
+    text += &format!("[[spool]]\nfolder = {spool:?}\n");
+    fs::write(&file, &text).unwrap();
+    assert!(daemon.reload().await);
+    daemon.end(Duration::ZERO).await;
+    let (service, (wish, stop)) = (Arc::new(SpoolService::default()), Stop::new());
+    let place = daemon.site.config().state().join(super::ARRIVALS);
+    let _ = fs::remove_file(&place);
+    fs::create_dir(&place).unwrap();
+    let running = tokio::spawn(service.clone().run(daemon.site.clone(), stop));
+    let until = async |is: &dyn Fn() -> bool| {
+        let waits = async {
+            while !is() {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(Duration::from_secs(60), waits).await.expect("it comes");
+    };
+    let stands_still = || service.status().line.contains("arrivals.json");
+    until(&stands_still).await;
+    // It waits where it is.
+    assert_eq!(answered(&service).await, 1);
+    assert!(service.status().line.contains("or move it away"), "{}", service.status().line);
+    fs::remove_dir(&place).unwrap();
+    until(&|| !stands_still()).await;
+    assert!(place.exists() && !running.is_finished());
+    wish.send_replace(Wish::Stop);
+    running.await.unwrap().unwrap();
 }
 
 #[tokio::test]
