@@ -22,7 +22,7 @@ use crate::cli::{Controller, Interface};
 use crate::product::{Listed, SiteFile, Told, Word};
 use crate::receipt::SignedFileReceipt;
 use crate::session::{Heard, OpenSession, Opened, SendProducts, send_products};
-use crate::site::{Config, Fault, Running, Service, Site, Status, Stop, Wish};
+use crate::site::{Config, Fault, Running, Service, Site, SiteEvent, Status, Stop, Wish};
 use crate::spool::in_words;
 use downpour_catalog::{
     Change, Delivery, DeliveryState, ErrorClass, FileId, FileKey, Holder, Move, Next, Query,
@@ -199,6 +199,15 @@ fn rest_of(took: Duration, (found, limit): (usize, usize), some_are_there: bool)
         true => rest(took, found >= CLAIM_MAX),
         false => REST_MAX.max(took * 9),
     }
+}
+
+/// Tells who listens that a file failed at a receiver, or at none: it could not be read here.
+fn tell_trouble(site: &Site, held: &Held, at: Option<&str>, (class, what): (ErrorClass, &str)) {
+    let (file, name) = (held.file.id.0, &held.file.name);
+    let mut about = serde_json::json!({ "file": file, "name": name, "what": what });
+    about["class"] = class.name().into();
+    at.into_iter().for_each(|at| about["site"] = at.into());
+    site.events.tell(SiteEvent::TROUBLE, &about);
 }
 
 /// One session and the files in it.
@@ -614,6 +623,7 @@ impl Standing {
         }
         let name = self.names.get(&node).map_or("", |(name, _)| name);
         tracing::info!(file = %under.file.name, receiver = name, %class, what, "failed");
+        tell_trouble(&self.site, &under.held, Some(name), (class, &what));
         under.failed.insert(node, (class, format!("{name}: {what}")));
         let file = under.held.file.id;
         Some(self.delivery(file, &node, DeliveryState::Failed, Some(class)))
@@ -638,6 +648,9 @@ impl Standing {
                 Stand::Enough => done.push(under),
                 Stand::Over(class, what) => {
                     tracing::info!(file = %under.file.name, %class, what, "it goes again");
+                    if under.unread.is_some() {
+                        tell_trouble(&self.site, &under.held, None, (class, &what));
+                    }
                     let gone = under.lacking.iter().filter(|node| !under.failed.contains_key(node));
                     let file = under.held.file.id;
                     changes.extend(

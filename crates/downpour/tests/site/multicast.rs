@@ -2,6 +2,7 @@
 
 use super::harness::{One, SiteProcess, until};
 use downpour::receipt::SignedFileReceipt;
+use downpour::site::SiteEvent;
 use downpour_catalog::{CatalogUrl, DeliveryState, FileId, Reader, SessionId, State};
 use downpour_transport::control;
 use std::collections::{BTreeMap, BTreeSet};
@@ -260,6 +261,14 @@ fn a_file_is_verified_when_as_many_have_it_as_its_rule_requires() {
     world.drop_in("taken", b"theirs");
     world.reaches("taken", State::Quarantined);
     assert_eq!(world.machines[0].content("new/taken").unwrap(), b"mine");
+    let past = world.site().done(&["events", "--past", "--json"]);
+    let told = past.lines().map(|line| serde_json::from_str::<SiteEvent>(line).unwrap());
+    let trouble = told.filter(|event| event.kind == SiteEvent::TROUBLE).map(|event| event.about);
+    let at: BTreeSet<_> = trouble
+        .filter(|about| about["name"] == "taken" && about["class"] == "version-conflict")
+        .map(|about| about["site"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(at.into_iter().collect::<Vec<_>>(), ["m1", "m3"], "{past}");
 }
 
 #[test]
