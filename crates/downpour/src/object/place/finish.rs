@@ -85,12 +85,9 @@ impl Placer {
     }
 
     /// Everything so far that is on the file systems of these folders is on the disk then.
-    pub(crate) fn sync(&self, folders: &[Arc<OwnedFd>]) -> Result<(), PlaceError> {
-        let folders = folders.iter().filter(|_| self.durability != Durability::None);
-        let doing = "syncing the target (what came is out of its place, and comes again)";
-        folders.map(|folder| &**folder).try_for_each(|folder| {
-            rustix::fs::syncfs(folder).map_err(|error| PlaceError::of(error, doing))
-        })
+    pub(crate) fn sync(&self, folders: &[Arc<OwnedFd>]) -> Result<(), Errno> {
+        let mut folders = folders.iter().filter(|_| self.durability != Durability::None);
+        folders.try_for_each(|folder| rustix::fs::syncfs(&**folder))
     }
 
     /// The target folder's own metadata, where the tree tells them.

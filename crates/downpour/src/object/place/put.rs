@@ -195,23 +195,29 @@ impl Placer {
     }
 
     /// An entry's place could not be synced: what this session has put there goes back to where it came from, under
-    /// `part_name`. Of what was there before only the kernel's memory is dropped: who reads it next reads the disk.
-    pub(crate) fn take_back(&self, id: EntryId, part_name: &[u8]) {
+    /// `part_name`. Of what was there before only the kernel's memory is dropped: who reads it next reads the disk. False: it is
+    /// still in its place, or that cannot be looked at.
+    pub(crate) fn take_back(&self, id: EntryId, part_name: &[u8]) -> bool {
         let entry = self.beneath.tree().entry(id);
         let file = match entry.kind {
             Kind::File { .. } | Kind::Stream => id,
             Kind::HardLink { to } => to,
-            _ => return,
+            _ => return true,
         };
         let ours = lock(&self.unsynced).get(&file).copied();
-        let is_ours = self.stat(id).is_ok_and(|stat| ours == Some((stat.st_dev, stat.st_ino)));
         let to = (self.staging.parts(), part_name);
         let back = |parent: Arc<OwnedFd>| rename((&parent, entry.name), to, true);
-        if is_ours && self.beneath.parent(id).and_then(back).is_ok() {
-            return;
+        let is_ours = self.stat(id).map(|stat| ours == Some((stat.st_dev, stat.st_ino)));
+        if is_ours == Ok(true) && self.beneath.parent(id).and_then(back).is_ok() {
+            return true;
         }
         if let Ok(there) = self.open_existing(id) {
             let _ = rustix::fs::fadvise(there, 0, None, Advice::DontNeed);
+        }
+        match is_ours {
+            Err(Errno::NOENT) => true,
+            Err(_) => ours.is_none(),
+            Ok(is_ours) => !is_ours,
         }
     }
 

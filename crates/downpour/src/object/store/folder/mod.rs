@@ -277,17 +277,34 @@ impl FolderTarget {
 
 impl FolderTarget {
     /// A sync has failed: what was to be on the disk may not be, whatever is read of it now, and another sync need not
-    /// fail. So nothing of it counts as held any more.
-    fn take_back(&self, ready: &Ready) {
-        // Where the journal cannot be written no next attempt goes on.
-        let _ = lock(&self.journal).forget();
+    /// fail. So nothing of it counts as held any more. Returns what has become of it: a file system that has turned
+    /// read-only lets nothing go.
+    fn take_back(&self, ready: &Ready) -> String {
+        let forgotten = lock(&self.journal).forget();
+        let mut left = Vec::new();
         for id in ready.tree.ids() {
             match ready.tree.entry(id).kind {
                 // By now it may have the mode of one that lets nothing go.
                 Kind::Folder => drop(ready.placer.make_folder(id)),
-                _ => ready.placer.take_back(id, &ready.part_name(id)),
+                _ if ready.placer.take_back(id, &ready.part_name(id)) => {}
+                _ => left.push(id),
             }
         }
+        let mut told = match left.first() {
+            None => "what came is out of its place, and comes again".to_owned(),
+            Some(first) => format!(
+                "files that came and could not be taken out of their places, and may not be on the \
+                 disk: {}, the first is {}: compare or remove them before the next try",
+                left.len(),
+                ready.tree.path_text(*first)
+            ),
+        };
+        if forgotten.is_err() {
+            // The next attempt would go on with what the journal says of them.
+            let lane = self.options.lane.iter().map(|lane| format!("{lane}/")).collect::<String>();
+            told += &format!("; remove .downpour/{lane}parts, too");
+        }
+        told
     }
 }
 
@@ -449,9 +466,9 @@ impl Target for FolderTarget {
         };
         let ready = self.ready().map_err(fatal)?;
         let whole = std::mem::take(&mut lock(&ready.files).whole);
-        let unsynced = |error: PlaceError| {
-            self.take_back(ready);
-            fatal(error.into())
+        let unsynced = |error: Errno| {
+            let doing = format!("syncing the target ({})", self.take_back(ready));
+            fatal(PlaceError::of(error, &doing).into())
         };
         if !whole.is_empty() {
             let target = std::slice::from_ref(ready.placer.beneath.root());

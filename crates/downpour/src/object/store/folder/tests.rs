@@ -1,12 +1,14 @@
 //! A file is given up while another thread is about to complete it; a sync fails; a place is on another file system.
 
-use super::{Beneath, FolderOptions, FolderTarget};
+use super::{Beneath, FolderOptions, FolderTarget, Mutex};
 use crate::object::group::group_digest;
+use crate::object::journal::{Boot, Journal};
 use crate::object::scan::{Scan, ScanOptions};
+use crate::object::store::StoreFailure;
 use crate::object::store::target::{Fault, GroupData, KnownGroup, Target};
 use crate::object::tree::{EntryId, Tree};
 use crate::receipt::tests::Mounted;
-use rustix::fs::{Mode, OFlags, Uid};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, Uid};
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::os::unix::ffi::OsStrExt as _;
@@ -152,6 +154,40 @@ fn what_could_not_be_synced_comes_again_also_in_a_read_only_folder_of_who_is_not
             };
             thread::scope(|scope| scope.spawn(of_user).join().unwrap());
         }
+    }
+}
+
+#[test]
+fn what_cannot_be_taken_back_after_a_sync_failed_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+    fs::create_dir(&a).unwrap();
+    fs::write(a.join("x"), b"content").unwrap();
+    let (tree, options) = (scan(&a), FolderOptions::new(&b));
+    for is_let_go in [true, false] {
+        let mut target = FolderTarget::open(options.clone()).unwrap();
+        target.start(&tree).unwrap();
+        for (known, data) in groups(&tree, EntryId(1), b"content") {
+            target.write(&known, data).unwrap();
+        }
+        target.complete(EntryId(1), 7).unwrap();
+        // The system syncs nothing by such a one.
+        let out = rustix::fs::open(&b, OFlags::PATH, Mode::empty()).unwrap();
+        let ready = target.ready.get_mut().unwrap();
+        ready.placer.beneath = Beneath::new(Arc::new(out), tree.clone());
+        if !is_let_go {
+            fs::remove_dir(b.join(".downpour/parts")).unwrap();
+            let journal = rustix::fs::memfd_create("journal", MemfdFlags::ALLOW_SEALING).unwrap();
+            let (of_journal, boot) = (journal.try_clone().unwrap(), Boot::here(&journal));
+            target.journal = Mutex::new(Journal::open(of_journal, boot).unwrap());
+            rustix::fs::fcntl_add_seals(&journal, SealFlags::SHRINK).unwrap();
+        }
+        let Err(StoreFailure::Target(told)) = target.finish(&|_| false) else {
+            panic!("it is synced");
+        };
+        let [all, first, parts] = ["what came is out of", "is a/x", "remove .downpour/parts"]
+            .map(|text| told.contains(text));
+        assert_eq!([all, first, parts], [is_let_go, !is_let_go, !is_let_go], "{told}");
     }
 }
 
