@@ -265,6 +265,34 @@ fn contents_of_a_read_only_folder_are_received_again_by_who_is_not_root() {
 }
 
 #[test]
+fn a_read_only_target_gets_the_mode_that_is_told_also_where_something_of_ours_stays() {
+    let (dir, a, b) = pair();
+    write(a.join("f"), b"f");
+    fs::create_dir(&b).unwrap();
+    let root = rustix::process::geteuid().is_root();
+    if root {
+        [dir.path(), &b].iter().for_each(|at| chown(at, Some(65_534), None).unwrap());
+    }
+    fs::set_permissions(&b, Permissions::from_mode(0o555)).unwrap();
+    fs::set_permissions(&a, Permissions::from_mode(0o755)).unwrap();
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let of_user = || {
+        // Another user for this thread alone.
+        if root {
+            rustix::thread::set_thread_uid(Uid::from_raw(65_534)).unwrap();
+        }
+        let mut receiver = sender.to_folder(&b);
+        // Not one of its own: the folder of partial files is not removed.
+        fs::create_dir(b.join(".downpour/parts/other")).unwrap();
+        receiver.carry_needed(&sender);
+        assert_eq!(receiver.summary().failed, []);
+    };
+    thread::scope(|scope| scope.spawn(of_user).join().unwrap());
+    assert!(b.join(".downpour/parts/other").exists());
+    assert_eq!(fs::metadata(&b).unwrap().permissions().mode() & 0o777, 0o755);
+}
+
+#[test]
 fn two_receivers_cannot_run_into_one_folder() {
     let (_dir, a, b) = pair();
     write(a.join("f"), b"f");

@@ -3,24 +3,30 @@
 //! 1. `OUT/.downpour` is made if need be, and in it the folder of a lane, for those who share a target.
 //! 2. The file `lock` in it is locked for as long as the process lives, and no longer.
 //! 3. Who only asks whether it is locked makes nothing. A target of ours that we may not write, as a read-only folder is whose
-//!    contents come again, is made writable until the end; one that others share (lanes) is not.
+//!    contents come again, is made writable until the end; one that others share (lanes) is not. Its own mode is kept in the
+//!    file `mode`, so that whoever has the lock sets it back: also after one that was killed, or that came at the same time.
 //! 4. Who ends and leaves nothing removes lock and folders. So what was opened may be gone once it is locked: then it is
 //!    opened again.
 
 use super::beneath::{FOLDER_FLAGS, open_in};
+use super::write_all_at;
 use crate::object::scan::explain;
 use crate::object::tree::STAGING_NAME;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fmt;
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, File};
+use std::io::Read as _;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 const LOCK: &[u8] = b"lock";
+const MODE: &[u8] = b"mode";
+/// What is compared of modes: of the rest the system takes some away by itself.
+const PERMISSIONS: Mode = Mode::RWXU.union(Mode::RWXG).union(Mode::RWXO);
 /// What only this user may read.
 pub(super) const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 
@@ -65,9 +71,8 @@ impl std::error::Error for OpenError {}
 pub(crate) struct Claim {
     out: Arc<OwnedFd>,
     folder: Arc<OwnedFd>,
-    _lock: OwnedFd,
+    lock: OwnedFd,
     lane: Option<String>,
-    writable: Writable,
 }
 
 impl Claim {
@@ -78,21 +83,26 @@ impl Claim {
         let flags = FOLDER_FLAGS | OFlags::CLOEXEC;
         let fd = rustix::fs::open(out, flags, Mode::empty()).map_err(|e| OpenError::of(out, e))?;
         let fd = Arc::new(fd);
-        let mut writable = Writable { folder: fd.clone(), mode: Mutex::default() };
-        if lane.is_none() {
-            writable.make().map_err(|error| OpenError::of(out, error))?;
-        }
-        match Self::lock(&fd, lane) {
+        let mode = match lane {
+            None => make_writable(&fd).map_err(|error| OpenError::of(out, error))?,
+            Some(_) => None,
+        };
+        let error = match Self::lock(&fd, lane, mode) {
             Ok((folder, lock)) => {
                 let (folder, lane) = (Arc::new(folder), lane.map(str::to_owned));
-                Ok(Self { out: fd, folder, _lock: lock, lane, writable })
+                return Ok(Self { out: fd, folder, lock, lane });
             }
-            Err(Errno::WOULDBLOCK) => Err(OpenError::Locked(out.to_owned())),
-            Err(Errno::PERM) => Err(target(
+            // Who has it may need it writable, and sets it back.
+            Err(Errno::WOULDBLOCK) => return Err(OpenError::Locked(out.to_owned())),
+            Err(error) => error,
+        };
+        set_mode(&fd, mode);
+        Err(match error {
+            Errno::PERM => target(
                 "others may write to its folder .downpour, or own it: remove that folder".into(),
-            )),
-            Err(error) => Err(OpenError::of(out, error)),
-        }
+            ),
+            error => OpenError::of(out, error),
+        })
     }
 
     /// Whether another receiver has it now.
@@ -101,11 +111,15 @@ impl Claim {
         is_locked(&folder.join(OsStr::from_bytes(LOCK)))
     }
 
-    /// The staging folder and its lock.
-    fn lock(out: &OwnedFd, lane: Option<&str>) -> Result<(OwnedFd, OwnedFd), Errno> {
+    /// The staging folder and its lock. `mode` is the target's own, if that was changed.
+    fn lock(
+        out: &OwnedFd,
+        lane: Option<&str>,
+        mode: Option<Mode>,
+    ) -> Result<(OwnedFd, OwnedFd), Errno> {
         loop {
             make_folder(out, STAGING_NAME)?;
-            match Self::lock_in(out, lane) {
+            match Self::lock_in(out, lane, mode) {
                 Err(Errno::NOENT) => {} // Another one's, which has ended meanwhile.
                 Ok((_, lock)) if rustix::fs::fstat(&lock)?.st_nlink == 0 => {}
                 done => return done,
@@ -114,7 +128,11 @@ impl Claim {
     }
 
     /// The same where `.downpour` was a moment ago.
-    fn lock_in(out: &OwnedFd, lane: Option<&str>) -> Result<(OwnedFd, OwnedFd), Errno> {
+    fn lock_in(
+        out: &OwnedFd,
+        lane: Option<&str>,
+        mode: Option<Mode>,
+    ) -> Result<(OwnedFd, OwnedFd), Errno> {
         let mut folder = open_in(out, STAGING_NAME, FOLDER_FLAGS, Mode::empty())?;
         if let Some(lane) = lane {
             make_folder(&folder, lane.as_bytes())?;
@@ -125,6 +143,11 @@ impl Claim {
         let ours = stat.st_uid == rustix::process::geteuid().as_raw();
         if !ours || stat.st_mode & 0o022 != 0 {
             return Err(Errno::PERM);
+        }
+        if let Some(mode) = mode {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC;
+            let kept = open_in(&folder, MODE, flags, PRIVATE_FILE)?;
+            write_all_at(&kept, format!("{:o}", mode.as_raw_mode()).as_bytes(), 0)?;
         }
         let lock = open_in(&folder, LOCK, OFlags::RDWR | OFlags::CREATE, PRIVATE_FILE)?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
@@ -148,9 +171,29 @@ impl Claim {
     /// Removes the lock, and the folders that hold nothing else. The last that is done with a claim: another receiver can
     /// have the target from then on.
     pub(crate) fn remove(&self) -> Result<(), Errno> {
+        let mode = self.take_mode();
         let removed = self.remove_all();
-        self.writable.end();
+        set_mode(&self.out, mode);
         removed
+    }
+
+    /// A target that was made writable gets its own mode back.
+    pub(crate) fn set_back(&self) {
+        set_mode(&self.out, self.take_mode());
+    }
+
+    /// The target's own mode, if it was made writable and nobody has given it another one since.
+    fn take_mode(&self) -> Option<Mode> {
+        if rustix::fs::fstat(&self.lock).ok()?.st_nlink == 0 {
+            return None; // It was removed: that may be another one's by now.
+        }
+        let mut text = String::new();
+        let kept = open_in(&self.folder, MODE, OFlags::RDONLY, Mode::empty()).ok()?;
+        File::from(kept).take(16).read_to_string(&mut text).ok()?;
+        rustix::fs::unlinkat(&self.folder, MODE, AtFlags::empty()).ok()?;
+        let mode = Mode::from_raw_mode(u32::from_str_radix(&text, 8).ok()?);
+        let now = Mode::from_raw_mode(rustix::fs::fstat(&self.out).ok()?.st_mode);
+        ((mode | Mode::RWXU) & PERMISSIONS == now & PERMISSIONS).then_some(mode)
     }
 
     fn remove_all(&self) -> Result<(), Errno> {
@@ -170,35 +213,27 @@ impl Claim {
     }
 }
 
-/// A folder of ours that we may write for a time.
-struct Writable {
-    folder: Arc<OwnedFd>,
-    /// The one that it had, where that had to be changed.
-    mode: Mutex<Option<Mode>>,
-}
-
-impl Writable {
-    fn make(&mut self) -> Result<(), Errno> {
-        let (stat, user) = (rustix::fs::fstat(&self.folder)?, rustix::process::geteuid());
-        let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
-        let may = user.is_root() || mode.contains(Mode::WUSR | Mode::XUSR);
-        if !may && stat.st_uid == user.as_raw() {
-            rustix::fs::fchmod(&self.folder, mode | Mode::RWXU)?;
-            self.mode = Mutex::new(Some(mode));
-        }
-        Ok(())
-    }
-
-    fn end(&self) {
-        if let Some(mode) = self.mode.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            let _ = rustix::fs::fchmod(&self.folder, mode);
-        }
-    }
-}
-
-impl Drop for Writable {
+impl Drop for Claim {
     fn drop(&mut self) {
-        self.end();
+        self.set_back();
+    }
+}
+
+/// Makes a folder of ours one that we may write. Returns the mode that it had, where that had to be changed.
+fn make_writable(folder: &OwnedFd) -> Result<Option<Mode>, Errno> {
+    let (stat, user) = (rustix::fs::fstat(folder)?, rustix::process::geteuid());
+    let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
+    let may = user.is_root() || mode.contains(Mode::WUSR | Mode::XUSR);
+    if may || stat.st_uid != user.as_raw() {
+        return Ok(None);
+    }
+    rustix::fs::fchmod(folder, mode | Mode::RWXU)?;
+    Ok(Some(mode))
+}
+
+fn set_mode(folder: &OwnedFd, mode: Option<Mode>) {
+    if let Some(mode) = mode {
+        let _ = rustix::fs::fchmod(folder, mode);
     }
 }
 
@@ -216,5 +251,61 @@ pub(super) fn make_folder(at: impl AsFd, name: &[u8]) -> Result<(), Errno> {
     match rustix::fs::mkdirat(at.as_fd(), name, Mode::RWXU) {
         Err(Errno::EXIST) => Ok(()),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Claim, OpenError};
+    use rustix::fs::{FlockOperation, Uid};
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt as _, chown};
+    use std::thread;
+
+    #[test]
+    fn a_read_only_target_gets_its_mode_back_whoever_was_killed_or_came_at_the_same_time() {
+        let (root, user) = (rustix::process::geteuid().is_root(), 65_534);
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path();
+        if root {
+            chown(out, Some(user), None).unwrap();
+        }
+        let set = |mode| fs::set_permissions(out, Permissions::from_mode(mode)).unwrap();
+        let mode = || fs::metadata(out).unwrap().permissions().mode() & 0o7777;
+        let of_user = || {
+            // Another user for this thread alone.
+            if root {
+                rustix::thread::set_thread_uid(Uid::from_raw(user)).unwrap();
+            }
+            set(0o555);
+            let first = Claim::open(out, None).unwrap();
+            // The second one looked before the first one had changed it.
+            set(0o555);
+            assert!(matches!(Claim::open(out, None), Err(OpenError::Locked(_))));
+            assert_eq!(mode(), 0o755, "the first one is at work");
+            // It is killed.
+            rustix::fs::flock(&first.lock, FlockOperation::Unlock).unwrap();
+            std::mem::forget(first);
+            let next = Claim::open(out, None).unwrap();
+            assert_eq!(mode(), 0o755);
+            next.remove().unwrap();
+            assert_eq!((mode(), out.join(".downpour").exists()), (0o555, false));
+            // Of who has come since then nothing is set back.
+            let before = Claim::open(out, None).unwrap();
+            fs::write(out.join(".downpour/receipts"), "kept").unwrap();
+            before.remove().unwrap();
+            let last = Claim::open(out, None).unwrap();
+            drop(before);
+            assert_eq!(mode(), 0o755);
+            drop(last);
+            assert_eq!(mode(), 0o555);
+            // Whatever else it gets meanwhile stays.
+            let last = Claim::open(out, None).unwrap();
+            set(0o750);
+            drop(last);
+            assert_eq!(mode(), 0o750);
+        };
+        thread::scope(|scope| scope.spawn(of_user).join().unwrap());
+        set(0o755);
     }
 }

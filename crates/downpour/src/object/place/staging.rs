@@ -4,6 +4,7 @@
 //! lock       held while a receiver runs into this target (see `claim`)
 //! journal    which groups of which partial files are verified (see `journal`)
 //! parts/     partial files
+//! mode       that of a target which is made writable for a time (see `claim`)
 //! ```
 //!
 //! Space is reserved by one file without a name that is as large as what is still to come. It shrinks
@@ -217,6 +218,11 @@ impl Staging {
         let changed = stat.map_or(0, |stat| u64::try_from(stat.st_ctime).unwrap_or(0));
         let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         since < Duration::from_secs(changed) + PART_LIFE
+    }
+
+    /// See [`Claim::set_back`].
+    pub(crate) fn set_back(&self) {
+        self.claim.set_back();
     }
 
     /// Removes everything: the session has succeeded. A lane keeps the partial files that are `kept`, and the journal if

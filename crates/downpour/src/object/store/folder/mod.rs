@@ -508,6 +508,8 @@ impl Target for FolderTarget {
             of_target.push(format!("the staging folder stays: {}", explain(error)));
         }
         of_target.extend(ready.xattrs_left(self.options.xattrs));
+        // Whatever stays: the one that the tree tells comes last.
+        self.staging.set_back();
         // After the last change of what is in it.
         of_target.extend(ready.placer.finish_target());
         Ok(Finished { failed: report.failed, notices: report.notices, of_target })
