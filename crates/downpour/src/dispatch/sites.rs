@@ -156,13 +156,13 @@ async fn begin(
 
 /// Why a batch broke as a whole, the first of its files before others: all failed, and by one class.
 fn broken(items: &[Arrived]) -> Option<&Trouble> {
-    let trouble = |item| match item {
-        &Arrived::Failed(ref trouble) => Some(trouble),
+    let troubles = items.iter().map(|item| match item {
+        Arrived::Failed(trouble) => Some(trouble),
         Arrived::Placed { .. } => None,
-    };
-    let first = items.first().and_then(trouble)?;
-    let is_alike = |item| trouble(item).is_some_and(|trouble| trouble.class == first.class);
-    items.iter().all(is_alike).then_some(first)
+    });
+    let troubles: Vec<&Trouble> = troubles.collect::<Option<_>>()?;
+    let (first, others) = troubles.split_first()?;
+    others.iter().all(|trouble| trouble.class == first.class).then_some(*first)
 }
 
 /// Nothing begins to arrive.
