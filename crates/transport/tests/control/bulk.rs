@@ -164,22 +164,22 @@ async fn who_gives_up_leaves_no_second_thread_with_a_disk_that_does_not_answer()
 }
 
 #[tokio::test]
-async fn a_disk_that_does_not_answer_is_named_and_keeps_nobody_from_the_manifest() {
-    let read_wait_max = Duration::from_millis(200);
-    let limits = ServerLimits { reads_max: 1, read_wait_max, ..ServerLimits::default() };
-    let world = World::new(Setup { limits, ..Setup::default() }).await;
+async fn a_disk_that_does_not_answer_keeps_nobody_from_the_manifest() {
+    let limits = ServerLimits { reads_max: 1, repairs_max: 1, ..ServerLimits::default() };
+    let mut world = World::new(Setup { limits, ..Setup::default() }).await;
+    let ((first, _), (second, _)) = (world.member().await, world.member().await);
     let halted = world.session.disk.write().await;
     let client = world.client().await;
     let waits = tokio::spawn(async move { client.data(0..100).await });
     until(|| world.session.read.load(Ordering::Relaxed) == 100).await;
 
-    let client = world.client().await;
-    let error = client.data(0..100).await.unwrap_err();
-    assert!(error.is_passing() && error.to_string().contains("disk"), "{error}");
-    assert_eq!(client.manifest(0..1000).await.unwrap().len(), 1000);
+    let repair = tokio::spawn(async move { first.repair(BlockId::data(0).unwrap(), 0..1).await });
+    assert_eq!(second.manifest(0..1000).await.unwrap().len(), 1000);
+    let made = second.repair(BlockId::manifest(0).unwrap(), 0..1).await.unwrap();
+    assert!(!made.is_empty());
     drop(halted);
     assert_eq!(waits.await.unwrap().unwrap(), world.session.data[..100]);
-    assert_eq!(client.data(0..100).await.unwrap(), world.session.data[..100]);
+    assert_eq!(repair.await.unwrap().unwrap(), made);
 }
 
 #[tokio::test]

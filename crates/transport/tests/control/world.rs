@@ -186,6 +186,7 @@ impl SessionHandler for Session {
         if block.number() > 5 {
             return Err(ApiError::new(ErrorCode::NotFound, "there is no such block"));
         }
+        let _disk = (block.kind() == BlockKind::Data).then(|| self.disk.blocking_read());
         Ok(symbols.flat_map(|symbol| vec![symbol as u8; 1448]).collect())
     }
 }

@@ -174,11 +174,7 @@ async fn next_piece<H: SessionHandler>(
     core.budget.acquire(len as usize).await;
     let piece = range.start..range.start + len;
     let asked = Instant::now();
-    let places = match kind {
-        BlockKind::Data => &core.reads,
-        BlockKind::Manifest => &core.manifest_reads,
-    };
-    let read = core.blocking(places, move |handler| {
+    let read = core.blocking(kind, move |handler| {
         let begun = Instant::now();
         let (bytes, slept) = blocked(|| handler.read(kind, piece));
         Ok((bytes?, slept.as_secs_f64() / begun.elapsed().as_secs_f64().max(1e-9)))
@@ -201,11 +197,11 @@ pub(super) async fn repair<H: SessionHandler>(
 ) -> Result<Answer, ApiError> {
     let active = core.budget.enter();
     // Held until the answer is out, or made though nobody waits for it: it bounds the memory that such answers take.
-    let permit = core.repairs.clone().acquire_owned().await;
+    let permit = core.places(block.kind()).repairs.clone().acquire_owned().await;
     let permit =
         permit.map_err(|_| ApiError::new(ErrorCode::SessionOver, "the session has ended"))?;
     let made = move |handler: &H| Ok((handler.repair(block, symbols)?, permit));
-    let (bytes, permit) = core.blocking(&core.reads, made).await?;
+    let (bytes, permit) = core.blocking(block.kind(), made).await?;
     let left = bytes.len() as u64;
     let (queue, body) = mpsc::channel(PIECE_QUEUE_MAX);
     let core = core.clone();

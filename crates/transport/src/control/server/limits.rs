@@ -41,11 +41,9 @@ pub struct ServerLimits {
     /// How long a receiver may be silent, on its connection of events, before it counts as dead: 15 s, for on a
     /// full link TCP may lose the same segment several times.
     pub silence_time_max: Duration,
-    /// Reads and encodings of the handler at once: 4, a thread each; as many reads more of the manifest.
+    /// Reads and encodings of the handler at once: 4 of data, as many of the manifest, a thread each.
     pub reads_max: usize,
-    /// How long one of these waits for another to end: 30 s. Who asks gives up after a minute, and shall learn why.
-    pub read_wait_max: Duration,
-    /// Answers with repair symbols at once: 32, up to 1.5 MB each.
+    /// Answers with repair symbols at once: 32 of data, as many of the manifest, up to 1.5 MB each.
     pub repairs_max: usize,
     /// Between two pings: 1 s.
     pub ping_every: Duration,
@@ -62,7 +60,6 @@ impl Default for ServerLimits {
             stall_time_max: Duration::from_secs(20),
             silence_time_max: Duration::from_secs(15),
             reads_max: 4,
-            read_wait_max: Duration::from_secs(30),
             repairs_max: 32,
             ping_every: Duration::from_secs(1),
         }

@@ -34,6 +34,7 @@ use crate::{FirstReads, Secret};
 use body::Outgoing;
 use bytes::Bytes;
 use crowd::{Crowd, Place};
+use downpour_proto::BlockKind;
 use fill::Fill;
 use hyper::Response;
 use hyper::body::{Body, Incoming};
@@ -146,10 +147,9 @@ struct Core<H> {
     budget: Arc<PullBudget>,
     limits: ServerLimits,
     members: Arc<Members>,
-    reads: Arc<Semaphore>,
-    /// Those of the manifest, which is in memory: a disk that does not answer keeps nobody from it.
-    manifest_reads: Arc<Semaphore>,
-    repairs: Arc<Semaphore>,
+    data: Places,
+    /// Its own: it is in memory, and a disk that does not answer keeps nobody from it.
+    manifest: Places,
     accounts: Accounts,
     first_reads: Arc<FirstReads>,
 }
@@ -173,9 +173,8 @@ impl ControlServer {
             expires_unix_s: setup.expires_unix_s,
             budget: setup.budget,
             members: Arc::default(),
-            reads: Arc::new(Semaphore::new(setup.limits.reads_max)),
-            manifest_reads: Arc::new(Semaphore::new(setup.limits.reads_max)),
-            repairs: Arc::new(Semaphore::new(setup.limits.repairs_max)),
+            data: Places::new(&setup.limits),
+            manifest: Places::new(&setup.limits),
             limits: setup.limits,
             accounts: Account::beside(setup.uplink),
         });
@@ -369,19 +368,36 @@ async fn shake_hands<H: SessionHandler>(
     Some((stream, conn, used))
 }
 
+/// How many requests for bytes are served at once.
+struct Places {
+    reads: Arc<Semaphore>,
+    repairs: Arc<Semaphore>,
+}
+
+impl Places {
+    fn new(limits: &ServerLimits) -> Self {
+        let places = |count| Arc::new(Semaphore::new(count));
+        Self { reads: places(limits.reads_max), repairs: places(limits.repairs_max) }
+    }
+}
+
 impl<H: SessionHandler> Core<H> {
-    /// Runs `work` where it may block, as many at once as there are `places`. It keeps its place until it has ended, though nobody
-    /// may wait for it any more: a source that does not answer holds so few threads, however often it is asked.
-    async fn blocking<T, W>(&self, places: &Arc<Semaphore>, work: W) -> Result<T, ApiError>
+    fn places(&self, kind: BlockKind) -> &Places {
+        match kind {
+            BlockKind::Data => &self.data,
+            BlockKind::Manifest => &self.manifest,
+        }
+    }
+
+    /// Runs `work` where it may block, a few at once of what it is about. It keeps its place until it has ended, though
+    /// nobody may wait for it any more: a source that does not answer holds so few threads, however often it is asked.
+    async fn blocking<T, W>(&self, kind: BlockKind, work: W) -> Result<T, ApiError>
     where
         T: Send + 'static,
         W: FnOnce(&H) -> Result<T, ApiError> + Send + 'static,
     {
         let over = || ApiError::new(ErrorCode::SessionOver, "the session has ended");
-        let place = timeout(self.limits.read_wait_max, places.clone().acquire_owned());
-        let message = "the sender's disk does not answer: look there at what keeps it";
-        let place = place.await.map_err(|_| ApiError::new(ErrorCode::Busy, message))?;
-        let permit = place.map_err(|_| over())?;
+        let permit = self.places(kind).reads.clone().acquire_owned().await.map_err(|_| over())?;
         let handler = self.handler.clone();
         let work = move || {
             let _permit = permit;
