@@ -321,13 +321,13 @@ fn read(place: &Path) -> io::Result<Option<Notes>> {
     };
     serde_json::from_slice(&bytes).map(Some).or_else(|error| {
         let aside = place.with_extension("damaged");
+        fs::rename(place, &aside)?;
         tracing::error!(
             target: "spool",
             %error,
             kept = %aside.display(),
             "what commands on arrival are open is damaged: what has arrived before now gets none any more"
         );
-        fs::rename(place, aside)?;
         Ok(None)
     })
 }

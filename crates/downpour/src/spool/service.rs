@@ -334,6 +334,8 @@ impl Worker {
         if !self.is_over() && *shown != why {
             if !why.is_empty() {
                 tracing::warn!(target: "spool", "{why}");
+                let about = serde_json::json!({ "spool": "commands on arrival", "what": why });
+                self.site.events.tell(SiteEvent::SPOOL, &about);
             }
             *shown = why;
         }
@@ -394,6 +396,10 @@ impl SpoolService {
                 done = jobs.join_next() => {
                     let Some(done) = done else { return failed };
                     failed = failed.and(done.map_err(Fault::from).and_then(|done| Ok(done?)));
+                    if stop.wish() != Wish::Run {
+                        // A command may still end, but no spool is at work any more.
+                        lock(&self.asks).clear();
+                    }
                     if failed.is_err() && stop.wish() != Wish::Drain {
                         return failed;
                     }
