@@ -5,6 +5,7 @@
 //! 3. Who only asks whether it is locked makes nothing. A target of ours that we may not write, as a read-only folder is whose
 //!    contents come again, is made writable until the end; one that others share (lanes) is not. Its own mode is kept in the
 //!    file `mode`, so that whoever has the lock sets it back: also after one that was killed, or that came at the same time.
+//!    Who comes in the moment in which another one ends may find it read-only, and has to come again.
 //! 4. Who ends and leaves nothing removes lock and folders. So what was opened may be gone once it is locked: then it is
 //!    opened again.
 
@@ -96,7 +97,9 @@ impl Claim {
             Err(Errno::WOULDBLOCK) => return Err(OpenError::Locked(out.to_owned())),
             Err(error) => error,
         };
-        set_mode(&fd, mode);
+        if !Self::is_taken(out, lane) {
+            set_mode(&fd, mode);
+        }
         Err(match error {
             Errno::PERM => target(
                 "others may write to its folder .downpour, or own it: remove that folder".into(),
@@ -144,13 +147,13 @@ impl Claim {
         if !ours || stat.st_mode & 0o022 != 0 {
             return Err(Errno::PERM);
         }
-        if let Some(mode) = mode {
-            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC;
-            let kept = open_in(&folder, MODE, flags, PRIVATE_FILE)?;
-            write_all_at(&kept, format!("{:o}", mode.as_raw_mode()).as_bytes(), 0)?;
-        }
+        keep_mode(&folder, mode)?;
         let lock = open_in(&folder, LOCK, OFlags::RDWR | OFlags::CREATE, PRIVATE_FILE)?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        if lane.is_none() {
+            // Who had it may have set it back since we looked.
+            keep_mode(&folder, make_writable(out)?)?;
+        }
         Ok((folder, lock))
     }
 
@@ -229,6 +232,14 @@ fn make_writable(folder: &OwnedFd) -> Result<Option<Mode>, Errno> {
     }
     rustix::fs::fchmod(folder, mode | Mode::RWXU)?;
     Ok(Some(mode))
+}
+
+/// Writes down a target's own mode, if that was changed.
+fn keep_mode(folder: &OwnedFd, mode: Option<Mode>) -> Result<(), Errno> {
+    let Some(mode) = mode else { return Ok(()) };
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC;
+    let kept = open_in(folder, MODE, flags, PRIVATE_FILE)?;
+    write_all_at(&kept, format!("{:o}", mode.as_raw_mode()).as_bytes(), 0)
 }
 
 fn set_mode(folder: &OwnedFd, mode: Option<Mode>) {

@@ -290,21 +290,25 @@ impl FolderTarget {
                 _ => left.push(id),
             }
         }
-        let mut told = match left.first() {
-            None => "what came is out of its place, and comes again".to_owned(),
-            Some(first) => format!(
-                "files that came and could not be taken out of their places, and may not be on the \
-                 disk: {}, the first is {}: compare or remove them before the next try",
-                left.len(),
-                ready.tree.path_text(*first)
+        let lane = self.options.lane.iter().map(|lane| format!("{lane}/")).collect::<String>();
+        // The next attempt would go on with what the journal says of them.
+        let parts = forgotten.err().map(|_| format!(".downpour/{lane}parts"));
+        match (left.first(), parts) {
+            (None, None) => {
+                "what was not synced before is out of its place, and comes again".into()
+            }
+            (None, Some(parts)) => format!(
+                "what was not synced before is out of its place, and comes again once {parts} is \
+                 removed"
             ),
-        };
-        if forgotten.is_err() {
-            // The next attempt would go on with what the journal says of them.
-            let lane = self.options.lane.iter().map(|lane| format!("{lane}/")).collect::<String>();
-            told += &format!("; remove .downpour/{lane}parts, too");
+            (Some(first), parts) => format!(
+                "files that came and could not be taken out of their places, and may not be on the \
+                 disk: {}, the first is {}: compare or remove them before the next try{}",
+                left.len(),
+                ready.tree.path_text(*first),
+                parts.map(|parts| format!("; remove {parts}, too")).unwrap_or_default()
+            ),
         }
-        told
     }
 }
 
