@@ -463,7 +463,7 @@ fn takes_nothing(failed: &[(Held, Trouble)]) -> Option<Broken> {
 
 /// A batch is called as its session is, in hexadecimal digits.
 pub(super) fn batch_name(id: SessionId) -> String {
-    id.as_bytes().iter().map(|b| format!("{b:02x}")).collect()
+    downpour_catalog::hex(id.as_bytes())
 }
 
 /// Why the session did not send a file.

@@ -25,8 +25,9 @@ use tokio::time::{sleep, timeout};
 /// Between two looks when nothing happens, and at least.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
-/// Pages of files that do not move that a look passes over where none is on them: behind much that moves some may be found.
-const EMPTY_MAX: u32 = 20;
+/// Pages of files that do not move that a look passes over where none is on them: behind much that moves some may be found. The
+/// daemon reads five thousand files for each, each time.
+const EMPTY_MAX: u32 = 4;
 /// Before events are asked for again.
 const LISTEN_PAUSE: Duration = Duration::from_secs(1);
 /// How long the thread that reads keys goes on when nobody wants them any more.

@@ -2,7 +2,7 @@
 //!
 //! Each receiver that answers has a [`Path`] with an estimate of capacity, queue and random loss, and
 //! a rate that it allows; the session sends at the least of them. No report from anybody for several
-//! answer times halves the rate, again and again; while no path is known it stays as it is, for who is
+//! answer times halves the rate, again and again; while no path is followed it stays as it is, for who is
 //! not heard at all leaves the stream (`docs/protocol.md#STRAG-3`).
 //!
 //! Deliberately absent: any reaction to loss as such. Loss counts only when it is more than chance
