@@ -139,7 +139,7 @@ fn counts(reader: &mut Reader) -> Result<Counts, downpour_catalog::Error> {
     let counts = reader.counts()?.into_iter().map(|count| {
         let labels = FileLabels {
             site: sites.get(&count.site.0).cloned().unwrap_or_default(),
-            rule: rules.get(&count.rule.0).cloned().unwrap_or_default(),
+            rule: rules.get(&count.rule.0).map(|rule| label(rule)).unwrap_or_default(),
             state: count.state.to_string(),
         };
         (labels, count.files, count.bytes)
@@ -147,17 +147,55 @@ fn counts(reader: &mut Reader) -> Result<Counts, downpour_catalog::Error> {
     Ok(counts.collect())
 }
 
+/// Text of others as the value of a label: the library writes values as they are, and one bad line makes all unreadable.
+fn label(text: &str) -> String {
+    text.replace('\\', r"\\").replace('"', r#"\""#).replace('\n', r"\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{Clock, Daemon};
+    use super::Metrics;
+    use downpour_catalog::{Change, NewFile, OtherContent, Same};
+    use std::path::Path;
     use std::time::Duration;
+
+    async fn daemon(folder: &Path) -> Daemon {
+        let file = folder.join("site.toml");
+        std::fs::write(&file, "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
+        Daemon::start(&file, Clock::system()).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_rule_may_have_any_name_and_each_line_stays_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let daemon = daemon(folder.path()).await;
+        let (catalog, now) = (daemon.site.catalog.clone(), daemon.site.clock.now());
+        let take_in = move || {
+            let new = NewFile {
+                site: catalog.site("a").unwrap(),
+                name: "x".to_owned(),
+                size: 3,
+                stamp: 7,
+                rule: catalog.rule("to:b/q\"\\x\ny/{name}").unwrap(),
+                rank: 100,
+                transfer: None,
+                other_content: OtherContent::NewVersion,
+                same: Same::OfRule,
+            };
+            catalog.apply(now, &[Change::TakeIn(new)]).unwrap();
+        };
+        tokio::task::spawn_blocking(take_in).await.unwrap();
+        let text = Metrics::show(&daemon.site).await.unwrap();
+        let line = r#"downpour_files{site="a",rule="to:b/q\"\\x\ny/{name}",state="found"} 1"#;
+        assert!(text.lines().any(|told| told == line), "{text}");
+        daemon.end(Duration::ZERO).await;
+    }
 
     #[tokio::test]
     async fn two_who_ask_at_once_both_see_all() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("site.toml");
-        std::fs::write(&file, "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let daemon = daemon(folder.path()).await;
         let figures = || {
             let text = daemon.site.metrics.text(&daemon.site, Vec::new());
             text.lines().filter(|line| line.contains("service=\"scrub\",figure=")).count()
