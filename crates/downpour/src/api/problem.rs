@@ -8,6 +8,9 @@ use downpour_catalog::ErrorClass;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+/// Code of the problem that what was asked for is not there.
+const NOT_FOUND: &str = "not-found";
+
 /// Why a request was not done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
@@ -49,7 +52,7 @@ impl Problem {
 
     /// What was asked for is not there.
     pub fn not_found(what: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "not-found", what, "look at the list for what there is")
+        Self::new(StatusCode::NOT_FOUND, NOT_FOUND, what, "look at the list for what there is")
     }
 
     /// What was sent cannot be meant.
@@ -59,13 +62,14 @@ impl Problem {
 
     /// Another site, of this name, was asked for files and did not do it; what to do about a refusal it knows best.
     pub fn of_source(site: &str, error: RemoteError) -> Self {
-        let passed = Self::from(Fault::new(error.class(Side::Source), format!("{site}: {error}")));
-        match error {
-            RemoteError::Refused(said) => {
-                Self { todo: format!("at {site}: {}", said.todo), ..passed }
-            }
-            _ => passed,
-        }
+        let (class, what) = (error.class(Side::Source), format!("{site}: {error}"));
+        let RemoteError::Refused(said) = error else { return Fault::new(class, what).into() };
+        // That there is no such thing is an answer, and no other comes by asking again.
+        let passed = match said.code == NOT_FOUND {
+            true => Self::not_found(what),
+            false => Fault::new(class, what).into(),
+        };
+        Self { todo: format!("at {site}: {}", said.todo), ..passed }
     }
 }
 
@@ -157,6 +161,15 @@ mod tests {
             (&*passed.what, &*passed.todo),
             ("west: no paths", "at west: set `pull = true`")
         );
-        assert_eq!(passed.class(), Some(ErrorClass::SourceRefused));
+        assert_eq!((passed.status, passed.class()), (503, Some(ErrorClass::SourceRefused)));
+    }
+
+    #[test]
+    fn what_another_site_does_not_have_is_not_there_and_no_failure() {
+        let said = Box::new(Problem::not_found("there is no transfer 1 queued at west"));
+        let passed = Problem::of_source("west", RemoteError::Refused(said));
+        assert_eq!((passed.status, passed.code.as_str(), passed.class()), (404, "not-found", None));
+        assert_eq!(passed.what, "west: there is no transfer 1 queued at west");
+        assert_eq!(passed.todo, "at west: look at the list for what there is");
     }
 }
