@@ -191,10 +191,11 @@ impl Guard {
     }
 }
 
-/// The token that is shown.
+/// The token that is shown. The scheme's name may be written in any case: RFC 9110 section 11.1.
 pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let shown = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    shown.strip_prefix("Bearer ").map(str::trim)
+    let (scheme, token) = shown.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
 /// A deed with what came of it.
@@ -256,10 +257,11 @@ pub(super) async fn no_such_method() -> Problem {
 
 #[cfg(test)]
 mod tests {
+    use super::bearer;
     use crate::api::{Allow, Problem, Routes};
     use crate::site::{Clock, Daemon, Wanted};
     use axum::body::Body;
-    use axum::http::Request;
+    use axum::http::{HeaderMap, Request};
     use std::path::Path;
     use std::sync::{Arc, Barrier};
     use std::time::Duration;
@@ -278,6 +280,21 @@ mod tests {
         let bearer = format!("Bearer {}", token.unwrap().token);
         let request = Request::post("/v1/deed").header("authorization", bearer);
         (daemon, request.body(Body::empty()).unwrap())
+    }
+
+    #[test]
+    fn a_token_is_found_however_its_scheme_is_written() {
+        for (shown, token) in [
+            ("Bearer abc", Some("abc")),
+            ("bearer  abc", Some("abc")),
+            ("BEARER abc", Some("abc")),
+            ("Bearerabc", None),
+            ("Basic abc", None),
+        ] {
+            let headers =
+                HeaderMap::from_iter([("authorization".parse().unwrap(), shown.parse().unwrap())]);
+            assert_eq!(bearer(&headers), token, "{shown}");
+        }
     }
 
     #[tokio::test]
