@@ -8,7 +8,7 @@ use axum::routing::{MethodFilter, on};
 use axum::{Extension, Router, middleware};
 use std::collections::HashMap;
 use std::sync::Arc;
-use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
+use utoipa::openapi::{Content, InfoBuilder, OpenApi, OpenApiBuilder, Ref, ResponseBuilder};
 
 /// Who may ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,9 +113,35 @@ impl Routes {
         H: Handler<T, Arc<Site>>,
         T: 'static,
     {
+        self.describe_refusals(&method, path, allow);
         self.router = self.router.route(path, on(filter, handler));
         self.mounted.insert((method, path), allow);
         self
+    }
+
+    /// What stands before all handlers refuses is described here, once for all of them: what cannot be read, and who may
+    /// not ask.
+    fn describe_refusals(&mut self, method: &Method, path: &str, allow: Allow) {
+        let Some(item) = self.description.paths.paths.get_mut(path) else { return };
+        let operation = match *method {
+            Method::GET => &mut item.get,
+            Method::POST => &mut item.post,
+            _ => &mut item.delete,
+        };
+        let Some(operation) = operation else { return };
+        let is_read = operation.parameters.is_some() || operation.request_body.is_some();
+        let refusals = [
+            ("400", is_read, "What was sent cannot be read"),
+            ("401", allow != Allow::Anyone, "Nobody knows who asks"),
+            ("403", allow != Allow::Anyone, "Who asks may not"),
+        ];
+        for (status, _, what) in refusals.into_iter().filter(|(_, is_given, _)| *is_given) {
+            let content = Content::new(Some(Ref::from_schema_name("Problem")));
+            let response = ResponseBuilder::new().description(what);
+            let response = response.content("application/json", content).build();
+            let responses = &mut operation.responses.responses;
+            responses.entry(status.to_owned()).or_insert_with(|| response.into());
+        }
     }
 
     /// What is mounted, and for whom.
@@ -143,6 +169,7 @@ impl Routes {
 
 #[cfg(test)]
 mod tests {
+    use super::Allow;
     use crate::site::{Clock, Daemon, parts};
     use axum::http::Method;
     use std::collections::BTreeSet;
@@ -161,6 +188,8 @@ mod tests {
         for part in parts(&daemon.site) {
             let of_part = part.routes.mounted();
             mounted.extend(of_part.map(|(method, path, _)| (method.to_string(), path.to_owned())));
+            let open = part.routes.mounted().filter(|(.., allow)| *allow == Allow::Anyone);
+            let open: BTreeSet<_> = open.map(|(_, path, _)| path).collect();
             for (path, item) in &part.routes.description().paths.paths {
                 let methods = [
                     (Method::GET, &item.get),
@@ -176,6 +205,11 @@ mod tests {
                     let of_path: BTreeSet<_> = of_path.map(|one| one.name.as_str()).collect();
                     let named = path.split('{').skip(1).filter_map(|rest| rest.split('}').next());
                     assert_eq!(of_path, named.collect(), "{method} {path}");
+                    let refuses = |status: &str| operation.responses.responses.contains_key(status);
+                    let reads = operation.parameters.is_some() || operation.request_body.is_some();
+                    assert!(refuses("400") || !reads, "{method} {path}");
+                    let is_open = open.contains(path.as_str());
+                    assert_eq!(["401", "403"].map(refuses), [!is_open; 2], "{method} {path}");
                 }
             }
         }

@@ -17,8 +17,9 @@ pub struct TokenWish {
     pub name: String,
     /// What it allows.
     pub role: Role,
-    /// Seconds until it ends; left out, it does not.
+    /// Seconds until it ends, at least 1; left out, it does not.
     #[serde(default)]
+    #[schema(minimum = 1)]
     pub expires_s: Option<u64>,
 }
 
