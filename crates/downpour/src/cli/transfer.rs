@@ -113,7 +113,7 @@ struct ShowArgs {
 #[derive(Debug, Args)]
 struct WhyArgs {
     /// One file, by its number; without it all that do not move
-    #[arg(value_name = "FILE", value_parser = number)]
+    #[arg(value_name = "FILE", value_parser = number, conflicts_with_all = ["prefix", "state", "class"])]
     file: Option<i64>,
     /// Only files whose name begins so, with their numbers, also those that have ended
     #[arg(long, value_name = "TEXT")]
@@ -133,14 +133,21 @@ struct WhyArgs {
 
 #[derive(Debug, Args)]
 struct DeedArgs {
-    /// Numbers of files, as `why` prints them
-    #[arg(value_name = "FILE", required_unless_present = "transfer", value_parser = number)]
-    files: Vec<i64>,
-    /// All files of a transfer that is queued at this daemon's site; to `cancel`, also a fetch
-    #[arg(long, value_name = "TRANSFER", conflicts_with = "files")]
-    transfer: Option<i64>,
+    #[command(flatten)]
+    which: WhichArgs,
     #[command(flatten)]
     access: AccessArgs,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct WhichArgs {
+    /// Numbers of files, as `why` prints them
+    #[arg(value_name = "FILE", value_parser = number)]
+    files: Vec<i64>,
+    /// All files of a transfer that is queued at this daemon's site; to `cancel`, also a fetch
+    #[arg(long, value_name = "TRANSFER")]
+    transfer: Option<i64>,
 }
 
 #[derive(Debug, Args)]
@@ -188,6 +195,7 @@ impl SubmitArgs {
             }
             let mut all = true;
             for one in told.submitted.clone().iter().filter(|_| wait) {
+                told.waits(&one.accepted);
                 for (transfer, files) in transfers_of(&one.accepted) {
                     let (report, arrived) = until_ended(site, &one.site, transfer, files).await?;
                     told.ended(report);
@@ -247,6 +255,13 @@ impl Told {
             show_submitted(&one.accepted, &one.site);
         }
         self.submitted.push(one);
+    }
+
+    /// What is known already may be still to arrive, by transfers that end after this one.
+    fn waits(&self, one: &Accepted) {
+        if !self.as_json && !one.others.is_empty() {
+            println!("waits for files of {} earlier transfers, too", one.others.len());
+        }
     }
 
     fn ended(&mut self, one: TransferReport) {
@@ -448,34 +463,44 @@ impl WhyArgs {
 impl DeedArgs {
     fn run(self, deed: &str) -> Result<Exit, Fault> {
         let path = format!("/v1/files/{deed}");
-        let mut files = Files { files: self.files, transfer: self.transfer, after: None };
+        let WhichArgs { files, transfer } = self.which;
+        let mut files = Files { files, transfer, after: None };
         let done = with_daemon(self.access, async |site| {
             let mut all = Done::default();
             loop {
                 let some: Done = site.post(&path, &files).await?;
                 (all.done, all.passed) = (all.done + some.done, all.passed + some.passed);
                 all.unknown.extend(some.unknown);
+                all.aside.extend(some.aside);
                 if some.next.is_none() {
                     return Ok(all);
                 }
                 (files.files, files.after) = (Vec::new(), some.next);
             }
         })?;
-        println!("{deed}: {} files, nothing to do for {}", done.done, done.passed);
-        if deed == "retry" && done.passed > 0 {
-            println!(
-                "what does not wait has nothing to be tried again; `downpour transfer why FILE` says what holds it up"
-            );
-            println!(
-                "what is queued for a link that is held back goes at once after `downpour transfer open SITE`"
-            );
-        }
-        for file in &done.unknown {
-            eprintln!("there is no file {file}");
-        }
-        let is_done = done.done > 0 && done.unknown.is_empty();
-        Ok(if is_done { Exit::Complete } else { Exit::Incomplete })
+        Ok(show_done(deed, &done))
     }
+}
+
+fn show_done(deed: &str, done: &Done) -> Exit {
+    let passed = done.passed.saturating_sub(done.aside.len() as u64);
+    println!("{deed}: {} files, nothing to do for {passed}", done.done);
+    if deed == "retry" && passed > 0 {
+        println!(
+            "what does not wait has nothing to be tried again; `downpour transfer why FILE` says what holds it up"
+        );
+        println!(
+            "what is queued for a link that is held back goes at once after `downpour transfer open SITE`"
+        );
+    }
+    for file in &done.aside {
+        eprintln!("file {file} lies in its spool's quarantine: downpour spool release {file}");
+    }
+    for file in &done.unknown {
+        eprintln!("there is no file {file}");
+    }
+    let is_done = done.done > 0 && done.aside.is_empty() && done.unknown.is_empty();
+    if is_done { Exit::Complete } else { Exit::Incomplete }
 }
 
 impl LinkArgs {
@@ -523,7 +548,9 @@ fn show_transfer(report: &TransferReport) {
 fn line_of(report: &TransferReport) -> String {
     let states = report.states.iter();
     let states: Vec<_> = states.map(|(state, files)| format!("{files} {}", shown(state))).collect();
-    let states = if states.is_empty() { "nothing to move".to_owned() } else { states.join(", ") };
+    // What was known already goes by the transfer that took it in.
+    let none = "no files of its own";
+    let states = if states.is_empty() { none.to_owned() } else { states.join(", ") };
     let (id, from, to) = (report.id, shown(&report.from), shown(&report.to));
     let (bytes, at) = (show_bytes(report.bytes.unwrap_or(0)), show_time(report.submitted_us));
     format!("transfer {id} {from} -> {to}: {states}; {bytes}; submitted {at}")
@@ -567,7 +594,10 @@ fn show_why(why: &Why) {
 
 #[cfg(test)]
 mod tests {
-    use super::{SubmitArgs, TransferReport, listed, number, read_list};
+    use super::{DeedArgs, SubmitArgs, TransferReport, WhyArgs};
+    use super::{line_of, listed, number, read_list, show_done};
+    use crate::cli::Exit;
+    use crate::dispatch::Done;
     use clap::{Args as _, Command, FromArgMatches as _};
 
     #[test]
@@ -601,6 +631,45 @@ mod tests {
         assert_eq!(SubmitArgs::from_arg_matches(&matches).unwrap().priority, Some(-5));
         assert_eq!(number("17"), Ok(17));
         assert!(number("run/x").unwrap_err().contains("--prefix"));
+    }
+
+    #[test]
+    fn a_deed_is_for_files_or_a_transfer_and_who_names_neither_is_told_both() {
+        let parse = |words: &[&str]| {
+            let words = ["retry"].iter().chain(words);
+            DeedArgs::augment_args(Command::new("retry")).try_get_matches_from(words)
+        };
+        assert!(parse(&["1", "2"]).is_ok() && parse(&["--transfer", "1"]).is_ok());
+        assert!(parse(&["1", "--transfer", "1"]).is_err());
+        let told = parse(&[]).unwrap_err().to_string();
+        assert!(told.contains("<FILE") && told.contains("--transfer <TRANSFER>"), "{told}");
+    }
+
+    #[test]
+    fn one_file_is_asked_about_without_conditions() {
+        let parse = |words: &[&str]| {
+            let words = ["why"].iter().chain(words);
+            WhyArgs::augment_args(Command::new("why")).try_get_matches_from(words)
+        };
+        assert!(parse(&["7"]).is_ok() && parse(&["--prefix", "x", "--state", "queued"]).is_ok());
+        for condition in ["--prefix", "--state", "--class"] {
+            assert!(parse(&["7", condition, "x"]).is_err(), "{condition}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_done_because_it_lies_aside_makes_a_deed_incomplete() {
+        let mut done = Done { done: 2, passed: 1, ..Done::default() };
+        assert!(show_done("release", &done) == Exit::Complete);
+        done.aside.push(7);
+        assert!(show_done("release", &done) == Exit::Incomplete);
+    }
+
+    #[test]
+    fn a_transfer_of_what_was_known_already_does_not_say_that_all_is_over() {
+        let text = r#"{"id": 7, "from": "a", "to": "b", "submitted_us": 0, "bytes": 0}"#;
+        let line = line_of(&serde_json::from_str::<TransferReport>(text).unwrap());
+        assert!(line.starts_with("transfer 7 a -> b: no files of its own; 0 B"), "{line}");
     }
 
     #[test]

@@ -137,8 +137,11 @@ pub struct Files {
 pub struct Done {
     /// Files that it was done to.
     pub done: u64,
-    /// Files for which there is nothing to do, as they stand.
+    /// Files for which there is nothing to do, as they stand, with those set aside.
     pub passed: u64,
+    /// Files that lie in a spool's quarantine: they are released there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aside: Vec<i64>,
     /// Files that were named and are not there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<i64>,
@@ -166,6 +169,11 @@ async fn submit_files(
     if from == wish.to {
         let what = "the files would go to where they are";
         return Err(Problem::bad_request(what, "name another site"));
+    }
+    if !wish.goes_on() {
+        let what = "no answer to this submission said to go on after that";
+        let todo = "give `next` of the answer before as `after`, with the same paths";
+        return Err(Problem::bad_request(what, todo));
     }
     let detail = Detail(format!("{} paths from {from} to {}", wish.paths.len(), wish.to));
     let submitted = if from == site.name {
@@ -334,7 +342,8 @@ struct Where {
 
 /// One transfer
 #[utoipa::path(get, path = "/v1/transfers/{id}", params(("id" = i64, Path), Where),
-    responses((status = 200, body = TransferReport), (status = 404, body = Problem)))]
+    responses((status = 200, body = TransferReport), (status = 404, body = Problem),
+        (status = 503, body = Problem)))]
 async fn transfer(
     State(site): State<Arc<Site>>,
     Named(id): Named<i64>,
@@ -360,8 +369,11 @@ pub(super) async fn transfer_here(
         report.count(reader.transfer_states(TransferId(id))?);
         Ok(Some(report))
     });
-    let none = || Problem::not_found(format!("there is no transfer {id} queued at {}", site.name));
-    found.await?.map(Json).ok_or_else(none)
+    found.await?.map(Json).ok_or_else(|| no_transfer(site, id))
+}
+
+fn no_transfer(site: &Site, id: i64) -> Problem {
+    Problem::not_found(format!("there is no transfer {id} queued at {}", site.name))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -386,7 +398,7 @@ async fn why(
     Extension(dispatch): Extension<Arc<Dispatch>>,
     Asked(which): Asked<Which>,
 ) -> Result<Json<WhyList>, Problem> {
-    let bad = |what: String| Problem::bad_request(what, "see /v1/openapi.json for the names");
+    let bad = |what: String| Problem::bad_request(what, "give one of those");
     let state = which.state.map(|text| text.parse()).transpose();
     let error = which.class.map(|text| text.parse()).transpose();
     let after = which.after.map(|text| text.parse::<Place>()).transpose();
@@ -396,7 +408,8 @@ async fn why(
         error: error.map_err(|e: downpour_catalog::UnknownName| bad(e.to_string()))?,
         ..Query::default()
     };
-    let after = after.map_err(|e| bad(e.to_string()))?;
+    let todo = "give `next` of the page before";
+    let after = after.map_err(|e| Problem::bad_request(e.to_string(), todo))?;
     let (any, first) = (query.state.is_none() && query.error.is_none(), after.is_none());
     let prefix = query.prefix.clone().unwrap_or_default();
     let mut list = dispatch.why(&site, query, after.unwrap_or_default()).await?;
@@ -422,7 +435,8 @@ async fn why_file(
 
 /// Try waiting files at once
 #[utoipa::path(post, path = "/v1/files/retry", request_body = Files,
-    responses((status = 200, body = Done), (status = 400, body = Problem)))]
+    responses((status = 200, body = Done), (status = 400, body = Problem),
+        (status = 404, body = Problem)))]
 async fn retry(
     State(site): State<Arc<Site>>,
     Extension(dispatch): Extension<Arc<Dispatch>>,
@@ -435,7 +449,7 @@ async fn retry(
 /// Give files up, or a fetch by the number of its transfer
 #[utoipa::path(post, path = "/v1/files/cancel", request_body = Files,
     responses((status = 200, body = Done), (status = 400, body = Problem),
-        (status = 409, body = Problem)))]
+        (status = 404, body = Problem), (status = 409, body = Problem)))]
 async fn cancel(
     State(site): State<Arc<Site>>,
     Extension(dispatch): Extension<Arc<Dispatch>>,
@@ -453,7 +467,8 @@ async fn cancel(
 
 /// Let files out of quarantine; those that lie in a spool's are passed over, for they are released there
 #[utoipa::path(post, path = "/v1/files/release", request_body = Files,
-    responses((status = 200, body = Done), (status = 400, body = Problem)))]
+    responses((status = 200, body = Done), (status = 400, body = Problem),
+        (status = 404, body = Problem)))]
 async fn release(
     State(site): State<Arc<Site>>,
     Extension(dispatch): Extension<Arc<Dispatch>>,
@@ -488,7 +503,7 @@ async fn release(
         _ => {
             let Json(done) = step(&site, &dispatch, rest, &[Quarantined], Next::Resumed).await?;
             let passed = done.passed + aside.len() as u64;
-            Ok(Json(Done { passed, ..done }))
+            Ok(Json(Done { passed, aside: aside.into_keys().collect(), ..done }))
         }
     }
 }
@@ -501,6 +516,15 @@ fn check(which: &Files) -> Result<(), Problem> {
     }
 }
 
+/// A deed on all of a transfer needs one, or a fetch: who mistypes its number learns of it.
+async fn check_transfer(site: &Arc<Site>, dispatch: &Dispatch, id: i64) -> Result<(), Problem> {
+    let is_fetch = lock(&dispatch.fetches).contains_key(&id);
+    if is_fetch || site.read(move |reader| reader.transfer(TransferId(id))).await?.is_some() {
+        return Ok(());
+    }
+    Err(no_transfer(site, id))
+}
+
 async fn step(
     site: &Arc<Site>,
     dispatch: &Dispatch,
@@ -509,6 +533,9 @@ async fn step(
     next: Next,
 ) -> Result<Json<Done>, Problem> {
     check(&which)?;
+    if let Some(id) = which.transfer {
+        check_transfer(site, dispatch, id).await?;
+    }
     let named = which.files.into_iter().map(FileId).collect();
     let mut all = Done::default();
     step_some(site, named, from, &next, &mut all).await?;
@@ -563,4 +590,41 @@ async fn step_some(
     all.passed += answers.iter().filter(|answer| refused(answer)).count() as u64;
     all.done += answers.iter().filter(|answer| !refused(answer)).count() as u64;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::api::Problem;
+    use crate::site::{Clock, Daemon, Role, parts};
+    use axum::body::Body;
+    use axum::http::{Request, header};
+    use std::time::Duration;
+    use tower::ServiceExt as _;
+
+    #[tokio::test]
+    async fn what_is_asked_of_a_transfer_that_is_not_there_is_said_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("site.toml");
+        std::fs::write(&file, "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let token = daemon.site.tokens.add("x", Role::Operator, None, daemon.site.clock.now());
+        let bearer = format!("Bearer {}", token.unwrap().token);
+        let mut part = parts(&daemon.site).into_iter();
+        let is_ours = |part: &crate::site::Part| {
+            part.routes.mounted().any(|(_, path, _)| path == "/v1/files/retry")
+        };
+        let routes = part.find(is_ours).unwrap().routes;
+        for deed in ["retry", "cancel", "release"] {
+            let request = Request::post(format!("/v1/files/{deed}"));
+            let request = request.header(header::AUTHORIZATION, &bearer);
+            let request = request.body(Body::from(r#"{"transfer": 7}"#)).unwrap();
+            let router = routes.clone().into_router(daemon.site.clone());
+            let answer = router.oneshot(request).await.unwrap();
+            let body = axum::body::to_bytes(answer.into_body(), 10_000).await.unwrap();
+            let problem: Problem = serde_json::from_slice(&body).unwrap();
+            let expected = (404, "there is no transfer 7 queued at a");
+            assert_eq!((problem.status, &*problem.what), expected, "{deed}");
+        }
+        daemon.end(Duration::ZERO).await;
+    }
 }

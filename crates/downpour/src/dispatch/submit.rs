@@ -62,7 +62,7 @@ pub struct Submission {
 /// What became of a submission.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Accepted {
-    /// Its transfer's number.
+    /// Its transfer's number. Where `files` and `known` are 0 there is no such transfer yet.
     pub transfer: i64,
     /// Files that were taken in now.
     pub files: u64,
@@ -80,6 +80,15 @@ pub struct Accepted {
     /// There is more: where to go on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
+}
+
+impl Submission {
+    /// Whether an answer to it can have said to go on there.
+    pub(super) fn goes_on(&self) -> bool {
+        let Some(after) = &self.after else { return true };
+        let path = after.split_once(':').and_then(|(path, _)| path.parse::<usize>().ok());
+        path.is_some_and(|path| path < self.paths.len())
+    }
 }
 
 impl Accepted {
@@ -365,7 +374,7 @@ pub(super) fn stamp(meta: &std::fs::Metadata) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Accepted, Seen, Walk, settle};
+    use super::{Accepted, Seen, Submission, Walk, settle};
     use downpour_catalog::{
         BeforeMigration, Catalog, CatalogUrl, Change, NewFile, OtherContent, Same, Time, TransferId,
     };
@@ -394,6 +403,19 @@ mod tests {
         let mut accepted = Accepted { transfer: 5, ..Accepted::default() };
         settle(&catalog, now, own, seen.iter().zip(answers), &mut accepted).unwrap();
         assert_eq!((accepted.files, accepted.bytes, accepted.known), (1, 3, 1));
+    }
+
+    #[test]
+    fn it_goes_on_in_one_of_its_paths_only() {
+        let paths = vec!["/data/a".to_owned(), "/data/b".to_owned()];
+        let goes_on = |after: &str| {
+            let (paths, after) = (paths.clone(), Some(after.to_owned()));
+            Submission { paths, after, ..Submission::default() }.goes_on()
+        };
+        assert!(Submission::default().goes_on() && goes_on("0:") && goes_on("1:b/x:y"));
+        for bad in ["zzz", "", ":x", "1", "2:b", "-1:b"] {
+            assert!(!goes_on(bad), "{bad}");
+        }
     }
 
     #[test]

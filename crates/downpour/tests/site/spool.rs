@@ -100,6 +100,10 @@ fn quarantine_is_listed_and_released_by_an_operator() {
     // In the catalog alone it would go on, and not be where it goes from.
     let refused = sites.a.run(&["transfer", "release", &number]);
     assert!(!refused.status.success() && said(&refused).contains(&todo), "{}", said(&refused));
+    // Nor beside others, and that is said.
+    let both = json!({ "files": [listed.files[0].reason.file, 1] });
+    let done: Done = sites.a.post("/v1/files/release", &both).unwrap();
+    assert_eq!((done.aside, done.unknown), (vec![listed.files[0].reason.file], vec![1]));
     // Nor among more files than are looked at.
     let file = listed.files[0].reason.file;
     let many = json!({ "files": (file..=file + 10_000).collect::<Vec<_>>() });
