@@ -504,11 +504,10 @@ pub(super) fn change_link(
     change(link);
     let now = (link.is_broken(), link.wanted);
     if now != before {
-        let trouble = link.trouble().filter(|_| now.0);
-        let about = serde_json::json!({
-            "site": name, "is_broken": now.0, "wanted": now.1,
-            "class": trouble.map(|(class, _)| class.name()), "what": trouble.map(|(_, what)| what),
-        });
+        let mut about = serde_json::json!({ "site": name, "is_broken": now.0, "wanted": now.1 });
+        if let Some((class, what)) = link.trouble().filter(|_| now.0) {
+            (about["class"], about["what"]) = (class.name().into(), what.as_str().into());
+        }
         site.events.tell(SiteEvent::LINK, &about);
     }
 }
@@ -566,7 +565,8 @@ pub(super) fn keep_links(dispatch: &Dispatch, config: &Config) -> std::io::Resul
 
 #[cfg(test)]
 mod tests {
-    use super::{BatchReport, Progress, fitting, tell_end, within, work};
+    use super::{BatchReport, Link, Progress, Wanted};
+    use super::{change_link, fitting, tell_end, within, work};
     use crate::dispatch::Dispatch;
     use crate::dispatch::book::Held;
     use crate::dispatch::offer::{OFFER_FILES_MAX, Offer};
@@ -634,6 +634,32 @@ mod tests {
             }
         };
         assert_eq!([&told["class"], &told["what"]], ["catalog-unreachable", "it is away"]);
+    }
+
+    #[tokio::test]
+    async fn what_holds_a_link_up_is_told_while_it_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("site.toml");
+        std::fs::write(&file, "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let (site, mut link) = (&daemon.site, Link::new(1, Wanted::Open));
+        let fail = |link: &mut Link| {
+            (0..3).for_each(|_| link.fail(site.clock.now(), ErrorClass::TimedOut, "no answer"));
+        };
+        change_link(site, "b", &mut link, fail);
+        change_link(site, "b", &mut link, Link::begin_anew);
+        let mut listener = site.events.listen(Some(EventId::FIRST));
+        let mut told = Vec::new();
+        while told.len() < 2 {
+            let event = listener.next(&site.events).await;
+            told.extend((event.kind == SiteEvent::LINK).then(|| event.about.clone()));
+        }
+        let mut link = serde_json::json!({ "site": "b", "is_broken": false, "wanted": "open" });
+        assert_eq!(told[1], link);
+        link["is_broken"] = true.into();
+        (link["class"], link["what"]) = ("timed-out".into(), "no answer".into());
+        assert_eq!(told[0], link);
+        daemon.end(Duration::ZERO).await;
     }
 
     #[test]
