@@ -32,8 +32,12 @@ macro_rules! eprintln {
 
 /// Text of others that stays where it is put: no control characters, nothing that turns its direction.
 pub(crate) fn plain(text: &str) -> String {
-    let turns = |c| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars().map(|c| if c.is_control() || turns(c) { '?' } else { c }).collect()
+}
+
+/// Whether it turns the direction of text.
+pub(crate) fn turns(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Text of others without line breaks or other control characters: a subject, words of a source.

@@ -13,6 +13,7 @@ use super::limits::{
     NAMES_LEN_MAX, PATH_LEN_MAX, SYMLINK_LEN_MAX, XATTR_SETS_LEN_MAX, XATTRS_LEN_MAX, XATTRS_MAX,
 };
 use super::xattr::is_trusted;
+use crate::output::turns;
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
@@ -219,7 +220,7 @@ impl std::error::Error for TreeError {}
 pub fn printable(path: &[u8]) -> String {
     const SHOWN: usize = 300;
     let escape = |bytes: &[u8]| match std::str::from_utf8(bytes) {
-        Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
+        Ok(text) if !text.chars().any(|c| c.is_control() || turns(c)) => text.to_owned(),
         _ => bytes.escape_ascii().to_string(),
     };
     if path.len() <= SHOWN {
@@ -720,4 +721,19 @@ fn check_sparse(size: u64, extents: &[(u64, u64)]) -> Result<u64, TreeProblem> {
         data += len;
     }
     Ok(data)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::printable;
+
+    #[test]
+    fn what_speaks_to_a_terminal_or_turns_its_text_is_escaped() {
+        assert_eq!(printable("run/漢🙂".as_bytes()), "run/漢🙂");
+        assert_eq!(printable(b"a\x1b[2J"), r"a\x1b[2J");
+        assert_eq!(printable("odd/\u{202e}gpj.exe".as_bytes()), r"odd/\xe2\x80\xaegpj.exe");
+        for turns in ['\u{61c}', '\u{200f}', '\u{202a}', '\u{2066}', '\u{2069}'] {
+            assert!(printable(turns.to_string().as_bytes()).is_ascii(), "{turns:?}");
+        }
+    }
 }
