@@ -50,8 +50,11 @@ pub(super) struct InitArgs {
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
     /// Its configuration
-    #[arg(value_name = "FILE", default_value = CONFIG_FILE)]
-    config: PathBuf,
+    #[arg(value_name = "FILE", default_value = CONFIG_FILE, conflicts_with = "config")]
+    file: PathBuf,
+    /// The same, as the other verbs take it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
 }
 
 /// Run a site until SIGTERM; SIGHUP reads the configuration again
@@ -194,10 +197,11 @@ fn trust(folder: &Path, other: &Card) -> Result<bool, Fault> {
 
 impl CheckArgs {
     pub(super) fn run(self) -> Result<Exit, Fault> {
-        match look(&self.config) {
+        let file = self.config.unwrap_or(self.file);
+        match look(&file) {
             Ok(config) => {
                 let remotes = config.remote.len();
-                println!("{}: good; {remotes} other sites are trusted", self.config.display());
+                println!("{}: good; {remotes} other sites are trusted", file.display());
                 Ok(Exit::Complete)
             }
             Err(StartError::Config(bad)) => {
@@ -423,7 +427,7 @@ mod tests {
         init(&["--address", "old:1"]).unwrap();
         let card = || super::card(root.path()).unwrap();
         let (before, key) = (card(), root.path().join("state/node.key"));
-        let check = || CheckArgs { config: root.path().join(CONFIG_FILE) }.run();
+        let check = || CheckArgs { file: root.path().join(CONFIG_FILE), config: None }.run();
         assert!(check().unwrap() == Exit::Complete);
         std::fs::remove_file(&key).unwrap();
         let unmade = check().unwrap_err();

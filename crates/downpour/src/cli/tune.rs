@@ -204,6 +204,11 @@ impl ShowArgs {
     fn found(&self, from: &str) -> Result<Combined, Fault> {
         match (&self.saved, self.site.read()?) {
             (Some(file), config) => {
+                // Nothing else is asked: without it there is no plan of what was seen.
+                if let Err(error) = std::fs::File::open(file) {
+                    let what = format!("{}: {error}", file.display());
+                    return Err(Fault::usage(what, "give --from a file with a reply"));
+                }
                 wait(from_file(file, from, self.to(), config.as_ref(), Clock::system().now()))
             }
             (None, Some(config)) => ask(&config, from, self.to()),
@@ -379,6 +384,19 @@ mod tests {
         assert_eq!(measured.rtt.as_ref().unwrap().origin, "--rtt");
         let text = args.print(&args.known(&Host::parse(COMMON), measured).unwrap());
         assert!(text.contains("paper.json"), "{text}");
+    }
+
+    #[test]
+    fn without_the_saved_reply_there_is_no_plan() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("reply.json");
+        let line = format!("tune show a b --config none --from {}", file.display());
+        let TuneVerb::Show(args) = Line::try_parse_from(line.split(' ')).unwrap().args.verb else {
+            panic!("another verb")
+        };
+        assert!(args.found("a").unwrap_err().to_string().contains("reply.json"));
+        std::fs::write(&file, "[]").unwrap();
+        assert!(args.found("a").is_ok());
     }
 
     #[test]
