@@ -112,6 +112,20 @@ pub(super) struct Judged {
     pub(super) reserved: Reserved,
 }
 
+/// A folder for what arrives, unless files could come to lie among what the daemon keeps. It may not answer.
+pub(super) async fn may_receive(site: &Arc<Site>, folder: PathBuf) -> Result<PathBuf, Fault> {
+    let (config, of) = (site.config(), folder.clone());
+    if !blocking(move || Ok(config.exposes_own(&of))).await? {
+        return Ok(folder);
+    }
+    let what = format!(
+        "{} holds the state folder of {}, or is the daemon's own in it: its operator has to name another folder",
+        folder.display(),
+        site.name
+    );
+    Err(Fault::new(ErrorClass::DestinationRefused, what))
+}
+
 /// Whether an offer can be looked at at all.
 pub(super) fn check(offer: &Offer) -> Result<(), String> {
     let hex = offer.batch.len() == 32 && offer.batch.bytes().all(|b| b.is_ascii_hexdigit());

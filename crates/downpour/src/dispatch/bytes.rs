@@ -66,10 +66,11 @@ async fn content(
     Ok(answer)
 }
 
-/// Opens a file, if its path is one from which this site gives files out. The folders that are looked at may not answer.
+/// Opens a file, if its path is one from which this site gives files out, which its state folder is not. The folders that are looked
+/// at may not answer.
 fn open_ours(config: &Config, path: &Path) -> Option<File> {
     let is_ours = is_below(open_folders(config), path, Path::canonicalize);
-    if is_ours { open_file(path).ok().flatten() } else { None }
+    if is_ours && !config.is_own(path) { open_file(path).ok().flatten() } else { None }
 }
 
 /// The digests that are wanted and recorded, as RFC 3230 writes them.
@@ -107,8 +108,33 @@ fn base64(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::digest_header;
+    use super::{digest_header, open_ours};
     use downpour_catalog::{Digest, DigestKind};
+    use std::fs;
+
+    #[test]
+    fn what_the_daemon_keeps_is_given_to_nobody_whatever_is_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        fs::create_dir_all(root.join("state/inbox")).unwrap();
+        for file in ["a", "state/node.key", "state/inbox/b"] {
+            fs::write(root.join(file), "content").unwrap();
+        }
+        std::os::unix::fs::symlink("state", root.join("link")).unwrap();
+        let text = format!(
+            "[site]\nname = 'a'\nstate = '{0}/link'\n[transfer]\nfolders = ['{0}']",
+            root.display()
+        );
+        let config = toml::from_str(&text).unwrap();
+        for (name, is_given) in [
+            ("a", true),
+            ("state/inbox/b", true),
+            ("state/node.key", false),
+            ("link/node.key", false),
+        ] {
+            assert_eq!(open_ours(&config, &root.join(name)).is_some(), is_given, "{name}");
+        }
+    }
 
     #[test]
     fn digests_are_written_as_the_wanted_names_have_them() {

@@ -63,8 +63,13 @@ async fn round(site: &Arc<Site>, own: &mut Own) -> Result<usize, Fault> {
     if files.is_empty() {
         return Ok(0);
     }
+    let config = site.config();
     let read = tokio::task::spawn_blocking(move || {
-        files.into_iter().map(|(file, path)| (read(&file, &path), file)).collect::<Vec<_>>()
+        let read = |(file, path): (File, PathBuf)| match config.is_own(&path) {
+            true => (Content::Not(ErrorClass::FileUnreadable), file),
+            false => (read(&file, &path), file),
+        };
+        files.into_iter().map(read).collect::<Vec<_>>()
     });
     let (read, now) = (read.await?, site.clock.now());
     let mut rng = Rng::new(seed());

@@ -14,7 +14,7 @@
 //! `[[remote]]` says of rates and batches does not apply: the sender sets the pace for all receivers together.
 
 use super::arrivals::{Arrivals, Arriving};
-use super::arriving::{Judge, Look, Taken};
+use super::arriving::{Judge, Look, Taken, may_receive};
 use super::here::READ_MAX;
 use super::incoming::{MEMORY, not_recorded};
 use super::offer::{OfferItem, Trouble};
@@ -283,10 +283,11 @@ impl Listen {
             return Err("an operator banned the link".to_owned());
         }
         let ticket = wanted.ticket()?;
+        let folder = may_receive(site, wanted.folder.clone()).await.map_err(|fault| fault.what)?;
         let mut running = take_products(TakeProducts {
             identity: site.identity.clone(),
             ticket: ticket.clone(),
-            folder: wanted.folder.clone(),
+            folder,
             clerk: clerk.clone(),
             name: site.name.clone(),
             interface: wanted.interface()?,
@@ -469,7 +470,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (at, key) = (folder.path(), Identity::generate().public_key());
         let text = "[site]\nname = 'b'\n[api]\nlisten = '127.0.0.1:0'\n[[remote]]\nname = 'a'\n";
-        let text = format!("{text}key = '{key}'\nfolder = '.'\nmulticast = 'ticket'\n");
+        let text = format!("{text}key = '{key}'\nfolder = 'in'\nmulticast = 'ticket'\n");
         std::fs::write(at.join("site.toml"), text).unwrap();
         crate::site::card(at).unwrap(); // Makes its key.
         let daemon = Daemon::start(&at.join("site.toml"), Clock::system()).await.unwrap();
@@ -485,12 +486,14 @@ mod tests {
             allow: None,
         };
         ticket.write_file(&at.join("ticket")).unwrap();
+        let inbox = at.join("in");
+        std::fs::create_dir(&inbox).unwrap();
         let wanted = Wanted::all(&site.config()).remove(0);
         let (wish, stop) = Stop::new();
         let (clerk, arrivals) =
-            (Clerk::new(at.into(), site.identity.clone(), None), Arrivals::new());
+            (Clerk::new(inbox.clone(), site.identity.clone(), None), Arrivals::new());
         arrivals.follow(&stop);
-        std::fs::write(at.join("x"), "content").unwrap();
+        std::fs::write(inbox.join("x"), "content").unwrap();
         placed(&clerk, b"content");
         let listen = Listen::new(&Arc::new(Dispatch::new(&site, &Arc::default())));
         let (_end, ended) = watch::channel(false);
@@ -505,7 +508,7 @@ mod tests {
         let takes_part = listen.take_part(&site, &wanted, (&clerk, &arrivals), (ended, stop));
         let both = async { tokio::join!(takes_part, drains) };
         tokio::time::timeout(Duration::from_secs(60), both).await.expect("it has left");
-        let signed: Vec<_> = read_log(at).unwrap().collect();
+        let signed: Vec<_> = read_log(&inbox).unwrap().collect();
         assert!(matches!(&signed[..], [Ok(Line::Receipt(_))]), "{signed:?}");
     }
 }

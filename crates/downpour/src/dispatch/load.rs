@@ -2,7 +2,7 @@
 
 use super::book::Held;
 use super::route::Route;
-use crate::site::Config;
+use crate::site::{Config, is_own, real};
 use downpour_catalog::{
     Claimed, Digest, Error, ErrorClass, FileId, Reader, Receipt, ReplicaState, RuleId, SiteId,
     State,
@@ -58,6 +58,7 @@ pub(super) fn load(
 ) -> Result<Loaded, Error> {
     let mut loaded = Loaded::default();
     let own = names.site(&config.site.name);
+    let state = real(&config.state());
     let files: Vec<FileId> = claimed.iter().map(|claimed| claimed.file).collect();
     let mut digests: HashMap<FileId, Vec<Digest>> = HashMap::new();
     for (file, digest) in reader.digests_of(&files)? {
@@ -90,7 +91,10 @@ pub(super) fn load(
                 if replica.state == ReplicaState::Present && held.file.digest.is_some() =>
             {
                 held.path = config.path(replica.path.as_ref());
-                loaded.ready.push(held);
+                match is_own(&state, &held.path) {
+                    true => loaded.failed.push((held, ErrorClass::FileUnreadable)),
+                    false => loaded.ready.push(held),
+                }
             }
             Some(replica) if replica.state == ReplicaState::Corrupt => {
                 loaded.failed.push((held, ErrorClass::SourceReadFailed));

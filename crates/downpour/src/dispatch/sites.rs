@@ -1,7 +1,7 @@
 //! What other sites may ask: `/v1/site/offers`, `/v1/site/batches`, `/v1/site/wants`. Each is answered from what it finds; none
 //! waits for bytes.
 
-use super::arriving::{check, judge};
+use super::arriving::{check, judge, may_receive};
 use super::incoming::Incoming;
 use super::link::Wanted;
 use super::offer::{
@@ -85,7 +85,7 @@ async fn offer(
         let busy = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", what, "offer it later");
         return Err(busy.of_class(ErrorClass::OutOfResources));
     }
-    let folder = site.config().inbox_of(&remote.section);
+    let folder = may_receive(&site, site.config().inbox_of(&remote.section)).await?;
     let id = offer.batch.clone();
     let mut judged = judge(&site, &dispatch.room, &folder, offer).await?;
     here::find(&site, &dispatch.contents, &folder, &id, &mut judged).await?;

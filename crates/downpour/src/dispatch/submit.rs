@@ -7,7 +7,7 @@
 use super::offer::{Refusal, Trouble};
 use super::policy::source_class;
 use super::route::{PRIORITY, check_into, rule_name};
-use crate::site::{Config, Fault, Site, blocking};
+use crate::site::{Config, Fault, Site, blocking, is_own, real};
 use crate::spool::Template;
 use downpour_catalog::{
     Answer, Applied, Catalog, Change, ErrorClass, Move, NewFile, Next, OtherContent, Refused,
@@ -29,6 +29,8 @@ const PAGE_TIME: Duration = Duration::from_secs(5);
 const REFUSED_MAX: usize = 100;
 /// Files that share a commit.
 const FILES_AT_ONCE: usize = 1000;
+/// Why what the daemon keeps for itself is not taken.
+const OF_STATE: &str = "it is of this site's state folder, which is for nobody";
 
 /// Files to be moved.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -257,6 +259,8 @@ struct Walk<'a> {
     resume: Option<&'a str>,
     /// In the path that is walked, all up to this file was seen already.
     after: Option<PathBuf>,
+    /// The state folder, of which nothing is taken.
+    state: PathBuf,
     /// The folder that is open and that path lies in, and what is put before names in it.
     above: (PathBuf, String),
     /// What is still to be looked at, folder in folder.
@@ -269,7 +273,8 @@ impl<'a> Walk<'a> {
         let (next, resume) =
             place.map_or((0, None), |(number, name)| (number.parse().unwrap_or(0), Some(name)));
         let (open, above, folders) = (open_folders(config), Default::default(), Vec::new());
-        Self { open, paths, next, resume, after: None, above, folders }
+        let state = real(&config.state());
+        Self { open, paths, next, resume, after: None, state, above, folders }
     }
 
     /// Where to go on after this file, which is the last that was found.
@@ -305,6 +310,9 @@ impl<'a> Walk<'a> {
         let real = Path::new(path).canonicalize();
         let nearest = || Path::new(path).ancestors().find_map(|above| above.canonicalize().ok());
         let place = real.as_ref().ok().cloned().or_else(nearest).unwrap_or_default();
+        if is_own(&self.state, &place) {
+            return accepted.refuse(path, ErrorClass::SourceRefused, OF_STATE);
+        }
         let above = self.open.iter().filter(|(folder, _)| place.starts_with(folder));
         let Some(above) = above.max_by_key(|(folder, _)| folder.as_os_str().len()) else {
             let why = "it is not below a spool or one of [transfer] folders";
@@ -333,6 +341,9 @@ impl<'a> Walk<'a> {
             accepted.refuse(path.to_string_lossy(), class, why);
             None
         };
+        if is_own(&self.state, &path) {
+            return refuse(ErrorClass::SourceRefused, OF_STATE.to_owned());
+        }
         let meta = match path.symlink_metadata() {
             Ok(meta) => meta,
             Err(error) => return refuse(source_class(&error), error.to_string()),
@@ -451,6 +462,39 @@ mod tests {
             ("data/out/none", "source-refused"),
         ] {
             assert_eq!(class(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_taken_of_the_state_folder_but_what_arrives_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        for made in ["state/inbox", "state/mirror"] {
+            fs::create_dir_all(path(made)).unwrap();
+        }
+        for file in ["a", "state/node.key", "state/mirror/b.db", "state/inbox/b"] {
+            fs::write(path(file), "content").unwrap();
+        }
+        std::os::unix::fs::symlink("state", path("link")).unwrap();
+        let text = format!(
+            "[site]\nname = 'a'\nstate = '{0}/state'\n[transfer]\nfolders = ['{0}']",
+            folder.path().display()
+        );
+        let config = toml::from_str(&text).unwrap();
+        for (name, found, refused) in [
+            ("", 1, 2),
+            ("state", 0, 1),
+            ("state/node.key", 0, 1),
+            ("state/none", 0, 1),
+            ("state/mirror/b.db", 0, 1),
+            ("link/node.key", 0, 1),
+            ("state/inbox", 1, 0),
+        ] {
+            let (mut accepted, paths) = (Accepted::default(), [path(name)]);
+            let seen = Walk::new(&config, &paths, None).some(9, &mut accepted).len();
+            let classes = accepted.refused.iter().all(|of| of.trouble.class == "source-refused");
+            assert_eq!((seen, accepted.refused_count), (found, refused), "{name}");
+            assert!(name.is_empty() || classes, "{name}: {:?}", accepted.refused);
         }
     }
 

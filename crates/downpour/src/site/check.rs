@@ -77,6 +77,7 @@ impl Config {
         let mut wrong = crate::dispatch::check_tickets(&config);
         wrong.extend(crate::dispatch::check_interface(&config));
         wrong.extend(config.unusable_folders());
+        wrong.extend(config.folders_over_own(super::own::real));
         wrong.extend(config.unusable_catalog());
         wrong.extend(config.unusable_commands());
         config.unless(file, wrong)
@@ -128,44 +129,6 @@ impl Config {
             Some(Complaint::new(at, what, todo))
         };
         all.into_iter().filter_map(wrong).collect()
-    }
-
-    /// The spools by which what is this site's own would be sent: its state, and what it receives. Their folders are taken as
-    /// they are written: one may be on a file system that does not answer, which a daemon does not wait for.
-    pub(super) fn spools_over_own(&self) -> Vec<Complaint> {
-        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let (state, base) = (self.state(), real(&self.folder));
-        let states = [real(&state), state];
-        let mut inboxes = self.inboxes();
-        inboxes.extend(
-            self.inboxes()
-                .iter()
-                .filter_map(|inbox| Some(base.join(inbox.strip_prefix(&self.folder).ok()?))),
-        );
-        let wrong = |(index, spool): (usize, &SpoolSection)| {
-            let folder = &spool.folder;
-            let of = |own: &&PathBuf| own.starts_with(folder);
-            let state = states.iter().find(of);
-            let (what, todo) = match (state, inboxes.iter().find(of)) {
-                (Some(state), _) => (
-                    format!(
-                        "the state folder {} lies in it, and the node's key is for nobody",
-                        state.display()
-                    ),
-                    "name a folder that does not hold the state folder",
-                ),
-                (None, Some(inbox)) => (
-                    format!(
-                        "{} lies in it, and what arrives there would be sent on",
-                        inbox.display()
-                    ),
-                    "keep spools apart from the `inbox` of [transfer] and each `folder` of a [[remote]]",
-                ),
-                (None, None) => return None,
-            };
-            Some(Complaint::new(format!("spool.{index}.folder"), what, todo))
-        };
-        self.spool.iter().enumerate().filter_map(wrong).collect()
     }
 
     /// The folder of a catalog of SQLite that no catalog can be made in. It is not made, as the state folder is.
@@ -571,42 +534,6 @@ mod tests {
     }
 
     #[test]
-    fn a_spool_that_would_send_what_is_the_sites_own_is_found() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().canonicalize().unwrap().join("real");
-        std::fs::create_dir_all(root.join("state")).unwrap();
-        std::os::unix::fs::symlink(&root, folder.path().join("link")).unwrap();
-        let look = |spool: &str, through: &str| {
-            let text = format!(
-                "[site]\nname = 'a'\n[transfer]\ninbox = 'in'\n{REMOTE}folder = '{root}/b/of'\n\
-                 [[spool]]\nfolder = '{root}/{spool}'\n\
-                 [[rule]]\nname = 'r'\nmatch = '*'\nto = 'b'\n",
-                root = root.display()
-            );
-            std::fs::write(root.join("site.toml"), text).unwrap();
-            let file = folder.path().join(through).join("site.toml");
-            let found = Config::read(&file).unwrap().spools_over_own();
-            let at = found.iter().map(|one| one.at.as_str()).collect::<Vec<_>>();
-            assert!(matches!(at[..], [] | ["spool.0.folder"]), "{found:?}");
-            found.first().map(|one| one.what.contains("state folder"))
-        };
-        for through in ["real", "link", "link/../real"] {
-            for (spool, is_of_state) in [
-                ("spool", None),
-                ("in/deep", None),
-                ("state-of-things", None),
-                ("state", Some(true)),
-                ("state/spool", None),
-                ("", Some(true)),
-                ("in", Some(false)),
-                ("b", Some(false)),
-            ] {
-                assert_eq!(look(spool, through), is_of_state, "{spool} {through}");
-            }
-        }
-    }
-
-    #[test]
     fn what_a_daemon_could_not_open_or_run_is_found() {
         let folder = tempfile::tempdir().unwrap();
         let (file, root) = (folder.path().join("site.toml"), folder.path().display());
@@ -623,7 +550,7 @@ mod tests {
             Config::read_and_look(&file).map_err(|bad| bad.flaws)
         };
         let done = format!("{root}/done");
-        look("sqlite:c.db", ".", &done, "/bin/sh").unwrap();
+        look("sqlite:c.db", "spool", &done, "/bin/sh").unwrap();
         let plain = format!("{root}/plain");
         let flaws = look("sqlite:away/c.db", "away", "/proc/x", &plain).unwrap_err();
         let found: Vec<_> = flaws.iter().map(|flaw| flaw.what.split(':').next().unwrap()).collect();
@@ -632,7 +559,7 @@ mod tests {
             ["transfer.folders.0", "rule.0.after", "site.catalog", "rule.1.command"],
             "{flaws:?}"
         );
-        assert!(look("postgres://u@h:99999/d", ".", &done, "/bin/sh").is_err());
+        assert!(look("postgres://u@h:99999/d", "spool", &done, "/bin/sh").is_err());
     }
 
     #[test]

@@ -207,7 +207,7 @@ fn read(file: &Path) -> Result<Config, StartError> {
 fn under_defaults(file: &Path, mut config: Config) -> Result<Config, StartError> {
     let defaults = read_defaults().map_err(|fault| cannot(fault.what, &fault.todo))?;
     let mut wrong = config.heed(&defaults);
-    wrong.extend(config.spools_over_own());
+    wrong.extend(config.folders_over_own(Path::to_owned));
     config.unless(file, wrong).map_err(StartError::Config)
 }
 

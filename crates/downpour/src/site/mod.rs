@@ -9,6 +9,7 @@
 //! | `section`, `config`, `check`, `init` | `site.toml`: declared, read, checked, written |
 //! | `replace` | a file with new content |
 //! | `held` | what no second daemon may have |
+//! | `own` | what no other site may have |
 //! | `service`, `supervisor` | what runs, and what keeps it running |
 //! | `endpoint` | the door: TLS listener and the routes behind it |
 //! | `remote` | other sites, as we speak to them |
@@ -30,6 +31,7 @@ mod held;
 mod init;
 mod log;
 mod metrics;
+mod own;
 mod parts;
 mod refused;
 mod remote;
@@ -50,6 +52,7 @@ pub use daemon::{Daemon, StartError};
 pub use events::{EventId, Events, Listener, SiteEvent};
 pub use init::{CONFIG_FILE, Card, InitError, Introduced, Setup, card, init, introduce, known};
 pub use metrics::Metrics;
+pub(crate) use own::{exposes, is_own, real};
 pub use parts::{Part, parts};
 pub use remote::{Remote, RemoteError, Side};
 pub(crate) use service::blocking;

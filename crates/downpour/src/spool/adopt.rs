@@ -108,7 +108,7 @@ pub fn look_first(folder: &Path, sums: Option<&SumList>) -> Result<(), String> {
 fn open(folder: &Path) -> Result<Root, String> {
     Root::borrow(folder).map_err(|error| match error {
         NoRoot::Unreadable(error) => format!("{}: {error}", folder.display()),
-        NoRoot::Another => unreachable!("said of watched folders only"),
+        NoRoot::Another | NoRoot::OfState => unreachable!("said of watched folders only"),
     })
 }
 

@@ -23,6 +23,7 @@ use downpour_catalog::{Catalog, FileId, Next, State, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Bound;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -136,6 +137,8 @@ pub struct Spool {
     pub(super) policy: Policy,
     pub(super) rules: Arc<Rules>,
     pub(super) book: Book,
+    /// The state folder of the site, which no spool holds and nothing goes into.
+    state: Option<PathBuf>,
     /// The service was stopped.
     pub(super) ending: Arc<AtomicBool>,
     pub(super) root: Option<Arc<Root>>,
@@ -202,6 +205,7 @@ impl Spool {
             policy,
             rules,
             book,
+            state: None,
             ending,
             root: None,
             is_known: false,
@@ -231,6 +235,11 @@ impl Spool {
             notices: VecDeque::new(),
             untold: Vec::new(),
         })
+    }
+
+    /// The same, which neither sends what a daemon keeps in its state folder nor moves files there.
+    pub fn apart_from(self, state: PathBuf) -> Self {
+        Self { state: Some(state), ..self }
     }
 
     /// Looks, and brings the catalog up to what is there. Between two ticks nothing happens but reading.
@@ -310,7 +319,8 @@ impl Spool {
         }
         let live = if self.root.is_none() { self.book.live()? } else { Vec::new() };
         self.is_known |= self.root.is_some() || !live.is_empty();
-        let root = match Root::open(&self.section.folder, !self.is_known) {
+        let opened = Root::open_apart(&self.section.folder, !self.is_known, self.state.as_deref());
+        let root = match opened {
             Ok(root) => Arc::new(root),
             Err(error) => {
                 self.status.trouble = match error {
@@ -320,6 +330,9 @@ impl Spool {
                          if it is meant to be empty, make {} in it",
                         super::root::OWN
                     ),
+                    NoRoot::OfState => "it holds the state folder, or is the daemon's own in it: \
+                                        name another folder in [[spool]]"
+                        .to_owned(),
                 };
                 (self.root, self.watch, self.readers) = (None, None, None);
                 self.next_scan = now.steady + self.section.rescan;

@@ -125,6 +125,10 @@ impl Leaver<'_> {
     fn place(&self, folder: &Path) -> io::Result<Place> {
         let wanted = folder.join(self.rel);
         let parent = wanted.parent().unwrap_or(folder);
+        if !self.root.may_go_to(parent) {
+            let what = "the daemon keeps its state there: name another folder in `after`";
+            return Err(io::Error::other(what));
+        }
         fs::create_dir_all(parent)?;
         let name = wanted.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -254,6 +258,23 @@ mod tests {
         let Err(Stays::Failed(why)) = stays else { panic!("it has left") };
         assert!(why.starts_with(&other.path().display().to_string()), "{why}");
         assert_eq!(root.look("a").unwrap().map(|seen| seen.size), Some(1), "it is back");
+    }
+
+    #[test]
+    fn nothing_moves_to_where_the_daemon_keeps_its_state() {
+        let (spool, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::write(spool.path().join("a"), "x").unwrap();
+        let state = other.path().join("state");
+        std::fs::create_dir(&state).unwrap();
+        std::os::unix::fs::symlink("state", other.path().join("link")).unwrap();
+        let root = Root::open_apart(spool.path(), true, Some(&state)).unwrap();
+        let leaver = leaver(&root, root.look("a").unwrap().unwrap(), &GOES_ON);
+        for (folder, may) in [("state", false), ("link", false), ("state/done", true), ("", true)] {
+            let checked = leaver.check(&After::Move(other.path().join(folder)));
+            assert_eq!(checked.is_ok(), may, "{folder}: {checked:?}");
+        }
+        let over = Root::open_apart(other.path(), true, Some(&state));
+        assert!(matches!(over, Err(super::super::root::NoRoot::OfState)));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! file is known by what one look at it tells ([`Seen`]); whoever acts on a file compares two looks first.
 
 use crate::object::{open_in, rename_new};
+use crate::site::{exposes, is_own, real};
 use downpour_catalog::Time;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -101,6 +102,8 @@ pub(super) struct Root {
     path: PathBuf,
     fd: OwnedFd,
     own: (u64, u64),
+    /// The state folder of the site: nothing goes there.
+    state: Option<PathBuf>,
 }
 
 /// Why a folder cannot be watched.
@@ -110,9 +113,24 @@ pub(super) enum NoRoot {
     Unreadable(Errno),
     /// It is there, and is not the folder that was watched before: something is not mounted.
     Another,
+    /// What the daemon keeps in its state folder would be sent.
+    OfState,
 }
 
 impl Root {
+    /// Opens the folder, unless what a daemon keeps in this state folder can be reached by it. Nothing goes there, either.
+    pub(super) fn open_apart(path: &Path, new: bool, state: Option<&Path>) -> Result<Self, NoRoot> {
+        if state.is_some_and(|state| exposes(&real(state), &real(path))) {
+            return Err(NoRoot::OfState);
+        }
+        Ok(Self { state: state.map(Path::to_owned), ..Self::open(path, new)? })
+    }
+
+    /// Whether files may go to a folder: what the daemon keeps is not there.
+    pub(super) fn may_go_to(&self, folder: &Path) -> bool {
+        self.state.as_ref().is_none_or(|state| !is_own(&real(state), &real(folder)))
+    }
+
     /// Opens the folder. Only a folder that is `new` to the catalog may lack our own folder in it.
     pub(super) fn open(path: &Path, new: bool) -> Result<Self, NoRoot> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -127,14 +145,14 @@ impl Root {
         }
         let stat = rustix::fs::statat(&fd, OWN, AtFlags::SYMLINK_NOFOLLOW);
         let stat = stat.map_err(NoRoot::Unreadable)?;
-        Ok(Self { path: path.to_owned(), fd, own: (stat.st_dev, stat.st_ino) })
+        Ok(Self { path: path.to_owned(), fd, own: (stat.st_dev, stat.st_ino), state: None })
     }
 
     /// Opens a folder that is not ours to write to.
     pub(super) fn borrow(path: &Path) -> Result<Self, NoRoot> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(NoRoot::Unreadable)?;
-        Ok(Self { path: path.to_owned(), fd, own: (0, 0) })
+        Ok(Self { path: path.to_owned(), fd, own: (0, 0), state: None })
     }
 
     /// Whether the path still leads here.

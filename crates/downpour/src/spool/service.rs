@@ -225,7 +225,8 @@ impl Worker {
         let Some(_alone) = self.enter(&folder, pause) else { return Ok(()) };
         self.show(index, |status| status.trouble.clear());
         let (catalog, stopped) = (self.site.catalog.clone(), self.stopped.clone());
-        let mut spool = Spool::open(section, rules, catalog, stopped)?;
+        let spool = Spool::open(section, rules, catalog, stopped)?;
+        let mut spool = spool.apart_from(self.site.config().state());
         while self.goes_on() {
             spool.tick(self.now())?;
             let status = spool.status();

@@ -10,7 +10,7 @@ use super::journal::Kept;
 use super::part::{Part, is_others};
 use super::{CANCELLED, Fetch, FetchWish, Phase, decisive, some_can_be_asked};
 use crate::api::Problem;
-use crate::dispatch::arriving::{Judge, Look, Taken};
+use crate::dispatch::arriving::{Judge, Look, Taken, may_receive};
 use crate::dispatch::incoming::{TICK, not_recorded, receipt};
 use crate::dispatch::offer::OfferItem;
 use crate::dispatch::pieces::Piece;
@@ -151,7 +151,7 @@ pub(super) async fn ready(
     holders: Vec<Holder>,
 ) -> Result<Ready, Problem> {
     let config = site.config();
-    let folder = config.path(&config.transfer.inbox);
+    let folder = may_receive(site, config.path(&config.transfer.inbox)).await?;
     let template = crate::spool::Template::default();
     let facts = crate::spool::Facts {
         name: &found.name,
