@@ -6,10 +6,11 @@ use crate::descriptors;
 use crate::object::printable;
 use crate::site::{
     Access, AccessError, BadConfig, CONFIG_FILE, Card, Clock, Daemon, InitError, Introduced,
-    RemoteError, Setup, StartError, card, init, introduce, known, look,
+    RemoteError, Setup, StartError, card, init, introduce, known, look, try_introduce,
 };
 use crate::units::HostPort;
 use clap::Args;
+use downpour_transport::identity::IdentityError;
 use serde::de::DeserializeOwned;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -127,6 +128,11 @@ impl InitArgs {
             let mine = init(&Setup { name, folder, state, listen, address });
             mine.map_err(init_fault)?
         };
+        // What one of them refuses changes none of the others.
+        try_introduce(&self.folder, others.iter().map(|other| &other.card)).map_err(init_fault)?;
+        for neighbour in others.iter().filter_map(|other| other.folder) {
+            try_introduce(neighbour, [&mine]).map_err(init_fault)?;
+        }
         for Other { card: other, folder } in others {
             if let Some(neighbour) = folder {
                 trust(neighbour, &mine)?;
@@ -357,7 +363,11 @@ pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Fault> {
 fn init_fault(error: InitError) -> Fault {
     let todo = match &error {
         InitError::Exists(_) => "choose another --folder; --with CARD alone adds a site to trust",
-        InitError::File(..) | InitError::Key(_) => "choose a --folder that you may write to",
+        InitError::File(..) => "choose a --folder, and a --state, that you may write to",
+        InitError::Key(IdentityError::NotAKey { .. }) => {
+            "restore it; for a new key, by which other sites do not know this one yet, move it away"
+        }
+        InitError::Key(_) => "choose a --folder, and a --state, that you may write to",
         InitError::Token(_) => "remove the state folder if the site was never used",
         InitError::Wrong(_) => "correct the options, or the configuration",
     };
@@ -448,6 +458,39 @@ mod tests {
         let fault = init(&["--address", "new:1"]).unwrap_err();
         assert!(fault.exit == Exit::Usage && fault.what.contains("--address"), "{fault}");
         init(&[]).unwrap();
+    }
+
+    #[test]
+    fn an_init_that_is_refused_leaves_the_other_sites_as_they_were() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = |name: &str| root.path().join(name).to_str().unwrap().to_owned();
+        let init = |words: &[&str]| {
+            let words = ["init"].iter().chain(words);
+            Initing::try_parse_from(words).unwrap().init.run()
+        };
+        for name in ["q", "s"] {
+            init(&[name, "--folder", &folder(name)]).unwrap();
+        }
+        let card = super::card(&root.path().join("q")).unwrap().to_string();
+        let misnamed = card.replacen('q', "qq", 1);
+        init(&["r", "--folder", &folder("r"), "--with", &misnamed]).unwrap();
+        let text = |name: &str| std::fs::read_to_string(folder(name) + "/site.toml").unwrap();
+        let before = ["q", "r", "s"].map(text);
+        let again = ["--folder", &folder("r"), "--with", &folder("s"), "--with", &folder("q")];
+        let fault = init(&again).unwrap_err();
+        assert!(fault.what.contains("the same key"), "{fault}");
+        assert_eq!(["q", "r", "s"].map(text), before);
+        init(&again[..4]).unwrap();
+        assert!(text("s").contains("name = \"r\"") && text("r").contains("name = \"s\""));
+    }
+
+    #[test]
+    fn a_state_folder_that_cannot_be_made_leaves_no_folder_behind() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("s");
+        let words = ["init", "s", "--folder", folder.to_str().unwrap(), "--state", "/proc/none"];
+        let fault = Initing::try_parse_from(words).unwrap().init.run().unwrap_err();
+        assert!(fault.todo.contains("--state") && !folder.exists(), "{fault}");
     }
 
     const EAST: &str = "east@east:1#AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";

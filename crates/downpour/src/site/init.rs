@@ -123,10 +123,16 @@ pub fn init(setup: &Setup) -> Result<Card, InitError> {
         .map_err(|flaws| InitError::Wrong(flaws.into_iter().map(|flaw| flaw.what).collect()))?;
     config.folder.clone_from(&setup.folder);
     let state = config.state();
+    let was_there = setup.folder.exists();
     for folder in [&setup.folder, &state] {
         let mut builder = fs::DirBuilder::new();
         let made = builder.recursive(true).mode(0o700).create(folder);
-        made.map_err(|error| InitError::File(folder.clone(), error))?;
+        made.map_err(|error| {
+            if !was_there {
+                let _ = fs::remove_dir(&setup.folder);
+            }
+            InitError::File(folder.clone(), error)
+        })?;
     }
     let identity = Identity::load_or_create(&state).map_err(InitError::Key)?;
     let tokens = Tokens::open(&state).map_err(InitError::Token)?;
@@ -173,8 +179,7 @@ pub fn introduce(folder: &Path, other: &Card) -> Result<Introduced, InitError> {
     let file = folder.join(CONFIG_FILE);
     let failed = |error| InitError::File(file.clone(), error);
     let config = config_in(folder)?;
-    let is = |remote: &&RemoteSection| remote.key == other.key && remote.name == other.name;
-    if let Some(known) = config.remote.iter().find(is) {
+    if let Some(known) = config.remote.iter().find(|remote| is_of(remote, other)) {
         return Ok(match &known.address {
             Some(address) if *address == other.address => Introduced::Known,
             address => Introduced::Elsewhere(address.clone()),
@@ -182,15 +187,41 @@ pub fn introduce(folder: &Path, other: &Card) -> Result<Introduced, InitError> {
     }
     let _lock = lock(folder).map_err(failed)?;
     let mut text = fs::read_to_string(&file).map_err(failed)?;
-    let Card { name, address, key } = other;
-    text += &format!("\n[[remote]]\nname = \"{name}\"\nkey = \"{key}\"\naddress = \"{address}\"\n");
-    if let Err(flaws) = Config::parse(&text) {
-        let what: Vec<_> = flaws.into_iter().map(|flaw| flaw.what).collect();
-        // That of the other site, perhaps.
-        return Err(InitError::Wrong(format!("{}: {}", file.display(), what.join("; "))));
-    }
+    add(&file, &mut text, other)?;
     replace(&file, text.as_bytes(), CONFIG_MODE).map_err(failed)?;
     Ok(Introduced::New)
+}
+
+/// Whether these could be made known to the site in a folder, one after another. Nothing is written.
+pub fn try_introduce<'a>(
+    folder: &Path,
+    others: impl IntoIterator<Item = &'a Card>,
+) -> Result<(), InitError> {
+    let (file, mut config) = (folder.join(CONFIG_FILE), config_in(folder)?);
+    let text = fs::read_to_string(&file);
+    let mut text = text.map_err(|error| InitError::File(file.clone(), error))?;
+    for other in others {
+        if !config.remote.iter().any(|remote| is_of(remote, other)) {
+            config = add(&file, &mut text, other)?;
+        }
+    }
+    Ok(())
+}
+
+fn is_of(remote: &RemoteSection, card: &Card) -> bool {
+    remote.key == card.key && remote.name == card.name
+}
+
+/// Adds another site to the text of a file, which must be good with it.
+fn add(file: &Path, text: &mut String, other: &Card) -> Result<Config, InitError> {
+    let Card { name, address, key } = other;
+    *text +=
+        &format!("\n[[remote]]\nname = \"{name}\"\nkey = \"{key}\"\naddress = \"{address}\"\n");
+    Config::parse(text).map_err(|flaws| {
+        let what: Vec<_> = flaws.into_iter().map(|flaw| flaw.what).collect();
+        // That of the other site, perhaps.
+        InitError::Wrong(format!("{}: {}", file.display(), what.join("; ")))
+    })
 }
 
 fn card_of(config: &Config, key: PublicKey) -> Card {

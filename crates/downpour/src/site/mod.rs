@@ -50,7 +50,9 @@ pub use config::{ApiSection, Config, LogForm, LogLevel, RemoteSection, TABLES, e
 pub(crate) use daemon::look;
 pub use daemon::{Daemon, StartError};
 pub use events::{EventId, Events, Listener, SiteEvent};
-pub use init::{CONFIG_FILE, Card, InitError, Introduced, Setup, card, init, introduce, known};
+pub use init::{
+    CONFIG_FILE, Card, InitError, Introduced, Setup, card, init, introduce, known, try_introduce,
+};
 pub use metrics::Metrics;
 pub(crate) use own::{exposes, is_own, real};
 pub use parts::{Part, parts};
