@@ -72,7 +72,7 @@ async fn list(State(site): State<Arc<Site>>) -> Json<Remotes> {
 
 async fn ask(site: &Site, remote: Arc<Remote>) -> RemoteReport {
     let begun = Instant::now();
-    let answer = remote.get::<Hello>("/v1/site/hello").await;
+    let answer = remote.hello().await;
     let half = begun.elapsed() / 2;
     let ahead = |hello: &Hello| (hello.now - site.clock.now().0) as f64 / 1e6 + half.as_secs_f64();
     let (hello, why) = match answer {

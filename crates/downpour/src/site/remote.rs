@@ -5,7 +5,7 @@
 
 use super::access::{Access, BytesLine};
 use super::config::RemoteSection;
-use crate::api::Problem;
+use crate::api::{Hello, Problem};
 use downpour_catalog::ErrorClass;
 use downpour_transport::control::{Answer, AttemptError, CallError, ConnectError};
 use downpour_transport::identity::{Identity, PublicKey};
@@ -14,6 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Another site.
@@ -21,6 +22,8 @@ pub struct Remote {
     /// What is configured of it.
     pub section: RemoteSection,
     access: Option<Access>,
+    /// It has another name, and the log says so.
+    misnamed: AtomicBool,
 }
 
 /// What the other site was to us.
@@ -52,7 +55,8 @@ impl Remote {
     pub fn new(section: RemoteSection, identity: &Arc<Identity>) -> Self {
         let open =
             |address| Access::open(address, section.key, identity.clone(), None, section.limits());
-        Self { access: section.address.as_ref().map(open), section }
+        let access = section.address.as_ref().map(open);
+        Self { access, section, misnamed: AtomicBool::new(false) }
     }
 
     /// Its name.
@@ -68,6 +72,22 @@ impl Remote {
     /// Asks for something.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, RemoteError> {
         self.access()?.get(path).await
+    }
+
+    /// What it says of itself. One that has another name than in our configuration, by which files and rules know it, is not the one
+    /// that is meant.
+    pub async fn hello(&self) -> Result<Hello, RemoteError> {
+        let hello: Hello = self.get("/v1/site/hello").await?;
+        if hello.site == self.name() {
+            return Ok(hello);
+        }
+        let (name, called) = (self.name(), &hello.site);
+        let what =
+            format!("[[remote]] {name} calls itself {called}: give it that name in site.toml");
+        if !self.misnamed.swap(true, Ordering::Relaxed) {
+            tracing::warn!("{what}");
+        }
+        Err(RemoteError::NotTrusted(what))
     }
 
     /// Sends something and gives what it is answered.

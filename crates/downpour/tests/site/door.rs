@@ -110,6 +110,16 @@ fn sites_know_each_other_by_their_keys_alone() {
     // An admin's token opens nothing that is between sites.
     let between = code(sites.b.get("/v1/site/hello"));
     assert_eq!(between, "401 not-known");
+    // It has the key that is trusted, and not the name by which files would be known.
+    let config = sites.a.path("site.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("name = \"b\"", "name = \"bb\"")).unwrap();
+    sites.a.kill();
+    sites.a.start();
+    let remotes: Remotes = sites.a.get("/v1/remotes").unwrap();
+    let (bb, why) = (&remotes.remotes[0], remotes.remotes[0].why.clone().unwrap());
+    assert!(!bb.reached && why.class == "not-trusted" && why.what.contains("itself b"), "{bb:?}");
+    std::fs::write(&config, text).unwrap();
     // Another key than the one that b trusts: whoever has it is a stranger there.
     sites.a.kill();
     for file in ["node.key", "node.crt"] {
